@@ -115,7 +115,7 @@ def planned(entry: Entry, device: str, chosen: list[str]) -> Make:
             if isinstance(program, ir.Pipeline):
                 plan = plan_pipeline(checked, program, request.extents, ARCH)
                 bounds = [Bound(entry.address, (0, 1, 1), 0, entry) for _ in plan.stages]
-                return series_of(plan.layout, plan.lanes, bounds)
+                return series_of(plan.sized, plan.streams, bounds)
             found = frontend.plan_kernel(checked, program, request.extents, ARCH, aligned=request.aligned)
             chosen.append(show(found.planned.request))
             return Bound(entry.address, tuple(int(k) for k in found.planned.launch), 0, entry)

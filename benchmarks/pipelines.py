@@ -133,7 +133,7 @@ def _row(item: relay.Item) -> Row:
     return row | {
         "us": {name: t.median for name, t in times.items()},
         "spread": times["ours"].spread,
-        "streams": built.plan.lanes.count,
+        "streams": built.plan.streams.count,
         "torch_share": torch_share(stages),
         "overlap": sum(s.seconds for s in stages) * 1e6 / own,
         "stage_us": {s.name: s.seconds * 1e6 for s in stages},
@@ -286,7 +286,7 @@ def plans(wanted: Sequence[Task]) -> str:
             lines.append(f"{task.name:57} {d.message} [{d.code}]")
             continue
         seconds = sum(s.chosen.planned.seconds for s in plan.stages if s.chosen is not None)
-        what = f"{len(plan.stages)} stages, {plan.lanes.count} streams, {seconds * 1e6:.0f} us estimated"
+        what = f"{len(plan.stages)} stages, {plan.streams.count} streams, {seconds * 1e6:.0f} us estimated"
         lines.append(f"{task.name:57} {what}")
     return "\n".join(lines)
 

@@ -37,7 +37,7 @@ def series_of(found: SizedPipeline, lanes: StreamAssignment, bounds: Sequence[Bo
     memory = workspace.workspace_layout(found, lanes, [b.workspace if b is not None else 0 for b in bounds])
     events = _events(lanes)
     maker = _Maker(found, lanes, memory, events)
-    forked = any(turn.forks for turn in lanes.turns)
+    forked = any(turn.forks for turn in lanes.slots)
     first_join = len(events) + forked
     return Series(
         tuple(
@@ -82,7 +82,7 @@ def rebound_all(
 def _events(lanes: StreamAssignment) -> Mapping[int, int]:
     """The event of each step that another lane waits for. Behind them come that of the start, then
     those of the joins."""
-    recorded = [i for i, turn in enumerate(lanes.turns) if turn.records]
+    recorded = [i for i, turn in enumerate(lanes.slots) if turn.records]
     return {step: event for event, step in enumerate(recorded)}
 
 
@@ -127,9 +127,9 @@ class _Maker:
         return Scalar(scalars.index(argument))
 
     def _turn(self, number: int) -> Turn:
-        turn = self.lanes.turns[number]
+        turn = self.lanes.slots[number]
         start = (len(self.events),) if turn.forks else ()
-        return Turn(turn.lane, (*start, *(self.events[w] for w in turn.waits)), self.events.get(number))
+        return Turn(turn.stream, (*start, *(self.events[w] for w in turn.waits)), self.events.get(number))
 
     def _where(self, name: str) -> Where:
         outside = (*self.found.params, *self.found.results)

@@ -89,7 +89,7 @@ def decided(text: str, name: str, sizes: Mapping[str, int] | None, arch: str) ->
     else:
         plan = plan_pipeline(checked, program, whole, arch)
         kernels = [(s.step.kernel, s.chosen) for s in plan.stages if s.step.kernel and s.chosen]
-        order = [plan.lanes, *((c.bytes, c.possible, c.saves) for c in fusion_candidates(plan, arch))]
+        order = [plan.streams, *((c.bytes, c.possible, c.saves) for c in fusion_candidates(plan, arch))]
     return [*order, *(_launched(checked, kernel, chosen.planned) for kernel, chosen in kernels)]
 
 

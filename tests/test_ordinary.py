@@ -56,7 +56,7 @@ def test_whole_pipelines_are_planned_at_ordinary_extents(path: Path) -> None:
     sizes = typical_sizes(program, None)
     assert sizes is not None
     plan = plan_pipeline(found, program, sizes, "sm90a")
-    assert max(b.bytes for b in plan.layout.buffers.values()) <= 2**36
+    assert max(b.bytes for b in plan.sized.buffers.values()) <= 2**36
 
 
 def test_a_guard_is_met_all_the_same() -> None:

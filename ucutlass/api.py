@@ -246,7 +246,7 @@ class LoadedPipeline(Loaded):
         self(*arguments)  # plans and builds where no call did
         request, tensors, scalars = self._request_of(*arguments)
         made = self.built[request]
-        in_line = bind_pipeline(made, streams_of(made.plan.layout, 1))
+        in_line = bind_pipeline(made, streams_of(made.plan.sized, 1))
         return stage_times(self.spec, in_line, request, tensors, scalars, repeats)
 
     def __repr__(self) -> str:

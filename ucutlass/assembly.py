@@ -133,14 +133,14 @@ def bind_pipeline(made: BuiltPipeline, lanes: StreamAssignment | None = None) ->
     these. Raises as `bind`."""
     from ucutlass.runtime.pipeline import series_of  # here: builds need no torch, which takes a second
 
-    return series_of(made.plan.layout, lanes or made.plan.lanes, _bounds(made))
+    return series_of(made.plan.sized, lanes or made.plan.streams, _bounds(made))
 
 
 def bind_stages(made: BuiltPipeline) -> Staged:
     """The pipeline as the judge takes it: whole, and each stage alone. Raises as `bind`."""
     from ucutlass.runtime.pipeline import staged
 
-    return staged(made.plan.layout, made.plan.lanes, _bounds(made))
+    return staged(made.plan.sized, made.plan.streams, _bounds(made))
 
 
 def _bounds(made: BuiltPipeline) -> list[Bound | None]:

@@ -174,7 +174,7 @@ def speed_of_light(subject: ProblemDescription, text: str) -> str:
 def _explained(e: Explanation) -> list[str]:
     return [
         f"schedule: {e.schedule} ({'by the program' if not e.origin else e.origin})",
-        f"problem: M {e.m}, N {e.n}, K {e.k}, batch {e.batch}, lane {e.bound.lane}",
+        f"problem: M {e.m}, N {e.n}, K {e.k}, batch {e.batch}, lane {e.bound.compute_type}",
         f"tiles: {e.tiles} on {e.slots} slots, {e.waves:.2f} waves, {e.quantisation:.0%} busy, "
         f"{e.padding:.0%} of the multiplications useful, {e.k_steps} steps of K",
         f"accumulators: {e.accumulators} registers a thread; shared memory {e.memory.total} of "

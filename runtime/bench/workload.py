@@ -73,8 +73,8 @@ class Buffers:
             words = [str(c) for c in compared if not c.ok]
             if not all(c.decided for c in compared):
                 words += [
-                    far(part.of(i, outputs[i]), e.reference)
-                    for part in known.parts()
+                    far(part.slice_of(i, outputs[i]), e.reference)
+                    for part in known.slices()
                     for i, e in enumerate(part.expected)
                     if not compared[i].decided
                 ]

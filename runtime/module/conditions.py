@@ -32,26 +32,26 @@ def conditions(
     graph: ModuleGraph,
     nodes: list[OperatorNode],
     tensors: Mapping[Ref, TensorMeta],
-    shown: Mapping[Ref, Region],
+    visible: Mapping[Ref, Region],
     counted: Mapping[str, OperationCount | None],
 ) -> tuple[str, ...]:
     """In words, each once: direct convolutions, products that are summed or masked at once, and values
     of which a part is used."""
     users: dict[Ref, list[OperatorNode]] = {}
     for node in nodes:
-        for base in {shown[ref].base for ref in node.refs}:
+        for base in {visible[ref].base for ref in node.refs}:
             users.setdefault(base, []).append(node)
-    given = frozenset(Ref(source.name) for source in graph.sources)
-    found: list[str] = []
+    inputs = frozenset(Ref(source.name) for source in graph.sources)
+    texts: list[str] = []
     for node in nodes:
         if is_in(node.op, VIEWS):
             continue
         count = counted[node.name]
         if count is not None and count.products:
-            found += _of_a_product(node, count, users, tensors, shown, given)
+            texts += _of_a_product(node, count, users, tensors, visible, inputs)
         if count is None or count.products or count.arithmetic or count.special:
-            found += _of_a_part(node, graph, users, tensors, shown)
-    return tuple(dict.fromkeys(found))
+            texts += _of_a_part(node, graph, users, tensors, visible)
+    return tuple(dict.fromkeys(texts))
 
 
 def _of_a_product(
@@ -59,17 +59,17 @@ def _of_a_product(
     count: OperationCount,
     users: Mapping[Ref, list[OperatorNode]],
     tensors: Mapping[Ref, TensorMeta],
-    shown: Mapping[Ref, Region],
-    given: frozenset[Ref],
+    visible: Mapping[Ref, Region],
+    inputs: frozenset[Ref],
 ) -> Iterable[str]:
-    what = f"{node.op} {tensors[Ref(node.name)]}"
+    operator_text = f"{node.op} {tensors[Ref(node.name)]}"
     if count.kind == "convolution" and any(extent > 1 for extent in _filter(node, tensors)):
         yield "convolutions count as direct sums: Winograd and FFT forms do fewer multiplications"
-    ends = _ends(node, users, shown, given)
+    ends = _ends(node, users, visible, inputs)
     if any(is_in(end.op, _SUMS) for end in ends):
-        yield f"{what} is summed with only linear steps between: summing an operand first does far less"
+        yield f"{operator_text} is summed with only linear steps between: summing an operand first does far less"
     if any(is_in(end.op, _MASKS) for end in ends):
-        yield f"{what} is masked: what the mask replaces need not be computed"
+        yield f"{operator_text} is masked: what the mask replaces need not be computed"
 
 
 def _filter(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> tuple[int, ...]:
@@ -80,8 +80,8 @@ def _filter(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> tuple[int,
 def _ends(
     node: OperatorNode,
     users: Mapping[Ref, list[OperatorNode]],
-    shown: Mapping[Ref, Region],
-    given: frozenset[Ref],
+    visible: Mapping[Ref, Region],
+    inputs: frozenset[Ref],
 ) -> list[OperatorNode]:
     """The first operators after a product that are not linear in it, or that sum. `given`: the sources."""
     ends: list[OperatorNode] = []
@@ -95,19 +95,19 @@ def _ends(
             seen.add(user.name)
             if is_in(user.op, VIEWS):
                 continue  # users of the view are users of its base
-            if is_in(user.op, _LINEAR) and _of_one(user, Ref(current.name), shown, given):
+            if is_in(user.op, _LINEAR) and _of_one(user, Ref(current.name), visible, inputs):
                 front.append(user)
             else:
                 ends.append(user)
     return ends
 
 
-def _of_one(node: OperatorNode, through: Ref, shown: Mapping[Ref, Region], given: frozenset[Ref]) -> bool:
+def _of_one(node: OperatorNode, through: Ref, visible: Mapping[Ref, Region], inputs: frozenset[Ref]) -> bool:
     """Linear in one operand: a product with a number or a weight is, with another computed value not."""
     if is_in(node.op, ("aten.add", "aten.sub", "aten.rsub")):
         return True
-    bases = [shown[ref].base for ref in node.refs]
-    return bases.count(through) == 1 and all(base in given for base in bases if base != through)
+    bases = [visible[ref].base for ref in node.refs]
+    return bases.count(through) == 1 and all(base in inputs for base in bases if base != through)
 
 
 def _of_a_part(
@@ -115,12 +115,12 @@ def _of_a_part(
     graph: ModuleGraph,
     users: Mapping[Ref, list[OperatorNode]],
     tensors: Mapping[Ref, TensorMeta],
-    shown: Mapping[Ref, Region],
+    visible: Mapping[Ref, Region],
 ) -> Iterable[str]:
     ref = Ref(node.name)
     if ref not in tensors:
         return
-    parts = [p for user in users.get(ref, ()) for p in reads(user, tensors, shown) if p.base == ref]
-    parts += [shown[r.ref] for r in graph.results if shown[r.ref].base == ref]
+    parts = [p for user in users.get(ref, ()) for p in reads(user, tensors, visible) if p.base == ref]
+    parts += [visible[r.ref] for r in graph.results if visible[r.ref].base == ref]
     if parts and (used := union(parts)) < tensors[ref].elements:
         yield f"only {used} of {tensors[ref].elements} values of {node.op} {tensors[ref]} are used"

@@ -225,8 +225,8 @@ def _by_make_fx(
     decompositions: Any = core_aten_decompositions()
     table = {op: f for op, f in decompositions.items() if not keep(str(op))}
 
-    def call(weights: list[torch.Tensor], given: list[Any]) -> list[Any]:
-        out = torch.func.functional_call(model, dict(zip(names, weights, strict=True)), tuple(given))
+    def call(weights: list[torch.Tensor], inputs_: list[Any]) -> list[Any]:
+        out = torch.func.functional_call(model, dict(zip(names, weights, strict=True)), tuple(inputs_))
         return [leaf for leaf in _leaves(out) if isinstance(leaf, torch.Tensor)]
 
     with torch.no_grad():
@@ -260,7 +260,7 @@ def _graph(
 ) -> ModuleGraph:
     """`fates`: OutputKind names of the results in order; None where all of them are returned."""
     refs: dict[str, Ref] = {s.name: Ref(s.name) for s in sources}
-    made: list[OperatorNode] = []
+    operators: list[OperatorNode] = []
     results: list[GraphOutput] = []
     for node in nodes:
         match node.op:
@@ -273,7 +273,7 @@ def _graph(
                 source, index = node.args
                 refs[node.name] = Ref(refs[source.name].name, index)
             case "call_function":
-                made.append(_node(node, refs))
+                operators.append(_node(node, refs))
                 refs[node.name] = Ref(node.name)
             case "output":
                 leaves: list[Any] = list(node.args[0])
@@ -282,7 +282,7 @@ def _graph(
                     if isinstance(leaf, torch.fx.Node) and isinstance(leaf.meta.get("val"), torch.Tensor):
                         fate = "mutation" if kind.endswith("MUTATION") else "result"
                         results.append(GraphOutput(refs[leaf.name], fate))  # type: ignore[arg-type]
-    return ModuleGraph(tuple(sources), tuple(made), tuple(results), method, attempts)
+    return ModuleGraph(tuple(sources), tuple(operators), tuple(results), method, attempts)
 
 
 def _attribute(node: Any) -> Any:

@@ -125,9 +125,9 @@ class ModuleGraph:
 
     def tensors(self) -> dict[Ref, TensorMeta]:
         """Every tensor of the graph."""
-        found = {Ref(s.name): s.tensor for s in self.sources}
-        found |= {Ref(n.name, i): t for n in self.nodes for i, t in enumerate(n.outputs) if t is not None}
-        return found
+        by_ref = {Ref(s.name): s.tensor for s in self.sources}
+        by_ref |= {Ref(n.name, i): t for n in self.nodes for i, t in enumerate(n.outputs) if t is not None}
+        return by_ref
 
 
 def _refs(value: Any) -> Iterator[Ref]:
@@ -253,8 +253,10 @@ def _source(value: Any) -> GraphInput:
 def _node(value: Any) -> OperatorNode:
     match value:
         case {"name": str(name), "op": str(op), "arguments": dict(arguments), "outputs": list(outputs)}:
-            given = {str(k): _value_in(v) for k, v in arguments.items()}
-            return OperatorNode(name, op, given, tuple(None if t is None else _tensor_in(t) for t in outputs))
+            arguments_by_name = {str(k): _value_in(v) for k, v in arguments.items()}
+            return OperatorNode(
+                name, op, arguments_by_name, tuple(None if t is None else _tensor_in(t) for t in outputs)
+            )
         case _:
             raise GraphUnreadable("a node is malformed")
 

@@ -54,8 +54,8 @@ class LoadedModule:
     def inputs(self, seed: int) -> list[Any]:
         """Fresh inputs as the file draws them. Raises Unusable."""
         seeded(seed)
-        given = called(self.file, "inputs", "get_inputs()", lambda: list(self.module.get_inputs()))
-        return [_input(self.file, i, one, self.precision) for i, one in enumerate(given)]
+        drawn = called(self.file, "inputs", "get_inputs()", lambda: list(self.module.get_inputs()))
+        return [_input(self.file, i, value, self.precision) for i, value in enumerate(drawn)]
 
     def forward(self, inputs: Sequence[Any], seed: int = 0) -> list[torch.Tensor]:
         """The results on copies of these inputs. Raises Unusable."""
@@ -98,18 +98,18 @@ def inspect_file(file: str, mode: Mode, precision: Precision) -> ModuleSignature
     """Everything that a problem needs of a file, after running its module a few times. Raises Unusable."""
     loaded = load(file, mode, precision)
     inputs = loaded.inputs(1)
-    found = loaded.forward(inputs)
-    if not _all_close(found, loaded.forward(inputs)):
+    first_results = loaded.forward(inputs)
+    if not _all_close(first_results, loaded.forward(inputs)):
         raise Unusable(file, "stateful", "two calls on equal inputs, from equal seeds, differ")
-    if not _all_close(found, loaded.forward(inputs, seed=1)):
+    if not _all_close(first_results, loaded.forward(inputs, seed=1)):
         raise Unusable(file, "random", f"two seeds give two results{_hint(loaded.model, mode)}")
-    statistics = mode == "constructed" and _by_statistics(loaded, inputs, found)
+    statistics = mode == "constructed" and _by_statistics(loaded, inputs, first_results)
     arguments = _arguments(loaded.model, len(inputs))
     return ModuleSignature(
         tuple(_input_spec(file, n, x) for n, x in zip(arguments, inputs, strict=True)),
         _state(file, loaded.model.named_parameters()),
         _state(file, loaded.model.named_buffers()),
-        tuple(_tensor(file, f"result {i}", r) for i, r in enumerate(found)),
+        tuple(_tensor(file, f"result {i}", r) for i, r in enumerate(first_results)),
         loaded.model.training,
         statistics,
     )
@@ -141,10 +141,10 @@ def results(file: str, out: object) -> list[torch.Tensor]:
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor | None):
             raise Unusable(file, "no-tensor", f"a {type(leaf).__name__} is among what it gives")
-    found = [leaf for leaf in leaves if leaf is not None]
-    if not found:
+    tensors = [leaf for leaf in leaves if leaf is not None]
+    if not tensors:
         raise Unusable(file, "no-tensor", "it gives nothing")
-    return found
+    return tensors
 
 
 # --- what is wrong with it -------------------------------------------------------
@@ -156,8 +156,8 @@ def _error_text(error: BaseException) -> str:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    said = str(error)
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in said
+    message = str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in message
 
 
 def _hint(model: torch.nn.Module, mode: Mode) -> str:
@@ -179,19 +179,19 @@ def _close(x: torch.Tensor, y: torch.Tensor) -> bool:
     return bool(torch.allclose(x, y, rtol=0.0, atol=_NEAR * most, equal_nan=True))
 
 
-def _by_statistics(loaded: LoadedModule, inputs: Sequence[Any], found: Sequence[torch.Tensor]) -> bool:
+def _by_statistics(loaded: LoadedModule, inputs: Sequence[Any], expected: Sequence[torch.Tensor]) -> bool:
     """Whether eval() gives something else, for batch statistics alone. Raises Unusable where it is for
     anything more."""
     with _modes(loaded.model):
         loaded.model.eval()
-        if _all_close(found, loaded.forward(inputs)):
+        if _all_close(expected, loaded.forward(inputs)):
             return False
     with _modes(loaded.model) as before:
         loaded.model.eval()
         for module, training in before:
             if isinstance(module, torch.nn.modules.batchnorm._NormBase):
                 module.training = training
-        if _all_close(found, loaded.forward(inputs)):
+        if _all_close(expected, loaded.forward(inputs)):
             return True
     raise Unusable(loaded.file, "mode", "say which is meant: --mode train or --mode eval")
 
@@ -213,30 +213,30 @@ def _arguments(model: torch.nn.Module, count: int) -> list[str]:
     """Names of forward's arguments; `x0`, `x1`, .. where it does not name them."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
-        given = inspect.signature(model.forward).parameters.values()
+        parameters = inspect.signature(model.forward).parameters.values()
     except (TypeError, ValueError):
-        given = {}.values()  # a forward that is no plain function names nothing
-    named = [p.name for p in given if p.kind in kinds][:count]
+        parameters = {}.values()  # a forward that is no plain function names nothing
+    named = [p.name for p in parameters if p.kind in kinds][:count]
     return [*named, *(f"x{i}" for i in range(len(named), count))]
 
 
-def _input(file: str, at: int, one: Any, precision: Precision) -> Any:
-    match one:
+def _input(file: str, index: int, value: Any, precision: Precision) -> Any:
+    match value:
         case torch.Tensor():
-            floats = one.dtype.is_floating_point and precision != "own"
-            return (one.to(_CAST[precision]) if floats else one).detach()
+            floats = value.dtype.is_floating_point and precision != "own"
+            return (value.to(_CAST[precision]) if floats else value).detach()
         case bool() | int() | float() | str() | None:
-            return one
+            return value
         case _:
-            raise Unusable(file, "inputs", f"get_inputs()[{at}] is a {type(one).__name__}")
+            raise Unusable(file, "inputs", f"get_inputs()[{index}] is a {type(value).__name__}")
 
 
-def _input_spec(file: str, name: str, one: Any) -> TensorSpec | NumberSpec | None:
-    match one:
+def _input_spec(file: str, name: str, value: Any) -> TensorSpec | NumberSpec | None:
+    match value:
         case torch.Tensor():
-            return _tensor(file, name, one)
+            return _tensor(file, name, value)
         case bool() | int() | float():
-            return NumberSpec(name, one)
+            return NumberSpec(name, value)
         case _:
             return None
 
@@ -246,12 +246,12 @@ def _state(file: str, named: Iterable[tuple[str, torch.Tensor]]) -> tuple[Tensor
     return tuple(_tensor(file, n, t) for n, t in named if _dtype(t) in DTYPES)
 
 
-def _dtype(one: torch.Tensor) -> str:
-    return str(one.dtype).removeprefix("torch.")
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
-def _tensor(file: str, name: str, one: torch.Tensor) -> TensorSpec:
-    dtype = _dtype(one)
-    if dtype not in DTYPES or one.layout is not torch.strided:
-        raise Unusable(file, "dtype", f"{name} is {dtype}, {one.layout}")
-    return TensorSpec(name, tuple(one.shape), dtype)
+def _tensor(file: str, name: str, tensor: torch.Tensor) -> TensorSpec:
+    dtype = _dtype(tensor)
+    if dtype not in DTYPES or tensor.layout is not torch.strided:
+        raise Unusable(file, "dtype", f"{name} is {dtype}, {tensor.layout}")
+    return TensorSpec(name, tuple(tensor.shape), dtype)

@@ -51,16 +51,18 @@ def cases(
 ) -> Iterator[OracleCase]:
     """Questions to a program, whose tensors lie on the device. `bound` are the state's names that the program
     takes: buffers that it does not take keep their values, as constants of the module. Raises Unusable."""
-    own = [_on_device(x, device) for x in loaded.inputs(1)]
-    first = {n: t.detach().to(device, copy=True) for n, t in _state(loaded.model)}
-    size = sum(t.numel() for t in (*own, *first.values()) if isinstance(t, torch.Tensor))
+    own_inputs = [_on_device(x, device) for x in loaded.inputs(1)]
+    own_state = {n: t.detach().to(device, copy=True) for n, t in _state(loaded.model)}
+    size = sum(t.numel() for t in (*own_inputs, *own_state.values()) if isinstance(t, torch.Tensor))
     for number, draw in enumerate(DRAWS[:FEW] if size > LARGE else DRAWS):
-        chance = torch.Generator(device).manual_seed(seed + number)
-        given = own
+        generator = torch.Generator(device).manual_seed(seed + number)
+        file_inputs = own_inputs
         if draw == "again":
-            given = [_on_device(x, device) for x in loaded.inputs(2 + seed + number)]
-        inputs = [_input(x, draw, chance) for x in given]
-        state = {n: t if draw == "own" else _weights(n, t, bound, loaded, chance) for n, t in first.items()}
+            file_inputs = [_on_device(x, device) for x in loaded.inputs(2 + seed + number)]
+        inputs = [_input(x, draw, generator) for x in file_inputs]
+        state = {
+            n: t if draw == "own" else _weights(n, t, bound, loaded, generator) for n, t in own_state.items()
+        }
         yield _case(loaded, draw, inputs, state, device)
 
 
@@ -72,8 +74,8 @@ def _case(
     for i, (result, rough) in enumerate(zip(exact, twin, strict=True)):
         narrow = result.dtype.is_floating_point and result.dtype != torch.float64
         if narrow or result.shape != rough.shape:
-            told = f"result {i} is {result.dtype} of {tuple(result.shape)} there"
-            raise Unusable(loaded.file, "widened", told)
+            mismatch = f"result {i} is {result.dtype} of {tuple(result.shape)} there"
+            raise Unusable(loaded.file, "widened", mismatch)
     tolerances = [tolerance(x, y) for x, y in zip(exact, twin, strict=True)]
     wide = [_in_dtype(x, torch.float64) for x in inputs]
     return OracleCase(
@@ -187,10 +189,10 @@ def _run(
     model = loaded.model.to(device)
     for name, tensor in _state(model):
         tensor.data = _in_dtype(state[name], dtype).clone()
-    given = [_in_dtype(x, dtype) for x in inputs]
+    arguments = [_in_dtype(x, dtype) for x in inputs]
     try:
         with _default(dtype), _Widened(dtype):
-            return replace(loaded, model=model).forward(given)
+            return replace(loaded, model=model).forward(arguments)
     except Unusable as error:
         code = "widened" if error.code == "forward" else error.code
         raise Unusable(loaded.file, code, f"in {dtype}: {error.why}") from error
@@ -229,8 +231,8 @@ class _Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = dict(kwargs or {})
-        asked = given.get("dtype")
-        if isinstance(asked, torch.dtype) and asked.is_floating_point:
-            given["dtype"] = self._dtype
-        return func(*args, **given)
+        keywords = dict(kwargs or {})
+        dtype = keywords.get("dtype")
+        if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+            keywords["dtype"] = self._dtype
+        return func(*args, **keywords)

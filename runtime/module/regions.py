@@ -36,25 +36,25 @@ def whole_region(ref: Ref, tensor: TensorMeta) -> Region:
 def regions(graph: ModuleGraph) -> dict[Ref, Region]:
     """For every tensor of the graph, what it shows of the source or result of an operator behind it."""
     tensors = graph.tensors()
-    found = {Ref(s.name): whole_region(Ref(s.name), s.tensor) for s in graph.sources}
+    visible = {Ref(s.name): whole_region(Ref(s.name), s.tensor) for s in graph.sources}
     for node in graph.nodes:
         refs = [Ref(node.name, i) for i, t in enumerate(node.outputs) if t is not None]
         if is_in(node.op, VIEWS) and node.refs:
             for ref in refs:
                 first = node.refs[0]
-                found[ref] = _view(node, ref.index, found[first], tensors[first], tensors[ref])
+                visible[ref] = _view(node, ref.index, visible[first], tensors[first], tensors[ref])
         else:
-            found |= {ref: whole_region(ref, tensors[ref]) for ref in refs}
-    return found
+            visible |= {ref: whole_region(ref, tensors[ref]) for ref in refs}
+    return visible
 
 
 def union(parts: Iterable[Region]) -> int:
     """Elements that the parts of one tensor cover, at least: parts that may overlap count as the largest."""
-    taken: list[Region] = []
+    disjoint: list[Region] = []
     for part in sorted(parts, key=lambda part: -part.elements):
-        if all(_disjoint(part, other) for other in taken):
-            taken.append(part)
-    return sum(part.elements for part in taken)
+        if all(_disjoint(part, other) for other in disjoint):
+            disjoint.append(part)
+    return sum(part.elements for part in disjoint)
 
 
 def _disjoint(a: Region, b: Region) -> bool:
@@ -64,14 +64,16 @@ def _disjoint(a: Region, b: Region) -> bool:
 # --- views ------------------------------------------------------------------------
 
 
-def _view(node: OperatorNode, index: int, source: Region, given: TensorMeta, out: TensorMeta) -> Region:
+def _view(node: OperatorNode, index: int, source: Region, operand: TensorMeta, out: TensorMeta) -> Region:
     """Of a view's result `index`, whose operand is `given`."""
-    moved = _moved(node, index, source, given, out)
-    size = math.prod(high - low for low, high in moved.box)
-    return replace(moved, elements=min(source.elements, out.elements, size))
+    region = _view_region(node, index, source, operand, out)
+    size = math.prod(high - low for low, high in region.box)
+    return replace(region, elements=min(source.elements, out.elements, size))
 
 
-def _moved(node: OperatorNode, index: int, source: Region, given: TensorMeta, out: TensorMeta) -> Region:
+def _view_region(
+    node: OperatorNode, index: int, source: Region, operand: TensorMeta, out: TensorMeta
+) -> Region:
     a = node.arguments
     dims, rank = list(source.dims), len(source.dims)
     match node.packet.removeprefix("aten."):
@@ -88,8 +90,8 @@ def _moved(node: OperatorNode, index: int, source: Region, given: TensorMeta, ou
         case "permute":
             return replace(source, dims=tuple(dims[d] for d in a["dims"]))
         case "transpose":
-            one, other = a["dim0"], a["dim1"]
-            dims[one], dims[other] = dims[other], dims[one]
+            first, second = a["dim0"], a["dim1"]
+            dims[first], dims[second] = dims[second], dims[first]
             return replace(source, dims=tuple(dims))
         case "t":
             return replace(source, dims=tuple(reversed(dims)))
@@ -97,9 +99,9 @@ def _moved(node: OperatorNode, index: int, source: Region, given: TensorMeta, ou
             dims.insert(a["dim"] % (rank + 1), None)
             return replace(source, dims=tuple(dims))
         case "squeeze":
-            return replace(source, dims=_squeezed(dims, given.shape, a.get("dim")))
+            return replace(source, dims=_squeezed(dims, operand.shape, a.get("dim")))
         case "view" | "reshape" | "_unsafe_view":
-            return replace(source, dims=_reshaped(dims, given.shape, out.shape))
+            return replace(source, dims=_reshaped(dims, operand.shape, out.shape))
         case "expand":
             fresh = len(out.shape) - rank
             return replace(source, dims=(*[None] * fresh, *dims))
@@ -110,26 +112,26 @@ def _moved(node: OperatorNode, index: int, source: Region, given: TensorMeta, ou
 
 
 def _squeezed(dims: list[int | None], shape: tuple[int, ...], chosen: Any) -> tuple[int | None, ...]:
-    asked = range(len(shape)) if chosen is None else [chosen] if isinstance(chosen, int) else chosen
-    gone = {d % len(shape) for d in asked if shape and shape[d] == 1}
-    return tuple(dim for d, dim in enumerate(dims) if d not in gone)
+    squeezed = range(len(shape)) if chosen is None else [chosen] if isinstance(chosen, int) else chosen
+    removed = {d % len(shape) for d in squeezed if shape and shape[d] == 1}
+    return tuple(dim for d, dim in enumerate(dims) if d not in removed)
 
 
 def _reshaped(
     dims: list[int | None], before: tuple[int, ...], after: tuple[int, ...]
 ) -> tuple[int | None, ...]:
     """Leading and trailing dimensions that a reshape leaves alone keep what they show."""
-    found: list[int | None] = [None] * len(after)
+    mapped: list[int | None] = [None] * len(after)
     shorter = min(len(before), len(after))
     for d in range(shorter):
         if before[d] != after[d]:
             break
-        found[d] = dims[d]
+        mapped[d] = dims[d]
     for d in range(1, shorter + 1):
         if before[-d] != after[-d]:
             break
-        found[-d] = dims[-d]
-    return tuple(found)
+        mapped[-d] = dims[-d]
+    return tuple(mapped)
 
 
 def _select(source: Region, dim: int, index: int) -> Region:
@@ -172,30 +174,32 @@ _SCATTERED = ("src", "values", "value")
 
 def scattered(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> int:
     """Elements that an operator of SCATTERS writes over, at most all."""
-    whole_of = tensors[Ref(node.name)].elements
+    total = tensors[Ref(node.name)].elements
     if is_in(node.op, ("aten.fill", "aten.copy")):
-        return whole_of
+        return total
     if is_in(node.op, ("aten.scatter",)):
         index = node.arguments["index"]
-        return min(whole_of, tensors[index].elements) if isinstance(index, Ref) else whole_of
+        return min(total, tensors[index].elements) if isinstance(index, Ref) else total
     if is_in(node.op, ("aten.index_put",)):
         rows = math.prod(_broadcast(node.arguments["indices"], tensors))
-        return min(whole_of, rows * _row(node.arguments["self"], node.arguments["indices"], tensors))
+        return min(total, rows * _row(node.arguments["self"], node.arguments["indices"], tensors))
     values = next((node.arguments[n] for n in _SCATTERED if isinstance(node.arguments.get(n), Ref)), None)
-    return whole_of if values is None else min(whole_of, tensors[values].elements)
+    return total if values is None else min(total, tensors[values].elements)
 
 
-def reads(node: OperatorNode, tensors: Mapping[Ref, TensorMeta], shown: Mapping[Ref, Region]) -> list[Region]:
+def reads(
+    node: OperatorNode, tensors: Mapping[Ref, TensorMeta], visible: Mapping[Ref, Region]
+) -> list[Region]:
     """The regions that an operator must read, one for each tensor argument; none for a view."""
     if is_in(node.op, VIEWS) or is_in(node.op, CREATES):
         return []
     call = OperatorCall({k: resolve(v, tensors) for k, v in node.arguments.items()}, node.outputs)
-    found: list[Region] = []
+    read_regions: list[Region] = []
     for name, value in node.arguments.items():
         for ref in [value] if isinstance(value, Ref) else _inner(value):
-            region, needed = shown[ref], _needed(node, name, call, tensors, ref)
-            found.append(replace(region, elements=min(region.elements, needed)))
-    return found
+            region, needed = visible[ref], _needed(node, name, call, tensors, ref)
+            read_regions.append(replace(region, elements=min(region.elements, needed)))
+    return read_regions
 
 
 def _inner(value: Any) -> list[Ref]:

@@ -101,21 +101,21 @@ def signature_to_json(facts: ModuleSignature) -> dict[str, Any]:
 def signature_of_json(value: Mapping[str, Any]) -> ModuleSignature:
     """Raises KeyError, TypeError, ValueError for what are no facts."""
 
-    def tensor(one: Mapping[str, Any]) -> TensorSpec:
-        return TensorSpec(str(one["name"]), tuple(int(n) for n in one["shape"]), str(one["dtype"]))
+    def tensor(spec: Mapping[str, Any]) -> TensorSpec:
+        return TensorSpec(str(spec["name"]), tuple(int(n) for n in spec["shape"]), str(spec["dtype"]))
 
     def tensors(many: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
         return tuple(map(tensor, many))
 
-    def given(one: Mapping[str, Any] | None) -> TensorSpec | NumberSpec | None:
-        if one is None or "shape" in one:
-            return None if one is None else tensor(one)
-        if not isinstance(one["value"], (bool, int, float)):
-            raise ValueError(f"{one['value']!r} is no number")
-        return NumberSpec(str(one["name"]), one["value"])
+    def input_spec(spec: Mapping[str, Any] | None) -> TensorSpec | NumberSpec | None:
+        if spec is None or "shape" in spec:
+            return None if spec is None else tensor(spec)
+        if not isinstance(spec["value"], (bool, int, float)):
+            raise ValueError(f"{spec['value']!r} is no number")
+        return NumberSpec(str(spec["name"]), spec["value"])
 
     return ModuleSignature(
-        tuple(map(given, value["inputs"])),
+        tuple(map(input_spec, value["inputs"])),
         tensors(value["parameters"]),
         tensors(value["buffers"]),
         tensors(value["results"]),
@@ -153,13 +153,13 @@ def names(facts: ModuleSignature) -> dict[str, TensorSpec | NumberSpec]:
     that is taken already, that the language reserves or that is no identifier goes by the same with one
     more `_` at its end. Inputs come first, then parameters, then buffers.
     """
-    found: dict[str, TensorSpec | NumberSpec] = {}
-    for one in (*facts.inputs, *facts.state):
-        if one is None:
+    by_name: dict[str, TensorSpec | NumberSpec] = {}
+    for spec in (*facts.inputs, *facts.state):
+        if spec is None:
             continue
-        name = re.sub(r"\W", "_", one.name.replace(".", "_"), flags=re.ASCII)
+        name = re.sub(r"\W", "_", spec.name.replace(".", "_"), flags=re.ASCII)
         name = name if re.match(r"[A-Za-z_]", name) else f"_{name}"
-        while name in found or name in KEYWORDS:
+        while name in by_name or name in KEYWORDS:
             name += "_"
-        found[name] = one
-    return found
+        by_name[name] = spec
+    return by_name

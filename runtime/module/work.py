@@ -71,34 +71,36 @@ class ModuleWork:
 
 def count(graph: ModuleGraph, policy: ComputePolicy = "pytorch", label: str = "module") -> ModuleWork:
     """The work of a module's graph."""
-    tensors, shown = graph.tensors(), regions(graph)
+    tensors, visible = graph.tensors(), regions(graph)
     nodes = _live_nodes(graph)
-    used = {shown[ref] for node in nodes for ref in node.refs} | {shown[r.ref] for r in graph.results}
-    wanted = {region.base for region in used}
-    counts = [_counted(node, tensors) for node in nodes]
+    used = {visible[ref] for node in nodes for ref in node.refs} | {visible[r.ref] for r in graph.results}
+    used_bases = {region.base for region in used}
+    operation_counts = [_counted(node, tensors) for node in nodes]
     missing: Counter[str] = Counter()
     works: list[Work] = []
-    for node, counted in zip(nodes, counts, strict=True):
+    for node, counted in zip(nodes, operation_counts, strict=True):
         operations = None if counted is None else _operations(node, counted, tensors, policy)
         if operations is None:
             missing[_missing_name(node, counted, tensors)] += 1
         if not is_in(node.op, VIEWS):
-            moved = _read(reads(node, tensors, shown), node, tensors)
-            written = _written(node, wanted, tensors)
+            moved = _read(reads(node, tensors, visible), node, tensors)
+            written = _written(node, used_bases, tensors)
             works.append(Work(_label(node, tensors), operations or {}, moved, written))
     fused = Work(
         label,
         dict(total(label, works).operations),
-        _compulsory_reads(graph, nodes, tensors, shown),
-        _results(graph, nodes, tensors, shown),
+        _compulsory_reads(graph, nodes, tensors, visible),
+        _results(graph, nodes, tensors, visible),
     )
-    found = conditions(graph, nodes, tensors, shown, dict(zip((n.name for n in nodes), counts, strict=True)))
-    products = sum(c.products for c in counts if c is not None)
+    condition_texts = conditions(
+        graph, nodes, tensors, visible, dict(zip((n.name for n in nodes), operation_counts, strict=True))
+    )
+    products = sum(c.products for c in operation_counts if c is not None)
     return ModuleWork(
         fused,
         tuple(w for w in works if w.operations or w.bytes),
         products,
-        found,
+        condition_texts,
         MappingProxyType(dict(sorted(missing.items()))),
         policy,
         graph.method,
@@ -108,13 +110,13 @@ def count(graph: ModuleGraph, policy: ComputePolicy = "pytorch", label: str = "m
 
 def _live_nodes(graph: ModuleGraph) -> list[OperatorNode]:
     """The nodes on which a result depends, in order: what the module computes and drops is not work."""
-    wanted = {r.ref.name for r in graph.results}
-    kept: list[OperatorNode] = []
+    needed = {r.ref.name for r in graph.results}
+    live: list[OperatorNode] = []
     for node in reversed(graph.nodes):
-        if node.name in wanted:
-            kept.append(node)
-            wanted |= {ref.name for ref in node.refs}
-    return kept[::-1]
+        if node.name in needed:
+            live.append(node)
+            needed |= {ref.name for ref in node.refs}
+    return live[::-1]
 
 
 # --- operations -------------------------------------------------------------------
@@ -145,26 +147,26 @@ def _operations(
     if not (counted.products or counted.arithmetic or counted.special):
         return {}
     dtype = operand_dtype(node, tensors)
-    found: dict[str, int] = {}
+    by_compute_type: dict[str, int] = {}
     if counted.products:
-        lane = _product_compute_type(dtype or "", counted.kind, policy)
-        if lane is None:
+        compute_type = _product_compute_type(dtype or "", counted.kind, policy)
+        if compute_type is None:
             return None
-        found[lane] = counted.products
+        by_compute_type[compute_type] = counted.products
     if packed := _PACKED.get(dtype or ""):
         arithmetic, special = packed
-        found["f32"] = found.get("f32", 0) + counted.arithmetic // arithmetic
-        found[SPECIAL] = counted.special // special
+        by_compute_type["f32"] = by_compute_type.get("f32", 0) + counted.arithmetic // arithmetic
+        by_compute_type[SPECIAL] = counted.special // special
     elif dtype in ("float64", "complex64", "complex128"):
         return None
-    return {lane: n for lane, n in found.items() if n}
+    return {compute_type: n for compute_type, n in by_compute_type.items() if n}
 
 
 def _product_compute_type(dtype: str, kind: str, policy: ComputePolicy) -> str | None:
     if dtype != "float32":
         return _LANES.get(dtype)
-    lane = {"matmul": "f32", "convolution": "tf32"}[kind] if policy == "pytorch" else policy
-    return "tf32x3" if lane == "f32" else lane
+    compute_type = {"matmul": "f32", "convolution": "tf32"}[kind] if policy == "pytorch" else policy
+    return "tf32x3" if compute_type == "f32" else compute_type
 
 
 def _missing_name(
@@ -184,7 +186,7 @@ def _bytes(parts: Iterable[Region], tensors: Mapping[Ref, TensorMeta]) -> int:
     by_base: dict[Ref, list[Region]] = {}
     for part in parts:
         by_base.setdefault(part.base, []).append(part)
-    return sum(union(found) * tensors[base].item for base, found in by_base.items())
+    return sum(union(regions_of_base) * tensors[base].item for base, regions_of_base in by_base.items())
 
 
 def _read(parts: list[Region], node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> int:
@@ -192,26 +194,26 @@ def _read(parts: list[Region], node: OperatorNode, tensors: Mapping[Ref, TensorM
     return _bytes(parts[1:] if is_in(node.op, SCATTERS) else parts, tensors)
 
 
-def _written(node: OperatorNode, wanted: set[Ref], tensors: Mapping[Ref, TensorMeta]) -> int:
+def _written(node: OperatorNode, used_bases: set[Ref], tensors: Mapping[Ref, TensorMeta]) -> int:
     if is_in(node.op, SCATTERS):
         return scattered(node, tensors) * tensors[Ref(node.name)].item
     refs = [Ref(node.name, i) for i, t in enumerate(node.outputs) if t is not None]
-    return sum(tensors[r].elements * tensors[r].item for r in refs if r in wanted)
+    return sum(tensors[r].elements * tensors[r].item for r in refs if r in used_bases)
 
 
 def _compulsory_reads(
     graph: ModuleGraph,
     nodes: list[OperatorNode],
     tensors: Mapping[Ref, TensorMeta],
-    shown: Mapping[Ref, Region],
+    visible: Mapping[Ref, Region],
 ) -> int:
     """What is used of every source, once. What a mutation writes over in place is not read."""
     in_place = {r.ref.name for r in graph.results if r.fate == "mutation"}
     sources = {Ref(s.name) for s in graph.sources}
     parts: list[Region] = []
     for node in nodes:
-        found = reads(node, tensors, shown)
-        parts += found[1:] if node.name in in_place and is_in(node.op, SCATTERS) else found
+        read_regions = reads(node, tensors, visible)
+        parts += read_regions[1:] if node.name in in_place and is_in(node.op, SCATTERS) else read_regions
     return _bytes((part for part in parts if part.base in sources), tensors)
 
 
@@ -219,14 +221,14 @@ def _results(
     graph: ModuleGraph,
     nodes: list[OperatorNode],
     tensors: Mapping[Ref, TensorMeta],
-    shown: Mapping[Ref, Region],
+    visible: Mapping[Ref, Region],
 ) -> int:
     """Every element that the module leaves behind, once; a view of a source costs nothing."""
     by_name = {node.name: node for node in nodes}
     parts: list[Region] = []
     patched = 0
     for result in graph.results:
-        region = shown[result.ref]
+        region = visible[result.ref]
         node = by_name.get(region.base.name)
         if node is None:
             continue

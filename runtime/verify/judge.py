@@ -112,11 +112,11 @@ def against(
 ) -> list[Comparison]:
     """Every result against its reference, slice by slice; `tiles` and `scale` as in `compare`."""
     slices: list[list[Comparison]] = [[] for _ in outputs]
-    for part in reference.parts():
+    for part in reference.slices():
         for number, (e, out, tile) in enumerate(zip(part.expected, outputs, tiles, strict=True)):
             slices[number].append(
                 compare(
-                    part.of(number, out),
+                    part.slice_of(number, out),
                     e.reference,
                     e.bound,
                     tile=tile,

@@ -38,7 +38,7 @@ class Staged:
     a torch function."""
 
     whole: Launch | Exposed
-    layout: SizedPipeline
+    sized: SizedPipeline
     steps: tuple[Launch | Exposed | None, ...]
 
 
@@ -74,10 +74,10 @@ def check(
     stages, stored, cut = _each(launch, arguments, tile, deterministic, offset)
     if cut:
         return Verdict((), (), tuple(stages), cut)
-    kinds = launch.layout.pipeline.results
+    kinds = launch.sized.pipeline.results
     missing = ""
     try:
-        wanted = tuple(expected) if expected is not None else _whole(program, launch.layout, arguments)
+        wanted = tuple(expected) if expected is not None else _whole(program, launch.sized, arguments)
     except (UnsupportedError, TooLarge, torch.OutOfMemoryError) as problem:
         missing = f"{type(problem).__name__}: {problem}"[:200]
         wanted = tuple(exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
@@ -123,7 +123,7 @@ def _each(
 ) -> tuple[list[StageVerdict], list[Tensor], str]:
     """Every stage's verdict, the results as the stages stored them, and why not all stages were judged: a
     stage that is wrong ends it where no reference takes what it stored."""
-    found = staged.layout
+    found = staged.sized
     buffers = dict(zip((p.name for p in found.pipeline.params), arguments, strict=True))
     made: list[StageVerdict] = []
     for number, (step, launch) in enumerate(zip(found.steps, staged.steps, strict=True)):
@@ -136,7 +136,9 @@ def _each(
             return made, [], f"stage {step.name} cannot be judged on what a wrong stage stored: {problem}"
         made.append(verdict)
         buffers |= dict(zip(step.stage.outputs, outputs, strict=True))
-        for name in [n for n in buffers if n in found.inner and max(found.readers(n), default=-1) <= number]:
+        for name in [
+            n for n in buffers if n in found.intermediates and max(found.readers(n), default=-1) <= number
+        ]:
             del buffers[name]
     stored = [buffers[name] for name in found.results]
     return made, [t for t in stored if isinstance(t, Tensor)], ""

@@ -119,7 +119,7 @@ def test_stages_with_another_between_them_are_left_apart() -> None:
         D=256,
         F=256,
     )
-    between = next(c for c in found if (c.maker, c.reader) == (0, 2))
+    between = next(c for c in found if (c.producer, c.reader) == (0, 2))
     assert not between.possible and "between the two" in between.why
 
 

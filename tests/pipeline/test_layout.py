@@ -39,7 +39,11 @@ def test_stages_have_their_own_extents_in_their_own_order() -> None:
         "h": (10, 30),
         "return": (10, 20),
     }
-    assert (found.params, found.inner, found.results) == (("x", "up", "down"), ("a", "h"), ("return",))
+    assert (found.params, found.intermediates, found.results) == (
+        ("x", "up", "down"),
+        ("a", "h"),
+        ("return",),
+    )
     assert found.buffers["a"].bytes == 600
 
 
@@ -67,7 +71,7 @@ pipeline both(x: f32[A], y: f32[A]) -> (a: f32[A], b: f32[A], c: f32[A]) {
         A=3,
     )
     assert [s.name for s in found.steps] == ["return a, return c = two", "return b"]
-    assert found.inner == ()
+    assert found.intermediates == ()
     assert found.steps[1].stage.arguments == ("return a",)
 
 

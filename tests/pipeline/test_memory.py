@@ -31,24 +31,24 @@ def test_every_need_is_met_by_stream_order_and_events(
     for step, needs in enumerate(after):
         assert needs <= ended[step]
         assert made.before[step] <= ended[step], "before claims more than streams and events enforce"
-    assert all(made.turns[i].lane == 0 for i, at_home in enumerate(home) if at_home)
+    assert all(made.slots[i].stream == 0 for i, at_home in enumerate(home) if at_home)
 
 
 def _executed(made: StreamAssignment) -> list[frozenset[int]]:
     """What has ended when each step begins, by stream order and recorded events alone."""
     ended: list[frozenset[int]] = []
     tail: dict[int, frozenset[int]] = {}
-    for step, turn in enumerate(made.turns):
-        known = tail.get(turn.lane, frozenset())
-        if turn.lane and turn.lane not in tail:
+    for step, turn in enumerate(made.slots):
+        known = tail.get(turn.stream, frozenset())
+        if turn.stream and turn.stream not in tail:
             assert turn.forks or turn.waits, "a side lane that nothing orders behind the call's inputs"
         for wait in turn.waits:
-            assert made.turns[wait].records and wait < step
+            assert made.slots[wait].records and wait < step
             known |= ended[wait] | {wait}
         ended.append(known)
-        tail[turn.lane] = known | {step}
+        tail[turn.stream] = known | {step}
     joined = tail.get(0, frozenset()).union(*(tail[lane] for lane in made.joins))
-    assert joined == frozenset(range(len(made.turns))), "the call ends before a step does"
+    assert joined == frozenset(range(len(made.slots))), "the call ends before a step does"
     return ended
 
 
@@ -75,9 +75,9 @@ def test_no_two_live_blocks_share_a_byte(
     real = [b for b in blocks if b.bytes]
     for i, a in enumerate(real):
         for b in real[i + 1 :]:
-            apart = a.uses <= ended[b.made] or b.uses <= ended[a.made]
+            apart = a.uses <= ended[b.first_step] or b.uses <= ended[a.first_step]
             assert apart or _disjoint(made, a, b), (a, b)
-    assert made.bytes <= made.apart
+    assert made.bytes <= made.unshared_bytes
 
 
 def _disjoint(made: WorkspaceLayout, a: Allocation, b: Allocation) -> bool:

@@ -56,7 +56,7 @@ def planned(text: str, **sizes: int) -> PipelinePlan:
 
 
 def chosen(plan: PipelinePlan) -> dict[str, str]:
-    return {name: type_text(plan.layout.buffers[name].type) for name in plan.orders}
+    return {name: type_text(plan.sized.buffers[name].type) for name in plan.orders}
 
 
 IMAGES = {"N": 32, "C": 64, "H": 56, "W": 56, "K": 128, "L": 64}
@@ -65,7 +65,7 @@ IMAGES = {"N": 32, "C": 64, "H": 56, "W": 56, "K": 128, "L": 64}
 def test_a_convolution_fills_what_the_next_one_reads_without_a_copy() -> None:
     plan = planned(FIRST.replace("STORED", ""), **IMAGES)
     assert chosen(plan) == {"h": "bf16[N, P, Q, K]"}
-    assert plan.layout.buffers["h"].shape == (32, 56, 56, 128)
+    assert plan.sized.buffers["h"].shape == (32, 56, 56, 128)
     assert len(plan.stages) == 2, "the layout's change is in the first convolution"
 
 
@@ -75,7 +75,7 @@ def test_a_written_order_stands_and_a_better_one_is_named() -> None:
     assert isinstance(program, ir.Pipeline)
     sizes = complete(program, IMAGES)
     plan = plan_pipeline(found, program, sizes, "sm90a")
-    assert not plan.orders and plan.layout.buffers["h"].shape == (32, 128, 56, 56)
+    assert not plan.orders and plan.sized.buffers["h"].shape == (32, 128, 56, 56)
     (one,) = better_orders(program, sizes, estimator(found, "sm90a"))
     assert (one.buffer, type_text(one.type)) == ("h", "bf16[N, P, Q, K]") and one.saves > 1e-6
 

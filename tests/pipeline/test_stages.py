@@ -95,12 +95,12 @@ def _series(found: SizedPipeline, arguments: Sequence[Any], spoil: Spoil) -> Map
 
 def judged(text: str, sizes: Mapping[str, int], **how: Any) -> Verdict:
     made = staged(text, sizes, **how)
-    return check(made.layout.pipeline, made, drawn(made, sizes))
+    return check(made.sized.pipeline, made, drawn(made, sizes))
 
 
 def drawn(made: Staged, sizes: Mapping[str, int]) -> list[Any]:
     """Matrices scaled so that numbers neither grow nor vanish."""
-    first, *rest = generate(made.layout.pipeline, sizes, "normal", seed=7)
+    first, *rest = generate(made.sized.pipeline, sizes, "normal", seed=7)
     return [first, *(g * (2 / g.shape[-1]) ** 0.5 if isinstance(g, Tensor) else g for g in rest)]
 
 
@@ -115,9 +115,9 @@ def test_one_part_in_a_hundred_in_the_middle_of_a_deep_pipeline_is_found() -> No
     """The bound end to end lets it pass."""
     made = staged(DEEP, SMALL, {DEPTH // 2: off})
     arguments = drawn(made, SMALL)
-    alone = check(made.layout.pipeline, made.whole, arguments)
+    alone = check(made.sized.pipeline, made.whole, arguments)
     assert alone.state == "undecided" and all(c.ok for c in alone.comparisons)
-    verdict = check(made.layout.pipeline, made, arguments)
+    verdict = check(made.sized.pipeline, made, arguments)
     assert verdict.state == "wrong" and not verdict.ok
     assert [s.name for s in verdict.stages if s.state != "right"] == [f"h{DEPTH // 2} = layer"]
     assert f"stage h{DEPTH // 2} = layer: result" in str(verdict)
@@ -135,7 +135,7 @@ def test_a_right_deep_pipeline_is_right_by_its_stages_and_says_so() -> None:
 
 def test_the_whole_alone_is_undecided_where_its_bounds_say_nothing() -> None:
     made = staged(DEEP, SMALL)
-    verdict = check(made.layout.pipeline, made.whole, drawn(made, SMALL))
+    verdict = check(made.sized.pipeline, made.whole, drawn(made, SMALL))
     assert verdict.state == "undecided" and not verdict.ok and not verdict.problems
 
 
@@ -167,11 +167,11 @@ def test_a_stage_that_leaves_elements_or_changes_its_input_is_told() -> None:
     made = staged(NORM, {"M": 8, "K": 16, "N": 32, "P": 4})
 
     def lazy(arguments: Sequence[Any], results: Sequence[Tensor]) -> None:
-        results[0][:-1] = evaluate(made.layout.steps[1].kernel, arguments)[0][:-1]  # type: ignore[arg-type]
+        results[0][:-1] = evaluate(made.sized.steps[1].kernel, arguments)[0][:-1]  # type: ignore[arg-type]
         arguments[0][0, 0] += 1
 
     spoilt = replace(made, steps=(made.steps[0], lazy, made.steps[2]))
-    verdict = check(made.layout.pipeline, spoilt, drawn(made, {"M": 8, "K": 16, "N": 32, "P": 4}))
+    verdict = check(made.sized.pipeline, spoilt, drawn(made, {"M": 8, "K": 16, "N": 32, "P": 4}))
     assert verdict.state == "wrong"
     assert {p.kind for p in verdict.stages[1].problems} == {"unwritten", "input changed"}
     assert not verdict.stages[0].problems
@@ -190,7 +190,7 @@ pipeline gathers(x: f32[M], t: f32[V]) -> f32[M] {
 def test_what_follows_a_wrong_stage_is_left_where_no_reference_takes_it() -> None:
     made = staged(GATHERS, {"M": 8, "V": 4}, {0: lambda x: x + 100})
     arguments = [torch.zeros(8), torch.arange(4.0)]
-    verdict = check(made.layout.pipeline, made, arguments)
+    verdict = check(made.sized.pipeline, made, arguments)
     assert verdict.state == "wrong" and len(verdict.stages) == 1
     assert "cannot be judged on what a wrong stage stored" in verdict.missing
     assert verdict.missing in str(verdict)
@@ -199,11 +199,11 @@ def test_what_follows_a_wrong_stage_is_left_where_no_reference_takes_it() -> Non
 @pytest.mark.parametrize("alone, outcome", [(True, "undecided"), (False, "right")])
 def test_a_suite_counts_no_undecided_case_as_right(alone: bool, outcome: str, tmp_path: Path) -> None:
     made = staged(DEEP, SMALL)
-    asked = suite(made.layout.pipeline, SMALL, seed=1, distributions=("normal",), most=1)
+    asked = suite(made.sized.pipeline, SMALL, seed=1, distributions=("normal",), most=1)
     journal = tmp_path / "journal"
     seconds = signal.getitimer(signal.ITIMER_REAL)
     judge_all(
-        made.layout.pipeline,
+        made.sized.pipeline,
         lambda _: made.whole if alone else made,
         [as_json(c) for c in asked.cases],
         str(journal),
@@ -245,6 +245,6 @@ def test_buffers_are_dropped_after_their_last_reader(monkeypatch: pytest.MonkeyP
         return launch
 
     assert check(
-        made.layout.pipeline, replace(made, steps=tuple(map(watched, made.steps))), drawn(made, SMALL)
+        made.sized.pipeline, replace(made, steps=tuple(map(watched, made.steps))), drawn(made, SMALL)
     ).ok
     assert most <= 6  # two runs of a stage and of the one before

@@ -78,7 +78,7 @@ def test_slices_of_random_programs_are_their_reference(made: Callable[[int], Any
         except RequirementError:
             continue
         count = values(program, sizes_of(program, arguments))
-        found = list(expected_results(program, arguments, most=max(1, count // 3)).parts())
+        found = list(expected_results(program, arguments, limit=max(1, count // 3)).slices())
         sliced += len(found) > 1
         for number, e in enumerate(whole):
             reference, bound = joined(found, number)
@@ -97,7 +97,7 @@ def test_a_comparison_in_slices_is_the_comparison(text: str) -> None:
     outputs[0][17, 66] += 1000.0
     whole = against(whole_results(expect(program, arguments)), outputs, [(4, 4), (4, 4)][: len(outputs)])
     found = against(
-        expected_results(program, arguments, most=1500), outputs, [(4, 4), (4, 4)][: len(outputs)]
+        expected_results(program, arguments, limit=1500), outputs, [(4, 4), (4, 4)][: len(outputs)]
     )
     for a, b in zip(whole, found, strict=True):
         for field in ("ok", "bad", "index", "in_tile", "elements", "exact", "out", "reference", "varies"):
@@ -108,16 +108,16 @@ def test_a_comparison_in_slices_is_the_comparison(text: str) -> None:
 def test_a_constant_result_in_slices_does_not_vary() -> None:
     program = kernel("(x: f32[A, L]) -> f32[A, L] { return x }")
     same = [torch.full((8, 8), 2.0)]
-    (found,) = against(expected_results(program, same, most=40), [same[0].clone()], [None])
+    (found,) = against(expected_results(program, same, limit=40), [same[0].clone()], [None])
     assert not found.varies and not found.reference_varies
     apart = [torch.arange(8.0)[:, None].expand(8, 8).contiguous()]
-    (found,) = against(expected_results(program, apart, most=16), [apart[0].clone()], [None])
+    (found,) = against(expected_results(program, apart, limit=16), [apart[0].clone()], [None])
     assert found.varies and found.reference_varies
 
 
 def test_the_judge_takes_the_reference_of_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices are made after the launch, which may have changed its arguments."""
-    monkeypatch.setattr(judge, "expected_results", partial(expected_results, most=100))
+    monkeypatch.setattr(judge, "expected_results", partial(expected_results, limit=100))
     program = kernel(SCAN)
 
     def honest(arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
@@ -136,7 +136,7 @@ def test_the_judge_takes_the_reference_of_what_was_given(monkeypatch: pytest.Mon
 def test_what_is_wrong_with_the_arguments_is_said_at_once() -> None:
     program = kernel("(x: f32[A, L]) -> f32[A, L] { require L > 90 return x }")
     with pytest.raises(RequirementError):
-        expected_results(program, [torch.zeros(31, 70)], most=100)
+        expected_results(program, [torch.zeros(31, 70)], limit=100)
 
 
 LIVE = {

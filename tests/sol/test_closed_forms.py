@@ -257,10 +257,10 @@ def test_the_program_bound_is_the_problem_bound(name: str, shape: tuple[int, int
     extents = tuple(sizes[d] for d in program.dims)
     other = speed_of_light(problem(match(program), extents), extents, DEVICES[device])
     found = bounds(program, sizes, DEVICES[device])
-    lane = "s8" if name == "integer" else found.lane
+    lane = "s8" if name == "integer" else found.compute_type
     assert found.least.bytes == other.bytes
     assert found.intensity * found.least.bytes == pytest.approx(other.flops)
-    assert lane == other.lane
+    assert lane == other.compute_type
     assert found.fused.seconds == pytest.approx(other.seconds)
     assert found.limit == other.limit
 

@@ -66,7 +66,7 @@ def test_one_kernel_is_never_slower_than_its_operators(parts: list[Work], name: 
 
 def test_a_large_product_is_bound_by_its_lane() -> None:
     b = found()
-    assert (b.limit, b.lane, b.fused.binding) == ("multiplications", "bf16", "bf16")
+    assert (b.limit, b.compute_type, b.fused.binding) == ("multiplications", "bf16", "bf16")
     assert b.fused.seconds == pytest.approx(2 * 4096**3 / 989.4e12)
     assert b.gap(2 * b.fused.seconds) == pytest.approx(2)
     assert b.intensity > b.ridge == pytest.approx(989.4 / 4.8)

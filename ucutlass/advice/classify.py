@@ -28,35 +28,35 @@ def classify(facts: KernelFacts, bound: SpeedOfLight) -> Classification:
     The floor of a launch first; then, with fewer thread blocks than slots and both limits used below
     60 %, latency; else the roofline's side. Time is measured where it was, else estimated.
     """
-    seconds, a = facts.seconds, facts.analytic
+    seconds, analytic = facts.seconds, facts.analytic
     timed = "measured" if facts.timing else "estimated"
     floor = facts.planned.device.launch_floor
     compute, memory = bound.compute_seconds / seconds, bound.memory_seconds / seconds
     if floor / seconds > FLOOR:
-        words = f"starting takes about {floor * 1e6:.1f} of {seconds * 1e6:.1f} us {timed}"
-        return Classification("launch", words)
-    if max(compute, memory) < LOW and a.waves < 1:
-        words = (
+        reason = f"starting takes about {floor * 1e6:.1f} of {seconds * 1e6:.1f} us {timed}"
+        return Classification("launch", reason)
+    if max(compute, memory) < LOW and analytic.waves < 1:
+        reason = (
             f"multipliers {compute:.0%} and memory {memory:.0%} used of {seconds * 1e6:.1f} us {timed}, and "
-            f"{a.tiles} thread blocks for {a.slots} slots"
+            f"{analytic.tiles} thread blocks for {analytic.slots} slots"
         )
-        return _with_counters(facts, Classification("latency", words))
-    words = f"{bound.intensity:.0f} FLOP per byte, the ridge is {bound.ridge:.0f}"
-    return _with_counters(facts, Classification(bound.limit, words))
+        return _with_counters(facts, Classification("latency", reason))
+    reason = f"{bound.intensity:.0f} FLOP per byte, the ridge is {bound.ridge:.0f}"
+    return _with_counters(facts, Classification(bound.limit, reason))
 
 
 def _with_counters(facts: KernelFacts, theory: Classification) -> Classification:
     """Theory stands; what the counters would have said is kept."""
-    c = facts.counters
-    if c is None or c.tensor is None or c.dram is None:
+    counters = facts.counters
+    if counters is None or counters.tensor is None or counters.dram is None:
         return theory
-    seen: Bottleneck = "latency"
-    if max(c.tensor, c.dram) >= LOW:
-        seen = "multiplications" if c.tensor >= c.dram else "memory"
-    if seen == theory.bottleneck:
+    by_counters: Bottleneck = "latency"
+    if max(counters.tensor, counters.dram) >= LOW:
+        by_counters = "multiplications" if counters.tensor >= counters.dram else "memory"
+    if by_counters == theory.bottleneck:
         return theory
-    words = (
-        f"the counters (tensor pipe {c.tensor:.0%}, memory {c.dram:.0%}) look like {seen}; the roofline's "
+    disagreement = (
+        f"the counters (tensor pipe {counters.tensor:.0%}, memory {counters.dram:.0%}) look like {by_counters}; the roofline's "
         "theory is taken"
     )
-    return Classification(theory.bottleneck, theory.reason, words)
+    return Classification(theory.bottleneck, theory.reason, disagreement)

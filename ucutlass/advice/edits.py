@@ -42,7 +42,7 @@ def neighbours(
     facts: KernelFacts,
     *free: str,
     keep: Keep = accept_all,
-    pays: float | None = PAYS,
+    max_ratio: float | None = PAYS,
     expected: ExpectedRatio | None = None,
     **fixed: Any,
 ) -> tuple[ScheduleEdit, ...]:
@@ -52,50 +52,58 @@ def neighbours(
     does not price what the rule is about, and then `expected` must say what to hope for.
     """
     freed = {tied for name in free for tied in _DEPENDENT_FIELDS.get(name, (name,))}
-    return legal_edits(facts, replace(without(facts.planned.request, *freed), **fixed), keep, pays, expected)
+    return legal_edits(
+        facts, replace(without(facts.planned.request, *freed), **fixed), keep, max_ratio, expected
+    )
 
 
 def legal_edits(
     facts: KernelFacts,
-    asked: Request,
+    request: Request,
     keep: Keep = accept_all,
-    pays: float | None = PAYS,
+    max_ratio: float | None = PAYS,
     expected: ExpectedRatio | None = None,
 ) -> tuple[ScheduleEdit, ...]:
     """As `neighbours`, for a request written out."""
-    found: list[ScheduleEdit] = []
-    for planned in _legal(facts, asked):
+    edits: list[ScheduleEdit] = []
+    for planned in _legal(facts, request):
         ratio = planned.estimate.seconds / facts.analytic.seconds
-        if pays is not None and ratio > pays:
+        if max_ratio is not None and ratio > max_ratio:
             break
         edit = edit_to(facts, planned, expected)
-        if edit.changes and keep(planned) and all(_differ(edit, e) for e in found):
-            found.append(edit)
-        if len(found) == MOST_EDITS:
+        if edit.changes and keep(planned) and all(_differ(edit, e) for e in edits):
+            edits.append(edit)
+        if len(edits) == MOST_EDITS:
             break
-    return tuple(found)
+    return tuple(edits)
 
 
-def _legal(facts: KernelFacts, asked: Request) -> Iterator[Planned]:
-    p = facts.planned
-    yield from candidates(facts.problem, p.sizes, candidate_of(p).arch, p.device, asked)
+def _legal(facts: KernelFacts, request: Request) -> Iterator[Planned]:
+    planned = facts.planned
+    yield from candidates(facts.problem, planned.sizes, candidate_of(planned).arch, planned.device, request)
 
 
-def _differ(one: ScheduleEdit, other: ScheduleEdit) -> bool:
+def _differ(left: ScheduleEdit, right: ScheduleEdit) -> bool:
     """Two edits are worth showing together where they change the kernel differently, beyond knobs."""
     names = ("warps", "tile", "cluster", "swap", "split_k", "math")
-    return any(getattr(one.request, n) != getattr(other.request, n) for n in names)
+    return any(getattr(left.request, n) != getattr(right.request, n) for n in names)
 
 
 def single_change(
     facts: KernelFacts, expected: ExpectedRatio | None = None, **fixed: Any
 ) -> tuple[ScheduleEdit, ...]:
     """The plan with these fields changed and nothing else, where that is legal."""
-    p = facts.planned
-    made = plan(facts.problem, p.sizes, candidate_of(p).arch, p.device, replace(p.request, **fixed))
-    if not isinstance(made, Planned) or made.request == p.request:
+    planned = facts.planned
+    changed = plan(
+        facts.problem,
+        planned.sizes,
+        candidate_of(planned).arch,
+        planned.device,
+        replace(planned.request, **fixed),
+    )
+    if not isinstance(changed, Planned) or changed.request == planned.request:
         return ()
-    return (edit_to(facts, made, expected),)
+    return (edit_to(facts, changed, expected),)
 
 
 def edit_to(facts: KernelFacts, planned: Planned, expected: ExpectedRatio | None = None) -> ScheduleEdit:

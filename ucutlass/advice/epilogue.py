@@ -119,7 +119,7 @@ def bank_conflicts(f: KernelFacts) -> Diagnosis | None:
         return None
     swapped = {"pingpong": "cooperative", "cooperative": "pingpong"}.get(f.planned.request.warps or "")
     hope = ExpectedRatio(1 - share, 1.0, "at most the conflicts' own share of shared memory's time")
-    edits = neighbours(f, "stages", warps=swapped, pays=1.05, expected=hope) if swapped else ()
+    edits = neighbours(f, "stages", warps=swapped, max_ratio=1.05, expected=hope) if swapped else ()
     return Diagnosis(
         "counters",
         (Metric("conflicts over wavefronts", share, "%", ">", CONFLICTS),),

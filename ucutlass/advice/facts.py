@@ -165,8 +165,8 @@ class KernelFacts:
 
     def tiers(self) -> tuple[Tier, ...]:
         """The tiers that something is known of."""
-        known = (self.analytic, self.build, self.timing, self.counters)
-        return tuple(t for t, k in zip(TIERS, known, strict=True) if k is not None)
+        by_tier = (self.analytic, self.build, self.timing, self.counters)
+        return tuple(t for t, k in zip(TIERS, by_tier, strict=True) if k is not None)
 
 
 def facts_of(
@@ -183,65 +183,65 @@ def facts_of(
     return KernelFacts(planned, bound, analytic(planned, constants), build, timing, counters)
 
 
-def analytic(planned: Planned, k: Constants = DEFAULT) -> Analytic:
+def analytic(planned: Planned, constants: Constants = DEFAULT) -> Analytic:
     """What counting gives of a plan, with the cost model's constants."""
-    c, e, device = candidate_of(planned), planned.estimate, planned.device
-    steps, parts = c.k_tiles, max(1, c.launch.splits)
-    memory = memory_of(c)
-    cluster = c.schedule.cluster if isinstance(c.schedule, Sm90Schedule) else (1, 1)
-    room = c.arch.shared_memory - memory.epilogue - memory.barriers
-    tiled = not isinstance(c.schedule, GemvSchedule)
-    crossed = l2_bytes(planned)
-    epilogue, arithmetic, whole = _epilogue(planned, k)
+    candidate, estimate, device = candidate_of(planned), planned.estimate, planned.device
+    steps, parts = candidate.k_tiles, max(1, candidate.launch.splits)
+    memory = memory_of(candidate)
+    cluster = candidate.schedule.cluster if isinstance(candidate.schedule, Sm90Schedule) else (1, 1)
+    stage_capacity = candidate.arch.shared_memory - memory.epilogue - memory.barriers
+    pipelined = not isinstance(candidate.schedule, GemvSchedule)
+    l2_read = l2_bytes(planned)
+    epilogue, arithmetic, tile_cycles = _epilogue(planned, constants)
     return Analytic(
-        seconds=e.seconds,
-        tiles=e.tiles,
-        slots=e.slots,
+        seconds=estimate.seconds,
+        tiles=estimate.tiles,
+        slots=estimate.slots,
         sms=device.sms,
         cluster_slots=cluster_slots(device, cluster[0] * cluster[1]),
-        waves=e.waves,
-        quantisation=e.quantisation,
-        padding=e.padding,
+        waves=estimate.waves,
+        quantisation=estimate.quantisation,
+        padding=estimate.padding,
         steps=steps,
         part_steps=-(-steps // parts),
-        stages=memory.stages if tiled else None,
-        most_stages=room // memory.stage if tiled else None,
-        accumulators=accumulators_per_thread(c),
-        dram_bytes=e.dram_bytes,
-        dram_seconds=e.dram_seconds,
-        power_seconds=e.power_seconds,
-        l2_bytes=crossed,
-        l2_seconds=crossed / (k.l2_bytes * device.sms * device.clock * k.clock),
-        epilogue_share=epilogue / whole,
-        function_share=arithmetic / whole,
-        step_cycles=(whole - epilogue) / max(1, -(-steps // parts)),
-        floor_share=device.launch_floor / e.seconds,
+        stages=memory.stages if pipelined else None,
+        most_stages=stage_capacity // memory.stage if pipelined else None,
+        accumulators=accumulators_per_thread(candidate),
+        dram_bytes=estimate.dram_bytes,
+        dram_seconds=estimate.dram_seconds,
+        power_seconds=estimate.power_seconds,
+        l2_bytes=l2_read,
+        l2_seconds=l2_read / (constants.l2_bytes * device.sms * device.clock * constants.clock),
+        epilogue_share=epilogue / tile_cycles,
+        function_share=arithmetic / tile_cycles,
+        step_cycles=(tile_cycles - epilogue) / max(1, -(-steps // parts)),
+        floor_share=device.launch_floor / estimate.seconds,
         direct_bytes=_direct_bytes(planned),
     )
 
 
-def _epilogue(planned: Planned, k: Constants) -> tuple[float, float, float]:
+def _epilogue(planned: Planned, constants: Constants) -> tuple[float, float, float]:
     """SM cycles of a tile's epilogue, of its arithmetic alone, and of the whole tile, by shares of
     the cost model: the main loop is what is left of the busiest slot's time."""
-    c, e, device = candidate_of(planned), planned.estimate, planned.device
-    match c.schedule:
+    candidate, estimate, device = candidate_of(planned), planned.estimate, planned.device
+    match candidate.schedule:
         case GemvSchedule():
             return 0.0, 0.0, 1.0
         case schedule:
             elements = schedule.tile[0] * schedule.tile[1]
-    epilogue = epilogue_cycles(c, elements, k)
-    arithmetic = epilogue - epilogue_cycles(c, elements, replace(k, function=0.0))
-    beside = min(max(1, e.slots // device.sms), -(-e.tiles // device.sms))
-    turns = -(-e.tiles // e.slots) * beside
-    whole = e.sm_seconds * device.clock * k.clock / turns
-    return epilogue, arithmetic, max(whole, epilogue, 1.0)
+    epilogue = epilogue_cycles(candidate, elements, constants)
+    arithmetic = epilogue - epilogue_cycles(candidate, elements, replace(constants, function=0.0))
+    resident = min(max(1, estimate.slots // device.sms), -(-estimate.tiles // device.sms))
+    tile_passes = -(-estimate.tiles // estimate.slots) * resident
+    tile_cycles = estimate.sm_seconds * device.clock * constants.clock / tile_passes
+    return epilogue, arithmetic, max(tile_cycles, epilogue, 1.0)
 
 
 def _direct_bytes(planned: Planned) -> int:
     """Bytes of whole epilogue tensors that threads move themselves."""
-    c = candidate_of(planned)
+    candidate = candidate_of(planned)
     return sum(
-        c.shape.m * c.shape.n * c.shape.batch * t.elem.bytes
-        for t, route in zip(c.tensors, c.routes, strict=True)
+        candidate.shape.m * candidate.shape.n * candidate.shape.batch * t.elem.bytes
+        for t, route in zip(candidate.tensors, candidate.routes, strict=True)
         if route == "direct" and t.shape == "full"
     )

@@ -36,7 +36,7 @@ class FamilyFacts:
 
     planned: Planned
     bound: SpeedOfLight
-    near: Callable[[], Iterable[Planned]]
+    neighbours: Callable[[], Iterable[Planned]]
     build: BuildFacts | None = None
     timing: TimingFacts | None = None
     counters: Counters | None = None
@@ -48,8 +48,8 @@ class FamilyFacts:
 
     def tiers(self) -> tuple[Tier, ...]:
         """The tiers that something is known of."""
-        known = (self.planned, self.build, self.timing, self.counters)
-        return tuple(t for t, k in zip(TIERS, known, strict=True) if k is not None)
+        by_tier = (self.planned, self.build, self.timing, self.counters)
+        return tuple(t for t, k in zip(TIERS, by_tier, strict=True) if k is not None)
 
 
 def speed_of(bounds: TimeBounds) -> SpeedOfLight:
@@ -66,7 +66,7 @@ def speed_of(bounds: TimeBounds) -> SpeedOfLight:
         memory,
         bounds.intensity,
         bounds.ridge,
-        bounds.lane,
+        bounds.compute_type,
     )
 
 
@@ -74,30 +74,32 @@ def advise_kernel(facts: KernelFacts | FamilyFacts, rates: Mapping[int, HitRate]
     """The advice of a kernel of any family; `rates` is the ledger's, by rule."""
     if isinstance(facts, KernelFacts):
         return advise(facts, rates)
-    found, past = _classified(facts), (rates or {}).get(NEAR.number, NO_RECORD)
+    classification, hit_rate = _classified(facts), (rates or {}).get(NEAR.number, NO_RECORD)
     share = facts.bound.seconds / facts.seconds if facts.seconds else 0.0
     edits = _neighbour_edits(facts) if share < ENOUGH else ()
     shown = (_finding(facts, share, edits),) if edits else ()
-    return Advice(found, facts.bound, facts.seconds, shown, facts.tiers(), {NEAR.number: past})
+    return Advice(classification, facts.bound, facts.seconds, shown, facts.tiers(), {NEAR.number: hit_rate})
 
 
 def _classified(f: FamilyFacts) -> Classification:
     timed = "measured" if f.timing else "estimated"
     floor, bound = f.planned.device.launch_floor, f.bound
     if floor / f.seconds > FLOOR:
-        words = f"starting takes about {floor * 1e6:.1f} of {f.seconds * 1e6:.1f} us {timed}"
-        return Classification("launch", words)
+        reason = f"starting takes about {floor * 1e6:.1f} of {f.seconds * 1e6:.1f} us {timed}"
+        return Classification("launch", reason)
     used = max(bound.compute_seconds, bound.memory_seconds) / f.seconds
     if f.timing is not None and used < LOW:
-        words = f"the busier of multipliers and memory is used {used:.0%} of {f.seconds * 1e6:.1f} us {timed}"
-        return Classification("latency", words)
+        reason = (
+            f"the busier of multipliers and memory is used {used:.0%} of {f.seconds * 1e6:.1f} us {timed}"
+        )
+        return Classification("latency", reason)
     limit: Bottleneck = bound.limit
     return Classification(limit, f"{bound.intensity:.0f} FLOP per byte, the ridge is {bound.ridge:.0f}")
 
 
 def _neighbour_edits(f: FamilyFacts) -> tuple[ScheduleEdit, ...]:
     """The first neighbours that are another build, best estimate first where the family has one."""
-    others = itertools.islice((k for k in f.near() if k.plan != f.planned.plan), 4 * MOST_EDITS)
+    others = itertools.islice((k for k in f.neighbours() if k.plan != f.planned.plan), 4 * MOST_EDITS)
     ranked = sorted(others, key=lambda k: k.seconds)[:MOST_EDITS]
     return tuple(
         ScheduleEdit(
@@ -114,6 +116,6 @@ def _neighbour_edits(f: FamilyFacts) -> tuple[ScheduleEdit, ...]:
 def _finding(f: FamilyFacts, share: float, edits: tuple[ScheduleEdit, ...]) -> Finding:
     tier: Tier = "timing" if f.timing else "analytic"
     evidence = Metric("of the bound's speed", share, "%", "<", ENOUGH)
-    said = "the bound leaves room, and no rule knows where it went: these schedules are one field away"
+    diagnosis = "the bound leaves room, and no rule knows where it went: these schedules are one field away"
     act = "`ucc tune` times many of them and keeps the fastest that is right"
-    return Finding(NEAR.number, NEAR.name, tier, (evidence,), said, edits, act)
+    return Finding(NEAR.number, NEAR.name, tier, (evidence,), diagnosis, edits, act)

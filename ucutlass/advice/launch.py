@@ -46,10 +46,10 @@ def fp8_accumulation(f: KernelFacts) -> Diagnosis | None:
     problem = candidate_of(f.planned).problem
     if problem.lane.name not in ("e4m3", "e5m2") or candidate_of(f.planned).family != "sm90":
         return None
-    held = accumulators_per_thread(candidate_of(f.planned))
+    accumulators = accumulators_per_thread(candidate_of(f.planned))
     return Diagnosis(
         "analytic",
-        (Metric("accumulators a thread, both sets", held, "", "=", held),),
+        (Metric("accumulators a thread, both sets", accumulators, "", "=", accumulators),),
         f"lane {problem.lane.name} adds partial sums into a second f32 set, which halves the largest tile",
         (),
         "how fp8 accumulates belongs to the algorithm: it is no tuning knob",
@@ -71,7 +71,7 @@ def power_limited(f: KernelFacts) -> Diagnosis | None:
         return new.l2_bytes + new.dram_bytes < 0.9 * (a.l2_bytes + a.dram_bytes)
 
     hope = ExpectedRatio(t.clock / t.start_clock, 1.0, "at most the clock that was lost")
-    edits = neighbours(f, "tile", "cluster", keep=keep, pays=1.02, expected=hope)
+    edits = neighbours(f, "tile", "cluster", keep=keep, max_ratio=1.02, expected=hope)
     return Diagnosis(
         "timing",
         (Metric("clock over the start's", t.clock / t.start_clock, "%", "<", SLOWED),),
@@ -97,13 +97,13 @@ def less_energy(f: KernelFacts) -> Diagnosis | None:
         return None
     joules, rival = min(equal, key=lambda pair: pair[0])
     p = f.planned
-    made = plan(f.problem, p.sizes, candidate_of(p).arch, p.device, rival.request)
-    if not isinstance(made, Planned):
+    rival_plan = plan(f.problem, p.sizes, candidate_of(p).arch, p.device, rival.request)
+    if not isinstance(rival_plan, Planned):
         return None
     measured = ExpectedRatio(1 - TIE, 1 + TIE, "measured beside this one")
     return Diagnosis(
         "timing",
         (Metric("energy of the other schedule", joules / t.joules, "%", "<", 1 - LESS_ENERGY),),
         f"another schedule takes the same time and {1 - joules / t.joules:.0%} less energy",
-        (edit_to(f, made, measured),),
+        (edit_to(f, rival_plan, measured),),
     )

@@ -51,11 +51,11 @@ def serialised(f: KernelFacts) -> Diagnosis | None:
     """Rule 2."""
     if f.build is None or not f.build.serialised:
         return None
-    said = f.build.serialised
+    messages = f.build.serialised
     return Diagnosis(
         "build",
-        (Metric("serialisation messages of ptxas", len(said), "", ">", 0),),
-        f"ptxas makes each wgmma wait for the last one: {said[0]}",
+        (Metric("serialisation messages of ptxas", len(messages), "", ">", 0),),
+        f"ptxas makes each wgmma wait for the last one: {messages[0]}",
         _fewer_registers(f, _SERIAL),
         "fewer operands in the epilogue also lower the pressure that causes it",
     )
@@ -90,8 +90,8 @@ def _fewer_registers(f: KernelFacts, expected: ExpectedRatio) -> tuple[ScheduleE
         return accumulators_per_thread(candidate_of(p)) < f.analytic.accumulators
 
     return best(
-        neighbours(f, "tile", keep=keep, pays=None, expected=expected),
-        neighbours(f, "warps", "tile", keep=keep, pays=None, expected=expected),
+        neighbours(f, "tile", keep=keep, max_ratio=None, expected=expected),
+        neighbours(f, "warps", "tile", keep=keep, max_ratio=None, expected=expected),
     )
 
 
@@ -174,9 +174,9 @@ def capped_stages(f: KernelFacts) -> Diagnosis | None:
         replace(f.planned.request, tile=(m, n // 2, k), stages=None),
         replace(f.planned.request, tile=(m // 2, n, k), stages=None),
     ):
-        made = _planned(f, request)
-        if made is not None and (analytic(made).stages or 0) >= LEAST_STAGES:
-            edits.append(edit_to(f, made, _latency_range(f, made)))
+        halved = _planned(f, request)
+        if halved is not None and (analytic(halved).stages or 0) >= LEAST_STAGES:
+            edits.append(edit_to(f, halved, _latency_range(f, halved)))
     other = neighbours(f, "warps", "tile", keep=lambda p: (analytic(p).stages or 0) >= LEAST_STAGES)
     chosen = best(other, tuple(sorted(edits, key=lambda e: e.expected.low)[:1]))
     if not chosen:
@@ -191,21 +191,23 @@ def capped_stages(f: KernelFacts) -> Diagnosis | None:
 
 
 def _planned(f: KernelFacts, request: Request) -> Planned | None:
-    p = f.planned
+    planned = f.planned
     if request.tile is not None and min(request.tile) < 1:
         return None
-    made = plan(f.problem, p.sizes, candidate_of(p).arch, p.device, request)
-    return made if isinstance(made, Planned) else None
+    outcome = plan(f.problem, planned.sizes, candidate_of(planned).arch, planned.device, request)
+    return outcome if isinstance(outcome, Planned) else None
 
 
-def _latency_range(f: KernelFacts, made: Planned) -> ExpectedRatio:
+def _latency_range(f: KernelFacts, halved: Planned) -> ExpectedRatio:
     """Little's law: a step cannot be shorter than the latency over the loads in flight. The range
     is for the latency of an idle and of a loaded memory system, times the model's own ratio."""
-    ratio = made.estimate.seconds / f.analytic.seconds
-    new = analytic(made)
-    low, high = (ratio * _stall_factor(new, t) / _stall_factor(f.analytic, t) for t in (2 * LATENCY, LATENCY))
-    words = f"from Little's law at {LATENCY:.0f} to {2 * LATENCY:.0f} cycles of latency"
-    return ExpectedRatio(min(low, high), max(low, high), words)
+    ratio = halved.estimate.seconds / f.analytic.seconds
+    halved_facts = analytic(halved)
+    low, high = (
+        ratio * _stall_factor(halved_facts, t) / _stall_factor(f.analytic, t) for t in (2 * LATENCY, LATENCY)
+    )
+    basis = f"from Little's law at {LATENCY:.0f} to {2 * LATENCY:.0f} cycles of latency"
+    return ExpectedRatio(min(low, high), max(low, high), basis)
 
 
 def _stall_factor(a: Analytic, latency: float) -> float:
@@ -274,8 +276,8 @@ def _larger(f: KernelFacts, big: tuple[int, int]) -> tuple[ScheduleEdit, ...]:
     if not isinstance(candidate_of(f.planned).schedule, Sm90Schedule):
         return neighbours(f, "tile", keep=lambda p: _area(p) > _area(f.planned))
     depth = LINE // f.problem.lane.bytes
-    asked = (Request(warps="cooperative", tile=(*t, depth), cluster=(2, 1)) for t in (big, big[::-1]))
-    return best(*(legal_edits(f, request) for request in asked))
+    requests = (Request(warps="cooperative", tile=(*t, depth), cluster=(2, 1)) for t in (big, big[::-1]))
+    return best(*(legal_edits(f, request) for request in requests))
 
 
 def _area(p: Planned) -> int:
@@ -293,7 +295,7 @@ def wrong_pipe(f: KernelFacts) -> Diagnosis | None:
     if isinstance(s, Sm80Schedule) and s.math == "simt":
         unit = "FFMA multiplies, not the tensor cores"
         edits = single_change(f, math="tf32x3", tile=p.request.tile, warp_tile=None, stages=None)
-    elif isinstance(s, Sm80Schedule) and candidate_of(p).arch.wgmma:
+    elif isinstance(s, Sm80Schedule) and candidate_of(planned).arch.wgmma:
         unit = "mma.sync multiplies, which reaches a part of what Hopper's wgmma does"
         edits = best(legal_edits(f, Request(warps="cooperative")), legal_edits(f, Request(warps="pingpong")))
     evidence = [Metric("wgmma kernel", 0, "", "<", 1)] if edits else []

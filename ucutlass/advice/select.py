@@ -44,13 +44,17 @@ class Advice:
 
 def advise(facts: KernelFacts, rates: Mapping[int, HitRate] | None = None) -> Advice:
     """Runs every rule of the kernel's class; deterministic. `rates` is the ledger's, by rule."""
-    found = classify(facts, facts.bound)
-    past = rates or {}
-    spoken = [(rule, f) for rule in RULES if found.bottleneck in rule.classes and (f := finding(rule, facts))]
-    ranked = sorted(spoken, key=lambda pair: _rank(pair[0], pair[1], past))
+    classification = classify(facts, facts.bound)
+    known_rates = rates or {}
+    ranked_findings = [
+        (rule, f)
+        for rule in RULES
+        if classification.bottleneck in rule.classes and (f := finding(rule, facts))
+    ]
+    ranked = sorted(ranked_findings, key=lambda pair: _rank(pair[0], pair[1], known_rates))
     shown = _distinct(f for _, f in ranked)[:MOST_FINDINGS]
-    known = {f.rule: past.get(f.rule, NO_RECORD) for f in shown}
-    return Advice(found, facts.bound, facts.seconds, shown, facts.tiers(), known)
+    shown_rates = {f.rule: known_rates.get(f.rule, NO_RECORD) for f in shown}
+    return Advice(classification, facts.bound, facts.seconds, shown, facts.tiers(), shown_rates)
 
 
 def finding(rule: AdviceRule, facts: KernelFacts) -> Finding | None:
@@ -66,23 +70,23 @@ def finding(rule: AdviceRule, facts: KernelFacts) -> Finding | None:
 def _rank(rule: AdviceRule, f: Finding, rates: Mapping[int, HitRate]) -> tuple[int, float, int]:
     """By group; within it the largest promised gain first, weighed by how often the rule kept it."""
     rate = rates.get(rule.number, NO_RECORD)
-    kept = (rate.faster + 1) / (rate.tried + 2)
+    success = (rate.faster + 1) / (rate.tried + 2)
     gain = 1 - min((e.ratio for e in f.edits), default=1.0)
-    return GROUPS.index(rule.group), -gain * kept, rule.number
+    return GROUPS.index(rule.group), -gain * success, rule.number
 
 
 def _distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """An edit is shown once, under the first finding that has it; a finding whose every edit was
     shown already adds nothing and goes."""
     shown: set[Request] = set()
-    kept: list[Finding] = []
+    distinct: list[Finding] = []
     for f in findings:
         fresh: tuple[ScheduleEdit, ...] = tuple(e for e in f.edits if e.request not in shown)
         if f.edits and not fresh:
             continue
         shown |= {e.request for e in fresh}
-        kept.append(replace(f, edits=fresh))
-    return tuple(kept)
+        distinct.append(replace(f, edits=fresh))
+    return tuple(distinct)
 
 
 def to_json(advice: Advice) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def static_facts(
     """The facts of a plan of `kernel`, of whatever family; nothing is built or timed."""
     if isinstance(planned.plan, GemmPlan):
         return facts_of(planned)
-    found = frontend.pattern(checked, kernel)
+    pattern = frontend.pattern(checked, kernel)
     sizes = dict(zip(kernel.dims, planned.sizes, strict=True))
-    near = partial(schedules, found, planned.sizes, ARCHES[arch], planned.device, Request())
-    return FamilyFacts(planned, speed_of(bounds(kernel, sizes, planned.device)), near)
+    neighbours = partial(schedules, pattern, planned.sizes, ARCHES[arch], planned.device, Request())
+    return FamilyFacts(planned, speed_of(bounds(kernel, sizes, planned.device)), neighbours)

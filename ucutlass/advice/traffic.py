@@ -82,8 +82,8 @@ def excess(f: KernelFacts) -> Diagnosis | None:
     """Rule 19."""
     a, c = f.analytic, f.counters
     counted = c.dram_bytes if c else None
-    moved = a.dram_bytes if counted is None else counted
-    ratio = moved / f.bound.bytes
+    traffic = a.dram_bytes if counted is None else counted
+    ratio = traffic / f.bound.bytes
     if ratio <= EXCESS or (counted is None and a.dram_seconds < _DRAM_FELT * f.seconds):
         return None
 
@@ -96,7 +96,7 @@ def excess(f: KernelFacts) -> Diagnosis | None:
     return Diagnosis(
         "analytic" if counted is None else "counters",
         (Metric("bytes from memory over compulsory", ratio, "", ">", EXCESS),),
-        f"{moved / 1e6:,.0f} MB cross the memory interface for {f.bound.bytes / 1e6:,.0f} MB of tensors: "
+        f"{traffic / 1e6:,.0f} MB cross the memory interface for {f.bound.bytes / 1e6:,.0f} MB of tensors: "
         "larger tiles read operands less often",
         edits,
     )

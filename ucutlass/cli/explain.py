@@ -127,7 +127,7 @@ def _lines(e: Explanation) -> list[tuple[str, str]]:
         ("schedule", f"{e.arch} {{ {e.schedule} }}"),
         ("chosen", e.origin or "by the program"),
         ("planned for", e.device),
-        ("problem", f"M {e.m}  N {e.n}  K {e.k}  batch {e.batch}, lane {b.lane}"),
+        ("problem", f"M {e.m}  N {e.n}  K {e.k}  batch {e.batch}, lane {b.compute_type}"),
         (
             "tiles",
             f"{e.tiles} on {e.slots} slots: {e.waves:.2f} waves, {e.quantisation:.0%} busy; {e.padding:.0%} "

@@ -37,14 +37,14 @@ def explain(
     plan = plan_pipeline(checked, program, sizes, arch, device)
     found = fusion_candidates(plan, arch, device)
     rows = fusion_chains(plan, found, arch, device)
-    quicker = better_orders(plan.layout.pipeline, plan.sizes, estimator(checked, arch, device))
+    quicker = better_orders(plan.sized.pipeline, plan.sizes, estimator(checked, arch, device))
     on = next((s.chosen.planned.device for s in plan.stages if s.chosen is not None), None)
-    whole = None if on is None else bounds(program, plan.layout.sizes, on)
+    whole = None if on is None else bounds(program, plan.sized.sizes, on)
     row: dict[str, Any] = {
         "pipeline": program.name,
         "arch": arch,
         "device": on.name if on else "",
-        "sizes": dict(plan.layout.sizes),
+        "sizes": dict(plan.sized.sizes),
         "stages": [stage_row(plan, i) for i in range(len(plan.stages))],
         "workspace": _workspace(plan),
         "cuts": [_cut_row(plan, c) for c in found],
@@ -71,8 +71,8 @@ def explain(
 
 def stage_row(plan: PipelinePlan, number: int) -> dict[str, Any]:
     """A stage as data: bytes are those of whole tensors, `after` the streams and stages it waits for."""
-    stage, turn = plan.stages[number], plan.lanes.turns[number]
-    step, buffers = stage.step, plan.layout.buffers
+    stage, turn = plan.stages[number], plan.streams.slots[number]
+    step, buffers = stage.step, plan.sized.buffers
     tensors = [name for name in step.reads if name in buffers]
     kernel = step.kernel
     return {
@@ -83,7 +83,7 @@ def stage_row(plan: PipelinePlan, number: int) -> dict[str, Any]:
         "sizes": {} if kernel is None else dict(zip(kernel.dims, step.sizes, strict=True)),
         "reads": {name: buffers[name].bytes for name in tensors},
         "writes": {name: buffers[name].bytes for name in step.stage.outputs},
-        "stream": turn.lane,
+        "stream": turn.stream,
         "waits": [plan.stages[w].step.name for w in turn.waits],
     }
 
@@ -102,12 +102,12 @@ def _kernel(stage: StagePlan) -> dict[str, Any]:
 
 def _workspace(plan: PipelinePlan) -> dict[str, Any]:
     """Without what kernels take for themselves, which they say once they are built."""
-    made = workspace_layout(plan.layout, plan.lanes, [0] * len(plan.stages))
+    made = workspace_layout(plan.sized, plan.streams, [0] * len(plan.stages))
     return {
         "bytes": made.bytes,
-        "apart": made.apart,
+        "apart": made.unshared_bytes,
         "offsets": {
-            name: {"at": at, "bytes": plan.layout.buffers[name].bytes} for name, at in made.offsets.items()
+            name: {"at": at, "bytes": plan.sized.buffers[name].bytes} for name, at in made.offsets.items()
         },
     }
 
@@ -115,7 +115,7 @@ def _workspace(plan: PipelinePlan) -> dict[str, Any]:
 def _cut_row(plan: PipelinePlan, cut: FusionCandidate) -> dict[str, Any]:
     return {
         "buffer": cut.buffer,
-        "between": [plan.stages[i].step.name for i in (cut.maker, cut.reader)],
+        "between": [plan.stages[i].step.name for i in (cut.producer, cut.reader)],
         "bytes": cut.bytes,
         "one_launch": cut.possible,
         "why": cut.why,
@@ -134,7 +134,7 @@ def _head(row: Mapping[str, Any], whole: TimeBounds | None, plan: PipelinePlan) 
     lines = [
         ("pipeline", f"{row['pipeline']} {extents}"),
         ("planned for", f"{row['arch']}, {row['device']}"),
-        ("stages", f"{len(plan.stages)} on {plan.lanes.count} streams"),
+        ("stages", f"{len(plan.stages)} on {plan.streams.count} streams"),
         ("torch functions", ", ".join(torch) if torch else "none"),
     ]
     if whole is not None:
@@ -172,7 +172,7 @@ def _memory_lines(workspace: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _cut_line(plan: PipelinePlan, cut: FusionCandidate) -> Sequence[str]:
-    first, second = (plan.stages[i].step.name for i in (cut.maker, cut.reader))
+    first, second = (plan.stages[i].step.name for i in (cut.producer, cut.reader))
     gain = "" if cut.saves is None else f"; about {cut.saves * 1e6:.2f} us"
     return (
         cut.buffer,
@@ -200,7 +200,7 @@ def _run_line(plan: PipelinePlan, run: FusionChain) -> Sequence[str]:
 
 def _order_rows(plan: PipelinePlan, quicker: Sequence[BetterOrder]) -> list[dict[str, Any]]:
     """Orders that the compiler chose, and ones that it would choose where the text has another."""
-    buffers = plan.layout.buffers
+    buffers = plan.sized.buffers
     left_out = [name for name in plan.orders if name in buffers]
     rows = [{"buffer": n, "order": type_text(buffers[n].type), "chosen": True} for n in left_out]
     rows += [
@@ -278,14 +278,14 @@ def _built_row(program: ir.Pipeline, made: BuiltPipeline, exported: Export | Non
                 "extents": list(stage.step.sizes),
                 "knobs": list(one.planned.launch),
                 "tensors": list(pointers(stage.step)),
-                "stream": made.plan.lanes.turns[number].lane,
-                "waits": [made.plan.stages[w].step.name for w in made.plan.lanes.turns[number].waits],
+                "stream": made.plan.streams.slots[number].stream,
+                "waits": [made.plan.stages[w].step.name for w in made.plan.streams.slots[number].waits],
                 **{kind: str(path) for kind, path in files.items()},
             }
         )
     row: dict[str, Any] = {
         "kernel": program.name,
-        "sizes": dict(made.plan.layout.sizes),
+        "sizes": dict(made.plan.sized.sizes),
         "stages": stages,
         "workspace": _workspace(made.plan),
     }

@@ -14,13 +14,17 @@ def elided_copies(
 ) -> dict[str, str]:
     """By stored buffer the result that it is: its stage falls away. A buffer that is returned twice is still
     copied into the second, and what is no stage's, a parameter, into each."""
-    kinds, made = dict(results), dict(stored)
-    found: dict[str, str] = {}
+    result_types, stored_types = dict(results), dict(stored)
+    elided: dict[str, str] = {}
     for stage in stages:
         name = _copied(stage)
-        if name in made and name not in found and kinds.get(stage.outputs[0]) == made[name]:
-            found[name] = stage.outputs[0]
-    return found
+        if (
+            name in stored_types
+            and name not in elided
+            and result_types.get(stage.outputs[0]) == stored_types[name]
+        ):
+            elided[name] = stage.outputs[0]
+    return elided
 
 
 def _copied(stage: ir.Stage) -> str:

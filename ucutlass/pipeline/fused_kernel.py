@@ -26,7 +26,7 @@ class FusedKernel:
     arguments: tuple[str | float | int, ...]
     outputs: tuple[str, ...]
 
-    def step(self) -> Step:
+    def as_step(self) -> Step:
         """As a stage, to be joined with a third. Nothing is said of what it needs."""
         stage = ir.Stage(self.kernel, self.arguments, self.outputs, self.kernel.span)
         return Step(self.kernel.name, stage, self.sizes, frozenset())
@@ -38,19 +38,19 @@ def fuse(first: Step, second: Step, keep: Sequence[str] = ()) -> FusedKernel:
     a, b = first.kernel, second.kernel
     if a is None or b is None:
         raise NotFusible("the compiler does not look into a torch function")
-    names = _DimClasses()
+    classes = _DimClasses()
     for step, kernel in ((first, a), (second, b)):
         for dim, size in zip(kernel.dims, step.sizes, strict=True):
-            names.add(step, dim, kernel.dims[dim], size)
-    made = dict(zip(first.stage.outputs, a.results, strict=True))
+            classes.add(step, dim, kernel.dims[dim], size)
+    intermediates = dict(zip(first.stage.outputs, a.results, strict=True))
     for decl, argument in zip(b.params, second.stage.arguments, strict=True):
-        if isinstance(decl.type, TensorType) and isinstance(argument, str) and argument in made:
-            names.same_tensor(first, made[argument].type, second, decl.type)
+        if isinstance(decl.type, TensorType) and isinstance(argument, str) and argument in intermediates:
+            classes.unify_axes(first, intermediates[argument].type, second, decl.type)
     for mine, name in _tensors(first, a):
         for theirs, other in _tensors(second, b):
             if name == other:
-                names.same_tensor(first, mine, second, theirs, must=False)
-    return _FusedKernelBuilder(names, first, second, made, tuple(keep)).kernel()
+                classes.unify_axes(first, mine, second, theirs, must=False)
+    return _FusedKernelBuilder(classes, first, second, intermediates, tuple(keep)).kernel()
 
 
 def _tensors(step: Step, kernel: Kernel) -> list[tuple[TensorType, str]]:
@@ -71,13 +71,13 @@ class _DimClasses:
     which they joined it."""
 
     classes: list[dict[tuple[str, str], None]] = field(default_factory=list)
-    given: dict[tuple[str, str], tuple[Extent, int]] = field(default_factory=dict)
+    extents: dict[tuple[str, str], tuple[Extent, int]] = field(default_factory=dict)
 
     def add(self, step: Step, dim: str, extent: Extent, size: int) -> None:
-        self.given[step.name, dim] = extent, size
+        self.extents[step.name, dim] = extent, size
         self.classes.append({(step.name, dim): None})
 
-    def same_tensor(self, a: Step, x: TensorType, b: Step, y: TensorType, must: bool = True) -> None:
+    def unify_axes(self, a: Step, x: TensorType, b: Step, y: TensorType, must: bool = True) -> None:
         """Lays a tensor's axes on each other. Raises NotJoined where one must and cannot."""
         for mine, theirs in zip(x.axes, y.axes, strict=True):
             if len(mine.dims) != len(theirs.dims):
@@ -89,13 +89,15 @@ class _DimClasses:
                     raise NotFusible(f"{p} and {q} would have to be one dimension and are two")
 
     def _merge(self, p: tuple[str, str], q: tuple[str, str]) -> bool:
-        one, other = self._class(p), self._class(q)
-        if one is other:
+        left, right = self._class(p), self._class(q)
+        if left is right:
             return True
-        if {step for step, _ in one} & {step for step, _ in other} or self.given[p][1] != self.given[q][1]:
+        if {step for step, _ in left} & {step for step, _ in right} or self.extents[p][1] != self.extents[q][
+            1
+        ]:
             return False
-        one |= other
-        self.classes.remove(other)
+        left |= right
+        self.classes.remove(right)
         return True
 
     def _class(self, key: tuple[str, str]) -> dict[tuple[str, str], None]:
@@ -121,12 +123,12 @@ class _DimClasses:
     def dims(self, steps: Sequence[Step]) -> dict[str, tuple[Extent, int]]:
         """Every dimension of the joined kernel: its extent as far as a text gives it, and its size."""
         of = {step.name: self.of(step) for step in steps}
-        made: dict[str, tuple[Extent, int]] = {}
+        extents: dict[str, tuple[Extent, int]] = {}
         for label, members in zip(self._labels(), self.classes, strict=True):
-            known = [(owner, *self.given[owner, dim]) for owner, dim in members]
+            known = [(owner, *self.extents[owner, dim]) for owner, dim in members]
             owner, extent, size = next((k for k in known if not isinstance(k[1], Free)), known[0])
-            made[label] = renamed_extent(extent, of[owner]), size
-        return made
+            extents[label] = renamed_extent(extent, of[owner]), size
+        return extents
 
 
 def renamed_extent(extent: Extent, names: Mapping[str, str]) -> Extent:
@@ -180,10 +182,10 @@ def _position(position: ir.Position, names: Mapping[str, str]) -> ir.Position:
 
 @dataclass(slots=True)
 class _FusedKernelBuilder:
-    names: _DimClasses
+    classes: _DimClasses
     first: Step
     second: Step
-    made: Mapping[str, ir.ResultDecl]
+    intermediates: Mapping[str, ir.ResultDecl]
     keep: tuple[str, ...]
     graph: Graph = field(default_factory=Graph)
     params: list[tuple[str | float | int, ir.ParamDecl]] = field(default_factory=list)
@@ -191,8 +193,8 @@ class _FusedKernelBuilder:
     def kernel(self) -> FusedKernel:
         a, b = self.first.kernel, self.second.kernel
         assert a is not None and b is not None
-        inside = {n: self._value(self.first, a, decl.value, {}) for n, decl in self.made.items()}
-        names_a, names_b = self.names.of(self.first), self.names.of(self.second)
+        inside = {n: self._value(self.first, a, decl.value, {}) for n, decl in self.intermediates.items()}
+        names_a, names_b = self.classes.of(self.first), self.classes.of(self.second)
         results = [
             (name, ir.ResultDecl(name, _renamed_type(decl.type, names_b), value))
             for name, decl in zip(self.second.stage.outputs, b.results, strict=True)
@@ -200,10 +202,10 @@ class _FusedKernelBuilder:
         ]
         results += [
             (name, ir.ResultDecl(name, _renamed_type(decl.type, names_a), inside[name]))
-            for name, decl in self.made.items()
+            for name, decl in self.intermediates.items()
             if name in self.keep
         ]
-        dims = self.names.dims((self.first, self.second))
+        dims = self.classes.dims((self.first, self.second))
         kernel = Kernel(
             f"{self.first.name} with {self.second.name}",
             {d: e for d, (e, _) in dims.items()},
@@ -217,7 +219,7 @@ class _FusedKernelBuilder:
         return FusedKernel(kernel, sizes, tuple(a for a, _ in self.params), tuple(n for n, _ in results))
 
     def _value(self, step: Step, kernel: Kernel, root: Value, inside: Mapping[str, Value]) -> Value:
-        names = self.names.of(step)
+        names = self.classes.of(step)
 
         def change(node: Value) -> Value:
             if isinstance(node, ir.ParamValue):

@@ -28,7 +28,7 @@ class FusionCandidate:
     both. `why` says how or why not; `saves` is the difference of the estimates in seconds."""
 
     buffer: str
-    maker: int
+    producer: int
     reader: int
     bytes: int
     possible: bool
@@ -40,44 +40,46 @@ def fusion_candidates(
     plan: PipelinePlan, arch: str, device: Device | None = None
 ) -> tuple[FusionCandidate, ...]:
     """Every buffer that one stage fills and another reads, in order."""
-    found = plan.layout
-    made: list[FusionCandidate] = []
-    for number, step in enumerate(found.steps):
+    sized = plan.sized
+    candidates: list[FusionCandidate] = []
+    for number, step in enumerate(sized.steps):
         for name in step.stage.outputs:
-            for reader in found.readers(name):
-                made.append(_candidate(plan, name, number, reader, arch, device))
-    return tuple(made)
+            for reader in sized.readers(name):
+                candidates.append(_candidate(plan, name, number, reader, arch, device))
+    return tuple(candidates)
 
 
 def _candidate(
-    plan: PipelinePlan, name: str, maker: int, reader: int, arch: str, device: Device | None
+    plan: PipelinePlan, name: str, producer: int, reader: int, arch: str, device: Device | None
 ) -> FusionCandidate:
-    found = plan.layout
-    first, second = found.steps[maker], found.steps[reader]
-    keep = _needed_elsewhere(found, first, reader)
-    size = found.buffers[name].bytes
-    moved = size * (1 if name in keep else 2)
-    if any(other != maker and _depends_on(found, other, maker) for other in second.after):
+    sized = plan.sized
+    first, second = sized.steps[producer], sized.steps[reader]
+    kept_buffers = _needed_elsewhere(sized, first, reader)
+    size = sized.buffers[name].bytes
+    traffic = size * (1 if name in kept_buffers else 2)
+    if any(other != producer and _depends_on(sized, other, producer) for other in second.after):
         return FusionCandidate(
-            name, maker, reader, moved, False, "a stage between the two needs what the first makes"
+            name, producer, reader, traffic, False, "a stage between the two needs what the first makes"
         )
     try:
-        seconds = _fused_seconds(partial(fuse, first, second, keep), arch, device)
+        seconds = _fused_seconds(partial(fuse, first, second, kept_buffers), arch, device)
     except NotFusible as problem:
-        return FusionCandidate(name, maker, reader, moved, False, str(problem))
-    saves = _separate_seconds(plan, maker, reader) - seconds
-    return FusionCandidate(name, maker, reader, moved, True, _fusion_hint(found, name, keep), saves)
+        return FusionCandidate(name, producer, reader, traffic, False, str(problem))
+    saves = _separate_seconds(plan, producer, reader) - seconds
+    return FusionCandidate(
+        name, producer, reader, traffic, True, _fusion_hint(sized, name, kept_buffers), saves
+    )
 
 
 def _fuse_three(a: Step, b: Step, c: Step) -> FusedKernel:
-    return fuse(fuse(a, b).step(), c)
+    return fuse(fuse(a, b).as_step(), c)
 
 
-def _fused_seconds(join: Callable[[], FusedKernel], arch: str, device: Device | None) -> float:
+def _fused_seconds(fuse_stages: Callable[[], FusedKernel], arch: str, device: Device | None) -> float:
     """The estimate in seconds. Raises NotJoined, in the families' words, where none serves it."""
     try:
-        one = join()
-        planned = plan_pattern(match(one.kernel), one.sizes, ARCHES[arch], device, Request())
+        fused = fuse_stages()
+        planned = plan_pattern(match(fused.kernel), fused.sizes, ARCHES[arch], device, Request())
     except LimitPassed:
         raise NotFusible("together they are too large a program") from None
     except Refused as refused:
@@ -106,54 +108,58 @@ class FusionChain:
 
 
 def fusion_chains(
-    plan: PipelinePlan, found: Sequence[FusionCandidate], arch: str, device: Device | None = None
+    plan: PipelinePlan, candidates: Sequence[FusionCandidate], arch: str, device: Device | None = None
 ) -> tuple[FusionChain, ...]:
     """Every such row; `found` are the plan's cuts."""
-    only = {c.maker: c for c in found if _private(plan.layout, c)}
-    made: list[FusionChain] = []
-    for first in only.values():
-        second = only.get(first.reader)
+    private_by_producer = {c.producer: c for c in candidates if _private(plan.sized, c)}
+    chains: list[FusionChain] = []
+    for first in private_by_producer.values():
+        second = private_by_producer.get(first.reader)
         if second is None or first.possible or second.possible:
             continue
-        a, b, c = (plan.layout.steps[i] for i in (first.maker, first.reader, second.reader))
+        a, b, c = (plan.sized.steps[i] for i in (first.producer, first.reader, second.reader))
         try:
             seconds = _fused_seconds(partial(_fuse_three, a, b, c), arch, device)
         except NotFusible:
             continue
-        stages = first.maker, first.reader, second.reader
+        stages = first.producer, first.reader, second.reader
         saves = _separate_seconds(plan, *stages) - seconds
-        made.append(FusionChain(stages, (first.buffer, second.buffer), first.bytes + second.bytes, saves))
-    return tuple(made)
+        chains.append(FusionChain(stages, (first.buffer, second.buffer), first.bytes + second.bytes, saves))
+    return tuple(chains)
 
 
-def _private(found: SizedPipeline, cut: FusionCandidate) -> bool:
+def _private(sized: SizedPipeline, candidate: FusionCandidate) -> bool:
     """Whether the maker fills this buffer alone and the reader alone reads it."""
-    outputs = found.steps[cut.maker].stage.outputs
-    return outputs == (cut.buffer,) and not _needed_elsewhere(found, found.steps[cut.maker], cut.reader)
+    outputs = sized.steps[candidate.producer].stage.outputs
+    return outputs == (candidate.buffer,) and not _needed_elsewhere(
+        sized, sized.steps[candidate.producer], candidate.reader
+    )
 
 
-def _needed_elsewhere(found: SizedPipeline, first: Step, reader: int) -> tuple[str, ...]:
+def _needed_elsewhere(sized: SizedPipeline, first: Step, reader: int) -> tuple[str, ...]:
     """What the first stage fills that somebody besides the reader needs."""
     return tuple(
         name
         for name in first.stage.outputs
-        if name in found.results or any(r != reader for r in found.readers(name))
+        if name in sized.results or any(r != reader for r in sized.readers(name))
     )
 
 
-def _depends_on(found: SizedPipeline, step: int, on: int) -> bool:
-    after = found.steps[step].after
-    return on in after or any(_depends_on(found, other, on) for other in after)
+def _depends_on(sized: SizedPipeline, step: int, producer: int) -> bool:
+    after = sized.steps[step].after
+    return producer in after or any(_depends_on(sized, other, producer) for other in after)
 
 
-def _fusion_hint(found: SizedPipeline, name: str, keep: tuple[str, ...]) -> str:
-    elem = found.buffers[name].type.elem.name
-    if name in keep:
+def _fusion_hint(sized: SizedPipeline, name: str, kept_buffers: tuple[str, ...]) -> str:
+    elem = sized.buffers[name].type.elem.name
+    if name in kept_buffers:
         return f"a kernel with both results does it; {name} is still stored, but not read again"
-    shown = name.removeprefix("return ").strip() or "it"
+    buffer_text = name.removeprefix("return ").strip() or "it"
     if elem == "f32":
-        return f"write {shown} without an element type, or both in one kernel"
-    return f"write {shown} without an element type ({elem}(..) keeps its rounding), or both in one kernel"
+        return f"write {buffer_text} without an element type, or both in one kernel"
+    return (
+        f"write {buffer_text} without an element type ({elem}(..) keeps its rounding), or both in one kernel"
+    )
 
 
 # --- what was fused already ------------------------------------------------------------

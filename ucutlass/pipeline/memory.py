@@ -21,7 +21,7 @@ class Allocation:
 
     name: str
     bytes: int
-    made: int
+    first_step: int
     uses: frozenset[int]
 
 
@@ -31,40 +31,40 @@ class WorkspaceLayout:
 
     offsets: Mapping[str, int]
     bytes: int
-    apart: int
+    unshared_bytes: int
 
 
 def live_together(a: Allocation, b: Allocation, before: Sequence[frozenset[int]]) -> bool:
     """Whether two blocks may be alive at once; `before` as in `ucutlass.pipeline.streams.Lanes`."""
-    return not (a.uses <= before[b.made] or b.uses <= before[a.made])
+    return not (a.uses <= before[b.first_step] or b.uses <= before[a.first_step])
 
 
 def assign_offsets(blocks: Sequence[Allocation], before: Sequence[frozenset[int]]) -> WorkspaceLayout:
     """Offsets for blocks, whose names differ. Blocks of no bytes are left out."""
-    real = [b for b in blocks if b.bytes > 0]
-    order = sorted(real, key=lambda b: (-b.bytes, b.made, b.name))
+    nonempty = [b for b in blocks if b.bytes > 0]
+    order = sorted(nonempty, key=lambda b: (-b.bytes, b.first_step, b.name))
     offsets: dict[str, int] = {}
     placed: list[Allocation] = []
     for block in order:
-        taken = sorted(
+        occupied = sorted(
             (offsets[p.name], offsets[p.name] + aligned(p.bytes))
             for p in placed
             if live_together(block, p, before)
         )
-        offsets[block.name] = _best_fit(aligned(block.bytes), taken)
+        offsets[block.name] = _best_fit(aligned(block.bytes), occupied)
         placed.append(block)
-    total = max((offsets[b.name] + aligned(b.bytes) for b in real), default=0)
+    total = max((offsets[b.name] + aligned(b.bytes) for b in nonempty), default=0)
     return WorkspaceLayout(
-        {b.name: offsets[b.name] for b in real}, total, sum(aligned(b.bytes) for b in real)
+        {b.name: offsets[b.name] for b in nonempty}, total, sum(aligned(b.bytes) for b in nonempty)
     )
 
 
-def _best_fit(size: int, taken: Sequence[tuple[int, int]]) -> int:
+def _best_fit(size: int, occupied: Sequence[tuple[int, int]]) -> int:
     """The start of the smallest gap between taken ranges (sorted by start) that holds `size`, else
     behind them all."""
     best: tuple[int, int] | None = None
     end = 0
-    for start, stop in taken:
+    for start, stop in occupied:
         gap = start - end
         if gap >= size and (best is None or gap < best[0]):
             best = gap, end

@@ -10,9 +10,9 @@ from ucutlass.pipeline.orders import Orders, permuted
 from ucutlass.pipeline.sized import SizedPipeline, Step
 
 
-def outer_names(found: SizedPipeline, step: Step) -> Mapping[str, str]:
+def outer_names(sized: SizedPipeline, step: Step) -> Mapping[str, str]:
     """`stage_names` of a step."""
-    return stage_names(found.pipeline, step.stage)
+    return stage_names(sized.pipeline, step.stage)
 
 
 def stage_names(pipeline: Pipeline, stage: Stage) -> Mapping[str, str]:
@@ -22,26 +22,29 @@ def stage_names(pipeline: Pipeline, stage: Stage) -> Mapping[str, str]:
     if not isinstance(kernel, Kernel):
         return {}
     types = {p.name: p.type for p in pipeline.params} | dict(pipeline.buffers) | dict(pipeline.results)
-    laid = [(p.type, a) for p, a in zip(kernel.params, stage.arguments, strict=True)]
-    laid += [(r.type, o) for r, o in zip(kernel.results, stage.outputs, strict=True)]
-    known: dict[str, str] = {}
-    for mine, name in laid:
+    typed_names = [(p.type, a) for p, a in zip(kernel.params, stage.arguments, strict=True)]
+    typed_names += [(r.type, o) for r, o in zip(kernel.results, stage.outputs, strict=True)]
+    pipeline_names: dict[str, str] = {}
+    for mine, name in typed_names:
         theirs = types[name] if isinstance(name, str) else None
         if not isinstance(mine, TensorType) or not isinstance(theirs, TensorType):
             continue
         for here, there in zip(mine.axes, theirs.axes, strict=True):
             if len(here.dims) == len(there.dims):
                 for dim, outer in zip(here.dims, there.dims, strict=True):
-                    known.setdefault(dim, outer)
-    return known
+                    pipeline_names.setdefault(dim, outer)
+    return pipeline_names
 
 
 def written_stage(pipeline: Pipeline, orders: Orders, step: Step) -> Stage:
     """The stage of the text that a step of the pipeline's layout in these orders is: a step that fills a
     result may be the one that stores what is returned as it is."""
-    whole = permuted(pipeline, orders)
+    ordered_pipeline = permuted(pipeline, orders)
     stored = {
-        result: name for name, result in elided_copies(whole.stages, whole.buffers, whole.results).items()
+        result: name
+        for name, result in elided_copies(
+            ordered_pipeline.stages, ordered_pipeline.buffers, ordered_pipeline.results
+        ).items()
     }
-    wanted = {stored.get(output, output) for output in step.stage.outputs}
-    return next(stage for stage in pipeline.stages if wanted & {*stage.outputs})
+    output_names = {stored.get(output, output) for output in step.stage.outputs}
+    return next(stage for stage in pipeline.stages if output_names & {*stage.outputs})

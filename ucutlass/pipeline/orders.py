@@ -110,12 +110,14 @@ def choose_orders(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) 
     if not pipeline.unordered:
         return {}
     search = _Search(pipeline, with_copies(pipeline, sizes), seconds, len(pipeline.unordered))
-    chosen = search.settled({name: search.makers(name)[0] for name in pipeline.unordered})
-    stuck = search.stuck(chosen)
-    few = [{order[-1]: order for order in reversed(search.makers(name))}.values() for name in stuck]
+    chosen = search.settled({name: search.producer_ranked(name)[0] for name in pipeline.unordered})
+    blocked = search.blocked(chosen)
+    innermost_choices = [
+        {order[-1]: order for order in reversed(search.producer_ranked(name))}.values() for name in blocked
+    ]
     trials = [
-        {**chosen, **dict(zip(stuck, orders, strict=True))}
-        for orders in islice(product(*few), MOST_TOGETHER if stuck else 0)
+        {**chosen, **dict(zip(blocked, orders, strict=True))}
+        for orders in islice(product(*innermost_choices), MOST_TOGETHER if blocked else 0)
     ]
     if trials:
         chosen = search.settled(min(trials, key=lambda trial: search.cost(trial, search.all)))
@@ -125,18 +127,20 @@ def choose_orders(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) 
 def better_orders(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> tuple[BetterOrder, ...]:
     """Every buffer between stages, none of which a torch function touches, whose maker and readers another
     order would serve quicker, with the other buffers as they are. Raises ShapeError as `layout`."""
-    ours = [name for name, _ in pipeline.buffers if not _by_torch(pipeline, name)]
-    search = _Search(pipeline, with_copies(pipeline, sizes), seconds, len(ours))
-    made: list[BetterOrder] = []
+    candidates = [name for name, _ in pipeline.buffers if not _by_torch(pipeline, name)]
+    search = _Search(pipeline, with_copies(pipeline, sizes), seconds, len(candidates))
+    improvements: list[BetterOrder] = []
     for name, type_ in pipeline.buffers:
-        if name not in ours:
+        if name not in candidates:
             continue
-        now = search.cost({}, search.beside(name))
+        current_cost = search.cost({}, search.touching(name))
         order = search.best(name, {})
-        then = search.cost({name: order}, search.beside(name))
-        if now[0] == then[0] and then[1] < now[1]:
-            made.append(BetterOrder(name, _permuted_type(type_, name, {name: order}), now[1] - then[1]))
-    return tuple(made)
+        best_cost = search.cost({name: order}, search.touching(name))
+        if current_cost[0] == best_cost[0] and best_cost[1] < current_cost[1]:
+            improvements.append(
+                BetterOrder(name, _permuted_type(type_, name, {name: order}), current_cost[1] - best_cost[1])
+            )
+    return tuple(improvements)
 
 
 def _by_torch(pipeline: Pipeline, name: str) -> bool:
@@ -150,18 +154,18 @@ def _by_torch(pipeline: Pipeline, name: str) -> bool:
 def some_orders(axes: int) -> Iterator[tuple[int, ...]]:
     """Orders of so many axes, those first that kernels mostly ask for: as they are, one axis innermost,
     neighbours exchanged, one outermost, two innermost; of four axes all."""
-    as_is = tuple(range(axes))
-    found = [as_is]
-    found += [(*(a for a in as_is if a != last), last) for last in reversed(as_is)]
-    for a in reversed(as_is[:-1]):
-        found.append((*as_is[:a], a + 1, a, *as_is[a + 2 :]))
-    found += [(first, *(a for a in as_is if a != first)) for first in as_is]
+    identity = tuple(range(axes))
+    orders = [identity]
+    orders += [(*(a for a in identity if a != last), last) for last in reversed(identity)]
+    for a in reversed(identity[:-1]):
+        orders.append((*identity[:a], a + 1, a, *identity[a + 2 :]))
+    orders += [(first, *(a for a in identity if a != first)) for first in identity]
     if axes <= 4:
-        found += permutations(as_is)
+        orders += permutations(identity)
     else:
-        pairs = (pair for two in combinations(reversed(as_is), 2) for pair in (two[::-1], two))
-        found += [(*(a for a in as_is if a not in pair), *pair) for pair in pairs]
-    yield from dict.fromkeys(found)
+        pairs = (pair for two in combinations(reversed(identity), 2) for pair in (two[::-1], two))
+        orders += [(*(a for a in identity if a not in pair), *pair) for pair in pairs]
+    yield from dict.fromkeys(orders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,7 @@ class _Search:
     are looked for."""
 
     pipeline: Pipeline
-    whole: SizedPipeline
+    sized: SizedPipeline
     seconds: Seconds
     buffers: int
     known: dict[object, Cost] = field(default_factory=dict)
@@ -180,12 +184,12 @@ class _Search:
         """What any stage fills."""
         return frozenset(output for stage in self.pipeline.stages for output in stage.outputs)
 
-    def makers(self, name: str) -> list[tuple[int, ...]]:
+    def producer_ranked(self, name: str) -> list[tuple[int, ...]]:
         """A buffer's orders, the quickest to fill first."""
         own = frozenset(o for s in self.pipeline.stages if name in s.outputs for o in s.outputs)
-        return sorted(self.every(name), key=lambda order: self.cost({name: order}, own))
+        return sorted(self.candidates(name), key=lambda order: self.cost({name: order}, own))
 
-    def stuck(self, chosen: Orders) -> tuple[str, ...]:
+    def blocked(self, chosen: Orders) -> tuple[str, ...]:
         """The buffers without an order that stages without a kernel touch."""
         touched = {
             name
@@ -205,23 +209,23 @@ class _Search:
                 break
         return chosen
 
-    def every(self, name: str) -> Iterator[tuple[int, ...]]:
+    def candidates(self, name: str) -> Iterator[tuple[int, ...]]:
         """A buffer's share of its orders."""
         axes = dict(self.pipeline.buffers)[name].axes
         return islice(some_orders(len(axes)), max(FEWEST_ORDERS, MOST_ESTIMATES // self.buffers))
 
     def best(self, name: str, others: Orders) -> tuple[int, ...]:
         """The order of a buffer; where several are as quick, the first, which is the one that stands."""
-        beside = self.beside(name)
+        touching = self.touching(name)
         standing = others.get(name, tuple(range(len(dict(self.pipeline.buffers)[name].axes))))
-        found, least = standing, self.cost({**others, name: standing}, beside)
-        for order in self.every(name):
-            cost = self.cost({**others, name: order}, beside)
+        best_order, least = standing, self.cost({**others, name: standing}, touching)
+        for order in self.candidates(name):
+            cost = self.cost({**others, name: order}, touching)
             if cost[0] < least[0] or (cost[0] == least[0] and cost[1] < least[1] * WORTH):
-                found, least = order, cost
-        return found
+                best_order, least = order, cost
+        return best_order
 
-    def beside(self, name: str) -> frozenset[str]:
+    def touching(self, name: str) -> frozenset[str]:
         """What the stages fill that fill or read a buffer."""
         return frozenset(
             output
@@ -230,22 +234,22 @@ class _Search:
             for output in stage.outputs
         )
 
-    def cost(self, orders: Orders, beside: frozenset[str]) -> Cost:
+    def cost(self, orders: Orders, touching: frozenset[str]) -> Cost:
         """Of the stages that fill any of these; a copy that falls away costs nothing."""
         absent, total = 0, 0.0
-        for step in self._launches(orders, beside):
-            one = self._step(step)
-            absent, total = absent + one[0], total + one[1]
+        for step in self._launches(orders, touching):
+            step_cost = self._step(step)
+            absent, total = absent + step_cost[0], total + step_cost[1]
         return absent, total
 
-    def _launches(self, orders: Orders, beside: frozenset[str]) -> Iterator[Step]:
+    def _launches(self, orders: Orders, touching: frozenset[str]) -> Iterator[Step]:
         """The steps with a kernel that fill any of these, their tensors turned."""
-        turned = [_permuted_stage(stage, orders) for stage in self.copying]
-        stored = [(n, _permuted_type(t, n, orders)) for n, t in self.pipeline.buffers] if turned else []
-        gone = set(elided_copies(turned, stored, self.pipeline.results).values())
-        for step in self.whole.steps:
+        permuted = [_permuted_stage(stage, orders) for stage in self.copying]
+        stored = [(n, _permuted_type(t, n, orders)) for n, t in self.pipeline.buffers] if permuted else []
+        elided = set(elided_copies(permuted, stored, self.pipeline.results).values())
+        for step in self.sized.steps:
             fills = {*step.stage.outputs}
-            if step.kernel is not None and beside & fills and not gone & fills:
+            if step.kernel is not None and touching & fills and not elided & fills:
                 yield replace(step, stage=_permuted_stage(step.stage, orders))
 
     @property

@@ -38,14 +38,14 @@ class PipelinePlan:
     have said how much they need (`ucutlass.pipeline.workspace.memory`). `orders` are of the buffers whose
     memory order the text leaves out; the layout's pipeline has them so."""
 
-    layout: SizedPipeline
+    sized: SizedPipeline
     stages: tuple[StagePlan, ...]
-    lanes: StreamAssignment
+    streams: StreamAssignment
     orders: Orders = field(default_factory=dict)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(self.layout.sizes.values())
+        return tuple(self.sized.sizes.values())
 
     @property
     def torch_stages(self) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def plan_pipeline(
     arch: str,
     device: Device | None = None,
     aligned: Sequence[bool] | None = None,
-    most_lanes: int = MOST_STREAMS,
+    max_streams: int = MOST_STREAMS,
     draw: Draw = as_written,
 ) -> PipelinePlan:
     """The plan for concrete extents, in the order of `pipeline.dims`. `aligned`: whether each pointer of
@@ -70,13 +70,13 @@ def plan_pipeline(
 
     Raises ShapeError as `layout`, and ProgramError where a stage has no legal kernel.
     """
-    whole = tuple(sizes)
-    orders = choose_orders(pipeline, whole, estimator(checked, arch, device, draw))
-    found = sized_pipeline(permuted(pipeline, orders), whole)
-    outside = (*found.params, *found.results)
-    known = dict(zip(outside, aligned or [True] * len(outside), strict=True))
-    stages = tuple(_stage(checked, step, arch, device, known, draw) for step in found.steps)
-    return PipelinePlan(found, stages, streams_of(found, most_lanes), orders)
+    extents = tuple(sizes)
+    orders = choose_orders(pipeline, extents, estimator(checked, arch, device, draw))
+    sized = sized_pipeline(permuted(pipeline, orders), extents)
+    outside = (*sized.params, *sized.results)
+    alignment = dict(zip(outside, aligned or [True] * len(outside), strict=True))
+    stages = tuple(_stage(checked, step, arch, device, alignment, draw) for step in sized.steps)
+    return PipelinePlan(sized, stages, streams_of(sized, max_streams), orders)
 
 
 def in_order(checked: Checked, pipeline: ir.Pipeline, sizes: Sequence[int], arch: str) -> ir.Pipeline:

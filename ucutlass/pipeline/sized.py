@@ -66,12 +66,12 @@ class SizedPipeline:
         return tuple(name for name, _ in self.pipeline.results)
 
     @property
-    def inner(self) -> tuple[str, ...]:
+    def intermediates(self) -> tuple[str, ...]:
         """The buffers that no caller sees: what the workspace holds."""
         outside = {*self.params, *self.results}
         return tuple(name for name in self.buffers if name not in outside)
 
-    def maker(self, name: str) -> int | None:
+    def producer(self, name: str) -> int | None:
         """The step that fills a buffer; None for a parameter."""
         return next((i for i, s in enumerate(self.steps) if name in s.stage.outputs), None)
 
@@ -88,22 +88,24 @@ def sized_pipeline(pipeline: Pipeline, sizes: Sequence[int]) -> SizedPipeline:
     return with_copies(without_copies(pipeline), sizes)
 
 
-def with_copies(lean: Pipeline, sizes: Sequence[int]) -> SizedPipeline:
+def with_copies(pipeline: Pipeline, sizes: Sequence[int]) -> SizedPipeline:
     """As `layout`, with the stages that only copy."""
-    known = dict(zip(lean.dims, sizes, strict=True))
-    types: dict[str, TensorType] = {p.name: p.type for p in lean.params if isinstance(p.type, TensorType)}
-    types |= dict(lean.buffers) | dict(lean.results)
-    made: dict[str, Buffer] = {p: _buffer(p, types[p], known) for p in types if p in _tensors(lean)}
+    named_sizes = dict(zip(pipeline.dims, sizes, strict=True))
+    types: dict[str, TensorType] = {p.name: p.type for p in pipeline.params if isinstance(p.type, TensorType)}
+    types |= dict(pipeline.buffers) | dict(pipeline.results)
+    buffers: dict[str, Buffer] = {
+        p: _buffer(p, types[p], named_sizes) for p in types if p in _tensors(pipeline)
+    }
     filled: dict[str, int] = {}
     steps: list[Step] = []
-    for number, stage in enumerate(lean.stages):
+    for number, stage in enumerate(pipeline.stages):
         for name in stage.outputs:
-            made[name] = _buffer(name, types[name], known)
-        extents = stage_sizes(stage, made, known) if isinstance(stage.call, Kernel) else ()
+            buffers[name] = _buffer(name, types[name], named_sizes)
+        extents = stage_sizes(stage, buffers, named_sizes) if isinstance(stage.call, Kernel) else ()
         needs = frozenset(filled[a] for a in stage.arguments if isinstance(a, str) and a in filled)
         steps.append(Step(stage_name(stage), stage, extents, needs))
         filled |= dict.fromkeys(stage.outputs, number)
-    return SizedPipeline(lean, known, tuple(steps), made)
+    return SizedPipeline(pipeline, named_sizes, tuple(steps), buffers)
 
 
 def _tensors(pipeline: Pipeline) -> frozenset[str]:
@@ -132,16 +134,16 @@ def stage_sizes(stage: Stage, buffers: Mapping[str, Buffer], around: Mapping[str
     Raises ShapeError as `layout`."""
     kernel = stage.call
     assert isinstance(kernel, Kernel)
-    places = [
-        place
+    operand_axes = [
+        operand_axis
         for decl, argument in zip(kernel.params, stage.arguments, strict=True)
         if isinstance(decl.type, TensorType) and isinstance(argument, str)
-        for place in inference.places(decl.name, decl.type.axes, buffers[argument].shape)
+        for operand_axis in inference.places(decl.name, decl.type.axes, buffers[argument].shape)
     ]
-    found = inference.infer(kernel.dims, places, around, least=1)
-    if not isinstance(found, inference.Inferred):
-        raise ShapeError("UC0602", f"stage {stage_name(stage)}: {_problem_text(kernel, found)}")
-    sizes = {d: found.sizes[d] for d in kernel.dims}
+    inferred = inference.infer(kernel.dims, operand_axes, around, least=1)
+    if not isinstance(inferred, inference.Inferred):
+        raise ShapeError("UC0602", f"stage {stage_name(stage)}: {_problem_text(kernel, inferred)}")
+    sizes = {d: inferred.sizes[d] for d in kernel.dims}
     for dim, size in sizes.items():
         if size > MAX_ELEMENTS:
             raise ShapeError("UC0601", f"stage {stage_name(stage)}: {dim} is {size}, at most 2**40 fit")
@@ -165,8 +167,8 @@ def _problem_text(kernel: Kernel, problem: inference.Problem) -> str:
             return f"{dim} = {show(kernel.dims[dim])} divides by zero"
         case inference.TooSmall(dim, known):
             return f"{dim} is {known.sizes[dim]}; every extent is at least 1"
-        case inference.NotDivisible(place, _, length, _) | inference.Apart(place, length, _):
-            return f"axis {place.axis} of {place.argument} has {place.size} elements where {length} fit"
+        case inference.NotDivisible(operand_axis, _, length, _) | inference.Apart(operand_axis, length, _):
+            return f"axis {operand_axis.axis} of {operand_axis.argument} has {operand_axis.size} elements where {length} fit"
 
 
 # --- copies ----------------------------------------------------------------------
@@ -178,11 +180,11 @@ def without_copies(pipeline: Pipeline) -> Pipeline:
     renamed = elided_copies(pipeline.stages, pipeline.buffers, pipeline.results)
     if not renamed:
         return pipeline
-    kept = [s for s in pipeline.stages if s.outputs[0] not in renamed.values()]
+    stages = [s for s in pipeline.stages if s.outputs[0] not in renamed.values()]
     return replace(
         pipeline,
         buffers=tuple((n, t) for n, t in pipeline.buffers if n not in renamed),
-        stages=tuple(_renamed(stage, renamed) for stage in kept),
+        stages=tuple(_renamed(stage, renamed) for stage in stages),
     )
 
 

@@ -20,7 +20,7 @@ class StreamSlot:
     lane, which waits for what the caller's stream held before the call; `records`: another lane waits
     for it."""
 
-    lane: int
+    stream: int
     waits: tuple[int, ...] = ()
     forks: bool = False
     records: bool = False
@@ -31,65 +31,65 @@ class StreamAssignment:
     """`turns` by step; `count` lanes; `joins` are the side lanes that lane 0 must wait for at the end.
     `before[i]` holds every step that has ended when step i begins."""
 
-    turns: tuple[StreamSlot, ...]
+    slots: tuple[StreamSlot, ...]
     count: int
     joins: tuple[int, ...]
     before: tuple[frozenset[int], ...]
 
 
 def assign_streams(
-    after: Sequence[frozenset[int]], home: Sequence[bool], most: int = MOST_STREAMS
+    after: Sequence[frozenset[int]], on_caller_stream: Sequence[bool], max_streams: int = MOST_STREAMS
 ) -> StreamAssignment:
     """Lanes for steps in their order. `after[i]`: the earlier steps that step i needs; `home[i]`: it
     must run on lane 0. With `most` 1 all run there, in order."""
     needs = _transitive_closure(after)
-    placed: list[int] = []
+    streams: list[int] = []
     for step, all_needed in enumerate(needs):
-        alone = home[step] or most == 1
-        placed.append(0 if alone else _stream(placed, after[step], all_needed, most))
-    return _slots(after, placed)
+        caller_only = on_caller_stream[step] or max_streams == 1
+        streams.append(0 if caller_only else _stream(streams, after[step], all_needed, max_streams))
+    return _slots(after, streams)
 
 
 def _transitive_closure(after: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    found: list[frozenset[int]] = []
+    closure: list[frozenset[int]] = []
     for direct in after:
-        found.append(direct.union(*(found[d] for d in direct)))
-    return found
+        closure.append(direct.union(*(closure[d] for d in direct)))
+    return closure
 
 
-def _stream(placed: Sequence[int], direct: frozenset[int], needs: frozenset[int], most: int) -> int:
+def _stream(streams: Sequence[int], direct: frozenset[int], needs: frozenset[int], max_streams: int) -> int:
     """A lane on which this step waits for nothing that it does not need: of those whose last step it
     needs the one with the fewest events, else a new one."""
-    last = {lane: step for step, lane in enumerate(placed)}
-    free = [lane for lane, step in last.items() if step in needs]
+    last_steps = {stream: step for step, stream in enumerate(streams)}
+    free = [stream for stream, step in last_steps.items() if step in needs]
     if free:
-        return min(free, key=lambda lane: (sum(placed[d] != lane for d in direct), lane))
-    unused = next((lane for lane in range(most) if lane not in last), None)
-    return unused if unused is not None else min(last, key=lambda lane: last[lane])
+        return min(free, key=lambda stream: (sum(streams[d] != stream for d in direct), stream))
+    unused = next((stream for stream in range(max_streams) if stream not in last_steps), None)
+    return unused if unused is not None else min(last_steps, key=lambda stream: last_steps[stream])
 
 
-def _slots(after: Sequence[frozenset[int]], placed: Sequence[int]) -> StreamAssignment:
-    count = max(placed, default=0) + 1
-    known: list[frozenset[int]] = [frozenset()] * count  # what has ended where each lane stands
-    begun = [lane == 0 for lane in range(count)]
+def _slots(after: Sequence[frozenset[int]], streams: Sequence[int]) -> StreamAssignment:
+    count = max(streams, default=0) + 1
+    ended: list[frozenset[int]] = [frozenset()] * count  # what has ended where each lane stands
+    started = [stream == 0 for stream in range(count)]
     before: list[frozenset[int]] = []
     waits: list[tuple[int, ...]] = []
     forks: list[bool] = []
-    for step, lane in enumerate(placed):
-        needed = [d for d in sorted(after[step], reverse=True) if d not in known[lane]]
-        mine: list[int] = []
-        seen = known[lane]
+    for step, stream in enumerate(streams):
+        needed = [d for d in sorted(after[step], reverse=True) if d not in ended[stream]]
+        events: list[int] = []
+        seen = ended[stream]
         for other in needed:  # the latest first: it may imply the others
             if other not in seen:
-                mine.append(other)
+                events.append(other)
                 seen |= before[other] | {other}
-        forks.append(not begun[lane] and not mine)
-        begun[lane] = True
-        waits.append(tuple(sorted(mine)))
+        forks.append(not started[stream] and not events)
+        started[stream] = True
+        waits.append(tuple(sorted(events)))
         before.append(seen)
-        known[lane] = seen | {step}
+        ended[stream] = seen | {step}
     recorded = {w for ws in waits for w in ws}
-    turns = tuple(StreamSlot(lane, waits[i], forks[i], i in recorded) for i, lane in enumerate(placed))
-    tails = {lane: step for step, lane in enumerate(placed)}
-    joins = tuple(lane for lane in range(1, count) if tails[lane] not in known[0])
-    return StreamAssignment(turns, count, joins, tuple(before))
+    slots = tuple(StreamSlot(stream, waits[i], forks[i], i in recorded) for i, stream in enumerate(streams))
+    last_steps = {stream: step for step, stream in enumerate(streams)}
+    joins = tuple(stream for stream in range(1, count) if last_steps[stream] not in ended[0])
+    return StreamAssignment(slots, count, joins, tuple(before))

@@ -11,9 +11,11 @@ from ucutlass.pipeline.sized import Buffer, SizedPipeline, Step
 from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment, assign_streams
 
 
-def streams_of(found: SizedPipeline, most: int = MOST_STREAMS) -> StreamAssignment:
+def streams_of(sized: SizedPipeline, max_streams: int = MOST_STREAMS) -> StreamAssignment:
     """The lanes of a layout's steps; torch functions run on the caller's stream."""
-    return assign_streams([s.after for s in found.steps], [s.kernel is None for s in found.steps], most)
+    return assign_streams(
+        [s.after for s in sized.steps], [s.kernel is None for s in sized.steps], max_streams
+    )
 
 
 def pointers(step: Step) -> tuple[str, ...]:
@@ -21,12 +23,12 @@ def pointers(step: Step) -> tuple[str, ...]:
     call = step.stage.call
     if not isinstance(call, ir.Kernel):
         return (*step.reads, *step.stage.outputs)
-    given = [
+    inputs = [
         argument
         for decl, argument in zip(call.params, step.stage.arguments, strict=True)
         if isinstance(decl.type, TensorType) and isinstance(argument, str)
     ]
-    return (*given, *step.stage.outputs)
+    return (*inputs, *step.stage.outputs)
 
 
 def scratch(number: int) -> str:
@@ -34,25 +36,27 @@ def scratch(number: int) -> str:
     return f"workspace of stage {number + 1}"
 
 
-def held_by_torch(found: SizedPipeline) -> frozenset[str]:
+def held_by_torch(sized: SizedPipeline) -> frozenset[str]:
     """Inner buffers that torch functions fill: these are torch's own tensors, not the workspace's."""
-    filled = {name for step in found.steps if step.kernel is None for name in step.stage.outputs}
-    return frozenset(filled & set(found.inner))
+    filled = {name for step in sized.steps if step.kernel is None for name in step.stage.outputs}
+    return frozenset(filled & set(sized.intermediates))
 
 
 def workspace_layout(
-    found: SizedPipeline, turns: StreamAssignment, workspaces: Sequence[int]
+    sized: SizedPipeline, streams: StreamAssignment, workspaces: Sequence[int]
 ) -> WorkspaceLayout:
     """The workspace's layout; `workspaces` has the bytes that each step's kernel takes for itself."""
-    by_torch = held_by_torch(found)
-    blocks = [_allocation(found, found.buffers[name]) for name in found.inner if name not in by_torch]
+    torch_buffers = held_by_torch(sized)
+    blocks = [
+        _allocation(sized, sized.buffers[name]) for name in sized.intermediates if name not in torch_buffers
+    ]
     blocks += [
         Allocation(scratch(i), size, i, frozenset({i})) for i, size in enumerate(workspaces) if size > 0
     ]
-    return assign_offsets(blocks, turns.before)
+    return assign_offsets(blocks, streams.before)
 
 
-def _allocation(found: SizedPipeline, buffer: Buffer) -> Allocation:
-    made = found.maker(buffer.name)
-    assert made is not None
-    return Allocation(buffer.name, buffer.bytes, made, frozenset({made, *found.readers(buffer.name)}))
+def _allocation(sized: SizedPipeline, buffer: Buffer) -> Allocation:
+    producer = sized.producer(buffer.name)
+    assert producer is not None
+    return Allocation(buffer.name, buffer.bytes, producer, frozenset({producer, *sized.readers(buffer.name)}))

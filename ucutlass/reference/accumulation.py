@@ -101,39 +101,50 @@ Radii: TypeAlias = tuple[Operand | None, Operand | None]
 
 def dot_radius(node: Dot, total: Tensor, left: Operand, right: Operand, radii: Radii) -> Tensor:
     """The radius of a float dot, shaped as its value; `total` is that before it overflows."""
-    lane = ACCUMULATORS[node.lane.name, node.accumulate]
+    model = ACCUMULATORS[node.lane.name, node.accumulate]
     steps = max(1, math.prod(extent((left, right), d) for d in node.over))
-    run = _blocked_sum(node, left, right, steps, lane, total)
-    moved = from_operands(node, left, right, radii)
-    rounding = run.rounding
-    if moved is not None:
-        rounding = rounding.add_(moved.mul_(1 + lane.passes * steps * lane.unit))
-    elif not lane.split or (_is_tf32(left) and _is_tf32(right)):
-        exact = exact_sums(run.largest, lane.exact, _data(left), _data(right))
+    blocked = _blocked_sum(node, left, right, steps, model, total)
+    propagated = from_operands(node, left, right, radii)
+    rounding = blocked.rounding
+    if propagated is not None:
+        rounding = rounding.add_(propagated.mul_(1 + model.passes * steps * model.unit))
+    elif not model.split or (_is_tf32(left) and _is_tf32(right)):
+        exact = exact_sums(blocked.largest, model.exact, _data(left), _data(right))
         rounding = rounding if exact is None else rounding.masked_fill_(exact, 0.0)
     return with_nonfinite(
-        total, rounding, _undetermined(node, total, run.whole, rounding, left, right, radii)
+        total, rounding, _undetermined(node, total, blocked.magnitude_sum, rounding, left, right, radii)
     )
 
 
 def _undetermined(
-    node: Dot, total: Tensor, whole: Tensor, radius: Tensor, left: Operand, right: Operand, radii: Radii
+    node: Dot,
+    total: Tensor,
+    magnitude_sum: Tensor,
+    radius: Tensor,
+    left: Operand,
+    right: Operand,
+    radii: Radii,
 ) -> Tensor | None:
     """Where a partial sum may overflow and the total not, and where an operand may be anything."""
-    limit = FORMATS[F16.name if node.accumulate == F16.name else F32.name]
-    out = None
-    if not extremes(whole)[1] + extremes(radius)[1] < limit.largest:
-        high, low = (whole + total) / 2 + radius, (whole - total) / 2 + radius
-        some, both = torch.maximum(high, low) >= limit.largest, torch.minimum(high, low) >= limit.largest
-        certain = (total.abs() - radius >= overflow_of(F16 if limit.largest < 2.0**16 else F32)) & ~both
-        out = some & ~certain & whole.isfinite()
+    float_format = FORMATS[F16.name if node.accumulate == F16.name else F32.name]
+    mask = None
+    if not extremes(magnitude_sum)[1] + extremes(radius)[1] < float_format.largest:
+        high, low = (magnitude_sum + total) / 2 + radius, (magnitude_sum - total) / 2 + radius
+        may_overflow, overflows_both_ways = (
+            torch.maximum(high, low) >= float_format.largest,
+            torch.minimum(high, low) >= float_format.largest,
+        )
+        certain = (
+            total.abs() - radius >= overflow_of(F16 if float_format.largest < 2.0**16 else F32)
+        ) & ~overflows_both_ways
+        mask = may_overflow & ~certain & magnitude_sum.isfinite()
     for operand, other in zip(radii, (right, left), strict=True):
         if operand is not None and not finite(_data(operand)):
-            marks = _mapped(operand, lambda x: x.isinf().to(torch.float64))
+            infinities = _mapped(operand, lambda x: x.isinf().to(torch.float64))
             ones = _mapped(other, lambda x: torch.ones_like(x, dtype=torch.float64))
-            touched = contract(marks, ones, node.over, node.dims) > 0
-            out = touched if out is None else out | touched
-    return out if out is not None and bool(out.any()) else None
+            touched = contract(infinities, ones, node.over, node.dims) > 0
+            mask = touched if mask is None else mask | touched
+    return mask if mask is not None and bool(mask.any()) else None
 
 
 def _mapped(operand: Operand, change: Callable[[Tensor], Tensor]) -> Operand:
@@ -152,37 +163,37 @@ class _BlockedSum:
 
     rounding: Tensor
     largest: Tensor
-    whole: Tensor
+    magnitude_sum: Tensor
 
 
 def _blocked_sum(
-    node: Dot, left: Operand, right: Operand, steps: int, lane: AccumulationModel, total: Tensor
+    node: Dot, left: Operand, right: Operand, steps: int, model: AccumulationModel, total: Tensor
 ) -> _BlockedSum:
     count = max(_BLOCK, min(-(-steps // _BLOCKS), math.isqrt(steps)))
-    each = lane.passes * max(1.0, min(count, steps) / lane.products)
-    prefix, peak, whole, squares, linear, largest = (
+    additions = model.passes * max(1.0, min(count, steps) / model.products)
+    prefix, peak, magnitude_sum, squares, linear, largest = (
         torch.zeros_like(total, dtype=torch.float64) for _ in range(6)
     )
     for a, b in blocks(left, right, node.over, count):
         part = contract(a, b, node.over, node.dims)
-        size = contract(magnitude(a), magnitude(b), node.over, node.dims)
-        scale = size.clone() if lane.promoted else prefix.abs().add_(peak).add_(size)
-        squares += scale.square().mul_(each)
-        linear += scale.mul_(each)
-        whole += size
+        magnitudes = contract(magnitude(a), magnitude(b), node.over, node.dims)
+        scale = magnitudes.clone() if model.promoted else prefix.abs().add_(peak).add_(magnitudes)
+        squares += scale.square().mul_(additions)
+        linear += scale.mul_(additions)
+        magnitude_sum += magnitudes
         prefix += part
         torch.maximum(peak, prefix.abs(), out=peak)
-        torch.maximum(largest, size if lane.promoted else whole, out=largest)
-    events = lane.passes * max(1, steps // lane.products)
-    rounding = squares.sqrt_().mul_(deviation(events, whole.numel()) * lane.unit)
-    if lane.cuts:
-        rounding += linear.mul_(lane.unit / 2)
-    torch.minimum(rounding, whole * (events * lane.unit), out=rounding)
-    if lane.promoted:
-        rounding += whole * (math.ceil(steps / lane.promoted) * UNIT)
-    if lane.split:
-        rounding += whole * lane.split
-    return _BlockedSum(rounding.add_(2.0**-126), largest, whole)
+        torch.maximum(largest, magnitudes if model.promoted else magnitude_sum, out=largest)
+    events = model.passes * max(1, steps // model.products)
+    rounding = squares.sqrt_().mul_(deviation(events, magnitude_sum.numel()) * model.unit)
+    if model.cuts:
+        rounding += linear.mul_(model.unit / 2)
+    torch.minimum(rounding, magnitude_sum * (events * model.unit), out=rounding)
+    if model.promoted:
+        rounding += magnitude_sum * (math.ceil(steps / model.promoted) * UNIT)
+    if model.split:
+        rounding += magnitude_sum * model.split
+    return _BlockedSum(rounding.add_(2.0**-126), largest, magnitude_sum)
 
 
 def from_operands(node: Dot, left: Operand, right: Operand, radii: Radii) -> Tensor | None:

@@ -34,10 +34,10 @@ def bind(
     for decl, shape in zip(program.params, shapes, strict=True):
         if isinstance(decl.type, TensorType) and shape is not None:
             axes += _axes(decl.name, decl.type, shape)
-    found = inference.infer(program.dims, axes, around)
-    if isinstance(found, Inferred):
-        return dict(found.sizes)
-    raise _error(program, found)
+    inferred = inference.infer(program.dims, axes, around)
+    if isinstance(inferred, Inferred):
+        return dict(inferred.sizes)
+    raise _error(program, inferred)
 
 
 def shape_of(tensor: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -47,9 +47,9 @@ def shape_of(tensor: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def _axes(name: str, tensor: TensorType, shape: tuple[int, ...]) -> tuple[Place, ...]:
     if len(shape) != len(tensor.axes):
-        wanted = ", ".join(_show(axis) for axis in tensor.axes)
+        axes_text = ", ".join(_show(axis) for axis in tensor.axes)
         raise RankMismatchError(
-            f"{name} has {len(shape)} axes, shape {tuple(shape)}; its type {tensor.elem.name}[{wanted}] "
+            f"{name} has {len(shape)} axes, shape {tuple(shape)}; its type {tensor.elem.name}[{axes_text}] "
             f"has {len(tensor.axes)}"
         )
     return inference.places(name, tensor.axes, shape, tensor.elem.packed)
@@ -73,24 +73,24 @@ def _error(program: Kernel | Pipeline, problem: inference.Problem) -> CallError:
                 f"the extent of {dim}, {extents.show(extent)}, is {known.sizes[dim]} at "
                 f"{_extents_text(extent, known)}; extents are at least 0"
             )
-        case NotDivisible(place, _, length, known) | Apart(place, length, known):
-            return ExtentMismatchError(_mismatch_text(place, length, known))
+        case NotDivisible(operand_axis, _, length, known) | Apart(operand_axis, length, known):
+            return ExtentMismatchError(_mismatch_text(operand_axis, length, known))
 
 
-def _mismatch_text(place: Place, length: int, known: Inferred) -> str:
-    axis = place.declared
+def _mismatch_text(operand_axis: Place, length: int, known: Inferred) -> str:
+    axis = operand_axis.declared
     if not axis.dims and isinstance(axis.extent, Fixed):
-        return f"{_axis_text(place)}, but the program says {length}"
-    taking_part = axis.dims or extents.names(axis.extent)
+        return f"{_axis_text(operand_axis)}, but the program says {length}"
+    dims = axis.dims or extents.names(axis.extent)
     sources = (
         f"{d} = {known.sizes[d]} ({_axis_text(known.origin[d]) if d in known.origin else 'from the program'})"
-        for d in taking_part
+        for d in dims
     )
-    return f"{_axis_text(place)}, but {_show(axis)} there is {length}: {'; '.join(sources)}"
+    return f"{_axis_text(operand_axis)}, but {_show(axis)} there is {length}: {'; '.join(sources)}"
 
 
-def _axis_text(place: Place) -> str:
-    return f"axis {place.axis} of {place.argument} is {place.size}"
+def _axis_text(operand_axis: Place) -> str:
+    return f"axis {operand_axis.axis} of {operand_axis.argument} is {operand_axis.size}"
 
 
 def _extents_text(extent: Extent, known: Inferred) -> str:

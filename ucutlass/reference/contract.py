@@ -45,9 +45,9 @@ def realise(operand: Operand) -> Named:
         case LazyRead():
             return read(operand)
         case LazyGather(source, dim, ids, dims):
-            at = source.dims.index(dim)
-            picked = source.data.index_select(at, ids.data)
-            names = source.dims[:at] + ids.dims + source.dims[at + 1 :]
+            axis = source.dims.index(dim)
+            picked = source.data.index_select(axis, ids.data)
+            names = source.dims[:axis] + ids.dims + source.dims[axis + 1 :]
             if ids.dims[0] not in source.dims:
                 return Named(Named(picked, names).spread(dims), dims)
             raise AssertionError("Grouped is only built where the ids' dimension is new to the source")
@@ -60,7 +60,7 @@ def extent(operands: Sequence[Operand], dim: str) -> int:
             case Named(data, dims) if dim in dims:
                 return data.shape[dims.index(dim)]
             case LazyRead() if dim in operand.dims:
-                return len(operand.along(dim))
+                return len(operand.coordinates_of(dim))
             case LazyGather(source, _, ids, _):
                 for part in (source, ids):
                     if dim in part.dims:
@@ -76,12 +76,15 @@ def narrow(operand: Operand, dim: str, start: int, length: int) -> Operand:
         case LazyRead():
             if dim not in operand.dims:
                 return operand
-            return replace(operand, kept={**operand.kept, dim: operand.along(dim)[start : start + length]})
+            return replace(
+                operand,
+                narrowed={**operand.narrowed, dim: operand.coordinates_of(dim)[start : start + length]},
+            )
         case LazyGather(source, _, ids, _):
-            inner = narrow(source, dim, start, length) if dim != operand.dim else source
-            kept = narrow(ids, dim, start, length)
-            assert isinstance(inner, Named) and isinstance(kept, Named)
-            return replace(operand, source=inner, ids=kept)
+            source_slice = narrow(source, dim, start, length) if dim != operand.dim else source
+            ids_slice = narrow(ids, dim, start, length)
+            assert isinstance(source_slice, Named) and isinstance(ids_slice, Named)
+            return replace(operand, source=source_slice, ids=ids_slice)
 
 
 def magnitude(operand: Operand) -> Operand:
@@ -96,11 +99,11 @@ def magnitude(operand: Operand) -> Operand:
 def blocks(left: Operand, right: Operand, over: Dims, length: int) -> Iterator[tuple[Operand, Operand]]:
     """Both operands cut into at most `length` products a piece along the summed dimensions."""
     dim = max(over, key=lambda d: extent((left, right), d))
-    rest = tuple(d for d in over if d != dim)
-    others = 1
-    for d in rest:
-        others *= extent((left, right), d)
-    step = max(1, length // max(others, 1))
+    other_dims = tuple(d for d in over if d != dim)
+    inner_products = 1
+    for d in other_dims:
+        inner_products *= extent((left, right), d)
+    step = max(1, length // max(inner_products, 1))
     total = extent((left, right), dim)
     for start in range(0, total, step):
         size = min(step, total - start)
@@ -125,13 +128,13 @@ def _tap(window: LazyRead, over: Dims) -> str | None:
     """A summed dimension that the window slides over, if unrolling it would take much memory."""
     if window.numel <= UNROLLED:
         return None
-    slid = {d for p in window.node.positions for d, _ in p.at.terms}
-    return next((d for d in over if d in slid and len(window.along(d)) > 1), None)
+    sliding_dims = {d for p in window.node.positions for d, _ in p.at.terms}
+    return next((d for d in over if d in sliding_dims and len(window.coordinates_of(d)) > 1), None)
 
 
 def _by_tap(window: LazyRead, other: Operand, dim: str, over: Dims, dims: Dims) -> Tensor:
     total: Tensor | None = None
-    for start in range(len(window.along(dim))):
+    for start in range(len(window.coordinates_of(dim))):
         part = contract(narrow(window, dim, start, 1), narrow(other, dim, start, 1), over, dims)
         total = part if total is None else total.add_(part)
     assert total is not None
@@ -142,21 +145,23 @@ def _by_group(grouped: LazyGather, other: Operand, over: Dims, dims: Dims) -> Te
     """Each group's rows times that group's part of the source."""
     (row,) = grouped.ids.dims
     check_coordinates(grouped.source, grouped.dim, grouped.ids)
-    plain = realise(other)
-    shape = [extent((plain, grouped), d) for d in dims]
-    out = torch.zeros(shape, dtype=torch.float64, device=plain.data.device)
+    other_value = realise(other)
+    shape = [extent((other_value, grouped), d) for d in dims]
+    out = torch.zeros(shape, dtype=torch.float64, device=other_value.data.device)
     axis = grouped.source.dims.index(grouped.dim)
     rest = tuple(d for d in grouped.source.dims if d != grouped.dim)
     for group in torch.unique(grouped.ids.data).tolist():
         rows = (grouped.ids.data == group).nonzero().reshape(-1)
-        picked = plain
-        if row in plain.dims:
-            picked = Named(plain.data.index_select(plain.dims.index(row), rows), plain.dims)
+        group_operand = other_value
+        if row in other_value.dims:
+            group_operand = Named(
+                other_value.data.index_select(other_value.dims.index(row), rows), other_value.dims
+            )
         weights = Named(grouped.source.data.select(axis, group), rest)
-        at = dims.index(row)
-        if row in plain.dims:
-            out.index_copy_(at, rows, contract(picked, weights, over, dims))
+        row_axis = dims.index(row)
+        if row in other_value.dims:
+            out.index_copy_(row_axis, rows, contract(group_operand, weights, over, dims))
         else:
-            shared = contract(picked, weights, over, tuple(d for d in dims if d != row))
-            out.index_copy_(at, rows, shared.unsqueeze(at).repeat_interleave(len(rows), at))
+            shared = contract(group_operand, weights, over, tuple(d for d in dims if d != row))
+            out.index_copy_(row_axis, rows, shared.unsqueeze(row_axis).repeat_interleave(len(rows), row_axis))
     return out

@@ -152,15 +152,15 @@ def cast_radius(part: Bounded, centre: Tensor, elem: Element) -> Tensor | None:
     if part.radius is None:
         return None
 
-    def farther(x: Tensor, radius: Tensor, centre: Tensor) -> Tensor:
+    def farther_end(x: Tensor, radius: Tensor, centre: Tensor) -> Tensor:
         low, high = _ends(x, radius)
         ends = [low, high]
         if elem is BOOL and x.dtype != torch.bool:
             ends.append(torch.zeros_like(x).maximum(low).minimum(high))
-        far = farthest([cast(end, elem) for end in ends], centre)
-        return far.masked_fill_(radius.isinf(), torch.inf) if elem in (E4M3, E5M2) else far
+        distance = farthest([cast(end, elem) for end in ends], centre)
+        return distance.masked_fill_(radius.isinf(), torch.inf) if elem in (E4M3, E5M2) else distance
 
-    return in_chunks(farther, centre.shape, part.value.data, part.radius, centre)
+    return in_chunks(farther_end, centre.shape, part.value.data, part.radius, centre)
 
 
 def _rounded_early(node: Cast, part: Bounded, centre: Tensor) -> Tensor:
@@ -203,13 +203,13 @@ def _apply(node: Apply, parts: Sequence[Bounded], value: Named, lenient: bool) -
         narrow = radius is None or value.data.dtype != torch.float64 or finite(value.data)
         return radius if narrow else _at_the_end(node, args, radii, lenient, unknown)
 
-    def moved_and_own(centre: Tensor, *given: Tensor | None) -> Tensor:
-        here = [a for a in given[: len(args)] if a is not None]
-        moved = _propagated(node, here, given[len(args) :], centre)
-        own = _own_error(node, centre, moved, lenient)
-        return moved if own is None else own.add_(moved)
+    def total_error(centre: Tensor, *tensors: Tensor | None) -> Tensor:
+        arg_pieces = [a for a in tensors[: len(args)] if a is not None]
+        propagated = _propagated(node, arg_pieces, tensors[len(args) :], centre)
+        own_error = _own_error(node, centre, propagated, lenient)
+        return propagated if own_error is None else own_error.add_(propagated)
 
-    radius = in_chunks(moved_and_own, value.data.shape, value.data, *args, *radii)
+    radius = in_chunks(total_error, value.data.shape, value.data, *args, *radii)
     if node.elem is not F32 or _within(value.data, radius):
         return radius
     return _at_the_end(node, args, radii, lenient, unknown)
@@ -227,22 +227,26 @@ def _at_the_end(
     beyond the range on one side is an infinity for certain, one that reaches there is unknown; so is a
     function of what is unknown, and a sum with a product that overflows, which a fused operation does not."""
     centre = unwrapped(node, args)
-    moved = None
+    propagated = None
     if any(r is not None for r in radii):
-        moved = _propagated(node, args, radii, centre).expand(centre.shape)
-    own = _own_error(node, centre, moved, lenient)
-    radius = torch.zeros_like(centre) if moved is None else moved.nan_to_num(nan=torch.inf, posinf=torch.inf)
-    if own is not None:
-        own = torch.where(centre.abs() < FORMATS[F32.name].largest, own, centre.abs() * UNIT)
-        radius = torch.where(centre.isfinite(), radius + own, radius)
+        propagated = _propagated(node, args, radii, centre).expand(centre.shape)
+    own_error = _own_error(node, centre, propagated, lenient)
+    radius = (
+        torch.zeros_like(centre)
+        if propagated is None
+        else propagated.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    )
+    if own_error is not None:
+        own_error = torch.where(centre.abs() < FORMATS[F32.name].largest, own_error, centre.abs() * UNIT)
+        radius = torch.where(centre.isfinite(), radius + own_error, radius)
     for argument, r, child in zip(args, radii, node.args, strict=True):
         if unknown and r is not None:
             radius = torch.where(r.isinf(), torch.inf, radius)
         if node.function in ("add", "subtract") and _is_product(child):
             radius = torch.where(argument.isinf(), torch.inf, radius)
     certain = (centre.abs() - radius >= overflow_of(F32)) & centre.isfinite()
-    reaches = centre.isfinite() & ~certain & (centre.abs() + radius >= FORMATS[F32.name].largest)
-    return radius.masked_fill(certain, 0.0).masked_fill(reaches, torch.inf)
+    may_overflow = centre.isfinite() & ~certain & (centre.abs() + radius >= FORMATS[F32.name].largest)
+    return radius.masked_fill(certain, 0.0).masked_fill(may_overflow, torch.inf)
 
 
 def _is_product(node: Value) -> bool:
@@ -343,28 +347,28 @@ def _ends(arg: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
     """The ends of an interval, in the argument's own dtype; an uncertain bool is both."""
     match arg.dtype:
         case torch.bool:
-            unsure = radius > 0
-            return arg & ~unsure, arg | unsure
+            uncertain = radius > 0
+            return arg & ~uncertain, arg | uncertain
         case torch.int64:
-            whole = radius.clamp(max=_FAR).ceil().to(torch.int64)
-            return arg - whole, arg + whole
+            steps = radius.clamp(max=_FAR).ceil().to(torch.int64)
+            return arg - steps, arg + steps
         case _:
             return arg - radius, arg + radius
 
 
-def _own_error(node: Apply, value: Tensor, moved: Tensor | None, lenient: bool) -> Tensor | None:
+def _own_error(node: Apply, value: Tensor, propagated: Tensor | None, lenient: bool) -> Tensor | None:
     """The function's own f32 error."""
     if value.dtype != torch.float64 or node.function in EXACT:
         return None
-    if node.function in ("floor_divide", "modulo") and moved is None:
+    if node.function in ("floor_divide", "modulo") and propagated is None:
         return _of_division(node.function, value)
     name = "pow" if node.function == "power" else node.function
     units = FUNCTIONS[name].error
-    if units == 0 and moved is None:
+    if units == 0 and propagated is None:
         return rounding(value)
     if units and lenient:
         units = max(units, FAST_UNITS)
-    size = value.abs() if moved is None else value.abs().add_(moved)
+    size = value.abs() if propagated is None else value.abs().add_(propagated)
     return size.mul_(max(units, 1.0) * UNIT).add_(2.0**-126)
 
 
@@ -402,9 +406,9 @@ def _any_along(node: Gather, parts: Sequence[Bounded], value: Named) -> Tensor:
     axis = source.value.dims.index(node.dim)
     names = tuple(d for d in source.value.dims if d != node.dim)
     low, high = (Named(t, names).spread(node.dims) for t in ((x - e).amin(axis), (x + e).amax(axis)))
-    own = gather(source.value.like(e), node.dim, ids.value, node.dims).data
-    far = torch.maximum((high - value.data).abs(), (value.data - low).abs())
-    return torch.where(ids.value.like(ids.radius).spread(node.dims) > 0, far, own)
+    certain_radius = gather(source.value.like(e), node.dim, ids.value, node.dims).data
+    distance = torch.maximum((high - value.data).abs(), (value.data - low).abs())
+    return torch.where(ids.value.like(ids.radius).spread(node.dims) > 0, distance, certain_radius)
 
 
 def _dot(node: Dot, call: KernelCall, known: Callable[[Value], Bounded]) -> Bounded:
@@ -414,8 +418,8 @@ def _dot(node: Dot, call: KernelCall, known: Callable[[Value], Bounded]) -> Boun
     radii = (left.radius, right.radius)
     if node.elem.kind == "float":
         return bounded(value, dot_radius(node, total, left.value, right.value, radii))
-    moved = from_operands(node, left.value, right.value, radii)
-    return bounded(value, None if moved is None else wrapping(total, moved))
+    propagated = from_operands(node, left.value, right.value, radii)
+    return bounded(value, None if propagated is None else wrapping(total, propagated))
 
 
 def wrapping(total: Tensor, radius: Tensor) -> Tensor:
@@ -435,11 +439,11 @@ def _operand(node: Value, call: KernelCall, known: Callable[[Value], Bounded]) -
         return known(inner).value
 
     def radius(inner: Value) -> Named:
-        found = known(inner)
+        bounded_value = known(inner)
         if isinstance(node, Gather) and inner is node.ids:
-            return found.value
-        exact = torch.zeros_like(found.value.data, dtype=torch.float64)
-        return found.value.like(exact if found.radius is None else found.radius)
+            return bounded_value.value
+        exact = torch.zeros_like(bounded_value.value.data, dtype=torch.float64)
+        return bounded_value.value.like(exact if bounded_value.radius is None else bounded_value.radius)
 
     source = node.value if isinstance(node, (Read, Gather)) and unrealised(node) else node
     inexact = known(source).radius is not None

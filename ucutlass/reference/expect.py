@@ -70,26 +70,26 @@ def _kernel(
     kernel: Kernel, arguments: Sequence[Argument], radii: Sequence[Tensor | None], around: Mapping[str, int]
 ) -> tuple[Expected, ...]:
     call = open_call(kernel, arguments, around)
-    placed = [
+    param_radii = [
         None if r is None or not isinstance(p.type, TensorType) else _radius_in(r, p.type, call.sizes)
         for r, p in zip(radii, kernel.params, strict=True)
     ]
     roots = [r.value for r in kernel.results]
-    fast = lenient(roots, [r.type.elem for r in kernel.results])
+    lenient_values = lenient(roots, [r.type.elem for r in kernel.results])
     weights = early_rounded(roots)
-    inputs = Inputs(call, placed, fast, weights)
-    found = analyse(roots, inputs)
+    inputs = Inputs(call, param_radii, lenient_values, weights)
+    bounded_results = analyse(roots, inputs)
     free = _zero_times_nonfinite(roots, weights, inputs)
-    out = []
-    for part, result in zip(found, kernel.results, strict=True):
-        stored = _store(part, result.type.elem)
+    expected = []
+    for bounded_result, result in zip(bounded_results, kernel.results, strict=True):
+        stored = _store(bounded_result, result.type.elem)
         bound = stored.radius
         if bound is None:
             bound = torch.zeros_like(stored.value.data, dtype=torch.float64)
-        overflows = _overflows(part, result.type.elem)
+        overflows = _overflows(bounded_result, result.type.elem)
         if overflows is not None:
-            bound = torch.where(overflows, _to_the_end(part, result.type.elem), bound)
-        out.append(
+            bound = torch.where(overflows, _to_the_end(bounded_result, result.type.elem), bound)
+        expected.append(
             Expected(
                 result.name,
                 result.type.elem,
@@ -103,7 +103,7 @@ def _kernel(
                 else to_memory(stored.value.like(free.spread(stored.value.dims)), result.type, call.sizes),
             )
         )
-    return tuple(out)
+    return tuple(expected)
 
 
 def _zero_times_nonfinite(roots: Sequence[Value], weights: frozenset[Value], inputs: Inputs) -> Named | None:
@@ -116,8 +116,8 @@ def _zero_times_nonfinite(roots: Sequence[Value], weights: frozenset[Value], inp
         (v,) = values([value], inputs.call)
         if not finite(v.data):
             (p,) = values([weight], inputs.call)
-            zero, strange = ((p.data == 0).to(torch.float64), (~v.data.isfinite()).to(torch.float64))
-            return Named(contract(p.like(zero), v.like(strange), node.over, node.dims) > 0, node.dims)
+            zero, nonfinite = ((p.data == 0).to(torch.float64), (~v.data.isfinite()).to(torch.float64))
+            return Named(contract(p.like(zero), v.like(nonfinite), node.over, node.dims) > 0, node.dims)
     return None
 
 
@@ -129,16 +129,16 @@ def _overflows(part: Bounded, elem: Element) -> Tensor | None:
     if form.saturates or max(map(abs, extremes(x))) + extremes(part.radius)[1] < form.largest:
         return None
     inside = [cast(end, elem).isfinite() for end in (x - part.radius, x + part.radius)]
-    found = x.isfinite() & part.radius.isfinite() & (inside[0] != inside[1])
-    return found if bool(found.any()) else None
+    straddles = x.isfinite() & part.radius.isfinite() & (inside[0] != inside[1])
+    return straddles if bool(straddles.any()) else None
 
 
 def _to_the_end(part: Bounded, elem: Element) -> Tensor:
     """The farther rounded end of the interval, an infinity counting as the largest number."""
     x, largest = part.value.data.to(torch.float64), FORMATS[elem.name].largest
     assert part.radius is not None
-    three = (x - part.radius, x, x + part.radius)
-    low, centre, high = (cast(v, elem).clamp(-largest, largest) for v in three)
+    points = (x - part.radius, x, x + part.radius)
+    low, centre, high = (cast(v, elem).clamp(-largest, largest) for v in points)
     return torch.maximum((low - centre).abs(), (high - centre).abs())
 
 
@@ -177,11 +177,11 @@ def _stage(
     if isinstance(stage.call, Kernel):
         return _kernel(stage.call, arguments, radii, sizes)
     (result,) = run_stage(stage, arguments, sizes)
-    given = exact_result(stage.outputs[0], stage.call.result, result)
+    exact = exact_result(stage.outputs[0], stage.call.result, result)
     if all(r is None for r in radii):
-        return [given]
-    made = inputs[0].elem if inputs and inputs[0] is not None else None
-    return [_through_torch(stage.call, radii, given, made is stage.call.result.elem)]
+        return [exact]
+    buffer_elem = inputs[0].elem if inputs and inputs[0] is not None else None
+    return [_through_torch(stage.call, radii, exact, buffer_elem is stage.call.result.elem)]
 
 
 def _radius_of(stored: Expected) -> Tensor | None:
@@ -197,28 +197,30 @@ MOVES = frozenset({"diag", "flip", "roll", "tril", "triu"})
 """Torch functions that put elements elsewhere, or 0 in their place: bounds go with the elements."""
 
 
-def _through_torch(call: TorchCall, radii: Sequence[Tensor | None], given: Expected, keeps: bool) -> Expected:
+def _through_torch(
+    call: TorchCall, radii: Sequence[Tensor | None], exact: Expected, same_elem: bool
+) -> Expected:
     """A torch function of one inexact buffer; `keeps`: its result has that buffer's element type. No
     element of `relu` or `sort` moves farther than the farthest of those that it may come from."""
     (radius,) = radii if len(radii) == 1 else (None,)
     keywords = dict(call.keywords)
-    moved: Tensor | None = None
-    if radius is None or not keeps:
+    bound: Tensor | None = None
+    if radius is None or not same_elem:
         pass
     elif call.function in MOVES:
-        moved = TORCH_FUNCTIONS[call.function](radius, **keywords)
+        bound = TORCH_FUNCTIONS[call.function](radius, **keywords)
     elif call.function == "relu":
-        moved = radius
+        bound = radius
     elif call.function == "sort":
         dim = int(keywords.get("dim", -1))
-        moved = radius.amax(dim, keepdim=True).expand_as(radius)
-    if moved is None:
+        bound = radius.amax(dim, keepdim=True).expand_as(radius)
+    if bound is None:
         raise UnsupportedError(
             f"torch.{call.function} takes a buffer that the pipeline computed inexactly: no bound is known "
             f"for it, but for {', '.join(sorted({*MOVES, 'relu', 'sort'}))}; check the stages before and "
             "after it apart"
         )
-    return replace(given, bound=moved.to(torch.float64))
+    return replace(exact, bound=bound.to(torch.float64))
 
 
 def exact_result(name: str, kind: TensorType, value: Argument) -> Expected:

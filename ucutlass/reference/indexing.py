@@ -22,22 +22,22 @@ class LazyRead:
     source: Named
     node: Read
     sizes: Mapping[str, int]
-    kept: Mapping[str, Tensor] = field(default_factory=dict)
+    narrowed: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def dims(self) -> Dims:
         return self.node.dims
 
-    def along(self, dim: str) -> Tensor:
-        if dim in self.kept:
-            return self.kept[dim]
+    def coordinates_of(self, dim: str) -> Tensor:
+        if dim in self.narrowed:
+            return self.narrowed[dim]
         return coordinates(self.sizes[dim], self.source.data.device)
 
     @property
     def numel(self) -> int:
         count = 1
         for d in self.dims:
-            count *= len(self.kept[d]) if d in self.kept else self.sizes[d]
+            count *= len(self.narrowed[d]) if d in self.narrowed else self.sizes[d]
         return count
 
 
@@ -50,15 +50,17 @@ def read(window: LazyRead) -> Named:
     valid: Tensor | None = None
     for axis, dim in enumerate(source.dims):
         if dim not in positions:
-            indices.append(Named(window.along(dim), (dim,)).spread(node.dims))
+            indices.append(Named(window.coordinates_of(dim), (dim,)).spread(node.dims))
             continue
-        at, inside = _locate(positions[dim], source.data.shape[axis], window)
-        indices.append(at)
+        index, inside = _locate(positions[dim], source.data.shape[axis], window)
+        indices.append(index)
         valid = inside if valid is None else valid & inside
-    whole = source.data
-    if valid is not None and not whole.numel():  # nothing is inside; one element stands for what is not read
-        whole = whole.new_zeros([max(n, 1) for n in whole.shape])
-    data = whole[tuple(indices)] if indices else whole
+    source_data = source.data
+    if (
+        valid is not None and not source_data.numel()
+    ):  # nothing is inside; one element stands for what is not read
+        source_data = source_data.new_zeros([max(n, 1) for n in source_data.shape])
+    data = source_data[tuple(indices)] if indices else source_data
     if valid is None:
         return Named(data, node.dims)
     fill = torch.tensor(in_element(node.fill, node.elem), dtype=data.dtype, device=data.device)
@@ -69,12 +71,12 @@ def _locate(position: Position, extent: int, window: LazyRead) -> tuple[Tensor, 
     """Clamped coordinates and where they are real, both spread over the read's dimensions."""
     dims = window.node.dims
     base = extents.evaluate(position.at.offset, window.sizes)
-    at = torch.full((1,) * len(dims), base, dtype=torch.int64, device=window.source.data.device)
+    numerator = torch.full((1,) * len(dims), base, dtype=torch.int64, device=window.source.data.device)
     for dim, factor in position.at.terms:
-        at = at + factor * Named(window.along(dim), (dim,)).spread(dims)
-    x = at.div(position.scale, rounding_mode="floor")
-    inside = (x * position.scale == at) & (x >= 0) & (x < extent)
-    return x.clamp(0, max(extent - 1, 0)), inside
+        numerator = numerator + factor * Named(window.coordinates_of(dim), (dim,)).spread(dims)
+    coordinate = numerator.div(position.scale, rounding_mode="floor")
+    inside = (coordinate * position.scale == numerator) & (coordinate >= 0) & (coordinate < extent)
+    return coordinate.clamp(0, max(extent - 1, 0)), inside
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,16 +115,16 @@ def check_coordinates(source: Named, dim: str, ids: Named) -> None:
 def segment(dim: str, extent: int, offsets: Named) -> Named:
     """The group of each coordinate of `dim`. Raises OffsetsError unless the offsets rise from 0
     to the extent; equal neighbours make an empty group."""
-    bounds = offsets.data.reshape(-1)
-    falls = (bounds[1:] < bounds[:-1]).nonzero()
-    if falls.numel():
-        at = int(falls[0])
+    boundaries = offsets.data.reshape(-1)
+    decreases = (boundaries[1:] < boundaries[:-1]).nonzero()
+    if decreases.numel():
+        entry = int(decreases[0])
         raise OffsetsError(
-            f"segment offsets fall from {int(bounds[at])} to {int(bounds[at + 1])} at entry {at + 1}; "
+            f"segment offsets fall from {int(boundaries[entry])} to {int(boundaries[entry + 1])} at entry {entry + 1}; "
             "they must not decrease"
         )
-    if bounds.numel() <= 1 or int(bounds[0]) != 0 or int(bounds[-1]) != extent:
-        ends = f"{int(bounds[0])}..{int(bounds[-1])}" if bounds.numel() else "nothing"
+    if boundaries.numel() <= 1 or int(boundaries[0]) != 0 or int(boundaries[-1]) != extent:
+        ends = f"{int(boundaries[0])}..{int(boundaries[-1])}" if boundaries.numel() else "nothing"
         raise OffsetsError(f"segment offsets span {ends}; they must run from 0 to {dim} = {extent}")
-    rows = coordinates(extent, bounds.device)
-    return Named(torch.bucketize(rows, bounds[1:].contiguous(), right=True), (dim,))
+    rows = coordinates(extent, boundaries.device)
+    return Named(torch.bucketize(rows, boundaries[1:].contiguous(), right=True), (dim,))

@@ -115,10 +115,10 @@ def _parameter(
 def evaluate_values(roots: Sequence[Value], call: KernelCall) -> list[Named]:
     """The values of the roots; a value used twice is computed once, and goes after its last use."""
     known: dict[Value, Named] = {}
-    seen = known.__getitem__
+    value_of = known.__getitem__
     for node, ending in steps(roots):
-        get = partial(dot_operand, call=call, known=seen) if isinstance(node, Dot) else seen
-        known[node] = step(node, [get(c) for c in children(node)], call)
+        operand_of = partial(dot_operand, call=call, known=value_of) if isinstance(node, Dot) else value_of
+        known[node] = step(node, [operand_of(c) for c in children(node)], call)
         for value in ending:
             del known[value]
     return [known[root] for root in roots]
@@ -185,14 +185,16 @@ def _evaluate_pipeline(
     sizes = sizes_of(pipeline, arguments)
     buffers: dict[str, Argument] = {p.name: a for p, a in zip(pipeline.params, arguments, strict=True)}
     read_later = _last_reads(pipeline.stages)
-    wanted = {name for name, _ in pipeline.results}
+    result_names = {name for name, _ in pipeline.results}
     for i, stage in enumerate(pipeline.stages):
         values = stage_arguments(stage, buffers)
-        keep = not rounded and all(name in wanted and read_later.get(name, -1) < i for name in stage.outputs)
-        results = run_stage(stage, values, sizes, rounded=not keep)
-        buffers.update(zip(stage.outputs, results, strict=True))
-    found = [buffers[name] for name, _ in pipeline.results]
-    return tuple(r for r in found if isinstance(r, Tensor))
+        keep = not rounded and all(
+            name in result_names and read_later.get(name, -1) < i for name in stage.outputs
+        )
+        stored = run_stage(stage, values, sizes, rounded=not keep)
+        buffers.update(zip(stage.outputs, stored, strict=True))
+    results = [buffers[name] for name, _ in pipeline.results]
+    return tuple(r for r in results if isinstance(r, Tensor))
 
 
 def _last_reads(stages: Sequence[Stage]) -> dict[str, int]:

@@ -170,8 +170,8 @@ def unwrapped(node: Apply, args: Sequence[Tensor]) -> Tensor:
 
 def _whole_division(function: Function, a: Tensor, b: Tensor) -> Tensor:
     """Dividing an integer by 0 gives 0."""
-    none = b == 0
-    return torch.where(none, 0, function.reference(a, torch.where(none, 1, b)))
+    zero_divisor = b == 0
+    return torch.where(zero_divisor, 0, function.reference(a, torch.where(zero_divisor, 1, b)))
 
 
 def _common(node: Apply, args: Sequence[Tensor]) -> list[Tensor]:
@@ -194,8 +194,8 @@ def axes(value: Named, over: Dims) -> tuple[int, ...]:
 
 def flattened_last(value: Named, over: Dims) -> Tensor:
     """The data with the dimensions `over` flattened into one last axis, in the order written."""
-    kept = [d for d in value.dims if d not in over]
-    return value.data.permute([value.dims.index(d) for d in (*kept, *over)]).flatten(len(kept))
+    kept_dims = [d for d in value.dims if d not in over]
+    return value.data.permute([value.dims.index(d) for d in (*kept_dims, *over)]).flatten(len(kept_dims))
 
 
 def _without(dims: Dims, over: Dims) -> Dims:
@@ -240,8 +240,8 @@ def reduce(node: Reduce, value: Named) -> Tensor:
             f"{node.op} runs over {', '.join(node.over)}, and the extent of {empty[0]} is 0: "
             f"there is no element to give; call it with at least one"
         )
-    kept = Named(_REDUCTIONS[node.op](flattened_last(value, node.over)), _without(value.dims, node.over))
-    return kept.spread(node.dims).to(inner_dtype(node.elem))
+    reduced = Named(_REDUCTIONS[node.op](flattened_last(value, node.over)), _without(value.dims, node.over))
+    return reduced.spread(node.dims).to(inner_dtype(node.elem))
 
 
 def softmax(node: Softmax, value: Named) -> Tensor:
@@ -260,7 +260,9 @@ def scan(node: Scan, value: Named) -> Tensor:
     x = value.data.flip(axis) if node.reverse else value.data
     total = x.cumsum(axis) if node.op == "cumsum" else x.cumprod(axis)
     if node.exclusive:
-        last = max(total.shape[axis] - 1, 0)
-        neutral = torch.full_like(total.narrow(axis, last, total.shape[axis] - last), NEUTRAL[node.op])
-        total = torch.cat((neutral, total.narrow(axis, 0, last)), dim=axis)
+        length_before = max(total.shape[axis] - 1, 0)
+        neutral = torch.full_like(
+            total.narrow(axis, length_before, total.shape[axis] - length_before), NEUTRAL[node.op]
+        )
+        total = torch.cat((neutral, total.narrow(axis, 0, length_before)), dim=axis)
     return (total.flip(axis) if node.reverse else total).to(inner_dtype(node.elem))

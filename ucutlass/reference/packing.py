@@ -22,12 +22,14 @@ def pack_s4(values: Tensor) -> Tensor:
     """
     if values.dim() == 0 or values.shape[-1] % 2:
         raise ValueError(f"two s4 lie in a byte of the last axis, which is odd in {tuple(values.shape)}")
-    whole = values.to(torch.int64)
-    if bool((whole != values).any()):
+    integers = values.to(torch.int64)
+    if bool((integers != values).any()):
         raise ValueError("s4 are integers; round the values first")
-    if values.numel() and not LOW <= int(whole.min()) <= int(whole.max()) <= HIGH:
-        raise ValueError(f"s4 are {LOW} to {HIGH}; the values are {int(whole.min())} to {int(whole.max())}")
-    return packed(whole)
+    if values.numel() and not LOW <= int(integers.min()) <= int(integers.max()) <= HIGH:
+        raise ValueError(
+            f"s4 are {LOW} to {HIGH}; the values are {int(integers.min())} to {int(integers.max())}"
+        )
+    return packed(integers)
 
 
 def unpack_s4(tensor: Tensor) -> Tensor:
@@ -58,5 +60,5 @@ def _dtypes(elem: Element) -> Iterator[torch.dtype]:
     yield outer_dtype(elem)
     if elem.packed > 1:
         yield torch.int8
-        if (own := getattr(torch, "int4", None)) is not None:
-            yield own
+        if (torch_dtype := getattr(torch, "int4", None)) is not None:
+            yield torch_dtype

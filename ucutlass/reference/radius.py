@@ -57,11 +57,11 @@ def bounded(value: Named, radius: Tensor | None) -> Bounded:
         return Bounded(value, None)
     if math.isfinite(most) and (value.data.dtype != torch.float64 or finite(value.data)):
         return Bounded(value, radius.expand(value.data.shape))
-    wide = radius.expand(value.data.shape)
+    expanded = radius.expand(value.data.shape)
     if value.data.dtype == torch.float64:
-        wide = torch.where(value.data.isfinite() | wide.isinf(), wide, torch.zeros_like(wide))
-    wide = wide.nan_to_num(nan=torch.inf, posinf=torch.inf)
-    return Bounded(value, wide, bool(wide.isinf().any()))
+        expanded = torch.where(value.data.isfinite() | expanded.isinf(), expanded, torch.zeros_like(expanded))
+    expanded = expanded.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return Bounded(value, expanded, bool(expanded.isinf().any()))
 
 
 def with_nonfinite(value: Tensor, radius: Tensor, unknown: Tensor | None) -> Tensor:
@@ -69,8 +69,8 @@ def with_nonfinite(value: Tensor, radius: Tensor, unknown: Tensor | None) -> Ten
     the value is not finite."""
     if finite(radius) and unknown is None:
         return radius
-    out = torch.where(value.isfinite(), radius, torch.zeros_like(radius))
-    return out if unknown is None else out.masked_fill(unknown, torch.inf)
+    adjusted = torch.where(value.isfinite(), radius, torch.zeros_like(radius))
+    return adjusted if unknown is None else adjusted.masked_fill(unknown, torch.inf)
 
 
 def deviation(additions: int, results: int) -> float:
@@ -90,8 +90,8 @@ def exact_sums(total: Tensor, most: float, *terms: Tensor) -> Tensor | None:
     """Where sums of magnitudes `total` are so small, at most `most` times the product of the terms' granules,
     that nothing rounds; None: nowhere."""
     # A few terms tell mostly: their granule is no smaller than that of all.
-    few = most * math.prod(_granule(t.reshape(-1)[:_FEW]) for t in terms)
-    if math.isfinite(few) and not bool((total <= few).any()):
+    few_limit = most * math.prod(_granule(t.reshape(-1)[:_FEW]) for t in terms)
+    if math.isfinite(few_limit) and not bool((total <= few_limit).any()):
         return None
     exact = total <= most * math.prod(map(granule, terms))
     return exact if bool(exact.any()) else None
@@ -102,8 +102,8 @@ _FEW = 4096
 
 def granule(x: Tensor) -> float:
     """The largest power of two that divides every element, 1 where all are 0; 0 where one is not finite."""
-    found = min(map(_granule, torch.split(x.reshape(-1), CHUNK)))
-    return found if math.isfinite(found) else 1.0
+    smallest = min(map(_granule, torch.split(x.reshape(-1), CHUNK)))
+    return smallest if math.isfinite(smallest) else 1.0
 
 
 def _granule(x: Tensor) -> float:
@@ -113,6 +113,6 @@ def _granule(x: Tensor) -> float:
     mantissa, exponent = torch.frexp(x[x != 0].to(torch.float64))
     if mantissa.numel() == 0:
         return math.inf
-    whole = (mantissa * 2.0**53).to(torch.int64)
-    lowest = torch.frexp((whole & -whole).to(torch.float64)).exponent - 1
-    return math.ldexp(1.0, int((exponent.to(torch.int64) - 53 + lowest).min()))
+    integers = (mantissa * 2.0**53).to(torch.int64)
+    trailing_zeros = torch.frexp((integers & -integers).to(torch.float64)).exponent - 1
+    return math.ldexp(1.0, int((exponent.to(torch.int64) - 53 + trailing_zeros).min()))

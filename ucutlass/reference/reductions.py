@@ -87,11 +87,11 @@ def _sum(x: Tensor, e: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
     than terms (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2), and the sum
     of magnitudes. `exact`: all of `e` is 0."""
     size = (x.abs() if exact else x.abs().add_(e)).sum(dim=-1)
-    own = growth(max(x.shape[-1] - 1, 0), size.numel()) * UNIT * size
+    own_error = growth(max(x.shape[-1] - 1, 0), size.numel()) * UNIT * size
     if not exact:
-        return e.sum(dim=-1) + own, size
-    sure = exact_sums(size, 2.0**24, x)
-    return own if sure is None else own.masked_fill_(sure, 0.0), size
+        return e.sum(dim=-1) + own_error, size
+    exact_rows = exact_sums(size, 2.0**24, x)
+    return own_error if exact_rows is None else own_error.masked_fill_(exact_rows, 0.0), size
 
 
 def _reduce(node: Reduce, part: Bounded, value: Named) -> Tensor | None:
@@ -100,13 +100,13 @@ def _reduce(node: Reduce, part: Bounded, value: Named) -> Tensor | None:
     x, e = _flat(part, node.over)
     n, exact = x.shape[-1], part.radius is None
     x = x.to(torch.float64)
-    out, size = _of_row(node, x, e, n, exact)
+    radius, size = _of_row(node, x, e, n, exact)
     if node.elem.kind == "float":
-        kept = value.like(value.data).spread([d for d in part.value.dims if d not in node.over])
+        result_value = value.like(value.data).spread([d for d in part.value.dims if d not in node.over])
         unknown = e.isinf().any(dim=-1) if part.unknown else None
-        out = with_nonfinite(kept, out, _either(unknown, _overflowing(node, x, e, size)))
+        radius = with_nonfinite(result_value, radius, _either(unknown, _overflowing(node, x, e, size)))
     kept_dims = tuple(d for d in part.value.dims if d not in node.over)
-    return Named(out, kept_dims).spread(node.dims)
+    return Named(radius, kept_dims).spread(node.dims)
 
 
 def _either(a: Tensor | None, b: Tensor | None) -> Tensor | None:
@@ -129,14 +129,18 @@ def _overflowing(node: Reduce, x: Tensor, e: Tensor, size: Tensor) -> Tensor | N
             return None
 
 
-def _beyond(high: Tensor, low: Tensor, own: Tensor, stays: bool) -> Tensor | None:
+def _beyond(high: Tensor, low: Tensor, own_error: Tensor, infinite_stays: bool) -> Tensor | None:
     """Where sums with positive terms up to `high` and negative ones up to `low` may have infinite partial
     sums but a finite total. `stays`: a total that is infinite remains so."""
-    some = (high >= LARGEST) | (low >= LARGEST)
-    both = (high >= LARGEST) & (low >= LARGEST)
-    certain = ((high - low).abs() - own >= overflow_of(F32)) & ~both if stays else torch.zeros_like(some)
-    out = some & ~certain & high.isfinite() & low.isfinite()
-    return out if bool(out.any()) else None
+    may_overflow = (high >= LARGEST) | (low >= LARGEST)
+    overflows_both_ways = (high >= LARGEST) & (low >= LARGEST)
+    certain = (
+        ((high - low).abs() - own_error >= overflow_of(F32)) & ~overflows_both_ways
+        if infinite_stays
+        else torch.zeros_like(may_overflow)
+    )
+    mask = may_overflow & ~certain & high.isfinite() & low.isfinite()
+    return mask if bool(mask.any()) else None
 
 
 def _product_beyond(x: Tensor, e: Tensor, above: Tensor) -> Tensor | None:
@@ -187,9 +191,9 @@ def _mean(x: Tensor, e: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
     """A sum divided by n, multiplied by the rounded 1/n, or of terms divided before, which no longer
     add exactly: at most two roundings of each term more, none if n is a power of two."""
     n = x.shape[-1]
-    whole = n & (n - 1) == 0
-    total, size = _sum(x, e, exact and whole)
-    return (total / n if whole else total / n + 2 * UNIT * (size / n)), size
+    power_of_two = n & (n - 1) == 0
+    total, size = _sum(x, e, exact and power_of_two)
+    return (total / n if power_of_two else total / n + 2 * UNIT * (size / n)), size
 
 
 def _variance(x: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
@@ -246,8 +250,8 @@ def _softmax(node: Softmax, part: Bounded, value: Named) -> Tensor:
 
 def _unflat(flat: Tensor, over: Dims, value: Named) -> Tensor:
     """`last` undone."""
-    kept = [d for d in value.dims if d not in over]
-    order = (*kept, *over)
+    kept_dims = [d for d in value.dims if d not in over]
+    order = (*kept_dims, *over)
     shape = [value.data.shape[value.dims.index(d)] for d in order]
     return Named(flat.reshape(shape), order).spread(value.dims)
 

@@ -51,7 +51,7 @@ class ReferenceSlice:
     axes: tuple[int, ...] = ()
     start: int = 0
 
-    def of(self, number: int, result: Tensor) -> Tensor:
+    def slice_of(self, number: int, result: Tensor) -> Tensor:
         """Its slice of the result of that number."""
         if not self.axes:
             return result
@@ -69,19 +69,19 @@ class ExpectedResults:
     """What a call must give: `parts` makes the slices anew each time, but holds a whole."""
 
     results: tuple[ResultShape, ...]
-    parts: Callable[[], Iterable[ReferenceSlice]]
+    slices: Callable[[], Iterable[ReferenceSlice]]
 
 
 def whole_results(expected: Sequence[Expected]) -> ExpectedResults:
     """References that are there already."""
-    whole = (ReferenceSlice(tuple(expected)),)
+    slices = (ReferenceSlice(tuple(expected)),)
     return ExpectedResults(
-        tuple(ResultShape(e.name, e.elem, tuple(e.reference.shape)) for e in expected), lambda: whole
+        tuple(ResultShape(e.name, e.elem, tuple(e.reference.shape)) for e in expected), lambda: slices
     )
 
 
 def expected_results(
-    program: ir.Program, arguments: Sequence[Argument], around: Sizes = NOTHING, most: int = VALUES
+    program: ir.Program, arguments: Sequence[Argument], around: Sizes = NOTHING, limit: int = VALUES
 ) -> ExpectedResults:
     """The references for a call, in slices where the values of all are more than `most` and a dimension can
     be sliced. The arguments must stay as they are. `around` as in `binding.bind`. Raises as `evaluate`
@@ -89,13 +89,15 @@ def expected_results(
     if not isinstance(program, ir.Kernel):
         return whole_results(expect(program, arguments))
     sizes = sizes_of(program, arguments, around)
-    count = math.ceil(values(program, sizes) / most)
-    found = _widest(program, sizes, count) if count > 1 else None
-    if found is None:
+    count = math.ceil(values(program, sizes) / limit)
+    sliced_dim = _widest(program, sizes, count) if count > 1 else None
+    if sliced_dim is None:
         return whole_results(expect_in(program, arguments, around))
     open_call(program, arguments, around)  # whatever is wrong with the arguments is said now
     results = tuple(ResultShape(r.name, r.type.elem, shape_of(r.type, sizes)) for r in program.results)
-    return ExpectedResults(results, lambda: _slices(program, arguments, around, found, sizes[found], count))
+    return ExpectedResults(
+        results, lambda: _slices(program, arguments, around, sliced_dim, sizes[sliced_dim], count)
+    )
 
 
 def _slices(
@@ -105,11 +107,11 @@ def _slices(
     axes = tuple(a for r in kernel.results if (a := _axis(r.type, dim)) is not None)
     for start in range(0, extent, step):
         length = min(step, extent - start)
-        given = [
+        sliced_arguments = [
             _sliced(a, p.type, dim, start, length) for a, p in zip(arguments, kernel.params, strict=True)
         ]
         inner = {name: n for name, n in around.items() if name != dim}
-        yield ReferenceSlice(expect_in(kernel, given, inner), axes, start)
+        yield ReferenceSlice(expect_in(kernel, sliced_arguments, inner), axes, start)
 
 
 def _sliced(argument: Argument, kind: ir.ParamType, dim: str, start: int, length: int) -> Argument:
@@ -130,14 +132,14 @@ def _axis(kind: ir.ParamType, dim: str) -> int | None:
 
 def values(kernel: ir.Kernel, sizes: Sizes) -> int:
     """Numbers of all values that a reference lays out."""
-    made = steps([r.value for r in kernel.results])
-    return sum(math.prod(sizes[d] for d in node.dims) for node, _ in made)
+    computed = steps([r.value for r in kernel.results])
+    return sum(math.prod(sizes[d] for d in node.dims) for node, _ in computed)
 
 
 def _widest(kernel: ir.Kernel, sizes: Sizes, count: int) -> str | None:
     """Of the dimensions that may be sliced the outermost that gives so many slices, or the longest."""
-    may = separable(kernel)
-    order = [d for d in kernel.results[0].type.dims if d in may]
+    sliceable = separable(kernel)
+    order = [d for d in kernel.results[0].type.dims if d in sliceable]
     enough = [d for d in order if sizes[d] >= count]
     return enough[0] if enough else max(order, key=sizes.__getitem__, default=None)
 
@@ -146,19 +148,19 @@ def separable(kernel: ir.Kernel) -> frozenset[str]:
     """Dimensions along which every result has an axis, and each coordinate of it depends on that coordinate
     of the arguments alone: nothing is summed, indexed or counted along them, and no other extent is made of
     theirs."""
-    kinds = [p.type for p in kernel.params if isinstance(p.type, ir.TensorType)]
+    types = [p.type for p in kernel.params if isinstance(p.type, ir.TensorType)]
     stored = [r.type for r in kernel.results]
     nodes = walk(*(r.value for r in kernel.results), *kernel.requires)
-    touched = {d for node in nodes for d in _coupled_dims(node)}
+    coupled = {d for node in nodes for d in _coupled_dims(node)}
     for name, extent in kernel.dims.items():
-        touched |= set() if extent == extents.Free(name) else {name, *extents.names(extent)}
-    for kind in (*kinds, *stored):
+        coupled |= set() if extent == extents.Free(name) else {name, *extents.names(extent)}
+    for kind in (*types, *stored):
         for i, axis in enumerate(kind.axes):
             packed = kind.elem.packed > 1 and i == len(kind.axes) - 1
             if len(axis.dims) != 1 or packed:
-                touched |= {*axis.dims, *extents.names(axis.extent)}
+                coupled |= {*axis.dims, *extents.names(axis.extent)}
     common = frozenset.intersection(*(frozenset(k.dims) for k in stored))
-    return common - touched
+    return common - coupled
 
 
 def _coupled_dims(node: ir.Value) -> Iterable[str]:

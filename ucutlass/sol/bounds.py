@@ -76,7 +76,7 @@ class TimeBounds:
     limit: Limit
     least: Work
     most: Work
-    lane: str
+    compute_type: str
     intensity: float
     ridge: float
     fused: TimeBound
@@ -135,21 +135,21 @@ def calibrated(device: Device, ceilings: Ceilings) -> Rates:
     )
 
 
-def compute_rate(lane: str, flops: Mapping[str, float]) -> tuple[str, float]:
+def compute_rate(compute_type: str, flops: Mapping[str, float]) -> tuple[str, float]:
     """The entry of `flops` at which a lane's operations run, and its rate.
 
     f32 products run in three tf32 passes or as f32, whichever is faster; f16 sums at f16's rate unless the
     device has a rate of its own for them; a lane that the tensor cores lack widens to f16.
     """
-    match lane:
+    match compute_type:
         case "tf32x3":
             options: tuple[str, ...] = ("tf32x3", "f32")
         case "f16_f16":
             options = ("f16_f16", "f16")
         case _:
-            options = (lane,)
-    found = max((o for o in options if o in flops), key=lambda o: flops[o], default="f16")
-    return found, flops[found]
+            options = (compute_type,)
+    entry = max((o for o in options if o in flops), key=lambda o: flops[o], default="f16")
+    return entry, flops[entry]
 
 
 # --- the bounds --------------------------------------------------------------------
@@ -171,15 +171,17 @@ def unfused_bound(parts: Sequence[Work], device: Device, rates: Rates, regime: R
 
 
 def _limits(work: Work, device: Device, rates: Rates, regime: Regime) -> Iterator[Term]:
-    by_lane: dict[str, int] = {}
-    for lane, count in work.operations.items():
-        if lane != SPECIAL and count:
-            found = compute_rate(lane, rates.flops)[0]
-            by_lane[found] = by_lane.get(found, 0) + count
-    for lane, count in sorted(by_lane.items()):
-        rate = rates.flops[lane]
+    by_type: dict[str, int] = {}
+    for compute_type, count in work.operations.items():
+        if compute_type != SPECIAL and count:
+            entry = compute_rate(compute_type, rates.flops)[0]
+            by_type[entry] = by_type.get(entry, 0) + count
+    for compute_type, count in sorted(by_type.items()):
+        rate = rates.flops[compute_type]
         yield Term(
-            lane, count / rate, f"{metric_prefixed(count)} operations at {metric_prefixed(rate)} per second"
+            compute_type,
+            count / rate,
+            f"{metric_prefixed(count)} operations at {metric_prefixed(rate)} per second",
         )
     special = work.operations.get(SPECIAL, 0)
     if special:
@@ -193,25 +195,25 @@ def _limits(work: Work, device: Device, rates: Rates, regime: Regime) -> Iterato
     yield _memory(work.bytes, device, rates, regime)
 
 
-def _memory(moved: int, device: Device, rates: Rates, regime: Regime) -> Term:
+def _memory(size: int, device: Device, rates: Rates, regime: Regime) -> Term:
     cold = Term(
         "memory",
-        moved / rates.memory,
-        f"{metric_prefixed(moved)} bytes at {metric_prefixed(rates.memory)} bytes per second",
+        size / rates.memory,
+        f"{metric_prefixed(size)} bytes at {metric_prefixed(rates.memory)} bytes per second",
     )
     if regime == "cold":
         return cold
-    through = moved / rates.l2
-    at = f"{metric_prefixed(moved)} bytes at {metric_prefixed(rates.l2)} bytes per second of L2 ({rates.notes['l2']})"
-    if moved <= device.l2:
-        return Term("memory", through, at)
-    rest = (moved - device.l2) / rates.memory
-    if rest < through:
-        return Term("memory", through, at)
+    l2_seconds = size / rates.l2
+    l2_text = f"{metric_prefixed(size)} bytes at {metric_prefixed(rates.l2)} bytes per second of L2 ({rates.notes['l2']})"
+    if size <= device.l2:
+        return Term("memory", l2_seconds, l2_text)
+    dram_seconds = (size - device.l2) / rates.memory
+    if dram_seconds < l2_seconds:
+        return Term("memory", l2_seconds, l2_text)
     return Term(
         "memory",
-        rest,
-        f"{metric_prefixed(moved)} bytes less the {metric_prefixed(device.l2)} that the L2 may hold, at "
+        dram_seconds,
+        f"{metric_prefixed(size)} bytes less the {metric_prefixed(device.l2)} that the L2 may hold, at "
         f"{metric_prefixed(rates.memory)} bytes per second",
     )
 
@@ -231,15 +233,15 @@ def realistic_bound(
 
 
 def _planned_limits(planned: Planned, device: Device, rates: Rates, regime: Regime) -> Iterator[Term]:
-    tiles, e = traffic(planned), planned.estimate
+    tiles, estimate = traffic(planned), planned.estimate
     if tiles is None:
         return
-    lane, rate = compute_rate(tiles.compute_type, rates.flops)
+    compute_type, rate = compute_rate(tiles.compute_type, rates.flops)
     yield Term(
         "tiles",
-        tiles.operations / (rate * e.padding * e.quantisation),
-        f"{metric_prefixed(tiles.operations)} operations at {metric_prefixed(rate)} per second of {lane}, {e.padding:.0%} of them "
-        f"useful, {e.tiles} tiles on {e.slots} slots: {e.waves:.2f} waves, {e.quantisation:.0%} busy",
+        tiles.operations / (rate * estimate.padding * estimate.quantisation),
+        f"{metric_prefixed(tiles.operations)} operations at {metric_prefixed(rate)} per second of {compute_type}, {estimate.padding:.0%} of them "
+        f"useful, {estimate.tiles} tiles on {estimate.slots} slots: {estimate.waves:.2f} waves, {estimate.quantisation:.0%} busy",
     )
     yield Term(
         "L2",
@@ -250,8 +252,8 @@ def _planned_limits(planned: Planned, device: Device, rates: Rates, regime: Regi
     if regime == "cold":
         yield Term(
             "DRAM",
-            e.dram_bytes / rates.memory,
-            f"about {metric_prefixed(e.dram_bytes)} bytes with what waves read again, at {metric_prefixed(rates.memory)} bytes "
+            estimate.dram_bytes / rates.memory,
+            f"about {metric_prefixed(estimate.dram_bytes)} bytes with what waves read again, at {metric_prefixed(rates.memory)} bytes "
             "per second",
         )
 
@@ -288,15 +290,15 @@ def bounds_of(
     """The bounds of work that was counted already: compulsory, and operator by operator."""
     sheet = data_sheet(device)
     fused = fused_bound(least, device, sheet, regime)
-    lane, count = _slowest_compute_type(least, sheet)
+    compute_type, count = _slowest_compute_type(least, sheet)
     measured: tuple[TimeBound, ...] = ()
     if ceilings is not None:
         rates = calibrated(device, ceilings)
-        reached = fused_bound(least, device, rates, regime)
+        calibrated_fused = fused_bound(least, device, rates, regime)
         measured = (
-            reached,
+            calibrated_fused,
             unfused_bound(parts, device, rates, regime),
-            realistic_bound(reached, device, rates, planned, regime),
+            realistic_bound(calibrated_fused, device, rates, planned, regime),
         )
     return TimeBounds(
         device.name,
@@ -304,9 +306,9 @@ def bounds_of(
         _limit(fused, least, sheet),
         least,
         most or least,
-        lane,
+        compute_type,
         count / max(1, least.bytes),
-        sheet.flops[lane] / sheet.memory,
+        sheet.flops[compute_type] / sheet.memory,
         fused,
         fused_bound(most or least, device, sheet, regime),
         unfused_bound(parts, device, sheet, regime),
@@ -320,20 +322,28 @@ def _limit(fused: TimeBound, work: Work, rates: Rates) -> Limit:
     match fused.binding:
         case "memory" | "special functions" as name:
             return name
-        case lane:
+        case compute_type:
             products = (p for p in work.operations if p not in (SPECIAL, "f32"))
-            return "multiplications" if any(_runs_at(p, lane, rates) for p in products) else "arithmetic"
+            return (
+                "multiplications" if any(_runs_at(p, compute_type, rates) for p in products) else "arithmetic"
+            )
 
 
-def _runs_at(product: str, lane: str, rates: Rates) -> bool:
-    return compute_rate(product, rates.flops)[0] == lane
+def _runs_at(compute_type: str, entry: str, rates: Rates) -> bool:
+    return compute_rate(compute_type, rates.flops)[0] == entry
 
 
 def _slowest_compute_type(work: Work, rates: Rates) -> tuple[str, int]:
     """The lane whose operations take longest; f32 where there are none."""
-    found = [(compute_rate(lane, rates.flops), n) for lane, n in work.operations.items() if lane != SPECIAL]
-    (lane, _), count = max(found, key=lambda pair: pair[1] / pair[0][1], default=(("f32", 1.0), 0))
-    return lane, count
+    rates_and_counts = [
+        (compute_rate(compute_type, rates.flops), n)
+        for compute_type, n in work.operations.items()
+        if compute_type != SPECIAL
+    ]
+    (compute_type, _), count = max(
+        rates_and_counts, key=lambda pair: pair[1] / pair[0][1], default=(("f32", 1.0), 0)
+    )
+    return compute_type, count
 
 
 # --- words -------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class Ceilings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops", MappingProxyType(dict(self.flops)))
-        numbers = {f"flops[{lane}]": value for lane, value in self.flops.items()}
+        numbers = {f"flops[{compute_type}]": value for compute_type, value in self.flops.items()}
         numbers |= {n: getattr(self, n) for n in ("copy", "read", "launch_floor", "clock")}
         if self.l2 is not None:
             numbers["l2"] = self.l2
@@ -74,10 +74,10 @@ def from_json(text: str) -> Ceilings:
     needed = {"device", "uuid", "flops", "copy", "read", "l2", "launch_floor", "clock"}
     missing, unknown = needed - content.keys(), content.keys() - needed - {"evidence", "created"}
     if missing or unknown:
-        wrong = [f"no {name}" for name in sorted(missing)]
-        wrong += [f"{name!r}, unknown" for name in sorted(unknown)]
-        raise CeilingsError(f"the ceilings have {', '.join(wrong)}; run `ucc calibrate` again")
-    words = {name: content[name] for name in ("device", "uuid", "evidence", "created") if name in content}
-    if any(not isinstance(word, str) for word in words.values()) or not isinstance(content["flops"], dict):
+        problems = [f"no {name}" for name in sorted(missing)]
+        problems += [f"{name!r}, unknown" for name in sorted(unknown)]
+        raise CeilingsError(f"the ceilings have {', '.join(problems)}; run `ucc calibrate` again")
+    texts = {name: content[name] for name in ("device", "uuid", "evidence", "created") if name in content}
+    if any(not isinstance(word, str) for word in texts.values()) or not isinstance(content["flops"], dict):
         raise CeilingsError("of the ceilings, device, uuid, evidence and created are texts, flops an object")
     return Ceilings(**content)

@@ -80,8 +80,8 @@ def sums_products(node: Reduce) -> bool:
     over what is summed, so that neither can be taken out of the sum."""
     match node:
         case Reduce(op="sum" | "mean", over=over, value=Apply(function="multiply", args=(a, b)) as product):
-            both = not set(over).isdisjoint(a.dims) and not set(over).isdisjoint(b.dims)
-            return both and folds(product)
+            shared = not set(over).isdisjoint(a.dims) and not set(over).isdisjoint(b.dims)
+            return shared and folds(product)
         case _:
             return False
 
@@ -97,5 +97,5 @@ def dot_compute_type(node: Dot) -> str:
             return "tf32x3"
         case "f16", "f16":
             return "f16_f16"
-        case lane, _:
-            return lane
+        case compute_type, _:
+            return compute_type

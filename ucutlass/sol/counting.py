@@ -45,25 +45,25 @@ def count(region: IntegerSet, dims: Sequence[str], extents: Extents) -> int:
     # `dims`, whatever they are called.
     names = {dim: f"d{i:06}" for i, dim in enumerate(dims)}
     dims, extents = tuple(names.values()), {names[dim]: extents[dim] for dim in dims}
-    region = coalesced(tuple(piece.renamed(names) for piece in region), extents)
+    region = coalesced(tuple(basic_set.renamed(names) for basic_set in region), extents)
     if not region:
         return 0
-    single = [_count_basic_set(p, dims, extents) for p in region]
+    counts = [_count_basic_set(p, dims, extents) for p in region]
     if len(region) == 1:
-        return single[0].points
-    if not all(s.exact for s in single):
-        return max(s.points for s in single)
-    whole = sum(s.points for s in single)
+        return counts[0].points
+    if not all(s.exact for s in counts):
+        return max(s.points for s in counts)
+    total = sum(s.points for s in counts)
     for size in range(2, len(region) + 1):
-        for chosen in combinations(region, size):
-            meet: IntegerSet = (chosen[0],)
-            for piece in chosen[1:]:
-                meet = intersection(meet, (piece,), extents)
-            shared = [_count_basic_set(p, dims, extents) for p in meet]
+        for subset in combinations(region, size):
+            overlap: IntegerSet = (subset[0],)
+            for basic_set in subset[1:]:
+                overlap = intersection(overlap, (basic_set,), extents)
+            shared = [_count_basic_set(p, dims, extents) for p in overlap]
             if not all(s.exact for s in shared):
-                return max(s.points for s in single)
-            whole += (-1) ** (size + 1) * sum(s.points for s in shared)
-    return whole
+                return max(s.points for s in counts)
+            total += (-1) ** (size + 1) * sum(s.points for s in shared)
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,50 +72,51 @@ class _PointCount:
     exact: bool
 
 
-def _count_basic_set(piece: BasicSet, dims: Sequence[str], extents: Extents) -> _PointCount:
-    split = _by_remainders(piece, extents)
-    if split is None:
-        return _count_points(piece, dims, extents)
-    parts = [_count_basic_set(part, dims, lengths) for part, lengths in split]
+def _count_basic_set(basic_set: BasicSet, dims: Sequence[str], extents: Extents) -> _PointCount:
+    cases = _by_remainders(basic_set, extents)
+    if cases is None:
+        return _count_points(basic_set, dims, extents)
+    parts = [_count_basic_set(part, dims, lengths) for part, lengths in cases]
     return _PointCount(sum(p.points for p in parts), all(p.exact for p in parts))
 
 
-def _by_remainders(piece: BasicSet, extents: Extents) -> list[tuple[BasicSet, Extents]] | None:
+def _by_remainders(basic_set: BasicSet, extents: Extents) -> list[tuple[BasicSet, Extents]] | None:
     """The piece as several without points in common, where an equation gives an inner variable a factor: in
     `2*h = p + 1 - r` each of p and r is twice another variable plus 0 or 1, and then `h` has the factor 1.
     None where no equation can be split so."""
-    for equation in sorted(piece.equal, key=repr):
+    for equation in sorted(basic_set.equal, key=repr):
         factors = [abs(c) for v, c in equation.terms if v.startswith("?")]
         if len(factors) != 1 or factors[0] == 1:
             continue
-        (by,) = factors
-        names = [v for v, c in equation.terms if c % by]
-        if names and by ** len(names) <= REMAINDERS:
+        (factor,) = factors
+        names = [v for v, c in equation.terms if c % factor]
+        if names and factor ** len(names) <= REMAINDERS:
             return [
-                made
-                for rest in product(range(by), repeat=len(names))
-                if (made := _remainder(piece, dict(zip(names, rest, strict=True)), by, extents)) is not None
+                case
+                for remainders in product(range(factor), repeat=len(names))
+                if (case := _remainder(basic_set, dict(zip(names, remainders, strict=True)), factor, extents))
+                is not None
             ]
     return None
 
 
 def _remainder(
-    piece: BasicSet, rest: dict[str, int], by: int, extents: Extents
+    basic_set: BasicSet, remainders: dict[str, int], factor: int, extents: Extents
 ) -> tuple[BasicSet, Extents] | None:
     """The points whose coordinates leave these remainders, over the quotients; None for none."""
-    lengths = {**extents, **{v: (extents[v] - r + by - 1) // by for v, r in rest.items()}}
-    if any(lengths[v] < 1 for v in rest):
+    lengths = {**extents, **{v: (extents[v] - r + factor - 1) // factor for v, r in remainders.items()}}
+    if any(lengths[v] < 1 for v in remainders):
         return None
-    values = {v: linear([(v, by)], r) for v, r in rest.items()}
-    equal = [_divided(_substitute_all(c, values)) for c in piece.equal]
-    atleast = [_substitute_all(c, values) for c in piece.atleast]
-    simple = simplify(BasicSet(frozenset(atleast), frozenset(equal), piece.inner), lengths)
-    return None if simple is None else (simple, lengths)
+    values = {v: linear([(v, factor)], r) for v, r in remainders.items()}
+    equal = [_divided(_substitute_all(c, values)) for c in basic_set.equal]
+    atleast = [_substitute_all(c, values) for c in basic_set.atleast]
+    simplified = simplify(BasicSet(frozenset(atleast), frozenset(equal), basic_set.inner), lengths)
+    return None if simplified is None else (simplified, lengths)
 
 
 def _substitute_all(condition: LinearExpr, values: dict[str, LinearExpr]) -> LinearExpr:
     for name, value in values.items():
-        condition = condition.put(name, value)
+        condition = condition.substitute(name, value)
     return condition
 
 
@@ -127,50 +128,52 @@ def _divided(equation: LinearExpr) -> LinearExpr:
     return LinearExpr(tuple((v, c // common) for v, c in equation.terms), equation.constant // common)
 
 
-def _count_points(piece: BasicSet, dims: Sequence[str], extents: Extents) -> _PointCount:
-    known = piece.extents({d: extents[d] for d in dims})
+def _count_points(basic_set: BasicSet, dims: Sequence[str], extents: Extents) -> _PointCount:
+    variable_extents = basic_set.extents({d: extents[d] for d in dims})
     points, exact = 1, True
     bound: set[str] = set()
-    for conditions in _components(piece):
+    for conditions in _components(basic_set):
         names = sorted({v for c in conditions for v, _ in c.terms})
         bound |= set(names)
-        part = _component(piece, conditions, names, known)
+        part = _component(basic_set, conditions, names, variable_extents)
         points, exact = points * part.points, exact and part.exact
     return _PointCount(points * prod(extents[d] for d in dims if d not in bound), exact)
 
 
-def _components(piece: BasicSet) -> list[list[LinearExpr]]:
+def _components(basic_set: BasicSet) -> list[list[LinearExpr]]:
     """The conditions in groups that share no variable."""
     groups: list[tuple[set[str], list[LinearExpr]]] = []
-    for condition in sorted(piece.conditions, key=repr):
+    for condition in sorted(basic_set.conditions, key=repr):
         names, members = {v for v, _ in condition.terms}, [condition]
-        apart = []
+        disjoint = []
         for group in groups:
             if group[0] & names:
                 names, members = names | group[0], members + group[1]
             else:
-                apart.append(group)
-        groups = [*apart, (names, members)]
+                disjoint.append(group)
+        groups = [*disjoint, (names, members)]
     return [members for _, members in groups]
 
 
 def _component(
-    piece: BasicSet, conditions: Sequence[LinearExpr], names: Sequence[str], known: Extents
+    basic_set: BasicSet, conditions: Sequence[LinearExpr], names: Sequence[str], variable_extents: Extents
 ) -> _PointCount:
     """Points over the free ones of `names`: one variable's solutions are an interval, the
     others are enumerated, in blocks where there are too many."""
-    if overflows(conditions, known):
+    if overflows(conditions, variable_extents):
         return _PointCount(0, False)
-    fixed = {v for c in conditions if c in piece.equal for v, _ in c.terms}
+    fixed = {v for c in conditions if c in basic_set.equal for v, _ in c.terms}
     inner = [v for v in names if v.startswith("?")]
-    solved = max(inner or names, key=lambda v: (v not in fixed, known[v], v))
+    solved = max(inner or names, key=lambda v: (v not in fixed, variable_extents[v], v))
     free = [v for v in names if v != solved and v not in inner]
-    axes = [_Axis(v, 0, known[v], 1) for v in (*free, *(v for v in inner if v != solved))]
+    axes = [_Axis(v, 0, variable_extents[v], 1) for v in (*free, *(v for v in inner if v != solved))]
     blocked = _blocked(axes, set(free) - fixed)
-    parts = list(islice(_chunks(blocked), PARTS + 1))
-    small = [part for part in parts[:PARTS] if prod(axis.cells for axis in part) <= CELLS]
-    points = sum(_points(piece, conditions, solved, part, len(free), known) for part in small)
-    return _PointCount(points, len(small) == len(parts) and all(axis.step == 1 for axis in blocked))
+    chunks = list(islice(_chunks(blocked), PARTS + 1))
+    counted = [part for part in chunks[:PARTS] if prod(axis.cells for axis in part) <= CELLS]
+    points = sum(
+        _points(basic_set, conditions, solved, part, len(free), variable_extents) for part in counted
+    )
+    return _PointCount(points, len(counted) == len(chunks) and all(axis.step == 1 for axis in blocked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +190,10 @@ class _Axis:
         return -(-(self.stop - self.start) // self.step)
 
 
-def _blocked(axes: list[_Axis], may: set[str]) -> list[_Axis]:
+def _blocked(axes: list[_Axis], allowed: set[str]) -> list[_Axis]:
     """Steps doubled along the longest axis that may have them, until there are few enough cells."""
     while prod(a.cells for a in axes) > CELLS:
-        longest = max((a for a in axes if a.name in may), key=lambda a: a.cells, default=None)
+        longest = max((a for a in axes if a.name in allowed), key=lambda a: a.cells, default=None)
         if longest is None or longest.cells == 1:
             break
         axes = [replace(a, step=2 * a.step) if a is longest else a for a in axes]
@@ -206,33 +209,36 @@ def _chunks(axes: list[_Axis]) -> Iterator[list[_Axis]]:
     others = prod(a.cells for a in axes if a is not longest)
     length = max(1, CELLS // others) * longest.step
     for start in range(0, longest.stop, length):
-        piece = replace(longest, start=start, stop=min(longest.stop, start + length))
-        yield [piece if a is longest else a for a in axes]
+        chunk = replace(longest, start=start, stop=min(longest.stop, start + length))
+        yield [chunk if a is longest else a for a in axes]
 
 
 def _points(
-    piece: BasicSet,
+    basic_set: BasicSet,
     conditions: Sequence[LinearExpr],
     solved: str,
     axes: Sequence[_Axis],
     free: int,
-    known: Extents,
+    variable_extents: Extents,
 ) -> int:
     """Points over the first `free` axes; over `solved` too where that is no inner variable."""
-    low, high, valid = _interval(piece, conditions, solved, axes, known[solved])
+    low, high, valid = _interval(basic_set, conditions, solved, axes, variable_extents[solved])
     length = (high - low + 1).clamp(min=0) * valid
     if solved.startswith("?"):
         length = (length > 0).to(length.dtype)
     for _ in axes[free:]:
         length = length.amax(dim=-1)
     for axis in reversed(axes[:free]):
-        whole, rest = divmod(axis.stop - axis.start, axis.step)
-        length = length[..., :whole].sum(dim=-1) * axis.step + length[..., whole:].sum(dim=-1) * rest
+        full_blocks, remainder = divmod(axis.stop - axis.start, axis.step)
+        length = (
+            length[..., :full_blocks].sum(dim=-1) * axis.step
+            + length[..., full_blocks:].sum(dim=-1) * remainder
+        )
     return int(length)
 
 
 def _interval(
-    piece: BasicSet, conditions: Sequence[LinearExpr], solved: str, axes: Sequence[_Axis], extent: int
+    basic_set: BasicSet, conditions: Sequence[LinearExpr], solved: str, axes: Sequence[_Axis], extent: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """For each cell the smallest and largest solution, and whether the conditions without the
     variable hold. Of a block, what holds at its every coordinate."""
@@ -245,7 +251,7 @@ def _interval(
     for condition in conditions:
         factor = condition.coefficient(solved)
         rest = _least(condition, solved, axes)
-        if condition in piece.equal:
+        if condition in basic_set.equal:
             if factor == 0:
                 valid = valid * (rest == 0)
                 continue
@@ -273,6 +279,6 @@ def _least(condition: LinearExpr, solved: str, axes: Sequence[_Axis]) -> Tensor:
             continue
         first = torch.arange(axis.start, axis.stop, axis.step, dtype=torch.int64)
         last = (first + axis.step - 1).clamp(max=axis.stop - 1)
-        along = factor * (first if factor > 0 else last)
-        total = total + along.reshape([-1 if k == i else 1 for k in range(len(axes))])
+        contribution = factor * (first if factor > 0 else last)
+        total = total + contribution.reshape([-1 if k == i else 1 for k in range(len(axes))])
     return total.expand([a.cells for a in axes])

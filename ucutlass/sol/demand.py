@@ -74,7 +74,7 @@ class Demand:
     surely: Masks
     nodes: dict[int, IntegerSet] = field(default_factory=dict)
     sources: dict[int, IntegerSet] = field(default_factory=dict)
-    whole: set[str] = field(default_factory=set)
+    read_whole: set[str] = field(default_factory=set)
     """Buffers that a torch function reads."""
     counted: dict[tuple[IntegerSet, tuple[str, ...]], int] = field(default_factory=dict)
 
@@ -105,11 +105,11 @@ class Demand:
 
     def reduced(self, node: Reduce | Softmax | Scan) -> int:
         """Elements of its value that a reduction, softmax or scan takes in."""
-        return self.points(self._taken(node, self.surely), node.value.dims)
+        return self.points(self._reduced_set(node, self.surely), node.value.dims)
 
     # --- from a node to its operands -------------------------------------------------
 
-    def _need(self, node: Value, region: IntegerSet) -> None:
+    def require(self, node: Value, region: IntegerSet) -> None:
         extents = self.graph.extents
         self.nodes[id(node)] = union(self.of(node), region, extents)
         self.graph.follow(self.nodes[id(node)])
@@ -117,146 +117,148 @@ class Demand:
     def _project(self, region: IntegerSet, dims: Dims, keep: Dims) -> IntegerSet:
         return project(region, (d for d in dims if d not in keep), self.graph.extents)
 
-    def _factor(self, node: Dot, one: Value, other: Value) -> IntegerSet:
+    def _factor_demand(self, node: Dot, factor: Value, other: Value) -> IntegerSet:
         """Where a factor of a product is needed: not where it is 0, nor where the other may be."""
         extents = self.graph.extents
-        both_ = intersection(self.masks.differs(one, 0.0), self.surely.differs(other, 0.0), extents)
-        return intersection(self.of(node), both_, extents)
+        nonzero = intersection(self.masks.differs(factor, 0.0), self.surely.differs(other, 0.0), extents)
+        return intersection(self.of(node), nonzero, extents)
 
-    def _taken(self, node: Reduce | Softmax | Scan, masks: Masks) -> IntegerSet:
+    def _reduced_set(self, node: Reduce | Softmax | Scan, masks: Masks) -> IntegerSet:
         extents, needed = self.graph.extents, self.of(node)
         match node:
             case Reduce(op="var"):
                 return needed
             case Reduce(op=op):
-                kept = NEUTRAL[op]
+                neutral = NEUTRAL[op]
             case Softmax(over=over):
-                needed, kept = project(needed, over, extents), -math.inf
+                needed, neutral = project(needed, over, extents), -math.inf
             case Scan(op=op, along=along):
-                needed, kept = self._scanned(node, needed, along), NEUTRAL[op]
-        return intersection(needed, masks.differs(node.value, kept), extents)
+                needed, neutral = self._scanned(node, needed, along), NEUTRAL[op]
+        return intersection(needed, masks.differs(node.value, neutral), extents)
 
-    def _scanned(self, node: Scan, needed: IntegerSet, along: str) -> IntegerSet:
+    def _scanned(self, node: Scan, needed: IntegerSet, axis: str) -> IntegerSet:
         """Every coordinate up to one that is needed (from there on, in reverse)."""
-        last = f"{along}'"
-        wide = {**self.graph.extents, last: self.graph.extents[along]}
-        ahead = variable(last).plus(variable(along), -1).times(-1 if node.reverse else 1)
-        order = constrained([ahead.plus(linear((), 1), -1 if node.exclusive else 0)])
-        return project(intersection(rename(needed, {along: last}), order, wide), (last,), wide)
+        output = f"{axis}'"
+        wide_extents = {**self.graph.extents, output: self.graph.extents[axis]}
+        distance = variable(output).plus(variable(axis), -1).times(-1 if node.reverse else 1)
+        order = constrained([distance.plus(linear((), 1), -1 if node.exclusive else 0)])
+        return project(
+            intersection(rename(needed, {axis: output}), order, wide_extents), (output,), wide_extents
+        )
 
-    def spread(self, node: Value) -> None:
+    def propagate(self, node: Value) -> None:
         """What the needed part of a node needs of its operands."""
         needed, extents = self.of(node), self.graph.extents
         if not needed:
             return
         match node:
             case Apply(function="where", args=(condition, a, b)):
-                self._need(condition, self._project(needed, node.dims, condition.dims))
-                for wanted, arm in ((True, a), (False, b)):
-                    region = intersection(needed, self.masks.holds(condition, wanted, self.may), extents)
-                    self._need(arm, self._project(region, node.dims, arm.dims))
+                self.require(condition, self._project(needed, node.dims, condition.dims))
+                for truth, arm in ((True, a), (False, b)):
+                    region = intersection(needed, self.masks.holds(condition, truth, self.may), extents)
+                    self.require(arm, self._project(region, node.dims, arm.dims))
             case Apply(args=args):
                 for arg in args:
-                    self._need(arg, self._project(needed, node.dims, arg.dims))
+                    self.require(arg, self._project(needed, node.dims, arg.dims))
             case Cast(value=inner):
-                self._need(inner, needed)
+                self.require(inner, needed)
             case Dot(left=left, right=right):
                 for side, other in ((left, right), (right, left)):
-                    region = self._factor(node, side, other)
-                    self._need(side, self._project(region, (*node.dims, *node.over), side.dims))
+                    region = self._factor_demand(node, side, other)
+                    self.require(side, self._project(region, (*node.dims, *node.over), side.dims))
             case Reduce(value=inner) | Softmax(value=inner) | Scan(value=inner):
-                self._need(inner, self._taken(node, self.masks))
+                self.require(inner, self._reduced_set(node, self.masks))
             case Read(value=inner):
-                self._need(inner, image(node, needed, extents))
+                self.require(inner, image(node, needed, extents))
             case Gather():
                 self._gathered(node, needed)
             case Segment(offsets=offsets):
-                self._need(offsets, FULL)
+                self.require(offsets, FULL)
             case ParamValue(index=index):
-                self._from(index, needed)
+                self._require_buffer(index, needed)
             case _:
                 pass
 
     def _gathered(self, node: Gather, needed: IntegerSet) -> None:
         """Of the gathered dimension, one coordinate at least; at most one for each index."""
         extents, value, ids = self.graph.extents, node.value, node.ids
-        self._need(ids, self._project(needed, node.dims, ids.dims))
-        kept = tuple(d for d in value.dims if d != node.dim)
-        fresh = math.prod(extents[d] for d in ids.dims if d not in kept)
-        most = min(extents[node.dim], fresh if self.may else 1)
-        first = constrained([linear([(node.dim, -1)], most - 1)])
-        self._need(value, intersection(self._project(needed, node.dims, kept), first, extents))
+        self.require(ids, self._project(needed, node.dims, ids.dims))
+        kept_dims = tuple(d for d in value.dims if d != node.dim)
+        index_count = math.prod(extents[d] for d in ids.dims if d not in kept_dims)
+        coordinates = min(extents[node.dim], index_count if self.may else 1)
+        prefix = constrained([linear([(node.dim, -1)], coordinates - 1)])
+        self.require(value, intersection(self._project(needed, node.dims, kept_dims), prefix, extents))
 
-    def _from(self, index: int, needed: IntegerSet) -> None:
+    def _require_buffer(self, index: int, needed: IntegerSet) -> None:
         source = self.graph.sources[index]
         self.sources[index] = union(self.sources.get(index, EMPTY), needed, self.graph.extents)
         match self.graph.buffers.get(source.buffer):
-            case KernelBuffer(value=value, type=kind):
+            case KernelBuffer(value=value, type=type_):
                 assert isinstance(source.type, TensorType)
-                self._need(value, through(needed, source.type, kind, self.graph.extents))
+                self.require(value, through(needed, source.type, type_, self.graph.extents))
             case TorchBuffer() as opaque:
-                self.torch(opaque)
+                self.require_arguments(opaque)
             case None:
                 pass
 
-    def torch(self, opaque: TorchBuffer) -> None:
+    def require_arguments(self, opaque: TorchBuffer) -> None:
         """A torch function's arguments: all of them, or unknown."""
         for name in opaque.arguments:
             if not isinstance(name, str) or not (self.may or opaque.call.function in GLOBAL_FUNCTIONS):
                 continue
-            self.whole.add(name)
+            self.read_whole.add(name)
             match self.graph.buffers.get(name):
                 case KernelBuffer(value=value):
-                    self._need(value, FULL)
-                case TorchBuffer() as before:
-                    self.torch(before)
+                    self.require(value, FULL)
+                case TorchBuffer() as producer:
+                    self.require_arguments(producer)
                 case None:
                     pass
 
     def read_bytes(self) -> dict[str, int]:
         """Bytes of each parameter that are needed, by name."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for name in self.graph.inputs:
-            kind = self.graph.types[name]
-            if not isinstance(kind, TensorType):
+            type_ = self.graph.types[name]
+            if not isinstance(type_, TensorType):
                 continue
-            whole = self.graph.bytes_of(kind)
-            if name in self.whole:
-                found[name] = whole
+            full_size = self.graph.bytes_of(type_)
+            if name in self.read_whole:
+                sizes[name] = full_size
                 continue
             parts = [
-                self._part(index, region, kind, whole)
+                self._part(index, region, type_, full_size)
                 for index, region in self.sources.items()
                 if self.graph.sources[index].buffer == name
             ]
             if parts:
-                found[name] = max(parts)
-        return found
+                sizes[name] = max(parts)
+        return sizes
 
-    def _part(self, index: int, region: IntegerSet, kind: TensorType, whole: int) -> int:
+    def _part(self, index: int, region: IntegerSet, type_: TensorType, full_size: int) -> int:
         """Of the whole, the share that a region through one set of names takes."""
         source = self.graph.sources[index].type
         assert isinstance(source, TensorType)
         dims = tuple(d for axis in source.axes for d in axis.dims)
         if region == FULL:
-            return whole
+            return full_size
         points = self.points(region, dims)
-        return -(-points * kind.elem.bits // 8)
+        return -(-points * type_.elem.bits // 8)
 
 
 def demand(graph: ValueGraph, may: bool) -> Demand:
     """What the program's results need; all of them are needed whole."""
     masks = Masks(graph)
-    found = Demand(graph, may, masks, masks if may else Masks(graph, may=False))
+    result = Demand(graph, may, masks, masks if may else Masks(graph, may=False))
     for name in graph.results:
         match graph.buffers[name]:
             case KernelBuffer(value=value):
-                found._need(value, FULL)
+                result.require(value, FULL)
             case TorchBuffer() as opaque:
-                found.torch(opaque)
+                result.require_arguments(opaque)
     nodes = topological_order(graph)
-    found.masks.warm(reversed(nodes))
-    found.surely.warm(reversed(nodes))
+    result.masks.warm(reversed(nodes))
+    result.surely.warm(reversed(nodes))
     for node in nodes:
-        found.spread(node)
-    return found
+        result.propagate(node)
+    return result

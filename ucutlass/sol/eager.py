@@ -54,49 +54,49 @@ class _Eager:
     def stages(self) -> tuple[Work, ...]:
         nodes = tuple(reversed(topological_order(self.graph)))
         masks = Masks(self.graph, deep=False)
-        whole = Demand(self.graph, True, masks, masks)
-        whole.nodes |= {id(n): FULL for n in nodes}
-        fixed, through = fixed_values(self.graph), self._through(nodes)
-        made: dict[int, tuple[str, KernelBuffer]] = {
+        full_demand = Demand(self.graph, True, masks, masks)
+        full_demand.nodes |= {id(n): FULL for n in nodes}
+        fixed, views = fixed_values(self.graph), self._views(nodes)
+        roots: dict[int, tuple[str, KernelBuffer]] = {
             id(b.value): (name, b) for name, b in self.graph.buffers.items() if isinstance(b, KernelBuffer)
         }
-        found: list[Work] = []
+        works: list[Work] = []
         for node in nodes:
             self.elems[id(node)] = self._stored(node)
-            root = made.get(id(node))
-            if root is None and (id(node) in fixed or id(node) in through):
+            root = roots.get(id(node))
+            if root is None and (id(node) in fixed or id(node) in views):
                 continue
             written = self.graph.bytes_of(root[1].type) if root else self._bytes(node)
-            read = sum(self._bytes(o) for o in self._operands(node, fixed, through))
+            read = sum(self._bytes(o) for o in self._operands(node, fixed, views))
             label = f"{_operator_label(node)} ({', '.join(node.dims)})"
-            found.append(work_of(label, operations_of(node, whole, folded=False), read, written))
+            works.append(work_of(label, operations_of(node, full_demand, folded=False), read, written))
         torch = ((n, b) for n, b in self.graph.buffers.items() if isinstance(b, TorchBuffer))
-        return (*found, *(torch_stage(name, b, self.graph) for name, b in torch))
+        return (*works, *(torch_stage(name, b, self.graph) for name, b in torch))
 
-    def _through(self, nodes: Sequence[Value]) -> set[int]:
+    def _views(self, nodes: Sequence[Value]) -> set[int]:
         """Values that are no operators of their own: parameters, coordinates, renames, lanes, and
         windows and groups that only products and reductions read."""
-        found = {id(n) for n in nodes if isinstance(n, (ParamValue, Coordinate, Constant))}
-        found |= {id(n) for n in nodes if isinstance(n, Cast) and not n.elem.storable}
-        found |= {id(n) for n in nodes if isinstance(n, Read) and _renames(n)}
-        apart = {id(c) for n in nodes if not isinstance(n, (Dot, Reduce)) for c in children(n)}
-        return found | {id(n) for n in nodes if _read_through(n) and id(n) not in apart}
+        views = {id(n) for n in nodes if isinstance(n, (ParamValue, Coordinate, Constant))}
+        views |= {id(n) for n in nodes if isinstance(n, Cast) and not n.elem.storable}
+        views |= {id(n) for n in nodes if isinstance(n, Read) and _renames(n)}
+        stored_inputs = {id(c) for n in nodes if not isinstance(n, (Dot, Reduce)) for c in children(n)}
+        return views | {id(n) for n in nodes if _read_through(n) and id(n) not in stored_inputs}
 
-    def _operands(self, node: Value, fixed: set[int], through: set[int]) -> list[Value]:
+    def _operands(self, node: Value, fixed: set[int], views: set[int]) -> list[Value]:
         """What an operator reads from memory, each once."""
-        found: dict[int, Value] = {}
+        reads: dict[int, Value] = {}
         stack = list(children(node)) or [node]
         while stack:
             value = stack.pop()
             if id(value) in fixed or isinstance(value, Coordinate):
                 continue
-            if id(value) in through and not isinstance(value, ParamValue):
+            if id(value) in views and not isinstance(value, ParamValue):
                 stack += children(value)
             else:
-                found[id(value)] = value
+                reads[id(value)] = value
         if isinstance(node, Gather):
-            found[id(node.value)] = min(node.value, node, key=self._bytes)
-        return list(found.values())
+            reads[id(node.value)] = min(node.value, node, key=self._bytes)
+        return list(reads.values())
 
     def _bytes(self, node: Value) -> int:
         if isinstance(node, ParamValue):
@@ -115,8 +115,8 @@ class _Eager:
                 floats = [self.elems[id(a)] for a in args if not isinstance(a, Constant)]
                 return _widest([e for e in floats if e.kind == "float"])
             case Reduce(value=inner) | Softmax(value=inner) | Scan(value=inner):
-                kept = self.elems[id(inner)]
-                return kept if node.elem.kind == kept.kind == "float" else node.elem
+                inner_elem = self.elems[id(inner)]
+                return inner_elem if node.elem.kind == inner_elem.kind == "float" else node.elem
             case Read(value=inner) | Gather(value=inner):
                 return self.elems[id(inner)]
             case _:

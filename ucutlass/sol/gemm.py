@@ -24,7 +24,7 @@ class SpeedOfLight:
     memory_seconds: float
     intensity: float
     ridge: float
-    lane: str
+    compute_type: str
 
 
 def speed_of_light(problem: GemmProblem, sizes: tuple[int, ...], device: Device) -> SpeedOfLight:
@@ -34,24 +34,24 @@ def speed_of_light(problem: GemmProblem, sizes: tuple[int, ...], device: Device)
     a lane that the device's tensor cores lack counts as f16, to which it widens exactly.
     """
     shape = shape_of(problem, sizes)
-    lane = fastest_compute_type(problem.lane.name, device)
-    peak, bandwidth = device.peaks[lane], device.bandwidth
-    moved = shape.operand_bytes + shape.epilogue_bytes
-    compute, memory = shape.flops / peak, moved / bandwidth
+    compute_type = fastest_compute_type(problem.lane.name, device)
+    peak, bandwidth = device.peaks[compute_type], device.bandwidth
+    size = shape.operand_bytes + shape.epilogue_bytes
+    compute, memory = shape.flops / peak, size / bandwidth
     return SpeedOfLight(
         max(compute, memory),
         "multiplications" if compute >= memory else "memory",
         shape.flops,
-        moved,
+        size,
         compute,
         memory,
-        shape.flops / moved,
+        shape.flops / size,
         peak / bandwidth,
-        lane,
+        compute_type,
     )
 
 
-def fastest_compute_type(lane: str, device: Device) -> str:
+def fastest_compute_type(compute_type: str, device: Device) -> str:
     """The entry of `Device.peaks` that bounds a lane."""
-    options = ("f32", "tf32x3") if lane == "f32" else (lane,)
+    options = ("f32", "tf32x3") if compute_type == "f32" else (compute_type,)
     return max((o for o in options if o in device.peaks), key=lambda o: device.peaks[o], default="f16")

@@ -107,34 +107,34 @@ def axis_length(axis: MemoryAxis, sizes: Mapping[str, int]) -> int:
 
 def graph_of(program: Program, sizes: Mapping[str, int]) -> ValueGraph:
     """The program's graph; `sizes` has every dimension's extent by name."""
-    joiner = _GraphBuilder(dict(sizes))
+    builder = _GraphBuilder(dict(sizes))
     match program:
         case Kernel():
             params = {p.name: p.type for p in program.params}
-            joiner.types |= params
+            builder.types |= params
             # A result may be called as a parameter is, and is another buffer all the same.
             names = [r.name or "result" for r in program.results]
             names = [f"{name} (result)" if name in params else name for name in names]
-            joiner.launch(program, [p.name for p in program.params], names, 0)
+            builder.launch(program, [p.name for p in program.params], names, 0)
             results = names
         case Pipeline():
-            joiner.types |= {p.name: p.type for p in program.params}
-            joiner.types |= dict(program.buffers) | dict(program.results)
+            builder.types |= {p.name: p.type for p in program.params}
+            builder.types |= dict(program.buffers) | dict(program.results)
             for number, stage in enumerate(program.stages):
                 match stage.call:
                     case Kernel():
-                        joiner.launch(stage.call, stage.arguments, stage.outputs, number)
+                        builder.launch(stage.call, stage.arguments, stage.outputs, number)
                     case TorchCall():
-                        joiner.buffers[stage.outputs[0]] = TorchBuffer(stage.call, stage.arguments, number)
-                        joiner.types[stage.outputs[0]] = stage.call.result
+                        builder.buffers[stage.outputs[0]] = TorchBuffer(stage.call, stage.arguments, number)
+                        builder.types[stage.outputs[0]] = stage.call.result
             results = [name for name, _ in program.results]
     return ValueGraph(
-        joiner.extents,
-        tuple(joiner.sources),
+        builder.extents,
+        tuple(builder.sources),
         tuple(p.name for p in program.params),
-        joiner.buffers,
+        builder.buffers,
         tuple(results),
-        joiner.types,
+        builder.types,
     )
 
 
@@ -154,16 +154,16 @@ class _GraphBuilder:
         inline = all(self.extents.get(d) == n for d, n in sizes.items())
         names = {d: d if inline else f"{kernel.name}:{d}" for d in sizes}
         self.extents |= {names[d]: n for d, n in sizes.items()}
-        places: list[int] = []
+        source_indices: list[int] = []
         for decl, argument in zip(kernel.params, arguments, strict=True):
             buffer = argument if isinstance(argument, str) else ""
-            places.append(self._source(BufferView(buffer, _renamed_type(decl.type, names, sizes))))
-        rewrite = _Rewrite(self.nodes, names, sizes, places)
+            source_indices.append(self._source(BufferView(buffer, _renamed_type(decl.type, names, sizes))))
+        rewrite = _Rewrite(self.nodes, names, sizes, source_indices)
         for result, output in zip(kernel.results, outputs, strict=True):
-            kind = _renamed_type(result.type, names, sizes)
-            assert isinstance(kind, TensorType)
-            self.buffers[output] = KernelBuffer(rewrite.visit(result.value), kind, number)
-            self.types.setdefault(output, kind)
+            type_ = _renamed_type(result.type, names, sizes)
+            assert isinstance(type_, TensorType)
+            self.buffers[output] = KernelBuffer(rewrite.visit(result.value), type_, number)
+            self.types.setdefault(output, type_)
 
     def _sizes(self, kernel: Kernel, arguments: Sequence[str | float | int]) -> dict[str, int]:
         if all(d in self.extents for d in kernel.dims) and _same_axes(kernel, arguments, self.types):
@@ -172,10 +172,10 @@ class _GraphBuilder:
 
         shapes: list[tuple[int, ...] | None] = []
         for argument in arguments:
-            kind = self.types[argument] if isinstance(argument, str) else None
+            type_ = self.types[argument] if isinstance(argument, str) else None
             shapes.append(
-                tuple(axis_length(a, self.extents) for a in kind.axes)
-                if isinstance(kind, TensorType)
+                tuple(axis_length(a, self.extents) for a in type_.axes)
+                if isinstance(type_, TensorType)
                 else None
             )
         return bind(kernel, shapes, self.extents)
@@ -210,42 +210,45 @@ class _Rewrite:
     nodes: dict[Any, Value]
     names: Mapping[str, str]
     sizes: Mapping[str, int]
-    places: Sequence[int]
+    source_indices: Sequence[int]
     done: dict[int, Value] = field(default_factory=dict)
 
     def visit(self, root: Value) -> Value:
         for node in bottom_up([root], children):
             if id(node) not in self.done:
-                self.done[id(node)] = self._made(node)
+                self.done[id(node)] = self._interned(node)
         return self.done[id(root)]
 
-    def _made(self, node: Value) -> Value:
-        made = self._fresh(node)
-        key = (type(made).__name__, *(_identity(getattr(made, f.name)) for f in fields(made) if f.compare))
-        return self.nodes.setdefault(key, made)
+    def _interned(self, node: Value) -> Value:
+        rewritten = self._rewritten(node)
+        key = (
+            type(rewritten).__name__,
+            *(_identity(getattr(rewritten, f.name)) for f in fields(rewritten) if f.compare),
+        )
+        return self.nodes.setdefault(key, rewritten)
 
-    def _fresh(self, node: Value) -> Value:
+    def _rewritten(self, node: Value) -> Value:
         changed: dict[str, Any] = {"dims": self._dims(node.dims)}
         for entry in fields(node):
-            old = getattr(node, entry.name)
+            previous = getattr(node, entry.name)
             match entry.name:
                 case "value" if not isinstance(node, Constant):
-                    changed["value"] = self.done[id(old)]
+                    changed["value"] = self.done[id(previous)]
                 case "left" | "right" | "ids" | "offsets":
-                    changed[entry.name] = self.done[id(old)]
+                    changed[entry.name] = self.done[id(previous)]
                 case "args":
-                    changed["args"] = tuple(self.done[id(a)] for a in old)
+                    changed["args"] = tuple(self.done[id(a)] for a in previous)
                 case "over":
-                    changed["over"] = self._dims(old)
+                    changed["over"] = self._dims(previous)
                 case "dim" | "along":
-                    changed[entry.name] = self.names[old]
+                    changed[entry.name] = self.names[previous]
                 case "positions":
-                    changed["positions"] = tuple(self._position(p) for p in old)
+                    changed["positions"] = tuple(self._position(p) for p in previous)
         match node:
             case Size(extent):
                 return Constant(extents.evaluate(extent, self.sizes), I64)
             case ParamValue(index):
-                return replace(node, index=self.places[index], dims=changed["dims"])
+                return replace(node, index=self.source_indices[index], dims=changed["dims"])
             case _:
                 return replace(node, **changed)
 
@@ -278,7 +281,7 @@ def topological_order(graph: ValueGraph) -> tuple[Value, ...]:
     return tuple(reversed(bottom_up(roots, lambda node: operands(node, graph))))
 
 
-def bottom_up(roots: Sequence[Value], operands: Callable[[Value], Sequence[Value]]) -> list[Value]:
+def bottom_up(roots: Sequence[Value], operands_of: Callable[[Value], Sequence[Value]]) -> list[Value]:
     """Every node below the roots, each after its operands. Without recursion: launches in a row make
     graphs deeper than Python's stack."""
     done: dict[int, Value] = {}
@@ -291,7 +294,7 @@ def bottom_up(roots: Sequence[Value], operands: Callable[[Value], Sequence[Value
             done[id(node)] = node
             continue
         stack.append((node, True))
-        stack += [(child, False) for child in operands(node) if id(child) not in done]
+        stack += [(child, False) for child in operands_of(node) if id(child) not in done]
     return list(done.values())
 
 

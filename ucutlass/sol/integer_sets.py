@@ -46,7 +46,7 @@ class LinearExpr:
     def renamed(self, names: Mapping[str, str]) -> LinearExpr:
         return linear(((names.get(v, v), c) for v, c in self.terms), self.constant)
 
-    def put(self, name: str, value: LinearExpr) -> LinearExpr:
+    def substitute(self, name: str, value: LinearExpr) -> LinearExpr:
         """`value` in the place of a variable."""
         factor = self.coefficient(name)
         rest = LinearExpr(tuple(t for t in self.terms if t[0] != name), self.constant)
@@ -135,11 +135,11 @@ def rename(region: IntegerSet, names: Mapping[str, str]) -> IntegerSet:
     return tuple(p.renamed(names) for p in region)
 
 
-def project(region: IntegerSet, away: Iterable[str], extents: Extents) -> IntegerSet:
+def project(region: IntegerSet, dims: Iterable[str], extents: Extents) -> IntegerSet:
     """The points for which coordinates along `away` exist that lie in the region."""
-    used = {v for piece in region for c in piece.conditions for v, _ in c.terms}
-    gone = tuple(v for v in away if v in used)
-    return _coalesce((_existential(p, gone, extents) for p in region), extents) if gone else region
+    used = {v for basic_set in region for c in basic_set.conditions for v, _ in c.terms}
+    hidden = tuple(v for v in dims if v in used)
+    return _coalesce((_existential(p, hidden, extents) for p in region), extents) if hidden else region
 
 
 def coalesced(region: IntegerSet, extents: Extents) -> IntegerSet:
@@ -153,27 +153,27 @@ def _conjoin(a: BasicSet, b: BasicSet) -> BasicSet:
     return BasicSet(a.atleast | other.atleast, a.equal | other.equal, a.inner + b.inner)
 
 
-def _existential(piece: BasicSet, away: tuple[str, ...], extents: Extents) -> BasicSet:
-    used = {v for c in piece.conditions for v, _ in c.terms}
-    hidden = [v for v in away if v in used]
-    names = {v: _inner_name(len(piece.inner) + i) for i, v in enumerate(hidden)}
-    made = piece.renamed(names)
-    return BasicSet(made.atleast, made.equal, piece.inner + tuple(extents[v] for v in hidden))
+def _existential(basic_set: BasicSet, dims: tuple[str, ...], extents: Extents) -> BasicSet:
+    used = {v for c in basic_set.conditions for v, _ in c.terms}
+    hidden = [v for v in dims if v in used]
+    names = {v: _inner_name(len(basic_set.inner) + i) for i, v in enumerate(hidden)}
+    renamed = basic_set.renamed(names)
+    return BasicSet(renamed.atleast, renamed.equal, basic_set.inner + tuple(extents[v] for v in hidden))
 
 
-def _coalesce(pieces: Iterable[BasicSet], extents: Extents) -> IntegerSet:
+def _coalesce(basic_sets: Iterable[BasicSet], extents: Extents) -> IntegerSet:
     """Simplified pieces, each once and none inside another that is seen to hold it."""
-    found: list[BasicSet] = []
-    for piece in pieces:
-        simple = simplify(piece, extents)
-        if simple == BasicSet():
+    kept_sets: list[BasicSet] = []
+    for basic_set in basic_sets:
+        simplified = simplify(basic_set, extents)
+        if simplified == BasicSet():
             return FULL
-        if simple is None or len(simple.conditions) > _MOST_KEPT:
+        if simplified is None or len(simplified.conditions) > _MOST_KEPT:
             continue
-        if any(_contains(simple, kept) for kept in found):
+        if any(_contains(simplified, other) for other in kept_sets):
             continue
-        found = [kept for kept in found if not _contains(kept, simple)] + [simple]
-    return tuple(found[:MOST_BASIC_SETS])
+        kept_sets = [other for other in kept_sets if not _contains(other, simplified)] + [simplified]
+    return tuple(kept_sets[:MOST_BASIC_SETS])
 
 
 def _contains(small: BasicSet, large: BasicSet) -> bool:
@@ -183,76 +183,76 @@ def _contains(small: BasicSet, large: BasicSet) -> bool:
 # --- one piece ---------------------------------------------------------------------
 
 
-def simplify(piece: BasicSet, extents: Extents) -> BasicSet | None:
+def simplify(basic_set: BasicSet, extents: Extents) -> BasicSet | None:
     """The same points with fewer conditions and inner variables; None for no points at all."""
     while True:
-        plain = _drop(piece, extents)
-        if plain is None:
+        reduced = _drop(basic_set, extents)
+        if reduced is None:
             return None
-        eliminated = _eliminate(plain, extents)
+        eliminated = _eliminate(reduced, extents)
         if eliminated is None:
-            return _renumbered(plain)
-        piece = eliminated
+            return _renumbered(reduced)
+        basic_set = eliminated
 
 
-def _drop(piece: BasicSet, extents: Extents) -> BasicSet | None:
+def _drop(basic_set: BasicSet, extents: Extents) -> BasicSet | None:
     """Without conditions that always hold; None where one never does."""
-    known = piece.extents(extents)
+    all_extents = basic_set.extents(extents)
     atleast, equal = set(), set()
-    for condition in piece.atleast:
-        low, high = condition.span(known)
+    for condition in basic_set.atleast:
+        low, high = condition.span(all_extents)
         if high < 0:
             return None
         if low < 0:
             atleast.add(condition)
-    for condition in piece.equal:
-        low, high = condition.span(known)
+    for condition in basic_set.equal:
+        low, high = condition.span(all_extents)
         step = gcd(*(c for _, c in condition.terms)) if condition.terms else 0
         if not low <= 0 <= high or (step and condition.constant % step):
             return None
         if condition.terms:
             equal.add(condition)
-    return BasicSet(frozenset(atleast), frozenset(equal), piece.inner)
+    return BasicSet(frozenset(atleast), frozenset(equal), basic_set.inner)
 
 
-def _eliminate(piece: BasicSet, extents: Extents) -> BasicSet | None:
+def _eliminate(basic_set: BasicSet, extents: Extents) -> BasicSet | None:
     """One inner variable fewer, where that is exact over whole numbers; None where it is not."""
-    for i, extent in enumerate(piece.inner):
+    for i, extent in enumerate(basic_set.inner):
         name = _inner_name(i)
-        equal = sorted((c for c in piece.equal if c.coefficient(name)), key=repr)
+        equal = sorted((c for c in basic_set.equal if c.coefficient(name)), key=repr)
         unit = next((c for c in equal if abs(c.coefficient(name)) == 1), None)
         if unit is not None:
             # c * v + rest = 0 with c = 1 or -1 says v = -c * rest.
             value = unit.plus(variable(name), -unit.coefficient(name)).times(-unit.coefficient(name))
             bounds = {value, linear((), extent - 1).plus(value, -1)}
             return BasicSet(
-                frozenset(c.put(name, value) for c in piece.atleast | bounds),
-                frozenset(c.put(name, value) for c in piece.equal - {unit}),
-                piece.inner,
+                frozenset(c.substitute(name, value) for c in basic_set.atleast | bounds),
+                frozenset(c.substitute(name, value) for c in basic_set.equal - {unit}),
+                basic_set.inner,
             )
-        if not equal and any(c.coefficient(name) for c in piece.atleast):
-            made = _fourier_motzkin(piece, name, extents)
-            if made is not None:
-                return made
+        if not equal and any(c.coefficient(name) for c in basic_set.atleast):
+            eliminated = _fourier_motzkin(basic_set, name, extents)
+            if eliminated is not None:
+                return eliminated
     return None
 
 
-def _fourier_motzkin(piece: BasicSet, name: str, extents: Extents) -> BasicSet | None:
+def _fourier_motzkin(basic_set: BasicSet, name: str, extents: Extents) -> BasicSet | None:
     """Every lower limit of a variable against every upper one; exact if one side's factors are all 1."""
-    bounds = {variable(name), linear(((name, -1),), piece.extents(extents)[name] - 1)}
-    lower = [c for c in piece.atleast | bounds if c.coefficient(name) > 0]
-    upper = [c for c in piece.atleast | bounds if c.coefficient(name) < 0]
+    bounds = {variable(name), linear(((name, -1),), basic_set.extents(extents)[name] - 1)}
+    lower = [c for c in basic_set.atleast | bounds if c.coefficient(name) > 0]
+    upper = [c for c in basic_set.atleast | bounds if c.coefficient(name) < 0]
     exact = all(c.coefficient(name) == 1 for c in lower) or all(c.coefficient(name) == -1 for c in upper)
     if not exact or len(lower) * len(upper) > MOST_CONDITIONS:
         return None
-    rest = frozenset(c for c in piece.atleast if not c.coefficient(name))
+    rest = frozenset(c for c in basic_set.atleast if not c.coefficient(name))
     pairs = frozenset(
         low.times(-high.coefficient(name)).plus(high, low.coefficient(name))
         for low in lower
         for high in upper
     )
-    made = BasicSet(rest | pairs, piece.equal, piece.inner)
-    return None if overflows(made.atleast, piece.extents(extents)) else made
+    eliminated = BasicSet(rest | pairs, basic_set.equal, basic_set.inner)
+    return None if overflows(eliminated.atleast, basic_set.extents(extents)) else eliminated
 
 
 def overflows(conditions: Iterable[LinearExpr], extents: Extents) -> bool:
@@ -260,10 +260,10 @@ def overflows(conditions: Iterable[LinearExpr], extents: Extents) -> bool:
     return any(max(map(abs, c.span(extents))) > 2**60 for c in conditions)
 
 
-def _renumbered(piece: BasicSet) -> BasicSet:
+def _renumbered(basic_set: BasicSet) -> BasicSet:
     """Inner variables that no condition uses are gone: each can be 0."""
-    used = {v for c in piece.conditions for v, _ in c.terms}
-    kept = [i for i in range(len(piece.inner)) if _inner_name(i) in used]
-    names = {_inner_name(i): _inner_name(k) for k, i in enumerate(kept)}
-    made = piece.renamed(names)
-    return BasicSet(made.atleast, made.equal, tuple(piece.inner[i] for i in kept))
+    used = {v for c in basic_set.conditions for v, _ in c.terms}
+    used_inner = [i for i in range(len(basic_set.inner)) if _inner_name(i) in used]
+    names = {_inner_name(i): _inner_name(k) for k, i in enumerate(used_inner)}
+    renamed = basic_set.renamed(names)
+    return BasicSet(renamed.atleast, renamed.equal, tuple(basic_set.inner[i] for i in used_inner))

@@ -61,7 +61,7 @@ class Masks:
     graph: ValueGraph
     deep: bool = True
     may: bool = True
-    known: dict[tuple[int, float], IntegerSet] = field(default_factory=dict)
+    nonneutral: dict[tuple[int, float], IntegerSet] = field(default_factory=dict)
     conditions: dict[tuple[int, bool, bool], IntegerSet] = field(default_factory=dict)
     positions: dict[int, tuple[LinearExpr, IntegerSet] | None] = field(default_factory=dict)
 
@@ -71,50 +71,50 @@ class Masks:
             for neutral in _NEUTRALS:
                 self.differs(node, neutral)
 
-    def holds(self, condition: Value, wanted: bool, may: bool) -> IntegerSet:
+    def holds(self, condition: Value, truth: bool, may: bool) -> IntegerSet:
         """Where a condition is true (`wanted`) or false: with `may` wherever data could make it so,
         else only where the text does."""
-        key = id(condition), wanted, may
+        key = id(condition), truth, may
         if key not in self.conditions:
-            self.conditions[key] = self._holds(condition, wanted, may)
+            self.conditions[key] = self._holds(condition, truth, may)
             self.graph.follow(self.conditions[key])
         return self.conditions[key]
 
-    def _holds(self, condition: Value, wanted: bool, may: bool) -> IntegerSet:
+    def _holds(self, condition: Value, truth: bool, may: bool) -> IntegerSet:
         unknown = FULL if may else EMPTY
         match condition:
             case Constant(value=value):
-                return FULL if bool(value) == wanted else EMPTY
+                return FULL if bool(value) == truth else EMPTY
             case Apply(function="not", args=(inner,)):
-                return self.holds(inner, not wanted, may)
-            case Apply(function="and" | "or" as word, args=(a, b)):
-                join = intersection if (word == "and") == wanted else union
-                return join(self.holds(a, wanted, may), self.holds(b, wanted, may), self.graph.extents)
-            case Apply(function=word, args=(a, b)) if word in _NEGATED:
-                compared = self._compared(word if wanted else _NEGATED[word], a, b)
+                return self.holds(inner, not truth, may)
+            case Apply(function="and" | "or" as operator, args=(a, b)):
+                combine = intersection if (operator == "and") == truth else union
+                return combine(self.holds(a, truth, may), self.holds(b, truth, may), self.graph.extents)
+            case Apply(function=operator, args=(a, b)) if operator in _NEGATED:
+                compared = self._compared(operator if truth else _NEGATED[operator], a, b)
                 return unknown if compared is None else compared
             case _:
                 return unknown
 
-    def _compared(self, word: str, a: Value, b: Value) -> IntegerSet | None:
+    def _compared(self, operator: str, a: Value, b: Value) -> IntegerSet | None:
         left, right = self.affine(a), self.affine(b)
         if left is None or right is None:
             return None
         (x, rx), (y, ry) = left, right
-        above, below = y.plus(x, -1), x.plus(y, -1)
-        one = linear((), 1)
-        less, greater = constrained([above.plus(one, -1)]), constrained([below.plus(one, -1)])
-        made: Mapping[str, Callable[[], IntegerSet]] = {
+        difference, reverse = y.plus(x, -1), x.plus(y, -1)
+        unit = linear((), 1)
+        less, greater = constrained([difference.plus(unit, -1)]), constrained([reverse.plus(unit, -1)])
+        comparisons: Mapping[str, Callable[[], IntegerSet]] = {
             "less": lambda: less,
             "greater": lambda: greater,
-            "less_equal": lambda: constrained([above]),
-            "greater_equal": lambda: constrained([below]),
-            "equal": lambda: constrained(equal=[above]),
+            "less_equal": lambda: constrained([difference]),
+            "greater_equal": lambda: constrained([reverse]),
+            "equal": lambda: constrained(equal=[difference]),
             "not_equal": lambda: (*less, *greater),
         }
         # The quotients that `//` and `%` stand for are coordinates that exist: hidden again.
-        sides = intersection(rx, ry, self._with_quotients(rx, ry))
-        region = intersection(made[word](), sides, self._with_quotients(rx, ry))
+        domain = intersection(rx, ry, self._with_quotients(rx, ry))
+        region = intersection(comparisons[operator](), domain, self._with_quotients(rx, ry))
         return project(region, _quotients(region), self._with_quotients(region))
 
     def _with_quotients(self, *regions: IntegerSet) -> Mapping[str, int]:
@@ -125,10 +125,13 @@ class Masks:
         """An integer value as a linear function of coordinates, and the conditions that tie down the
         quotients in it; None where it is none or hangs on data."""
         if id(value) not in self.positions:
-            found = self._affine(value)
-            if found is not None and max(map(abs, found[0].span(self._with_quotients(found[1])))) > _FAR:
-                found = None
-            self.positions[id(value)] = found
+            expression = self._affine(value)
+            if (
+                expression is not None
+                and max(map(abs, expression[0].span(self._with_quotients(expression[1])))) > _FAR
+            ):
+                expression = None
+            self.positions[id(value)] = expression
         return self.positions[id(value)]
 
     def _affine(self, value: Value) -> tuple[LinearExpr, IntegerSet] | None:
@@ -140,33 +143,33 @@ class Masks:
             case Cast(value=inner) if value.elem.kind == "int" and inner.elem.kind == "int":
                 return self.affine(inner)
             case Apply(function="negate", args=(inner,)):
-                found = self.affine(inner)
-                return None if found is None else (found[0].times(-1), found[1])
-            case Apply(function=word, args=(a, b)):
+                negated = self.affine(inner)
+                return None if negated is None else (negated[0].times(-1), negated[1])
+            case Apply(function=operator, args=(a, b)):
                 left, right = self.affine(a), self.affine(b)
-                return None if left is None or right is None else self._combined(word, left, right)
+                return None if left is None or right is None else self._combined(operator, left, right)
             case _:
                 return None
 
     def _combined(
-        self, word: str, left: tuple[LinearExpr, IntegerSet], right: tuple[LinearExpr, IntegerSet]
+        self, operator: str, left: tuple[LinearExpr, IntegerSet], right: tuple[LinearExpr, IntegerSet]
     ) -> tuple[LinearExpr, IntegerSet] | None:
         (x, rx), (y, ry) = left, right
-        ties = intersection(rx, ry, self._with_quotients(rx, ry))
-        match word:
+        domain = intersection(rx, ry, self._with_quotients(rx, ry))
+        match operator:
             case "add" | "subtract":
-                return x.plus(y, 1 if word == "add" else -1), ties
+                return x.plus(y, 1 if operator == "add" else -1), domain
             case "multiply" if not x.terms or not y.terms:
-                return (y.times(x.constant) if not x.terms else x.times(y.constant)), ties
+                return (y.times(x.constant) if not x.terms else x.times(y.constant)), domain
             case "floor_divide" | "modulo" if not y.terms and y.constant > 0:
-                low, high = x.span(self._with_quotients(ties))
-                if low < 0 or ties != FULL:
+                low, high = x.span(self._with_quotients(domain))
+                if low < 0 or domain != FULL:
                     return None
-                extent, by = high // y.constant + 1, y.constant
-                quotient = variable(f"{x.terms}+{x.constant}//{by}/{extent}")
-                rest = x.plus(quotient, -by)
-                tie = constrained([rest, linear((), by - 1).plus(rest, -1)])
-                return (quotient if word == "floor_divide" else rest), tie
+                extent, divisor = high // y.constant + 1, y.constant
+                quotient = variable(f"{x.terms}+{x.constant}//{divisor}/{extent}")
+                remainder = x.plus(quotient, -divisor)
+                definition = constrained([remainder, linear((), divisor - 1).plus(remainder, -1)])
+                return (quotient if operator == "floor_divide" else remainder), definition
             case _:
                 return None
 
@@ -176,10 +179,12 @@ class Masks:
         """Where a value may be other than `neutral`; elsewhere the text says that it is that, or without
         `may` data may."""
         key = id(value), neutral
-        if key not in self.known:
-            self.known[key] = self._differs(value, neutral) if self.deep else self._window(value, neutral)
-            self.graph.follow(self.known[key])
-        return self.known[key]
+        if key not in self.nonneutral:
+            self.nonneutral[key] = (
+                self._differs(value, neutral) if self.deep else self._window(value, neutral)
+            )
+            self.graph.follow(self.nonneutral[key])
+        return self.nonneutral[key]
 
     def _window(self, value: Value, neutral: float) -> IntegerSet:
         match value:
@@ -197,18 +202,18 @@ class Masks:
                 return self.differs(inner, neutral)
             case Apply(function="where", args=(condition, a, b)):
                 arms = self.differs(a, neutral), self.differs(b, neutral)
-                first = intersection(self.holds(condition, True, self.may), arms[0], extents)
-                second = intersection(self.holds(condition, False, self.may), arms[1], extents)
+                from_first = intersection(self.holds(condition, True, self.may), arms[0], extents)
+                from_second = intersection(self.holds(condition, False, self.may), arms[1], extents)
                 # Where nobody knows which arm it is, both must differ.
-                known = union(first, second, extents)
-                return known if self.may else union(known, intersection(*arms, extents), extents)
+                certain = union(from_first, from_second, extents)
+                return certain if self.may else union(certain, intersection(*arms, extents), extents)
             case Apply(function="multiply", args=(a, b)) if neutral == 0:
                 return intersection(self.differs(a, 0.0), self.differs(b, 0.0), extents)
             case Apply(function="add", args=(a, b)) if neutral == -math.inf:
                 return intersection(self.differs(a, neutral), self.differs(b, neutral), extents)
             case Apply(function="divide", args=(a, _)) if neutral == 0:
                 return self.differs(a, 0.0)
-            case Apply(function=word, args=(a, *_)) if neutral == 0 and word in _KEEPS_ZERO:
+            case Apply(function=function, args=(a, *_)) if neutral == 0 and function in _KEEPS_ZERO:
                 return self.differs(a, 0.0)
             case Apply(function="exp", args=(a,)) if neutral == 0:
                 return self.differs(a, -math.inf)
@@ -217,19 +222,19 @@ class Masks:
             case Read(value=inner, fill=fill) if fill == neutral:
                 return preimage(value, self.differs(inner, neutral), extents)
             case ParamValue(index=index):
-                return self._stored(index, neutral)
+                return self._through_buffer(index, neutral)
             case _:
                 return FULL
 
-    def _stored(self, index: int, neutral: float) -> IntegerSet:
+    def _through_buffer(self, index: int, neutral: float) -> IntegerSet:
         """Through a buffer: what one launch stored, another reads."""
         source = self.graph.sources[index]
-        made = self.graph.buffers.get(source.buffer)
-        if not isinstance(made, KernelBuffer) or not isinstance(source.type, TensorType):
+        buffer = self.graph.buffers.get(source.buffer)
+        if not isinstance(buffer, KernelBuffer) or not isinstance(source.type, TensorType):
             return FULL
-        if neutral != 0 and made.type.elem.name not in ("f32", "f16", "bf16"):
+        if neutral != 0 and buffer.type.elem.name not in ("f32", "f16", "bf16"):
             return FULL
-        return through(self.differs(made.value, neutral), made.type, source.type, self.graph.extents)
+        return through(self.differs(buffer.value, neutral), buffer.type, source.type, self.graph.extents)
 
 
 def _quotients(region: IntegerSet) -> list[str]:
@@ -249,24 +254,24 @@ def _tie(position: Position, scaled: LinearExpr, at: LinearExpr) -> LinearExpr:
 
 def preimage(node: Read, inner: IntegerSet, extents: Mapping[str, int]) -> IntegerSet:
     """The points of a read whose position exists and lies in a region of the value that is read."""
-    apart = _primed(tuple(p.dim for p in node.positions))
-    ties = [_tie(p, variable(apart[p.dim]), linear(p.at.terms)) for p in node.positions]
-    wide = {**extents, **{new: extents[old] for old, new in apart.items()}}
-    region = intersection(constrained(equal=ties), rename(inner, apart), wide)
-    return project(region, apart.values(), wide)
+    primed = _primed(tuple(p.dim for p in node.positions))
+    equations = [_tie(p, variable(primed[p.dim]), linear(p.at.terms)) for p in node.positions]
+    wide_extents = {**extents, **{new: extents[old] for old, new in primed.items()}}
+    region = intersection(constrained(equal=equations), rename(inner, primed), wide_extents)
+    return project(region, primed.values(), wide_extents)
 
 
 def image(node: Read, outer: IntegerSet, extents: Mapping[str, int]) -> IntegerSet:
     """The elements of the value that the points of a region read."""
     positioned = {p.dim for p in node.positions}
-    kept = {d for d in node.value.dims if d not in positioned}
-    apart = _primed(tuple(d for d in node.dims if d not in kept))
-    ties = [
-        _tie(p, variable(p.dim), linear((apart.get(d, d), c) for d, c in p.at.terms)) for p in node.positions
+    kept_dims = {d for d in node.value.dims if d not in positioned}
+    primed = _primed(tuple(d for d in node.dims if d not in kept_dims))
+    equations = [
+        _tie(p, variable(p.dim), linear((primed.get(d, d), c) for d, c in p.at.terms)) for p in node.positions
     ]
-    wide = {**extents, **{new: extents[old] for old, new in apart.items()}}
-    region = intersection(constrained(equal=ties), rename(outer, apart), wide)
-    return project(region, apart.values(), wide)
+    wide_extents = {**extents, **{new: extents[old] for old, new in primed.items()}}
+    region = intersection(constrained(equal=equations), rename(outer, primed), wide_extents)
+    return project(region, primed.values(), wide_extents)
 
 
 def through(region: IntegerSet, old: TensorType, new: TensorType, extents: Mapping[str, int]) -> IntegerSet:
@@ -274,19 +279,19 @@ def through(region: IntegerSet, old: TensorType, new: TensorType, extents: Mappi
     if region in (FULL, EMPTY):
         return region
     names = tuple(d for axis in old.axes for d in axis.dims)
-    apart = _primed(names)
-    wide = {**extents, **{apart[n]: extents[n] for n in names}}
-    ties = []
+    primed = _primed(names)
+    wide_extents = {**extents, **{primed[n]: extents[n] for n in names}}
+    equations = []
     for before, after in zip(old.axes, new.axes, strict=True):
-        place = _linearised(tuple(apart[d] for d in before.dims), wide)
-        ties.append(place.plus(_linearised(after.dims, wide), -1))
-    moved = intersection(constrained(equal=ties), rename(region, apart), wide)
-    return project(moved, apart.values(), wide)
+        coordinate = _linearised(tuple(primed[d] for d in before.dims), wide_extents)
+        equations.append(coordinate.plus(_linearised(after.dims, wide_extents), -1))
+    moved = intersection(constrained(equal=equations), rename(region, primed), wide_extents)
+    return project(moved, primed.values(), wide_extents)
 
 
 def _linearised(dims: tuple[str, ...], extents: Mapping[str, int]) -> LinearExpr:
     """The coordinate along a memory axis of several names, the first outermost."""
-    place = linear(())
+    coordinate = linear(())
     for d in dims:
-        place = place.times(extents[d]).plus(variable(d))
-    return place
+        coordinate = coordinate.times(extents[d]).plus(variable(d))
+    return coordinate

@@ -49,24 +49,24 @@ def compulsory(program: Program, sizes: Mapping[str, int], data: Data = "least")
 
 def fixed_values(graph: ValueGraph) -> set[int]:
     """Values that the text and the extents alone decide: known before the launch."""
-    found: set[int] = set()
+    fixed: set[int] = set()
     for node in reversed(topological_order(graph)):
         match node:
             case Constant():
-                found.add(id(node))
-            case Apply(args=args) if all(id(a) in found for a in args):
-                found.add(id(node))
+                fixed.add(id(node))
+            case Apply(args=args) if all(id(a) in fixed for a in args):
+                fixed.add(id(node))
             case _:
                 pass
-    return found
+    return fixed
 
 
 def work_of(label: str, operations: Iterable[tuple[str, int]], read: int = 0, written: int = 0) -> Work:
-    counted: dict[str, int] = {}
-    for lane, n in operations:
+    counts: dict[str, int] = {}
+    for compute_type, n in operations:
         if n > 0:
-            counted[lane] = counted.get(lane, 0) + n
-    return Work(label, counted, read, written)
+            counts[compute_type] = counts.get(compute_type, 0) + n
+    return Work(label, counts, read, written)
 
 
 def operations_of(node: Value, needed: Demand, folded: bool) -> Iterator[tuple[str, int]]:
@@ -86,9 +86,9 @@ def operations_of(node: Value, needed: Demand, folded: bool) -> Iterator[tuple[s
         case Reduce() if node.value.elem.kind == "float":
             yield from _reduction(node, needed.reduced(node), needed.count(node), folded)
         case Softmax(over=over, log=log):
-            taken, rows = needed.reduced(node), _rows(node, over, needed)
-            yield SPECIAL, taken + (rows if log else 0)
-            yield "f32", taken - rows
+            terms, rows = needed.reduced(node), _rows(node, over, needed)
+            yield SPECIAL, terms + (rows if log else 0)
+            yield "f32", terms - rows
         case Scan(along=along) if node.elem.kind == "float":
             yield "f32", needed.reduced(node) - _rows(node, (along,), needed)
         case _:
@@ -101,16 +101,16 @@ def _rows(node: Value, over: Sequence[str], needed: Demand) -> int:
     return needed.points(rows, [d for d in node.dims if d not in over])
 
 
-def _reduction(node: Reduce, taken: int, results: int, folded: bool) -> Iterator[tuple[str, int]]:
+def _reduction(node: Reduce, terms: int, results: int, folded: bool) -> Iterator[tuple[str, int]]:
     """n - 1 additions for n terms; a variance squares too, a logsumexp takes exponentials."""
     match node.op:
         case "sum" | "mean" | "prod":
-            yield "f32", taken - results + (taken if folded and sums_products(node) else 0)
+            yield "f32", terms - results + (terms if folded and sums_products(node) else 0)
         case "var":
-            yield "f32", 2 * taken - results
+            yield "f32", 2 * terms - results
         case "logsumexp":
-            yield SPECIAL, taken + results
-            yield "f32", taken - results
+            yield SPECIAL, terms + results
+            yield "f32", terms - results
         case _:
             return
 

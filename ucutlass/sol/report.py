@@ -19,7 +19,7 @@ def row(bounds: TimeBounds, seconds: float | None = None) -> dict[str, Any]:
         "regime": bounds.regime,
         "limit": bounds.limit,
         "seconds": bounds.fused.seconds,
-        "lane": bounds.lane,
+        "lane": bounds.compute_type,
         "intensity": bounds.intensity,
         "ridge": bounds.ridge,
         "work": _work(bounds.least),
@@ -53,7 +53,7 @@ def _bound(bound: TimeBound) -> dict[str, Any]:
 
 def lines(bounds: TimeBounds, seconds: float | None = None) -> list[tuple[str, str]]:
     """The same for a person: what decides, the work, every bound with its terms, the gap."""
-    found = [
+    rows = [
         (
             "limit",
             f"{bounds.limit}: {microseconds(bounds.fused.seconds)} on {bounds.device}, {bounds.regime}",
@@ -61,51 +61,51 @@ def lines(bounds: TimeBounds, seconds: float | None = None) -> list[tuple[str, s
         ("work", work_words(bounds)),
     ]
     if bounds.most != bounds.least:
-        found.append(("by the data", _by_data(bounds)))
-    known: tuple[Term, ...] = ()
+        rows.append(("by the data", _by_data(bounds)))
+    shown: tuple[Term, ...] = ()
     for bound in (bounds.unfused, bounds.fused, bounds.realistic, *bounds.calibrated):
-        found += _bound_lines(bound, known)
-        known += bound.limits
+        rows += _bound_lines(bound, shown)
+        shown += bound.limits
     if seconds is not None:
-        found.append(("time", f"{microseconds(seconds)}: {bounds.gap(seconds):.3g} times the fused bound"))
+        rows.append(("time", f"{microseconds(seconds)}: {bounds.gap(seconds):.3g} times the fused bound"))
         if seconds < bounds.fused.seconds:
-            found.append(("below", "faster than the bound: measurement, program or clock are not as assumed"))
-    return found
+            rows.append(("below", "faster than the bound: measurement, program or clock are not as assumed"))
+    return rows
 
 
 def work_words(bounds: TimeBounds) -> str:
     """Operations by lane, bytes, and the intensity against the ridge."""
     operations = ", ".join(
-        f"{metric_prefixed(n)} {lane}" for lane, n in sorted(bounds.least.operations.items())
+        f"{metric_prefixed(n)} {compute_type}" for compute_type, n in sorted(bounds.least.operations.items())
     )
     return (
         f"{operations or 'no operations'}; {metric_prefixed(bounds.least.read)} bytes read, "
-        f"{metric_prefixed(bounds.least.written)} written: {bounds.intensity:.1f} {bounds.lane} operations per byte, "
+        f"{metric_prefixed(bounds.least.written)} written: {bounds.intensity:.1f} {bounds.compute_type} operations per byte, "
         f"ridge {bounds.ridge:.0f}"
     )
 
 
 def _by_data(bounds: TimeBounds) -> str:
     most, least = bounds.most, bounds.least
-    words = [f"{metric_prefixed(most.read)} bytes read"] if most.read != least.read else []
-    words += [
-        f"{metric_prefixed(n)} {lane}"
-        for lane, n in sorted(most.operations.items())
-        if n != least.operations.get(lane, 0)
+    parts = [f"{metric_prefixed(most.read)} bytes read"] if most.read != least.read else []
+    parts += [
+        f"{metric_prefixed(n)} {compute_type}"
+        for compute_type, n in sorted(most.operations.items())
+        if n != least.operations.get(compute_type, 0)
     ]
     return (
-        f"at most {', '.join(words)}, {microseconds(bounds.fused_most.seconds)} fused: gathers and masks of "
+        f"at most {', '.join(parts)}, {microseconds(bounds.fused_most.seconds)} fused: gathers and masks of "
         "data decide; the bounds take the least"
     )
 
 
-def _bound_lines(bound: TimeBound, known: tuple[Term, ...]) -> list[tuple[str, str]]:
+def _bound_lines(bound: TimeBound, shown: tuple[Term, ...]) -> list[tuple[str, str]]:
     """`known` terms were shown already."""
     name = bound.name if bound.basis == "data sheet" else f"{bound.name}, {bound.basis}"
-    found = [(name, f"{microseconds(bound.seconds)}, most by {bound.binding}")]
-    found += [(f"  {t.name}", f"{microseconds(t.seconds)}: {t.why}") for t in bound.limits if t not in known]
+    rows = [(name, f"{microseconds(bound.seconds)}, most by {bound.binding}")]
+    rows += [(f"  {t.name}", f"{microseconds(t.seconds)}: {t.why}") for t in bound.limits if t not in shown]
     added = sorted(bound.added, key=lambda t: -t.seconds)
-    found += [(f"  + {t.name}", f"{microseconds(t.seconds)}: {t.why}") for t in added[:_SHOWN]]
+    rows += [(f"  + {t.name}", f"{microseconds(t.seconds)}: {t.why}") for t in added[:_SHOWN]]
     if rest := added[_SHOWN:]:
-        found.append((f"  + {len(rest)} more", f"{microseconds(sum(t.seconds for t in rest))} together"))
-    return found
+        rows.append((f"  + {len(rest)} more", f"{microseconds(sum(t.seconds for t in rest))} together"))
+    return rows

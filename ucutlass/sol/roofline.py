@@ -31,8 +31,8 @@ class LogAxis:
 
     def at(self, value: float) -> float:
         """The pixel of a value; values beyond the axis land on its ends."""
-        place = (math.log10(value) - self.low) / (self.high - self.low)
-        return self.start + min(1.0, max(0.0, place)) * (self.end - self.start)
+        position = (math.log10(value) - self.low) / (self.high - self.low)
+        return self.start + min(1.0, max(0.0, position)) * (self.end - self.start)
 
     @property
     def decades(self) -> range:
@@ -91,12 +91,19 @@ def points(bounds: TimeBounds, seconds: float | None = None) -> tuple[RooflinePo
 def roofs(bounds: TimeBounds, device: Device) -> tuple[Roof, ...]:
     """Memory's slope (the L2's too where it is warm) and one roof for each lane that the program uses."""
     rates = data_sheet(device)
-    found = [Roof(f"DRAM {metric_prefixed(rates.memory)} B/s", rates.memory, True)]
+    sloped = [Roof(f"DRAM {metric_prefixed(rates.memory)} B/s", rates.memory, True)]
     if bounds.regime == "warm":
-        found.append(Roof(f"L2 {metric_prefixed(rates.l2)} B/s ({rates.notes['l2']})", rates.l2, True))
-    lanes = {compute_rate(lane, rates.flops) for lane in bounds.least.operations if lane != SPECIAL}
-    flat = [Roof(f"{lane} {metric_prefixed(rate)} per second", rate, False) for lane, rate in lanes]
-    return (*found, *sorted(flat, key=lambda r: -r.flops))
+        sloped.append(Roof(f"L2 {metric_prefixed(rates.l2)} B/s ({rates.notes['l2']})", rates.l2, True))
+    peaks = {
+        compute_rate(compute_type, rates.flops)
+        for compute_type in bounds.least.operations
+        if compute_type != SPECIAL
+    }
+    flat = [
+        Roof(f"{compute_type} {metric_prefixed(rate)} per second", rate, False)
+        for compute_type, rate in peaks
+    ]
+    return (*sloped, *sorted(flat, key=lambda r: -r.flops))
 
 
 def svg(title: str, bounds: TimeBounds, device: Device, seconds: float | None = None) -> str:
@@ -146,23 +153,27 @@ _STYLE = (
 
 
 def _grid(x: LogAxis, y: LogAxis) -> list[str]:
-    found = []
+    elements = []
     for power in x.decades:
         at = x.at(10.0**power)
-        found.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{_BOTTOM}"/>')
+        elements.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{_BOTTOM}"/>')
         words = f"{10.0**power:g}"
-        found.append(f'<text class="dim" x="{at:.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{words}</text>')
+        elements.append(
+            f'<text class="dim" x="{at:.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{words}</text>'
+        )
     for power in y.decades:
         at = y.at(10.0**power)
-        found.append(f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        elements.append(f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
         words = metric_prefixed(10.0**power)
-        found.append(f'<text class="dim" x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{words}</text>')
+        elements.append(
+            f'<text class="dim" x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{words}</text>'
+        )
     middle = (_LEFT + _RIGHT) / 2
-    found.append(
+    elements.append(
         f'<text class="dim" x="{middle}" y="{_BOTTOM + 34}" text-anchor="middle">operations per byte; '
         "up: operations per second</text>"
     )
-    return found
+    return elements
 
 
 def _roofs(above: Sequence[Roof], x: LogAxis, y: LogAxis) -> list[str]:
@@ -170,21 +181,23 @@ def _roofs(above: Sequence[Roof], x: LogAxis, y: LogAxis) -> list[str]:
     highest = max((r.flops for r in above if not r.slopes), default=10.0**y.high)
     steepest = max(r.flops for r in above if r.slopes)
     left, right = 10.0**x.low, 10.0**x.high
-    found, taken = [], 0.0
+    elements, lowest = [], 0.0
     for roof in above:
         if roof.slopes:
             start, end = max(left, 10.0**y.low / roof.flops), min(right, highest / roof.flops)
             ends = (start, start * roof.flops, end, end * roof.flops)
-            found.append(_line("slope", roof, ends, x, y))
+            elements.append(_line("slope", roof, ends, x, y))
             continue
         ends = (max(left, roof.flops / steepest), roof.flops, right, roof.flops)
-        found.append(_line("roof", roof, ends, x, y))
-        place = max(y.at(roof.flops) - 5, taken + 14)
-        taken = place
-        found.append(f'<text x="{_RIGHT - 4}" y="{place:.1f}" text-anchor="end">{escape(roof.words)}</text>')
+        elements.append(_line("roof", roof, ends, x, y))
+        text_y = max(y.at(roof.flops) - 5, lowest + 14)
+        lowest = text_y
+        elements.append(
+            f'<text x="{_RIGHT - 4}" y="{text_y:.1f}" text-anchor="end">{escape(roof.words)}</text>'
+        )
     slopes = "; ".join(f"slope: {r.words}" for r in above if r.slopes)
-    found.append(f'<text class="dim" x="{_LEFT}" y="{_BOTTOM + 56}">{escape(slopes)}</text>')
-    return found
+    elements.append(f'<text class="dim" x="{_LEFT}" y="{_BOTTOM + 56}">{escape(slopes)}</text>')
+    return elements
 
 
 def _line(kind: str, roof: Roof, ends: tuple[float, float, float, float], x: LogAxis, y: LogAxis) -> str:
@@ -197,17 +210,17 @@ def _line(kind: str, roof: Roof, ends: tuple[float, float, float, float], x: Log
 
 def _points(shown: Sequence[RooflinePoint], x: LogAxis, y: LogAxis) -> list[str]:
     """A mark each, and a line below the picture that says what it is."""
-    found = []
+    elements = []
     for i, point in enumerate(shown):
         at, up = x.at(point.intensity), y.at(point.rate)
-        found.append(
+        elements.append(
             f'<circle class="{point.mark}" id="{point.mark}" cx="{at:.1f}" cy="{up:.1f}" r="5">'
             f"<title>{escape(point.words)}</title></circle>"
         )
         below = _BOTTOM + 56 + _ROW * (i + 1)
-        found.append(f'<circle class="{point.mark}" cx="{_LEFT + 6}" cy="{below - 4}" r="5"/>')
-        found.append(f'<text x="{_LEFT + 18}" y="{below}">{escape(point.words)}</text>')
-    return found
+        elements.append(f'<circle class="{point.mark}" cx="{_LEFT + 6}" cy="{below - 4}" r="5"/>')
+        elements.append(f'<text x="{_LEFT + 18}" y="{below}">{escape(point.words)}</text>')
+    return elements
 
 
 def _truncated(text: str) -> str:

@@ -31,7 +31,7 @@ def total(label: str, parts: Iterable[Work]) -> Work:
     operations: dict[str, int] = {}
     read = written = 0
     for part in parts:
-        for lane, count in part.operations.items():
-            operations[lane] = operations.get(lane, 0) + count
+        for compute_type, count in part.operations.items():
+            operations[compute_type] = operations.get(compute_type, 0) + count
         read, written = read + part.read, written + part.written
     return Work(label, operations, read, written)

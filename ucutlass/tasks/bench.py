@@ -179,7 +179,7 @@ def candidate_of(kernel: LoadedKernel | LoadedPipeline, name: str, buffers: Buff
 def _branches(kernel: LoadedKernel | LoadedPipeline) -> bool:
     """Whether a call of it, which was called before, forks streams."""
     made = getattr(kernel, "built", {}).values()
-    return any(one.plan.lanes.count > 1 for one in made)
+    return any(one.plan.streams.count > 1 for one in made)
 
 
 def _baseline(

@@ -98,7 +98,7 @@ def _whole_grain(made: BuiltPipeline) -> Granularity:
         if built is None or stage.step.kernel is None:
             continue
         grain = _grain(built, tuple(stage.step.kernel.dims))
-        names = outer_names(made.plan.layout, stage.step)
+        names = outer_names(made.plan.sized, stage.step)
         for whole, own in ((tile, grain.tile), (step, grain.step), (depth, grain.depth)):
             for dim, extent in own.items():
                 if dim in names:

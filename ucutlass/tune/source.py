@@ -75,7 +75,7 @@ def with_stage_schedule(
     Raises ScheduleNotWritten; also for a torch function, and where the memory orders that the text leaves to the
     compiler would be chosen otherwise, so that the stage became another kernel.
     """
-    step = plan.layout.steps[number]
+    step = plan.sized.steps[number]
     if step.kernel is None:
         raise ScheduleNotWritten(f"{checked.file}: {step.name} is a torch function, which has no schedule")
     stage = written_stage(pipeline, plan.orders, step)
