@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks import budget
 from ucutlass import frontend, ir
-from ucutlass.backend import made, source_of, stage_here
+from ucutlass.backend import build_artifact, build_stage, source_of
 from ucutlass.check import check_tree
 from ucutlass.emit.text import Source
 from ucutlass.grammar.parse import parse
@@ -156,7 +156,7 @@ def load_here(path: str, sizes: dict[str, int]) -> dict[str, float | None]:
 
 def _made(source: Source, plan: GemmPlan) -> Artifact:
     """Built as UCUTLASS_BUILD_STAGE says, or found."""
-    return made(source, plan, stage_here(None), Cache.from_switches())
+    return build_artifact(source, plan, build_stage(None), Cache.from_switches())
 
 
 def load_table(repeats: int) -> dict[str, dict[str, float] | None]:

@@ -45,8 +45,8 @@ from ucutlass.grammar.parse import SyntaxProblem, check_length, decode, parse
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.kernels.gemm.rules import RULES
 from ucutlass.limits import Effort
-from ucutlass.ordinary import typical_sizes
 from ucutlass.shapes import complete, free_dims
+from ucutlass.typical_sizes import typical_sizes
 
 __all__ = [
     "LARGEST",

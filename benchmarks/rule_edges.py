@@ -400,12 +400,12 @@ def arguments_of(edge: Edge, forced: Forced, distribution: Distribution = "norma
 
 def launcher(forced: Forced) -> Any:
     """The kernel, callable with tensors, whatever the planner would have chosen for them."""
-    from ucutlass.frontend import Chosen
+    from ucutlass.frontend import ChosenPlan
     from ucutlass.runtime.launch import Launcher
     from ucutlass.runtime.launch_spec import spec_of
 
     artifact = build(forced.source, toolchain(), Cache.from_switches())
-    bound = bind(Built(Chosen(forced.planned, None), forced.source, artifact), forced.program.name)
+    bound = bind(Built(ChosenPlan(forced.planned, None), forced.source, artifact), forced.program.name)
     return Launcher(spec_of(forced.program, ()), lambda _: bound)
 
 

@@ -24,7 +24,7 @@ class Comment:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class TokenScan:
     """All of a text. `problems` and `tokens` are in the order of the text."""
 
     tokens: tuple[Token, ...]
@@ -50,7 +50,7 @@ class Scanner:
         words = [f"(?P<{name}>{by_name[name].to_regexp()})" for name in _REGEXES]
         self._regex = re.compile("|".join([*words, f"(?P<SIGN>{'|'.join(map(re.escape, signs))})"]))
 
-    def scan(self, source: str) -> Scan:
+    def scan(self, source: str) -> TokenScan:
         """Never fails: what is no token becomes a problem and is skipped."""
         tokens: list[Token] = []
         comments: list[Comment] = []
@@ -74,7 +74,7 @@ class Scanner:
             name = kind if kind in _NUMBERS else self.literals.get(text, kind)
             assert name is not None
             tokens.append(Token(name, text, start_pos=start, end_pos=at))
-        return Scan(tuple(tokens), tuple(comments), tuple(found))
+        return TokenScan(tuple(tokens), tuple(comments), tuple(found))
 
 
 def _comment(source: str, text: str, start: int, tokens: list[Token]) -> Comment:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 
 from ucutlass import inference
-from ucutlass.inference import Inferred, Place
+from ucutlass.inference import Inferred, OperandAxis
 from ucutlass.ir import MemoryAxis
 from ucutlass.ir.elements import Element
 from ucutlass.ir.extents import Extent, Fixed, names, show
@@ -100,14 +100,16 @@ def bind(spec: LaunchSpec, shapes: Shapes) -> tuple[int, ...]:
 
     Raises WrongRank, EmptyExtent, ExtentMismatch, NotDivisible, RequirementFailed, Undetermined.
     """
-    axes: list[Place] = []
+    axes: list[OperandAxis] = []
     for label, shape, slot in shapes:
         if len(shape) != len(slot.axes):
             raise WrongRank(
                 f"{spec.name}: {label} has {len(shape)} axes, shape {_shape(shape)}, but is declared "
                 f"with {len(slot.axes)}: {_axes(spec, slot)}"
             )
-        axes += inference.places(label, [_named(spec, axis) for axis in slot.axes], shape, slot.elem.packed)
+        axes += inference.operand_axes(
+            label, [_named(spec, axis) for axis in slot.axes], shape, slot.elem.packed
+        )
     found = inference.infer(dict(spec.dims), axes, least=1)
     if not isinstance(found, inference.Inferred):
         raise _mistake(spec, found)
@@ -126,7 +128,7 @@ def _named(spec: LaunchSpec, axis: Axis) -> MemoryAxis:
 
 def _mistake(spec: LaunchSpec, problem: inference.Problem) -> ArgumentError | Undetermined:
     match problem:
-        case inference.Undetermined(dims):
+        case inference.UnknownExtents(dims):
             return Undetermined(f"{spec.name}: no tensor determines the extent of {', '.join(dims)}")
         case inference.DividesByZero(dim, known):
             extent = dict(spec.dims)[dim]
@@ -138,16 +140,16 @@ def _mistake(spec: LaunchSpec, problem: inference.Problem) -> ArgumentError | Un
                 f"{spec.name}: {dim} is {known.sizes[dim]} by {_origin(spec, dim, known)}; "
                 "every extent must be at least 1"
             )
-        case inference.NotDivisible(place, inner, _, known):
+        case inference.UnevenSplit(place, inner, _, known):
             return NotDivisible(
                 f"{spec.name}: {_where(place)} is {_declared(place.declared)} and has {place.size} elements, "
                 "not a multiple of " + " * ".join(f"{n} = {known.sizes[n]}" for n in inner)
             )
-        case inference.Apart(place, length, known):
+        case inference.ExtentConflict(place, length, known):
             return ExtentMismatch(f"{spec.name}: {_apart(spec, place, length, known)}")
 
 
-def _apart(spec: LaunchSpec, place: Place, length: int, known: Inferred) -> str:
+def _apart(spec: LaunchSpec, place: OperandAxis, length: int, known: Inferred) -> str:
     axis = place.declared
     if not axis.dims:
         because = show(axis.extent) + (f", {_given(spec, axis.extent, known)}" if names(axis.extent) else "")
@@ -170,7 +172,7 @@ def _given(spec: LaunchSpec, extent: Extent, known: Inferred) -> str:
     return ", ".join(f"{n} = {known.sizes[n]} by {_origin(spec, n, known)}" for n in names(extent))
 
 
-def _where(place: Place) -> str:
+def _where(place: OperandAxis) -> str:
     return f"{place.argument} axis {place.axis}"
 
 

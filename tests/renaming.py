@@ -20,10 +20,10 @@ from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import FIELDS, show
-from ucutlass.ordinary import typical_sizes
 from ucutlass.pipeline.fusion import fusion_candidates
 from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.shapes import complete
+from ucutlass.typical_sizes import typical_sizes
 
 ROOT = Path(__file__).parent.parent
 

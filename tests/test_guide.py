@@ -16,8 +16,8 @@ from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import FIELDS
 from ucutlass.kernels.gemm.rules import RULES
-from ucutlass.ordinary import typical_sizes
 from ucutlass.pipeline.sized import kernels
+from ucutlass.typical_sizes import typical_sizes
 
 BLOCKS = re.findall(r"^```[a-z]*\n(.*?)^```", guide(), re.DOTALL | re.MULTILINE)
 PROGRAMS = [b for b in BLOCKS if re.match(r"(#.*\n)*(kernel|pipeline|fn)\b", b)]

@@ -42,7 +42,7 @@ def load(
     arch: str | None = None,
     tuned: bool = False,
     check_offsets: bool = False,
-) -> Loaded:
+) -> LoadedProgram:
     """The kernel or pipeline of a file as a callable; `name` where the file has several kernels, or
     several pipelines.
 
@@ -64,7 +64,7 @@ def loads(
     arch: str | None = None,
     tuned: bool = False,
     check_offsets: bool = False,
-) -> Loaded:
+) -> LoadedProgram:
     """As `load`, from a text. Raises ProgramError and ValueError."""
     checked = read_text(text)
     return loaded(checked, program(checked, name), arch, tuned, check_offsets)
@@ -83,10 +83,10 @@ def loaded(
     return LoadedKernel(checked, program, arch, tuned, check_offsets)
 
 
-L = TypeVar("L", bound="Loaded")
+L = TypeVar("L", bound="LoadedProgram")
 
 
-class Loaded:
+class LoadedProgram:
     """A program that is built on demand and called with torch tensors.
 
     `spec` says what a call must bring; `route` is "native", or "python" where the native launcher
@@ -166,7 +166,7 @@ class Loaded:
         return Graph(self, arguments)
 
 
-class LoadedKernel(Loaded):
+class LoadedKernel(LoadedProgram):
     """One kernel. `origins` says where the schedule of each shape that was called comes from; shapes
     choose the guarded schedule."""
 
@@ -197,7 +197,7 @@ class LoadedKernel(Loaded):
         return f"<ucutlass kernel {self.program.name} of {self.checked.file}>"
 
 
-class LoadedPipeline(Loaded):
+class LoadedPipeline(LoadedProgram):
     """Several launches as one call: intermediates lie in one workspace, and stages that need nothing of
     each other run on branches beside the current stream, which joins them again. `built` has what was
     planned and built for each shape that was called.
@@ -245,8 +245,8 @@ class LoadedPipeline(Loaded):
 
         self(*arguments)  # plans and builds where no call did
         request, tensors, scalars = self._request_of(*arguments)
-        made = self.built[request]
-        in_line = bind_pipeline(made, streams_of(made.plan.sized, 1))
+        built = self.built[request]
+        in_line = bind_pipeline(built, streams_of(built.plan.sized, 1))
         return stage_times(self.spec, in_line, request, tensors, scalars, repeats)
 
     def __repr__(self) -> str:
@@ -278,15 +278,15 @@ def _choose_all(
 
     gpu = torch.cuda.get_device_properties(request.device)
     arch = checked_arch(arch_name, gpu.name, (gpu.major, gpu.minor))
-    device = _facts(gpu.name, arch)
+    device = _known_device(gpu.name, arch)
     draw: Draw = as_written
     if tuned and all(request.aligned):
         draw = partial(_recorded, checked, arch, gpu.name, device)
-    made = build_pipeline(
+    pipeline = build_pipeline(
         checked, program, request.extents, arch, device=device, aligned=request.aligned, draw=draw
     )
-    built[request] = made
-    return bind_pipeline(made)
+    built[request] = pipeline
+    return bind_pipeline(pipeline)
 
 
 def _recorded(
@@ -312,7 +312,7 @@ def _choose(
 
     gpu = torch.cuda.get_device_properties(request.device)
     arch = checked_arch(arch_name, gpu.name, (gpu.major, gpu.minor))
-    device = _facts(gpu.name, arch)
+    device = _known_device(gpu.name, arch)
     origin = written(program, request.extents, arch)
     # What is recorded was measured on tensors that are aligned.
     if tuned and all(request.aligned):
@@ -324,23 +324,23 @@ def _choose(
     return bind(built, program.name)
 
 
-def checked_arch(wanted: str | None, gpu: str, capability: tuple[int, int]) -> str:
+def checked_arch(arch: str | None, gpu: str, capability: tuple[int, int]) -> str:
     """The compile target for a GPU: the wanted one, or the best that its capability runs.
 
     Raises NoKernelsHere where none serves it.
     """
-    if wanted is not None:
-        return wanted
-    found = arch_for(capability)
-    if found is None:
+    if arch is not None:
+        return arch
+    best = arch_for(capability)
+    if best is None:
         raise NoKernelsHere(
             f"no compile target serves {gpu} (compute capability {capability[0]}.{capability[1]}); "
             f"targets: {' '.join(ARCHES)}"
         )
-    return found.name
+    return best.name
 
 
-def _facts(name: str, arch: str) -> Device | None:
+def _known_device(name: str, arch: str) -> Device | None:
     """The device's facts where the table has them; None plans for the target's default device."""
     device = device_named(name)
     return device if device is not None and device.capability >= ARCHES[arch].capability else None

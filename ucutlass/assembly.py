@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ucutlass import ir
-from ucutlass.backend import Built, bind, build_kernel, build_sources, place, source_of
+from ucutlass.backend import Built, bind, build_kernel, build_sources, source_line, source_of
 from ucutlass.frontend import Checked
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
@@ -90,25 +90,25 @@ def build_pipeline(
     aligned: Sequence[bool] | None = None,
     on_progress: OnProgress = ignore,
     stage: HowBuilt | None = None,
-    most_lanes: int = MOST_STREAMS,
+    max_streams: int = MOST_STREAMS,
     draw: Draw = as_written,
 ) -> BuiltPipeline:
     """Plans all stages, then builds the kernels that the cache lacks, as many at once as the machine takes.
     Raises ShapeError and ProgramError as `plan_pipeline`, the first build's failure, and as `build_sources`.
     """
-    plan = plan_pipeline(checked, pipeline, sizes, arch, device, aligned, most_lanes, draw)
-    made = build_stages(checked, plan, stage=stage, on_progress=on_progress)
-    failed = next((m for m in made if m is not None and not isinstance(m, Built)), None)
+    plan = plan_pipeline(checked, pipeline, sizes, arch, device, aligned, max_streams, draw)
+    results = build_stages(checked, plan, stage=stage, on_progress=on_progress)
+    failed = next((m for m in results if m is not None and not isinstance(m, Built)), None)
     if failed is not None:
         raise failed
-    return BuiltPipeline(plan, tuple(m if isinstance(m, Built) else None for m in made))
+    return BuiltPipeline(plan, tuple(m if isinstance(m, Built) else None for m in results))
 
 
 def build_stages(
     checked: Checked, plan: PipelinePlan, *, stage: HowBuilt | None = None, on_progress: OnProgress = ignore
 ) -> tuple[Built | Failure | None, ...]:
     """The kernels of a plan's stages; a build that fails takes its place. Raises as `build_sources`."""
-    found: dict[int, Built | Failure] = {}
+    results: dict[int, Built | Failure] = {}
     kernels = [
         (i, s.step.kernel, s.chosen)
         for i, s in enumerate(plan.stages)
@@ -116,35 +116,35 @@ def build_stages(
     ]
     sources = [source_of(checked, kernel, chosen.planned) for _, kernel, chosen in kernels]
     pairs = [(source, chosen.planned.plan) for source, (_, _, chosen) in zip(sources, kernels, strict=True)]
-    made = build_sources(pairs, stage=stage, on_progress=on_progress)
-    for (i, kernel, chosen), source, one in zip(kernels, sources, made, strict=True):
-        match one:
+    artifacts = build_sources(pairs, stage=stage, on_progress=on_progress)
+    for (i, kernel, chosen), source, artifact in zip(kernels, sources, artifacts, strict=True):
+        match artifact:
             case Artifact():
-                found[i] = Built(chosen, source, one)
+                results[i] = Built(chosen, source, artifact)
             case BuildError():
-                found[i] = one.about(place(checked, kernel))
+                results[i] = artifact.about(source_line(checked, kernel))
             case _:
-                found[i] = one
-    return tuple(found.get(i) for i in range(len(plan.stages)))
+                results[i] = artifact
+    return tuple(results.get(i) for i in range(len(plan.stages)))
 
 
-def bind_pipeline(made: BuiltPipeline, lanes: StreamAssignment | None = None) -> Series:
+def bind_pipeline(built: BuiltPipeline, streams: StreamAssignment | None = None) -> Series:
     """Loads every kernel, asks what workspace each needs, and lays all of it out, on the plan's lanes or on
     these. Raises as `bind`."""
     from ucutlass.runtime.pipeline import series_of  # here: builds need no torch, which takes a second
 
-    return series_of(made.plan.sized, lanes or made.plan.streams, _bounds(made))
+    return series_of(built.plan.sized, streams or built.plan.streams, _bounds(built))
 
 
-def bind_stages(made: BuiltPipeline) -> Staged:
+def bind_stages(built: BuiltPipeline) -> Staged:
     """The pipeline as the judge takes it: whole, and each stage alone. Raises as `bind`."""
     from ucutlass.runtime.pipeline import staged
 
-    return staged(made.plan.sized, made.plan.streams, _bounds(made))
+    return staged(built.plan.sized, built.plan.streams, _bounds(built))
 
 
-def _bounds(made: BuiltPipeline) -> list[Bound | None]:
+def _bounds(pipeline: BuiltPipeline) -> list[Bound | None]:
     return [
         None if built is None else bind(built, stage.step.name)
-        for stage, built in zip(made.plan.stages, made.built, strict=True)
+        for stage, built in zip(pipeline.plan.stages, pipeline.built, strict=True)
     ]

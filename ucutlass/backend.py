@@ -15,7 +15,7 @@ from ucutlass import ir
 from ucutlass.diagnostics import Lines
 from ucutlass.emit import emit, in_parts
 from ucutlass.emit.text import Source
-from ucutlass.frontend import Checked, Chosen, plan_kernel
+from ucutlass.frontend import Checked, ChosenPlan, plan_kernel
 from ucutlass.header import header
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.planned import Plan, Planned
@@ -57,7 +57,7 @@ def build_planned(
 ) -> tuple[Artifact | Failure, ...]:
     """Plans of one program, built as many at once as the machine takes, or `max_jobs`; a build that
     fails takes its place and stops no other. Raises as `build_sources`."""
-    pairs = [(source_of(checked, program, one), one.plan) for one in planned]
+    pairs = [(source_of(checked, program, planned_kernel), planned_kernel.plan) for planned_kernel in planned]
     return build_sources(
         pairs, stage=stage, on_progress=on_progress, cancel=cancel, max_jobs=max_jobs, group=group
     )
@@ -74,7 +74,7 @@ def build_sources(
 ) -> tuple[Artifact | Failure, ...]:
     """As `build_planned`, of sources with their plans; `group` is of plain builds alone. Raises
     ToolchainError, and NotServed where one stage was asked for and does not serve a plan."""
-    cache, how = Cache.from_switches(), stage_here(stage)
+    cache, how = Cache.from_switches(), build_stage(stage)
     if how == "plain":
         return build_many(
             [source for source, _ in pairs],
@@ -87,8 +87,8 @@ def build_sources(
         )
     from ucutlass.runtime.jit import artifact_keys
 
-    found = [artifact_keys.artifact(source, how, toolchain(), cache) for source, _ in pairs]
-    absent = [pair for pair, artifact in zip(pairs, found, strict=True) if artifact is None]
+    artifacts = [artifact_keys.artifact(source, how, toolchain(), cache) for source, _ in pairs]
+    absent = [pair for pair, artifact in zip(pairs, artifacts, strict=True) if artifact is None]
     recipes = [recipe_of(source, plan, how, cache, on_progress) for source, plan in absent]
     lean = all(recipe.builder == BUILDERS["b"] for recipe in recipes)
     results = make_many(
@@ -103,7 +103,7 @@ def build_sources(
         if isinstance(result, Artifact):
             artifact_keys.keep(source, how, toolchain(), cache, result.key)
     rest = iter(results)
-    return tuple(next(rest) if artifact is None else artifact for artifact in found)
+    return tuple(next(rest) if artifact is None else artifact for artifact in artifacts)
 
 
 STAGE_OF: Mapping[str, Stage] = MappingProxyType({BUILDERS[s]: s for s in get_args(Stage) if s in BUILDERS})
@@ -117,15 +117,15 @@ class StagesMissingWarning(UserWarning):
     """Kernels are built plainly, in tens of seconds, since a compiler of staged builds is missing."""
 
 
-def stage_here(stage: Stage | None) -> Stage:
+def build_stage(stage: Stage | None) -> Stage:
     """The way of building that is asked for, None that of UCUTLASS_BUILD_STAGE. Where NVRTC or nvJitLink is
     missing, "auto" becomes "plain", with a StagesMissingWarning once a process."""
-    asked = stage or switches.read().stage
-    return _auto() if asked == "auto" else asked
+    requested = stage or switches.read().stage
+    return _automatic_stage() if requested == "auto" else requested
 
 
 @cache
-def _auto() -> Stage:
+def _automatic_stage() -> Stage:
     from ucutlass.runtime.jit import nvjitlink, nvrtc
 
     try:
@@ -150,15 +150,15 @@ def recipe_of(
 
     if stage != "auto":
         return link.recipe(source, link.parts(plan, stage), toolchain(), cache, on_progress)
-    for one in link.STAGES:
+    for served in link.STAGES:
         try:
-            return link.recipe(source, link.parts(plan, one), toolchain(), cache, on_progress)
+            return link.recipe(source, link.parts(plan, served), toolchain(), cache, on_progress)
         except link.NotServed:
             continue
     return nvcc_recipe(source, toolchain())
 
 
-def made(
+def build_artifact(
     source: Source, plan: Plan, stage: Stage, cache: Cache, on_progress: OnProgress = ignore
 ) -> Artifact:
     """The kernel of a plan from the cache, or built. Raises as `ucutlass.runtime.build.build`, and as
@@ -167,10 +167,10 @@ def made(
         return build(source, toolchain(), cache, on_progress=on_progress)
     from ucutlass.runtime.jit import artifact_keys
 
-    found = artifact_keys.artifact(source, stage, toolchain(), cache)
-    if found is not None:
+    cached = artifact_keys.artifact(source, stage, toolchain(), cache)
+    if cached is not None:
         on_progress(Progress("cached", source.entry, done=1))
-        return found
+        return cached
     artifact = make(recipe_of(source, plan, stage, cache, on_progress), cache, on_progress=on_progress)
     artifact_keys.keep(source, stage, toolchain(), cache, artifact.key)
     return artifact
@@ -180,7 +180,7 @@ def made(
 class Built:
     """A kernel that lies on disk, with what it was made from."""
 
-    chosen: Chosen
+    chosen: ChosenPlan
     source: Source
     artifact: Artifact
 
@@ -207,17 +207,17 @@ def build_kernel(
     """
     chosen = plan_kernel(checked, program, sizes, arch, device, aligned)
     source = source_of(checked, program, chosen.planned)
-    cache, how = Cache.from_switches(), stage_here(stage)
+    cache, how = Cache.from_switches(), build_stage(stage)
     try:
-        artifact = made(source, chosen.planned.plan, how, cache, on_progress)
+        artifact = build_artifact(source, chosen.planned.plan, how, cache, on_progress)
     except BuildError as refused:
-        raise refused.about(place(checked, program)) from refused
+        raise refused.about(source_line(checked, program)) from refused
     return Built(chosen, source, artifact)
 
 
 def build_kernels(
     checked: Checked,
-    wanted: Sequence[tuple[ir.Kernel, tuple[int, ...]]],
+    kernels: Sequence[tuple[ir.Kernel, tuple[int, ...]]],
     arch: str,
     *,
     stage: Stage | None = None,
@@ -227,27 +227,27 @@ def build_kernels(
     A build that fails takes its place and stops no other. Raises ProgramError, ToolchainError, and as
     `build_sources`.
     """
-    chosen = [plan_kernel(checked, program, sizes, arch) for program, sizes in wanted]
+    chosen = [plan_kernel(checked, program, sizes, arch) for program, sizes in kernels]
     sources = [
-        source_of(checked, program, one.planned) for (program, _), one in zip(wanted, chosen, strict=True)
+        source_of(checked, program, plan.planned) for (program, _), plan in zip(kernels, chosen, strict=True)
     ]
-    plans = [one.planned.plan for one in chosen]
+    plans = [plan.planned.plan for plan in chosen]
     results = build_sources(list(zip(sources, plans, strict=True)), stage=stage, on_progress=on_progress)
     return tuple(
-        Built(one, source, artifact)
+        Built(plan, source, artifact)
         if isinstance(artifact, Artifact)
-        else artifact.about(place(checked, program))
+        else artifact.about(source_line(checked, program))
         if isinstance(artifact, BuildError)
         else artifact
-        for (program, _), one, source, artifact in zip(wanted, chosen, sources, results, strict=True)
+        for (program, _), plan, source, artifact in zip(kernels, chosen, sources, results, strict=True)
     )
 
 
-def place(checked: Checked, program: ir.Kernel) -> str:
+def source_line(checked: Checked, program: ir.Kernel) -> str:
     """The program's own line, as `file:line: text`."""
     lines = Lines(checked.source)
-    at = lines.position(program.span.start)
-    return f"{checked.file}:{at.line}: {lines.text(at.line).strip()}"
+    position = lines.position(program.span.start)
+    return f"{checked.file}:{position.line}: {lines.text(position.line).strip()}"
 
 
 @cache

@@ -49,7 +49,7 @@ class ProgramError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class TextPosition:
     """One-based line and column of a character offset."""
 
     line: int
@@ -63,9 +63,9 @@ class Lines:
         self._source = source
         self._starts = [0] + [i + 1 for i, c in enumerate(source) if c == "\n"]
 
-    def position(self, offset: int) -> Position:
+    def position(self, offset: int) -> TextPosition:
         line = bisect.bisect_right(self._starts, offset)
-        return Position(line, offset - self._starts[line - 1] + 1)
+        return TextPosition(line, offset - self._starts[line - 1] + 1)
 
     def text(self, line: int) -> str:
         start = self._starts[line - 1]

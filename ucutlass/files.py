@@ -87,18 +87,18 @@ def write_all(contents: Mapping[Path, Content]) -> None:
     staged: list[_Staged] = []
     try:
         for target, content in contents.items():
-            with _named(target):
-                match _place(target):
+            with _naming(target):
+                match _destination(target):
                     case int(descriptor):
-                        _into(descriptor, content)
-                    case place if _is_stream(place):
-                        _open(place, os.O_NOCTTY, content)
-                    case place:
-                        staged.append(_staged(place, content))
+                        _write_content(descriptor, content)
+                    case destination if _is_stream(destination):
+                        _open(destination, os.O_NOCTTY, content)
+                    case destination:
+                        staged.append(_staged(destination, content))
         _rename(staged)
     finally:
         for file in staged:
-            for leftover in (file.fresh, file.old):
+            for leftover in (file.fresh, file.backup):
                 with suppress(OSError):
                     leftover.unlink()
 
@@ -108,57 +108,57 @@ class _Staged:
     """A file that is to be `place`: its content lies in `fresh`; `old` becomes a second name of what is
     replaced."""
 
-    place: Path
+    destination: Path
     fresh: Path
-    old: Path
+    backup: Path
 
 
-def _place(target: Path) -> Path | int:
+def _destination(target: Path) -> Path | int:
     """Where the content comes to lie, behind every symbolic link: a path, or a descriptor of this process
     (/dev/stdout), which is not opened anew since its place in its file counts."""
-    place = target
+    destination = target
     for _ in range(_MOST_LINKS):
-        folder = Path(os.path.realpath(place.parent))
-        if folder == Path(os.path.realpath("/proc/self/fd")) and place.name.isdecimal():
-            return int(place.name)
-        place = folder / place.name
-        if not place.is_symlink():
-            return place
-        place = folder / place.readlink()
+        folder = Path(os.path.realpath(destination.parent))
+        if folder == Path(os.path.realpath("/proc/self/fd")) and destination.name.isdecimal():
+            return int(destination.name)
+        destination = folder / destination.name
+        if not destination.is_symlink():
+            return destination
+        destination = folder / destination.readlink()
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(target))
 
 
-def _is_stream(place: Path) -> bool:
+def _is_stream(destination: Path) -> bool:
     """Whether it is a device or a pipe, which cannot be replaced. Raises IsADirectoryError."""
     try:
-        mode = place.stat().st_mode
+        mode = destination.stat().st_mode
     except FileNotFoundError:
         return False
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(destination))
     return not stat.S_ISREG(mode)
 
 
-def _staged(place: Path, content: Content) -> _Staged:
-    old: os.stat_result | None = None
+def _staged(destination: Path, content: Content) -> _Staged:
+    previous: os.stat_result | None = None
     with suppress(FileNotFoundError):
-        old = place.stat()
-    if old is not None and not os.access(place, os.W_OK):
-        raise PermissionError(errno.EACCES, "it may not be written", str(place))
+        previous = destination.stat()
+    if previous is not None and not os.access(destination, os.W_OK):
+        raise PermissionError(errno.EACCES, "it may not be written", str(destination))
     name = f"{_STAGED}{uuid.uuid4().hex}"
-    staged = _Staged(place, place.with_name(f"{name}.new"), place.with_name(f"{name}.old"))
+    staged = _Staged(destination, destination.with_name(f"{name}.new"), destination.with_name(f"{name}.old"))
     try:
         fd = os.open(staged.fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except PermissionError as error:
         words = f"{error.strerror}: its folder must be writable, for a file is replaced whole"
-        raise PermissionError(error.errno, words, str(place)) from error
+        raise PermissionError(error.errno, words, str(destination)) from error
     try:
         try:
-            if old is not None:
+            if previous is not None:
                 with suppress(PermissionError):  # another user's file in a folder that both may write
-                    os.fchown(fd, old.st_uid, old.st_gid)
-                os.fchmod(fd, stat.S_IMODE(old.st_mode))
-            _into(fd, content)
+                    os.fchown(fd, previous.st_uid, previous.st_gid)
+                os.fchmod(fd, stat.S_IMODE(previous.st_mode))
+            _write_content(fd, content)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -174,10 +174,10 @@ def _rename(staged: Iterable[_Staged]) -> None:
     folders: dict[Path, None] = {}
     try:
         for file in staged:
-            with _named(file.place):
-                undo.append(_kept_aside(file))
-                file.fresh.replace(file.place)
-                folders[file.place.parent] = None
+            with _naming(file.destination):
+                undo.append(_back_up(file))
+                file.fresh.replace(file.destination)
+                folders[file.destination.parent] = None
         for folder in folders:
             _sync_folder(folder)
     except BaseException:
@@ -187,17 +187,17 @@ def _rename(staged: Iterable[_Staged]) -> None:
         raise
 
 
-def _kept_aside(file: _Staged) -> Callable[[], object]:
+def _back_up(file: _Staged) -> Callable[[], object]:
     """Gives what is replaced a second name; the act that brings it back."""
     try:
-        os.link(file.place, file.old)
+        os.link(file.destination, file.backup)
     except FileNotFoundError:
-        return lambda: file.place.unlink(missing_ok=True)
+        return lambda: file.destination.unlink(missing_ok=True)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         return lambda: None  # a file system without hard links: the single rename is all there is
-    return lambda: file.old.replace(file.place)
+    return lambda: file.backup.replace(file.destination)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -212,7 +212,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _named(target: Path) -> Iterator[None]:
+def _naming(target: Path) -> Iterator[None]:
     """An OSError of what is staged inside names the target instead."""
     try:
         yield
@@ -240,21 +240,21 @@ def append(path: Path, content: Content) -> None:
 def _open(path: Path, flags: int, content: Content) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o666)
     try:
-        _into(fd, content)
+        _write_content(fd, content)
     finally:
         os.close(fd)
 
 
-def _into(fd: int, content: Content) -> None:
+def _write_content(fd: int, content: Content) -> None:
     if isinstance(content, Path):
         with content.open("rb") as source:
             while block := source.read(_BLOCK):
-                _all_of(fd, block)
+                _write_all_bytes(fd, block)
     else:
-        _all_of(fd, content.encode("utf-8") if isinstance(content, str) else content)
+        _write_all_bytes(fd, content.encode("utf-8") if isinstance(content, str) else content)
 
 
-def _all_of(fd: int, data: bytes) -> None:
+def _write_all_bytes(fd: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(fd, left) :]

@@ -21,9 +21,9 @@ from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.refused import Refused
 from ucutlass.kernels.violation import Violation
 from ucutlass.limits import CONDITIONS, Effort, LimitPassed
-from ucutlass.ordinary import Ordinary
 from ucutlass.shapes import ShapeError, holds
 from ucutlass.spans import span
+from ucutlass.typical_sizes import TypicalSizes
 
 MOST_BYTES = 4 * MAX_CHARACTERS + len(codecs.BOM_UTF8)
 """Of a program's file: its most characters, each of four bytes."""
@@ -47,8 +47,8 @@ class Checked:
         try:
             yield
         except LimitPassed as problem:
-            found = Diagnostic(problem.limit.code, problem.message, program.span, problem.limit.hint)
-            raise self.error(found) from None
+            diagnostic = Diagnostic(problem.limit.code, problem.message, program.span, problem.limit.hint)
+            raise self.error(diagnostic) from None
         except ShapeError as problem:
             if problem.code != CONDITIONS.code:
                 raise
@@ -106,13 +106,13 @@ def program(checked: Checked, name: str | None = None) -> ir.Program:
 
 def kernel(checked: Checked, name: str | None = None) -> ir.Kernel:
     """As `program`, for what takes one kernel. Raises ShapeError UC0601 for a pipeline too."""
-    found = program(checked, name)
-    if isinstance(found, ir.Pipeline):
-        made = {s.call.name for s in found.stages if isinstance(s.call, ir.Kernel)}
-        called = sorted(made & set(programs(checked)))
+    named = program(checked, name)
+    if isinstance(named, ir.Pipeline):
+        stage_kernels = {s.call.name for s in named.stages if isinstance(s.call, ir.Kernel)}
+        called = sorted(stage_kernels & set(programs(checked)))
         hint = f"; name one of those that it calls: {', '.join(called)}" if called else ""
-        raise ShapeError("UC0601", f"{found.name} is a pipeline, and one kernel is wanted here{hint}")
-    return found
+        raise ShapeError("UC0601", f"{named.name} is a pipeline, and one kernel is wanted here{hint}")
+    return named
 
 
 def pattern(checked: Checked, program: ir.Kernel) -> object:
@@ -124,7 +124,7 @@ def pattern(checked: Checked, program: ir.Kernel) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenPlan:
     """A plan, and the schedule block (None: none was written) whose alternative it is."""
 
     planned: Planned
@@ -139,29 +139,29 @@ def plan_kernel(
     arch: str,
     device: Device | None = None,
     aligned: Sequence[bool] | None = None,
-) -> Chosen:
+) -> ChosenPlan:
     """The plan for concrete extents (in the order of `program.dims`): the first guarded schedule
     that holds, the cheapest of its alternatives by estimate.
 
     `aligned`: whether each pointer is a multiple of 16 bytes; None: all are.
     Raises ProgramError with the rule, the numbers and the nearest legal schedule.
     """
-    found = pattern(checked, program)
+    matched = pattern(checked, program)
     blocks = matching(program, sizes, arch)
     if not blocks:
-        made = _planned(checked, found, sizes, arch, device, Request(), aligned)
-        return Chosen(_legal(checked, made, program.span, None), None)
-    best: list[tuple[float, Chosen]] = []
+        outcome = _planned(checked, matched, sizes, arch, device, Request(), aligned)
+        return ChosenPlan(_legal(checked, outcome, program.span, None), None)
+    best: list[tuple[float, ChosenPlan]] = []
     for block, request in alternatives(blocks):
-        made = _planned(checked, found, sizes, arch, device, request, aligned)
-        planned = _legal(checked, made, program.span, block)
-        best.append((planned.seconds, Chosen(planned, block)))
+        outcome = _planned(checked, matched, sizes, arch, device, request, aligned)
+        planned = _legal(checked, outcome, program.span, block)
+        best.append((planned.seconds, ChosenPlan(planned, block)))
     return min(best, key=lambda pair: pair[0])[1]
 
 
 def _planned(
     checked: Checked,
-    found: object,
+    matched: object,
     sizes: Sequence[int],
     arch: str,
     device: Device | None,
@@ -169,7 +169,7 @@ def _planned(
     aligned: Sequence[bool] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     try:
-        return plan_pattern(found, sizes, ARCHES[arch], device, request, aligned)
+        return plan_pattern(matched, sizes, ARCHES[arch], device, request, aligned)
     except Refused as refused:
         raise checked.error(refused.diagnostic) from None
 
@@ -182,32 +182,32 @@ def alternatives(blocks: Iterable[ir.ScheduleBlock]) -> Iterable[tuple[ir.Schedu
 def matching(program: ir.Kernel, sizes: Sequence[int], arch: str) -> tuple[ir.ScheduleBlock, ...]:
     """The blocks of an architecture whose condition is the first that holds."""
     by_name = dict(zip(program.dims, sizes, strict=True))
-    mine = [b for b in program.schedules if b.arch == arch]
-    for block in mine:
+    of_arch = [b for b in program.schedules if b.arch == arch]
+    for block in of_arch:
         if block.guard is None or holds(block.guard, by_name):
-            return tuple(b for b in mine if b.guard is block.guard)
+            return tuple(b for b in of_arch if b.guard is block.guard)
     return ()
 
 
 def _legal(
-    checked: Checked, made: Planned | tuple[Violation, ...], span: Span, block: ir.ScheduleBlock | None
+    checked: Checked, outcome: Planned | tuple[Violation, ...], span: Span, block: ir.ScheduleBlock | None
 ) -> Planned:
-    if not isinstance(made, tuple):
-        return made
-    raise checked.error(*(_diagnostic(v, span, block) for v in made))
+    if not isinstance(outcome, tuple):
+        return outcome
+    raise checked.error(*(_diagnostic(v, span, block) for v in outcome))
 
 
 def _diagnostic(violation: Violation, span: Span, block: ir.ScheduleBlock | None) -> Diagnostic:
     choices = {c.field: c.span for c in block.choices} if block is not None else {}
-    place = next((choices[f] for f in violation.fields if f in choices), block.span if block else span)
+    location = next((choices[f] for f in violation.fields if f in choices), block.span if block else span)
     hint = violation.hint
     if violation.nearest is not None and violation.nearest.given():
         hint += f"; nearest legal schedule: {show(violation.nearest)}"
-    return Diagnostic(violation.code, violation.message, place, hint)
+    return Diagnostic(violation.code, violation.message, location, hint)
 
 
 def check_schedules(
-    checked: Checked, program: ir.Kernel, work: Effort | None = None
+    checked: Checked, program: ir.Kernel, effort: Effort | None = None
 ) -> tuple[Diagnostic, ...]:
     """Every illegal alternative of every block, each for an ordinary shape that its guard admits. Where its
     guard admits none, the block is looked at for another shape, and what is illegal there is a warning.
@@ -215,24 +215,28 @@ def check_schedules(
 
     Raises ProgramError where no family serves the kernel.
     """
-    found, shapes = pattern(checked, program), Ordinary(program, work or Effort())
-    if family_of(found).refuses_extents and (ordinary := shapes.sizes(None)) is not None:
-        _planned(checked, found, ordinary, "sm90a", None, Request())
-    wrong: list[Diagnostic] = []
+    matched, shapes = pattern(checked, program), TypicalSizes(program, effort or Effort())
+    if family_of(matched).refuses_extents and (ordinary := shapes.sizes(None)) is not None:
+        _planned(checked, matched, ordinary, "sm90a", None, Request())
+    diagnostics: list[Diagnostic] = []
     for block in program.schedules:
-        met = shapes.sizes(block.guard)
-        sizes = met if met is not None else shapes.sizes(None)
+        admitted = shapes.sizes(block.guard)
+        sizes = admitted if admitted is not None else shapes.sizes(None)
         if sizes is None:
             continue
         for request in requests(block.choices):
-            made = _planned(checked, found, sizes, block.arch, None, request)
-            if isinstance(made, tuple):
-                illegal = [_diagnostic(v, program.span, block) for v in made]
-                wrong += illegal if met is not None else [_unmet(d, program, sizes, block) for d in illegal]
-    return tuple(dict.fromkeys(wrong))
+            outcome = _planned(checked, matched, sizes, block.arch, None, request)
+            if isinstance(outcome, tuple):
+                illegal = [_diagnostic(v, program.span, block) for v in outcome]
+                diagnostics += (
+                    illegal
+                    if admitted is not None
+                    else [_untested(d, program, sizes, block) for d in illegal]
+                )
+    return tuple(dict.fromkeys(diagnostics))
 
 
-def _unmet(
+def _untested(
     illegal: Diagnostic, program: ir.Kernel, sizes: Sequence[int], block: ir.ScheduleBlock
 ) -> Diagnostic:
     """What is illegal in a block whose condition no extents that were tried meet."""

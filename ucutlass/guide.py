@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from ucutlass import grammar, ir
 from ucutlass.ir.compute_types import LANES
 from ucutlass.ir.elements import ELEMENTS
-from ucutlass.ir.functions import NAMED, Function
+from ucutlass.ir.functions import NAMED, ElementwiseFunction
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import FIELDS, Field, legal_values
 from ucutlass.kernels.gemm.rules import RULES
@@ -39,7 +39,7 @@ def guide() -> str:
     )
 
 
-def _function(f: Function) -> str:
+def _function(f: ElementwiseFunction) -> str:
     if len(f.parameters) == 1:
         return f.name
     required = len(f.parameters) - len(f.defaults)

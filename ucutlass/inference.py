@@ -20,7 +20,7 @@ Dimensions: TypeAlias = Mapping[str, Extent]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OperandAxis:
     """One axis of one argument: what the caller calls the argument, which axis, how it is declared,
     and how many elements it has."""
 
@@ -36,11 +36,11 @@ class Inferred:
     entry for one that the program's text gives or computes."""
 
     sizes: Mapping[str, int]
-    origin: Mapping[str, Place]
+    origin: Mapping[str, OperandAxis]
 
 
 @dataclass(frozen=True, slots=True)
-class Undetermined:
+class UnknownExtents:
     """No axis says how long these dimensions are."""
 
     dims: tuple[str, ...]
@@ -63,38 +63,41 @@ class TooSmall:
 
 
 @dataclass(frozen=True, slots=True)
-class NotDivisible:
+class UnevenSplit:
     """The composite axis at `place` cannot be split evenly: `inner` names its other dimensions."""
 
-    place: Place
+    operand_axis: OperandAxis
     inner: Dims
     length: int
     known: Inferred
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class ExtentConflict:
     """The axis at `place` should have `length` elements, by extents that other places give."""
 
-    place: Place
+    operand_axis: OperandAxis
     length: int
     known: Inferred
 
 
-Problem: TypeAlias = Undetermined | DividesByZero | TooSmall | NotDivisible | Apart
+Problem: TypeAlias = UnknownExtents | DividesByZero | TooSmall | UnevenSplit | ExtentConflict
 
 
-def places(
+def operand_axes(
     argument: str, axes: Sequence[MemoryAxis], shape: Sequence[int], packed: int = 1
-) -> tuple[Place, ...]:
+) -> tuple[OperandAxis, ...]:
     """The axes of one argument; as many as its shape has. `packed` values lie in a unit of the last."""
     sizes = (*shape[:-1], *(size * packed for size in shape[-1:]))
     pairs = zip(axes, sizes, strict=True)
-    return tuple(Place(argument, i, axis, size) for i, (axis, size) in enumerate(pairs))
+    return tuple(OperandAxis(argument, i, axis, size) for i, (axis, size) in enumerate(pairs))
 
 
 def infer(
-    dims: Dimensions, axes: Sequence[Place], around: Mapping[str, int] = MappingProxyType({}), least: int = 0
+    dims: Dimensions,
+    axes: Sequence[OperandAxis],
+    around: Mapping[str, int] = MappingProxyType({}),
+    least: int = 0,
 ) -> Inferred | Problem:
     """Every dimension's extent, or the first thing that is wrong.
 
@@ -103,21 +106,21 @@ def infer(
     that no axis does; `least` is the fewest elements that a dimension may have.
     """
     sizes: dict[str, int] = {}
-    origin: dict[str, Place] = {}
-    for place in axes:
-        match place.declared.dims:
+    origin: dict[str, OperandAxis] = {}
+    for operand_axis in axes:
+        match operand_axis.declared.dims:
             case (dim,) if dims[dim] == Free(dim) and dim not in sizes:
-                sizes[dim], origin[dim] = place.size, place
-    while found := next(_solutions(dims, axes, sizes), None):
-        dim, value, place = found
-        sizes[dim], origin[dim] = value, place
+                sizes[dim], origin[dim] = operand_axis.size, operand_axis
+    while solution := next(_solutions(dims, axes, sizes), None):
+        dim, value, operand_axis = solution
+        sizes[dim], origin[dim] = value, operand_axis
     for dim, value in around.items():
         sizes.setdefault(dim, value)
     unknown = tuple(d for d, e in dims.items() if not sizes.keys() >= {*names(e)})
     if unknown:
         short = next((d for d in sizes if sizes[d] < least), None)
         known = Inferred(sizes, origin)
-        return TooSmall(short, known) if short is not None else Undetermined(unknown)
+        return TooSmall(short, known) if short is not None else UnknownExtents(unknown)
     return _completed(dims, axes, sizes, origin, least)
 
 
@@ -127,7 +130,11 @@ def length(axis: MemoryAxis, sizes: Mapping[str, int]) -> int:
 
 
 def _completed(
-    dims: Dimensions, axes: Sequence[Place], free: Mapping[str, int], origin: Mapping[str, Place], least: int
+    dims: Dimensions,
+    axes: Sequence[OperandAxis],
+    free: Mapping[str, int],
+    origin: Mapping[str, OperandAxis],
+    least: int,
 ) -> Inferred | Problem:
     """What the text computes, then every axis held against the result."""
     full: dict[str, int] = {}
@@ -137,34 +144,38 @@ def _completed(
         except ZeroDivisionError:
             return DividesByZero(dim, Inferred({**free, **full}, origin))
     known = Inferred(full, origin)
-    for place in axes:
-        expected = length(place.declared, full)
-        if expected == place.size:
+    for operand_axis in axes:
+        expected = length(operand_axis.declared, full)
+        if expected == operand_axis.size:
             continue
-        inner = tuple(d for d in place.declared.dims if origin.get(d) is not place)
-        split = 0 < len(inner) < len(place.declared.dims)
-        return NotDivisible(place, inner, expected, known) if split else Apart(place, expected, known)
+        inner = tuple(d for d in operand_axis.declared.dims if origin.get(d) is not operand_axis)
+        split = 0 < len(inner) < len(operand_axis.declared.dims)
+        return (
+            UnevenSplit(operand_axis, inner, expected, known)
+            if split
+            else ExtentConflict(operand_axis, expected, known)
+        )
     short = next((d for d, value in full.items() if value < least), None)
     return known if short is None else TooSmall(short, known)
 
 
 def _solutions(
-    dims: Dimensions, axes: Sequence[Place], sizes: Mapping[str, int]
-) -> Iterator[tuple[str, int, Place]]:
+    dims: Dimensions, axes: Sequence[OperandAxis], sizes: Mapping[str, int]
+) -> Iterator[tuple[str, int, OperandAxis]]:
     """Each axis that has exactly one unknown left, solved for it."""
-    for place in axes:
-        solved = _solve(_extent(place.declared, dims), place.size, sizes)
+    for operand_axis in axes:
+        solved = _solve(_extent(operand_axis.declared, dims), operand_axis.size, sizes)
         if solved is not None:
-            yield (*solved, place)
+            yield (*solved, operand_axis)
 
 
 def _extent(axis: MemoryAxis, dims: Dimensions) -> Extent:
     if not axis.dims:
         return axis.extent
-    whole = dims[axis.dims[0]]
+    total = dims[axis.dims[0]]
     for d in axis.dims[1:]:
-        whole = Combined("*", whole, dims[d])
-    return whole
+        total = Combined("*", total, dims[d])
+    return total
 
 
 def _solve(extent: Extent, size: int, sizes: Mapping[str, int]) -> tuple[str, int] | None:

@@ -59,7 +59,7 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
     return sizes
 
 
-def complete(program: ir.Program, given: Mapping[str, int]) -> tuple[int, ...]:
+def complete(program: ir.Program, bound: Mapping[str, int]) -> tuple[int, ...]:
     """Every extent in the order of `program.dims`.
 
     Raises ShapeError: UC0601 for a missing, unknown or non-positive extent, UC0602 where a given
@@ -67,17 +67,17 @@ def complete(program: ir.Program, given: Mapping[str, int]) -> tuple[int, ...]:
     """
     sizes: dict[str, int] = {}
     for name in free_dims(program):
-        if name not in given:
+        if name not in bound:
             raise ShapeError("UC0601", f"the extent of {name} is missing; give -s {name}=..")
-        sizes[name] = given[name]
+        sizes[name] = bound[name]
     for name, extent in program.dims.items():
         if extent != Free(name):
             sizes[name] = _evaluated(name, extent, sizes)
-            if given.get(name, sizes[name]) != sizes[name]:
+            if bound.get(name, sizes[name]) != sizes[name]:
                 raise ShapeError(
-                    "UC0602", f"{name} is {sizes[name]} by the program and {given[name]} as given"
+                    "UC0602", f"{name} is {sizes[name]} by the program and {bound[name]} as given"
                 )
-    unknown = [name for name in given if name not in program.dims]
+    unknown = [name for name in bound if name not in program.dims]
     if unknown:
         raise ShapeError(
             "UC0601", f"{program.name} has no dimension {unknown[0]}; it has {', '.join(program.dims)}"

@@ -14,7 +14,7 @@ from time import perf_counter
 
 
 @dataclass(slots=True)
-class Recording:
+class SpanRecording:
     """`seconds` of each name, without those of spans inside it, in the order in which they first ended."""
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -34,16 +34,16 @@ class Recording:
                 self._inner[-1] += took
 
 
-_CURRENT: ContextVar[Recording | None] = ContextVar("recording", default=None)
+_CURRENT: ContextVar[SpanRecording | None] = ContextVar("recording", default=None)
 
 
 @contextmanager
-def recording() -> Iterator[Recording]:
+def recording() -> Iterator[SpanRecording]:
     """What this context's spans take until the block ends."""
-    found = Recording()
-    token = _CURRENT.set(found)
+    record = SpanRecording()
+    token = _CURRENT.set(record)
     try:
-        yield found
+        yield record
     finally:
         _CURRENT.reset(token)
 
@@ -51,9 +51,9 @@ def recording() -> Iterator[Recording]:
 @contextmanager
 def span(name: str) -> Iterator[None]:
     """Around a block, or over a function as a decorator; nothing where nobody records."""
-    found = _CURRENT.get()
-    if found is None:
+    record = _CURRENT.get()
+    if record is None:
         yield
         return
-    with found.span(name):
+    with record.span(name):
         yield

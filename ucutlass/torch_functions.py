@@ -20,7 +20,7 @@ Shape: TypeAlias = tuple[Extent | None, ...]
 Keywords: TypeAlias = Mapping[str, float | int | bool]
 
 
-class Unfit(Exception):
+class UnsupportedCall(Exception):
     """Arguments that a torch function never takes, in a sentence without its end."""
 
 
@@ -58,34 +58,42 @@ class TorchFunction:
         """The type of the result. Raises Unfit where no call is right, with the numbers."""
         self._check_keywords(keywords)
         if len(shapes) != self.tensors:
-            raise Unfit(f"takes {self.tensors} tensor{'s' * (self.tensors > 1)}, here are {len(shapes)}")
+            raise UnsupportedCall(
+                f"takes {self.tensors} tensor{'s' * (self.tensors > 1)}, here are {len(shapes)}"
+            )
         wrong = next((e for e in elems if not self.accepts(e)), None)
         if wrong is not None:
-            raise Unfit(f"takes no {wrong.name}")
+            raise UnsupportedCall(f"takes no {wrong.name}")
         if any(e is not elems[0] for e in elems):
-            raise Unfit(f"takes tensors of one element type, here are {' and '.join(e.name for e in elems)}")
+            raise UnsupportedCall(
+                f"takes tensors of one element type, here are {' and '.join(e.name for e in elems)}"
+            )
         return self.gives(elems[0]), self.shape(shapes, keywords)
 
     def _check_keywords(self, keywords: Keywords) -> None:
         for name, value in keywords.items():
-            wanted = self.keywords.get(name)
-            if wanted is None:
-                raise Unfit(f"has no argument named {name}")
-            if type(value) is not wanted:
-                raise Unfit(f"takes {'true or false' if wanted is bool else 'a whole number'} as {name}")
+            expected = self.keywords.get(name)
+            if expected is None:
+                raise UnsupportedCall(f"has no argument named {name}")
+            if type(value) is not expected:
+                raise UnsupportedCall(
+                    f"takes {'true or false' if expected is bool else 'a whole number'} as {name}"
+                )
         missing = [name for name in self.required if name not in keywords]
         if missing:
-            raise Unfit(f"needs {missing[0]}")
+            raise UnsupportedCall(f"needs {missing[0]}")
 
 
 def _axis(shape: Shape, axis: float) -> None:
     """Raises Unfit unless `axis` is one of the shape's; a tensor without axes has one for torch."""
     rank = max(1, len(shape))
     if not -rank <= axis < rank:
-        raise Unfit(f"has no axis {axis} in a tensor of {len(shape)} axes, whose are {-rank} to {rank - 1}")
+        raise UnsupportedCall(
+            f"has no axis {axis} in a tensor of {len(shape)} axes, whose are {-rank} to {rank - 1}"
+        )
 
 
-def _along(name: str, default: int | None) -> Callable[[Sequence[Shape], Keywords], Shape]:
+def _shape_along(name: str, default: int | None) -> Callable[[Sequence[Shape], Keywords], Shape]:
     """Of a function that keeps the shape and takes the axis `name`; without default and value: none."""
 
     def shape(shapes: Sequence[Shape], keywords: Keywords) -> Shape:
@@ -103,7 +111,7 @@ def _same(shapes: Sequence[Shape], _: Keywords) -> Shape:
 
 def _triangle(shapes: Sequence[Shape], _: Keywords) -> Shape:
     if len(shapes[0]) < 2:
-        raise Unfit(f"takes a tensor of two axes or more, here are {len(shapes[0])}")
+        raise UnsupportedCall(f"takes a tensor of two axes or more, here are {len(shapes[0])}")
     return shapes[0]
 
 
@@ -122,7 +130,7 @@ def _diagonal(shapes: Sequence[Shape], keywords: Keywords) -> Shape:
             return (_sum(extent, abs(off)),) * 2
         case (rows, columns):
             return (_of_matrix(rows, columns, off),)
-    raise Unfit(f"takes one axis or two, here are {len(shapes[0])}")
+    raise UnsupportedCall(f"takes one axis or two, here are {len(shapes[0])}")
 
 
 def _of_matrix(rows: Extent | None, columns: Extent | None, off: int) -> Extent | None:
@@ -131,7 +139,7 @@ def _of_matrix(rows: Extent | None, columns: Extent | None, off: int) -> Extent 
         case Fixed(r), Fixed(c):
             length = min(r + min(off, 0), c - max(off, 0))
             if length < 1:
-                raise Unfit(f"has no diagonal {off} of a matrix of {r} by {c}")
+                raise UnsupportedCall(f"has no diagonal {off} of a matrix of {r} by {c}")
             return Fixed(length)
         case _ if rows is not None and columns is not None and agree(rows, columns):
             return _sum(rows, -abs(off))
@@ -141,7 +149,7 @@ def _of_matrix(rows: Extent | None, columns: Extent | None, off: int) -> Extent 
 def _product(shapes: Sequence[Shape], _: Keywords) -> Shape:
     left, right = shapes
     if not left or not right:
-        raise Unfit("takes tensors of one axis or more")
+        raise UnsupportedCall("takes tensors of one axis or more")
     _equal(left[-1], right[-2] if len(right) > 1 else right[0], "sums over axes of one extent")
     return (*_broadcast(left[:-2], right[:-2]), *left[-2:-1], *(right[-1:] if len(right) > 1 else ()))
 
@@ -167,7 +175,7 @@ def _broadcast_axis(a: Extent | None, b: Extent | None) -> Extent | None:
 def _equal(a: Extent | None, b: Extent | None, words: str) -> None:
     """Raises Unfit for extents that differ in every call."""
     if a is not None and b is not None and difference(a, b) not in (0, None):
-        raise Unfit(f"{words}, these are {bare(a)} and {bare(b)}")
+        raise UnsupportedCall(f"{words}, these are {bare(a)} and {bare(b)}")
 
 
 def _sum(extent: Extent, number: int) -> Extent:
@@ -191,18 +199,18 @@ _ORDER: Mapping[str, type[int] | type[bool]] = MappingProxyType({"dim": int, "de
 _ROLL: Mapping[str, type[int] | type[bool]] = MappingProxyType({"shifts": int, "dims": int})
 
 _TABLE = (
-    TorchFunction("argsort", "plain", _along("dim", -1), _ORDER, gives=_index),
-    TorchFunction("cumprod", "plain", _along("dim", None), _DIM, ("dim",), gives=_summed),
-    TorchFunction("cumsum", "plain", _along("dim", None), _DIM, ("dim",), gives=_summed),
+    TorchFunction("argsort", "plain", _shape_along("dim", -1), _ORDER, gives=_index),
+    TorchFunction("cumprod", "plain", _shape_along("dim", None), _DIM, ("dim",), gives=_summed),
+    TorchFunction("cumsum", "plain", _shape_along("dim", None), _DIM, ("dim",), gives=_summed),
     TorchFunction("diag", "any", _diagonal, _DIAGONAL),
-    TorchFunction("flip", "any", _along("dims", 0), {"dims": int}),
+    TorchFunction("flip", "any", _shape_along("dims", 0), {"dims": int}),
     TorchFunction("inverse", "float", _square, {}),
-    TorchFunction("log_softmax", "float", _along("dim", None), _DIM, ("dim",)),
+    TorchFunction("log_softmax", "float", _shape_along("dim", None), _DIM, ("dim",)),
     TorchFunction("matmul", "float", _product, {}, tensors=2),
     TorchFunction("relu", "number", _same, {}),
-    TorchFunction("roll", "any", _along("dims", None), _ROLL, ("shifts",)),
-    TorchFunction("softmax", "float", _along("dim", None), _DIM, ("dim",)),
-    TorchFunction("sort", "plain", _along("dim", -1), _ORDER),
+    TorchFunction("roll", "any", _shape_along("dims", None), _ROLL, ("shifts",)),
+    TorchFunction("softmax", "float", _shape_along("dim", None), _DIM, ("dim",)),
+    TorchFunction("sort", "plain", _shape_along("dim", -1), _ORDER),
     TorchFunction("tril", "plain", _triangle, _DIAGONAL),
     TorchFunction("triu", "plain", _triangle, _DIAGONAL),
 )

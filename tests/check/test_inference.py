@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ucutlass.inference import (
-    Apart,
     DividesByZero,
+    ExtentConflict,
     Inferred,
-    NotDivisible,
     TooSmall,
-    Undetermined,
+    UnevenSplit,
+    UnknownExtents,
     infer,
     length,
-    places,
+    operand_axes,
 )
 from ucutlass.ir import MemoryAxis
 from ucutlass.ir.extents import Combined, Extent, Fixed, Free, evaluate
@@ -52,7 +52,7 @@ DECLARATIONS = [
 @given(st.sampled_from(DECLARATIONS), st.integers(1, 999), st.integers(2, 10**6))
 def test_sizes_come_back_from_the_shapes_that_they_make(axes: list[MemoryAxis], a: int, b: int) -> None:
     sizes = {name: evaluate(extent, {"A": a, "B": b}) for name, extent in DIMS.items()}
-    found = infer(DIMS, places("x", axes, [length(one, sizes) for one in axes]))
+    found = infer(DIMS, operand_axes("x", axes, [length(one, sizes) for one in axes]))
     assert isinstance(found, Inferred)
     assert dict(found.sizes) == sizes
     assert list(found.sizes) == list(DIMS)
@@ -64,7 +64,7 @@ def test_no_other_shape_passes(axes: list[MemoryAxis], a: int, b: int, data: st.
     """A shape is accepted only where the sizes found make that very shape."""
     sizes = {name: evaluate(extent, {"A": a, "B": b}) for name, extent in DIMS.items()}
     shape = [length(one, sizes) + data.draw(st.integers(-1, 1)) for one in axes]
-    found = infer(DIMS, places("x", axes, shape), least=1)
+    found = infer(DIMS, operand_axes("x", axes, shape), least=1)
     if isinstance(found, Inferred):
         assert [length(one, found.sizes) for one in axes] == shape
         assert all(value >= 1 for value in found.sizes.values())
@@ -73,24 +73,24 @@ def test_no_other_shape_passes(axes: list[MemoryAxis], a: int, b: int, data: st.
 @pytest.mark.parametrize(
     ("axes", "shape", "wrong"),
     [
-        ([axis("A", "B")], [6], Undetermined),
+        ([axis("A", "B")], [6], UnknownExtents),
         ([axis("A"), axis("B", "A")], [0, 0], TooSmall),
         ([axis("A"), axis("B")], [3, 0], TooSmall),
-        ([axis("A"), axis("B", "G")], [3, 6], NotDivisible),
-        ([axis("A"), axis("B"), axis("A")], [3, 4, 5], Apart),
-        ([axis("A"), axis("B"), axis("P")], [3, 4, 8], Apart),
+        ([axis("A"), axis("B", "G")], [3, 6], UnevenSplit),
+        ([axis("A"), axis("B"), axis("A")], [3, 4, 5], ExtentConflict),
+        ([axis("A"), axis("B"), axis("P")], [3, 4, 8], ExtentConflict),
     ],
 )
 def test_each_problem(axes: list[MemoryAxis], shape: list[int], wrong: type) -> None:
-    assert isinstance(infer(DIMS, places("x", axes, shape), least=1), wrong)
+    assert isinstance(infer(DIMS, operand_axes("x", axes, shape), least=1), wrong)
 
 
 def test_a_division_by_zero_is_a_problem() -> None:
     dims = {"A": A, "R": Combined("//", Fixed(8), Combined("-", A, Fixed(3)))}
-    assert isinstance(infer(dims, places("x", [axis("A")], [3])), DividesByZero)
+    assert isinstance(infer(dims, operand_axes("x", [axis("A")], [3])), DividesByZero)
 
 
 def test_a_stage_takes_what_no_axis_gives_from_its_pipeline() -> None:
-    found = infer(DIMS, places("x", [axis("A")], [3]), around={"A": 9, "B": 7})
+    found = infer(DIMS, operand_axes("x", [axis("A")], [3]), around={"A": 9, "B": 7})
     assert isinstance(found, Inferred)
     assert (found.sizes["A"], found.sizes["B"]) == (3, 7)

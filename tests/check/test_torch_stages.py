@@ -14,7 +14,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.elements import BOOL, E4M3, ELEMENTS, F16, F32, F64, I32, I64, S8, Element
 from ucutlass.ir.extents import Combined, Extent, Fixed, Free, bare, difference, evaluate
 from ucutlass.reference.interpreter import TORCH_FUNCTIONS
-from ucutlass.torch_functions import TORCH_SIGNATURES, Unfit
+from ucutlass.torch_functions import TORCH_SIGNATURES, UnsupportedCall
 
 
 def test_both_tables_have_the_same_functions() -> None:
@@ -56,7 +56,7 @@ def test_the_table_says_what_torch_does(
         gives, shape = TORCH_SIGNATURES[name].result(
             [elem] * len(shapes), [tuple(map(Fixed, s)) for s in shapes], keywords
         )
-    except Unfit as why:
+    except UnsupportedCall as why:
         narrow = "takes no" in str(why)  # on a GPU torch takes fewer types than here
         bools = any(isinstance(v, bool) for v in keywords.values())  # torch takes some for a number
         assert found is None or found.numel() == 0 or narrow or bools, f"{why}, but torch gives {found}"

@@ -17,7 +17,7 @@ from ucutlass.engine import worker_gpu
 from ucutlass.engine.errors import EngineUnknown, WorkerUnfit
 from ucutlass.engine.gpu_slot import Place
 from ucutlass.engine.local import LocalEngine
-from ucutlass.engine.work import CANCELLED, Row, Work
+from ucutlass.engine.work import CANCELLED, RemoteCall, Row
 from ucutlass.runtime import system
 from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.bench.gpu_lock import NoGpu
@@ -98,14 +98,14 @@ def test_processes_are_woken_on_the_lane_and_do_not_wait_for_it_themselves(
     place = Place(lambda: GPUS[3])
     prepare, process = Row("json engine_fakes:wakes", "gpu", "prepare"), table()["process"]
     with gpu_lock.held(GPUS[3], timeout_seconds=1, on_wait=print):
-        place.run(Work(prepare, {}), Event())
+        place.run(RemoteCall(prepare, {}), Event())
         # Whoever holds the lane can call the process, though it waits to be woken.
-        timing = value(place._called(place._warm, Work(process, {})))
+        timing = value(place._called(place._warm, RemoteCall(process, {})))
         assert not notes(log)
     end = time.monotonic() + 60
     while len(notes(log)) < 2 and time.monotonic() < end:
         time.sleep(0.05)
-    fresh = value(place.run(Work(table()["fresh"], {}), Event()))
+    fresh = value(place.run(RemoteCall(table()["fresh"], {}), Event()))
     assert {int(pid) for pid in notes(log)} == {timing, fresh}
     place.close()
 

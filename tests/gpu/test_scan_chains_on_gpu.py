@@ -51,7 +51,7 @@ def exactly(program: str, x: torch.Tensor) -> torch.Tensor:
     return later - x.double()
 
 
-def kernel_of(program: str, fields: str) -> ucutlass.api.Loaded:
+def kernel_of(program: str, fields: str) -> ucutlass.api.LoadedProgram:
     return ucutlass.loads(program.replace("SCHEDULE", f"schedule sm90a {{ {fields} }}" if fields else ""))
 
 

@@ -40,7 +40,7 @@ class Bench:
         return nvcc_recipe(one, self.fake.toolchain)
 
     def made(self, one: Source | None = None, stage: Stage = "auto") -> Artifact:
-        return backend.made(one or source(), biased(), stage, self.cache)
+        return backend.build_artifact(one or source(), biased(), stage, self.cache)
 
     def later(self) -> None:
         """As in another process."""
@@ -71,7 +71,7 @@ def bench(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_what_is_known_is_found_without_its_parts(bench: Bench) -> None:
     first = bench.made()
     heard: list[Progress] = []
-    again = backend.made(source(), biased(), "auto", bench.cache, heard.append)
+    again = backend.build_artifact(source(), biased(), "auto", bench.cache, heard.append)
     assert again == first and [event.kind for event in heard] == ["cached"]
     assert len(bench.asked) == 1
 

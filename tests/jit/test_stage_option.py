@@ -44,15 +44,15 @@ def missing() -> tuple[int, int]:
 
 def test_without_nvrtc_auto_is_plain_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a process; a stage that was asked for by its name stays."""
-    backend._auto.cache_clear()
+    backend._automatic_stage.cache_clear()
     monkeypatch.setattr(nvrtc, "version", missing)
     with pytest.warns(backend.StagesMissingWarning, match="pip install 'nvidia-cuda-nvrtc"):
-        assert backend.stage_here("auto") == "plain"
+        assert backend.build_stage("auto") == "plain"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert backend.stage_here("auto") == "plain"
-        assert [backend.stage_here(stage) for stage in ("b", "a", "plain")] == ["b", "a", "plain"]
-    backend._auto.cache_clear()
+        assert backend.build_stage("auto") == "plain"
+        assert [backend.build_stage(stage) for stage in ("b", "a", "plain")] == ["b", "a", "plain"]
+    backend._automatic_stage.cache_clear()
 
 
 def test_a_plain_load_imports_nothing_of_builds_in_stages() -> None:

@@ -21,7 +21,7 @@ from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine import gpu_slot as place_module
 from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.gpu_slot import Place
-from ucutlass.engine.work import TABLE, Task, Work
+from ucutlass.engine.work import TABLE, RemoteCall, Task
 from ucutlass.runtime import isolation
 
 
@@ -114,7 +114,7 @@ def test_a_place_says_how_long_it_had_the_lane(clock: Clock, monkeypatch: pytest
         clock.now += 100.0
         yield
 
-    def called(self: Place, process: Any, work: Work) -> isolation.Outcome:
+    def called(self: Place, process: Any, work: RemoteCall) -> isolation.Outcome:
         clock.now += 2.0
         return isolation.Crashed("SIGSEGV", "")
 
@@ -122,5 +122,5 @@ def test_a_place_says_how_long_it_had_the_lane(clock: Clock, monkeypatch: pytest
     monkeypatch.setattr(Place, "_called", called)
     place = Place(lambda: "GPU-0")
     for name in ("attempt", "compared"):
-        assert place.run(Work(TABLE[name], {}), Event()) == isolation.Crashed("SIGSEGV", "", 2.0)
+        assert place.run(RemoteCall(TABLE[name], {}), Event()) == isolation.Crashed("SIGSEGV", "", 2.0)
     place.close()

@@ -18,9 +18,9 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.ir import extents
 from ucutlass.ir.extents import Combined, Fixed, Free
 from ucutlass.ir.hardware import DEVICES
-from ucutlass.ordinary import typical_sizes
 from ucutlass.shapes import ShapeError, free_dims
 from ucutlass.sol.bounds import bounds
+from ucutlass.typical_sizes import typical_sizes
 
 TEXTS = sorted(corpus())
 EXTENTS = st.sampled_from((1, 2, 7, 24, 64, 130, 1024))

@@ -295,7 +295,7 @@ def wrong_pipe(f: KernelFacts) -> Diagnosis | None:
     if isinstance(s, Sm80Schedule) and s.math == "simt":
         unit = "FFMA multiplies, not the tensor cores"
         edits = single_change(f, math="tf32x3", tile=p.request.tile, warp_tile=None, stages=None)
-    elif isinstance(s, Sm80Schedule) and candidate_of(planned).arch.wgmma:
+    elif isinstance(s, Sm80Schedule) and candidate_of(p).arch.wgmma:
         unit = "mma.sync multiplies, which reaches a part of what Hopper's wgmma does"
         edits = best(legal_edits(f, Request(warps="cooperative")), legal_edits(f, Request(warps="pingpong")))
     evidence = [Metric("wgmma kernel", 0, "", "<", 1)] if edits else []

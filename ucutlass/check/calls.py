@@ -18,7 +18,7 @@ from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Dims, Value
 from ucutlass.ir.compute_types import LANES
 from ucutlass.ir.elements import BOOL, ELEMENTS, F32, I64, Element
-from ucutlass.ir.functions import NAMED, Function
+from ucutlass.ir.functions import NAMED, ElementwiseFunction
 from ucutlass.ir.neutral import NEUTRAL, survives
 from ucutlass.torch_functions import TORCH_SIGNATURES
 
@@ -132,7 +132,7 @@ def _one(call: syntax.Call, scope: Scope, options: tuple[str, ...] = ()) -> Valu
     return scope.check(only)
 
 
-def _function(function: Function, call: syntax.Call, scope: Scope) -> Value:
+def _function(function: ElementwiseFunction, call: syntax.Call, scope: Scope) -> Value:
     least, most = function.arity
     by_name = next((a for a in call.arguments if a.name in function.parameters[:least]), None)
     if by_name is not None:

@@ -13,7 +13,7 @@ from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Value
 from ucutlass.ir.elements import BOOL, F32, I32, I64, Element
 from ucutlass.ir.extents import Fixed
-from ucutlass.ir.functions import Function
+from ucutlass.ir.functions import ElementwiseFunction
 
 _COMPARE = "compare it, as in x != 0"
 _MAX_INT = 2**63 - 1
@@ -35,7 +35,7 @@ def _f32(value: float) -> float:
     return math.copysign(math.inf, value) if abs(value) >= 2.0**128 - 2.0**103 else value
 
 
-def apply(function: Function, args: tuple[Value, ...], scope: Scope, span: Span) -> Value:
+def apply(function: ElementwiseFunction, args: tuple[Value, ...], scope: Scope, span: Span) -> Value:
     """An element-wise function over values; equal names align, others broadcast.
 
     Raises Reject UC0212 where an argument is of the wrong kind.
@@ -55,7 +55,7 @@ def apply(function: Function, args: tuple[Value, ...], scope: Scope, span: Span)
     return scope.graph.add(ir.Apply(function.name, args, elem, dims, span))
 
 
-def _outcome(function: Function, args: tuple[Value, ...], span: Span) -> Element:
+def _outcome(function: ElementwiseFunction, args: tuple[Value, ...], span: Span) -> Element:
     values = args[1:] if function.domain == "any" else args
     if function.domain == "any" and args[0].elem is not BOOL:
         raise _wrong_kind(function, "a condition (bool) first", args[0], _COMPARE)
@@ -119,7 +119,7 @@ def _wrapped(value: Value, scope: Scope) -> Value:
     return scope.graph.add(replace(value, value=(int(value.value) + 2**31) % 2**32 - 2**31))
 
 
-def _wrong_kind(function: Function, wanted: str, got: Value, hint: str | None = None) -> Reject:
+def _wrong_kind(function: ElementwiseFunction, wanted: str, got: Value, hint: str | None = None) -> Reject:
     called = function.spelling or function.name
     return Reject("UC0212", f"{called} takes {wanted}; this is {show_value(got)}", got.span, hint)
 

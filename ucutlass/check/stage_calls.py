@@ -14,7 +14,7 @@ from ucutlass.grammar.problems import shortened
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import MemoryAxis, ScalarType, TensorType
 from ucutlass.ir.extents import Extent, Fixed, Free, agree, bare
-from ucutlass.torch_functions import TORCH_SIGNATURES, Keywords, Unfit
+from ucutlass.torch_functions import TORCH_SIGNATURES, Keywords, UnsupportedCall
 
 
 def call_stage(statement: syntax.Bind, call: syntax.Call, draft: Draft) -> None:
@@ -250,7 +250,7 @@ def _check_torch(
     shapes = [tuple(draft.scope.dims.expand(a.extent) for a in t.axes) for t in tensors]
     try:
         elem, shape = function.result([t.elem for t in tensors], shapes, keywords)
-    except Unfit as why:
+    except UnsupportedCall as why:
         raise Reject("UC0509", f"{call.callee} {why}", call.span, f"write {function.signature}") from None
     if declared.elem.kind != elem.kind or declared.elem.packed > 1:
         raise Reject(

@@ -15,10 +15,10 @@ from ucutlass.cli.errors import Status, reported
 from ucutlass.cli.options import json_option, sizes_option
 from ucutlass.diagnostics import Diagnostic, ProgramError, listed, render, to_json
 from ucutlass.limits import Effort
-from ucutlass.ordinary import typical_sizes
 from ucutlass.pipeline.planning import in_order, plan_pipeline
 from ucutlass.pipeline.sized import kernels
 from ucutlass.shapes import complete, parse_sizes
+from ucutlass.typical_sizes import typical_sizes
 
 
 @click.command("check")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ucutlass.engine.errors import TaskLost
-from ucutlass.engine.work import Needs, Work
+from ucutlass.engine.work import Needs, RemoteCall
 from ucutlass.runtime.isolation import Outcome
 
 LIVES = 3
@@ -26,7 +26,7 @@ class Ticket:
     along, `tries` counts what was started; `running` is what the network knows it by."""
 
     id: str
-    work: Work
+    work: RemoteCall
     future: Future[Outcome] = field(default_factory=Future)
     died: list[str] = field(default_factory=list)
     given: dict[str, bytes] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import Event, Lock, Thread
 
-from ucutlass.engine.work import CANCELLED, Work
+from ucutlass.engine.work import CANCELLED, RemoteCall
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.errors import MachineError
@@ -53,7 +53,7 @@ class Place:
         self._woken = False
         self._lock = Lock()
 
-    def run(self, work: Work, cancel: Event) -> isolation.Outcome:
+    def run(self, work: RemoteCall, cancel: Event) -> isolation.Outcome:
         """Raises what a function that runs here raises as MachineError, LockTimeout and NoGpu."""
         if cancel.is_set():
             return CANCELLED
@@ -69,7 +69,7 @@ class Place:
                     outcome = self._called(self._warm, work) if process == "warm" else self._fresh(work)
                     return replace(outcome, lane_seconds=time.monotonic() - start)
 
-    def _called(self, process: isolation.Warm, work: Work) -> isolation.Outcome:
+    def _called(self, process: isolation.Warm, work: RemoteCall) -> isolation.Outcome:
         return process.call(work.row.target, work.arguments, limit_seconds=work.limit_seconds)
 
     def _prepare(self, names: Sequence[str]) -> None:
@@ -105,7 +105,7 @@ class Place:
                 for function in functions:
                     process.call(function, {}, limit_seconds=WAKE_SECONDS)
 
-    def _fresh(self, work: Work) -> isolation.Outcome:
+    def _fresh(self, work: RemoteCall) -> isolation.Outcome:
         """In a process that has done nothing but get ready, and ends with this call."""
         with self._lock:
             process, self._spare = self._spare, None
@@ -126,7 +126,7 @@ class Place:
                 process.close()
 
 
-def _here(work: Work, cancel: Event) -> isolation.Outcome:
+def _here(work: RemoteCall, cancel: Event) -> isolation.Outcome:
     """As `isolation_child` calls, but in this process."""
     module, _, function = work.row.target.partition(":")
     try:

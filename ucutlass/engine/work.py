@@ -56,7 +56,7 @@ WAIT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RemoteCall:
     """One call. `artifacts` are keys of cache entries that must lie where it runs. `limit_seconds` bounds
     a process that launches, `wait_seconds` the wait for the GPU's lane. Works that are `near` the same
     token run on one GPU while it lives, since two GPUs' times do not compare."""
@@ -126,10 +126,10 @@ def work_of(
     limit_seconds: float,
     wait_seconds: float,
     near: str,
-) -> Work:
+) -> RemoteCall:
     """The checked call, its arguments as another process would see them."""
     plain = json.loads(json.dumps(dict(arguments)))
-    return Work(table[name], plain, tuple(artifacts), limit_seconds, wait_seconds, near)
+    return RemoteCall(table[name], plain, tuple(artifacts), limit_seconds, wait_seconds, near)
 
 
 # --- as JSON ---------------------------------------------------------------------
@@ -149,12 +149,12 @@ _OUTCOMES: Mapping[str, type[isolation.Outcome]] = MappingProxyType(
 )
 
 
-def work_json(work: Work) -> dict[str, Any]:
+def work_json(work: RemoteCall) -> dict[str, Any]:
     return asdict(work) | {"arguments": dict(work.arguments)}
 
 
-def work_of_json(fields: Mapping[str, Any]) -> Work:
-    return Work(**{**fields, "row": Row(**fields["row"]), "artifacts": tuple(fields["artifacts"])})
+def work_of_json(fields: Mapping[str, Any]) -> RemoteCall:
+    return RemoteCall(**{**fields, "row": Row(**fields["row"]), "artifacts": tuple(fields["artifacts"])})
 
 
 def outcome_json(outcome: isolation.Outcome) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from threading import Event, Lock
 from typing import Any
 
 from ucutlass.engine.gpu_slot import Place
-from ucutlass.engine.work import Work, made_by, outcome_json, work_of_json
+from ucutlass.engine.work import RemoteCall, made_by, outcome_json, work_of_json
 from ucutlass.runtime import archive
 from ucutlass.runtime.cache import Cache, Entry
 from ucutlass.runtime.errors import MachineError
@@ -30,7 +30,9 @@ class _Seat:
         self._early: deque[str] = deque(maxlen=_EARLY)
         self._lock = Lock()
 
-    def perform(self, ticket: str, work: Work, given: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
+    def perform(
+        self, ticket: str, work: RemoteCall, given: Mapping[str, bytes]
+    ) -> tuple[str, dict[str, bytes]]:
         cache = Cache.from_switches()
         for key, data in given.items():
             archive.unpack(cache, key, data)

@@ -25,7 +25,7 @@ Outcome: TypeAlias = Literal["same", "float", "bool"]
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class ElementwiseFunction:
     """One function.
 
     `spelling` is the operator that the language writes for it, "" for a named function.
@@ -63,13 +63,15 @@ def _op(
     reference: Callable[..., Tensor],
     meaning: str,
     error: float = 0.0,
-) -> Function:
+) -> ElementwiseFunction:
     parameters = ("a",) if name in ("negate", "not") else ("a", "b")
-    return Function(name, parameters, domain, outcome, reference, meaning, spelling, error=error)
+    return ElementwiseFunction(name, parameters, domain, outcome, reference, meaning, spelling, error=error)
 
 
-def _unary(name: str, reference: Callable[[Tensor], Tensor], meaning: str, error: float = 0.0) -> Function:
-    return Function(name, ("x",), "float", "float", reference, meaning, error=error)
+def _unary(
+    name: str, reference: Callable[[Tensor], Tensor], meaning: str, error: float = 0.0
+) -> ElementwiseFunction:
+    return ElementwiseFunction(name, ("x",), "float", "float", reference, meaning, error=error)
 
 
 def _gelu(x: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return x * (2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).sigmoid()
 
 
-_TABLE: tuple[Function, ...] = (
+_TABLE: tuple[ElementwiseFunction, ...] = (
     _op("add", "+", "number", "same", lambda a, b: a + b, "sum"),
     _op("subtract", "-", "number", "same", lambda a, b: a - b, "difference"),
     _op("multiply", "*", "number", "same", lambda a, b: a * b, "product"),
@@ -107,17 +109,17 @@ _TABLE: tuple[Function, ...] = (
     _op("and", "and", "bool", "bool", lambda a, b: a & b, "both"),
     _op("or", "or", "bool", "bool", lambda a, b: a | b, "either"),
     _op("not", "not", "bool", "bool", lambda a: ~a, "negation"),
-    Function(
+    ElementwiseFunction(
         "where", ("c", "a", "b"), "any", "same", lambda c, a, b: a.where(c, b), "a where c holds, else b"
     ),
-    Function(
+    ElementwiseFunction(
         "min", ("a", "b"), "number", "same", lambda a, b: a.minimum(b), "smaller of two; NaN if either is"
     ),
-    Function(
+    ElementwiseFunction(
         "max", ("a", "b"), "number", "same", lambda a, b: a.maximum(b), "larger of two; NaN if either is"
     ),
-    Function("abs", ("x",), "number", "same", lambda x: x.abs(), "magnitude"),
-    Function(
+    ElementwiseFunction("abs", ("x",), "number", "same", lambda x: x.abs(), "magnitude"),
+    ElementwiseFunction(
         "clamp",
         ("x", "lo", "hi"),
         "number",
@@ -125,7 +127,7 @@ _TABLE: tuple[Function, ...] = (
         lambda x, lo, hi: x.maximum(lo).minimum(hi),
         "min(max(x, lo), hi)",
     ),
-    Function(
+    ElementwiseFunction(
         "hardtanh",
         ("x", "lo", "hi"),
         "float",
@@ -134,9 +136,9 @@ _TABLE: tuple[Function, ...] = (
         "clamp with bounds -1, 1",
         defaults=(-1.0, 1.0),
     ),
-    Function("pow", ("x", "y"), "float", "float", lambda x, y: x**y, "x ** y", error=16.0),
+    ElementwiseFunction("pow", ("x", "y"), "float", "float", lambda x, y: x**y, "x ** y", error=16.0),
     _unary("relu", lambda x: x.clamp(min=0), "max(x, 0)"),
-    Function(
+    ElementwiseFunction(
         "leaky_relu",
         ("x", "slope"),
         "float",
@@ -151,7 +153,7 @@ _TABLE: tuple[Function, ...] = (
     _unary("sigmoid", lambda x: x.sigmoid(), "1 / (1 + exp(-x))", 32.0),
     _unary("tanh", lambda x: x.tanh(), "hyperbolic tangent", 32.0),
     _unary("softplus", lambda x: x.clamp(min=0) + (-x.abs()).exp().log1p(), "log(1 + exp(x))", 32.0),
-    Function(
+    ElementwiseFunction(
         "elu",
         ("x", "alpha"),
         "float",
@@ -182,13 +184,13 @@ _TABLE: tuple[Function, ...] = (
     _unary("sign", lambda x: x.sign(), "-1, 0 or 1"),
 )
 
-FUNCTIONS: Mapping[str, Function] = MappingProxyType({f.name: f for f in _TABLE})
+FUNCTIONS: Mapping[str, ElementwiseFunction] = MappingProxyType({f.name: f for f in _TABLE})
 """By name."""
 
-NAMED: Mapping[str, Function] = MappingProxyType({f.name: f for f in _TABLE if not f.spelling})
+NAMED: Mapping[str, ElementwiseFunction] = MappingProxyType({f.name: f for f in _TABLE if not f.spelling})
 """Those that a program calls by name."""
 
-OPERATORS: Mapping[tuple[str, int], Function] = MappingProxyType(
+OPERATORS: Mapping[tuple[str, int], ElementwiseFunction] = MappingProxyType(
     {(f.spelling, len(f.parameters)): f for f in _TABLE if f.spelling}
 )
 """By the language's spelling and the number of operands."""

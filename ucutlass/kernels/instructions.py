@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
 from ucutlass.ir.elements import BOOL, F32, I32, I64, Element
-from ucutlass.ir.functions import Function
+from ucutlass.ir.functions import ElementwiseFunction
 from ucutlass.kernels.arithmetic import Literal_, Round, ScalarKind
 
 ELEMENT: Mapping[ScalarKind, Element] = MappingProxyType({"f32": F32, "i32": I32, "i64": I64, "bool": BOOL})
@@ -48,7 +48,9 @@ class Instructions(Generic[T]):
     def kind(self, at: int) -> ScalarKind:
         return self.instructions[at].kind
 
-    def operand_kind(self, function: Function, at: Sequence[int], outcome: ScalarKind) -> ScalarKind:
+    def operand_kind(
+        self, function: ElementwiseFunction, at: Sequence[int], outcome: ScalarKind
+    ) -> ScalarKind:
         """In which kind a function takes these operands (of `where` those behind the condition) for an
         outcome of that kind. Comparisons meet as arithmetic does: literals adapt where they fit."""
         if function.domain in ("float", "bool"):

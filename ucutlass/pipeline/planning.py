@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ucutlass import frontend, ir
-from ucutlass.frontend import Checked, Chosen
+from ucutlass.frontend import Checked, ChosenPlan
 from ucutlass.ir.hardware import Device
 from ucutlass.pipeline.orders import Orders, choose_orders, permuted
 from ucutlass.pipeline.sized import SizedPipeline, Step, sized_pipeline
@@ -29,7 +29,7 @@ class StagePlan:
     """A step with its kernel's plan; None for a torch function."""
 
     step: Step
-    chosen: Chosen | None
+    chosen: ChosenPlan | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ def stage_sizes(stage: Stage, buffers: Mapping[str, Buffer], around: Mapping[str
         operand_axis
         for decl, argument in zip(kernel.params, stage.arguments, strict=True)
         if isinstance(decl.type, TensorType) and isinstance(argument, str)
-        for operand_axis in inference.places(decl.name, decl.type.axes, buffers[argument].shape)
+        for operand_axis in inference.operand_axes(decl.name, decl.type.axes, buffers[argument].shape)
     ]
     inferred = inference.infer(kernel.dims, operand_axes, around, least=1)
     if not isinstance(inferred, inference.Inferred):
@@ -161,13 +161,15 @@ def stage_sizes(stage: Stage, buffers: Mapping[str, Buffer], around: Mapping[str
 
 def _problem_text(kernel: Kernel, problem: inference.Problem) -> str:
     match problem:
-        case inference.Undetermined(dims):
+        case inference.UnknownExtents(dims):
             return f"nothing says how long {', '.join(dims)} is"
         case inference.DividesByZero(dim, _):
             return f"{dim} = {show(kernel.dims[dim])} divides by zero"
         case inference.TooSmall(dim, known):
             return f"{dim} is {known.sizes[dim]}; every extent is at least 1"
-        case inference.NotDivisible(operand_axis, _, length, _) | inference.Apart(operand_axis, length, _):
+        case inference.UnevenSplit(operand_axis, _, length, _) | inference.ExtentConflict(
+            operand_axis, length, _
+        ):
             return f"axis {operand_axis.axis} of {operand_axis.argument} has {operand_axis.size} elements where {length} fit"
 
 

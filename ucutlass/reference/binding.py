@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ucutlass import inference
-from ucutlass.inference import Apart, DividesByZero, Inferred, NotDivisible, Place, TooSmall, Undetermined
+from ucutlass.inference import (
+    DividesByZero,
+    ExtentConflict,
+    Inferred,
+    OperandAxis,
+    TooSmall,
+    UnevenSplit,
+    UnknownExtents,
+)
 from ucutlass.ir import Kernel, MemoryAxis, Pipeline, TensorType, extents
 from ucutlass.ir.extents import Extent, Fixed
 from ucutlass.reference.errors import (
@@ -30,7 +38,7 @@ def bind(
     RankMismatchError, ExtentMismatchError (naming both places), ExtentUnknownError and
     ExtentRangeError.
     """
-    axes: list[Place] = []
+    axes: list[OperandAxis] = []
     for decl, shape in zip(program.params, shapes, strict=True):
         if isinstance(decl.type, TensorType) and shape is not None:
             axes += _axes(decl.name, decl.type, shape)
@@ -45,19 +53,19 @@ def shape_of(tensor: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(inference.length(axis, sizes) for axis in tensor.axes)
 
 
-def _axes(name: str, tensor: TensorType, shape: tuple[int, ...]) -> tuple[Place, ...]:
+def _axes(name: str, tensor: TensorType, shape: tuple[int, ...]) -> tuple[OperandAxis, ...]:
     if len(shape) != len(tensor.axes):
         axes_text = ", ".join(_show(axis) for axis in tensor.axes)
         raise RankMismatchError(
             f"{name} has {len(shape)} axes, shape {tuple(shape)}; its type {tensor.elem.name}[{axes_text}] "
             f"has {len(tensor.axes)}"
         )
-    return inference.places(name, tensor.axes, shape, tensor.elem.packed)
+    return inference.operand_axes(name, tensor.axes, shape, tensor.elem.packed)
 
 
 def _error(program: Kernel | Pipeline, problem: inference.Problem) -> CallError:
     match problem:
-        case Undetermined(dims):
+        case UnknownExtents(dims):
             return ExtentUnknownError(
                 f"no argument of {program.name} determines the extent of {', '.join(dims)}; "
                 "give the dimension an extent in the program's text"
@@ -73,11 +81,11 @@ def _error(program: Kernel | Pipeline, problem: inference.Problem) -> CallError:
                 f"the extent of {dim}, {extents.show(extent)}, is {known.sizes[dim]} at "
                 f"{_extents_text(extent, known)}; extents are at least 0"
             )
-        case NotDivisible(operand_axis, _, length, known) | Apart(operand_axis, length, known):
+        case UnevenSplit(operand_axis, _, length, known) | ExtentConflict(operand_axis, length, known):
             return ExtentMismatchError(_mismatch_text(operand_axis, length, known))
 
 
-def _mismatch_text(operand_axis: Place, length: int, known: Inferred) -> str:
+def _mismatch_text(operand_axis: OperandAxis, length: int, known: Inferred) -> str:
     axis = operand_axis.declared
     if not axis.dims and isinstance(axis.extent, Fixed):
         return f"{_axis_text(operand_axis)}, but the program says {length}"
@@ -89,7 +97,7 @@ def _mismatch_text(operand_axis: Place, length: int, known: Inferred) -> str:
     return f"{_axis_text(operand_axis)}, but {_show(axis)} there is {length}: {'; '.join(sources)}"
 
 
-def _axis_text(operand_axis: Place) -> str:
+def _axis_text(operand_axis: OperandAxis) -> str:
     return f"axis {operand_axis.axis} of {operand_axis.argument} is {operand_axis.size}"
 
 

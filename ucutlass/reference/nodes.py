@@ -40,7 +40,7 @@ from ucutlass.ir import (
     extents,
 )
 from ucutlass.ir.elements import F16, F32, Element
-from ucutlass.ir.functions import FUNCTIONS, Function
+from ucutlass.ir.functions import FUNCTIONS, ElementwiseFunction
 from ucutlass.ir.neutral import NEUTRAL
 from ucutlass.reference.contract import Operand, contract, realise
 from ucutlass.reference.errors import ExtentRangeError
@@ -168,7 +168,7 @@ def unwrapped(node: Apply, args: Sequence[Tensor]) -> Tensor:
     return function.reference(*ready).to(inner_dtype(node.elem))
 
 
-def _whole_division(function: Function, a: Tensor, b: Tensor) -> Tensor:
+def _whole_division(function: ElementwiseFunction, a: Tensor, b: Tensor) -> Tensor:
     """Dividing an integer by 0 gives 0."""
     zero_divisor = b == 0
     return torch.where(zero_divisor, 0, function.reference(a, torch.where(zero_divisor, 1, b)))

@@ -15,7 +15,7 @@ from ucutlass.backend import Built, source_of
 from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine, Task
-from ucutlass.frontend import Chosen
+from ucutlass.frontend import ChosenPlan
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.runtime import isolation
 from ucutlass.runtime.build import Artifact, kept
@@ -177,7 +177,7 @@ class EngineEvaluator:
     def built(self, kernel: Planned) -> Built:
         """A kernel of the search as the commands know it."""
         source = source_of(self.checked, self.program, kernel)
-        return Built(Chosen(kernel, None), source, self.artifacts[kernel.plan])
+        return Built(ChosenPlan(kernel, None), source, self.artifacts[kernel.plan])
 
     def _what(self, requests: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
         return {

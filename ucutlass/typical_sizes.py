@@ -20,13 +20,13 @@ _TRIALS = (4096, 64, 8192, 128, 1024, 16, 1, 256, 32, 16384, 2, 4097)
 _MOST_TRIALS = 3_000
 """Of one program."""
 
-MOST_WORK = 100_000
+MOST_STEPS = 100_000
 """Steps of arithmetic on extents, of all the programs of a file: a step takes about a microsecond."""
 
 _TRIAL = 20
 """Steps of a trial besides those of its conditions."""
 
-_BATCH, _HEAD, _WINDOW, _PLACE = 16, 128, 3, 64
+_BATCH, _HEAD, _WINDOW, _SPATIAL = 16, 128, 3, 64
 """Of a name that both operands of a dot keep, that is summed for attention's scores, that a window has, and
 along which one moves."""
 
@@ -35,29 +35,29 @@ _MOST_BYTES = 2**36
 
 
 def typical_sizes(
-    program: ir.Program, guard: Value | None, work: Effort | None = None
+    program: ir.Program, guard: Value | None, effort: Effort | None = None
 ) -> tuple[int, ...] | None:
     """Ordinary extents, in the order of `program.dims`, for which a guard and the requirements hold; None
     where none of the tried ones do. `work` counts what was spent on other programs of the file."""
-    return Ordinary(program, work or Effort()).sizes(guard)
+    return TypicalSizes(program, effort or Effort()).sizes(guard)
 
 
-class Ordinary:
+class TypicalSizes:
     """The ordinary extents of one program, found once for all its guards."""
 
-    def __init__(self, program: ir.Program, work: Effort) -> None:
-        self._program, self._work = program, work
-        self._known: list[Mapping[str, int]] = []
-        self._more = self._admitted()
+    def __init__(self, program: ir.Program, effort: Effort) -> None:
+        self._program, self._effort = program, effort
+        self._admitted_sizes: list[Mapping[str, int]] = []
+        self._candidates = self._admitted()
 
     def sizes(self, guard: Value | None) -> tuple[int, ...] | None:
         """As `typical_sizes`."""
         weight = 0 if guard is None else _weight(guard)
-        for known in itertools.chain(list(self._known), self._more):
-            self._work.spent += weight
+        for known in itertools.chain(list(self._admitted_sizes), self._candidates):
+            self._effort.spent += weight
             if guard is None or holds(guard, known):
                 return tuple(known.values())
-            if self._work.spent > MOST_WORK:
+            if self._effort.spent > MOST_STEPS:
                 break
         return None
 
@@ -66,17 +66,17 @@ class Ordinary:
         program, names = self._program, free_dims(self._program)
         requires = program.requires if isinstance(program, Kernel) else ()
         weight = _TRIAL + len(program.dims) + sum(map(_weight, requires))
-        for values in itertools.islice(_trials(names, roles(program)), _MOST_TRIALS):
-            if self._work.spent > MOST_WORK:
+        for values in itertools.islice(_trials(names, typical_by_name(program)), _MOST_TRIALS):
+            if self._effort.spent > MOST_STEPS:
                 return
-            self._work.spent += weight
+            self._effort.spent += weight
             try:
                 sizes = complete(program, dict(zip(names, values, strict=True)))
             except ShapeError:
                 continue
             known = dict(zip(program.dims, sizes, strict=True))
             if _fits(program, known):
-                self._known.append(known)
+                self._admitted_sizes.append(known)
                 yield known
 
 
@@ -112,33 +112,33 @@ def _fits(program: ir.Program, sizes: Mapping[str, int]) -> bool:
     )
 
 
-def roles(program: ir.Program) -> dict[str, int]:
+def typical_by_name(program: ir.Program) -> dict[str, int]:
     """What is ordinary for the names of which that can be told."""
     if isinstance(program, Kernel):
         return _of_kernel(program)
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for stage in program.stages:
         if isinstance(stage.call, Kernel):
             outer = stage_names(program, stage)
-            found = {outer.get(d, d): size for d, size in _of_kernel(stage.call).items()} | found
-    return found
+            sizes = {outer.get(d, d): size for d, size in _of_kernel(stage.call).items()} | sizes
+    return sizes
 
 
 def _of_kernel(kernel: Kernel) -> dict[str, int]:
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for node in walk(*(result.value for result in kernel.results)):
         match node:
             case ir.Read(positions=positions):
                 windows = [w for position in positions if (w := _window(position, kernel))]
                 if windows:
-                    kept = dict.fromkeys(node.dims, _PLACE)
-                    found = kept | found | {d: size for w in windows for d, size in w.items()}
+                    moving = dict.fromkeys(node.dims, _SPATIAL)
+                    sizes = moving | sizes | {d: size for w in windows for d, size in w.items()}
             case ir.Dot():
                 shared = set(node.left.dims) & set(node.right.dims)
-                found |= dict.fromkeys(shared - set(node.over), _BATCH)
+                sizes |= dict.fromkeys(shared - set(node.over), _BATCH)
                 for score in _scores(node):
-                    found |= dict.fromkeys((*score.over, *_values(node)), _HEAD)
-    return found
+                    sizes |= dict.fromkeys((*score.over, *_values(node)), _HEAD)
+    return sizes
 
 
 def _window(position: ir.Position, kernel: Kernel) -> dict[str, int]:
@@ -146,8 +146,8 @@ def _window(position: ir.Position, kernel: Kernel) -> dict[str, int]:
     terms = [dim for dim, _ in position.at.terms]
     if len(terms) < 2:
         return {}
-    kept = {d for result in kernel.results for d in result.value.dims}
-    return {position.dim: _PLACE} | {d: _PLACE if d in kept else _WINDOW for d in terms}
+    result_dims = {d for result in kernel.results for d in result.value.dims}
+    return {position.dim: _SPATIAL} | {d: _SPATIAL if d in result_dims else _WINDOW for d in terms}
 
 
 def _scores(dot: ir.Dot) -> Iterator[ir.Dot]:

@@ -8,7 +8,7 @@ import pytest
 
 from ucutlass import frontend, ir
 from ucutlass.limits import Effort
-from ucutlass.ordinary import MOST_WORK, typical_sizes
+from ucutlass.typical_sizes import MOST_STEPS, typical_sizes
 
 PROGRAMS = Path(__file__).parent.parent / "benchmarks" / "programs"
 
@@ -86,5 +86,5 @@ def test_a_condition_on_any_one_of_many_names_is_met() -> None:
 def test_what_a_file_may_take_is_shared_by_its_programs() -> None:
     text = "kernel k(x: f32[M]) -> f32[M] { require M % 7 == 8  return x }"
     (program,) = frontend.read_text(text).module.programs
-    work = Effort(MOST_WORK + 1)
-    assert typical_sizes(program, None, work) is None and work.spent == MOST_WORK + 1
+    work = Effort(MOST_STEPS + 1)
+    assert typical_sizes(program, None, work) is None and work.spent == MOST_STEPS + 1
