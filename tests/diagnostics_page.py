@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 from tests.check.limit_programs import CONDITIONS, ELEMENTS, LIMITS, MANY_ERRORS, READINGS
 from tests.check.test_diagnostics import CHECKED, REFUSED, WARNED, attention
@@ -61,9 +63,12 @@ class Case:
     sizes: str = ""
 
 
+PRODUCT_SIZES = "M=1024,N=1024,K=1024"
+
+
 def gemm(
     fields: str,
-    sizes: str = "M=1024,N=1024,K=1024",
+    sizes: str = PRODUCT_SIZES,
     *,
     arch: str = "sm90a",
     x: str = "bf16[M, K]",
@@ -218,41 +223,32 @@ _LONG = {
 """Texts too long to print, and what to print for them."""
 
 _SECTIONS = (
-    ("Syntax", "UC00", "The text is not a program. Found by `ucutlass.grammar.parse`."),
-    ("Names", "UC01", "A name is unknown, taken or misused. Found by `ucutlass.check`."),
-    (
-        "Types and dimensions",
-        "UC02",
-        "A value does not fit. Found by `ucutlass.check`, UC0220 by `ucutlass.kernels.families`.",
-    ),
-    (
-        "What one kernel can do",
-        "UC03",
-        "The program has a meaning but is not one launch of today's families. Found by `ucutlass.kernels.families`.",
-    ),
+    ("Syntax", "UC00", "The text is not a program."),
+    ("Names", "UC01", "A name is unknown, taken or misused."),
+    ("Types and dimensions", "UC02", "A value does not fit."),
+    ("What one kernel can do", "UC03", "The program has a meaning but is not one launch of a kernel family."),
     (
         "Schedules",
         "UC04",
-        "UC0401 to UC0406 are found by `ucutlass.check`; UC0460 is of kernels without a dot and of "
-        "convolutions, UC0465 to UC0468 are of attention. Schedules are judged by rules, asked for given "
-        "extents: UC0410 to UC0454 of one product (`ucutlass.kernels.gemm.rules`; some of convolutions too), UC0332 of "
-        "pairs and groups, UC0470 to UC0473 of kernels without a dot, UC0475 to UC0477 of attention, UC0480 "
-        "to UC0483 of convolutions (`ucutlass.kernels.families`).",
+        "UC0401 to UC0406 judge the text of a block. The legality rules judge a schedule for given extents: "
+        "UC0410 to UC0454 of a GEMM (some of convolutions too), UC0332 of grouped and dual GEMMs, UC0470 to "
+        "UC0473 of reduction kernels, UC0475 to UC0477 of attention, UC0480 to UC0483 of convolutions. UC0460 "
+        "and UC0465 to UC0468 judge extents.",
     ),
-    ("Pipelines", "UC05", "A stage does not fit. Found by `ucutlass.check`."),
-    ("Extents of a call", "UC06", "The extents given with `-s` do not fit. Raised by `ucutlass.shapes`."),
+    ("Pipelines", "UC05", "A stage does not fit."),
+    ("Extents of a call", "UC06", "The extents given with `-s` do not fit."),
     (
         "Limits of the compiler",
         "UC07",
-        "The text asks for more than the compiler does: `ucutlass.limits` has the numbers. They keep every "
-        "text that is read within two seconds and 500 MB for each of `check`, `fmt`, `explain`, `emit` and "
-        "`sol`. UC0107 and UC0006 are such limits too.",
+        "The text asks for more than the compiler does. The limits, in `ucutlass/limits.py`, keep `check`, "
+        "`fmt`, `explain`, `emit` and `sol` within two seconds and 500 MB for every text. UC0006 and UC0107 "
+        "are limits too.",
     ),
     (
         "Warnings",
         "UC08",
-        "The program is legal, and something in it cannot be meant. Found by "
-        "`ucutlass.check` in files without errors; the exit status is 0 but for `ucc check --strict`.",
+        "The program is legal, and something in it cannot be meant. Files without errors show their warnings; "
+        "the exit status is 0, with `ucc check --strict` 1.",
     ),
 )
 
@@ -319,15 +315,29 @@ def _only(code: str, found: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
     return mine
 
 
+_HEAD = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> f32[M, N] {\n"
+"""The kernel of most programs; the page shows their bodies alone."""
+
+_PRODUCT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {\n  return dot[K](x, w)\n"
+"""What stands before the schedule of `gemm`; the page shows the schedule alone."""
+
+_NEAREST = "; nearest legal schedule: "
+"""What follows it in a hint is left out of the page."""
+
+
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     parts = [
         "# Diagnostics\n",
-        "Every code, what it stands for, the smallest program that earns it and what `ucc` prints. Written "
-        "by `tests/diagnostics_page.py` from the compiler's tables; `pytest tests/test_docs.py "
-        "--update-golden` writes it anew. A message is `file:line:column: severity: what happened [code]`, "
-        "the line, notes on other places, and a hint; `--json` has the same with character offsets. Exit "
-        "status 1, for UC06xx 2, for UC08xx 0.\n",
+        "This page lists every code with its meaning and the smallest program that raises it; comments under "
+        "the program give the extents, the message and the hint. `tests/diagnostics_page.py` writes it from "
+        "the compiler's tables; `pytest tests/test_docs.py --update-golden` writes it again.\n",
+        "`ucc` prints `file:line:column: severity: message [code]`, the source line, notes on other places, and "
+        "the hint. `--json` prints the same with character offsets. The exit status is 1, for UC06xx 2, for "
+        "UC08xx 0.\n",
+        f"A program without `kernel` is the body of `{_HEAD.strip()} .. }}`. A lone schedule belongs to "
+        f"`{' '.join(_PRODUCT.split())} .. }}` at `{PRODUCT_SIZES}`. A message about a schedule ends with the "
+        "nearest legal schedule, which is left out here.\n",
     ]
     for title, prefix, about in _SECTIONS:
         parts.append(f"## {title}\n\n{about}\n")
@@ -336,16 +346,36 @@ def page() -> str:
 
 
 def _entry(code: str, text: str) -> str:
-    severity = "warning" if code in WARNED else "error"
     head = f"### {code}\n\n{text[0].upper()}{text[1:]}.\n"
     if code in UNREACHED:
         return head + f"\n{UNREACHED[code][0].upper()}{UNREACHED[code][1:]}.\n"
-    case = program(code)
+    lines = [*_example(code), *(f"# {line}" for line in _short(code, message(code)))]
+    return "\n".join((head, "```", *lines, "```\n"))
+
+
+def _example(code: str) -> list[str]:
+    """The program of a code and its extents, without what the page says once."""
     if code in _LONG:
-        body = _LONG[code][1] + "\n"
-    elif case is None:
-        body = "The byte `FF`.\n"
-    else:
-        extents = f"\nFor `{case.sizes}`:\n" if case.sizes else ""
-        body = f"```ucu {severity} {code}\n{case.text.rstrip()}\n```\n{extents}"
-    return f"{head}\n{body}\n```\n{message(code)}\n```\n"
+        return [f"# {_LONG[code][1].replace('`', '')}"]
+    case = program(code)
+    if case is None:
+        return ["# The byte FF."]
+    text = case.text.rstrip()
+    if case.text.startswith(_PRODUCT) and case.sizes == PRODUCT_SIZES:
+        return [text.removeprefix(_PRODUCT).removesuffix("\n}").strip()]
+    if case.text.startswith(_HEAD) and text.endswith("\n}"):
+        text = dedent(text.removeprefix(_HEAD).removesuffix("\n}"))
+    return [*text.split("\n"), *([f"# -s {case.sizes}"] if case.sizes else [])]
+
+
+def _short(code: str, rendered: str) -> list[str]:
+    """Message and hint of a rendered diagnostic, without place, code, notes and source lines."""
+    lines: list[str] = []
+    for line in rendered.split("\n"):
+        if line.startswith("  hint: "):
+            lines.append(line.strip().partition(_NEAREST)[0])
+        elif line.startswith("ucc: "):
+            lines.append(f"error: {line.removeprefix('ucc: ')}")
+        elif found := re.match(r"k\.ucu:\d+:\d+: ((?:error|warning): .*)$", line):
+            lines.append(found[1].removesuffix(f" [{code}]"))
+    return lines
