@@ -321,6 +321,9 @@ _HEAD = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> f32[M, N] {\n"
 _PRODUCT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {\n  return dot[K](x, w)\n"
 """What stands before the schedule of `gemm`; the page shows the schedule alone."""
 
+_SHOWN = 600
+"""Characters of the longest program that the page shows whole."""
+
 _NEAREST = "; nearest legal schedule: "
 """What follows it in a hint is left out of the page."""
 
@@ -329,9 +332,9 @@ def page() -> str:
     """Returns the whole page."""
     parts = [
         "# Diagnostics\n",
-        "This page lists every code with its meaning and the smallest program that raises it; comments under "
-        "the program give the extents, the message and the hint. `tests/diagnostics_page.py` writes it from "
-        "the compiler's tables; `pytest tests/test_docs.py --update-golden` writes it again.\n",
+        "This page lists every code with its meaning, the smallest program that raises it, the extents where "
+        "they matter, the message and the hint. `tests/diagnostics_page.py` writes it from the compiler's "
+        "tables; `pytest tests/test_docs.py --update-golden` writes it again.\n",
         "`ucc` prints `file:line:column: severity: message [code]`, the source line, notes on other places, and "
         "the hint. `--json` prints the same with character offsets. The exit status is 1, for UC06xx 2, for "
         "UC08xx 0.\n",
@@ -349,23 +352,25 @@ def _entry(code: str, text: str) -> str:
     head = f"### {code}\n\n{text[0].upper()}{text[1:]}.\n"
     if code in UNREACHED:
         return head + f"\n{UNREACHED[code][0].upper()}{UNREACHED[code][1:]}.\n"
-    lines = [*_example(code), *(f"# {line}" for line in _short(code, message(code)))]
-    return "\n".join((head, "```", *lines, "```\n"))
+    lines = (*_example(code), *_short(code, message(code)))
+    return "\n".join((head, *(f"    {line}".rstrip() for line in lines), ""))
 
 
 def _example(code: str) -> list[str]:
     """The program of a code and its extents, without what the page says once."""
     if code in _LONG:
-        return [f"# {_LONG[code][1].replace('`', '')}"]
+        return [_LONG[code][1].replace("`", "")]
     case = program(code)
     if case is None:
-        return ["# The byte FF."]
+        return ["The byte FF."]
     text = case.text.rstrip()
     if case.text.startswith(_PRODUCT) and case.sizes == PRODUCT_SIZES:
         return [text.removeprefix(_PRODUCT).removesuffix("\n}").strip()]
     if case.text.startswith(_HEAD) and text.endswith("\n}"):
         text = dedent(text.removeprefix(_HEAD).removesuffix("\n}"))
-    return [*text.split("\n"), *([f"# -s {case.sizes}"] if case.sizes else [])]
+    if len(text) > _SHOWN:
+        text = text[: _SHOWN // 2].rpartition("\n")[0] + "\n  .."
+    return [*text.split("\n"), *([f"-s {case.sizes}"] if case.sizes else [])]
 
 
 def _short(code: str, rendered: str) -> list[str]:
@@ -375,7 +380,7 @@ def _short(code: str, rendered: str) -> list[str]:
         if line.startswith("  hint: "):
             lines.append(line.strip().partition(_NEAREST)[0])
         elif line.startswith("ucc: "):
-            lines.append(f"error: {line.removeprefix('ucc: ')}")
+            lines.append(f"error: {line.removeprefix('ucc: ').removesuffix(f' [{code}]')}")
         elif found := re.match(r"k\.ucu:\d+:\d+: ((?:error|warning): .*)$", line):
             lines.append(found[1].removesuffix(f" [{code}]"))
     return lines
