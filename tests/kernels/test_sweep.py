@@ -272,6 +272,12 @@ def test_a_schedule_is_foreign_to_it() -> None:
     assert found.hint is not None and "nearest legal schedule: rows 256  vector 4" in found.hint
 
 
+def test_vectors_longer_than_a_scanned_row_are_refused() -> None:
+    text = "kernel k(x: f32[A, C]) -> f32[A, C] { return cumsum[C](x)  schedule sm90a { vector 4 } }"
+    with pytest.raises(ProgramError, match="UC0470"):
+        planned(text, A=64, C=2)
+
+
 def test_a_launch_numbers_its_vectors_in_32_bits() -> None:
     text = "kernel k(x: f32[L]) -> f32[L] { return relu(x) }"
     assert planned(text, L=4 * (2**31 - 1)).schedule.vector == 4

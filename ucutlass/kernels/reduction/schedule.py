@@ -66,7 +66,7 @@ class Room:
 
     def line(self, vector: int) -> int:
         """What threads share: vectors of columns where vectors lie along them, else columns."""
-        return self.columns // vector if self.problem.across else self.columns
+        return max(1, self.columns // vector) if self.problem.across else self.columns
 
 
 def moved_bytes(problem: SweepProblem, vector: int) -> int:
