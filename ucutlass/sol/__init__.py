@@ -1,4 +1,4 @@
-"""Speed of light: what no kernel can beat on a device."""
+"""Speed-of-light analysis: lower bounds on the time of any kernel on a device."""
 
 from ucutlass.sol.ceilings import Ceilings, CeilingsError
 from ucutlass.sol.gemm import SpeedOfLight, fastest_compute_type, speed_of_light

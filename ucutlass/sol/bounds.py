@@ -1,9 +1,9 @@
-"""Bounds on a program's time: unfused, fused, and what a plan can come to; each with its terms.
+"""Bounds on a program's time: unfused, fused, and what a plan can reach; each bound lists its terms.
 
-`fused` is the speed of light: the largest of what each math lane, the special functions and memory need for
-the compulsory work alone. `unfused` adds up the operators, each with its own largest limit.
-`realistic` takes a plan's tiles: padding, waves, its traffic through L2 and DRAM, and the launch floor; it
-is what this plan could come to, no bound for others.
+`fused` is the speed of light: the largest of the times that each compute type, the special-function units and
+memory need for the compulsory work alone. `unfused` adds up the operators, each with its own largest limit.
+`realistic` adds the effects of a plan's tiles: padding, waves, its L2 and DRAM traffic, and the launch floor;
+it bounds this plan and no other.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ucutlass.sol.program import compulsory
 from ucutlass.sol.work import Work
 
 Limit = Literal["multiplications", "arithmetic", "special functions", "memory"]
-"""What decides a fused bound: products of dots, other f32 work, special functions, or bytes."""
+"""What decides a fused bound: the products of dots, other f32 operations, special functions, or bytes."""
 
 Regime = Literal["cold", "warm"]
-"""`cold`: every byte comes from and goes to DRAM. `warm`: what fits in the L2 is there already."""
+"""In `cold`, every byte comes from and goes to DRAM. In `warm`, what fits into the L2 is already there."""
 
 POLYNOMIAL = 8
-"""f32 operations that a special function takes at least without its unit: a range reduction and a
-polynomial of degree 3 are four multiply-adds (FlashAttention-4 computes a part of its exp so)."""
+"""Fewest f32 operations that a special function takes without its unit: a range reduction and a polynomial of
+degree 3 are four multiply-adds (FlashAttention-4 computes a part of its exponentials this way)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One limit or one added part: seconds, and why, in words with the numbers."""
+    """One limit or one added part of a bound: its seconds, and the reason with its numbers."""
 
     name: str
     seconds: float
@@ -45,8 +45,8 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class TimeBound:
-    """`seconds` is the largest of `limits` plus the sum of `added`; `binding` names the longest
-    term. `basis` says whose rates were taken: `data sheet` or `calibrated`."""
+    """`seconds` is the largest of `limits` plus the sum of `added`; `binding` names the longest term. `basis`
+    says where the rates come from: `data sheet` or `calibrated`."""
 
     name: str
     basis: str
@@ -65,11 +65,14 @@ class TimeBound:
 
 @dataclass(frozen=True, slots=True)
 class TimeBounds:
-    """Every bound of a program on a device. `least` is the compulsory work and `most` the same where
-    data asks for as much as it can; `intensity` is operations of `lane`, the lane that needs
-    longest, per byte, and above `ridge` operations decide; `unfused_bytes` is what the operators move.
-    `fused` is of `least`, `fused_most` of `most`: between them lies the bound of the actual data.
-    There are no calibrated bounds without ceilings."""
+    """Every bound of a program on a device.
+
+    `least` is the compulsory work, and `most` is the same where data asks for as much as it can.
+    `compute_type` is the compute type that needs longest; `intensity` is its operations per byte, and above
+    `ridge` operations decide. `unfused_bytes` is the traffic of the separate operators. `fused` is the bound
+    of `least` and `fused_most` that of `most`: the bound of the actual data lies between them. `calibrated`
+    is empty without measured ceilings.
+    """
 
     device: str
     regime: Regime
@@ -87,13 +90,13 @@ class TimeBounds:
     calibrated: tuple[TimeBound, ...] = ()
 
     def gap(self, seconds: float) -> float:
-        """g = t / t_SOL: how many times the fused bound a kernel took."""
+        """Returns g = t / t_SOL: how many times the fused bound a kernel took."""
         return seconds / self.fused.seconds if self.fused.seconds else math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a device does per second: FLOP/s by lane, special functions, bytes of DRAM and L2."""
+    """What a device does per second: FLOP/s by compute type, special functions, and bytes of DRAM and L2."""
 
     basis: str
     flops: Mapping[str, float]
@@ -105,7 +108,7 @@ class Rates:
 
 
 def data_sheet(device: Device) -> Rates:
-    """The device's rates as its data sheet has them."""
+    """Returns the device's rates as its data sheet gives them."""
     return Rates(
         "data sheet",
         device.peaks,
@@ -118,7 +121,8 @@ def data_sheet(device: Device) -> Rates:
 
 
 def calibrated(device: Device, ceilings: Ceilings) -> Rates:
-    """The rates that were measured on the device; what was not measured is the data sheet's."""
+    """Returns the rates that were measured on the device; rates that were not measured are the data
+    sheet's."""
     sheet = data_sheet(device)
     flops = dict(sheet.flops) | dict(ceilings.flops)
     if "tf32" in ceilings.flops and "tf32x3" not in ceilings.flops:
@@ -136,10 +140,11 @@ def calibrated(device: Device, ceilings: Ceilings) -> Rates:
 
 
 def compute_rate(compute_type: str, flops: Mapping[str, float]) -> tuple[str, float]:
-    """The entry of `flops` at which a lane's operations run, and its rate.
+    """Returns the entry of `flops` at which operations of a compute type run, and its rate.
 
-    f32 products run in three tf32 passes or as f32, whichever is faster; f16 sums at f16's rate unless the
-    device has a rate of its own for them; a lane that the tensor cores lack widens to f16.
+    f32 products run as three tf32 passes or as f32, whichever is faster. f16 accumulation runs at f16's rate
+    unless the device has a rate of its own for it. A compute type that the tensor cores lack widens to
+    f16.
     """
     match compute_type:
         case "tf32x3":
@@ -156,12 +161,12 @@ def compute_rate(compute_type: str, flops: Mapping[str, float]) -> tuple[str, fl
 
 
 def fused_bound(work: Work, device: Device, rates: Rates, regime: Regime = "cold") -> TimeBound:
-    """The speed of light of compulsory work."""
+    """Returns the speed of light of compulsory work."""
     return TimeBound("fused", rates.basis, tuple(_limits(work, device, rates, regime)), ())
 
 
 def unfused_bound(parts: Sequence[Work], device: Device, rates: Rates, regime: Regime = "cold") -> TimeBound:
-    """Operator after operator, each with its largest limit."""
+    """Returns the bound of operators that run one after another, each with its largest limit."""
     terms = []
     for part in parts:
         largest = max(_limits(part, device, rates, regime), key=lambda t: t.seconds)
@@ -221,8 +226,8 @@ def _memory(size: int, device: Device, rates: Rates, regime: Regime) -> Term:
 def realistic_bound(
     fused: TimeBound, device: Device, rates: Rates, planned: Planned | None, regime: Regime = "cold"
 ) -> TimeBound:
-    """The fused bound with a plan's tiles, waves and traffic, and with the launch floor. Without a
-    plan, the fused bound and the floor, and `launch` says so."""
+    """Returns the fused bound with a plan's tiles, waves and traffic, and with the launch floor. Without a
+    plan it is the fused bound and the floor, which the term `launch` says."""
     note = rates.notes["launch"]
     if planned is None:
         why = f"an empty kernel takes {microseconds(rates.launch_floor)} ({note}); no plan, so no tiles or waves"
@@ -267,9 +272,9 @@ def bounds(
     ceilings: Ceilings | None = None,
     regime: Regime = "cold",
 ) -> TimeBounds:
-    """Every bound of a program for concrete extents; `sizes` has every dimension's extent by name.
+    """Returns every bound of a program for concrete extents; `sizes` has every dimension's extent by name.
 
-    `planned` is a plan for the same extents, `ceilings` were measured on the device.
+    `planned` is a plan for the same extents; `ceilings` were measured on the device.
     """
     least, most = compulsory(program, sizes), compulsory(program, sizes, "most")
     return bounds_of(
@@ -287,7 +292,7 @@ def bounds_of(
     ceilings: Ceilings | None = None,
     regime: Regime = "cold",
 ) -> TimeBounds:
-    """The bounds of work that was counted already: compulsory, and operator by operator."""
+    """Returns the bounds of work that is already counted, as compulsory work and operator by operator."""
     sheet = data_sheet(device)
     fused = fused_bound(least, device, sheet, regime)
     compute_type, count = _slowest_compute_type(least, sheet)
@@ -334,7 +339,7 @@ def _runs_at(compute_type: str, entry: str, rates: Rates) -> bool:
 
 
 def _slowest_compute_type(work: Work, rates: Rates) -> tuple[str, int]:
-    """The lane whose operations take longest; f32 where there are none."""
+    """Returns the compute type whose operations take longest and their number; f32 where there are none."""
     rates_and_counts = [
         (compute_rate(compute_type, rates.flops), n)
         for compute_type, n in work.operations.items()
@@ -350,7 +355,7 @@ def _slowest_compute_type(work: Work, rates: Rates) -> tuple[str, int]:
 
 
 def metric_prefixed(value: float) -> str:
-    """A number with a metric prefix: 137 G."""
+    """Returns a number with a metric prefix, such as `137 G`."""
     for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.4g} {prefix}"
@@ -358,6 +363,6 @@ def metric_prefixed(value: float) -> str:
 
 
 def microseconds(seconds: float) -> str:
-    """Microseconds, two decimals, or three digits where that would be little."""
+    """Returns microseconds with two decimals, or with three digits below 0.1."""
     value = seconds * 1e6
     return f"{value:.2f} us" if value >= 0.1 else f"{value:.3g} us"

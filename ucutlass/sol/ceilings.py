@@ -1,4 +1,5 @@
-"""What one very device was seen to reach, kept beside the data sheet: `ucc calibrate` makes it."""
+"""Ceilings that one particular device was measured to reach, beside the data sheet's: `ucc calibrate` makes
+them."""
 
 from __future__ import annotations
 
@@ -11,21 +12,22 @@ from typing import Any
 
 
 class CeilingsError(ValueError):
-    """A text is no ceilings: it is no JSON, or an entry is missing, unknown or no measurement."""
+    """A text does not describe ceilings: it is not JSON, or an entry is missing, unknown or not a
+    measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Measured ceilings of one GPU; every number is of this device, none is from a data sheet.
+    """Measured ceilings of one GPU; every number was measured on this device, none is from a data sheet.
 
-    `device` is the driver's name and `uuid` the GPU's. `flops` maps entries of `Device.peaks` to
-    FLOP/s (a multiply-add counts as two) of the best matrix product or, for `f32`, chain of FFMA
-    that was measured; a lane that was not measured is absent. `copy` and `read` are bytes per second
-    at the memory interface, far outside the L2: `copy` counts each byte twice (read and written),
-    `read` once. `l2` is bytes per second of reads that stay in the L2, None where it was not
-    measured. `launch_floor` is the seconds that an empty kernel takes in a stream, `clock` the SM
-    clock in Hz seen during the matrix products. `evidence` is the id of the sealed record behind
-    it, `created` UTC in ISO 8601; both empty for what was made by hand.
+    `device` is the driver's name and `uuid` the GPU's. `flops` maps entries of `Device.peaks` to FLOP/s (a
+    multiply-add counts as two) of the best matrix product or, for `f32`, chain of FFMA that was measured; a
+    compute type that was not measured is absent. `copy` and `read` are bytes per second at the memory
+    interface, far outside the L2: `copy` counts each byte twice (read and written), `read` once. `l2` is
+    bytes per second of reads that stay in the L2, None where it was not measured. `launch_floor` is the
+    seconds that an empty kernel takes in a stream, `clock` the SM clock in Hz during the matrix products.
+    `evidence` is the id of the sealed record behind it and `created` is UTC in ISO 8601; both are empty for
+    ceilings that were made by hand.
     """
 
     device: str
@@ -53,18 +55,18 @@ class Ceilings:
 
     @property
     def bandwidth(self) -> float:
-        """The faster of `copy` and `read`: what no mix of reads and writes was seen to beat."""
+        """The larger of `copy` and `read`: no mix of reads and writes was measured to be faster."""
         return max(self.copy, self.read)
 
 
 def to_json(ceilings: Ceilings) -> str:
-    """The ceilings as one JSON object, keys in order; `from_json` gives back an equal value."""
+    """Returns the ceilings as one JSON object with sorted keys; `from_json` returns an equal value."""
     content = {name: getattr(ceilings, name) for name in ceilings.__slots__} | {"flops": dict(ceilings.flops)}
     return json.dumps(content, indent=2, sort_keys=True, allow_nan=False)
 
 
 def from_json(text: str) -> Ceilings:
-    """The ceilings that a text holds. Raises CeilingsError naming the entry that is wrong."""
+    """Returns the ceilings that a text holds. Raises CeilingsError naming the entry that is wrong."""
     try:
         content: Any = json.loads(text)
     except (ValueError, RecursionError) as error:

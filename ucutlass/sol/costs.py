@@ -1,9 +1,9 @@
-"""What an element of each operator costs at least: f32 operations and special functions.
+"""Lower bounds on the cost of one element of each operator: f32 operations and special functions.
 
-A multiply-add is two operations. Comparisons, selections, minima and magnitudes count nothing:
-they run beside the f32 units or come with another instruction. A special function (exp, log, tanh,
-rsqrt, erf ..) counts one, however many its exact form takes: each has a form of one
-`MUFU` instruction or a polynomial.
+A multiply-add is two operations. Comparisons, selections, minima and magnitudes count as nothing: they run
+beside the f32 units or come with another instruction. A special function (exp, log, tanh, rsqrt, erf ..)
+counts as one, however many operations its exact form takes, since each has a form of one `MUFU` instruction
+or a polynomial.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from types import MappingProxyType
 from ucutlass.ir import Apply, Constant, Dot, Reduce, Value
 
 SPECIAL = "mufu"
-"""The key of `Work.operations` under which special functions stand."""
+"""The key of `Work.operations` that counts special functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Per element. `folds`: with an operand that lacks some of the result's names it may be worked
-    into its neighbours (a scale into the weights, a bias into the start of a sum), so that no
-    kernel must do it."""
+    """The cost of one element. With `folds`, an operation whose operand lacks some of the result's dimensions
+    may be folded into its neighbours (a scale into the weights, a bias into the start of a sum), so that no
+    kernel must execute it."""
 
     f32: int = 0
     special: int = 0
@@ -49,11 +49,11 @@ COSTS: Mapping[str, Cost] = MappingProxyType(
         "hardswish": Cost(1),
     }
 )
-"""By function of `ucutlass.ir.functions.FUNCTIONS`; one that is not here costs nothing."""
+"""Costs by function of `ucutlass.ir.functions.FUNCTIONS`; a function that is not listed costs nothing."""
 
 
 def cost_of(node: Apply) -> Cost:
-    """Per element of the node; nothing for integer work."""
+    """Returns the cost per element of the node; integer work costs nothing."""
     if node.function in ("power", "pow"):
         return _power(node.args[1])
     if node.elem.kind != "float":
@@ -62,7 +62,8 @@ def cost_of(node: Apply) -> Cost:
 
 
 def _power(exponent: Value) -> Cost:
-    """A whole power is multiplications, one at least; any other is one special function at least."""
+    """Returns the cost of a power: an integer exponent takes at least one multiplication, any other at least
+    one special function."""
     match exponent:
         case Constant(value=value) if float(value).is_integer():
             return Cost(f32=1) if float(value) not in (0.0, 1.0) else Cost()
@@ -71,13 +72,13 @@ def _power(exponent: Value) -> Cost:
 
 
 def folds(node: Apply) -> bool:
-    """Whether the operation may vanish into its neighbours."""
+    """Returns whether the operation may be folded into its neighbours."""
     return cost_of(node).folds and any(len(a.dims) < len(node.dims) or not a.dims for a in node.args)
 
 
 def sums_products(node: Reduce) -> bool:
-    """Whether a sum's terms are products that `folds` left out, yet must be formed: both factors range
-    over what is summed, so that neither can be taken out of the sum."""
+    """Returns whether a sum's terms are products that `folds` leaves out and that must be formed all the
+    same: both factors range over the summed dimensions, so neither can be moved out of the sum."""
     match node:
         case Reduce(op="sum" | "mean", over=over, value=Apply(function="multiply", args=(a, b)) as product):
             shared = not set(over).isdisjoint(a.dims) and not set(over).isdisjoint(b.dims)
@@ -87,10 +88,10 @@ def sums_products(node: Reduce) -> bool:
 
 
 def dot_compute_type(node: Dot) -> str:
-    """The key of `Work.operations` for a dot: an entry of `Device.peaks`.
+    """Returns the key of `Work.operations` for a dot, which is an entry of `Device.peaks`.
 
-    f32 dots count as `tf32x3`, whatever the device then does faster; `f16_f16` are f16 sums, which
-    some devices add at twice the rate.
+    f32 dots count as `tf32x3`, whichever form the device executes faster; `f16_f16` is f16 accumulation,
+    which some devices do at twice the rate.
     """
     match node.lane.name, node.accumulate:
         case "f32", _:

@@ -1,5 +1,6 @@
-"""How many points a region has: by components, all variables but one enumerated, that one solved. Equations
-with factors are split by remainders first, so that no long axis is walked for them."""
+"""Counts the points of integer sets. Each connected component is counted by enumerating all variables but one
+and solving for that one. Equations with coefficients are first split by remainders, so that no long axis is
+enumerated for them."""
 
 from __future__ import annotations
 
@@ -25,21 +26,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CELLS = 1 << 18
-"""At most so many combinations are enumerated; beyond, coordinates are taken in blocks of which
-only those count that lie inside whole, and the count is a lower bound."""
+"""Most combinations that are enumerated. Beyond, coordinates are taken in blocks of which only those count
+that lie inside entirely, and the count is a lower bound."""
 
 PARTS = 4
-"""Where blocks are not possible, at most so many times CELLS are enumerated; the rest is left out."""
+"""Where blocks are not possible, at most this many times CELLS combinations are enumerated; the rest is left
+out."""
 
 REMAINDERS = 64
-"""An equation is split by the remainders of its variables where there are at most so many combinations."""
+"""An equation is split by the remainders of its variables where there are at most this many combinations."""
 
 
 def count(region: IntegerSet, dims: Sequence[str], extents: Extents) -> int:
-    """The points of a region over `dims`; never more than there are.
+    """Returns the number of points of a set over `dims`; the result never exceeds the true number.
 
-    Pieces that overlap are counted by inclusion and exclusion; where a piece is too large to be
-    counted exactly, the largest piece stands for all.
+    Overlapping basic sets are counted by inclusion and exclusion. Where a basic set is too large to be
+    counted exactly, the count is that of the largest basic set.
     """
     # Which variable is solved and which are enumerated may follow the order of names: it shall be that of
     # `dims`, whatever they are called.
@@ -81,9 +83,9 @@ def _count_basic_set(basic_set: BasicSet, dims: Sequence[str], extents: Extents)
 
 
 def _by_remainders(basic_set: BasicSet, extents: Extents) -> list[tuple[BasicSet, Extents]] | None:
-    """The piece as several without points in common, where an equation gives an inner variable a factor: in
-    `2*h = p + 1 - r` each of p and r is twice another variable plus 0 or 1, and then `h` has the factor 1.
-    None where no equation can be split so."""
+    """Splits a basic set into disjoint ones where an equation gives an existential variable a coefficient: in
+    `2*h = p + 1 - r` each of p and r is twice another variable plus 0 or 1, and then `h` has the coefficient
+    1. Returns None where no equation can be split."""
     for equation in sorted(basic_set.equal, key=repr):
         factors = [abs(c) for v, c in equation.terms if v.startswith("?")]
         if len(factors) != 1 or factors[0] == 1:
@@ -103,7 +105,8 @@ def _by_remainders(basic_set: BasicSet, extents: Extents) -> list[tuple[BasicSet
 def _remainder(
     basic_set: BasicSet, remainders: dict[str, int], factor: int, extents: Extents
 ) -> tuple[BasicSet, Extents] | None:
-    """The points whose coordinates leave these remainders, over the quotients; None for none."""
+    """Returns the points whose coordinates leave these remainders, over the quotients; None where there are
+    none."""
     lengths = {**extents, **{v: (extents[v] - r + factor - 1) // factor for v, r in remainders.items()}}
     if any(lengths[v] < 1 for v in remainders):
         return None
@@ -121,7 +124,8 @@ def _substitute_all(condition: LinearExpr, values: dict[str, LinearExpr]) -> Lin
 
 
 def _divided(equation: LinearExpr) -> LinearExpr:
-    """Without a common factor; one that the constant does not have is left, and nothing meets it."""
+    """Returns the equation divided by its common factor. A factor that the constant does not have is left,
+    and then no point satisfies the equation."""
     common = gcd(*(c for _, c in equation.terms)) if equation.terms else 1
     if common < 2 or equation.constant % common:
         return equation
@@ -141,7 +145,7 @@ def _count_points(basic_set: BasicSet, dims: Sequence[str], extents: Extents) ->
 
 
 def _components(basic_set: BasicSet) -> list[list[LinearExpr]]:
-    """The conditions in groups that share no variable."""
+    """Returns the conditions in groups that share no variable."""
     groups: list[tuple[set[str], list[LinearExpr]]] = []
     for condition in sorted(basic_set.conditions, key=repr):
         names, members = {v for v, _ in condition.terms}, [condition]
@@ -158,8 +162,8 @@ def _components(basic_set: BasicSet) -> list[list[LinearExpr]]:
 def _component(
     basic_set: BasicSet, conditions: Sequence[LinearExpr], names: Sequence[str], variable_extents: Extents
 ) -> _PointCount:
-    """Points over the free ones of `names`: one variable's solutions are an interval, the
-    others are enumerated, in blocks where there are too many."""
+    """Counts the points over the free variables of `names`: the solutions for one variable are an interval,
+    the others are enumerated, in blocks where there are too many."""
     if overflows(conditions, variable_extents):
         return _PointCount(0, False)
     fixed = {v for c in conditions if c in basic_set.equal for v, _ in c.terms}
@@ -178,7 +182,7 @@ def _component(
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Coordinates `start` to below `stop` of a variable, `step` of them together."""
+    """Coordinates `start` to below `stop` of a variable, in blocks of `step`."""
 
     name: str
     start: int
@@ -191,7 +195,7 @@ class _Axis:
 
 
 def _blocked(axes: list[_Axis], allowed: set[str]) -> list[_Axis]:
-    """Steps doubled along the longest axis that may have them, until there are few enough cells."""
+    """Doubles the step of the longest axis that may be blocked until there are few enough cells."""
     while prod(a.cells for a in axes) > CELLS:
         longest = max((a for a in axes if a.name in allowed), key=lambda a: a.cells, default=None)
         if longest is None or longest.cells == 1:
@@ -201,7 +205,7 @@ def _blocked(axes: list[_Axis], allowed: set[str]) -> list[_Axis]:
 
 
 def _chunks(axes: list[_Axis]) -> Iterator[list[_Axis]]:
-    """The axes with the longest cut into pieces of at most CELLS combinations."""
+    """Yields the axes with the longest one cut into chunks of at most CELLS combinations."""
     if prod(a.cells for a in axes) <= CELLS:
         yield axes
         return
@@ -221,7 +225,8 @@ def _points(
     free: int,
     variable_extents: Extents,
 ) -> int:
-    """Points over the first `free` axes; over `solved` too where that is no inner variable."""
+    """Counts the points over the first `free` axes, and over `solved` too where that is no existential
+    variable."""
     low, high, valid = _interval(basic_set, conditions, solved, axes, variable_extents[solved])
     length = (high - low + 1).clamp(min=0) * valid
     if solved.startswith("?"):
@@ -240,8 +245,8 @@ def _points(
 def _interval(
     basic_set: BasicSet, conditions: Sequence[LinearExpr], solved: str, axes: Sequence[_Axis], extent: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """For each cell the smallest and largest solution, and whether the conditions without the
-    variable hold. Of a block, what holds at its every coordinate."""
+    """Returns for each cell the smallest and the largest solution, and whether the conditions without the
+    solved variable hold. For a block it returns what holds at each of its coordinates."""
     import torch  # a count without conditions needs none
 
     shape = [a.cells for a in axes]
@@ -269,7 +274,7 @@ def _interval(
 
 
 def _least(condition: LinearExpr, solved: str, axes: Sequence[_Axis]) -> Tensor:
-    """The condition without the solved variable: its smallest value in each block."""
+    """Returns the smallest value in each block of the condition without the solved variable."""
     import torch
 
     total = torch.full([1] * len(axes), condition.constant, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Which elements of every value the results need, from the results back to the parameters."""
+"""Computes which elements of every value the results need, from the results back to the parameters."""
 
 from __future__ import annotations
 
@@ -55,18 +55,22 @@ GLOBAL_FUNCTIONS = frozenset(
     {"argsort", "cumprod", "cumsum", "flip", "inverse", "log_softmax", "matmul", "relu", "roll", "softmax"}
     | {"sort"}
 )
-"""Torch functions whose result hangs on every element of their arguments."""
+"""Torch functions whose result depends on every element of their arguments."""
 
 
 _COUNTING = 25
-"""Conditions that are followed in the time in which a piece is counted."""
+"""Conditions that could be followed in the time that counting one basic set takes."""
 
 
 @dataclass(slots=True)
 class Demand:
-    """Regions by node and by buffer. `may`: with what data may ask for, else what it must. `surely` says
-    what no data makes neutral: what a mask of data might spare is not counted, and not asked of the other
-    factor of a product, but the masked value is needed, or nobody would know the mask."""
+    """The needed elements by node and by buffer.
+
+    With `may`, they include what data may ask for (a may analysis); without, only what every input needs (a
+    must analysis). `surely` says which elements no data makes neutral. An element that a mask of data might
+    hide is neither counted nor required of the other factor of a product, but the masked value itself is
+    required, because the mask depends on it.
+    """
 
     graph: ValueGraph
     may: bool
@@ -82,11 +86,12 @@ class Demand:
         return self.nodes.get(id(node), EMPTY)
 
     def count(self, node: Value) -> int:
-        """Elements of a value that are needed."""
+        """Returns the number of elements of a value that are needed."""
         return self.points(self.of(node), node.dims)
 
     def points(self, region: IntegerSet, dims: Sequence[str]) -> int:
-        """Points of a region over `dims`, each counted once. Raises ShapeError as `Graph.spend`."""
+        """Returns the number of points of a set over `dims`; each set is counted once. Raises ShapeError as
+        `ValueGraph.spend` does."""
         if region == FULL:
             return self.graph.count(dims)
         key = region, tuple(dims)
@@ -96,7 +101,8 @@ class Demand:
         return self.counted[key]
 
     def terms(self, node: Dot) -> int:
-        """Products of a dot whose sums are needed and neither of whose factors is known to be 0."""
+        """Returns the products of a dot whose sums are needed and neither of whose factors is known to be
+        0."""
         extents = self.graph.extents
         factors = intersection(
             self.surely.differs(node.left, 0.0), self.surely.differs(node.right, 0.0), extents
@@ -104,7 +110,7 @@ class Demand:
         return self.points(intersection(self.of(node), factors, extents), (*node.dims, *node.over))
 
     def reduced(self, node: Reduce | Softmax | Scan) -> int:
-        """Elements of its value that a reduction, softmax or scan takes in."""
+        """Returns the number of elements that a reduction, softmax or scan takes in."""
         return self.points(self._reduced_set(node, self.surely), node.value.dims)
 
     # --- from a node to its operands -------------------------------------------------
@@ -118,7 +124,8 @@ class Demand:
         return project(region, (d for d in dims if d not in keep), self.graph.extents)
 
     def _factor_demand(self, node: Dot, factor: Value, other: Value) -> IntegerSet:
-        """Where a factor of a product is needed: not where it is 0, nor where the other may be."""
+        """Returns where a factor of a product is needed: not where it is 0, nor where the other factor may be
+        0."""
         extents = self.graph.extents
         nonzero = intersection(self.masks.differs(factor, 0.0), self.surely.differs(other, 0.0), extents)
         return intersection(self.of(node), nonzero, extents)
@@ -137,7 +144,7 @@ class Demand:
         return intersection(needed, masks.differs(node.value, neutral), extents)
 
     def _scanned(self, node: Scan, needed: IntegerSet, axis: str) -> IntegerSet:
-        """Every coordinate up to one that is needed (from there on, in reverse)."""
+        """Returns every coordinate up to one that is needed (from there on, in reverse)."""
         output = f"{axis}'"
         wide_extents = {**self.graph.extents, output: self.graph.extents[axis]}
         distance = variable(output).plus(variable(axis), -1).times(-1 if node.reverse else 1)
@@ -147,7 +154,7 @@ class Demand:
         )
 
     def propagate(self, node: Value) -> None:
-        """What the needed part of a node needs of its operands."""
+        """Requires of a node's operands what the needed elements of the node need."""
         needed, extents = self.of(node), self.graph.extents
         if not needed:
             return
@@ -180,7 +187,7 @@ class Demand:
                 pass
 
     def _gathered(self, node: Gather, needed: IntegerSet) -> None:
-        """Of the gathered dimension, one coordinate at least; at most one for each index."""
+        """Requires at least one coordinate of the gathered dimension, and at most one for each index."""
         extents, value, ids = self.graph.extents, node.value, node.ids
         self.require(ids, self._project(needed, node.dims, ids.dims))
         kept_dims = tuple(d for d in value.dims if d != node.dim)
@@ -202,7 +209,7 @@ class Demand:
                 pass
 
     def require_arguments(self, opaque: TorchBuffer) -> None:
-        """A torch function's arguments: all of them, or unknown."""
+        """Requires all of a torch function's arguments, or nothing where its needs are unknown."""
         for name in opaque.arguments:
             if not isinstance(name, str) or not (self.may or opaque.call.function in GLOBAL_FUNCTIONS):
                 continue
@@ -216,7 +223,7 @@ class Demand:
                     pass
 
     def read_bytes(self) -> dict[str, int]:
-        """Bytes of each parameter that are needed, by name."""
+        """Returns the needed bytes of each parameter, by name."""
         sizes: dict[str, int] = {}
         for name in self.graph.inputs:
             type_ = self.graph.types[name]
@@ -236,7 +243,7 @@ class Demand:
         return sizes
 
     def _part(self, index: int, region: IntegerSet, type_: TensorType, full_size: int) -> int:
-        """Of the whole, the share that a region through one set of names takes."""
+        """Returns the bytes that a set over one choice of names takes of the parameter."""
         source = self.graph.sources[index].type
         assert isinstance(source, TensorType)
         dims = tuple(d for axis in source.axes for d in axis.dims)
@@ -247,7 +254,7 @@ class Demand:
 
 
 def demand(graph: ValueGraph, may: bool) -> Demand:
-    """What the program's results need; all of them are needed whole."""
+    """Returns the elements that the program's results need; all results are needed entirely."""
     masks = Masks(graph)
     result = Demand(graph, may, masks, masks if may else Masks(graph, may=False))
     for name in graph.results:

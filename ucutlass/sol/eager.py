@@ -1,4 +1,4 @@
-"""A program's work operator by operator, as an eager framework runs it."""
+"""Counts a program's work operator by operator, as an eager framework runs it."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from ucutlass.sol.work import Work
 
 
 def stages(program: Program, sizes: Mapping[str, int]) -> tuple[Work, ...]:
-    """The work of each operator as an eager framework runs them, in order.
+    """Returns the work of each operator as an eager framework runs them, in order.
 
-    Each reads its operands and writes its result, in the element that the framework would store:
-    element-wise results in the widest of their float operands, products in their operands'
-    element (of fp8 in bf16, of s8 in i32), truth values as bytes. Renames move nothing,
-    windows are read through by the product or reduction over them, masks are computed and stored
-    like anything else, and nothing is skipped because of one.
+    Each operator reads its operands and writes its result, in the element type that the framework would
+    store: element-wise results in the widest of their float operands, products in their operands' element
+    type (fp8 in bf16, s8 in i32), truth values as bytes. Renames move nothing, windows are read by the
+    product or reduction over them, masks are computed and stored like other values, and nothing is skipped
+    because of a mask.
     """
     graph = graph_of(program, sizes)
     return _Eager(graph).stages()
@@ -74,8 +74,8 @@ class _Eager:
         return (*works, *(torch_stage(name, b, self.graph) for name, b in torch))
 
     def _views(self, nodes: Sequence[Value]) -> set[int]:
-        """Values that are no operators of their own: parameters, coordinates, renames, lanes, and
-        windows and groups that only products and reductions read."""
+        """Returns the values that are no operators of their own: parameters, coordinates, renames, casts to
+        compute types, and windows and groups that only products and reductions read."""
         views = {id(n) for n in nodes if isinstance(n, (ParamValue, Coordinate, Constant))}
         views |= {id(n) for n in nodes if isinstance(n, Cast) and not n.elem.storable}
         views |= {id(n) for n in nodes if isinstance(n, Read) and _renames(n)}
@@ -83,7 +83,7 @@ class _Eager:
         return views | {id(n) for n in nodes if _read_through(n) and id(n) not in stored_inputs}
 
     def _operands(self, node: Value, fixed: set[int], views: set[int]) -> list[Value]:
-        """What an operator reads from memory, each once."""
+        """Returns what an operator reads from memory, each value once."""
         reads: dict[int, Value] = {}
         stack = list(children(node)) or [node]
         while stack:
@@ -105,7 +105,7 @@ class _Eager:
         return -(-self.graph.count(node.dims) * elem.bits // 8)
 
     def _stored(self, node: Value) -> Element:
-        """The element in which an eager framework keeps a value."""
+        """Returns the element type in which an eager framework stores a value."""
         match node:
             case Dot(lane=lane):
                 return _PRODUCTS.get(lane.name, LANES[lane.name].memory)
@@ -127,18 +127,20 @@ _PRODUCTS: Mapping[str, Element] = {"e4m3": BF16, "e5m2": BF16, "s8": I32}
 
 
 def _widest(elems: Sequence[Element]) -> Element:
-    """torch's promotion: the widest, f32 for two different ones of 16 bits, f32 for none."""
+    """Returns the element type by torch's promotion: the widest, f32 for two different ones of 16 bits, f32
+    for none."""
     widest = {e for e in elems if e.bits == max(x.bits for x in elems)}
     return widest.pop() if len(widest) == 1 else F32
 
 
 def _read_through(node: Value) -> bool:
-    """What a convolution, a pooling or a grouped product reads without storing it first."""
+    """Returns whether a convolution, a pooling or a grouped product reads the value without storing it
+    first."""
     return isinstance(node, Read) or (isinstance(node, Gather) and isinstance(node.ids, Segment))
 
 
 def _renames(node: Read) -> bool:
-    """A read that moves nothing: every coordinate under another name."""
+    """Returns whether a read moves nothing because it only renames coordinates."""
     return all(
         p.scale == 1 and p.at.offset == Fixed(0) and len(p.at.terms) == 1 and p.at.terms[0][1] == 1
         for p in node.positions

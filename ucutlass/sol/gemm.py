@@ -1,4 +1,4 @@
-"""Speed of light of a GEMM: what no kernel can beat on a device, from the problem alone."""
+"""Speed of light of a GEMM: a lower bound on the time of any kernel on a device, from the problem alone."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ucutlass.kernels.gemm.plan import GemmProblem
 
 @dataclass(frozen=True, slots=True)
 class SpeedOfLight:
-    """`seconds` is the larger of both limits, and `limit` names it. `bytes` counts every tensor
-    once, `intensity` is FLOP per byte, and above `ridge` the multiplications decide. `lane` is
-    the entry of the device's peaks that was taken."""
+    """`seconds` is the larger of both limits, and `limit` names it. `bytes` counts every tensor once,
+    `intensity` is FLOP per byte, and above `ridge` the multiplications decide. `compute_type` is the entry of
+    the device's peaks that the bound uses."""
 
     seconds: float
     limit: Literal["multiplications", "memory"]
@@ -28,10 +28,10 @@ class SpeedOfLight:
 
 
 def speed_of_light(problem: GemmProblem, sizes: tuple[int, ...], device: Device) -> SpeedOfLight:
-    """The bound of a problem with these extents, in the problem's own lane.
+    """Returns the bound of a problem with these extents in the problem's own compute type.
 
-    Data-sheet peaks and bandwidth. Lane f32 counts at the faster of FFMA and three tf32 passes;
-    a lane that the device's tensor cores lack counts as f16, to which it widens exactly.
+    Rates are the data sheet's peaks and bandwidth. f32 counts at the faster of FFMA and three tf32 passes; a
+    compute type that the device's tensor cores lack counts as f16, to which it widens exactly.
     """
     shape = shape_of(problem, sizes)
     compute_type = fastest_compute_type(problem.lane.name, device)
@@ -52,6 +52,6 @@ def speed_of_light(problem: GemmProblem, sizes: tuple[int, ...], device: Device)
 
 
 def fastest_compute_type(compute_type: str, device: Device) -> str:
-    """The entry of `Device.peaks` that bounds a lane."""
+    """Returns the entry of `Device.peaks` that bounds a compute type."""
     options = ("f32", "tf32x3") if compute_type == "f32" else (compute_type,)
     return max((o for o in options if o in device.peaks), key=lambda o: device.peaks[o], default="f16")

@@ -1,8 +1,8 @@
-"""A program as one graph of values, with concrete extents: launches joined, equal work once.
+"""A program as one graph of values with concrete extents: launches are joined, and equal values are one node.
 
-What a pipeline stores between its launches is a buffer here: a kernel for the whole of it would not have
-to store it. Dimensions of a called kernel get the kernel's name before theirs, since two programs do
-not share names.
+What a pipeline stores between its launches is a buffer of the graph, since a kernel for the whole pipeline
+would not have to store it. Dimensions of a called kernel are prefixed with the kernel's name, because two
+programs do not share names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ucutlass.sol.integer_sets import IntegerSet
 
 @dataclass(frozen=True, slots=True)
 class BufferView:
-    """What a ParamValue stands for: a buffer, read through the names of `type`."""
+    """What a ParamValue reads: a buffer, through the dimension names of `type`."""
 
     buffer: str
     type: ParamType
@@ -47,7 +47,7 @@ class BufferView:
 
 @dataclass(frozen=True, slots=True)
 class KernelBuffer:
-    """A buffer that a kernel computes. `launch` is the stage's number."""
+    """A buffer that a kernel computes; `launch` is the number of its stage."""
 
     value: Value
     type: TensorType
@@ -65,8 +65,8 @@ class TorchBuffer:
 
 @dataclass(frozen=True, slots=True)
 class ValueGraph:
-    """`extents` by name, also of called kernels; `sources` by ParamValue.index; `inputs` are the
-    program's parameters; `results` the buffers that it gives back, `types` those of all buffers.
+    """`extents` are by name, those of called kernels included. `sources` are by ParamValue.index, `inputs`
+    are the program's parameters, `results` the buffers that it returns, and `types` those of all buffers.
     Equal values are one node."""
 
     extents: Mapping[str, int]
@@ -78,11 +78,11 @@ class ValueGraph:
     effort: Effort = field(default_factory=Effort, compare=False)
 
     def follow(self, region: IntegerSet) -> None:
-        """Counts the conditions of a region that was derived. Raises ShapeError as `spend`."""
+        """Counts the conditions of a derived set. Raises ShapeError as `spend` does."""
         self.spend(sum(len(piece.conditions) for piece in region))
 
     def spend(self, conditions: int) -> None:
-        """Raises ShapeError UC0709 for more conditions in all than are followed."""
+        """Raises ShapeError UC0709 once more conditions were followed in total than the limit admits."""
         try:
             self.effort.spend(CONDITIONS, conditions)
         except LimitPassed as problem:
@@ -92,7 +92,7 @@ class ValueGraph:
         return prod(self.extents[d] for d in dims)
 
     def bytes_of(self, tensor: ParamType) -> int:
-        """Bytes in memory; 0 for a number that the host passes."""
+        """Returns the bytes in memory; 0 for a number that the host passes."""
         match tensor:
             case ScalarType():
                 return 0
@@ -106,7 +106,7 @@ def axis_length(axis: MemoryAxis, sizes: Mapping[str, int]) -> int:
 
 
 def graph_of(program: Program, sizes: Mapping[str, int]) -> ValueGraph:
-    """The program's graph; `sizes` has every dimension's extent by name."""
+    """Returns the program's graph; `sizes` has every dimension's extent by name."""
     builder = _GraphBuilder(dict(sizes))
     match program:
         case Kernel():
@@ -149,7 +149,7 @@ class _GraphBuilder:
     def launch(
         self, kernel: Kernel, arguments: Sequence[str | float | int], outputs: Sequence[str], number: int
     ) -> None:
-        """One kernel's results as buffers."""
+        """Adds one kernel's results as buffers."""
         sizes = self._sizes(kernel, arguments)
         inline = all(self.extents.get(d) == n for d, n in sizes.items())
         names = {d: d if inline else f"{kernel.name}:{d}" for d in sizes}
@@ -189,7 +189,8 @@ class _GraphBuilder:
 def _same_axes(
     kernel: Kernel, arguments: Sequence[str | float | int], types: Mapping[str, ParamType]
 ) -> bool:
-    """Whether every argument is a buffer of the very type that the parameter has: an inline stage's are."""
+    """Returns whether every argument is a buffer of exactly the parameter's type, as those of an inline stage
+    are."""
     return all(
         types[a] == p.type if isinstance(a, str) else True
         for p, a in zip(kernel.params, arguments, strict=True)
@@ -205,7 +206,8 @@ def _renamed_type(kind: ParamType, names: Mapping[str, str], sizes: Mapping[str,
 
 @dataclass(frozen=True, slots=True)
 class _Rewrite:
-    """Values with other names and with parameters replaced by sources, equal ones made one node."""
+    """Rewrites values with other dimension names and with parameters replaced by sources; equal values become
+    one node."""
 
     nodes: dict[Any, Value]
     names: Mapping[str, str]
@@ -263,7 +265,8 @@ class _Rewrite:
 
 
 def _identity(entry: Any) -> Any:
-    """Children by identity, since they are unique already; numbers with their type and sign."""
+    """Returns a hashable key: children count by identity, since they are unique already, numbers with their
+    type and sign."""
     match entry:
         case tuple():
             return tuple(_identity(e) for e in entry)
@@ -276,14 +279,14 @@ def _identity(entry: Any) -> Any:
 
 
 def topological_order(graph: ValueGraph) -> tuple[Value, ...]:
-    """Every node that the results need, each before what it is computed from."""
+    """Returns every node that the results need, each before its operands."""
     roots = [value for name in graph.results for value in _buffer_values(name, graph)]
     return tuple(reversed(bottom_up(roots, lambda node: operands(node, graph))))
 
 
 def bottom_up(roots: Sequence[Value], operands_of: Callable[[Value], Sequence[Value]]) -> list[Value]:
-    """Every node below the roots, each after its operands. Without recursion: launches in a row make
-    graphs deeper than Python's stack."""
+    """Returns every node below the roots, each after its operands. It does not recurse, since launches in a
+    row make graphs deeper than Python's stack."""
     done: dict[int, Value] = {}
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -299,7 +302,7 @@ def bottom_up(roots: Sequence[Value], operands_of: Callable[[Value], Sequence[Va
 
 
 def operands(node: Value, graph: ValueGraph) -> tuple[Value, ...]:
-    """The values a node is computed from, through buffers too."""
+    """Returns the values that a node is computed from, through buffers too."""
     match node:
         case ParamValue(index=index):
             return _buffer_values(graph.sources[index].buffer, graph)

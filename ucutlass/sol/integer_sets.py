@@ -1,9 +1,10 @@
-"""Sets of coordinates: which elements of a value are needed, as linear conditions, counted exactly.
+"""Sets of integer points, given by linear conditions and counted exactly: which elements of a value are
+needed.
 
-A region is a union of pieces; a piece is the points at which some choice of its inner
-variables meets all of its linear conditions. Every variable is a whole number from 0 to below its
-extent. Triangles, sliding windows, strides, padding and the positions that a transposed convolution
-reads are such sets.
+As in isl, a set is a union of basic sets; a basic set holds the points for which some values of its
+existential variables satisfy all of its linear conditions. Every variable ranges from 0 to below its extent.
+Triangles, sliding windows, strides, padding and the positions that a transposed convolution reads are such
+sets.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ Extents: TypeAlias = Mapping[str, int]
 
 MOST_BASIC_SETS = 4
 MOST_CONDITIONS = 24
-"""Beyond these a region is cut down to a part of itself, so that counts stay lower bounds."""
+"""Beyond these limits a set is reduced to a subset, so that counts stay lower bounds."""
 _MOST_KEPT = 2 * MOST_CONDITIONS
-"""Conditions of a piece that is kept."""
+"""Most conditions of a basic set that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearExpr:
-    """`sum(c * v for v, c in terms) + constant`; names in order, no zero coefficient."""
+    """`sum(c * v for v, c in terms) + constant`; names are sorted and no coefficient is zero."""
 
     terms: tuple[tuple[str, int], ...]
     constant: int
@@ -34,7 +35,7 @@ class LinearExpr:
         return next((c for v, c in self.terms if v == name), 0)
 
     def plus(self, other: LinearExpr, factor: int = 1) -> LinearExpr:
-        """`self + factor * other`."""
+        """Returns `self + factor * other`."""
         return linear(
             chain(self.terms, ((v, factor * c) for v, c in other.terms)),
             self.constant + factor * other.constant,
@@ -47,13 +48,13 @@ class LinearExpr:
         return linear(((names.get(v, v), c) for v, c in self.terms), self.constant)
 
     def substitute(self, name: str, value: LinearExpr) -> LinearExpr:
-        """`value` in the place of a variable."""
+        """Returns the expression with `value` in the place of a variable."""
         factor = self.coefficient(name)
         rest = LinearExpr(tuple(t for t in self.terms if t[0] != name), self.constant)
         return rest.plus(value, factor) if factor else self
 
     def span(self, extents: Extents) -> tuple[int, int]:
-        """Its smallest and largest value."""
+        """Returns its smallest and largest value."""
         reach = [(c * (extents[v] - 1)) for v, c in self.terms]
         return (
             self.constant + sum(r for r in reach if r < 0),
@@ -62,7 +63,7 @@ class LinearExpr:
 
 
 def linear(terms: Iterable[tuple[str, int]], constant: int = 0) -> LinearExpr:
-    """The sum of these terms, in normal form."""
+    """Returns the sum of these terms in normal form."""
     total: dict[str, int] = {}
     for name, factor in terms:
         total[name] = total.get(name, 0) + factor
@@ -75,8 +76,8 @@ def variable(name: str) -> LinearExpr:
 
 @dataclass(frozen=True, slots=True)
 class BasicSet:
-    """The points for which inner variables exist such that every `atleast` is >= 0 and every
-    `equal` is 0. Inner variable i is called `?i` and has extent `inner[i]`."""
+    """The points for which existential variables exist such that every `atleast` is >= 0 and every `equal` is
+    0. Existential variable i is named `?i` and has the extent `inner[i]`."""
 
     atleast: frozenset[LinearExpr] = frozenset()
     equal: frozenset[LinearExpr] = frozenset()
@@ -108,12 +109,12 @@ def _inner_name(i: int) -> str:
 
 
 def constrained(atleast: Iterable[LinearExpr] = (), equal: Iterable[LinearExpr] = ()) -> IntegerSet:
-    """The points that meet these conditions."""
+    """Returns the points that satisfy these conditions."""
     return (BasicSet(frozenset(atleast), frozenset(equal)),)
 
 
 def intersection(left: IntegerSet, right: IntegerSet, extents: Extents) -> IntegerSet:
-    """The intersection."""
+    """Returns the intersection of two sets."""
     if left in (FULL, right):
         return right
     if right == FULL:
@@ -122,7 +123,7 @@ def intersection(left: IntegerSet, right: IntegerSet, extents: Extents) -> Integ
 
 
 def union(left: IntegerSet, right: IntegerSet, extents: Extents) -> IntegerSet:
-    """The union."""
+    """Returns the union of two sets."""
     if FULL in (left, right):
         return FULL
     if left == right:
@@ -131,19 +132,20 @@ def union(left: IntegerSet, right: IntegerSet, extents: Extents) -> IntegerSet:
 
 
 def rename(region: IntegerSet, names: Mapping[str, str]) -> IntegerSet:
-    """The region with other names for its variables, all changed at once."""
+    """Returns the set with other names for its variables, all replaced at once."""
     return tuple(p.renamed(names) for p in region)
 
 
 def project(region: IntegerSet, dims: Iterable[str], extents: Extents) -> IntegerSet:
-    """The points for which coordinates along `away` exist that lie in the region."""
+    """Returns the points for which coordinates along `dims` exist such that they lie in the set."""
     used = {v for basic_set in region for c in basic_set.conditions for v, _ in c.terms}
     hidden = tuple(v for v in dims if v in used)
     return _coalesce((_existential(p, hidden, extents) for p in region), extents) if hidden else region
 
 
 def coalesced(region: IntegerSet, extents: Extents) -> IntegerSet:
-    """The same points in as few pieces, conditions and inner variables as is seen to do."""
+    """Returns the same points with as few basic sets, conditions and existential variables as the simplifier
+    finds."""
     return _coalesce(region, extents)
 
 
@@ -162,7 +164,7 @@ def _existential(basic_set: BasicSet, dims: tuple[str, ...], extents: Extents) -
 
 
 def _coalesce(basic_sets: Iterable[BasicSet], extents: Extents) -> IntegerSet:
-    """Simplified pieces, each once and none inside another that is seen to hold it."""
+    """Returns simplified basic sets, each once and none that is seen to lie inside another."""
     kept_sets: list[BasicSet] = []
     for basic_set in basic_sets:
         simplified = simplify(basic_set, extents)
@@ -184,7 +186,7 @@ def _contains(small: BasicSet, large: BasicSet) -> bool:
 
 
 def simplify(basic_set: BasicSet, extents: Extents) -> BasicSet | None:
-    """The same points with fewer conditions and inner variables; None for no points at all."""
+    """Returns the same points with fewer conditions and existential variables; None for the empty set."""
     while True:
         reduced = _drop(basic_set, extents)
         if reduced is None:
@@ -196,7 +198,7 @@ def simplify(basic_set: BasicSet, extents: Extents) -> BasicSet | None:
 
 
 def _drop(basic_set: BasicSet, extents: Extents) -> BasicSet | None:
-    """Without conditions that always hold; None where one never does."""
+    """Drops conditions that always hold; returns None where one never holds."""
     all_extents = basic_set.extents(extents)
     atleast, equal = set(), set()
     for condition in basic_set.atleast:
@@ -216,7 +218,8 @@ def _drop(basic_set: BasicSet, extents: Extents) -> BasicSet | None:
 
 
 def _eliminate(basic_set: BasicSet, extents: Extents) -> BasicSet | None:
-    """One inner variable fewer, where that is exact over whole numbers; None where it is not."""
+    """Eliminates one existential variable where that is exact over the integers; returns None where it is
+    not."""
     for i, extent in enumerate(basic_set.inner):
         name = _inner_name(i)
         equal = sorted((c for c in basic_set.equal if c.coefficient(name)), key=repr)
@@ -238,7 +241,8 @@ def _eliminate(basic_set: BasicSet, extents: Extents) -> BasicSet | None:
 
 
 def _fourier_motzkin(basic_set: BasicSet, name: str, extents: Extents) -> BasicSet | None:
-    """Every lower limit of a variable against every upper one; exact if one side's factors are all 1."""
+    """Combines every lower limit of a variable with every upper one; this is exact if all coefficients of one
+    side are 1."""
     bounds = {variable(name), linear(((name, -1),), basic_set.extents(extents)[name] - 1)}
     lower = [c for c in basic_set.atleast | bounds if c.coefficient(name) > 0]
     upper = [c for c in basic_set.atleast | bounds if c.coefficient(name) < 0]
@@ -256,12 +260,13 @@ def _fourier_motzkin(basic_set: BasicSet, name: str, extents: Extents) -> BasicS
 
 
 def overflows(conditions: Iterable[LinearExpr], extents: Extents) -> bool:
-    """Whether a condition's value may leave what 64-bit arithmetic holds."""
+    """Returns whether a condition's value may exceed 64-bit arithmetic."""
     return any(max(map(abs, c.span(extents))) > 2**60 for c in conditions)
 
 
 def _renumbered(basic_set: BasicSet) -> BasicSet:
-    """Inner variables that no condition uses are gone: each can be 0."""
+    """Drops existential variables that no condition uses, since each of them can be 0, and renumbers the
+    others."""
     used = {v for c in basic_set.conditions for v, _ in c.terms}
     used_inner = [i for i in range(len(basic_set.inner)) if _inner_name(i) in used]
     names = {_inner_name(i): _inner_name(k) for k, i in enumerate(used_inner)}

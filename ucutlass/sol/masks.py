@@ -1,4 +1,4 @@
-"""What the text alone says about values: where a condition holds, where a value is not its neutral one."""
+"""Derives from the text alone where a condition holds, and where a value differs from a neutral one."""
 
 from __future__ import annotations
 
@@ -49,14 +49,16 @@ _FAR = 2**50
 """Coordinates and their multiples beyond this are not followed."""
 
 _KEEPS_ZERO = frozenset({"negate", "abs", "relu", "leaky_relu", "silu", "gelu", "gelu_tanh", "tanh", "sqrt"})
-"""Functions of one argument (and constants) that give 0 for 0."""
+"""Functions of one argument (and constants) that return 0 for 0."""
 
 
 @dataclass(slots=True)
 class Masks:
-    """Regions of one graph's values, each over the value's own dimensions. `deep`: masks are seen
-    through operators and buffers; else only windows that an operator reads through directly. `may`: a mask
-    of data hides nothing; else it hides whatever it could."""
+    """Sets of points of one graph's values, each over the value's own dimensions.
+
+    With `deep`, masks are followed through operators and buffers; without, only windows that an operator
+    reads directly. With `may`, a mask of data hides nothing; without, it hides whatever it could.
+    """
 
     graph: ValueGraph
     deep: bool = True
@@ -66,14 +68,14 @@ class Masks:
     positions: dict[int, tuple[LinearExpr, IntegerSet] | None] = field(default_factory=dict)
 
     def warm(self, nodes: Iterable[Value]) -> None:
-        """Looks at nodes that come after their operands, so that no later look goes deep."""
+        """Evaluates nodes that come after their operands, so that no later query recurses deeply."""
         for node in nodes:
             for neutral in _NEUTRALS:
                 self.differs(node, neutral)
 
     def holds(self, condition: Value, truth: bool, may: bool) -> IntegerSet:
-        """Where a condition is true (`wanted`) or false: with `may` wherever data could make it so,
-        else only where the text does."""
+        """Returns where a condition is true (or false, by `truth`): with `may` wherever data could make it
+        so, else only where the text does."""
         key = id(condition), truth, may
         if key not in self.conditions:
             self.conditions[key] = self._holds(condition, truth, may)
@@ -122,8 +124,8 @@ class Masks:
         return {**self.graph.extents, **{q: int(q.rpartition("/")[2]) for q in names}}
 
     def affine(self, value: Value) -> tuple[LinearExpr, IntegerSet] | None:
-        """An integer value as a linear function of coordinates, and the conditions that tie down the
-        quotients in it; None where it is none or hangs on data."""
+        """Returns an integer value as a linear expression of coordinates, and the conditions that define the
+        quotients in it; None where it is not linear or depends on data."""
         if id(value) not in self.positions:
             expression = self._affine(value)
             if (
@@ -176,8 +178,8 @@ class Masks:
     # --- neutral values --------------------------------------------------------------
 
     def differs(self, value: Value, neutral: float) -> IntegerSet:
-        """Where a value may be other than `neutral`; elsewhere the text says that it is that, or without
-        `may` data may."""
+        """Returns where a value may differ from `neutral`. Elsewhere the text says that it equals it, or
+        without `may`, data may make it equal."""
         key = id(value), neutral
         if key not in self.nonneutral:
             self.nonneutral[key] = (
@@ -227,7 +229,7 @@ class Masks:
                 return FULL
 
     def _through_buffer(self, index: int, neutral: float) -> IntegerSet:
-        """Through a buffer: what one launch stored, another reads."""
+        """Follows a buffer that one launch stored and another reads."""
         source = self.graph.sources[index]
         buffer = self.graph.buffers.get(source.buffer)
         if not isinstance(buffer, KernelBuffer) or not isinstance(source.type, TensorType):
@@ -242,7 +244,7 @@ def _quotients(region: IntegerSet) -> list[str]:
 
 
 def _primed(names: tuple[str, ...]) -> dict[str, str]:
-    """Other names for the same coordinates, so that old and new ones can stand beside each other."""
+    """Returns other names for the same coordinates, so that old and new names can be used together."""
     return {n: f"{n}'" for n in names}
 
 
@@ -253,7 +255,7 @@ def _tie(position: Position, scaled: LinearExpr, at: LinearExpr) -> LinearExpr:
 
 
 def preimage(node: Read, inner: IntegerSet, extents: Mapping[str, int]) -> IntegerSet:
-    """The points of a read whose position exists and lies in a region of the value that is read."""
+    """Returns the points of a read whose position exists and lies in a set of the value that is read."""
     primed = _primed(tuple(p.dim for p in node.positions))
     equations = [_tie(p, variable(primed[p.dim]), linear(p.at.terms)) for p in node.positions]
     wide_extents = {**extents, **{new: extents[old] for old, new in primed.items()}}
@@ -262,7 +264,7 @@ def preimage(node: Read, inner: IntegerSet, extents: Mapping[str, int]) -> Integ
 
 
 def image(node: Read, outer: IntegerSet, extents: Mapping[str, int]) -> IntegerSet:
-    """The elements of the value that the points of a region read."""
+    """Returns the elements of the value that the points of a set read."""
     positioned = {p.dim for p in node.positions}
     kept_dims = {d for d in node.value.dims if d not in positioned}
     primed = _primed(tuple(d for d in node.dims if d not in kept_dims))
@@ -275,7 +277,7 @@ def image(node: Read, outer: IntegerSet, extents: Mapping[str, int]) -> IntegerS
 
 
 def through(region: IntegerSet, old: TensorType, new: TensorType, extents: Mapping[str, int]) -> IntegerSet:
-    """A region under the names of one type, under those of another type of the same memory."""
+    """Translates a set over the names of one type into the names of another type of the same memory."""
     if region in (FULL, EMPTY):
         return region
     names = tuple(d for axis in old.axes for d in axis.dims)
@@ -290,7 +292,7 @@ def through(region: IntegerSet, old: TensorType, new: TensorType, extents: Mappi
 
 
 def _linearised(dims: tuple[str, ...], extents: Mapping[str, int]) -> LinearExpr:
-    """The coordinate along a memory axis of several names, the first outermost."""
+    """Returns the coordinate along a memory axis of several names, the first outermost."""
     coordinate = linear(())
     for d in dims:
         coordinate = coordinate.times(extents[d]).plus(variable(d))

@@ -1,10 +1,10 @@
-"""The work of a `.ucu` program for concrete extents: operator by operator, and as one whole.
+"""Counts the work of a `.ucu` program for concrete extents: operator by operator, and as a whole.
 
-`compulsory` counts what any kernel must do that computes the program as it is written, in the lanes
-that it names: needed elements of every value once, parameters read once, results written once.
-Elements that the text masks, windows that fall outside, and products with a zero that the text gives
-are not counted, and neither is an element-wise operation that can be folded into its neighbours.
-It takes the program's own algorithm: fewer multiplications (Strassen, Winograd) are another program.
+`compulsory` counts what any kernel must do that computes the program as it is written, in the compute types
+that it names: needed elements of every value once, parameters read once, results written once. Elements that
+the text masks, windows that fall outside, and products with a zero that the text gives are not counted, nor
+is an element-wise operation that can be folded into its neighbours. The count is of the program's own
+algorithm: fewer multiplications (Strassen, Winograd) are another program.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ucutlass.sol.integer_sets import project
 from ucutlass.sol.work import Work, total
 
 Data = Literal["least", "most"]
-"""What data decides, a gather's coordinates or a mask of data: the fewest elements that may be
-needed, or the most."""
+"""What data decides, a gather's coordinates or a mask of data, counts as the fewest elements that may be
+needed (`least`) or the most (`most`)."""
 
 
 def compulsory(program: Program, sizes: Mapping[str, int], data: Data = "least") -> Work:
-    """The operations and bytes of one kernel for the whole program.
+    """Returns the operations and bytes of one kernel for the whole program.
 
-    `sizes` has every dimension's extent by name. With `least` the counts bound every input's
-    from below: a gather reads one element of its dimension, and neither arm of a `where` on data
-    is needed. With `most` every gathered coordinate differs and both arms are needed.
-    Raises ShapeError UC0709 where masks take too many conditions to follow.
+    `sizes` has every dimension's extent by name. With `least` the counts bound those of every input from
+    below: a gather reads one element of its dimension, and neither arm of a `where` on data is needed. With
+    `most` every gathered coordinate differs and both arms are needed. Raises ShapeError UC0709 where masks
+    take too many conditions to follow.
     """
     graph = graph_of(program, sizes)
     needed = demand(graph, may=data == "most")
@@ -48,7 +48,7 @@ def compulsory(program: Program, sizes: Mapping[str, int], data: Data = "least")
 
 
 def fixed_values(graph: ValueGraph) -> set[int]:
-    """Values that the text and the extents alone decide: known before the launch."""
+    """Returns the values that the text and the extents alone decide, which are known before the launch."""
     fixed: set[int] = set()
     for node in reversed(topological_order(graph)):
         match node:
@@ -70,8 +70,8 @@ def work_of(label: str, operations: Iterable[tuple[str, int]], read: int = 0, wr
 
 
 def operations_of(node: Value, needed: Demand, folded: bool) -> Iterator[tuple[str, int]]:
-    """Each lane's operations of one node, over its needed elements. `folded`: without those that
-    may vanish into their neighbours."""
+    """Yields one node's operations by compute type, over its needed elements. `folded` leaves out those that
+    may be folded into their neighbours."""
     if not needed.of(node):
         return
     match node:
@@ -96,13 +96,13 @@ def operations_of(node: Value, needed: Demand, folded: bool) -> Iterator[tuple[s
 
 
 def _rows(node: Value, over: Sequence[str], needed: Demand) -> int:
-    """Rows of a softmax or scan of which anything is needed."""
+    """Returns the rows of a softmax or scan of which any element is needed."""
     rows = project(needed.of(node), over, needed.graph.extents)
     return needed.points(rows, [d for d in node.dims if d not in over])
 
 
 def _reduction(node: Reduce, terms: int, results: int, folded: bool) -> Iterator[tuple[str, int]]:
-    """n - 1 additions for n terms; a variance squares too, a logsumexp takes exponentials."""
+    """Yields n - 1 additions for n terms; a variance also squares them, a logsumexp takes exponentials."""
     match node.op:
         case "sum" | "mean" | "prod":
             yield "f32", terms - results + (terms if folded and sums_products(node) else 0)
@@ -116,8 +116,8 @@ def _reduction(node: Reduce, terms: int, results: int, folded: bool) -> Iterator
 
 
 def torch_stage(name: str, opaque: TorchBuffer, graph: ValueGraph) -> Work:
-    """A torch function reads its arguments and writes its result. Its operations are known for a
-    matrix product; of others none are counted."""
+    """Returns the work of a torch function, which reads its arguments and writes its result. Operations are
+    known for a matrix product; for others none are counted."""
     arguments = [graph.types[a] for a in opaque.arguments if isinstance(a, str)]
     read = sum(graph.bytes_of(a) for a in arguments)
     operations = []

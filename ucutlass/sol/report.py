@@ -1,4 +1,4 @@
-"""Bounds as rows of a table and as JSON values."""
+"""Formats bounds as rows of a table and as JSON values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ucutlass.sol.bounds import Term, TimeBound, TimeBounds, metric_prefixed, mi
 from ucutlass.sol.work import Work
 
 _SHOWN = 4
-"""Added terms of a bound that are shown, the longest first; the rest in one line."""
+"""Most added terms of a bound that are shown, the longest first; the others share one line."""
 
 
 def row(bounds: TimeBounds, seconds: float | None = None) -> dict[str, Any]:
-    """Everything in one JSON object; `seconds` is a measured time."""
+    """Returns everything as one JSON object; `seconds` is a measured time."""
     return {
         "device": bounds.device,
         "regime": bounds.regime,
@@ -52,7 +52,7 @@ def _bound(bound: TimeBound) -> dict[str, Any]:
 
 
 def lines(bounds: TimeBounds, seconds: float | None = None) -> list[tuple[str, str]]:
-    """The same for a person: what decides, the work, every bound with its terms, the gap."""
+    """Returns what decides, the work, every bound with its terms, and the gap, as rows of a table."""
     rows = [
         (
             "limit",
@@ -74,7 +74,7 @@ def lines(bounds: TimeBounds, seconds: float | None = None) -> list[tuple[str, s
 
 
 def work_words(bounds: TimeBounds) -> str:
-    """Operations by lane, bytes, and the intensity against the ridge."""
+    """Returns operations by compute type, bytes, and the intensity beside the ridge, as text."""
     operations = ", ".join(
         f"{metric_prefixed(n)} {compute_type}" for compute_type, n in sorted(bounds.least.operations.items())
     )
@@ -100,7 +100,7 @@ def _by_data(bounds: TimeBounds) -> str:
 
 
 def _bound_lines(bound: TimeBound, shown: tuple[Term, ...]) -> list[tuple[str, str]]:
-    """`known` terms were shown already."""
+    """Returns the rows of one bound; terms that are in `shown` are not repeated."""
     name = bound.name if bound.basis == "data sheet" else f"{bound.name}, {bound.basis}"
     rows = [(name, f"{microseconds(bound.seconds)}, most by {bound.binding}")]
     rows += [(f"  {t.name}", f"{microseconds(t.seconds)}: {t.why}") for t in bound.limits if t not in shown]

@@ -1,4 +1,4 @@
-"""A roofline picture of bounds: SVG, both axes logarithmic, legible on light and dark ground."""
+"""Draws a roofline of bounds as SVG with logarithmic axes, legible on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _ROW = 18
 
 
 class RooflineError(ValueError):
-    """A program without operations in any lane has no place on a roofline."""
+    """A program without operations in any compute type cannot be placed on a roofline."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogAxis:
-    """A logarithmic axis: values `low` to `high`, whole powers of ten, onto pixels `start` to `end`."""
+    """A logarithmic axis that maps values `low` to `high`, whole powers of ten, to pixels `start` to
+    `end`."""
 
     low: int
     high: int
@@ -30,7 +31,7 @@ class LogAxis:
     end: float
 
     def at(self, value: float) -> float:
-        """The pixel of a value; values beyond the axis land on its ends."""
+        """Returns the pixel of a value; values beyond the axis are clamped to its ends."""
         position = (math.log10(value) - self.low) / (self.high - self.low)
         return self.start + min(1.0, max(0.0, position)) * (self.end - self.start)
 
@@ -41,7 +42,7 @@ class LogAxis:
 
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
-    """A place in the picture: operations per byte, operations per second, and what it is."""
+    """A point of the picture: operations per byte, operations per second, and its label."""
 
     mark: str
     intensity: float
@@ -51,7 +52,8 @@ class RooflinePoint:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """A ceiling: `flops` operations per second flat, or `flops` times the intensity where it slopes."""
+    """A ceiling: `flops` operations per second where it is flat, `flops` times the intensity where it
+    slopes."""
 
     words: str
     flops: float
@@ -59,7 +61,7 @@ class Roof:
 
 
 def points(bounds: TimeBounds, seconds: float | None = None) -> tuple[RooflinePoint, ...]:
-    """The program under each bound, and as measured, by the operations of its main lane.
+    """Returns the program under each bound, and as measured, by the operations of its slowest compute type.
 
     Raises RooflineError where it has none.
     """
@@ -89,7 +91,8 @@ def points(bounds: TimeBounds, seconds: float | None = None) -> tuple[RooflinePo
 
 
 def roofs(bounds: TimeBounds, device: Device) -> tuple[Roof, ...]:
-    """Memory's slope (the L2's too where it is warm) and one roof for each lane that the program uses."""
+    """Returns memory's slope (the L2's too in the warm regime) and one roof for each compute type that the
+    program uses."""
     rates = data_sheet(device)
     sloped = [Roof(f"DRAM {metric_prefixed(rates.memory)} B/s", rates.memory, True)]
     if bounds.regime == "warm":
@@ -107,7 +110,7 @@ def roofs(bounds: TimeBounds, device: Device) -> tuple[Roof, ...]:
 
 
 def svg(title: str, bounds: TimeBounds, device: Device, seconds: float | None = None) -> str:
-    """The picture as an SVG document. `title` may be any text; it is escaped.
+    """Returns the picture as an SVG document. `title` may be any text; it is escaped.
 
     Raises RooflineError as `points` does.
     """
@@ -131,7 +134,7 @@ def svg(title: str, bounds: TimeBounds, device: Device, seconds: float | None = 
 
 
 def scales(shown: Sequence[RooflinePoint], above: Sequence[Roof]) -> tuple[LogAxis, LogAxis]:
-    """Axes in whole decades around every point, and every corner between a slope and a roof."""
+    """Returns axes in whole decades that contain every point and every corner between a slope and a roof."""
     slopes = [r.flops for r in above if r.slopes]
     flats = [r.flops for r in above if not r.slopes]
     across = [p.intensity for p in shown] + [flat / slope for flat in flats for slope in slopes]
@@ -177,7 +180,7 @@ def _grid(x: LogAxis, y: LogAxis) -> list[str]:
 
 
 def _roofs(above: Sequence[Roof], x: LogAxis, y: LogAxis) -> list[str]:
-    """Roofs from where a slope meets them; slopes up to the highest roof; words beside each."""
+    """Draws roofs from where a slope meets them, slopes up to the highest roof, and a label beside each."""
     highest = max((r.flops for r in above if not r.slopes), default=10.0**y.high)
     steepest = max(r.flops for r in above if r.slopes)
     left, right = 10.0**x.low, 10.0**x.high
@@ -209,7 +212,7 @@ def _line(kind: str, roof: Roof, ends: tuple[float, float, float, float], x: Log
 
 
 def _points(shown: Sequence[RooflinePoint], x: LogAxis, y: LogAxis) -> list[str]:
-    """A mark each, and a line below the picture that says what it is."""
+    """Draws a mark for each point, and a line below the picture that describes it."""
     elements = []
     for i, point in enumerate(shown):
         at, up = x.at(point.intensity), y.at(point.rate)

@@ -1,4 +1,4 @@
-"""Work: the operations and the compulsory bytes of an operator or a program, counted, not timed."""
+"""The operations and compulsory bytes of an operator or a program, counted rather than timed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations by where they run, and bytes that must cross the memory interface.
+    """Operations by compute type, and bytes that must cross the memory interface.
 
-    `operations` maps an entry of `Device.peaks` (a math lane: a multiply-add counts as two) or
-    `mufu` (special functions: exp, log, tanh, rsqrt, each one) to a count. `read` and
-    `written` count every byte of every tensor once. Counts never exceed what some kernel must do, so
-    that a bound made of them is one. `label` says what was counted.
+    `operations` maps an entry of `Device.peaks` (a compute type, where a multiply-add counts as two) or
+    `mufu` (special functions: exp, log, tanh, rsqrt, each counts as one) to a count. `read` and `written`
+    count every byte of every tensor once. Counts never exceed what some kernel must do, so that a bound
+    derived from them holds. `label` says what was counted.
     """
 
     label: str
@@ -27,7 +27,8 @@ class Work:
 
 
 def total(label: str, parts: Iterable[Work]) -> Work:
-    """The sum of the parts: what they cost one after another with nothing kept on the chip."""
+    """Returns the sum of the parts: their cost when they run one after another and keep nothing on the
+    chip."""
     operations: dict[str, int] = {}
     read = written = 0
     for part in parts:
