@@ -1,25 +1,24 @@
-"""The rounding error of `dot`, lane by lane.
+"""Bounds the rounding error of `dot` for each compute type.
 
-Products of f16, bf16, e4m3, e5m2 and tf32 operands are exact in f32, so a dot's error is that of
-adding them. Adding a term to a partial sum S errs by at most `unit * |S|`. What S can be is
-read off the data: the summed dimensions are cut into blocks, and a partial sum inside block c,
-of a part of the dot that began at any block before, is at most
+Products of f16, bf16, e4m3, e5m2 and tf32 operands are exact in f32, so a dot's error is that of adding them.
+Adding a term to a partial sum S errs by at most `unit * |S|`. A bound on S is derived from the data: the
+summed dimensions are cut into blocks, and a partial sum inside block c, of a part of the dot that began at
+any earlier block, is at most
 
     R_c = |prefix_c| + max over b < c of |prefix_b| + (|A| |B|)_c .
 
-Errors that round to nearest have no preferred sign: over all steps they add up to
-`lambda * unit * sqrt(sum R_c**2)` (`radius.deviation`). Tensor cores cut low bits off instead
-(Fasi, Higham, Mikaitis, Pranesh, PeerJ CS 7:e330, 2021): each cut is between 0 and one unit of
-f32's spacing, 2**-23 |S|, so it also drifts by half of that a step. The sum is never taken to
-exceed the worst case, `steps * unit * |A| |B|`. For one-signed data the drift comes to half of that
-worst case by itself; for random signs the bound grows as sqrt(K).
+Errors of rounding to nearest have no preferred sign: over all steps they add up to `lambda * unit * sqrt(sum
+R_c**2)` (`radius.deviation`). Tensor cores truncate instead (Fasi, Higham, Mikaitis, Pranesh, PeerJ CS
+7:e330, 2021): each truncation error is between 0 and one unit of f32's spacing, 2**-23 |S|, so the sum also
+drifts by half of that per step. The bound never exceeds the worst case, `steps * unit * |A| |B|`. For data of
+one sign the drift alone is half of that worst case; for random signs the bound grows as sqrt(K).
 
-Where some order of the sum leaves the accumulator's range and its total may not, a kernel may have an
-infinity or NaN: the radius is infinite (`reductions`, where it is derived; the sum of positive products is
-half of |A| |B| + AB, that of negative ones half of |A| |B| - AB).
+Where some order of the sum leaves the accumulator's range and its total may not, a kernel may return an
+infinity or NaN, and the radius is infinite. `reductions` derives this; the sum of positive products is half
+of |A| |B| + AB, that of negative ones half of |A| |B| - AB.
 
-Where every partial sum is a multiple of one power of two and small enough for the
-accumulator, nothing rounds and the radius is 0.
+Where every partial sum is a multiple of one power of two and small enough for the accumulator, nothing rounds
+and the radius is 0.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ from ucutlass.reference.rounding import FORMATS, overflow_of, round_float
 
 @dataclass(frozen=True, slots=True)
 class AccumulationModel:
-    """How a lane adds.
+    """How a compute type accumulates.
 
-    `unit`: relative error of one step; `products`: how many products enter a step;
-    `cuts`: low bits are cut off, not rounded; `exact`: integers up to here add exactly;
-    `promoted`: products after which the sum moves to an f32 register and restarts, 0 never;
-    `passes`: products a term takes; `split`: relative error of a product itself.
+    `unit` is the relative error of one step and `products` the number of products that enter a step. With
+    `truncates`, low bits are truncated rather than rounded. Integers up to `exact` add exactly. After
+    `promoted` products the sum moves to an f32 register and restarts; 0 means never. `passes` is the number
+    of products that a term takes, and `split` the relative error of a product itself.
     """
 
     unit: float
     products: int
-    cuts: bool
+    truncates: bool
     exact: float
     promoted: int = 0
     passes: int = 1
@@ -80,7 +79,7 @@ ACCUMULATORS: Mapping[tuple[str, str], AccumulationModel] = MappingProxyType(
         ("e5m2", "fast"): _FAST,
     }
 )
-"""By lane and accumulation.
+"""How each compute type accumulates, by compute type and accumulation.
 
 - f16 sums: mma.sync rounds to nearest once an instruction of at least 8 products.
 - fp8 on Hopper aligns addends to the largest and keeps 13 bits below its leading one
@@ -92,15 +91,16 @@ ACCUMULATORS: Mapping[tuple[str, str], AccumulationModel] = MappingProxyType(
 
 _BLOCK = 128
 _BLOCKS = 64
-"""As many blocks, of at least that many products; more of them where a dot is so long that the magnitude of
-a block would outweigh the sums before it, which grow as its length's root."""
+"""The sum is cut into at most `_BLOCKS` blocks of at least `_BLOCK` products. There are more where a dot is
+so long that the magnitude of a block would outweigh the sums before it, which grow as the root of its
+length."""
 
 
 Radii: TypeAlias = tuple[Operand | None, Operand | None]
 
 
 def dot_radius(node: Dot, total: Tensor, left: Operand, right: Operand, radii: Radii) -> Tensor:
-    """The radius of a float dot, shaped as its value; `total` is that before it overflows."""
+    """Returns the radius of a float dot, shaped as its value; `total` is the value before it overflows."""
     model = ACCUMULATORS[node.lane.name, node.accumulate]
     steps = max(1, math.prod(extent((left, right), d) for d in node.over))
     blocked = _blocked_sum(node, left, right, steps, model, total)
@@ -125,7 +125,8 @@ def _undetermined(
     right: Operand,
     radii: Radii,
 ) -> Tensor | None:
-    """Where a partial sum may overflow and the total not, and where an operand may be anything."""
+    """Returns where a partial sum may overflow and the total may not, and where an operand may hold any
+    value."""
     float_format = FORMATS[F16.name if node.accumulate == F16.name else F32.name]
     mask = None
     if not extremes(magnitude_sum)[1] + extremes(radius)[1] < float_format.largest:
@@ -148,7 +149,7 @@ def _undetermined(
 
 
 def _mapped(operand: Operand, change: Callable[[Tensor], Tensor]) -> Operand:
-    """The operand with its source's numbers changed."""
+    """Returns the operand with `change` applied to its source's numbers."""
     match operand:
         case Named():
             return operand.like(change(operand.data))
@@ -158,8 +159,8 @@ def _mapped(operand: Operand, change: Callable[[Tensor], Tensor]) -> Operand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _BlockedSum:
-    """`rounding`: the radius; `largest`: the largest sum of magnitudes an accumulator holds; `whole`:
-    |A| |B|."""
+    """`rounding` is the radius, `largest` the largest sum of magnitudes that an accumulator holds, and
+    `magnitude_sum` is |A| |B|."""
 
     rounding: Tensor
     largest: Tensor
@@ -186,7 +187,7 @@ def _blocked_sum(
         torch.maximum(largest, magnitudes if model.promoted else magnitude_sum, out=largest)
     events = model.passes * max(1, steps // model.products)
     rounding = squares.sqrt_().mul_(deviation(events, magnitude_sum.numel()) * model.unit)
-    if model.cuts:
+    if model.truncates:
         rounding += linear.mul_(model.unit / 2)
     torch.minimum(rounding, magnitude_sum * (events * model.unit), out=rounding)
     if model.promoted:
@@ -197,7 +198,7 @@ def _blocked_sum(
 
 
 def from_operands(node: Dot, left: Operand, right: Operand, radii: Radii) -> Tensor | None:
-    """What inexact operands contribute: eA |B| + |A| eB + eA eB."""
+    """Returns the error that inexact operands contribute: eA |B| + |A| eB + eA eB."""
     terms: list[Tensor] = []
     el, er = radii
     if el is not None:
@@ -210,7 +211,7 @@ def from_operands(node: Dot, left: Operand, right: Operand, radii: Radii) -> Ten
 
 
 def _data(operand: Operand) -> Tensor:
-    """The numbers an operand is made of, each at least once."""
+    """Returns the numbers that an operand is made of, each at least once."""
     return operand.source.data if isinstance(operand, (LazyRead, LazyGather)) else realise(operand).data
 
 

@@ -1,4 +1,4 @@
-"""Extents of a call of the reference interpreter, and its words for what is wrong with them."""
+"""Infers the extents of a call of the reference interpreter, and words what is wrong with them."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ def bind(
     shapes: Sequence[tuple[int, ...] | None],
     around: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, int]:
-    """Every dimension's extent, in the program's order, from its parameters' shapes.
+    """Returns every dimension's extent, in the program's order, from its parameters' shapes.
 
-    `shapes` has one entry per parameter, None for a number. `around` gives the extents of the
-    pipeline that a kernel is a stage of, for dimensions that none of its parameters has. Raises
-    RankMismatchError, ExtentMismatchError (naming both places), ExtentUnknownError and
-    ExtentRangeError.
+    `shapes` has one entry per parameter, None for a number. `around` gives the extents of the pipeline that a
+    kernel is a stage of, for dimensions that none of its parameters has. Raises RankMismatchError,
+    ExtentMismatchError (naming both axes), ExtentUnknownError and ExtentRangeError.
     """
     axes: list[OperandAxis] = []
     for decl, shape in zip(program.params, shapes, strict=True):
@@ -49,7 +48,7 @@ def bind(
 
 
 def shape_of(tensor: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape in elements, given every dimension's extent."""
+    """Returns the shape in elements, given every dimension's extent."""
     return tuple(inference.length(axis, sizes) for axis in tensor.axes)
 
 

@@ -1,5 +1,5 @@
-"""Element-wise work a slice at a time: what it makes for a while is then the size of a slice, however many
-arrays that are, and a slice may stay in a cache between two of its operations."""
+"""Evaluates element-wise work in chunks, so that temporaries have the size of a chunk, however many arrays
+there are, and a chunk may stay in a cache between two operations."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 CHUNK = 1 << 22
-"""Numbers of a slice: 32 MiB in float64, long beside the start of an operation on a GPU."""
+"""Numbers of a chunk: 32 MiB in float64, which takes long beside the launch of an operation on a GPU."""
 
 
 def in_chunks(function: Callable[..., Tensor], shape: Sequence[int], *tensors: Tensor | None) -> Tensor:
-    """`make` of tensors that broadcast to `shape`, each with as many axes; whole where that has at most PIECE
-    numbers. Where `make` is element-wise the result is that of the whole, bit by bit."""
+    """Returns `function` of tensors that broadcast to `shape`, each with as many axes; it is called once
+    where the shape has at most CHUNK numbers. Where `function` is element-wise the result equals that of one
+    call bit by bit."""
     count = math.prod(shape)
     if count <= CHUNK:
         return function(*tensors)

@@ -1,7 +1,7 @@
-"""`dot`: products summed over named dimensions, in float64.
+"""Computes `dot` in float64: products summed over named dimensions.
 
-Integer operands are exact: products of 8-bit integers stay below 2**14, so float64 holds
-every sum of fewer than 2**39 of them.
+Integer operands are exact: products of 8-bit integers stay below 2**14, so float64 holds every sum of fewer
+than 2**39 of them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ucutlass.reference.named_tensor import Named
 Operand: TypeAlias = Named | LazyRead | LazyGather
 
 UNROLLED = 1 << 24
-"""Elements of a window that are worth unrolling at once; larger ones are summed tap by tap."""
+"""Most elements of a window that are unrolled at once; larger windows are summed tap by tap."""
 
 
 def contract(left: Operand, right: Operand, over: Dims, dims: Dims) -> Tensor:
-    """The sum over `over` of left * right, with one axis per name of `dims`, in float64."""
+    """Returns the sum over `over` of left * right, with one axis per name of `dims`, in float64."""
     match left, right:
         case LazyGather(), _:
             return _by_group(left, right, over, dims)
@@ -38,7 +38,7 @@ def contract(left: Operand, right: Operand, over: Dims, dims: Dims) -> Tensor:
 
 
 def realise(operand: Operand) -> Named:
-    """The operand as a plain value."""
+    """Returns the operand as a materialised value."""
     match operand:
         case Named():
             return operand
@@ -54,7 +54,7 @@ def realise(operand: Operand) -> Named:
 
 
 def extent(operands: Sequence[Operand], dim: str) -> int:
-    """How long `dim` is in the first operand that has it."""
+    """Returns the extent of `dim` in the first operand that has it."""
     for operand in operands:
         match operand:
             case Named(data, dims) if dim in dims:
@@ -69,7 +69,8 @@ def extent(operands: Sequence[Operand], dim: str) -> int:
 
 
 def narrow(operand: Operand, dim: str, start: int, length: int) -> Operand:
-    """The operand for a range of coordinates along `dim`; itself where it lacks `dim`."""
+    """Returns the operand for a range of coordinates along `dim`, or the operand itself where it lacks
+    `dim`."""
     match operand:
         case Named(data, dims):
             return Named(data.narrow(dims.index(dim), start, length), dims) if dim in dims else operand
@@ -88,7 +89,7 @@ def narrow(operand: Operand, dim: str, start: int, length: int) -> Operand:
 
 
 def magnitude(operand: Operand) -> Operand:
-    """|operand|."""
+    """Returns the operand's absolute value."""
     match operand:
         case Named(data, dims):
             return Named(data.abs(), dims)
@@ -97,7 +98,7 @@ def magnitude(operand: Operand) -> Operand:
 
 
 def blocks(left: Operand, right: Operand, over: Dims, length: int) -> Iterator[tuple[Operand, Operand]]:
-    """Both operands cut into at most `length` products a piece along the summed dimensions."""
+    """Yields both operands in blocks of at most `length` products along the summed dimensions."""
     dim = max(over, key=lambda d: extent((left, right), d))
     other_dims = tuple(d for d in over if d != dim)
     inner_products = 1
@@ -125,7 +126,7 @@ def _dense(left: Named, right: Named, over: Dims, dims: Dims) -> Tensor:
 
 
 def _tap(window: LazyRead, over: Dims) -> str | None:
-    """A summed dimension that the window slides over, if unrolling it would take much memory."""
+    """Returns a summed dimension that the window slides over, if unrolling it would take much memory."""
     if window.numel <= UNROLLED:
         return None
     sliding_dims = {d for p in window.node.positions for d, _ in p.at.terms}
@@ -142,7 +143,7 @@ def _by_tap(window: LazyRead, other: Operand, dim: str, over: Dims, dims: Dims) 
 
 
 def _by_group(grouped: LazyGather, other: Operand, over: Dims, dims: Dims) -> Tensor:
-    """Each group's rows times that group's part of the source."""
+    """Multiplies each group's rows by that group's slice of the source."""
     (row,) = grouped.ids.dims
     check_coordinates(grouped.source, grouped.dim, grouped.ids)
     other_value = realise(other)

@@ -1,23 +1,23 @@
-"""How far an honest kernel may be from the reference: an error analysis of the typed program.
+"""Bounds how far an honest kernel may be from the reference: an error analysis of the typed program.
 
-Every value carries a radius: the device's number lies within it of the reference's. Exact
-values carry none. A radius comes from
+Every value carries a radius, as in ball arithmetic: the device's number lies within it of the reference's.
+Exact values carry none. A radius comes from
 
 - `dot` and sums: the rounding of partial sums (`ucutlass.reference.accumulation`);
 - element-wise functions: the farthest that the function gets from its centre on the box
   of its arguments' radii, found at the box's corners and at the function's own turning points
   (every function of the table is monotone in each argument between those), plus its own error:
   one rounding to f32 for exactly rounded work, known exactly where the arguments are exact,
-  else `Function.error` units of 2**-24, or a fast form's error where `forms` allows one;
+  else `ElementwiseFunction.error` units of 2**-24, or a fast form's error where `fast_math` allows one;
 - casts and stores: rounding is monotone, so the rounded ends of the interval bound it.
 
 A function whose argument's interval holds one of its jumps (`round`, `sign`, a comparison, a cast to
 integers) is bounded by the jump, since the ends of the interval lie on both sides of it; so is an integer
-`dot` of such values. Where an interval leaves f32's range, or an operation on infinities is not that on the
-numbers that overflowed, a kernel may have anything: the radius is infinite (`radius.Bounded`).
+`dot` of such values. Where an interval leaves f32's range, or an operation on infinities differs from that on
+the numbers that overflowed, a kernel may return anything and the radius is infinite (`radius.Bounded`).
 
-Nothing is tuned. Where the arithmetic of a program is exact (small integers) all radii are
-none or 0 and the comparison is bitwise. One choice is statistical: see `accumulation`.
+Nothing is tuned. Where the arithmetic of a program is exact (small integers) all radii are none or 0 and the
+comparison is bitwise. One choice is statistical: see `accumulation`.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ TURNS: Mapping[str, float] = MappingProxyType(
         "hardswish": -1.5,
     }
 )
-"""Where a function of its first argument turns: the zero of its derivative, or its kink. A
-digit missing here moves the value there by its square only."""
+"""Where a function of its first argument turns: the zero of its derivative, or its kink. An error in the last
+digit here changes the value there by its square only."""
 
 
 STEEP: frozenset[str] = frozenset({"divide", "log", "log1p", "pow", "power", "rsqrt", "sqrt"})
@@ -98,9 +98,9 @@ STEEP: frozenset[str] = frozenset({"divide", "log", "log1p", "pow", "power", "rs
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """A call whose parameters may be inexact: `radii[i]` over the value's data, None: exact.
-    `lenient` holds the values that may use fast forms, `early` the casts of a softmax that may be rounded
-    before they are divided by their row's sum (`ucutlass.reference.fast_math`)."""
+    """A call whose parameters may be inexact. `radii[i]` is the radius over the value's data, None where it
+    is exact. `lenient` holds the values that may use fast forms, and `early` the casts of a softmax that may
+    be rounded before they are divided by their row's sum (`ucutlass.reference.fast_math`)."""
 
     call: KernelCall
     radii: Sequence[Tensor | None]
@@ -109,8 +109,8 @@ class Inputs:
 
 
 def analyse(roots: Sequence[Value], inputs: Inputs) -> list[Bounded]:
-    """The values of the roots with their radii; a value used twice is computed once, and goes after its last
-    use."""
+    """Returns the values of the roots with their radii. A value that is used twice is computed once and is
+    released after its last use."""
     known: dict[Value, Bounded] = {}
     for node, ending in steps(roots):
         known[node] = _bounded(node, inputs, known.__getitem__)
@@ -147,8 +147,9 @@ def _bounded(node: Value, inputs: Inputs, known: Callable[[Value], Bounded]) -> 
 
 
 def cast_radius(part: Bounded, centre: Tensor, elem: Element) -> Tensor | None:
-    """The farther rounded end of the interval; of a bool also 0, where the interval holds it. A float that
-    saturates keeps an infinite radius, for what may be anything may be NaN, which stays one."""
+    """Returns the distance to the farther rounded end of the interval; for a bool also to 0, where the
+    interval holds it. A float that saturates keeps an infinite radius, because an unknown value may be NaN,
+    which stays NaN."""
     if part.radius is None:
         return None
 
@@ -164,9 +165,9 @@ def cast_radius(part: Bounded, centre: Tensor, elem: Element) -> Tensor | None:
 
 
 def _rounded_early(node: Cast, part: Bounded, centre: Tensor) -> Tensor:
-    """Of p = e / sum(e), where e is rounded and not p: the relative error of one rounding, or half of the
-    smallest number, or what an f32 is flushed at, for e is at least p. The row's sum is that of the
-    exact e."""
+    """Returns the radius of p = e / sum(e), where e is rounded and p is not: the relative error of one
+    rounding, or half of the smallest number, or the number at which an f32 is flushed, since e is at least p.
+    The row's sum is that of the exact e."""
     x = part.value.data.to(torch.float64)
     spread = torch.zeros_like(x) if part.radius is None else part.radius
     form = FORMATS[node.elem.name]
@@ -175,14 +176,14 @@ def _rounded_early(node: Cast, part: Bounded, centre: Tensor) -> Tensor:
 
 
 def difference(a: Tensor, b: Tensor) -> Tensor:
-    """|a - b| in float64: 0 where they are the same, infinite where that is undefined."""
+    """Returns |a - b| in float64: 0 where they are equal, infinity where it is undefined."""
     same = (a == b) | (a.isnan() & b.isnan())
     gap = (a.to(torch.float64) - b.to(torch.float64)).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
     return torch.where(same, torch.zeros_like(gap), gap)
 
 
 def farthest(ends: Sequence[Tensor], centre: Tensor) -> Tensor:
-    """The largest `difference` from the centre."""
+    """Returns the largest `difference` from the centre."""
     middle = centre.to(torch.float64)
     worst = reduce(torch.maximum, ((end.to(torch.float64) - middle).abs_() for end in ends))
     if finite(worst):  # then so was everything
@@ -216,16 +217,17 @@ def _apply(node: Apply, parts: Sequence[Bounded], value: Named, lenient: bool) -
 
 
 def _within(value: Tensor, radius: Tensor) -> bool:
-    """Whether no interval reaches the end of f32's range."""
+    """Returns whether no interval reaches the end of f32's range."""
     return max(map(abs, extremes(value))) + extremes(radius)[1] < FORMATS[F32.name].largest
 
 
 def _at_the_end(
     node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], lenient: bool, unknown: bool
 ) -> Tensor:
-    """The radius of f32 work where numbers overflow, from its float64 value before it does. An interval
-    beyond the range on one side is an infinity for certain, one that reaches there is unknown; so is a
-    function of what is unknown, and a sum with a product that overflows, which a fused operation does not."""
+    """Returns the radius of f32 work where numbers overflow, from its float64 value before it does. An
+    interval that is beyond the range on one side is certainly an infinity; one that reaches the end is
+    unknown. So is a function of an unknown value, and a sum with a product that overflows, which a fused
+    operation does not."""
     centre = unwrapped(node, args)
     propagated = None
     if any(r is not None for r in radii):
@@ -254,7 +256,7 @@ def _is_product(node: Value) -> bool:
 
 
 def _widened(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Integers among floats become f32, which is exact up to 2**24."""
+    """Widens radii of integers among floats, which become f32 and are exact up to 2**24."""
     floats = FUNCTIONS[node.function].domain == "float" or any(a.dtype == torch.float64 for a in args)
     out: list[Tensor | None] = []
     for a, r in zip(args, radii, strict=True):
@@ -269,7 +271,7 @@ def _widened(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]
 def _propagated(
     node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], centre: Tensor
 ) -> Tensor:
-    """How far the result moves when the arguments move within their radii."""
+    """Returns how far the result moves when the arguments move within their radii."""
     match node.function:
         case "sin" | "cos":
             assert radii[0] is not None
@@ -292,8 +294,8 @@ def _zero(radius: Tensor | None) -> Tensor | float:
 
 
 def _modulo(args: Sequence[Tensor], radii: Sequence[Tensor | None]) -> Tensor:
-    """The result stays below the divisor, and follows its arguments while the quotient's floor
-    stays put."""
+    """Returns the radius of a remainder: the result stays below the divisor, and follows its arguments while
+    the floor of the quotient is constant."""
     a, b = args[0].to(torch.float64), args[1].to(torch.float64)
     ea, eb = torch.as_tensor(_zero(radii[0])), torch.as_tensor(_zero(radii[1]))
     floors = [(a + s * ea).div(b + t * eb, rounding_mode="floor") for s, t in product((-1, 1), (-1, 1))]
@@ -325,12 +327,13 @@ def _corners(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]
 
 
 FALLING: Mapping[str, tuple[int, ...]] = MappingProxyType({"add": (), "subtract": (1,), "min": (), "max": ()})
-"""Functions of two arguments that rise in each, but for those that are named here, in which they fall. So do
-their float64 forms, for rounding is monotone: what lies between two corners is no farther than they are."""
+"""Functions of two arguments that rise in each argument except the listed ones, in which they fall. So do
+their float64 forms, because rounding is monotone: what lies between two corners is no farther than they
+are."""
 
 
 def _outer(function: str, choices: Sequence[tuple[Tensor, ...]]) -> Iterable[tuple[Tensor, ...]]:
-    """The corners of a box at which the function may be farthest from its centre."""
+    """Returns the corners of a box at which the function may be farthest from its centre."""
     if function not in FALLING:
         return product(*choices)
     falls = FALLING[function]
@@ -340,11 +343,11 @@ def _outer(function: str, choices: Sequence[tuple[Tensor, ...]]) -> Iterable[tup
 
 
 _FAR = 2.0**52
-"""Integers are moved by at most this: beyond, their float64 radius says nothing."""
+"""Integers are moved by at most this; beyond it their float64 radius has no meaning."""
 
 
 def _ends(arg: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
-    """The ends of an interval, in the argument's own dtype; an uncertain bool is both."""
+    """Returns the ends of an interval in the argument's own dtype; an uncertain bool is both values."""
     match arg.dtype:
         case torch.bool:
             uncertain = radius > 0
@@ -357,7 +360,7 @@ def _ends(arg: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _own_error(node: Apply, value: Tensor, propagated: Tensor | None, lenient: bool) -> Tensor | None:
-    """The function's own f32 error."""
+    """Returns the function's own f32 error."""
     if value.dtype != torch.float64 or node.function in EXACT:
         return None
     if node.function in ("floor_divide", "modulo") and propagated is None:
@@ -373,7 +376,8 @@ def _own_error(node: Apply, value: Tensor, propagated: Tensor | None, lenient: b
 
 
 def _of_division(function: str, value: Tensor) -> Tensor:
-    """A quotient rounded down is exact up to 2**24; a remainder is rounded where the divisor is added."""
+    """Returns the own error of an integer division: a quotient rounded down is exact up to 2**24, a remainder
+    is rounded where the divisor is added."""
     if function == "modulo":
         return rounding(value)
     return torch.where(value.abs() <= 2.0**24, 0.0, value.abs() * (2 * UNIT))
@@ -383,7 +387,8 @@ def _of_division(function: str, value: Tensor) -> Tensor:
 
 
 def _movement(node: Read | Gather, parts: Sequence[Bounded], value: Named, call: KernelCall) -> Bounded:
-    """Radii move as their values do; an uncertain gather coordinate may read any element along its name."""
+    """Moves radii as their values move; an uncertain gather coordinate may read any element along its
+    dimension."""
     if isinstance(node, Gather) and parts[1].radius is not None and bool((parts[1].radius > 0).any()):
         return bounded(value, _any_along(node, parts, value))
     if parts[0].radius is None:
@@ -398,7 +403,8 @@ def _movement(node: Read | Gather, parts: Sequence[Bounded], value: Named, call:
 
 
 def _any_along(node: Gather, parts: Sequence[Bounded], value: Named) -> Tensor:
-    """To the farthest element that a coordinate may pick; where it is certain, that element's radius."""
+    """Returns the distance to the farthest element that a coordinate may select; where the coordinate is
+    certain, that element's radius."""
     source, ids = parts
     assert ids.radius is not None
     x = source.value.data.to(torch.float64)
@@ -423,7 +429,7 @@ def _dot(node: Dot, call: KernelCall, known: Callable[[Value], Bounded]) -> Boun
 
 
 def wrapping(total: Tensor, radius: Tensor) -> Tensor:
-    """The radius of an i32 number: what wraps may come out anywhere."""
+    """Returns the radius of an i32 number; a number that wraps may take any value."""
     low, high = RANGES[I32.name]
     return radius.masked_fill((total - radius < low) | (total + radius > high), float(high - low))
 

@@ -1,21 +1,21 @@
-"""What can be wrong with a call of a program: one class per mistake.
+"""Errors of calls of a program: one class per mistake.
 
-Every message says which argument, which numbers, and what would mend it.
+Every message says which argument is wrong, with which numbers, and how to fix it.
 """
 
 from __future__ import annotations
 
 
 class CallError(ValueError):
-    """A call does not fit the program; the base of all below, never raised itself."""
+    """The base class of errors of calls that do not fit the program; it is never raised itself."""
 
 
 class ArgumentCountError(CallError):
-    """More or fewer arguments than parameters."""
+    """A call has more or fewer arguments than the program has parameters."""
 
 
 class ArgumentKindError(CallError):
-    """A tensor where the program takes a number, or the other way round."""
+    """A tensor was passed where the program takes a number, or the other way round."""
 
 
 class ElementMismatchError(CallError):
@@ -23,7 +23,7 @@ class ElementMismatchError(CallError):
 
 
 class DeviceMismatchError(CallError):
-    """Tensor arguments lie on different devices."""
+    """Tensor arguments are on different devices."""
 
 
 class RankMismatchError(CallError):
@@ -31,7 +31,7 @@ class RankMismatchError(CallError):
 
 
 class ExtentMismatchError(CallError):
-    """Two places give one dimension different extents, or an axis is not as long as its type says."""
+    """Two axes give one dimension different extents, or an axis differs from its type in length."""
 
 
 class ExtentUnknownError(CallError):
@@ -39,7 +39,7 @@ class ExtentUnknownError(CallError):
 
 
 class ExtentRangeError(CallError):
-    """A derived extent is negative or divides by zero, or what a `max` or `argmax` selects from is empty."""
+    """A derived extent is negative or divides by zero, or a `max` or `argmax` runs over no element."""
 
 
 class RequirementError(CallError):
@@ -55,5 +55,5 @@ class OffsetsError(CallError):
 
 
 class UnsupportedError(CallError):
-    """The reference cannot represent this: an element type without torch dtype, or a torch
-    function outside the table."""
+    """The reference cannot represent this: an element type without a torch dtype, or a torch function outside
+    the table."""

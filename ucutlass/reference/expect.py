@@ -1,4 +1,4 @@
-"""What a run of a program must give: the reference and, element by element, how far from it an
+"""Computes what a run of a program must return: the reference and, element by element, how far from it an
 honest kernel may be."""
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ from ucutlass.reference.rounding import FORMATS, cast, outer_dtype
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """One result in its memory layout. `reference` is rounded to `elem` and kept in float64,
-    int64 or bool; `bound` is float64, 0 where the device must give exactly the reference.
-    `overflows` marks elements that an honest kernel may find on either side of the end of `elem`'s
-    range: there the infinity counts as the largest finite number, in the bound too. None: nowhere.
-    `free` marks elements that may hold anything: see `_met_by_zero`. None: nowhere. Where `bound` is infinite
-    an element may hold anything too (`ucutlass.reference.radius.Bounded`)."""
+    """One result in its memory layout. `reference` is rounded to `elem` and kept in float64, int64 or bool;
+    `bound` is float64, 0 where the device must return exactly the reference.
+
+    `overflows` marks elements that an honest kernel may find on either side of the end of `elem`'s range:
+    there an infinity counts as the largest finite number, in the bound too. `free` marks elements that may
+    hold anything: see `_zero_times_nonfinite`. Either is None where no element is marked. Where `bound` is
+    infinite an element may hold anything too (`ucutlass.reference.radius.Bounded`).
+    """
 
     name: str
     elem: Element
@@ -49,7 +51,7 @@ class Expected:
 
 
 def expect(program: Program, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
-    """The program's results and their bounds. Raises as `evaluate` does; most torch functions of an
+    """Returns the program's results and their bounds. Raises as `evaluate` does; most torch functions of an
     inexact buffer have no bound and raise UnsupportedError."""
     match program:
         case Kernel():
@@ -61,8 +63,8 @@ def expect(program: Program, arguments: Sequence[Argument]) -> tuple[Expected, .
 def expect_in(
     kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str, int]
 ) -> tuple[Expected, ...]:
-    """What a kernel must store of these very arguments, none of which is inexact; `around` as in
-    `binding.bind`. Raises as `evaluate` does."""
+    """Returns what a kernel must store for exactly these arguments; `around` is as in `binding.bind`. Raises
+    as `evaluate` does."""
     return _kernel(kernel, arguments, [None] * len(arguments), around)
 
 
@@ -107,8 +109,9 @@ def _kernel(
 
 
 def _zero_times_nonfinite(roots: Sequence[Value], weights: frozenset[Value], inputs: Inputs) -> Named | None:
-    """Where attention's sum holds a NaN or an infinity times a weight that is 0, by the dot's names: a kernel
-    that leaves out keys with a score of -inf does not see it, one that multiplies has NaN. None: nowhere."""
+    """Returns, over the dot's dimensions, where attention's sum holds a NaN or an infinity times a weight of
+    0: a kernel that skips keys with a score of -inf does not see it, one that multiplies returns NaN. Returns
+    None where there is no such element."""
     for node in walk(*roots) if weights else ():
         if not isinstance(node, Dot) or not weights & {node.left, node.right}:
             continue
@@ -122,7 +125,8 @@ def _zero_times_nonfinite(roots: Sequence[Value], weights: frozenset[Value], inp
 
 
 def _overflows(part: Bounded, elem: Element) -> Tensor | None:
-    """Where the interval has ends in `elem`'s range and beyond it; None: nowhere."""
+    """Returns where the interval has one end in `elem`'s range and one beyond it; None where it nowhere
+    does."""
     if part.radius is None or elem.name not in FORMATS:
         return None
     x, form = part.value.data.to(torch.float64), FORMATS[elem.name]
@@ -134,7 +138,8 @@ def _overflows(part: Bounded, elem: Element) -> Tensor | None:
 
 
 def _to_the_end(part: Bounded, elem: Element) -> Tensor:
-    """The farther rounded end of the interval, an infinity counting as the largest number."""
+    """Returns the distance to the farther rounded end of the interval, an infinity counting as the largest
+    number."""
     x, largest = part.value.data.to(torch.float64), FORMATS[elem.name].largest
     assert part.radius is not None
     points = (x - part.radius, x, x + part.radius)
@@ -147,7 +152,7 @@ def _radius_in(radius: Tensor, kind: TensorType, sizes: Mapping[str, int]) -> Te
 
 
 def _store(part: Bounded, elem: Element) -> Bounded:
-    """Rounding to memory, as a cast."""
+    """Rounds to memory as a cast does."""
     centre = cast(part.value.data, elem)
     return bounded(part.value.like(centre), cast_radius(part, centre, elem))
 
@@ -185,8 +190,8 @@ def _stage(
 
 
 def _radius_of(stored: Expected) -> Tensor | None:
-    """Of what a launch stored for one after it: infinite where an infinity may stand for a number, or
-    anything may stand."""
+    """Returns the radius of what a launch stored for a later one: infinite where an infinity may stand for a
+    number, or where the element may hold anything."""
     bound = stored.bound
     for mask in (stored.overflows, stored.free):
         bound = bound if mask is None else bound.masked_fill(mask, torch.inf)
@@ -194,14 +199,15 @@ def _radius_of(stored: Expected) -> Tensor | None:
 
 
 MOVES = frozenset({"diag", "flip", "roll", "tril", "triu"})
-"""Torch functions that put elements elsewhere, or 0 in their place: bounds go with the elements."""
+"""Torch functions that move elements or replace them by 0; bounds move with the elements."""
 
 
 def _through_torch(
     call: TorchCall, radii: Sequence[Tensor | None], exact: Expected, same_elem: bool
 ) -> Expected:
-    """A torch function of one inexact buffer; `keeps`: its result has that buffer's element type. No
-    element of `relu` or `sort` moves farther than the farthest of those that it may come from."""
+    """Returns the result of a torch function of one inexact buffer; `same_elem` says that the result has that
+    buffer's element type. No element of `relu` or `sort` moves farther than the farthest of those that it may
+    come from."""
     (radius,) = radii if len(radii) == 1 else (None,)
     keywords = dict(call.keywords)
     bound: Tensor | None = None
@@ -224,7 +230,7 @@ def _through_torch(
 
 
 def exact_result(name: str, kind: TensorType, value: Argument) -> Expected:
-    """A tensor of a type as what must be given, bit by bit."""
+    """Returns a tensor of a type as a result that must match bit by bit."""
     assert isinstance(value, Tensor)
     exact = cast(value, kind.elem)
     return Expected(name, kind.elem, exact, torch.zeros_like(exact, dtype=torch.float64))

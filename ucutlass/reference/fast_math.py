@@ -1,8 +1,9 @@
-"""Which form of a function a kernel may use: the accurate one, or one of 2**-16.
+"""Decides which form of a function a kernel may use: the accurate one, or a fast one with a relative error of
+2**-16.
 
-`ucutlass.emit.arithmetic` takes the fast forms where a value only ever reaches a rounding to 16 bits
-or fewer, through functions that keep relative errors. Here the same rule stands over the typed
-program; it covers at least the emitter's cases.
+`ucutlass.emit.arithmetic` takes the fast forms where a value only ever reaches a rounding to 16 bits or
+fewer, through functions that preserve relative errors. Here the same rule is applied to the typed program; it
+covers at least the emitter's cases.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _KEEPING: frozenset[str] = frozenset(
 
 
 def lenient(roots: Sequence[Value], stored: Sequence[Element]) -> frozenset[Value]:
-    """The values whose fast forms serve; `stored` is what each root is rounded to."""
+    """Returns the values that may use fast forms; `stored` is the element type that each root is rounded
+    to."""
     order = list(upwards(*roots))
     strict = {r for r, elem in zip(roots, stored, strict=True) if not _coarse(elem)}
     for node in reversed(order):
@@ -57,7 +59,7 @@ def lenient(roots: Sequence[Value], stored: Sequence[Element]) -> frozenset[Valu
 
 
 def early_rounded(roots: Sequence[Value]) -> frozenset[Value]:
-    """The casts of a softmax that a dot sums: attention rounds the exponentials before it divides the
+    """Returns the casts of a softmax that a dot sums: attention rounds the exponentials before it divides the
     dot by their sum."""
     dots = (node for node in upwards(*roots) if isinstance(node, Dot))
     casts = (x for dot in dots for x in (dot.left, dot.right) if isinstance(x, Cast))

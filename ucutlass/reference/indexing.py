@@ -1,4 +1,4 @@
-"""Reads at computed positions: affine windows, gathers, segments."""
+"""Reads at computed positions: affine windows, gathers and segments."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ucutlass.reference.named_tensor import Named, coordinates
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LazyRead:
-    """A `Read` not carried out yet. `kept` holds the coordinates of the dimensions that have
-    been narrowed, so that a convolution is summed tap by tap instead of unrolled in memory."""
+    """A `Read` that is not carried out yet. `narrowed` holds the coordinates of the dimensions that have been
+    narrowed, so that a convolution is summed tap by tap instead of unrolled in memory."""
 
     source: Named
     node: Read
@@ -42,8 +42,8 @@ class LazyRead:
 
 
 def read(window: LazyRead) -> Named:
-    """The value at every position; `fill` where there is none (scale does not divide, or
-    outside the tensor)."""
+    """Returns the value at every position, and `fill` where there is none (the scale does not divide, or the
+    position is outside the tensor)."""
     source, node = window.source, window.node
     positions = {p.dim: p for p in node.positions}
     indices: list[Tensor] = []
@@ -68,7 +68,7 @@ def read(window: LazyRead) -> Named:
 
 
 def _locate(position: Position, extent: int, window: LazyRead) -> tuple[Tensor, Tensor]:
-    """Clamped coordinates and where they are real, both spread over the read's dimensions."""
+    """Returns clamped coordinates and where they exist, both spread over the read's dimensions."""
     dims = window.node.dims
     base = extents.evaluate(position.at.offset, window.sizes)
     numerator = torch.full((1,) * len(dims), base, dtype=torch.int64, device=window.source.data.device)
@@ -81,7 +81,7 @@ def _locate(position: Position, extent: int, window: LazyRead) -> tuple[Tensor, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LazyGather:
-    """`w[E = ids]` with one-dimensional ids, not carried out: a dot takes it group by group."""
+    """`w[E = ids]` with one-dimensional ids, not carried out yet: a dot takes it group by group."""
 
     source: Named
     dim: str
@@ -90,7 +90,7 @@ class LazyGather:
 
 
 def gather(source: Named, dim: str, ids: Named, dims: Dims) -> Named:
-    """The element at coordinate `ids` along `dim`. Raises CoordinateRangeError."""
+    """Returns the element at coordinate `ids` along `dim`. Raises CoordinateRangeError."""
     check_coordinates(source, dim, ids)
     indices = [
         ids.spread(dims) if d == dim else Named(coordinates(n, source.data.device), (d,)).spread(dims)
@@ -113,8 +113,8 @@ def check_coordinates(source: Named, dim: str, ids: Named) -> None:
 
 
 def segment(dim: str, extent: int, offsets: Named) -> Named:
-    """The group of each coordinate of `dim`. Raises OffsetsError unless the offsets rise from 0
-    to the extent; equal neighbours make an empty group."""
+    """Returns the group of each coordinate of `dim`. Raises OffsetsError unless the offsets rise from 0 to
+    the extent; equal neighbours make an empty group."""
     boundaries = offsets.data.reshape(-1)
     decreases = (boundaries[1:] < boundaries[:-1]).nonzero()
     if decreases.numel():

@@ -1,4 +1,4 @@
-"""The reference interpreter: a typed program's exact meaning, in torch, float64 inside."""
+"""The reference interpreter: evaluates a typed program exactly, in torch with float64 inside."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ Argument: TypeAlias = Tensor | float | int
 
 
 def evaluate(program: Program, arguments: Sequence[Argument], *, rounded: bool = True) -> tuple[Tensor, ...]:
-    """The program's results for these arguments, on their device (CPU without tensors).
+    """Returns the program's results for these arguments, on their device (the CPU without tensors).
 
-    Tensor arguments have their parameter's dtype and memory order, any strides. Results have
-    their type's dtype, or, with `rounded=False`, are the unrounded float64, int64 or bool values.
-    Casts inside the program and buffers between a pipeline's launches round either way.
-    Raises the errors of `ucutlass.reference.errors`.
+    Tensor arguments have their parameter's dtype and memory order, with any strides. Results have their
+    type's dtype or, with `rounded=False`, are the unrounded float64, int64 or bool values. Casts inside the
+    program and buffers between a pipeline's launches round either way. Raises the errors of
+    `ucutlass.reference.errors`.
     """
     match program:
         case Kernel():
@@ -75,12 +75,12 @@ def _evaluate_kernel(
 def sizes_of(
     program: Program, arguments: Sequence[Argument], around: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, int]:
-    """Every dimension's extent for these arguments; as `binding.bind`."""
+    """Returns every dimension's extent for these arguments, as `binding.bind` does."""
     return bind(program, [tuple(a.shape) if isinstance(a, Tensor) else None for a in arguments], around)
 
 
 def open_call(kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str, int]) -> KernelCall:
-    """Arguments checked and bound to a kernel's parameters; `around` as in `binding.bind`.
+    """Checks the arguments and binds them to a kernel's parameters; `around` is as in `binding.bind`.
 
     Raises RequirementError where a `require` does not hold.
     """
@@ -113,7 +113,8 @@ def _parameter(
 
 
 def evaluate_values(roots: Sequence[Value], call: KernelCall) -> list[Named]:
-    """The values of the roots; a value used twice is computed once, and goes after its last use."""
+    """Returns the values of the roots. A value that is used twice is computed once and is released after its
+    last use."""
     known: dict[Value, Named] = {}
     value_of = known.__getitem__
     for node, ending in steps(roots):
@@ -125,7 +126,7 @@ def evaluate_values(roots: Sequence[Value], call: KernelCall) -> list[Named]:
 
 
 def dot_operand(node: Value, call: KernelCall, known: Callable[[Value], Named]) -> Operand:
-    """A dot's operand, which is read where it can be (`order.unrealised`)."""
+    """Returns a dot's operand, which is read lazily where it can be (`liveness.unrealised`)."""
     match node:
         case Read(value=inner) if unrealised(node):
             return LazyRead(known(inner), node, call.sizes)
@@ -139,7 +140,7 @@ def dot_operand(node: Value, call: KernelCall, known: Callable[[Value], Named]) 
 
 
 def check_arguments(program: Program, arguments: Sequence[Argument]) -> None:
-    """Number, kind, dtype and device of the arguments; shapes are `bind`'s."""
+    """Checks number, kind, dtype and device of the arguments; `bind` checks their shapes."""
     if len(arguments) != len(program.params):
         names = ", ".join(p.name for p in program.params)
         raise ArgumentCountError(
@@ -233,11 +234,11 @@ TORCH_FUNCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
         "triu": torch.triu,
     }
 )
-"""What `torch.NAME(..)` may call: functions of tensors with one tensor as result. What each takes and gives
-is in `ucutlass.torch_functions`, by which the checker has refused all else."""
+"""What `torch.NAME(..)` may call: functions of tensors with one tensor as result. `ucutlass.torch_functions`
+says what each takes and returns; the checker has refused everything else by it."""
 
 
 def torch_call(call: TorchCall, arguments: Sequence[Argument]) -> Tensor:
-    """The torch function in its arguments' own dtypes, its result in the declared one."""
+    """Calls the torch function in its arguments' own dtypes and converts the result to the declared one."""
     result = TORCH_FUNCTIONS[call.function](*arguments, **dict(call.keywords))
     return result.to(outer_dtype(call.result.elem))

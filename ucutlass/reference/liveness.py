@@ -1,4 +1,4 @@
-"""In which order the values of a program are computed, and when each is needed no more."""
+"""The order in which the values of a program are computed, and the last use of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ucutlass.ir.traversal import upwards
 
 
 def unrealised(operand: Value) -> bool:
-    """Whether a dot takes this operand without laying it out: a read, or a gather by one-dimensional ids."""
+    """Returns whether a dot takes this operand without materialising it: a read, or a gather by
+    one-dimensional ids."""
     match operand:
         case Read():
             return True
@@ -20,15 +21,16 @@ def unrealised(operand: Value) -> bool:
 
 
 def sources(node: Value) -> tuple[Value, ...]:
-    """The values that must be there for this one: its children, of a dot's unrealised operand those of it."""
+    """Returns the values that must exist for this one: its children or, of a dot's unrealised operand, that
+    operand's children."""
     if not isinstance(node, Dot):
         return children(node)
     return tuple(s for c in children(node) for s in (children(c) if unrealised(c) else (c,)))
 
 
 def steps(roots: Sequence[Value]) -> Iterator[tuple[Value, tuple[Value, ...]]]:
-    """Every value to compute, once, after its sources; with each the values that none after it takes. The
-    roots stay."""
+    """Yields every value to compute, once and after its sources, each with the values whose last use it is.
+    The roots are never released."""
     order = list(upwards(*roots, into=sources))
     last = {source: node for node in order for source in sources(node)}
     ending: dict[Value, list[Value]] = {}

@@ -1,9 +1,9 @@
-"""Numbers that a value cannot lie below, whatever it is computed from.
+"""Lower bounds on a value, whatever it is computed from.
 
-An interval about the mean of squares may reach below 0 where it is wide, and the square root of its end is
-then no number; but no kernel computes such a mean: rounding is monotone, so a sum of numbers that are not
-negative, each rounded, is not negative, and x + c, rounded, is at least c where x is not negative (Higham,
-Accuracy and Stability of Numerical Algorithms, 2nd edition, section 2.1; IEEE 754's roundings are monotone).
+A wide interval about a mean of squares may reach below 0, where the square root of its end is not a number.
+No kernel computes such a mean: rounding is monotone, so a sum of rounded numbers that are not negative is not
+negative, and x + c, rounded, is at least c where x is not negative (Higham, Accuracy and Stability of
+Numerical Algorithms, 2nd edition, section 2.1; IEEE 754's roundings are monotone).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _NEVER_NEGATIVE = frozenset({"abs", "relu", "exp", "sqrt", "rsqrt", "sigmoid", "
 
 
 def lower_bound(node: Value) -> float:
-    """What neither the node's reference nor an honest kernel's number for it lies below; -inf where nothing
-    is known. NaN may always be."""
+    """Returns a number that neither the node's reference nor an honest kernel's value for it lies below; -inf
+    where nothing is known. Either may be NaN."""
     known: dict[Value, float] = {}
 
     def visit(node: Value) -> float:
@@ -68,7 +68,7 @@ def _never_negative(*parts: float) -> float:
 
 
 def _below(value: float) -> float:
-    """The lower of a number and what f32 makes of it."""
+    """Returns the lower of a number and its rounding to f32."""
     if not math.isfinite(value):
         return -math.inf
     return min(value, float(round_float(torch.tensor(value, dtype=torch.float64), F32)))

@@ -1,4 +1,4 @@
-"""Tensors whose axes have names: the interpreter's values."""
+"""Tensors whose axes have names, which are the interpreter's values."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from ucutlass.reference.rounding import inner_dtype
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Named:
-    """`data.shape[i]` is the extent of `dims[i]`. Data is float64, int64 or bool."""
+    """A tensor with named axes: `data.shape[i]` is the extent of `dims[i]`. Data is float64, int64 or
+    bool."""
 
     data: Tensor
     dims: Dims
 
     def spread(self, dims: Sequence[str]) -> Tensor:
-        """A view with one axis per name of `dims`, in that order; extent 1 for those it lacks."""
+        """Returns a view with one axis per name of `dims`, in that order, of extent 1 for names that the
+        value lacks."""
         present = [d for d in dims if d in self.dims]
         view = self.data.permute([self.dims.index(d) for d in present])
         for i, d in enumerate(dims):
@@ -31,12 +33,12 @@ class Named:
         return view
 
     def like(self, data: Tensor) -> Named:
-        """Other numbers over the same names."""
+        """Returns other data over the same names."""
         return Named(data, self.dims)
 
 
 def from_memory(tensor: Tensor, kind: TensorType, sizes: Mapping[str, int]) -> Named:
-    """A parameter as a value: composite axes split, nameless axes of extent 1 dropped.
+    """Returns a parameter as a value: composite axes are split, nameless axes of extent 1 are dropped.
 
     Other nameless axes (the E+1 of segment offsets) get a name that no program can write.
     """
@@ -54,7 +56,7 @@ def from_memory(tensor: Tensor, kind: TensorType, sizes: Mapping[str, int]) -> N
 
 
 def to_memory(value: Named, kind: TensorType, sizes: Mapping[str, int]) -> Tensor:
-    """A value laid out as a result type says; dimensions it lacks are repeated."""
+    """Returns a value laid out as a result type says; dimensions that it lacks are repeated."""
     wide = value.spread(kind.dims).expand([sizes[d] for d in kind.dims])
     return wide.reshape(shape_of(kind, sizes)).contiguous()
 

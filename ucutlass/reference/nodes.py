@@ -1,15 +1,14 @@
-"""What each value of a typed program computes: one function from its operands' values to its own.
+"""Semantics of each value of a typed program: one function from its operands' values to its own.
 
-Settled here, for the kernels too: NaN propagates through `min`, `max`, sums and scans;
-`argmax` and `argmin` take the lowest coordinate among equals and treat NaN as the extreme,
-over several dimensions they count row-major in the order written; `var` is the population variance
-(divides by n); softmax of a row that is all -inf is NaN; `mean` of integers is float; an integer
-divided by 0 is 0; integer dots and element-wise work wrap in their element (two's complement), sums,
-products and scans of integers are i64.
+These rules hold for the kernels too. NaN propagates through `min`, `max`, sums and scans. `argmax` and
+`argmin` take the lowest coordinate among equals and treat NaN as the extreme; over several dimensions they
+count row-major in the order written. `var` is the population variance (it divides by n). Softmax of a row
+that is all -inf is NaN. `mean` of integers is float. An integer divided by 0 is 0. Integer dots and
+element-wise work wrap in their element type (two's complement); sums, products and scans of integers are i64.
 
-Over an extent of 0 sums are 0, products 1, means and variances NaN, logsumexp -inf, and softmax and scans
-empty; a largest or smallest element there is none, which raises ExtentRangeError. Float work is f32: what
-lies beyond its range is infinite (beyond f16's in a dot that accumulates there), though the reference has
+Over an extent of 0, sums are 0, products 1, means and variances NaN, logsumexp -inf, and softmax and scans
+empty; a largest or smallest element does not exist, which raises ExtentRangeError. Float work is f32: values
+beyond its range are infinite (beyond f16's range in a dot that accumulates in f16), though the reference has
 float64's precision within it.
 """
 
@@ -81,8 +80,9 @@ _WITHIN = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelCall:
-    """One call of a kernel: extents, parameters as values, where to compute. A parameter's value, twice as
-    large as its tensor and more, is made where it is asked for, so that it may go after its last use."""
+    """One call of a kernel: extents, parameters as values, and the device to compute on. A parameter's value,
+    at least twice as large as its tensor, is made when it is needed, so that it can be released after its
+    last use."""
 
     sizes: Mapping[str, int]
     params: Sequence[Callable[[], Named]]
@@ -90,7 +90,7 @@ class KernelCall:
 
 
 def step(node: Value, operands: Sequence[Operand], call: KernelCall) -> Named:
-    """The value of `node`, given those of `ucutlass.ir.children(node)`."""
+    """Returns the value of `node`, given those of `ucutlass.ir.children(node)`."""
     match node:
         case Dot():
             return Named(dot_in_range(node, dot_total(node, operands)), node.dims)
@@ -104,7 +104,7 @@ def step(node: Value, operands: Sequence[Operand], call: KernelCall) -> Named:
 
 
 def dot_total(node: Dot, operands: Sequence[Operand]) -> Tensor:
-    """The sum of products before what its accumulator makes of one beyond its range."""
+    """Returns the sum of products before it is rounded to the accumulator's range."""
     return contract(operands[0], operands[1], node.over, node.dims)
 
 
@@ -152,12 +152,12 @@ def _scalar(value: float | int | bool, elem: Element, call: KernelCall) -> Tenso
 
 
 def apply(node: Apply, args: Sequence[Tensor]) -> Tensor:
-    """The element-wise function, its arguments brought to their common kind first."""
+    """Returns the element-wise function of its arguments, which are converted to their common kind first."""
     return wrap(unwrapped(node, args), node.elem)
 
 
 def unwrapped(node: Apply, args: Sequence[Tensor]) -> Tensor:
-    """`apply` in 64 bits where the result is i32."""
+    """Returns what `apply` does, in 64 bits where the result is i32."""
     function = FUNCTIONS[node.function]
     missing = len(function.parameters) - len(args)
     defaults = function.defaults[len(function.defaults) - missing :]
@@ -169,7 +169,7 @@ def unwrapped(node: Apply, args: Sequence[Tensor]) -> Tensor:
 
 
 def _whole_division(function: ElementwiseFunction, a: Tensor, b: Tensor) -> Tensor:
-    """Dividing an integer by 0 gives 0."""
+    """Returns an integer division in which dividing by 0 gives 0."""
     zero_divisor = b == 0
     return torch.where(zero_divisor, 0, function.reference(a, torch.where(zero_divisor, 1, b)))
 
@@ -188,12 +188,12 @@ def _common(node: Apply, args: Sequence[Tensor]) -> list[Tensor]:
 
 
 def axes(value: Named, over: Dims) -> tuple[int, ...]:
-    """Positions of `over` in the value's data."""
+    """Returns the positions of `over` in the value's data."""
     return tuple(value.dims.index(d) for d in over)
 
 
 def flattened_last(value: Named, over: Dims) -> Tensor:
-    """The data with the dimensions `over` flattened into one last axis, in the order written."""
+    """Returns the data with the dimensions `over` flattened into one last axis, in the order written."""
     kept_dims = [d for d in value.dims if d not in over]
     return value.data.permute([value.dims.index(d) for d in (*kept_dims, *over)]).flatten(len(kept_dims))
 
@@ -216,7 +216,7 @@ _REDUCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def _product(x: Tensor) -> Tensor:
-    """0 where a factor is 0 and none is infinite, though the others leave float64's range on the way."""
+    """Returns 0 where a factor is 0 and none is infinite, even if the other factors leave float64's range."""
     total = x.prod(dim=-1)
     if not x.is_floating_point() or bool(total.isfinite().all()):
         return total
@@ -224,16 +224,16 @@ def _product(x: Tensor) -> Tensor:
 
 
 def _variance(x: Tensor) -> Tensor:
-    """NaN of nothing, as the mean is."""
+    """Returns the population variance; of no elements it is NaN, as the mean is."""
     return (x - x.mean(dim=-1, keepdim=True)).square_().mean(dim=-1)
 
 
 _SELECTIONS = frozenset({"max", "min", "argmax", "argmin"})
-"""Reductions that give one of the elements, or where it is: of none there is none to give."""
+"""Reductions that return one of the elements, or its coordinate; over no elements they are undefined."""
 
 
 def reduce(node: Reduce, value: Named) -> Tensor:
-    """Raises ExtentRangeError where a selection has nothing to select from."""
+    """Returns the reduction. Raises ExtentRangeError where a selection has nothing to select from."""
     empty = [d for d in node.over if value.data.shape[value.dims.index(d)] == 0]
     if empty and node.op in _SELECTIONS:
         raise ExtentRangeError(
@@ -255,7 +255,7 @@ def softmax(node: Softmax, value: Named) -> Tensor:
 
 
 def scan(node: Scan, value: Named) -> Tensor:
-    """Exclusive scans start from the neutral element; reverse ones run from the far end."""
+    """Returns the scan. Exclusive scans start from the neutral element; reverse ones run from the far end."""
     axis = value.dims.index(node.along)
     x = value.data.flip(axis) if node.reverse else value.data
     total = x.cumsum(axis) if node.op == "cumsum" else x.cumprod(axis)

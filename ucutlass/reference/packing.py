@@ -1,4 +1,4 @@
-"""Values of four bits in memory: two a byte along the innermost axis, the first in the low bits."""
+"""Packs values of four bits: two per byte along the innermost axis, the first in the low bits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from ucutlass.ir.elements import Element
 from ucutlass.reference.rounding import outer_dtype
 
 LOW, HIGH = -8, 7
-"""Of s4."""
+"""The range of s4."""
 
 
 def pack_s4(values: Tensor) -> Tensor:
-    """Integers from -8 to 7 as torch.uint8 with a last axis half as long: what a parameter of s4 takes.
+    """Returns integers from -8 to 7 as torch.uint8 with a last axis of half the length, which is what a
+    parameter of s4 takes.
 
-    Raises ValueError for a last axis that is odd or missing, numbers that are no integers or beyond the
+    Raises ValueError for a last axis that is odd or missing, and for numbers that are no integers or out of
     range.
     """
     if values.dim() == 0 or values.shape[-1] % 2:
@@ -33,26 +34,26 @@ def pack_s4(values: Tensor) -> Tensor:
 
 
 def unpack_s4(tensor: Tensor) -> Tensor:
-    """The values of a packed tensor as torch.int8, its last axis twice as long."""
+    """Returns the values of a packed tensor as torch.int8, its last axis twice as long."""
     wide = tensor.contiguous().view(torch.uint8).to(torch.int16)
     pairs = torch.stack((wide & 15, wide >> 4), dim=-1)
     return ((pairs ^ 8) - 8).to(torch.int8).flatten(-2)
 
 
 def packed(values: Tensor) -> Tensor:
-    """Integers of 4 bits, the last axis even, as bytes."""
+    """Returns integers of 4 bits, whose last axis is even, as bytes."""
     low, high = values[..., ::2] & 15, values[..., 1::2] & 15
     return (low | high << 4).to(torch.uint8)
 
 
 def unpacked(tensor: Tensor, elem: Element) -> Tensor:
-    """A tensor in memory as one value an element."""
+    """Returns a tensor in memory with one value per element."""
     return unpack_s4(tensor) if elem.packed > 1 else tensor
 
 
 def dtypes_of(elem: Element) -> tuple[torch.dtype, ...]:
-    """The dtypes that an argument of this element may have. torch's own of four bits are bytes of which
-    nothing but their size is defined."""
+    """Returns the dtypes that an argument of this element type may have. torch's own 4-bit dtypes are bytes
+    of which only the size is defined."""
     return tuple(_dtypes(elem))
 
 

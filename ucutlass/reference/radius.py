@@ -1,4 +1,4 @@
-"""A value with its radius, and the constants that radii are made of."""
+"""A value with its radius, and the constants of error bounds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from ucutlass.reference.chunks import CHUNK
 from ucutlass.reference.named_tensor import Named
 
 UNIT = 2.0**-24
-"""Unit round-off of f32."""
+"""The unit round-off of f32."""
 
 FAILURE = 1e-9
-"""The probability that an honest kernel's result exceeds its bound anywhere; enters the bound
-under a logarithm's root: 1e-6 instead narrows bounds by a tenth."""
+"""The probability that an honest kernel's result exceeds its bound anywhere. It enters the bound under the
+root of a logarithm: 1e-6 instead narrows bounds by a tenth."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bounded:
-    """`radius` is float64 over the value's data; None: the device has exactly this value. Where it is
-    infinite the device may have anything, NaN and infinities too; `unknown`: somewhere it is."""
+    """A value with its radius, in float64 over the value's data; None means that the device has exactly this
+    value. Where the radius is infinite the device may have anything, NaN and infinities too; `unknown` says
+    that it is infinite somewhere."""
 
     value: Named
     radius: Tensor | None
@@ -30,7 +31,7 @@ class Bounded:
 
 
 def extremes(x: Tensor) -> tuple[float, float]:
-    """The least and the largest number, NaN if one is; of an empty tensor 0."""
+    """Returns the least and the largest number, NaN if one is NaN, and 0 for an empty tensor."""
     if not x.numel():
         return 0.0, 0.0
     least, most = x.aminmax()
@@ -38,18 +39,19 @@ def extremes(x: Tensor) -> tuple[float, float]:
 
 
 def finite(x: Tensor) -> bool:
-    """Whether every number is: read once, where `isfinite` writes arrays."""
+    """Returns whether every number is finite; it reads the tensor once, where `isfinite` writes arrays."""
     return all(map(math.isfinite, extremes(x)))
 
 
 def rounding(x: Tensor) -> Tensor:
-    """How far float64 values lie from the nearest f32."""
+    """Returns the distance of float64 values from the nearest f32."""
     return (x.to(torch.float32) - x).abs_()
 
 
 def bounded(value: Named, radius: Tensor | None) -> Bounded:
-    """An undefined radius of a finite value is infinite. A value that is not finite comes out as it is, so
-    that its radius is 0, but where the rule that made the radius says that it is infinite."""
+    """Returns the value with its radius. An undefined radius of a finite value is infinite. A value that is
+    not finite is returned by every kernel, so its radius is 0 unless the rule that derived the radius says
+    that it is infinite."""
     if radius is None or not radius.numel():
         return Bounded(value, None)
     least, most = extremes(radius)
@@ -65,8 +67,8 @@ def bounded(value: Named, radius: Tensor | None) -> Bounded:
 
 
 def with_nonfinite(value: Tensor, radius: Tensor, unknown: Tensor | None) -> Tensor:
-    """The radius where rounding errors of infinities and NaN are none: infinite where `unknown`, else 0 where
-    the value is not finite."""
+    """Returns the radius corrected for infinities and NaN, for which rounding errors have no meaning:
+    infinite where `unknown`, else 0 where the value is not finite."""
     if finite(radius) and unknown is None:
         return radius
     adjusted = torch.where(value.isfinite(), radius, torch.zeros_like(radius))
@@ -74,21 +76,21 @@ def with_nonfinite(value: Tensor, radius: Tensor, unknown: Tensor | None) -> Ten
 
 
 def deviation(additions: int, results: int) -> float:
-    """How many standard steps a sum of rounding errors strays: the lambda of Connolly, Higham
-    and Mary (SIAM J. Sci. Comput. 43, 2021, theorem 4.8): with probability 1 - FAILURE no error of
-    `results` sums of `additions` terms exceeds lambda * sqrt(additions) * u * sum|terms|."""
+    """Returns how many standard steps a sum of rounding errors strays: the lambda of Connolly, Higham and
+    Mary (SIAM J. Sci. Comput. 43, 2021, theorem 4.8). With probability 1 - FAILURE no error of `results` sums
+    of `additions` terms exceeds lambda * sqrt(additions) * u * sum|terms|."""
     return math.sqrt(2 * math.log(2 * max(additions, 1) * max(results, 1) / FAILURE))
 
 
 def growth(additions: int, results: int) -> float:
-    """The factor of u * sum|terms| in the error of a sum: statistical, or the worst case
+    """Returns the factor of u * sum|terms| in the error of a sum: the statistical one, or the worst case
     where that is smaller."""
     return min(float(additions), deviation(additions, results) * math.sqrt(additions))
 
 
 def exact_sums(total: Tensor, most: float, *terms: Tensor) -> Tensor | None:
-    """Where sums of magnitudes `total` are so small, at most `most` times the product of the terms' granules,
-    that nothing rounds; None: nowhere."""
+    """Returns where the sums of magnitudes `total` are at most `most` times the product of the terms'
+    granules, so that nothing rounds; None where that holds nowhere."""
     # A few terms tell mostly: their granule is no smaller than that of all.
     few_limit = most * math.prod(_granule(t.reshape(-1)[:_FEW]) for t in terms)
     if math.isfinite(few_limit) and not bool((total <= few_limit).any()):
@@ -101,13 +103,14 @@ _FEW = 4096
 
 
 def granule(x: Tensor) -> float:
-    """The largest power of two that divides every element, 1 where all are 0; 0 where one is not finite."""
+    """Returns the largest power of two that divides every element: 1 where all are 0, 0 where one is not
+    finite."""
     smallest = min(map(_granule, torch.split(x.reshape(-1), CHUNK)))
     return smallest if math.isfinite(smallest) else 1.0
 
 
 def _granule(x: Tensor) -> float:
-    """As `granule`; infinite where all are 0."""
+    """Returns what `granule` does, but infinity where all elements are 0."""
     if not finite(x):
         return 0.0
     mantissa, exponent = torch.frexp(x[x != 0].to(torch.float64))

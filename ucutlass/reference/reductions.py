@@ -1,12 +1,13 @@
-"""Radii of reductions, scans and softmax; see `ucutlass.reference.error_bounds` for the scheme.
+"""Radii of reductions, scans and softmax; `ucutlass.reference.error_bounds` describes the scheme.
 
 Sums may be taken in any order: `radius.growth`. exp and log err as `FUNCTIONS` says.
 
 Some order may leave f32's range where the outcome lies within it. No partial sum of a row exceeds the sum of
-its positive terms, nor lies below that of its negative ones, and both are partial sums of some order. Where
-one of the two is beyond the range, and the outcome not certainly too, a kernel may have an infinity, or NaN
-where both are: the radius is infinite. So it is of a product whose factors above 1 alone leave the range;
-factors below 1 that alone are denormal cost each step up to the smallest normal number, times those above 1.
+its positive terms or lies below that of its negative ones, and both are partial sums of some order. Where one
+of the two is beyond the range and the outcome is not certainly so, a kernel may return an infinity, or NaN
+where both are, and the radius is infinite. The same holds for a product whose factors above 1 alone leave the
+range; factors below 1 that alone are denormal cost each step up to the smallest normal number, times the
+factors above 1.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ LARGEST = FORMATS[F32.name].largest
 
 
 def radius(node: Value, parts: Sequence[Bounded], value: Named) -> Tensor | None:
-    """The radius of a reduction, scan or softmax; of anything else that has no rounding, none."""
+    """Returns the radius of a reduction, scan or softmax; None for other nodes, which do not round."""
     if not parts or not parts[0].value.data.numel():
         return None
     match node:
@@ -58,7 +59,7 @@ _WIDENING = frozenset({"mean", "var", "logsumexp"})
 
 
 def _as_float(node: Reduce | Softmax, part: Bounded) -> Bounded:
-    """Integers that are reduced as floats are rounded to f32 first."""
+    """Returns the operand with integers rounded to f32 where they are reduced as floats."""
     x = part.value.data
     if x.dtype != torch.int64 or (isinstance(node, Reduce) and node.op not in _WIDENING):
         return part
@@ -69,13 +70,13 @@ def _as_float(node: Reduce | Softmax, part: Bounded) -> Bounded:
 
 
 def _flat(part: Bounded, over: Dims) -> tuple[Tensor, Tensor]:
-    """Data and radius with `over` flattened to one last axis."""
+    """Returns data and radius with `over` flattened into one last axis."""
     x = part.value
     return flattened_last(x, over), flattened_last(x.like(_spread(part)), over)
 
 
 def _spread(part: Bounded) -> Tensor:
-    """The radius; that of exact values takes no memory."""
+    """Returns the radius over the data; that of exact values takes no memory."""
     if part.radius is not None:
         return part.radius
     zero = torch.zeros((), dtype=torch.float64, device=part.value.data.device)
@@ -83,9 +84,9 @@ def _spread(part: Bounded) -> Tensor:
 
 
 def _sum(x: Tensor, e: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
-    """Of a sum along the last axis its radius, from its terms' and its own rounding, of one addition fewer
-    than terms (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2), and the sum
-    of magnitudes. `exact`: all of `e` is 0."""
+    """Returns the radius of a sum along the last axis, from its terms' and its own rounding of one addition
+    fewer than terms (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2), and
+    the sum of magnitudes. `exact` says that all of `e` is 0."""
     size = (x.abs() if exact else x.abs().add_(e)).sum(dim=-1)
     own_error = growth(max(x.shape[-1] - 1, 0), size.numel()) * UNIT * size
     if not exact:
@@ -114,8 +115,8 @@ def _either(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _overflowing(node: Reduce, x: Tensor, e: Tensor, size: Tensor) -> Tensor | None:
-    """Rows of which some order of work leaves f32's range and the outcome may lie within; None: no row.
-    `size` is as `_of_row` gives it."""
+    """Returns the rows for which some order leaves f32's range and the outcome may lie within it; None where
+    there are none. `size` is as `_of_row` returns it."""
     n, most = x.shape[-1], extremes(size)[1]
     match node.op:
         case "sum" | "mean" if not most < LARGEST:
@@ -130,8 +131,8 @@ def _overflowing(node: Reduce, x: Tensor, e: Tensor, size: Tensor) -> Tensor | N
 
 
 def _beyond(high: Tensor, low: Tensor, own_error: Tensor, infinite_stays: bool) -> Tensor | None:
-    """Where sums with positive terms up to `high` and negative ones up to `low` may have infinite partial
-    sums but a finite total. `stays`: a total that is infinite remains so."""
+    """Returns where sums with positive terms up to `high` and negative ones up to `low` may have infinite
+    partial sums but a finite total. With `infinite_stays`, a total that is infinite remains so."""
     may_overflow = (high >= LARGEST) | (low >= LARGEST)
     overflows_both_ways = (high >= LARGEST) & (low >= LARGEST)
     certain = (
@@ -144,7 +145,7 @@ def _beyond(high: Tensor, low: Tensor, own_error: Tensor, infinite_stays: bool) 
 
 
 def _product_beyond(x: Tensor, e: Tensor, above: Tensor) -> Tensor | None:
-    """Where factors above 1, or those that may be, alone leave the range, and others are below."""
+    """Returns where factors above 1, or that may be above 1, alone leave the range and others are below 1."""
     grows = (x.abs() - e >= 1).all(dim=-1)
     # `above` may leave float64's range too, which factors that are infinite themselves do not count for.
     out = (above >= LARGEST) & x.isfinite().all(dim=-1) & ~(grows & (above >= 2 * LARGEST))
@@ -152,8 +153,8 @@ def _product_beyond(x: Tensor, e: Tensor, above: Tensor) -> Tensor | None:
 
 
 def _of_row(node: Reduce, x: Tensor, e: Tensor, n: int, exact: bool) -> tuple[Tensor, Tensor]:
-    """The radius of each row, and how large what is made on the way may be: of a sum or a mean the sum of
-    magnitudes, of a product that of factors above 1, of a variance the sum of squares."""
+    """Returns the radius of each row, and a bound on its intermediate values: for a sum or a mean the sum of
+    magnitudes, for a product that of the factors above 1, for a variance the sum of squares."""
     match node.op:
         case "sum":
             return _sum(x, e, exact)
@@ -182,14 +183,15 @@ def _product(x: Tensor, e: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 def _flushed(below: Tensor, above: Tensor, n: int) -> Tensor:
-    """What a product of `n` factors loses where those below 1 alone, `below`, are denormal."""
+    """Returns what a product of `n` factors loses where those below 1 alone, `below`, are denormal."""
     lost = above * (n * 2.0**-126)
     return torch.where((below < 2.0**-126) & (below > 0), lost, torch.zeros_like(lost))
 
 
 def _mean(x: Tensor, e: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
-    """A sum divided by n, multiplied by the rounded 1/n, or of terms divided before, which no longer
-    add exactly: at most two roundings of each term more, none if n is a power of two."""
+    """Returns the radius of a sum that is divided by n, multiplied by the rounded 1/n, or taken of terms that
+    were divided before, which no longer add exactly: at most two more roundings of each term, none if n is a
+    power of two."""
     n = x.shape[-1]
     power_of_two = n & (n - 1) == 0
     total, size = _sum(x, e, exact and power_of_two)
@@ -197,7 +199,7 @@ def _mean(x: Tensor, e: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
 
 
 def _variance(x: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
-    """mean((x - mean(x))**2), computed so or by Welford's recurrence."""
+    """Returns the radius of mean((x - mean(x))**2), computed so or by Welford's recurrence."""
     d = x - x.mean(dim=-1, keepdim=True)
     size = d.abs()
     ed = e + _mean(x, e, False)[0].unsqueeze(-1)
@@ -208,8 +210,8 @@ def _variance(x: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _shift(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """exp's weights p, the rounding of its arguments, and the row's largest value: x - m, or
-    x * log2(e) - m * log2(e) in one step, errs by UNIT times either's magnitude."""
+    """Returns exp's weights p, the rounding of its arguments, and the row's largest value. Computing x - m,
+    or x * log2(e) - m * log2(e) in one step, errs by UNIT times the magnitude of either."""
     m = x.amax(dim=-1, keepdim=True)
     p = (x - m).exp_()
     p /= p.sum(dim=-1, keepdim=True)
@@ -229,7 +231,8 @@ def _logsumexp(x: Tensor, e: Tensor) -> Tensor:
 
 
 def _softmax(node: Softmax, part: Bounded, value: Named) -> Tensor:
-    """The logarithm of p moves by its own argument's radius and by its row's."""
+    """Returns the radius of a softmax: the logarithm of p moves by its own argument's radius and by its
+    row's."""
     x, e = _flat(part, node.over)
     x = x.to(torch.float64)
     p, rounding, m = _shift(x)
@@ -249,7 +252,7 @@ def _softmax(node: Softmax, part: Bounded, value: Named) -> Tensor:
 
 
 def _unflat(flat: Tensor, over: Dims, value: Named) -> Tensor:
-    """`last` undone."""
+    """Inverts `flattened_last`."""
     kept_dims = [d for d in value.dims if d not in over]
     order = (*kept_dims, *over)
     shape = [value.data.shape[value.dims.index(d)] for d in order]
@@ -272,7 +275,7 @@ def _scan(node: Scan, part: Bounded, value: Named) -> Tensor | None:
 
 
 def _scan_overflows(node: Scan, part: Bounded, x: Tensor, e: Tensor, n: int) -> Tensor | None:
-    """As `_overflowing`, element by element."""
+    """Returns what `_overflowing` does, element by element."""
     most = max(map(abs, extremes(x))) + (0.0 if part.radius is None else extremes(e)[1])
     if node.op == "cumprod":
         return None if most <= 1 else scan(node, part.value.like(x.abs().add(e).clamp_(min=1))) >= LARGEST

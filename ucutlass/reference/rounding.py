@@ -1,13 +1,13 @@
-"""Rounding float64 values to element types, as the generated kernels do.
+"""Rounds float64 values to element types as the generated kernels do.
 
-Floats: to nearest, ties to even, in one step from float64 (torch's own casts go through
-float32 and so round twice). f16, bf16, f32 and f64 overflow to infinity. e4m3 and e5m2
-saturate to 448 and 57344, infinities included, as `cvt.rn.satfinite` does, the only form
-the hardware and CUTLASS have (torch gives infinity for e5m2). tf32 has f32's exponents
-(`cvt.rn.tf32.f32`, and TMA, which was seen on an H200 to take ties to even). NaN stays NaN.
+Floats round to nearest, ties to even, in one step from float64 (torch's own casts go through float32 and so
+round twice). f16, bf16, f32 and f64 overflow to infinity. e4m3 and e5m2 saturate to 448 and 57344, infinities
+included, as `cvt.rn.satfinite` does, the only form that the hardware and CUTLASS have (torch returns infinity
+for e5m2). tf32 has f32's exponents (`cvt.rn.tf32.f32`, and TMA, which was measured on an H200 to round ties
+to even). NaN stays NaN.
 
-Integers: to nearest, ties to even, then saturated to the type's range; NaN gives 0
-(`cvt.rni.sat`). Arithmetic in i32 and i64 wraps instead. bool: anything but 0 is true.
+Integers round to nearest, ties to even, and then saturate to the type's range; NaN becomes 0 (`cvt.rni.sat`).
+Arithmetic in i32 and i64 wraps instead. As bool, anything but 0 is true.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ucutlass.reference.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A binary float format: fraction bits with the implicit one, exponent of the smallest
-    normal number, largest finite value, and whether it saturates."""
+    """A binary float format: fraction bits including the implicit one, the exponent of the smallest normal
+    number, the largest finite value, and whether it saturates."""
 
     precision: int
     smallest: int
@@ -48,11 +48,11 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 """IEEE 754 binary32 and binary16; the OCP 8-bit specification for e4m3 and e5m2."""
 
 RANGES: Mapping[str, tuple[int, int]] = MappingProxyType({e.name: e.ends for e in (S4, S8, U8, I32, I64)})
-"""Smallest and largest value of the integer types."""
+"""The smallest and largest value of each integer type."""
 
 
 def inner_dtype(elem: Element) -> torch.dtype:
-    """What the interpreter keeps values of this element type in."""
+    """Returns the dtype in which the interpreter keeps values of this element type."""
     match elem.kind:
         case "float":
             return torch.float64
@@ -63,8 +63,8 @@ def inner_dtype(elem: Element) -> torch.dtype:
 
 
 def outer_dtype(elem: Element) -> torch.dtype:
-    """The torch dtype of a tensor in memory, of its bytes where several values lie in one. Raises
-    UnsupportedError for an element that never lies there."""
+    """Returns the torch dtype of a tensor in memory, or of its bytes where several values share one. Raises
+    UnsupportedError for an element type that is never stored."""
     if not elem.storable:
         raise UnsupportedError(f"{elem.name} never lies in memory: the reference cannot take or return it")
     dtype: torch.dtype = getattr(torch, elem.torch)
@@ -75,14 +75,15 @@ _EXPONENT = 0x7FF << 52
 
 
 def quantum(x: Tensor, form: Format) -> Tensor:
-    """The spacing of the format's numbers around each float64 value; a power of two, from the bits of the
-    value's exponent because torch's exp2 and ldexp need not be exact on every device."""
+    """Returns the spacing of the format's numbers around each float64 value. It is a power of two and taken
+    from the bits of the value's exponent, because torch's exp2 and ldexp need not be exact on every
+    device."""
     power = (x.view(torch.int64) & _EXPONENT).view(torch.float64)
     return power.clamp_(2.0**form.smallest, 2.0**1023).mul_(2.0 ** (1 - form.precision))
 
 
 def round_float(x: Tensor, elem: Element) -> Tensor:
-    """float64 values rounded to a float element, kept in float64."""
+    """Returns float64 values rounded to a float element type, kept in float64."""
     if elem is F64:
         return x
     if elem is F32:
@@ -98,7 +99,7 @@ def round_float(x: Tensor, elem: Element) -> Tensor:
 
 
 def round_int(x: Tensor, elem: Element) -> Tensor:
-    """Values of any kind converted to an integer element, kept in int64."""
+    """Returns values of any kind converted to an integer element type, kept in int64."""
     low, high = RANGES[elem.name]
     if x.dtype != torch.float64:
         return x.to(torch.int64).clamp(low, high)
@@ -111,19 +112,19 @@ def round_int(x: Tensor, elem: Element) -> Tensor:
 
 
 def wrap(x: Tensor, elem: Element) -> Tensor:
-    """What arithmetic in an integer element leaves of an int64 result: its low bits, in two's
-    complement, as on the device. i64 wraps by itself; anything else is returned as it is."""
+    """Returns an int64 result wrapped to an integer element type: its low bits in two's complement, as on the
+    device. i64 wraps by itself; values of other types are returned as they are."""
     return ((x + 2**31) & 0xFFFFFFFF) - 2**31 if elem is I32 else x
 
 
 def overflow_of(elem: Element) -> float:
-    """The least magnitude that rounds to infinity."""
+    """Returns the least magnitude that rounds to infinity."""
     form = FORMATS[elem.name]
     return form.largest + 2.0 ** (math.frexp(form.largest)[1] - form.precision - 1)
 
 
 def in_range(x: Tensor, elem: Element) -> Tensor:
-    """float64 values of work in a float element: infinite where they are beyond its range."""
+    """Returns float64 values of work in a float element type, infinite where they are beyond its range."""
     limit = overflow_of(elem)
     if x.numel() and (ends := x.aminmax()) and float(ends.max) < limit and float(ends.min) > -limit:
         return x
@@ -131,7 +132,7 @@ def in_range(x: Tensor, elem: Element) -> Tensor:
 
 
 def cast(x: Tensor, elem: Element) -> Tensor:
-    """A value rounded or converted to `elem`, in the interpreter's dtype for it."""
+    """Returns a value rounded or converted to `elem`, in the interpreter's dtype for it."""
     match elem.kind:
         case "float":
             return round_float(x.to(torch.float64), elem)
@@ -142,8 +143,8 @@ def cast(x: Tensor, elem: Element) -> Tensor:
 
 
 def store(x: Tensor, elem: Element) -> Tensor:
-    """The rounded value in its memory dtype; every value `cast` gives converts exactly. Raises
-    UnsupportedError for elements of which several lie in a byte: no kernel writes them."""
+    """Returns the rounded value in its memory dtype; every value that `cast` returns converts exactly. Raises
+    UnsupportedError for element types of which several share a byte, since no kernel writes them."""
     if elem.packed > 1:
         raise UnsupportedError(f"{elem.name} is read from memory and not written: the reference returns none")
     return cast(x, elem).to(outer_dtype(elem))

@@ -1,9 +1,10 @@
-"""References of large tensors, a slice at a time.
+"""Computes references of large tensors a slice at a time.
 
-A reference takes several float64 arrays a value while it is made: for a tensor of 4 GB more than a GPU has.
-Where no element of the results depends on other coordinates along a dimension, such as a batch's, a slice of
-the reference is the reference of slices of the arguments. Its bounds are no wider: they hold with probability
-1 - `radius.FAILURE` for each slice, where those of a whole do for all of it.
+A reference takes several float64 arrays per value while it is computed, which for a tensor of 4 GB is more
+than a GPU has. Where no element of the results depends on other coordinates along a dimension, such as a
+batch dimension, a slice of the reference is the reference of slices of the arguments. Its bounds are not
+wider: they hold with probability 1 - `radius.FAILURE` for each slice, where those of a whole hold for all of
+it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from ucutlass.reference.interpreter import Argument, open_call, sizes_of
 from ucutlass.reference.liveness import steps
 
 VALUES = 2**28
-"""Values of a program's nodes together, of which a reference is made at once: less than 10 GiB with what lies
-beside them for a while. A number rather than what memory is free, so that a verdict is the same anywhere."""
+"""Most values of a program's nodes together of which a reference is computed at once: less than 10 GiB with
+temporaries. It is a constant rather than the free memory, so that a verdict is the same anywhere."""
 
 Sizes: TypeAlias = Mapping[str, int]
 NOTHING: Sizes = MappingProxyType({})
@@ -35,7 +36,7 @@ NOTHING: Sizes = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ResultShape:
-    """What is stored; the name is "" for the single unnamed result."""
+    """A stored result; the name is "" for the single unnamed result."""
 
     name: str
     elem: Element
@@ -44,36 +45,36 @@ class ResultShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferenceSlice:
-    """A slice of each result from `start`, along that result's axis of `axes`; the whole where there are
-    none."""
+    """A slice of each result from `start`, along that result's axis of `axes`; the whole where `axes` is
+    empty."""
 
     expected: tuple[Expected, ...]
     axes: tuple[int, ...] = ()
     start: int = 0
 
     def slice_of(self, number: int, result: Tensor) -> Tensor:
-        """Its slice of the result of that number."""
+        """Returns this slice of the result of that number."""
         if not self.axes:
             return result
         axis = self.axes[number]
         return result.narrow(axis, self.start, self.expected[number].reference.shape[axis])
 
     def origin(self, number: int) -> tuple[int, ...]:
-        """Where its slice of the result of that number begins."""
+        """Returns where this slice begins in the result of that number."""
         rank = self.expected[number].reference.dim()
         return tuple(self.start if self.axes and i == self.axes[number] else 0 for i in range(rank))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpectedResults:
-    """What a call must give: `parts` makes the slices anew each time, but holds a whole."""
+    """What a call must return: `slices` computes the slices anew each time, but keeps a whole."""
 
     results: tuple[ResultShape, ...]
     slices: Callable[[], Iterable[ReferenceSlice]]
 
 
 def whole_results(expected: Sequence[Expected]) -> ExpectedResults:
-    """References that are there already."""
+    """Returns references that are already computed as one slice."""
     slices = (ReferenceSlice(tuple(expected)),)
     return ExpectedResults(
         tuple(ResultShape(e.name, e.elem, tuple(e.reference.shape)) for e in expected), lambda: slices
@@ -83,9 +84,9 @@ def whole_results(expected: Sequence[Expected]) -> ExpectedResults:
 def expected_results(
     program: ir.Program, arguments: Sequence[Argument], around: Sizes = NOTHING, limit: int = VALUES
 ) -> ExpectedResults:
-    """The references for a call, in slices where the values of all are more than `most` and a dimension can
-    be sliced. The arguments must stay as they are. `around` as in `binding.bind`. Raises as `evaluate`
-    does; a pipeline's is whole."""
+    """Returns the references for a call, in slices where the values together exceed `limit` and a dimension
+    can be sliced. The arguments must not change afterwards. `around` is as in `binding.bind`. Raises as
+    `evaluate` does; a pipeline's reference is one slice."""
     if not isinstance(program, ir.Kernel):
         return whole_results(expect(program, arguments))
     sizes = sizes_of(program, arguments, around)
@@ -122,7 +123,7 @@ def _sliced(argument: Argument, kind: ir.ParamType, dim: str, start: int, length
 
 
 def _axis(kind: ir.ParamType, dim: str) -> int | None:
-    """The axis that is this dimension and no other."""
+    """Returns the axis that is this dimension and no other."""
     axes = kind.axes if isinstance(kind, ir.TensorType) else ()
     return next((i for i, axis in enumerate(axes) if axis.dims == (dim,)), None)
 
@@ -131,13 +132,14 @@ def _axis(kind: ir.ParamType, dim: str) -> int | None:
 
 
 def values(kernel: ir.Kernel, sizes: Sizes) -> int:
-    """Numbers of all values that a reference lays out."""
+    """Returns the number of elements of all values that a reference materialises."""
     computed = steps([r.value for r in kernel.results])
     return sum(math.prod(sizes[d] for d in node.dims) for node, _ in computed)
 
 
 def _widest(kernel: ir.Kernel, sizes: Sizes, count: int) -> str | None:
-    """Of the dimensions that may be sliced the outermost that gives so many slices, or the longest."""
+    """Returns the outermost of the dimensions that can be sliced into this many slices, or else the
+    longest."""
     sliceable = separable(kernel)
     order = [d for d in kernel.results[0].type.dims if d in sliceable]
     enough = [d for d in order if sizes[d] >= count]
@@ -145,9 +147,9 @@ def _widest(kernel: ir.Kernel, sizes: Sizes, count: int) -> str | None:
 
 
 def separable(kernel: ir.Kernel) -> frozenset[str]:
-    """Dimensions along which every result has an axis, and each coordinate of it depends on that coordinate
-    of the arguments alone: nothing is summed, indexed or counted along them, and no other extent is made of
-    theirs."""
+    """Returns the dimensions along which every result has an axis and each coordinate depends on the same
+    coordinate of the arguments alone: nothing is summed, indexed or counted along them, and no other extent
+    is derived from theirs."""
     types = [p.type for p in kernel.params if isinstance(p.type, ir.TensorType)]
     stored = [r.type for r in kernel.results]
     nodes = walk(*(r.value for r in kernel.results), *kernel.requires)
@@ -164,7 +166,7 @@ def separable(kernel: ir.Kernel) -> frozenset[str]:
 
 
 def _coupled_dims(node: ir.Value) -> Iterable[str]:
-    """Dimensions of which a node's element looks at more than its own coordinate."""
+    """Returns the dimensions of which a node's element depends on more than its own coordinate."""
     match node:
         case ir.Size(extent=extent):
             return extents.names(extent)

@@ -1,8 +1,8 @@
-"""A program with every rounding taken out: what it computes as mathematics.
+"""Removes every rounding from a program, leaving what it computes as mathematics.
 
-Parameters, casts to floating elements, stored buffers and stored results are float64, whatever the
-program's lanes; integers and conversions to them stay. Two ways to write one computation then differ by
-float64's roundoff alone, which tells them from two computations however low the lane is.
+Parameters, casts to floating element types, stored buffers and stored results become float64, whatever the
+program's compute types; integers and conversions to them stay. Two ways to write one computation then differ
+by float64's round-off alone, which distinguishes them from two computations however low the precision is.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ucutlass.reference.interpreter import Argument
 
 
 def unrounded(program: Program) -> Program:
-    """The same program over float64, for `ucutlass.reference.evaluate` of `wide` arguments; it is never
-    planned."""
+    """Returns the same program over float64, for `ucutlass.reference.evaluate` of `wide` arguments; it is
+    never planned."""
     match program:
         case Kernel():
             return _kernel(program)
@@ -52,7 +52,8 @@ def unrounded(program: Program) -> Program:
 
 
 def wide(arguments: Sequence[Argument]) -> list[Argument]:
-    """Arguments for the program without roundings: floating tensors as float64, others as they are."""
+    """Returns arguments for the program without roundings: floating tensors as float64, others as they
+    are."""
     return [a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments]
 
 
@@ -70,7 +71,7 @@ def _kernel(kernel: Kernel) -> Kernel:
 
 
 def _uncast(node: Value) -> Value:
-    """The node in float64, whose range no work leaves."""
+    """Returns the node in float64, whose range no work leaves."""
     match node:
         case Constant() | Cast() | Apply() | Dot() | Reduce() | Scan():
             return replace(node, elem=_wide(node.elem))
