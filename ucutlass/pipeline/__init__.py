@@ -1,1 +1,1 @@
-"""A pipeline compiled as one unit: its stages at concrete extents, their order and their memory."""
+"""Plans pipelines: extents and shapes of stages, memory orders, streams, workspace, and fusion candidates."""

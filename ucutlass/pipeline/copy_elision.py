@@ -1,4 +1,5 @@
-"""Stages that are none: copies of a stored buffer into a result of its very type."""
+"""Finds the stages that only copy a stored buffer into a result of the same type, so that they can be
+elided."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ def elided_copies(
     stored: Sequence[tuple[str, ir.TensorType]],
     results: Sequence[tuple[str, ir.TensorType]],
 ) -> dict[str, str]:
-    """By stored buffer the result that it is: its stage falls away. A buffer that is returned twice is still
-    copied into the second, and what is no stage's, a parameter, into each."""
+    """Returns, for each stored buffer that is itself a result, the name of that result; the stage that would
+    copy it is dropped. A buffer that is returned twice is still copied into the second result, and a
+    parameter is copied into each result that returns it."""
     result_types, stored_types = dict(results), dict(stored)
     elided: dict[str, str] = {}
     for stage in stages:
@@ -28,7 +30,8 @@ def elided_copies(
 
 
 def _copied(stage: ir.Stage) -> str:
-    """The buffer whose copy a stage's only result is; "" where it computes anything."""
+    """Returns the buffer that a stage copies into its only result, or "" where the stage computes
+    anything."""
     match stage:
         case ir.Stage(call=ir.Kernel(params=(param,), results=(result,)), arguments=(str(name),)):
             if isinstance(result.value, ir.ParamValue) and param.type == result.type:

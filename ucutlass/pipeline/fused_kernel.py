@@ -1,4 +1,4 @@
-"""Two stages of a pipeline as the one kernel that would do both, whether or not a family serves it."""
+"""Builds the one kernel that would do two stages of a pipeline, whether or not a family serves it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ucutlass.pipeline.sized import Step
 
 
 class NotFusible(Exception):
-    """The stages' axes do not line up, in words."""
+    """The stages cannot be one kernel; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """One kernel for two stages, with every extent in the order of its `dims`; the buffers and numbers that
-    it is given, and the buffers that it fills."""
+    """One kernel for two stages. `sizes` has every extent in the order of the kernel's `dims`; `arguments`
+    are the buffers and numbers that it takes, and `outputs` the buffers that it fills."""
 
     kernel: Kernel
     sizes: tuple[int, ...]
@@ -27,14 +27,14 @@ class FusedKernel:
     outputs: tuple[str, ...]
 
     def as_step(self) -> Step:
-        """As a stage, to be joined with a third. Nothing is said of what it needs."""
+        """Returns the kernel as a step that can be fused with a third; its dependences are left empty."""
         stage = ir.Stage(self.kernel, self.arguments, self.outputs, self.kernel.span)
         return Step(self.kernel.name, stage, self.sizes, frozenset())
 
 
 def fuse(first: Step, second: Step, keep: Sequence[str] = ()) -> FusedKernel:
-    """`second` with what it reads of `first` computed in place, rounded as the buffer would have; results
-    of `first` that are in `keep` are stored as well. Raises NotJoined."""
+    """Returns `second` with what it reads of `first` computed in place, rounded as the buffer would have
+    rounded it. Results of `first` that are in `keep` are stored as well. Raises NotFusible."""
     a, b = first.kernel, second.kernel
     if a is None or b is None:
         raise NotFusible("the compiler does not look into a torch function")
@@ -66,9 +66,9 @@ def _tensors(step: Step, kernel: Kernel) -> list[tuple[TensorType, str]]:
 
 @dataclass(slots=True)
 class _DimClasses:
-    """Which dimensions of the two kernels are one. A class never holds two of one kernel: these are two
-    dimensions there, however long. The members of a class are the keys of a dictionary, in the order in
-    which they joined it."""
+    """Equivalence classes of the dimensions of two kernels. A class never holds two dimensions of one kernel,
+    which stay two dimensions even where their extents are equal. A class is a dictionary whose keys are its
+    members, in the order in which they joined."""
 
     classes: list[dict[tuple[str, str], None]] = field(default_factory=list)
     extents: dict[tuple[str, str], tuple[Extent, int]] = field(default_factory=dict)
@@ -78,7 +78,8 @@ class _DimClasses:
         self.classes.append({(step.name, dim): None})
 
     def unify_axes(self, a: Step, x: TensorType, b: Step, y: TensorType, must: bool = True) -> None:
-        """Lays a tensor's axes on each other. Raises NotJoined where one must and cannot."""
+        """Unifies the dimensions of a tensor's axes as the two kernels name them. Raises NotFusible where
+        `must` is set and they cannot be unified."""
         for mine, theirs in zip(x.axes, y.axes, strict=True):
             if len(mine.dims) != len(theirs.dims):
                 if must:
@@ -104,12 +105,13 @@ class _DimClasses:
         return next(c for c in self.classes if key in c)
 
     def of(self, step: Step) -> dict[str, str]:
-        """The joined kernel's name for each of a stage's dimensions."""
+        """Returns the fused kernel's name for each of a stage's dimensions."""
         pairs = zip(self._labels(), self.classes, strict=True)
         return {dim: label for label, c in pairs for owner, dim in c if owner == step.name}
 
     def _labels(self) -> list[str]:
-        """A name for each class: one that its members have, made different from the others'."""
+        """Returns a name for each class: the name of its first member, with a number where another class has
+        that name."""
         taken: list[str] = []
         for members in self.classes:
             name = label = next(iter(members))[1]
@@ -121,7 +123,8 @@ class _DimClasses:
         return taken
 
     def dims(self, steps: Sequence[Step]) -> dict[str, tuple[Extent, int]]:
-        """Every dimension of the joined kernel: its extent as far as a text gives it, and its size."""
+        """Returns every dimension of the fused kernel with its extent, as far as a text gives it, and its
+        size."""
         of = {step.name: self.of(step) for step in steps}
         extents: dict[str, tuple[Extent, int]] = {}
         for label, members in zip(self._labels(), self.classes, strict=True):
@@ -152,7 +155,7 @@ def _renamed_type(type_: TensorType, names: Mapping[str, str]) -> TensorType:
 
 
 def _renamed(node: Value, names: Mapping[str, str]) -> Value:
-    """One node with other names; its children are the caller's matter."""
+    """Returns one node with renamed dimensions; its children stay as they are."""
     dims = tuple(names[d] for d in node.dims)
     match node:
         case ir.Size(extent=extent):

@@ -1,7 +1,9 @@
-"""Which neighbouring stages could be one launch, which could not and why, and the bytes that a cut costs.
+"""Reports which neighbouring stages could be one launch, which could not and why, and what traffic a cut
+costs.
 
-The families decide: a pair is joined into the kernel that would do both, and recognised and planned like
-any other. Nothing is fused behind the text's back; a proposal says what to write.
+The kernel families decide: a pair of stages is fused into the kernel that would do both, and that kernel is
+matched and planned like any other. The compiler never fuses behind the text's back; a candidate says what to
+write.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from ucutlass.pipeline.sized import SizedPipeline, Step
 
 @dataclass(frozen=True, slots=True)
 class FusionCandidate:
-    """A buffer between two stages, `maker` and `reader` by number. `bytes` is what moves because it is
-    stored there: its writing, where nobody else reads it, and this reading. `possible`: one launch could do
-    both. `why` says how or why not; `saves` is the difference of the estimates in seconds."""
+    """A buffer between two stages, `producer` and `reader`, given by number. `bytes` is the traffic that
+    storing the buffer costs: the write, where no other stage reads it, and this read. `possible` says whether
+    one launch could do both stages, `why` says how or why not, and `saves` is the difference of the estimates
+    in seconds."""
 
     buffer: str
     producer: int
@@ -39,7 +42,7 @@ class FusionCandidate:
 def fusion_candidates(
     plan: PipelinePlan, arch: str, device: Device | None = None
 ) -> tuple[FusionCandidate, ...]:
-    """Every buffer that one stage fills and another reads, in order."""
+    """Returns every buffer that one stage fills and another reads, in order."""
     sized = plan.sized
     candidates: list[FusionCandidate] = []
     for number, step in enumerate(sized.steps):
@@ -76,7 +79,8 @@ def _fuse_three(a: Step, b: Step, c: Step) -> FusedKernel:
 
 
 def _fused_seconds(fuse_stages: Callable[[], FusedKernel], arch: str, device: Device | None) -> float:
-    """The estimate in seconds. Raises NotJoined, in the families' words, where none serves it."""
+    """Returns the estimate of the fused kernel in seconds. Raises NotFusible, in the family's words, where no
+    family serves it."""
     try:
         fused = fuse_stages()
         planned = plan_pattern(match(fused.kernel), fused.sizes, ARCHES[arch], device, Request())
@@ -98,8 +102,9 @@ def _separate_seconds(plan: PipelinePlan, *stages: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FusionChain:
-    """Three stages in a row of which no two could be one launch, but all three: attention cut at its scores.
-    `buffers` between them would not be stored, `bytes` not move; `saves` as in `Cut`."""
+    """Three consecutive stages of which no two could be one launch, but all three could: attention that was
+    cut at its scores. The `buffers` between them would not be stored and their `bytes` would not move;
+    `saves` is as in `FusionCandidate`."""
 
     stages: tuple[int, int, int]
     buffers: tuple[str, str]
@@ -110,7 +115,7 @@ class FusionChain:
 def fusion_chains(
     plan: PipelinePlan, candidates: Sequence[FusionCandidate], arch: str, device: Device | None = None
 ) -> tuple[FusionChain, ...]:
-    """Every such row; `found` are the plan's cuts."""
+    """Returns every such chain; `candidates` are the plan's fusion candidates."""
     private_by_producer = {c.producer: c for c in candidates if _private(plan.sized, c)}
     chains: list[FusionChain] = []
     for first in private_by_producer.values():
@@ -129,7 +134,7 @@ def fusion_chains(
 
 
 def _private(sized: SizedPipeline, candidate: FusionCandidate) -> bool:
-    """Whether the maker fills this buffer alone and the reader alone reads it."""
+    """Returns whether the producer fills this buffer alone and the reader alone reads it."""
     outputs = sized.steps[candidate.producer].stage.outputs
     return outputs == (candidate.buffer,) and not _needed_elsewhere(
         sized, sized.steps[candidate.producer], candidate.reader
@@ -137,7 +142,7 @@ def _private(sized: SizedPipeline, candidate: FusionCandidate) -> bool:
 
 
 def _needed_elsewhere(sized: SizedPipeline, first: Step, reader: int) -> tuple[str, ...]:
-    """What the first stage fills that somebody besides the reader needs."""
+    """Returns the buffers that the first stage fills and that something besides the reader needs."""
     return tuple(
         name
         for name in first.stage.outputs
@@ -166,8 +171,8 @@ def _fusion_hint(sized: SizedPipeline, name: str, kept_buffers: tuple[str, ...])
 
 
 def operators(kernel: ir.Kernel) -> tuple[str, ...]:
-    """What one launch does, in order: dots, reductions and the like with what they consume, then names of
-    element-wise functions, each once."""
+    """Returns what one launch does, in order and each once: dots, reductions, scans and the values that they
+    consume, then the names of element-wise functions."""
     seen: dict[int, ir.Value] = {}
 
     def visit(node: ir.Value) -> None:

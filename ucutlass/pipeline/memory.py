@@ -1,8 +1,9 @@
-"""One workspace for all that lives between a pipeline's launches, and for the kernels' own scratch.
+"""Plans one workspace for everything that lives between a pipeline's launches, and for the kernels' own
+scratch.
 
-Two blocks may share bytes where all use of one has ended before the other's begins, in the order that
-streams and events enforce. Blocks are placed by falling size, each in the tightest gap that those it
-lives beside leave (the best-fit form of Pisarchyk and Lee, arXiv 2001.03288).
+Two allocations may share bytes where all uses of one end before the other's first use, in the order that
+streams and events enforce. Allocations are placed by falling size, each into the tightest gap that those with
+overlapping live ranges leave (the best-fit method of Pisarchyk and Lee, arXiv 2001.03288).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Bytes that hold something from the step `made` on; `uses` are all steps that touch them, `made`
-    too, none of them before it."""
+    """Bytes that are live from `first_step` on; `uses` are all steps that touch them, including the first,
+    and none of them comes before it."""
 
     name: str
     bytes: int
@@ -27,7 +28,8 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceLayout:
-    """Where each block begins, by name, in `bytes` bytes; `apart` is what they would take side by side."""
+    """The offset of each allocation, by name, in a workspace of `bytes` bytes. `unshared_bytes` is what the
+    allocations would take without sharing."""
 
     offsets: Mapping[str, int]
     bytes: int
@@ -35,12 +37,13 @@ class WorkspaceLayout:
 
 
 def live_together(a: Allocation, b: Allocation, before: Sequence[frozenset[int]]) -> bool:
-    """Whether two blocks may be alive at once; `before` as in `ucutlass.pipeline.streams.Lanes`."""
+    """Returns whether the live ranges of two allocations may overlap; `before` is as in
+    `ucutlass.pipeline.streams.StreamAssignment`."""
     return not (a.uses <= before[b.first_step] or b.uses <= before[a.first_step])
 
 
 def assign_offsets(blocks: Sequence[Allocation], before: Sequence[frozenset[int]]) -> WorkspaceLayout:
-    """Offsets for blocks, whose names differ. Blocks of no bytes are left out."""
+    """Returns offsets for allocations with distinct names. Allocations of no bytes are left out."""
     nonempty = [b for b in blocks if b.bytes > 0]
     order = sorted(nonempty, key=lambda b: (-b.bytes, b.first_step, b.name))
     offsets: dict[str, int] = {}
@@ -60,8 +63,8 @@ def assign_offsets(blocks: Sequence[Allocation], before: Sequence[frozenset[int]
 
 
 def _best_fit(size: int, occupied: Sequence[tuple[int, int]]) -> int:
-    """The start of the smallest gap between taken ranges (sorted by start) that holds `size`, else
-    behind them all."""
+    """Returns the start of the smallest gap between occupied ranges (sorted by start) that holds `size`
+    bytes, else the end of the last range."""
     best: tuple[int, int] | None = None
     end = 0
     for start, stop in occupied:

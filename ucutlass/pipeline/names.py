@@ -1,4 +1,4 @@
-"""A stage's dimensions in the pipeline's names, and its own name in the text."""
+"""Maps a stage's dimensions to the pipeline's names, and a step to its stage in the text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ucutlass.pipeline.sized import SizedPipeline, Step
 
 
 def outer_names(sized: SizedPipeline, step: Step) -> Mapping[str, str]:
-    """`stage_names` of a step."""
+    """Returns `stage_names` of a step."""
     return stage_names(sized.pipeline, step.stage)
 
 
 def stage_names(pipeline: Pipeline, stage: Stage) -> Mapping[str, str]:
-    """What the pipeline calls each dimension of a stage's kernel, as far as an axis says so: one that is
-    split differently on the two sides says nothing. None for a torch function."""
+    """Returns the pipeline's name for each dimension of a stage's kernel, as far as an axis tells it: an axis
+    that the two sides split differently tells nothing. The mapping is empty for a torch function."""
     kernel = stage.call
     if not isinstance(kernel, Kernel):
         return {}
@@ -37,8 +37,8 @@ def stage_names(pipeline: Pipeline, stage: Stage) -> Mapping[str, str]:
 
 
 def written_stage(pipeline: Pipeline, orders: Orders, step: Step) -> Stage:
-    """The stage of the text that a step of the pipeline's layout in these orders is: a step that fills a
-    result may be the one that stores what is returned as it is."""
+    """Returns the stage of the text that a step of the sized pipeline stands for. A step that fills a result
+    may be the one that stores the buffer that the text returns."""
     ordered_pipeline = permuted(pipeline, orders)
     stored = {
         result: name

@@ -1,8 +1,9 @@
-"""Memory orders of what lies between stages. Where the text leaves an order out (`h: bf16 = e`), it is the
-one with which the stage that fills the buffer and those that read it are together estimated quickest; where
-the text has one, `ucc explain` says which would be quicker.
+"""Chooses the memory orders of buffers between stages. Where the text leaves an order out (`h: bf16 = e`),
+the compiler takes the one for which the producer and the readers are together estimated fastest; where the
+text gives one, `ucc explain` says which order would be faster.
 
-An order changes no result: kernels go by names, and the maker's and all readers' types turn together.
+An order changes no result: kernels address axes by name, and the types of the producer and of all readers are
+permuted together.
 """
 
 from __future__ import annotations
@@ -20,33 +21,35 @@ from ucutlass.pipeline.copy_elision import elided_copies
 from ucutlass.pipeline.sized import SizedPipeline, Step, with_copies
 
 Orders: TypeAlias = Mapping[str, tuple[int, ...]]
-"""By buffer: which of its axes stands where, outermost first."""
+"""The axes of each buffer in memory order, outermost first."""
 
 Seconds: TypeAlias = Callable[[Step], float]
-"""A step's estimate. Raises ProgramError where it has no kernel."""
+"""Returns a step's estimate in seconds. Raises ProgramError where the step has no kernel."""
 
 MOST_ESTIMATES = 240
-"""Orders that are estimated, of all buffers together: each buffer has its share of them."""
+"""Most orders that are estimated for all buffers together; each buffer gets an equal share."""
 
 FEWEST_ORDERS = 4
-"""Orders of a buffer at least: as it is, and with each of three axes innermost."""
+"""Fewest orders that are tried for a buffer: the given one, and each of three axes innermost."""
 
 MOST_TOGETHER = 48
-"""Combinations of orders of buffers that a stage has no kernel for."""
+"""Most combinations of orders that are tried for buffers whose stages have no kernel."""
 
 ROUNDS = 3
-"""Walks over the buffers at most: one buffer's order may ask for another of its neighbour."""
+"""Most passes over the buffers: one buffer's order may favour another order of its neighbour."""
 
 WORTH = 0.97
-"""What another order's estimate must be below, as a part: estimates that differ by less say little."""
+"""Ratio of estimates below which another order is taken; smaller differences are within the estimate's
+error."""
 
 Cost: TypeAlias = tuple[int, float]
-"""Stages without a kernel, and the seconds of the others."""
+"""The number of stages without a kernel, and the seconds of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class BetterOrder:
-    """An order that is estimated quicker than the one in the text: the buffer's type so, and the seconds."""
+    """An order that is estimated faster than the one in the text: the buffer's type in that order, and the
+    seconds that it saves."""
 
     buffer: str
     type: TensorType
@@ -54,8 +57,8 @@ class BetterOrder:
 
 
 def permuted(pipeline: Pipeline, orders: Orders) -> Pipeline:
-    """The pipeline with these buffers' axes turned, wherever they are filled and read; no buffer of it is
-    left to the compiler any more."""
+    """Returns the pipeline with these buffers' axes permuted wherever they are filled and read; no buffer of
+    it is left without an order."""
     return replace(
         pipeline,
         buffers=tuple((name, _permuted_type(type_, name, orders)) for name, type_ in pipeline.buffers),
@@ -88,7 +91,7 @@ def _permuted_stage(stage: ir.Stage, orders: Orders) -> ir.Stage:
 
 
 def type_text(type_: TensorType) -> str:
-    """The type as a text has it: `bf16[B, T, (H D)]`."""
+    """Returns the type as a text writes it: `bf16[B, T, (H D)]`."""
     axes = [
         show(axis.extent)
         if not axis.dims
@@ -104,9 +107,10 @@ def type_text(type_: TensorType) -> str:
 
 
 def choose_orders(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> Orders:
-    """An order for every buffer that has none: at first what suits the maker alone, then buffer by buffer the
-    quickest with the others as they are. Where a stage has no kernel so, all that it touches are turned
-    together, each to the maker's best of every innermost axis. Raises ShapeError as `layout`."""
+    """Returns an order for every buffer that has none. The search starts from the order that suits each
+    producer alone, then takes the fastest order of one buffer after another with the others fixed. Where a
+    stage has no kernel in these orders, all buffers that it touches are permuted together, each to the
+    producer's best order for every innermost axis. Raises ShapeError as `sized_pipeline` does."""
     if not pipeline.unordered:
         return {}
     search = _Search(pipeline, with_copies(pipeline, sizes), seconds, len(pipeline.unordered))
@@ -125,8 +129,9 @@ def choose_orders(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) 
 
 
 def better_orders(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> tuple[BetterOrder, ...]:
-    """Every buffer between stages, none of which a torch function touches, whose maker and readers another
-    order would serve quicker, with the other buffers as they are. Raises ShapeError as `layout`."""
+    """Returns every buffer between stages that no torch function touches and whose producer and readers would
+    be faster with another order, the other buffers being fixed. Raises ShapeError as `sized_pipeline`
+    does."""
     candidates = [name for name, _ in pipeline.buffers if not _by_torch(pipeline, name)]
     search = _Search(pipeline, with_copies(pipeline, sizes), seconds, len(candidates))
     improvements: list[BetterOrder] = []
@@ -144,7 +149,7 @@ def better_orders(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) 
 
 
 def _by_torch(pipeline: Pipeline, name: str) -> bool:
-    """Torch functions see axes by number."""
+    """Returns whether a torch function touches the buffer, since torch functions address axes by number."""
     return any(
         isinstance(stage.call, ir.TorchCall) and name in (*stage.arguments, *stage.outputs)
         for stage in pipeline.stages
@@ -152,8 +157,8 @@ def _by_torch(pipeline: Pipeline, name: str) -> bool:
 
 
 def some_orders(axes: int) -> Iterator[tuple[int, ...]]:
-    """Orders of so many axes, those first that kernels mostly ask for: as they are, one axis innermost,
-    neighbours exchanged, one outermost, two innermost; of four axes all."""
+    """Yields permutations of `axes` axes, the most useful ones first: the identity, one axis innermost,
+    neighbours exchanged, one axis outermost, two axes innermost; of up to four axes, all permutations."""
     identity = tuple(range(axes))
     orders = [identity]
     orders += [(*(a for a in identity if a != last), last) for last in reversed(identity)]
@@ -170,8 +175,8 @@ def some_orders(axes: int) -> Iterator[tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """`whole` is the pipeline at its extents, which no order changes; `buffers` counts those whose orders
-    are looked for."""
+    """`sized` is the pipeline at its extents, which no order changes; `buffers` is the number of buffers
+    whose orders are searched."""
 
     pipeline: Pipeline
     sized: SizedPipeline
@@ -181,16 +186,16 @@ class _Search:
 
     @property
     def all(self) -> frozenset[str]:
-        """What any stage fills."""
+        """The outputs of all stages."""
         return frozenset(output for stage in self.pipeline.stages for output in stage.outputs)
 
     def producer_ranked(self, name: str) -> list[tuple[int, ...]]:
-        """A buffer's orders, the quickest to fill first."""
+        """Returns a buffer's orders, those first that are fastest to fill."""
         own = frozenset(o for s in self.pipeline.stages if name in s.outputs for o in s.outputs)
         return sorted(self.candidates(name), key=lambda order: self.cost({name: order}, own))
 
     def blocked(self, chosen: Orders) -> tuple[str, ...]:
-        """The buffers without an order that stages without a kernel touch."""
+        """Returns the buffers without an order that are touched by stages without a kernel."""
         touched = {
             name
             for step in self._launches(chosen, self.all)
@@ -200,7 +205,7 @@ class _Search:
         return tuple(name for name in self.pipeline.unordered if name in touched)
 
     def settled(self, chosen: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """One buffer's order after the other, until none changes."""
+        """Optimises one buffer's order after the other until none changes."""
         for _ in range(ROUNDS):
             before = dict(chosen)
             for name in before:
@@ -210,12 +215,12 @@ class _Search:
         return chosen
 
     def candidates(self, name: str) -> Iterator[tuple[int, ...]]:
-        """A buffer's share of its orders."""
+        """Yields the orders of a buffer that are estimated."""
         axes = dict(self.pipeline.buffers)[name].axes
         return islice(some_orders(len(axes)), max(FEWEST_ORDERS, MOST_ESTIMATES // self.buffers))
 
     def best(self, name: str, others: Orders) -> tuple[int, ...]:
-        """The order of a buffer; where several are as quick, the first, which is the one that stands."""
+        """Returns the fastest order of a buffer; ties keep the first, which is the current one."""
         touching = self.touching(name)
         standing = others.get(name, tuple(range(len(dict(self.pipeline.buffers)[name].axes))))
         best_order, least = standing, self.cost({**others, name: standing}, touching)
@@ -226,7 +231,7 @@ class _Search:
         return best_order
 
     def touching(self, name: str) -> frozenset[str]:
-        """What the stages fill that fill or read a buffer."""
+        """Returns the outputs of all stages that fill or read a buffer."""
         return frozenset(
             output
             for stage in self.pipeline.stages
@@ -235,7 +240,7 @@ class _Search:
         )
 
     def cost(self, orders: Orders, touching: frozenset[str]) -> Cost:
-        """Of the stages that fill any of these; a copy that falls away costs nothing."""
+        """Returns the cost of the stages that fill any of these buffers; an elided copy costs nothing."""
         absent, total = 0, 0.0
         for step in self._launches(orders, touching):
             step_cost = self._step(step)
@@ -243,7 +248,7 @@ class _Search:
         return absent, total
 
     def _launches(self, orders: Orders, touching: frozenset[str]) -> Iterator[Step]:
-        """The steps with a kernel that fill any of these, their tensors turned."""
+        """Yields the steps with a kernel that fill any of these buffers, with permuted tensors."""
         permuted = [_permuted_stage(stage, orders) for stage in self.copying]
         stored = [(n, _permuted_type(t, n, orders)) for n, t in self.pipeline.buffers] if permuted else []
         elided = set(elided_copies(permuted, stored, self.pipeline.results).values())
@@ -254,7 +259,7 @@ class _Search:
 
     @property
     def copying(self) -> list[ir.Stage]:
-        """The stages that give back what is stored: with the right order there is no such launch."""
+        """The stages that only return a stored buffer; with the right order there is no such launch."""
         results = {name for name, _ in self.pipeline.results}
         return [
             stage

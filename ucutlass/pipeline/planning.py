@@ -1,4 +1,4 @@
-"""From a pipeline and its extents to a kernel for each stage, the streams they run on, and memory."""
+"""Plans a pipeline at concrete extents: a kernel for each stage, the streams that they run on, and memory."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ucutlass.pipeline.workspace import pointers, streams_of
 from ucutlass.spans import span
 
 Draw: TypeAlias = Callable[[ir.Kernel, tuple[int, ...]], ir.Kernel]
-"""A kernel with the schedules that it is to be planned with, for these extents."""
+"""Returns a kernel with the schedules that it is to be planned with at these extents."""
 
 
 def as_written(kernel: ir.Kernel, _: tuple[int, ...]) -> ir.Kernel:
-    """The kernel as the program has it."""
+    """Returns the kernel as the program has it."""
     return kernel
 
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """A step with its kernel's plan; None for a torch function."""
+    """A step with the plan of its kernel; None for a torch function."""
 
     step: Step
     chosen: ChosenPlan | None
@@ -34,9 +34,9 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """All of a pipeline that is decided before anything is built. The workspace is laid out once kernels
-    have said how much they need (`ucutlass.pipeline.workspace.memory`). `orders` are of the buffers whose
-    memory order the text leaves out; the layout's pipeline has them so."""
+    """Everything about a pipeline that is decided before anything is built. The workspace is laid out once
+    the kernels have reported how much they need (`ucutlass.pipeline.workspace.workspace_layout`). `orders`
+    are those of the buffers whose memory order the text leaves out; the sized pipeline has them applied."""
 
     sized: SizedPipeline
     stages: tuple[StagePlan, ...]
@@ -49,7 +49,7 @@ class PipelinePlan:
 
     @property
     def torch_stages(self) -> tuple[str, ...]:
-        """The names of the stages that the compiler does not look into."""
+        """The names of the stages that call torch functions, which the compiler treats as opaque."""
         return tuple(s.step.name for s in self.stages if s.chosen is None)
 
 
@@ -64,11 +64,11 @@ def plan_pipeline(
     max_streams: int = MOST_STREAMS,
     draw: Draw = as_written,
 ) -> PipelinePlan:
-    """The plan for concrete extents, in the order of `pipeline.dims`. `aligned`: whether each pointer of
-    the call (tensor parameters, then results) is a multiple of 16 bytes; None: all are. `draw` may put
-    other schedules into each stage's kernel.
+    """Returns the plan for concrete extents, given in the order of `pipeline.dims`. `aligned` says whether
+    each pointer of the call (tensor parameters, then results) is a multiple of 16 bytes; None means that all
+    are. `draw` may put other schedules into each stage's kernel.
 
-    Raises ShapeError as `layout`, and ProgramError where a stage has no legal kernel.
+    Raises ShapeError as `sized_pipeline` does, and ProgramError where a stage has no legal kernel.
     """
     extents = tuple(sizes)
     orders = choose_orders(pipeline, extents, estimator(checked, arch, device, draw))
@@ -80,7 +80,7 @@ def plan_pipeline(
 
 
 def in_order(checked: Checked, pipeline: ir.Pipeline, sizes: Sequence[int], arch: str) -> ir.Pipeline:
-    """The pipeline with an order for every buffer. Raises ShapeError as `layout`."""
+    """Returns the pipeline with an order for every buffer. Raises ShapeError as `sized_pipeline` does."""
     if not pipeline.unordered:
         return pipeline
     return permuted(pipeline, choose_orders(pipeline, tuple(sizes), estimator(checked, arch)))
@@ -89,7 +89,8 @@ def in_order(checked: Checked, pipeline: ir.Pipeline, sizes: Sequence[int], arch
 def estimator(
     checked: Checked, arch: str, device: Device | None = None, draw: Draw = as_written
 ) -> Callable[[Step], float]:
-    """A step's seconds on aligned tensors. Raises ProgramError where it has no legal kernel."""
+    """Returns a function from a step to its estimated seconds on aligned tensors; it raises ProgramError
+    where the step has no legal kernel."""
 
     def seconds(step: Step) -> float:
         chosen = _stage(checked, step, arch, device, {}, draw).chosen

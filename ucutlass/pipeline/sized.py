@@ -1,4 +1,5 @@
-"""A pipeline at concrete extents: each stage's own extents, each buffer's shape, who needs whom."""
+"""A pipeline at concrete extents: each stage's own extents, each buffer's shape, and the dependences of
+stages."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from ucutlass.shapes import MAX_ELEMENTS, ShapeError, check_requirements
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A tensor of a pipeline: a parameter, what a stage stores, or a result. Dense, `bytes` long."""
+    """A dense tensor of a pipeline: a parameter, a buffer that a stage stores, or a result."""
 
     name: str
     type: TensorType
@@ -28,8 +29,8 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stage at concrete extents, in the order of its kernel's `dims` (none for a torch function).
-    `after`: the numbers of the steps that fill what it reads."""
+    """A stage at concrete extents, given in the order of its kernel's `dims` (empty for a torch function).
+    `after` has the numbers of the steps that fill what this step reads."""
 
     name: str
     stage: Stage
@@ -38,7 +39,7 @@ class Step:
 
     @property
     def kernel(self) -> Kernel | None:
-        """None for a torch function."""
+        """The stage's kernel; None for a torch function."""
         return self.stage.call if isinstance(self.stage.call, Kernel) else None
 
     @property
@@ -49,8 +50,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class SizedPipeline:
-    """`pipeline` without its copies (`without_copies`), `sizes` every extent of it in its order.
-    `buffers` has parameters that are tensors, then what stages fill, in that order."""
+    """`pipeline` is the pipeline without elided copies (`without_copies`) and `sizes` has each of its extents
+    in its order. `buffers` has the parameters that are tensors, then the buffers that stages fill, in that
+    order."""
 
     pipeline: Pipeline
     sizes: Mapping[str, int]
@@ -67,12 +69,12 @@ class SizedPipeline:
 
     @property
     def intermediates(self) -> tuple[str, ...]:
-        """The buffers that no caller sees: what the workspace holds."""
+        """The buffers that no caller sees, which the workspace holds."""
         outside = {*self.params, *self.results}
         return tuple(name for name in self.buffers if name not in outside)
 
     def producer(self, name: str) -> int | None:
-        """The step that fills a buffer; None for a parameter."""
+        """Returns the step that fills a buffer; None for a parameter."""
         return next((i for i, s in enumerate(self.steps) if name in s.stage.outputs), None)
 
     def readers(self, name: str) -> tuple[int, ...]:
@@ -80,16 +82,16 @@ class SizedPipeline:
 
 
 def sized_pipeline(pipeline: Pipeline, sizes: Sequence[int]) -> SizedPipeline:
-    """The pipeline at these extents, in the order of `pipeline.dims`.
+    """Returns the pipeline at these extents, given in the order of `pipeline.dims`.
 
-    Raises ShapeError UC0602 where a stage's tensors do not fit its kernel at these extents, and UC0603
-    where the kernel's requirement fails.
+    Raises ShapeError UC0602 where a stage's tensors do not fit its kernel at these extents, and UC0603 where
+    the kernel's requirement fails.
     """
     return with_copies(without_copies(pipeline), sizes)
 
 
 def with_copies(pipeline: Pipeline, sizes: Sequence[int]) -> SizedPipeline:
-    """As `layout`, with the stages that only copy."""
+    """Does what `sized_pipeline` does and keeps the stages that only copy."""
     named_sizes = dict(zip(pipeline.dims, sizes, strict=True))
     types: dict[str, TensorType] = {p.name: p.type for p in pipeline.params if isinstance(p.type, TensorType)}
     types |= dict(pipeline.buffers) | dict(pipeline.results)
@@ -113,7 +115,8 @@ def _tensors(pipeline: Pipeline) -> frozenset[str]:
 
 
 def stage_name(stage: Stage) -> str:
-    """What reports call a stage: the buffers it fills, and the kernel or function that it calls."""
+    """Returns a stage's name for reports: the buffers that it fills, and the kernel or function that it
+    calls."""
     outputs = ", ".join(stage.outputs)
     match stage.call:
         case Kernel(name=name):
@@ -130,8 +133,8 @@ def _buffer(name: str, type_: TensorType, sizes: Mapping[str, int]) -> Buffer:
 
 
 def stage_sizes(stage: Stage, buffers: Mapping[str, Buffer], around: Mapping[str, int]) -> tuple[int, ...]:
-    """Every extent of a stage's kernel, in the order of its `dims`; `around` has the pipeline's.
-    Raises ShapeError as `layout`."""
+    """Returns every extent of a stage's kernel, in the order of its `dims`; `around` has the pipeline's
+    extents. Raises ShapeError as `sized_pipeline` does."""
     kernel = stage.call
     assert isinstance(kernel, Kernel)
     operand_axes = [
@@ -177,8 +180,8 @@ def _problem_text(kernel: Kernel, problem: inference.Problem) -> str:
 
 
 def without_copies(pipeline: Pipeline) -> Pipeline:
-    """The pipeline without stages that only copy a stored buffer into a result of its very type:
-    the buffer is that result. One that is returned twice, or a parameter, is still copied."""
+    """Returns the pipeline without stages that only copy a stored buffer into a result of the same type: the
+    buffer becomes that result. A buffer that is returned twice, or a parameter, is still copied."""
     renamed = elided_copies(pipeline.stages, pipeline.buffers, pipeline.results)
     if not renamed:
         return pipeline
@@ -203,7 +206,7 @@ def _renamed(stage: Stage, names: Mapping[str, str]) -> Stage:
 
 
 def kernels(pipeline: Pipeline) -> Iterator[Kernel]:
-    """The kernel of every stage that is none of torch's, in order, once each."""
+    """Yields the kernel of every stage that is no torch function, in order and once each."""
     seen: set[int] = set()
     for stage in without_copies(pipeline).stages:
         if isinstance(stage.call, Kernel) and id(stage.call) not in seen:

@@ -1,8 +1,8 @@
-"""Which stream each step runs on: independent steps on branches that fork from the caller's stream
-and join it again.
+"""Assigns a stream to each step: independent steps run on streams that fork from the caller's stream and join
+it.
 
-Lane 0 is the caller's stream. What one step must wait for on another lane is an event that the other
-records; waits that earlier ones imply are left out.
+Stream 0 is the caller's stream. A step waits for a step on another stream by an event that the other stream
+records; waits that earlier waits imply are left out.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MOST_STREAMS = 4
-"""Streams that a call spreads over: each costs events, and few stages are small enough to share a GPU."""
+"""Most streams that a call uses: each costs events, and few stages are small enough to share a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSlot:
-    """Where and when a step runs. `waits` are steps on other lanes; `forks`: it is the first of a side
-    lane, which waits for what the caller's stream held before the call; `records`: another lane waits
-    for it."""
+    """Where and when a step runs. `waits` are steps on other streams. `forks` is set for the first step of a
+    side stream, which waits for the work that the caller's stream held before the call. `records` is set
+    where another stream waits for this step."""
 
     stream: int
     waits: tuple[int, ...] = ()
@@ -28,8 +28,8 @@ class StreamSlot:
 
 @dataclass(frozen=True, slots=True)
 class StreamAssignment:
-    """`turns` by step; `count` lanes; `joins` are the side lanes that lane 0 must wait for at the end.
-    `before[i]` holds every step that has ended when step i begins."""
+    """`slots` has one entry for each step, `count` is the number of streams, and `joins` are the side streams
+    that stream 0 waits for at the end. `before[i]` holds every step that has ended when step i begins."""
 
     slots: tuple[StreamSlot, ...]
     count: int
@@ -40,8 +40,8 @@ class StreamAssignment:
 def assign_streams(
     after: Sequence[frozenset[int]], on_caller_stream: Sequence[bool], max_streams: int = MOST_STREAMS
 ) -> StreamAssignment:
-    """Lanes for steps in their order. `after[i]`: the earlier steps that step i needs; `home[i]`: it
-    must run on lane 0. With `most` 1 all run there, in order."""
+    """Returns streams for steps in their order. `after[i]` are the earlier steps that step i needs;
+    `on_caller_stream[i]` forces step i onto stream 0. With `max_streams` 1 all steps run there, in order."""
     needs = _transitive_closure(after)
     streams: list[int] = []
     for step, all_needed in enumerate(needs):
@@ -58,8 +58,8 @@ def _transitive_closure(after: Sequence[frozenset[int]]) -> list[frozenset[int]]
 
 
 def _stream(streams: Sequence[int], direct: frozenset[int], needs: frozenset[int], max_streams: int) -> int:
-    """A lane on which this step waits for nothing that it does not need: of those whose last step it
-    needs the one with the fewest events, else a new one."""
+    """Returns a stream on which this step waits for nothing that it does not need. Among the streams whose
+    last step it needs it takes the one with the fewest events, else a new stream."""
     last_steps = {stream: step for step, stream in enumerate(streams)}
     free = [stream for stream, step in last_steps.items() if step in needs]
     if free:

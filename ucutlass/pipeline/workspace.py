@@ -1,4 +1,5 @@
-"""What a layout asks of streams and memory: the lanes of its steps, and where each inner buffer lies."""
+"""Assigns streams to the steps of a sized pipeline, and offsets in the workspace to its intermediate
+buffers."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment, assign_str
 
 
 def streams_of(sized: SizedPipeline, max_streams: int = MOST_STREAMS) -> StreamAssignment:
-    """The lanes of a layout's steps; torch functions run on the caller's stream."""
+    """Returns the streams of a pipeline's steps; torch functions run on the caller's stream."""
     return assign_streams(
         [s.after for s in sized.steps], [s.kernel is None for s in sized.steps], max_streams
     )
 
 
 def pointers(step: Step) -> tuple[str, ...]:
-    """The buffers behind a kernel's pointer array: its tensor parameters, then its results."""
+    """Returns the buffers behind a kernel's pointer array: its tensor parameters, then its results."""
     call = step.stage.call
     if not isinstance(call, ir.Kernel):
         return (*step.reads, *step.stage.outputs)
@@ -32,12 +33,13 @@ def pointers(step: Step) -> tuple[str, ...]:
 
 
 def scratch(number: int) -> str:
-    """The block's name of a step's own workspace; no buffer can be named so."""
+    """Returns the name of the allocation that is a step's own workspace; no buffer can have this name."""
     return f"workspace of stage {number + 1}"
 
 
 def held_by_torch(sized: SizedPipeline) -> frozenset[str]:
-    """Inner buffers that torch functions fill: these are torch's own tensors, not the workspace's."""
+    """Returns the intermediate buffers that torch functions fill: torch allocates these, not the
+    workspace."""
     filled = {name for step in sized.steps if step.kernel is None for name in step.stage.outputs}
     return frozenset(filled & set(sized.intermediates))
 
@@ -45,7 +47,8 @@ def held_by_torch(sized: SizedPipeline) -> frozenset[str]:
 def workspace_layout(
     sized: SizedPipeline, streams: StreamAssignment, workspaces: Sequence[int]
 ) -> WorkspaceLayout:
-    """The workspace's layout; `workspaces` has the bytes that each step's kernel takes for itself."""
+    """Returns the layout of the workspace; `workspaces` has the bytes that each step's kernel needs for
+    itself."""
     torch_buffers = held_by_torch(sized)
     blocks = [
         _allocation(sized, sized.buffers[name]) for name in sized.intermediates if name not in torch_buffers
