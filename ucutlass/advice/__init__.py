@@ -1,4 +1,4 @@
-"""Advice: what decides a kernel's time, what is wrong with it, and which legal edit to try."""
+"""Advice on a kernel: what limits its time, which problems it has, and which legal edits to try."""
 
 from ucutlass.advice.classify import Classification, classify
 from ucutlass.advice.edits import neighbours

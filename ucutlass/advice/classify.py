@@ -1,4 +1,4 @@
-"""Which resource decides the time: the roofline's theory first, counters second, theory wins."""
+"""Classifies which resource limits the time: by the roofline first, by counters second; the roofline wins."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from ucutlass.advice.launch import FLOOR
 from ucutlass.sol import SpeedOfLight
 
 LOW = 0.6
-"""A limit used below this share does not decide (NVIDIA's guided analysis cuts there)."""
+"""A limit that is used below this share does not decide (NVIDIA's guided analysis cuts there)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """`reason` says what decided, with numbers; `disagreement` what counters said instead, or ""."""
+    """`reason` says with numbers what decided; `disagreement` says what the counters indicate instead, or is
+    ""."""
 
     bottleneck: Bottleneck
     reason: str
@@ -23,10 +24,10 @@ class Classification:
 
 
 def classify(facts: KernelFacts, bound: SpeedOfLight) -> Classification:
-    """The class of a kernel. `bound` is the speed of light that it is judged against.
+    """Returns the class of a kernel. `bound` is the speed of light that it is judged against.
 
-    The floor of a launch first; then, with fewer thread blocks than slots and both limits used below
-    60 %, latency; else the roofline's side. Time is measured where it was, else estimated.
+    The launch floor is checked first. With fewer thread blocks than slots and both limits used below 60 %,
+    latency decides; else the roofline's side does. The time is the measured one, or else the estimate.
     """
     seconds, analytic = facts.seconds, facts.analytic
     timed = "measured" if facts.timing else "estimated"
@@ -46,7 +47,7 @@ def classify(facts: KernelFacts, bound: SpeedOfLight) -> Classification:
 
 
 def _with_counters(facts: KernelFacts, theory: Classification) -> Classification:
-    """Theory stands; what the counters would have said is kept."""
+    """Keeps the roofline's class and records what the counters indicate where they disagree."""
     counters = facts.counters
     if counters is None or counters.tensor is None or counters.dram is None:
         return theory

@@ -1,7 +1,7 @@
-"""Edits: legal neighbours of a plan, found by freeing fields of its schedule.
+"""Finds legal neighbours of a plan by freeing fields of its schedule.
 
-The planner enumerates what it would put in the freed fields and shows every candidate to the
-legality rules, so nothing here can propose a kernel that does not exist.
+The planner enumerates values for the freed fields and checks every candidate by the legality rules, so that
+no edit can propose a kernel that does not exist.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ucutlass.kernels.gemm.planner import candidates, plan
 from ucutlass.kernels.planned import Planned
 
 PAYS = 0.95
-"""An edit is offered where the cost model gives at most this part of the time. Of the 25,762 ordered
-pairs of schedules of one shape in benchmarks/data/h200_bf16.json that the model tells apart by 3 %
-or more, 78 % of those at 0.90 to 0.97 were faster on the H200, and 99 % of those below 0.90
-(`python -m benchmarks.advice --data`). The model was fitted to the same recording."""
+"""An edit is offered where the cost model's ratio of times is at most this. Of the 25,762 ordered pairs of
+schedules of one shape in benchmarks/data/h200_bf16.json that the model tells apart by 3 % or more, 78 % of
+those at 0.90 to 0.97 were faster on the H200, and 99 % of those below 0.90 (`python -m benchmarks.advice
+--data`). The model was fitted to the same recording."""
 
 MODEL_LOW, MODEL_HIGH = 0.82, 1.15
 """Measured over predicted ratio of those pairs: 10th and 90th percentile (median 0.99)."""
@@ -31,7 +31,7 @@ MOST_EDITS = 2
 Keep = Callable[[Planned], bool]
 
 _DEPENDENT_FIELDS = {"tile": ("tile", "stages", "swizzle", "warp_tile"), "warps": ("warps", "stages")}
-"""Fields whose values only made sense beside another's: freed with it."""
+"""Fields whose values are only meaningful together with another field's: they are freed with it."""
 
 
 def accept_all(_: Planned) -> bool:
@@ -46,10 +46,10 @@ def neighbours(
     expected: ExpectedRatio | None = None,
     **fixed: Any,
 ) -> tuple[ScheduleEdit, ...]:
-    """The best legal kernels with these fields freed (and others fixed), at most two, best first.
+    """Returns the best legal kernels with these fields freed (and others fixed), at most two, best first.
 
-    `keep` judges a candidate by its plan. `pays` bounds the cost model's ratio; None where the model
-    does not price what the rule is about, and then `expected` must say what to hope for.
+    `keep` selects candidates by their plan. `max_ratio` bounds the cost model's ratio of times; None where
+    the model does not price what the rule is about, and then `expected` must be given.
     """
     freed = {tied for name in free for tied in _DEPENDENT_FIELDS.get(name, (name,))}
     return legal_edits(
@@ -64,7 +64,7 @@ def legal_edits(
     max_ratio: float | None = PAYS,
     expected: ExpectedRatio | None = None,
 ) -> tuple[ScheduleEdit, ...]:
-    """As `neighbours`, for a request written out."""
+    """Returns what `neighbours` does, for an explicit request."""
     edits: list[ScheduleEdit] = []
     for planned in _legal(facts, request):
         ratio = planned.estimate.seconds / facts.analytic.seconds
@@ -84,7 +84,8 @@ def _legal(facts: KernelFacts, request: Request) -> Iterator[Planned]:
 
 
 def _differ(left: ScheduleEdit, right: ScheduleEdit) -> bool:
-    """Two edits are worth showing together where they change the kernel differently, beyond knobs."""
+    """Returns whether two edits change the kernel differently, beyond its launch parameters, and so are worth
+    showing together."""
     names = ("warps", "tile", "cluster", "swap", "split_k", "math")
     return any(getattr(left.request, n) != getattr(right.request, n) for n in names)
 
@@ -92,7 +93,7 @@ def _differ(left: ScheduleEdit, right: ScheduleEdit) -> bool:
 def single_change(
     facts: KernelFacts, expected: ExpectedRatio | None = None, **fixed: Any
 ) -> tuple[ScheduleEdit, ...]:
-    """The plan with these fields changed and nothing else, where that is legal."""
+    """Returns the plan with these fields changed and nothing else, where that is legal."""
     planned = facts.planned
     changed = plan(
         facts.problem,
@@ -107,7 +108,7 @@ def single_change(
 
 
 def edit_to(facts: KernelFacts, planned: Planned, expected: ExpectedRatio | None = None) -> ScheduleEdit:
-    """The edit that leads to a plan."""
+    """Returns the edit that leads to a plan."""
     ratio = planned.estimate.seconds / facts.analytic.seconds
     return ScheduleEdit(
         planned.request,
@@ -119,12 +120,12 @@ def edit_to(facts: KernelFacts, planned: Planned, expected: ExpectedRatio | None
 
 
 def from_model(ratio: float) -> ExpectedRatio:
-    """The cost model's ratio with the band in which 80 % of recorded pairs lay."""
+    """Returns the cost model's ratio with the band that held 80 % of the recorded pairs."""
     return ExpectedRatio(ratio * MODEL_LOW, ratio * MODEL_HIGH, f"from the cost model's {ratio:.2f}")
 
 
 def best(*groups: tuple[ScheduleEdit, ...]) -> tuple[ScheduleEdit, ...]:
-    """The two best of several proposals that differ, by the cost model."""
+    """Returns the two best of several proposals that differ, by the cost model."""
     chosen: list[ScheduleEdit] = []
     for edit in sorted((e for group in groups for e in group), key=lambda e: e.ratio):
         if len(chosen) < MOST_EDITS and all(_differ(edit, c) for c in chosen):

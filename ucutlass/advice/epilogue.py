@@ -1,4 +1,4 @@
-"""Rules on the epilogue: whether it is hidden, what its functions cost, how it reaches memory."""
+"""Rules on the epilogue: whether it is hidden, what its functions cost, and how it accesses memory."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.plan import GemvSchedule, Sm90Schedule
 
 EXPOSED = 0.15
-"""Of the time, the epilogue's part that is worth hiding."""
+"""Share of the time from which an exposed epilogue is worth hiding."""
 
 XU_BUSY, TENSOR_LEAST, TENSOR_MOST = 0.60, 0.20, 0.80
 
 SIDE_PATH = 0.10
-"""Of the bytes, the part beside TMA that may matter."""
+"""Share of the bytes from which accesses that bypass TMA may matter."""
 
 SECTORS = 1.2
-"""Sectors a request over the four that a warp's 128 bytes need."""
+"""Sectors per request relative to the four that a warp's 128 bytes need."""
 
 CONFLICTS = 0.10
 
 SHORT_STALL = 0.10
-"""Of the stalls, short scoreboard's part from which shared memory is felt."""
+"""Share of short-scoreboard stalls from which shared memory matters."""
 
 
 def _pingpong(f: KernelFacts) -> tuple[ScheduleEdit, ...]:
@@ -35,7 +35,8 @@ def _pingpong(f: KernelFacts) -> tuple[ScheduleEdit, ...]:
 
 
 def exposed(f: KernelFacts) -> Diagnosis | None:
-    """Rule 10. Measured against the same kernel without an epilogue where that was timed."""
+    """Checks rule 10. The share is measured against the same kernel without an epilogue where that was
+    timed."""
     t = f.timing
     bare = t.bare_seconds if t else None
     share = f.analytic.epilogue_share if t is None or bare is None else max(0.0, 1 - bare / t.seconds)
@@ -54,7 +55,7 @@ def exposed(f: KernelFacts) -> Diagnosis | None:
 
 
 def special_functions(f: KernelFacts) -> Diagnosis | None:
-    """Rule 23."""
+    """Checks rule 23."""
     a, c = f.analytic, f.counters
     xu, tensor = (c.xu, c.tensor) if c else (None, None)
     if xu is not None and tensor is not None:
@@ -77,7 +78,7 @@ def special_functions(f: KernelFacts) -> Diagnosis | None:
 
 
 def side_path(f: KernelFacts) -> Diagnosis | None:
-    """Rule 24: whole tensors of the epilogue that threads move, or move narrowly."""
+    """Checks rule 24: whole tensors of the epilogue that threads move, or move in narrow accesses."""
     a, b, c = f.analytic, f.build, f.counters
     if not isinstance(candidate_of(f.planned).schedule, Sm90Schedule):
         return None
@@ -105,7 +106,7 @@ def side_path(f: KernelFacts) -> Diagnosis | None:
 
 
 def bank_conflicts(f: KernelFacts) -> Diagnosis | None:
-    """Rule 25. wgmma's own reads do not pass the counted path."""
+    """Checks rule 25. wgmma's own reads do not use the counted path."""
     c = f.counters
     if c is None or c.shared_conflicts is None or not c.shared_wavefronts:
         return None

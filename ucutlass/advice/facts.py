@@ -1,7 +1,7 @@
-"""What is known of a kernel when advice is given, by tier: counted, built, timed, counted by hardware.
+"""What is known of a kernel when advice is given, by tier: analytic, build, timing, hardware counters.
 
-The lowest tier is always there. A field of a higher tier is None where nobody looked: unknown,
-never zero, so that a rule which needs it stays silent.
+The lowest tier always exists. A field of a higher tier is None where it was not collected: unknown, never
+zero, so that a rule which needs it stays silent.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ucutlass.sol import SpeedOfLight, speed_of_light
 Tier: TypeAlias = Literal["analytic", "build", "timing", "counters"]
 
 TIERS: tuple[Tier, ...] = ("analytic", "build", "timing", "counters")
-"""From what is always known to what needs hardware counters."""
+"""The tiers, from what is always known to what needs hardware counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analytic:
-    """Counted from the plan, no GPU. Seconds and cycles are the cost model's.
+    """Counted from the plan, without a GPU. Seconds and cycles are the cost model's.
 
-    `slots`: thread blocks that run at a time; `sms` of the device. `part_steps`: steps of K that one
-    part does (all of them where K is not split). `most_stages`: stages that would fit. `l2_bytes`:
-    what tiles read from L2, with multicast; `l2_seconds` the time L2 needs for it. `epilogue_share`:
-    of a tile's cycles, those of its epilogue; `function_share` those of its arithmetic.
-    `step_cycles`: SM cycles of a step of K. `floor_share`: of the estimate, the launch floor.
-    `direct_bytes`: of whole epilogue tensors that threads move, not TMA.
+    `slots` is the number of thread blocks that run at a time, `sms` that of the device's SMs. `part_steps`
+    are the steps of K of one split (all of them where K is not split). `most_stages` is the number of stages
+    that would fit. `l2_bytes` is what tiles read from L2, with multicast, and `l2_seconds` the time that L2
+    needs for it. `epilogue_share` is the epilogue's share of a tile's cycles, `function_share` that of its
+    arithmetic. `step_cycles` are SM cycles per step of K. `floor_share` is the launch floor's share of the
+    estimate. `direct_bytes` are bytes of whole epilogue tensors that threads move instead of TMA.
     """
 
     seconds: float
@@ -65,9 +65,9 @@ class Analytic:
 
 @dataclass(frozen=True, slots=True)
 class BuildFacts:
-    """From ptxas and the disassembly of the built library. Bytes a thread; instruction counts are
-    static. `serialised`: what ptxas said of wgmma that waits for the last one (C7509 to C7518).
-    `narrow_accesses`: global loads and stores of at most 8 bytes, of all `global_accesses`."""
+    """Facts from ptxas and the disassembly of the built library: bytes per thread, and static instruction
+    counts. `serialised` is what ptxas reports of wgmma that waits for the previous one (C7509 to C7518).
+    `narrow_accesses` are global loads and stores of at most 8 bytes, out of all `global_accesses`."""
 
     registers: int | None = None
     spill_bytes: int | None = None
@@ -81,7 +81,7 @@ class BuildFacts:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Another schedule of the same problem, measured beside this one. Seconds and joules a launch."""
+    """Another schedule of the same problem, measured beside this one. Seconds and joules are per launch."""
 
     request: Request
     seconds: float
@@ -90,11 +90,11 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class TimingFacts:
-    """Measured. `seconds` a launch on the device, `wall_seconds` a call from the host, `spread` its
-    interquartile range over the median. `bare_seconds`: the same kernel with its epilogue's
-    arithmetic and operands left out. `clock` and `start_clock` in Hz, inside the window and before
-    it. `copy_bandwidth`: bytes per second that a copy reaches on this device. `joules` a launch, idle
-    power not subtracted. `power_capped`: whether the driver said that power held the clock."""
+    """Measured times. `seconds` is per launch on the device, `wall_seconds` per call from the host, `spread`
+    its interquartile range over the median. `bare_seconds` is the time of the same kernel with its epilogue's
+    arithmetic and operands left out. `clock` and `start_clock` are in Hz, inside the window and before it.
+    `copy_bandwidth` is bytes per second that a copy reaches on this device. `joules` is per launch, with idle
+    power included. `power_capped` says whether the driver reported that power limited the clock."""
 
     seconds: float
     spread: float | None = None
@@ -110,9 +110,9 @@ class TimingFacts:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Hardware counters of one launch. Shares are fractions of peak (0 to 1), `_active` where the
-    unit's own active cycles are the whole; bytes and counts are sums. Stalls are warps held for that
-    reason per issue. None: not collected, or this architecture has no such counter."""
+    """Hardware counters of one launch. Shares are fractions of peak (0 to 1), those named `_active` of the
+    unit's own active cycles; bytes and counts are sums. Stalls are warps stalled for that reason per issue.
+    None means not collected, or that the architecture has no such counter."""
 
     tensor: float | None = None
     tensor_active: float | None = None
@@ -154,17 +154,17 @@ class KernelFacts:
 
     @property
     def seconds(self) -> float:
-        """Measured where it was, else estimated."""
+        """The measured time, or else the estimate."""
         return self.timing.seconds if self.timing else self.analytic.seconds
 
     @property
     def problem(self) -> GemmProblem:
-        """The problem as the program wrote it, whichever way the plan turns it."""
+        """The problem as the program states it, whether or not the plan swaps its operands."""
         c = candidate_of(self.planned)
         return transpose(c.problem) if c.swapped else c.problem
 
     def tiers(self) -> tuple[Tier, ...]:
-        """The tiers that something is known of."""
+        """Returns the tiers that have facts."""
         by_tier = (self.analytic, self.build, self.timing, self.counters)
         return tuple(t for t, k in zip(TIERS, by_tier, strict=True) if k is not None)
 
@@ -177,14 +177,14 @@ def facts_of(
     counters: Counters | None = None,
     constants: Constants = DEFAULT,
 ) -> KernelFacts:
-    """The facts of a plan: the analytic ones counted here, the others as given."""
+    """Returns the facts of a plan; the analytic ones are computed here, the others are passed in."""
     c = candidate_of(planned)
     bound = speed_of_light(c.problem, c.sizes, planned.device)
     return KernelFacts(planned, bound, analytic(planned, constants), build, timing, counters)
 
 
 def analytic(planned: Planned, constants: Constants = DEFAULT) -> Analytic:
-    """What counting gives of a plan, with the cost model's constants."""
+    """Returns the analytic facts of a plan, with the cost model's constants."""
     candidate, estimate, device = candidate_of(planned), planned.estimate, planned.device
     steps, parts = candidate.k_tiles, max(1, candidate.launch.splits)
     memory = memory_of(candidate)
@@ -221,8 +221,8 @@ def analytic(planned: Planned, constants: Constants = DEFAULT) -> Analytic:
 
 
 def _epilogue(planned: Planned, constants: Constants) -> tuple[float, float, float]:
-    """SM cycles of a tile's epilogue, of its arithmetic alone, and of the whole tile, by shares of
-    the cost model: the main loop is what is left of the busiest slot's time."""
+    """Returns SM cycles of a tile's epilogue, of its arithmetic alone, and of the whole tile, by shares of
+    the cost model: the main loop is what remains of the busiest slot's time."""
     candidate, estimate, device = candidate_of(planned), planned.estimate, planned.device
     match candidate.schedule:
         case GemvSchedule():
@@ -238,7 +238,7 @@ def _epilogue(planned: Planned, constants: Constants) -> tuple[float, float, flo
 
 
 def _direct_bytes(planned: Planned) -> int:
-    """Bytes of whole epilogue tensors that threads move themselves."""
+    """Returns bytes of whole epilogue tensors that threads move themselves."""
     candidate = candidate_of(planned)
     return sum(
         candidate.shape.m * candidate.shape.n * candidate.shape.batch * t.elem.bytes

@@ -1,8 +1,8 @@
-"""Advice for the kernels of families without a cost model of their tiles: the class of what decides the time,
-and the schedules next to the one that ran.
+"""Advice for kernels of families without a cost model of their tiles: the class of what limits the time, and
+the schedules next to the current one.
 
-The rules of `ucutlass.advice.rules` read a GEMM's tiles, waves and stages; of other kernels only the bound,
-what was timed, and the neighbours in their schedule space are known.
+The rules of `ucutlass.advice.rules` read a GEMM's tiles, waves and stages; for other kernels only the bound,
+the measured time, and the neighbours in their schedule space are known.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from ucutlass.sol.bounds import TimeBounds
 MOST_EDITS = 3
 
 ENOUGH = 0.9
-"""Of the bound's speed: a kernel that has it is left alone."""
+"""Share of the bound's speed from which a kernel gets no advice."""
 
 HOPED = ExpectedRatio(0.8, 1.25, "no model prices this field: measure it")
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyFacts:
-    """What is known of a kernel. `near` gives its space, the kernel's own neighbours first."""
+    """What is known of a kernel. `neighbours` returns its schedule space, the kernel's own neighbours
+    first."""
 
     planned: Planned
     bound: SpeedOfLight
@@ -43,17 +44,17 @@ class FamilyFacts:
 
     @property
     def seconds(self) -> float:
-        """Measured where it was, else estimated."""
+        """The measured time, or else the estimate."""
         return self.timing.seconds if self.timing else self.planned.seconds
 
     def tiers(self) -> tuple[Tier, ...]:
-        """The tiers that something is known of."""
+        """Returns the tiers that have facts."""
         by_tier = (self.planned, self.build, self.timing, self.counters)
         return tuple(t for t, k in zip(TIERS, by_tier, strict=True) if k is not None)
 
 
 def speed_of(bounds: TimeBounds) -> SpeedOfLight:
-    """A program's fused bound as advice reads it."""
+    """Returns a program's fused bound in the form that advice reads."""
     memory = max((t.seconds for t in bounds.fused.limits if t.name == "memory"), default=0.0)
     other = max((t.seconds for t in bounds.fused.limits if t.name != "memory"), default=0.0)
     least = bounds.least
@@ -71,7 +72,7 @@ def speed_of(bounds: TimeBounds) -> SpeedOfLight:
 
 
 def advise_kernel(facts: KernelFacts | FamilyFacts, rates: Mapping[int, HitRate] | None = None) -> Advice:
-    """The advice of a kernel of any family; `rates` is the ledger's, by rule."""
+    """Returns the advice for a kernel of any family; `rates` are the ledger's hit rates by rule."""
     if isinstance(facts, KernelFacts):
         return advise(facts, rates)
     classification, hit_rate = _classified(facts), (rates or {}).get(NEAR.number, NO_RECORD)
@@ -98,7 +99,8 @@ def _classified(f: FamilyFacts) -> Classification:
 
 
 def _neighbour_edits(f: FamilyFacts) -> tuple[ScheduleEdit, ...]:
-    """The first neighbours that are another build, best estimate first where the family has one."""
+    """Returns the first neighbours that are another build, those with the best estimate first where the
+    family has one."""
     others = itertools.islice((k for k in f.neighbours() if k.plan != f.planned.plan), 4 * MOST_EDITS)
     ranked = sorted(others, key=lambda k: k.seconds)[:MOST_EDITS]
     return tuple(

@@ -1,4 +1,4 @@
-"""What advice is made of: evidence, edits that may be pasted, findings, and the rules' own type."""
+"""The types of advice: metrics, edits that can be pasted, findings, and advice rules."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from ucutlass.advice.facts import KernelFacts, Tier
 from ucutlass.ir.schedule import Request, Value
 
 Bottleneck: TypeAlias = Literal["multiplications", "memory", "latency", "launch"]
-"""What decides the time: the multipliers, bytes from memory, neither (too little in flight), or
-the cost of starting a kernel at all."""
+"""What limits the time: the multipliers, bytes from memory, neither (too little in flight), or the launch."""
 
 Group: TypeAlias = Literal["legality", "quantisation", "class", "specific", "tie"]
 
@@ -21,8 +20,8 @@ GROUPS: tuple[Group, ...] = ("legality", "quantisation", "class", "specific", "t
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number beside the threshold it is held against. `relation` reads value RELATION threshold,
-    as `<` or `>`; a fraction has the unit `%` and is shown as such."""
+    """One number beside its threshold. `relation` reads value RELATION threshold, as `<` or `>`; a fraction
+    has the unit `%` and is shown as a percentage."""
 
     name: str
     value: float
@@ -48,7 +47,7 @@ def _number(value: float, unit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRatio:
-    """The range of the new time over the old. `basis` says where it is from."""
+    """The range of the new time over the old one. `basis` says where it is from."""
 
     low: float
     high: float
@@ -60,9 +59,9 @@ class ExpectedRatio:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleEdit:
-    """A legal change of the schedule. `request` fixes every field, `schedule` is its text, ready to
-    paste into a block; `changes` are the fields that differ, with their new values (None: the new
-    kernel has no such field). `ratio` is what the cost model says of the times."""
+    """A legal change of the schedule. `request` fixes every field, `schedule` is its text, ready to paste
+    into a block; `changes` are the fields that differ, with their new values (None: the new kernel has no
+    such field). `ratio` is the cost model's ratio of the times."""
 
     request: Request
     schedule: str
@@ -73,8 +72,8 @@ class ScheduleEdit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule that spoke: with which numbers, what they mean, what to do. `act` is advice that no
-    schedule can carry out, in words; `tier` is the highest one that took part."""
+    """What a rule found: its numbers, what they mean, and what to do. `act` is advice in words that no
+    schedule can carry out; `tier` is the highest tier that took part."""
 
     rule: int
     name: str
@@ -87,7 +86,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What a rule's function returns: a finding that does not know its rule's number and name yet."""
+    """What a rule's check returns: a finding without its rule's number and name."""
 
     tier: Tier
     evidence: tuple[Metric, ...]
@@ -101,10 +100,10 @@ Check: TypeAlias = Callable[[KernelFacts], Diagnosis | None]
 
 @dataclass(frozen=True, slots=True)
 class AdviceRule:
-    """An advice rule. `classes` are the bottlenecks it belongs to; all four make it universal.
-    `tiers` are those that can trigger it. A rule without a `check` is decided before any advice, by
-    the legality rules whose codes `legality` lists. `source` says where trigger and range come
-    from, and what was changed for this project's own measurements."""
+    """An advice rule. `classes` are the bottlenecks that it belongs to; a rule with all four is universal.
+    `tiers` are those that can trigger it. A rule without a `check` is decided before any advice, by the
+    legality rules whose codes `legality` lists. `source` says where trigger and range come from, and what
+    this project's own measurements changed."""
 
     number: int
     name: str

@@ -1,4 +1,4 @@
-"""Rules on the launch as a whole: its host, its lane, its power and its energy."""
+"""Rules on the launch: its host cost, its compute type, its power and its energy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
 from ucutlass.kernels.planned import Planned
 
 LAUNCH, FLOOR = 0.20, 0.50
-"""Of a call, what may lie outside the kernel; of an estimate, what the launch floor may be."""
+"""Share of a call that may lie outside the kernel; share of an estimate that the launch floor may take."""
 
 SLOWED, TENSOR_HOT = 0.95, 0.80
 
@@ -22,7 +22,7 @@ TIE, LESS_ENERGY = 0.01, 0.02
 
 
 def launch_bound(f: KernelFacts) -> Diagnosis | None:
-    """Rule 21. No schedule mends it."""
+    """Checks rule 21. No schedule fixes it."""
     t = f.timing
     if t is not None and t.wall_seconds is not None:
         share = max(0.0, 1 - t.seconds / t.wall_seconds)
@@ -42,7 +42,7 @@ def launch_bound(f: KernelFacts) -> Diagnosis | None:
 
 
 def fp8_accumulation(f: KernelFacts) -> Diagnosis | None:
-    """Rule 17: said, never tuned."""
+    """Checks rule 17, which informs and is never tuned."""
     problem = candidate_of(f.planned).problem
     if problem.lane.name not in ("e4m3", "e5m2") or candidate_of(f.planned).family != "sm90":
         return None
@@ -57,7 +57,8 @@ def fp8_accumulation(f: KernelFacts) -> Diagnosis | None:
 
 
 def power_limited(f: KernelFacts) -> Diagnosis | None:
-    """Rule 28: the clock fell, so the roof is lower than the data sheet's; fewer bytes leave more power."""
+    """Checks rule 28: the clock fell, so the peak is lower than the data sheet's; fewer bytes leave more
+    power."""
     t, c = f.timing, f.counters
     if t is None or t.clock is None or not t.start_clock or t.clock >= SLOWED * t.start_clock:
         return None
@@ -82,7 +83,7 @@ def power_limited(f: KernelFacts) -> Diagnosis | None:
 
 
 def less_energy(f: KernelFacts) -> Diagnosis | None:
-    """Rule 29: of two equally fast schedules, the one that takes fewer joules."""
+    """Checks rule 29: of two equally fast schedules it prefers the one that takes fewer joules."""
     t = f.timing
     if t is None or t.joules is None:
         return None

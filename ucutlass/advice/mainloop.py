@@ -1,4 +1,4 @@
-"""Rules on the main loop: the unit that multiplies, its registers, its ring of stages, its loads."""
+"""Rules on the main loop: the unit that multiplies, its registers, its pipeline of stages, its loads."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ RING_STALL, DRAM_BUSY = 0.20, 0.70
 L2_BUSY, TENSOR_BUSY = 0.60, 0.80
 
 SHORT_K = 8
-"""Steps of K below which filling and draining the ring, and the epilogue, are not paid off."""
+"""Steps of K below which filling and draining the pipeline and the epilogue are not amortised."""
 
 BIG_TILE, BIG_MULTISTAGE = (128, 256), (128, 128)
-"""Tiles that reach the multipliers' roof: wgmma's, and mma.sync's (CUTLASS's own defaults)."""
+"""Tiles that reach the peak of wgmma, and of mma.sync (CUTLASS's own defaults)."""
 
 FULL_TENSOR = 0.85
 
 NO_TENSOR = 0.05
 
 LATENCY = 479.0
-"""Cycles from a load to its data in DRAM on an idle H100 (arXiv 2402.13499, table of memory
-latencies). A loaded memory system answers later; the range below takes once and twice this."""
+"""Cycles from a load to its data in DRAM on an idle H100 (arXiv 2402.13499, table of memory latencies). A
+loaded memory system answers later; the range below takes once and twice this."""
 
 UNAVAILABLE_STAGES = 2
-"""Stages that no load can be on its way into: the one being multiplied, and the one before, which CUTLASS
+"""Stages that no load can be in flight for: the one being multiplied and the one before it, which CUTLASS
 releases once the next wgmma was issued (K_PIPE_MMAS is 1). With two stages every step waits for a whole load:
 an H200 took 0.38 to 0.63 of the time with all stages that fit (benchmarks/data/h200_advice.json)."""
 
@@ -48,7 +48,7 @@ _SERIAL = ExpectedRatio(0.08, 1.0, "from CUTLASS issue 3372: 532 to 898 TFLOP/s 
 
 
 def serialised(f: KernelFacts) -> Diagnosis | None:
-    """Rule 2."""
+    """Checks rule 2."""
     if f.build is None or not f.build.serialised:
         return None
     messages = f.build.serialised
@@ -62,7 +62,7 @@ def serialised(f: KernelFacts) -> Diagnosis | None:
 
 
 def spills(f: KernelFacts) -> Diagnosis | None:
-    """Rule 3. Sources: ptxas, then the disassembly, then the counter."""
+    """Checks rule 3. Its sources are ptxas, then the disassembly, then the counter."""
     b, c = f.build, f.counters
     seen = [
         (tier, name, value, unit)
@@ -96,7 +96,7 @@ def _fewer_registers(f: KernelFacts, expected: ExpectedRatio) -> tuple[ScheduleE
 
 
 def multicast(f: KernelFacts) -> Diagnosis | None:
-    """Rule 6: neighbours in a cluster load a shared operand once."""
+    """Checks rule 6: thread blocks of a cluster load a shared operand once."""
     a, c = f.analytic, f.counters
     if isinstance(candidate_of(f.planned).schedule, GemvSchedule):
         return None
@@ -125,8 +125,8 @@ def multicast(f: KernelFacts) -> Diagnosis | None:
 
 
 def few_stages(f: KernelFacts) -> Diagnosis | None:
-    """Rule 7. The aggregate stall counters include the producer warp, which waits by design, so
-    on a warp-specialised kernel they speak only where stages are left to take."""
+    """Checks rule 7. The aggregate stall counters include the producer warp, which waits by design, so on a
+    warp-specialised kernel they count only where more stages would fit."""
     a, c = f.analytic, f.counters
     if a.stages is None or a.most_stages is None or a.stages >= a.most_stages:
         return None
@@ -199,8 +199,8 @@ def _planned(f: KernelFacts, request: Request) -> Planned | None:
 
 
 def _latency_range(f: KernelFacts, halved: Planned) -> ExpectedRatio:
-    """Little's law: a step cannot be shorter than the latency over the loads in flight. The range
-    is for the latency of an idle and of a loaded memory system, times the model's own ratio."""
+    """Returns a range by Little's law: a step cannot be shorter than the latency over the loads in flight.
+    The range is for the latency of an idle and of a loaded memory system, times the model's own ratio."""
     ratio = halved.estimate.seconds / f.analytic.seconds
     halved_facts = analytic(halved)
     low, high = (
@@ -218,7 +218,7 @@ def _stall_factor(a: Analytic, latency: float) -> float:
 
 
 def short_loop(f: KernelFacts) -> Diagnosis | None:
-    """Rule 9."""
+    """Checks rule 9."""
     a = f.analytic
     if a.stages is None or a.part_steps >= SHORT_K:
         return None
@@ -240,7 +240,7 @@ def short_loop(f: KernelFacts) -> Diagnosis | None:
 
 
 def big_tile(f: KernelFacts) -> Diagnosis | None:
-    """Rule 11."""
+    """Checks rule 11."""
     s, c = candidate_of(f.planned).schedule, f.counters
     if isinstance(s, GemvSchedule) or f.bound.intensity <= 2 * f.bound.ridge:
         return None
@@ -267,12 +267,12 @@ def big_tile(f: KernelFacts) -> Diagnosis | None:
 
 
 def _relative_loads(tile: tuple[int, int]) -> float:
-    """What a tile loads for a multiplication, relatively."""
+    """Returns what a tile loads per multiplication, relatively."""
     return 1 / tile[0] + 1 / tile[1]
 
 
 def _larger(f: KernelFacts, big: tuple[int, int]) -> tuple[ScheduleEdit, ...]:
-    """On Hopper the two big cooperative tiles with a cluster of two; else the best larger tile."""
+    """Returns, on Hopper, the two big cooperative tiles with a cluster of two, else the best larger tile."""
     if not isinstance(candidate_of(f.planned).schedule, Sm90Schedule):
         return neighbours(f, "tile", keep=lambda p: _area(p) > _area(f.planned))
     depth = LINE // f.problem.lane.bytes
@@ -286,7 +286,7 @@ def _area(p: Planned) -> int:
 
 
 def wrong_pipe(f: KernelFacts) -> Diagnosis | None:
-    """Rule 16: a slower unit multiplies although a faster one may."""
+    """Checks rule 16: a slower unit multiplies although a faster one could."""
     p, b, c = f.planned, f.build, f.counters
     s = candidate_of(p).schedule
     if isinstance(s, GemvSchedule):

@@ -315,6 +315,6 @@ NEAR = AdviceRule(
     "Of kernels besides those of one product, whose fields no cost model prices: the range is a judgement.",
     None,
 )
-"""What `ucutlass.advice.family` says; of no GEMM."""
+"""The rule of `ucutlass.advice.family`; it applies to no GEMM."""
 
 BY_NUMBER: Mapping[int, AdviceRule] = MappingProxyType({rule.number: rule for rule in (*RULES, NEAR)})

@@ -1,4 +1,4 @@
-"""From facts to advice: the class, every rule of it, and at most three findings."""
+"""Selects advice from facts: the class, every rule that applies to it, and at most three findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_FINDINGS = 3
 
 @dataclass(frozen=True, slots=True)
 class HitRate:
-    """How often a rule's edit made a kernel faster, of the times it was tried on a device."""
+    """How often a rule's edit made a kernel faster, out of the times that it was tried on a device."""
 
     tried: int
     faster: int
@@ -32,7 +32,8 @@ NO_RECORD = HitRate(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """`findings` in the order to read them; `tiers` spoke. `rates` has the past of each shown rule."""
+    """`findings` are in reading order; `tiers` are those that have facts. `rates` has the hit rate of each
+    shown rule."""
 
     classified: Classification
     bound: SpeedOfLight
@@ -43,7 +44,8 @@ class Advice:
 
 
 def advise(facts: KernelFacts, rates: Mapping[int, HitRate] | None = None) -> Advice:
-    """Runs every rule of the kernel's class; deterministic. `rates` is the ledger's, by rule."""
+    """Runs every rule of the kernel's class; the result is deterministic. `rates` are the ledger's hit rates
+    by rule."""
     classification = classify(facts, facts.bound)
     known_rates = rates or {}
     ranked_findings = [
@@ -58,7 +60,7 @@ def advise(facts: KernelFacts, rates: Mapping[int, HitRate] | None = None) -> Ad
 
 
 def finding(rule: AdviceRule, facts: KernelFacts) -> Finding | None:
-    """What one rule says of a kernel, whatever its class."""
+    """Returns what one rule finds for a kernel, whatever its class."""
     verdict = rule.check(facts) if rule.check else None
     if verdict is None:
         return None
@@ -68,7 +70,8 @@ def finding(rule: AdviceRule, facts: KernelFacts) -> Finding | None:
 
 
 def _rank(rule: AdviceRule, f: Finding, rates: Mapping[int, HitRate]) -> tuple[int, float, int]:
-    """By group; within it the largest promised gain first, weighed by how often the rule kept it."""
+    """Returns the sort key of a finding: its group, then the largest promised gain weighted by how often the
+    rule kept its promise."""
     rate = rates.get(rule.number, NO_RECORD)
     success = (rate.faster + 1) / (rate.tried + 2)
     gain = 1 - min((e.ratio for e in f.edits), default=1.0)
@@ -76,8 +79,8 @@ def _rank(rule: AdviceRule, f: Finding, rates: Mapping[int, HitRate]) -> tuple[i
 
 
 def _distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """An edit is shown once, under the first finding that has it; a finding whose every edit was
-    shown already adds nothing and goes."""
+    """Shows an edit once, under the first finding that has it; a finding all of whose edits are shown already
+    is dropped."""
     shown: set[Request] = set()
     distinct: list[Finding] = []
     for f in findings:
@@ -90,7 +93,7 @@ def _distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def to_json(advice: Advice) -> dict[str, Any]:
-    """Plain JSON values of everything that is shown."""
+    """Returns plain JSON values of everything that is shown."""
     return {
         "class": asdict(advice.classified),
         "bound": {"microseconds": advice.bound.seconds * 1e6, "limit": advice.bound.limit},

@@ -1,4 +1,4 @@
-"""What counting says of any planned kernel: the facts that advice begins with."""
+"""Derives the facts of any planned kernel without building or timing it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ucutlass.sol.bounds import bounds
 def static_facts(
     checked: frontend.Checked, kernel: ir.Kernel, planned: Planned, arch: str
 ) -> KernelFacts | FamilyFacts:
-    """The facts of a plan of `kernel`, of whatever family; nothing is built or timed."""
+    """Returns the facts of a plan of `kernel`, whatever its family."""
     if isinstance(planned.plan, GemmPlan):
         return facts_of(planned)
     pattern = frontend.pattern(checked, kernel)

@@ -1,4 +1,4 @@
-"""Rules on how the tiles of a result cover the machine: waves, clusters, padding, balance."""
+"""Rules on how the tiles of a result cover the device: waves, clusters, padding, balance."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from ucutlass.kernels.gemm.plan import Sm90Schedule
 from ucutlass.kernels.planned import Planned
 
 BUSY = 0.85
-"""Of the busiest slot's time, how long the average slot must work."""
+"""Share of the busiest slot's time that the average slot must work."""
 
 FEW_WAVES = 4
-"""From so many waves on, the last one matters little."""
+"""From this number of waves on, the last wave matters little."""
 
 USEFUL = 0.90
-"""Of the multiplications, the part that must lie inside the result."""
+"""Share of the multiplications that must lie inside the result."""
 
 USABLE = 0.95
-"""Of the SMs, the part that clusters must be able to fill."""
+"""Share of the SMs that clusters must be able to fill."""
 
 BALANCE = 1.2
-"""Most over mean of the SMs' active cycles."""
+"""Maximum over mean of the SMs' active cycles."""
 
 LOW = 0.6
-"""Below this share of its limit a resource does not decide the time (nvidia's rule constants)."""
+"""Below this share of its limit a resource does not decide the time (NVIDIA's rule constants)."""
 
 _BETTER = 0.05
 
 
 def wave_quantisation(f: KernelFacts) -> Diagnosis | None:
-    """Rule 4."""
+    """Checks rule 4."""
     a = f.analytic
     if a.stages is None or a.quantisation >= BUSY or a.waves >= FEW_WAVES:
         return None
@@ -59,7 +59,7 @@ def _fuller(f: KernelFacts) -> tuple[ScheduleEdit, ...]:
 
 
 def idle_clusters(f: KernelFacts) -> Diagnosis | None:
-    """Rule 5. The counter's `clusters_active` is the driver's own maximum for this kernel."""
+    """Checks rule 5. The counter `clusters_active` is the driver's own maximum for this kernel."""
     a, s = f.analytic, candidate_of(f.planned).schedule
     if not isinstance(s, Sm90Schedule) or s.cluster == (1, 1):
         return None
@@ -90,7 +90,7 @@ def _size(s: Sm90Schedule) -> int:
 
 
 def padding(f: KernelFacts) -> Diagnosis | None:
-    """Rule 22."""
+    """Checks rule 22."""
     a = f.analytic
     if a.padding >= USEFUL:
         return None
@@ -117,7 +117,7 @@ def padding(f: KernelFacts) -> Diagnosis | None:
 
 
 def too_little_at_work(f: KernelFacts) -> Diagnosis | None:
-    """Rule 20: neither limit is near, and there are not enough thread blocks to go round."""
+    """Checks rule 20: neither limit is near, and there are fewer thread blocks than slots."""
     a = f.analytic
     compute, memory = _shares(f)
     if a.waves >= 1 or compute >= LOW or memory >= LOW:
@@ -149,7 +149,8 @@ def too_little_at_work(f: KernelFacts) -> Diagnosis | None:
 
 
 def _shares(f: KernelFacts) -> tuple[float, float]:
-    """Of the peak rates, what multipliers and memory reach: counters, or the bound over the time."""
+    """Returns the shares of the peak rates that multipliers and memory reach, by counters, or else by the
+    bound over the time."""
     c = f.counters
     compute = c.tensor if c and c.tensor is not None else f.bound.compute_seconds / f.seconds
     memory = c.dram if c and c.dram is not None else f.bound.memory_seconds / f.seconds
@@ -157,7 +158,7 @@ def _shares(f: KernelFacts) -> tuple[float, float]:
 
 
 def imbalance(f: KernelFacts) -> Diagnosis | None:
-    """Rule 26, as the hardware sees it. Groups of unequal size do not exist in any family yet."""
+    """Checks rule 26 as the hardware counters show it."""
     c = f.counters
     if c is None or c.sm_cycles_most is None or not c.sm_cycles_mean:
         return None

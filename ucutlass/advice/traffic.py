@@ -1,4 +1,4 @@
-"""Rules on bytes: the roof itself, excess traffic, the order of tiles, skinny problems."""
+"""Rules on bytes: the bandwidth limit, excess traffic, the order of tiles, skinny problems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ucutlass.kernels.planned import Planned
 SKINNY = 128
 
 BANDWIDTH = 0.70
-"""Of the data sheet's bandwidth, what a skinny kernel should reach (NVIDIA/cutlass issue 1139)."""
+"""Share of the data sheet's bandwidth that a skinny kernel should reach (NVIDIA/cutlass issue 1139)."""
 
 AT_ROOF = 0.90
 
@@ -23,10 +23,10 @@ EXCESS, EXCESS_ORDER = 1.2, 1.3
 """Bytes from memory over compulsory bytes, for tiles that are too small and for their order."""
 
 _DRAM_FELT = 0.5
-"""Of the time, DRAM's part from which its bytes are worth saving."""
+"""Share of the time from which DRAM's bytes are worth saving."""
 
 _LOST, _NOISE = 0.75, 1.02
-"""Of the time: what the right order may leave (NVIDIA/cutlass pull request 3373: 8 to 10 % won by it, 25 %
+"""Ratio of times that the right order may reach (NVIDIA/cutlass pull request 3373: 8 to 10 % won by it, 25 %
 lost by the wrong one), and what it may cost where it does not matter."""
 
 _ORDER = ExpectedRatio(_LOST, _NOISE, "from CUTLASS pull request 3373")
@@ -36,7 +36,7 @@ PANELS = 1.15
 
 
 def skinny(f: KernelFacts) -> Diagnosis | None:
-    """Rule 12: few rows (or columns), so that reading the matrix is all the work."""
+    """Checks rule 12: with few rows (or columns), reading the matrix is all the work."""
     a, shape = f.analytic, candidate_of(f.planned).shape
     few, used = min(shape.m, shape.n), f.bound.memory_seconds / f.seconds
     if few > SKINNY or f.bound.limit != "memory" or used >= BANDWIDTH:
@@ -57,7 +57,7 @@ def skinny(f: KernelFacts) -> Diagnosis | None:
 
 
 def at_the_roof(f: KernelFacts) -> Diagnosis | None:
-    """Rule 18: nothing but fewer bytes helps."""
+    """Checks rule 18: only fewer bytes help."""
     t, c = f.timing, f.counters
     if t is not None and t.copy_bandwidth is not None:
         share = f.bound.bytes / t.seconds / t.copy_bandwidth
@@ -79,7 +79,7 @@ def at_the_roof(f: KernelFacts) -> Diagnosis | None:
 
 
 def excess(f: KernelFacts) -> Diagnosis | None:
-    """Rule 19."""
+    """Checks rule 19."""
     a, c = f.analytic, f.counters
     counted = c.dram_bytes if c else None
     traffic = a.dram_bytes if counted is None else counted
@@ -103,7 +103,7 @@ def excess(f: KernelFacts) -> Diagnosis | None:
 
 
 def order(f: KernelFacts) -> Diagnosis | None:
-    """Rule 13. Without counters only a raster that was forced against CUTLASS's own choice speaks."""
+    """Checks rule 13. Without counters only a raster that was forced against CUTLASS's own choice counts."""
     a, c = f.analytic, f.counters
     shape = candidate_of(f.planned).shape
     outgrown = shape.operand_bytes // shape.batch > f.planned.device.l2
@@ -130,8 +130,9 @@ def order(f: KernelFacts) -> Diagnosis | None:
 
 
 def _forced_raster_ratio(f: KernelFacts) -> float:
-    """Where the schedule forces a raster: bytes of operands that a wave of tiles reads in it, over those
-    in the other. Along M the tiles of a wave fill columns of the grid, along N rows. 1 for none."""
+    """Returns, where the schedule forces a raster, the bytes of operands that a wave of tiles reads in it
+    over those in the other one. Along M the tiles of a wave fill columns of the grid, along N rows. Returns 1
+    where none is forced."""
     c, s, raster = candidate_of(f.planned), candidate_of(f.planned).schedule, f.planned.request.raster
     if isinstance(s, GemvSchedule) or raster not in ("along_m", "along_n"):
         return 1.0
@@ -143,7 +144,7 @@ def _forced_raster_ratio(f: KernelFacts) -> float:
 
 
 def _wider_swizzles(f: KernelFacts) -> tuple[ScheduleEdit, ...]:
-    """The next wider swizzles that add no tiles, and the other raster."""
+    """Returns the next wider swizzles that add no tiles, and the other raster."""
     now = f.planned.request.swizzle or 1
     wider = [e for s in (2, 4, 8) if s > now for e in single_change(f, _ORDER, swizzle=s) if e.ratio <= 1.001]
     other = "along_n" if f.planned.request.raster == "along_m" else "along_m"
