@@ -1,6 +1,7 @@
-"""PyTorch modules, counted: a problem file's graph, exported in a process of its own, and its work.
+"""Counts the work of PyTorch modules: a problem file is exported in a process of its own, and its graph is
+counted.
 
-`export` runs there and makes the `graph`; the rest is pure and reads that graph: `regions` says what of
-a tensor is needed, `operators` and `count` what each operator costs, `conditions` what a kernel
-could skip, and `work` adds it up.
+`export` runs in that process and makes the `graph`; the other modules are pure and read that graph: `regions`
+says which elements of a tensor are needed, `operators` and `count` what each operator costs, `conditions`
+what a kernel could skip, and `work` adds everything up.
 """

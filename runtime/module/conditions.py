@@ -1,6 +1,6 @@
-"""Where a kernel may do less than the operators of a module spell: the bound then holds on conditions.
+"""Finds where a kernel may do less than the operators of a module say: the bound then holds on conditions.
 
-Each is decided from the graph alone, and told with the operator that it concerns.
+Each condition is decided from the graph alone and reported with the operator that it concerns.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def conditions(
     visible: Mapping[Ref, Region],
     counted: Mapping[str, OperationCount | None],
 ) -> tuple[str, ...]:
-    """In words, each once: direct convolutions, products that are summed or masked at once, and values
-    of which a part is used."""
+    """Returns each condition once, as text: direct convolutions, products that are summed or masked at once,
+    and values of which only a part is used."""
     users: dict[Ref, list[OperatorNode]] = {}
     for node in nodes:
         for base in {visible[ref].base for ref in node.refs}:
@@ -83,7 +83,8 @@ def _ends(
     visible: Mapping[Ref, Region],
     inputs: frozenset[Ref],
 ) -> list[OperatorNode]:
-    """The first operators after a product that are not linear in it, or that sum. `given`: the sources."""
+    """Returns the first operators after a product that are not linear in it, or that sum it. `inputs` are the
+    graph's sources."""
     ends: list[OperatorNode] = []
     seen: set[str] = set()
     front = [node]
@@ -103,7 +104,8 @@ def _ends(
 
 
 def _of_one(node: OperatorNode, through: Ref, visible: Mapping[Ref, Region], inputs: frozenset[Ref]) -> bool:
-    """Linear in one operand: a product with a number or a weight is, with another computed value not."""
+    """Returns whether an operator is linear in one operand: a product with a number or a weight is, a product
+    with another computed value is not."""
     if is_in(node.op, ("aten.add", "aten.sub", "aten.rsub")):
         return True
     bases = [visible[ref].base for ref in node.refs]

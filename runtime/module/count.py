@@ -1,9 +1,10 @@
-"""What ATen operators must compute, as counting functions; `module_operators` says which is whose.
+"""Counting functions: what ATen operators must compute; `ucutlass.runtime.module.operators` maps operators to
+them.
 
-A count is of the operator as it is written: a product of matrices is the schoolbook sum (no Strassen),
-a convolution the direct one (no Winograd, no FFT), with a multiply-add as two. Positions in the padding
-are not counted, nor pairs that a causal mask leaves out: no kernel need compute them.
-Where the usual kernel does more than some kernel must, the smaller count stands.
+A count is of the operator as it is written: a product of matrices is the schoolbook sum (no Strassen), a
+convolution the direct one (no Winograd, no FFT), with a multiply-add as two operations. Positions in the
+padding are not counted, nor pairs that a causal mask leaves out, since no kernel need compute them. Where the
+usual kernel does more than some kernel must, the smaller count is taken.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from ucutlass.runtime.module.graph import Ref, TensorMeta
 
 @dataclass(frozen=True, slots=True)
 class OperationCount:
-    """`products`: multiply-adds counted as two, of a matrix product or a convolution, which a
-    tensor core could do; `arithmetic`: other additions and multiplications; `special`: functions
-    such as exp, log, tanh, rsqrt, erf and the reciprocal, each one."""
+    """`products` counts multiply-adds as two, of a matrix product or a convolution that a tensor core could
+    do; `arithmetic` counts other additions and multiplications; `special` counts functions such as exp, log,
+    tanh, rsqrt, erf and the reciprocal, each as one."""
 
     products: int = 0
     arithmetic: int = 0
@@ -30,7 +31,7 @@ class OperationCount:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """An operator's call: arguments by name, a tensor in place of each reference."""
+    """An operator's call: arguments by name, with a tensor in place of each reference."""
 
     arguments: Mapping[str, Any]
     outputs: tuple[TensorMeta | None, ...]
@@ -52,7 +53,7 @@ Count: TypeAlias = Callable[[OperatorCall], OperationCount]
 
 
 def resolve(value: Any, tensors: Mapping[Ref, TensorMeta]) -> Any:
-    """An argument with its references replaced by the tensors that they name."""
+    """Returns an argument with its references replaced by the tensors that they name."""
     match value:
         case Ref():
             return tensors[value]
@@ -66,7 +67,7 @@ def resolve(value: Any, tensors: Mapping[Ref, TensorMeta]) -> Any:
 
 
 def mm(left: str, right: str, last: bool = False) -> Count:
-    """`[.., M, K]` by `[.., K, N]`, or with `last` by `[N, K]`; what is added may start the sum."""
+    """Counts `[.., M, K]` by `[.., K, N]`, or with `last` by `[N, K]`; an added operand may start the sum."""
 
     def count(call: OperatorCall) -> OperationCount:
         assert call.tensor(left).shape[-1] == call.tensor(right).shape[-1 if last else -2]
@@ -84,26 +85,28 @@ def mv(vector: str) -> Count:
 
 
 def cdist(call: OperatorCall) -> OperationCount:
-    """Squared distances as norms less twice a product: the cheapest known; other norms cost at
-    least an addition for each coordinate of each pair."""
+    """Counts squared distances as norms less twice a product, which is the cheapest known form; other norms
+    cost at least an addition for each coordinate of each pair."""
     each = call.out.elements * call.tensor("x1").shape[-1]
     return OperationCount(2 * each) if call.arguments.get("p") == 2 else OperationCount(arithmetic=each)
 
 
 def inside(extent: int, count: int, stride: int, offset: int) -> int:
-    """How many of `offset + i * stride`, i below `count`, lie in [0, extent)."""
+    """Returns how many of `offset + i * stride`, i below `count`, lie in [0, extent)."""
     first = max(0, -(offset // stride))
     last = min(count - 1, (extent - 1 - offset) // stride)
     return max(0, last - first + 1)
 
 
 def window_pairs(extent: int, outs: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    """Pairs of an output and a kernel position of one dimension that meet an input, not the padding."""
+    """Returns the pairs of an output and a kernel position of one dimension that meet an input rather than
+    padding."""
     return sum(inside(extent, outs, stride, j * dilation - padding) for j in range(kernel))
 
 
 def touched(extent: int, outs: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    """Distinct inputs of one dimension that windows meet: fewer than all where the stride skips some."""
+    """Returns the number of distinct inputs of one dimension that windows meet: fewer than all where the
+    stride skips some."""
     met = bytearray(extent)
     for j in range(kernel):
         offset = j * dilation - padding
@@ -119,8 +122,8 @@ def _each(value: Any, dimensions: int) -> list[int]:
 
 
 def convolution_windows(call: OperatorCall) -> list[tuple[int, int, int, int, int, int]]:
-    """For each spatial dimension of a convolution the arguments of `window_pairs`; for a transposed
-    one with input and output exchanged, whose relation it is."""
+    """Returns the arguments of `window_pairs` for each spatial dimension of a convolution; for a transposed
+    one input and output are exchanged."""
     x, w, out = call.tensor("input").shape[2:], call.tensor("weight").shape[2:], call.out.shape[2:]
     n = len(w)
     a = call.arguments
@@ -130,8 +133,8 @@ def convolution_windows(call: OperatorCall) -> list[tuple[int, int, int, int, in
 
 
 def convolution(call: OperatorCall) -> OperationCount:
-    """PyTorch's weight is [out, in / groups, ..], transposed [in, out / groups, ..]: either way
-    its first two extents give the channel pairs."""
+    """Counts a convolution. PyTorch's weight is [out, in / groups, ..], transposed [in, out / groups, ..]:
+    either way its first two extents give the channel pairs."""
     pairs = math.prod(window_pairs(*window) for window in convolution_windows(call))
     weight = call.tensor("weight").shape
     return OperationCount(
@@ -140,7 +143,7 @@ def convolution(call: OperatorCall) -> OperationCount:
 
 
 def attention_pairs(queries: int, keys: int, causal: bool) -> int:
-    """Scores that are not masked out; PyTorch's causal mask is aligned at the top left."""
+    """Returns the number of scores that are not masked; PyTorch's causal mask is aligned at the top left."""
     if not causal:
         return queries * keys
     full = max(0, queries - keys)
@@ -149,7 +152,7 @@ def attention_pairs(queries: int, keys: int, causal: bool) -> int:
 
 
 def attention(call: OperatorCall) -> OperationCount:
-    """Two products a score, and for the softmax an exponential and an addition."""
+    """Counts two products per score, and for the softmax an exponential and an addition."""
     q, k, v = (call.tensor(n).shape for n in ("query", "key", "value"))
     scores = math.prod(q[:-2]) * attention_pairs(q[-2], k[-2], bool(call.arguments.get("is_causal")))
     return OperationCount(2 * scores * (q[-1] + v[-1]), scores, scores)
@@ -159,29 +162,30 @@ def attention(call: OperatorCall) -> OperationCount:
 
 
 def each_element(arithmetic: int, special: int = 0) -> Count:
-    """Per element of the first result."""
+    """Counts operations per element of the first result."""
     return lambda call: OperationCount(
         arithmetic=arithmetic * call.out.elements, special=special * call.out.elements
     )
 
 
 def arithmetic(call: OperatorCall) -> OperationCount:
-    """An addition or multiplication of two tensors as large as the result; with a number, a row or a
-    channel it may fold into its neighbours (a scale into weights, a bias into a sum)."""
+    """Counts an addition or multiplication of two tensors as large as the result. With a number, a row or a
+    channel it may be folded into its neighbours (a scale into weights, a bias into a sum) and costs
+    nothing."""
     operands = [v for v in call.arguments.values() if isinstance(v, TensorMeta)]
     large = [t for t in operands if t.elements == call.out.elements]
     return OperationCount(arithmetic=call.out.elements if len(large) > 1 else 0)
 
 
 def quotient(call: OperatorCall) -> OperationCount:
-    """A reciprocal of each divisor that is a tensor, then as a multiplication."""
+    """Counts a reciprocal of each divisor that is a tensor, and a multiplication."""
     other = call.arguments.get("other")
     special = other.elements if isinstance(other, TensorMeta) else 0
     return OperationCount(arithmetic=arithmetic(call).arithmetic, special=special)
 
 
 def power(call: OperatorCall) -> OperationCount:
-    """A whole power is multiplications, one at least; any other one special function at least."""
+    """Counts an integer power as at least one multiplication, any other as at least one special function."""
     n, exponent = call.out.elements, call.arguments.get("exponent")
     if isinstance(exponent, int | float) and float(exponent).is_integer() and exponent >= 0:
         return OperationCount(arithmetic=n if exponent > 1 else 0)
@@ -192,7 +196,8 @@ def power(call: OperatorCall) -> OperationCount:
 
 
 def reduction(arithmetic: int, special: int = 0) -> Count:
-    """Per element of `self`; the operation that joins them, one less for each result, is counted so."""
+    """Counts operations per element of `self`; the operation that joins elements counts one less for each
+    result."""
 
     def count(call: OperatorCall) -> OperationCount:
         n = call.tensor("self").elements
@@ -210,12 +215,12 @@ def per_input(name: str, arithmetic: int, special: int = 0) -> Count:
 
 
 def pool(call: OperatorCall) -> OperationCount:
-    """Every input that a window meets is looked at once: overlapping windows can share the rest."""
+    """Counts every input that a window meets once: overlapping windows can share partial results."""
     return OperationCount(arithmetic=pooled(call))
 
 
 def pooled(call: OperatorCall) -> int:
-    """Inputs that the windows of a pooling meet."""
+    """Returns the number of inputs that the windows of a pooling meet."""
     x, kernel = call.tensor("self"), call.arguments["kernel_size"]
     n = len(call.out.shape) - 1 if isinstance(kernel, int) else len(kernel)
     sizes = _each(kernel, n)
@@ -227,5 +232,5 @@ def pooled(call: OperatorCall) -> int:
 
 
 def free(_: OperatorCall) -> OperationCount:
-    """Moves or makes values; computes none."""
+    """Counts nothing: the operator moves or makes values and computes none."""
     return OperationCount()

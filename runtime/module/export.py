@@ -1,8 +1,8 @@
-"""Runs a PyTorch problem file without its memory, and exports what its module computes.
+"""Runs a PyTorch problem file without allocating its memory, and exports what its module computes.
 
-The file's code is executed here: call this in an isolated process only (`ucutlass.tasks.module_graph`).
-Module and inputs are made under torch's FakeTensorMode, in which a tensor has a shape, a dtype
-and no storage, so that a problem of many gigabytes costs none.
+The file's code is executed here: call this in an isolated process only (`ucutlass.tasks.module_graph`). Module and
+inputs are made under torch's FakeTensorMode, in which a tensor has a shape, a dtype and no storage, so that a
+problem of many gigabytes costs none.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ucutlass.runtime.module.graph import (
 )
 
 NAMES = ("Model", "get_inputs", "get_init_inputs")
-"""What a problem file in KernelBench's format defines; ScalingIntelligence/KernelBench, README."""
+"""The names that a problem file in KernelBench's format defines; ScalingIntelligence/KernelBench, README."""
 
 
 class ProblemUnusable(Exception):
-    """The problem file cannot be loaded, lacks a name, or its own code raised. `where` says in which
-    step, `why` has the words of the failure."""
+    """The problem file cannot be loaded, lacks a name, or its own code raised. `where` is the step that
+    failed, `why` the words of the failure."""
 
     def __init__(self, file: str, where: str, why: str) -> None:
         super().__init__(file, where, why)
@@ -51,8 +51,8 @@ class ProblemUnusable(Exception):
 
 
 class ValueDependent(Exception):
-    """The module asks for a value (item(), nonzero(), a mask as an index): its shapes or its path
-    depend on data that is not there without memory."""
+    """The module asks for a tensor's value (item(), nonzero(), a mask as an index): its shapes or its control
+    flow depend on data that does not exist without memory."""
 
     def __init__(self, file: str, where: str, why: str) -> None:
         super().__init__(file, where, why)
@@ -66,7 +66,7 @@ class ValueDependent(Exception):
 
 
 class ExportFailed(Exception):
-    """No exporter could follow the module; `attempts` has each with its words."""
+    """No exporter could follow the module; `attempts` has each exporter with its error."""
 
     def __init__(self, file: str, attempts: Sequence[str]) -> None:
         super().__init__(file, tuple(attempts))
@@ -77,7 +77,7 @@ class ExportFailed(Exception):
 
 
 class _Unbounded(Exception):
-    """A tensor's shape is no number."""
+    """A tensor's shape is not a number."""
 
 
 _VALUE_DEPENDENT = (
@@ -86,7 +86,7 @@ _VALUE_DEPENDENT = (
     GuardOnDataDependentSymNode,
     _Unbounded,
 )
-"""What torch raises where only a value could say how to go on."""
+"""What torch raises where only a value could decide how to continue."""
 _ORIGINS: Mapping[str, Origin] = MappingProxyType(
     {
         "PARAMETER": "parameter",
@@ -101,19 +101,19 @@ _ORIGINS: Mapping[str, Origin] = MappingProxyType(
 
 
 class _Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Copies of a module stay in the mode of the original: modules copy their layers."""
+    """Copies of a module stay in the original's mode, because modules copy their layers."""
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Mode:
         return self
 
 
 def graph_of(file: str, keep: Callable[[str], bool]) -> ModuleGraph:
-    """The graph of a problem file's module on its inputs.
+    """Returns the graph of a problem file's module on its inputs.
 
-    An operator for which `keep` (of `aten.NAME.OVERLOAD`) is true stays whole; every other that
-    PyTorch defines by smaller ones is taken apart to core ATen. Exporters are tried in order:
-    torch.export (non-strict), then make_fx over the functionalised module; the answer names the
-    one that served and why those before it failed.
+    An operator for which `keep` (of `aten.NAME.OVERLOAD`) is true stays whole; every other operator that
+    PyTorch defines by smaller ones is decomposed to core ATen. Exporters are tried in order: torch.export
+    (non-strict), then make_fx over the functionalised module; the graph names the one that succeeded and why
+    those before it failed.
 
     Raises ProblemUnusable, ValueDependent, ExportFailed.
     """
@@ -141,7 +141,8 @@ def _load(file: str) -> ModuleType:
 
 
 def _call(file: str, where: str, function: Callable[[], Any]) -> Any:
-    """The function's value; whatever the file's code raises becomes one of ours, with its words."""
+    """Returns the function's value; whatever the file's code raises becomes one of the errors above, with its
+    words."""
     try:
         return function()
     except _VALUE_DEPENDENT as error:
@@ -180,8 +181,8 @@ def _forward(model: torch.nn.Module, inputs: tuple[Any, ...]) -> object:
 
 
 def _leaves(out: object) -> list[Any]:
-    """What a forward returned, out of its containers. Raises TypeError for an object that may hide tensors,
-    and where there is no tensor at all."""
+    """Returns what a forward returned, out of its containers. Raises TypeError for an object that may hide
+    tensors, and where there is no tensor at all."""
     leaves: list[Any] = tree_leaves(out)
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor | int | float | complex | str | None):
@@ -192,7 +193,7 @@ def _leaves(out: object) -> list[Any]:
 
 
 def _fresh(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copies, for a module that writes over its inputs."""
+    """Returns copies, for a module that writes over its inputs."""
     return tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in inputs)
 
 
@@ -258,7 +259,8 @@ def _graph(
     method: str,
     attempts: tuple[str, ...],
 ) -> ModuleGraph:
-    """`fates`: OutputKind names of the results in order; None where all of them are returned."""
+    """Returns the graph. `fates` are the OutputKind names of the results in order; None where all of them are
+    returned."""
     refs: dict[str, Ref] = {s.name: Ref(s.name) for s in sources}
     operators: list[OperatorNode] = []
     results: list[GraphOutput] = []

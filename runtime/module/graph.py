@@ -1,7 +1,7 @@
-"""The graph of a PyTorch module as a value: what crosses from the process that ran the problem file.
+"""The graph of a PyTorch module as a value, which crosses from the process that ran the problem file.
 
-Holds names, shapes and plain arguments, nothing that could be executed, so that counting happens
-where the file's code never ran. `ucutlass.runtime.module.export` makes it.
+It holds names, shapes and plain arguments, and nothing that could be executed, so that counting happens where
+the file's code never ran. `ucutlass.runtime.module.export` makes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Fate: TypeAlias = Literal["result", "mutation"]
 
 
 class GraphUnreadable(Exception):
-    """What the process sent is no graph: its code may have replaced the exporter's own."""
+    """What the process sent is not a graph: its code may have replaced the exporter's own."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -68,7 +68,7 @@ class TensorMeta:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Output `index` of the node or source called `name`."""
+    """Output `index` of the node or source named `name`."""
 
     name: str
     index: int = 0
@@ -76,9 +76,9 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class OperatorNode:
-    """A call of an operator. `op` is torch's name with its overload (`aten.mm.default`), `arguments`
-    has every argument of its schema by name, defaults filled in; a tensor is a `Ref`, a dtype
-    its name. An output that is no tensor is None."""
+    """A call of an operator. `op` is torch's name with its overload (`aten.mm.default`), `arguments` has
+    every argument of its schema by name, with defaults filled in; a tensor is a `Ref`, a dtype its name. An
+    output that is no tensor is None."""
 
     name: str
     op: str
@@ -97,7 +97,7 @@ class OperatorNode:
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """A tensor that is there before the first operator."""
+    """A tensor that exists before the first operator."""
 
     name: str
     origin: Origin
@@ -106,7 +106,7 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class GraphOutput:
-    """What the module leaves behind: a returned tensor, or the new content of one it writes over."""
+    """What the module leaves behind: a returned tensor, or the new content of one that it writes over."""
 
     ref: Ref
     fate: Fate
@@ -114,8 +114,8 @@ class GraphOutput:
 
 @dataclass(frozen=True, slots=True)
 class ModuleGraph:
-    """Nodes stand in an order in which every operand comes first. `method` names how the graph was
-    exported, `attempts` what was tried before it and why that failed."""
+    """Nodes are in an order in which every operand comes first. `method` names how the graph was exported,
+    `attempts` what was tried before it and why that failed."""
 
     sources: tuple[GraphInput, ...]
     nodes: tuple[OperatorNode, ...]
@@ -124,7 +124,7 @@ class ModuleGraph:
     attempts: tuple[str, ...] = ()
 
     def tensors(self) -> dict[Ref, TensorMeta]:
-        """Every tensor of the graph."""
+        """Returns every tensor of the graph."""
         by_ref = {Ref(s.name): s.tensor for s in self.sources}
         by_ref |= {Ref(n.name, i): t for n in self.nodes for i, t in enumerate(n.outputs) if t is not None}
         return by_ref
@@ -146,7 +146,7 @@ def _refs(value: Any) -> Iterator[Ref]:
 
 
 def to_json(graph: ModuleGraph) -> dict[str, Any]:
-    """The graph as a JSON value; `from_json` gives back an equal one."""
+    """Returns the graph as a JSON value; `from_json` returns an equal graph."""
     return {
         "sources": [
             {"name": s.name, "origin": s.origin, "tensor": _tensor_out(s.tensor)} for s in graph.sources
@@ -167,7 +167,7 @@ def to_json(graph: ModuleGraph) -> dict[str, Any]:
 
 
 def from_json(value: Any) -> ModuleGraph:
-    """The graph of a JSON value. Raises GraphUnreadable for anything else."""
+    """Returns the graph of a JSON value. Raises GraphUnreadable for anything else."""
     match value:
         case {
             "sources": list(sources),
@@ -190,7 +190,7 @@ def from_json(value: Any) -> ModuleGraph:
 
 
 def _check(graph: ModuleGraph) -> None:
-    """Raises GraphUnreadable where a reference points at nothing, or forwards."""
+    """Raises GraphUnreadable where a reference names nothing, or a later node."""
     known = {Ref(s.name) for s in graph.sources}
     for node in graph.nodes:
         if missing := [r for r in node.refs if r not in known]:

@@ -1,4 +1,4 @@
-"""Runs a PyTorch problem file on real tensors, and says what its module takes, holds and gives.
+"""Runs a PyTorch problem file on real tensors and returns its module's signature.
 
 The file's code is executed here: call this in an isolated process only (`ucutlass.tasks.problem_file`).
 """
@@ -31,7 +31,7 @@ from ucutlass.runtime.module.signature import (
 NAMES = ("Model", "get_inputs", "get_init_inputs")
 
 DTYPES = frozenset(e.torch for e in ELEMENTS.values() if e.storable and e.packed == 1)
-"""Element types that a program can take or give, by torch's names."""
+"""Element types that a program can take or return, by torch's names."""
 
 _CAST = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class LoadedModule:
-    """A problem file at work. `model` is on the CPU, in its mode and precision, weights by the seed."""
+    """A loaded problem file. `model` is on the CPU, in its mode and precision, with weights by the seed."""
 
     file: str
     module: ModuleType
@@ -52,13 +52,13 @@ class LoadedModule:
     precision: Precision
 
     def inputs(self, seed: int) -> list[Any]:
-        """Fresh inputs as the file draws them. Raises Unusable."""
+        """Returns fresh inputs as the file draws them. Raises Unusable."""
         seeded(seed)
         drawn = called(self.file, "inputs", "get_inputs()", lambda: list(self.module.get_inputs()))
         return [_input(self.file, i, value, self.precision) for i, value in enumerate(drawn)]
 
     def forward(self, inputs: Sequence[Any], seed: int = 0) -> list[torch.Tensor]:
-        """The results on copies of these inputs. Raises Unusable."""
+        """Returns the results on copies of these inputs. Raises Unusable."""
         seeded(seed)
         fresh = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
         with torch.no_grad():
@@ -95,7 +95,8 @@ def load(file: str, mode: Mode, precision: Precision, seed: int = 0) -> LoadedMo
 
 
 def inspect_file(file: str, mode: Mode, precision: Precision) -> ModuleSignature:
-    """Everything that a problem needs of a file, after running its module a few times. Raises Unusable."""
+    """Returns everything that a problem needs of a file, after running its module a few times. Raises
+    Unusable."""
     loaded = load(file, mode, precision)
     inputs = loaded.inputs(1)
     first_results = loaded.forward(inputs)
@@ -116,7 +117,7 @@ def inspect_file(file: str, mode: Mode, precision: Precision) -> ModuleSignature
 
 
 def seeded(seed: int) -> None:
-    """Every generator that a file is likely to draw from."""
+    """Seeds every generator that a file is likely to draw from."""
     random.seed(seed)
     torch.manual_seed(seed)
     numpy = sys.modules.get("numpy")
@@ -125,7 +126,7 @@ def seeded(seed: int) -> None:
 
 
 def called(file: str, code: str, where: str, function: Callable[[], T]) -> T:
-    """The function's value; whatever the file's code raises becomes an Unusable of this code."""
+    """Returns the function's value; whatever the file's code raises becomes an Unusable of this code."""
     try:
         return function()
     except Unusable:
@@ -136,7 +137,7 @@ def called(file: str, code: str, where: str, function: Callable[[], T]) -> T:
 
 
 def results(file: str, out: object) -> list[torch.Tensor]:
-    """The tensors that a forward gave, out of its containers. Raises Unusable."""
+    """Returns the tensors that a forward returned, out of its containers. Raises Unusable."""
     leaves: list[Any] = tree_leaves(out)
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor | None):
@@ -180,8 +181,8 @@ def _close(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _by_statistics(loaded: LoadedModule, inputs: Sequence[Any], expected: Sequence[torch.Tensor]) -> bool:
-    """Whether eval() gives something else, for batch statistics alone. Raises Unusable where it is for
-    anything more."""
+    """Returns whether eval() returns something else, for batch statistics alone. Raises Unusable where
+    anything more differs."""
     with _modes(loaded.model):
         loaded.model.eval()
         if _all_close(expected, loaded.forward(inputs)):
@@ -210,7 +211,7 @@ def _modes(model: torch.nn.Module) -> Iterator[list[tuple[torch.nn.Module, bool]
 
 
 def _arguments(model: torch.nn.Module, count: int) -> list[str]:
-    """Names of forward's arguments; `x0`, `x1`, .. where it does not name them."""
+    """Returns the names of forward's arguments; `x0`, `x1`, .. where it does not name them."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         parameters = inspect.signature(model.forward).parameters.values()
@@ -242,7 +243,7 @@ def _input_spec(file: str, name: str, value: Any) -> TensorSpec | NumberSpec | N
 
 
 def _state(file: str, named: Iterable[tuple[str, torch.Tensor]]) -> tuple[TensorSpec, ...]:
-    """Those that a program can be given; the others are constants of the module."""
+    """Returns the tensors that can be passed to a program; the others are constants of the module."""
     return tuple(_tensor(file, n, t) for n, t in named if _dtype(t) in DTYPES)
 
 

@@ -1,4 +1,4 @@
-"""ATen operators by what they do: views, moves, makers of values, and how each is counted."""
+"""Classifies ATen operators as views, moves and makers of values, and maps each to its counting function."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VIEWS = _aten(
     "split_with_sizes unbind chunk diagonal as_strided alias detach unfold lift_fresh view_as_real "
     "view_as_complex"
 )
-"""Operators that give another view of the same memory: no bytes, no operations."""
+"""Operators that return another view of the same memory: no bytes, no operations."""
 
 MOVES = _aten(
     "clone copy _to_copy lift_fresh_copy cat stack constant_pad_nd reflection_pad1d reflection_pad2d "
@@ -46,14 +46,14 @@ MOVES = _aten(
     "masked_fill where triu tril tile pixel_shuffle pixel_unshuffle upsample_nearest1d upsample_nearest2d "
     "upsample_nearest3d im2col fill one_hot"
 )
-"""Operators that copy, choose or place values, and compute none."""
+"""Operators that copy, choose or place values and compute none."""
 
 CREATES = _aten(
     "arange full full_like zeros zeros_like ones ones_like empty empty_like empty_strided empty_permuted "
     "scalar_tensor new_zeros new_ones new_full new_empty eye linspace rand rand_like randn randn_like "
     "randint randperm"
 )
-"""Operators that make values from none: a tensor argument only lends its shape."""
+"""Operators that make values from none: a tensor argument only gives its shape."""
 
 SCATTERS = _aten("slice_scatter select_scatter index_put scatter fill copy")
 """Operators that write over a part of `self` and keep the rest."""
@@ -114,17 +114,17 @@ _REDUCTIONS: Mapping[str, Count] = (
     | _all("_adaptive_avg_pool2d _adaptive_avg_pool3d", per_input("self", 1))
     | _all("mse_loss smooth_l1_loss huber_loss", per_input("self", 2))
 )
-"""Sums cost an operation an element, a variance three (one to sum, a multiply-add to square); steps with
-a value of the row or channel may fold into their neighbours and cost nothing."""
+"""Sums cost one operation per element, a variance three (one to sum, a multiply-add to square); steps with a
+value of the row or channel may be folded into their neighbours and cost nothing."""
 
 OPERATORS: Mapping[str, Count] = MappingProxyType(
     {**dict.fromkeys(VIEWS | MOVES | CREATES | SCATTERS, free), **_PRODUCTS, **_POINTWISE, **_REDUCTIONS}
 )
-"""By operator, `aten.NAME` or with its overload; the more exact entry counts."""
+"""Counting functions by operator, `aten.NAME` or with its overload; the more specific entry is used."""
 
 
 def counter(op: str) -> Count | None:
-    """The counting function of `aten.NAME.OVERLOAD`; None where the table knows it not."""
+    """Returns the counting function of `aten.NAME.OVERLOAD`; None where the table does not have it."""
     return OPERATORS.get(op) or OPERATORS.get(_packet(op))
 
 
@@ -133,11 +133,11 @@ def _packet(op: str) -> str:
 
 
 def counted_whole(op: str) -> bool:
-    """Whether an operator is counted as it stands and need not be taken apart into smaller ones;
-    PyTorch's exporter does not let views stay whole."""
+    """Returns whether an operator is counted as it is and need not be decomposed; PyTorch's exporter does not
+    let views stay whole."""
     return counter(op) is not None and not is_in(op, VIEWS)
 
 
 def is_in(op: str, names: Collection[str]) -> bool:
-    """Whether a set of operators has this one, with or without its overload."""
+    """Returns whether a set of operators has this one, with or without its overload."""
     return op in names or _packet(op) in names

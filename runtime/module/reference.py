@@ -1,8 +1,9 @@
-"""What a module computes, in float64, on numbers of ours: what a program is held against before it is built.
+"""The oracle that a program is checked against before it is built: what a module computes, in float64, on
+generated numbers.
 
-The module runs twice on the same numbers: in float64, which is what it means, and in float32, which says how
-far rounding may move it. A program is evaluated in float64 without any rounding of its own
-(`ucutlass.reference.unrounded`), so the two may differ by float64's roundoff alone.
+The module runs twice on the same numbers: in float64, which is its exact meaning, and in float32, which shows
+how far rounding may move it. A program is evaluated in float64 without any rounding of its own
+(`ucutlass.reference.unrounded`), so the two may differ by float64's round-off alone.
 
 The file's code is executed here: call this in an isolated process only (`ucutlass.tasks.problem_file`).
 """
@@ -25,19 +26,19 @@ from ucutlass.runtime.module.signature import Unusable
 Draw: TypeAlias = Literal["own", "normal", "integer", "again", "positive", "wide"]
 
 DRAWS: tuple[Draw, ...] = ("own", "normal", "integer", "again", "positive", "wide")
-"""The file's own inputs and weights; then inputs of ours, and once more the file's, drawn anew, each with
+"""The file's own inputs and weights; then generated inputs, and once more the file's, drawn anew, each with
 other weights. Random points tell two formulas apart, integers leave little room for rounding, one-sided and
 wide numbers reach the branches of clamps and the ends of exponentials."""
 
 FEW = 3
 LARGE = 2**27
-"""Elements of inputs and state together from which only the first FEW draws are asked: more takes minutes."""
+"""Elements of inputs and state together from which only the first FEW draws are used: more takes minutes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OracleCase:
-    """One question: inputs and state by name in float64 (integers and truth values as they are), the results
-    in float64, and by how much a right float64 result may differ, one number a result."""
+    """One case: inputs and state by name in float64 (integers and truth values as they are), the results in
+    float64, and by how much a correct float64 result may differ, one number per result."""
 
     draw: Draw
     inputs: Sequence[Any]
@@ -49,8 +50,9 @@ class OracleCase:
 def cases(
     loaded: LoadedModule, bound: frozenset[str], seed: int, device: str = "cpu"
 ) -> Iterator[OracleCase]:
-    """Questions to a program, whose tensors lie on the device. `bound` are the state's names that the program
-    takes: buffers that it does not take keep their values, as constants of the module. Raises Unusable."""
+    """Yields cases for a program, whose tensors are on the device. `bound` are the state's names that the
+    program takes: buffers that it does not take keep their values, as constants of the module. Raises
+    Unusable."""
     own_inputs = [_on_device(x, device) for x in loaded.inputs(1)]
     own_state = {n: t.detach().to(device, copy=True) for n, t in _state(loaded.model)}
     size = sum(t.numel() for t in (*own_inputs, *own_state.values()) if isinstance(t, torch.Tensor))
@@ -84,18 +86,19 @@ def _case(
 
 
 CONDITION = 2.0**-19
-"""float64 rounds 2**-29 times as coarsely as float32, so a right float64 result of the same formula is 2**-29
-of the float32 twin's error away; 2**10 is left for formulas that add in another order or cancel more."""
+"""float64 rounds 2**-29 times as coarsely as float32, so a correct float64 result of the same formula is
+within 2**-29 of the float32 run's error; 2**10 is left for formulas that add in another order or cancel
+more."""
 
 FLOOR = 2.0**-44
 CEILING = 2.0**-20
-"""Least and most tolerance, shares of a result's largest element: some hundred roundings of float64, and what
-stays far below any lane's own."""
+"""Least and most tolerance, as shares of a result's largest element: some hundred roundings of float64, and a
+share that is far below any compute type's own."""
 
 
 def tolerance(exact: torch.Tensor, twin: torch.Tensor) -> float:
-    """How far from `exact` a right float64 result may be, by what float32 makes of the same formula; 0 for
-    integers and truth values."""
+    """Returns how far from `exact` a correct float64 result may be, by the error of the same formula in
+    float32; 0 for integers and truth values."""
     if not exact.dtype.is_floating_point:
         return 0.0
     most = moved = 0.0
@@ -113,14 +116,14 @@ PART = 2**26
 
 
 def parts(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Two tensors of one shape, flattened, piece by piece."""
+    """Yields two tensors of one shape, flattened, piece by piece."""
     x, y = a.reshape(-1), b.reshape(-1)
     for start in range(0, x.numel(), PART):
         yield x[start : start + PART], y[start : start + PART]
 
 
 def _largest(x: torch.Tensor) -> float:
-    """The largest size among the finite elements; 0 without any."""
+    """Returns the largest magnitude among the finite elements; 0 without any."""
     return float(x.abs().nan_to_num(nan=0.0, posinf=0.0).max()) if x.numel() else 0.0
 
 
@@ -128,8 +131,8 @@ def _largest(x: torch.Tensor) -> float:
 
 
 def _input(x: Any, draw: Draw, chance: torch.Generator) -> Any:
-    """An input of the draw; integers stay between the least and the largest of the file's own, since they may
-    be classes, positions or sizes."""
+    """Returns an input of the draw. Integers stay between the least and the largest of the file's own, since
+    they may be classes, positions or sizes."""
     if not isinstance(x, torch.Tensor) or draw in ("own", "again"):
         return x
     if x.dtype.is_floating_point:
@@ -153,8 +156,9 @@ _STATISTICS = ("running_mean", "running_var")
 def _weights(
     name: str, own: torch.Tensor, bound: frozenset[str], loaded: LoadedModule, chance: torch.Generator
 ) -> torch.Tensor:
-    """Other weights of the same scale, so that what a fresh module has by accident, a bias of 0 or a gain
-    of 1, is no constant; a buffer only where the program takes it or a norm keeps its statistics there."""
+    """Returns other weights of the same scale, so that a fresh module's accidental values, a bias of 0 or a
+    gain of 1, are not constants; a buffer changes only where the program takes it or a norm keeps its
+    statistics there."""
     buffer = name not in {n for n, _ in loaded.model.named_parameters()}
     if not own.dtype.is_floating_point or not own.numel():
         return own
@@ -185,7 +189,7 @@ def _run(
     dtype: torch.dtype,
     device: str,
 ) -> list[torch.Tensor]:
-    """The results, with the model and everything that it makes in `dtype`. Raises Unusable."""
+    """Returns the results, with the model and everything that it makes in `dtype`. Raises Unusable."""
     model = loaded.model.to(device)
     for name, tensor in _state(model):
         tensor.data = _in_dtype(state[name], dtype).clone()
@@ -208,8 +212,8 @@ def _in_dtype(x: Any, dtype: torch.dtype) -> Any:
 
 @contextmanager
 def _default(dtype: torch.dtype) -> Iterator[None]:
-    """Factories make this element, and float32 is float32: TF32 would make the twin's error thousands of
-    times as large."""
+    """Makes factories return this element type, with TF32 disabled: TF32 would make the float32 run's error
+    thousands of times as large."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = (torch.get_default_dtype(), matmul.allow_tf32, cudnn.allow_tf32)
     torch.set_default_dtype(dtype)
@@ -222,7 +226,7 @@ def _default(dtype: torch.dtype) -> Iterator[None]:
 
 
 class _Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What a forward casts to, or makes in, a floating element is made in this one instead."""
+    """Makes a forward's casts and factories of floating element types use this one instead."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Which elements of a tensor are used: views followed back to the memory that they show.
+"""Computes which elements of a tensor are used: views are followed back to the memory that they show.
 
 A bound may count a byte only if every kernel must move it, so what is sliced away, gathered from or
 overwritten is not counted, and a view that repeats elements counts each once.
@@ -18,9 +18,9 @@ from ucutlass.runtime.module.operators import CREATES, VIEWS, is_in
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Part of the tensor `base`: at most `elements` of those in `box`, half-open intervals, one for each
-    dimension of the base. `dims` maps the view's dimensions to the base's, None where a dimension
-    is no longer one of those."""
+    """Part of the tensor `base`: at most `elements` of those in `box`, which has a half-open interval for
+    each dimension of the base. `dims` maps the view's dimensions to the base's, None where a dimension is no
+    longer one of those."""
 
     base: Ref
     elements: int
@@ -34,7 +34,8 @@ def whole_region(ref: Ref, tensor: TensorMeta) -> Region:
 
 
 def regions(graph: ModuleGraph) -> dict[Ref, Region]:
-    """For every tensor of the graph, what it shows of the source or result of an operator behind it."""
+    """Returns for every tensor of the graph what it shows of the source, or of the operator's result, behind
+    it."""
     tensors = graph.tensors()
     visible = {Ref(s.name): whole_region(Ref(s.name), s.tensor) for s in graph.sources}
     for node in graph.nodes:
@@ -49,7 +50,8 @@ def regions(graph: ModuleGraph) -> dict[Ref, Region]:
 
 
 def union(parts: Iterable[Region]) -> int:
-    """Elements that the parts of one tensor cover, at least: parts that may overlap count as the largest."""
+    """Returns a lower bound on the elements that the parts of one tensor cover: parts that may overlap count
+    as the largest."""
     disjoint: list[Region] = []
     for part in sorted(parts, key=lambda part: -part.elements):
         if all(_disjoint(part, other) for other in disjoint):
@@ -65,7 +67,7 @@ def _disjoint(a: Region, b: Region) -> bool:
 
 
 def _view(node: OperatorNode, index: int, source: Region, operand: TensorMeta, out: TensorMeta) -> Region:
-    """Of a view's result `index`, whose operand is `given`."""
+    """Returns the region of a view's result `index`, whose operand is `operand`."""
     region = _view_region(node, index, source, operand, out)
     size = math.prod(high - low for low, high in region.box)
     return replace(region, elements=min(source.elements, out.elements, size))
@@ -173,7 +175,7 @@ _SCATTERED = ("src", "values", "value")
 
 
 def scattered(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> int:
-    """Elements that an operator of SCATTERS writes over, at most all."""
+    """Returns the elements that an operator of SCATTERS writes over, at most all."""
     total = tensors[Ref(node.name)].elements
     if is_in(node.op, ("aten.fill", "aten.copy")):
         return total
@@ -190,7 +192,7 @@ def scattered(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> int:
 def reads(
     node: OperatorNode, tensors: Mapping[Ref, TensorMeta], visible: Mapping[Ref, Region]
 ) -> list[Region]:
-    """The regions that an operator must read, one for each tensor argument; none for a view."""
+    """Returns the regions that an operator must read, one for each tensor argument; none for a view."""
     if is_in(node.op, VIEWS) or is_in(node.op, CREATES):
         return []
     call = OperatorCall({k: resolve(v, tensors) for k, v in node.arguments.items()}, node.outputs)
@@ -209,7 +211,8 @@ def _inner(value: Any) -> list[Ref]:
 def _needed(
     node: OperatorNode, name: str, call: OperatorCall, tensors: Mapping[Ref, TensorMeta], ref: Ref
 ) -> int:
-    """Elements of one argument that any kernel must read: rows that are gathered may all be one."""
+    """Returns the elements of one argument that any kernel must read; rows that are gathered may all be the
+    same one."""
     everything = tensors[ref].elements
     a = node.arguments
     match node.packet.removeprefix("aten."), name:
@@ -244,7 +247,7 @@ def _needed(
 
 
 def _row(ref: Ref, indices: Any, tensors: Mapping[Ref, TensorMeta]) -> int:
-    """Elements under one choice of the indexed dimensions."""
+    """Returns the number of elements under one choice of the indexed dimensions."""
     taken = [i for i, index in enumerate(indices) if index is not None]
     return math.prod(extent for i, extent in enumerate(tensors[ref].shape) if i not in taken)
 
@@ -257,7 +260,7 @@ def _broadcast(indices: Any, tensors: Mapping[Ref, TensorMeta]) -> tuple[int, ..
 
 
 def triangle(rows: int, columns: int, diagonal: int, upper: bool) -> int:
-    """Elements on and above (below) a diagonal of a matrix."""
+    """Returns the number of elements on and above (below) a diagonal of a matrix."""
     if upper:
         return sum(min(columns, max(0, columns - (row + diagonal))) for row in range(rows))
     return sum(min(columns, max(0, row + diagonal + 1)) for row in range(rows))

@@ -1,6 +1,8 @@
-"""What a PyTorch problem file's module takes, holds and gives, and by which names a program meets it.
+"""The signature of a PyTorch problem file's module: its inputs, state and results, and the names that a
+program uses for them.
 
-No torch here: the process that ran the file wrote them, and whoever reads them never runs it.
+This module needs no torch: the process that ran the file wrote the signature, and whoever reads it never runs
+the file.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 Mode: TypeAlias = Literal["constructed", "train", "eval"]
-"""In which mode the module runs: as its constructor left it, which is train() and what KernelBench does, or
-after train() or eval()."""
+"""The mode in which the module runs: as its constructor left it, which is train() and what KernelBench does,
+or after train() or eval()."""
 
 Precision: TypeAlias = Literal["own", "f32", "f16", "bf16"]
-"""What the module's floating tensors are cast to before anything else; `own` casts nothing."""
+"""The precision that the module's floating tensors are cast to before anything else; `own` casts nothing."""
 
 CODES: Mapping[str, str] = MappingProxyType(
     {
@@ -38,11 +40,11 @@ CODES: Mapping[str, str] = MappingProxyType(
         "unreadable": "the file cannot be read, or its process answered what is no answer",
     }
 )
-"""Why a problem file cannot be used: one code each."""
+"""Why a problem file cannot be used: one code for each reason."""
 
 
 class Unusable(Exception):
-    """A problem file that is no problem: `code` is a key of `CODES`, `why` the words of this very failure."""
+    """A problem file cannot be used: `code` is a key of `CODES`, `why` the words of this failure."""
 
     def __init__(self, file: str, code: str, why: str) -> None:
         super().__init__(file, code, why)
@@ -67,7 +69,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class NumberSpec:
-    """An input that is a number, and stays that number whatever else is drawn."""
+    """An input that is a number, which keeps its value whatever else is drawn."""
 
     name: str
     value: float | int | bool
@@ -78,9 +80,9 @@ class NumberSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModuleSignature:
-    """`inputs` are forward's arguments in order, None for one that a program cannot be given (None or a
-    string). `training`: the module runs in train() mode; `batch_statistics`: it would give something else
-    in eval() mode, for its batch statistics alone."""
+    """`inputs` are forward's arguments in order, None for one that cannot be passed to a program (None or a
+    string). `training` says that the module runs in train() mode; `batch_statistics` says that it would
+    return something else in eval() mode, for its batch statistics alone."""
 
     inputs: tuple[TensorSpec | NumberSpec | None, ...]
     parameters: tuple[TensorSpec, ...]
@@ -99,7 +101,7 @@ def signature_to_json(facts: ModuleSignature) -> dict[str, Any]:
 
 
 def signature_of_json(value: Mapping[str, Any]) -> ModuleSignature:
-    """Raises KeyError, TypeError, ValueError for what are no facts."""
+    """Returns the signature of a JSON value. Raises KeyError, TypeError, ValueError for anything else."""
 
     def tensor(spec: Mapping[str, Any]) -> TensorSpec:
         return TensorSpec(str(spec["name"]), tuple(int(n) for n in spec["shape"]), str(spec["dtype"]))
@@ -147,11 +149,11 @@ KEYWORDS = frozenset(
 
 
 def names(facts: ModuleSignature) -> dict[str, TensorSpec | NumberSpec]:
-    """What a program's parameters may be called, and what each then is.
+    """Returns the names that a program's parameters may have, and what each stands for.
 
-    An input goes by its name in forward, a parameter or buffer by its dotted name with `_` for `.`. A name
-    that is taken already, that the language reserves or that is no identifier goes by the same with one
-    more `_` at its end. Inputs come first, then parameters, then buffers.
+    An input has its name in forward, a parameter or buffer its dotted name with `_` for `.`. A name that is
+    taken, that the language reserves or that is no identifier gets another `_` at its end. Inputs come first,
+    then parameters, then buffers.
     """
     by_name: dict[str, TensorSpec | NumberSpec] = {}
     for spec in (*facts.inputs, *facts.state):

@@ -1,8 +1,9 @@
-"""The work of a PyTorch module: operations by lane, and bytes that any kernel must move.
+"""Counts the work of a PyTorch module: operations by compute type, and bytes that any kernel must move.
 
-Fused: every operation, with what is used of inputs, parameters and buffers read once and every result
-written once. Unfused: operator after operator with nothing kept on the chip. Both are of the
-operators as written; `conditions` says where a kernel may do less, `not_counted` what is missing.
+The fused work has every operation once, reads the used part of inputs, parameters and buffers once, and
+writes every result once. The unfused work is that of operator after operator with nothing kept on the chip.
+Both count the operators as written; `conditions` says where a kernel may do less, `not_counted` what is
+missing.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from ucutlass.sol.costs import SPECIAL
 from ucutlass.sol.work import Work, total
 
 ComputePolicy: TypeAlias = Literal["pytorch", "f32", "tf32", "f16", "bf16"]
-"""In which lane float32 products count. `pytorch`: as its defaults compute them, matrix products in f32
-and convolutions in tf32 (torch.backends.cuda.matmul.allow_tf32 False, cudnn.allow_tf32 True). In
-lane f32 they count as `tf32x3`, three tf32 passes or f32, whichever a device does faster."""
+"""The compute type in which float32 products count. `pytorch` follows its defaults, matrix products in f32
+and convolutions in tf32 (torch.backends.cuda.matmul.allow_tf32 False, cudnn.allow_tf32 True). As f32 they
+count as `tf32x3`, three tf32 passes or f32, whichever a device does faster."""
 
 POLICIES: tuple[str, ...] = get_args(ComputePolicy)
 
@@ -38,22 +39,22 @@ _LANES: Mapping[str, str] = MappingProxyType(
         "uint8": "s8",
     }
 )
-"""Element type to the entry of `Device.peaks` that its products are done in."""
+"""Element types and the entries of `Device.peaks` in which their products are computed."""
 
 _PACKED: Mapping[str, tuple[int, int]] = MappingProxyType(
     {"float32": (1, 1), "float16": (4, 2), "bfloat16": (4, 2), "float8_e4m3fn": (4, 2), "float8_e5m2": (4, 2)}
 )
-"""How many operations, and how many special functions, count as one of float32: packed 16-bit
-arithmetic is at most four times as fast (A100: 78 against 19.5 TFLOP/s, its data sheet), packed
-special functions twice (ex2.approx.f16x2, PTX ISA)."""
+"""How many operations, and how many special functions, count as one of float32: packed 16-bit arithmetic is
+at most four times as fast (A100: 78 against 19.5 TFLOP/s, its data sheet), packed special functions twice
+(ex2.approx.f16x2, PTX ISA)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleWork:
-    """`operators` is the unfused work in order, views and dead code left out; `products` counts the
-    operations of matrix products and convolutions alone. `not_counted` names operators whose
-    operations are missing, with how often they occur; their bytes do count. `method` and `attempts`
-    say how the graph was exported."""
+    """`operators` is the unfused work in order, without views and dead code; `products` counts the operations
+    of matrix products and convolutions alone. `not_counted` names operators whose operations are missing,
+    with how often they occur; their bytes do count. `method` and `attempts` say how the graph was
+    exported."""
 
     fused: Work
     operators: tuple[Work, ...]
@@ -70,7 +71,7 @@ class ModuleWork:
 
 
 def count(graph: ModuleGraph, policy: ComputePolicy = "pytorch", label: str = "module") -> ModuleWork:
-    """The work of a module's graph."""
+    """Returns the work of a module's graph."""
     tensors, visible = graph.tensors(), regions(graph)
     nodes = _live_nodes(graph)
     used = {visible[ref] for node in nodes for ref in node.refs} | {visible[r.ref] for r in graph.results}
@@ -109,7 +110,8 @@ def count(graph: ModuleGraph, policy: ComputePolicy = "pytorch", label: str = "m
 
 
 def _live_nodes(graph: ModuleGraph) -> list[OperatorNode]:
-    """The nodes on which a result depends, in order: what the module computes and drops is not work."""
+    """Returns the nodes on which a result depends, in order: what the module computes and drops is no
+    work."""
     needed = {r.ref.name for r in graph.results}
     live: list[OperatorNode] = []
     for node in reversed(graph.nodes):
@@ -133,7 +135,8 @@ _OPERANDS = ("input", "mat1", "batch1", "query", "x1", "self")
 
 
 def operand_dtype(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> str | None:
-    """Element type of the first operand that is multiplied, or of the first tensor; None without one."""
+    """Returns the element type of the first operand that is multiplied, or of the first tensor; None without
+    one."""
     named = (node.arguments.get(name) for name in _OPERANDS)
     ref = next((value for value in named if isinstance(value, Ref)), next(iter(node.refs), None))
     return None if ref is None else tensors[ref].dtype
@@ -142,8 +145,8 @@ def operand_dtype(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> str 
 def _operations(
     node: OperatorNode, counted: OperationCount, tensors: Mapping[Ref, TensorMeta], policy: ComputePolicy
 ) -> dict[str, int] | None:
-    """Operations by lane; None where the element type has no lane. Whole numbers and truth values
-    cost none: an index or a comparison is not what a kernel waits for, and none is safe to say."""
+    """Returns operations by compute type; None where the element type has none. Integers and truth values
+    cost nothing: a kernel does not wait for an index or a comparison, and no number would be a safe bound."""
     if not (counted.products or counted.arithmetic or counted.special):
         return {}
     dtype = operand_dtype(node, tensors)
@@ -190,7 +193,7 @@ def _bytes(parts: Iterable[Region], tensors: Mapping[Ref, TensorMeta]) -> int:
 
 
 def _read(parts: list[Region], node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> int:
-    """One operator's reads; what it writes over in place it need not read."""
+    """Returns the bytes that one operator reads; what it writes over in place it need not read."""
     return _bytes(parts[1:] if is_in(node.op, SCATTERS) else parts, tensors)
 
 
@@ -207,7 +210,8 @@ def _compulsory_reads(
     tensors: Mapping[Ref, TensorMeta],
     visible: Mapping[Ref, Region],
 ) -> int:
-    """What is used of every source, once. What a mutation writes over in place is not read."""
+    """Returns the bytes that are used of every source, once. What a mutation writes over in place is not
+    read."""
     in_place = {r.ref.name for r in graph.results if r.fate == "mutation"}
     sources = {Ref(s.name) for s in graph.sources}
     parts: list[Region] = []
@@ -223,7 +227,8 @@ def _results(
     tensors: Mapping[Ref, TensorMeta],
     visible: Mapping[Ref, Region],
 ) -> int:
-    """Every element that the module leaves behind, once; a view of a source costs nothing."""
+    """Returns the bytes of every element that the module leaves behind, once; a view of a source costs
+    nothing."""
     by_name = {node.name: node for node in nodes}
     parts: list[Region] = []
     patched = 0
