@@ -97,18 +97,18 @@ def recorded() -> list[tuple[Planned, float]]:
         )
         for b in ("", "B, ")
     )
-    found = []
+    plans = []
     for row in data["rows"]:
         if row["request"] is None:
             continue
         b, m, n, k = row["sizes"]
         checked = plain if b == 1 else batched
         program = frontend.kernel(checked)
-        given = {"M": m, "N": n, "K": k} | ({"B": b} if b > 1 else {})
+        sizes = {"M": m, "N": n, "K": k} | ({"B": b} if b > 1 else {})
         pinned = scheduled(program, ARCH, request_of_json(row["request"]))
-        planned = frontend.plan_kernel(checked, pinned, complete(program, given), ARCH).planned
-        found.append((planned, row["us"]))
-    return found
+        planned = frontend.plan_kernel(checked, pinned, complete(program, sizes), ARCH).planned
+        plans.append((planned, row["us"]))
+    return plans
 
 
 def key(planned: Planned, request: Request) -> tuple[Any, ...]:
@@ -135,10 +135,10 @@ def data() -> int:
     for p, us in rows:
         facts = facts_of(p)
         for rule in RULES:
-            said = finding(rule, facts)
-            to = times.get(key(p, said.edits[0].request)) if said and said.edits else None
-            if said and to is not None:
-                ratios[rule.number].append((to / us, said.edits[0]))
+            spoken = finding(rule, facts)
+            to = times.get(key(p, spoken.edits[0].request)) if spoken and spoken.edits else None
+            if spoken and to is not None:
+                ratios[rule.number].append((to / us, spoken.edits[0]))
         shown = [f for f in advise(facts).findings if f.edits]
         if not shown:
             silent.append(us / best[key(p, p.request)[:4]])
@@ -147,11 +147,11 @@ def data() -> int:
     print(f"{len(rows)} recorded pairs; edits count where the schedule they lead to was recorded too")
     print("rule  name                          pairs  faster  within range  median ratio")
     names = {r.number: r.name for r in RULES}
-    for number, found in sorted(ratios.items()):
-        within = sum(e.expected.low <= r <= e.expected.high for r, e in found)
-        only = [r for r, _ in found]
+    for number, rated in sorted(ratios.items()):
+        within = sum(e.expected.low <= r <= e.expected.high for r, e in rated)
+        only = [r for r, _ in rated]
         print(
-            f"{number:4}  {names[number]:28}  {len(found):5}  {sum(r < 1 for r in only):6}  {within:12}  "
+            f"{number:4}  {names[number]:28}  {len(rated):5}  {sum(r < 1 for r in only):6}  {within:12}  "
             f"{statistics.median(only):.3f}"
         )
     print(f"first finding's first edit: {sum(r < 1 for r in first)} of {len(first)} faster")
@@ -168,19 +168,19 @@ def pairs(rows: list[tuple[Planned, float]]) -> None:
     shapes: defaultdict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
     for p, us in rows:
         shapes[key(p, p.request)[:4]].append((us, p.estimate.seconds * 1e6))
-    found = [
+    ratios = [
         (b[0] / a[0], b[1] / a[1])
         for group in shapes.values()
         for a in group
         for b in group
         if a is not b and b[1] / a[1] <= 0.97
     ]
-    errors = sorted(real / said for real, said in found)
+    errors = sorted(real / predicted for real, predicted in ratios)
     at = [errors[int(q * (len(errors) - 1))] for q in (0.1, 0.5, 0.9)]
-    near = [real < 1 for real, said in found if said > 0.9]
-    far = [real < 1 for real, said in found if said <= 0.9]
+    near = [real < 1 for real, predicted in ratios if predicted > 0.9]
+    far = [real < 1 for real, predicted in ratios if predicted <= 0.9]
     print(
-        f"{len(found)} ordered pairs that the model tells apart by 3 % or more: measured over predicted "
+        f"{len(ratios)} ordered pairs that the model tells apart by 3 % or more: measured over predicted "
         f"ratio {at[0]:.2f} (10 %), {at[1]:.2f} (median), {at[2]:.2f} (90 %); faster: "
         f"{sum(near) / len(near):.0%} of those at 0.90 to 0.97, {sum(far) / len(far):.0%} of those below"
     )
@@ -198,8 +198,8 @@ def dry() -> int:
         case = case_of(bad)
         edit, p = case.edit, case.planned
         problem = facts_of(p).problem
-        made = plan(problem, p.sizes, candidate_of(p).arch, p.device, edit.request) if edit else ()
-        fine = case.spoke() and isinstance(made, Planned) and legal(candidate_of(made))
+        edited = plan(problem, p.sizes, candidate_of(p).arch, p.device, edit.request) if edit else ()
+        fine = case.spoke() and isinstance(edited, Planned) and legal(candidate_of(edited))
         ratio = _recorded_ratio(times, case) if bad.plain else None
         compared, faster = compared + (ratio is not None), faster + (ratio is not None and ratio < 1)
         wrong += not fine
@@ -227,19 +227,19 @@ def build() -> int:
     """Builds every kernel that `measure` needs; says which could not be."""
     cases = [case for bad in TABLE if (case := case_of(bad)).edit is not None]
     sources = [source for case in cases for source in _sources(case)]
-    made = build_many(sources, toolchain(), Cache.from_switches())
-    lost = [m for m in made if not isinstance(m, Artifact)]
+    built = build_many(sources, toolchain(), Cache.from_switches())
+    lost = [m for m in built if not isinstance(m, Artifact)]
     for failure in lost:
         print(str(failure)[:500])
-    print(f"{len(made) - len(lost)} of {len(made)} built")
+    print(f"{len(built) - len(lost)} of {len(built)} built")
     return 1 if lost else 0
 
 
 def measure(folder: Path, ledger: bool, only: str) -> int:
     """Builds both kernels of each case in parallel, times them in turns, writes the table."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = [bad for bad in TABLE if only in bad.name]
-    cases = [case for bad in wanted if (case := case_of(bad)).edit is not None]
+    chosen = [bad for bad in TABLE if only in bad.name]
+    cases = [case for bad in chosen if (case := case_of(bad)).edit is not None]
     sources = [source for case in cases for source in _sources(case)]
     built = build_many(sources, toolchain(), Cache.from_switches())
     rows = []
@@ -250,19 +250,19 @@ def measure(folder: Path, ledger: bool, only: str) -> int:
         write(folder / "advice.json", json.dumps(rows, indent=1))
     faster = sum(row.get("high", 2.0) < 1.0 for row in rows)
     head = ["| kernel | rule | first | us | edited us | ratio | expected | edit |", "|" + "---|" * 8]
-    said = f"{faster} of {len(wanted)} faster after the first finding's edit"
-    write(folder / "advice.md", "\n".join([*head, *map(_line, rows), "", said, ""]))
-    print(said)
-    return 0 if 4 * faster >= 3 * len(wanted) else 1
+    words = f"{faster} of {len(chosen)} faster after the first finding's edit"
+    write(folder / "advice.md", "\n".join([*head, *map(_line, rows), "", words, ""]))
+    print(words)
+    return 0 if 4 * faster >= 3 * len(chosen) else 1
 
 
 def _sources(case: Case) -> tuple[Any, Any]:
     edit = case.edit
     assert edit is not None
     p = case.planned
-    made = plan(facts_of(p).problem, p.sizes, candidate_of(p).arch, p.device, edit.request)
-    assert isinstance(made, Planned)
-    return source_of(case.checked, case.program, p), source_of(case.checked, case.program, made)
+    edited = plan(facts_of(p).problem, p.sizes, candidate_of(p).arch, p.device, edit.request)
+    assert isinstance(edited, Planned)
+    return source_of(case.checked, case.program, p), source_of(case.checked, case.program, edited)
 
 
 def _row(case: Case) -> dict[str, Any]:
@@ -345,11 +345,11 @@ def _record(case: Case, answer: dict[str, Any], built: Artifact, ratio: tuple[fl
 def _line(row: dict[str, Any]) -> str:
     name = f"{row['kernel']} ({' '.join(f'{n}={v}' for n, v in row['sizes'].items())})"
     low, high = row["expected"]
-    said = f"lost: {row.get('lost')} | | |"
+    cells = f"lost: {row.get('lost')} | | |"
     if "lost" not in row:
         interval = f"({row['low']:.3f} to {row['high']:.3f})"
-        said = f"{row['us']:.1f} | {row['edited_us']:.1f} | {row['ratio']:.3f} {interval} |"
-    return f"| {name} | {row['rule']} | {row['first']} | {said} {low:.2f} to {high:.2f} | `{row['edit']}` |"
+        cells = f"{row['us']:.1f} | {row['edited_us']:.1f} | {row['ratio']:.3f} {interval} |"
+    return f"| {name} | {row['rule']} | {row['first']} | {cells} {low:.2f} to {high:.2f} | `{row['edit']}` |"
 
 
 # --- Nsight Compute's names ------------------------------------------------------
@@ -377,8 +377,8 @@ def query() -> int:
             for name in metrics.wanted(table)
             if name not in known and name.partition(".")[0] not in known and not name.startswith("launch__")
         ]
-        wanted = len(metrics.wanted(table))
-        print(f"{table} ({chip}): {wanted} wanted, not known: {', '.join(absent) or 'none'}")
+        count = len(metrics.wanted(table))
+        print(f"{table} ({chip}): {count} wanted, not known: {', '.join(absent) or 'none'}")
         missing += len(absent)
     return 1 if missing else 0
 

@@ -197,15 +197,15 @@ def _masked(
         rows: tuple[Axis, ...] = ("L",) if "queries" in kind else ()
         parameters.append(Stored("m", "bool", (*names.batch, *rows, "S")))
     if "packed" in kind:
-        one = kind == "one packed"
+        packed = kind == "one packed"
         parameters.append(Stored("a", wide, ("O",)))
-        if not one:
+        if not packed:
             parameters.append(Stored("c", wide, ("P=O",)))
-        own = f"segment(L, a) == segment(S, {'a' if one else 'c'})"
+        own = f"segment(L, a) == segment(S, {'a' if packed else 'c'})"
         condition = condition.format(own=own, row="first[L, O](a)", key="first[S, P](c)")
         functions = FIRST if "first" in condition else ""
         extents["O"] = 4
-        if one:
+        if packed:
             parameters[1:3] = [_as_long(p) for p in parameters[1:3]]
     return [f"f = where({condition}, e, -inf)" if condition else "f = e"], functions
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from benchmarks.campaign import Case
 from benchmarks.case_text import (
     ALL,
     EVEN,
@@ -26,7 +27,6 @@ from benchmarks.case_text import (
     sizes,
 )
 from benchmarks.epilogue_cases import epilogues
-from benchmarks.farm import Case
 from benchmarks.schedule_cases import schedules, vectors
 
 

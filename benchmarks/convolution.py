@@ -1,17 +1,16 @@
 """Convolutions against cuDNN (torch, channels last, benchmark mode) and torch.compile in the same run.
 
-    python -m benchmarks.convolution --out convolution.json [--only NAME,...] [--no-compile] [--seconds S]
+    python -m benchmarks.convolution --out convolution.json [--only NAME,..] [--no-compile] [--quick]
 
-Default schedules, nothing tuned; rows in turns on rotated buffers as `runtime/timing.py` describes. `plain`
-rows are a convolution alone, `fused` ones have a bias and an activation, which eager runs as kernels of
-their own. Tensors lie channels last on both sides. Errors are those of fresh inputs against float64, ours
-and cuDNN's, on a sample of results; ours must be within the derived bound. Rows of lane f32 have cuDNN
-without tf32, those of tf32 with it.
+Claim: convolutions and their gradients are as fast as cuDNN, and faster with bias and activation, which eager
+runs as kernels of their own. Default schedules, nothing tuned. `plain` rows are a convolution alone, `fused`
+ones have a bias and an activation. Tensors lie channels last on both sides. Errors are those of fresh inputs
+against float64, ours and cuDNN's, on a sample of results; ours must be within the derived bound. Rows of f32
+have cuDNN without TF32, those of tf32 with it.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,18 +20,12 @@ from typing import Any
 import torch
 
 import ucutlass
-from benchmarks import budget, relay
-from benchmarks.budget import Deadline
+from benchmarks import harness
 from benchmarks.convolution_cases import CASES, NOT_FUSED, Case, eager, given, sampled, tensors
-from benchmarks.report import geomean, machine
-from ucutlass import frontend
-from ucutlass.backend import build_sources, source_of
+from benchmarks.harness import Item, Row, geomean, machine
 from ucutlass.reference import expect
-from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.errors import BuildCancelled
 from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.runtime.verify import compare as compare_with
-from ucutlass.shapes import complete
 
 ROW_SECONDS = 120.0
 
@@ -55,32 +48,31 @@ def tasks() -> list[Task]:
 # --- one row ------------------------------------------------------------------------
 
 
-def row(item: relay.Item) -> relay.Row:
+def row(item: Item) -> Row:
     torch.backends.cudnn.benchmark = True
+    torch.manual_seed(item["seed"])
     task = next(t for t in tasks() if t.name == item["name"])
     case = task.case
     torch.backends.cudnn.allow_tf32 = case.t == "tf32"
     kernel = ucutlass.loads(case.text(task.fused))
-    one = tensors(case, task.fused, 1)[0]
-    sets = sets_for(sum(t.numel() * t.element_size() for t in one))
-    ours = [one, *tensors(case, task.fused, sets - 1)]
+    first = tensors(case, task.fused, 1)[0]
+    sets = sets_for(sum(t.numel() * t.element_size() for t in first))
+    ours = [first, *tensors(case, task.fused, sets - 1)]
     theirs = [given(case, tensors_) for tensors_ in ours]
     torch_way = eager(case, task.fused)
-    erring = errors(case, task.fused, kernel, torch_way)
+    erring = errors(case, task.fused, kernel, torch_way, item["seed"])
     candidates: dict[str, Callable[[int], object]] = {
         "ours": lambda i: kernel(*ours[i][:-1], out=ours[i][-1]),
         "cudnn": lambda i: torch_way(*theirs[i]),
         "cudnn again": lambda i: torch_way(*theirs[i]),
     }
     if item["compile"]:
-        torch._dynamo.reset()
-        compiled = torch.compile(torch_way, mode="max-autotune-no-cudagraphs")
-        compiled(*theirs[0])
-        candidates["compile"] = lambda i: compiled(*theirs[i])
+        fast = harness.compiled(torch_way, *theirs[0])
+        candidates["compile"] = lambda i: fast(*theirs[i])
     times = compare(candidates, sets)
     mine = times["ours"].median
     best = min(times["cudnn"].median, times["cudnn again"].median)
-    found: dict[str, Any] = {
+    measured: Row = {
         "fused": task.fused,
         "kernel": item["kernel"],
         "error": erring.ours,
@@ -94,8 +86,8 @@ def row(item: relay.Item) -> relay.Row:
         "noise": times["cudnn"].median / times["cudnn again"].median,
     }
     if item["compile"]:
-        found |= {"compile": times["compile"].median, "over compile": times["compile"].median / mine}
-    return found
+        measured |= {"compile": times["compile"].median, "over compile": times["compile"].median / mine}
+    return measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,74 +106,49 @@ def errors(
     """One image's results, of gradients of weights those of eight columns; the whole result is poisoned
     first. Raises AssertionError where ours is beyond its bound, or not written."""
     torch.manual_seed(1000 + seed)
-    one = tensors(case, fused, 1)[0]
-    one[-1].fill_(float("nan"))
-    kernel(*one[:-1], out=one[-1])
-    theirs = torch_way(*given(case, one)).movedim(1, -1)
-    assert bool(one[-1].isfinite().all()), "results that nothing wrote, or no numbers"
+    fresh = tensors(case, fused, 1)[0]
+    fresh[-1].fill_(float("nan"))
+    kernel(*fresh[:-1], out=fresh[-1])
+    theirs = torch_way(*given(case, fresh)).movedim(1, -1)
+    assert bool(fresh[-1].isfinite().all()), "results that nothing wrote, or no numbers"
     at = int(torch.randint(case.n, ()).item()) if case.kind != "weights" else case.k // 2
-    sample = sampled(case, one, at)
+    sample = sampled(case, fresh, at)
     (expected,) = expect(kernel.program, list(sample[:-1]))
     reference, result = expected.reference, sample[-1]
     largest = float(reference.abs().max())
     judged = compare_with(result, reference, expected.bound, overflows=expected.overflows, free=expected.free)
     mine, other = (
         float((x.double() - reference).abs().max()) / largest
-        for x in (result, sampled(case, (*one[:-1], theirs), at)[-1])
+        for x in (result, sampled(case, (*fresh[:-1], theirs), at)[-1])
     )
-    found = Errors(mine, other, judged.worst)
-    assert found.of_bound <= 1, f"ours errs by {found.of_bound:.3g} of the bound: {found}"
-    return found
+    both = Errors(mine, other, judged.worst)
+    assert judged.worst <= 1, f"ours errs by {judged.worst:.3g} of the bound: {both}"
+    return both
 
 
 # --- the run ------------------------------------------------------------------------
 
 
-def prebuild(wanted: Sequence[Task], deadline: Deadline) -> tuple[dict[str, str], dict[str, str]]:
-    """Builds every kernel in parallel: what was built, by task, and why others were not."""
-    sources, shown = [], []
-    for task in wanted:
-        checked = frontend.read_text(task.case.text(task.fused))
-        program = frontend.kernel(checked)
-        planned = frontend.plan_kernel(
-            checked, program, complete(program, task.case.sizes()), "sm90a"
-        ).planned
-        sources.append((source_of(checked, program, planned), planned.plan))
-        shown.append(str(planned.plan.schedule))
-    built, unbuilt = {}, {}
-    for task, schedule, result in zip(
-        wanted, shown, build_sources(sources, cancel=deadline.event()), strict=True
-    ):
-        match result:
-            case Artifact():
-                built[task.name] = schedule
-            case BuildCancelled():
-                pass
-            case failure:
-                unbuilt[task.name] = str(failure)[:2000]
-    return built, unbuilt
+def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
+    """Runs in the child of `harness.run`."""
+    return harness.serve(row, items, rows, item_seconds)
 
 
-def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
-    """In the child of `relay.run`."""
-    return relay.serve(row, items, rows, item_seconds)
-
-
-def run(wanted: Sequence[Task], journal: Path, deadline: Deadline, compiles: bool) -> Mapping[str, Any]:
-    """Builds, times and sorts: the report."""
-    known = {r["name"] for r in budget.lines(journal)}
-    fresh = [task for task in wanted if task.name not in known]
-    built, unbuilt = prebuild(fresh, deadline)
-    items = [{"name": t.name, "kernel": built[t.name], "compile": compiles} for t in fresh if t.name in built]
-    relay.run("benchmarks.convolution:rows_here", items, journal, item_seconds=ROW_SECONDS, deadline=deadline)
-    found = {r["name"]: r for r in budget.lines(journal)}
-    done = [found[t.name] for t in wanted if t.name in found]
+def run(chosen: Sequence[Task], journal: Path, more: Item) -> Mapping[str, Any]:
+    """Builds and times; returns the report. `more` is what every item has besides."""
+    plans = {t.name: harness.planned(t.case.text(t.fused), t.case.sizes()) for t in chosen}
+    unbuilt = harness.prebuild(plans)
+    items = [
+        {"name": name, "kernel": str(plan[2].plan.schedule), **more}
+        for name, plan in plans.items()
+        if name not in unbuilt
+    ]
+    rows = harness.run("benchmarks.convolution:rows_here", items, journal, item_seconds=ROW_SECONDS)
     return {
         "machine": machine(),
-        "rows": [r for r in done if r["ok"]],
-        "lost": [r for r in done if not r["ok"]],
+        "rows": [r for r in rows if r["ok"]],
+        "lost": [r for r in rows if not r["ok"]],
         "unbuilt": unbuilt,
-        "left": [t.name for t in wanted if t.name not in found and t.name not in unbuilt],
     }
 
 
@@ -200,9 +167,7 @@ def table(report: Mapping[str, Any]) -> str:
                 lines.append(
                     f"{label}: geomean over torch.compile {geomean(compiled):.3f}, worst {min(compiled):.3f}"
                 )
-    lines += [f"lost: {r['name']}: {r['error']}: {r['detail'][:300]}" for r in report["lost"]]
-    lines += [f"not built: {name}: {why[:600]}" for name, why in report["unbuilt"].items()]
-    return "\n".join(lines)
+    return "\n".join([*lines, *harness.lost_lines(report["lost"], report["unbuilt"])])
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -220,27 +185,18 @@ def _tile(kernel: str) -> str:
 
 
 def main() -> None:
-    shown = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="", help="names of shapes, with commas")
+    parser = harness.parser_of(__doc__, compiles=True)
     parser.add_argument("--kinds", default="plain,fused")
-    parser.add_argument(
-        "--no-compile", action="store_true", help="without torch.compile, which takes the time"
-    )
-    budget.add_option(parser)
     options = parser.parse_args()
-    only = list(filter(None, options.only.split(",")))
     kinds = options.kinds.split(",")
-    wanted = [t for t in tasks() if (not only or t.case.name in only) and t.name.split()[0] in kinds]
+    chosen = harness.selected(tasks(), options, lambda t: t.case.name)
     report = run(
-        wanted, options.out.with_suffix(".jsonl"), budget.after(options.seconds), not options.no_compile
+        [t for t in chosen if t.name.split()[0] in kinds],
+        harness.fresh(options.out.with_suffix(".jsonl")),
+        {"seed": options.seed, "compile": harness.compiles(options)},
     )
-    budget.write(options.out, report)
+    harness.write(options.out, report)
     print(table(report))
-    if report["left"]:
-        print(f"{len(report['left'])} rows not timed for lack of time; the same command goes on")
-        sys.exit(budget.OUT_OF_TIME)
     sys.exit(bool(report["lost"] or report["unbuilt"]))
 
 

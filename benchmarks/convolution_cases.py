@@ -104,12 +104,12 @@ class Case:
         )
 
     def sizes(self) -> dict[str, int]:
-        given = {"N": self.n, "C": self.c, "K": self.k}
+        sizes = {"N": self.n, "C": self.c, "K": self.k}
         names = ("P", "Q") if self.kind == "data" else ("W", "H", "D")[: self.space]
-        given |= dict.fromkeys(names, self.size // self.s if self.kind == "data" else self.size)
+        sizes |= dict.fromkeys(names, self.size // self.s if self.kind == "data" else self.size)
         if self.kind == "depthwise":
-            del given["C"]
-        return given
+            del sizes["C"]
+        return sizes
 
     @property
     def flops(self) -> float:
@@ -251,9 +251,9 @@ def given(case: Case, ours: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     return (x, w, *ours[2:-1])
 
 
-def sampled(case: Case, one: Sequence[torch.Tensor], at: int) -> tuple[torch.Tensor, ...]:
+def sampled(case: Case, tensors_: Sequence[torch.Tensor], at: int) -> tuple[torch.Tensor, ...]:
     """The tensors of image `at`, of gradients of weights those of eight columns from `at`."""
-    first, second, *others, result = one
+    first, second, *others, result = tensors_
     if case.kind == "weights":
         return first, second[..., at : at + 8].contiguous(), *others, result[at : at + 8]
     return first[at : at + 1], second, *others, result[at : at + 1]

@@ -1,14 +1,13 @@
-"""Every operator, lane, operand order and epilogue function against the float64 reference.
+"""Every operator, compute type, operand order and epilogue function against the float64 reference.
 
-    python -m benchmarks.correctness --out FOLDER [--only GROUP,...] [--processes 4] [--seconds 500]
+    python -m benchmarks.correctness --out FOLDER [--only GROUP,..] [--processes 4]
     python -m benchmarks.correctness --plan                       # no GPU: check, plan and emit alone
 
-A run is a shape with one distribution of inputs. It is right where every element of every result
-lies within the bound that `ucutlass.reference` derives for it (which grows with K and the
-lane), nothing of the poisoned outputs is left or written past, no input changed and a second run
+Claim: all runs are right. A run is a shape with one distribution of inputs. It is right where every element of
+every result lies within the bound that `ucutlass.reference` derives for it (which grows with K and the
+compute type), nothing of the poisoned outputs is left or written past, no input changed and a second run
 gives the same bits. `exact` counts the runs in which that bound was 0 for every element, as it is
-for integer inputs through exact functions: those are compared bit by bit. The same command goes on where
-it stopped: cases with a row in FOLDER/rows.jsonl are not run again.
+for integer inputs through exact functions: those are compared bit by bit.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import budget
+from benchmarks import harness
+from benchmarks.campaign import GROUP_HELP, PROCESSES, Accepted, Case, Rejected, judge, plan
 from benchmarks.cases import cases
-from benchmarks.farm import GROUP_HELP, PROCESSES, Accepted, Case, Rejected, judge, plan
 
 
 @dataclass(slots=True)
@@ -43,12 +42,12 @@ def group_of(name: str) -> str:
 
 
 def summarise(accepted: Sequence[Accepted], rows: Iterable[dict[str, Any]]) -> list[Group]:
-    """A line a group. A case that was not built or lost its process has all of its runs wrong."""
-    found = {row["name"]: row for row in rows}
+    """Returns a line a group. A case that was not built or lost its process has all of its runs wrong."""
+    judged = {row["name"]: row for row in rows}
     groups: dict[str, Group] = {}
     for a in accepted:
         group = groups.setdefault(group_of(a.case.name), Group(group_of(a.case.name)))
-        runs = found.get(a.case.name, {}).get("runs", ())
+        runs = judged.get(a.case.name, {}).get("runs", ())
         group.cases += 1
         group.runs += len(a.case.shapes) * len(a.case.distributions)
         group.right += sum(run["ok"] for run in runs)
@@ -69,8 +68,8 @@ def table(groups: Sequence[Group]) -> str:
     return "\n".join([*lines, f"{'all':28} {count:5} {runs:6} {right:6} {exact:6} {worst:8.3g}"])
 
 
-def planned(wanted: Iterable[Case]) -> tuple[list[Accepted], list[Rejected]]:
-    answers = [plan(case) for case in wanted]
+def planned(every: Iterable[Case]) -> tuple[list[Accepted], list[Rejected]]:
+    answers = [plan(case) for case in every]
     return [a for a in answers if isinstance(a, Accepted)], [a for a in answers if isinstance(a, Rejected)]
 
 
@@ -85,9 +84,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=PROCESSES, help="processes that judge side by side")
     parser.add_argument("--group", type=int, default=1, help=GROUP_HELP)
     parser.add_argument("--plan", action="store_true", help="check, plan and emit; build and run nothing")
-    budget.add_option(parser)
     options = parser.parse_args()
-    deadline = budget.after(options.seconds)
     starts = tuple(filter(None, options.only.split(",")))
     accepted, rejected = planned(c for c in cases() if not starts or c.name.startswith(starts))
     distinct = {source.code for a in accepted for source in a.sources()}
@@ -101,27 +98,24 @@ def main() -> None:
         sys.exit(bool(rejected))
     if options.out is None:
         parser.error("--out FOLDER is needed, or --plan")
-    from benchmarks.report import machine
-
-    judged = judge(accepted, options.out, group=options.group, processes=options.processes, deadline=deadline)
+    judged = judge(accepted, options.out, group=options.group, processes=options.processes)
     for name, why in judged.unbuilt.items():
         print("not built:", name, why[:300])
-    groups = summarise([a for a in accepted if a.case.name not in judged.left], judged.rows)
+    groups = summarise(accepted, judged.rows)
     texts = {a.case.name: a.case.text for a in accepted}
     failed = [row | {"text": texts[row["name"]]} for row in judged.rows if not row["ok"]]
     undecided = [row for row in failed if row.get("state") == "undecided"]
     wrong = [row for row in failed if row not in undecided]
     report = {
-        "machine": machine(),
+        "machine": harness.machine(),
         "sources": len(distinct),
         "groups": [asdict(g) for g in groups],
         "wrong": wrong,
         "undecided": undecided,
         "unbuilt": judged.unbuilt,
-        "left": judged.left,
         "rejected": {r.case.name: r.message for r in rejected},
     }
-    budget.write(options.out / "report.json", report)
+    harness.write(options.out / "report.json", report)
     print(table(groups))
     print(f"wrong {len(wrong)}, undecided {len(undecided)}")
     for row in (*wrong, *undecided):
@@ -132,9 +126,6 @@ def main() -> None:
             row.get("at", ""),
             str(row.get("detail"))[:400].replace("\n", " | "),
         )
-    if judged.left:
-        print(f"{len(judged.left)} cases not run for lack of time; the same command goes on")
-        sys.exit(budget.OUT_OF_TIME)
     sys.exit(bool(failed or judged.unbuilt or rejected))
 
 

@@ -70,36 +70,36 @@ class Outcome:
     detail: str = ""
 
 
-def judge(made: Program) -> Outcome:
+def judge(program: Program) -> Outcome:
     """`same`, `different`, or `rejected` by the checker."""
     try:
-        kernel = frontend.kernel(frontend.read_text(made.text))
+        kernel = frontend.kernel(frontend.read_text(program.text))
     except ProgramError as problem:
-        return Outcome(made, "rejected", problem.diagnostics[0].code)
+        return Outcome(program, "rejected", problem.diagnostics[0].code)
     try:
-        (out,) = evaluate(kernel, made.arguments)
+        (out,) = evaluate(kernel, program.arguments)
     except errors.CallError as problem:
-        status = "same" if made.value is None else "different"
-        return Outcome(made, status, f"{type(problem).__name__}: {problem}")
-    if made.value is None:
-        return Outcome(made, "different", "a result, where torch has none")
-    return _compared(made, made.value, out)
+        status = "same" if program.value is None else "different"
+        return Outcome(program, status, f"{type(problem).__name__}: {problem}")
+    if program.value is None:
+        return Outcome(program, "different", "a result, where torch has none")
+    return _compared(program, program.value, out)
 
 
-def _compared(made: Program, value: Value, out: Tensor) -> Outcome:
+def _compared(program: Program, value: Value, out: Tensor) -> Outcome:
     got = ft.rounded(out.double(), "f64") if out.is_floating_point() else out
     if tuple(got.shape) != tuple(value.data.shape):
-        return Outcome(made, "different", f"shape {tuple(got.shape)}, torch's {tuple(value.data.shape)}")
+        return Outcome(program, "different", f"shape {tuple(got.shape)}, torch's {tuple(value.data.shape)}")
     if got.dtype == torch.bool:
         apart = (got != value.data) & (value.error == 0)
     else:
         apart = ~(ft.gap(got, value.data) <= value.error)
     if not bool(apart.any()):
-        return Outcome(made, "same")
+        return Outcome(program, "same")
     at = apart.nonzero()[0].tolist()
     mine, theirs, error = (t[tuple(at)].item() for t in (got, value.data, value.error))
     what = f"{int(apart.sum())} elements, {at}: {mine!r}, torch's {theirs!r} +- {error}"
-    return Outcome(made, "different", what)
+    return Outcome(program, "different", what)
 
 
 # --- the campaign -----------------------------------------------------------------------------------------

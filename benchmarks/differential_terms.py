@@ -109,9 +109,9 @@ class Drawing:
     def term(self, kind: str, depth: int) -> Term:
         table = LEAVES if depth == 0 else TABLE
         name = self.r.choice(sorted(table[kind]))
-        made = table[kind][name](self, depth - 1)
-        self.note(name, made.value.elem)
-        return made
+        term = table[kind][name](self, depth - 1)
+        self.note(name, term.value.elem)
+        return term
 
     def number(self, depth: int) -> Term:
         return self.term(self.r.choice(("float", "float", "int")), depth)
@@ -119,12 +119,12 @@ class Drawing:
     def over(self, kind: str, depth: int) -> tuple[Term, str]:
         """A term and one of its names; a tensor where it has none."""
         before = self.undefined
-        made = self.term(kind, depth)
-        if not made.value.dims:
+        term = self.term(kind, depth)
+        if not term.value.dims:
             self.undefined = before
             elements = {"float": FLOATS, "int": INTEGERS, "bool": ("bool",)}[kind]
-            made = self.tensor(self.r.choice(elements), every=True)
-        return made, self.r.choice(made.value.dims)
+            term = self.tensor(self.r.choice(elements), every=True)
+        return term, self.r.choice(term.value.dims)
 
     def tensor(self, elem: str, every: bool = False) -> Term:
         """A parameter over some of the names."""
@@ -456,7 +456,7 @@ def _gather(kind: str) -> Maker:
 
 
 def _dot(d: Drawing, depth: int) -> Term:
-    lane = d.r.choice([one for one in LANES if one != "s8"])
+    lane = d.r.choice([elem for elem in LANES if elem != "s8"])
     return _product(d, depth, lane)
 
 

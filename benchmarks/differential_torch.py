@@ -211,8 +211,8 @@ def operator(name: str, a: Value, b: Value) -> Value:
     if elem == "f32":
         return computed(BINARY[name], [to_float(a), to_float(b)], elem)
     if name in ("//", "%"):
-        whole = BINARY[name]
-        guarded = lambda x, y: torch.where(y == 0, 0, whole(x, torch.where(y == 0, 1, y)))  # noqa: E731
+        function = BINARY[name]
+        guarded = lambda x, y: torch.where(y == 0, 0, function(x, torch.where(y == 0, 1, y)))  # noqa: E731
         return computed(guarded, [a, b], elem)
     return computed(BINARY[name], [a, b], elem)
 
@@ -329,12 +329,12 @@ def stored(v: Value, elem: str) -> Value:
 
 def rows(v: Value, over: Sequence[str]) -> tuple[tuple[str, ...], Tensor, Tensor]:
     """What stays, and data and error with `over` as one last axis."""
-    kept = tuple(d for d in v.dims if d not in over)
-    order = [v.dims.index(d) for d in (*kept, *over)]
-    shape = [v.data.shape[v.dims.index(d)] for d in kept]
+    rest = tuple(d for d in v.dims if d not in over)
+    order = [v.dims.index(d) for d in (*rest, *over)]
+    shape = [v.data.shape[v.dims.index(d)] for d in rest]
     length = math.prod(v.data.shape[v.dims.index(d)] for d in over)
     data, error = (t.permute(order).reshape([*shape, length]) for t in (v.data, v.error))
-    return kept, data, error
+    return rest, data, error
 
 
 def first(x: Tensor, largest: bool) -> Tensor:
@@ -359,21 +359,21 @@ REDUCED: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 
 
 def reduced(op: str, over: Sequence[str], v: Value) -> Value:
-    kept, x, e = rows(v, over)
+    rest, x, e = rows(v, over)
     n = x.shape[-1]
     elem = "i64" if op.startswith("arg") else "f32"
     if v.kind == "int" and op in ("sum", "prod", "max", "min"):
         elem = "i64" if op in ("sum", "prod") else v.elem
     if n == 0 and op in ("max", "min", "argmax", "argmin"):
         kind = torch.float64 if elem == "f32" else torch.int64
-        raise Undefined(exact(torch.zeros(x.shape[:-1], dtype=kind), kept, elem))
+        raise Undefined(exact(torch.zeros(x.shape[:-1], dtype=kind), rest, elem))
     out = REDUCED[op](x)
     error = torch.zeros(out.shape, dtype=torch.float64)
     if n and (elem == "f32" or bool((e != 0).any())):
         error = spread_of(op, x.double(), e, out.double(), n)
     out = in_range(out)
     error = torch.where(out.isfinite() if out.is_floating_point() else out == out, error, 0.0)
-    return Value(out, kept, elem, error.nan_to_num(nan=0.0, posinf=math.inf))
+    return Value(out, rest, elem, error.nan_to_num(nan=0.0, posinf=math.inf))
 
 
 def spread_of(op: str, x: Tensor, e: Tensor, out: Tensor, n: int) -> Tensor:
@@ -395,7 +395,7 @@ def spread_of(op: str, x: Tensor, e: Tensor, out: Tensor, n: int) -> Tensor:
 
 
 def softmax(over: Sequence[str], v: Value, log: bool) -> Value:
-    kept, x, e = rows(to_float(v), over)
+    rest, x, e = rows(to_float(v), over)
     if not x.numel():
         return to_float(v) if v.kind == "float" else exact(v.data.double(), v.dims, "f32")
     out = (torch.log_softmax if log else torch.softmax)(x, -1)
@@ -404,13 +404,13 @@ def softmax(over: Sequence[str], v: Value, log: bool) -> Value:
     error = (moved * (1 if log else out)).expand(out.shape)
     if log:
         error = error + 16 * UNIT * out.abs()
-    shape = [v.data.shape[v.dims.index(d)] for d in (*kept, *over)]
+    shape = [v.data.shape[v.dims.index(d)] for d in (*rest, *over)]
     clean = torch.where(out.isfinite(), error, 0.0).nan_to_num(nan=0.0, posinf=math.inf)
-    return Value(out.reshape(shape), (*kept, *over), "f32", clean.reshape(shape))
+    return Value(out.reshape(shape), (*rest, *over), "f32", clean.reshape(shape))
 
 
 def scanned(op: str, along: str, v: Value, exclusive: bool, reverse: bool) -> Value:
-    kept, x, e = rows(v, [along])
+    rest, x, e = rows(v, [along])
     turn = (lambda t: t.flip(-1)) if reverse else (lambda t: t)
     parts = [running(op, t, exclusive) for t in (turn(x), turn(x.double().abs() + e), turn(x.double().abs()))]
     out, most, size = (turn(t) for t in parts)
@@ -420,7 +420,7 @@ def scanned(op: str, along: str, v: Value, exclusive: bool, reverse: bool) -> Va
     out = in_range(out)
     error = torch.where(out.isfinite() if out.is_floating_point() else out == out, error, 0.0)
     elem = "i64" if v.kind == "int" else "f32"
-    return Value(out, (*kept, along), elem, error.nan_to_num(nan=0.0, posinf=math.inf))
+    return Value(out, (*rest, along), elem, error.nan_to_num(nan=0.0, posinf=math.inf))
 
 
 def running(op: str, x: Tensor, exclusive: bool) -> Tensor:
@@ -493,23 +493,23 @@ def gathered(v: Value, dim: str, ids: Value) -> Value:
     axis = names.index("#")
     shape = [max(a, b) if min(a, b) else 0 for a, b in zip(x.shape, index.shape, strict=True)]
     one, all_ = ([*shape[:axis], n, *shape[axis + 1 :]] for n in (index.shape[axis], extent))
-    kept = tuple(d for d in names if d != "#")
+    rest = tuple(d for d in names if d != "#")
     if ids.data.numel() and (int(ids.data.min()) < 0 or int(ids.data.max()) >= extent):
         lost = torch.zeros([*shape[:axis], *shape[axis + 1 :]], dtype=v.data.dtype)
-        raise Undefined(exact(lost, kept, v.elem))
+        raise Undefined(exact(lost, rest, v.elem))
     index = index.expand(one)
     out, error = (t.expand(all_).gather(axis, index).squeeze(axis) for t in (x, e))
     doubt = unsure.expand(one).squeeze(axis) > 0
-    return Value(out, kept, v.elem, torch.where(doubt, math.inf, error))
+    return Value(out, rest, v.elem, torch.where(doubt, math.inf, error))
 
 
 def dot(over: Sequence[str], a: Value, b: Value, lane: str, accumulate: str) -> Value:
     dims, (x, y), (ex, ey) = aligned([a, b])
     axes = [dims.index(d) for d in over]
-    kept = tuple(d for d in dims if d not in over)
+    rest = tuple(d for d in dims if d not in over)
     steps = math.prod(max(x.shape[i], y.shape[i]) if min(x.shape[i], y.shape[i]) else 0 for i in axes)
     if lane == "s8":
-        return exact((x * y).sum(axes).to(torch.int32).long(), kept, "i32")
+        return exact((x * y).sum(axes).to(torch.int32).long(), rest, "i32")
     terms = x * y
     size = (x.abs() + ex) * (y.abs() + ey)
     error = (size - x.abs() * y.abs() + 4 * (steps + 2) * UNIT * size).sum(axes)
@@ -519,4 +519,4 @@ def dot(over: Sequence[str], a: Value, b: Value, lane: str, accumulate: str) -> 
         out = torch.where(beyond, out.sign() * math.inf, out)
     out = in_range(out)
     error = torch.where(out.isfinite(), error, 0.0).nan_to_num(nan=0.0, posinf=math.inf)
-    return Value(out, kept, "f32", error)
+    return Value(out, rest, "f32", error)

@@ -80,10 +80,10 @@ class Row:
 # --- jobs -------------------------------------------------------------------------
 
 
-def random_jobs(first: int, wanted: int) -> Iterator[Job]:
+def random_jobs(first: int, count: int) -> Iterator[Job]:
     """Random programs whose schedule is legal and of an emulable family."""
     seed = first
-    while wanted:
+    while count:
         program = random_program(seed, EMULABLE, small=True)
         job = Job(f"seed {seed}", program.text, "k", program.sizes, None, seed, seed % 4 == 3)
         seed += 1
@@ -91,7 +91,7 @@ def random_jobs(first: int, wanted: int) -> Iterator[Job]:
             plan(job)
         except ProgramError:
             continue
-        wanted -= 1
+        count -= 1
         yield job
 
 
@@ -132,10 +132,10 @@ def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, Planned]:
         aligned = [not job.shifted] * tensors + [True] * len(kernel.results)
         return checked, kernel, frontend.plan_kernel(checked, kernel, sizes, ARCH, aligned=aligned).planned
     what = problem(frontend.pattern(checked, kernel), sizes)
-    made = planner.plan(what, sizes, ARCHES[ARCH], None, Request(warps=job.warps))
-    if isinstance(made, Planned):
-        return checked, kernel, made
-    raise ShownViolation("; ".join(f"{v.code} {v.message}" for v in made))
+    answer = planner.plan(what, sizes, ARCHES[ARCH], None, Request(warps=job.warps))
+    if isinstance(answer, Planned):
+        return checked, kernel, answer
+    raise ShownViolation("; ".join(f"{v.code} {v.message}" for v in answer))
 
 
 class ShownViolation(Exception):
@@ -183,8 +183,8 @@ def _judge(
     scalars = [float(a) for a in arguments if not isinstance(a, Tensor)]
     knobs = LaunchParameters(*planned.launch)
 
-    def launch(given: Sequence[Any], outputs: Sequence[Tensor]) -> None:
-        addresses = [t.data_ptr() for t in (*given, *outputs) if isinstance(t, Tensor)]
+    def launch(inputs: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+        addresses = [t.data_ptr() for t in (*inputs, *outputs) if isinstance(t, Tensor)]
         code = plan_reference.call(entry, addresses, planned.sizes, scalars, knobs, "cpu", 0)
         if code:
             raise RuntimeError(f"the entry returned {code}")
@@ -244,18 +244,18 @@ def show_emulated(rows: Sequence[Row]) -> None:
 
 def run_lowering(programs: int, seed: int, processes: int, out: Path) -> list[Lowered]:
     with ProcessPoolExecutor(processes, initializer=partial(torch.set_num_threads, 1)) as pool:
-        found = list(pool.map(lowered, range(seed, seed + programs), chunksize=20))
-    wrong = [asdict(one) for one in found if one.outcome != "right"]
+        outcomes = list(pool.map(lowered, range(seed, seed + programs), chunksize=20))
+    wrong = [asdict(each) for each in outcomes if each.outcome != "right"]
     write(out / "lowering.json", json.dumps({"programs": programs, "not right": wrong}, indent=1))
-    return found
+    return outcomes
 
 
-def show_lowering(found: Sequence[Lowered]) -> None:
-    counts = Counter(one.outcome for one in found)
-    legal = sum(one.planned for one in found)
-    print(f"{len(found)} programs: {dict(counts)}; schedule legal for {legal}")
-    for one in [o for o in found if o.outcome == "wrong"][:10]:
-        print(f"\nseed {one.seed} {one.sizes}\n{one.text}" + "\n".join(one.wrong[:4]))
+def show_lowering(outcomes: Sequence[Lowered]) -> None:
+    counts = Counter(each.outcome for each in outcomes)
+    legal = sum(each.planned for each in outcomes)
+    print(f"{len(outcomes)} programs: {dict(counts)}; schedule legal for {legal}")
+    for each in [o for o in outcomes if o.outcome == "wrong"][:10]:
+        print(f"\nseed {each.seed} {each.sizes}\n{each.text}" + "\n".join(each.wrong[:4]))
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from benchmarks.campaign import Case
 from benchmarks.case_text import FEW, case, cooperative, multistage, pingpong, sizes
-from benchmarks.farm import Case
 
 
 def epilogues() -> Iterator[Case]:
@@ -93,13 +93,13 @@ def logic() -> Iterator[Case]:
         " e = where(not (d > 1), p, d), f = d > p, g = d == 2"
     )
     results = "(a: f32[M, N], b: f32[M, N], c: f16[M, N], e: bf16[M, N], f: bool[M, N], g: bool[N, M])"
-    for name, schedule, made in (("TMA", pingpong("64x64x64"), _EVEN), ("multistage", multistage(), _ODD)):
+    for name, schedule, extents in (("TMA", pingpong("64x64x64"), _EVEN), ("multistage", multistage(), _ODD)):
         yield case(
             f"comparisons and where/{name}",
             f"(x: f16[M, K], w: f16[N, K], p: f32[N]) -> {results}",
             compare,
             schedule,
-            made,
+            extents,
             ("integer", "zeros", "normal"),
         )
     masks = (
@@ -140,15 +140,15 @@ def _casts() -> Iterator[Case]:
     )
     yield case("casts/TMA", signature, casts, pingpong("64x64x64"), _EVEN)
     yield case("casts/multistage", signature, casts, multistage(), _ODD)
-    whole = (
+    integers = (
         "  d = dot[K](x, w)\n"
         "  return a = s8(clamp(d // 7, -100, 100)), b = d % 13 + p, c = f32(d) * 0.5, e = abs(max(d, p))"
     )
     signature = (
         "(x: s8[M, K], w: s8[N, K], p: i32[N]) -> (a: s8[M, N], b: i32[M, N], c: f32[M, N], e: i32[N, M])"
     )
-    yield case("casts/integers by TMA", signature, whole, pingpong("64x64x128"), _EVEN)
-    yield case("casts/integers by multistage", signature, whole, multistage("64x64x64"), _ODD)
+    yield case("casts/integers by TMA", signature, integers, pingpong("64x64x128"), _EVEN)
+    yield case("casts/integers by multistage", signature, integers, multistage("64x64x64"), _ODD)
 
 
 # --- operands ----------------------------------------------------------------------------------

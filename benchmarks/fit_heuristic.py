@@ -226,21 +226,21 @@ def _moved(constants: Constants, logs: Mapping[str, float]) -> Constants:
 def table(groups: Sequence[Group], device: Device, constants: Mapping[str, Sequence[Constants]]) -> list[str]:
     """A line a shape and one of means; under each title there is either a set of constants for all shapes
     or one for each."""
-    found = {
+    losses = {
         title: [loss(g, device, sets[i % len(sets)]) for i, g in enumerate(groups)]
         for title, sets in constants.items()
     }
-    titles = "".join(f"{title:>22}" for title in found)
+    titles = "".join(f"{title:>22}" for title in losses)
     lines = [f"{'first choice, error':20}{titles}"]
     for i, group in enumerate(groups):
-        cells = "".join(f"{math.exp(-f[i].regret):15.1%}{f[i].error:7.3f}" for f in found.values())
-        first = " ".join(list(found.values())[-1][i].first.schedule.replace("raster heuristic", "").split())
+        cells = "".join(f"{math.exp(-f[i].regret):15.1%}{f[i].error:7.3f}" for f in losses.values())
+        first = " ".join(list(losses.values())[-1][i].first.schedule.replace("raster heuristic", "").split())
         lines.append(f"{group[0].shape:14}{len(group):5} {cells}  {first}")
     chosen = [i for i, group in enumerate(groups) if len({row.schedule for row in group}) > 1]
     cells = "".join(
         f"{math.exp(-sum(f[i].regret for i in chosen) / len(chosen)):15.1%}"
         f"{math.sqrt(sum(x.error**2 for x in f) / len(f)):7.3f}"
-        for f in found.values()
+        for f in losses.values()
     )
     return [*lines, f"{'mean':14}{sum(map(len, groups)):5} {cells}"]
 

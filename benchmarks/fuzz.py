@@ -98,8 +98,8 @@ def program_of(seed: int) -> Program:
     if seed % 20 == 19:
         return Program("made large", amplified(seed), Counter())
     if seed % 2:
-        made = drawn(seed)
-        return Program("drawn", made.text.encode(), Counter(made.reached))
+        program = drawn(seed)
+        return Program("drawn", program.text.encode(), Counter(program.reached))
     return Program("mutated", mutated(seed), Counter())
 
 
@@ -180,37 +180,37 @@ def judge(seed: int, seconds: float = SECONDS) -> Case:
 
     Raises whatever a step raises that is not its refusal, TooSlow, TooMuchMemory, or Wrong.
     """
-    made = program_of(seed)
+    case = program_of(seed)
     steps = _Steps(seconds)
-    steps.run("fmt", lambda: _fmt(made.data))
+    steps.run("fmt", lambda: _fmt(case.data))
     checked: list[Checked] = []
-    end = steps.run("check", lambda: check(made.data, checked))
-    if checked and (made.large or seed // 2 % EVERY == 0):
+    end = steps.run("check", lambda: check(case.data, checked))
+    if checked and (case.large or seed // 2 % EVERY == 0):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "k.ucu"
-            files.put(path, made.data)
-            _commands(seed, made, checked[0], path, steps)
-    return Case(made.kind, tuple(steps.ends), steps.seconds, end == "done", made.reached)
+            files.put(path, case.data)
+            _commands(seed, case, checked[0], path, steps)
+    return Case(case.kind, tuple(steps.ends), steps.seconds, end == "done", case.reached)
 
 
 _MOST_PROGRAMS = 3
 """Of a file with more, so many drawn ones are explained, emitted and bounded."""
 
 
-def _commands(seed: int, made: Program, checked: Checked, path: Path, steps: _Steps) -> None:
+def _commands(seed: int, case: Program, checked: Checked, path: Path, steps: _Steps) -> None:
     r = random.Random(seed)
-    if made.large:
+    if case.large:
         steps.run("check command", lambda: _command("check", [str(path)]))
     programs = checked.module.programs
     for program in r.sample(programs, min(len(programs), _MOST_PROGRAMS)):
         sizes = _sizes(program, r)
         extents = ",".join(f"{n}={v}" for n, v in sizes.items())
-        given = ["-k", program.name, *(["-s", extents] if sizes else [])]
+        arguments = ["-k", program.name, *(["-s", extents] if sizes else [])]
         target = ["--arch", r.choice(tuple(ARCHES))]
         if isinstance(program, ir.Kernel):
-            steps.run("emit", lambda g=given, t=target: _command("emit", [str(path), *g, *t]))  # type: ignore[misc]
-        steps.run("explain", lambda g=given, t=target: _command("explain", [str(path), *g, *t]))  # type: ignore[misc]
-        steps.run("sol", lambda g=given: _command("sol", [str(path), *g, "--device", "H200"]))  # type: ignore[misc]
+            steps.run("emit", lambda g=arguments, t=target: _command("emit", [str(path), *g, *t]))  # type: ignore[misc]
+        steps.run("explain", lambda g=arguments, t=target: _command("explain", [str(path), *g, *t]))  # type: ignore[misc]
+        steps.run("sol", lambda g=arguments: _command("sol", [str(path), *g, "--device", "H200"]))  # type: ignore[misc]
 
 
 def _sizes(program: ir.Program, r: random.Random) -> dict[str, int]:
@@ -320,10 +320,10 @@ def _row(seed: int) -> dict[str, Any]:
 
 def tally(start: int, count: int) -> Tally:
     """Judges the cases `start` to `start + count - 1` in this process."""
-    found = Tally()
+    counts = Tally()
     for seed in range(start, start + count):
-        found.add(_row(seed))
-    return found
+        counts.add(_row(seed))
+    return counts
 
 
 # --- workers -----------------------------------------------------------------------
@@ -363,25 +363,25 @@ def _work(start: int, stop: int, pipe: int) -> None:
     os._exit(0)
 
 
-def _hear(worker: _Worker, found: Tally) -> bool:
+def _hear(worker: _Worker, counts: Tally) -> bool:
     """Reads what a worker said; False once it has ended."""
     block = os.read(worker.pipe, 1 << 16)
     worker.rest += block
     *lines, worker.rest = worker.rest.split(b"\n")
     for line in lines:
-        found.add(json.loads(line))
+        counts.add(json.loads(line))
         worker.next, worker.heard = worker.next + 1, time.monotonic()
     return bool(block)
 
 
-def _end(worker: _Worker, found: Tally, why: str) -> _Worker | None:
+def _end(worker: _Worker, counts: Tally, why: str) -> _Worker | None:
     """Ends a worker; where it has not judged all, its seed is a failure and another goes on behind it."""
     os.kill(worker.pid, signal.SIGKILL)
     _, status = os.waitpid(worker.pid, 0)
     os.close(worker.pipe)
     if worker.next >= worker.stop:
         return None
-    found.failures.append((worker.next, why or f"the worker ended with status {status}"))
+    counts.failures.append((worker.next, why or f"the worker ended with status {status}"))
     return _start(worker.next + 1, worker.stop) if worker.next + 1 < worker.stop else None
 
 
@@ -390,7 +390,7 @@ _CHUNK = 250
 
 def run(start: int, count: int, jobs: int) -> Tally:
     """Judges cases in so many processes, which a hang cannot stop."""
-    found = Tally()
+    counts = Tally()
     chunks = [(at, min(at + _CHUNK, start + count)) for at in range(start, start + count, _CHUNK)]
     working: dict[int, _Worker] = {}
     while chunks or working:
@@ -400,12 +400,12 @@ def run(start: int, count: int, jobs: int) -> Tally:
         ready, _, _ = select.select(list(working), [], [], 1.0)
         late = time.monotonic() - WALL_SECONDS
         silent = [p for p, w in working.items() if w.heard < late and p not in ready]
-        ended = [p for p in ready if not _hear(working[p], found)]
+        ended = [p for p in ready if not _hear(working[p], counts)]
         for pipe in (*ended, *silent):
             why = f"nothing was heard for {WALL_SECONDS:g} s" if pipe in silent else ""
-            if (other := _end(working.pop(pipe), found, why)) is not None:
+            if (other := _end(working.pop(pipe), counts, why)) is not None:
                 working[other.pipe] = other
-    return found
+    return counts
 
 
 @cache
@@ -432,17 +432,17 @@ def _kinds(failures: Sequence[tuple[int, str]]) -> dict[str, list[int]]:
     return kinds
 
 
-def _report(found: Tally, start: int, count: int) -> None:
+def _report(counts: Tally, start: int, count: int) -> None:
     print(f"programs\t{count}, seeds {start} to {start + count - 1}")
-    for kind, number in sorted(found.kinds.items()):
-        print(f"{kind}\t{number}, {found.valid[kind]} of them valid")
-    for end, number in sorted(found.ends.items()):
+    for kind, number in sorted(counts.kinds.items()):
+        print(f"{kind}\t{number}, {counts.valid[kind]} of them valid")
+    for end, number in sorted(counts.ends.items()):
         print(f"{end}\t{number}")
     for feature in FEATURES:
-        print(f"reached\t{feature}\t{found.reached[feature]}")
-    print(f"slowest step\t{found.slowest[0]:.3f} s of processor time, seed {found.slowest[1]}")
-    print(f"failures\t{len(found.failures)}")
-    for words, numbers in _kinds(found.failures).items():
+        print(f"reached\t{feature}\t{counts.reached[feature]}")
+    print(f"slowest step\t{counts.slowest[0]:.3f} s of processor time, seed {counts.slowest[1]}")
+    print(f"failures\t{len(counts.failures)}")
+    for words, numbers in _kinds(counts.failures).items():
         print(f"\n{len(numbers)} of seeds {', '.join(map(str, numbers[:8]))}:\n{words}")
 
 
@@ -453,15 +453,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=50_000, help="programs")
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     warm()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["UCUTLASS_DATA_DIR"] = os.environ["UCUTLASS_CACHE_DIR"] = folder
-        found = run(asked.seed, asked.count, asked.jobs)
-    _report(found, asked.seed, asked.count)
-    print(f"wall time\t{time.monotonic() - began:.0f} s in {asked.jobs} processes")
-    return 1 if found.failures else 0
+        counts = run(options.seed, options.count, options.jobs)
+    _report(counts, options.seed, options.count)
+    print(f"wall time\t{time.monotonic() - began:.0f} s in {options.jobs} processes")
+    return 1 if counts.failures else 0
 
 
 if __name__ == "__main__":

@@ -423,12 +423,12 @@ def _product(b: Body) -> tuple[str, Dims]:
     operands = f"{cast}({x}), {cast}({w})" if cast else f"{x}, {w}"
     if d.chance(0.15):
         operands += d.mark("acc", f", acc={d.r.choice(LANES[lane].accumulations)}")
-    made, dims = f"dot[K]({operands})", (*batch, "A", "C")
+    term, dims = f"dot[K]({operands})", (*batch, "A", "C")
     for _ in range(d.r.choice((0, 1, 2))):
         name = d.r.choice(("relu", "gelu", "silu", "tanh", "sigmoid", "abs"))
         d.mark(f"function {name}")
-        made = f"{name}({made} + {b.param(d.r.choice((('C',), ('A',), dims)))})"
-    return made, dims
+        term = f"{name}({term} + {b.param(d.r.choice((('C',), ('A',), dims)))})"
+    return term, dims
 
 
 def _value_of(field_: Field, d: Drawing) -> str:
@@ -444,7 +444,7 @@ def _value_of(field_: Field, d: Drawing) -> str:
 
 def schedules(d: Drawing, dims: Sequence[str], stage: str = "") -> list[str]:
     """Blocks of schedules, the last of an architecture mostly without a condition."""
-    made: list[str] = []
+    blocks: list[str] = []
     for _ in range(d.r.choice((0, 0, 1, 1, 2, 3))):
         fields = []
         for name in d.r.sample(list(FIELDS), d.r.choice((0, 1, 1, 2, 3))):
@@ -459,16 +459,18 @@ def schedules(d: Drawing, dims: Sequence[str], stage: str = "") -> list[str]:
         d.mark("schedule")
         if stage:
             d.mark("stage schedule")
-        made.append(f"schedule {d.r.choice((*ARCHES, 'sm90a'))}{stage}{when} {{ {'  '.join(fields)} }}")
-    if len(made) > 1:
+        blocks.append(f"schedule {d.r.choice((*ARCHES, 'sm90a'))}{stage}{when} {{ {'  '.join(fields)} }}")
+    if len(blocks) > 1:
         d.mark("several blocks")
-    return made
+    return blocks
 
 
 def _guard(d: Drawing, dims: Sequence[str]) -> str:
-    one = f"{d.r.choice(dims)} {d.r.choice(_COMPARISONS)} {d.r.choice((1, 8, 64, 4096, 9223372036854775807))}"
+    test = (
+        f"{d.r.choice(dims)} {d.r.choice(_COMPARISONS)} {d.r.choice((1, 8, 64, 4096, 9223372036854775807))}"
+    )
     other = f"{d.r.choice(dims)} % {d.r.choice((2, 8, 0))} == 0"
-    return d.r.choice((one, other, f"{one} and {other}", f"not ({one}) or {other}"))
+    return d.r.choice((test, other, f"{test} and {other}", f"not ({test}) or {other}"))
 
 
 def _text(kind: str, name: str, b: Body, results: str, lines: Sequence[str]) -> str:

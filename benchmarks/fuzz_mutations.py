@@ -32,8 +32,8 @@ _LINES = tuple(
 @cache
 def seeds() -> tuple[bytes, ...]:
     """The programs that are mutated."""
-    found = sorted([*(ROOT / "examples" / "tasks").glob("*.ucu"), *(ROOT / "examples").glob("*.ucu")])
-    return tuple(path.read_bytes() for path in found)
+    paths = sorted([*(ROOT / "examples" / "tasks").glob("*.ucu"), *(ROOT / "examples").glob("*.ucu")])
+    return tuple(path.read_bytes() for path in paths)
 
 
 @cache
@@ -83,9 +83,9 @@ def _numbers(data: bytes, r: random.Random) -> bytes:
     numbers = list(re.finditer(rb"\d+", data))
     if not numbers:
         return data
-    found = r.choice(numbers)
+    match = r.choice(numbers)
     other = str(r.choice((0, 1, 2, 3, 7, 64, 255, 256, 2**31, 2**63 - 1, 2**63, 10**30))).encode()
-    return data[: found.start()] + other + data[found.end() :]
+    return data[: match.start()] + other + data[match.end() :]
 
 
 def _schedule(data: bytes, r: random.Random) -> bytes:
@@ -138,15 +138,15 @@ def amplified(seed: int) -> bytes:
     return text.encode()[:LARGEST]
 
 
-def _times(one: Callable[[int], str], count: int, room: int = LARGEST // 2) -> str:
+def _times(part: Callable[[int], str], count: int, room: int = LARGEST // 2) -> str:
     """The texts of 0 to `count - 1`, as many as fit."""
-    made: list[str] = []
+    parts: list[str] = []
     for i in range(count):
-        made.append(one(i))
-        room -= len(made[-1])
+        parts.append(part(i))
+        room -= len(parts[-1])
         if room < 0:
             break
-    return "".join(made)
+    return "".join(parts)
 
 
 def _insert(text: str, r: random.Random, pattern: str, added: str) -> str:
@@ -275,7 +275,7 @@ def _long_names(text: str, r: random.Random, n: int) -> str:
 
 
 def _wrong_names(text: str, r: random.Random, n: int) -> str:
-    one = r.choice(
+    edit = r.choice(
         (
             "  w{0} = z{0}\n",
             "  w{0} = zz{0}(x1)\n",
@@ -283,7 +283,7 @@ def _wrong_names(text: str, r: random.Random, n: int) -> str:
             "  schedule sm9{0} {{ til{0} 1 }}\n",
         )
     )
-    return _insert(text, r, r"\{\n(?=  )", _times(one.format, n))
+    return _insert(text, r, r"\{\n(?=  )", _times(edit.format, n))
 
 
 def _stages(text: str, r: random.Random, n: int) -> str:
@@ -297,10 +297,10 @@ def _stages(text: str, r: random.Random, n: int) -> str:
 
 
 def _requirements(text: str, r: random.Random, n: int) -> str:
-    one = r.choice(
+    clause = r.choice(
         ("require A * B * A % {0} == 1", "require A > {0}", "require A % 2 == 0", "require A // {0} == 0")
     )
-    return _insert(text, r, r"\{\n(?=  )", _times(lambda i: f"  {one.format(i + 13)}\n", n))
+    return _insert(text, r, r"\{\n(?=  )", _times(lambda i: f"  {clause.format(i + 13)}\n", n))
 
 
 def _comments(text: str, r: random.Random, n: int) -> str:

@@ -1,4 +1,5 @@
-"""Honest kernels: random programs, built and run as they are, which judge and audit must let pass."""
+"""Honest kernels for `benchmarks.mutants`: random programs, built and run as they are, which judge and audit
+must let pass."""
 
 from __future__ import annotations
 
@@ -12,8 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import emulated, relay
-from benchmarks.budget import NEVER, Deadline, append
+from benchmarks import emulated, harness
 from benchmarks.random_programs import WARPS, random_program
 from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
@@ -91,8 +91,8 @@ def jobs(count: int, seed: int, device: str) -> list[Job]:
 def _jobs(seed: int, device: str) -> Iterator[Job]:
     cpu = device == "cpu"
     while True:
-        made = random_program(seed, emulated.EMULABLE if cpu else WARPS, small=cpu)
-        job = Job(f"seed {seed}", made.text, made.sizes)
+        program = random_program(seed, emulated.EMULABLE if cpu else WARPS, small=cpu)
+        job = Job(f"seed {seed}", program.text, program.sizes)
         seed += 1
         try:
             prepared(job)
@@ -111,36 +111,32 @@ def prepared(job: Job) -> Prepared:
 
 
 def judge(
-    chosen: Sequence[Job],
-    libraries: Mapping[str, str],
-    rows: Path,
-    processes: int = 1,
-    deadline: Deadline = NEVER,
+    chosen: Sequence[Job], libraries: Mapping[str, str], rows: Path, processes: int = 1
 ) -> list[Honest]:
     """Judges the jobs in `processes` that they share, rows to the file as they come. `libraries`: by
-    name, for the GPU, `not built: ..` among them; a job without one runs on the host. What the
-    deadline cuts off is left out."""
+    name, for the GPU, `not built: ..` among them; a job without one runs on the host."""
+    unbuilt = {name: library for name, library in libraries.items() if not is_built(library)}
     for job in chosen:
-        if not is_built(library := libraries.get(job.name, "")):
-            append(rows, Honest(job.name, "unproven", library).as_json())
-    items = [{"name": j.name, "job": asdict(j), "library": libraries.get(j.name, "")} for j in chosen]
+        if job.name in unbuilt:
+            harness.append(rows, Honest(job.name, "unproven", unbuilt[job.name]).as_json())
+    built = [job for job in chosen if job.name not in unbuilt]
+    items = [{"name": j.name, "job": asdict(j), "library": libraries.get(j.name, "")} for j in built]
     seconds = GPU_SECONDS if libraries else LIMIT_SECONDS
-    made = relay.run(
-        "benchmarks.honest:serve", items, rows, item_seconds=seconds, processes=processes, deadline=deadline
-    )
-    return [from_row(row) for row in made]
+    harness.run("benchmarks.honest:serve", items, rows, item_seconds=seconds, processes=processes)
+    known = {row["name"]: row for row in harness.lines(rows)}
+    return [from_row(known[job.name]) for job in chosen]
 
 
 def from_row(row: Mapping[str, Any]) -> Honest:
-    """Of a row of `judge`; a job whose process was lost is unproven."""
+    """Returns what a row of `judge` says; a job whose process was lost is unproven."""
     if "verdict" in row:
         return Honest(*(row[f.name] for f in fields(Honest)))
     return Honest(row["name"], "unproven", f"{row['error']}: {row['detail']}"[-600:])
 
 
 def serve(items: list[dict[str, Any]], rows: str, item_seconds: float) -> int:
-    """In the child of `relay.run`."""
-    return relay.serve(
+    """Runs in the child of `harness.run`."""
+    return harness.serve(
         lambda item: Honest(item["name"], **judged_here(item["job"], item["library"])).as_json(),
         items,
         rows,
@@ -152,40 +148,40 @@ def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:
     """The fields of `Honest` but the name; on the host without a library, else on the GPU."""
     torch.set_num_threads(1)
     task = Job(**job)
-    made = prepared(task)
+    kernel = prepared(task)
     device = "cuda" if library else "cpu"
-    launch = loaded(made, Path(library)) if library else _emulated(made)
-    scalars = distinct_scalars(made.kernel)
+    launch = loaded(kernel, Path(library)) if library else _emulated(kernel)
+    scalars = distinct_scalars(kernel.kernel)
     cases, failures = [], []
     # The suite leaves out numbers that say nothing about a program, such as those that overflow f16 sums.
-    drawn = suite(made.kernel, made.sizes, seed=5, distributions=DISTRIBUTIONS, most=len(DISTRIBUTIONS))
+    drawn = suite(kernel.kernel, kernel.sizes, seed=5, distributions=DISTRIBUTIONS, most=len(DISTRIBUTIONS))
     for case in drawn.cases:
-        if case.kind != "values" or dict(case.sizes) != dict(made.sizes):
+        if case.kind != "values" or dict(case.sizes) != dict(kernel.sizes):
             continue
         arguments = generate(
-            made.kernel, made.sizes, case.distribution, seed=case.seed, scalars=scalars, device=device
+            kernel.kernel, kernel.sizes, case.distribution, seed=case.seed, scalars=scalars, device=device
         )
-        found = verify.check(made.kernel, launch, arguments)
-        failures += [] if found.ok else [f"{case.distribution}: {found}"]
-        cases.append(_case(case.distribution, found))
+        verdict = verify.check(kernel.kernel, launch, arguments)
+        failures += [] if verdict.ok else [f"{case.distribution}: {verdict}"]
+        cases.append(_case(case.distribution, verdict))
     proof = VerifyEvidence("here", ArtefactDigests("", "", ""), not failures, tuple(cases), tuple(failures))
     why = MissingEvidence("no part of this")
-    asked = probe(task.text, task.name, None, {d: made.sizes[d] for d in task.sizes}, 0)
-    bundle = EvidenceBundle(made.kernel, None, why, proof, why, why, probe_of(asked), (), (), why, ())
-    said = audit(bundle, RULES)
+    answers = probe(task.text, task.name, None, {d: kernel.sizes[d] for d in task.sizes}, 0)
+    bundle = EvidenceBundle(kernel.kernel, None, why, proof, why, why, probe_of(answers), (), (), why, ())
+    opinion = audit(bundle, RULES)
     return {
-        "verdict": said.verdict,
-        "words": "; ".join(f"{f.rule}: {f.words}" for f in said.findings)[:600],
+        "verdict": opinion.verdict,
+        "words": "; ".join(f"{f.rule}: {f.words}" for f in opinion.findings)[:600],
         "worst": max(c.worst for c in cases),
         "rms": max((c.rms for c in cases if c.rms is not None), default=0.0),
     }
 
 
-def _case(name: str, found: verify.Verdict) -> VerifiedCase:
-    compared = found.comparisons
+def _case(name: str, verdict: verify.Verdict) -> VerifiedCase:
+    compared = verdict.comparisons
     return VerifiedCase(
         name,
-        found.ok,
+        verdict.ok,
         max(c.worst for c in compared),
         max((c.rms for c in compared if c.rms is not None), default=None),
         all(c.varies for c in compared),
@@ -193,11 +189,11 @@ def _case(name: str, found: verify.Verdict) -> VerifiedCase:
     )
 
 
-def _emulated(made: Prepared) -> verify.Exposed:
+def _emulated(kernel: Prepared) -> verify.Exposed:
     folder = Path(tempfile.mkdtemp(prefix="honest-"))
     try:
-        text = f"#include <cmath>\n{HOST_SHIM}{made.source.text}"
-        entry = emulator.build(replace(made.source, text=text), folder)
+        text = f"#include <cmath>\n{HOST_SHIM}{kernel.source.text}"
+        entry = emulator.build(replace(kernel.source, text=text), folder)
     finally:
         shutil.rmtree(folder)
-    return exposed(entry, made.planned)
+    return exposed(entry, kernel.planned)

@@ -108,16 +108,16 @@ def variants(
     spec: LaunchSpec, kernels: Mapping[str, Callable[..., Any]], sizes: Mapping[str, int]
 ) -> dict[str, Variant]:
     """What is timed, by name."""
-    extents, given = arguments_for(spec, sizes)
+    extents, arguments = arguments_for(spec, sizes)
     outs = tuple(
         torch.empty(shape_of(spec, r, extents), dtype=dtype_of(r.elem), device=spec.device)
         for r in spec.results
     )
-    found: dict[str, Variant] = {}
+    named: dict[str, Variant] = {}
     for name, kernel in kernels.items():
         out = outs[0] if len(outs) == 1 else outs
-        found[name] = Variant(kernel, ((given, {}),), "torch.mm")
-        found[f"{name}, out="] = Variant(kernel, ((given, {"out": out}),), "torch.mm, out=")
+        named[name] = Variant(kernel, ((arguments, {}),), "torch.mm")
+        named[f"{name}, out="] = Variant(kernel, ((arguments, {"out": out}),), "torch.mm, out=")
     m, n, k = (sizes.get(d, DEFAULT_EXTENT) for d in "MNK")
     a = torch.zeros(m, k, dtype=torch.bfloat16, device=spec.device)
     b = torch.zeros(n, k, dtype=torch.bfloat16, device=spec.device).t()
@@ -125,11 +125,11 @@ def variants(
     if spec.device == "cpu":  # there the product itself is the host's work: take the least of it
         a, b, c = a[:1, :1], b[:1, :1], torch.empty(1, 1, dtype=torch.bfloat16)
     new = (((m, n),), {"dtype": torch.bfloat16, "device": a.device})
-    return found | {
+    return named | {
         "torch.mm": Variant(torch.mm, (((a, b), {}),), ""),
         "torch.mm, out=": Variant(torch.mm, (((a, b), {"out": c}),), ""),
         "torch.empty": Variant(torch.empty, (new,), ""),
-        "call": Variant(_nothing, ((given, {}),), ""),
+        "call": Variant(_nothing, ((arguments, {}),), ""),
     }
 
 
@@ -137,15 +137,15 @@ def more(
     also: Sequence[str], make: Make, device: str, extent: int, first: int
 ) -> tuple[dict[str, Variant], dict[str, list[float]]]:
     """Further variants, and microseconds of first calls, by name."""
-    found: dict[str, Variant] = {}
+    named: dict[str, Variant] = {}
     firsts: dict[str, list[float]] = {}
     if "guarded" in also:
-        found |= host_programs.guarded(make, device, extent)
+        named |= host_programs.guarded(make, device, extent)
         firsts = host_programs.first_calls(make, device, extent, first)
     if "chain" in also:
         capture = host_programs.captured if device == "cuda" else host_programs.played
-        found |= host_programs.chain(make, device, extent, capture)
-    return found, firsts
+        named |= host_programs.chain(make, device, extent, capture)
+    return named, firsts
 
 
 def _nothing(*_: object) -> None:
@@ -254,11 +254,11 @@ def kernels_of(options: argparse.Namespace, entry: Callable[[], Entry], extent: 
     if options.dry:
         return host_programs.planned(entry(), options.device, [])
     square = dict.fromkeys("NK", extent)
-    wanted = {
+    sizes = {
         "guarded": (host_programs.GUARDED, [{**square, "M": m} for m in host_programs.GUARDED_ROWS]),
         "chain": (host_programs.CHAIN, [host_programs.chain_sizes(extent)]),
     }
-    return host_programs.compiled(dict(wanted[name] for name in options.also))
+    return host_programs.compiled(dict(sizes[name] for name in options.also))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -272,13 +272,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             kernels = empty_kernels(entry(), spec)
         else:
             spec, kernels = compiled_kernel(options.program)
-        found, firsts = variants(spec, kernels, sizes), dict[str, list[float]]()
+        named, firsts = variants(spec, kernels, sizes), dict[str, list[float]]()
         if options.also:
             make = kernels_of(options, entry, extent)
             further, firsts = more(options.also, make, options.device, extent, options.first)
-            found |= further
-        times = measure(found, options.device, options.rounds, options.batch)
-    against = {name: variant.against for name, variant in found.items()}
+            named |= further
+        times = measure(named, options.device, options.rounds, options.batch)
+    against = {name: variant.against for name, variant in named.items()}
     about, results = machine(options.device), summary(times, against)
     if firsts:
         ours, theirs = firsts

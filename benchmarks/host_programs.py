@@ -97,10 +97,10 @@ def nothing(folder: Path) -> Entry:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         sys.exit("a C compiler is needed for the entry that does nothing; or give --program")
-    source, made = folder / "nothing.c", folder / "nothing.so"
+    source, library = folder / "nothing.c", folder / "nothing.so"
     put(source, NOTHING)
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
-    return load_entry(made, "nothing")
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return load_entry(library, "nothing")
 
 
 def planned(entry: Entry, device: str, chosen: list[str]) -> Make:
@@ -116,9 +116,9 @@ def planned(entry: Entry, device: str, chosen: list[str]) -> Make:
                 plan = plan_pipeline(checked, program, request.extents, ARCH)
                 bounds = [Bound(entry.address, (0, 1, 1), 0, entry) for _ in plan.stages]
                 return series_of(plan.sized, plan.streams, bounds)
-            found = frontend.plan_kernel(checked, program, request.extents, ARCH, aligned=request.aligned)
-            chosen.append(show(found.planned.request))
-            return Bound(entry.address, tuple(int(k) for k in found.planned.launch), 0, entry)
+            choice = frontend.plan_kernel(checked, program, request.extents, ARCH, aligned=request.aligned)
+            chosen.append(show(choice.planned.request))
+            return Bound(entry.address, tuple(int(k) for k in choice.planned.launch), 0, entry)
 
         return Launcher(spec_of(program, device=device), choose)
 
@@ -127,7 +127,7 @@ def planned(entry: Entry, device: str, chosen: list[str]) -> Make:
 
 def compiled(sizes: Mapping[str, Sequence[Mapping[str, int]]]) -> Make:
     """Real kernels. All that `sizes` names, by text, are built at once before the first call."""
-    for text, wanted in sizes.items():
+    for text, extents in sizes.items():
         checked = frontend.read_text(text)
         kernels = [p for p in checked.module.programs if isinstance(p, ir.Kernel)]
         build_kernels(
@@ -135,7 +135,7 @@ def compiled(sizes: Mapping[str, Sequence[Mapping[str, int]]]) -> Make:
             [
                 (kernel, complete(kernel, {d: n for d, n in known.items() if d in kernel.dims}))
                 for kernel in kernels
-                for known in wanted
+                for known in extents
             ],
             ARCH,
         )
@@ -149,20 +149,20 @@ def guarded(make: Make, device: str, extent: int) -> dict[str, Variant]:
     """Shapes in turns, so that each call meets another guard than the one before."""
     kernel = make(GUARDED, "guarded")
     w = torch.zeros(extent, extent, dtype=torch.bfloat16, device=device)
-    given = [
+    pairs = [
         (_zeros(m, extent, device), torch.empty(m, extent, dtype=torch.bfloat16, device=device))
         for m in GUARDED_ROWS
     ]
     base = "torch.mm, 4 shapes in turns"
     return {
-        "guarded, one shape": Variant(kernel, (((given[0][0], w), {}),), "torch.mm"),
-        "guarded, 4 guards in turns": Variant(kernel, tuple(((x, w), {}) for x, _ in given), base),
+        "guarded, one shape": Variant(kernel, (((pairs[0][0], w), {}),), "torch.mm"),
+        "guarded, 4 guards in turns": Variant(kernel, tuple(((x, w), {}) for x, _ in pairs), base),
         "guarded, 4 guards in turns, out=": Variant(
-            kernel, tuple(((x, w), {"out": out}) for x, out in given), f"{base}, out="
+            kernel, tuple(((x, w), {"out": out}) for x, out in pairs), f"{base}, out="
         ),
-        base: Variant(torch.mm, tuple(((_few(x), _few(w).t()), {}) for x, _ in given), ""),
+        base: Variant(torch.mm, tuple(((_few(x), _few(w).t()), {}) for x, _ in pairs), ""),
         f"{base}, out=": Variant(
-            torch.mm, tuple(((_few(x), _few(w).t()), {"out": _few(out)}) for x, out in given), ""
+            torch.mm, tuple(((_few(x), _few(w).t()), {"out": _few(out)}) for x, out in pairs), ""
         ),
     }
 
@@ -232,8 +232,8 @@ def chain(
     def ours_out() -> Any:
         return head(down(up(x, w1, out=h), w2, x, out=y), w3, out=z)
 
-    whole = make(CHAIN, "whole")
-    given = x, w1, w2, w3
+    pipeline = make(CHAIN, "whole")
+    operands = x, w1, w2, w3
 
     def torchs() -> Any:
         return torch.mm(torch.add(torch.mm(torch.nn.functional.gelu(torch.mm(tx, t1)), t2), tx), t3)
@@ -243,13 +243,15 @@ def chain(
         z.zero_()
         replay()
         assert torch.equal(z, ours()), "the captured chain gives another result than its calls"
-        assert torch.equal(z, whole(*given)), "the pipeline gives another result than its kernels"
+        assert torch.equal(z, pipeline(*operands)), "the pipeline gives another result than its kernels"
     once: tuple[Given, ...] = (((), {}),)
     return {
         "chain": Variant(ours, once, "chain, torch"),
         "chain, out=": Variant(ours_out, once, "chain, torch"),
-        "chain, pipeline": Variant(whole, ((given, {}),), "chain, torch"),
-        "chain, pipeline, out=": Variant(whole, ((given, {"out": torch.empty_like(x)}),), "chain, torch"),
+        "chain, pipeline": Variant(pipeline, ((operands, {}),), "chain, torch"),
+        "chain, pipeline, out=": Variant(
+            pipeline, ((operands, {"out": torch.empty_like(x)}),), "chain, torch"
+        ),
         "chain, graph": Variant(replay, once, "chain, torch, graph"),
         "chain, torch": Variant(torchs, once, ""),
         "chain, torch, graph": Variant(replay_torch, once, ""),

@@ -1,4 +1,4 @@
-"""Problems that memory bounds, of a gigabyte and more: programs with what a PyTorch user would write."""
+"""The rows of `benchmarks.memory_bound`: programs with what a PyTorch user would write."""
 
 from __future__ import annotations
 
@@ -35,6 +35,14 @@ def _rms(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
 
 def _rms_channels(x: torch.Tensor) -> torch.Tensor:
     return x * torch.rsqrt((x * x).mean(1, keepdim=True) + 1e-5)
+
+
+def _scan(elem: str, sizes: Mapping[str, int]) -> Problem:
+    """A cumulative sum along L of few long rows, or down few long columns."""
+    type_ = f"{elem}[{', '.join(sizes)}]"
+    axis = list(sizes).index("L")
+    text = f"kernel k(x: {type_}) -> {type_} {{ return cumsum[L](x) }}"
+    return Problem("long scan", text, sizes, lambda x: x.cumsum(axis))
 
 
 PROBLEMS: Mapping[str, Problem] = MappingProxyType(
@@ -227,3 +235,17 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
         ),
     }
 )
+
+SCANS: Mapping[str, Problem] = MappingProxyType(
+    {
+        "scan of 1 row f32": _scan("f32", {"A": 1, "L": 2**28}),
+        "scan of 8 rows f32": _scan("f32", {"A": 8, "L": 2**25}),
+        "scan of 64 rows f32": _scan("f32", {"A": 64, "L": 2**22}),
+        "scan of 1 row bf16": _scan("bf16", {"A": 1, "L": 2**28}),
+        "scan of 8 rows bf16": _scan("bf16", {"A": 8, "L": 2**25}),
+        "scan of 1 odd row f32": _scan("f32", {"A": 1, "L": 2**28 - 57}),
+        "scan of 8 columns f32": _scan("f32", {"L": 2**25, "C": 8}),
+        "scan of 256 columns f32": _scan("f32", {"L": 2**20, "C": 256}),
+    }
+)
+"""Few long rows: what one row's threads can do is not enough."""

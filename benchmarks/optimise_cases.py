@@ -45,8 +45,8 @@ class Task:
 
     @property
     def checked(self) -> tuple[frontend.Checked, ir.Program]:
-        found = frontend.read_text(self.text, f"{self.name}.ucu")
-        return found, frontend.program(found)
+        text = frontend.read_text(self.text, f"{self.name}.ucu")
+        return text, frontend.program(text)
 
     @property
     def problem(self) -> OptimizationProblem:

@@ -57,28 +57,28 @@ def compared(
     from ucutlass.tasks.candidate_run import argument_sets, turns
 
     start = time.monotonic()
-    (one,) = (t for t in TASKS if t.name == task)
-    _, program = one.checked
-    sets = argument_sets(program, dict(one.sizes), seed)
+    (problem,) = (t for t in TASKS if t.name == task)
+    _, program = problem.checked
+    sets = argument_sets(program, dict(problem.sizes), seed)
     launches: dict[str, Callable[[int], object]] = {}
     for name, text in texts.items():
         checked = frontend.read_text(text, name)
         launches[name] = turns(loaded(checked, frontend.program(checked), ARCH), sets)
-    twin, single = one.twin, one.lane in ("tf32", "f32")
+    twin, single = problem.twin, problem.lane in ("tf32", "f32")
     launches["eager"] = lambda i: _with(False, twin, sets[i])
     if single:
         launches["eager_tf32"] = lambda i: _with(True, twin, sets[i])
-    said = ""
+    uncompiled = ""
     if compiled:
         try:
             # Within the lane: a tf32 problem's compiled twin may use TF32 too.
-            launches["compile"] = _compiled(twin, one.lane == "tf32", sets)
-        except Exception as problem:  # a backend of torch's that fails is a row's finding
-            said = f"{type(problem).__name__}: {problem}"[:400]
+            launches["compile"] = _compiled(twin, problem.lane == "tf32", sets)
+        except Exception as failure:  # a backend of torch's that fails is a row's finding
+            uncompiled = f"{type(failure).__name__}: {failure}"[:400]
     compiled_in = time.monotonic() - start
     with torch.no_grad():
         times = compare(launches, len(sets), rounds=ROUNDS)
-    us = {name: found.median for name, found in times.items()}
+    us = {name: t.median for name, t in times.items()}
     if not single:
         us["eager_tf32"] = us["eager"]
     best = min(texts, key=us.__getitem__)
@@ -87,14 +87,14 @@ def compared(
     if compiled:
         torch._dynamo.reset()
     torch.cuda.empty_cache()
-    judged = (suite if full else values)(texts[best], one.sizes, cases, seed)
+    judged = (suite if full else values)(texts[best], problem.sizes, cases, seed)
     torch.cuda.empty_cache()
     return {
         "us": us,
-        "spread": {name: found.spread for name, found in times.items()},
+        "spread": {name: t.spread for name, t in times.items()},
         "best": best,
         "cases": cases,
-        "uncompiled": said,
+        "uncompiled": uncompiled,
         "ready_seconds": round(compiled_in, 1),
         "spent": round(time.monotonic() - start, 1),
         **judged,
@@ -115,9 +115,9 @@ def _tf32(matmul: bool) -> Iterator[None]:
         flags.allow_tf32 = before
 
 
-def _with(matmul: bool, twin: Callable[..., Tensor], given: Sequence[Any]) -> Tensor:
+def _with(matmul: bool, twin: Callable[..., Tensor], arguments: Sequence[Any]) -> Tensor:
     with _tf32(matmul):
-        return twin(*given)
+        return twin(*arguments)
 
 
 def _compiled(
@@ -126,10 +126,10 @@ def _compiled(
     import torch
 
     torch._dynamo.reset()
-    made = torch.compile(twin, dynamic=False, mode="max-autotune-no-cudagraphs")
+    fast = torch.compile(twin, dynamic=False, mode="max-autotune-no-cudagraphs")
     with torch.no_grad():
-        _with(matmul, made, sets[0])
-    return lambda i: _with(matmul, made, sets[i])
+        _with(matmul, fast, sets[0])
+    return lambda i: _with(matmul, fast, sets[i])
 
 
 def values(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[str, Any]:
@@ -145,12 +145,12 @@ def values(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[s
     program = frontend.program(checked)
     kernel = loaded(checked, program, ARCH)
 
-    asked = [c for c in verify.suite(program, sizes, seed=seed).cases if c.kind == "values"][:cases]
+    drawn = [c for c in verify.suite(program, sizes, seed=seed).cases if c.kind == "values"][:cases]
     wrong: list[str] = []
     counted: Counter[str] = Counter()
-    for case in asked:
-        given = generate(program, sizes, case.distribution, seed=case.seed, device="cuda", drawn="cuda")
-        verdict = verify.check(program, kernel.judged(*given), given)
+    for case in drawn:
+        arguments = generate(program, sizes, case.distribution, seed=case.seed, device="cuda", drawn="cuda")
+        verdict = verify.check(program, kernel.judged(*arguments), arguments)
         counted[verdict.state] += 1
         if not verify.CaseResult(case, verdict.state, verdict).ok:
             wrong.append(f"{case.name}: {verdict}"[:300])
@@ -175,9 +175,9 @@ def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[st
         return {"verdicts": {}, "wrong": []}
     checked = frontend.read_text(text, "winner")
     program = frontend.program(checked)
-    found = at_hand()
+    here = at_hand()
     built = build_program(
-        checked, program, complete(program, sizes), ARCH, device=found.device if found else None
+        checked, program, complete(program, sizes), ARCH, device=here.device if here else None
     )
     plan = verification.plan(checked, program, built, sizes, seed=seed, most=cases)
     with tempfile.TemporaryDirectory(prefix="ucutlass-suite-") as folder:

@@ -1,7 +1,6 @@
 """A row of `benchmarks.optimise`: a problem's searches side by side, then what they found in turns.
 
-A search is a session of the agent (`ucutlass.agent.optimize`) in a journal of its own, which a later call
-goes on with. `rules` draws by the tuner's ranking, `random` evenly from the same legal space.
+A search is a session of the agent (`ucutlass.agent.optimize`) in a journal of its own. `rules` draws by the tuner's ranking, `random` evenly from the same legal space.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from benchmarks import optimise_dry, relay
+from benchmarks import harness
+from benchmarks.harness import Item, Row
 from benchmarks.optimise_cases import TASKS, Task
 from benchmarks.optimise_gpu import GPU
 from ucutlass.agent.budget import Budget
@@ -28,7 +28,6 @@ from ucutlass.agent.outcome import FailedOutcome, RejectedOutcome, WrongOutcome
 from ucutlass.agent.prebuild import BuildCounter, builders
 from ucutlass.agent.proposers.rules import Draw, rules
 from ucutlass.agent.proposers.schedule_sampling import nominate, uniformly
-from ucutlass.agent.run import resumed
 from ucutlass.agent.session import SessionSettings, SessionState
 from ucutlass.agent.stop import StopRule
 from ucutlass.engine.local import LocalEngine
@@ -51,68 +50,61 @@ NICE = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Hall:
-    """What the rows of one process share. `gpu` is the engine with its one lane."""
+class Shared:
+    """What the rows of one process share: the engine with its GPU, and the pool that builds."""
 
     engine: Engine
     device: Device | None
     pool: Executor
 
 
-def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
-    """In the child of `relay.run`. Raises NoGpu where there is none and none is made up."""
-    first = items[0]
-    count: int = first["builders"]
+def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
+    """Runs in the child of `harness.run`. Raises LookupError where there is no GPU."""
+    count: int = items[0]["builders"]
     # A pipeline's stages are built side by side too, as many as this process has builders.
     os.environ.setdefault(switches.BUILD_JOBS, str(count))
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(count))
-    with builders(count) as pool:
-        if first["dry"]:
-            engine = LocalEngine([optimise_dry.UUID], table=optimise_dry.TABLE)
-            device: Device | None = optimise_dry.H200
-        else:
-            found = at_hand()
-            if found is None:
-                raise LookupError("no NVIDIA GPU here that a compile target serves; --dry needs none")
-            engine, device = LocalEngine(table=GPU), found.device
-        with closing(engine):
-            # Imports while the first kernels are built, not on the lane.
-            engine.submit("prepare", {}).result()
-            os.nice(NICE)
-            return relay.serve(partial(row, Hall(engine, device, pool)), items, rows, item_seconds)
+    here = at_hand()
+    if here is None:
+        raise LookupError("no NVIDIA GPU here that a compile target serves")
+    with builders(count) as pool, closing(LocalEngine(table=GPU)) as engine:
+        # Imports while the first kernels are built, not on the lane.
+        engine.submit("prepare", {}).result()
+        os.nice(NICE)
+        return harness.serve(partial(row, Shared(engine, here.device, pool)), items, rows, item_seconds)
 
 
-def row(hall: Hall, item: relay.Item) -> relay.Row:
+def row(shared: Shared, item: Item) -> Row:
     """`ok` is whether what is delivered went through its suite."""
     start = time.monotonic()
-    (task,) = (t for t in TASKS if t.name == item["task"])
+    (task,) = (t for t in TASKS if t.name == item["name"])
     counts: dict[SearchName, BuildCounter] = {name: BuildCounter() for name in item["searches"]}
     with ThreadPoolExecutor(len(counts)) as beside:
-        begun = {s: beside.submit(searched, hall, task, s, counts[s], item) for s in counts}
+        begun = {s: beside.submit(searched, shared, task, s, counts[s], item) for s in counts}
         states = {name: future.result() for name, future in begun.items()}
     searched_in = time.monotonic() - start
-    about: relay.Row = {
+    about: Row = {
         "task": task.name,
         "level": task.level,
         "letter": task.letter,
         "lane": task.lane,
         "attempts": item["attempts"],
         "search_seconds": round(searched_in, 1),
-        "searches": {s: _told(state, counts[s]) for s, state in states.items()},
+        "searches": {s: _session(state, counts[s]) for s, state in states.items()},
     }
-    found = {name: state.tree.best() for name, state in states.items()}
-    if any(best is None for best in found.values()):
+    bests = {name: state.tree.best() for name, state in states.items()}
+    if any(best is None for best in bests.values()):
         words = str(next(iter(states.values())).tree[0].outcome)[:400]
         return about | {"ok": False, "error": "nothing was right", "detail": words}
-    texts = {"default": task.text} | {name: best.text for name, best in found.items() if best}
-    final = _compared(hall.engine, task, texts, item)
+    texts = {"default": task.text} | {name: best.text for name, best in bests.items() if best}
+    final = _compared(shared.engine, task, texts, item)
     wall = round(time.monotonic() - start, 1)
     if isinstance(final, str):
         return about | {"ok": False, "error": "not compared", "detail": final[:600], "wall_seconds": wall}
     return about | final | {"ok": not final["wrong"], "texts": texts, "wall_seconds": wall}
 
 
-def _compared(engine: Engine, task: Task, texts: Mapping[str, str], item: relay.Item) -> dict[str, Any] | str:
+def _compared(engine: Engine, task: Task, texts: Mapping[str, str], item: Item) -> dict[str, Any] | str:
     """Programs that are one text are timed once, by the first of their names."""
     distinct: dict[str, str] = {}
     for name, text in texts.items():
@@ -137,21 +129,18 @@ def _compared(engine: Engine, task: Task, texts: Mapping[str, str], item: relay.
 # --- a search ---------------------------------------------------------------------------
 
 
-def searched(
-    hall: Hall, task: Task, name: SearchName, counted: BuildCounter, item: relay.Item
-) -> SessionState:
-    """The search's session, begun or gone on with, at its end. Raises MachineError, StoreError."""
-    budget = Budget(attempts=item["attempts"])
+def searched(shared: Shared, task: Task, name: SearchName, counted: BuildCounter, item: Item) -> SessionState:
+    """Returns the search's session at its end. Raises MachineError, StoreError."""
     journal = Journal.open(Path(item["journals"]) / f"{task.name.replace(' ', '.')}.{name}.sqlite")
-    known = journal.sessions()
-    if known:
-        session = resumed(journal, known[0], budget)
-    else:
-        settings = SessionSettings(
-            "flat", budget=budget, stop=StopRule(None, None), seed=item["seed"], keep=item["programs"]
-        )
-        session = begin(journal, task.problem, settings, hall.device)
-    where = Machinery(hall.engine, hall.device, "", builders=hall.pool, counted=counted, confirms=False)
+    settings = SessionSettings(
+        "flat",
+        budget=Budget(attempts=item["attempts"]),
+        stop=StopRule(None, None),
+        seed=item["seed"],
+        keep=item["programs"],
+    )
+    session = begin(journal, task.problem, settings, shared.device)
+    where = Machinery(shared.engine, shared.device, "", builders=shared.pool, counted=counted, confirms=False)
     return go_on(session, where, proposer_of(name, item["programs"]))
 
 
@@ -159,7 +148,7 @@ def proposer_of(name: SearchName, programs: int) -> ProposerOf:
     return lambda problem, device, seed: rules(problem, device, seed, draw=DRAWS[name], count=programs)
 
 
-def _told(state: SessionState, counted: BuildCounter) -> dict[str, Any]:
+def _session(state: SessionState, counted: BuildCounter) -> dict[str, Any]:
     best = state.tree.best()
     return {
         "attempts": state.spend.attempts,

@@ -61,14 +61,14 @@ def _names(stored: Stored) -> Iterator[str]:
 def _untold(parameters: Sequence[Stored], tensors: Sequence[Stored]) -> set[str]:
     """The names whose extents a call's tensors do not tell."""
     axes = [axis for parameter in parameters for axis in parameter.axes or ()]
-    told = {axis for axis in axes if isinstance(axis, str)}
+    known = {axis for axis in axes if isinstance(axis, str)}
     fixed: set[str] = set()
     for axis in axes:
         if not isinstance(axis, str):
-            unknown = [d for d in axis if d not in told]
+            unknown = [d for d in axis if d not in known]
             fixed |= set(unknown[1:])
-            told |= set(axis)
-    return fixed | {d for tensor in tensors for d in _names(tensor)} - told
+            known |= set(axis)
+    return fixed | {d for tensor in tensors for d in _names(tensor)} - known
 
 
 def _types(tensors: Sequence[Stored], fixed: Mapping[str, int]) -> Iterator[str]:

@@ -149,7 +149,7 @@ class _Search:
 
     def accepted(self) -> set[Feature]:
         """The features of all accepted programs."""
-        return {had for one in self.drawn for had in one.choice.items()}
+        return {had for program in self.drawn for had in program.choice.items()}
 
     def hopeless(self, pair: Pair) -> bool:
         """Whether a feature of the pair is in no accepted program and in several refused pairs."""
@@ -205,13 +205,13 @@ def _draw(search: _Search, pair: Pair, ways: Sequence[Callable[[Pair], dict[str,
 
 def _needed(drawn: Sequence[Drawn]) -> tuple[Drawn, ...]:
     """The programs without those whose every pair others have too."""
-    counts = Counter(pair for one in drawn for pair in one.pairs())
+    counts = Counter(pair for program in drawn for pair in program.pairs())
     needed: list[Drawn] = []
-    for one in drawn:
-        if all(counts[pair] > 1 for pair in one.pairs()):
-            counts.subtract(one.pairs())
+    for program in drawn:
+        if all(counts[pair] > 1 for pair in program.pairs()):
+            counts.subtract(program.pairs())
         else:
-            needed.append(one)
+            needed.append(program)
     return tuple(needed)
 
 
@@ -236,11 +236,11 @@ def refusal(space: Space, program: Program) -> str | None:
 
 def counts(judged: Sequence[Judged]) -> Mapping[Pair, Counter[str]]:
     """By pair, how many programs came to each state."""
-    found: dict[Pair, Counter[str]] = {}
-    for one in judged:
-        for pair in one.drawn.pairs():
-            found.setdefault(pair, Counter())[one.state] += 1
-    return found
+    states: dict[Pair, Counter[str]] = {}
+    for verdict in judged:
+        for pair in verdict.drawn.pairs():
+            states.setdefault(pair, Counter())[verdict.state] += 1
+    return states
 
 
 def undrawn(space: Space, covered: Cover, judged: Sequence[Judged]) -> list[Pair]:
@@ -340,13 +340,13 @@ def main() -> None:
 
             judged = emulated(drawn, options.processes)
         print(table(space, covered, judged, options.all))
-        for one in judged:
-            if one.state in ("wrong", "undecided"):
-                shown = f"{one.drawn.program.text}{dict(one.drawn.program.sizes)}"
-                print(f"{one.state}: {shown} {dict(one.drawn.choice)}\n{one.detail[-600:]}")
+        for verdict in judged:
+            if verdict.state in ("wrong", "undecided"):
+                shown = f"{verdict.drawn.program.text}{dict(verdict.drawn.program.sizes)}"
+                print(f"{verdict.state}: {shown} {dict(verdict.drawn.choice)}\n{verdict.detail[-600:]}")
         print(*covered.mistakes, sep="\n")
         written.append(as_json(space, covered, judged))
-        failed |= bool(covered.mistakes) or any(one.state == "wrong" for one in judged)
+        failed |= bool(covered.mistakes) or any(verdict.state == "wrong" for verdict in judged)
         # On the host, clusters and CUTLASS's TMA kernels are drawn and cannot be judged.
         failed |= options.gpu and options.every == 1 and bool(undrawn(space, covered, judged))
     if options.out:

@@ -39,11 +39,11 @@ def emulated(drawn: Sequence[Drawn], processes: int) -> list[Judged]:
     """Every program; those of a unit whose process died are judged each in a process of its own, since an
     emulated kernel ends its process where it does what a GPU would not survive."""
     units: list[list[Drawn]] = []
-    for one in drawn:
-        if units and units[-1][0].space == one.space and len(units[-1]) < UNITS.get(one.space, 1):
-            units[-1].append(one)
+    for program in drawn:
+        if units and units[-1][0].space == program.space and len(units[-1]) < UNITS.get(program.space, 1):
+            units[-1].append(program)
         else:
-            units.append([one])
+            units.append([program])
     with ThreadPoolExecutor(processes) as pool:
         return [judged for unit in pool.map(_judged, units) for judged in unit]
 
@@ -51,19 +51,19 @@ def emulated(drawn: Sequence[Drawn], processes: int) -> list[Judged]:
 def _judged(unit: Sequence[Drawn]) -> list[Judged]:
     if unit[0].space in UNITS:
         return _unit(unit)
-    (one,) = unit
-    name, sizes = f"{one.space} {one.number}", dict(one.program.sizes)
-    row = emulate(Job(name, one.program.text, "k", sizes, None, one.number))
-    return [Judged(one, "wrong" if row.status == "rejected" else row.status, row.detail)]
+    (program,) = unit
+    name, sizes = f"{program.space} {program.number}", dict(program.program.sizes)
+    row = emulate(Job(name, program.program.text, "k", sizes, None, program.number))
+    return [Judged(program, "wrong" if row.status == "rejected" else row.status, row.detail)]
 
 
 def _unit(unit: Sequence[Drawn]) -> list[Judged]:
     outcome = _isolated(unit)
     if isinstance(outcome, isolation.Returned):
-        return [Judged(one, **found) for one, found in zip(unit, outcome.value, strict=True)]
+        return [Judged(program, **verdict) for program, verdict in zip(unit, outcome.value, strict=True)]
     if len(unit) == 1:
         return [Judged(unit[0], "wrong", str(outcome)[-1500:])]
-    return [judged for one in unit for judged in _unit([one])]
+    return [judged for program in unit for judged in _unit([program])]
 
 
 def _isolated(unit: Sequence[Drawn]) -> isolation.Outcome:
@@ -77,7 +77,7 @@ def unit_here(programs: list[dict[str, Any]]) -> list[dict[str, str]]:
     """Compiles programs as one unit and judges each; for `isolate`."""
     torch.set_num_threads(1)
     planned = [plan(Job("", p["text"], "k", p["sizes"], None, p["seed"])) for p in programs]
-    sources = [source_of(*one) for one in planned]
+    sources = [source_of(*parts) for parts in planned]
     entries = _entries(sources)
     return [
         _judge(entries[source.entry], kernel, choice, program)
@@ -129,8 +129,8 @@ def _verdicts(
         )
         scalars = [float(a) for a in arguments if not isinstance(a, Tensor)]
 
-        def launch(given: Sequence[Any], outputs: Sequence[Tensor], scalars: Any = scalars) -> None:
-            addresses = [t.data_ptr() for t in (*given, *outputs) if isinstance(t, Tensor)]
+        def launch(inputs: Sequence[Any], outputs: Sequence[Tensor], scalars: Any = scalars) -> None:
+            addresses = [t.data_ptr() for t in (*inputs, *outputs) if isinstance(t, Tensor)]
             knobs = LaunchParameters(*planned.launch)
             code = plan_reference.call(entry, addresses, planned.sizes, scalars, knobs, "cpu", 0)
             if code:

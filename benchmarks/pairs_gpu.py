@@ -27,8 +27,10 @@ LIMIT_SECONDS = 300.0
 def launched(drawn: Sequence[Drawn], processes: int) -> list[Judged]:
     """Builds every program on all cores, then judges the units in so many processes at a time."""
     sources = {}
-    for one in drawn:
-        checked, kernel, planned = plan(Job("", one.program.text, "k", dict(one.program.sizes), None, 0))
+    for program in drawn:
+        checked, kernel, planned = plan(
+            Job("", program.program.text, "k", dict(program.program.sizes), None, 0)
+        )
         source = source_of(checked, kernel, planned)
         sources[source.entry] = (source, planned.plan)
     # A program whose build fails says so again, and is judged wrong, where it is launched.
@@ -44,10 +46,10 @@ def _unit(unit: Sequence[Drawn]) -> list[Judged]:
         "benchmarks.pairs_gpu:unit_here", {"programs": programs}, limit_seconds=LIMIT_SECONDS
     )
     if isinstance(outcome, isolation.Returned):
-        return [Judged(one, **found) for one, found in zip(unit, outcome.value, strict=True)]
+        return [Judged(program, **verdict) for program, verdict in zip(unit, outcome.value, strict=True)]
     if len(unit) == 1:
         return [Judged(unit[0], "wrong", str(outcome)[-1500:])]
-    return [judged for one in unit for judged in _unit([one])]
+    return [judged for program in unit for judged in _unit([program])]
 
 
 def unit_here(programs: list[dict[str, Any]]) -> list[dict[str, str]]:
@@ -59,8 +61,8 @@ def _judge(text: str, sizes: dict[str, int], seed: int) -> dict[str, str]:
     kernel = ucutlass.loads(text)
     program = kernel.program
 
-    def launch(given: Sequence[Any], outputs: Sequence[Tensor]) -> None:
-        kernel(*given, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
+    def launch(inputs: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+        kernel(*inputs, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
         torch.cuda.synchronize()
 
     states: list[State] = []

@@ -51,19 +51,19 @@ def in_lane(text: str, lane: str) -> str:
     No attention kernel multiplies in either of f32's lanes, so there scores and weights are stored."""
     if lane not in ("tf32", "f32"):
         return text.replace("bf16", lane)
-    for whole, cut in _ATTENTION_CUTS:
-        text = text.replace(whole, cut)
+    for before, cut in _ATTENTION_CUTS:
+        text = text.replace(before, cut)
     text = text.replace("bf16", "f32")
     if lane == "f32":
         return text
-    made, at = "", 0
+    text_, at = "", 0
     while (start := text.find("dot[", at)) >= 0:
         opening = text.index("(", text.index("]", start))
         comma, closing = _operands(text, opening)
-        made += text[at : opening + 1]
-        made += f"tf32({text[opening + 1 : comma]}), tf32({text[comma + 1 : closing].strip()})"
+        text_ += text[at : opening + 1]
+        text_ += f"tf32({text[opening + 1 : comma]}), tf32({text[comma + 1 : closing].strip()})"
         at = closing
-    return made + text[at:]
+    return text_ + text[at:]
 
 
 _ATTENTION_CUTS = (
@@ -88,17 +88,17 @@ def _operands(text: str, opening: int) -> tuple[int, int]:
 
 
 def checked(case: Case, lane: str) -> tuple[frontend.Checked, ir.Pipeline]:
-    found = frontend.read_text(in_lane(case.text, lane), f"{case.name}.{lane}.ucu")
-    program = frontend.program(found)
+    text = frontend.read_text(in_lane(case.text, lane), f"{case.name}.{lane}.ucu")
+    program = frontend.program(text)
     assert isinstance(program, ir.Pipeline)
-    return found, program
+    return text, program
 
 
 def arguments(program: ir.Pipeline, sizes: Sizes, device: str, seed: int = 0) -> list[Any]:
     """Normal numbers; matrices are scaled so that what they make is about normal too, as layers' are."""
     full = dict(zip(program.dims, complete(program, sizes), strict=True))
     random = torch.Generator(device).manual_seed(seed)
-    made = []
+    tensors = []
     for number, decl in enumerate(program.params):
         assert isinstance(decl.type, TensorType)
         shape = shape_of(decl.type, full)
@@ -107,8 +107,8 @@ def arguments(program: ir.Pipeline, sizes: Sizes, device: str, seed: int = 0) ->
             tensor /= math.sqrt(math.prod(shape[1:]))
         elif len(shape) == 1:
             tensor = 1 + 0.1 * tensor if decl.name.startswith("g") else 0.1 * tensor
-        made.append(tensor.to(outer_dtype(decl.type.elem)))
-    return made
+        tensors.append(tensor.to(outer_dtype(decl.type.elem)))
+    return tensors
 
 
 # --- the same in torch -----------------------------------------------------------------

@@ -3,22 +3,21 @@
     python -m benchmarks.pipelines --out pipelines.json [--lanes bf16,tf32] [--only l2_99,l3] [--no-compile]
     python -m benchmarks.pipelines --plan            # no GPU: which plan, and what stops the others
 
+Claim: whole programs of several kernels are right, and faster than eager and torch.compile.
+
 Every kernel of every pipeline is built at once, in the rows' order, while rows whose kernels are there are
-made. A row is verified at the benchmark's own shape stage by stage, each launch on what the ones before it
+measured. A row is verified at the benchmark's own shape stage by stage, each launch on what the ones before it
 stored, every element within its derived bound of the stage's float64 reference; the pipeline must give the
 same bits, and is held against the reference of the whole beside (`ucutlass.runtime.verify.stages`). `stages`
 and `end_to_end` have the worst error over its bound, and of how many elements the bound says nothing. `error`
 and `theirs` need no bound: the Euclidean norm of the error over the result's, of ours and of eager torch in
-the same lane, against the twin in float64. Then it is timed in turns with its twin and what torch.compile
-makes of that, all in CUDA graphs over rotated buffers. `torch_share` is what torch functions take of its
-stages' time, `overlap` the stages one after the other over the pipeline as it runs. A row is made in a
-process that may be lost with it, and lies in pipelines.jsonl as soon as it is known. The same command goes on
-where it stopped.
+the same compute type, against the twin in float64. Then it is timed in turns with its twin and what
+torch.compile makes of that, all in CUDA graphs over rotated buffers. `torch_share` is what torch functions take
+of its stages' time, `overlap` the stages one after the other over the pipeline as it runs.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -30,17 +29,15 @@ from typing import Any
 
 import torch
 
-from benchmarks import budget, relay
-from benchmarks.budget import Deadline
+from benchmarks import harness
+from benchmarks.harness import Item, Row, geomean, machine
 from benchmarks.pipeline_cases import CASES, LANES, Case, arguments, checked
-from benchmarks.report import geomean, machine
 from ucutlass.api import LoadedPipeline
 from ucutlass.backend import build_sources, source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
 from ucutlass.runtime import system, verify
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.errors import BuildCancelled
 from ucutlass.runtime.stage_times import torch_share
 from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.shapes import complete
@@ -48,8 +45,6 @@ from ucutlass.shapes import complete
 ARCH = "sm90a"
 ROW_SECONDS = 180.0
 """Of which torch.compile's tuning of matrix products takes most."""
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +59,17 @@ class Task:
 
 def planned(case: Case, lane: str) -> PipelinePlan:
     """Raises ProgramError where a stage has no kernel."""
-    found, program = checked(case, lane)
-    return plan_pipeline(found, program, complete(program, case.sizes), ARCH)
+    text, program = checked(case, lane)
+    return plan_pipeline(text, program, complete(program, case.sizes), ARCH)
 
 
 Plans = Mapping[str, PipelinePlan]
 
 
-def all_planned(wanted: Sequence[Task]) -> tuple[Plans, dict[str, str]]:
+def all_planned(chosen: Sequence[Task]) -> tuple[Plans, dict[str, str]]:
     """By the tasks' names: plans, and what stops the others."""
     plans, stopped = {}, {}
-    for task in wanted:
+    for task in chosen:
         try:
             plans[task.name] = planned(task.case, task.lane)
         except ProgramError as problem:
@@ -83,38 +78,38 @@ def all_planned(wanted: Sequence[Task]) -> tuple[Plans, dict[str, str]]:
     return plans, stopped
 
 
-def prebuild(wanted: Sequence[Task], plans: Plans, deadline: Deadline) -> dict[str, str]:
-    """Builds every kernel of these, in their order, with two cores left to whoever makes rows; what stops a
-    pipeline, by its task's name."""
+def prebuild(chosen: Sequence[Task], plans: Plans) -> dict[str, str]:
+    """Builds every kernel of these, in their order, with two cores left to the process that measures rows.
+    Returns what stops a pipeline, by its task's name."""
     pairs, owners = [], []
-    for task in wanted:
-        found, _ = checked(task.case, task.lane)
+    for task in chosen:
+        text, _ = checked(task.case, task.lane)
         for stage in plans[task.name].stages:
-            kernel, chosen = stage.step.kernel, stage.chosen
-            if kernel is not None and chosen is not None:
-                pairs.append((source_of(found, kernel, chosen.planned), chosen.planned.plan))
+            kernel, choice = stage.step.kernel, stage.chosen
+            if kernel is not None and choice is not None:
+                pairs.append((source_of(text, kernel, choice.planned), choice.planned.plan))
                 owners.append(task.name)
-    made = build_sources(pairs, cancel=deadline.event(), max_jobs=max(1, system.cores() - 2))
-    built = zip(owners, made, strict=True)
-    return {o: str(one)[:500] for o, one in built if not isinstance(one, Artifact | BuildCancelled)}
+    results = build_sources(pairs, max_jobs=max(1, system.cores() - 2))
+    built = zip(owners, results, strict=True)
+    return {o: str(result)[:500] for o, result in built if not isinstance(result, Artifact)}
 
 
 # --- a row -------------------------------------------------------------------------
 
 
-def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
-    """In the child of `relay.run`."""
-    return relay.serve(_row, items, rows, item_seconds)
+def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
+    """Runs in the child of `harness.run`."""
+    return harness.serve(_row, items, rows, item_seconds)
 
 
-def _row(item: relay.Item) -> Row:
+def _row(item: Item) -> Row:
     """`ok` is whether it is right. Raises whatever a build, a launch or torch does."""
     case = next(c for c in CASES if c.name == item["case"])
     lane: str = item["lane"]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = lane == "tf32"
-    found, program = checked(case, lane)
-    ours = LoadedPipeline(found, program, ARCH)
-    first = arguments(program, case.sizes, "cuda")
+    text, program = checked(case, lane)
+    ours = LoadedPipeline(text, program, ARCH)
+    first = arguments(program, case.sizes, "cuda", seed=item["seed"])
     row: Row = {"case": case.name, "lane": lane} | _judged(case, ours, first)
     moved = sum(a.numel() * a.element_size() for a in first)
     sets = [[a.clone() for a in first] for _ in range(sets_for(moved))]
@@ -142,14 +137,14 @@ def _row(item: relay.Item) -> Row:
     }
 
 
-def _judged(case: Case, ours: LoadedPipeline, given: Sequence[torch.Tensor]) -> Row:
+def _judged(case: Case, ours: LoadedPipeline, inputs: Sequence[torch.Tensor]) -> Row:
     """Stage by stage and end to end, and by norms."""
-    launch = ours.judged(*given)  # waits for what is still being built
+    launch = ours.judged(*inputs)  # waits for what is still being built
     start = time.monotonic()
-    verdict = verify.check(ours.program, launch, given)
+    verdict = verify.check(ours.program, launch, inputs)
     torch.cuda.empty_cache()
     row = stated(verdict) | {"judged_seconds": round(time.monotonic() - start, 1)}
-    row |= norms(case, ours(*given), given)
+    row |= norms(case, ours(*inputs), inputs)
     torch.cuda.empty_cache()
     return row
 
@@ -179,13 +174,14 @@ def _bounded(compared: Sequence[verify.Comparison]) -> Row:
     }
 
 
-def norms(case: Case, result: torch.Tensor, given: Sequence[torch.Tensor]) -> Row:
+def norms(case: Case, result: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Row:
     """`error` and `theirs`, the errors' norms over the result's against the twin in float64."""
     with torch.no_grad():
-        theirs = case.twin(*given)
-        wanted = case.twin(*(g.double() for g in given))
+        theirs = case.twin(*inputs)
+        expected = case.twin(*(g.double() for g in inputs))
     error, other = (
-        float((y.double().reshape(wanted.shape) - wanted).norm() / wanted.norm()) for y in (result, theirs)
+        float((y.double().reshape(expected.shape) - expected).norm() / expected.norm())
+        for y in (result, theirs)
     )
     return {"error": error, "theirs": other}
 
@@ -193,40 +189,28 @@ def norms(case: Case, result: torch.Tensor, given: Sequence[torch.Tensor]) -> Ro
 # --- all of them ---------------------------------------------------------------------
 
 
-def run(wanted: Sequence[Task], journal: Path, compiled: bool, deadline: Deadline) -> Row:
-    """Builds, judges, times and sorts: the report."""
-    known = {row["name"] for row in budget.lines(journal)}
-    fresh = [task for task in wanted if task.name not in known]
-    plans, stopped = all_planned(fresh)
-    ready = [task for task in fresh if task.name in plans]
-    items = [{"name": t.name, "case": t.case.name, "lane": t.lane, "compile": compiled} for t in ready]
+def run(chosen: Sequence[Task], journal: Path, more: Item) -> Row:
+    """Builds, verifies and times; returns the report. `more` is what every item has besides."""
+    plans, stopped = all_planned(chosen)
+    ready = [task for task in chosen if task.name in plans]
+    items = [{"name": t.name, "case": t.case.name, "lane": t.lane, **more} for t in ready]
     with ThreadPoolExecutor(1) as beside:
         # A row waits, at its kernels' locks in the cache, for what is still being built.
-        built = beside.submit(prebuild, ready, plans, deadline)
-        relay.run(
-            "benchmarks.pipelines:rows_here", items, journal, item_seconds=ROW_SECONDS, deadline=deadline
-        )
+        built = beside.submit(prebuild, ready, plans)
+        rows = harness.run("benchmarks.pipelines:rows_here", items, journal, item_seconds=ROW_SECONDS)
         stopped |= built.result()
-    found = {row["name"]: row for row in budget.lines(journal)}
-    rows = [found[task.name] for task in wanted if task.name in found]
-    return {
-        "machine": machine(),
-        "by_lane": summary(rows),
-        "rows": rows,
-        "stopped": stopped,
-        "left": [t.name for t in wanted if t.name not in found and t.name not in stopped],
-    }
+    return {"machine": machine(), "by_lane": summary(rows), "rows": rows, "stopped": stopped}
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Row]:
     """By lane: how many were timed, what was wrong or lost, and baseline over ours, the geomean, least and
     most."""
-    found: dict[str, Row] = {}
+    lanes: dict[str, Row] = {}
     for lane in LANES:
         mine = [r for r in rows if r["name"].startswith(f"{lane} ")]
         timed = [r for r in mine if "us" in r and r["ok"]]
         if mine:
-            found[lane] = {
+            lanes[lane] = {
                 "timed": len(timed),
                 "not right": [r["name"] for r in mine if not r["ok"]],
                 "of_eager": _ratios([r["us"]["eager"] / r["us"]["ours"] for r in timed]),
@@ -238,27 +222,27 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Row]:
                 "rest_on_stages": [r["name"] for r in timed if r["rests_on_stages"]],
                 "error_over_theirs": _ratios([r["error"] / r["theirs"] for r in timed if r["theirs"]]),
             }
-    return found
+    return lanes
 
 
-def _ratios(found: list[float]) -> Row | None:
-    if not found:
+def _ratios(ratios: list[float]) -> Row | None:
+    if not ratios:
         return None
-    return {"of": len(found), "geomean": geomean(found), "least": min(found), "most": max(found)}
+    return {"of": len(ratios), "geomean": geomean(ratios), "least": min(ratios), "most": max(ratios)}
 
 
 def table(report: Mapping[str, Any]) -> str:
     lines = [_words(row) for row in report["rows"]]
     lines += [f"{name:57} {why[:100]}" for name, why in report["stopped"].items()]
     for lane, of in report["by_lane"].items():
-        said = [
+        ratios = [
             f"{r['geomean']:.3f} ({r['least']:.2f} to {r['most']:.2f}, {r['of']}) of {name}"
             for name in ("eager", "compile", "best")
             if (r := of[f"of_{name}"]) is not None
         ]
         rest = f"{len(of['rest_on_stages'])} by their stages alone"
         lines.append(
-            f"{lane}: {of['timed']} right and timed, {rest}, {len(of['not right'])} not; {'; '.join(said)}"
+            f"{lane}: {of['timed']} right and timed, {rest}, {len(of['not right'])} not; {'; '.join(ratios)}"
         )
         if (errors := of["error_over_theirs"]) is not None:
             lines.append(f"{lane}: error over eager's {errors['geomean']:.3f} (at most {errors['most']:.2f})")
@@ -275,10 +259,10 @@ def _words(row: Mapping[str, Any]) -> str:
     return f"{row['name']:57} {times}  x{row['of_best']:.2f}  {share}  {errors}  {verdict}"
 
 
-def plans(wanted: Sequence[Task]) -> str:
-    """What the compiler says of each, without a GPU."""
+def plans(chosen: Sequence[Task]) -> str:
+    """Returns what the compiler says of each, without a GPU."""
     lines = []
-    for task in wanted:
+    for task in chosen:
         try:
             plan = planned(task.case, task.lane)
         except ProgramError as problem:
@@ -292,30 +276,24 @@ def plans(wanted: Sequence[Task]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("pipelines.json"))
-    parser.add_argument("--lanes", default="bf16", help=f"of {', '.join(LANES)}, with commas")
-    parser.add_argument("--only", default="", help="beginnings of names, with commas")
-    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: it takes longest")
+    parser = harness.parser_of(__doc__, compiles=True, out_needed=False)
+    parser.add_argument("--lanes", default="bf16", help=f"compute types, of {', '.join(LANES)}")
     parser.add_argument("--plan", action="store_true", help="only say what plans")
-    budget.add_option(parser)
     options = parser.parse_args()
-    lanes, only = options.lanes.split(","), tuple(filter(None, options.only.split(",")))
+    lanes = options.lanes.split(",")
     if unknown := set(lanes) - set(LANES):
-        parser.error(f"no lane is named {', '.join(unknown)}")
-    wanted = [Task(c, lane) for lane in lanes for c in CASES if not only or c.name.startswith(only)]
+        parser.error(f"no compute type is named {', '.join(unknown)}")
+    cases = harness.selected(CASES, options, lambda case: case.name)
+    chosen = [Task(case, lane) for lane in lanes for case in cases]
     if options.plan:
-        print(plans(wanted))
+        print(plans(chosen))
         return
-    journal = options.out.with_suffix(".jsonl")
-    report = run(wanted, journal, not options.no_compile, budget.after(options.seconds))
-    budget.write(options.out, report)
+    if options.out is None:
+        parser.error("--out FILE is needed, or --plan")
+    journal = harness.fresh(options.out.with_suffix(".jsonl"))
+    report = run(chosen, journal, {"seed": options.seed, "compile": harness.compiles(options)})
+    harness.write(options.out, report)
     print(table(report))
-    if report["left"]:
-        print(f"{len(report['left'])} rows not made for lack of time; the same command goes on")
-        sys.exit(budget.OUT_OF_TIME)
     sys.exit(bool(report["stopped"] or any(not row["ok"] for row in report["rows"])))
 
 

@@ -1,21 +1,11 @@
-"""Random attention: orders of names, shared keys, masks, windows, biases, functions of scores and results;
-packed sequences, and few queries whose keys are split.
-
-    python -m benchmarks.random_attention --first 0 --count 100 [--processes 2]
-
-Each accepted program's CUDA file runs on the host, emulated, and is judged against the float64 reference
-with its bounds.
-"""
+"""Random attention for `benchmarks.random_kernels`: orders of names, shared keys, masks, windows, biases,
+functions of scores and results; packed sequences, and few queries whose keys are split."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
-from benchmarks.emulated import Job, emulate, failed
-from benchmarks.random_sweeps import table
+from benchmarks.emulated import Job
 
 HEADS = (8, 16, 24, 32, 64, 72, 96, 128)
 LENGTHS = (1, 7, 40, 64, 65, 127, 129, 150)
@@ -101,8 +91,8 @@ class Maker:
         e = f"d {factor}".strip()
         if self.draw.random() < 0.35:
             e = f"{e} + b"
-            wanted = [n for n in ("B", "H", "L") if self.draw.random() < 0.5]
-            self.params.append(f"b: {self.draw.choice(('f32', self.lane))}[{', '.join([*wanted, 'S'])}]")
+            dims = [n for n in ("B", "H", "L") if self.draw.random() < 0.5]
+            self.params.append(f"b: {self.draw.choice(('f32', self.lane))}[{', '.join([*dims, 'S'])}]")
             self.kind = "bias"
         if self.draw.random() < 0.15:
             e, self.kind = f"tanh(({e}) / 8.0) * 8.0", "capped"
@@ -135,24 +125,5 @@ class Maker:
 
 def job(seed: int) -> Job:
     """The program of a seed, to be emulated."""
-    made = Maker(seed)
-    return Job(f"{seed} {made.kind}", made.text, "k", made.sizes, None, seed)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--processes", type=int, default=2)
-    options = parser.parse_args()
-    seeds = range(options.first, options.first + options.count)
-    with ThreadPoolExecutor(options.processes) as pool:
-        rows = list(pool.map(lambda seed: emulate(job(seed)), seeds))
-    print(table(rows))
-    sys.exit(failed(rows))
-
-
-if __name__ == "__main__":
-    main()
+    drawn = Maker(seed)
+    return Job(f"{seed} {drawn.kind}", drawn.text, "k", drawn.sizes, None, seed)

@@ -1,24 +1,14 @@
-"""Random convolutions: every order of names in memory, of each tensor by itself; strides, dilations, flips,
-divided positions, axes without windows, groups as one axis with their channels or anywhere, which names are
-summed, lanes, odd channels, epilogues, tensors that do not begin at a multiple of 16 bytes.
-
-    python -m benchmarks.random_convolutions --first 0 --count 100 [--processes 2]
-    python -m benchmarks.random_convolutions --first 0 --count 100 --gpu
-
-Each accepted program's CUDA file runs on the host, emulated, or is built and run on a GPU, and is judged
-against the float64 reference with its bounds.
-"""
+"""Random convolutions for `benchmarks.random_kernels`: every order of names in memory, of each tensor by itself;
+strides, dilations, flips, divided positions, axes without windows, groups as one axis with their channels or
+anywhere, which names are summed, compute types, odd channels, epilogues, tensors that do not begin at a multiple
+of 16 bytes."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
-from benchmarks.emulated import Job, emulate, failed
-from benchmarks.random_products import Program
-from benchmarks.random_sweeps import table
+from benchmarks.emulated import Job
+from benchmarks.random_sweeps import Program
 
 LANES = ("f16", "f16", "bf16", "bf16", "tf32", "f32")
 CHANNELS = (1, 3, 5, 8, 16, 24, 32, 40, 64, 72)
@@ -125,12 +115,12 @@ def _stands(head: str, name: str) -> bool:
     return _first(own, name, "") != own or f"{name}=" in own
 
 
-def _first(head: str, name: str, given: str) -> str:
+def _first(head: str, name: str, value: str) -> str:
     """The extent at the name's first place in the types."""
     for before, after in ((" ", ","), (" ", "]"), ("[", ","), ("[", "]"), ("(", " ")):
         at = head.find(f"{before}{name}{after}")
         if at >= 0:
-            return f"{head[: at + 1]}{given}{head[at + 1 + len(name) :]}"
+            return f"{head[: at + 1]}{value}{head[at + 1 + len(name) :]}"
     return head
 
 
@@ -141,35 +131,11 @@ def seeded(seed: int) -> Maker:
 
 def program(seed: int) -> Program:
     """The program of a seed."""
-    made = seeded(seed)
-    return Program(f"{made.kind} {made.lane}", made.text, made.sizes)
+    drawn = seeded(seed)
+    return Program(f"{drawn.kind} {drawn.lane}", drawn.text, drawn.sizes)
 
 
 def job(seed: int) -> Job:
     """The program of a seed, to be emulated."""
-    made = seeded(seed)
-    return Job(f"{seed} {made.kind} {made.lane}", made.text, "k", made.sizes, None, seed, seed % 5 == 4)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--gpu", action="store_true", help="on a GPU, not emulated")
-    options = parser.parse_args()
-    seeds = range(options.first, options.first + options.count)
-    if options.gpu:
-        from benchmarks.random_products import run_gpu, show
-
-        sys.exit(show(list(run_gpu(seeds, program))))
-    with ThreadPoolExecutor(options.processes) as pool:
-        rows = list(pool.map(lambda seed: emulate(job(seed)), seeds))
-    print(table(rows))
-    sys.exit(failed(rows))
-
-
-if __name__ == "__main__":
-    main()
+    drawn = seeded(seed)
+    return Job(f"{seed} {drawn.kind} {drawn.lane}", drawn.text, "k", drawn.sizes, None, seed, seed % 5 == 4)

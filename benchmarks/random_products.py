@@ -1,38 +1,18 @@
-"""Random pairs of dots, dots over ragged groups, of narrow weights and of scaled parts, with random
-epilogues, orders in memory and lanes.
-
-    python -m benchmarks.random_products --host --first 0 --count 100 [--processes 2]
-    python -m benchmarks.random_products --first 0 --count 200 [--jobs 16]
-
-The first runs the emitted multiply-add kernels on the host, emulated, of programs that TMA does not take;
-the second builds and runs every program's planned kernel on a GPU. Each is judged against the float64
-reference, on integers and on normal numbers. Prints how many of each kind were right, and all others.
-"""
+"""Random grouped, dual, mixed-input and blockwise-scaled GEMMs for `benchmarks.random_kernels`, with random
+epilogues, orders in memory and compute types. Small ones are those that plain multiply-adds serve."""
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+
+from benchmarks.emulated import Job
+from benchmarks.random_sweeps import Program
 
 KINDS = ("pair", "batched pair", "ragged", "ragged pair", "gradient", "narrow", "scaled")
 LANES = ("bf16", "bf16", "f16", "f16", "e4m3", "s8", "tf32", "f32")
 UNARY = ("relu({})", "gelu({})", "silu({})", "tanh({})", "sigmoid({})", "({} * 0.5)", "abs({})")
 BINARY = ("({} + {})", "({} - {})", "({} * {})", "max({}, {})", "where({} > 0, {}, 0.25)")
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A text of one kernel `k`, with extents."""
-
-    kind: str
-    text: str
-    sizes: dict[str, int]
 
 
 class Maker:
@@ -175,92 +155,7 @@ def program(seed: int, host: bool = False) -> Program:
     return Maker(seed, host).program()
 
 
-# --- on the host ------------------------------------------------------------------------
-
-
-def run_host(seeds: Sequence[int], processes: int) -> Iterator[tuple[Program, str, str]]:
-    from benchmarks.emulated import Job, emulate
-
-    def one(seed: int) -> tuple[Program, str, str]:
-        made = program(seed, True)
-        row = emulate(Job(f"{seed} {made.kind}", made.text, "k", made.sizes, None, seed))
-        return made, row.status, row.detail
-
-    with ThreadPoolExecutor(processes) as pool:
-        yield from pool.map(one, seeds)
-
-
-# --- on a GPU ---------------------------------------------------------------------------
-
-
-def run_gpu(
-    seeds: Sequence[int], make: Callable[[int], Program] = program
-) -> Iterator[tuple[Program, str, str]]:
-    """Builds every accepted program's planned kernel and judges it on a GPU."""
-    import ucutlass
-    from ucutlass import frontend
-    from ucutlass.backend import build_sources, source_of
-    from ucutlass.diagnostics import ProgramError
-    from ucutlass.reference import expect
-    from ucutlass.runtime import verify
-    from ucutlass.runtime.build import Artifact
-    from ucutlass.runtime.inputs import generate
-    from ucutlass.shapes import complete
-
-    ready, pairs = [], []
-    for seed in seeds:
-        made = make(seed)
-        try:
-            checked = frontend.read_text(made.text)
-            kernel = frontend.kernel(checked)
-            planned = frontend.plan_kernel(checked, kernel, complete(kernel, made.sizes), "sm90a").planned
-        except ProgramError as error:
-            yield made, "rejected", str(error)
-            continue
-        ready.append((seed, made, str(planned.plan.schedule)))
-        pairs.append((source_of(checked, kernel, planned), planned.plan))
-    built = build_sources(pairs)
-    for (seed, made, schedule), artifact in zip(ready, built, strict=True):
-        if not isinstance(artifact, Artifact):
-            yield made, "not built", str(artifact)
-            continue
-        verdicts = {}
-        for distribution in ("integer", "normal"):
-            loaded = ucutlass.loads(made.text)
-            arguments = generate(loaded.program, made.sizes, distribution, seed=seed, device="cuda")
-
-            def launch(given: Any, outputs: Any, loaded: Any = loaded) -> None:
-                loaded(*given, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
-
-            expected = expect(loaded.program, arguments)
-            verdicts[distribution] = verify.check(loaded.program, launch, arguments, expected=expected)
-        detail = [f"{d}, {schedule}: {v}" for d, v in verdicts.items() if not v.ok]
-        yield made, verify.worst(v.state for v in verdicts.values()), "\n".join(detail)
-
-
-def show(rows: Sequence[tuple[Program, str, str]]) -> int:
-    """Prints how many of each kind were right, and all others; 1 if any was wrong or not built, not where
-    bounds left one undecided."""
-    for (kind, status), n in sorted(Counter((made.kind, status) for made, status, _ in rows).items()):
-        print(f"{kind:14} {status:12} {n}")
-    for made, status, detail in rows:
-        if status != "right":
-            print(f"\n{status}: {detail[:900]}\n{made.text}\n{made.sizes}")
-    return int(any(status not in ("right", "undecided", "rejected") for _, status, _ in rows))
-
-
-def main() -> None:
-    style = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--host", action="store_true")
-    parser.add_argument("--processes", type=int, default=2)
-    options = parser.parse_args()
-    seeds = range(options.first, options.first + options.count)
-    rows = list(run_host(seeds, options.processes) if options.host else run_gpu(seeds))
-    sys.exit(show(rows))
-
-
-if __name__ == "__main__":
-    main()
+def job(seed: int) -> Job:
+    """Returns the small program of a seed, to be emulated."""
+    small = program(seed, True)
+    return Job(f"{seed} {small.kind}", small.text, "k", small.sizes, None, seed)

@@ -86,14 +86,14 @@ def _shrunk(sizes: dict[str, int], r: random.Random) -> dict[str, int]:
     theirs (at most 16) in half of the programs, and differ where they can."""
     keep = r.random() < 0.5
     units = {d: math.gcd(n, 16) if keep else r.choice((1, 1, 2, 4, 8)) for d, n in sizes.items()}
-    made = {d: n for d, n in sizes.items() if n <= 8}
-    for name in [d for d in sizes if d not in made]:
+    small = {d: n for d, n in sizes.items() if n <= 8}
+    for name in [d for d in sizes if d not in small]:
         choices = [n for n in range(units[name], 81, 2 * units[name]) if n > 8]
-        made[name] = r.choice([n for n in choices if n not in made.values()] or choices)
-    while math.prod(made.values()) > MOST_WORK:
-        longest = max(made, key=lambda d: made[d])
-        made[longest] = units[longest] if made[longest] > units[longest] else made[longest] // 2
-    return {d: made[d] for d in sizes}
+        small[name] = r.choice([n for n in choices if n not in small.values()] or choices)
+    while math.prod(small.values()) > MOST_WORK:
+        longest = max(small, key=lambda d: small[d])
+        small[longest] = units[longest] if small[longest] > units[longest] else small[longest] // 2
+    return {d: small[d] for d in sizes}
 
 
 class _Draw:
@@ -184,12 +184,12 @@ class _Draw:
     def determine(self, axis: list[str]) -> list[str]:
         """The names of one axis, with extents where no parameter so far says them; J's is M's."""
         unknown = [d for d in axis if d not in self.determined]
-        given = unknown[1:] if len(unknown) > 1 else []
+        known = unknown[1:] if len(unknown) > 1 else []
         if len(axis) == 1 and unknown and self.r.random() < 0.05:
-            given = unknown
+            known = unknown
         self.determined |= set(axis)
-        self.fixed |= set(given)
-        return [f"{d}={self.extents[d]}" if d in given else d for d in axis]
+        self.fixed |= set(known)
+        return [f"{d}={self.extents[d]}" if d in known else d for d in axis]
 
     # --- expressions --------------------------------------------------------------
 
@@ -297,11 +297,11 @@ class _Draw:
 
     def mask(self) -> str:
         """A comparison of coordinates, of any of the dot's dimensions, batch ones too."""
-        one, other = self.r.choice(self.dims), self.r.choice(self.dims)
+        left, right = self.r.choice(self.dims), self.r.choice(self.dims)
         compare, shift = self.r.choice(("<=", ">", "!=")), self.r.randint(-3, 40)
-        mask = f"index({one}) {compare} index({other}) + {shift}"
+        mask = f"index({left}) {compare} index({right}) + {shift}"
         if self.r.random() < 0.2:
-            mask = f"{mask} {self.r.choice(('and', 'or'))} not index({one}) < {self.r.randint(1, 20)}"
+            mask = f"{mask} {self.r.choice(('and', 'or'))} not index({left}) < {self.r.randint(1, 20)}"
         return mask
 
     def results(self, values: Sequence[str]) -> tuple[str, str]:
@@ -317,8 +317,8 @@ class _Draw:
             if not over:
                 continue
             op = self.r.choice(("sum", "max", "min", "mean"))
-            floats, whole = ("f32", "f32", "f16", "bf16"), ("i32", "i32", "f32")
-            elem = self.r.choice(whole if self.lane == "s8" else floats)
+            floats, integers = ("f32", "f32", "f16", "bf16"), ("i32", "i32", "f32")
+            elem = self.r.choice(integers if self.lane == "s8" else floats)
             reduced = f"{op}[{', '.join(over)}]({self.r.choice(values)})"
             outputs.append((f"{elem}{self.axes(rest, 0.8) if rest else '[]'}", reduced))
         if len(outputs) == 1:

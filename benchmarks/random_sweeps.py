@@ -1,22 +1,13 @@
-"""Random programs without a dot: element-wise work, reductions, softmax, scans, windows and gathers.
-
-    python -m benchmarks.random_sweeps --first 0 --count 100 [--processes 2]
-
-Each accepted program's CUDA file runs on the host, emulated, and is judged against the float64 reference
-on integers and on normal numbers. Prints how many of each kind were right, and every one that was not.
-"""
+"""Random programs without a dot for `benchmarks.random_kernels`: element-wise work, reductions, softmax, scans,
+windows and gathers."""
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
-from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.emulated import Job, Row, emulate, failed
+from benchmarks.emulated import Job
 
 ELEMENTS = ("f32", "f32", "f16", "bf16")
 UNARY = (
@@ -248,39 +239,6 @@ def program(seed: int, kinds: Sequence[str] = KINDS) -> Program:
 
 
 def job(seed: int, kinds: Sequence[str] = KINDS) -> Job:
-    """It, to be emulated."""
-    made = program(seed, kinds)
-    return Job(f"{seed} {made.kind}", made.text, "k", made.sizes, None, seed, seed % 5 == 4)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--composed", action="store_true", help="draw compositions alone")
-    options = parser.parse_args()
-    kinds = COMPOSED if options.composed else KINDS
-    seeds = range(options.first, options.first + options.count)
-    with ThreadPoolExecutor(options.processes) as pool:
-        rows = list(pool.map(lambda seed: emulate(job(seed, kinds)), seeds))
-    print(table(rows))
-    sys.exit(failed(rows))
-
-
-def table(rows: list[Row]) -> str:
-    """Counts by kind and outcome, then what was not right."""
-    counted = Counter((row.job.name.split(" ", 1)[1], row.status) for row in rows)
-    lines = [f"{kind:14} {status:12} {n}" for (kind, status), n in sorted(counted.items())]
-    lines += [
-        f"{r.job.name}: {r.status}: {r.detail[:600]}\n{r.job.text}{r.job.sizes}"
-        for r in rows
-        if r.status != "right"
-    ]
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    main()
+    """Returns it, to be emulated."""
+    drawn = program(seed, kinds)
+    return Job(f"{seed} {drawn.kind}", drawn.text, "k", drawn.sizes, None, seed, seed % 5 == 4)

@@ -291,10 +291,10 @@ def program(choice: Choice, draw: random.Random) -> Program:
         over = (draw.choice(over),)
     draft = Draft(choice, draw, _extents(choice, over, draw))
     value = FORMS[choice["form"]](draft)
-    whole = operation.whole and choice["element"] in INTEGERS
-    if choice["element"] in INTEGERS and not whole:
+    integral = operation.whole and choice["element"] in INTEGERS
+    if choice["element"] in INTEGERS and not integral:
         value = f"f32({value})"
-    weights = "i32" if whole else "f32"
+    weights = "i32" if integral else "f32"
     # Every name has its extent from a parameter, also where it is consumed.
     known = "".join(draft.params.values())
     draft.tensor("w", weights, "B", "L", *(("D",) if "D" not in known else ()))

@@ -1,35 +1,31 @@
 """For each legality rule, kernels just beyond it, forced past the checker: what becomes of them?
 
-    python -m benchmarks.rule_edges --out FOLDER [--only UC0423,UC0426] [--seconds 500]
+    python -m benchmarks.rule_edges --out FOLDER [--only UC0423,UC0426]
     python -m benchmarks.rule_edges --emit              # no GPU: force and emit alone
 
-A forced plan must fail to be emitted, compiled, launched or right, or fall off a cliff: spill or have
+Claim: no rule refuses what the hardware would run well without saying why. A forced plan must fail to be emitted, compiled, launched or right, or fall off a cliff: spill or have
 its wgmma serialised by ptxas's report where the nearest legal kernel does not, or take at least 1.3
 times its time. Where nothing of that happens the rule is stricter than the hardware, and the
 table says why it stands. `no answer` is a failure of this script or machine, no evidence. Every
-launch runs in a process of its own. The same command goes on where it stopped: edges in
-FOLDER/rule_edges.json are not tried again, but those without an answer.
+launch runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from benchmarks import budget
-from benchmarks.budget import Deadline
+from benchmarks import harness
 from benchmarks.edges import EDGES, Edge
-from benchmarks.relay import START_SECONDS
+from benchmarks.harness import START_SECONDS
 from ucutlass import frontend, ir
 from ucutlass.backend import Built, bind, toolchain
 from ucutlass.emit import emit
@@ -51,7 +47,7 @@ from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import isolation
 from ucutlass.runtime.build import Artifact, build
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.errors import BuildCancelled, BuildError
+from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.parallel import build_many
 from ucutlass.shapes import complete
 
@@ -95,7 +91,7 @@ def force(edge: Edge, request: Request, legal: bool) -> Forced:
     c = candidate(None)
     plan = GemmPlan(arch.name, c.problem, c.schedule, c.routes)
     planned = Planned(
-        plan, c.knobs, sizes, c.swapped, request_of(c), heuristic.estimate(c, device), device, (), c
+        plan, astuple(c.launch), sizes, request_of(c), device, heuristic.estimate(c, device), ()
     )
     met = candidate((False,) * c.problem.pointers) if edge.how == "misaligned" and not legal else c
     broken = tuple(v.code for v in violations(met))
@@ -112,13 +108,13 @@ def emitted(plan: GemmPlan, cut: Sequence[tuple[str, str]]) -> Source:
             held = gemm_sm90._through_registers(plan.problem)
             past.enter_context(mock.patch.object(gemm_sm90, "_through_registers", lambda _: held))
             past.enter_context(mock.patch.object(gemm_sm90, "TF32", None))
-        made = emit(plan, "")
-    code = made.code
+        source = emit(plan, "")
+    code = source.code
     for guard, instead in cut:
         if guard not in code:
             raise AssertionError(f"the emitted file has no guard `{guard}`: edges.py is out of date")
         code = code.replace(guard, instead)
-    return Source(text=code, code=code, entry=made.entry, arch=made.arch)
+    return Source(text=code, code=code, entry=source.entry, arch=source.arch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +131,8 @@ class Outcome:
 
 def first_line(error: BuildError) -> str:
     """The compiler's first words that say what is wrong, a failed assertion before all."""
-    told = sorted(error.errors, key=lambda line: "assert" not in line)
-    return told[0].partition("error:")[2].strip()[:200] or told[0][:200] if told else str(error)[:200]
+    lines = sorted(error.errors, key=lambda line: "assert" not in line)
+    return lines[0].partition("error:")[2].strip()[:200] or lines[0][:200] if lines else str(error)[:200]
 
 
 def main() -> None:
@@ -146,17 +142,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default="", help="rule codes, with commas")
     parser.add_argument("--emit", action="store_true", help="build and run nothing")
-    budget.add_option(parser)
     options = parser.parse_args()
-    wanted = [i for i, e in enumerate(EDGES) if not options.only or e.code in options.only.split(",")]
-    forced, done = _forced(wanted)
+    chosen = [i for i, e in enumerate(EDGES) if not options.only or e.code in options.only.split(",")]
+    forced, done = _forced(chosen)
     beside = {
-        i: force(EDGES[i], r, True) for i in wanted if i in forced and (r := EDGES[i].beside) is not None
+        i: force(EDGES[i], r, True) for i in chosen if i in forced and (r := EDGES[i].beside) is not None
     }
     distinct = {f.source.code for f in forced.values()}
     more = {f.source.code for f in beside.values()} - distinct
     print(
-        f"{len(wanted)} edges of {len({EDGES[i].code for i in wanted})} rules of {len(RULES)}, "
+        f"{len(chosen)} edges of {len({EDGES[i].code for i in chosen})} rules of {len(RULES)}, "
         f"{len(distinct)} distinct sources, at most {len(more)} more of neighbours",
         flush=True,
     )
@@ -174,62 +169,41 @@ def main() -> None:
     for line in mistaken:
         print("not an edge:", line)
     if options.emit:
-        for i in wanted:
+        for i in chosen:
             print(EDGES[i].code, EDGES[i].what, forced[i].broken if i in forced else done[i].detail)
         sys.exit(bool(mistaken or untried))
     if options.out is None:
         parser.error("--out FOLDER is needed, or --emit")
-    done = known(options.out) | done
     left = [i for i in forced if i not in done]
-    deadline = budget.after(options.seconds)
     for batch in [left[i : i + BATCH] for i in range(0, len(left), BATCH)]:
-        for i, outcome in tried(batch, forced, beside, deadline):
+        for i, outcome in tried(batch, forced, beside):
             done[i] = outcome
             print(line_of(outcome), flush=True)
             _write(options.out, [done[n] for n in sorted(done)])
-    outcomes = [done[i] for i in wanted if i in done]
+    outcomes = [done[i] for i in chosen]
     print()
     print("\n".join(map(line_of, outcomes)))
-    if len(outcomes) < len(wanted):
-        print(f"{len(wanted) - len(outcomes)} edges not tried for lack of time; the same command goes on")
-        sys.exit(budget.OUT_OF_TIME)
     unexplained = [o for o in outcomes if o.kind == "no answer" or (o.kind == "nothing" and not o.why)]
     sys.exit(bool(unexplained or mistaken))
 
 
-def known(folder: Path) -> dict[int, Outcome]:
-    """What runs before found, by edge; `no answer` is none."""
-    path = folder / "rule_edges.json"
-    rows = json.loads(path.read_text(encoding="utf-8"))["outcomes"] if path.exists() else []
-    made = (Outcome(**row | {"broken": tuple(row["broken"])}) for row in rows)
-    answered = {(o.code, o.what): o for o in made if o.kind != "no answer"}
-    return {i: answered[e.code, e.what] for i, e in enumerate(EDGES) if (e.code, e.what) in answered}
-
-
 def tried(
-    batch: Sequence[int], forced: Mapping[int, Forced], beside: Mapping[int, Forced], deadline: Deadline
+    batch: Sequence[int], forced: Mapping[int, Forced], beside: Mapping[int, Forced]
 ) -> Iterator[tuple[int, Outcome]]:
-    """Builds, verifies and times these edges; those that the deadline leaves no time for are missing."""
-    stop = deadline.event()
-    built = built_by_code([forced[i] for i in batch], stop)
-    there = [i for i in batch if isinstance(built[forced[i].source.code], Artifact)]
-    runs = verified(there, deadline)
+    """Builds, verifies and times these edges."""
+    built = built_by_code(forced[i] for i in batch)
+    runs = verified([i for i in batch if isinstance(built[forced[i].source.code], Artifact)])
     # A neighbour is there to be timed against, which only a forced kernel that is right needs.
-    built |= built_by_code([beside[i] for i in batch if i in beside and right(runs.get(i))], stop)
+    built |= built_by_code(beside[i] for i in batch if i in beside and right(runs.get(i)))
     for i in batch:
-        made, run = built[forced[i].source.code], runs.get(i)
         neighbour = built.get(beside[i].source.code) if i in beside else None
-        cut = any(isinstance(b, BuildCancelled) for b in (made, neighbour))
-        unverified = isinstance(made, Artifact) and run is None
-        if cut or unverified or (right(run) and deadline.passed):
-            continue
-        yield i, judge(i, forced[i], made, neighbour, run)
+        yield i, judge(i, forced[i], built[forced[i].source.code], neighbour, runs.get(i))
 
 
-def _forced(wanted: Sequence[int]) -> tuple[dict[int, Forced], dict[int, Outcome]]:
+def _forced(chosen: Sequence[int]) -> tuple[dict[int, Forced], dict[int, Outcome]]:
     forced: dict[int, Forced] = {}
     failed: dict[int, Outcome] = {}
-    for i in wanted:
+    for i in chosen:
         edge = EDGES[i]
         try:
             forced[i] = force(edge, edge.beyond, False)
@@ -240,10 +214,8 @@ def _forced(wanted: Sequence[int]) -> tuple[dict[int, Forced], dict[int, Outcome
 
 
 def _write(folder: Path, outcomes: Sequence[Outcome]) -> None:
-    from benchmarks.report import machine
-
-    report = {"machine": machine(), "outcomes": [asdict(o) for o in outcomes]}
-    budget.write(folder / "rule_edges.json", report)
+    report = {"machine": harness.machine(), "outcomes": [asdict(o) for o in outcomes]}
+    harness.write(folder / "rule_edges.json", report)
 
 
 def line_of(o: Outcome) -> str:
@@ -254,10 +226,10 @@ def line_of(o: Outcome) -> str:
     return f"{o.code}  {o.what:46}  {o.kind:12}  {detail}{remark}"
 
 
-def built_by_code(wanted: Iterable[Forced], stop: Event) -> dict[str, object]:
-    """The artifact, or the failure, of each distinct source."""
-    sources = list({f.source.code: f.source for f in wanted}.values())
-    results = build_many(sources, toolchain(), Cache.from_switches(), cancel=stop)
+def built_by_code(forced: Iterable[Forced]) -> dict[str, object]:
+    """Returns the artifact, or the failure, of each distinct source."""
+    sources = list({f.source.code: f.source for f in forced}.values())
+    results = build_many(sources, toolchain(), Cache.from_switches())
     return {source.code: result for source, result in zip(sources, results, strict=True)}
 
 
@@ -265,18 +237,16 @@ def right(run: isolation.Outcome | None) -> bool:
     return isinstance(run, isolation.Returned) and run.value["ok"]
 
 
-def verified(indices: Sequence[int], deadline: Deadline) -> dict[int, isolation.Outcome]:
-    """Every edge in a process of its own, several at a time, but those that fill the GPU. Those that the
-    deadline leaves no time for are missing."""
+def verified(indices: Sequence[int]) -> dict[int, isolation.Outcome]:
+    """Verifies every edge in a process of its own, several at a time, but those that fill the GPU."""
 
-    def run(index: int) -> isolation.Outcome | None:
-        return None if deadline.passed else _isolated("verify_here", index)
+    def run(index: int) -> isolation.Outcome:
+        return _isolated("verify_here", index)
 
     small = [i for i in indices if EDGES[i].how != "huge"]
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         runs = dict(zip(small, pool.map(run, small), strict=True))
-    runs |= {i: run(i) for i in indices if i not in runs}
-    return {i: outcome for i, outcome in runs.items() if outcome is not None}
+    return runs | {i: run(i) for i in indices if i not in runs}
 
 
 def _isolated(function: str, index: int) -> isolation.Outcome:
@@ -324,8 +294,8 @@ def judge(
     if not isinstance(timed, isolation.Returned):
         return outcome("no answer", f"timing: {timed}"[:300])
     worse = " ".join(sorted(losses(built) - losses(neighbour)))
-    told = f"{timed.value:.2f} x its neighbour's time" + (f", {worse}" if worse else "")
-    return outcome("slow" if timed.value >= CLIFF else "ptxas" if worse else "nothing", told)
+    ratio = f"{timed.value:.2f} x its neighbour's time" + (f", {worse}" if worse else "")
+    return outcome("slow" if timed.value >= CLIFF else "ptxas" if worse else "nothing", ratio)
 
 
 def losses(artifact: Artifact) -> set[str]:
@@ -394,8 +364,8 @@ def time_here(index: int) -> float:
 def arguments_of(edge: Edge, forced: Forced, distribution: Distribution = "normal") -> list[Any]:
     from ucutlass.runtime.inputs import generate
 
-    made = generate(forced.program, edge.sizes, distribution, device="cuda")
-    return [_off_by_one(a) for a in made] if edge.how == "misaligned" else list(made)
+    arguments = generate(forced.program, edge.sizes, distribution, device="cuda")
+    return [_off_by_one(a) for a in arguments] if edge.how == "misaligned" else list(arguments)
 
 
 def launcher(forced: Forced) -> Any:

@@ -58,23 +58,23 @@ def work_of(problem: Problem) -> ModuleWork:
         return module_work(file, "tf32")
 
 
-def compare(problem: Problem, work: ModuleWork, given: dict[str, Any], device: Device) -> Row:
+def compare(problem: Problem, work: ModuleWork, theirs: dict[str, Any], device: Device) -> Row:
     """Our numbers beside theirs; a difference counts as explained only where it is exact."""
-    their_flops: int = given["flops"] or 0
-    more = (work.products - their_flops, work.fused.bytes - given["bytes"])
+    their_flops: int = theirs["flops"] or 0
+    more = (work.products - their_flops, work.fused.bytes - theirs["bytes"])
     expected = (problem.flops_more, problem.bytes_more)
     verdict = "DISAGREES" if more != expected else "explained" if any(more) else "agrees"
-    their_seconds = max(their_flops / device.peaks["tf32"], given["bytes"] / device.bandwidth)
+    their_seconds = max(their_flops / device.peaks["tf32"], theirs["bytes"] / device.bandwidth)
     return Row(
         problem.key,
-        given["name"],
+        theirs["name"],
         work.products,
-        given["flops"],
+        theirs["flops"],
         work.fused.bytes,
-        given["bytes"],
+        theirs["bytes"],
         fused_bound(work.fused, device, data_sheet(device)).seconds * 1e3,
         their_seconds * 1e3,
-        given["sol_ms"],
+        theirs["sol_ms"],
         verdict,
         problem.why,
     )
@@ -100,16 +100,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="problems such as L1-1,L2-88")
     parser.add_argument("--json", type=Path, help="where to write the rows")
     options = parser.parse_args(arguments)
-    wanted = set(filter(None, options.only.split(",")))
-    device, given = DEVICES[options.device], _given()
+    names = set(filter(None, options.only.split(",")))
+    device, theirs = DEVICES[options.device], _given()
     rows = []
     print(
         f"{'':7s} {'':38s} {'GFLOP':>9s} {'/theirs':>7s} {'MB':>9s} {'/theirs':>7s} {'H100 ms':>8s} "
         f"{'rescaled':>8s} {'ours':>8s} {'ratio':>7s}"
     )
     for problem in PROBLEMS:
-        if not wanted or problem.key in wanted:
-            rows.append(compare(problem, work_of(problem), given[problem.level, problem.number], device))
+        if not names or problem.key in names:
+            rows.append(compare(problem, work_of(problem), theirs[problem.level, problem.number], device))
             print(_line(rows[-1]), flush=True)
     counts = {v: sum(r.verdict == v for r in rows) for v in ("agrees", "explained", "DISAGREES")}
     print(f"{len(rows)} problems on {device.name}: " + ", ".join(f"{n} {v}" for v, n in counts.items()))

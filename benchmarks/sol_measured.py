@@ -61,24 +61,24 @@ def _row(what: str, task: Task, us: float) -> Row:
     checked = frontend.read_text(task.text)
     program = frontend.kernel(checked)
     sizes = complete(program, extents_of(task.shape))
-    made = frontend.plan_kernel(checked, program, sizes, "sm90a").planned
-    bound = speed_of_light(candidate_of(made).problem, made.sizes, DEVICE)
+    planned = frontend.plan_kernel(checked, program, sizes, "sm90a").planned
+    bound = speed_of_light(candidate_of(planned).problem, planned.sizes, DEVICE)
     return Row(what, us, bound.seconds * 1e6, bound.limit)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, default=[DATA / name for name in FILES])
-    found: list[Row] = []
+    every: list[Row] = []
     for path in parser.parse_args().files:
         rows = list(rows_of(path.stem, json.loads(path.read_text(encoding="utf-8"))))
         near = max(rows, key=lambda r: r.share)
         print(f"{path.name}: {len(rows)} times, the nearest to its bound: {near.share:.1%}, {near.what}")
-        found += rows
-    below = [r for r in found if r.share > 1]
+        every += rows
+    below = [r for r in every if r.share > 1]
     for r in below:
         print(f"below: {r.us:.2f} us, bound {r.bound_us:.2f} by {r.by}: {r.what}")
-    print(f"{len(found)} times, {len(below)} below their bound")
+    print(f"{len(every)} times, {len(below)} below their bound")
     return 1 if below else 0
 
 

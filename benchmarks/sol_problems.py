@@ -54,13 +54,13 @@ class Problem:
     @property
     def source(self) -> str:
         """The text of the problem file."""
-        layers = [f"self.{name} = {made}" for name, made in self.layers.items()] or ["pass"]
-        given = [f"torch.rand({v})" if v[0].isdigit() else v for v in self.inputs.values()]
+        layers = [f"self.{name} = {expression}" for name, expression in self.layers.items()] or ["pass"]
+        inputs = [f"torch.rand({v})" if v[0].isdigit() else v for v in self.inputs.values()]
         return _TEMPLATE.format(
             layers="\n".join(f"        {line}" for line in layers),
             names=", ".join(self.inputs),
             forward=self.forward,
-            inputs=", ".join(given),
+            inputs=", ".join(inputs),
         )
 
 
@@ -73,9 +73,11 @@ def _map(number: int, forward: str, shape: str = "4096, 393216") -> Problem:
 
 
 def _layer(
-    number: int, shape: str, made: str, bytes_more: int = 0, flops_more: int = 0, why: str = ""
+    number: int, shape: str, expression: str, bytes_more: int = 0, flops_more: int = 0, why: str = ""
 ) -> Problem:
-    return Problem(1, number, {"x": shape}, "self.layer(x)", {"layer": made}, bytes_more, flops_more, why)
+    return Problem(
+        1, number, {"x": shape}, "self.layer(x)", {"layer": expression}, bytes_more, flops_more, why
+    )
 
 
 def _linear(

@@ -58,24 +58,24 @@ def persisting_lines(buffers: Buffers) -> Call:
 
 def first_call_cache(buffers: Buffers) -> Call:
     """Computes a set once, then gives that result again without launching anything."""
-    kept: dict[int, torch.Tensor] = {}
+    results: dict[int, torch.Tensor] = {}
 
     def call(i: int, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        if i not in kept:
-            kept[i] = product(x, w, y)
-        return kept[i]
+        if i not in results:
+            results[i] = product(x, w, y)
+        return results[i]
 
     return call
 
 
 def cache_by_pointer(buffers: Buffers) -> Call:
     """Computes a set once, then copies that result."""
-    kept: dict[int, torch.Tensor] = {}
+    results: dict[int, torch.Tensor] = {}
 
     def call(i: int, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        if x.data_ptr() not in kept:
-            kept[x.data_ptr()] = product(x, w, torch.empty_like(y))
-        return y.copy_(kept[x.data_ptr()])
+        if x.data_ptr() not in results:
+            results[x.data_ptr()] = product(x, w, torch.empty_like(y))
+        return y.copy_(results[x.data_ptr()])
 
     return call
 

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from benchmarks import relay, speed
+from benchmarks import harness, speed
+from benchmarks.harness import Item, Row
 from benchmarks.speed import FUSED, GELU, HELD_OUT, PLAIN, RESIDUAL, Shape, extents_of
 from ucutlass import frontend
 from ucutlass.api import LoadedKernel
@@ -135,7 +136,7 @@ class Task:
     def sizes(self) -> dict[str, int]:
         return extents_of(self.shape)
 
-    def item(self) -> relay.Item:
+    def item(self) -> Item:
         return {"name": self.name, **asdict(self)}
 
 
@@ -149,21 +150,21 @@ GROUPS = ("plain", "fused", "tf32x3", "fp8")
 
 
 def tasks(groups: Sequence[str], dtypes: Sequence[str]) -> list[Task]:
-    """The rows of these groups, in the order in which they tell most."""
+    """Returns the rows of these groups."""
     fused = [s for s in speed.SHAPES if s[0] in FUSED]
-    made = {
+    every = {
         "plain": [Task("gemm", s, t) for t in dtypes for s in MAIN + OTHERS],
         "fused": [Task(kind, s, "bf16") for s in fused for kind in ("bias+gelu", "residual+relu")],
         "tf32x3": [Task("tf32x3", s, "f32") for s in _F32],
         "fp8": [Task(kind, s, "e4m3") for kind in ("fp8", "fp8 fast") for s in _FP8],
     }
-    return [task for group in GROUPS if group in groups for task in made[group]]
+    return [task for group in GROUPS if group in groups for task in every[group]]
 
 
 # --- one row, on the GPU ------------------------------------------------------------------
 
 
-def compared(item: relay.Item) -> relay.Row:
+def compared(item: Item) -> Row:
     """Times the tuned kernel and its rivals in turns, in a process that took no part in the tuning."""
     task, kind = task_of(item), KINDS[item["kind"]]
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -186,7 +187,6 @@ def compared(item: relay.Item) -> relay.Row:
         "ours": times["ours"].median,
         **{name: times[name].median for name in rivals},
         "best": best,
-        "taken": item["taken"],
         "ratio": ratios[best].median,
         "ratios": {name: [r.median, r.low, r.high] for name, r in ratios.items()},
         "spread": max(t.spread for t in times.values()),
@@ -205,11 +205,11 @@ def _sets(program: Kernel, sizes: Mapping[str, int]) -> list[list[Any]]:
 def _keeping(run: Run, sets: Sequence[Arguments]) -> Callable[[int], object]:
     """Launches whose results rotate as ours do: one that is freed at once would be written to the same
     place each time, and stay in L2."""
-    kept: list[torch.Tensor | None] = [None] * len(sets)
+    results: list[torch.Tensor | None] = [None] * len(sets)
 
     def launch_one(i: int) -> object:
-        kept[i] = run(*sets[i])
-        return kept[i]
+        results[i] = run(*sets[i])
+        return results[i]
 
     return launch_one
 
@@ -224,20 +224,20 @@ def _errors(arguments: Arguments, ours: torch.Tensor, eager: Run) -> dict[str, f
     """Largest and root-mean-square error against float64, as shares of the result's root mean square."""
     exact = eager(*(a.double() for a in arguments))
     size = exact.square().mean().sqrt()
-    found = {}
+    errors = {}
     for name, result in (("ours", ours), ("eager", eager(*arguments))):
         off = (result.double() - exact).abs()
-        found[f"error {name}"] = float(off.max() / size)
-        found[f"rms error {name}"] = float(off.square().mean().sqrt() / size)
-    return found
+        errors[f"error {name}"] = float(off.max() / size)
+        errors[f"rms error {name}"] = float(off.square().mean().sqrt() / size)
+    return errors
 
 
-def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
-    """In the child of `relay.run`."""
-    return relay.serve(compared, items, rows, item_seconds)
+def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
+    """Runs in the child of `harness.run`."""
+    return harness.serve(compared, items, rows, item_seconds)
 
 
-def first_call(item: relay.Item) -> dict[str, float]:
+def first_call(item: Item) -> dict[str, float]:
     """Seconds of torch.compile's first call of a task, its arguments ready and torch imported."""
     task, kind = task_of(item), KINDS[item["kind"]]
     checked = frontend.read_text(task.text)

@@ -13,12 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
-from benchmarks.budget import Deadline, append, lines
-from benchmarks.relay import Row
+from benchmarks.harness import Row
 from benchmarks.speed import Shape
 from benchmarks.tuned_rows import MAIN, OTHERS, Task
 from ucutlass.files import put
@@ -27,9 +25,6 @@ from ucutlass.runtime.switches import CACHE_DIR, DATA_DIR
 
 LIMIT_SECONDS = 400.0
 """What either of the two may take."""
-
-LEAST_SECONDS = 60.0
-"""A pair is not begun with less time left."""
 
 _PAIRS = (
     ("gemm", "square 4096"),
@@ -43,9 +38,6 @@ _PAIRS = (
 )
 """In the order in which they are taken."""
 
-Clock: TypeAlias = "Callable[[Task, int, bool], Row]"
-"""Of a task, the most builds, and whether torch goes first."""
-
 
 def tasks(count: int) -> list[Task]:
     """The first so many pairs, in bf16."""
@@ -53,15 +45,9 @@ def tasks(count: int) -> list[Task]:
     return [Task(kind, shapes[name], "bf16") for kind, name in _PAIRS[:count]]
 
 
-def run(wanted: Sequence[Task], journal: Path, clock: Clock, builds: int, deadline: Deadline) -> None:
-    """A row for each task that has none, one after another; who goes first takes turns."""
-    known = {row["name"] for row in lines(journal)}
-    for number, task in enumerate(wanted):
-        if task.name in known:
-            continue
-        if deadline.left() < LEAST_SECONDS:
-            return
-        append(journal, {"name": task.name, **clock(task, builds, number % 2 == 1)})
+def clocked(task: Task, builds: int, number: int) -> Row:
+    """Returns a task's row; who goes first takes turns."""
+    return {"name": f"wall {task.name}", **clock(task, builds, number % 2 == 1)}
 
 
 def clock(task: Task, builds: int, torch_first: bool) -> Row:
@@ -96,7 +82,7 @@ def _ours(task: Task, builds: int, folder: Path) -> Callable[[], Row]:
         more = {CACHE_DIR: str(folder / "kernels"), DATA_DIR: str(folder / "data")}
         start = time.monotonic()
         try:
-            done = subprocess.run(
+            ended = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -110,20 +96,20 @@ def _ours(task: Task, builds: int, folder: Path) -> Callable[[], Row]:
             return {"ok": False, "error": "TimedOut", "detail": f"ucc tune took over {LIMIT_SECONDS:.0f} s"}
         seconds = time.monotonic() - start
         try:
-            found = json.loads(done.stdout)
+            answer = json.loads(ended.stdout)
         except ValueError:
-            found = {}
-        if done.returncode or not found.get("ok"):
-            detail = f"ucc tune ended with {done.returncode}: {done.stderr[-1200:]}"
+            answer = {}
+        if ended.returncode or not answer.get("ok"):
+            detail = f"ucc tune ended with {ended.returncode}: {ended.stderr[-1200:]}"
             return {"ok": False, "error": "NothingTuned", "detail": detail}
         return {
             "ok": True,
             "ours": seconds,
-            "search": found["seconds"],
-            "us": found["microseconds"],
-            "built": len(found["trials"]),
-            "stopped": found["stopped"],
-            "schedule": found["schedule"],
+            "search": answer["seconds"],
+            "us": answer["microseconds"],
+            "built": len(answer["trials"]),
+            "stopped": answer["stopped"],
+            "schedule": answer["schedule"],
         }
 
     return part
@@ -148,20 +134,3 @@ def _theirs(task: Task, folder: Path) -> Callable[[], Row]:
         return {"ok": True, "compile": seconds, "call": outcome.value["seconds"]}
 
     return part
-
-
-def dry(task: Task, builds: int, torch_first: bool) -> Row:
-    """What a machine without a GPU says: nothing of meaning."""
-    return {
-        "ok": True,
-        "ours": 1.0,
-        "search": 1.0,
-        "us": 1.0,
-        "built": builds,
-        "stopped": "dry",
-        "schedule": "",
-        "compile": 1.0,
-        "call": 1.0,
-        "ratio": 1.0,
-        "torch_first": torch_first,
-    }

@@ -204,7 +204,6 @@ WRITES_ITSELF = {
     "runtime/isolation_child.py": "pipes; it imports nothing of ours",
     "agent/proposers/traffic.py": "lines are added, and one that was cut short is taken away",
     "benchmarks/emulated.py": "a log of lines, open while a campaign runs",
-    "benchmarks/everything.py": "a step's output, and archives",
 }
 """Files with a bare way of writing, and why."""
 

@@ -2,7 +2,7 @@
 branching, log-scaled reward, dead-end pruning.
 
 The paper's constants could not be found; these are this project's, chosen on half of a recording's tables
-by `benchmarks.search_constants` (docs/agent.md has the numbers of the other half).
+(docs/agent.md has the numbers of the other half).
 """
 
 from __future__ import annotations

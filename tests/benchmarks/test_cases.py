@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.campaign import Accepted, Case
 from benchmarks.cases import cases
 from benchmarks.correctness import group_of, planned, summarise, table
-from benchmarks.farm import Accepted, Case
 from ucutlass import ir
 from ucutlass.ir.compute_types import LANES
 from ucutlass.ir.functions import FUNCTIONS

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from benchmarks import rule_edges
-from benchmarks.budget import Deadline
 from benchmarks.edges import EDGES, Edge
-from benchmarks.rule_edges import Outcome, force, judge, known, line_of, tried
+from benchmarks.rule_edges import Outcome, force, judge, line_of, tried
 from ucutlass.kernels.gemm.rules import RULES
 from ucutlass.runtime import isolation
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.errors import BuildCancelled, BuildError, OutOfMemory
+from ucutlass.runtime.errors import BuildError, OutOfMemory
 from ucutlass.runtime.ptxas import Report
 
 NOT_EMITTED = {
@@ -86,29 +83,12 @@ def test_only_what_the_forced_kernel_did_is_evidence(
         assert "static assertion" in outcome.detail
 
 
-def test_a_later_call_knows_what_was_answered(tmp_path: Path) -> None:
-    first, second = EDGES[0], EDGES[1]
-    done = [
-        Outcome(first.code, first.what, "wrong", "1 of 2", (first.code,), ""),
-        Outcome(second.code, second.what, "no answer", "no memory", (second.code,), ""),
-    ]
-    made = {"outcomes": [asdict(outcome) for outcome in done]}
-    (tmp_path / "rule_edges.json").write_text(json.dumps(made))
-    assert known(tmp_path) == {0: done[0]}
-    assert known(tmp_path / "absent") == {}
-
-
-def test_what_the_deadline_cuts_off_is_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_edge_of_a_batch_has_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     index = next(i for i, e in enumerate(EDGES) if e.beside is None and e.how == "run")
     forced = {index: force(EDGES[index], EDGES[index].beyond, False)}
-
-    def built(result: object) -> None:
+    wrong = isolation.Returned({"ok": False, "detail": "1 of 2 elements"}, "")
+    monkeypatch.setattr(rule_edges, "_isolated", lambda *_: wrong)
+    for result, kind in ((REFUSED, "not compiled"), (ARTIFACT, "wrong")):
         answer = {forced[index].source.code: result}
-        monkeypatch.setattr(rule_edges, "built_by_code", lambda *_: answer)
-
-    built(BuildCancelled("ucc_0"))
-    assert list(tried([index], forced, {}, Deadline(0.0))) == []
-    built(ARTIFACT)
-    assert list(tried([index], forced, {}, Deadline(0.0))) == [], "built, but not verified"
-    built(REFUSED)
-    assert [o.kind for _, o in tried([index], forced, {}, Deadline(0.0))] == ["not compiled"]
+        monkeypatch.setattr(rule_edges, "built_by_code", lambda forced, answer=answer: dict(answer))
+        assert [(i, o.kind) for i, o in tried([index], forced, {})] == [(index, kind)]

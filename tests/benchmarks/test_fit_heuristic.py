@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fit_heuristic import FITTED, Row, by_shape, fit, loss, read, table, weights
-from benchmarks.record import PROBE, plans
+from benchmarks.record import SCHEDULES, plans
+from benchmarks.speed import SHAPES
 from ucutlass.kernels.gemm.cost import DEFAULT, Constants, estimate
 
 DATA = Path(__file__).resolve().parents[2] / "benchmarks" / "data"
@@ -83,11 +84,9 @@ def test_slow_rows_and_few_rows_weigh_less(few: list[Row]) -> None:
     assert sum(w * w for w in weights(rows[:1])) < sum(w * w for w in weights(rows * 4)) <= 1.0
 
 
-def test_every_probe_is_legal_and_few() -> None:
-    made = {shape[0]: plans(shape, "bf16", schedules) for shape, schedules in PROBE}
-    for shape, schedules in PROBE:
-        assert set(made[shape[0]]) == set(schedules)
-        for text, plan in made[shape[0]].items():
-            assert plan.planned.request.warps == text.split()[1]
-    assert sum(map(len, made.values())) <= 150
-    assert len({plan.source.code for found in made.values() for plan in found.values()}) <= 40
+def test_recorded_schedules_are_those_that_are_asked_for() -> None:
+    shape = next(s for s in SHAPES if s[0] == "square 4096")
+    legal = plans(shape, "bf16", SCHEDULES)
+    assert len(legal) > len(SCHEDULES) / 2
+    for text, plan in legal.items():
+        assert plan.planned.request.warps == text.split()[1]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
 
 from benchmarks import honest, mutants
-from benchmarks.budget import NEVER, OUT_OF_TIME, Deadline, after, append
+from benchmarks.harness import append
 from benchmarks.honest import Honest
 from benchmarks.mutants import B_ROWS, Result, guards, lowerings, names_of, summary
 from tests.mutants import emulated, gpu, injection, judging, timing
@@ -22,7 +20,7 @@ from tests.mutants.lowering import LOWERINGS
 from ucutlass.emit.text import Source
 from ucutlass.runtime import isolation, sanitize
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.errors import BuildCancelled, BuildError
+from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.ptxas import Report
 
 KILLED = Row("a", (6, 11), ("unwritten",), True)
@@ -84,17 +82,23 @@ def test_names_tell_all_of_a_campaign_apart(device: str) -> None:
     assert len(set(names)) == len(names)
 
 
-def test_guards_run_by_name_and_in_time() -> None:
+def test_guards_run_by_name() -> None:
     name = timing.MUTANTS[0].name
-    assert [(r.part, r.row.name) for r in guards([name], NEVER)] == [("timing", name)]
-    assert list(guards([name], Deadline(0.0))) == []
+    assert [(r.part, r.row.name) for r in guards([name])] == [("timing", name)]
 
 
-def test_lowerings_run_by_name_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_mutant_is_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As many as the catalogue of the integrity page counts."""
+    assert call(monkeypatch, "--list") == 0
+    assert capsys.readouterr().out.endswith("73 mutants, 9 unchanged kernels\n")
+    assert call(monkeypatch, "--list", "--gpu") == 0
+    assert capsys.readouterr().out.endswith("58 mutants, 11 unchanged kernels\n")
+
+
+def test_lowerings_run_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated, "run", lambda name: Row(name, (), (), True))
-    found = [(r.row.name, r.honest) for r in lowerings(["bias", LOWERINGS[0].name, "no lowering"], 2, NEVER)]
+    found = [(r.row.name, r.honest) for r in lowerings(["bias", LOWERINGS[0].name, "no lowering"], 2)]
     assert found == [("bias", True), (LOWERINGS[0].name, False)]
-    assert list(lowerings(["bias"], 2, Deadline(0.0))) == []
 
 
 # --- on a GPU, as far as it goes without one --------------------------------------------
@@ -104,15 +108,10 @@ UNSEEN = {"killed_by": [], "flat_check": True, "detail": ""}
 ILLEGAL = isolation.Raised("AcceleratorError", "CUDA error: an illegal memory access", "", "")
 
 
-def outcome(
-    monkeypatch: pytest.MonkeyPatch,
-    answer: isolation.Outcome,
-    library: str = "kernel.so",
-    deadline: Deadline = NEVER,
-) -> Row | None:
+def outcome(monkeypatch: pytest.MonkeyPatch, answer: isolation.Outcome, library: str = "kernel.so") -> Row:
     monkeypatch.setattr(isolation, "run", lambda *_, **__: answer)
     monkeypatch.setattr(sanitize, "find", lambda: None)
-    return gpu.judged("tma: bias assumed zero", library, deadline)
+    return gpu.judged("tma: bias assumed zero", library)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +127,12 @@ def test_what_becomes_of_a_mutant_on_the_gpu(
     answer: isolation.Outcome, killed_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = outcome(monkeypatch, answer)
-    assert row is not None and row.killed_by == (killed_by,)
+    assert row.killed_by == (killed_by,)
 
 
 def test_a_mutant_that_is_not_built_was_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     row = outcome(monkeypatch, isolation.Crashed("SIGSEGV", ""), "not built: error")
-    assert row is not None and not row.killed and row.detail == "not built: error"
+    assert not row.killed and row.detail == "not built: error"
 
 
 @pytest.mark.parametrize(
@@ -150,20 +149,9 @@ def test_an_error_of_our_own_is_no_kill(answer: isolation.Outcome, monkeypatch: 
         outcome(monkeypatch, answer)
 
 
-def test_the_end_of_the_time_is_no_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert outcome(monkeypatch, isolation.Returned(SEEN, ""), deadline=Deadline(0.0)) is None
-
-    def hang(*_: object, limit_seconds: float) -> isolation.Outcome:
-        time.sleep(limit_seconds)
-        return isolation.TimedOut(limit_seconds, "")
-
-    monkeypatch.setattr(isolation, "run", hang)
-    assert gpu.judged("tma: bias assumed zero", "kernel.so", after(0.2)) is None
-
-
 def test_what_nothing_saw_survives_and_says_what_looked(monkeypatch: pytest.MonkeyPatch) -> None:
     row = outcome(monkeypatch, isolation.Returned(UNSEEN, ""))
-    assert row is not None and not row.killed and "compute-sanitizer is not installed" in row.detail
+    assert not row.killed and "compute-sanitizer is not installed" in row.detail
 
 
 def test_a_sanitizer_kills_what_the_judge_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +160,7 @@ def test_a_sanitizer_kills_what_the_judge_does_not_see(monkeypatch: pytest.Monke
     monkeypatch.setattr(isolation, "run", lambda *_, **__: isolation.Returned(UNSEEN, ""))
     monkeypatch.setattr(sanitize, "find", lambda: Path("compute-sanitizer"))
     row = gpu.judged("tma: no barrier in the combination", "kernel.so")
-    assert row is not None and row.killed_by == ("memcheck: 2 errors: Race reported in gemm",)
+    assert row.killed_by == ("memcheck: 2 errors: Race reported in gemm",)
 
 
 def test_mutants_of_one_base_can_stand_in_one_unit() -> None:
@@ -195,49 +183,36 @@ ARTIFACT = Artifact("key", Path("kernel.so"), "nvcc", "ucc_0", "sm_90a", "nvcc",
 REFUSED = BuildError("ucc_0", ("error: no",), Path("s"), Path("l"), "nvcc")
 
 
-def test_libraries_come_unit_by_unit_and_what_is_cut_short_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = {"a": ARTIFACT, "b": REFUSED, "c": BuildCancelled("ucc_0"), "d": ARTIFACT}
+def test_libraries_come_unit_by_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = {"a": ARTIFACT, "b": REFUSED, "c": ARTIFACT}
     monkeypatch.setattr(gpu, "build_many", lambda sources, *_, **__: [results[s.code] for s in sources])
     monkeypatch.setattr(gpu, "toolchain", lambda: None)
-    made = list(gpu.built([{n: Source("", n, "", "") for n in unit} for unit in ("abc", "d")]))
+    made = list(gpu.built([{n: Source("", n, "", "") for n in unit} for unit in ("ab", "c")]))
     found = {name: library for unit in made for name, library in unit.items()}
-    assert len(made) == 2 and sorted(found) == ["a", "b", "d"]
+    assert len(made) == 2 and sorted(found) == ["a", "b", "c"]
     assert found["a"] == str(ARTIFACT.library) and not gpu.is_built(found["b"])
 
 
-def test_the_deadline_stops_the_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build_many(sources: Sequence[Source], *_: object, cancel: Event, **__: object) -> list[object]:
-        assert cancel.wait(60.0)
-        return [BuildCancelled("ucc_0") for _ in sources]
-
-    monkeypatch.setattr(gpu, "build_many", build_many)
-    monkeypatch.setattr(gpu, "toolchain", lambda: None)
-    unit = {"a": Source("", "a", "", "")}
-    assert list(gpu.built([unit], after(gpu.JUDGING_SECONDS + 0.2))) == [{}]
-
-
 class Machine:
-    """In place of compilers and a GPU: `cut` are not reached, `survive`, `fail` and `lose` say how the
-    processes of those end."""
+    """In place of compilers and a GPU: `survive`, `fail` and `lose` say how the processes of those end."""
 
     def __init__(
         self,
         monkeypatch: pytest.MonkeyPatch,
-        cut: Sequence[str] = (),
         survive: Sequence[str] = (),
         fail: Sequence[str] = (),
         lose: Sequence[str] = (),
     ) -> None:
-        self.cut, self.survive, self.fail, self.lose = cut, survive, fail, lose
+        self.survive, self.fail, self.lose = survive, fail, lose
         self.judged: list[str] = []
         monkeypatch.setattr(gpu, "built", self.built)
         monkeypatch.setattr(isolation, "run", self.run)
         monkeypatch.setattr(sanitize, "find", lambda: None)
         monkeypatch.setattr(mutants, "names_of", lambda device: ["tma", *TMA])
 
-    def built(self, units: Sequence[gpu.Unit], deadline: Deadline) -> Iterator[dict[str, str]]:
+    def built(self, units: Sequence[gpu.Unit]) -> Iterator[dict[str, str]]:
         for unit in units:
-            yield {name: f"{name}.so" for name in unit if name not in self.cut}
+            yield {name: f"{name}.so" for name in unit}
 
     def run(self, target: str, arguments: Mapping[str, Any], **_: object) -> isolation.Outcome:
         if target == "tests.mutants.gpu:judged_here":
@@ -269,37 +244,28 @@ def campaign(monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str) -> tuple
     return status, json.loads(file.read_text())
 
 
-def test_a_campaign_on_a_gpu_goes_on_in_another_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_campaign_on_a_gpu_judges_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seeds = [job.name for job in honest.jobs(3, 0, "cuda")]
-    Machine(monkeypatch, cut=[TMA[1], seeds[2]])
-    status, made = campaign(monkeypatch, tmp_path, "--seconds", "500")
-    assert (status, made["left"]) == (OUT_OF_TIME, [TMA[1], seeds[2]])
-    assert (made["summary"]["mutants"], made["summary"]["honest"]) == (2, 3)
-
-    second = Machine(monkeypatch)
-    status, made = campaign(monkeypatch, tmp_path, "--seconds", "500")
-    assert (status, made["left"]) == (0, [])
-    assert sorted(second.judged) == sorted([TMA[1], seeds[2]]), "what has a row is not run again"
-    assert [r["name"] for r in made["results"]] == ["tma", *TMA]
-    assert [h["name"] for h in made["honest"]] == seeds
-    assert (made["summary"]["killed"], made["summary"]["mutants"], made["summary"]["honest"]) == (3, 3, 4)
+    machine = Machine(monkeypatch)
+    status, report = campaign(monkeypatch, tmp_path)
+    assert status == 0 and sorted(machine.judged) == sorted(["tma", *TMA, *seeds])
+    assert [r["name"] for r in report["results"]] == ["tma", *TMA]
+    assert [h["name"] for h in report["honest"]] == seeds
+    counts = report["summary"]
+    assert (counts["killed"], counts["mutants"], counts["honest"]) == (3, 3, 4)
 
 
-def test_one_that_survives_fails_the_campaign_once_all_rows_are_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    Machine(monkeypatch, survive=TMA[:1], cut=TMA[1:2])
-    assert campaign(monkeypatch, tmp_path)[0] == OUT_OF_TIME
-    Machine(monkeypatch)
-    status, made = campaign(monkeypatch, tmp_path)
-    assert (status, made["summary"]["killed"], made["summary"]["mutants"]) == (1, 2, 3)
+def test_one_that_survives_fails_the_campaign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Machine(monkeypatch, survive=TMA[:1])
+    status, report = campaign(monkeypatch, tmp_path)
+    assert (status, report["summary"]["killed"], report["summary"]["mutants"]) == (1, 2, 3)
 
 
 def test_lost_processes_cost_one_kernel_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seeds = [job.name for job in honest.jobs(3, 0, "cuda")]
     Machine(monkeypatch, lose=[TMA[0], seeds[1]])
     status, made = campaign(monkeypatch, tmp_path)
-    assert (status, made["left"]) == (1, [])
+    assert status == 1
     assert {r["name"]: r["killed_by"] for r in made["results"]}[TMA[0]] == ["crashed"]
     assert {h["name"]: h["verdict"] for h in made["honest"]} == {
         seeds[0]: "ok",
@@ -308,16 +274,11 @@ def test_lost_processes_cost_one_kernel_each(monkeypatch: pytest.MonkeyPatch, tm
     }
 
 
-def test_a_failure_of_the_campaign_itself_is_told_and_tried_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_failure_of_the_campaign_itself_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Machine(monkeypatch, fail=TMA[:1])
     status, made = campaign(monkeypatch, tmp_path)
     assert (status, list(made["failed"])) == (1, TMA[:1])
     assert "EditStale" in made["failed"][TMA[0]] and made["summary"]["mutants"] == 2
-    assert campaign(monkeypatch, tmp_path)[0] == 1
-    Machine(monkeypatch)
-    assert campaign(monkeypatch, tmp_path)[0] == 0
 
 
 def test_an_honest_kernel_that_is_not_built_is_unproven(tmp_path: Path) -> None:

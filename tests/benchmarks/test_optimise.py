@@ -1,4 +1,4 @@
-"""The agent's benchmark: two searches of equal attempts through the real agent, resumed, and its tables."""
+"""The agent's benchmark: two searches of equal attempts through the real agent, and its tables."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from typing import Any
 
 import pytest
 
-from benchmarks import budget, optimise, optimise_dry, optimise_gpu, optimise_table, relay
+from benchmarks import harness, optimise, optimise_gpu
 from benchmarks.optimise_cases import TASKS
-from benchmarks.optimise_row import Hall, row
+from benchmarks.optimise_row import Shared, row
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import prebuild as prebuild_module
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.work import Task
+from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import isolation
 
 NAME = "l1_88_new_gelu f32"
+H200 = next(d for d in DEVICES.values() if "H200" in d.name)
 
 
 class Engine:
@@ -71,17 +73,17 @@ def options(tmp_path: Path, *words: str) -> argparse.Namespace:
         attempts=10,
         searches="rules,random",
         no_compile=True,
+        quick=False,
         cases=3,
         full=False,
         programs=4,
         processes=1,
         seed=0,
-        dry=True,
     )
     return argparse.Namespace(**{**vars(given), **dict(w.split("=") for w in words)})
 
 
-def item(tmp_path: Path, attempts: int = 10, name: str = NAME) -> relay.Item:
+def item(tmp_path: Path, attempts: int = 10, name: str = NAME) -> harness.Item:
     (task,) = (t for t in TASKS if t.name == name)
     (made,) = optimise.items_of([task], options(tmp_path))
     return {**json.loads(json.dumps(made)), "attempts": attempts}
@@ -89,7 +91,7 @@ def item(tmp_path: Path, attempts: int = 10, name: str = NAME) -> relay.Item:
 
 def test_both_searches_have_equal_attempts_and_are_compared(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
     engine = Engine()
-    found = row(Hall(engine, optimise_dry.H200, pool), item(tmp_path))
+    found = row(Shared(engine, H200, pool), item(tmp_path))
     rules, random = found["searches"]["rules"], found["searches"]["random"]
     assert rules["attempts"] == random["attempts"] == 10 and found["ok"]
     assert len(engine.tried) == 22  # the problem's own, once a search
@@ -100,36 +102,23 @@ def test_both_searches_have_equal_attempts_and_are_compared(tmp_path: Path, pool
     assert json.loads(json.dumps(found)) == found
 
 
-def test_a_row_goes_on_from_its_journals(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
-    engine = Engine()
-    hall = Hall(engine, optimise_dry.H200, pool)
-    row(hall, item(tmp_path, 6))
-    before = len(engine.tried)
-    more = row(hall, item(tmp_path, 10))
-    assert more["searches"]["rules"]["attempts"] == 10
-    assert len(engine.tried) - before == 8
-    row(hall, item(tmp_path, 10))
-    assert len(engine.tried) - before == 8
-
-
 def test_a_pipeline_ends_where_nothing_is_left(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
-    found = row(Hall(Engine(), optimise_dry.H200, pool), item(tmp_path, 3, "l3_01_mlp bf16"))
+    found = row(Shared(Engine(), H200, pool), item(tmp_path, 3, "l3_01_mlp bf16"))
     assert found["ok"] and found["us"]["rules"] <= found["us"]["default"]
 
 
 def test_what_is_wrong_or_lost_is_no_result(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
-    hall = Hall(Engine(wrong=("normal M=1: off",)), optimise_dry.H200, pool)
-    assert not row(hall, item(tmp_path / "a", 1))["ok"]
-    lost = Hall(Engine(final=isolation.Crashed("SIGSEGV", "")), optimise_dry.H200, pool)
+    shared = Shared(Engine(wrong=("normal M=1: off",)), H200, pool)
+    assert not row(shared, item(tmp_path / "a", 1))["ok"]
+    lost = Shared(Engine(final=isolation.Crashed("SIGSEGV", "")), H200, pool)
     found = row(lost, item(tmp_path / "b", 1))
     assert not found["ok"] and "SIGSEGV" in found["detail"]
 
 
 def test_functions_that_the_engine_is_asked_for_are_there() -> None:
-    for table in (optimise_gpu.GPU, optimise_dry.TABLE):
-        for name in ("attempt", "compared"):
-            module, _, function = table[name].target.partition(":")
-            assert callable(getattr(importlib.import_module(module), function))
+    for name in ("attempt", "compared"):
+        module, _, function = optimise_gpu.GPU[name].target.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
 
 
 def test_tf32_is_allowed_for_one_call_alone() -> None:
@@ -142,27 +131,21 @@ def test_tf32_is_allowed_for_one_call_alone() -> None:
         assert bool(seen) is wanted and flags.allow_tf32 is before
 
 
-def test_problems_are_chosen_by_name_and_lane() -> None:
-    assert [t.lane for t in optimise.chosen("l2_86", "")] == ["tf32", "bf16"]
-    assert [t.lane for t in optimise.chosen("l2_86", "bf16")] == ["bf16"]
-    assert optimise.chosen("", "") == list(TASKS)
-    with pytest.raises(ValueError, match="l9_01"):
-        optimise.chosen("l1_01,l9_01", "")
-
-
-def test_what_was_not_made_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(target: str, items: list[relay.Item], path: Path, **limits: Any) -> list[relay.Row]:
+def test_rows_are_of_every_task_and_sessions_lie_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(target: str, items: list[harness.Item], path: Path, **limits: Any) -> list[harness.Row]:
         module, _, function = target.partition(":")
         assert callable(getattr(importlib.import_module(module), function))
-        made = {"name": items[0]["name"], "task": items[0]["task"], **MADE}
-        budget.append(path, made)
-        return [made]
+        assert all(Path(i["journals"]).is_dir() for i in items)
+        return [{"name": i["name"], "task": i["name"], **MADE} for i in items]
 
-    monkeypatch.setattr(relay, "run", rows)
-    given = options(tmp_path)
-    report = optimise.run(optimise.chosen("l2_86", ""), given, budget.NEVER)
-    assert report["left"] == ["l2_86_matmul_divide_gelu bf16 x10"]
-    assert report["summary"]["lane"]["tf32"]["right"] == 1
+    monkeypatch.setattr(harness, "run", rows)
+    monkeypatch.setattr(optimise, "machine", dict)
+    tasks = [t for t in TASKS if t.name.startswith("l2_86")]
+    report = optimise.run(tasks, options(tmp_path))
+    assert [r["name"] for r in report["rows"]] == [t.name for t in tasks]
+    assert report["summary"]["lane"]["tf32"]["right"] == 2
     json.dumps(report)
 
 
@@ -183,33 +166,25 @@ MADE: dict[str, Any] = {
 
 
 def made(name: str, **more: Any) -> dict[str, Any]:
-    return {"name": f"{name} x10", "task": name, **MADE, **more}
+    return {"name": name, "task": name, **MADE, **more}
 
 
 def test_what_is_delivered_is_never_slower_than_the_default() -> None:
     slower = made("a", us={**MADE["us"], "rules": 125.0})
-    assert optimise_table.delivered(slower) == 120.0
-    assert optimise_table.ratio(slower, "default") == 1.0
-    assert optimise_table.ratio(slower, "random") == 1.0  # random search keeps the default, too
-    assert optimise_table.ratio(made("a"), "eager") == 2.0
-    assert optimise_table.ratio(made("a"), "compile") is None
+    assert optimise.delivered(slower) == 120.0
+    assert optimise.ratio(slower, "default") == 1.0
+    assert optimise.ratio(slower, "random") == 1.0  # random search keeps the default, too
+    assert optimise.ratio(made("a"), "eager") == 2.0
+    assert optimise.ratio(made("a"), "compile") is None
 
 
 def test_means_are_of_what_is_right() -> None:
     rows = [made("a"), made("b", us={**MADE["us"], "eager": 800.0}), made("c", ok=False, wrong=["off"])]
-    found = optimise_table.summary([*rows, {"name": "d x10", "ok": False, "error": "e", "detail": "f"}])
+    found = optimise.summary([*rows, {"name": "d", "ok": False, "error": "e", "detail": "f"}])
     assert found["all"]["problems"] == 3 and found["all"]["right"] == 2
     assert found["all"]["eager"] == {"geomean": pytest.approx(4.0), "least": 2.0, "of": 2}
-    assert found["all"]["compile"] is None and found["lost"] == ["d x10"]
-    words = optimise_table.table([*rows, {"name": "d x10", "ok": False, "error": "e", "detail": "f"}])
-    open_ = optimise_table.table([made("e", verdicts={"right": 2, "undecided": 3}, cases=5)])
+    assert found["all"]["compile"] is None and found["lost"] == ["d"]
+    words = optimise.table([*rows, {"name": "d", "ok": False, "error": "e", "detail": "f"}])
+    open_ = optimise.table([made("e", verdicts={"right": 2, "undecided": 3}, cases=5)])
     assert "3 of 5 cases undecided" in open_
     assert "WRONG: off" in words and "lost: e: f" in words and "4.000" in words
-
-
-def test_of_a_problem_s_rows_the_one_that_says_most_counts() -> None:
-    with_compile = made("a", us={**MADE["us"], "compile": 140.0})
-    more = made("a", attempts=40)
-    lost = {"name": "a x80", "ok": False, "error": "e", "detail": ""}
-    assert optimise_table.latest([made("a"), with_compile, lost]) == [with_compile]
-    assert optimise_table.latest([with_compile, more, made("b")]) == [more, made("b")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import budget, pipelines, relay
+from benchmarks import harness, pipelines
 from benchmarks.pipeline_cases import CASES, LANES, PROGRAMS, Case, arguments, checked, in_lane
 from tests.pipeline.test_stages import staged
 from ucutlass.grammar.format import format_file
@@ -88,11 +88,11 @@ def test_seeds_differ() -> None:
     assert not torch.equal(a[0], b[0])
 
 
-def test_a_report_sorts_what_was_made_lost_stopped_and_left(
+def test_a_report_sorts_what_was_timed_lost_and_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = [pipelines.Task(case, lane) for lane in ("bf16", "f32") for case in CASES[:2]]
-    made = {
+    chosen = [pipelines.Task(case, lane) for lane in ("bf16", "f32") for case in CASES[:2]]
+    timed = {
         "us": {"ours": 10.0, "eager": 20.0},
         "ok": True,
         "judged": "",
@@ -104,27 +104,26 @@ def test_a_report_sorts_what_was_made_lost_stopped_and_left(
         "rests_on_stages": True,
     }
 
-    def rows(target: str, items: list[dict[str, str]], journal: Path, **limits: object) -> None:
-        assert [i["lane"] for i in items] == ["bf16", "bf16", "f32"]
-        budget.append(journal, {"name": items[0]["name"], **made})
+    def rows(target: str, items: list[harness.Item], journal: Path, **limits: object) -> list[harness.Row]:
+        assert [i["lane"] for i in items] == ["bf16", "bf16"] and items[0]["seed"] == 1
         lost = {"name": items[1]["name"], "ok": False, "error": "Crashed", "detail": "SIGSEGV"}
-        budget.append(journal, lost)
+        return [{"name": items[0]["name"], **timed}, lost]
 
-    stopped = {wanted[3].name: "no kernel [UC0300]"}
-    plans = dict.fromkeys([task.name for task in wanted[:3]])
-    monkeypatch.setattr(pipelines, "all_planned", lambda fresh: (plans, dict(stopped)))
-    monkeypatch.setattr(pipelines, "prebuild", lambda ready, plans, _: {})
-    monkeypatch.setattr(relay, "run", rows)
+    stopped = {task.name: "no kernel [UC0300]" for task in chosen[2:]}
+    plans = dict.fromkeys([task.name for task in chosen[:2]])
+    monkeypatch.setattr(pipelines, "all_planned", lambda _: (plans, dict(stopped)))
+    monkeypatch.setattr(pipelines, "prebuild", lambda ready, plans: {})
+    monkeypatch.setattr(harness, "run", rows)
     monkeypatch.setattr(pipelines, "machine", dict)
-    report = pipelines.run(wanted, tmp_path / "p.jsonl", True, budget.NEVER)
-    assert report["left"] == [wanted[2].name] and set(report["stopped"]) == {wanted[3].name}
+    report = pipelines.run(chosen, tmp_path / "p.jsonl", {"seed": 1, "compile": True})
+    assert report["stopped"] == stopped
     (lane,) = report["by_lane"].items()
-    assert lane[0] == "bf16" and lane[1]["timed"] == 1 and lane[1]["not right"] == [wanted[1].name]
+    assert lane[0] == "bf16" and lane[1]["timed"] == 1 and lane[1]["not right"] == [chosen[1].name]
     assert lane[1]["of_best"]["geomean"] == pytest.approx(2.0)
     assert lane[1]["of_eager"]["least"] == pytest.approx(2.0) and lane[1]["of_compile"] is None
     assert lane[1]["torch_share"] == 0.25
     assert lane[1]["error_over_theirs"]["most"] == pytest.approx(2 / 3)
-    assert lane[1]["rest_on_stages"] == [wanted[0].name]
+    assert lane[1]["rest_on_stages"] == [chosen[0].name]
     words = pipelines.table(report)
     assert "x2.00" in words and "error 2.00e-03 theirs 3.00e-03" in words
     assert "Crashed: SIGSEGV" in words and "no kernel [UC0300]" in words

@@ -1,50 +1,36 @@
-"""The tables of tuned kernels: which rows there are, what is resumed, what is told of rows that are lost."""
+"""The tables of tuned kernels: which rows there are, what is said of rows that are lost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import tuned, tuned_rows, tuned_shop, tuned_wall
-from benchmarks.budget import NEVER, Deadline, after, lines
+from benchmarks import tuned, tuned_rows, tuned_wall
+from benchmarks.harness import Item, Row, lines
 from benchmarks.speed import SHAPES
+from benchmarks.tuned import table
 from benchmarks.tuned_rows import GROUPS, KINDS, MAIN, OTHERS, Task, tasks
-from benchmarks.tuned_shop import Dry, OutOfTime, Shared, shop_of
-from benchmarks.tuned_table import table
 from ucutlass import frontend
-from ucutlass.engine import work as engine
+from ucutlass.kernels.gemm.planner import Planned
 from ucutlass.reference import evaluate
-from ucutlass.runtime import isolation
-from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.errors import MachineError
 from ucutlass.runtime.inputs import generate
-from ucutlass.runtime.ptxas import Report
 from ucutlass.shapes import complete
+from ucutlass.tune.job import TuningJob, TuningSettings
+from ucutlass.tune.parallel import FinishedSearch
 from ucutlass.tune.space import BinaryGroup, explore
-from ucutlass.tune.tune import ConfirmedKernel, FailedTrial, TimedGroup
+from ucutlass.tune.tune import ConfirmedKernel, FailedTrial, TimedGroup, search
 
 EVERY = tasks(GROUPS, ["bf16", "f16"])
 SOME = [t for t in EVERY if t.shape[0] in ("square 4096", "M 48") and t.dtype != "f16"]
 """One of every kind, and a shape of each half of the plain ones."""
 
 WALLS = tuned_wall.tasks(2)
-
-
-def run(
-    out: Path, wanted: Sequence[Task] = SOME, means: tuned.Means = tuned.DRY, at: Deadline = NEVER
-) -> Any:
-    return tuned.run(wanted, WALLS, means, out, deadline=at, builds=8)
-
-
-def shops(make: Callable[[Task], Any]) -> tuned.Means:
-    return replace(tuned.DRY, shops=lambda: nullcontext(make))
 
 
 def test_sixteen_shapes_and_sixteen_more() -> None:
@@ -81,123 +67,75 @@ def test_a_rival_computes_what_the_program_says(kind: str) -> None:
     assert tuned_rows._distance(wanted, found) < 2**-7
 
 
-def test_a_whole_run_and_its_tables(tmp_path: Path) -> None:
-    report = run(tmp_path / "tuned.json")
-    assert [row["name"] for row in report["rows"]] == [task.name for task in SOME]
-    assert report["lost"] == report["left"] == [] and len(report["wall"]) == 2
-    text = table(report)
+class CostModel:
+    """A workshop in which every kernel takes what the cost model says."""
+
+    def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
+        return [None] * len(groups)
+
+    def time(self, groups: Sequence[BinaryGroup]) -> Sequence[TimedGroup | FailedTrial]:
+        return [TimedGroup(tuple(m.estimate.seconds for m in g.members)) for g in groups]
+
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[ConfirmedKernel | FailedTrial]:
+        return [ConfirmedKernel((kernel.estimate.seconds,) * 24) for kernel in finalists]
+
+    def cancel(self) -> None:
+        pass
+
+    def now(self) -> float:
+        return 0.0
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of searches on an engine: the cost model's times. The last task has no compiler."""
+
+    def tune_many(jobs: Sequence[TuningJob], engine: Any, settings: TuningSettings, *, on_done: Any) -> None:
+        for number, job in enumerate(jobs):
+            if number == len(jobs) - 1:
+                on_done(number, MachineError("no compiler", "install one"))
+                continue
+            shop: Any = CostModel()
+            result = search(job.space, shop, settings.policy, settings.limits, seed=settings.seed, jobs=1)
+            on_done(number, FinishedSearch(result, shop))
+
+    def compared(target: str, items: Sequence[Item], journal: Path, **_: object) -> list[Row]:
+        lost = {"ok": False, "error": "Crashed", "detail": "SIGSEGV"}
+        return [{"name": items[0]["name"], **lost}, *(_equal(item) for item in items[1:])]
+
+    def _equal(item: Item) -> Row:
+        kind = KINDS[item["kind"]]
+        rivals = [kind.rival, *(["compile"] if kind.compiled and item["compiled"] else [])]
+        errors = {"error ours": 1e-6, "error eager": 1e-6} if item["dtype"] == "f32" else {}
+        times = {"ours": 1.0, **dict.fromkeys(rivals, 1.0), "best": rivals[0], "ratio": 1.0, "spread": 0.0}
+        ratios = {name: [1.0, 1.0, 1.0] for name in rivals}
+        return {"name": item["name"], "ok": True, **times, "ratios": ratios, **errors}
+
+    monkeypatch.setattr(tuned, "tune_many", tune_many)
+    monkeypatch.setattr(tuned.harness, "run", compared)
+
+
+def test_a_whole_run_and_its_tables(engines: None, tmp_path: Path) -> None:
+    every = [*SOME, replace(SOME[0], shape=("lost", *SOME[0].shape[1:]))]
+    every = [replace(SOME[0], shape=("gone", *SOME[0].shape[1:])), *every]
+    searches = tuned.tune_all(every, None, "NVIDIA H200", 8, tmp_path / "t.jsonl")  # type: ignore[arg-type]
+    assert list(searches) == [task.name for task in every]
+    assert [row["name"] for row in lines(tmp_path / "t.jsonl")] == list(searches)
+    rows, lost = tuned.compare_all(every, searches, True, tmp_path / "c.jsonl")
+    assert [row["name"] for row in rows] == [task.name for task in SOME]
+    assert [row["name"] for row in lost] == [every[-1].name, every[0].name]
+    pair = {"ours": 1.0, "search": 1.0, "built": 2, "compile": 1.0, "call": 1.0, "ratio": 1.0}
+    text = table({"rows": rows, "lost": lost, "wall": [{"name": "wall w", **pair}]})
     for title in (*GROUPS, "wall"):
         assert f"**{title}**" in text
     assert "- the 16 main shapes: geomean of best rival / tuned 1.000 over 1 rows" in text
     assert "48 x 5120 x 5120" in text and "geomean of torch.compile / `ucc tune`: 1.00" in text
-
-
-def test_a_search_keeps_all_that_it_timed(tmp_path: Path) -> None:
-    run(tmp_path / "tuned.json", SOME[:1])
-    (row,) = lines(tuned.journal(tmp_path / "tuned.json", "tuned"))
+    assert f"lost: {every[-1].name}: MachineError: no compiler" in text
+    row = searches[SOME[0].name]
     best = min(row["timed"], key=lambda t: t["us"])
     assert best["us"] == pytest.approx(row["finals"][0]["us"])
     assert row["request"] in [t["request"] for t in row["timed"]]
     assert row["builds"] <= 8 < len(row["timed"])
-
-
-def test_the_same_call_goes_on(tmp_path: Path) -> None:
-    out = tmp_path / "tuned.json"
-    left = run(out, at=Deadline(0.0))["left"]
-    assert left == [task.name for task in SOME] + [f"wall {task.name}" for task in WALLS]
-    run(out, SOME[:2])
-    before = lines(tuned.journal(out, "tuned"))
-    assert run(out)["left"] == []
-    for part in ("tuned", "compared"):
-        assert len(lines(tuned.journal(out, part))) == len(SOME)
-    assert lines(tuned.journal(out, "tuned"))[: len(before)] == before
-    other = tmp_path / "later" / "tuned.json"
-    other.parent.mkdir()
-    tuned.take_over(out, other)
-    tuned.take_over(out, other)
-    assert lines(tuned.journal(other, "compared")) == lines(tuned.journal(out, "compared"))
-
-
-class Refusing(Dry):
-    def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
-        return [FailedTrial("build", "no compiler will have it")] * len(groups)
-
-
-def test_what_is_not_tuned_or_not_built_is_told(tmp_path: Path) -> None:
-    means = shops(lambda task: Refusing() if task == SOME[0] else Dry())
-    means = replace(means, prebuild=lambda items: {SOME[1].name: "UC-nothing"})
-    report = run(tmp_path / "tuned.json", SOME[:3], means)
-    assert [row["name"] for row in report["lost"]] == [SOME[0].name]
-    assert "no compiler will have it" in report["lost"][0]["detail"]
-    assert report["left"] == [SOME[1].name] and list(report["unbuilt"]) == [SOME[1].name]
-    text = table(report)
-    assert f"lost: {SOME[0].name}: NothingTuned" in text and f"not built: {SOME[1].name}" in text
-    assert run(tmp_path / "tuned.json", SOME[:3])["lost"] == []  # it is tried again
-
-
-# --- searches beside one another ------------------------------------------------------------
-
-
-class Engine:
-    """Notes what it was asked for, and answers that everything takes a second."""
-
-    gpus, cpus = 1, 1
-
-    def __init__(self) -> None:
-        self.asked = list[str]()
-
-    def submit(self, name: str, arguments: Mapping[str, Any], **_: Any) -> engine.Task:
-        self.asked.append(name)
-        count = len(arguments.get("requests", ()))
-        rows = {"seconds": [1.0] * count, "rounds": [[1.0] * 24] * count, "words": [""] * count}
-        answer = rows | {"machine": {}}
-        future = Future[isolation.Outcome]()
-        future.set_result(isolation.Returned(answer, ""))
-        return engine.Task(future, lambda: None)
-
-    def leave(self, near: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def test_the_next_confirming_process_is_prepared_while_one_confirms() -> None:
-    machine = Engine()
-    shop = shop_of(SOME[0], machine, NEVER)
-    program = shop.program
-    group = explore(shop.checked, program, complete(program, SOME[0].sizes), "sm90a").groups[0]
-    built = Artifact("key", Path("nowhere"), "nvcc", "ucc_0", "sm_90a", "nvcc", {}, 1.0, Report())
-    shop.artifacts[group.plan] = built
-    assert isinstance(shop.time([group])[0], TimedGroup)
-    assert isinstance(shop.confirm(group.members[:1])[0], ConfirmedKernel)
-    assert machine.asked == ["timed", "confirmed", "prepare"]
-
-
-def test_a_search_that_the_deadline_cuts_short_leaves_no_row(tmp_path: Path) -> None:
-    machine = Engine()
-    shop = shop_of(SOME[0], machine, Deadline(0.0))
-    with pytest.raises(OutOfTime):
-        shop.time([])
-    with pytest.raises(OutOfTime):
-        shop.confirm([])
-    assert machine.asked == []
-
-    class Late(Dry):
-        def time(self, groups: Sequence[BinaryGroup]) -> Any:
-            raise OutOfTime
-
-    means = shops(lambda task: Late())
-    assert run(tmp_path / "tuned.json", SOME[:1], means)["left"] == [SOME[0].name]
-
-
-def test_when_time_is_up_builds_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = Event()
-    monkeypatch.setattr(tuned_shop, "LocalEngine", lambda **_: Engine())
-    monkeypatch.setattr(Shared, "cancel", lambda self: ended.set())
-    with tuned_shop.on_gpu(after(0.2)) as make:
-        make(SOME[0])
-        assert ended.wait(60.0)
 
 
 def test_a_clocked_program_that_is_not_tuned_is_told(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 from cli_machine import H200, LINEAR, SIZES, Machine, Result
 
-from benchmarks.messages_api import KEY, Server, calls, says, serving
+from tests.optimise.proposers.messages_api import KEY, Server, calls, says, serving
 from ucutlass.agent import optimize
 from ucutlass.agent.energy import NOT_MEASURED
 from ucutlass.agent.evaluator import GpuEvaluator

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.budget import NEVER, Deadline
 from tests.mutants import emulated
 from tests.mutants.emulated import Prepared, Row, judgement
 from tests.mutants.hopper import HOPPER
@@ -22,7 +21,6 @@ from ucutlass.emit.text import PLACEHOLDER, Source, finish
 from ucutlass.runtime import isolation, sanitize, verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.errors import BuildCancelled
 from ucutlass.runtime.launch_spec import dtype_of, shape_of, spec_of
 from ucutlass.runtime.parallel import Failure, build_many, jobs
 from ucutlass.shapes import complete
@@ -37,9 +35,6 @@ LIMIT_SECONDS = 150.0
 """For one mutant, which may hang; most take ten seconds, and more beside compilers."""
 
 SANITIZER_SECONDS = 300.0
-JUDGING_SECONDS = 40.0
-"""Kept of the time for judging what was built last."""
-
 TOOLS: tuple[sanitize.Tool, ...] = ("memcheck", "racecheck", "initcheck")
 PATTERNS: Mapping[str, tuple[int, ...]] = {m.name: m.patterns for m in (*LOWERINGS, *HOPPER)}
 _NOT_BUILT = "not built"
@@ -79,23 +74,18 @@ def units(sources: Mapping[str, Source]) -> list[Unit]:
     ]
 
 
-def built(wanted: Sequence[Unit], deadline: Deadline = NEVER) -> Iterator[dict[str, str]]:
-    """The libraries by name, or `not built: ..`, unit by unit as they come; compilers go on while the
-    caller works. What the deadline cuts short is left out."""
-    stop = deadline.before(JUDGING_SECONDS).event()
+def built(units: Sequence[Unit]) -> Iterator[dict[str, str]]:
+    """Yields the libraries by name, or `not built: ..`, unit by unit as they come; compilers go on while the
+    caller works."""
     tools, cache = toolchain(), Cache.from_switches()
 
-    def one(unit: Unit) -> dict[str, str]:
-        results = build_many(list(unit.values()), tools, cache, cancel=stop, max_jobs=1, group=len(unit))
-        pairs = zip(unit, results, strict=True)
-        return {name: _library(r) for name, r in pairs if not isinstance(r, BuildCancelled)}
+    def build(unit: Unit) -> dict[str, str]:
+        results = build_many(list(unit.values()), tools, cache, max_jobs=1, group=len(unit))
+        return {name: _library(result) for name, result in zip(unit, results, strict=True)}
 
     with ThreadPoolExecutor(jobs(group=GROUP)) as pool:
-        try:
-            for future in as_completed([pool.submit(one, unit) for unit in wanted]):
-                yield future.result()
-        finally:
-            stop.set()
+        for future in as_completed([pool.submit(build, unit) for unit in units]):
+            yield future.result()
 
 
 def _library(result: Artifact | Failure) -> str:
@@ -109,26 +99,21 @@ def is_built(library: str) -> bool:
 # --- judging -------------------------------------------------------------------------
 
 
-def judged(name: str, library: str, deadline: Deadline = NEVER) -> Row | None:
-    """What becomes of a mutant or base, in a process of its own; None where the deadline cuts it off.
+def judged(name: str, library: str) -> Row:
+    """Returns what becomes of a mutant or base, in a process of its own.
 
     Raises AssertionError where the failure is none of the mutant's.
     """
-    if deadline.passed:
-        return None
     if not is_built(library):
         # A mutant that nvcc refuses was never judged, so nothing killed it.
         return Row(name, PATTERNS.get(name, ()), () if name in PATTERNS else (_NOT_BUILT,), False, library)
-    row = _judged(name, PATTERNS.get(name, ()), library, deadline)
-    seen = row is None or row.killed or name not in PATTERNS
-    return row if row is None or seen else _sanitized(row, library, deadline)
+    row = _judged(name, PATTERNS.get(name, ()), library)
+    return row if row.killed or name not in PATTERNS else _sanitized(row, library)
 
 
-def _judged(name: str, patterns: tuple[int, ...], library: str, deadline: Deadline) -> Row | None:
+def _judged(name: str, patterns: tuple[int, ...], library: str) -> Row:
     outcome = isolation.run(
-        "tests.mutants.gpu:judged_here",
-        {"name": name, "library": library},
-        limit_seconds=_limit(LIMIT_SECONDS, deadline),
+        "tests.mutants.gpu:judged_here", {"name": name, "library": library}, limit_seconds=LIMIT_SECONDS
     )
     match outcome:
         case isolation.Returned(dict(found)):
@@ -139,14 +124,8 @@ def _judged(name: str, patterns: tuple[int, ...], library: str, deadline: Deadli
             raise AssertionError(f"{name}: {kind}: {words[-3000:]}")
         case isolation.Crashed("SIGKILL"):
             raise AssertionError(f"{name}: killed from outside, as where memory runs out")
-        case isolation.TimedOut() if deadline.passed:
-            return None
         case _:
             return Row(name, patterns, (type(outcome).__name__.lower(),), False, outcome.output[-300:])
-
-
-def _limit(seconds: float, deadline: Deadline) -> float:
-    return max(1.0, min(seconds, deadline.left()))
 
 
 def judged_here(name: str, library: str) -> dict[str, Any]:
@@ -175,7 +154,7 @@ def loaded(made: Prepared, library: Path) -> verify.Exposed:
 # --- sanitizers ----------------------------------------------------------------------
 
 
-def _sanitized(row: Row, library: str, deadline: Deadline) -> Row | None:
+def _sanitized(row: Row, library: str) -> Row:
     """The row with what compute-sanitizer objects to; one that is not installed objects to nothing."""
     tool_path = sanitize.find()
     if tool_path is None:
@@ -186,19 +165,11 @@ def _sanitized(row: Row, library: str, deadline: Deadline) -> Row | None:
             receipt = Path(folder) / "receipt"
             command = [sys.executable, "-c", _LAUNCH, json.dumps(sys.path), row.name, library, str(receipt)]
             report = sanitize.check(
-                tool,
-                tool_path,
-                command,
-                receipt,
-                1,
-                folder=Path(folder),
-                limit_seconds=_limit(SANITIZER_SECONDS, deadline),
+                tool, tool_path, command, receipt, 1, folder=Path(folder), limit_seconds=SANITIZER_SECONDS
             )
         said.append(f"{tool}: {report.status}: {report.message}")
         if report.status == "findings":
             return replace(row, killed_by=(f"{tool}: {report.message[:160]}",))
-        if deadline.passed:
-            return None
     return replace(row, detail="not seen; " + "; ".join(said))
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.messages_api import KEY, Script, Server, breaks_with, cut, fails, says, serving
 from tests.optimise.made_up import Killed, Mortal
 from tests.optimise.proposers.conftest import nothing_leaves  # noqa: F401
+from tests.optimise.proposers.messages_api import KEY, Script, Server, breaks_with, cut, fails, says, serving
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.outcome import Outcome, RejectedOutcome, TimedOutcome, WrongOutcome
 from ucutlass.agent.proposer import Answer

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.messages_api import KEY, calls, says, serving
 from tests.optimise.made_up import Bench, Killed, Mortal
 from tests.optimise.proposers import talking
 from tests.optimise.proposers.conftest import nothing_leaves  # noqa: F401
+from tests.optimise.proposers.messages_api import KEY, calls, says, serving
 from tests.optimise.proposers.talking import BETTER, PROGRAM, SIZES, block
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.outcome import RefusedOutcome, RepeatedOutcome, TimedOutcome

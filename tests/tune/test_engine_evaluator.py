@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import engine_dry
 from benchmarks.engine import jobs
+from tests.tune import engine_stub
 from ucutlass import backend
 from ucutlass.backend import Built
 from ucutlass.engine.engine_build import planned
@@ -57,9 +57,9 @@ class Engine:
         elif answer is not None:
             future.set_result(answer)
         elif name == "build":
-            future.set_result(Returned(engine_dry.build(**given, cancel=Event()), ""))
+            future.set_result(Returned(engine_stub.build(**given, cancel=Event()), ""))
         elif name != "prepare":
-            future.set_result(Returned(getattr(engine_dry, name)(**given), ""))
+            future.set_result(Returned(getattr(engine_stub, name)(**given), ""))
         return Task(future, lambda: None)
 
     def leave(self, near: str) -> None:
@@ -237,7 +237,7 @@ def test_an_entry_that_is_not_there_is_said_to_be_gone(job: TuningJob, key: str)
 
 @pytest.fixture
 def local() -> Iterator[LocalEngine]:
-    engine = LocalEngine(GPUS, 2, table=engine_dry.TABLE)
+    engine = LocalEngine(GPUS, 2, table=engine_stub.TABLE)
     yield engine
     engine.close()
 

@@ -1,9 +1,8 @@
-"""Recorded tables: many measured schedules of a shape, as `benchmarks.record` and `benchmarks.exhaustive`
-write them.
+"""Recorded tables: many measured schedules of a shape, as `benchmarks.record` writes them.
 
 A table of one shape stands in for a GPU: its rows are the kernels there are, their times what a
-measurement gives. Products that are not ours (`request` null) are left out. `record` times schedules of a
-person's choice for plain products; `exhaustive` every binary of a program's space, of any family.
+measurement gives. Products that are not ours (`request` null) are left out. A table has schedules of a
+person's choice for plain products, or every binary of a program's space, of any family.
 """
 
 from __future__ import annotations

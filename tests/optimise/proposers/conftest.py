@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.messages_api import Script, Server, serving
+from tests.optimise.proposers.messages_api import Script, Server, serving
 from tests.optimise.proposers.talking import PROGRAM, SIZES
 from ucutlass.agent.proposers.problem_facts import ProblemDescription, subject_of
 

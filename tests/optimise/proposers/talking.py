@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.messages_api import KEY, Server
 from tests.optimise.made_up import Mortal
+from tests.optimise.proposers.messages_api import KEY, Server
 from ucutlass.agent.budget import NOTHING, Budget, Spend
 from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer, ProposerFailed

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.messages_api import (
+from tests.optimise.made_up import Mortal
+from tests.optimise.proposers.messages_api import (
     KEY,
     Script,
     Tokens,
@@ -25,7 +26,6 @@ from benchmarks.messages_api import (
     says,
     thinks,
 )
-from tests.optimise.made_up import Mortal
 from tests.optimise.proposers.talking import (
     BETTER,
     PROGRAM,

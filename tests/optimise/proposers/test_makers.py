@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.messages_api import KEY, says
 from tests.optimise.made_up import Mortal
+from tests.optimise.proposers.messages_api import KEY, says
 from tests.optimise.proposers.talking import BETTER, PROGRAM, SIZES, Bench, block
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.problem import problem_of

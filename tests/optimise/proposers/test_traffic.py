@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.messages_api import KEY, Script, calls, cut, says
 from tests.optimise.made_up import Mortal
+from tests.optimise.proposers.messages_api import KEY, Script, calls, cut, says
 from tests.optimise.proposers.talking import BETTER, PROGRAM, SIZES, Bench, block, proposer
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.proposer import ProposerFailed

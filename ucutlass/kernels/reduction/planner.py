@@ -266,7 +266,7 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
         threads = min(most, max(threads, _power(share) if share < 8 else min(32, _power(share) // 2)))
         items = math.ceil(share / threads)
         return SweepSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
-    # Element by element one pass takes 1.1 times as long as two on an H200 (`benchmarks.long_scans`).
+    # Element by element one pass takes 1.1 times as long as two on an H200 (`benchmarks.memory_bound`).
     if scans and phases(problem) == 0 and vector > 1:
         items = _chain_items(problem, vector, held)
         if _chains(extent.rows, math.ceil(vectors / (CHAIN_THREADS * items)), device):

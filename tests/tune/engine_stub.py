@@ -1,4 +1,4 @@
-"""What `benchmarks.engine --dry` runs in place of compilers and GPUs: entries without code, times by rule."""
+"""An engine's functions without compilers and GPUs: entries without code, times by rule."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ucutlass.runtime.ptxas import Report
 from ucutlass.tasks.tune import FINAL_ROUNDS
 
 TABLE: Table = {
-    "build": Row("benchmarks.engine_dry:build", "cpu", "here"),
+    "build": Row("tests.tune.engine_stub:build", "cpu", "here"),
     "prepare": Row("json", "gpu", "prepare"),
-    "timed": Row("benchmarks.engine_dry:timed", "gpu", "warm"),
-    "confirmed": Row("benchmarks.engine_dry:confirmed", "gpu", "fresh"),
+    "timed": Row("tests.tune.engine_stub:timed", "gpu", "warm"),
+    "confirmed": Row("tests.tune.engine_stub:confirmed", "gpu", "fresh"),
 }
 
-KNOBS = {"raster", "swizzle", "split_k"}
+LAUNCH_PARAMETERS = {"raster", "swizzle", "split_k"}
 """Fields that change no binary."""
 
 
@@ -31,7 +31,7 @@ def _digest(*parts: Any) -> str:
 
 
 def _key(text: str, arch: str, request: Mapping[str, Any]) -> str:
-    return _digest(text, arch, {f: v for f, v in request.items() if f not in KNOBS})
+    return _digest(text, arch, {f: v for f, v in request.items() if f not in LAUNCH_PARAMETERS})
 
 
 def build(

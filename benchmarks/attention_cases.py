@@ -1,8 +1,8 @@
-"""Rows of `benchmarks.attention` that are no rectangles: packed sequences, and few queries with many keys.
+"""The rows of `benchmarks.attention`: rectangles, packed sequences, and few queries with many keys.
 
-Packed rows stand against the kernels behind torch's nested tensors, called with the same offsets; few
-queries against scaled-dot-product attention's backends, with `enable_gqa` where heads share keys, and where
-there is one query with a group's queries as rows. Bytes are those of all tensors, read or written once.
+Rectangles and few queries stand against scaled-dot-product attention's backends, with `enable_gqa` where heads
+share keys; where there is one query, also with a group's queries as rows. Packed rows stand against the
+kernels behind torch's nested tensors, called with the same offsets.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import ucutlass
-from ucutlass.runtime.timing import Timing, compare, launches_for, sets_for, summary
-
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -28,6 +25,16 @@ BACKENDS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 TOKENS, WIDTH = 16384, 2048
+
+LENGTHS = (1024, 2048, 4096, 8192, 16384)
+
+WHOLE = """\
+kernel attention(q: {t}[B, (H G), L, D], k: {t}[B, H, S=L, D], v: {t}[B, H, S, D]) -> {t}[B, (H G), L, D] {{
+  s = dot[D](q, k) * rsqrt(size(D))
+  p = softmax[S]({score})
+  return dot[S]({t}(p), v)
+}}
+"""
 
 PACKED = """\
 kernel packed(q: {t}[L, H, D], k: {t}[S=L, H, D], v: {t}[S, H, D], starts: i32[E]) -> {t}[L, H, D] {{
@@ -52,11 +59,64 @@ def lengths_of(which: str) -> list[int]:
     draw = random.Random(which)
     if which == "even":
         return [1024] * 16
-    made = [10007] if which == "one" else []
+    lengths = [10007] if which == "one" else []
     most = 4000 if which == "uneven" else 250
-    while sum(made) < TOKENS:
-        made.append(min(TOKENS - sum(made), draw.randint(1, most)))
-    return made
+    while sum(lengths) < TOKENS:
+        lengths.append(min(TOKENS - sum(lengths), draw.randint(1, most)))
+    return lengths
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Every query sees every key, or those before it. `shared` query heads read one head of keys."""
+
+    kind: ClassVar[str] = "whole"
+    head: int
+    length: int
+    causal: bool
+    dtype: str
+    shared: int = 1
+
+    @property
+    def name(self) -> str:
+        shared = f" shared by {self.shared}" if self.shared > 1 else ""
+        return f"{self.dtype} {self.head}{shared} {'causal' if self.causal else 'full'} {self.length}"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        heads = max(self.shared, WIDTH // self.head)
+        batch = max(1, TOKENS // self.length)
+        return {"B": batch, "H": heads // self.shared, "G": self.shared, "L": self.length, "D": self.head}
+
+    @property
+    def text(self) -> str:
+        score = "where(index(S) <= index(L), s, -inf)" if self.causal else "s"
+        return WHOLE.format(t=self.dtype, score=score)
+
+    @property
+    def work(self) -> float:
+        s = self.sizes
+        full = 4.0 * s["B"] * s["H"] * s["G"] * s["L"] ** 2 * s["D"]
+        return full / 2 if self.causal else full
+
+    def arguments(self, draw: Callable[..., Tensor]) -> list[Tensor]:
+        s = self.sizes
+        shapes = ((s["B"], heads, s["L"], s["D"]) for heads in (s["H"] * s["G"], s["H"], s["H"]))
+        return [draw(shape) for shape in shapes]
+
+    def eager(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=self.shared > 1)
+
+    def rivals(self, sets: Sequence[list[Tensor]]) -> Mapping[str, Callable[[int], Any]]:
+        return {name: _under(backend, lambda i: self.eager(*sets[i])) for name, backend in BACKENDS.items()}
+
+    def expected(self, arguments: list[Tensor]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Returns the last head of the last batch in float64, and what takes it from a result."""
+        q, k, v = (x[-1, -1].double() for x in arguments)
+        s = q @ k.T / self.head**0.5
+        if self.causal:
+            s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), -torch.inf)
+        return s.softmax(-1) @ v, lambda y: y[-1, -1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +150,7 @@ class Packed:
         ends = torch.tensor([0, *lengths_of(self.which)]).cumsum(0)
         return [*(draw(shape) for _ in range(3)), ends.to("cuda", torch.int32)]
 
-    def theirs(self, sets: Sequence[list[Tensor]]) -> Mapping[str, Callable[[int], Any]]:
+    def rivals(self, sets: Sequence[list[Tensor]]) -> Mapping[str, Callable[[int], Any]]:
         longest = max(lengths_of(self.which))
 
         def flash(i: int) -> Any:
@@ -101,17 +161,17 @@ class Packed:
 
         def efficient(i: int) -> Any:
             q, k, v, ends = sets[i]
-            made = torch.ops.aten._efficient_attention_forward(
+            results = torch.ops.aten._efficient_attention_forward(
                 q[None], k[None], v[None], None, ends, ends, longest, longest, 0.0, int(self.causal)
             )
-            return made[0][0]
+            return results[0][0]
 
         # cuDNN's, `_cudnn_attention_forward`, takes 50 to 70 ms a call: torch 2.11 plans it anew each time.
         return {"flash": flash, "efficient": efficient}
 
-    def wanted(self, given: list[Tensor]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """The last head of the sequence before the last, in float64, and where it lies in a result."""
-        q, k, v, ends = given
+    def expected(self, arguments: list[Tensor]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Returns the last head of the sequence before the last, and what takes it from a result."""
+        q, k, v, ends = arguments
         at = slice(int(ends[-3]), int(ends[-2]))
         a, b, c = (x[at, -1].double() for x in (q, k, v))
         s = a @ b.T / self.head**0.5
@@ -160,7 +220,7 @@ class Few:
         keys = (self.batch, self.heads, self.keys, self.head)
         return [draw((self.batch, self.heads * self.shared, self.queries, self.head)), draw(keys), draw(keys)]
 
-    def theirs(self, sets: Sequence[list[Tensor]]) -> Mapping[str, Callable[[int], Any]]:
+    def rivals(self, sets: Sequence[list[Tensor]]) -> Mapping[str, Callable[[int], Any]]:
         from torch.nn.attention.bias import causal_lower_right
 
         def plain(i: int) -> Any:
@@ -168,7 +228,7 @@ class Few:
             mask: Any = None if self.queries == 1 else causal_lower_right(self.queries, self.keys)
             return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=self.shared > 1)
 
-        made = {name: _under(backend, plain) for name, backend in BACKENDS.items()}
+        rivals = {name: _under(backend, plain) for name, backend in BACKENDS.items()}
         if self.queries == 1:  # as one would write it by hand
 
             def grouped(i: int) -> Any:
@@ -177,22 +237,29 @@ class Few:
                 return F.scaled_dot_product_attention(rows, k, v).view(q.shape)
 
             for name, backend in (("flash grouped", "flash"), ("cudnn grouped", "cudnn")):
-                made[name] = _under(BACKENDS[backend], grouped)
-        return made
+                rivals[name] = _under(BACKENDS[backend], grouped)
+        return rivals
 
-    def wanted(self, given: list[Tensor]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """The last head of the last batch."""
-        q, k, v = (x[-1, -1].double() for x in given)
+    def expected(self, arguments: list[Tensor]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Returns the last head of the last batch in float64, and what takes it from a result."""
+        q, k, v = (x[-1, -1].double() for x in arguments)
         s = q @ k.T / self.head**0.5
         late = torch.ones_like(s, dtype=torch.bool).triu(1 + self.keys - self.queries)
         return s.masked_fill(late, -torch.inf).softmax(-1) @ v, lambda y: y[-1, -1]
 
 
-Form: TypeAlias = Packed | Few
-KINDS: Mapping[str, Callable[..., Form]] = MappingProxyType({"packed": Packed, "few": Few})
+Problem: TypeAlias = Whole | Packed | Few
+KINDS: Mapping[str, Callable[..., Problem]] = MappingProxyType({"whole": Whole, "packed": Packed, "few": Few})
 
 
-def forms() -> list[Form]:
+def problems(dtypes: Sequence[str]) -> list[Problem]:
+    """Returns the rows: heads of 64 and 128 from 1k to 16k tokens; other heads, and shared keys; packed
+    sequences; few queries."""
+    rectangles = [
+        Whole(d, n, c, t) for t in dtypes for d in (128, 64) for c in (False, True) for n in LENGTHS
+    ]
+    rectangles += [Whole(d, 4096, c, dtypes[0]) for d in (32, 96, 192, 256) for c in (False, True)]
+    rectangles += [Whole(128, n, True, dtypes[0], 4) for n in (2048, 8192)]
     packed = [
         Packed(d, w, c) for d in (128, 64) for w in ("even", "uneven", "short", "one") for c in (False, True)
     ]
@@ -208,71 +275,7 @@ def forms() -> list[Form]:
         Few(64, 1, 8, 8, 1, 32768),
         Few(64, 4, 16, 1, 1, 16384),
     ]
-    return [*packed, *few]
-
-
-def row(p: Form) -> dict[str, Any]:
-    random_ = torch.Generator("cuda").manual_seed(p.head)
-
-    def draw(shape: tuple[int, ...]) -> Tensor:
-        return torch.randn(shape, device="cuda", generator=random_).to(DTYPES[p.dtype])
-
-    first = p.arguments(draw)
-    bytes_ = sum(x.numel() * x.element_size() for x in first) + first[0].numel() * 2
-    sets = [first, *(p.arguments(draw) for _ in range(sets_for(bytes_) - 1))]
-    out = [torch.full_like(s[0], torch.nan) for s in sets]
-    kernel = ucutlass.loads(p.text)
-    candidates: dict[str, Callable[[int], Any]] = {"ours": lambda i: kernel(*sets[i], out=out[i])}
-    wanted, part = p.wanted(first)
-    errors = {}
-    for name, launch in p.theirs(sets).items():
-        try:
-            made = part(launch(0)).double()
-            torch.cuda.synchronize()
-        except Exception as refusal:  # torch has many ways to say no
-            errors[name] = str(refusal)[:200]
-            continue
-        error = float((made - wanted).norm() / wanted.norm())
-        if error < 0.02:
-            candidates[name] = launch
-        errors[name] = f"{error:.2e}"
-    candidates["ours"](0)
-    error = float((part(out[0]).double() - wanted).norm() / wanted.norm())
-    timed = streamed if isinstance(p, Packed) else compare
-    times = timed(candidates, len(sets), rounds=5, window_us=2000.0)
-    best = min((t.median, n) for n, t in times.items() if n != "ours")
-    ours = times["ours"].median
-    return {
-        "microseconds": {n: t.median for n, t in times.items()},
-        "best": best[1],
-        "over_best": best[0] / ours,
-        "tflops": p.work / ours * 1e-6,
-        "their_tflops": p.work / best[0] * 1e-6,
-        "gigabytes_a_second": bytes_ / ours * 1e-3,
-        "spread": max(t.spread for t in times.values()),
-        "error": error,
-        "theirs": float(errors[best[1]]),
-        "others": errors,
-    }
-
-
-def streamed(
-    candidates: Mapping[str, Callable[[int], Any]], sets: int, *, rounds: int, window_us: float
-) -> dict[str, Timing]:
-    """As `compare`, launched one after another: not all of torch's kernels of packed sequences stand in a
-    graph. Launches are longer than what the host does for them."""
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    counts = {name: launches_for(launch, sets, window_us) for name, launch in candidates.items()}
-    for turn in range(rounds):
-        for name in list(candidates)[:: 1 if turn % 2 else -1]:
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            start.record()
-            for i in range(counts[name]):
-                candidates[name](i % sets)
-            end.record()
-            end.synchronize()
-            times[name].append(start.elapsed_time(end) * 1000.0 / counts[name])
-    return {name: summary(values) for name, values in times.items()}
+    return [*rectangles, *packed, *few]
 
 
 def _under(backend: SDPBackend, run: Callable[[int], Any]) -> Callable[[int], Any]:

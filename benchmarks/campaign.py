@@ -1,34 +1,29 @@
-"""Builds many kernels in parallel, then judges each on the GPU in processes that may die.
+"""Builds many kernels in parallel and judges each on the GPU in processes that may die.
 
 A case is a program's text with shapes; a verdict is one JSON row. A case that crashes or hangs
-loses only itself: the next process goes on behind it (`benchmarks.relay`).
+loses only itself: the next process goes on behind it (`benchmarks.harness`).
 """
 
 from __future__ import annotations
 
-import json
-import math
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Event
 from typing import Any, TypeAlias
 
-from benchmarks import relay
-from benchmarks.budget import NEVER, Deadline, after, lines, write
-from benchmarks.relay import Row
+from benchmarks import harness
+from benchmarks.harness import Row
 from ucutlass import frontend, ir
 from ucutlass.backend import build_sources, source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit.text import Source
 from ucutlass.ir.schedule import show
-from ucutlass.kernels.families import Refused
+from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.refused import Refused
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.errors import BuildCancelled
 from ucutlass.runtime.parallel import Failure, jobs
 from ucutlass.shapes import complete
 
@@ -39,9 +34,6 @@ PROCESSES = 4
 
 CASE_SECONDS = 60.0
 """What all runs of one case may take."""
-
-JUDGING_SECONDS = 25.0
-"""Kept of the time for judging what was built last: a fresh process and some cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +59,17 @@ class Accepted:
     planned: tuple[Planned, ...]
 
     def sources(self) -> tuple[Source, ...]:
-        """The distinct CUDA files of its shapes."""
-        made = (source_of(self.checked, self.program, p) for p in self.planned)
-        return tuple({source.code: source for source in made}.values())
+        """Returns the distinct CUDA files of its shapes."""
+        return tuple(source for source, _ in self.pairs())
 
     def pairs(self) -> list[tuple[Source, GemmPlan]]:
-        """The distinct CUDA files with their plans."""
-        made = {source_of(self.checked, self.program, p).code: p.plan for p in self.planned}
-        return [(source, made[source.code]) for source in self.sources()]
+        """Returns the distinct CUDA files with their plans."""
+        every = ((source_of(self.checked, self.program, p), p.plan) for p in self.planned)
+        return list({source.code: (source, plan) for source, plan in every}.values())
 
     @property
     def family(self) -> str:
-        return self.planned[0].candidate.family
+        return candidate_of(self.planned[0]).family
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +80,7 @@ class Rejected:
 
 
 def plan(case: Case) -> Accepted | Rejected:
-    """The checker's and planner's answer."""
+    """Returns the checker's and planner's answer."""
     try:
         checked = frontend.read_text(case.text)
         program = frontend.kernel(checked)
@@ -106,90 +97,60 @@ def plan(case: Case) -> Accepted | Rejected:
 
 @dataclass(slots=True)
 class Judged:
-    """What became of accepted cases: a row for each that was judged, why others were not built, and
-    the names of those that no time was left for."""
+    """What became of accepted cases: a row for each that was judged, and why others were not built."""
 
     rows: list[Row] = field(default_factory=list)
     unbuilt: dict[str, str] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
 
 
 def judge(
-    accepted: Sequence[Accepted],
-    folder: Path,
-    *,
-    group: int = 1,
-    processes: int = PROCESSES,
-    deadline: Deadline = NEVER,
+    accepted: Sequence[Accepted], folder: Path, *, group: int = 1, processes: int = PROCESSES
 ) -> Judged:
     """Builds and judges every case, the one beside the other: what is built is judged while the
-    compilers go on, each with up to `group` kernels at a time. Rows are in `folder`/rows.jsonl, builds
-    in `folder`/build.json; cases that have a row already are left alone.
+    compilers go on, each with up to `group` kernels at a time. Rows are in `folder`/rows.jsonl, registers and
+    spills of every kernel in `folder`/build.json.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = folder / "rows.jsonl"
-    known = {row["name"] for row in lines(rows)}
+    rows = harness.fresh(folder / "rows.jsonl")
     unbuilt: dict[str, str] = {}
-    builds = _Builds(folder / "build.json")
-    fresh = [a for a in accepted if a.case.name not in known]
-    for made in _build(fresh, group, deadline.before(JUDGING_SECONDS)):
-        built = []
-        for a, results in made:
-            if any(isinstance(r, BuildCancelled) for r in results):
-                continue
-            builds.add(a.case.name, results)
-            if wrong := [r for r in results if not isinstance(r, Artifact)]:
-                unbuilt[a.case.name] = str(wrong[0])[:2000]
+    usage: dict[str, list[dict[str, Any]]] = {}
+    judged: dict[str, Row] = {}
+    for built in _build(accepted, group):
+        ready = []
+        for a, results in built:
+            usage[a.case.name] = [_usage(r) for r in results if isinstance(r, Artifact)]
+            if failures := [r for r in results if not isinstance(r, Artifact)]:
+                unbuilt[a.case.name] = str(failures[0])[:2000]
             else:
-                built.append(a)
-        builds.write()
-        relay.run(
-            "benchmarks.farm:judge_here",
-            [asdict(a.case) for a in built],
-            rows,
-            item_seconds=CASE_SECONDS,
-            processes=processes,
-            deadline=deadline,
-        )
-    found = {row["name"]: row for row in lines(rows)}
+                ready.append(a)
+        items = [asdict(a.case) for a in ready]
+        target = "benchmarks.campaign:judge_here"
+        for row in harness.run(target, items, rows, item_seconds=CASE_SECONDS, processes=processes):
+            judged[row["name"]] = row
+    harness.write(folder / "build.json", {"failed": unbuilt, "built": usage})
     names = [a.case.name for a in accepted]
-    return Judged(
-        [found[n] for n in names if n in found],
-        unbuilt,
-        [n for n in names if n not in found and n not in unbuilt],
-    )
+    return Judged([judged[n] for n in names if n in judged], unbuilt)
 
 
 Results: TypeAlias = Sequence[Artifact | Failure]
 
 
-def _build(
-    accepted: Sequence[Accepted], group: int, deadline: Deadline
-) -> Iterator[list[tuple[Accepted, Results]]]:
-    """The cases with their sources' artifacts as they come, some at a time: compilers go on while the
-    caller works. What the deadline cuts short is BuildCancelled."""
-    stop = Event()
+def _build(accepted: Sequence[Accepted], group: int) -> Iterator[list[tuple[Accepted, Results]]]:
+    """Yields the cases with their sources' artifacts as they come, some at a time: compilers go on while the
+    caller works."""
     workers = jobs(group=group)
 
-    def one(unit: Sequence[Accepted]) -> list[tuple[Accepted, Results]]:
+    def build(unit: Sequence[Accepted]) -> list[tuple[Accepted, Results]]:
         shares = [a.pairs() for a in unit]
         flat = [pair for share in shares for pair in share]
-        results = iter(build_sources(flat, cancel=stop, max_jobs=1, group=group))
+        results = iter(build_sources(flat, max_jobs=1, group=group))
         return [(a, [next(results) for _ in share]) for a, share in zip(unit, shares, strict=True)]
 
     with ThreadPoolExecutor(workers) as pool:
-        waiting = {pool.submit(one, unit) for unit in _units(accepted, group, workers)}
-        try:
-            while waiting:
-                timeout = None if math.isinf(deadline.at) else max(0.0, deadline.left())
-                done = _enough(waiting, min(workers, len(waiting)), timeout)
-                if deadline.passed:
-                    stop.set()
-                    done = waiting
-                waiting = waiting - done
-                yield [pair for future in done for pair in future.result()]
-        finally:
-            stop.set()
+        waiting = {pool.submit(build, unit) for unit in _units(accepted, group, workers)}
+        while waiting:
+            done = _enough(waiting, min(workers, len(waiting)))
+            waiting = waiting - done
+            yield [pair for future in done for pair in future.result()]
 
 
 def _units(accepted: Sequence[Accepted], group: int, workers: int) -> list[Sequence[Accepted]]:
@@ -210,56 +171,30 @@ def _units(accepted: Sequence[Accepted], group: int, workers: int) -> list[Seque
     return units
 
 
-def _enough(waiting: set[Future[Any]], count: int, timeout: float | None) -> set[Future[Any]]:
-    """As many futures that are done, or fewer where the time-out passes first."""
-    end = after(timeout)
+def _enough(waiting: set[Future[Any]], count: int) -> set[Future[Any]]:
+    """Returns as many futures that are done."""
     done: set[Future[Any]] = set()
     pending = waiting
-    while len(done) < count and not end.passed:
-        left = None if timeout is None else end.left()
-        more, pending = wait(pending, timeout=left, return_when=FIRST_COMPLETED)
+    while len(done) < count:
+        more, pending = wait(pending, return_when=FIRST_COMPLETED)
         done |= more
     return done
 
 
-class _Builds:
-    """The builds' log: seconds, registers and ptxas findings of every kernel, also of runs before."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        before: dict[str, Any] = {"wall": 0.0, "failed": {}, "built": {}}
-        if path.exists():
-            before = json.loads(path.read_text(encoding="utf-8"))
-        self._wall, self._start = before["wall"], time.monotonic()
-        self._failed: dict[str, str] = before["failed"]
-        self._built: dict[str, list[dict[str, Any]]] = before["built"]
-
-    def add(self, name: str, results: Results) -> None:
-        self._built[name] = [_facts(r) for r in results if isinstance(r, Artifact)]
-        self._failed.pop(name, None)
-        for r in results:
-            if not isinstance(r, Artifact):
-                self._failed[name] = f"{type(r).__name__}: {r}"[:2000]
-
-    def write(self) -> None:
-        wall = self._wall + time.monotonic() - self._start
-        write(self._path, {"wall": wall, "failed": self._failed, "built": self._built})
-
-
-def _facts(made: Artifact) -> dict[str, Any]:
-    usage = made.report.usage
+def _usage(artifact: Artifact) -> dict[str, Any]:
+    usage = artifact.report.usage
     return {
-        "key": made.key,
-        "seconds": made.seconds,
+        "key": artifact.key,
+        "seconds": artifact.seconds,
         "registers": max((k.registers for k in usage), default=0),
-        "findings": sorted({f.code for f in made.report.findings}),
+        "findings": sorted({f.code for f in artifact.report.findings}),
         "spills": sum(k.spill_stores + k.spill_loads for k in usage),
     }
 
 
 def judge_here(items: list[dict[str, Any]], rows: str, item_seconds: float) -> int:
-    """In the child of `relay.run`."""
-    return relay.serve(lambda item: _judge(Case(**item)), items, rows, item_seconds)
+    """Runs in the child of `harness.run`."""
+    return harness.serve(lambda item: _judge(Case(**item)), items, rows, item_seconds)
 
 
 def _judge(case: Case) -> Row:
@@ -303,14 +238,14 @@ def _judge(case: Case) -> Row:
         torch.cuda.synchronize()
     except Exception as error:  # the row is the report, whatever went wrong
         row |= {"ok": False, "state": "wrong", "error": type(error).__name__, "detail": str(error)[:1500]}
-        row["sticky"] = relay.sticky(error)
+        row["sticky"] = harness.sticky(error)
     return row
 
 
 @dataclass(slots=True)
 class Report:
     """What a campaign of cases came to. `undecided` are those with nothing wrong, of which some bounds say
-    nothing; `left` counts those that no time was left for."""
+    nothing."""
 
     accepted: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
@@ -318,25 +253,22 @@ class Report:
     wrong: list[Row] = field(default_factory=list)
     undecided: list[Row] = field(default_factory=list)
     right: int = 0
-    left: int = 0
     families: dict[str, int] = field(default_factory=dict)
 
 
-def campaign(
-    planned: Iterable[Accepted | Rejected], folder: Path, *, group: int = 1, deadline: Deadline = NEVER
-) -> Report:
+def campaign(planned: Iterable[Accepted | Rejected], folder: Path, *, group: int = 1) -> Report:
     """Builds and judges; details go to `folder`."""
     report = Report()
     accepted: list[Accepted] = []
     for answer in planned:
         match answer:
-            case Accepted() as found:
-                accepted.append(found)
-                report.families[found.family] = report.families.get(found.family, 0) + 1
+            case Accepted():
+                accepted.append(answer)
+                report.families[answer.family] = report.families.get(answer.family, 0) + 1
             case Rejected(codes=codes):
                 report.rejected[codes[0]] = report.rejected.get(codes[0], 0) + 1
-    judged = judge(accepted, folder, group=group, deadline=deadline)
-    report.accepted, report.unbuilt, report.left = len(accepted), judged.unbuilt, len(judged.left)
+    judged = judge(accepted, folder, group=group)
+    report.accepted, report.unbuilt = len(accepted), judged.unbuilt
     known = {a.case.name: a for a in accepted}
     for row in judged.rows:
         if row["ok"]:
@@ -346,5 +278,5 @@ def campaign(
             about = {"schedule": show(a.planned[0].request), "shapes": a.case.shapes, "text": a.case.text}
             rows = report.undecided if row.get("state") == "undecided" else report.wrong
             rows.append(row | about)
-    write(folder / "report.json", asdict(report))
+    harness.write(folder / "report.json", asdict(report))
     return report

@@ -1,7 +1,8 @@
-"""Items worked off in processes that end early; rows survive, and a later call goes on."""
+"""Items worked off in processes that end early, rows that options choose, and reports."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import time
@@ -10,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks import budget, relay
-from benchmarks.budget import Deadline, after, append, lines
+from benchmarks import harness
+from benchmarks.harness import append, lines, selected
 
 ITEMS = [{"name": name} for name in "abcdef"]
 
 
 def work(items: list[dict[str, Any]], rows: str, item_seconds: float) -> int:
     """In the child: `how` says how the process ends at an item."""
-    return relay.serve(_one, items, rows, item_seconds)
+    return harness.serve(_one, items, rows, item_seconds)
 
 
 def _one(item: dict[str, Any]) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def _with(how: str, at: str = "c") -> list[dict[str, Any]]:
 
 
 def _run(items: list[dict[str, Any]], rows: Path, **more: Any) -> list[dict[str, Any]]:
-    return relay.run(f"{__name__}:work", items, rows, item_seconds=more.pop("item_seconds", 60.0), **more)
+    return harness.run(f"{__name__}:work", items, rows, item_seconds=more.pop("item_seconds", 60.0), **more)
 
 
 @pytest.mark.parametrize(
@@ -66,31 +67,46 @@ def test_a_hang_ends_at_the_items_limit(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_target_that_cannot_start_loses_all_at_once(tmp_path: Path) -> None:
-    rows = relay.run("no_such_module:f", ITEMS, tmp_path / "rows.jsonl", item_seconds=1.0)
+    rows = harness.run("no_such_module:f", ITEMS, tmp_path / "rows.jsonl", item_seconds=1.0)
     assert [row["ok"] for row in rows] == [False] * 6
     assert all(row["error"] == "ModuleNotFoundError" for row in rows)
 
 
-def test_known_items_are_not_run_again(tmp_path: Path) -> None:
+def test_a_line_that_was_cut_short_is_no_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    append(path, {"name": "b", "ok": True, "old": True})
-    path.open("a").write('{"name": "c", "ok"')  # cut short
-    path.open("a").write("\n")
-    rows = {row["name"]: row for row in _run(ITEMS, path)}
-    assert rows["b"].get("old") and not rows["c"].get("old") and len(rows) == 6
+    append(path, {"name": "b", "ok": True})
+    path.open("a").write('{"name": "c", "ok"')
+    assert [row["name"] for row in lines(path)] == ["b"]
+    assert lines(harness.fresh(path)) == []
 
 
-def test_a_deadline_blames_no_item(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    rows = _run(_with("hang"), path, deadline=after(4.0))
-    assert all(row["ok"] for row in rows) and len(rows) < 6
-    assert _run(ITEMS, path, deadline=Deadline(0.0)) == rows
-    assert len(_run(ITEMS, path)) == 6
+NAMES = ["M 1", "M 16", "wide", "wide N", "tall"]
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ([], NAMES),
+        (["--only", "M 1"], ["M 1"]),
+        (["--only", "M"], ["M 1", "M 16"]),
+        (["--only", "tall,wide"], ["wide", "tall"]),
+        (["--quick"], ["M 1", "tall"]),
+    ],
+)
+def test_a_word_is_a_name_or_a_beginning(words: list[str], chosen: list[str]) -> None:
+    options = harness.parser_of("", compiles=True).parse_args(["--out", "o.json", *words])
+    assert selected(NAMES, options, str) == chosen
+    assert harness.compiles(options) is ("--quick" not in words)
+
+
+def test_a_word_that_names_nothing_is_refused() -> None:
+    with pytest.raises(SystemExit, match="no row is named deep"):
+        selected(NAMES, argparse.Namespace(only="M 1,deep", quick=False), str)
 
 
 def test_json_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "deeper" / "report.json"
-    budget.write(path, {"a": 1})
-    budget.write(path, {"a": 2})
+    harness.write(path, {"a": 1})
+    harness.write(path, {"a": 2})
     assert path.read_text() == '{\n "a": 2\n}' and list(path.parent.iterdir()) == [path]
     assert lines(tmp_path / "absent.jsonl") == []
