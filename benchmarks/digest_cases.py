@@ -32,19 +32,19 @@ from benchmarks.random_sweeps import program as random_sweep
 from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
-from ucutlass.emit.lean import lean
-from ucutlass.emit.staged import NotServed
+from ucutlass.emit.gemm.lean import lean
+from ucutlass.emit.gemm.staged import NotServed
 from ucutlass.emit.text import Source
-from ucutlass.ordinary import typical_sizes
+from ucutlass.ir.schedule import Request, show
+from ucutlass.kernels.attention.plan import AttentionPlan
+from ucutlass.kernels.convolution.plan import ConvPlan
+from ucutlass.kernels.gemm.plan import GemmPlan
+from ucutlass.kernels.grouped_gemm.plan import ProductsPlan
+from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.reduction.plan import SweepPlan
 from ucutlass.pipeline.planning import plan_pipeline
-from ucutlass.plan import GemmPlan
-from ucutlass.planned import AnyPlanned
-from ucutlass.plans.attention import AttentionPlan
-from ucutlass.plans.convolution import ConvPlan
-from ucutlass.plans.products import ProductsPlan
-from ucutlass.plans.sweep import SweepPlan
-from ucutlass.schedule import Request, show
 from ucutlass.shapes import ShapeError, complete
+from ucutlass.typical_sizes import typical_sizes
 
 ROOT = Path(__file__).parent.parent
 
@@ -238,7 +238,7 @@ def _checked(text: str) -> frontend.Checked | None:
 
 def _of_kernel(
     program: Program, checked: frontend.Checked, kernel: ir.Kernel, arch: str, number: int
-) -> Iterator[tuple[Case, AnyPlanned]]:
+) -> Iterator[tuple[Case, Planned]]:
     try:
         sizes = complete(kernel, dict(program.sizes))
         own = frontend.plan_kernel(checked, kernel, sizes, arch).planned
@@ -256,14 +256,14 @@ def _of_kernel(
             yield from _explicit(case, planned)
 
 
-def _explicit(base: Case, planned: AnyPlanned) -> Iterator[tuple[Case, AnyPlanned]]:
+def _explicit(base: Case, planned: Planned) -> Iterator[tuple[Case, Planned]]:
     """The case that fixes every field of a plan, if its schedule stands for that plan."""
     case = replace(_of_family(base, planned), schedule=show(planned.request))
     if (repeated := plan(case)) is not None and repeated.plan == planned.plan:
         yield case, planned
 
 
-def _others(base: Case, own: AnyPlanned, draw: random.Random, most: int) -> Iterator[AnyPlanned]:
+def _others(base: Case, own: Planned, draw: random.Random, most: int) -> Iterator[Planned]:
     """Legal kernels that differ from the planner's own in a field or two, which are drawn."""
     plans = [own.plan]
     for _ in range(TRIES):
@@ -275,7 +275,7 @@ def _others(base: Case, own: AnyPlanned, draw: random.Random, most: int) -> Iter
             yield planned
 
 
-def _altered(own: AnyPlanned, draw: random.Random) -> str:
+def _altered(own: Planned, draw: random.Random) -> str:
     """A partial schedule: fields of the kernel's own with other values, its `warps`, and all else left open."""
     given = own.request.given()
     fields = draw.sample(list(given), min(len(given), draw.choice((1, 1, 2))))
@@ -289,7 +289,7 @@ def _altered(own: AnyPlanned, draw: random.Random) -> str:
     return "  ".join(f"{name} {value}" for name, value in drawn.items())
 
 
-def _in_parts(made: Iterable[tuple[Case, AnyPlanned]]) -> Iterator[Case]:
+def _in_parts(made: Iterable[tuple[Case, Planned]]) -> Iterator[Case]:
     """The cases, and again those that NVRTC builds of parts."""
     for case, planned in made:
         yield case
@@ -317,7 +317,7 @@ def _stages(program: Program, checked: frontend.Checked, pipeline: ir.Pipeline) 
             yield from _in_parts([(_of_family(case, planned), planned)])
 
 
-def _of_family(case: Case, planned: AnyPlanned) -> Case:
+def _of_family(case: Case, planned: Planned) -> Case:
     match planned.plan:
         case GemmPlan():
             family = "gemm"
@@ -361,7 +361,7 @@ def scheduled_text(case: Case) -> str:
     raise ValueError(f"{case.name} does not close the braces of {case.kernel}")
 
 
-def plan(case: Case) -> AnyPlanned | None:
+def plan(case: Case) -> Planned | None:
     """The plan of a case; None where the compiler refuses it, or the stage runs no kernel of ours."""
     try:
         checked = frontend.read_text(scheduled_text(case))
@@ -379,12 +379,12 @@ def _tensors(kernel: ir.Kernel) -> int:
     return sum(isinstance(p.type, ir.TensorType) for p in kernel.params) + len(kernel.results)
 
 
-def _pipeline(checked: frontend.Checked, pipeline: ir.Pipeline, case: Case) -> list[AnyPlanned | None]:
+def _pipeline(checked: frontend.Checked, pipeline: ir.Pipeline, case: Case) -> list[Planned | None]:
     whole = plan_pipeline(checked, pipeline, complete(pipeline, dict(case.sizes)), case.arch)
     return [None if stage.chosen is None else stage.chosen.planned for stage in whole.stages]
 
 
-def emitted(case: Case, planned: AnyPlanned) -> tuple[Source, tuple[str, ...]]:
+def emitted(case: Case, planned: Planned) -> tuple[Source, tuple[str, ...]]:
     """The CUDA file of a case, and the texts to digest: its code, or those of its parts."""
     source = emit(planned.plan, "")
     if not case.in_parts:

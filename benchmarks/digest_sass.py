@@ -25,8 +25,8 @@ from ucutlass.emit.text import Source
 from ucutlass.runtime import process
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildError
+from ucutlass.runtime.jit.link import IMAGE
 from ucutlass.runtime.nvcc import LANGUAGE, SOURCE, environment
-from ucutlass.runtime.staged.link import IMAGE
 
 LIMIT_SECONDS = 600.0
 

@@ -54,8 +54,8 @@ FAMILY_MODULE = re.compile(
 
 SHARED_NAMES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "ucutlass.plan": frozenset({"Knobs", "Product", "ScalarKind"}),
-        "ucutlass.rules.violation": frozenset({"Violation"}),
+        "ucutlass.kernels.gemm.plan": frozenset({"Knobs", "Product", "ScalarKind"}),
+        "ucutlass.kernels.violation": frozenset({"Violation"}),
     }
 )
 """What stands in a family's module and is of no family."""

@@ -10,7 +10,7 @@ from benchmarks.emulated import Job, emulate, random_jobs
 from ucutlass.ir.schedule import Warps
 from ucutlass.runtime import isolation
 
-JOBS = list(random_jobs(first=20, wanted=3))
+JOBS = list(random_jobs(first=20, count=3))
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
