@@ -163,7 +163,30 @@ _BEFORE_NO_NAME = frozenset(
 )
 """Words after which a name is used, not declared."""
 
-_DECLARED = re.compile(r"(?P<before>\b[A-Za-z_]\w*|[>\])])[*&]*[ \t\n]+(?=(?P<name>[A-Za-z_]\w*))")
+_FOREIGN = re.compile(
+    r"__\w*|std|cute|cutlass|cu(?:da)?[A-Z]\w*|cuda\w*|CUTLASS_\w*|U?INT\d+_\w+"
+    r"|(?:u?int|u?char|u?short|float|double|half|nv_bfloat16)\d"
+)
+"""Names of CUDA, CUTLASS and the standard library, wherever they stand."""
+
+_NAME = r"(?P<name>[A-Za-z_]\w*)"
+
+_DECLARED = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # After a type or a keyword.
+        rf"(?P<before>\b[A-Za-z_]\w*|[>\])])[*&]*\s+(?={_NAME})",
+        # Not first in a list of declarators: no call's argument is followed by `=`, or by `;` without a bracket.
+        rf"(?P<before>,)\s*(?={_NAME}\s*(?:=(?!=)|\{{|;|,[^(){{}}]*;))",
+        # Arrays, and references to them.
+        rf"(?P<before>,)\s*(?={_NAME}(?:\[[^\]]*\])+\s*(?:;|,[^(){{}}]*;))",
+        rf"(?P<before>\()&(?={_NAME}\)\[)",
+        # Structured bindings and enumerators.
+        rf"(?P<before>\bauto[&\s]*\[)(?={_NAME})",
+        rf"(?P<before>\benum\b[^{{;]*\{{)\s*(?={_NAME})",
+        rf"(?P<before>,)\s*(?={_NAME}\s*(?:,[^(){{}}]*)?(?:\]\s*=|\}}\s*;))",
+    )
+)
 
 
 def text_digest(texts: Sequence[str]) -> str:
@@ -191,14 +214,15 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _declared(text: str) -> set[str]:
-    """Names that stand after a type, a keyword that declares, or `#define` somewhere in the text. A name that
-    is missed counts as another's, so that renaming it alters the digest; no foreign function is renamed."""
+    """Names that stand somewhere in the text where declarations have them. A name that is missed counts as
+    another's, so that renaming it alters the digest; no foreign function is taken for a declared one."""
     bare = "".join(" " if token["space"] else token[0] for token in _TOKEN.finditer(text))
     return {
         found["name"]
-        for found in _DECLARED.finditer(bare)
+        for pattern in _DECLARED
+        for found in pattern.finditer(bare)
         if found["name"] not in _KEPT
-        and not found["name"].startswith("__")
+        and not _FOREIGN.fullmatch(found["name"])
         and found["before"] not in _BEFORE_NO_NAME
     }
 

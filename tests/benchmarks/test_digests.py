@@ -19,7 +19,8 @@ namespace ucc_0123456789abcdef_kernel {
 constexpr int kWidth = 32;
 __device__ float scaled(float const* in, int at) { return in[at] * 0.5f; }
 __global__ void run(float const* in, float* out) {
-  int lane = threadIdx.x % kWidth;
+  int lane = threadIdx.x % kWidth, first = 0, m, n, k[2];
+  auto [low, high] = bounds(lane, m);
   asm volatile("membar.gl;" ::: "memory");
   out[lane] = fmaxf(scaled(in, lane), 0.0f) + out[lane];
 }
@@ -28,7 +29,19 @@ __global__ void run(float const* in, float* out) {
 
 
 @pytest.mark.parametrize(
-    "old, new", [("scaled", "halved"), ("lane", "at_lane"), ("kWidth", "warp_size"), ("run", "go")]
+    "old, new",
+    [
+        ("scaled", "halved"),
+        ("lane", "at_lane"),
+        ("kWidth", "warp_size"),
+        ("run", "go"),
+        ("first", "begin"),
+        ("m", "rows"),
+        ("n", "columns"),
+        ("k", "depth"),
+        ("low", "least"),
+        ("high", "most"),
+    ],
 )
 def test_a_renaming_keeps_alpha_alone(old: str, new: str) -> None:
     renamed = re.sub(rf"\b{old}\b", new, CODE)
@@ -50,6 +63,7 @@ def test_comments_white_space_and_the_entry_do_not_matter() -> None:
     [
         (" + out", " - out"),
         ("fmaxf", "fminf"),
+        ("bounds", "limits"),
         ("0.5f", "0.25f"),
         ("threadIdx", "blockIdx"),
         ("membar.gl", "membar.sys"),
