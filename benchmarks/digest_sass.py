@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.digest_cases import Case, emitted, plan
 from ucutlass import files
-from ucutlass.backend import made, toolchain
+from ucutlass.backend import build_artifact, toolchain
 from ucutlass.emit import emit
 from ucutlass.emit.text import Source
 from ucutlass.runtime import process
@@ -102,7 +102,7 @@ def _compiled(case: Case, folder: Path) -> dict[str, Any]:
     folder.mkdir()
     try:
         if case.in_parts:
-            artifact = made(emit(planned.plan, ""), planned.plan, "b", Cache(folder, 2**33))
+            artifact = build_artifact(emit(planned.plan, ""), planned.plan, "b", Cache(folder, 2**33))
             return _digest((artifact.folder / IMAGE).read_bytes())
         source, (code,) = emitted(case, planned)
         return _digest(_by_nvcc(source, code, folder))
