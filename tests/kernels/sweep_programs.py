@@ -238,6 +238,12 @@ SWEEPS: Mapping[str, Sweep] = MappingProxyType(
             {"M": 33, "K": 40},
             ({"M": 1000, "K": 1000},),
         ),
+        "masked sum of a renamed axis": Sweep(
+            "kernel k(x: f32[B, L]) -> f32[B, L] { "
+            "return sum[S](where(index(S) <= index(L), x[L = S], 0)) }",
+            {"B": 3, "L": 40},
+            ({"B": 7, "L": 1001},),
+        ),
         "concatenation": Sweep(
             "kernel k(x: f32[M], y: f32[N]) -> f32[P=M+N] { return x[M = P] + y[N = P - size(M)] }",
             {"M": 33, "N": 40},

@@ -11,6 +11,7 @@ from ucutlass import ir
 from ucutlass.check import elementwise
 from ucutlass.check.scope import Reject, Repeated, Scope, describe, did_you_mean, show_value
 from ucutlass.check.spellings import spelling_hint
+from ucutlass.check.subexpressions import index_items, names
 from ucutlass.check.types import extent_of, positive
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_expression
@@ -34,7 +35,7 @@ def check_call(call: syntax.Call, scope: Scope) -> Value:
     if name in scope.functions:
         return _expand(scope.functions[name], call, scope)
     if call.brackets is not None and (consuming := _CONSUMING.get(name)):
-        return consuming(call, _consumed(call.brackets, scope), scope)
+        return consuming(call, _consumed(call, scope), scope)
     if call.brackets is not None:
         if name in NAMED or name in ELEMENTS or name in _PLAIN:
             raise Reject(
@@ -87,7 +88,7 @@ def _unknown(call: syntax.Call, scope: Scope) -> Reject:
             call.span,
             f"bind it first: h = {name}(..)",
         )
-    known = [*NAMED, *_CONSUMING, *_PLAIN, *ELEMENTS, *scope.functions]
+    known = [*NAMED, *_CONSUMING, *_PLAIN, *ELEMENTS, *scope.functions, *scope.programs]
     hint = spelling_hint(name) or did_you_mean(name, known) or f"define it, as in fn {name[:40]}(x) = x * x"
     return Reject("UC0104", f"no function is named {name}", call.callee_span, hint)
 
@@ -210,9 +211,13 @@ _PLAIN: Mapping[str, Callable[[syntax.Call, Scope], Value]] = {
 # --- what consumes names ----------------------------------------------------------
 
 
-def _consumed(brackets: tuple[syntax.BracketName, ...], scope: Scope) -> tuple[tuple[str, Span], ...]:
+def _consumed(call: syntax.Call, scope: Scope) -> tuple[tuple[str, Span], ...]:
+    """The dimensions in a call's brackets. A name that has no extent yet takes the one written here, or that
+    of the dimension which a rename in the call's arguments gives it: `sum[S](x[L = S])`."""
     found: dict[str, Span] = {}
-    for b in brackets:
+    for b in call.brackets or ():
+        if b.extent is None and scope.alias is None and not scope.known(b.name):
+            _introduce_renamed(b, call, scope)
         if b.extent is not None and scope.dim(b.name) is None and scope.alias is None:
             scope.dims.declare(b.name, positive(extent_of(b.extent, scope.dims), b.span), b.span)
         elif b.extent is not None:
@@ -224,6 +229,24 @@ def _consumed(brackets: tuple[syntax.BracketName, ...], scope: Scope) -> tuple[t
             raise Reject("UC0103", f"{b.name} is consumed twice", b.span)
         found[dim] = b.span
     return tuple(found.items())
+
+
+def _introduce_renamed(bracket: syntax.BracketName, call: syntax.Call, scope: Scope) -> None:
+    """Raises Reject UC0101 where the arguments read positions along the name but none gives its extent."""
+    positions = [item for item in index_items(call) if bracket.name in names(item.right)]
+    for item in positions:
+        match item:
+            case syntax.IndexItem(syntax.Name(old), syntax.Name(_, span)) if scope.extent_known(old):
+                scope.dims.declare(bracket.name, scope.extent(old, span), span)
+                return
+    if positions:
+        raise Reject(
+            "UC0101",
+            f"no dimension is named {bracket.name}",
+            bracket.span,
+            did_you_mean(bracket.name, scope.dims.extents)
+            or f"a new name takes its extent where it is introduced: {call.callee}[{bracket.name}=3](..)",
+        )
 
 
 def _over(consumed: tuple[tuple[str, Span], ...], value: Value, scope: Scope, what: str) -> Dims:
@@ -415,7 +438,7 @@ def _expand(function: syntax.Function, call: syntax.Call, scope: Scope) -> Value
             call.span,
         )
     args, _ = _positional(call, len(function.params), len(function.params))
-    dims = [dim for dim, _ in _consumed(brackets, scope)]
+    dims = [dim for dim, _ in _consumed(call, scope)]
     values = scope.check_all(args)
     # Equal values are one node, so that functions that call each other twice need not be expanded twice.
     key = (function.name, *dims, *map(id, values))

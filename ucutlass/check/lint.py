@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from ucutlass import ir
 from ucutlass.check.conditions import impossible
+from ucutlass.check.subexpressions import names, parts
 from ucutlass.diagnostics import Diagnostic
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
@@ -109,17 +110,17 @@ def _dims(type_: syntax.TypeExpr) -> set[str]:
     for axis in type_.axes or ():
         match axis:
             case syntax.NamelessAxis(extent):
-                found |= _names(extent)
+                found |= names(extent)
             case syntax.NamedAxis() | syntax.CompositeAxis():
                 parts = axis.parts if isinstance(axis, syntax.CompositeAxis) else (axis,)
                 for part in parts:
-                    found |= {part.name} | (_names(part.extent) if part.extent is not None else set())
+                    found |= {part.name} | (names(part.extent) if part.extent is not None else set())
     return found
 
 
 def _used(body: Iterable[syntax.Statement]) -> set[str]:
     """Every name that a statement reads, values and dimensions alike."""
-    return {name for statement in body for e in _expressions(statement) for name in _names(e)}
+    return {name for statement in body for e in _expressions(statement) for name in names(e)}
 
 
 def _expressions(statement: syntax.Statement) -> tuple[syntax.Expr, ...]:
@@ -134,34 +135,9 @@ def _expressions(statement: syntax.Statement) -> tuple[syntax.Expr, ...]:
             return () if when is None else (when,)
 
 
-def _names(expr: syntax.Expr) -> set[str]:
-    match expr:
-        case syntax.Name(name):
-            return {name}
-        case syntax.Call(brackets=brackets):
-            return {b.name for b in brackets or ()}.union(*map(_names, _parts(expr)))
-        case _:
-            return set[str]().union(*map(_names, _parts(expr)))
-
-
 def _called(expr: syntax.Expr) -> set[str]:
     own = {expr.callee} if isinstance(expr, syntax.Call) else set[str]()
-    return own.union(*map(_called, _parts(expr)))
-
-
-def _parts(expr: syntax.Expr) -> tuple[syntax.Expr, ...]:
-    match expr:
-        case syntax.Unary(operand=operand):
-            return (operand,)
-        case syntax.Binary(left=left, right=right):
-            return (left, right)
-        case syntax.Index(base=base, items=items):
-            return (base, *(side for item in items for side in (item.left, item.right)))
-        case syntax.Call(brackets=brackets, arguments=arguments):
-            extents = tuple(b.extent for b in brackets or () if b.extent is not None)
-            return (*extents, *(a.value for a in arguments))
-        case _:
-            return ()
+    return own.union(*map(_called, parts(expr)))
 
 
 # --- conditions -----------------------------------------------------------------------

@@ -8,7 +8,7 @@ from ucutlass.check.draft import Draft, declared_type, define
 from ucutlass.check.graph import Graph
 from ucutlass.check.programs import Findings, Names
 from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, beyond
-from ucutlass.check.stage_calls import arguments_of, call_stage, callee_of, check_same, torch_stage
+from ucutlass.check.stage_calls import arguments_of, call_stage, callee_of, check_same, name_axes, torch_stage
 from ucutlass.check.stages import Scheduling
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
@@ -207,6 +207,8 @@ def _return(
                 check_same(type_, callee.results[0].type, sizes, item.span, draft)
                 draft.stages.append(ir.Stage(callee, arguments, (_result_buffer(name),), value.span))
             else:
+                if isinstance(value, syntax.Name) and value.name in draft.called:
+                    name_axes(value.name, type_, item.span, draft)
                 _inline_stage(
                     expressions.check(value, draft.scope), type_, _result_buffer(name), item.span, draft
                 )

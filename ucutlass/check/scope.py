@@ -201,6 +201,14 @@ class Scope:
             return self.alias.get(name)
         return name if name in self.dims.extents else None
 
+    def known(self, name: str) -> bool:
+        """Whether a name stands for a value or a dimension."""
+        return name in self.values or self.dim(name) is not None
+
+    def extent_known(self, name: str) -> bool:
+        """Whether a name is a dimension of which the extent is known."""
+        return self.dim(name) is not None and name not in self.dims.pending
+
     def need_dim(self, name: str, span: Span) -> str:
         """As `dim`. Raises Reject UC0101."""
         found = self.dim(name)

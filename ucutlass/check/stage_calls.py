@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ucutlass import ir
 from ucutlass.check.draft import Draft, declared_type, define
 from ucutlass.check.scope import Cascade, Poisoned, Reject, did_you_mean
 from ucutlass.check.spellings import spelling_hint
+from ucutlass.check.types import named_axis
 from ucutlass.check.unify import hint_if_one, settle, substitute, unify
 from ucutlass.grammar import syntax
 from ucutlass.grammar.problems import shortened
@@ -26,10 +27,11 @@ def call_stage(statement: syntax.Bind, call: syntax.Call, draft: Draft) -> None:
             statement.span,
         )
     arguments, sizes = arguments_of(call, callee, draft)
+    names = _names_of(callee, arguments, draft)
     types_ = [
         declared_type(target, draft.scope)
         if target.type is not None and target.type.element
-        else _result_type(result.type, sizes, call, draft)
+        else _result_type(result.type, sizes, names, draft)
         for target, result in zip(statement.targets, callee.results, strict=False)
     ]
     for target, type_, result in zip(statement.targets, types_, callee.results, strict=False):
@@ -37,6 +39,8 @@ def call_stage(statement: syntax.Bind, call: syntax.Call, draft: Draft) -> None:
     draft.stages.append(ir.Stage(callee, arguments, tuple(t.name for t in statement.targets), call.span))
     for target, type_ in zip(statement.targets, types_, strict=False):
         define(target.name, type_, target.span, draft)
+        if target.type is None:
+            draft.called.add(target.name)
 
 
 def callee_of(call: syntax.Call, draft: Draft) -> ir.Kernel:
@@ -67,12 +71,13 @@ def arguments_of(
             "UC0105",
             f"{callee.name} takes {len(callee.params)} arguments, here are {len(call.arguments)}",
             call.span,
+            f"its parameters: {', '.join(param.name for param in callee.params)}",
         )
     pairs: list[tuple[ir.ParamDecl, syntax.Argument]] = []
     for i, param in enumerate(callee.params):
         argument = positional[i] if i < len(positional) else by_name.get(param.name)
         if argument is None:
-            raise Reject("UC0105", f"{callee.name} is not given {param.name}", call.span)
+            raise _not_given(param.name, by_name, callee, call)
         pairs.append((param, argument))
     for param, argument in pairs:
         bound.append(_argument(param, argument, sizes, draft))
@@ -85,6 +90,18 @@ def arguments_of(
     ]
     settle(callee, laid, sizes, draft.scope.dims.expand, call.span)
     return tuple(bound), sizes
+
+
+def _not_given(
+    missing: str, by_name: Mapping[str, syntax.Argument], callee: ir.Kernel, call: syntax.Call
+) -> Reject:
+    names = [param.name for param in callee.params]
+    hint = f"its parameters: {', '.join(names)}"
+    for name, argument in by_name.items():
+        if name not in names:
+            hint = did_you_mean(name, names) or hint
+            return Reject("UC0105", f"{callee.name} has no parameter named {name}", argument.span, hint)
+    return Reject("UC0105", f"{callee.name} is not given {missing}", call.span, hint)
 
 
 def _argument(
@@ -180,19 +197,63 @@ def check_shape(
             )
 
 
-def _result_type(type_: TensorType, sizes: dict[str, Extent], call: syntax.Call, draft: Draft) -> TensorType:
-    """The callee's result in the pipeline's names; an axis without one there is nameless."""
-    axes = []
+def _names_of(
+    callee: ir.Kernel, arguments: Sequence[str | float | int], draft: Draft
+) -> dict[str, tuple[str, ...]]:
+    """The pipeline's names for the callee's dimensions, read off the buffers that it is called with. A
+    dimension that is a composite axis of a buffer has several."""
+    names: dict[str, tuple[str, ...]] = {}
+    for param, argument in zip(callee.params, arguments, strict=True):
+        buffer = draft.buffers.get(argument) if isinstance(argument, str) else None
+        if not isinstance(param.type, TensorType) or not isinstance(buffer, TensorType):
+            continue
+        for theirs, ours in zip(param.type.axes, buffer.axes, strict=True):
+            if len(theirs.dims) == 1 and ours.dims:
+                names.setdefault(theirs.dims[0], ours.dims)
+            elif len(theirs.dims) == len(ours.dims):
+                for dim, name in zip(theirs.dims, ours.dims, strict=True):
+                    names.setdefault(dim, (name,))
+    return names
+
+
+def _result_type(
+    type_: TensorType, sizes: dict[str, Extent], names: dict[str, tuple[str, ...]], draft: Draft
+) -> TensorType:
+    """The callee's result in the pipeline's names. A dimension that no argument has keeps its own name where
+    the pipeline knows it as one of the same extent; an axis without names is nameless."""
+    axes: list[MemoryAxis] = []
+    taken: set[str] = set()
     for axis in type_.axes:
-        dims = tuple(_name_of(sizes.get(d)) for d in axis.dims)
-        extent = substitute(axis.extent, sizes)
-        named = tuple(d for d in dims if d is not None and d in draft.scope.dims.extents)
-        axes.append(MemoryAxis(named if len(named) == len(axis.dims) else (), extent))
+        parts = [names.get(d) or _own_name(d, sizes, draft) for d in axis.dims]
+        dims = tuple(name for part in parts for name in part)
+        if not all(parts) or taken & set(dims) or len(set(dims)) < len(dims):
+            dims = ()
+        taken.update(dims)
+        axes.append(named_axis(dims) if dims else MemoryAxis((), substitute(axis.extent, sizes)))
     return TensorType(type_.elem, tuple(axes))
 
 
-def _name_of(extent: Extent | None) -> str | None:
-    return extent.dim if isinstance(extent, Free) else None
+def _own_name(dim: str, sizes: dict[str, Extent], draft: Draft) -> tuple[str, ...]:
+    dims = draft.scope.dims
+    known = draft.scope.extent_known(dim) and dims.expand(Free(dim)) == dims.expand(sizes[dim])
+    return (dim,) if known else ()
+
+
+def name_axes(name: str, type_: TensorType, span: Span, draft: Draft) -> None:
+    """Gives the nameless axes of what a call returned the names that a result of its shape has there.
+
+    Raises Reject UC0501 where the extents differ.
+    """
+    buffer = draft.buffers[name]
+    if not isinstance(buffer, TensorType) or len(buffer.axes) != len(type_.axes):
+        return
+    axes = tuple(ours if ours.dims else theirs for ours, theirs in zip(buffer.axes, type_.axes, strict=True))
+    if axes == buffer.axes or any(
+        ours.dims not in ((), theirs.dims) for ours, theirs in zip(buffer.axes, type_.axes, strict=True)
+    ):
+        return
+    check_shape(type_, [axis.extent for axis in buffer.axes], name, "UC0501", span, draft)
+    define(name, TensorType(buffer.elem, axes), span, draft)
 
 
 def torch_stage(statement: syntax.Bind, call: syntax.Call, draft: Draft) -> None:

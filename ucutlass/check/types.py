@@ -127,12 +127,17 @@ def _memory_axis(axis: syntax.Axis, scope: Scope) -> MemoryAxis:
         case syntax.NamelessAxis(extent, span):
             return MemoryAxis((), positive(extent_of(extent, scope.dims), span))
         case syntax.NamedAxis(name):
-            return MemoryAxis((name,), Free(name))
+            return named_axis((name,))
         case syntax.CompositeAxis(parts):
-            product: Extent = Free(parts[0].name)
-            for part in parts[1:]:
-                product = combine("*", product, Free(part.name))
-            return MemoryAxis(tuple(p.name for p in parts), product)
+            return named_axis(tuple(part.name for part in parts))
+
+
+def named_axis(dims: tuple[str, ...]) -> MemoryAxis:
+    """An axis in memory over one dimension or more, the outer first."""
+    product: Extent = Free(dims[0])
+    for dim in dims[1:]:
+        product = combine("*", product, Free(dim))
+    return MemoryAxis(dims, product)
 
 
 def tensor_type(type_: syntax.TypeExpr, scope: Scope) -> TensorType:
