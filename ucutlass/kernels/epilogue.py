@@ -206,7 +206,7 @@ def _input(
                 "UC0304",
                 "an operand of the epilogue is read at the result's own coordinates",
                 inner.span,
-                "shift or slice it in a stage of its own",
+                _stage_before(node),
             )
         rename |= {p.dim: rename.get(p.at.terms[0][0], p.at.terms[0][0]) for p in inner.positions}
         inner = inner.value
@@ -234,16 +234,18 @@ def _input(
             )
         case ir.Gather() | ir.Segment():
             raise Refused(
-                "UC0304",
-                "an operand of the epilogue cannot be gathered",
-                inner.span,
-                "gather it in a stage of its own",
+                "UC0304", "an operand of the epilogue cannot be gathered", inner.span, _stage_before(node)
             )
         case ir.Softmax() | ir.Scan() | ir.Reduce():
             raise Refused.no_family(kernel, "a dot with softmax, scans or reductions around it", inner.span)
         case _ if isinstance(node, ir.Read):
             raise Refused("UC0304", "only stored tensors can be indexed in an epilogue", inner.span)
     return None
+
+
+def _stage_before(node: ir.Value) -> str:
+    axes = ", ".join(node.dims)
+    return f"store it in a stage before, in a pipeline: b: {node.elem.name}[{axes}] = .., and use b here"
 
 
 # --- arithmetic -------------------------------------------------------------------

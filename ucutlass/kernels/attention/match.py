@@ -134,7 +134,8 @@ def _check_lanes(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.S
                 f"attention multiplies in {' or '.join(LANES)}, both dots in one lane, with sums "
                 f"in f32; this dot is {dot.lane.name}, its sums {dot.accumulate}",
                 dot.span,
-                "store q, k and v in one of these, and cast the softmax to it",
+                f"store q, k and v in one of these, and cast the softmax to it; or cut, in a pipeline: "
+                f"{_cut(kernel, first, second, weights)}",
             )
     if set(second.over) != set(weights.over):
         raise Refused(
@@ -144,6 +145,32 @@ def _check_lanes(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.S
             weights.span,
             "let both take the same names, or store the softmax in a stage of its own",
         )
+
+
+def _cut(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.Softmax) -> str:
+    """Attention as three stages of a pipeline, whose dots multiply in any lane."""
+    lane = first.lane
+    value = second.right if first in list(walk(second.left)) else second.left
+    sides = ((first.left, "q"), (first.right, "k"), (value, "v"))
+    query, key, values = (_name(kernel, side, name) for side, name in sides)
+    stored, probabilities = lane.name, "p"
+    if not lane.storable:
+        stored, probabilities = "f32", f"{lane.name}(p)"
+        query, key, values = (f"{lane.name}({name})" for name in (query, key, values))
+    axes, summed = ", ".join(weights.dims), ", ".join(weights.over)
+    stages = (
+        f"s: f32[{axes}] = dot[{', '.join(first.over)}]({query}, {key})",
+        f"p: {stored}[{axes}] = softmax[{summed}](s)",
+        f"return dot[{summed}]({probabilities}, {values})",
+    )
+    more = "" if weights.value is first else ", with scale and mask in s"
+    return "  ".join(stages) + more
+
+
+def _name(kernel: ir.Kernel, value: ir.Value, other: str) -> str:
+    """What the program calls a stored operand, without casts; `other` for what has no name."""
+    inner = value.value if isinstance(value, ir.Cast) else value
+    return kernel.params[inner.index].name if isinstance(inner, ir.ParamValue) else other
 
 
 def _sides(kernel: ir.Kernel, first: ir.Dot, weights: ir.Softmax) -> tuple[ir.Value, ir.Value]:
