@@ -32,8 +32,9 @@ from ucutlass.runtime.profile import cuda_tools, sass
 from ucutlass.runtime.profile.ledger import hit_rates
 from ucutlass.runtime.store import Store
 from ucutlass.shapes import ShapeError, complete
-from ucutlass.sol.bounds import bounds, microseconds
+from ucutlass.sol.bounds import bounds
 from ucutlass.tasks.profile import timing_of
+from ucutlass.units import duration
 
 NOT_LOOKED = "not looked at: "
 """What a line of advice begins with that says which tools are missing."""
@@ -187,7 +188,7 @@ def _of_kernel(
 
 def _standing(planned: Planned, seconds: float, bound: float) -> str:
     return (
-        f"took {microseconds(seconds)}, estimated {microseconds(planned.seconds)}, bound {microseconds(bound)}: "
+        f"took {duration(seconds)}, estimated {duration(planned.seconds)}, bound {duration(bound)}: "
         f"{bound / seconds:.0%} of the bound's speed"
     )
 
@@ -208,9 +209,9 @@ def _of_pipeline(
         if s.chosen is not None and s.step.kernel is not None
     ]
     others = [s.step.name for s in made.stages if s.chosen is None]
-    parts = [f"{name} {microseconds(planned.seconds)}" for name, _, planned in known]
+    parts = [f"{name} {duration(planned.seconds)}" for name, _, planned in known]
     parts += [f"{name} by torch, not known" for name in others]
-    found = [f"took {microseconds(seconds)}; estimated by stage: {', '.join(parts)}"]
+    found = [f"took {duration(seconds)}; estimated by stage: {', '.join(parts)}"]
     if not known:
         return found
     name, kernel, longest = max(known, key=lambda one: one[2].seconds)

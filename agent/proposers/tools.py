@@ -29,7 +29,8 @@ from ucutlass.kernels.planned import Planned
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, plan_pipeline
 from ucutlass.runtime import isolation
 from ucutlass.shapes import ShapeError
-from ucutlass.sol.bounds import bounds, microseconds
+from ucutlass.sol.bounds import bounds
+from ucutlass.units import duration
 
 MOST_PROGRAM = 50_000
 
@@ -159,7 +160,7 @@ def described(subject: ProblemDescription, text: str, advised: bool = True) -> s
     bound = bounds(read.program, read.extents, subject.hardware, planned=planned)
     if not isinstance(planned, Planned):
         kind = type(planned.plan).__name__.removesuffix("Plan").lower()
-        times = f"estimate {microseconds(planned.seconds)}, bound {microseconds(bound.fused.seconds)}"
+        times = f"estimate {duration(planned.seconds)}, bound {duration(bound.fused.seconds)}"
         reasons = [f"{n.value}: {n.reason}" for n in planned.notes]
         return "\n".join([f"kernel of family {kind}, {times}", *reasons])
     said = lines(advise(facts_of(planned))) if advised else []
@@ -179,7 +180,7 @@ def _explained(e: Explanation) -> list[str]:
         f"{e.padding:.0%} of the multiplications useful, {e.k_steps} steps of K",
         f"accumulators: {e.accumulators} registers a thread; shared memory {e.memory.total} of "
         f"{e.memory_limit} bytes",
-        f"estimate: {microseconds(e.seconds)}, {e.bound_share:.0%} of the bound of {microseconds(e.bound.fused.seconds)}",
+        f"estimate: {duration(e.seconds)}, {e.bound_share:.0%} of the bound of {duration(e.bound.fused.seconds)}",
         *(f"{n.field or 'kernel'} {n.value}: {n.reason}" for n in e.notes),
     ]
 
@@ -189,9 +190,7 @@ def _stage(stage: StagePlan) -> str:
         return f"stage {stage.step.name}: torch, not looked into"
     planned = stage.chosen.planned
     kind = type(planned.plan).__name__.removesuffix("Plan").lower()
-    return (
-        f"stage {stage.step.name}: {kind}, {show(planned.request)}, estimate {microseconds(planned.seconds)}"
-    )
+    return f"stage {stage.step.name}: {kind}, {show(planned.request)}, estimate {duration(planned.seconds)}"
 
 
 def words(problem: ProgramError | ShapeError) -> str:

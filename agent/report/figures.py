@@ -23,6 +23,7 @@ from ucutlass.agent.report.chart import (
 )
 from ucutlass.agent.report.facts import Kind, ReportedCandidate, Roofline, SessionFacts
 from ucutlass.agent.report.sanitize import one_line
+from ucutlass.units import duration
 
 HEIGHT = 300
 
@@ -115,7 +116,7 @@ def _levels(facts: SessionFacts, y: ChartAxis) -> tuple[tuple[Curve, ...], tuple
 
 
 def _us(seconds: float | None) -> str:
-    return "no result" if seconds is None else f"{seconds * 1e6:.4g} us"
+    return "no result" if seconds is None else duration(seconds)
 
 
 # --- the roofline ----------------------------------------------------------------

@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ucutlass.agent.report import figures
 from ucutlass.agent.report.chart import LEFT, RIGHT, TOP, WIDTH
 from ucutlass.agent.report.facts import KINDS, ReportedCandidate, SessionFacts
+from ucutlass.units import duration
 
 FOLDER = Path(__file__).parent
 
@@ -77,12 +78,12 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"us": micro, "share": share, "times": times, "amount": amount, "moment": moment}
+    made.filters |= {"time": time_of, "share": share, "times": times, "amount": amount, "moment": moment}
     return made
 
 
-def micro(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e6:.4g} us"
+def time_of(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
 
 
 def share(value: float | None) -> str:

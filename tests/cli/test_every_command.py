@@ -219,6 +219,7 @@ def sound(result: Result) -> Result:
         assert "Traceback" not in text and "Exception ignored" not in text, result
         odd = [c for c in text if not c.isprintable() and c not in "\n\t"]
         assert not odd, (odd, result)
+        assert "\\x09" not in text, result  # a tab in a cell is a blank
     return result
 
 

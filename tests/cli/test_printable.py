@@ -104,6 +104,8 @@ def test_a_program_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_a_tab_in_a_cell_is_a_blank(capsys: pytest.CaptureFixture[str]) -> None:
     show.table(("", ""), [("trial", "1.0 us\ttile")])
     assert capsys.readouterr().out == "trial\t1.0 us tile\n"
+    show.table(("what", "time"), [("trial\n2", "1.0 us")])
+    assert capsys.readouterr().out == "what\ttime\ntrial; 2\t1.0 us\n", "headings come first"
 
 
 def test_a_surrogate_in_a_commands_words(tmp_path: Path) -> None:

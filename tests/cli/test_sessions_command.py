@@ -44,8 +44,9 @@ def test_sessions_are_listed_with_what_came_of_them(ucc: Ucc, journal: Path) -> 
     assert second["best"] == 1e-5 and third["best"] is None and third["state"] == "open"
     assert first["state"] == "the budget is spent"
     shown = ucc("sessions", "--journal", journal).out.splitlines()
-    assert len(shown) == 3 and shown[0].split("\t")[:5] == ["aaaa1111", "linear M=8", "3", "20.00", "15.00"]
-    assert "2 attempts, 0 s of GPU, 6 tokens" in shown[0]
+    assert len(shown) == 4 and shown[0].split("\t")[:5] == ["session", "problem", "candidates", "own", "best"]
+    assert shown[1].split("\t")[:5] == ["aaaa1111", "linear M=8", "3", "20.00 us", "15.00 us"]
+    assert "2 attempts, 0 s of GPU, 6 tokens" in shown[1]
     (alone,) = ucc("sessions", "--open", "--journal", journal, "--json").json
     assert alone["id"] == "cccc3333"
 

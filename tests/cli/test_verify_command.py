@@ -63,8 +63,9 @@ def test_a_right_kernel_becomes_a_record(verify: Verify, machine: Machine) -> No
     result = verify("right", "--seed", "7")
     assert result.status == 0, result.out + result.err
     lines = [line.split("\t") for line in result.out.splitlines()]
-    assert lines[0][:2] == ["integer", "M=64 K=64 N=64"]
-    assert lines[0][-1] == "right"
+    assert lines[0][:2] == ["case", "extents"]
+    assert lines[1][:2] == ["integer", "M=64 K=64 N=64"]
+    assert lines[1][-1] == "right"
     said = {line[0]: line[1] for line in lines if len(line) == 2}
     assert said["verdict"] == "right: 5 of 5 cases right"
     assert said["repeat with"] == "--seed 7"

@@ -197,7 +197,7 @@ def test_an_empty_store(mine: Store, tmp_path: Path) -> None:
 def test_the_list_and_its_filters(mine: Store) -> None:
     now = datetime.now(timezone.utc)
     records = [
-        bench(12.345, 1),
+        bench(12.346, 1),
         made(2, kind="verify", result={"ok": False}),
         made(3, kind="audit", result={"verdict": "gaming"}),
         about(4, {"kernel": "norm"}, device="", uuid=""),
@@ -205,7 +205,8 @@ def test_the_list_and_its_filters(mine: Store) -> None:
     ]
     for one in records:
         mine.add(one)
-    rows = lines(results("list"))
+    heading, *rows = lines(results("list"))
+    assert heading[:3] == ["id", "created", "kind"]
     assert [row[0] for row in rows] == [r.id[:16] for r in reversed(records)]
     assert rows[-1][1:] == [
         "2026-03-01 12:00:01",
@@ -265,11 +266,11 @@ def test_a_record_that_is_not_there(mine: Store, id: str) -> None:
 
 
 def test_text_of_a_record_cannot_drive_the_terminal(mine: Store) -> None:
-    hostile = about(0, {"kernel": "\x1b[2Jgone\r\n"}, device="\x9b2J\u202e")
+    hostile = about(0, {"kernel": "\x1b[2Jgo\tne\r\n"}, device="\x9b2J\u202e")
     mine.add(hostile)
     for said in (results("list"), results("show", hostile.id)):
         assert not {"\x1b", "\r", "\x9b", "\u202e"} & set(said.stdout)
-        assert "\\x1b[2Jgone\\x0d\\x0a" in said.stdout
+        assert "\\x1b[2Jgo ne" in said.stdout and "\\x09" not in said.stdout
 
 
 def test_compare(mine: Store) -> None:
@@ -322,8 +323,8 @@ def test_a_store_with_a_changed_record(mine: Store) -> None:
         c.execute("UPDATE record SET content = replace(content, '1.5', '0.5') WHERE number = 1")
     c.close()
     listed = results("list")
-    assert len(lines(listed)) == 1 and "ucc: record" in listed.stderr and "left out" in listed.stderr
-    assert lines(results("check", status=3))[0][:2] == ["1", made(1).id[:16]]
+    assert len(lines(listed)) == 2 and "ucc: record" in listed.stderr and "left out" in listed.stderr
+    assert lines(results("check", status=3))[1][:2] == ["1", made(1).id[:16]]
     assert json.loads(results("check", "--json", status=3).stdout)[0]["number"] == 1
     assert "is not the seal" in results("show", made(1).id, status=3).stderr
 

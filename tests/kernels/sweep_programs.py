@@ -239,8 +239,7 @@ SWEEPS: Mapping[str, Sweep] = MappingProxyType(
             ({"M": 1000, "K": 1000},),
         ),
         "masked sum of a renamed axis": Sweep(
-            "kernel k(x: f32[B, L]) -> f32[B, L] { "
-            "return sum[S](where(index(S) <= index(L), x[L = S], 0)) }",
+            "kernel k(x: f32[B, L]) -> f32[B, L] { return sum[S](where(index(S) <= index(L), x[L = S], 0)) }",
             {"B": 3, "L": 40},
             ({"B": 7, "L": 1001},),
         ),

@@ -28,6 +28,7 @@ from ucutlass.agent.report.sanitize import difference, excerpt, one_line, plain
 from ucutlass.agent.session import NotASession, SessionSettings, settings_to_json
 from ucutlass.agent.stop import StopRule
 from ucutlass.cli import main
+from ucutlass.units import duration
 
 ROOT = TimedOutcome(1e-5)
 OWNED = "<script>window.owned = 1</script>"
@@ -369,7 +370,7 @@ def test_hostile_texts_are_escaped() -> None:
 def test_numbers_of_the_page_are_those_of_the_facts(sample: SessionFacts) -> None:
     text = page(sample)
     assert sample.gain is not None
-    assert f"{sample.gain.gain:.3f}x" in text and f"{sample.gain.seconds * 1e6:.4g} us" in text
+    assert f"{sample.gain.gain:.3f}x" in text and duration(sample.gain.seconds) in text
     for c in sample.candidates:
         assert f'<li id="c{c.id}"' in text
         assert all(r[:16] in text for r in c.records)

@@ -208,7 +208,8 @@ def test_build_draws_on_what_is_recorded_and_says_so(machine: Machine, tmp_path:
     assert tuned != own and said.startswith("tuned: 12.50 us, 2026-03-01, record ffff")
     assert build(machine, path, "--no-tuned") == (own, "the planner")
     rows = machine.ucc("build", path, "-s", "N=256,K=128", "--shape", "M=512", "--shape", "M=64").out
-    first, second = rows.splitlines()
+    heading, first, second = rows.splitlines()
+    assert heading.split("\t")[0] == "kernel"
     assert first.endswith("record ffffffffffffffff") and second.endswith("\tthe planner")
 
 

@@ -33,6 +33,7 @@ from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.store import Store
 from ucutlass.shapes import ShapeError, complete, parse_sizes
 from ucutlass.tasks.bench_record import Made, describe, recorded, share
+from ucutlass.units import duration
 
 NAMES = ("eager", "compile", "compile-max-autotune", "cublas")
 """As `ucutlass.runtime.bench.baselines.BASELINES`, which takes torch to import."""
@@ -211,7 +212,12 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> None:
     if not whole:
         return
     lines = [
-        (s["name"], f"{s['microseconds']:.2f} us", f"{s['microseconds'] / whole:.0%}", "torch" * s["torch"])
+        (
+            s["name"],
+            duration(s["microseconds"] * 1e-6),
+            f"{s['microseconds'] / whole:.0%}",
+            "torch" * s["torch"],
+        )
         for s in stages
     ]
     show.table(("stage", "time", "share", ""), lines)
@@ -248,7 +254,7 @@ def _line(
     verdict = (versus["verdict"] or versus["reason"]) if versus else ""
     return (
         outcome["name"],
-        f"{span['median']:.2f} us",
+        duration(span["median"] * 1e-6),
         f"{span['p10']:.2f} to {span['p90']:.2f}",
         outcome["clock"],
         f"{clock / 1e6:.0f} MHz" if clock else "unknown",

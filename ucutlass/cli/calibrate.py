@@ -16,6 +16,7 @@ from ucutlass.runtime import isolation, system
 from ucutlass.runtime.bench.gpu_lock import NoGpu
 from ucutlass.runtime.calibrate import RATES, Calibration, Reading, best, calibration, save
 from ucutlass.runtime.store import Store
+from ucutlass.units import duration
 
 
 @click.command("calibrate")
@@ -96,7 +97,7 @@ def _report(found: Calibration, file: Path) -> None:
 def _row(reading: Reading, device: Device | None) -> tuple[str, ...]:
     clock = "unknown" if reading.clock is None else f"{reading.clock / 1e6:.0f} MHz"
     if reading.quantity == "launch_floor":
-        reached = f"{reading.seconds * 1e6:.2f} us"
+        reached = duration(reading.seconds)
     elif reading.quantity in RATES:
         reached = f"{reading.rate / 1e12:.3f} TB/s"
     else:

@@ -12,7 +12,7 @@ import click
 from ucutlass import frontend, ir
 from ucutlass.advice import advise, facts_of, select
 from ucutlass.cli import inputs, pipelines, show
-from ucutlass.cli.advice import past, rows
+from ucutlass.cli.advice import past, rows, within_schedule
 from ucutlass.cli.cpu_limit import limited
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
@@ -23,9 +23,10 @@ from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol import report
-from ucutlass.sol.bounds import TimeBounds, bounds, microseconds
+from ucutlass.sol.bounds import TimeBounds, bounds
 from ucutlass.tune.database import TunedRow
 from ucutlass.tune.lookup import found_on
+from ucutlass.units import duration
 
 
 @click.command("explain")
@@ -65,6 +66,7 @@ def command(
             return
         found = explain(planned, bound)
         advice = advise(facts_of(planned), past(planned.device))
+        advice = within_schedule(advice, program, extents, arch)
         tuned = found_on(program, extents, arch)
     if as_json:
         memory = asdict(found.memory) | {"total": found.memory.total}
@@ -95,8 +97,8 @@ def _family(planned: Planned, bound: TimeBounds, tuned: Mapping[str, TunedRow], 
         ("kernel", type(planned.plan).__name__.removesuffix("Plan").lower()),
         ("schedule", f"{planned.plan.arch} {{ {show_schedule(planned.request)} }}"),
         ("device", planned.device.name),
-        ("estimate", f"{planned.seconds * 1e6:.2f} us"),
-        ("bound", f"{bound.fused.seconds * 1e6:.2f} us"),
+        ("estimate", duration(planned.seconds)),
+        ("bound", duration(bound.fused.seconds)),
         *((note.value, note.reason) for note in planned.notes),
     ]
     show.table(("", ""), lines + _recorded(tuned))
@@ -116,7 +118,7 @@ def _recorded_json(tuned: Mapping[str, TunedRow]) -> list[dict[str, Any]]:
 
 def _recorded(tuned: Mapping[str, TunedRow]) -> list[tuple[str, str]]:
     return [
-        ("recorded", f"{row.microseconds:.2f} us on {gpu}: {show_schedule(row.request)}")
+        ("recorded", f"{duration(row.microseconds * 1e-6)} on {gpu}: {show_schedule(row.request)}")
         for gpu, row in tuned.items()
     ]
 
@@ -138,13 +140,10 @@ def _lines(e: Explanation) -> list[tuple[str, str]]:
         ("shared memory", f"{e.memory.total} of {e.memory_limit} bytes: {_memory(e)}"),
         ("epilogue", ", ".join(e.routes) or "no tensors"),
         ("work", report.work_words(b)),
-        (
-            "bound",
-            f"{microseconds(b.fused.seconds)} by {b.limit}; {microseconds(b.realistic.seconds)} for this plan",
-        ),
+        ("bound", f"{duration(b.fused.seconds)} by {b.limit}; {duration(b.realistic.seconds)} for this plan"),
         (
             "estimate",
-            f"{e.seconds * 1e6:.2f} us, {e.bound_share:.0%} of the bound; about {e.dram_bytes / 1e6:.4g} MB "
+            f"{duration(e.seconds)}, {e.bound_share:.0%} of the bound; about {e.dram_bytes / 1e6:.4g} MB "
             "from memory",
         ),
     ]

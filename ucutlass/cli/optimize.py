@@ -30,6 +30,7 @@ from ucutlass.cli.search_options import ATTEMPTS, SearchOptions, search_options
 from ucutlass.engine.work import Engine
 from ucutlass.runtime.gpu import Found
 from ucutlass.runtime.module.signature import Unusable
+from ucutlass.units import duration
 
 _NO_GPU = "nothing was optimised: there is no NVIDIA GPU here that a compile target serves"
 
@@ -224,7 +225,7 @@ def _report(session: OptimizationSession, state: SessionState, as_json: bool) ->
     ]
     if best is not None:
         lines += [("best", f"candidate {best.id}: {words(best.outcome)}")]
-        lines += [("bound", f"{state.scale.bound * 1e6:.2f} us")] if state.scale.bound else []
+        lines += [("bound", duration(state.scale.bound))] if state.scale.bound else []
     show.table(("", ""), lines)
     if best is not None and best.id:
         show.program(best.text)

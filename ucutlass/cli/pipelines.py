@@ -19,7 +19,8 @@ from ucutlass.pipeline.planning import PipelinePlan, StagePlan, estimator, plan_
 from ucutlass.pipeline.workspace import pointers, workspace_layout
 from ucutlass.runtime.switches import Stage
 from ucutlass.sol import report
-from ucutlass.sol.bounds import TimeBounds, bounds, metric_prefixed, microseconds
+from ucutlass.sol.bounds import TimeBounds, bounds, metric_prefixed
+from ucutlass.units import duration
 
 # --- explain -------------------------------------------------------------------------
 
@@ -138,8 +139,8 @@ def _head(row: Mapping[str, Any], whole: TimeBounds | None, plan: PipelinePlan) 
         ("torch functions", ", ".join(torch) if torch else "none"),
     ]
     if whole is not None:
-        lines.append(("bound", f"{microseconds(whole.fused.seconds)} by {whole.limit}, were it one kernel"))
-    return [*lines, ("estimate", f"{row['seconds'] * 1e6:.2f} us for its kernels one after the other")]
+        lines.append(("bound", f"{duration(whole.fused.seconds)} by {whole.limit}, were it one kernel"))
+    return [*lines, ("estimate", f"{duration(row['seconds'])} for its kernels one after the other")]
 
 
 def _stage_line(stage: Mapping[str, Any]) -> Sequence[str]:
@@ -151,7 +152,7 @@ def _stage_line(stage: Mapping[str, Any]) -> Sequence[str]:
         metric_prefixed(sum(stage["reads"].values())),
         metric_prefixed(sum(stage["writes"].values())),
         f"{stage['stream']}{waits}",
-        "" if stage["seconds"] is None else f"{stage['seconds'] * 1e6:.2f} us",
+        "" if stage["seconds"] is None else duration(stage["seconds"]),
     )
 
 
@@ -173,7 +174,7 @@ def _memory_lines(workspace: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def _cut_line(plan: PipelinePlan, cut: FusionCandidate) -> Sequence[str]:
     first, second = (plan.stages[i].step.name for i in (cut.producer, cut.reader))
-    gain = "" if cut.saves is None else f"; about {cut.saves * 1e6:.2f} us"
+    gain = "" if cut.saves is None else f"; about {duration(cut.saves)}"
     return (
         cut.buffer,
         f"{first} and {second}",
@@ -194,7 +195,7 @@ def _run_row(plan: PipelinePlan, run: FusionChain) -> dict[str, Any]:
 
 def _run_line(plan: PipelinePlan, run: FusionChain) -> Sequence[str]:
     names = ", ".join(plan.stages[i].step.name for i in run.stages)
-    gain = f"all three are one kernel where neither is stored; about {run.saves * 1e6:.2f} us"
+    gain = f"all three are one kernel where neither is stored; about {duration(run.saves)}"
     return " and ".join(run.buffers), names, metric_prefixed(run.bytes), "yes", gain
 
 
@@ -214,7 +215,7 @@ def _order_rows(plan: PipelinePlan, quicker: Sequence[BetterOrder]) -> list[dict
 def _order_line(row: Mapping[str, Any]) -> Sequence[str]:
     if row["chosen"]:
         return row["buffer"], row["order"], "chosen: the text leaves it out"
-    saves = f"{row['saves_seconds'] * 1e6:.2f} us"
+    saves = duration(row["saves_seconds"])
     return row["buffer"], row["order"], f"would save about {saves}; without axes the compiler chooses"
 
 

@@ -19,7 +19,7 @@ from ucutlass.advice.family import FamilyFacts, advise_kernel
 from ucutlass.advice.static_facts import static_facts
 from ucutlass.backend import Built, build_kernel
 from ucutlass.cli import gpu, inputs, show
-from ucutlass.cli.advice import ledger_rows, past, rows
+from ucutlass.cli.advice import ledger_rows, past, rows, within_schedule
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
     WholeNumber,
@@ -40,10 +40,10 @@ from ucutlass.runtime.profile.ledger import Entry, to_result
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import Store, record
 from ucutlass.shapes import complete, parse_sizes
-from ucutlass.sol.bounds import microseconds
 from ucutlass.tasks import hardware_counters
 from ucutlass.tasks.profile import AGREE, timing_of
 from ucutlass.tasks.record_subject import subject_of_built
+from ucutlass.units import duration
 
 Known: TypeAlias = KernelFacts | FamilyFacts
 """What is known of a kernel, of whatever family."""
@@ -125,6 +125,7 @@ def command(
         job = _job(inputs.read(file), name, parse_sizes(sizes), arch, seed, limit, wait)
         found, row, missing = _look(job, counters, energy, cache)
         advice = advise_kernel(found, past(job.built.planned.device))
+        advice = within_schedule(advice, job.program, job.built.planned.sizes, job.arch)
         row |= {"advice": select.to_json(advice), "unavailable": missing}
         parent = _keep(job, row)
         if tried:
@@ -326,7 +327,7 @@ def _report(job: ProfileJob, row: dict[str, Any], advice: Advice, as_json: bool)
         ("schedule", f"{row['arch']} {{ {row['schedule']} }}"),
         ("looked at", ", ".join(advice.tiers)),
         *((f"no {what}", why) for what, why in row["unavailable"].items()),
-        ("bound", f"{microseconds(advice.bound.seconds)} on {row['device']}, by {advice.bound.limit}"),
+        ("bound", f"{duration(advice.bound.seconds)} on {row['device']}, by {advice.bound.limit}"),
         _time(row, advice),
     ]
     if energy := row.get("timing", {}).get("energy"):
@@ -341,8 +342,8 @@ def _report(job: ProfileJob, row: dict[str, Any], advice: Advice, as_json: bool)
 def _time(row: Mapping[str, Any], advice: Advice) -> tuple[str, str]:
     share = f"{advice.bound.seconds / advice.seconds:.0%} of the bound's speed"
     if timing := row.get("timing"):
-        return "time", f"{timing['microseconds']:.2f} us, spread {timing['spread']:.1%}: {share}"
-    return "estimate", f"{advice.seconds * 1e6:.2f} us, nothing was timed: {share}"
+        return "time", f"{duration(timing['microseconds'] * 1e-6)}, spread {timing['spread']:.1%}: {share}"
+    return "estimate", f"{duration(advice.seconds)}, nothing was timed: {share}"
 
 
 def _outcome(tried: Mapping[str, Any]) -> str:

@@ -112,7 +112,7 @@ def _searches(tables: Sequence[RecordedTable], searches: Sequence[Name], seeds: 
         f"candidates to {CLOSE:.0%} of the best: {len(tables)} tables, {seeds} seeds"
         + (f", {sum(t.refused for t in tables)} rows left out" if any(t.refused for t in tables) else "")
     )
-    show.table(head, rows if show.on_terminal() else [head, *rows])
+    show.table(head, rows)
 
 
 def _searched(one: SearchComparison, others: Sequence[SearchComparison]) -> tuple[str, ...]:
@@ -217,7 +217,7 @@ def _show_rules(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> None:
     """Of rules that did the same everywhere, the first."""
     words = len(head) - len(_HEAD) + 2
     shown = list({row[words:]: row for row in reversed(rows)}.values())[::-1]
-    show.table(head, shown[:SHOWN] if show.on_terminal() else [head, *shown[:SHOWN]])
+    show.table(head, shown[:SHOWN])
     show.say(f"{len(rows)} rules, {len(shown)} that differ in what they did; --json has all")
 
 

@@ -21,6 +21,7 @@ from ucutlass.cli.outputs import OutputPath, write
 from ucutlass.runtime.evidence import KINDS, Kind, Record, to_json
 from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
 from ucutlass.runtime.store.compare import Compared, Incomparable, compare, time_of
+from ucutlass.units import duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -128,7 +129,7 @@ def show_(id: str, as_json: bool) -> None:
         return
     order = ("id", "kind", "created", "subject", "machine", "harness", "parents", "protocol", "result")
     rows = [line for name in order for line in _flat(name, content[name])]
-    show.table(("field", "value"), [(show.plain(name), show.plain(value)) for name, value in rows])
+    show.table(("field", "value"), rows)
 
 
 @command.command("compare")
@@ -214,7 +215,7 @@ def check_(as_json: bool) -> None:
     if as_json:
         show.data([asdict(b) for b in broken])
     elif broken:
-        rows = [(str(b.number), show.plain(str(b.id)[:16]), show.plain(b.reason)) for b in broken]
+        rows = [(str(b.number), str(b.id)[:16], b.reason) for b in broken]
         show.table(("number", "record", "problem"), rows)
     else:
         show.say(f"{_counted(count)}, all as sealed")
@@ -247,7 +248,7 @@ def _headline(record: Record) -> str:
     """The one thing to know of a record, where it is there in a known form."""
     if record.kind == "bench":
         try:
-            return f"{time_of(record).median:.2f} us"
+            return duration(time_of(record).median * 1e-6)
         except Incomparable:
             return "no time"
     match record.result:
@@ -264,9 +265,9 @@ def _sides(records: Sequence[Record], said: Compared) -> list[tuple[str, ...]]:
         (
             name,
             r.id[:12],
-            show.plain(r.subject.kernel),
-            show.plain(r.subject.schedule),
-            f"{t.median:.2f} us ({t.p10:.2f} to {t.p90:.2f})",
+            r.subject.kernel,
+            r.subject.schedule,
+            f"{duration(t.median * 1e-6)} ({duration(t.p10 * 1e-6)} to {duration(t.p90 * 1e-6)})",
         )
         for name, r, t in zip("ab", records, (said.a, said.b), strict=True)
     ]
@@ -293,4 +294,4 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> None:
-    show.table(tuple(rows[0]), [tuple(show.plain(v) for v in row.values()) for row in rows])
+    show.table(tuple(rows[0]), [tuple(row.values()) for row in rows])

@@ -27,6 +27,7 @@ from ucutlass.ir.hardware import ARCHES, default_device
 from ucutlass.runtime import isolation
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol.bounds import TimeBounds, bounds
+from ucutlass.units import duration
 
 _INTERPRETED = 512
 """Extents are cut to this where no GPU is present: the interpreter is there to be right."""
@@ -183,12 +184,12 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
         lines += [("stage", s["words"]) for s in row["judged_stages"] if s["state"] != "right"]
         lines.append(("verdict", row["proof"] or row["state"]))
         if row["microseconds"] is not None:
-            lines.append(("time", f"{row['microseconds']:.2f} us, spread {row['spread']:.1%}"))
+            lines.append(("time", f"{duration(row['microseconds'] * 1e-6)}, spread {row['spread']:.1%}"))
             lines.append(
                 (
                     "speed of light",
                     f"{row['share_of_bound']:.0%} of {row['bound_device']}'s bound by {row['bound_limit']}, "
-                    f"{row['bound_microseconds']:.2f} us",
+                    f"{duration(row['bound_microseconds'] * 1e-6)}",
                 )
             )
     else:
@@ -206,7 +207,7 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
         lines.append(
             (
                 "speed of light",
-                f"{row['bound_microseconds']:.2f} us on {row['bound_device']}, bound by {row['bound_limit']}",
+                f"{duration(row['bound_microseconds'] * 1e-6)} on {row['bound_device']}, bound by {row['bound_limit']}",
             )
         )
     lines += [(s["name"], s["source"] or "torch: not compiled") for s in row.get("stages", ())]

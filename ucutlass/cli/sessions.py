@@ -12,8 +12,9 @@ from ucutlass.agent.session_list import SessionSummary, sessions
 from ucutlass.cli import show
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import journal_option, json_option
+from ucutlass.units import duration
 
-_HEAD = ("session", "problem", "candidates", "own us", "best us", "gain", "spent", "last", "state")
+_HEAD = ("session", "problem", "candidates", "own", "best", "gain", "spent", "last", "state")
 
 
 @click.command("sessions")
@@ -41,8 +42,8 @@ def _row(one: SessionSummary) -> tuple[str, ...]:
         one.id[:12],
         one.problem,
         str(one.candidates),
-        _micro(one.own),
-        _micro(one.best),
+        _time(one.own),
+        _time(one.best),
         "-" if one.gain is None else f"{one.gain:.3f}",
         _spent(one),
         one.last[:16].replace("T", " "),
@@ -50,13 +51,13 @@ def _row(one: SessionSummary) -> tuple[str, ...]:
     )
 
 
-def _micro(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e6:.2f}"
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
 
 
 def _spent(one: SessionSummary) -> str:
     s = one.spend
-    parts = [f"{s.attempts} attempts", f"{s.gpu_seconds:.0f} s of GPU"]
+    parts = [f"{s.attempts} attempts", f"{duration(s.gpu_seconds)} of GPU"]
     parts += [f"{s.tokens} tokens"] if s.tokens else []
     parts += [f"${s.dollars:.2f}"] if s.dollars else []
     return ", ".join(parts)

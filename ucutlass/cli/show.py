@@ -27,7 +27,6 @@ __all__ = [
     "note",
     "on_terminal",
     "one_line",
-    "plain",
     "program",
     "say",
     "table",
@@ -68,11 +67,13 @@ def data(value: Any, default: Callable[[Any], Any] | None = None) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on a terminal, tab-separated lines elsewhere. Raises CannotWrite."""
+    """A table on a terminal, tab-separated lines elsewhere. A row of headings comes first where a column has
+    one. Raises CannotWrite."""
     if not on_terminal():
-        _write("".join("\t".join(map(one_line, row)) + "\n" for row in rows))
+        headed = [columns, *rows] if any(columns) else rows
+        _write("".join("\t".join(map(one_line, row)) + "\n" for row in headed))
         return
-    made = Table(*columns, box=None, pad_edge=False)
+    made = Table(*columns, box=None, pad_edge=False, show_header=any(columns))
     for row in rows:
         made.add_row(*(Text(one_line(cell)) for cell in row))
     with _written():
@@ -87,11 +88,6 @@ def line(*cells: str) -> None:
 def on_terminal() -> bool:
     """Whether somebody looks at standard output."""
     return Console().is_terminal
-
-
-def plain(text: str) -> str:
-    """As it stands, on one line."""
-    return escaped(text)
 
 
 def _write(text: str) -> None:

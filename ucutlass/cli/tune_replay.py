@@ -35,7 +35,7 @@ def replayed(files: Sequence[Path], as_json: bool) -> None:
     ]
     for file in dict.fromkeys(one.file for one in lines):
         rows += _totals(file, [one for one in lines if one.file == file])
-    show.table(head, [head, *rows] if not show.on_terminal() else rows)
+    show.table(head, rows)
 
 
 def _totals(file: str, lines: Sequence[replay.ReplayRow]) -> list[tuple[str, ...]]:

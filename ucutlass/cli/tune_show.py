@@ -18,6 +18,7 @@ from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.tune.job import TuningJob
 from ucutlass.tune.policy import SearchLimits
 from ucutlass.tune.tune import FailedTrial, OnTrial, Trial, best_so_far
+from ucutlass.units import duration
 
 OnJob: TypeAlias = Callable[[int, TuningJob], OnTrial]
 """Hears of each job with its number, from 0; who hears of its trials."""
@@ -101,7 +102,7 @@ def _named(job: TuningJob, at: int, shapes: int) -> str:
 def _standing(job: TuningJob, trials: list[Trial], limits: SearchLimits) -> list[str]:
     """The best so far with its share of what any plan could come to, and what is left to build."""
     best = best_so_far(trials)
-    said = "nothing ran yet" if best is None else f"best {best * 1e6:.2f} us"
+    said = "nothing ran yet" if best is None else f"best {duration(best)}"
     share = f", {job.space.bound / best:.0%} of the bound" if best and job.space.bound else ""
     most = min(limits.builds, len(job.space.groups))
     return [said + share, f"{len(trials)} of at most {most} builds"]
@@ -112,7 +113,7 @@ def _words(job: TuningJob, trial: Trial) -> tuple[str, str]:
     if isinstance(trial.result, FailedTrial):
         return trial.result.stage, f"{show_schedule(group.request)}: {trial.result.words}"
     member, seconds = trial.result.best
-    return f"{seconds * 1e6:.2f} us", show_schedule(group.members[member].request)
+    return duration(seconds), show_schedule(group.members[member].request)
 
 
 # --- what came out ---------------------------------------------------------------
@@ -124,13 +125,14 @@ def report(row: Mapping[str, Any]) -> None:
     lines: list[tuple[str, ...]] = [
         ("kernel", f"{row['kernel']} {sizes}"),
         ("space", f"{row['kernels']} kernels of {row['binaries']} binaries on {row['device']}"),
+        *((("fixed", row["fixed"]["words"]),) if row.get("fixed") else ()),
         ("stopped", f"{row['stopped']}, after {len(row['trials'])} builds in {row['seconds']:.1f} s"),
         *(("trial", _said(t), t["schedule"]) for t in row["trials"]),
         *(("final", _said(f), f["schedule"]) for f in row["finals"]),
     ]
     if row["ok"]:
         share = f", {row['bound'] / row['microseconds']:.0%} of the bound" if row["bound"] else ""
-        lines.append(("winner", f"{row['microseconds']:.2f} us{share}"))
+        lines.append(("winner", f"{duration(row['microseconds'] * 1e-6)}{share}"))
         lines.append(("schedule", f"{row['arch']} {{ {row['schedule']} }}"))
         lines.append(("shrinkage", f"{row['shrinkage']:.1%} of the search's speed was not confirmed"))
         if gain := row["gain"]:
@@ -140,7 +142,7 @@ def report(row: Mapping[str, Any]) -> None:
     else:
         lines.append(("winner", "none: no finalist ran and was right"))
     if faster := row.get("faster"):
-        words = f"a faster one of {faster['microseconds']:.2f} us stays recorded"
+        words = f"a faster one of {duration(faster['microseconds'] * 1e-6)} stays recorded"
         lines.append(("recorded", f"{words}: {faster['schedule']}"))
     if "written" in row:
         lines.append(("written", row["written"]))
@@ -150,14 +152,13 @@ def report(row: Mapping[str, Any]) -> None:
 def _said(row: Mapping[str, Any]) -> str:
     if "lost" in row:
         return f"{row['lost']['stage']}: {row['lost']['words']}"
-    return f"{row['microseconds']:.2f} us"
+    return duration(row["microseconds"] * 1e-6)
 
 
 def report_set(row: Mapping[str, Any]) -> None:
     """What `shape_set.to_json` gives, on the terminal: a line a shape, a line a schedule."""
-    head = ("shape", "weight", "us", "of the bound", "speed-up", "schedule", "keeps")
-    lines = [head, *(_shape(one) for one in row["shapes"])]
-    show.table(head, lines[1:] if show.on_terminal() else lines)
+    head = ("shape", "weight", "time", "of the bound", "speed-up", "schedule", "keeps")
+    show.table(head, [_shape(one) for one in row["shapes"]])
     arch = row["arch"]
     known = [one for one in row["shapes"] if one["speedup"] is not None]
     gain = "no shape's" if row["gain"] is None else f"{row['gain']:.3f} times the untuned speed"
@@ -175,4 +176,4 @@ def _shape(one: Mapping[str, Any]) -> tuple[str, ...]:
     share = f"{one['bound'] / one['microseconds']:.0%}" if one["bound"] else ""
     speedup = "" if one["speedup"] is None else f"{one['speedup']:.3f}"
     taken = ("", "") if one["dispatch"] is None else (str(one["dispatch"] + 1), f"{one['keeps']:.1%}")
-    return sizes, f"{one['weight']:g}", f"{one['microseconds']:.2f}", share, speedup, *taken
+    return sizes, f"{one['weight']:g}", duration(one["microseconds"] * 1e-6), share, speedup, *taken

@@ -22,6 +22,7 @@ from ucutlass.sol.costs import SPECIAL
 from ucutlass.sol.eager import stages
 from ucutlass.sol.program import compulsory
 from ucutlass.sol.work import Work
+from ucutlass.units import duration
 
 Limit = Literal["multiplications", "arithmetic", "special functions", "memory"]
 """What decides a fused bound: the products of dots, other f32 operations, special functions, or bytes."""
@@ -230,9 +231,9 @@ def realistic_bound(
     plan it is the fused bound and the floor, which the term `launch` says."""
     note = rates.notes["launch"]
     if planned is None:
-        why = f"an empty kernel takes {microseconds(rates.launch_floor)} ({note}); no plan, so no tiles or waves"
+        why = f"an empty kernel takes {duration(rates.launch_floor)} ({note}); no plan, so no tiles or waves"
         return TimeBound("realistic", rates.basis, fused.limits, (Term("launch", rates.launch_floor, why),))
-    why = f"an empty kernel takes {microseconds(rates.launch_floor)} ({note})"
+    why = f"an empty kernel takes {duration(rates.launch_floor)} ({note})"
     terms = (*fused.limits, *_planned_limits(planned, device, rates, regime))
     return TimeBound("realistic", rates.basis, terms, (Term("launch", rates.launch_floor, why),))
 
@@ -360,9 +361,3 @@ def metric_prefixed(value: float) -> str:
         if value >= size:
             return f"{value / size:.4g} {prefix}"
     return f"{value:.4g}"
-
-
-def microseconds(seconds: float) -> str:
-    """Returns microseconds with two decimals, or with three digits below 0.1."""
-    value = seconds * 1e6
-    return f"{value:.2f} us" if value >= 0.1 else f"{value:.3g} us"

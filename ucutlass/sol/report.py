@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ucutlass.sol.bounds import Term, TimeBound, TimeBounds, metric_prefixed, microseconds
+from ucutlass.sol.bounds import Term, TimeBound, TimeBounds, metric_prefixed
 from ucutlass.sol.work import Work
+from ucutlass.units import duration
 
 _SHOWN = 4
 """Most added terms of a bound that are shown, the longest first; the others share one line."""
@@ -54,10 +55,7 @@ def _bound(bound: TimeBound) -> dict[str, Any]:
 def lines(bounds: TimeBounds, seconds: float | None = None) -> list[tuple[str, str]]:
     """Returns what decides, the work, every bound with its terms, and the gap, as rows of a table."""
     rows = [
-        (
-            "limit",
-            f"{bounds.limit}: {microseconds(bounds.fused.seconds)} on {bounds.device}, {bounds.regime}",
-        ),
+        ("limit", f"{bounds.limit}: {duration(bounds.fused.seconds)} on {bounds.device}, {bounds.regime}"),
         ("work", work_words(bounds)),
     ]
     if bounds.most != bounds.least:
@@ -67,7 +65,7 @@ def lines(bounds: TimeBounds, seconds: float | None = None) -> list[tuple[str, s
         rows += _bound_lines(bound, shown)
         shown += bound.limits
     if seconds is not None:
-        rows.append(("time", f"{microseconds(seconds)}: {bounds.gap(seconds):.3g} times the fused bound"))
+        rows.append(("time", f"{duration(seconds)}: {bounds.gap(seconds):.3g} times the fused bound"))
         if seconds < bounds.fused.seconds:
             rows.append(("below", "faster than the bound: measurement, program or clock are not as assumed"))
     return rows
@@ -94,7 +92,7 @@ def _by_data(bounds: TimeBounds) -> str:
         if n != least.operations.get(compute_type, 0)
     ]
     return (
-        f"at most {', '.join(parts)}, {microseconds(bounds.fused_most.seconds)} fused: gathers and masks of "
+        f"at most {', '.join(parts)}, {duration(bounds.fused_most.seconds)} fused: gathers and masks of "
         "data decide; the bounds take the least"
     )
 
@@ -102,10 +100,10 @@ def _by_data(bounds: TimeBounds) -> str:
 def _bound_lines(bound: TimeBound, shown: tuple[Term, ...]) -> list[tuple[str, str]]:
     """Returns the rows of one bound; terms that are in `shown` are not repeated."""
     name = bound.name if bound.basis == "data sheet" else f"{bound.name}, {bound.basis}"
-    rows = [(name, f"{microseconds(bound.seconds)}, most by {bound.binding}")]
-    rows += [(f"  {t.name}", f"{microseconds(t.seconds)}: {t.why}") for t in bound.limits if t not in shown]
+    rows = [(name, f"{duration(bound.seconds)}, most by {bound.binding}")]
+    rows += [(f"  {t.name}", f"{duration(t.seconds)}: {t.why}") for t in bound.limits if t not in shown]
     added = sorted(bound.added, key=lambda t: -t.seconds)
-    rows += [(f"  + {t.name}", f"{microseconds(t.seconds)}: {t.why}") for t in added[:_SHOWN]]
+    rows += [(f"  + {t.name}", f"{duration(t.seconds)}: {t.why}") for t in added[:_SHOWN]]
     if rest := added[_SHOWN:]:
-        rows.append((f"  + {len(rest)} more", f"{microseconds(sum(t.seconds for t in rest))} together"))
+        rows.append((f"  + {len(rest)} more", f"{duration(sum(t.seconds for t in rest))} together"))
     return rows

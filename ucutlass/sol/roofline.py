@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from ucutlass.ir.hardware import Device
-from ucutlass.sol.bounds import TimeBounds, compute_rate, data_sheet, metric_prefixed, microseconds
+from ucutlass.sol.bounds import TimeBounds, compute_rate, data_sheet, metric_prefixed
 from ucutlass.sol.costs import SPECIAL
+from ucutlass.units import duration
 
 WIDTH, HEIGHT = 760, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 740, 40, 330
@@ -81,10 +82,7 @@ def points(bounds: TimeBounds, seconds: float | None = None) -> tuple[RooflinePo
         times.append(("measured", bounds.intensity, seconds, "measured"))
     return tuple(
         RooflinePoint(
-            mark,
-            at,
-            count / t,
-            f"{words} {microseconds(t)}, {metric_prefixed(count / t)} operations per second",
+            mark, at, count / t, f"{words} {duration(t)}, {metric_prefixed(count / t)} operations per second"
         )
         for mark, at, t, words in times
     )

@@ -13,6 +13,7 @@ from ucutlass.ir.schedule import Request, scheduled, show
 from ucutlass.runtime.errors import StoreError
 from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
 from ucutlass.tune.origin import Origin, written
+from ucutlass.units import duration
 
 
 class UnreadableWarning(UserWarning):
@@ -50,7 +51,7 @@ def recall(
     if row is None:
         return program, own
     if not beyond and not denoted(program, sizes, arch, row.request):
-        note = f"a tuned one of {row.microseconds:.2f} us that it does not denote is recorded"
+        note = f"a tuned one of {duration(row.microseconds * 1e-6)} that it does not denote is recorded"
         return program, Origin(own.kind, note=note)
     tuned = scheduled(program, arch, row.request)
     try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ucutlass import ir
 from ucutlass.frontend import matching
+from ucutlass.units import duration
 
 if TYPE_CHECKING:
     from ucutlass.tune.database import TunedRow
@@ -25,7 +26,7 @@ class Origin:
     def __str__(self) -> str:
         if self.row is not None:
             r = self.row
-            return f"tuned: {r.microseconds:.2f} us, {r.created[:10]}, record {r.record[:16]}"
+            return f"tuned: {duration(r.microseconds * 1e-6)}, {r.created[:10]}, record {r.record[:16]}"
         words = {"program": "the program's schedule", "planner": "the planner"}[self.kind]
         return f"{words}; {self.note}" if self.note else words
 
