@@ -61,13 +61,15 @@ class ExpectedRatio:
 class ScheduleEdit:
     """A legal change of the schedule. `request` fixes every field, `schedule` is its text, ready to paste
     into a block; `changes` are the fields that differ, with their new values (None: the new kernel has no
-    such field). `ratio` is the cost model's ratio of the times."""
+    such field). `ratio` is the cost model's ratio of the times. `note` says why the planner
+    did not choose it itself, or that the program's schedule excludes it; "" where neither needs a word."""
 
     request: Request
     schedule: str
     changes: Mapping[str, Value | None]
     ratio: float
     expected: ExpectedRatio
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ucutlass.advice.classify import Classification, classify
+from ucutlass.advice.considered import explained
 from ucutlass.advice.facts import KernelFacts, Tier
 from ucutlass.advice.finding import GROUPS, AdviceRule, Finding, ScheduleEdit
 from ucutlass.advice.rules import BY_NUMBER, RULES
@@ -54,7 +55,8 @@ def advise(facts: KernelFacts, rates: Mapping[int, HitRate] | None = None) -> Ad
         if classification.bottleneck in rule.classes and (f := finding(rule, facts))
     ]
     ranked = sorted(ranked_findings, key=lambda pair: _rank(pair[0], pair[1], known_rates))
-    shown = _distinct(f for _, f in ranked)[:MOST_FINDINGS]
+    distinct = _distinct(f for _, f in ranked)[:MOST_FINDINGS]
+    shown = tuple(replace(f, edits=tuple(explained(facts, e) for e in f.edits)) for f in distinct)
     shown_rates = {f.rule: known_rates.get(f.rule, NO_RECORD) for f in shown}
     return Advice(classification, facts.bound, facts.seconds, shown, facts.tiers(), shown_rates)
 
@@ -117,6 +119,7 @@ def _finding_json(f: Finding, rate: HitRate) -> dict[str, Any]:
                 "changes": dict(e.changes),
                 "expected": asdict(e.expected),
                 "model_ratio": e.ratio,
+                "note": e.note,
             }
             for e in f.edits
         ],

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from ucutlass.advice import Advice, HitRate
+from ucutlass import ir
+from ucutlass.advice import Advice, Edit, HitRate
 from ucutlass.advice.rules import BY_NUMBER
 from ucutlass.ir.hardware import Device
 from ucutlass.runtime.profile.ledger import hit_rates, tallies
 from ucutlass.runtime.store import Store
+from ucutlass.tune.fixed import outside, requests_for
 
 
 def past(device: Device) -> Mapping[int, HitRate]:
@@ -17,6 +20,21 @@ def past(device: Device) -> Mapping[int, HitRate]:
     Raises StoreError where the store is there and cannot be read.
     """
     return hit_rates(Store.open().find(kind="advice"), device)
+
+
+def within_schedule(advice: Advice, program: ir.Kernel, sizes: tuple[int, ...], arch: str) -> Advice:
+    """The advice with a note on each edit that the program's own schedule excludes at these extents."""
+    admitted = requests_for(program, sizes, arch)
+
+    def noted(edit: Edit) -> Edit:
+        fields = outside(edit.request, admitted)
+        if not fields:
+            return edit
+        note = f"outside of the file's schedule, which admits {fields}"
+        return replace(edit, note="; ".join(filter(None, (note, edit.note))))
+
+    findings = tuple(replace(f, edits=tuple(map(noted, f.edits))) for f in advice.findings)
+    return replace(advice, findings=findings)
 
 
 def rows(advice: Advice) -> list[tuple[str, str]]:
@@ -28,7 +46,9 @@ def rows(advice: Advice) -> list[tuple[str, str]]:
     for number, f in enumerate(advice.findings, 1):
         numbers = "; ".join(map(str, f.evidence))
         lines.append((f"advice {number}", f"{f.diagnosis} [{numbers}]"))
-        lines += [("  try", f"{e.schedule}  # {e.expected}") for e in f.edits]
+        lines += [
+            ("  try", f"{e.schedule}  # {e.expected}" + (f"; {e.note}" if e.note else "")) for e in f.edits
+        ]
         lines += [("  do", f.act)] if f.act else []
         lines.append(("  rule", f"{f.rule}, {f.name}, by {f.tier}; {advice.rates[f.rule]}"))
     return lines if advice.findings else [*lines, ("advice", "no rule found an edit that is worth trying")]

@@ -149,9 +149,14 @@ def command(
                 SearchLimits(builds=builds) if budget is None else SearchLimits(builds=builds, seconds=budget)
             )
             settings = TuningSettings(limits, policy, seed, free)
+            noted: list[Mapping[str, tuple[str, ...]]] = []
 
             def made(given: Mapping[str, int]) -> TuningJob:
-                return job_of(checked, program, given, target, device, free)
+                job = job_of(checked, program, given, target, device, free)
+                if job.fixed is not None and job.fixed.fields not in noted and not as_json:
+                    noted.append(job.fixed.fields)
+                    show.note(f"ucc: {job.fixed.words}")
+                return job
 
             def shop(job: TuningJob) -> JobEvaluator:
                 return EngineEvaluator(checked, program, job.sizes, target, seed, limit, wait, engine=hall)

@@ -21,6 +21,7 @@ from ucutlass.runtime.store import Store, record
 from ucutlass.shapes import complete
 from ucutlass.tasks.record_subject import subject_of_built
 from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
+from ucutlass.tune.fixed import Fixed, fixed_by
 from ucutlass.tune.policy import Name, SearchLimits
 from ucutlass.tune.space import ScheduleSpace, explore
 from ucutlass.tune.tune import (
@@ -67,13 +68,15 @@ class TuningSettings:
 @dataclass(frozen=True, slots=True)
 class TuningJob:
     """One kernel at one set of extents; `sizes` has the free dimensions by name, `device` the facts of
-    the GPU, None where the table lacks it."""
+    the GPU, None where the table lacks it. `fixed` is what the program's schedule withholds, None where that
+    is nothing."""
 
     checked: frontend.Checked
     program: ir.Kernel
     sizes: Mapping[str, int]
     device: Device | None
     space: ScheduleSpace
+    fixed: Fixed | None = None
 
     @property
     def first(self) -> Planned:
@@ -113,7 +116,9 @@ def job_of(
 ) -> TuningJob:
     """`sizes` has the free dimensions by name. Raises ShapeError, ProgramError."""
     extents = complete(program, sizes)
-    return TuningJob(checked, program, sizes, device, explore(checked, program, extents, arch, device, free))
+    space = explore(checked, program, extents, arch, device, free)
+    fixed = None if free else fixed_by(checked, program, extents, arch, device, space)
+    return TuningJob(checked, program, sizes, device, space, fixed)
 
 
 def prepare() -> None:
@@ -188,6 +193,7 @@ def describe(outcome: TuningOutcome, settings: TuningSettings) -> dict[str, Any]
         "device": first.device.name,
         "kernels": job.space.kernels,
         "binaries": len(job.space.groups),
+        "fixed": None if job.fixed is None else asdict(job.fixed) | {"words": job.fixed.words},
         "bound": job.space.bound * 1e6,
         "ok": winner is not None,
         "schedule": None if winner is None else show(winner.kernel.request),
