@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from advice_cases import FP8, GELU, PLAIN, RESIDUAL, facts, planned
 from hypothesis import given, settings
@@ -11,14 +9,13 @@ from hypothesis import strategies as st
 
 from ucutlass import frontend
 from ucutlass.advice import Facts, advise, facts_of, finding
-from ucutlass.advice.considered import NOT_CONSIDERED, SCHEDULE_FIXES, explained
-from ucutlass.advice.edits import edit_to
+from ucutlass.advice.considered import NOT_CONSIDERED, SCHEDULE_FIXES, explained, priced
 from ucutlass.advice.finding import Edit
 from ucutlass.advice.rules import RULES
 from ucutlass.cli.advice import rows, within_schedule
-from ucutlass.planner import candidates
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.kernels.gemm.planner import candidates
 from ucutlass.shapes import complete
-from ucutlass.winners import form_of
 
 EXTENTS = (1, 8, 16, 64, 100, 128, 512, 768, 1024, 2304, 4096, 8192, 16384)
 
@@ -40,13 +37,11 @@ def test_what_is_cheaper_than_the_planners_choice_is_outside_of_its_search(
 ) -> None:
     f = facts_of(planned(text, m, n, k))
     p = f.planned
-    searched = {
-        form_of(c.request): c.seconds for c in candidates(f.problem, p.sizes, p.candidate.arch, p.device)
-    }
+    searched = {priced(c.request) for c in candidates(f.problem, p.sizes, ARCHES[p.plan.arch], p.device)}
     for edit in edits(f):
         cheaper = edit.ratio < 1
-        if cheaper and "recorded winner" not in p.origin:
-            assert form_of(edit.request) not in searched, edit.schedule
+        if cheaper:
+            assert priced(edit.request) not in searched, edit.schedule
             assert explained(f, edit).note == NOT_CONSIDERED
         assert bool(explained(f, edit).note) == cheaper
 
@@ -62,16 +57,6 @@ def test_an_edit_that_a_free_schedule_would_take_says_so() -> None:
     f = facts(PLAIN, 4096, 4096, 4096, "warps pingpong tile 64x64x64 cluster 1x1 stages 2")
     advice = advise(f)
     assert SCHEDULE_FIXES in {e.note for found in advice.findings for e in found.edits}
-
-
-def test_a_recorded_winner_is_the_reason_for_its_choice() -> None:
-    f = facts(PLAIN, 4096, 4096, 4096)
-    chosen = replace(f.planned, origin="from the recorded winner of 4096x4096x4096 bf16")
-    cheaper = replace(edit_to(f, f.planned), ratio=0.9)
-    note = explained(replace(f, planned=chosen), cheaper).note
-    assert (
-        note == "the planner weighed it and took its choice from the recorded winner of 4096x4096x4096 bf16"
-    )
 
 
 @pytest.mark.parametrize(("schedule", "outside"), [("tile 64x64x64", True), ("", False)])

@@ -8,7 +8,7 @@ import torch
 from ucutlass import frontend
 from ucutlass.check import check
 from ucutlass.diagnostics import Diagnostic, ProgramError
-from ucutlass.extents import Free
+from ucutlass.ir.extents import Free
 from ucutlass.ordinary import typical_sizes
 from ucutlass.reference import evaluate
 

@@ -16,7 +16,7 @@ RESULT = "f32[B, H, L, D]"
 def hint_of(text: str, code: str) -> str:
     checked = frontend.read_text(text)
     with pytest.raises(ProgramError) as caught:
-        frontend.form(checked, frontend.kernel(checked))
+        frontend.pattern(checked, frontend.kernel(checked))
     (problem,) = caught.value.diagnostics
     assert problem.code == code
     return problem.hint or ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ucutlass import frontend
-from ucutlass.schedule import Request
+from ucutlass.ir.schedule import Request
 from ucutlass.tune.fixed import fixed_fields, outside, requests_for
 from ucutlass.tune.job import job_of
 

@@ -7,14 +7,15 @@ from functools import lru_cache
 
 from ucutlass.advice.facts import Facts
 from ucutlass.advice.finding import Edit
-from ucutlass.hardware import Arch, Device
-from ucutlass.plan import GemmProblem
-from ucutlass.planner import BY_MODEL, candidates
-from ucutlass.schedule import Request
-from ucutlass.winners import form_of
+from ucutlass.ir.hardware import ARCHES, Device
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.gemm.plan import GemmProblem
+from ucutlass.kernels.gemm.planner import candidates
 
 NOT_CONSIDERED = "outside of the planner's search"
 SCHEDULE_FIXES = "the planner chooses it, or a cheaper one, where the schedule leaves these fields free"
+
+_PRICED = ("warps", "tile", "cluster", "split_k", "swap", "math", "warp_tile", "rows", "columns", "threads")
 
 
 def explained(facts: Facts, edit: Edit) -> Edit:
@@ -22,14 +23,16 @@ def explained(facts: Facts, edit: Edit) -> Edit:
     if edit.ratio >= 1:
         return edit
     p = facts.planned
-    if form_of(edit.request) not in _searched(facts.problem, p.sizes, p.candidate.arch, p.device):
-        return replace(edit, note=NOT_CONSIDERED)
-    if p.origin not in ("", BY_MODEL):
-        return replace(edit, note=f"the planner weighed it and took its choice {p.origin}")
-    return replace(edit, note=SCHEDULE_FIXES)
+    searched = priced(edit.request) in _searched(facts.problem, p.sizes, p.plan.arch, p.device)
+    return replace(edit, note=SCHEDULE_FIXES if searched else NOT_CONSIDERED)
+
+
+def priced(request: Request) -> Request:
+    """The fields of a schedule that the cost model prices."""
+    return Request(**{name: getattr(request, name) for name in _PRICED})
 
 
 @lru_cache(maxsize=64)
-def _searched(problem: GemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device) -> frozenset[Request]:
-    """The forms of all kernels that the planner weighs where everything is left to it."""
-    return frozenset(form_of(p.request) for p in candidates(problem, sizes, arch, device))
+def _searched(problem: GemmProblem, sizes: tuple[int, ...], arch: str, device: Device) -> frozenset[Request]:
+    """The schedules that the planner prices where every field is left to it."""
+    return frozenset(priced(p.request) for p in candidates(problem, sizes, ARCHES[arch], device))

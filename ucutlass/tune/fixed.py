@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ucutlass import frontend, ir
-from ucutlass.hardware import Device
-from ucutlass.schedule import Request, show_value
+from ucutlass.ir.hardware import Device
+from ucutlass.ir.schedule import Request, show_value
 from ucutlass.tune.space import Space, explore
 
 
