@@ -25,6 +25,7 @@ from ucutlass.emit.gemm.lean_mainloop import (
     Operand,
     instructions,
     modifiers,
+    multiplied,
     operands,
     part_step,
     parts,
@@ -256,7 +257,7 @@ def _layout(
         if slot.shape != "reduced"
     ]
     accumulate = "s32" if problem.lane.kind == "int" else "f32"
-    lane = TYPES[problem.lane.name]
+    types = (TYPES[multiplied(problem, operand).name] for operand in (problem.a, problem.b))
     terms, promoted, registers = passes(schedule), promotion(problem, schedule), atoms * tile_n // 2
     count = parts(schedule, promoted, registers)
     columns = tile_n // count
@@ -266,7 +267,7 @@ def _layout(
         loaded=loaded,
         splits=splits(problem, a, b) if in_parts else (),
         instruction_k=32 // problem.lane.bytes,
-        types=f"{accumulate}.{lane}.{lane}",
+        types=".".join((accumulate, *types)),
         modifiers=modifiers(problem, a, b),
         constraint="r" if accumulate == "s32" else "f",
         instructions=tuple(instructions(a, b, atoms, columns, terms)),

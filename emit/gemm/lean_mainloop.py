@@ -10,6 +10,7 @@ from typing import Literal
 
 from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.gemm.staged import NotServed
+from ucutlass.ir.compute_types import FP8
 from ucutlass.ir.elements import Element
 from ucutlass.kernels.access import Access
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm90Schedule
@@ -92,12 +93,12 @@ def operands(problem: GemmProblem, schedule: Sm90Schedule, groups: int) -> tuple
     """A and B of a tile that `groups` warp groups share. Raises NotServed where no swizzle fits the tile."""
     tile_m, tile_n, tile_k = schedule.tile
     cluster_m, cluster_n = schedule.cluster
-    lane, k = problem.lane, tile_k
+    k = tile_k
     a = _operand(
         "a",
         problem.a,
         problem.a.k[0] == (),
-        lane,
+        multiplied(problem, problem.a),
         tile_m,
         k,
         cluster_n,
@@ -106,9 +107,23 @@ def operands(problem: GemmProblem, schedule: Sm90Schedule, groups: int) -> tuple
         groups,
     )
     b = _operand(
-        "b", problem.b, problem.b.k[0] == (), lane, tile_n, k, cluster_m, "x", (1 << cluster_m) - 1, groups
+        "b",
+        problem.b,
+        problem.b.k[0] == (),
+        multiplied(problem, problem.b),
+        tile_n,
+        k,
+        cluster_m,
+        "x",
+        (1 << cluster_m) - 1,
+        groups,
     )
     return a, b
+
+
+def multiplied(problem: GemmProblem, operand: Access) -> Element:
+    """The element as which wgmma takes an operand: of fp8 the operand's own, else the problem's."""
+    return operand.elem if problem.lane in FP8 else problem.lane
 
 
 def _operand(

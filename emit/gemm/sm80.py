@@ -7,7 +7,7 @@ runs on compute capability 8.0 and later. The templates are `gemm_sm80*.j2`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -30,7 +30,7 @@ class Mma:
 
     `atom` lays out the fragments; `k` is its extent along K in elements of `element`, which
     fragments hold. `multiply` chooses what turns fragments into products, see
-    `gemm/sm80_mma.j2`; `fp8` is the narrow type where that widens. `sum` is the sums' type.
+    `gemm/sm80_mma.j2`; `fp8` is the narrow type where that widens, `fp8_b` that of B where it is another. `sum` is the sums' type.
     """
 
     atom: str
@@ -39,6 +39,7 @@ class Mma:
     multiply: Literal["plain", "tf32", "tf32x3", "fp8"]
     sum: str
     fp8: str = ""
+    fp8_b: str = ""
 
 
 _BYTES = "SM80_16x8x32_S32S8S8S32_TN"
@@ -183,7 +184,8 @@ def check(problem: GemmProblem, schedule: Sm80Schedule) -> str:
 def _mma(problem: GemmProblem, schedule: Sm80Schedule) -> Mma | None:
     if schedule.math == "simt":
         return None
-    return MMAS[problem.lane.name, problem.accumulate, schedule.math]
+    mma, a, b = MMAS[problem.lane.name, problem.accumulate, schedule.math], problem.a.elem, problem.b.elem
+    return replace(mma, fp8=a.cpp, fp8_b=b.cpp) if mma.fp8 and a is not b else mma
 
 
 _INCLUDES = (

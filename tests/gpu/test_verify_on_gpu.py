@@ -32,6 +32,11 @@ def _gemm(elem: str, out: str, value: str = "dot[K](x, w)", schedule: str = "", 
     return f"{head} {{ return {value} {schedule} }}"
 
 
+def _mixed(left: str, right: str) -> str:
+    """A dot of two types of fp8."""
+    return _gemm(left, "bf16[M, N]").replace(f"w: {left}", f"w: {right}")
+
+
 KERNELS: dict[str, tuple[str, dict[str, int]]] = {
     "sm90": (
         _gemm("bf16", "bf16[M, N]", "relu(dot[K](x, w) + b)", more=", b: bf16[N]"),
@@ -41,6 +46,10 @@ KERNELS: dict[str, tuple[str, dict[str, int]]] = {
     "split": (_gemm("bf16", "f32[M, N]", schedule=SPLIT), {"M": 64, "N": 128, "K": 4096}),
     "f32": (_gemm("f32", "f32[M, N]"), {"M": 130, "N": 96, "K": 512}),
     "fp8": (_gemm("e4m3", "bf16[M, N]"), {"M": 256, "N": 256, "K": 512}),
+    "mixed fp8": (_mixed("e4m3", "e5m2"), {"M": 256, "N": 384, "K": 512}),
+    "mixed fp8, e5m2 first": (_mixed("e5m2", "e4m3"), {"M": 300, "N": 256, "K": 1040}),
+    "mixed fp8, multistage": (_mixed("e4m3", "e5m2"), {"M": 257, "N": 200, "K": 333}),
+    "mixed fp8, vector": (_mixed("e5m2", "e4m3"), {"M": 1, "N": 512, "K": 1024}),
     "vector": (_gemm("bf16", "bf16[M, N]"), {"M": 1, "N": 512, "K": 1024}),
     "top": (
         _gemm("bf16", "(y: bf16[M, N], top: f32[M])", "y = dot[K](x, w), top = max[N](dot[K](x, w))"),

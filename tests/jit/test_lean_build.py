@@ -13,7 +13,7 @@ from tests.emit.gemm_plans import SMALL as SM80
 from tests.jit.lean_host import Bench
 from tests.jit.lean_plans import KINDS, biased, residual
 from tests.jit.machine_code import CALLS, HGMMA, IGMMA, QGMMA, kernels, operations
-from ucutlass import backend
+from ucutlass import backend, frontend
 from ucutlass.emit import emit
 from ucutlass.emit.gemm.lean import Lean, lean
 from ucutlass.emit.gemm.lean_mainloop import instructions, operands, parts, promotion, turn
@@ -78,6 +78,20 @@ def test_machine_code_is_lean(name: str, tools: Toolchain, warm: Cache) -> None:
     assert sum(counted[op] for op in (HGMMA, IGMMA, QGMMA)) == multiplications(plan)
     assert not any(counted[call] for call in CALLS)
     assert {phase for phase, _ in one.phases} >= {"skeleton", "nvJitLink", "library"}
+
+
+@pytest.mark.parametrize(("left", "right"), [("e4m3", "e5m2"), ("e5m2", "e4m3")])
+def test_two_types_of_fp8_are_multiplied_by_one_instruction(
+    left: str, right: str, tools: Toolchain, warm: Cache
+) -> None:
+    text = f"kernel k(x: {left}[M, K], w: {right}[N, K]) -> bf16[M, N] {{ return dot[K](x, w) }}"
+    checked = frontend.read_text(text)
+    plan = frontend.plan_kernel(checked, frontend.kernel(checked), (4096, 4096, 4096), "sm90a").planned.plan
+    assert isinstance(plan, GemmPlan)
+    one = made(plan, tools, warm)
+    counted = operations(kernels((one.folder / link.IMAGE).read_bytes())[KERNEL_NAME])
+    assert one.builder == BUILDERS["b"] and not one.report.findings
+    assert counted[QGMMA] == multiplications(plan)
 
 
 def gelu_gone() -> GemmPlan:

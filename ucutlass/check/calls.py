@@ -17,7 +17,7 @@ from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_expression
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Dims, Value
-from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.compute_types import LANES, multiply_together
 from ucutlass.ir.elements import BOOL, ELEMENTS, F32, I64, Element
 from ucutlass.ir.functions import NAMED, ElementwiseFunction
 from ucutlass.ir.neutral import NEUTRAL, survives
@@ -296,7 +296,7 @@ def _check_operands(left: Value, right: Value, consumed: Consumed, call: syntax.
                     span,
                     f"both operands need {dim}; sum[{dim}](..) removes a name that only one has",
                 )
-    if left.elem is not right.elem:
+    if not multiply_together(left.elem, right.elem):
         narrow = left if left.elem.bits < right.elem.bits else right
         raise Reject(
             "UC0203",

@@ -40,3 +40,11 @@ LANES: Mapping[str, Lane] = MappingProxyType(
 )
 """By the operands' element type. f32 is multiplied on tensor cores in three tf32 passes or
 without them: the schedule's `math` decides, the accuracy is f32's either way."""
+
+FP8: frozenset[Element] = frozenset({E4M3, E5M2})
+"""The elements that a dot may mix: an instruction names the type of each operand."""
+
+
+def multiply_together(left: Element, right: Element) -> bool:
+    """Whether a dot takes operands of these elements: equal ones, or two of fp8."""
+    return left is right or {left, right} <= FP8

@@ -15,6 +15,16 @@ class Refused(Exception):
         self.diagnostic = Diagnostic(code, message, span, hint)
 
     @classmethod
+    def mixed_fp8(cls, span: Span) -> Refused:
+        """For a dot of e4m3 with e5m2 outside of GEMM."""
+        return cls(
+            "UC0308",
+            "e4m3 and e5m2 are multiplied together in one dot of two stored tensors alone",
+            span,
+            "store both in f16, which holds them exactly, in a pipeline: h: f16[..] = ..",
+        )
+
+    @classmethod
     def no_family(cls, kernel: ir.Program, what: str, span: Span | None = None) -> Refused:
         """The one place that says that a family is still to come."""
         return cls(

@@ -17,6 +17,7 @@ from ucutlass.kernels.convolution.space import axes
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.gemm.match import GemmForm
 from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.refused import Refused
 from ucutlass.kernels.violation import Violation
 
 
@@ -25,7 +26,10 @@ def match(kernel: ir.Kernel) -> ConvForm | GemmForm | None:
     if not is_convolution(kernel):
         return None
     pattern = recognise_convolution(kernel)
-    return as_gemm(pattern) or pattern
+    gemm = as_gemm(pattern)
+    if gemm is None and not pattern.summed and pattern.dot.left.elem is not pattern.dot.right.elem:
+        raise Refused.mixed_fp8(pattern.dot.span)
+    return gemm or pattern
 
 
 def plan_pattern(

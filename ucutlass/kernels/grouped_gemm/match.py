@@ -87,6 +87,9 @@ class _Side:
 
 def recognise_products(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> ProductsForm:
     """The form of a kernel with these dots. Raises Refused."""
+    for dot in dots:
+        if dot.left.elem is not dot.right.elem:
+            raise Refused.mixed_fp8(dot.span)
     sides = [(_side(kernel, dot.left), _side(kernel, dot.right)) for dot in dots]
     if len(dots) == 2:
         sides = _shared_first(dots, sides)
