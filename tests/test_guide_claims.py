@@ -14,9 +14,9 @@ from ucutlass.ir.compute_types import LANES
 from ucutlass.ir.elements import F32
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import show
-from ucutlass.ordinary import typical_sizes
 from ucutlass.pipeline.layout import kernels
 from ucutlass.reference import evaluate
+from ucutlass.typical_sizes import typical_sizes
 
 HEADS = "q: {0}[B, H, L, D=64], k: {0}[B, H, S, D], v: {0}[B, H, S, D]"
 SCORES = "dot[D](q, k) * 0.125"

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ucutlass import frontend
-from ucutlass.advice import Facts, advise, facts_of, finding
+from ucutlass.advice import KernelFacts, advise, facts_of, finding
 from ucutlass.advice.considered import NOT_CONSIDERED, SCHEDULE_FIXES, explained, priced
-from ucutlass.advice.finding import Edit
+from ucutlass.advice.finding import ScheduleEdit
 from ucutlass.advice.rules import RULES
 from ucutlass.cli.advice import rows, within_schedule
 from ucutlass.ir.hardware import ARCHES
@@ -20,7 +20,7 @@ from ucutlass.shapes import complete
 EXTENTS = (1, 8, 16, 64, 100, 128, 512, 768, 1024, 2304, 4096, 8192, 16384)
 
 
-def edits(f: Facts) -> list[Edit]:
+def edits(f: KernelFacts) -> list[ScheduleEdit]:
     """Every edit of every rule, whatever the kernel's class."""
     return [e for rule in RULES if (found := finding(rule, f)) for e in found.edits]
 

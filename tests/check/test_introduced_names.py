@@ -9,8 +9,8 @@ from ucutlass import frontend
 from ucutlass.check import check
 from ucutlass.diagnostics import Diagnostic, ProgramError
 from ucutlass.ir.extents import Free
-from ucutlass.ordinary import typical_sizes
 from ucutlass.reference import evaluate
+from ucutlass.typical_sizes import typical_sizes
 
 PREFIX = "kernel k(x: f32[B, L]) -> f32[B, L] { return sum[S](where(index(S) <= index(L), x[L = S], 0)) }"
 

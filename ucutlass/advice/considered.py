@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from ucutlass.advice.facts import Facts
-from ucutlass.advice.finding import Edit
+from ucutlass.advice.facts import KernelFacts
+from ucutlass.advice.finding import ScheduleEdit
 from ucutlass.ir.hardware import ARCHES, Device
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels.gemm.plan import GemmProblem
@@ -18,7 +18,7 @@ SCHEDULE_FIXES = "the planner chooses it, or a cheaper one, where the schedule l
 _PRICED = ("warps", "tile", "cluster", "split_k", "swap", "math", "warp_tile", "rows", "columns", "threads")
 
 
-def explained(facts: Facts, edit: Edit) -> Edit:
+def explained(facts: KernelFacts, edit: ScheduleEdit) -> ScheduleEdit:
     """The edit with a note, where the cost model prices it below the plan."""
     if edit.ratio >= 1:
         return edit

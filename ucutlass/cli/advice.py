@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ucutlass import ir
-from ucutlass.advice import Advice, Edit, HitRate
+from ucutlass.advice import Advice, HitRate, ScheduleEdit
 from ucutlass.advice.rules import BY_NUMBER
 from ucutlass.ir.hardware import Device
 from ucutlass.runtime.profile.ledger import hit_rates, tallies
@@ -26,7 +26,7 @@ def within_schedule(advice: Advice, program: ir.Kernel, sizes: tuple[int, ...], 
     """The advice with a note on each edit that the program's own schedule excludes at these extents."""
     admitted = requests_for(program, sizes, arch)
 
-    def noted(edit: Edit) -> Edit:
+    def noted(edit: ScheduleEdit) -> ScheduleEdit:
         fields = outside(edit.request, admitted)
         if not fields:
             return edit

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ucutlass import frontend, ir
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import Request, show_value
-from ucutlass.tune.space import Space, explore
+from ucutlass.tune.space import ScheduleSpace, explore
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def fixed_by(
     sizes: tuple[int, ...],
     arch: str,
     device: Device | None,
-    space: Space,
+    space: ScheduleSpace,
 ) -> Fixed | None:
     """What the schedule that holds for these extents fixes, None where it fixes nothing; `space` is what the
     program denotes. Raises ProgramError."""
