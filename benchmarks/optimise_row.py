@@ -153,7 +153,9 @@ def _session(state: SessionState, counted: BuildCounter) -> dict[str, Any]:
     return {
         "attempts": state.spend.attempts,
         "ended": state.ended,
-        "outcomes": Counter(type(n.outcome).__name__.lower() for n in state.tree.nodes),
+        "outcomes": Counter(
+            type(n.outcome).__name__.removesuffix("Outcome").lower() for n in state.tree.nodes
+        ),
         "own": _micro(state.tree[0].seconds),
         "best": _micro(best.seconds if best else None),
         "candidate": best.id if best else None,
