@@ -14,7 +14,7 @@ from ucutlass.ir.compute_types import LANES
 from ucutlass.ir.elements import F32
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import show
-from ucutlass.pipeline.layout import kernels
+from ucutlass.pipeline.sized import kernels
 from ucutlass.reference import evaluate
 from ucutlass.typical_sizes import typical_sizes
 

@@ -6,7 +6,7 @@ import pytest
 
 from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
-from ucutlass.pipeline.layout import kernels
+from ucutlass.pipeline.sized import kernels
 from ucutlass.typical_sizes import typical_sizes
 
 PARAMS = "q: {0}[B, H, L, D=64], k: {0}[B, H, S, D], v: {0}[B, H, S, D]"
