@@ -30,7 +30,7 @@ from ucutlass.kernels.planned import Planned
 from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime.profile import cuda_tools, sass
 from ucutlass.runtime.profile.ledger import hit_rates
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol.bounds import bounds
 from ucutlass.tasks.profile import timing_of
@@ -112,7 +112,7 @@ class Advisor:
         known = static_facts(subject.checked, kernel, planned, arch)
         facts = replace(known, build=self._build(built), timing=timing)
         facts = replace(facts, counters=self._counters(trial, built, lanes))
-        rates = hit_rates(Store.open().find(kind="advice"), planned.device)
+        rates = hit_rates(EvidenceStore.open().find(kind="advice"), planned.device)
         return lines(advise_kernel(facts, rates))
 
     def _build(self, built: Built) -> Any:

@@ -10,7 +10,7 @@ from ucutlass import ir
 from ucutlass.agent.gpu_calls import GpuCalls
 from ucutlass.agent.module import TorchModule, answer, meet, memory
 from ucutlass.runtime import gpu, isolation
-from ucutlass.runtime.bench.gpu_lock import gpu_uuid, held
+from ucutlass.runtime.bench.gpu_lock import gpu_uuid, hold_gpu
 from ucutlass.runtime.module.signature import Unusable
 
 UNSAID = "whether it computes what the problem does cannot be said"
@@ -57,7 +57,7 @@ def _lane(device: str, lanes: GpuCalls) -> Iterator[None]:
         yield
         return
     start = time.monotonic()
-    with held(gpu_uuid(), timeout_seconds=lanes.wait, on_wait=lambda _: None):
+    with hold_gpu(gpu_uuid(), timeout_seconds=lanes.wait, on_wait=lambda _: None):
         began = time.monotonic()
         lanes.waited += began - start
         try:

@@ -146,7 +146,7 @@ class GpuEvaluator:
             case isolation.Returned(str(words)):
                 return differs(words)
             case _:
-                return f"{UNSAID}: {isolation.lost(outcome, 'the reference')}"
+                return f"{UNSAID}: {isolation.failure_text(outcome, 'the reference')}"
 
     def _unlike(self, candidate: ProgramCandidate, text: str, module: TorchModule, lanes: GpuCalls) -> str:
         """As `_other`, where a PyTorch module says what is computed: asked once for an algorithm."""

@@ -22,10 +22,10 @@ from ucutlass.ir.hardware import Device
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.evidence import Machine, Record
-from ucutlass.runtime.store import Store, record
+from ucutlass.runtime.store import EvidenceStore, record
 from ucutlass.runtime.verify.pool import MOST_LOSSES, START_SECONDS
 from ucutlass.tasks import verification
-from ucutlass.tasks.bench_record import Made, describe, recorded, share
+from ucutlass.tasks.bench_record import BenchedProgram, describe, recorded, share
 
 MOST_CASES = 24
 """Of the suite: every distribution at the problem's extents, and a few at others."""
@@ -72,11 +72,11 @@ def confirmed(
         return FailedOutcome("time", row[:600])
     if not row["regimes"]:
         return WrongOutcome("; ".join(v["words"] for v in row["verified"] if not v["ok"])[:600])
-    made = Made(subject.checked, subject.program, subject.built)
+    made = BenchedProgram(subject.checked, subject.program, subject.built)
     row = describe(made) | row
     for report in row["regimes"]:
         share(report, made, how.device)
-    store = Store.open()
+    store = EvidenceStore.open()
     bench = store.get(recorded(row, made, {})[0])
     candidate = AuditSubject(subject.checked, subject.program, subject.sizes)
     bundle = gather(candidate, (bench, proof), lane=how.lane, seed=how.seed)
@@ -109,7 +109,7 @@ def _verified(subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCall
     limit = (MOST_LOSSES + 2) * START_SECONDS + how.case * len(plan.suite.cases)
     outcome = lanes.call(
         "verified",
-        verification.asked_of_gpu(plan, subject.built, how.case),
+        verification.gpu_arguments(plan, subject.built, how.case),
         limit=limit,
         artifacts=artifacts_of(subject.built),
     )
@@ -117,10 +117,10 @@ def _verified(subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCall
         case isolation.Raised("DeviceUnusable", message):
             raise verification.DeviceUnusable(message, "see `ucc doctor` and `nvidia-smi`")
         case isolation.Returned(dict(found)):
-            made = Made(subject.checked, subject.program, subject.built)
+            made = BenchedProgram(subject.checked, subject.program, subject.built)
             machine, protocol = Machine(**found["machine"]), verification.protocol(plan, how.case)
             kept = record("verify", made.subject, machine, protocol, found["evidence"])
-            Store.open().add(kept)
+            EvidenceStore.open().add(kept)
             return kept
         case _:
             return str(value(outcome, "the verification"))

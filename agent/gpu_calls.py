@@ -26,7 +26,7 @@ class GpuCalls:
 
     def call(
         self, name: str, arguments: Mapping[str, Any], *, limit: float, artifacts: Sequence[str] = ()
-    ) -> isolation.Outcome | str:
+    ) -> isolation.CallOutcome | str:
         """What became of a function of the engine's table; words where every worker that took it died with
         it. Raises a MachineError that every other call would meet too."""
         start = time.monotonic()
@@ -44,7 +44,7 @@ class GpuCalls:
         return outcome
 
 
-def value(found: isolation.Outcome | str, what: str) -> Mapping[str, Any] | str:
+def value(found: isolation.CallOutcome | str, what: str) -> Mapping[str, Any] | str:
     """The object that a call returned, or why it returned none; `what` names whose process it was."""
     match found:
         case isolation.Returned(dict(answer)):
@@ -52,4 +52,4 @@ def value(found: isolation.Outcome | str, what: str) -> Mapping[str, Any] | str:
         case str():
             return found
         case _:
-            return isolation.lost(found, what)
+            return isolation.failure_text(found, what)

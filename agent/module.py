@@ -73,7 +73,7 @@ def read(
         raise Unusable(file, "unreadable", f"it has {len(source)} characters; at most {MOST_SOURCE} are read")
     told = {"source": source, "file": file, "mode": mode, "precision": precision}
     outcome = isolation.run(
-        "ucutlass.tasks.problem_file:look",
+        "ucutlass.tasks.problem_file:inspect",
         told,
         limit_seconds=limit_seconds,
         memory_bytes=memory_bytes or memory(),
@@ -90,14 +90,16 @@ def memory() -> int:
     return system.memory_available() * 3 // 4
 
 
-def answer(outcome: isolation.Outcome, file: str) -> Mapping[str, Any]:
+def answer(outcome: isolation.CallOutcome, file: str) -> Mapping[str, Any]:
     """What a process of `ucutlass.tasks.problem_file` answered. Raises Unusable, for however else it ended."""
     match outcome:
         case isolation.Returned({"unusable": {"code": str(code), "why": str(why)}}):
             raise Unusable(file, code, why)
         case isolation.Returned(dict(found)):
             return found
-    raise Unusable(file, _ENDED[type(outcome)], isolation.lost(outcome, "the file") + _last(outcome.output))
+    raise Unusable(
+        file, _ENDED[type(outcome)], isolation.failure_text(outcome, "the file") + _last(outcome.output)
+    )
 
 
 _ENDED: Mapping[type, str] = {

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from ucutlass.agent.budget import NOTHING, Spend
 from ucutlass.agent.session import Ask, ProposedProgram, SessionState
-from ucutlass.runtime.errors import Mendable
+from ucutlass.runtime.errors import FixableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ Measure: TypeAlias = Callable[[str], str]
 """Judges a program and says in words what became of it; whoever gives it counts what it costs."""
 
 
-class ProposerFailed(Mendable):
+class ProposerFailed(FixableError):
     """A proposer cannot go on: no key, a refusal, a service that is down. The session stays as it is and can
     be resumed."""
 

@@ -41,9 +41,9 @@ from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.evidence import Machine
 from ucutlass.runtime.parallel import build_many
 from ucutlass.runtime.profile import cuda_tools, metrics, ncu
-from ucutlass.runtime.profile.ledger import Entry, to_result
+from ucutlass.runtime.profile.ledger import LedgerEntry, to_result
 from ucutlass.runtime.statistics import paired_ratio
-from ucutlass.runtime.store import Store, record
+from ucutlass.runtime.store import EvidenceStore, record
 from ucutlass.runtime.subject import subject_of
 from ucutlass.shapes import complete
 from ucutlass.tasks.profile import AGREE
@@ -297,7 +297,7 @@ def _timed(case: Case, pair: tuple[Any, Any], ledger: bool) -> dict[str, Any]:
         "seed": 0,
         "versions": versions,
     }
-    with gpu_lock.held(gpu_lock.gpu_uuid(), timeout_seconds=LIMIT_SECONDS, on_wait=print):
+    with gpu_lock.hold_gpu(gpu_lock.gpu_uuid(), timeout_seconds=LIMIT_SECONDS, on_wait=print):
         outcome = isolation.run("ucutlass.tasks.profile:compared", arguments, limit_seconds=LIMIT_SECONDS)
     if not isinstance(outcome, isolation.Returned):
         return {"lost": str(outcome)[:500]}
@@ -330,7 +330,7 @@ def _record(case: Case, answer: dict[str, Any], built: Artifact, ratio: tuple[fl
         library=built.library,
     )
     expected = case.edit.expected
-    entry = Entry(
+    entry = LedgerEntry(
         case.first.rule,
         case.advice.classified.bottleneck,
         subject.schedule,
@@ -339,7 +339,9 @@ def _record(case: Case, answer: dict[str, Any], built: Artifact, ratio: tuple[fl
         *ratio,
     )
     protocol = {"clock": "events over graphs, rotated buffers", "order": "A B B A"}
-    Store.open().add(record("advice", subject, Machine(**answer["machine"]), protocol, to_result(entry)))
+    EvidenceStore.open().add(
+        record("advice", subject, Machine(**answer["machine"]), protocol, to_result(entry))
+    )
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -374,10 +376,10 @@ def query() -> int:
         # `launch__` and `device__` metrics are not counters, and the listing may leave them out.
         absent = [
             name
-            for name in metrics.wanted(table)
+            for name in metrics.metric_names(table)
             if name not in known and name.partition(".")[0] not in known and not name.startswith("launch__")
         ]
-        count = len(metrics.wanted(table))
+        count = len(metrics.metric_names(table))
         print(f"{table} ({chip}): {count} wanted, not known: {', '.join(absent) or 'none'}")
         missing += len(absent)
     return 1 if missing else 0

@@ -24,7 +24,7 @@ import ucutlass
 from benchmarks import harness
 from benchmarks.attention_cases import DTYPES, KINDS, Packed, Problem, Whole, problems
 from benchmarks.harness import Item, Row, geomean, machine
-from ucutlass.runtime.timing import Timing, compare, launches_for, sets_for, summary
+from ucutlass.runtime.timing import LaunchTiming, compare, launches_for, sets_for, summary
 
 ROW_SECONDS = 150.0
 
@@ -77,7 +77,7 @@ def row(item: Item) -> Row:
     }
 
 
-def timed(p: Problem, candidates: Mapping[str, Callable[[int], Any]], sets: int) -> dict[str, Timing]:
+def timed(p: Problem, candidates: Mapping[str, Callable[[int], Any]], sets: int) -> dict[str, LaunchTiming]:
     match p:
         case Whole():
             return compare(candidates, sets, rounds=7)
@@ -89,7 +89,7 @@ def timed(p: Problem, candidates: Mapping[str, Callable[[int], Any]], sets: int)
 
 def streamed(
     candidates: Mapping[str, Callable[[int], Any]], sets: int, *, rounds: int, window_us: float
-) -> dict[str, Timing]:
+) -> dict[str, LaunchTiming]:
     """Returns what `compare` does, of launches one after another: not all of torch's kernels of packed
     sequences stand in a graph. Launches are longer than what the host does for them."""
     times: dict[str, list[float]] = {name: [] for name in candidates}

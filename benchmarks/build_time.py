@@ -30,7 +30,7 @@ from benchmarks import harness
 from benchmarks.harness import Plan
 from ucutlass.backend import build_sources, source_of, toolchain
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.switches import CACHE_DIR, Stage
+from ucutlass.runtime.switches import CACHE_DIR, BuildPath
 
 SIZES = {"M": 4096, "N": 4096, "K": 4096}
 
@@ -61,14 +61,14 @@ WARMUP = "warps pingpong  tile 64x64x64  cluster 1x1"
 
 STEPS = ("nvcc", "new", "epilogue", "schedules")
 
-NVCC: Stage = "plain"
+NVCC: BuildPath = "plain"
 
 
 def plan(epilogue: str, schedule: str = SCHEDULE) -> Plan:
     return harness.planned(PROGRAM.format(epilogue=epilogue, schedule=schedule), SIZES)
 
 
-def build(plans: Sequence[Plan], folder: Path, stage: Stage | None = None) -> None:
+def build(plans: Sequence[Plan], folder: Path, stage: BuildPath | None = None) -> None:
     """Builds with the cache of a folder. Raises SystemExit where a kernel is not built."""
     with mock.patch.dict(os.environ, {CACHE_DIR: str(folder)}):
         results = build_sources([(source_of(*p), p[2].plan) for p in plans], stage=stage)

@@ -24,7 +24,7 @@ from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.refused import Refused
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.parallel import Failure, jobs
+from ucutlass.runtime.parallel import BuildFailure, jobs
 from ucutlass.shapes import complete
 
 GROUP_HELP = "kernels in one run of the compiler: less work in all, and one that fails delays its group"
@@ -131,7 +131,7 @@ def judge(
     return Judged([judged[n] for n in names if n in judged], unbuilt)
 
 
-Results: TypeAlias = Sequence[Artifact | Failure]
+Results: TypeAlias = Sequence[Artifact | BuildFailure]
 
 
 def _build(accepted: Sequence[Accepted], group: int) -> Iterator[list[tuple[Accepted, Results]]]:

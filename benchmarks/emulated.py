@@ -176,7 +176,7 @@ def emulate_here(job: dict[str, Any]) -> dict[str, str]:
 
 def _judge(
     entry: Any, kernel: ir.Kernel, planned: Planned, job: Job, distribution: Distribution
-) -> verify.Verdict:
+) -> verify.LaunchVerdict:
     arguments = generate(kernel, job.sizes, distribution, seed=job.seed, scalars=distinct_scalars(kernel))
     if job.shifted:
         arguments = [_shifted(a) if isinstance(a, Tensor) else a for a in arguments]

@@ -32,7 +32,7 @@ from ucutlass.engine.dask import DaskEngine
 from ucutlass.engine.work import TABLE
 from ucutlass.runtime import switches, system
 from ucutlass.runtime.bench import gpu_lock
-from ucutlass.runtime.cache import Cache, Entry
+from ucutlass.runtime.cache import Cache, CacheEntry
 from ucutlass.runtime.jit.nvrtc_build import DRIVER_BUILDER
 from ucutlass.tune.job import TuningJob, TuningSettings, job_of
 from ucutlass.tune.parallel import Ended, FinishedSearch, tune_many
@@ -160,7 +160,7 @@ def _built(folder: Path) -> tuple[int, int]:
     seen: set[tuple[str, str]] = set()
     for cache in folder.iterdir():
         for entry in Cache(cache, 1 << 40).entries():
-            if not isinstance(entry, Entry) or entry.about.get("builder") == DRIVER_BUILDER:
+            if not isinstance(entry, CacheEntry) or entry.about.get("builder") == DRIVER_BUILDER:
                 continue
             about = json.dumps(dict(entry.about), sort_keys=True)
             if (entry.key, about) not in seen:

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 import ucutlass
 from benchmarks import harness
 from benchmarks.harness import Item, Row, compiled, geomean, machine
-from ucutlass.runtime.timing import Timing, compare
+from ucutlass.runtime.timing import LaunchTiming, compare
 
 ROW_SECONDS = 150.0
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
@@ -406,7 +406,7 @@ def problems() -> list[Problem]:
 
 
 def measured(
-    error: float, operations: float, times: Mapping[str, Timing], rivals: tuple[str, ...] = ()
+    error: float, operations: float, times: Mapping[str, LaunchTiming], rivals: tuple[str, ...] = ()
 ) -> Row:
     """Returns a row. `rivals` are the candidates that count; without them all but ours."""
     ours = times["ours"].median

@@ -29,7 +29,7 @@ from ucutlass.runtime.build import Artifact
 from ucutlass.shapes import complete
 
 if TYPE_CHECKING:
-    from ucutlass.runtime.timing import Timing
+    from ucutlass.runtime.timing import LaunchTiming
 
 Item: TypeAlias = dict[str, Any]
 Row: TypeAlias = dict[str, Any]
@@ -109,7 +109,7 @@ def _said(*command: str) -> str:
     return ended.stdout.strip()
 
 
-def summary_of(times: Mapping[str, Timing]) -> Row:
+def summary_of(times: Mapping[str, LaunchTiming]) -> Row:
     """Returns the microseconds of a launch by candidate, and the largest spread."""
     return {
         "microseconds": {name: t.median for name, t in times.items()},
@@ -223,7 +223,7 @@ def _share(target: str, items: Sequence[Item], rows: Path, item_seconds: float) 
         pending = left[len(lost) :]
 
 
-def _lost(item: Item, outcome: isolation.Outcome) -> Row:
+def _lost(item: Item, outcome: isolation.CallOutcome) -> Row:
     match outcome:
         case isolation.Crashed("SIGALRM"):
             error, detail = "TimedOut", outcome.output

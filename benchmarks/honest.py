@@ -177,7 +177,7 @@ def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:
     }
 
 
-def _case(name: str, verdict: verify.Verdict) -> VerifiedCase:
+def _case(name: str, verdict: verify.LaunchVerdict) -> VerifiedCase:
     compared = verdict.comparisons
     return VerifiedCase(
         name,
@@ -189,7 +189,7 @@ def _case(name: str, verdict: verify.Verdict) -> VerifiedCase:
     )
 
 
-def _emulated(kernel: Prepared) -> verify.Exposed:
+def _emulated(kernel: Prepared) -> verify.DirectLaunch:
     folder = Path(tempfile.mkdtemp(prefix="honest-"))
     try:
         text = f"#include <cmath>\n{HOST_SHIM}{kernel.source.text}"

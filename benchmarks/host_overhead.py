@@ -45,9 +45,17 @@ from benchmarks.host_programs import Make, Variant
 from ucutlass.files import write
 from ucutlass.ir.elements import BF16
 from ucutlass.ir.extents import Fixed, Free, evaluate
-from ucutlass.runtime.launch import Bound, Launcher
-from ucutlass.runtime.launch_spec import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of, shape_of, spec_of
-from ucutlass.runtime.library import Entry, Native, NoNative, native
+from ucutlass.runtime.launch import BoundKernel, Launcher
+from ucutlass.runtime.launch_spec import (
+    LaunchSpec,
+    ScalarSlot,
+    SlotAxis,
+    TensorSlot,
+    dtype_of,
+    shape_of,
+    spec_of,
+)
+from ucutlass.runtime.library import KernelEntry, Native, NoNative, native
 
 DEFAULT_EXTENT = 256
 WARMUP_CALLS = 200
@@ -56,7 +64,7 @@ ALSO = ("guarded", "chain")
 
 def linear_spec(device: str) -> LaunchSpec:
     """linear(x: bf16[M, K], w: bf16[N, K], bias: bf16[N]) -> bf16[M, N]"""
-    m, n, k = Axis((0,)), Axis((1,)), Axis((2,))
+    m, n, k = SlotAxis((0,)), SlotAxis((1,)), SlotAxis((2,))
     return LaunchSpec(
         name="linear",
         dims=(("M", Free("M")), ("N", Free("N")), ("K", Free("K"))),
@@ -66,11 +74,11 @@ def linear_spec(device: str) -> LaunchSpec:
     )
 
 
-def empty_kernels(entry: Entry, spec: LaunchSpec) -> dict[str, Callable[..., Any]]:
+def empty_kernels(entry: KernelEntry, spec: LaunchSpec) -> dict[str, Callable[..., Any]]:
     """A launcher for each route, over an entry that does nothing."""
 
-    def bound(_: object) -> Bound:
-        return Bound(entry.address, (0, 1, 1), 0, entry)
+    def bound(_: object) -> BoundKernel:
+        return BoundKernel(entry.address, (0, 1, 1), 0, entry)
 
     return {
         "kernel": Launcher(spec, bound),
@@ -249,7 +257,7 @@ def show(about: Mapping[str, str], results: Mapping[str, Mapping[str, Any]]) -> 
         print(line)
 
 
-def kernels_of(options: argparse.Namespace, entry: Callable[[], Entry], extent: int) -> Make:
+def kernels_of(options: argparse.Namespace, entry: Callable[[], KernelEntry], extent: int) -> Make:
     """What makes the kernels of `--also`."""
     if options.dry:
         return host_programs.planned(entry(), options.device, [])

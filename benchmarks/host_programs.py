@@ -23,11 +23,11 @@ from ucutlass.backend import build_kernels
 from ucutlass.files import put
 from ucutlass.ir.schedule import show
 from ucutlass.pipeline.planning import plan_pipeline
-from ucutlass.runtime.launch import Bound, Launcher, Request
-from ucutlass.runtime.launch_sequence import Series
+from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
+from ucutlass.runtime.launch_sequence import LaunchSequence
 from ucutlass.runtime.launch_spec import spec_of
-from ucutlass.runtime.library import Entry, load_entry
-from ucutlass.runtime.pipeline import series_of
+from ucutlass.runtime.library import KernelEntry, load_entry
+from ucutlass.runtime.pipeline import sequence_of
 from ucutlass.shapes import complete
 
 ARCH = "sm90a"
@@ -92,7 +92,7 @@ int32_t nothing(void* const* t, int64_t const* e, double const* s, int64_t const
 """
 
 
-def nothing(folder: Path) -> Entry:
+def nothing(folder: Path) -> KernelEntry:
     """An entry that returns at once."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -103,7 +103,7 @@ def nothing(folder: Path) -> Entry:
     return load_entry(library, "nothing")
 
 
-def planned(entry: Entry, device: str, chosen: list[str]) -> Make:
+def planned(entry: KernelEntry, device: str, chosen: list[str]) -> Make:
     """Kernels that plan each new shape as real ones do and launch `entry`; the schedule of each plan is
     appended to `chosen`."""
 
@@ -111,14 +111,14 @@ def planned(entry: Entry, device: str, chosen: list[str]) -> Make:
         checked = frontend.read_text(text)
         program = frontend.program(checked, name)
 
-        def choose(request: Request) -> Bound | Series:
+        def choose(request: LaunchRequest) -> BoundKernel | LaunchSequence:
             if isinstance(program, ir.Pipeline):
                 plan = plan_pipeline(checked, program, request.extents, ARCH)
-                bounds = [Bound(entry.address, (0, 1, 1), 0, entry) for _ in plan.stages]
-                return series_of(plan.sized, plan.streams, bounds)
+                bounds = [BoundKernel(entry.address, (0, 1, 1), 0, entry) for _ in plan.stages]
+                return sequence_of(plan.sized, plan.streams, bounds)
             choice = frontend.plan_kernel(checked, program, request.extents, ARCH, aligned=request.aligned)
             chosen.append(show(choice.planned.request))
-            return Bound(entry.address, tuple(int(k) for k in choice.planned.launch), 0, entry)
+            return BoundKernel(entry.address, tuple(int(k) for k in choice.planned.launch), 0, entry)
 
         return Launcher(spec_of(program, device=device), choose)
 

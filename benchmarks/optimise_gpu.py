@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ucutlass.engine.work import TABLE, Row, Table
+from ucutlass.engine.work import TABLE, TaskEntry, TaskTable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,10 +29,10 @@ IMPORTS = " ".join(
 )
 """torch.compile's too: the lane would be held for the seconds that they take."""
 
-GPU: Table = {
+GPU: TaskTable = {
     **TABLE,
-    "prepare": Row(f"{IMPORTS}:ready", "gpu", "prepare"),
-    "compared": Row("benchmarks.optimise_gpu:compared", "gpu", "warm"),
+    "prepare": TaskEntry(f"{IMPORTS}:ready", "gpu", "prepare"),
+    "compared": TaskEntry("benchmarks.optimise_gpu:compared", "gpu", "warm"),
 }
 """The engine's table with one function more."""
 
@@ -183,7 +183,11 @@ def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[st
     with tempfile.TemporaryDirectory(prefix="ucutlass-suite-") as folder:
         journal = Path(folder) / "cases.jsonl"
         ended = verify_cases.judged(
-            plan.kernel, plan.grain.tile, [as_json(c) for c in plan.suite.cases], str(journal), CASE_SECONDS
+            plan.kernel,
+            plan.granularity.tile,
+            [as_json(c) for c in plan.suite.cases],
+            str(journal),
+            CASE_SECONDS,
         )
         results, _ = read_journal(journal, plan.suite.cases)
     off = [r for r in results.values() if r.outcome in ("wrong", "lost")]

@@ -123,7 +123,7 @@ def _compared(engine: Engine, task: Task, texts: Mapping[str, str], item: Item) 
             us |= {name: us[distinct[text]] for name, text in texts.items()}
             return final
         case _:
-            return isolation.lost(outcome, "the comparison")
+            return isolation.failure_text(outcome, "the comparison")
 
 
 # --- a search ---------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def _unit(unit: Sequence[Drawn]) -> list[Judged]:
     return [judged for program in unit for judged in _unit([program])]
 
 
-def _isolated(unit: Sequence[Drawn]) -> isolation.Outcome:
+def _isolated(unit: Sequence[Drawn]) -> isolation.CallOutcome:
     programs = [{"text": d.program.text, "sizes": dict(d.program.sizes), "seed": d.number} for d in unit]
     return isolation.run(
         "benchmarks.pairs_emulated:unit_here", {"programs": programs}, limit_seconds=LIMIT_SECONDS
@@ -121,7 +121,7 @@ def _judge(entry: Any, kernel: ir.Kernel, planned: Planned, program: dict[str, A
 
 def _verdicts(
     entry: Any, kernel: ir.Kernel, planned: Planned, program: dict[str, Any]
-) -> Iterator[tuple[str, verify.Verdict]]:
+) -> Iterator[tuple[str, verify.LaunchVerdict]]:
     sizes = dict(zip(kernel.dims, complete(kernel, program["sizes"]), strict=True))
     for distribution in DISTRIBUTIONS:
         arguments = generate(

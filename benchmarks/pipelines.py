@@ -149,7 +149,7 @@ def _judged(case: Case, ours: LoadedPipeline, inputs: Sequence[torch.Tensor]) ->
     return row
 
 
-def stated(verdict: verify.Verdict) -> Row:
+def stated(verdict: verify.LaunchVerdict) -> Row:
     """A verdict as a row has it: strict JSON, so an infinite ratio is a string."""
     stages = [
         {"name": s.name, "state": s.state, "torch": s.torch} | _bounded(s.comparisons) for s in verdict.stages

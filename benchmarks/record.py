@@ -23,7 +23,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.emit.text import Source
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.parallel import Failure
+from ucutlass.runtime.parallel import BuildFailure
 from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.shapes import complete
 
@@ -90,7 +90,7 @@ def plans(shape: Shape, dtype: str, schedules: Iterable[str]) -> dict[str, Plan]
     return legal
 
 
-def build(shares: Sequence[dict[str, Plan]]) -> dict[str, Artifact | Failure]:
+def build(shares: Sequence[dict[str, Plan]]) -> dict[str, Artifact | BuildFailure]:
     """Returns what became of each distinct source, by its code."""
     every = (plan for share in shares for plan in share.values())
     pairs = list({p.source.code: (p.source, p.planned.plan) for p in every}.values())

@@ -233,14 +233,14 @@ def built_by_code(forced: Iterable[Forced]) -> dict[str, object]:
     return {source.code: result for source, result in zip(sources, results, strict=True)}
 
 
-def right(run: isolation.Outcome | None) -> bool:
+def right(run: isolation.CallOutcome | None) -> bool:
     return isinstance(run, isolation.Returned) and run.value["ok"]
 
 
-def verified(indices: Sequence[int]) -> dict[int, isolation.Outcome]:
+def verified(indices: Sequence[int]) -> dict[int, isolation.CallOutcome]:
     """Verifies every edge in a process of its own, several at a time, but those that fill the GPU."""
 
-    def run(index: int) -> isolation.Outcome:
+    def run(index: int) -> isolation.CallOutcome:
         return _isolated("verify_here", index)
 
     small = [i for i in indices if EDGES[i].how != "huge"]
@@ -249,13 +249,13 @@ def verified(indices: Sequence[int]) -> dict[int, isolation.Outcome]:
     return runs | {i: run(i) for i in indices if i not in runs}
 
 
-def _isolated(function: str, index: int) -> isolation.Outcome:
+def _isolated(function: str, index: int) -> isolation.CallOutcome:
     limit = START_SECONDS + LIMIT_SECONDS
     return isolation.run(f"benchmarks.rule_edges:{function}", {"index": index}, limit_seconds=limit)
 
 
 def judge(
-    index: int, forced: Forced, built: object, neighbour: object, run: isolation.Outcome | None
+    index: int, forced: Forced, built: object, neighbour: object, run: isolation.CallOutcome | None
 ) -> Outcome:
     """What became of an edge; times it, alone on the GPU, where it was right."""
     edge = EDGES[index]

@@ -65,7 +65,7 @@ def main() -> None:
     def waiting(holder: str) -> None:
         print(f"waiting for {holder}", flush=True)
 
-    with gpu_lock.held(gpu, timeout_seconds=600.0, on_wait=waiting):
+    with gpu_lock.hold_gpu(gpu, timeout_seconds=600.0, on_wait=waiting):
         began = time.monotonic()
         report["tricks"] = {name: tricked(name) for name in TRICKS}
         keep()

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from ucutlass import frontend
-from ucutlass.runtime.bench.bench_device import Gpu, Outputs
+from ucutlass.runtime.bench.bench_device import BenchDevice, Outputs
 from ucutlass.runtime.bench.measure import measure
-from ucutlass.runtime.bench.outcome import Candidate
+from ucutlass.runtime.bench.outcome import BenchCandidate
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.bench.regimes import sets_for
 from ucutlass.runtime.bench.report import to_json
@@ -126,7 +126,7 @@ def operands(buffers: Buffers, at: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, w
 
 
-def candidate(name: str, buffers: Buffers) -> Candidate:
+def candidate(name: str, buffers: Buffers) -> BenchCandidate:
     """The trick of this name on these buffers."""
     outs = [
         torch.empty((x.shape[0], w.shape[0]), dtype=x.dtype, device=x.device)
@@ -138,10 +138,10 @@ def candidate(name: str, buffers: Buffers) -> Candidate:
         return (call(at, *operands(buffers, at), outs[at]),)
 
     moved = bytes_of(buffers.arguments[0]) + bytes_of(outs[:1])
-    return Candidate(name, launch, buffers.loose(buffers.program), moved)
+    return BenchCandidate(name, launch, buffers.loose(buffers.program), moved)
 
 
-def tried(name: str, sizes: Mapping[str, int], gpu: Gpu, chosen: Protocol) -> dict[str, Any]:
+def tried(name: str, sizes: Mapping[str, int], gpu: BenchDevice, chosen: Protocol) -> dict[str, Any]:
     """The report on a trick alone."""
     program = frontend.read_text(PRODUCT).module.programs[0]
     full = dict(zip(program.dims, complete(program, sizes), strict=True))

@@ -28,7 +28,7 @@ from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import ARCHES, default_device, device_named
 from ucutlass.ir.schedule import show
 from ucutlass.runtime.parallel import jobs
-from ucutlass.runtime.switches import BUILD_STAGE, Stage
+from ucutlass.runtime.switches import BUILD_STAGE, BuildPath
 from ucutlass.tune.job import TuningSettings, job_of
 from ucutlass.tune.parallel import Ended, FinishedSearch, tune_many
 from ucutlass.tune.policy import SearchLimits
@@ -130,7 +130,9 @@ def main() -> None:
     parser.add_argument("--groups", default=",".join(GROUPS), help="of plain,fused,tf32x3,fp8; with commas")
     parser.add_argument("--dtypes", default="bf16,f16", help="of the group plain")
     parser.add_argument("--wall", type=int, default=0, help="so many programs are clocked, after the rest")
-    parser.add_argument("--stage", choices=get_args(Stage), help=f"how kernels are built, as {BUILD_STAGE}")
+    parser.add_argument(
+        "--stage", choices=get_args(BuildPath), help=f"how kernels are built, as {BUILD_STAGE}"
+    )
     parser.add_argument("--builds", type=int, default=SearchLimits().builds, help="most binaries a shape")
     options = parser.parse_args()
     if unknown := set(options.groups.split(",")) - {*GROUPS, ""}:

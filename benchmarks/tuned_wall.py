@@ -129,7 +129,7 @@ def _theirs(task: Task, folder: Path) -> Callable[[], Row]:
         )
         seconds = time.monotonic() - start
         if not isinstance(outcome, isolation.Returned):
-            detail = isolation.lost(outcome, "torch.compile")[-1500:]
+            detail = isolation.failure_text(outcome, "torch.compile")[-1500:]
             return {"ok": False, "error": type(outcome).__name__, "detail": detail}
         return {"ok": True, "compile": seconds, "call": outcome.value["seconds"]}
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ucutlass.files import put
-from ucutlass.runtime.cache import FORMAT, MANIFEST, Cache, Entry
+from ucutlass.runtime.cache import FORMAT, MANIFEST, Cache, CacheEntry
 from ucutlass.runtime.errors import CacheError
 
 _LEVEL = 1
@@ -35,7 +35,7 @@ def pack(cache: Cache, key: str) -> bytes | None:
     """The entry as bytes; None where the cache has none that is whole: a damaged one is put aside. Raises
     CacheError."""
     entry = cache.load(key)
-    if not isinstance(entry, Entry):
+    if not isinstance(entry, CacheEntry):
         if entry is not None:
             cache.quarantine(key)
         return None
@@ -47,7 +47,7 @@ def pack(cache: Cache, key: str) -> bytes | None:
     return zlib.compress(b"\n".join([json.dumps(manifest).encode(), b"".join(files)]), _LEVEL)
 
 
-def unpack(cache: Cache, key: str, data: bytes) -> Entry:
+def unpack(cache: Cache, key: str, data: bytes) -> CacheEntry:
     """Puts an entry that `pack` wrote into the cache; one that is there stays.
 
     Raises ArchiveBroken, and another CacheError where the folder cannot be written.
@@ -55,7 +55,7 @@ def unpack(cache: Cache, key: str, data: bytes) -> Entry:
     manifest, files = _read(key, data)
     with cache.locked(key, timeout_seconds=_LOCK_SECONDS):
         match cache.load(key):
-            case Entry() as there:
+            case CacheEntry() as there:
                 return there
             case None:
                 pass
@@ -84,10 +84,10 @@ _MEND = "run it again; if it stays so, the two machines have different versions 
 
 def _inflated(data: bytes) -> bytes:
     unzip = zlib.decompressobj()
-    found = unzip.decompress(data, _MOST_BYTES)
+    content = unzip.decompress(data, _MOST_BYTES)
     if not unzip.eof:
         raise ValueError("the stream is cut short, or longer than an entry")
-    return found
+    return content
 
 
 def _cut(files: Mapping[str, Mapping[str, Any]], body: bytes) -> Iterator[tuple[str, bytes]]:

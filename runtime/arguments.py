@@ -15,7 +15,7 @@ from ucutlass.ir import MemoryAxis
 from ucutlass.ir.elements import Element
 from ucutlass.ir.extents import Extent, Fixed, names, show
 from ucutlass.reference.packing import dtypes_of
-from ucutlass.runtime.launch_spec import Axis, LaunchSpec, ScalarSlot, TensorSlot
+from ucutlass.runtime.launch_spec import LaunchSpec, ScalarSlot, SlotAxis, TensorSlot
 
 # --- mistakes --------------------------------------------------------------------
 
@@ -90,11 +90,11 @@ class Undetermined(Exception):
 
 # --- extents ---------------------------------------------------------------------
 
-Shapes: TypeAlias = Sequence[tuple[str, tuple[int, ...], TensorSlot]]
+ArgumentShapes: TypeAlias = Sequence[tuple[str, tuple[int, ...], TensorSlot]]
 """What each tensor is called in messages, its shape, and its declaration."""
 
 
-def bind(spec: LaunchSpec, shapes: Shapes) -> tuple[int, ...]:
+def bind(spec: LaunchSpec, shapes: ArgumentShapes) -> tuple[int, ...]:
     """The extent of every dimension, in the order of `spec.dims`: `ucutlass.inference.infer`, with at
     least one element each. Works on torch.SymInt too, where each comparison becomes a guard.
 
@@ -110,19 +110,19 @@ def bind(spec: LaunchSpec, shapes: Shapes) -> tuple[int, ...]:
         axes += inference.operand_axes(
             label, [_named(spec, axis) for axis in slot.axes], shape, slot.elem.packed
         )
-    found = inference.infer(dict(spec.dims), axes, least=1)
-    if not isinstance(found, inference.Inferred):
-        raise _mistake(spec, found)
+    inferred = inference.infer(dict(spec.dims), axes, least=1)
+    if not isinstance(inferred, inference.Inferred):
+        raise _mistake(spec, inferred)
     for requirement in spec.requires:
-        if not requirement.holds(found.sizes):
+        if not requirement.holds(inferred.sizes):
             raise RequirementFailed(
                 f"{spec.name}: requires {requirement.text}, which does not hold for "
-                + ", ".join(f"{name} = {value}" for name, value in found.sizes.items())
+                + ", ".join(f"{name} = {value}" for name, value in inferred.sizes.items())
             )
-    return tuple(found.sizes.values())
+    return tuple(inferred.sizes.values())
 
 
-def _named(spec: LaunchSpec, axis: Axis) -> MemoryAxis:
+def _named(spec: LaunchSpec, axis: SlotAxis) -> MemoryAxis:
     return MemoryAxis(tuple(spec.dims[d][0] for d in axis.dims), axis.extent)
 
 
@@ -133,7 +133,7 @@ def _mistake(spec: LaunchSpec, problem: inference.Problem) -> ArgumentError | Un
         case inference.DividesByZero(dim, known):
             extent = dict(spec.dims)[dim]
             return EmptyExtent(
-                f"{spec.name}: {dim} = {show(extent)} divides by zero: {_given(spec, extent, known)}"
+                f"{spec.name}: {dim} = {show(extent)} divides by zero: {_extents_with_origin(spec, extent, known)}"
             )
         case inference.TooSmall(dim, known):
             return EmptyExtent(
@@ -152,7 +152,9 @@ def _mistake(spec: LaunchSpec, problem: inference.Problem) -> ArgumentError | Un
 def _apart(spec: LaunchSpec, place: OperandAxis, length: int, known: Inferred) -> str:
     axis = place.declared
     if not axis.dims:
-        because = show(axis.extent) + (f", {_given(spec, axis.extent, known)}" if names(axis.extent) else "")
+        because = show(axis.extent) + (
+            f", {_extents_with_origin(spec, axis.extent, known)}" if names(axis.extent) else ""
+        )
         return f"{_where(place)} has {place.size} elements, but is declared as {because}: {length}"
     reasons = ", ".join(f"{n} is {known.sizes[n]} by {_origin(spec, n, known)}" for n in axis.dims)
     has = f"{_where(place)} is {_declared(axis)} and has {place.size} elements"
@@ -165,10 +167,10 @@ def _origin(spec: LaunchSpec, dim: str, known: Inferred) -> str:
     extent = dict(spec.dims)[dim]
     if isinstance(extent, Fixed):
         return "the program"
-    return f"{dim} = {show(extent)}, {_given(spec, extent, known)}"
+    return f"{dim} = {show(extent)}, {_extents_with_origin(spec, extent, known)}"
 
 
-def _given(spec: LaunchSpec, extent: Extent, known: Inferred) -> str:
+def _extents_with_origin(spec: LaunchSpec, extent: Extent, known: Inferred) -> str:
     return ", ".join(f"{n} = {known.sizes[n]} by {_origin(spec, n, known)}" for n in names(extent))
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ucutlass.runtime import nvcc, ptxas
 from ucutlass.runtime.build_timings import Phases
-from ucutlass.runtime.cache import FORMAT, Cache, Corrupt, Entry
+from ucutlass.runtime.cache import FORMAT, Cache, CacheEntry, Corrupt
 from ucutlass.runtime.errors import BuiltInPartsAlone, CacheUnusable
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
 from ucutlass.runtime.toolchain import Toolchain
@@ -55,7 +55,7 @@ class Artifact:
     command: str
     versions: Mapping[str, str]
     seconds: float
-    report: ptxas.Report
+    report: ptxas.PtxasReport
     unit: tuple[str, ...] = ()
     phases: Phases = ()
 
@@ -73,7 +73,7 @@ class Produced:
     """What a recipe's `produce` hands back once its files lie in the folder."""
 
     seconds: float
-    report: ptxas.Report
+    report: ptxas.PtxasReport
     unit: tuple[str, ...] = ()
     phases: Phases = ()
 
@@ -117,8 +117,8 @@ def nvcc_recipe(source: Source, toolchain: Toolchain, limit_seconds: float = BUI
     }
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
-        made = nvcc.compile_source(source, toolchain, folder, keep, cancel, limit_seconds)
-        return Produced(made.seconds, made.report, phases=made.phases)
+        compiled = nvcc.compile_source(source, toolchain, folder, keep, cancel, limit_seconds)
+        return Produced(compiled.seconds, compiled.report, phases=compiled.phases)
 
     return Recipe(
         builder=BUILDERS["plain"],
@@ -158,16 +158,16 @@ def make(
 ) -> Artifact:
     """The artifact of a recipe; at most one process makes it, the others wait and take it."""
     key = recipe.key
-    if isinstance(found := cache.load(key), Entry):
-        return _served(found, recipe, on_progress)
+    if isinstance(cached_entry := cache.load(key), CacheEntry):
+        return _served(cached_entry, recipe, on_progress)
 
     def waiting(holder: str) -> None:
         on_progress(Progress("waiting", recipe.entry, holder))
 
     with cache.locked(key, timeout_seconds=_LOCK_SECONDS, cancel=cancel, on_wait=waiting):
         match cache.load(key):
-            case Entry() as made_meanwhile:
-                return _served(made_meanwhile, recipe, on_progress)
+            case CacheEntry() as cached:
+                return _served(cached, recipe, on_progress)
             case Corrupt(_, _, reason):
                 place = cache.quarantine(key)
                 on_progress(Progress("quarantined", recipe.entry, f"{reason}; put aside as {place}"))
@@ -179,18 +179,18 @@ def make(
     return artifact
 
 
-def kept(key: str, cache: Cache) -> Artifact | None:
+def cached_artifact(key: str, cache: Cache) -> Artifact | None:
     """The artifact of this key, if the cache has it whole. Raises CacheError."""
-    found = cache.load(key)
-    return _artifact(found) if isinstance(found, Entry) else None
+    entry = cache.load(key)
+    return _artifact(entry) if isinstance(entry, CacheEntry) else None
 
 
-def _served(entry: Entry, recipe: Recipe, on_progress: OnProgress) -> Artifact:
+def _served(entry: CacheEntry, recipe: Recipe, on_progress: OnProgress) -> Artifact:
     on_progress(Progress("cached", recipe.entry, done=1))
     return _artifact(entry)
 
 
-def _produce(recipe: Recipe, cache: Cache, cancel: Event | None) -> Entry:
+def _produce(recipe: Recipe, cache: Cache, cancel: Event | None) -> CacheEntry:
     with cache.staging(recipe.key) as folder:
         produced = recipe.produce(folder, lambda: cache.keep_failure(recipe.key, folder), cancel)
         about: dict[str, Any] = {
@@ -207,7 +207,7 @@ def _produce(recipe: Recipe, cache: Cache, cancel: Event | None) -> Entry:
         return cache.publish(recipe.key, folder, about)
 
 
-def _artifact(entry: Entry) -> Artifact:
+def _artifact(entry: CacheEntry) -> Artifact:
     about = entry.about
     try:
         return Artifact(
@@ -219,7 +219,7 @@ def _artifact(entry: Entry) -> Artifact:
             command=about["command"],
             versions=about["versions"],
             seconds=about["seconds"],
-            report=ptxas.Report.from_json(about["report"]),
+            report=ptxas.PtxasReport.from_json(about["report"]),
             unit=tuple(about.get("unit", ())),
             phases=tuple((str(name), float(seconds)) for name, seconds in about.get("phases", ())),
         )

@@ -47,17 +47,17 @@ def nvcc_phases(table: str) -> Phases:
     Raises TableUnreadable.
     """
     rows = [[cell.strip() for cell in row] for row in csv.reader(table.splitlines()) if row]
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     try:
         header, *steps = rows
         name, metric, unit = (header.index(column) for column in ("phase name", "metric", "unit"))
         for step in steps:
             phase = next((p for p, marks in NVCC_PHASES if any(m in step[name] for m in marks)), REST)
-            found[phase] = found.get(phase, 0.0) + float(step[metric]) * _SECONDS[step[unit]]
+            seconds[phase] = seconds.get(phase, 0.0) + float(step[metric]) * _SECONDS[step[unit]]
     except (ValueError, IndexError, KeyError) as error:
         raise TableUnreadable(f"nvcc's table of phases cannot be read: {error!r}") from error
     order = (*(phase for phase, _ in NVCC_PHASES), REST)
-    return tuple((phase, round(found[phase], 3)) for phase in order if phase in found)
+    return tuple((phase, round(seconds[phase], 3)) for phase in order if phase in seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,5 +123,5 @@ def _age() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began
 
 
-def _share(seconds: float, whole: float) -> str:
-    return f"{seconds / whole:.1%}" if whole > 0 else ""
+def _share(seconds: float, total: float) -> str:
+    return f"{seconds / total:.1%}" if total > 0 else ""

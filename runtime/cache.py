@@ -54,7 +54,7 @@ KNOWN = "known"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """`about` is what the builder wrote; `bytes` counts the files; `used` is seconds since the epoch."""
 
     key: str
@@ -99,34 +99,36 @@ class Cache:
 
     # --- reading -----------------------------------------------------------------
 
-    def load(self, key: str) -> Entry | Corrupt | None:
+    def load(self, key: str) -> CacheEntry | Corrupt | None:
         """The entry of this key, its files checked against their SHA-256s; marks it used."""
         folder = self.root / "entries" / key
         self._check_path()
         with self._guard(), span("cache look-up"):
-            found = _inspect(key, folder, _check_digest)
-        if isinstance(found, Entry):
+            entry = _inspect(key, folder, _check_digest)
+        if isinstance(entry, CacheEntry):
             with suppress(OSError):  # a read-only cache still serves; eviction is not its business
                 os.utime(folder / MANIFEST)
-        return found
+        return entry
 
-    def entries(self) -> tuple[Entry | Corrupt, ...]:
+    def entries(self) -> tuple[CacheEntry | Corrupt, ...]:
         """All entries, the least recently used first, corrupt ones before all."""
-        found = [_inspect(f.name, f, _check_size) for f in self._folders("entries")]
-        return tuple(sorted((e for e in found if e), key=lambda e: e.used if isinstance(e, Entry) else 0.0))
+        entries = [_inspect(f.name, f, _check_size) for f in self._folders("entries")]
+        return tuple(
+            sorted((e for e in entries if e), key=lambda e: e.used if isinstance(e, CacheEntry) else 0.0)
+        )
 
     def stats(self) -> Stats:
         entries, quarantined, failed = (self._folders(k) for k in ("entries", "quarantine", "failed"))
         size = sum(_size(f) for f in (*entries, *quarantined, *failed))
         return Stats(self.root, len(entries), len(quarantined), len(failed), size, self.limit_bytes)
 
-    def verify(self) -> tuple[Entry | Corrupt, ...]:
+    def verify(self) -> tuple[CacheEntry | Corrupt, ...]:
         """Reads every file of every entry against its SHA-256; corrupt entries are put aside."""
-        found = [_inspect(f.name, f, _check_digest) for f in self._folders("entries")]
-        for item in found:
+        entries = [_inspect(f.name, f, _check_digest) for f in self._folders("entries")]
+        for item in entries:
             if isinstance(item, Corrupt):
                 self.quarantine(item.key)
-        return tuple(e for e in found if e)
+        return tuple(e for e in entries if e)
 
     # --- making an entry ---------------------------------------------------------
 
@@ -178,7 +180,7 @@ class Cache:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def publish(self, key: str, staged: Path, about: Mapping[str, Any]) -> Entry:
+    def publish(self, key: str, staged: Path, about: Mapping[str, Any]) -> CacheEntry:
         """Turns a staged folder into the entry, at once and durably; all its files become part.
 
         Where another process published meanwhile, its entry stays and the staged folder goes.
@@ -200,7 +202,7 @@ class Cache:
                 shutil.rmtree(staged)
             _sync(target.parent)
         match self.load(key):
-            case Entry() as entry:
+            case CacheEntry() as entry:
                 return entry
             case other:
                 reason = other.reason if other else "it is gone"
@@ -287,8 +289,8 @@ class Cache:
 
     def _check_path(self) -> None:
         """Before a compiler, or a tool, is given a path of this cache."""
-        mend = f"set {switches.CACHE_DIR} to a folder whose path has none of these"
-        nvcc_paths.check(self.root, "the cache", CacheUnusable, mend)
+        fix = f"set {switches.CACHE_DIR} to a folder whose path has none of these"
+        nvcc_paths.check(self.root, "the cache", CacheUnusable, fix)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -304,8 +306,8 @@ def _translate(root: Path, error: OSError) -> CacheError:
         case errno.EROFS | errno.EACCES | errno.EPERM:
             return CacheReadOnly(f"the cache {root} cannot be written ({error})", _other_folder())
         case errno.ENOSPC | errno.EDQUOT:
-            mend = f"ucc cache clear, or {_other_folder()}"
-            return CacheFull(f"no space left for the cache {root} ({error})", mend)
+            fix = f"ucc cache clear, or {_other_folder()}"
+            return CacheFull(f"no space left for the cache {root} ({error})", fix)
         case _:
             return CacheUnusable(f"the cache {root} cannot be used ({error})", _other_folder())
 
@@ -319,7 +321,7 @@ def _other_folder() -> str:
 
 def _inspect(
     key: str, folder: Path, check: Callable[[Path, Mapping[str, Any]], str]
-) -> Entry | Corrupt | None:
+) -> CacheEntry | Corrupt | None:
     try:
         text = (folder / MANIFEST).read_text(encoding="utf-8")
         used = (folder / MANIFEST).stat().st_mtime
@@ -340,7 +342,7 @@ def _inspect(
     problems += filter(None, [_written_by_others(folder, name) for name in (MANIFEST, *files)])
     if problems:
         return Corrupt(key, folder, "; ".join(problems))
-    return Entry(key, folder, about, size, used)
+    return CacheEntry(key, folder, about, size, used)
 
 
 def _written_by_others(folder: Path, name: str) -> str:

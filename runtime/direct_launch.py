@@ -16,14 +16,14 @@ from torch import Tensor
 from ucutlass.reference.interpreter import Argument, device_of
 from ucutlass.runtime.arguments import check_scalar
 from ucutlass.runtime.entry_codes import LaunchError
-from ucutlass.runtime.launch import Bound
-from ucutlass.runtime.launch_sequence import ENTRY, Runner, Series
+from ucutlass.runtime.launch import BoundKernel
+from ucutlass.runtime.launch_sequence import ENTRY, LaunchSequence, Runner
 from ucutlass.runtime.launch_spec import LaunchSpec, ScalarSlot, TensorSlot
 from ucutlass.runtime.torch_device import current
-from ucutlass.runtime.verify.judge import Exposed
+from ucutlass.runtime.verify.judge import DirectLaunch
 
 
-def exposed(spec: LaunchSpec, series: Series) -> Exposed:
+def direct_launch(spec: LaunchSpec, series: LaunchSequence) -> DirectLaunch:
     """The launches of a program for the extents that `series` was made for, on the current stream of its
     arguments' device.
 
@@ -42,10 +42,10 @@ def exposed(spec: LaunchSpec, series: Series) -> Exposed:
             Runner(spec.name, series, device).run((*tensors, *results), scalars, workspace)
 
     # The closure keeps `series`, and with it the entries' libraries.
-    return Exposed(run, series.workspace)
+    return DirectLaunch(run, series.workspace)
 
 
-def rebound(spec: LaunchSpec, bound: Bound, extents: Sequence[int], device: torch.device) -> Bound:
+def rebind(spec: LaunchSpec, bound: BoundKernel, extents: Sequence[int], device: torch.device) -> BoundKernel:
     """The same kernel for other extents: asks its entry how much workspace they take.
 
     Raises LaunchError where the kernel does not serve them; some kernels only say so at launch.

@@ -91,11 +91,11 @@ def integers(elem: Element, shape: Sequence[int], distribution: Distribution, ra
         case "one_hot":
             return one_hot(tuple(shape), random).to(torch.int64)
         case "positive":
-            return whole(high // 2, high, tuple(shape), random)
+            return uniform_integers(high // 2, high, tuple(shape), random)
         case "negated":
-            return whole(low, low // 2, tuple(shape), random)
+            return uniform_integers(low, low // 2, tuple(shape), random)
         case _:
-            return whole(low, high, tuple(shape), random)
+            return uniform_integers(low, high, tuple(shape), random)
 
 
 def one_hot(shape: tuple[int, ...], random: Generator) -> Tensor:
@@ -103,7 +103,10 @@ def one_hot(shape: tuple[int, ...], random: Generator) -> Tensor:
     if not shape or not out.numel():
         return out + 1
     rows = out.reshape(-1, shape[-1])
-    rows[torch.arange(len(rows), device=random.device), whole(0, shape[-1] - 1, (len(rows),), random)] = 1.0
+    rows[
+        torch.arange(len(rows), device=random.device),
+        uniform_integers(0, shape[-1] - 1, (len(rows),), random),
+    ] = 1.0
     return out
 
 
@@ -112,7 +115,7 @@ def one_hot(shape: tuple[int, ...], random: Generator) -> Tensor:
 _Shape: TypeAlias = tuple[int, ...]
 
 
-def whole(low: int, high: int, shape: _Shape, random: Generator) -> Tensor:
+def uniform_integers(low: int, high: int, shape: _Shape, random: Generator) -> Tensor:
     """int64 numbers from `low` to `high`, both included."""
     return torch.randint(low, high + 1, shape, generator=random, device=random.device)
 
@@ -128,11 +131,11 @@ def _uniform(shape: _Shape, random: Generator, low: float, high: float) -> Tenso
 
 def _powers(elem: Element, shape: _Shape, random: Generator) -> Tensor:
     r = reach(elem)
-    return 2.0 ** whole(-r, r, shape, random).to(torch.float64)
+    return 2.0 ** uniform_integers(-r, r, shape, random).to(torch.float64)
 
 
 def _signs(shape: _Shape, random: Generator) -> Tensor:
-    return whole(0, 1, shape, random).to(torch.float64) * 2 - 1
+    return uniform_integers(0, 1, shape, random).to(torch.float64) * 2 - 1
 
 
 def _denormal(elem: Element, shape: _Shape, random: Generator) -> Tensor:
@@ -145,7 +148,7 @@ def _denormal(elem: Element, shape: _Shape, random: Generator) -> Tensor:
         return _normal(shape, random)
     form = FORMATS[TF32.name if elem is F32 else elem.name]
     steps = 1 << (form.precision - 1)
-    units = whole(1, steps - 1, shape, random).to(torch.float64)
+    units = uniform_integers(1, steps - 1, shape, random).to(torch.float64)
     return units * _signs(shape, random) * 2.0 ** (form.smallest - form.precision + 1)
 
 

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-PASSED: Mapping[str, str] = {
+ALLOWED: Mapping[str, str] = {
     "PATH": "compilers and tools are found by it",
     "LD_LIBRARY_PATH": "so are CUDA's libraries",
     "HOME": "caches of torch and CUDA lie there",
@@ -48,15 +48,15 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 """Names that are never passed by a pattern."""
 
 
-def passed(environ: Mapping[str, str] | None = None, also: Iterable[str] = ()) -> dict[str, str]:
+def allowed_environment(environ: Mapping[str, str] | None = None, also: Iterable[str] = ()) -> dict[str, str]:
     """The variables of `environ`, by default this process's, that code of others is given: those of PASSED,
     and those that `also` names, which their owner chose."""
-    given = os.environ if environ is None else environ
+    variables = os.environ if environ is None else environ
     named = frozenset(also)
-    return {name: value for name, value in given.items() if name in named or _passes(name)}
+    return {name: value for name, value in variables.items() if name in named or _is_allowed(name)}
 
 
-def _passes(name: str) -> bool:
-    if name in PASSED:
+def _is_allowed(name: str) -> bool:
+    if name in ALLOWED:
         return True
-    return not _SECRET.search(name) and any(fnmatch.fnmatchcase(name, known) for known in PASSED)
+    return not _SECRET.search(name) and any(fnmatch.fnmatchcase(name, known) for known in ALLOWED)

@@ -26,19 +26,19 @@ class SwitchError(Exception):
         return f"environment variable {self.name} is {self.value!r}, but it takes {self.accepts}"
 
 
-class Mendable(Exception):
-    """`what` happened; `mend` is one act that helps."""
+class FixableError(Exception):
+    """`what` happened; `fix` is one act that helps."""
 
-    def __init__(self, what: str, mend: str) -> None:
-        super().__init__(what, mend)
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what, fix)
         self.what = what
-        self.mend = mend
+        self.fix = fix
 
     def __str__(self) -> str:
-        return f"{self.what}; to mend it: {self.mend}"
+        return f"{self.what}; to fix it: {self.fix}"
 
 
-class MachineError(Mendable):
+class MachineError(FixableError):
     """This machine cannot do what was asked."""
 
 

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
-Kind: TypeAlias = Literal["verify", "bench", "profile", "audit", "calibrate", "advice", "tune"]
+EvidenceKind: TypeAlias = Literal["verify", "bench", "profile", "audit", "calibrate", "advice", "tune"]
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class RecordSubject:
     """What was looked at. `program`, `algorithm`, `source` and `binary` are hex SHA-256 of the
     file's text, of the computation (no names, no schedules), of the emitted code and of the library;
     empty where there is none, as for a baseline of PyTorch. `sizes` has every extent by name.
@@ -52,8 +52,8 @@ class Record:
     `result` what came out, both as JSON values; `created` is UTC in ISO 8601; `parents` are the
     records that this one rests on. `id` seals all the rest: `sealed` makes it, `intact` checks it."""
 
-    kind: Kind
-    subject: Subject
+    kind: EvidenceKind
+    subject: RecordSubject
     machine: Machine
     harness: str
     protocol: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Record:
     id: str = ""
 
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[EvidenceKind, ...] = get_args(EvidenceKind)
 
 
 def seal(record: Record) -> str:
@@ -100,11 +100,11 @@ def from_json(text: str) -> Record:
     a NaN or infinity.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_bounded_integer)
     except RecursionError:
         raise ValueError("the text nests too deeply") from None
     facts = _fields(value, "record", Record)
-    facts["subject"] = Subject(**_fields(facts["subject"], "subject", Subject))
+    facts["subject"] = RecordSubject(**_fields(facts["subject"], "subject", RecordSubject))
     facts["machine"] = Machine(**_fields(facts["machine"], "machine", Machine))
     facts["parents"] = tuple(facts["parents"])
     if facts["kind"] not in KINDS:
@@ -124,7 +124,7 @@ def _plain(value: Any, where: str) -> Any:
     """As JSON reads it back: mappings with text for keys, lists. Keys that are not text would be
     written as text and then sort, and seal, otherwise."""
     match value:
-        case Subject() | Machine():
+        case RecordSubject() | Machine():
             return {name: _plain(getattr(value, name), name) for name in _names(type(value))}
         case Mapping():
             if wrong := [key for key in value if not isinstance(key, str)]:
@@ -138,7 +138,7 @@ def _plain(value: Any, where: str) -> Any:
             return value
 
 
-def _names(kind: type[Record] | type[Subject] | type[Machine]) -> tuple[str, ...]:
+def _names(kind: type[Record] | type[RecordSubject] | type[Machine]) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind))
 
 
@@ -146,7 +146,9 @@ _MAPPINGS: Mapping[str, type] = {"sizes": int, "versions": str, "protocol": obje
 _INNER = ("subject", "machine")
 
 
-def _fields(value: Any, what: str, kind: type[Record] | type[Subject] | type[Machine]) -> dict[str, Any]:
+def _fields(
+    value: Any, what: str, kind: type[Record] | type[RecordSubject] | type[Machine]
+) -> dict[str, Any]:
     names = _names(kind)
     if not isinstance(value, dict) or set(value) != set(names):
         raise ValueError(f"the {what} has not the fields {', '.join(names)}")
@@ -177,7 +179,7 @@ _MOST = sys.float_info.max
 """Of whole numbers too: JSON knows no end of them, and who computes with one would fall."""
 
 
-def _whole(digits: str) -> int:
+def _bounded_integer(digits: str) -> int:
     value = int(digits)
     if abs(value) > _MOST:
         _refuse(f"{digits[:20]}..")

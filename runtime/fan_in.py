@@ -35,12 +35,12 @@ def fan_in(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
     operand, or as the left one where the right is no parameter. A kernel has none: nothing follows it."""
     if not isinstance(program, Pipeline):
         return {}
-    found: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     for stage in program.stages:
         if isinstance(stage.call, Kernel):
             for name, length in _of_stage(program, stage, stage.call, sizes):
-                found.setdefault(name, length)
-    return found
+                lengths.setdefault(name, length)
+    return lengths
 
 
 def _of_stage(

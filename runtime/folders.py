@@ -36,8 +36,8 @@ def check(folder: Path, switch: str, unusable: type[MachineError], untrusted: ty
     if reason := _link_of_another(folder) or _open_above(real):
         raise untrusted(f"{folder} is not used: {reason}", other)
     if reason := others_may_write(real):
-        mend = f"look at what lies there, then chmod 700 {shlex.quote(str(real))}, or {other}"
-        raise untrusted(f"{folder} is not used: {reason}", mend)
+        fix = f"look at what lies there, then chmod 700 {shlex.quote(str(real))}, or {other}"
+        raise untrusted(f"{folder} is not used: {reason}", fix)
 
 
 def others_may_write(*chain: Path) -> str:
@@ -45,16 +45,16 @@ def others_may_write(*chain: Path) -> str:
     cannot, or is not there. What lies in a folder that others cannot enter is not looked at."""
     for path in chain:
         try:
-            found = path.lstat()
+            status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return ""
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(status.st_mode):
             return f"{path} is a link"
-        if not _trusted(found.st_uid):
-            return f"{path} belongs to user {found.st_uid}, and this is user {os.geteuid()}"
-        if found.st_mode & _OTHERS_WRITE:
-            return f"other users may write {path} (mode {stat.S_IMODE(found.st_mode):04o})"
-        if stat.S_ISDIR(found.st_mode) and not found.st_mode & _OTHERS_ENTER:
+        if not _trusted(status.st_uid):
+            return f"{path} belongs to user {status.st_uid}, and this is user {os.geteuid()}"
+        if status.st_mode & _OTHERS_WRITE:
+            return f"other users may write {path} (mode {stat.S_IMODE(status.st_mode):04o})"
+        if stat.S_ISDIR(status.st_mode) and not status.st_mode & _OTHERS_ENTER:
             return ""
     return ""
 

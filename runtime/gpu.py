@@ -9,7 +9,7 @@ from ucutlass.runtime import system
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CurrentGpu:
     """`arch` is the best compile target; `device` its facts, None where the table lacks it."""
 
     gpu: system.Gpu
@@ -17,7 +17,7 @@ class Found:
     device: Device | None
 
 
-def at_hand() -> Found | None:
+def at_hand() -> CurrentGpu | None:
     """None without a driver or GPU, and where no target serves the first GPU: a process takes that one
     unless told otherwise, so another would be planned for and not run on."""
     driver = system.driver()
@@ -25,4 +25,4 @@ def at_hand() -> Found | None:
         return None
     gpu = driver.gpus[0]
     arch = arch_for(gpu.capability)
-    return None if arch is None else Found(gpu, arch, device_named(gpu.name))
+    return None if arch is None else CurrentGpu(gpu, arch, device_named(gpu.name))

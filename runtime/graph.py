@@ -16,7 +16,7 @@ from torch import Tensor
 from ucutlass.runtime.arguments import WrongCount
 
 
-class Graph:
+class CapturedCall:
     """`g = k.graph(x, w)`: what `k(x, w)` launches, captured.
 
     `g.replay()` runs it again on the current stream, on what `g.arguments` (the tensors it was captured
@@ -45,7 +45,7 @@ class Graph:
         """Raises WrongCount, and what `Tensor.copy_` raises."""
         if len(arguments) != len(self.arguments):
             raise WrongCount(f"the graph takes {len(self.arguments)} arguments, but got {len(arguments)}")
-        for own, given in zip(self.arguments, arguments, strict=True):
-            if isinstance(own, Tensor) and given is not own:
-                own.copy_(given)
+        for own, argument in zip(self.arguments, arguments, strict=True):
+            if isinstance(own, Tensor) and argument is not own:
+                own.copy_(argument)
         return self.replay()

@@ -46,16 +46,16 @@ from ucutlass.runtime.distributions import (
     Distribution,
     floats,
     integers,
-    whole,
+    uniform_integers,
 )
 from ucutlass.runtime.fan_in import fan_in
 from ucutlass.shapes import complete
 
-__all__ = ["DISTRIBUTIONS", "MEANINGS", "Distribution", "Role", "generate", "roles_of"]
+__all__ = ["DISTRIBUTIONS", "MEANINGS", "ArgumentRole", "Distribution", "generate", "roles_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ArgumentRole:
     """What the program does with a parameter. `below`: its values are coordinates along that
     dimension; `offsets_of`: it cuts that dimension into segments; `exact`: it meets a dot whose
     accumulator adds integers up to this exactly; `over`: that dot's summed dimensions; `right`:
@@ -120,13 +120,13 @@ def generate(
                 number = (scalars or {}).get(decl.name, 0.5 if elem.kind == "float" else 1)
                 out.append({"float": float, "int": int, "bool": bool}[elem.kind](number))
             case TensorType():
-                role = roles.get(decl.name, Role())
-                made = _tensor(decl.type, role, draw, 1 / math.sqrt(draw.fan_in.get(decl.name, 1)))
+                role = roles.get(decl.name, ArgumentRole())
+                tensor = _tensor(decl.type, role, draw, 1 / math.sqrt(draw.fan_in.get(decl.name, 1)))
                 if role.over or not dots:
-                    made = _residue(made, decl.type, draw)
+                    tensor = _residue(tensor, decl.type, draw)
                 if decl.type.elem.packed > 1:
-                    made = packed(made)
-                out.append(made.to(device))
+                    tensor = packed(tensor)
+                out.append(tensor.to(device))
     return out
 
 
@@ -144,23 +144,23 @@ def _where(program: Program, sizes: Mapping[str, int], device: torch.device | st
 # --- roles ---------------------------------------------------------------------------
 
 
-def roles_of(program: Program) -> dict[str, Role]:
+def roles_of(program: Program) -> dict[str, ArgumentRole]:
     """By parameter name; parameters without one are plain numbers."""
     match program:
         case Kernel():
             return _kernel_roles(program)
         case Pipeline():
-            found: dict[str, Role] = {}
+            roles: dict[str, ArgumentRole] = {}
             for stage in program.stages:
                 if isinstance(stage.call, Kernel):
                     names = stage_names(program, stage)
                     inner = {n: _renamed(role, names) for n, role in _kernel_roles(stage.call).items()}
                     pairs = zip(stage.call.params, stage.arguments, strict=True)
-                    found |= {a: inner[p.name] for p, a in pairs if isinstance(a, str) and p.name in inner}
-            return found
+                    roles |= {a: inner[p.name] for p, a in pairs if isinstance(a, str) and p.name in inner}
+            return roles
 
 
-def _renamed(role: Role, names: Mapping[str, str]) -> Role:
+def _renamed(role: ArgumentRole, names: Mapping[str, str]) -> ArgumentRole:
     """A stage's role in the pipeline's names; a dimension without one there says nothing."""
     return replace(
         role,
@@ -170,29 +170,29 @@ def _renamed(role: Role, names: Mapping[str, str]) -> Role:
     )
 
 
-def _kernel_roles(kernel: Kernel) -> dict[str, Role]:
-    found: dict[str, Role] = {}
+def _kernel_roles(kernel: Kernel) -> dict[str, ArgumentRole]:
+    roles: dict[str, ArgumentRole] = {}
 
-    def mark(value: Value, role: Role) -> None:
+    def mark(value: Value, role: ArgumentRole) -> None:
         while isinstance(value, Cast | Read | Gather) or (
             isinstance(value, Reduce) and value.op in ("max", "min")
         ):
             value = value.value
         if isinstance(value, ParamValue):
-            found[kernel.params[value.index].name] = role
+            roles[kernel.params[value.index].name] = role
 
     for node in nodes_of(kernel):
         match node:
             case Gather(dim=dim, ids=ids):
-                mark(ids, Role(below=dim))
+                mark(ids, ArgumentRole(below=dim))
             case Segment(dim=dim, offsets=offsets):
-                mark(offsets, Role(offsets_of=dim))
+                mark(offsets, ArgumentRole(offsets_of=dim))
             case Dot(lane=lane, accumulate=accumulate, over=over, left=left, right=right):
                 known = ACCUMULATORS.get((lane.name, accumulate))
                 limit = known.exact if known else math.inf
-                mark(right, Role(exact=limit, over=over, right=True))
-                mark(left, Role(exact=limit, over=over))
-    return found
+                mark(right, ArgumentRole(exact=limit, over=over, right=True))
+                mark(left, ArgumentRole(exact=limit, over=over))
+    return roles
 
 
 def nodes_of(program: Program) -> list[Value]:
@@ -233,13 +233,13 @@ def summed_dims(program: Program, *kinds: type) -> tuple[Dims, ...]:
             launches = [
                 (s.call, stage_names(program, s)) for s in program.stages if isinstance(s.call, Kernel)
             ]
-    found = [
+    summed = [
         tuple(names[d] for d in _summed(node) if d in names)
         for kernel, names in launches
         for node in nodes_of(kernel)
         if not kinds or isinstance(node, kinds)
     ]
-    return tuple(dict.fromkeys(over for over in found if over))
+    return tuple(dict.fromkeys(over for over in summed if over))
 
 
 def _summed(node: Value) -> Dims:
@@ -257,12 +257,12 @@ def _starts(
 ) -> dict[str, int]:
     """Where the last tile begins along each dimension that a residue distribution cuts: of several
     summed together those that the tile names, or the last."""
-    found: dict[str, int] = {}
+    starts: dict[str, int] = {}
     for dims in residue_dims(program, distribution):
         for d in [d for d in dims if tile.get(d, 1) > 1] or dims[-1:]:
             step = tile.get(d, 1)
-            found[d] = (sizes[d] - 1) // step * step
-    return found
+            starts[d] = (sizes[d] - 1) // step * step
+    return starts
 
 
 _MOST_F16 = 2.0**14
@@ -285,17 +285,17 @@ def _headroom(program: Program, sizes: Mapping[str, int]) -> float:
 # --- numbers -------------------------------------------------------------------------
 
 
-def _tensor(kind: TensorType, role: Role, draw: _Draw, weight: float) -> Tensor:
+def _tensor(kind: TensorType, role: ArgumentRole, draw: _Draw, weight: float) -> Tensor:
     shape = shape_of(kind, draw.sizes)
     dtype = outer_dtype(kind.elem) if kind.elem.packed == 1 else torch.int64
     random, distribution = draw.random, draw.distribution
     if role.below is not None:
-        return whole(0, draw.sizes[role.below] - 1, shape, random).to(dtype)
+        return uniform_integers(0, draw.sizes[role.below] - 1, shape, random).to(dtype)
     if role.offsets_of is not None:
         return _offsets(shape, draw.sizes[role.offsets_of], random).to(dtype)
     match kind.elem.kind:
         case "bool":
-            return whole(0, 1, shape, random).bool()
+            return uniform_integers(0, 1, shape, random).bool()
         case "int":
             return integers(kind.elem, shape, distribution, random).to(dtype)
         case "float" if distribution in EXACT or (distribution == "denormal" and role.right):
@@ -305,46 +305,46 @@ def _tensor(kind: TensorType, role: Role, draw: _Draw, weight: float) -> Tensor:
             return store(floats(kind.elem, shape, distribution, random) * scale, kind.elem)
 
 
-def _residue(made: Tensor, kind: TensorType, draw: _Draw) -> Tensor:
+def _residue(tensor: Tensor, kind: TensorType, draw: _Draw) -> Tensor:
     """0 in front of the last tile along each of `draw.starts`; an operand that has none of these
     dimensions stays as it is."""
     names = kind.dims
     if not draw.starts.keys() & set(names):
-        return made
-    view = made.view([draw.sizes[d] for d in names])
+        return tensor
+    view = tensor.view([draw.sizes[d] for d in names])
     for i, d in enumerate(names):
         view.narrow(i, 0, draw.starts.get(d, 0)).zero_()
-    return made
+    return tensor
 
 
 def _offsets(shape: Sequence[int], extent: int, random: torch.Generator) -> Tensor:
     """Rising from 0 to the extent; empty and uneven groups occur."""
     count = math.prod(shape)
-    inner = whole(0, extent, (max(count - 2, 0),), random).sort().values
+    inner = uniform_integers(0, extent, (max(count - 2, 0),), random).sort().values
     ends = torch.tensor([0, extent], device=random.device)
     return torch.cat((ends[:1], inner, ends[1:]))[:count].reshape(tuple(shape))
 
 
-def _exact(kind: TensorType, role: Role, draw: _Draw) -> Tensor:
+def _exact(kind: TensorType, role: ArgumentRole, draw: _Draw) -> Tensor:
     """Whole numbers of at most 4 whose dot cannot reach the accumulator's limit: smaller ones for
     long dots, then zeros along the summed dimensions."""
     shape = shape_of(kind, draw.sizes)
     steps = math.prod(draw.sizes[d] - draw.starts.get(d, 0) for d in role.over)
-    room = role.exact / max(steps, 1)
-    largest = max(1, min(4, math.isqrt(int(room)))) if math.isfinite(room) else 4
-    values = whole(-largest, largest, tuple(shape), draw.random).to(torch.float64)
-    if room >= 1:
+    headroom = role.exact / max(steps, 1)
+    largest = max(1, min(4, math.isqrt(int(headroom)))) if math.isfinite(headroom) else 4
+    values = uniform_integers(-largest, largest, tuple(shape), draw.random).to(torch.float64)
+    if headroom >= 1:
         return values
     named = [draw.sizes[d] for d in kind.dims]
-    return (values.reshape(named or [1]) * _thinned(kind, role, draw, room)).reshape(tuple(shape))
+    return (values.reshape(named or [1]) * _thinned(kind, role, draw, headroom)).reshape(tuple(shape))
 
 
-def _thinned(kind: TensorType, role: Role, draw: _Draw, room: float) -> Tensor:
+def _thinned(kind: TensorType, role: ArgumentRole, draw: _Draw, headroom: float) -> Tensor:
     """1 for as many coordinates of the longest summed dimension as there is room for, else 0."""
     longest = max(role.over, key=lambda d: draw.sizes[d])
     length = draw.sizes[longest]
     device = draw.random.device
     mask = torch.zeros(length, dtype=torch.float64, device=device)
-    kept = torch.randperm(length, generator=draw.random, device=device)[: max(1, int(length * room))]
-    mask[kept] = 1.0
+    chosen = torch.randperm(length, generator=draw.random, device=device)[: max(1, int(length * headroom))]
+    mask[chosen] = 1.0
     return mask.reshape([-1 if d == longest else 1 for d in kind.dims])

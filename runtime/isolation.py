@@ -1,6 +1,6 @@
 """Runs one function in a process of its own, whose crash, hang or noise the caller survives.
 
-`run` starts a process for the one call; `Warm` keeps its process for the calls that follow.
+`run` starts a process for the one call; `WarmProcess` keeps its process for the calls that follow.
 Arguments and results cross as JSON: nothing that the other process sends is executed here, so
 code that is not trusted with this process may run there. Bulk data goes through files.
 """
@@ -22,8 +22,8 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import IO, Any, Literal, TypeAlias
 
-from ucutlass.runtime.environment_allowlist import passed
-from ucutlass.runtime.supervised_process import Supervised
+from ucutlass.runtime.environment_allowlist import allowed_environment
+from ucutlass.runtime.supervised_process import SupervisedProcess
 
 _CHILD = Path(__file__).with_name("isolation_child.py")
 _POLL_SECONDS = 0.05
@@ -88,12 +88,12 @@ class Exited:
     lane_seconds: float = 0.0
 
 
-Outcome: TypeAlias = Returned | Raised | Crashed | TimedOut | TooMuchMemory | Exited
+CallOutcome: TypeAlias = Returned | Raised | Crashed | TimedOut | TooMuchMemory | Exited
 """`output` is the last 64 KiB of what the process printed, both streams together; `lane_seconds` how long the
 call held a GPU's timing lane, where whoever started it held one for it, waiting for it not counted."""
 
 
-def lost(outcome: Outcome, what: str) -> str:
+def failure_text(outcome: CallOutcome, what: str) -> str:
     """Why there is no answer, in words; `what` names whose process it was, as in "the kernel"."""
     match outcome:
         case Raised(kind, message):
@@ -117,16 +117,16 @@ def run(
     limit_seconds: float,
     memory_bytes: int | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Outcome:
+) -> CallOutcome:
     """Calls `target`, written `package.module:function`, with JSON keyword arguments.
 
     `memory_bytes` bounds host memory, looked at twenty times a second (an address-space limit would
     stop CUDA from starting). The process sees this one's sys.path, and of `environ`, by default this
-    process's, what `passed` lets through. It dies with the thread that called this, and whatever it
+    process's, what `allowed_environment` lets through. It dies with the thread that called this, and whatever it
     started dies with it, daemons too. Raises ValueError for a malformed target, TypeError for arguments
     that are no JSON.
     """
-    request = _asked(target, arguments)
+    request = _call_request(target, arguments)
     read_end, write_end = os.pipe()
     result = _Tail(os.fdopen(read_end, "rb"), _RESULT_BYTES)
     try:
@@ -141,17 +141,17 @@ def run(
         ended = _watch(process, time.monotonic() + limit_seconds, memory_bytes)
     finally:
         process.end()
-    said = output.finish().decode(errors="replace")
+    printed = output.finish().decode(errors="replace")
     match ended:
         case "time":
-            return TimedOut(limit_seconds, said)
+            return TimedOut(limit_seconds, printed)
         case "memory":
-            return TooMuchMemory(memory_bytes or 0, said)
+            return TooMuchMemory(memory_bytes or 0, printed)
         case status:
-            return _outcome(status, result.finish(), said)
+            return _outcome(status, result.finish(), printed)
 
 
-def _asked(target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _call_request(target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     module, _, function = target.partition(":")
     if not module or not function:
         raise ValueError(f"a target is written package.module:function, not {target!r}")
@@ -163,36 +163,36 @@ def _settings() -> dict[str, Any]:
     return {"path": [str(Path(p).absolute()) for p in sys.path]}
 
 
-def _start(pipes: Sequence[int], stdin: int, environ: Mapping[str, str] | None) -> Supervised:
+def _start(pipes: Sequence[int], stdin: int, environ: Mapping[str, str] | None) -> SupervisedProcess:
     """The process, with the numbers of its pipes as arguments: results, then requests."""
     # -I: the folder of the script, this package's, must not become a place to import from.
-    return Supervised(
+    return SupervisedProcess(
         [sys.executable, "-I", str(_CHILD), *map(str, pipes)],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         pass_fds=pipes,
-        env=passed(environ),
+        env=allowed_environment(environ),
     )
 
 
-def _outcome(status: int, result: bytes, said: str) -> Outcome:
+def _outcome(status: int, result: bytes, printed: str) -> CallOutcome:
     if status < 0:
-        return Crashed(_signal_name(-status), said)
+        return Crashed(_signal_name(-status), printed)
     try:
         message = json.loads(result)
     except ValueError:
-        return Exited(status, said)
-    return _answer(message, said) or Exited(status, said)
+        return Exited(status, printed)
+    return _answer(message, printed) or Exited(status, printed)
 
 
-def _answer(message: Any, said: str) -> Returned | Raised | None:
+def _answer(message: Any, printed: str) -> Returned | Raised | None:
     """What a process wrote; None for anything else than an answer."""
     match message:
         case {"returned": value}:
-            return Returned(value, said)
+            return Returned(value, printed)
         case {"raised": {"type": str(kind), "message": str(words), "traceback": str(trace)}}:
-            return Raised(kind, words, trace, said)
+            return Raised(kind, words, trace, printed)
         case _:
             return None
 
@@ -203,7 +203,9 @@ def _signal_name(number: int) -> str:
     return f"signal {number}"
 
 
-def _watch(process: Supervised, deadline: float, memory_bytes: int | None) -> int | Literal["time", "memory"]:
+def _watch(
+    process: SupervisedProcess, deadline: float, memory_bytes: int | None
+) -> int | Literal["time", "memory"]:
     while True:
         try:
             return process.wait(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic())))
@@ -214,9 +216,9 @@ def _watch(process: Supervised, deadline: float, memory_bytes: int | None) -> in
                 return "memory"
 
 
-def _resident(process: Supervised) -> int:
+def _resident(process: SupervisedProcess) -> int:
     """Bytes of resident memory of all that runs; pages that processes share count for each."""
-    return sum(one.resident for one in process.processes())
+    return sum(member.resident for member in process.processes())
 
 
 class _Tail:
@@ -239,8 +241,8 @@ class _Tail:
     def take(self) -> bytes:
         """What came since it was last asked, as far as it was drained."""
         with self._lock:
-            kept, self._kept = self._kept, b""
-        return kept
+            taken, self._kept = self._kept, b""
+        return taken
 
     def finish(self) -> bytes:
         """What was kept, once every writer has ended; one that cannot be killed is waited for no longer
@@ -252,7 +254,7 @@ class _Tail:
 # --- a process that is kept ------------------------------------------------------
 
 
-class Warm:
+class WarmProcess:
     """As `run`, but a process that returned serves the next call too, so that imports and a CUDA context
     are paid once. One call at a time. A process that raised, crashed, hung or grew too large is killed
     with all that came of it and the next call gets another: a CUDA fault stays with its process. So does
@@ -276,9 +278,9 @@ class Warm:
         *,
         limit_seconds: float,
         memory_bytes: int | None = None,
-    ) -> Outcome:
+    ) -> CallOutcome:
         """As `run`; the limits are of this call. Raises RuntimeError once this is closed."""
-        request = _asked(target, arguments)
+        request = _call_request(target, arguments)
         json.dumps(request)  # the caller's mistake is the caller's to hear of
         return self._thread.submit(self._call, request, limit_seconds, memory_bytes).result()
 
@@ -306,9 +308,9 @@ class Warm:
             self._served = _Served(self._environ, modules)
         return self._served
 
-    def _call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> Outcome:
+    def _call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> CallOutcome:
         served, self._served = self._ready(), None
-        outcome: Outcome | None = None
+        outcome: CallOutcome | None = None
         try:
             outcome = served.call(request, limit_seconds, memory_bytes)
         finally:
@@ -320,7 +322,7 @@ class Warm:
 
 
 class _Served:
-    """The process of a `Warm`."""
+    """The process of a `WarmProcess`."""
 
     def __init__(self, environ: Mapping[str, str] | None, preload: Sequence[str]) -> None:
         self._calls = 0
@@ -348,28 +350,28 @@ class _Served:
             with suppress(OSError):
                 os.close(pipe)
 
-    def call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> Outcome:
+    def call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> CallOutcome:
         deadline = time.monotonic() + limit_seconds
         self._calls += 1
         self._say(request | {"call": self._calls})
         line = self._exchange(deadline, memory_bytes)
         if isinstance(line, bytes):
-            said = self._output.take().decode(errors="replace")
+            printed = self._output.take().decode(errors="replace")
             with suppress(ValueError):
                 match json.loads(line):
-                    case [self._calls, message] if (answer := _answer(message, said)) is not None:
+                    case [self._calls, message] if (answer := _answer(message, printed)) is not None:
                         return answer
-            return Raised("Garbled", "the process wrote what is no answer to this call", "", said)
+            return Raised("Garbled", "the process wrote what is no answer to this call", "", printed)
         ended = _watch(self.process, deadline, memory_bytes) if line is None else line
         self.process.end()
-        said = self._output.finish().decode(errors="replace")
+        printed = self._output.finish().decode(errors="replace")
         match ended:
             case "time":
-                return TimedOut(limit_seconds, said)
+                return TimedOut(limit_seconds, printed)
             case "memory":
-                return TooMuchMemory(memory_bytes or 0, said)
+                return TooMuchMemory(memory_bytes or 0, printed)
             case status:
-                return _outcome(status, b"", said)
+                return _outcome(status, b"", printed)
 
     def _say(self, message: dict[str, Any]) -> None:
         """Writes what fits into the pipe; the rest goes with the next call."""

@@ -1,4 +1,4 @@
-"""The other side of `isolation.run` and `isolation.Warm`: started by path, reads requests, calls, writes results.
+"""The other side of `isolation.run` and `isolation.WarmProcess`: started by path, reads requests, calls, writes results.
 
 Imports only the standard library until the caller's sys.path is in place.
 """
@@ -38,14 +38,17 @@ def main() -> None:
 def _serve(requests: int, result: int) -> None:
     """One line a call in, one out, until no more come; the first line is for `_settle` alone."""
     os.set_inheritable(requests, False)
-    with os.fdopen(requests, encoding="utf-8") as asked, os.fdopen(result, "w", encoding="utf-8") as pipe:
-        settings = json.loads(asked.readline())
+    with (
+        os.fdopen(requests, encoding="utf-8") as request_lines,
+        os.fdopen(result, "w", encoding="utf-8") as pipe,
+    ):
+        settings = json.loads(request_lines.readline())
         _settle(settings)
         for module in settings["preload"]:
             # What cannot be imported is said by the call that needs it.
             with suppress(Exception):
                 importlib.import_module(module)
-        for line in asked:
+        for line in request_lines:
             request = json.loads(line)
             message = _call(request)
             _flush()

@@ -36,21 +36,21 @@ from ucutlass.runtime.arguments import (
     integer_range,
 )
 from ucutlass.runtime.entry_codes import LaunchError
-from ucutlass.runtime.launch_sequence import Launch, Runner, Scalar, Series, native_steps
-from ucutlass.runtime.launch_spec import LaunchSpec, Slot, TensorSlot, dtype_of, shape_of
+from ucutlass.runtime.launch_sequence import CallScalar, KernelLaunch, LaunchSequence, Runner, native_steps
+from ucutlass.runtime.launch_spec import LaunchSlot, LaunchSpec, TensorSlot, dtype_of, shape_of
 from ucutlass.runtime.library import Native, NoNative, native
 from ucutlass.runtime.offsets import check_offsets
 from ucutlass.runtime.side_streams import branches
-from ucutlass.runtime.torch_device import Allocation, allocator, current, exchange_device
+from ucutlass.runtime.torch_device import TorchAllocation, allocator, current, exchange_device
 
 ALIGNMENT = 16
-"""Bytes: the alignment of `Request.aligned`; what TMA and 128-bit loads need."""
+"""Bytes: the alignment of `LaunchRequest.aligned`; what TMA and 128-bit loads need."""
 
 # --- what the planner is asked and answers ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LaunchRequest:
     """What a launch is chosen by: every extent in the order of `LaunchSpec.dims`; whether each
     tensor (parameters, then results) starts at a multiple of 16 bytes; the device."""
 
@@ -60,7 +60,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundKernel:
     """A loaded kernel for a request. `entry` is the address of its entry (ucutlass/kernels/gemm/plan.py);
     `workspace` counts bytes; `keep` owns the entry's library."""
 
@@ -70,7 +70,7 @@ class Bound:
     keep: object = None
 
 
-Choose: TypeAlias = Callable[[Request], "Bound | Series"]
+Choose: TypeAlias = Callable[[LaunchRequest], "BoundKernel | LaunchSequence"]
 
 
 # --- the launcher ----------------------------------------------------------------
@@ -91,7 +91,7 @@ class Launcher:
 
     spec: LaunchSpec
     route: Literal["native", "python"]
-    request_of: Callable[..., tuple[Request, list[torch.Tensor], list[float]]]
+    request_of: Callable[..., tuple[LaunchRequest, list[torch.Tensor], list[float]]]
 
     def __new__(cls, spec: LaunchSpec, choose: Choose, launcher: Native | NoNative | None = None) -> Launcher:
         if spec.offsets:  # the native launcher would not look at them again
@@ -119,10 +119,10 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 class _Prepared:
     """A request's launches, and what its calls allocate."""
 
-    request: Request
+    request: LaunchRequest
     runner: Runner
-    results: tuple[Allocation, ...]
-    workspace: Allocation | None
+    results: tuple[TorchAllocation, ...]
+    workspace: TorchAllocation | None
 
 
 class _Core:
@@ -138,7 +138,7 @@ class _Core:
         self._labels = [p.name for p in self._tensor_slots] + _result_labels(spec)
         self._result_type = _result_type(spec)
         self._allocate, self._allocation = allocator(spec.device)
-        self._runners: dict[Request, Runner] = {}
+        self._runners: dict[LaunchRequest, Runner] = {}
         self._prepared: dict[tuple[object, ...], _Prepared] = {}
         self._lock = threading.Lock()
 
@@ -187,8 +187,8 @@ class _Core:
     def _run(self, launcher: object, args: tuple[Any, ...], out: Any) -> Any:
         tensors, scalars = self._split(args)
         outs = self._outs(out)
-        given = (*tensors, *outs)
-        key = (len(outs), *map(_facts, given))
+        operands = (*tensors, *outs)
+        key = (len(outs), *map(_facts, operands))
         prepared = self._prepared.get(key)
         request = self._validate(tensors, outs) if prepared is None else prepared.request
         self._check_state(tensors, outs)
@@ -209,9 +209,9 @@ class _Core:
 
     def _split(self, args: tuple[Any, ...]) -> tuple[list[torch.Tensor], list[float]]:
         if len(args) != len(self.spec.params):
-            wanted = ", ".join(p.name for p in self.spec.params)
+            expected = ", ".join(p.name for p in self.spec.params)
             raise WrongCount(
-                f"{self.spec.name}: takes {len(self.spec.params)} arguments ({wanted}), but got {len(args)}"
+                f"{self.spec.name}: takes {len(self.spec.params)} arguments ({expected}), but got {len(args)}"
             )
         tensors: list[torch.Tensor] = []
         scalars: list[float] = []
@@ -236,7 +236,7 @@ class _Core:
             raise WrongCount(f"{self.spec.name}: out has {len(out)} tensors, but there are {count} results")
         return tuple(out)
 
-    def request_of(self, *args: Any) -> tuple[Request, list[torch.Tensor], list[float]]:
+    def request_of(self, *args: Any) -> tuple[LaunchRequest, list[torch.Tensor], list[float]]:
         """What a call would be planned by, and its tensors and scalars. Raises as the call does."""
         tensors, scalars = self._split(args)
         return self._validate(tensors, ()), tensors, scalars
@@ -244,49 +244,53 @@ class _Core:
     def _labelled(
         self, tensors: Sequence[Any], outs: Sequence[Any]
     ) -> tuple[tuple[str, Any, TensorSlot], ...]:
-        given = (*tensors, *outs)
-        slots = (*self._tensor_slots, *self.spec.results)[: len(given)]
-        return tuple(zip(self._labels[: len(given)], given, slots, strict=True))
+        operands = (*tensors, *outs)
+        slots = (*self._tensor_slots, *self.spec.results)[: len(operands)]
+        return tuple(zip(self._labels[: len(operands)], operands, slots, strict=True))
 
-    def _validate(self, tensors: Sequence[object], outs: Sequence[object]) -> Request:
+    def _validate(self, tensors: Sequence[object], outs: Sequence[object]) -> LaunchRequest:
         """All that a signature settles. Raises the mistakes of ucutlass.runtime.arguments."""
-        given = [
+        operands = [
             (label, check_tensor(self.spec, label, slot, tensor), slot)
             for label, tensor, slot in self._labelled(tensors, outs)
         ]
-        first, device = given[0][0], given[0][1].device
-        for label, tensor, _ in given:
+        first, device = operands[0][0], operands[0][1].device
+        for label, tensor, _ in operands:
             if tensor.device != device:
                 raise WrongDevice(
                     f"{self.spec.name}: {label} is on {tensor.device}, but {first} is on {device}"
                 )
-        extents = bind(self.spec, [(label, tensor.shape, slot) for label, tensor, slot in given])
-        for label, tensor, _ in given:
+        extents = bind(self.spec, [(label, tensor.shape, slot) for label, tensor, slot in operands])
+        for label, tensor, _ in operands:
             check_strides(self.spec, label, tensor)
-        aligned = tuple(tensor.data_ptr() % ALIGNMENT == 0 for _, tensor, _ in given)
+        aligned = tuple(tensor.data_ptr() % ALIGNMENT == 0 for _, tensor, _ in operands)
         fresh = () if outs else (True,) * len(self.spec.results)
-        return Request(extents, aligned + fresh, device)
+        return LaunchRequest(extents, aligned + fresh, device)
 
     def _check_state(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]) -> None:
         """What a signature leaves open: gradients and overlap."""
-        given = self._labelled(tensors, outs)
+        operands = self._labelled(tensors, outs)
         if torch.is_grad_enabled():
-            for label, tensor, _ in given:
+            for label, tensor, _ in operands:
                 check_grad(self.spec, label, tensor)
-        for i in range(len(tensors), len(given)):
+        for i in range(len(tensors), len(operands)):
             for j in range(i):
-                check_overlap(self.spec, *given[i][:2], *given[j][:2])
+                check_overlap(self.spec, *operands[i][:2], *operands[j][:2])
 
     # --- launching
 
-    def _prepare(self, request: Request) -> _Prepared:
+    def _prepare(self, request: LaunchRequest) -> _Prepared:
         with self._lock:
             runner = self._runners.get(request)
             if runner is None:
                 with current(request.device):
                     chosen = self._choose(request)
-                made = alone(self.spec, request.extents, chosen) if isinstance(chosen, Bound) else chosen
-                runner = self._runners[request] = Runner(self.spec.name, made, request.device)
+                sequence = (
+                    single_launch(self.spec, request.extents, chosen)
+                    if isinstance(chosen, BoundKernel)
+                    else chosen
+                )
+                runner = self._runners[request] = Runner(self.spec.name, sequence, request.device)
         size = runner.series.workspace
         return _Prepared(
             request,
@@ -313,7 +317,7 @@ class _Core:
             torch.autograd.graph.increment_version(outs)
         return results
 
-    def _new(self, allocation: Allocation) -> torch.Tensor:
+    def _new(self, allocation: TorchAllocation) -> torch.Tensor:
         args, keywords = allocation
         tensor: torch.Tensor = self._allocate(*args, **(keywords or {}))
         return tensor
@@ -346,25 +350,25 @@ class _Core:
 
 def _branches(device: torch.device, lanes: int, events: int, main: int) -> tuple[Any, ...]:
     """As launcher.c `add_branches` reads them."""
-    found = branches(device, main, lanes, events)
-    return found.streams, found.events, *found.functions
+    streams = branches(device, main, lanes, events)
+    return streams.streams, streams.events, *streams.functions
 
 
-def alone(spec: LaunchSpec, extents: tuple[int, ...], bound: Bound) -> Series:
+def single_launch(spec: LaunchSpec, extents: tuple[int, ...], bound: BoundKernel) -> LaunchSequence:
     """One kernel as a series: it takes the call's tensors and scalars as they are."""
     tensors = sum(isinstance(p, TensorSlot) for p in spec.params) + len(spec.results)
     scalars = len(spec.params) + len(spec.results) - tensors
-    step = Launch(
+    step = KernelLaunch(
         spec.name,
         bound.entry,
         extents,
         bound.knobs,
         tuple(range(tensors)),
-        tuple(Scalar(i) for i in range(scalars)),
+        tuple(CallScalar(i) for i in range(scalars)),
         0 if bound.workspace else None,
         keep=bound.keep,
     )
-    return Series((step,), bound.workspace)
+    return LaunchSequence((step,), bound.workspace)
 
 
 # --- torch -----------------------------------------------------------------------
@@ -387,7 +391,7 @@ def _facts(tensor: object) -> object:
 # --- slots -----------------------------------------------------------------------
 
 
-def _native_kind(slot: Slot) -> tuple[int, int, int]:
+def _native_kind(slot: LaunchSlot) -> tuple[int, int, int]:
     """As launcher.c's ScalarKind; 0 for a tensor."""
     if isinstance(slot, TensorSlot):
         return 0, 0, 0

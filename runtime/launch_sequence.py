@@ -24,32 +24,32 @@ ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class WorkspaceSlice:
     """Bytes from the workspace's beginning."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TorchResult:
     """The tensor that a torch function of this call made, by its number."""
 
     number: int
 
 
-Where: TypeAlias = "int | Inside | Held"
+TensorLocation: TypeAlias = "int | WorkspaceSlice | TorchResult"
 """Where a tensor lies; a number is its position among the call's own (parameters, then results)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
+class CallScalar:
     """A host scalar of the call, by its position among those."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StreamOrder:
     """On which lane a step runs (0: the caller's stream), which events it waits for and which it records
     when it has been launched. Events are numbers."""
 
@@ -58,11 +58,11 @@ class Turn:
     records: int | None = None
 
 
-ALONE = Turn()
+ALONE = StreamOrder()
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelLaunch:
     """One kernel. `entry` is the address of its entry; `workspace` is where its own begins, None where
     it needs none; `keep` owns the entry's library."""
 
@@ -70,44 +70,44 @@ class Launch:
     entry: int
     extents: tuple[int, ...]
     knobs: tuple[int, ...]
-    tensors: tuple[Where, ...]
-    scalars: tuple[Scalar | float, ...]
+    tensors: tuple[TensorLocation, ...]
+    scalars: tuple[CallScalar | float, ...]
     workspace: int | None
-    turn: Turn = ALONE
+    turn: StreamOrder = ALONE
     keep: object = None
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TensorView:
     """A tensor argument of a torch function: where it lies and what it is."""
 
-    where: Where
+    where: TensorLocation
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class TorchFunctionStep:
     """A torch function on the caller's stream; its result, which must have `result`'s shape, is copied
-    to `result.where`, or kept as that `Held`."""
+    to `result.where`, or kept as that `TorchResult`."""
 
     name: str
     function: Callable[..., torch.Tensor]
-    arguments: tuple[View | Scalar | float | int, ...]
-    result: View
-    turn: Turn = ALONE
+    arguments: tuple[TensorView | CallScalar | float | int, ...]
+    result: TensorView
+    turn: StreamOrder = ALONE
 
 
-Step: TypeAlias = Launch | Foreign
+SequenceStep: TypeAlias = KernelLaunch | TorchFunctionStep
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class LaunchSequence:
     """Steps in an order in which they may be launched. `workspace` counts bytes. `start` is the event that
     the caller's stream records first, for branches that wait for nothing else; `joins` are the lanes that
     it waits for at the end, each by an event of its own. `lanes` and `events` count."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[SequenceStep, ...]
     workspace: int
     lanes: int = 1
     events: int = 0
@@ -118,7 +118,7 @@ class Series:
     def native(self) -> bool:
         """Whether the native launcher can run it."""
         return all(
-            isinstance(s, Launch) and len(s.tensors) <= MOST_TENSORS and len(s.scalars) <= MOST_SCALARS
+            isinstance(s, KernelLaunch) and len(s.tensors) <= MOST_TENSORS and len(s.scalars) <= MOST_SCALARS
             for s in self.steps
         )
 
@@ -138,11 +138,11 @@ OnStep: TypeAlias = Callable[[int], object]
 class Runner:
     """A series whose launches are prepared as ctypes wants them."""
 
-    def __init__(self, name: str, series: Series, device: torch.device) -> None:
+    def __init__(self, name: str, series: LaunchSequence, device: torch.device) -> None:
         self.name = name
         self.series = series
         self.device = device
-        self._ready = [_ready(s) if isinstance(s, Launch) else None for s in series.steps]
+        self._ready = [_ready(s) if isinstance(s, KernelLaunch) else None for s in series.steps]
 
     def run(
         self,
@@ -161,18 +161,18 @@ class Runner:
         if s.lanes == 1:
             self._steps(call, [main], None, on_step)
             return
-        with branches_of(self.device, main, s.lanes, s.events) as found:
+        with branches_of(self.device, main, s.lanes, s.events) as side:
             if s.start is not None:
-                self._done(found.record(s.start, 0))
+                self._done(side.record(s.start, 0))
             try:
-                self._steps(call, found.streams, found, on_step)
+                self._steps(call, side.streams, side, on_step)
             except BaseException:
                 for lane, event in s.joins:  # the workspace goes back to the caller's stream
-                    found.record(event, lane), found.wait(event, 0)
+                    side.record(event, lane), side.wait(event, 0)
                 raise
             for lane, event in s.joins:
-                self._done(found.record(event, lane))
-                self._done(found.wait(event, 0))
+                self._done(side.record(event, lane))
+                self._done(side.wait(event, 0))
 
     def _done(self, status: int) -> None:
         if status:
@@ -186,7 +186,7 @@ class Runner:
                 for event in step.turn.waits:
                     self._done(events.wait(event, step.turn.lane))
             if ready is None:
-                assert isinstance(step, Foreign)
+                assert isinstance(step, TorchFunctionStep)
                 call.foreign(step)
             elif code := ready.launch(call, streams[step.turn.lane]):
                 raise LaunchError(self.named(number), code)
@@ -210,54 +210,54 @@ class _Call:
     workspace: torch.Tensor | None
     held: dict[int, torch.Tensor]
 
-    def pointer(self, where: Where) -> int:
+    def pointer(self, where: TensorLocation) -> int:
         match where:
             case int():
                 return self.tensors[where].data_ptr()
-            case Inside(offset):
+            case WorkspaceSlice(offset):
                 assert self.workspace is not None
                 return self.workspace.data_ptr() + offset
-            case Held(number):
+            case TorchResult(number):
                 return self.held[number].data_ptr()
 
-    def view(self, view: View) -> torch.Tensor:
+    def view(self, view: TensorView) -> torch.Tensor:
         match view.where:
             case int(index):
                 return self.tensors[index]
-            case Held(number):
+            case TorchResult(number):
                 return self.held[number]
-            case Inside(offset):
+            case WorkspaceSlice(offset):
                 assert self.workspace is not None
                 count = math.prod(view.shape) * view.dtype.itemsize
                 return self.workspace[offset : offset + count].view(view.dtype).view(view.shape)
 
-    def scalar(self, value: Scalar | float) -> float:
-        return self.scalars[value.index] if isinstance(value, Scalar) else value
+    def scalar(self, value: CallScalar | float) -> float:
+        return self.scalars[value.index] if isinstance(value, CallScalar) else value
 
-    def foreign(self, step: Foreign) -> None:
-        given = [
-            self.view(a) if isinstance(a, View) else self.scalar(a) if isinstance(a, Scalar) else a
+    def foreign(self, step: TorchFunctionStep) -> None:
+        arguments = [
+            self.view(a) if isinstance(a, TensorView) else self.scalar(a) if isinstance(a, CallScalar) else a
             for a in step.arguments
         ]
         with torch.no_grad():
-            made = step.function(*given)
-        wanted = step.result
-        if tuple(made.shape) != wanted.shape:
+            result = step.function(*arguments)
+        declared = step.result
+        if tuple(result.shape) != declared.shape:
             raise TorchResultMismatch(
-                f"stage {step.name} gave shape {list(made.shape)}, but its type says {list(wanted.shape)}"
+                f"stage {step.name} gave shape {list(result.shape)}, but its type says {list(declared.shape)}"
             )
-        match wanted.where:
-            case Held(number):
-                self.held[number] = made.to(wanted.dtype).contiguous()
+        match declared.where:
+            case TorchResult(number):
+                self.held[number] = result.to(declared.dtype).contiguous()
             case _:
-                self.view(wanted).copy_(made)
+                self.view(declared).copy_(result)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
     """A launch with what does not change between calls."""
 
-    step: Launch
+    step: KernelLaunch
     function: Any
     extents: Any
     knobs: Any
@@ -266,7 +266,7 @@ class _Ready:
         step = self.step
         pointers = [call.pointer(w) for w in step.tensors]
         scalars = [call.scalar(s) for s in step.scalars]
-        own = None if step.workspace is None else call.pointer(Inside(step.workspace))
+        own = None if step.workspace is None else call.pointer(WorkspaceSlice(step.workspace))
         code: int = self.function(
             (ctypes.c_void_p * max(1, len(pointers)))(*pointers),
             self.extents,
@@ -279,7 +279,7 @@ class _Ready:
         return code
 
 
-def _ready(step: Launch) -> _Ready:
+def _ready(step: KernelLaunch) -> _Ready:
     return _Ready(
         step,
         ENTRY(step.entry),
@@ -288,7 +288,7 @@ def _ready(step: Launch) -> _Ready:
     )
 
 
-def native_steps(series: Series) -> tuple[tuple[Any, ...], ...]:
+def native_steps(series: LaunchSequence) -> tuple[tuple[Any, ...], ...]:
     """The steps as launcher.c `read_step` reads them. Call `series.native` first.
 
     A tensor is its position, or -1 - its offset into the workspace; a scalar is its position, or -1 and
@@ -299,16 +299,20 @@ def native_steps(series: Series) -> tuple[tuple[Any, ...], ...]:
             s.entry,
             s.extents,
             s.knobs,
-            tuple(w if isinstance(w, int) else -1 - w.offset for w in s.tensors if not isinstance(w, Held)),
-            tuple(v.index if isinstance(v, Scalar) else -1 for v in s.scalars),
-            tuple(0.0 if isinstance(v, Scalar) else float(v) for v in s.scalars),
+            tuple(
+                w if isinstance(w, int) else -1 - w.offset
+                for w in s.tensors
+                if not isinstance(w, TorchResult)
+            ),
+            tuple(v.index if isinstance(v, CallScalar) else -1 for v in s.scalars),
+            tuple(0.0 if isinstance(v, CallScalar) else float(v) for v in s.scalars),
             -1 if s.workspace is None else s.workspace,
             s.turn.lane,
             s.turn.waits,
             -1 if s.turn.records is None else s.turn.records,
         )
         for s in series.steps
-        if isinstance(s, Launch)
+        if isinstance(s, KernelLaunch)
     )
 
 
@@ -316,4 +320,4 @@ def torch_function(
     function: Callable[..., torch.Tensor], keywords: Mapping[str, Any]
 ) -> Callable[..., torch.Tensor]:
     """A torch function with its keywords bound."""
-    return lambda *given: function(*given, **keywords)
+    return lambda *arguments: function(*arguments, **keywords)

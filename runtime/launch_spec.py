@@ -18,7 +18,7 @@ NAMELESS = Fixed(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SlotAxis:
     """One axis in memory: the positions of its dimensions in `LaunchSpec.dims`, outer first.
 
     A nameless axis has none and `extent` says its length; otherwise `extent` is not read.
@@ -34,7 +34,7 @@ class TensorSlot:
 
     name: str
     elem: Element
-    axes: tuple[Axis, ...]
+    axes: tuple[SlotAxis, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ScalarSlot:
     elem: Element
 
 
-Slot: TypeAlias = TensorSlot | ScalarSlot
+LaunchSlot: TypeAlias = TensorSlot | ScalarSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
+class SegmentOffsets:
     """The tensor parameter at place `tensor` cuts the dimension at place `dim` of `dims` into segments."""
 
     tensor: int
@@ -73,11 +73,11 @@ class LaunchSpec:
 
     name: str
     dims: tuple[tuple[str, Extent], ...]
-    params: tuple[Slot, ...]
+    params: tuple[LaunchSlot, ...]
     results: tuple[TensorSlot, ...]
     requires: tuple[Requirement, ...] = ()
     device: str = "cuda"
-    offsets: tuple[Offsets, ...] = ()
+    offsets: tuple[SegmentOffsets, ...] = ()
 
 
 def spec_of(program: Program, requires: Sequence[Requirement] = (), device: str = "cuda") -> LaunchSpec:
@@ -87,10 +87,10 @@ def spec_of(program: Program, requires: Sequence[Requirement] = (), device: str 
 
     def tensor(name: str, type_: TensorType) -> TensorSlot:
         return TensorSlot(
-            name, type_.elem, tuple(Axis(tuple(order[d] for d in a.dims), a.extent) for a in type_.axes)
+            name, type_.elem, tuple(SlotAxis(tuple(order[d] for d in a.dims), a.extent) for a in type_.axes)
         )
 
-    def slot(name: str, type_: TensorType | ScalarType) -> Slot:
+    def slot(name: str, type_: TensorType | ScalarType) -> LaunchSlot:
         return tensor(name, type_) if isinstance(type_, TensorType) else ScalarSlot(name, type_.elem)
 
     return LaunchSpec(
@@ -116,7 +116,7 @@ def shape_of(spec: LaunchSpec, slot: TensorSlot, extents: Sequence[int]) -> tupl
     return tuple(length_of(spec, axis, sizes) for axis in slot.axes)
 
 
-def length_of(spec: LaunchSpec, axis: Axis, sizes: Mapping[str, int]) -> int:
+def length_of(spec: LaunchSpec, axis: SlotAxis, sizes: Mapping[str, int]) -> int:
     """Elements along an axis, given the extents by name."""
     if not axis.dims:
         return evaluate(axis.extent, sizes)

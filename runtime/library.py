@@ -48,14 +48,14 @@ class EntryMissing(MachineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KernelEntry:
     """A kernel's entry in a loaded library: its address is good as long as the process lives."""
 
     address: int
     library: ctypes.CDLL
 
 
-def load_entry(path: Path, symbol: str) -> Entry:
+def load_entry(path: Path, symbol: str) -> KernelEntry:
     """Loads a built kernel's library, once a process and file, and looks its entry up.
 
     Raises LibraryMissing, LibraryForeign, DriverMissing, DependencyMissing, EntryMissing.
@@ -76,7 +76,7 @@ def load_entry(path: Path, symbol: str) -> Entry:
         ) from error
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
-    return Entry(address, library)
+    return KernelEntry(address, library)
 
 
 _FOREIGN = (
@@ -143,19 +143,19 @@ def native() -> Native | NoNative:
     import torch  # here: to load a library needs none of it, and it takes a second
 
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
-        found: Native | NoNative = NoNative(f"torch {torch.__version__} has no DLPack exchange table")
+        launcher: Native | NoNative = NoNative(f"torch {torch.__version__} has no DLPack exchange table")
     else:
         try:
-            found = load_native(compile_native(switches.read().cache_dir / "native"))
+            launcher = load_native(compile_native(switches.read().cache_dir / "native"))
         except MachineError as error:
-            found = NoNative(str(error))
-    if isinstance(found, NoNative):
+            launcher = NoNative(str(error))
+    if isinstance(launcher, NoNative):
         warnings.warn(
-            f"kernels are launched through ctypes, at some microseconds more a call: {found.reason}",
+            f"kernels are launched through ctypes, at some microseconds more a call: {launcher.reason}",
             NativeLauncherWarning,
             stacklevel=2,
         )
-    return found
+    return launcher
 
 
 class NativeUnbuildable(MachineError):
@@ -178,9 +178,9 @@ def compile_native(folder: Path) -> Path:
     try:
         folders.make(folder)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as scratch:
-            made = Path(scratch) / target.name
-            _compile([compiler, *_FLAGS, "-o", str(made), str(here / "launcher.c")])
-            write_all({target: made, seal: hashlib.sha256(made.read_bytes()).hexdigest()})
+            built = Path(scratch) / target.name
+            _compile([compiler, *_FLAGS, "-o", str(built), str(here / "launcher.c")])
+            write_all({target: built, seal: hashlib.sha256(built.read_bytes()).hexdigest()})
     except OSError as error:
         raise NativeUnbuildable(
             f"the native launcher cannot be stored: {error}",
@@ -199,8 +199,8 @@ def _as_sealed(library: Path, seal: Path) -> bool:
 
 def _compiler() -> str:
     for name in _COMPILERS:
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     raise NativeUnbuildable(
         f"the native launcher needs a C compiler, and none of {', '.join(_COMPILERS)} is on PATH",
         "apt-get install gcc (or the like of your distribution)",

@@ -43,23 +43,23 @@ class Compiled:
     """`seconds` of wall time, what ptxas said, and nvcc's own account of its phases, () if it gave none."""
 
     seconds: float
-    report: ptxas.Report
+    report: ptxas.PtxasReport
     phases: build_timings.Phases = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CompileTarget:
     """`gencode` is nvcc's; `oldest` the first nvcc that takes it."""
 
     gencode: str
     oldest: tuple[int, int]
 
 
-TARGETS: Mapping[str, Target] = {
+TARGETS: Mapping[str, CompileTarget] = {
     # One front-end pass, then one quick ptxas pass a chip; the PTX serves chips still to come.
-    "sm_80": Target("arch=compute_80,code=[sm_80,sm_86,sm_89,sm_90,compute_80]", (12, 3)),
-    "sm_89": Target("arch=compute_89,code=[sm_89,sm_90,compute_89]", (12, 3)),
-    "sm_90a": Target("arch=compute_90a,code=sm_90a", (12, 3)),
+    "sm_80": CompileTarget("arch=compute_80,code=[sm_80,sm_86,sm_89,sm_90,compute_80]", (12, 3)),
+    "sm_89": CompileTarget("arch=compute_89,code=[sm_89,sm_90,compute_89]", (12, 3)),
+    "sm_90a": CompileTarget("arch=compute_90a,code=sm_90a", (12, 3)),
 }
 """Architecture of a Source to what is generated for it."""
 
@@ -210,8 +210,8 @@ def _command(arch: str, toolchain: Toolchain) -> list[str]:
 def environment(scratch: Path) -> dict[str, str]:
     """A compiler's variables: the caller's, less what would change the build; temporary files go where
     they are swept."""
-    kept = {name: value for name, value in os.environ.items() if name not in _STRIPPED}
-    return {**kept, "LC_ALL": "C", "TMPDIR": str(scratch)}
+    inherited = {name: value for name, value in os.environ.items() if name not in _STRIPPED}
+    return {**inherited, "LC_ALL": "C", "TMPDIR": str(scratch)}
 
 
 # --- refusals --------------------------------------------------------------------
@@ -252,13 +252,15 @@ def refusal(
     source: str = SOURCE,
 ) -> BuildError | MachineError:
     """What a compiler's failure is, by its status and words; `command` repeats it beside `source`."""
-    for pattern, fault, mend in _MACHINE_FAULTS:
+    for pattern, fault, fix in _MACHINE_FAULTS:
         if m := pattern.search(log):
-            return fault(f"compiling {entry} failed: {m[0].strip()}", mend)
+            return fault(f"compiling {entry} failed: {m[0].strip()}", fix)
     if status == -signal.SIGKILL:
         return OutOfMemory(f"compiling {entry} failed: {compiler} was killed", _FEWER_JOBS)
-    kept = keep()
-    return BuildError(entry, first_errors(log, status, compiler), kept / source, kept / LOG, command)
+    kept_folder = keep()
+    return BuildError(
+        entry, first_errors(log, status, compiler), kept_folder / source, kept_folder / LOG, command
+    )
 
 
 def first_errors(log: str, status: int, compiler: str = "nvcc") -> tuple[str, ...]:

@@ -18,7 +18,7 @@ def characters(path: Path) -> str:
     return " ".join(dict.fromkeys(ascii(c) for c in _READ_BY_SHELLS.findall(names)))
 
 
-def check(path: Path, what: str, fault: type[MachineError], mend: str) -> None:
+def check(path: Path, what: str, fault: type[MachineError], fix: str) -> None:
     """Raises `fault` where a shell would read a path as more than a name; `what` says whose path it is."""
-    if found := characters(path):
-        raise fault(f"{what} {str(path)!a} has {found} in its path, which nvcc's shell would read", mend)
+    if unsafe := characters(path):
+        raise fault(f"{what} {str(path)!a} has {unsafe} in its path, which nvcc's shell would read", fix)

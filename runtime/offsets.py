@@ -12,23 +12,23 @@ from torch import Tensor
 from ucutlass.ir import Pipeline, Program, TensorType
 from ucutlass.runtime.arguments import ArgumentError
 from ucutlass.runtime.inputs import roles_of
-from ucutlass.runtime.launch_spec import LaunchSpec, Offsets, TensorSlot
+from ucutlass.runtime.launch_spec import LaunchSpec, SegmentOffsets, TensorSlot
 
 
 class WrongOffsets(ArgumentError):
     """Offsets that do not start at 0, decrease, or do not end at the extent that they cut."""
 
 
-def offsets_of(program: Program) -> tuple[Offsets, ...]:
+def offsets_of(program: Program) -> tuple[SegmentOffsets, ...]:
     """The parameters that `segment` reads, in a pipeline those that it hands to stages that do."""
     roles, order = roles_of(program), {name: i for i, name in enumerate(program.dims)}
     tensors = [p.name for p in program.params if isinstance(p.type, TensorType)]
     named = [(i, roles[name].offsets_of) for i, name in enumerate(tensors) if name in roles]
-    found = tuple(Offsets(i, order[dim]) for i, dim in named if dim in order)
-    if not found:
+    parameters = tuple(SegmentOffsets(i, order[dim]) for i, dim in named if dim in order)
+    if not parameters:
         what = "pipeline" if isinstance(program, Pipeline) else "kernel"
         raise ValueError(f"check_offsets: the {what} {program.name} has no parameter that segment(..) reads")
-    return found
+    return parameters
 
 
 def check_offsets(spec: LaunchSpec, tensors: Sequence[Tensor], extents: Sequence[int]) -> None:
@@ -41,11 +41,11 @@ def check_offsets(spec: LaunchSpec, tensors: Sequence[Tensor], extents: Sequence
                 f"{spec.name}: {label} cannot be looked at while a graph is captured; "
                 "load the program without check_offsets for that"
             )
-        found = tensor.tolist()
-        if (wrong := first_wrong(found, extent)) is not None:
+        values = tensor.tolist()
+        if (wrong := first_wrong(values, extent)) is not None:
             at, why = wrong
             raise WrongOffsets(
-                f"{spec.name}: {label}[{at}] is {found[at]}, {why}; offsets start at 0, do not decrease and "
+                f"{spec.name}: {label}[{at}] is {values[at]}, {why}; offsets start at 0, do not decrease and "
                 f"end at {spec.dims[offsets.dim][0]} = {extent}"
             )
 

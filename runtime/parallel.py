@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ucutlass.runtime import switches, system
 from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Recipe, make, nvcc_recipe
-from ucutlass.runtime.cache import Cache, Entry
+from ucutlass.runtime.cache import Cache, CacheEntry
 from ucutlass.runtime.errors import ArchUnknown, BuildCancelled, BuildError, BuildTimedOut, MachineError
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
 from ucutlass.runtime.toolchain import Toolchain
-from ucutlass.runtime.translation_unit import Member, Unit, build_unit, units
+from ucutlass.runtime.translation_unit import Unit, UnitMember, build_unit, units
 
 if TYPE_CHECKING:
     from ucutlass.emit.text import Source
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 COMPILER_BYTES = 4 * 2**30
 """Memory that one nvcc may take on a CUTLASS kernel (measured: 3.7 GB for an sm90a GEMM)."""
 
-Failure: TypeAlias = BuildError | BuildTimedOut | BuildCancelled | ArchUnknown | MachineError
+BuildFailure: TypeAlias = BuildError | BuildTimedOut | BuildCancelled | ArchUnknown | MachineError
 
 
 UNIT_BYTES = 2**30
 """Memory for each further kernel of a unit (measured: 6.6 GB for four)."""
 
 
-def jobs(wanted: int | None = None, group: int = 1, first: int = COMPILER_BYTES) -> int:
-    """Compilers to run at once, each on `group` kernels, the first of which takes `first` bytes: `wanted`,
+def jobs(requested: int | None = None, group: int = 1, first: int = COMPILER_BYTES) -> int:
+    """Compilers to run at once, each on `group` kernels, the first of which takes `first` bytes: `requested`,
     else UCUTLASS_BUILD_JOBS, else one a core, and no more than free memory holds; at least 1."""
-    if asked := wanted or switches.read().jobs:
-        return asked
+    if limit := requested or switches.read().jobs:
+        return limit
     each = first + (group - 1) * UNIT_BYTES
     return max(1, min(system.cores(), system.memory_available() // each))
 
@@ -48,7 +48,7 @@ def build_many(
     max_jobs: int | None = None,
     group: int = 1,
     limit_seconds: float = BUILD_SECONDS,
-) -> tuple[Artifact | Failure, ...]:
+) -> tuple[Artifact | BuildFailure, ...]:
     """One result a source, in their order; a failure takes its place and stops no other build.
 
     Sources of one key are built once. With `group` above 1 up to so many that the cache lacks are
@@ -62,10 +62,10 @@ def build_many(
     stop = cancel or Event()
     recipes = [_recipe(source, toolchain, limit_seconds) for source in sources]
     pairs = zip(sources, recipes, strict=True)
-    distinct = {r.key: Member(source, r) for source, r in pairs if isinstance(r, Recipe)}
-    report = _Counted(on_progress, len(distinct))
+    distinct = {r.key: UnitMember(source, r) for source, r in pairs if isinstance(r, Recipe)}
+    report = _ProgressCounter(on_progress, len(distinct))
     workers = jobs(max_jobs, group)
-    made: dict[str, Artifact | Failure] = {}
+    results: dict[str, Artifact | BuildFailure] = {}
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="ucutlass-build") as pool:
         work = _Work(toolchain, cache, report, stop, limit_seconds)
         futures = [pool.submit(work.build, unit) for unit in _units(distinct, cache, group, workers)]
@@ -75,8 +75,8 @@ def build_many(
             stop.set()
             raise
     for future in futures:
-        made |= future.result()
-    return tuple(made[r.key] if isinstance(r, Recipe) else r for r in recipes)
+        results |= future.result()
+    return tuple(results[r.key] if isinstance(r, Recipe) else r for r in recipes)
 
 
 def make_many(
@@ -87,14 +87,16 @@ def make_many(
     cancel: Event | None = None,
     max_jobs: int | None = None,
     compiler_bytes: int = COMPILER_BYTES,
-) -> tuple[Artifact | Failure, ...]:
+) -> tuple[Artifact | BuildFailure, ...]:
     """As `build_many`, of recipes of any kind, each of which takes so much memory."""
     stop = cancel or Event()
     distinct = {recipe.key: recipe for recipe in recipes}
-    report = _Counted(on_progress, len(distinct))
+    report = _ProgressCounter(on_progress, len(distinct))
     workers = jobs(max_jobs, first=compiler_bytes)
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="ucutlass-make") as pool:
-        futures = {key: pool.submit(_one, one, cache, report, stop) for key, one in distinct.items()}
+        futures = {
+            key: pool.submit(_build_recipe, recipe, cache, report, stop) for key, recipe in distinct.items()
+        }
         try:
             _wait_for(list(futures.values()))
         except BaseException:
@@ -103,10 +105,10 @@ def make_many(
     return tuple(futures[recipe.key].result() for recipe in recipes)
 
 
-def _units(distinct: Mapping[str, Member], cache: Cache, group: int, workers: int) -> tuple[Unit, ...]:
+def _units(distinct: Mapping[str, UnitMember], cache: Cache, group: int, workers: int) -> tuple[Unit, ...]:
     if group <= 1:
         return tuple((member,) for member in distinct.values())
-    there = {key for key in distinct if isinstance(cache.load(key), Entry)}
+    there = {key for key in distinct if isinstance(cache.load(key), CacheEntry)}
     absent = [member for key, member in distinct.items() if key not in there]
     return (*((distinct[key],) for key in distinct if key in there), *units(absent, group, workers))
 
@@ -121,7 +123,7 @@ class _Work:
     stop: Event
     limit_seconds: float
 
-    def build(self, unit: Unit) -> Mapping[str, Artifact | Failure]:
+    def build(self, unit: Unit) -> Mapping[str, Artifact | BuildFailure]:
         if len(unit) > 1 and not self.stop.is_set():
             try:
                 return build_unit(
@@ -137,17 +139,17 @@ class _Work:
             except (BuildError, BuildTimedOut, MachineError) as failure:
                 for member in unit:
                     self.report(Progress("alone", member.recipe.entry, f"the unit failed: {failure}"))
-        return {m.recipe.key: _one(m.recipe, self.cache, self.report, self.stop) for m in unit}
+        return {m.recipe.key: _build_recipe(m.recipe, self.cache, self.report, self.stop) for m in unit}
 
 
-def _recipe(source: Source, toolchain: Toolchain, limit_seconds: float) -> Recipe | Failure:
+def _recipe(source: Source, toolchain: Toolchain, limit_seconds: float) -> Recipe | BuildFailure:
     try:
         return nvcc_recipe(source, toolchain, limit_seconds)
     except (ArchUnknown, MachineError) as failure:
         return failure
 
 
-def _one(recipe: Recipe, cache: Cache, report: OnProgress, stop: Event) -> Artifact | Failure:
+def _build_recipe(recipe: Recipe, cache: Cache, report: OnProgress, stop: Event) -> Artifact | BuildFailure:
     if stop.is_set():
         return BuildCancelled(recipe.entry)
     try:
@@ -166,7 +168,7 @@ def _wait_for(pending: Sequence[Future[Any]]) -> None:
             future.result()
 
 
-class _Counted:
+class _ProgressCounter:
     """Passes events on, one at a time, with how many kernels have ended."""
 
     def __init__(self, on_progress: OnProgress, total: int) -> None:

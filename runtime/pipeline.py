@@ -14,35 +14,39 @@ from ucutlass.pipeline.memory import WorkspaceLayout
 from ucutlass.pipeline.sized import SizedPipeline, Step, sized_pipeline
 from ucutlass.pipeline.streams import StreamAssignment
 from ucutlass.reference.interpreter import TORCH_FUNCTIONS
-from ucutlass.runtime.direct_launch import exposed, rebound
-from ucutlass.runtime.launch import Bound, alone
+from ucutlass.runtime.direct_launch import direct_launch, rebind
+from ucutlass.runtime.launch import BoundKernel, single_launch
 from ucutlass.runtime.launch_sequence import (
-    Foreign,
-    Held,
-    Inside,
-    Launch,
-    Scalar,
-    Series,
-    Turn,
-    View,
-    Where,
+    CallScalar,
+    KernelLaunch,
+    LaunchSequence,
+    StreamOrder,
+    TensorLocation,
+    TensorView,
+    TorchFunctionStep,
+    TorchResult,
+    WorkspaceSlice,
     torch_function,
 )
 from ucutlass.runtime.launch_spec import dtype_of, spec_of
-from ucutlass.runtime.verify.stages import Staged
+from ucutlass.runtime.verify.stages import StagedLaunch
 
 
-def series_of(found: SizedPipeline, lanes: StreamAssignment, bounds: Sequence[Bound | None]) -> Series:
+def sequence_of(
+    pipeline_layout: SizedPipeline, lanes: StreamAssignment, bounds: Sequence[BoundKernel | None]
+) -> LaunchSequence:
     """What a call launches; `bounds` by step, for the step's extents, None for a torch function."""
-    memory = workspace.workspace_layout(found, lanes, [b.workspace if b is not None else 0 for b in bounds])
+    memory = workspace.workspace_layout(
+        pipeline_layout, lanes, [b.workspace if b is not None else 0 for b in bounds]
+    )
     events = _events(lanes)
-    maker = _Maker(found, lanes, memory, events)
+    builder = _StepBuilder(pipeline_layout, lanes, memory, events)
     forked = any(turn.forks for turn in lanes.slots)
     first_join = len(events) + forked
-    return Series(
+    return LaunchSequence(
         tuple(
-            maker.launch(i, step, bound) if bound is not None else maker.foreign(i, step)
-            for i, (step, bound) in enumerate(zip(found.steps, bounds, strict=True))
+            builder.launch(i, step, bound) if bound is not None else builder.foreign(i, step)
+            for i, (step, bound) in enumerate(zip(pipeline_layout.steps, bounds, strict=True))
         ),
         memory.bytes,
         lanes.count,
@@ -52,31 +56,33 @@ def series_of(found: SizedPipeline, lanes: StreamAssignment, bounds: Sequence[Bo
     )
 
 
-def staged(found: SizedPipeline, lanes: StreamAssignment, bounds: Sequence[Bound | None]) -> Staged:
+def staged_launch(
+    pipeline_layout: SizedPipeline, lanes: StreamAssignment, bounds: Sequence[BoundKernel | None]
+) -> StagedLaunch:
     """The pipeline's launch on its one workspace, and each step's alone, for the judge."""
     apart = [
         None
         if bound is None or step.kernel is None
-        else exposed(spec_of(step.kernel), alone(spec_of(step.kernel), step.sizes, bound))
-        for step, bound in zip(found.steps, bounds, strict=True)
+        else direct_launch(spec_of(step.kernel), single_launch(spec_of(step.kernel), step.sizes, bound))
+        for step, bound in zip(pipeline_layout.steps, bounds, strict=True)
     ]
-    whole = exposed(spec_of(found.pipeline), series_of(found, lanes, bounds))
-    return Staged(whole, found, tuple(apart))
+    entire = direct_launch(spec_of(pipeline_layout.pipeline), sequence_of(pipeline_layout, lanes, bounds))
+    return StagedLaunch(entire, pipeline_layout, tuple(apart))
 
 
-def rebound_all(
-    pipeline: ir.Pipeline, bounds: Sequence[Bound | None], extents: Sequence[int], device: torch.device
-) -> Staged:
+def rebind_all(
+    pipeline: ir.Pipeline, bounds: Sequence[BoundKernel | None], extents: Sequence[int], device: torch.device
+) -> StagedLaunch:
     """The same kernels for other extents of the pipeline, in the order of its `dims`. Raises ShapeError as
     `layout`, and LaunchError where a kernel does not serve them; some kernels only say so at launch."""
-    found = sized_pipeline(pipeline, extents)
+    pipeline_layout = sized_pipeline(pipeline, extents)
     again = [
         None
         if bound is None or step.kernel is None
-        else rebound(spec_of(step.kernel), bound, step.sizes, device)
-        for step, bound in zip(found.steps, bounds, strict=True)
+        else rebind(spec_of(step.kernel), bound, step.sizes, device)
+        for step, bound in zip(pipeline_layout.steps, bounds, strict=True)
     ]
-    return staged(found, workspace.streams_of(found), again)
+    return staged_launch(pipeline_layout, workspace.streams_of(pipeline_layout), again)
 
 
 def _events(lanes: StreamAssignment) -> Mapping[int, int]:
@@ -87,17 +93,17 @@ def _events(lanes: StreamAssignment) -> Mapping[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Maker:
-    found: SizedPipeline
+class _StepBuilder:
+    layout: SizedPipeline
     lanes: StreamAssignment
     memory: WorkspaceLayout
     events: Mapping[int, int]
 
-    def launch(self, number: int, step: Step, bound: Bound) -> Launch:
+    def launch(self, number: int, step: Step, bound: BoundKernel) -> KernelLaunch:
         kernel = step.kernel
         assert kernel is not None
         pairs = zip(kernel.params, step.stage.arguments, strict=True)
-        return Launch(
+        return KernelLaunch(
             step.name,
             bound.entry,
             step.sizes,
@@ -109,35 +115,41 @@ class _Maker:
             bound.keep,
         )
 
-    def foreign(self, number: int, step: Step) -> Foreign:
+    def foreign(self, number: int, step: Step) -> TorchFunctionStep:
         call = step.stage.call
         assert isinstance(call, ir.TorchCall)
-        given = [
-            self._view(a) if isinstance(a, str) and a in self.found.buffers else self._scalar(a)
+        arguments = [
+            self._view(a) if isinstance(a, str) and a in self.layout.buffers else self._scalar(a)
             for a in step.stage.arguments
         ]
         function = torch_function(TORCH_FUNCTIONS[call.function], dict(call.keywords))
         result = self._view(step.stage.outputs[0])
-        return Foreign(step.name, function, tuple(given), result, self._turn(number))
+        return TorchFunctionStep(step.name, function, tuple(arguments), result, self._turn(number))
 
-    def _scalar(self, argument: str | float | int) -> Scalar | float:
+    def _scalar(self, argument: str | float | int) -> CallScalar | float:
         if not isinstance(argument, str):
             return float(argument)
-        scalars = [p.name for p in self.found.pipeline.params if not isinstance(p.type, TensorType)]
-        return Scalar(scalars.index(argument))
+        scalars = [p.name for p in self.layout.pipeline.params if not isinstance(p.type, TensorType)]
+        return CallScalar(scalars.index(argument))
 
-    def _turn(self, number: int) -> Turn:
+    def _turn(self, number: int) -> StreamOrder:
         turn = self.lanes.slots[number]
         start = (len(self.events),) if turn.forks else ()
-        return Turn(turn.stream, (*start, *(self.events[w] for w in turn.waits)), self.events.get(number))
+        return StreamOrder(
+            turn.stream, (*start, *(self.events[w] for w in turn.waits)), self.events.get(number)
+        )
 
-    def _where(self, name: str) -> Where:
-        outside = (*self.found.params, *self.found.results)
+    def _where(self, name: str) -> TensorLocation:
+        outside = (*self.layout.params, *self.layout.results)
         if name in outside:
             return outside.index(name)
-        by_torch = sorted(workspace.held_by_torch(self.found))
-        return Held(by_torch.index(name)) if name in by_torch else Inside(self.memory.offsets[name])
+        by_torch = sorted(workspace.held_by_torch(self.layout))
+        return (
+            TorchResult(by_torch.index(name))
+            if name in by_torch
+            else WorkspaceSlice(self.memory.offsets[name])
+        )
 
-    def _view(self, name: str) -> View:
-        buffer = self.found.buffers[name]
-        return View(self._where(name), buffer.shape, dtype_of(buffer.type.elem))
+    def _view(self, name: str) -> TensorView:
+        buffer = self.layout.buffers[name]
+        return TensorView(self._where(name), buffer.shape, dtype_of(buffer.type.elem))

@@ -17,11 +17,11 @@ from threading import Event
 from typing import IO, Literal, TypeAlias
 
 from ucutlass.runtime.errors import BuildCancelled, BuildTimedOut, CompilerUnusable
-from ucutlass.runtime.supervised_process import Supervised
+from ucutlass.runtime.supervised_process import SupervisedProcess
 
 _POLL_SECONDS = 0.05
 
-Status: TypeAlias = int | Literal["timed out", "cancelled"]
+ProcessStatus: TypeAlias = int | Literal["timed out", "cancelled"]
 """How a compiler ended: its exit status, or why it was ended."""
 
 
@@ -33,7 +33,7 @@ def run(
     log: Path,
     limit_seconds: float,
     cancel: Event | None,
-) -> Status:
+) -> ProcessStatus:
     """The exit status of `command` run in `folder`, its output (both streams) in `log`.
 
     On cancellation, time-out or any exception, Ctrl-C too, every process of the group is killed
@@ -42,7 +42,7 @@ def run(
     """
     with log.open("wb") as out:
         try:
-            process = Supervised(
+            process = SupervisedProcess(
                 command,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -59,7 +59,7 @@ def run(
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class ProcessOutput:
     """What a program printed, and its exit status."""
 
     status: int
@@ -67,7 +67,7 @@ class Output:
     err: str
 
 
-def output(command: Sequence[str], limit_seconds: float) -> Output:
+def output(command: Sequence[str], limit_seconds: float) -> ProcessOutput:
     """Runs a program that only prints, in an empty folder, for some put files where they are run.
 
     Raises OSError where it cannot be started, TimeoutError where it takes longer; its group is killed.
@@ -77,7 +77,7 @@ def output(command: Sequence[str], limit_seconds: float) -> Output:
         tempfile.TemporaryFile() as out,
         tempfile.TemporaryFile() as err,
     ):
-        process = Supervised(
+        process = SupervisedProcess(
             command,
             env=os.environ,
             stdin=subprocess.DEVNULL,
@@ -91,7 +91,7 @@ def output(command: Sequence[str], limit_seconds: float) -> Output:
             process.end()
         if not isinstance(status, int):
             raise TimeoutError(f"it took longer than {limit_seconds:g} s")
-        return Output(status, _text(out), _text(err))
+        return ProcessOutput(status, _text(out), _text(err))
 
 
 def _text(file: IO[bytes]) -> str:
@@ -99,7 +99,7 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode("utf-8", errors="replace")
 
 
-def exit_status(entry: str, ended: Status, limit_seconds: float) -> int:
+def exit_status(entry: str, ended: ProcessStatus, limit_seconds: float) -> int:
     """Of a compiler that ended by itself. Raises BuildCancelled, BuildTimedOut."""
     match ended:
         case "cancelled":
@@ -110,7 +110,7 @@ def exit_status(entry: str, ended: Status, limit_seconds: float) -> int:
             return status
 
 
-def _wait(process: Supervised, deadline: float, cancel: Event | None) -> Status:
+def _wait(process: SupervisedProcess, deadline: float, cancel: Event | None) -> ProcessStatus:
     while True:
         if cancel is not None and cancel.is_set():
             return "cancelled"

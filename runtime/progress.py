@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["cached", "waiting", "compiling", "alone", "built", "failed", "quarantined"]
+ProgressKind: TypeAlias = Literal["cached", "waiting", "compiling", "alone", "built", "failed", "quarantined"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Progress:
     of `total` distinct kernels have ended, this one included.
     """
 
-    kind: Kind
+    kind: ProgressKind
     entry: str
     detail: str = ""
     seconds: float | None = None

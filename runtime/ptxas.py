@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-Code: TypeAlias = Literal["spill", "stack", "wgmma-serialised", "setmaxnreg-ignored", "ptxas"]
+PtxasCode: TypeAlias = Literal["spill", "stack", "wgmma-serialised", "setmaxnreg-ignored", "ptxas"]
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class KernelResources:
     """Resources of one kernel on one architecture. Registers per thread; the rest in bytes, stack
     and spills per thread, shared memory per thread block (static only: CUTLASS's is dynamic)."""
 
@@ -31,27 +31,27 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PtxasWarning:
     """One thing that ptxas reports against a kernel, and what would mend it.
 
     `code`: `spill`, `stack`, `wgmma-serialised`, `setmaxnreg-ignored`, or `ptxas` for any other
     warning. `kernel` is the mangled name, empty where ptxas names none.
     """
 
-    code: Code
+    code: PtxasCode
     kernel: str
     message: str
     hint: str
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    usage: tuple[Usage, ...] = ()
-    findings: tuple[Finding, ...] = ()
+class PtxasReport:
+    usage: tuple[KernelResources, ...] = ()
+    findings: tuple[PtxasWarning, ...] = ()
 
-    def of(self, entry: str) -> Report:
+    def of(self, entry: str) -> PtxasReport:
         """The part that names a kernel of this entry, which is in its mangled name, or none at all."""
-        return Report(
+        return PtxasReport(
             tuple(u for u in self.usage if entry in u.kernel),
             tuple(f for f in self.findings if entry in f.kernel or not f.kernel),
         )
@@ -60,9 +60,12 @@ class Report:
         return {"usage": [asdict(u) for u in self.usage], "findings": [asdict(f) for f in self.findings]}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Report:
+    def from_json(data: Mapping[str, Any]) -> PtxasReport:
         """Raises KeyError or TypeError where `data` is not what to_json wrote."""
-        return Report(tuple(Usage(**u) for u in data["usage"]), tuple(Finding(**f) for f in data["findings"]))
+        return PtxasReport(
+            tuple(KernelResources(**u) for u in data["usage"]),
+            tuple(PtxasWarning(**f) for f in data["findings"]),
+        )
 
 
 _COMPILING = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
@@ -74,7 +77,7 @@ _LOSS = re.compile(r"\(C(\d+)\)\s*(Potential Performance Loss.*)")
 _WARNING = re.compile(r"^ptxas\b.*\bwarning\s*:\s*(.*)")
 _IN_FUNCTION = re.compile(r"function '([^']+)'")
 
-_HINTS: Mapping[Code, str] = {
+_HINTS: Mapping[PtxasCode, str] = {
     "spill": "choose a smaller tile, or two consumer warp groups (warps cooperative)",
     "stack": "an array is indexed by a value unknown at compile time; simplify the epilogue",
     "wgmma-serialised": "each multiply waits for the last; choose a smaller tile or fewer epilogue operands",
@@ -83,17 +86,17 @@ _HINTS: Mapping[Code, str] = {
 }
 
 
-def parse(log: str) -> Report:
+def parse(log: str) -> PtxasReport:
     """Everything that ptxas said in a compiler's output; lines of other programs are ignored."""
     usage = tuple(_usage(log))
     spilled = (_spilled(u) for u in usage)
     losses = (_loss(line) for line in log.splitlines())
-    found = [f for f in (*spilled, *losses) if f is not None]
-    return Report(usage, tuple(dict.fromkeys(found)))
+    warnings = [f for f in (*spilled, *losses) if f is not None]
+    return PtxasReport(usage, tuple(dict.fromkeys(warnings)))
 
 
-def _usage(log: str) -> list[Usage]:
-    found: list[Usage] = []
+def _usage(log: str) -> list[KernelResources]:
+    usage: list[KernelResources] = []
     kernel, arch, frame = "", "", (0, 0, 0)
     for line in log.splitlines():
         if m := _COMPILING.search(line):
@@ -103,8 +106,8 @@ def _usage(log: str) -> list[Usage]:
             frame = tuple(max(a, int(b)) for a, b in zip(frame, m.groups(), strict=True))  # type: ignore[assignment]
         elif (m := _USED.search(line)) and kernel:
             shared, barriers = _SHARED.search(line), _BARRIERS.search(line)
-            found.append(
-                Usage(
+            usage.append(
+                KernelResources(
                     kernel,
                     arch,
                     int(m[1]),
@@ -114,18 +117,20 @@ def _usage(log: str) -> list[Usage]:
                 )
             )
             kernel = ""
-    return found
+    return usage
 
 
-def _spilled(u: Usage) -> Finding | None:
+def _spilled(u: KernelResources) -> PtxasWarning | None:
     if u.spill_stores or u.spill_loads:
         words = (
             f"{u.registers} registers on {u.arch} do not suffice: each thread spills "
             f"{u.spill_stores} bytes and reloads {u.spill_loads} bytes"
         )
-        return Finding("spill", u.kernel, words, _HINTS["spill"])
+        return PtxasWarning("spill", u.kernel, words, _HINTS["spill"])
     if u.stack > _QUIET_STACK:
-        return Finding("stack", u.kernel, f"each thread keeps {u.stack} bytes on its stack", _HINTS["stack"])
+        return PtxasWarning(
+            "stack", u.kernel, f"each thread keeps {u.stack} bytes on its stack", _HINTS["stack"]
+        )
     return None
 
 
@@ -133,19 +138,19 @@ _QUIET_STACK = 16
 """Bytes of stack that are no finding: CUTLASS's own sm90 GEMM shows 8 (CUTLASS 4.2, nvcc 13.0)."""
 
 
-def _loss(line: str) -> Finding | None:
+def _loss(line: str) -> PtxasWarning | None:
     if not line.startswith("ptxas"):
         return None
     kernel = m[1] if (m := _IN_FUNCTION.search(line)) else ""
     if m := _LOSS.search(line):
         code = _code(m[2])
-        return Finding(code, kernel, f"C{m[1]}: {m[2]}", _HINTS[code])
+        return PtxasWarning(code, kernel, f"C{m[1]}: {m[2]}", _HINTS[code])
     if m := _WARNING.search(line):
-        return Finding("ptxas", kernel, m[1], _HINTS["ptxas"])
+        return PtxasWarning("ptxas", kernel, m[1], _HINTS["ptxas"])
     return None
 
 
-def _code(words: str) -> Code:
+def _code(words: str) -> PtxasCode:
     if "wgmma" in words and "serializ" in words:
         return "wgmma-serialised"
     if "setmaxnreg" in words:

@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from ucutlass.runtime import process, switches
-from ucutlass.runtime.environment_allowlist import passed
+from ucutlass.runtime.environment_allowlist import allowed_environment
 from ucutlass.runtime.errors import CompilerUnusable
 
-Tool: TypeAlias = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
+SanitizerTool: TypeAlias = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
 
-TOOLS: tuple[Tool, ...] = get_args(Tool)
+TOOLS: tuple[SanitizerTool, ...] = get_args(SanitizerTool)
 """memcheck: out of bounds and misaligned accesses; initcheck: reads of global memory that nothing
 wrote; racecheck: hazards in shared memory; synccheck: barriers misused."""
 
 _ERROR_EXIT = 86
 _PRINT_LIMIT = 1000
 
-_MORE: Mapping[Tool, tuple[str, ...]] = {
+_MORE: Mapping[SanitizerTool, tuple[str, ...]] = {
     # torch asks the driver for entry points that it may lack; a failed launch is seen by the child.
     "memcheck": ("--report-api-errors", "no")
 }
@@ -40,7 +40,7 @@ ENVIRONMENT: Mapping[str, str] = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SanitizerFinding:
     """`error` is the tool's headline, `where` its offset or source line, `address` the first one
     that it names; `count` adds up equal findings, in hazards for racecheck."""
 
@@ -53,24 +53,24 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedSanitizerLog:
     """A report's text. `errors` and `warnings` are the summary's, None where it has none; `refusal` is
     the tool's own line where it could not work."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[SanitizerFinding, ...]
     errors: int | None
     warnings: int
     refusal: str
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SanitizerReport:
     """What one tool said. `launches` counts those that the process reported as done."""
 
-    tool: Tool
+    tool: SanitizerTool
     status: Literal["clean", "findings", "not available", "failed"]
     message: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[SanitizerFinding, ...] = ()
     launches: int = 0
 
     @property
@@ -94,14 +94,14 @@ def find(environ: Mapping[str, str] | None = None) -> Path | None:
     return next((p for p in places if os.access(p, os.X_OK)), None)
 
 
-def absent(tool: Tool) -> Report:
+def absent(tool: SanitizerTool) -> SanitizerReport:
     """The report of a tool where there is no compute-sanitizer."""
     words = "compute-sanitizer is not installed: it comes with the CUDA toolkit (cuda-sanitizer)"
-    return Report(tool, "not available", words)
+    return SanitizerReport(tool, "not available", words)
 
 
 def check(
-    tool: Tool,
+    tool: SanitizerTool,
     sanitizer: Path,
     command: Sequence[str],
     receipt: Path,
@@ -110,7 +110,7 @@ def check(
     folder: Path,
     limit_seconds: float = 600.0,
     environ: Mapping[str, str] | None = None,
-) -> Report:
+) -> SanitizerReport:
     """Runs `command` under a tool. The command must write the number of launches that it finished
     into `receipt`, as JSON; fewer than `launches` is a failure, whatever the tool says.
 
@@ -122,7 +122,7 @@ def check(
     options = ["--tool", tool, "--error-exitcode", str(_ERROR_EXIT), "--print-limit", str(_PRINT_LIMIT)]
     # By default it gives up on a process that takes ten seconds to reach CUDA, as importing torch may.
     options += ["--launch-timeout", str(math.ceil(limit_seconds))]
-    env = {**passed(environ), **ENVIRONMENT}
+    env = {**allowed_environment(environ), **ENVIRONMENT}
     try:
         status = process.run(
             [str(sanitizer), *options, *_MORE.get(tool, ()), *command],
@@ -133,20 +133,20 @@ def check(
             cancel=None,
         )
     except CompilerUnusable as error:
-        return Report(tool, "not available", error.what)
+        return SanitizerReport(tool, "not available", error.what)
     if not isinstance(status, int):
         words = f"it did not end within {limit_seconds:g} s"
-        return Report(tool, "failed", words, launches=_launched(receipt))
+        return SanitizerReport(tool, "failed", words, launches=_launched(receipt))
     text = log.read_text(encoding="utf-8", errors="replace")
     return judge(tool, parse(text), status, _launched(receipt), launches, _last(text))
 
 
 def _launched(receipt: Path) -> int:
     try:
-        found = json.loads(receipt.read_text(encoding="utf-8"))
+        count = json.loads(receipt.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return 0
-    return found if isinstance(found, int) else 0
+    return count if isinstance(count, int) else 0
 
 
 def _last(text: str) -> str:
@@ -154,23 +154,29 @@ def _last(text: str) -> str:
     return lines[-1][:300] if lines else "it printed nothing"
 
 
-def judge(tool: Tool, parsed: Parsed, status: int, launched: int, wanted: int, last: str = "") -> Report:
+def judge(
+    tool: SanitizerTool, parsed: ParsedSanitizerLog, status: int, launched: int, expected: int, last: str = ""
+) -> SanitizerReport:
     """The report of a finished run; `status` is its exit status."""
     findings = parsed.findings
     if parsed.refusal and not (_ENDED_EARLY in parsed.refusal and status != 0 and not launched):
-        return Report(tool, "not available", parsed.refusal, findings, launched)
+        return SanitizerReport(tool, "not available", parsed.refusal, findings, launched)
     if parsed.errors is None:
-        return Report(tool, "failed", f"no summary (exit status {status}): {last}", findings, launched)
+        return SanitizerReport(
+            tool, "failed", f"no summary (exit status {status}): {last}", findings, launched
+        )
     if parsed.errors:
         what = "; ".join(f"{f.error} in {f.kernel or '?'}" for f in findings[:3] if f.severity == "error")
-        return Report(tool, "findings", f"{parsed.errors} errors: {what}", findings, launched)
-    if launched != wanted:
-        words = f"{launched} of {wanted} launches ended (exit status {status}): {last}"
-        return Report(tool, "failed", words, findings, launched)
+        return SanitizerReport(tool, "findings", f"{parsed.errors} errors: {what}", findings, launched)
+    if launched != expected:
+        words = f"{launched} of {expected} launches ended (exit status {status}): {last}"
+        return SanitizerReport(tool, "failed", words, findings, launched)
     if status != 0:
-        return Report(tool, "failed", f"exit status {status} beside 0 errors: {last}", findings, launched)
+        return SanitizerReport(
+            tool, "failed", f"exit status {status} beside 0 errors: {last}", findings, launched
+        )
     warned = f", {parsed.warnings} warnings" if parsed.warnings else ""
-    return Report(tool, "clean", f"0 errors{warned} in {launched} launches", findings, launched)
+    return SanitizerReport(tool, "clean", f"0 errors{warned} in {launched} launches", findings, launched)
 
 
 # --- reading the report --------------------------------------------------------------
@@ -200,21 +206,21 @@ _ADDRESS = re.compile(r"(?:^Address|^Access to|at __shared__) (0x[0-9a-f]+)")
 _HAZARDS = re.compile(r"\[(\d+) hazards?\]")
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str) -> ParsedSanitizerLog:
     """Reads a report; lines of the process itself, without the prefix, are passed over."""
     lines = [m["words"] or "" for line in text.splitlines() if (m := _LINE.match(line))]
     errors: int | None = None
     warnings = 0
     for words in lines:
-        if found := _ERRORS.search(words):
-            errors = int(found[1]) + (errors or 0)
-        elif found := _RACES.search(words):
-            errors, warnings = int(found[1]) + (errors or 0), warnings + int(found[2])
+        if match := _ERRORS.search(words):
+            errors = int(match[1]) + (errors or 0)
+        elif match := _RACES.search(words):
+            errors, warnings = int(match[1]) + (errors or 0), warnings + int(match[2])
     refusal = next((w for w in lines if _REFUSALS.search(w)), "")
-    return Parsed(tuple(_grouped(_findings(lines))), errors, warnings, refusal)
+    return ParsedSanitizerLog(tuple(_grouped(_findings(lines))), errors, warnings, refusal)
 
 
-def _findings(lines: Sequence[str]) -> Iterator[Finding]:
+def _findings(lines: Sequence[str]) -> Iterator[SanitizerFinding]:
     block: list[str] = []
     for words in [*lines, "COMPUTE-SANITIZER"]:
         if _DETAIL.match(words):
@@ -225,7 +231,7 @@ def _findings(lines: Sequence[str]) -> Iterator[Finding]:
         block = [] if _BOOKKEEPING.match(words) or _REFUSALS.search(words) else [words]
 
 
-def _finding(block: Sequence[str]) -> Finding:
+def _finding(block: Sequence[str]) -> SanitizerFinding:
     head = _SEVERITY.sub("", block[0])
     warned = _SEVERITY.match(block[0])
     severity: Literal["error", "warning"] = "error"
@@ -241,13 +247,13 @@ def _finding(block: Sequence[str]) -> Finding:
     if race and (other := next((w for w in block[1:] if w.startswith("and ")), "")):
         error += " " + re.sub(r"(?<=access) at .*", "", other)
     where = places[0]["where"].lstrip("+") if places else ""
-    return Finding(severity, error, kernel, where, address, max(1, hazards))
+    return SanitizerFinding(severity, error, kernel, where, address, max(1, hazards))
 
 
-def _grouped(findings: Iterator[Finding]) -> list[Finding]:
+def _grouped(findings: Iterator[SanitizerFinding]) -> list[SanitizerFinding]:
     """Equal findings of several threads as one."""
-    found: dict[tuple[str, str, str, str], Finding] = {}
+    grouped: dict[tuple[str, str, str, str], SanitizerFinding] = {}
     for f in findings:
         key = (f.severity, f.error, f.kernel, f.where)
-        found[key] = replace(found[key], count=found[key].count + f.count) if key in found else f
-    return list(found.values())
+        grouped[key] = replace(grouped[key], count=grouped[key].count + f.count) if key in grouped else f
+    return list(grouped.values())

@@ -60,9 +60,9 @@ def branches(device: torch.device, main: int, lanes: int, events: int) -> Branch
         streams, marks = _KEPT.setdefault((device, main), ([], []))
         # Not torch's streams: it hands each of those out again, to who may capture on it.
         while len(streams) < lanes - 1:
-            streams.append(_made("cuStreamCreate", _NON_BLOCKING))
+            streams.append(_create_handle("cuStreamCreate", _NON_BLOCKING))
         while len(marks) < events:
-            marks.append(_made("cuEventCreate", _NO_TIMING))
+            marks.append(_create_handle("cuEventCreate", _NO_TIMING))
         return Branches((main, *streams[: lanes - 1]), tuple(marks[:events]), functions())
 
 
@@ -70,7 +70,7 @@ _NON_BLOCKING, _NO_TIMING = 1, 2
 """CU_STREAM_NON_BLOCKING, CU_EVENT_DISABLE_TIMING (cuda.h)."""
 
 
-def _made(create: str, flags: int) -> int:
+def _create_handle(create: str, flags: int) -> int:
     handle = ctypes.c_void_p()
     cuda_driver.call(cuda_driver.library(), create, ctypes.byref(handle), flags)
     assert handle.value is not None

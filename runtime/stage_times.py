@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ucutlass.runtime.launch import Request
-from ucutlass.runtime.launch_sequence import Foreign, Runner, Series
+from ucutlass.runtime.launch import LaunchRequest
+from ucutlass.runtime.launch_sequence import LaunchSequence, Runner, TorchFunctionStep
 from ucutlass.runtime.launch_spec import LaunchSpec, dtype_of, shape_of
 from ucutlass.runtime.torch_device import current
 
@@ -30,8 +30,8 @@ class StageTime:
 
 def stage_times(
     spec: LaunchSpec,
-    series: Series,
-    request: Request,
+    series: LaunchSequence,
+    request: LaunchRequest,
     tensors: Sequence[torch.Tensor],
     scalars: Sequence[float],
     repeats: int,
@@ -55,15 +55,15 @@ def stage_times(
                 mine.append(begin.elapsed_time(end) / 1000)
     # The first run warms up.
     return tuple(
-        StageTime(step.name, statistics.median(mine[1:]), isinstance(step, Foreign))
+        StageTime(step.name, statistics.median(mine[1:]), isinstance(step, TorchFunctionStep))
         for step, mine in zip(series.steps, times, strict=True)
     )
 
 
 def torch_share(times: Sequence[StageTime]) -> float:
     """Of the stages' time together, what torch functions take."""
-    whole = sum(t.seconds for t in times)
-    return sum(t.seconds for t in times if t.torch) / whole if whole else 0.0
+    total = sum(t.seconds for t in times)
+    return sum(t.seconds for t in times if t.torch) / total if total else 0.0
 
 
 def _mark(marks: Sequence[Any], step: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Verdict: TypeAlias = Literal["faster", "slower", "no difference"]
+RatioVerdict: TypeAlias = Literal["faster", "slower", "no difference"]
 
 CONFIDENCE = 0.95
 """Of the interval of a ratio, two-sided."""
@@ -34,7 +34,7 @@ intervals still fell short of it by up to three points; from ten on they hold it
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class TimeSummary:
     """Of `count` values, in their unit. `mad` is the median absolute deviation over the median,
     without a factor that would make it a standard deviation of normal noise."""
 
@@ -46,12 +46,12 @@ class Summary:
     mad: float
 
 
-def summary(values: Sequence[float]) -> Summary:
+def summary(values: Sequence[float]) -> TimeSummary:
     """Raises ValueError for no values, and for one that is not positive and finite."""
     ordered = sorted(_positive(values))
     median = statistics.median(ordered)
     mad = statistics.median(abs(v - median) for v in ordered) / median
-    return Summary(len(ordered), ordered[0], quantile(ordered, 0.1), median, quantile(ordered, 0.9), mad)
+    return TimeSummary(len(ordered), ordered[0], quantile(ordered, 0.1), median, quantile(ordered, 0.9), mad)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -139,15 +139,15 @@ def _resampled_medians(values: Sequence[float], rng: random.Random) -> list[floa
     count, draw = len(values), rng.random  # random() alone gives the same in every version of Python
     order = sorted(range(count), key=values.__getitem__)
     rank = sorted(range(count), key=order.__getitem__)
-    made = []
+    medians = []
     for _ in range(RESAMPLES):
         ranks = sorted([rank[int(draw() * count)] for _ in range(count)])
         low, high = order[ranks[(count - 1) // 2]], order[ranks[count // 2]]
-        made.append((values[low] + values[high]) / 2)
-    return made
+        medians.append((values[low] + values[high]) / 2)
+    return medians
 
 
-def verdict(ratio: Ratio, floor: float) -> Verdict:
+def verdict(ratio: Ratio, floor: float) -> RatioVerdict:
     """What may be said of a against b: a difference only where the interval excludes 1 and the
     median is more than the factor 1 + `floor` away from it, which is what the measurement
     resolves (0.01: one per cent).

@@ -23,7 +23,7 @@ from typing import Any
 from ucutlass import ir
 from ucutlass.ir import extents
 from ucutlass.runtime import system
-from ucutlass.runtime.evidence import Machine, Subject
+from ucutlass.runtime.evidence import Machine, RecordSubject
 
 # --- programs --------------------------------------------------------------------
 
@@ -184,14 +184,14 @@ def subject_of(
     schedule: str,
     code: str = "",
     library: Path | Sequence[Path] | None = None,
-) -> Subject:
+) -> RecordSubject:
     """The subject that a checked program at these extents is, `sizes` in the order of its dims.
 
     `text` is its whole file, `code` what was emitted (without its header comment, which only
     explains), `library` the file that was loaded, or a pipeline's, in the order of its stages. Raises
     OSError where that cannot be read, ValueError for another number of extents than the program has.
     """
-    return Subject(
+    return RecordSubject(
         kernel=program.name,
         program=program_digest(text),
         algorithm=algorithm_digest(program),
@@ -211,7 +211,7 @@ def _binary(library: Path | Sequence[Path] | None) -> str:
         case Path():
             return file_digest(library)
         case several:
-            return program_digest("\n".join(file_digest(one) for one in several))
+            return program_digest("\n".join(file_digest(library_file) for library_file in several))
 
 
 # --- files -----------------------------------------------------------------------
@@ -244,15 +244,15 @@ def harness_digest() -> str:
 def tree_digest(root: Path) -> str:
     """Hex SHA-256 of the paths below `root` and bytes of all sources and tables there, through links
     too: the rooms of a checkout are links. Raises OSError."""
-    found = {
+    files = {
         path.relative_to(root).as_posix(): path
         for folder, _, names in os.walk(root, followlinks=True)
         for name in names
         if (path := Path(folder, name)).suffix in _HARNESS
     }
     digest = hashlib.sha256()
-    for name in sorted(found):
-        digest.update(f"{name}\0{file_digest(found[name])}\n".encode())
+    for name in sorted(files):
+        digest.update(f"{name}\0{file_digest(files[name])}\n".encode())
     return digest.hexdigest()
 
 

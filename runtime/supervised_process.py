@@ -31,14 +31,14 @@ _GRACE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessInfo:
     """A living process; `resident` is its resident memory in bytes, shared pages included."""
 
     pid: int
     resident: int
 
 
-class Supervised:
+class SupervisedProcess:
     """As subprocess.Popen, whose `stdin`, `stdout`, `stderr` and `pass_fds` these are.
 
     `env` is the whole environment of the command, `folder` is where it runs, where this process does by
@@ -140,7 +140,7 @@ class Supervised:
             self.wait(0.0)
         self._line.close()
 
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[ProcessInfo]:
         """The command, if it runs, and everything that came of it and lives."""
         return _descendants(self._supervisor.pid)
 
@@ -161,16 +161,16 @@ class Supervised:
         return line.decode().split()
 
 
-def _descendants(ancestor: int) -> list[Process]:
-    children: dict[int, list[Process]] = {}
+def _descendants(ancestor: int) -> list[ProcessInfo]:
+    children: dict[int, list[ProcessInfo]] = {}
     page = os.sysconf("SC_PAGE_SIZE")
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             # proc(5): the name, in parentheses, may hold blanks; state is field 3, ppid 4, rss 24.
             fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             if fields[0] not in "ZX":
-                found = Process(int(stat.parent.name), int(fields[21]) * page)
-                children.setdefault(int(fields[1]), []).append(found)
+                info = ProcessInfo(int(stat.parent.name), int(fields[21]) * page)
+                children.setdefault(int(fields[1]), []).append(info)
     living = list(children.get(ancestor, ()))
     for process in living:
         living += children.get(process.pid, ())

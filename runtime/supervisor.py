@@ -145,14 +145,14 @@ def _end_all(group: int) -> None:
 
 
 def _children() -> list[int]:
-    found = []
+    pids = []
     # pathlib would take as long to import as all else here.
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
         with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
             # proc(5): the name, in parentheses, may hold blanks; then state and parent.
             if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 if __name__ == "__main__":

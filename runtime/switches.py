@@ -32,13 +32,13 @@ DESCRIPTIONS: Mapping[str, str] = {
 }
 """Name to meaning, for help texts."""
 
-Stage: TypeAlias = Literal["plain", "a", "b", "auto"]
+BuildPath: TypeAlias = Literal["plain", "a", "b", "auto"]
 """A way of building: nvcc on one file; CUTLASS's collectives with the arithmetic linked in; lean collectives
 by NVRTC; or the first of b, a and plain that serves a plan."""
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DEFAULT_CACHE_BYTES = 10 * 2**30
-DEFAULT_STAGE: Stage = "auto"
+DEFAULT_STAGE: BuildPath = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Switches:
     jobs: int | None
     cuda_home: Path | None
     data_dir: Path
-    stage: Stage
+    stage: BuildPath
 
 
 def read(environ: Mapping[str, str] | None = None) -> Switches:
@@ -69,12 +69,12 @@ def read(environ: Mapping[str, str] | None = None) -> Switches:
     )
 
 
-def _stage(env: Mapping[str, str]) -> Stage:
+def _stage(env: Mapping[str, str]) -> BuildPath:
     value = env.get(BUILD_STAGE) or DEFAULT_STAGE
-    for stage in get_args(Stage):
+    for stage in get_args(BuildPath):
         if value == stage:
-            return cast(Stage, stage)
-    raise SwitchError(BUILD_STAGE, value, f"one of {', '.join(get_args(Stage))}")
+            return cast(BuildPath, stage)
+    raise SwitchError(BUILD_STAGE, value, f"one of {', '.join(get_args(BuildPath))}")
 
 
 def _folder(env: Mapping[str, str], name: str) -> Path | None:

@@ -23,8 +23,8 @@ def cores() -> int:
 def memory_available() -> int:
     """Bytes that new processes may take without swapping: the kernel's MemAvailable, or what the
     cgroup's limit leaves, whichever is less."""
-    room = [r for r in (_room_v2(), _room_v1()) if r is not None]
-    return max(0, min([_meminfo("MemAvailable"), *room]))
+    limits = [r for r in (_headroom_v2(), _headroom_v1()) if r is not None]
+    return max(0, min([_meminfo("MemAvailable"), *limits]))
 
 
 def memory_total() -> int:
@@ -63,16 +63,16 @@ def _least(values: list[int | None]) -> int | None:
     return min((v for v in values if v is not None), default=None)
 
 
-def _room_v2() -> int | None:
-    return _least([_room(g, "memory.max", "memory.current", "inactive_file") for g in _groups("")])
+def _headroom_v2() -> int | None:
+    return _least([_cgroup_headroom(g, "memory.max", "memory.current", "inactive_file") for g in _groups("")])
 
 
-def _room_v1() -> int | None:
+def _headroom_v1() -> int | None:
     names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    return _least([_room(g, *names) for g in _groups("memory")])
+    return _least([_cgroup_headroom(g, *names) for g in _groups("memory")])
 
 
-def _room(group: Path, limit: str, usage: str, cached: str) -> int | None:
+def _cgroup_headroom(group: Path, limit: str, usage: str, cached: str) -> int | None:
     most, used = _number(group / limit), _number(group / usage)
     if most is None or used is None:
         return None
@@ -86,22 +86,22 @@ def _room(group: Path, limit: str, usage: str, cached: str) -> int | None:
 
 
 def _quota_v2() -> int | None:
-    found: list[int | None] = []
+    quotas: list[int | None] = []
     for group in _groups(""):
         try:
             quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
         except (OSError, ValueError):
             continue
-        found.append(None if quota == "max" else int(quota) // int(period))
-    return _least(found)
+        quotas.append(None if quota == "max" else int(quota) // int(period))
+    return _least(quotas)
 
 
 def _quota_v1() -> int | None:
-    found: list[int | None] = []
+    quotas: list[int | None] = []
     for group in _groups("cpu"):
         quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
-        found.append(quota // period if quota and period and quota > 0 else None)
-    return _least(found)
+        quotas.append(quota // period if quota and period and quota > 0 else None)
+    return _least(quotas)
 
 
 # --- the driver ------------------------------------------------------------------

@@ -22,7 +22,7 @@ Launch = Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class LaunchTiming:
     """Microseconds a launch: median over rounds, and the spread (interquartile over median)."""
 
     median: float
@@ -78,7 +78,7 @@ def launches_for(launch: Launch, sets: int, window_us: float) -> int:
 
 def compare(
     candidates: Mapping[str, Launch], sets: int, *, rounds: int = 9, window_us: float = 3000.0
-) -> dict[str, Timing]:
+) -> dict[str, LaunchTiming]:
     """Every candidate's time, measured in turns."""
     graphs = {}
     for name, launch in candidates.items():
@@ -105,8 +105,8 @@ def _event() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def summary(values: list[float]) -> Timing:
+def summary(values: list[float]) -> LaunchTiming:
     ordered = sorted(values)
     low, high = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
     median = statistics.median(ordered)
-    return Timing(median, (high - low) / median, tuple(values))
+    return LaunchTiming(median, (high - low) / median, tuple(values))

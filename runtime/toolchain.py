@@ -110,8 +110,8 @@ def find_nvcc(env: Mapping[str, str]) -> Nvcc:
     """Raises CompilerMissing, CompilerIncomplete, CompilerUnusable, CompilerTooOld, PathUnusable,
     SwitchError."""
     path, origin = _locate(env)
-    mend = f"set {switches.CUDA_HOME} to a toolkit whose path has none of these"
-    nvcc_paths.check(path, "nvcc", PathUnusable, mend)
+    fix = f"set {switches.CUDA_HOME} to a toolkit whose path has none of these"
+    nvcc_paths.check(path, "nvcc", PathUnusable, fix)
     root = path.resolve().parent.parent
     pypi_layout = (root / "lib/libcudart_static.a").exists() and not (root / "lib64").exists()
     if origin == "PyPI":
@@ -136,8 +136,8 @@ def _locate(env: Mapping[str, str]) -> tuple[Path, str]:
         if home:
             path = Path(home) / "bin" / "nvcc"
             if not os.access(path, os.X_OK):
-                mend = f"unset {name}, or point it to a CUDA toolkit"
-                raise CompilerMissing(f"{name} is {home}, but {path} is no program", mend)
+                fix = f"unset {name}, or point it to a CUDA toolkit"
+                raise CompilerMissing(f"{name} is {home}, but {path} is no program", fix)
             return path, name
     if on_path := shutil.which("nvcc", path=env.get("PATH", os.defpath)):
         return Path(on_path), "PATH"
@@ -173,10 +173,10 @@ def _nvcc_version(path: Path, mtime_ns: int, size: int) -> str:
     """Cached by the file's state, so that an upgrade under a running process is seen."""
 
     def ask() -> str:
-        said = _ask([str(path), "--version"], CompilerUnusable, INSTALL_CUDA)
-        if m := re.search(r"\bV(\d+\.\d+\.\d+)", said):
+        output = _ask([str(path), "--version"], CompilerUnusable, INSTALL_CUDA)
+        if m := re.search(r"\bV(\d+\.\d+\.\d+)", output):
             return m[1]
-        raise CompilerUnusable(f"{path} --version says no version but {said[:200]!r}", INSTALL_CUDA)
+        raise CompilerUnusable(f"{path} --version says no version but {output[:200]!r}", INSTALL_CUDA)
 
     return version_cache.version(path, ask)
 
@@ -186,34 +186,34 @@ def _nvcc_version(path: Path, mtime_ns: int, size: int) -> str:
 
 def find_host(env: Mapping[str, str]) -> HostCompiler:
     """The g++ on PATH. Raises HostCompilerMissing, PathUnusable."""
-    found = shutil.which("g++", path=env.get("PATH", os.defpath))
-    if found is None:
+    path = shutil.which("g++", path=env.get("PATH", os.defpath))
+    if path is None:
         raise HostCompilerMissing("nvcc needs g++, and there is none on PATH", INSTALL_HOST)
-    mend = "put a g++ first on PATH whose path has none of these"
-    nvcc_paths.check(Path(found), "g++", PathUnusable, mend)
-    stat = Path(found).resolve().stat()
-    return HostCompiler(Path(found), _host_version(Path(found), stat.st_mtime_ns, stat.st_size))
+    fix = "put a g++ first on PATH whose path has none of these"
+    nvcc_paths.check(Path(path), "g++", PathUnusable, fix)
+    stat = Path(path).resolve().stat()
+    return HostCompiler(Path(path), _host_version(Path(path), stat.st_mtime_ns, stat.st_size))
 
 
 @functools.lru_cache(maxsize=8)
 def _host_version(path: Path, mtime_ns: int, size: int) -> str:
     def ask() -> str:
-        said = _ask([str(path), "-dumpfullversion", "-dumpversion"], HostCompilerMissing, INSTALL_HOST)
-        if re.fullmatch(r"\d+(\.\d+)*", said.strip()):
-            return said.strip()
-        raise HostCompilerMissing(f"{path} says no version but {said[:200]!r}", INSTALL_HOST)
+        output = _ask([str(path), "-dumpfullversion", "-dumpversion"], HostCompilerMissing, INSTALL_HOST)
+        if re.fullmatch(r"\d+(\.\d+)*", output.strip()):
+            return output.strip()
+        raise HostCompilerMissing(f"{path} says no version but {output[:200]!r}", INSTALL_HOST)
 
     return version_cache.version(path, ask)
 
 
-def _ask(command: list[str], fault: type[ToolchainError], mend: str) -> str:
+def _ask(command: list[str], fault: type[ToolchainError], fix: str) -> str:
     try:
         done = process.output(command, 60)
     except OSError as error:
-        raise fault(f"{command[0]} does not run: {error}", mend) from error
+        raise fault(f"{command[0]} does not run: {error}", fix) from error
     if done.status:
         words = (done.err or done.out).strip()[:200]
-        raise fault(f"{' '.join(command)} ended with status {done.status}: {words}", mend)
+        raise fault(f"{' '.join(command)} ended with status {done.status}: {words}", fix)
     return done.out
 
 
@@ -235,8 +235,8 @@ def find_cutlass() -> Cutlass:
     except importlib.metadata.PackageNotFoundError as error:
         raise HeadersMissing(f"the package {_DISTRIBUTION} is not installed", INSTALL_CUTLASS) from error
     home = Path(str(distribution.locate_file(_SOURCE)))
-    mend = f"install {_DISTRIBUTION} in an environment whose path has none of these"
-    nvcc_paths.check(home, "CUTLASS", PathUnusable, mend)
+    fix = f"install {_DISTRIBUTION} in an environment whose path has none of these"
+    nvcc_paths.check(home, "CUTLASS", PathUnusable, fix)
     if not (home / "include/cutlass/cutlass.h").is_file():
         raise HeadersMissing(f"{home} holds no include/cutlass/cutlass.h", REINSTALL_CUTLASS)
     lines = sorted(f"{path} {digest}" for path, digest in _recorded(distribution))

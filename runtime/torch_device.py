@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._C._dynamo import guards
 
-Allocation: TypeAlias = tuple[tuple[Any, ...], dict[str, Any] | None]
+TorchAllocation: TypeAlias = tuple[tuple[Any, ...], dict[str, Any] | None]
 """Arguments and keywords for the allocating function of a device type."""
 
 
@@ -31,7 +31,7 @@ def exchange_device(device: str) -> Callable[[int], int] | None:
     return exchange
 
 
-def allocator(device: str) -> tuple[Callable[..., Any], Callable[..., Allocation]]:
+def allocator(device: str) -> tuple[Callable[..., Any], Callable[..., TorchAllocation]]:
     """How tensors are allocated on the current device of this type, and the arguments for it.
 
     torch.empty spends about a microsecond in parsing and dispatch; the function that Inductor's

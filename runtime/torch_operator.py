@@ -66,12 +66,12 @@ def _fake(spec: LaunchSpec, args: tuple[Any, ...]) -> Any:
     """Results without data; shapes may be symbolic, then every check on them becomes a guard."""
     if len(args) != len(spec.params):
         raise WrongCount(f"{spec.name}: takes {len(spec.params)} arguments, but got {len(args)}")
-    given = [(p, a) for p, a in zip(spec.params, args, strict=True) if isinstance(p, TensorSlot)]
-    for slot, tensor in given:
+    operands = [(p, a) for p, a in zip(spec.params, args, strict=True) if isinstance(p, TensorSlot)]
+    for slot, tensor in operands:
         if tensor.dtype not in dtypes_of(slot.elem):
             raise WrongDtype(f"{spec.name}: {slot.name} is {tensor.dtype}, but is declared {slot.elem.name}")
-    extents = bind(spec, [(slot.name, tuple(tensor.shape), slot) for slot, tensor in given])
-    device = given[0][1].device if given else torch.device(spec.device)
+    extents = bind(spec, [(slot.name, tuple(tensor.shape), slot) for slot, tensor in operands])
+    device = operands[0][1].device if operands else torch.device(spec.device)
     results = tuple(
         torch.empty(shape_of(spec, r, extents), dtype=dtype_of(r.elem), device=device) for r in spec.results
     )

@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class UnitMember:
     """A source with the recipe that would build it alone."""
 
     source: Source
     recipe: Recipe
 
 
-Unit: TypeAlias = tuple[Member, ...]
+Unit: TypeAlias = tuple[UnitMember, ...]
 
 
-def units(members: Sequence[Member], most: int, workers: int) -> tuple[Unit, ...]:
+def units(members: Sequence[UnitMember], most: int, workers: int) -> tuple[Unit, ...]:
     """Members in units of at most `most`; only those of one architecture and one preamble meet.
 
     Where there are fewer members than would keep all workers busy with whole units, units are
     smaller.
     """
     size = max(1, min(most, -(-len(members) // max(1, workers))))
-    alike: dict[tuple[str, str], list[Member]] = {}
+    alike: dict[tuple[str, str], list[UnitMember]] = {}
     for member in members:
         alike.setdefault((member.source.arch, member.source.preamble), []).append(member)
     return tuple(tuple(group[i : i + size]) for group in alike.values() for i in range(0, len(group), size))
@@ -84,8 +84,8 @@ def build_unit(
 
 
 def _publish(
-    member: Member,
-    made: Path,
+    member: UnitMember,
+    unit_folder: Path,
     compiled: nvcc.Compiled,
     unit: tuple[str, ...],
     cache: Cache,
@@ -93,8 +93,8 @@ def _publish(
 ) -> Artifact:
     def produce(folder: Path, _keep: object, _cancel: object) -> Produced:
         put(folder / nvcc.SOURCE, member.source.text)
-        shutil.copyfile(made / nvcc.LOG, folder / nvcc.LOG)
-        _link(made / nvcc.LIBRARY, folder / nvcc.LIBRARY)
+        shutil.copyfile(unit_folder / nvcc.LOG, folder / nvcc.LOG)
+        _link(unit_folder / nvcc.LIBRARY, folder / nvcc.LIBRARY)
         return Produced(
             round(compiled.seconds / len(unit), 3),
             compiled.report.of(member.source.entry),
@@ -109,9 +109,9 @@ def _publish(
     return make(replace(member.recipe, produce=produce), cache, on_progress=heard)
 
 
-def _link(made: Path, place: Path) -> None:
+def _link(library: Path, place: Path) -> None:
     """One file in every entry, which the loader then maps once; a copy where there are no links."""
     try:
-        os.link(made, place)
+        os.link(library, place)
     except OSError:
-        shutil.copyfile(made, place)
+        shutil.copyfile(library, place)

@@ -53,12 +53,12 @@ def _name(path: Path) -> str | None:
 def _read(file: Path) -> dict[str, str]:
     """A file that is not there, damaged or of another form is as one without answers."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        answers = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(answers, dict):
         return {}
-    return {k: v for k, v in found.items() if isinstance(k, str) and isinstance(v, str)}
+    return {k: v for k, v in answers.items() if isinstance(k, str) and isinstance(v, str)}
 
 
 def _write(file: Path, answers: dict[str, str]) -> None:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from ucutlass.assembly import BuiltPipeline
     from ucutlass.diagnostics import Diagnostic
-    from ucutlass.runtime.graph import Graph
-    from ucutlass.runtime.launch import Bound, Choose, Request
-    from ucutlass.runtime.launch_sequence import Series
+    from ucutlass.runtime.graph import CapturedCall
+    from ucutlass.runtime.launch import BoundKernel, Choose, LaunchRequest
+    from ucutlass.runtime.launch_sequence import LaunchSequence
     from ucutlass.runtime.launch_spec import LaunchSpec, Requirement
     from ucutlass.runtime.stage_times import StageTime
-    from ucutlass.runtime.verify import Launch, Staged
+    from ucutlass.runtime.verify import JudgedLaunch, StagedLaunch
     from ucutlass.tune.origin import Origin
 
 
@@ -106,7 +106,7 @@ class LoadedProgram:
     program: ir.Program
     spec: LaunchSpec
     route: str
-    _request_of: Callable[..., tuple[Request, list[Tensor], list[float]]]
+    _request_of: Callable[..., tuple[LaunchRequest, list[Tensor], list[float]]]
 
     @classmethod
     def _of(
@@ -150,7 +150,7 @@ class LoadedProgram:
         results = evaluate(self.program, arguments)
         return results[0] if len(results) == 1 else results
 
-    def judged(self, *arguments: Tensor | float | int) -> Launch | Staged:
+    def judged(self, *arguments: Tensor | float | int) -> JudgedLaunch | StagedLaunch:
         """What `ucutlass.runtime.verify.check` takes: calls of this program, a pipeline's with the launches
         of its stages for these arguments' extents beside them. Raises as a call does."""
         return self._called
@@ -158,12 +158,12 @@ class LoadedProgram:
     def _called(self, arguments: Sequence[Any], results: Sequence[Tensor]) -> None:
         self(*arguments, out=results[0] if len(results) == 1 else tuple(results))
 
-    def graph(self, *arguments: Tensor | float | int) -> Graph:
+    def graph(self, *arguments: Tensor | float | int) -> CapturedCall:
         """The call captured into a CUDA graph whose inputs are these very tensors: see
-        `ucutlass.runtime.graph.Graph`. Raises as a call does."""
-        from ucutlass.runtime.graph import Graph
+        `ucutlass.runtime.graph.CapturedCall`. Raises as a call does."""
+        from ucutlass.runtime.graph import CapturedCall
 
-        return Graph(self, arguments)
+        return CapturedCall(self, arguments)
 
 
 class LoadedKernel(LoadedProgram):
@@ -171,7 +171,7 @@ class LoadedKernel(LoadedProgram):
     choose the guarded schedule."""
 
     program: ir.Kernel
-    origins: Mapping[Request, Origin]
+    origins: Mapping[LaunchRequest, Origin]
 
     def __new__(
         cls,
@@ -187,7 +187,7 @@ class LoadedKernel(LoadedProgram):
             Requirement(checked.source[c.span.start : c.span.end], partial(holds, c))
             for c in program.requires
         ]
-        origins: dict[Request, Origin] = {}
+        origins: dict[LaunchRequest, Origin] = {}
         choose = partial(_choose, checked, program, arch, tuned, origins)
         self = cls._of(checked, program, requires, choose, check_offsets)
         self.origins = MappingProxyType(origins)
@@ -207,7 +207,7 @@ class LoadedPipeline(LoadedProgram):
     """
 
     program: ir.Pipeline
-    built: Mapping[Request, BuiltPipeline]
+    built: Mapping[LaunchRequest, BuiltPipeline]
 
     def __new__(
         cls,
@@ -219,7 +219,7 @@ class LoadedPipeline(LoadedProgram):
     ) -> LoadedPipeline:
         from ucutlass.runtime.launch_spec import Requirement
 
-        built: dict[Request, BuiltPipeline] = {}
+        built: dict[LaunchRequest, BuiltPipeline] = {}
         self = cls._of(
             checked,
             program,
@@ -230,12 +230,12 @@ class LoadedPipeline(LoadedProgram):
         self.built = MappingProxyType(built)
         return self
 
-    def judged(self, *arguments: Tensor | float | int) -> Staged:
+    def judged(self, *arguments: Tensor | float | int) -> StagedLaunch:
         from ucutlass.assembly import bind_stages
 
         self(*arguments)  # plans and builds where no call did
         request, _, _ = self._request_of(*arguments)
-        return replace(bind_stages(self.built[request]), whole=self._called)
+        return replace(bind_stages(self.built[request]), entire=self._called)
 
     def stage_times(self, *arguments: Tensor | float | int, repeats: int = 20) -> Sequence[StageTime]:
         """The time of each stage on the device, one after the other. Raises as a call does."""
@@ -269,9 +269,9 @@ def _choose_all(
     program: ir.Pipeline,
     arch_name: str | None,
     tuned: bool,
-    built: dict[Request, BuiltPipeline],
-    request: Request,
-) -> Series:
+    built: dict[LaunchRequest, BuiltPipeline],
+    request: LaunchRequest,
+) -> LaunchSequence:
     import torch
 
     from ucutlass.assembly import bind_pipeline, build_pipeline
@@ -302,9 +302,9 @@ def _choose(
     program: ir.Kernel,
     arch_name: str | None,
     tuned: bool,
-    origins: dict[Request, Origin],
-    request: Request,
-) -> Bound:
+    origins: dict[LaunchRequest, Origin],
+    request: LaunchRequest,
+) -> BoundKernel:
     import torch
 
     from ucutlass.backend import bind, build_kernel

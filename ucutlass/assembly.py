@@ -15,14 +15,14 @@ from ucutlass.pipeline.planning import Draw, PipelinePlan, as_written, plan_pipe
 from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildError
-from ucutlass.runtime.parallel import Failure
+from ucutlass.runtime.parallel import BuildFailure
 from ucutlass.runtime.progress import OnProgress, ignore
-from ucutlass.runtime.switches import Stage as HowBuilt
+from ucutlass.runtime.switches import BuildPath as HowBuilt
 
 if TYPE_CHECKING:
-    from ucutlass.runtime.launch import Bound
-    from ucutlass.runtime.launch_sequence import Series
-    from ucutlass.runtime.verify import Staged
+    from ucutlass.runtime.launch import BoundKernel
+    from ucutlass.runtime.launch_sequence import LaunchSequence
+    from ucutlass.runtime.verify import StagedLaunch
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ def build_pipeline(
 
 def build_stages(
     checked: Checked, plan: PipelinePlan, *, stage: HowBuilt | None = None, on_progress: OnProgress = ignore
-) -> tuple[Built | Failure | None, ...]:
+) -> tuple[Built | BuildFailure | None, ...]:
     """The kernels of a plan's stages; a build that fails takes its place. Raises as `build_sources`."""
-    results: dict[int, Built | Failure] = {}
+    results: dict[int, Built | BuildFailure] = {}
     kernels = [
         (i, s.step.kernel, s.chosen)
         for i, s in enumerate(plan.stages)
@@ -128,22 +128,22 @@ def build_stages(
     return tuple(results.get(i) for i in range(len(plan.stages)))
 
 
-def bind_pipeline(built: BuiltPipeline, streams: StreamAssignment | None = None) -> Series:
+def bind_pipeline(built: BuiltPipeline, streams: StreamAssignment | None = None) -> LaunchSequence:
     """Loads every kernel, asks what workspace each needs, and lays all of it out, on the plan's lanes or on
     these. Raises as `bind`."""
-    from ucutlass.runtime.pipeline import series_of  # here: builds need no torch, which takes a second
+    from ucutlass.runtime.pipeline import sequence_of  # here: builds need no torch, which takes a second
 
-    return series_of(built.plan.sized, streams or built.plan.streams, _bounds(built))
+    return sequence_of(built.plan.sized, streams or built.plan.streams, _bounds(built))
 
 
-def bind_stages(built: BuiltPipeline) -> Staged:
+def bind_stages(built: BuiltPipeline) -> StagedLaunch:
     """The pipeline as the judge takes it: whole, and each stage alone. Raises as `bind`."""
-    from ucutlass.runtime.pipeline import staged
+    from ucutlass.runtime.pipeline import staged_launch
 
-    return staged(built.plan.sized, built.plan.streams, _bounds(built))
+    return staged_launch(built.plan.sized, built.plan.streams, _bounds(built))
 
 
-def _bounds(pipeline: BuiltPipeline) -> list[Bound | None]:
+def _bounds(pipeline: BuiltPipeline) -> list[BoundKernel | None]:
     return [
         None if built is None else bind(built, stage.step.name)
         for stage, built in zip(pipeline.plan.stages, pipeline.built, strict=True)

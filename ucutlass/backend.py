@@ -24,15 +24,15 @@ from ucutlass.runtime.build import BUILDERS, Artifact, Recipe, build, make, nvcc
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.errors import BuildError, ToolchainError
-from ucutlass.runtime.library import Entry, EntryMissing, LibraryForeign, LibraryMissing, load_entry
+from ucutlass.runtime.library import EntryMissing, KernelEntry, LibraryForeign, LibraryMissing, load_entry
 from ucutlass.runtime.nvcc import CUTLASS_FOLDER, command_line
-from ucutlass.runtime.parallel import COMPILER_BYTES, Failure, build_many, make_many
+from ucutlass.runtime.parallel import COMPILER_BYTES, BuildFailure, build_many, make_many
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
-from ucutlass.runtime.switches import Stage
+from ucutlass.runtime.switches import BuildPath
 from ucutlass.runtime.toolchain import Toolchain, find
 
 if TYPE_CHECKING:
-    from ucutlass.runtime.launch import Bound
+    from ucutlass.runtime.launch import BoundKernel
 
 
 def source_of(checked: Checked, program: ir.Kernel, planned: Planned) -> Source:
@@ -49,12 +49,12 @@ def build_planned(
     program: ir.Kernel,
     planned: Sequence[Planned],
     *,
-    stage: Stage | None = None,
+    stage: BuildPath | None = None,
     on_progress: OnProgress = ignore,
     cancel: Event | None = None,
     max_jobs: int | None = None,
     group: int = 1,
-) -> tuple[Artifact | Failure, ...]:
+) -> tuple[Artifact | BuildFailure, ...]:
     """Plans of one program, built as many at once as the machine takes, or `max_jobs`; a build that
     fails takes its place and stops no other. Raises as `build_sources`."""
     pairs = [(source_of(checked, program, planned_kernel), planned_kernel.plan) for planned_kernel in planned]
@@ -66,12 +66,12 @@ def build_planned(
 def build_sources(
     pairs: Sequence[tuple[Source, Plan]],
     *,
-    stage: Stage | None = None,
+    stage: BuildPath | None = None,
     on_progress: OnProgress = ignore,
     cancel: Event | None = None,
     max_jobs: int | None = None,
     group: int = 1,
-) -> tuple[Artifact | Failure, ...]:
+) -> tuple[Artifact | BuildFailure, ...]:
     """As `build_planned`, of sources with their plans; `group` is of plain builds alone. Raises
     ToolchainError, and NotServed where one stage was asked for and does not serve a plan."""
     cache, how = Cache.from_switches(), build_stage(stage)
@@ -106,7 +106,9 @@ def build_sources(
     return tuple(next(rest) if artifact is None else artifact for artifact in artifacts)
 
 
-STAGE_OF: Mapping[str, Stage] = MappingProxyType({BUILDERS[s]: s for s in get_args(Stage) if s in BUILDERS})
+STAGE_OF: Mapping[str, BuildPath] = MappingProxyType(
+    {BUILDERS[s]: s for s in get_args(BuildPath) if s in BUILDERS}
+)
 """By the builder's name in an artifact."""
 
 LEAN_BYTES = 2**30
@@ -117,7 +119,7 @@ class StagesMissingWarning(UserWarning):
     """Kernels are built plainly, in tens of seconds, since a compiler of staged builds is missing."""
 
 
-def build_stage(stage: Stage | None) -> Stage:
+def build_stage(stage: BuildPath | None) -> BuildPath:
     """The way of building that is asked for, None that of UCUTLASS_BUILD_STAGE. Where NVRTC or nvJitLink is
     missing, "auto" becomes "plain", with a StagesMissingWarning once a process."""
     requested = stage or switches.read().stage
@@ -125,7 +127,7 @@ def build_stage(stage: Stage | None) -> Stage:
 
 
 @cache
-def _automatic_stage() -> Stage:
+def _automatic_stage() -> BuildPath:
     from ucutlass.runtime.jit import nvjitlink, nvrtc
 
     try:
@@ -139,7 +141,7 @@ def _automatic_stage() -> Stage:
 
 
 def recipe_of(
-    source: Source, plan: Plan, stage: Stage, cache: Cache, on_progress: OnProgress = ignore
+    source: Source, plan: Plan, stage: BuildPath, cache: Cache, on_progress: OnProgress = ignore
 ) -> Recipe:
     """How the plan's kernel is built by a stage. Raises NotServed where that one stage does not serve it,
     and a ToolchainError where NVRTC or nvJitLink is missing."""
@@ -159,7 +161,7 @@ def recipe_of(
 
 
 def build_artifact(
-    source: Source, plan: Plan, stage: Stage, cache: Cache, on_progress: OnProgress = ignore
+    source: Source, plan: Plan, stage: BuildPath, cache: Cache, on_progress: OnProgress = ignore
 ) -> Artifact:
     """The kernel of a plan from the cache, or built. Raises as `ucutlass.runtime.build.build`, and as
     `recipe_of`."""
@@ -198,7 +200,7 @@ def build_kernel(
     device: Device | None = None,
     aligned: Sequence[bool] | None = None,
     on_progress: OnProgress = ignore,
-    stage: Stage | None = None,
+    stage: BuildPath | None = None,
 ) -> Built:
     """Plans, emits and builds (or finds in the cache) the kernel for these extents.
 
@@ -220,9 +222,9 @@ def build_kernels(
     kernels: Sequence[tuple[ir.Kernel, tuple[int, ...]]],
     arch: str,
     *,
-    stage: Stage | None = None,
+    stage: BuildPath | None = None,
     on_progress: OnProgress = ignore,
-) -> tuple[Built | Failure, ...]:
+) -> tuple[Built | BuildFailure, ...]:
     """Kernels with their extents, all planned first, then built as many at once as the machine takes.
     A build that fails takes its place and stops no other. Raises ProgramError, ToolchainError, and as
     `build_sources`.
@@ -260,21 +262,21 @@ class RebuiltWarning(UserWarning):
     """A library in the cache could not be loaded; it was put aside and built again."""
 
 
-def bind(built: Built, name: str) -> Bound:
+def bind(built: Built, name: str) -> BoundKernel:
     """Loads a built kernel and asks how much workspace it needs for its extents.
 
     A library that does not load is put aside and built once more, with a RebuiltWarning.
     Raises LaunchError where the kernel refuses the extents, and what `load_entry` raises.
     """
-    from ucutlass.runtime.launch import Bound  # here: builds need no torch, which takes a second
+    from ucutlass.runtime.launch import BoundKernel  # here: builds need no torch, which takes a second
 
     entry = _load(built)
     knobs = built.planned.launch
     workspace = _workspace(entry, built.planned, knobs, name)
-    return Bound(entry.address, knobs, workspace, entry)
+    return BoundKernel(entry.address, knobs, workspace, entry)
 
 
-def _load(built: Built) -> Entry:
+def _load(built: Built) -> KernelEntry:
     try:
         return load_entry(built.artifact.library, built.artifact.entry)
     except (LibraryForeign, LibraryMissing, EntryMissing) as broken:
@@ -289,7 +291,7 @@ def _load(built: Built) -> Entry:
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)
 
 
-def _workspace(entry: Entry, planned: Planned, knobs: tuple[int, ...], name: str) -> int:
+def _workspace(entry: KernelEntry, planned: Planned, knobs: tuple[int, ...], name: str) -> int:
     problem = planned.plan.problem
     size = ctypes.c_uint64(0)
     code = _ENTRY(entry.address)(

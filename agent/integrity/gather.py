@@ -24,8 +24,8 @@ from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
 from ucutlass.runtime import calibrate, isolation
-from ucutlass.runtime.evidence import Kind, Record
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.evidence import EvidenceKind, Record
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.runtime.subject import algorithm_digest, file_digest, harness_digest, program_digest
 from ucutlass.shapes import free_dims
 
@@ -41,7 +41,7 @@ class AuditSubject:
     sizes: Mapping[str, int]
 
 
-def latest(candidate: AuditSubject, store: Store) -> tuple[Record, ...]:
+def latest(candidate: AuditSubject, store: EvidenceStore) -> tuple[Record, ...]:
     """The last bench and the last verify record of the candidate: of this text, at these extents. Of
     times, the last cold one where there is any."""
     timed = _of(candidate, store, "bench")
@@ -49,7 +49,7 @@ def latest(candidate: AuditSubject, store: Store) -> tuple[Record, ...]:
     return (*(cold or timed)[:1], *_of(candidate, store, "verify")[:1])
 
 
-def _of(candidate: AuditSubject, store: Store, kind: Kind) -> tuple[Record, ...]:
+def _of(candidate: AuditSubject, store: EvidenceStore, kind: EvidenceKind) -> tuple[Record, ...]:
     digest = algorithm_digest(candidate.program)
     records = store.find(kind=kind, kernel=candidate.program.name, algorithm=digest)
     return tuple(r for r in records if matches(candidate, r))

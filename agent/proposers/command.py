@@ -34,8 +34,8 @@ from ucutlass.agent.proposers.problem_facts import ProblemDescription
 from ucutlass.agent.proposers.quoting import bounded, plain
 from ucutlass.agent.session import Ask, ProposedProgram, SessionState
 from ucutlass.grammar.parse import grammar_text
-from ucutlass.runtime.environment_allowlist import passed
-from ucutlass.runtime.supervised_process import Supervised
+from ucutlass.runtime.environment_allowlist import allowed_environment
+from ucutlass.runtime.supervised_process import SupervisedProcess
 
 VERSION = 1
 MOST_OUTPUT = 4_000_000
@@ -63,7 +63,7 @@ class CommandProposer:
             return triage.triaged(state)
         asked = json.dumps(request(ask, state, self.subject)).encode()
         started = time.monotonic()
-        ran = _run(self.command, asked, self.limit_seconds, passed(also=self.pass_env))
+        ran = _run(self.command, asked, self.limit_seconds, allowed_environment(also=self.pass_env))
         seconds = time.monotonic() - started
         value = _object(ran.output)
         usage = None if value is None else _spend(value.get("usage"))
@@ -203,7 +203,7 @@ def _run(command: Sequence[str], given: bytes, limit_seconds: float, env: Mappin
     """Raises ProposerFailed where it cannot be started."""
     pipe = subprocess.PIPE
     try:
-        process = Supervised(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe)
+        process = SupervisedProcess(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe)
     except (OSError, ValueError, IndexError) as error:
         raise ProposerFailed(
             f"{bounded(plain(shlex.join(command)), 120) or 'the empty command'} cannot be started: {error}",
@@ -234,7 +234,7 @@ class _Reader:
     """Reads a pipe in the background. Beyond `most` bytes it ends the process, or, without one, keeps the
     last."""
 
-    def __init__(self, pipe: IO[bytes], most: int, process: Supervised | None) -> None:
+    def __init__(self, pipe: IO[bytes], most: int, process: SupervisedProcess | None) -> None:
         self._pipe = pipe
         self._most = most
         self._process = process

@@ -21,7 +21,7 @@ from ucutlass.agent.proposers.service import MessageService, Request
 from ucutlass.agent.session import Opinion, SessionState
 from ucutlass.agent.tree import ROOT, CandidateNode
 from ucutlass.runtime.errors import StoreError
-from ucutlass.runtime.store import NoSuchRecord, Store
+from ucutlass.runtime.store import EvidenceStore, NoSuchRecord
 
 LABELS: tuple[AuditVerdict, ...] = get_args(AuditVerdict)
 
@@ -120,7 +120,7 @@ def _evidence(outcome: TimedOutcome, state: SessionState) -> list[str]:
 
 def _record(id: str) -> str:
     try:
-        found = Store.open().get(id)
+        found = EvidenceStore.open().get(id)
     except (NoSuchRecord, StoreError):
         return f"record {id[:16]}: not at hand"
     if found.kind != "audit":

@@ -92,7 +92,7 @@ class Front:
 
     def __init__(self, subject: ProblemDescription) -> None:
         self._subject = subject
-        self._process = isolation.Warm()
+        self._process = isolation.WarmProcess()
 
     def admit(self, text: str) -> None:
         """Raises ToolFailed where the compiler does not get through, ProgramError, ShapeError."""
@@ -113,7 +113,7 @@ class Front:
         )
         if not isinstance(outcome, isolation.Returned):
             raise ToolFailed(
-                f"the compiler did not get through it: {isolation.lost(outcome, 'the compiler')}"
+                f"the compiler did not get through it: {isolation.failure_text(outcome, 'the compiler')}"
             )
 
 

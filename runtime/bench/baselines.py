@@ -14,11 +14,11 @@ from ucutlass import ir
 from ucutlass.ir.elements import BF16
 from ucutlass.runtime.bench.bench_device import Outputs
 from ucutlass.runtime.bench.eager import NotAvailable, dots, eager
-from ucutlass.runtime.bench.outcome import Candidate
+from ucutlass.runtime.bench.outcome import BenchCandidate
 from ucutlass.runtime.bench.workload import Buffers, bytes_of
 
 
-def baseline(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str = "cuda") -> Candidate:
+def baseline(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str = "cuda") -> BenchCandidate:
     """The baseline of this name (a key of `BASELINES`) on these buffers; `sizes` has every dimension.
 
     Raises NotAvailable, and what torch raises.
@@ -26,11 +26,11 @@ def baseline(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str 
     return _MAKERS[name](name, buffers, sizes, device)
 
 
-def _eager(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str) -> Candidate:
+def _eager(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str) -> BenchCandidate:
     return _module(name, eager(buffers.program, sizes, device), buffers, buffers.program, sizes)
 
 
-def _compiled(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str) -> Candidate:
+def _compiled(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str) -> BenchCandidate:
     module = eager(buffers.program, sizes, device)
     compiled = torch.compile(module, fullgraph=True, dynamic=False, mode=_MODES[name])
     return _module(name, compiled, buffers, buffers.program, sizes)
@@ -41,27 +41,27 @@ _MODES: Mapping[str, str] = {"compile": "default", "compile-max-autotune": "max-
 
 def _module(
     name: str, module: Callable[..., Any], buffers: Buffers, program: ir.Program, sizes: Mapping[str, int]
-) -> Candidate:
+) -> BenchCandidate:
     def launch(at: int) -> Outputs:
-        made: Outputs = module(*buffers.arguments[at])
-        return made
+        outputs: Outputs = module(*buffers.arguments[at])
+        return outputs
 
     moved = bytes_of(buffers.arguments[0]) + bytes_of(launch(0))
-    return Candidate(name, launch, buffers.loose(program), moved)
+    return BenchCandidate(name, launch, buffers.loose(program), moved)
 
 
 # --- the bare product ----------------------------------------------------------------
 
 
-def bare(kernel: ir.Kernel) -> ir.Kernel:
+def product_alone(kernel: ir.Kernel) -> ir.Kernel:
     """The kernel's one dot alone, in its operands' type (s32 for s8), named axes in its own order.
 
     Raises NotAvailable where there is not one dot, or it is not of parameters.
     """
-    found = dots(kernel)
-    if len(found) != 1:
-        raise NotAvailable(f"the bare product of a kernel with {len(found)} dots")
-    (dot,) = found
+    dot_nodes = dots(kernel)
+    if len(dot_nodes) != 1:
+        raise NotAvailable(f"the bare product of a kernel with {len(dot_nodes)} dots")
+    (dot,) = dot_nodes
     for side in (dot.left, dot.right):
         if not isinstance(_stripped(side), ir.ParamValue):
             raise NotAvailable("the bare product of computed operands")
@@ -75,10 +75,10 @@ def _stripped(value: ir.Value) -> ir.Value:
     return value.value if isinstance(value, ir.Cast) and value.elem.name == "tf32" else value
 
 
-def _cublas(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str) -> Candidate:
+def _cublas(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str) -> BenchCandidate:
     if not isinstance(buffers.program, ir.Kernel):
         raise NotAvailable("the bare product of a pipeline")
-    kernel = bare(buffers.program)
+    kernel = product_alone(buffers.program)
     dot = kernel.results[0].value
     assert isinstance(dot, ir.Dot)
     if dot.lane.name in ("e4m3", "e5m2", "s8"):
@@ -88,14 +88,14 @@ def _cublas(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str) 
     sides = [_matrices(kernel, dot, side, sizes, buffers) for side in (dot.left, dot.right)]
     product, order = _product(dot)
     shape = [[sizes[d] for d in group] for group in order]
-    made = [
+    outs = [
         torch.empty([_count(g) for g in shape], dtype=sides[0][0].dtype, device=device)
         for _ in range(buffers.sets)
     ]
 
     def launch(at: int) -> Outputs:
-        product(sides[0][at], sides[1][at], out=made[at])
-        return (made[at],)
+        product(sides[0][at], sides[1][at], out=outs[at])
+        return (outs[at],)
 
     near = buffers.loose(kernel)
     flat = [d for group in order for d in group]
@@ -104,8 +104,8 @@ def _cublas(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str) 
         wide = outputs[0].reshape([sizes[d] for d in flat])
         return near(at, (wide.permute([flat.index(d) for d in dot.dims]),))
 
-    moved = sum(bytes_of([side[0]]) for side in sides) + bytes_of([made[0]])
-    return Candidate(name, launch, check, moved)
+    moved = sum(bytes_of([side[0]]) for side in sides) + bytes_of([outs[0]])
+    return BenchCandidate(name, launch, check, moved)
 
 
 def _as_torch_gives(result: ir.ResultDecl) -> ir.ResultDecl:
@@ -136,7 +136,7 @@ def _matrices(
     kind = kernel.params[param.index].type
     assert isinstance(kind, ir.TensorType)
     batch, *groups = _groups(dot, side)
-    found = []
+    matrices = []
     for arguments in buffers.arguments:
         tensor = arguments[param.index]
         assert isinstance(tensor, Tensor)
@@ -144,10 +144,10 @@ def _matrices(
         wide = named.permute([kind.dims.index(d) for d in (*batch, *groups[0], *groups[1])])
         shape = [[sizes[d] for d in g] for g in ((batch, *groups) if batch else groups)]
         try:
-            found.append(wide.view([_count(g) for g in shape if g]))
+            matrices.append(wide.view([_count(g) for g in shape if g]))
         except RuntimeError as error:
             raise NotAvailable(f"{kernel.params[param.index].name} is no matrix without a copy") from error
-    return found
+    return matrices
 
 
 def _groups(dot: ir.Dot, side: ir.Value) -> tuple[tuple[str, ...], ...]:
@@ -163,7 +163,7 @@ def _count(extents: list[int]) -> int:
     return count
 
 
-_MAKERS: Mapping[str, Callable[[str, Buffers, Mapping[str, int], str], Candidate]] = MappingProxyType(
+_MAKERS: Mapping[str, Callable[[str, Buffers, Mapping[str, int], str], BenchCandidate]] = MappingProxyType(
     {"eager": _eager, "compile": _compiled, "compile-max-autotune": _compiled, "cublas": _cublas}
 )
 

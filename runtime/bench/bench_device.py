@@ -13,7 +13,7 @@ from ucutlass.runtime.bench.trace import DeviceEvent
 Outputs: TypeAlias = Sequence[Any]
 """A launch's result tensors."""
 
-Launch: TypeAlias = Callable[[int], Outputs]
+SetLaunch: TypeAlias = Callable[[int], Outputs]
 """Launches once, on the buffers of a set, on the current stream; gives the results of that set."""
 
 
@@ -35,7 +35,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class DeviceTrace:
     """What ran on the device while it was watched. `events` is None where no profiler watched; `stamps`
     are the SMs' counters of each stamp in order, empty where there is no stamp kernel."""
 
@@ -43,7 +43,7 @@ class Session:
     stamps: tuple[SmTimes, ...]
 
 
-class Gpu(Protocol):
+class BenchDevice(Protocol):
     """A device. Times are microseconds; every method but `sample` leaves the device idle."""
 
     l2: int
@@ -55,10 +55,10 @@ class Gpu(Protocol):
     def no_profiler(self) -> str:
         """Why device events cannot be had here, or an empty string."""
 
-    def capture(self, launch: Launch, order: Sequence[int]) -> Replay:
+    def capture(self, launch: SetLaunch, order: Sequence[int]) -> Replay:
         """The launches of `order`, by sets, as one graph. Raises CaptureRefused."""
 
-    def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> Session:
+    def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> DeviceTrace:
         """Runs `work`, which calls its argument for each of `stamps` stamps; `watch`: with the profiler."""
 
     def events(self, work: Callable[[], None]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.runtime.bench.timing_issues import Finding
+from ucutlass.runtime.bench.timing_issues import TimingIssue
 
 FLOOR_US = 4.0
 """Below this a time is mostly the launch's own: an empty kernel's span is 1.5 to 3 us on data-centre
@@ -46,25 +46,25 @@ class Readings:
     launches: int
 
 
-def disagreements(r: Readings) -> tuple[Finding, ...]:
+def disagreements(r: Readings) -> tuple[TimingIssue, ...]:
     """What the three say against one another, `span-beyond-events` and `wall-short` forbidding trust."""
-    found: list[Finding] = []
+    issues: list[TimingIssue] = []
     span = r.span if r.span is not None else r.events
     if r.span is not None and r.events is not None:
         error = EVENT_ERROR_US / r.launches
         # CUPTI watches the spans but not the events, and lengthens the pauses between a launch's kernels.
         pauses = GAP_US * (r.kernels - 1)
         if r.span > SPAN_BEYOND_EVENTS * r.events + pauses + error:
-            found.append(
-                Finding(
+            issues.append(
+                TimingIssue(
                     "span-beyond-events",
                     f"kernels span {r.span:.2f} us a launch, events on their stream saw {r.events:.2f} us: "
                     "work escaped the timed stream",
                 )
             )
         if r.events > GAP_SHARE * r.span + GAP_US * r.kernels + error:
-            found.append(
-                Finding(
+            issues.append(
+                TimingIssue(
                     "event-gaps",
                     f"events saw {r.events:.2f} us a launch, its kernels span {r.span:.2f} us: "
                     "the device waited or did other work between launches",
@@ -72,39 +72,39 @@ def disagreements(r: Readings) -> tuple[Finding, ...]:
             )
     if span is not None and r.wall is not None:
         if r.wall < WALL_SHORT * span:
-            found.append(
-                Finding(
+            issues.append(
+                TimingIssue(
                     "wall-short",
                     f"plain launches took {r.wall:.2f} us each by the host's clock, with the device idle "
                     f"before and after; the timed ones {span:.2f} us: they are not the same work",
                 )
             )
         if r.wall > OVERHEAD_SHARE * span and r.wall > span + OVERHEAD_US:
-            found.append(
-                Finding(
+            issues.append(
+                TimingIssue(
                     "launch-overhead",
                     f"a plain launch takes {r.wall:.2f} us from the host, its kernels {span:.2f} us",
                 )
             )
     if span is not None and span < FLOOR_US:
-        found.append(
-            Finding("launch-floor", f"{span:.2f} us is below {FLOOR_US:g} us, mostly the launch itself")
+        issues.append(
+            TimingIssue("launch-floor", f"{span:.2f} us is below {FLOOR_US:g} us, mostly the launch itself")
         )
-    return tuple(found)
+    return tuple(issues)
 
 
 L2_SURVIVORS = 1.05
 """What a launch may find in the L2 although sets rotate: see `regimes.ROTATED_L2`."""
 
 
-def beyond_bound(microseconds: float, moved: int, bandwidth: float) -> tuple[Finding, ...]:
+def beyond_bound(microseconds: float, moved: int, bandwidth: float) -> tuple[TimingIssue, ...]:
     """`beyond-bound` where a cold launch would have moved its compulsory bytes faster than the device's
     memory can. `moved` counts bytes, `bandwidth` is bytes per second."""
     reached = moved / (microseconds * 1e-6)
     if reached <= L2_SURVIVORS * bandwidth:
         return ()
     return (
-        Finding(
+        TimingIssue(
             "beyond-bound",
             f"{moved} bytes in {microseconds:.2f} us are {reached / 1e12:.2f} TB/s, the memory has "
             f"{bandwidth / 1e12:.2f}: the operands did not come from memory",

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ucutlass.runtime.bench import nvml
-from ucutlass.runtime.bench.bench_device import CaptureRefused, Launch, Outputs, Replay, Session
+from ucutlass.runtime.bench.bench_device import CaptureRefused, DeviceTrace, Outputs, Replay, SetLaunch
 from ucutlass.runtime.bench.frequency import STAMP, SmTimes
 from ucutlass.runtime.bench.trace import DeviceEvent, parse
 from ucutlass.runtime.cuda_driver import DriverRefused, call, library
@@ -74,7 +74,7 @@ class Cuda:
             return "the profiler recorded no kernel: CUPTI is missing here, or another tool holds it"
         return ""
 
-    def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> Session:
+    def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> DeviceTrace:
         slots = torch.zeros((stamps, _SLOTS, 2), dtype=torch.int64, device="cuda")
         count = 0
 
@@ -87,7 +87,7 @@ class Cuda:
         if not watch:
             work(stamp)
             self.idle()
-            return Session(None, tuple(_times(row) for row in slots[:count].tolist()))
+            return DeviceTrace(None, tuple(_times(row) for row in slots[:count].tolist()))
         events: tuple[DeviceEvent, ...] = ()
         for seconds in self._waits:
             count = 0
@@ -95,7 +95,7 @@ class Cuda:
             if sum(e.name == STAMP for e in events) >= count:
                 self._waits = self._waits[self._waits.index(seconds) :]
                 break
-        return Session(events, tuple(_times(row) for row in slots[:count].tolist()))
+        return DeviceTrace(events, tuple(_times(row) for row in slots[:count].tolist()))
 
     def _watched(self, work: Callable[[], None], seconds: float) -> tuple[DeviceEvent, ...]:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -118,12 +118,12 @@ class Cuda:
 
     # --- launches
 
-    def capture(self, launch: Launch, order: Sequence[int]) -> Replay:
-        kept: dict[int, Outputs] = {}
+    def capture(self, launch: SetLaunch, order: Sequence[int]) -> Replay:
+        outputs: dict[int, Outputs] = {}
 
         def work() -> None:
             for i in order:
-                kept[i] = launch(i)
+                outputs[i] = launch(i)
 
         self.idle()
         try:
@@ -133,7 +133,7 @@ class Cuda:
             # Ending a capture that broke raises too: what broke it is the context.
             words = str(error.__context__ or error).partition("\n")[0][:300]
             raise CaptureRefused(words) from error
-        return Replay(graph.replay, len(order), kept.__getitem__)
+        return Replay(graph.replay, len(order), outputs.__getitem__)
 
     def events(self, work: Callable[[], None]) -> float:
         start: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

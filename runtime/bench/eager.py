@@ -33,14 +33,14 @@ class NotAvailable(Exception):
     """PyTorch has no plain form of this program; the message says of what."""
 
 
-Number: TypeAlias = float | int | bool
+HostNumber: TypeAlias = float | int | bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
     """A node of the graph, or a number, and the dimensions of its axes in order."""
 
-    node: fx.Node | Number
+    node: fx.Node | HostNumber
     dims: tuple[str, ...] = ()
 
     @property
@@ -55,12 +55,12 @@ def eager(program: ir.Program, sizes: Mapping[str, int], device: str = "cuda") -
     Raises NotAvailable.
     """
     graph = fx.Graph()
-    given = [graph.placeholder(f"p{i}") for i in range(len(program.params))]
+    placeholders = [graph.placeholder(f"p{i}") for i in range(len(program.params))]
     match program:
         case ir.Kernel():
-            out = _Writer(graph, program, sizes, device).kernel(given)
+            out = _FxGraphWriter(graph, program, sizes, device).kernel(placeholders)
         case ir.Pipeline():
-            out = _pipeline(graph, program, sizes, device, given)
+            out = _pipeline(graph, program, sizes, device, placeholders)
     graph.output(tuple(out))
     graph.eliminate_dead_code()  # a product that F.linear took the place of
     return fx.GraphModule(torch.nn.Module(), graph)
@@ -79,10 +79,10 @@ def lanes(program: ir.Program) -> frozenset[str]:
 def needs_tf32(program: ir.Program) -> bool:
     """Whether f32 products are to use TF32. Raises NotAvailable where both kinds occur: torch's
     switch is the process's."""
-    found = lanes(program)
-    if {"f32", "tf32"} <= found:
+    compute_types = lanes(program)
+    if {"f32", "tf32"} <= compute_types:
         raise NotAvailable("dots in f32 and in tf32 together: torch has one switch for both")
-    return "tf32" in found
+    return "tf32" in compute_types
 
 
 def dots(kernel: ir.Kernel) -> tuple[ir.Dot, ...]:
@@ -98,19 +98,23 @@ def dots(kernel: ir.Kernel) -> tuple[ir.Dot, ...]:
 
 
 def _pipeline(
-    graph: fx.Graph, program: ir.Pipeline, sizes: Mapping[str, int], device: str, given: Sequence[fx.Node]
+    graph: fx.Graph,
+    program: ir.Pipeline,
+    sizes: Mapping[str, int],
+    device: str,
+    placeholders: Sequence[fx.Node],
 ) -> list[fx.Node]:
-    buffers: dict[str, Any] = {p.name: g for p, g in zip(program.params, given, strict=True)}
+    buffers: dict[str, Any] = {p.name: g for p, g in zip(program.params, placeholders, strict=True)}
     for stage in program.stages:
         arguments = [buffers[a] if isinstance(a, str) else a for a in stage.arguments]
         match stage.call:
             case ir.Kernel() as kernel:
                 inner = {**sizes, **_extents(kernel, sizes)}
-                made = _Writer(graph, kernel, inner, device).kernel(arguments)
+                results = _FxGraphWriter(graph, kernel, inner, device).kernel(arguments)
             case ir.TorchCall(function, keywords, result):
                 node = graph.call_function(_torch(function), tuple(arguments), dict(keywords))
-                made = [graph.call_method("to", (node, outer_dtype(result.elem)))]
-        buffers |= dict(zip(stage.outputs, made, strict=True))
+                results = [graph.call_method("to", (node, outer_dtype(result.elem)))]
+        buffers |= dict(zip(stage.outputs, results, strict=True))
     return [buffers[name] for name, _ in program.results]
 
 
@@ -193,7 +197,7 @@ _REDUCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 # --- a kernel ------------------------------------------------------------------------
 
 
-class _Writer:
+class _FxGraphWriter:
     """Writes one kernel's values into a graph, each once."""
 
     def __init__(self, graph: fx.Graph, kernel: ir.Kernel, sizes: Mapping[str, int], device: str) -> None:
@@ -204,31 +208,33 @@ class _Writer:
         self._params: list[_Value] = []
         self._done: dict[int, _Value] = {}
 
-    def kernel(self, given: Sequence[Any]) -> list[fx.Node]:
-        self._params = [self._parameter(p.type, g) for p, g in zip(self._kernel.params, given, strict=True)]
+    def kernel(self, arguments: Sequence[Any]) -> list[fx.Node]:
+        self._params = [
+            self._parameter(p.type, g) for p, g in zip(self._kernel.params, arguments, strict=True)
+        ]
         return [self._result(self._value(r.value), r.type) for r in self._kernel.results]
 
     # --- in and out
 
-    def _parameter(self, kind: ir.ParamType, given: Any) -> _Value:
+    def _parameter(self, kind: ir.ParamType, argument: Any) -> _Value:
         if isinstance(kind, ir.ScalarType):
-            return _Value(given)
+            return _Value(argument)
         if any(not a.dims and a.extent != extents.Fixed(1) for a in kind.axes):
             raise NotAvailable("a parameter with a nameless axis")
         if kind.elem.packed > 1:
-            given = self._call(unpack_s4, given)
+            argument = self._call(unpack_s4, argument)
         shape = [self._sizes[d] for d in kind.dims]
         plain = all(len(a.dims) == 1 for a in kind.axes)
-        return _Value(given if plain else self._call(torch.reshape, given, shape), kind.dims)
+        return _Value(argument if plain else self._call(torch.reshape, argument, shape), kind.dims)
 
     def _result(self, value: _Value, kind: ir.TensorType) -> fx.Node:
-        wanted = [self._sizes[d] for d in kind.dims]
+        shape = [self._sizes[d] for d in kind.dims]
         if value.number:
             dtype = outer_dtype(kind.elem)
-            return self._call(torch.full, wanted, value.node, dtype=dtype, device=self._device)
+            return self._call(torch.full, shape, value.node, dtype=dtype, device=self._device)
         node = self._spread(value, kind.dims)
         if set(value.dims) != set(kind.dims):
-            node = self._method("expand", node, wanted)
+            node = self._method("expand", node, shape)
         if any(len(a.dims) != 1 for a in kind.axes):
             node = self._call(torch.reshape, node, list(shape_of(kind, self._sizes)))
         return self._method("contiguous", self._method("to", node, outer_dtype(kind.elem)))
@@ -297,10 +303,10 @@ class _Writer:
         if node.function in ("min", "max") and any(v.number for v in of):
             # torch.minimum takes tensors only; a bound that is a number is a clamp.
             tensor, bound = (parts[0], parts[1]) if of[1].number else (parts[1], parts[0])
-            made = self._call(torch.clamp, tensor, **{"max" if node.function == "min" else "min": bound})
+            result = self._call(torch.clamp, tensor, **{"max" if node.function == "min" else "min": bound})
         else:
-            made = self._call(FORMS[node.function], *parts)
-        return _Value(made, dims)
+            result = self._call(FORMS[node.function], *parts)
+        return _Value(result, dims)
 
     def _linear(self, node: ir.Apply, of: list[_Value]) -> _Value | None:
         """F.linear where a bias along the product's last dimension is added to a product of (.., K) and
@@ -323,8 +329,8 @@ class _Writer:
                     and not (set(right.dims) & set(left.dims[:-1]))
                 ):
                     weight = self._spread(right, (n, dot.over[0]))
-                    made = self._call(F.linear, left.node, weight, bias.node)
-                    return _Value(made, (*left.dims[:-1], n))
+                    result = self._call(F.linear, left.node, weight, bias.node)
+                    return _Value(result, (*left.dims[:-1], n))
         return None
 
     def _dot(self, node: ir.Dot, left: _Value, right: _Value) -> _Value:
@@ -340,8 +346,8 @@ class _Writer:
             return _Value(self._call(torch.matmul, left.node, right.node), left.dims[:-1])
         if not shared and all(d in left.dims and d in right.dims for d in node.over):
             axes = ([left.dims.index(d) for d in node.over], [right.dims.index(d) for d in node.over])
-            kept = [d for v in (left, right) for d in v.dims if d not in node.over]
-            return _Value(self._call(torch.tensordot, left.node, right.node, axes), tuple(kept))
+            free = [d for v in (left, right) for d in v.dims if d not in node.over]
+            return _Value(self._call(torch.tensordot, left.node, right.node, axes), tuple(free))
         letters = {d: chr(ord("a") + i) for i, d in enumerate(dict.fromkeys((*left.dims, *right.dims)))}
         if len(letters) > 26:
             raise NotAvailable("a dot over more than 26 dimensions")
@@ -362,10 +368,18 @@ class _Writer:
         if right.dims[-1:] != node.over or left.dims[-1:] != node.over:
             raise NotAvailable("torch._scaled_mm wants both operands contiguous along the summed dimension")
         a, b, names = self._matrix(node, left, right)
-        one = self._call(torch.ones, [], dtype=torch.float32, device=self._device)
+        unit_scale = self._call(torch.ones, [], dtype=torch.float32, device=self._device)
         fast = {"use_fast_accum": True} if node.accumulate == "fast" else {}
         return _Value(
-            self._call(torch._scaled_mm, a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, **fast),
+            self._call(
+                torch._scaled_mm,
+                a,
+                b,
+                scale_a=unit_scale,
+                scale_b=unit_scale,
+                out_dtype=torch.bfloat16,
+                **fast,
+            ),
             names,
         )
 
@@ -377,17 +391,17 @@ class _Writer:
         if value.number:
             raise NotAvailable("a reduction of a number")
         axes = [value.dims.index(d) for d in node.over]
-        kept = tuple(d for d in value.dims if d not in node.over)
+        remaining = tuple(d for d in value.dims if d not in node.over)
         match node.op:
             case "sum" | "mean" | "max" | "min" | "logsumexp":
-                made = self._call(_REDUCTIONS[node.op], value.node, axes)
+                result = self._call(_REDUCTIONS[node.op], value.node, axes)
             case "var":
-                made = self._call(torch.var, value.node, axes, correction=0)
+                result = self._call(torch.var, value.node, axes, correction=0)
             case "prod" | "argmax" | "argmin" if len(axes) == 1:
-                made = self._call(getattr(torch, node.op), value.node, axes[0])
+                result = self._call(getattr(torch, node.op), value.node, axes[0])
             case _:
                 raise NotAvailable(f"{node.op} over several dimensions")
-        return _Value(made, kept)
+        return _Value(result, remaining)
 
     def _scan(self, op: str, value: _Value, along: str, exclusive: bool, reverse: bool) -> _Value:
         if exclusive or value.number:
@@ -428,12 +442,12 @@ class _Writer:
         return self._graph.call_method(name, arguments)
 
 
-def _folded(node: ir.Apply, numbers: Sequence[Any]) -> Number:
+def _folded(node: ir.Apply, numbers: Sequence[Any]) -> HostNumber:
     """A function of numbers, as the reference computes it."""
     function = FUNCTIONS[node.function]
     missing = len(function.parameters) - len(numbers)
     supplied = [*numbers, *function.defaults[len(function.defaults) - missing :]]
     exact = torch.int64 if node.elem.kind == "int" else torch.float64
     tensors = [torch.tensor(n, dtype=torch.bool if isinstance(n, bool) else exact) for n in supplied]
-    found = function.reference(*tensors).item()
-    return bool(found) if node.elem.kind == "bool" else found
+    value = function.reference(*tensors).item()
+    return bool(value) if node.elem.kind == "bool" else value

@@ -24,7 +24,7 @@ class NoGpu(MachineError):
 
 
 @contextmanager
-def held(
+def hold_gpu(
     gpu: str, *, timeout_seconds: float, on_wait: Callable[[str], None], folder: Path | None = None
 ) -> Iterator[None]:
     """Holds the lane of the GPU with this UUID. `on_wait` is told once who holds it.
@@ -56,10 +56,10 @@ def gpu_uuids() -> tuple[str, ...]:
     count, device, raw = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
     ask("cuInit", 0)
     ask("cuDeviceGetCount", ctypes.byref(count))
-    found: list[str] = []
+    uuids: list[str] = []
     # At least one is asked for: the driver says why there is none.
     for index in range(max(1, count.value)):
         ask("cuDeviceGet", ctypes.byref(device), index)
         ask("cuDeviceGetUuid_v2", raw, device)
-        found.append(f"GPU-{uuid.UUID(bytes=bytes(raw))}")
-    return tuple(found)
+        uuids.append(f"GPU-{uuid.UUID(bytes=bytes(raw))}")
+    return tuple(uuids)

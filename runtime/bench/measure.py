@@ -11,21 +11,29 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ucutlass.runtime.bench import clocks, protocol
-from ucutlass.runtime.bench.bench_device import Gpu, Replay, Session
+from ucutlass.runtime.bench.bench_device import BenchDevice, DeviceTrace, Replay
 from ucutlass.runtime.bench.frequency import sm_clock
 from ucutlass.runtime.bench.nvml import Sample, power_capped, throttled
-from ucutlass.runtime.bench.outcome import Candidate, Failed, Lost, Measurement, Timed, Turn, Workload
+from ucutlass.runtime.bench.outcome import (
+    BenchCandidate,
+    CandidateFailed,
+    CandidateSamples,
+    Measurement,
+    TimedCandidate,
+    UntimedCandidate,
+    Workload,
+)
 from ucutlass.runtime.bench.prepare import launch_all, persisting, prepare, validate
-from ucutlass.runtime.bench.protocol import Block, Protocol
+from ucutlass.runtime.bench.protocol import Protocol, TimingBlock
 from ucutlass.runtime.bench.spans import AttributionError, iterations, windows
-from ucutlass.runtime.bench.timing_issues import Finding
+from ucutlass.runtime.bench.timing_issues import TimingIssue
 from ucutlass.runtime.statistics import summary
 
 
 def measure(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[BenchCandidate],
     workload: Workload,
-    gpu: Gpu,
+    gpu: BenchDevice,
     chosen: Protocol,
     *,
     bandwidth: float | None = None,
@@ -38,12 +46,12 @@ def measure(
     device is raised as torch raises it.
     """
     l2_reset = gpu.reset_persisting()
-    outcomes: dict[str, Timed | Failed] = {}
-    turns: list[Turn] = []
+    outcomes: dict[str, TimedCandidate | UntimedCandidate] = {}
+    turns: list[CandidateSamples] = []
     for candidate in candidates:
         try:
             turns.append(prepare(candidate, workload, gpu, chosen))
-        except Lost as lost:
+        except CandidateFailed as lost:
             outcomes[candidate.name] = lost.failed
             if candidate is candidates[0]:
                 turns = []
@@ -78,7 +86,7 @@ def measure(
 # --- rounds --------------------------------------------------------------------------
 
 
-def _warm_up(turn: Turn, seconds: float, gpu: Gpu, now: Callable[[], float]) -> None:
+def _warm_up(turn: CandidateSamples, seconds: float, gpu: BenchDevice, now: Callable[[], float]) -> None:
     until = now() + seconds
     while now() < until:
         for _ in range(8):
@@ -87,15 +95,19 @@ def _warm_up(turn: Turn, seconds: float, gpu: Gpu, now: Callable[[], float]) -> 
 
 
 def _round(
-    turns: list[Turn], workload: Workload, gpu: Gpu, chosen: Protocol, samples: list[Sample]
-) -> list[Failed]:
+    turns: list[CandidateSamples],
+    workload: Workload,
+    gpu: BenchDevice,
+    chosen: Protocol,
+    samples: list[Sample],
+) -> list[UntimedCandidate]:
     """A lead-in and one palindrome of blocks, their results validated, then the other clocks; the candidates
     that it lost. Blocks of a round whose results were not validated are kept of none."""
     # The first block of a session is a lead-in, read as any other and dropped: under a profiler that has just
     # begun its launches come late, and between its stamps lies an idle GPU, whose clock is not the kernel's.
     # The palindrome's first plays it: of two, each then comes once after itself and once after the other.
     order = (0, *protocol.palindrome(len(turns)))
-    read: list[list[tuple[list[float], list[float], Block]]] = [[] for _ in turns]
+    read: list[list[tuple[list[float], list[float], TimingBlock]]] = [[] for _ in turns]
 
     def played() -> None:
         watch = not gpu.no_profiler()
@@ -108,11 +120,11 @@ def _round(
 
     try:
         validate(turns, workload, gpu, played)
-    except Lost as lost:
+    except CandidateFailed as lost:
         return [lost.failed]
     except AttributionError as error:
         at = turns[order[error.block] if error.block is not None else 0]
-        return [Failed(at.name, "timing", str(error), (Finding(error.finding, str(error)),))]
+        return [UntimedCandidate(at.name, "timing", str(error), (TimingIssue(error.finding, str(error)),))]
     for turn, parts in zip(turns, read, strict=True):
         for spans, totals, block in parts:
             turn.spans += spans
@@ -121,7 +133,9 @@ def _round(
     return [failed for turn in turns if (failed := _other_clocks(turn, workload, gpu, chosen))]
 
 
-def _other_clocks(turn: Turn, workload: Workload, gpu: Gpu, chosen: Protocol) -> Failed | None:
+def _other_clocks(
+    turn: CandidateSamples, workload: Workload, gpu: BenchDevice, chosen: Protocol
+) -> UntimedCandidate | None:
     """Events and the host's clock, in every round: all three clocks must see the same SM clock."""
     plays = -(-chosen.launches // turn.replay.launches)
     plain = [i % workload.sets for i in range(chosen.wall_launches)]
@@ -129,7 +143,7 @@ def _other_clocks(turn: Turn, workload: Workload, gpu: Gpu, chosen: Protocol) ->
         passed = gpu.events(partial(_play, turn.replay, plays))
         wall = gpu.wall(partial(launch_all, turn.candidate, plain))
     except Exception as error:  # a baseline's own failure, kept in its words
-        return Failed(turn.name, "plain launches", f"{type(error).__name__}: {error}"[:500])
+        return UntimedCandidate(turn.name, "plain launches", f"{type(error).__name__}: {error}"[:500])
     turn.events.append(passed / (plays * turn.replay.launches))
     turn.walls.append(wall / len(plain))
     return None
@@ -145,8 +159,8 @@ _PLAYS = 3
 
 
 def _blocks(
-    turns: Sequence[Turn], gpu: Gpu, watch: bool, samples: list[Sample]
-) -> tuple[Session, list[list[float]]]:
+    turns: Sequence[CandidateSamples], gpu: BenchDevice, watch: bool, samples: list[Sample]
+) -> tuple[DeviceTrace, list[list[float]]]:
     events: list[list[float]] = []
 
     def work(stamp: Callable[[], None]) -> None:
@@ -165,21 +179,25 @@ def _blocks(
     return gpu.session(work, 2 * len(turns), watch), events
 
 
-def _clock(session: Session, place: int) -> float | None:
+def _clock(session: DeviceTrace, place: int) -> float | None:
     if len(session.stamps) < 2 * place + 2:
         return None
     return sm_clock(session.stamps[2 * place], session.stamps[2 * place + 1])
 
 
-def _spans(session: Session, place: int, blocks: int, turn: Turn) -> tuple[list[float], list[float]]:
+def _spans(
+    session: DeviceTrace, place: int, blocks: int, turn: CandidateSamples
+) -> tuple[list[float], list[float]]:
     """Microseconds of every iteration of the block at `place`: spans and sums."""
-    found, outside = windows(session.events or ())
-    if len(found) != blocks:
-        raise AttributionError("escaped", f"{blocks} blocks were run, {len(found)} are in the trace")
+    block_windows, outside = windows(session.events or ())
+    if len(block_windows) != blocks:
+        raise AttributionError("escaped", f"{blocks} blocks were run, {len(block_windows)} are in the trace")
     if outside:
         raise AttributionError("escaped", f"{outside[0].name[:80]} began outside of every block")
     try:
-        each = iterations(found[place].events, turn.period, turn.replay.launches, turn.candidate.branches)
+        each = iterations(
+            block_windows[place].events, turn.period, turn.replay.launches, turn.candidate.branches
+        )
     except AttributionError as error:
         raise AttributionError(error.finding, str(error), place) from error
     return [i.span / 1000.0 for i in each], [i.total / 1000.0 for i in each]
@@ -188,7 +206,9 @@ def _spans(session: Session, place: int, blocks: int, turn: Turn) -> tuple[list[
 # --- after ---------------------------------------------------------------------------
 
 
-def _timed(turn: Turn, gpu: Gpu, chosen: Protocol, bandwidth: float | None) -> Timed:
+def _timed(
+    turn: CandidateSamples, gpu: BenchDevice, chosen: Protocol, bandwidth: float | None
+) -> TimedCandidate:
     span, passed, wall = summary(turn.spans), summary(turn.events), summary(turn.walls)
     watched = not gpu.no_profiler()
     readings = clocks.Readings(
@@ -203,13 +223,15 @@ def _timed(turn: Turn, gpu: Gpu, chosen: Protocol, bandwidth: float | None) -> T
         findings += clocks.beyond_bound(span.median, turn.candidate.moved, bandwidth)
     known = [b.clock for b in turn.blocks if b.clock is not None]
     if not known:
-        findings.append(Finding("clock-unknown", "the SM clock could not be read inside the blocks"))
+        findings.append(TimingIssue("clock-unknown", "the SM clock could not be read inside the blocks"))
     loud = sum(b.spread > chosen.spread for b in turn.blocks)
     if 2 * loud > len(turn.blocks):
         findings.append(
-            Finding("noisy", f"{loud} of {len(turn.blocks)} blocks spread by more than {chosen.spread:.0%}")
+            TimingIssue(
+                "noisy", f"{loud} of {len(turn.blocks)} blocks spread by more than {chosen.spread:.0%}"
+            )
         )
-    return Timed(
+    return TimedCandidate(
         turn.name,
         "cupti" if watched else "events",
         span,
@@ -225,18 +247,26 @@ def _timed(turn: Turn, gpu: Gpu, chosen: Protocol, bandwidth: float | None) -> T
 
 
 def _general(
-    samples: list[Sample], outcomes: Sequence[Timed | Failed], settled: bool, seconds: float, gpu: Gpu
-) -> tuple[Finding, ...]:
-    found: list[Finding] = []
+    samples: list[Sample],
+    outcomes: Sequence[TimedCandidate | UntimedCandidate],
+    settled: bool,
+    seconds: float,
+    gpu: BenchDevice,
+) -> tuple[TimingIssue, ...]:
+    issues: list[TimingIssue] = []
     if reason := gpu.no_nvml():
-        found.append(Finding("no-nvml", reason))
+        issues.append(TimingIssue("no-nvml", reason))
     if reasons := throttled(samples):
-        found.append(Finding("throttled", ", ".join(reasons)))
-    each = [f"{o.name} {o.sm_clock / 1e6:.0f} MHz" for o in outcomes if isinstance(o, Timed) and o.sm_clock]
+        issues.append(TimingIssue("throttled", ", ".join(reasons)))
+    each = [
+        f"{o.name} {o.sm_clock / 1e6:.0f} MHz"
+        for o in outcomes
+        if isinstance(o, TimedCandidate) and o.sm_clock
+    ]
     if power_capped(samples) and len(each) > 1:
         words = f"at the GPU's power limit each kernel has a clock of its own: {', '.join(each)}"
-        found.append(Finding("power-capped", f"{words}; no round is refused for them"))
+        issues.append(TimingIssue("power-capped", f"{words}; no round is refused for them"))
     if not settled:
         why = "medians still moved, or too few rounds could be compared"
-        found.append(Finding("unsettled", f"{why}, when {seconds:.1f} s were over"))
-    return tuple(found)
+        issues.append(TimingIssue("unsettled", f"{why}, when {seconds:.1f} s were over"))
+    return tuple(issues)

@@ -97,6 +97,6 @@ def _words(nvml: ctypes.CDLL, status: int) -> str:
     with suppress(AttributeError):
         text = nvml.nvmlErrorString
         text.restype = ctypes.c_char_p
-        if said := text(status):
-            return str(said.decode(errors="replace"))
+        if message := text(status):
+            return str(message.decode(errors="replace"))
     return f"NVML error {status}"

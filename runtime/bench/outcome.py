@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol as Interface
 
-from ucutlass.runtime.bench.bench_device import Launch, Outputs, Replay
-from ucutlass.runtime.bench.protocol import Block
-from ucutlass.runtime.bench.timing_issues import Finding
-from ucutlass.runtime.statistics import Summary
+from ucutlass.runtime.bench.bench_device import Outputs, Replay, SetLaunch
+from ucutlass.runtime.bench.protocol import TimingBlock
+from ucutlass.runtime.bench.timing_issues import TimingIssue
+from ucutlass.runtime.statistics import TimeSummary
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class BenchCandidate:
     """Something to time. `check` says what is wrong with the results of a set, empty if nothing is;
     `moved` counts the bytes that a cold launch must fetch and store at least, None if unknown.
     `branches`: a launch forks side streams of its own, and its stream waits for them before it ends; its
     kernels then begin in no fixed order."""
 
     name: str
-    launch: Launch
+    launch: SetLaunch
     check: Callable[[int, Outputs], str]
     moved: int | None = None
     branches: bool = False
@@ -37,7 +37,7 @@ class Workload(Interface):
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedCandidate:
     """A candidate's times, in microseconds a launch.
 
     `clock` says which one `span` is: `cupti` or, where there is no profiler, `events`. `total` sums
@@ -47,59 +47,59 @@ class Timed:
 
     name: str
     clock: str
-    span: Summary
-    total: Summary | None
-    events: Summary
-    wall: Summary
+    span: TimeSummary
+    total: TimeSummary | None
+    events: TimeSummary
+    wall: TimeSummary
     kernels: tuple[str, ...]
     launches: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[TimingBlock, ...]
     sm_clock: float | None
-    findings: tuple[Finding, ...]
+    findings: tuple[TimingIssue, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class UntimedCandidate:
     """A candidate without a time: where it failed, and in which words."""
 
     name: str
     stage: str
     words: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[TimingIssue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """Outcomes in the order of the candidates; the state of the device with what was done to it."""
 
-    outcomes: tuple[Timed | Failed, ...]
+    outcomes: tuple[TimedCandidate | UntimedCandidate, ...]
     rounds: int
     seconds: float
     settled: bool
     l2_reset: str
     no_profiler: str
-    findings: tuple[Finding, ...]
+    findings: tuple[TimingIssue, ...]
 
 
-class Lost(Exception):
+class CandidateFailed(Exception):
     """A candidate cannot be timed."""
 
-    def __init__(self, failed: Failed) -> None:
+    def __init__(self, failed: UntimedCandidate) -> None:
         super().__init__(failed.words)
         self.failed = failed
 
 
 @dataclass(slots=True)
-class Turn:
+class CandidateSamples:
     """A candidate with what was measured of it so far."""
 
-    candidate: Candidate
+    candidate: BenchCandidate
     replay: Replay
     period: tuple[str, ...]
-    findings: list[Finding]
+    findings: list[TimingIssue]
     spans: list[float] = field(default_factory=list)
     totals: list[float] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[TimingBlock] = field(default_factory=list)
     events: list[float] = field(default_factory=list)
     walls: list[float] = field(default_factory=list)
 

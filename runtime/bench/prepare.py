@@ -7,14 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ucutlass.runtime.bench import protocol
-from ucutlass.runtime.bench.bench_device import CaptureRefused, Gpu, Outputs, Replay
-from ucutlass.runtime.bench.outcome import Candidate, Failed, Lost, Turn, Workload
+from ucutlass.runtime.bench.bench_device import BenchDevice, CaptureRefused, Outputs, Replay
+from ucutlass.runtime.bench.outcome import (
+    BenchCandidate,
+    CandidateFailed,
+    CandidateSamples,
+    UntimedCandidate,
+    Workload,
+)
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.bench.spans import AttributionError, audit, iterations, windows
-from ucutlass.runtime.bench.timing_issues import Finding, trusted
+from ucutlass.runtime.bench.timing_issues import TimingIssue, trusted
 
 
-def prepare(candidate: Candidate, workload: Workload, gpu: Gpu, chosen: Protocol) -> Turn:
+def prepare(
+    candidate: BenchCandidate, workload: Workload, gpu: BenchDevice, chosen: Protocol
+) -> CandidateSamples:
     """Called, audited, captured and validated. Raises Lost."""
     stage = "first calls"
     try:
@@ -33,40 +41,42 @@ def prepare(candidate: Candidate, workload: Workload, gpu: Gpu, chosen: Protocol
         if not gpu.no_profiler():
             period, differs = _period(replay, gpu, findings.period, candidate.branches)
             noted += differs
-        turn = Turn(candidate, replay, period, [*findings.findings, *noted])
+        turn = CandidateSamples(candidate, replay, period, [*findings.findings, *noted])
         stage = "validation"
         for _ in range(2):
             validate([turn], workload, gpu, replay.play)
         turn.findings += persisting(gpu)
-    except Lost:
+    except CandidateFailed:
         raise
     except AttributionError as error:
-        found = (Finding(error.finding, str(error)),)
-        raise Lost(Failed(candidate.name, stage, str(error), found)) from error
+        issues = (TimingIssue(error.finding, str(error)),)
+        raise CandidateFailed(UntimedCandidate(candidate.name, stage, str(error), issues)) from error
     except Exception as error:  # whatever a baseline raises is its failure, and kept in its words
         words = f"{type(error).__name__}: {str(error)[:500]}"
-        raise Lost(Failed(candidate.name, stage, words)) from error
+        raise CandidateFailed(UntimedCandidate(candidate.name, stage, words)) from error
     if not trusted(tuple(turn.findings)):
         gpu.reset_persisting()  # the next candidate must not inherit it
         wrong = [f for f in turn.findings if f.level == "trust"]
-        raise Lost(Failed(candidate.name, stage, str(wrong[0]), tuple(turn.findings)))
+        raise CandidateFailed(UntimedCandidate(candidate.name, stage, str(wrong[0]), tuple(turn.findings)))
     return turn
 
 
-def persisting(gpu: Gpu) -> tuple[Finding, ...]:
+def persisting(gpu: BenchDevice) -> tuple[TimingIssue, ...]:
     """`persisting-l2` where a part of the L2 was set aside since it was taken away."""
     size = gpu.persisting()
     words = f"{size} bytes of the L2 were set aside for lines that survive the rotation of buffers"
-    return (Finding("persisting-l2", words),) if size else ()
+    return (TimingIssue("persisting-l2", words),) if size else ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Audited:
     period: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[TimingIssue, ...]
 
 
-def _audited(candidate: Candidate, workload: Workload, gpu: Gpu, chosen: Protocol) -> tuple[_Audited, float]:
+def _audited(
+    candidate: BenchCandidate, workload: Workload, gpu: BenchDevice, chosen: Protocol
+) -> tuple[_Audited, float]:
     """What a plain launch does on the device, and roughly its microseconds."""
     chance = random.Random(chosen.seed)
     # Each set twice: what a first visit leaves behind, a second one must not live on.
@@ -74,7 +84,7 @@ def _audited(candidate: Candidate, workload: Workload, gpu: Gpu, chosen: Protoco
     reason = gpu.no_profiler()
     if reason:
         took = gpu.events(lambda: launch_all(candidate, order)) / len(order)
-        return _Audited((), (Finding("unaudited", f"streams and kernels were not seen: {reason}"),)), took
+        return _Audited((), (TimingIssue("unaudited", f"streams and kernels were not seen: {reason}"),)), took
 
     def work(stamp: Callable[[], None]) -> None:
         for i in order:
@@ -85,35 +95,39 @@ def _audited(candidate: Candidate, workload: Workload, gpu: Gpu, chosen: Protoco
             gpu.idle()
 
     session = gpu.session(work, 2 * len(order), True)
-    found = audit(session.events or (), len(order), candidate.branches)
-    if not trusted(found.findings):
-        wrong = next(f for f in found.findings if f.level == "trust")
-        raise Lost(Failed(candidate.name, "audit", str(wrong), found.findings))
-    return _Audited(found.period, found.findings), found.span / 1000.0
+    audited = audit(session.events or (), len(order), candidate.branches)
+    if not trusted(audited.findings):
+        wrong = next(f for f in audited.findings if f.level == "trust")
+        raise CandidateFailed(UntimedCandidate(candidate.name, "audit", str(wrong), audited.findings))
+    return _Audited(audited.period, audited.findings), audited.span / 1000.0
 
 
-def launch_all(candidate: Candidate, order: Sequence[int]) -> None:
+def launch_all(candidate: BenchCandidate, order: Sequence[int]) -> None:
     for i in order:
         candidate.launch(i)
 
 
-def _captured(candidate: Candidate, order: Sequence[int], gpu: Gpu) -> tuple[Replay, list[Finding]]:
+def _captured(
+    candidate: BenchCandidate, order: Sequence[int], gpu: BenchDevice
+) -> tuple[Replay, list[TimingIssue]]:
     try:
         return gpu.capture(candidate.launch, order), []
     except CaptureRefused as refused:
-        kept: dict[int, Outputs] = {}
+        outputs: dict[int, Outputs] = {}
 
         def play() -> None:
             for i in order:
-                kept[i] = candidate.launch(i)
+                outputs[i] = candidate.launch(i)
 
         words = f"launched one by one: a graph refused it ({refused})"
-        return Replay(play, len(order), kept.__getitem__, str(refused)), [Finding("direct-launch", words)]
+        return Replay(play, len(order), outputs.__getitem__, str(refused)), [
+            TimingIssue("direct-launch", words)
+        ]
 
 
 def _period(
-    replay: Replay, gpu: Gpu, audited: tuple[str, ...], branches: bool
-) -> tuple[tuple[str, ...], list[Finding]]:
+    replay: Replay, gpu: BenchDevice, audited: tuple[str, ...], branches: bool
+) -> tuple[tuple[str, ...], list[TimingIssue]]:
     """The kernels of one launch as the replay runs them: cuBLAS may choose others in a graph."""
 
     def work(stamp: Callable[[], None]) -> None:
@@ -121,21 +135,23 @@ def _period(
         replay.play()
         stamp()
 
-    found, outside = windows(gpu.session(work, 2, True).events or ())
-    if len(found) != 1 or outside:
+    replays, outside = windows(gpu.session(work, 2, True).events or ())
+    if len(replays) != 1 or outside:
         raise AttributionError(
-            "escaped", f"{len(found)} replays are in the trace of one, {len(outside)} events outside of it"
+            "escaped", f"{len(replays)} replays are in the trace of one, {len(outside)} events outside of it"
         )
-    names = tuple(e.name for e in found[0].events)
+    names = tuple(e.name for e in replays[0].events)
     period = names[: len(names) // replay.launches]
-    iterations(found[0].events, period, replay.launches, branches)
+    iterations(replays[0].events, period, replay.launches, branches)
     if period == audited or (branches and tuple(sorted(period)) == audited):
         return period, []
     words = f"plain launches run {', '.join(audited)}; replayed ones {', '.join(period)}"
-    return period, [Finding("capture-differs", words[:500])]
+    return period, [TimingIssue("capture-differs", words[:500])]
 
 
-def validate(turns: Sequence[Turn], workload: Workload, gpu: Gpu, play: Callable[[], None]) -> None:
+def validate(
+    turns: Sequence[CandidateSamples], workload: Workload, gpu: BenchDevice, play: Callable[[], None]
+) -> None:
     """Runs `play` on fresh content in one set, its results poisoned before. Raises Lost for the
     first candidate whose results then are not that content's."""
     at = workload.refresh()
@@ -146,5 +162,7 @@ def validate(turns: Sequence[Turn], workload: Workload, gpu: Gpu, play: Callable
     gpu.idle()
     for turn in turns:
         if words := turn.candidate.check(at, turn.replay.outputs(at)):
-            found = Finding("wrong-output", f"results of timed launches are not their operands': {words}")
-            raise Lost(Failed(turn.name, "validation", str(found), (*turn.findings, found)))
+            issue = TimingIssue("wrong-output", f"results of timed launches are not their operands': {words}")
+            raise CandidateFailed(
+                UntimedCandidate(turn.name, "validation", str(issue), (*turn.findings, issue))
+            )

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from ucutlass.runtime.statistics import MIN_BLOCKS, quantile, relative_error_of_median
 
-Regime: TypeAlias = Literal["cold", "warm"]
+CacheRegime: TypeAlias = Literal["cold", "warm"]
 """`cold`: operands come from memory, sets of buffers rotate through more than twice the L2. `warm`:
 every launch takes the same buffers, so that what fits is in the L2."""
 
@@ -29,7 +29,7 @@ class Protocol:
     see `comparable`. `resolution`: see `statistics.verdict`.
     """
 
-    regime: Regime = "cold"
+    regime: CacheRegime = "cold"
     warmup: float = 3.0
     min_rounds: int = MIN_BLOCKS
     min_seconds: float = 1.0
@@ -51,8 +51,8 @@ def launches_for(launch_us: float, sets: int, protocol: Protocol) -> int:
     those would take ten times as long: then what fits into that, and one of each set at least."""
     launch_us = max(launch_us, 0.5)
     fewest = min(protocol.launches, math.ceil(10 * protocol.block_us / launch_us))
-    wanted = min(max(fewest, math.ceil(protocol.block_us / launch_us)), protocol.most_launches)
-    return math.ceil(max(wanted, 3) / sets) * sets
+    launches = min(max(fewest, math.ceil(protocol.block_us / launch_us)), protocol.most_launches)
+    return math.ceil(max(launches, 3) / sets) * sets
 
 
 def palindrome(count: int) -> tuple[int, ...]:
@@ -62,7 +62,7 @@ def palindrome(count: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TimingBlock:
     """One candidate's turn: median microseconds a launch over its iterations, their spread (the
     interquartile range over the median), the mean SM clock in Hz while it ran, None if unknown."""
 
@@ -71,15 +71,15 @@ class Block:
     clock: float | None
 
 
-def block_of(spans: Sequence[float], clock: float | None) -> Block:
+def block_of(spans: Sequence[float], clock: float | None) -> TimingBlock:
     """From microseconds of each iteration."""
     ordered = sorted(spans)
     median = quantile(ordered, 0.5)
-    return Block(median, (quantile(ordered, 0.75) - quantile(ordered, 0.25)) / median, clock)
+    return TimingBlock(median, (quantile(ordered, 0.75) - quantile(ordered, 0.25)) / median, clock)
 
 
 def comparable(
-    a: Sequence[Block], b: Sequence[Block], protocol: Protocol, power_capped: bool = False
+    a: Sequence[TimingBlock], b: Sequence[TimingBlock], protocol: Protocol, power_capped: bool = False
 ) -> bool:
     """Whether the blocks A, A and B, B of one round may be compared: the SM clock of the two sides
     agrees within `drift`, and no block spreads by more than `spread` (the contract that
@@ -92,17 +92,17 @@ def comparable(
     clocks = [[x.clock for x in side if x.clock is not None] for side in (a, b)]
     if power_capped or not all(clocks):
         return True
-    one, other = (quantile(sorted(side), 0.5) for side in clocks)
-    return abs(one - other) <= protocol.drift * max(one, other)
+    first, second = (quantile(sorted(side), 0.5) for side in clocks)
+    return abs(first - second) <= protocol.drift * max(first, second)
 
 
-def rounds(blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
+def rounds(blocks: Sequence[TimingBlock]) -> list[tuple[TimingBlock, TimingBlock]]:
     """A candidate's two blocks of each round."""
     return list(zip(blocks[::2], blocks[1::2], strict=True))
 
 
 def settled(
-    blocks: Sequence[Sequence[Block]], seconds: float, protocol: Protocol, power_capped: bool = False
+    blocks: Sequence[Sequence[TimingBlock]], seconds: float, protocol: Protocol, power_capped: bool = False
 ) -> bool:
     """Whether measuring may stop: `blocks` are each candidate's so far, the first one's first. A round that
     cannot be compared is no reason to have none: others take its place."""

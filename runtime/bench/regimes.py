@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ucutlass.ir import Program
 from ucutlass.reference.interpreter import Argument
-from ucutlass.runtime.bench.protocol import Regime
-from ucutlass.runtime.bench.timing_issues import Finding
+from ucutlass.runtime.bench.protocol import CacheRegime
+from ucutlass.runtime.bench.timing_issues import TimingIssue
 from ucutlass.runtime.inputs import roles_of
 
 ROTATED_L2 = 4.0
@@ -24,27 +24,29 @@ MOST_SETS = 4096
 launch floor."""
 
 
-def sets_for(bytes_per_set: int, l2: int, regime: Regime) -> int:
+def sets_for(bytes_per_set: int, l2: int, regime: CacheRegime) -> int:
     """How many buffer sets rotate, every byte of operands and results of one set counted."""
     if regime == "warm":
         return 1
     return max(2, min(MOST_SETS, math.ceil(ROTATED_L2 * l2 / bytes_per_set)))
 
 
-def not_cold(bytes_per_set: int, sets: int, l2: int, regime: Regime) -> tuple[Finding, ...]:
+def not_cold(bytes_per_set: int, sets: int, l2: int, regime: CacheRegime) -> tuple[TimingIssue, ...]:
     """`not-cold` where what rotates does not pass twice the L2."""
     rotated = bytes_per_set * sets
     if regime == "warm" or rotated >= 2 * l2:
         return ()
     return (
-        Finding(
+        TimingIssue(
             "not-cold",
             f"{sets} sets of {bytes_per_set} bytes rotate {rotated} bytes, twice the L2 is {2 * l2}",
         ),
     )
 
 
-def fresh(program: Program, first: Sequence[Argument], sets: int, seed: int) -> list[list[Argument]]:
+def rotated_arguments(
+    program: Program, first: Sequence[Argument], sets: int, seed: int
+) -> list[list[Argument]]:
     """`sets` sets of arguments, none with another's content, all on buffers of their own.
 
     The first is as given; the others hold its numbers rotated along memory by a random distance, a
@@ -55,10 +57,10 @@ def fresh(program: Program, first: Sequence[Argument], sets: int, seed: int) -> 
     roles = roles_of(program)
     bound = {name for name, role in roles.items() if role.below is not None or role.offsets_of is not None}
     names = [p.name for p in program.params]
-    made = [list(first)]
+    argument_sets = [list(first)]
     for _ in range(sets - 1):
-        made.append([_moved(a, n in bound, chance) for a, n in zip(first, names, strict=True)])
-    return made
+        argument_sets.append([_moved(a, n in bound, chance) for a, n in zip(first, names, strict=True)])
+    return argument_sets
 
 
 def _moved(argument: Argument, fixed: bool, chance: random.Random) -> Argument:

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ucutlass.runtime.bench.clocks import FLOOR_US
-from ucutlass.runtime.bench.outcome import Failed, Measurement, Timed
+from ucutlass.runtime.bench.outcome import Measurement, TimedCandidate, UntimedCandidate
 from ucutlass.runtime.bench.protocol import Protocol, comparable, rounds
-from ucutlass.runtime.bench.timing_issues import Finding, trusted
-from ucutlass.runtime.statistics import MIN_BLOCKS, Ratio, Summary, Verdict, paired_ratio, verdict
+from ucutlass.runtime.bench.timing_issues import TimingIssue, trusted
+from ucutlass.runtime.statistics import MIN_BLOCKS, Ratio, RatioVerdict, TimeSummary, paired_ratio, verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,15 @@ class Versus:
 
     baseline: str
     ratio: Ratio | None
-    verdict: Verdict | None
+    verdict: RatioVerdict | None
     reason: str
     accepted: int
     rounds: int
 
 
-def versus(candidate: Timed, baseline: Timed, chosen: Protocol, power_capped: bool = False) -> Versus:
+def versus(
+    candidate: TimedCandidate, baseline: TimedCandidate, chosen: Protocol, power_capped: bool = False
+) -> Versus:
     """'faster' or 'slower' only where the interval excludes 1, over the rounds that are `comparable`."""
     pairs = list(zip(rounds(candidate.blocks), rounds(baseline.blocks), strict=True))
     taken = [(a, b) for a, b in pairs if comparable(a, b, chosen, power_capped)]
@@ -54,16 +56,20 @@ def versus(candidate: Timed, baseline: Timed, chosen: Protocol, power_capped: bo
 
 def against_all(measured: Measurement, chosen: Protocol) -> tuple[Versus, ...]:
     """The first outcome against each other one that has a time; nothing where the first has none."""
-    if not measured.outcomes or not isinstance(first := measured.outcomes[0], Timed):
+    if not measured.outcomes or not isinstance(first := measured.outcomes[0], TimedCandidate):
         return ()
     capped = any(f.name == "power-capped" for f in measured.findings)
-    return tuple(versus(first, o, chosen, capped) for o in measured.outcomes[1:] if isinstance(o, Timed))
+    return tuple(
+        versus(first, o, chosen, capped) for o in measured.outcomes[1:] if isinstance(o, TimedCandidate)
+    )
 
 
 # --- as JSON -------------------------------------------------------------------------
 
 
-def to_json(measured: Measurement, chosen: Protocol, refused: Sequence[Failed] = ()) -> dict[str, Any]:
+def to_json(
+    measured: Measurement, chosen: Protocol, refused: Sequence[UntimedCandidate] = ()
+) -> dict[str, Any]:
     """Everything, as JSON values, for a record and for another process; `refused` are baselines that
     could not even be made."""
     return {
@@ -79,11 +85,11 @@ def to_json(measured: Measurement, chosen: Protocol, refused: Sequence[Failed] =
     }
 
 
-def _outcome(outcome: Timed | Failed) -> dict[str, Any]:
+def _outcome(outcome: TimedCandidate | UntimedCandidate) -> dict[str, Any]:
     match outcome:
-        case Failed(name, stage, words, findings):
+        case UntimedCandidate(name, stage, words, findings):
             return {"name": name, "failed": stage, "words": words, "findings": findings_to_json(findings)}
-        case Timed():
+        case TimedCandidate():
             return {
                 "name": outcome.name,
                 "clock": outcome.clock,
@@ -100,9 +106,9 @@ def _outcome(outcome: Timed | Failed) -> dict[str, Any]:
             }
 
 
-def _summary(given: Summary | None) -> dict[str, Any] | None:
-    return None if given is None else asdict(given)
+def _summary(summary: TimeSummary | None) -> dict[str, Any] | None:
+    return None if summary is None else asdict(summary)
 
 
-def findings_to_json(found: Sequence[Finding]) -> list[dict[str, str]]:
-    return [{"name": f.name, "level": f.level, "message": f.message} for f in found]
+def findings_to_json(issues: Sequence[TimingIssue]) -> list[dict[str, str]]:
+    return [{"name": f.name, "level": f.level, "message": f.message} for f in issues]

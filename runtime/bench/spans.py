@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ucutlass.runtime.bench.frequency import STAMP
-from ucutlass.runtime.bench.timing_issues import Finding
+from ucutlass.runtime.bench.timing_issues import TimingIssue
 from ucutlass.runtime.bench.trace import DeviceEvent
 
 
@@ -38,7 +38,7 @@ class Iteration:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class EventWindow:
     """What started between two stamps, the stream that the stamps ran on, and when the second began."""
 
     stream: int
@@ -46,7 +46,7 @@ class Window:
     closed: int
 
 
-def windows(events: Sequence[DeviceEvent]) -> tuple[tuple[Window, ...], tuple[DeviceEvent, ...]]:
+def windows(events: Sequence[DeviceEvent]) -> tuple[tuple[EventWindow, ...], tuple[DeviceEvent, ...]]:
     """The windows between the 1st and 2nd stamp, the 3rd and 4th and so on, and whatever lies
     outside of all of them.
 
@@ -56,12 +56,12 @@ def windows(events: Sequence[DeviceEvent]) -> tuple[tuple[Window, ...], tuple[De
     if len(stamps) % 2:
         raise AttributionError("escaped", f"the profiler saw {len(stamps)} stamps, an odd number")
     others = [e for e in events if e.name != STAMP]
-    found = []
+    enclosed = []
     for opening, closing in zip(stamps[::2], stamps[1::2], strict=True):
         inside = tuple(e for e in others if opening.start <= e.start <= closing.start)
-        found.append(Window(opening.stream, inside, closing.start))
-    taken = {id(e) for w in found for e in w.events}
-    return tuple(found), tuple(e for e in others if id(e) not in taken)
+        enclosed.append(EventWindow(opening.stream, inside, closing.start))
+    taken = {id(e) for w in enclosed for e in w.events}
+    return tuple(enclosed), tuple(e for e in others if id(e) not in taken)
 
 
 def iterations(
@@ -81,7 +81,7 @@ def iterations(
             f"{count} iterations of {size} kernels are {size * count}, and the device ran {len(events)}: "
             + _counted(e.name for e in events),
         )
-    found: list[Iteration] = []
+    results: list[Iteration] = []
     ended = 0  # the launch before
     for i in range(count):
         part = events[i * size : (i + 1) * size]
@@ -92,9 +92,9 @@ def iterations(
             )
         begun, last = max(ended, min(e.start for e in part)), max(e.end for e in part)
         total = sum(max(0, e.end - max(ended, e.start)) for e in part)
-        found.append(Iteration(max(0, last - begun), total))
+        results.append(Iteration(max(0, last - begun), total))
         ended = max(ended, last)
-    return tuple(found)
+    return tuple(results)
 
 
 def _counted(names: object) -> str:
@@ -112,7 +112,7 @@ class Audit:
 
     period: tuple[str, ...]
     span: int
-    findings: tuple[Finding, ...]
+    findings: tuple[TimingIssue, ...]
 
 
 def audit(events: Sequence[DeviceEvent], launches: int, branches: bool = False) -> Audit:
@@ -124,29 +124,31 @@ def audit(events: Sequence[DeviceEvent], launches: int, branches: bool = False) 
     stamps', `escaped` for work that began outside of every launch. Raises AttributionError where the
     stamps themselves do not add up.
     """
-    found, outside = windows(events)
-    if len(found) != launches:
-        raise AttributionError("escaped", f"{launches} launches were made, {len(found)} are in the trace")
-    periods = [tuple(e.name for e in w.events) for w in found]
-    timed = {w.stream for w in found}
+    launch_windows, outside = windows(events)
+    if len(launch_windows) != launches:
+        raise AttributionError(
+            "escaped", f"{launches} launches were made, {len(launch_windows)} are in the trace"
+        )
+    periods = [tuple(e.name for e in w.events) for w in launch_windows]
+    timed = {w.stream for w in launch_windows}
     strangers = [e for e in events if e.stream not in timed]
-    wrong: list[Finding] = []
+    wrong: list[TimingIssue] = []
     if branches:
         periods = [tuple(sorted(p)) for p in periods]
-        late = [e for w in found for e in w.events if e.end > w.closed]
+        late = [e for w in launch_windows for e in w.events if e.end > w.closed]
         outside = (*outside, *late)
         if strangers and not late:
             used = len({e.stream for e in strangers})
             words = f"each launch forks {used} streams and joins them before it ends"
-            wrong.append(Finding("branches", words))
+            wrong.append(TimingIssue("branches", words))
             strangers = []
     if not all(periods):
         empty = sum(not p for p in periods)
-        wrong.append(Finding("no-kernel", f"{empty} of {launches} launches ran nothing on the device"))
+        wrong.append(TimingIssue("no-kernel", f"{empty} of {launches} launches ran nothing on the device"))
     if len(set(periods)) > 1:
         odd = next(i for i, p in enumerate(periods) if p != periods[0])
         wrong.append(
-            Finding(
+            TimingIssue(
                 "names-changed",
                 f"launch {odd} ran {_counted(periods[odd]) or 'nothing'}, the first {_counted(periods[0])}",
             )
@@ -154,13 +156,17 @@ def audit(events: Sequence[DeviceEvent], launches: int, branches: bool = False) 
     if strangers:
         streams = sorted({e.stream for e in strangers})
         wrong.append(
-            Finding(
+            TimingIssue(
                 "off-stream",
                 f"{_counted(e.name for e in strangers)} ran on stream {streams}, "
                 f"the timed one is {sorted(timed)}",
             )
         )
     if outside:
-        wrong.append(Finding("escaped", f"{_counted(e.name for e in outside)} began outside of every launch"))
-    spans = [max(e.end for e in w.events) - min(e.start for e in w.events) for w in found if w.events]
+        wrong.append(
+            TimingIssue("escaped", f"{_counted(e.name for e in outside)} began outside of every launch")
+        )
+    spans = [
+        max(e.end for e in w.events) - min(e.start for e in w.events) for w in launch_windows if w.events
+    ]
     return Audit(periods[-1] if periods else (), max(spans, default=0), tuple(wrong))

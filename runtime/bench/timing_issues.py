@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Level: TypeAlias = Literal["trust", "note"]
+IssueLevel: TypeAlias = Literal["trust", "note"]
 """`trust`: the time must not be believed. `note`: it may be, read with this in mind."""
 
-LEVELS: dict[str, Level] = {
+LEVELS: dict[str, IssueLevel] = {
     "no-kernel": "trust",
     "names-changed": "trust",
     "off-stream": "trust",
@@ -37,20 +37,20 @@ LEVELS: dict[str, Level] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TimingIssue:
     """`message` has the numbers."""
 
     name: str
     message: str
 
     @property
-    def level(self) -> Level:
+    def level(self) -> IssueLevel:
         return LEVELS[self.name]
 
     def __str__(self) -> str:
         return f"{self.name}: {self.message}"
 
 
-def trusted(findings: tuple[Finding, ...]) -> bool:
+def trusted(findings: tuple[TimingIssue, ...]) -> bool:
     """Whether none of them forbids to believe the time."""
     return all(f.level == "note" for f in findings)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
-Kind: TypeAlias = Literal["kernel", "memcpy", "memset"]
+DeviceEventKind: TypeAlias = Literal["kernel", "memcpy", "memset"]
 
-_KINDS: Mapping[str, Kind] = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+_KINDS: Mapping[str, DeviceEventKind] = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 
 
 class TraceUnreadable(Exception):
@@ -28,7 +28,7 @@ class DeviceEvent:
     number of the stream, which is no handle; `graph` is 0 outside of graphs."""
 
     name: str
-    kind: Kind
+    kind: DeviceEventKind
     start: int
     end: int
     stream: int
@@ -44,10 +44,10 @@ def parse(text: str) -> tuple[DeviceEvent, ...]:
     try:
         # Decimal: seven microsecond digits behind a time line of weeks do not all fit a float.
         rows = json.loads(text, parse_float=Decimal)["traceEvents"]
-        found = [_event(row) for row in rows if row.get("ph") == "X" and row.get("cat") in _KINDS]
+        events = [_event(row) for row in rows if row.get("ph") == "X" and row.get("cat") in _KINDS]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TraceUnreadable(f"the profiler's trace cannot be read: {error!r}") from error
-    return tuple(sorted(found, key=lambda e: (e.start, e.end)))
+    return tuple(sorted(events, key=lambda e: (e.start, e.end)))
 
 
 def _event(row: Mapping[str, Any]) -> DeviceEvent:

@@ -12,9 +12,9 @@ from ucutlass import ir
 from ucutlass.reference import evaluate, expected_results
 from ucutlass.reference.interpreter import Argument
 from ucutlass.runtime.bench.bench_device import Outputs
-from ucutlass.runtime.bench.regimes import fresh
+from ucutlass.runtime.bench.regimes import rotated_arguments
 from ucutlass.runtime.inputs import generate
-from ucutlass.runtime.verify.judge import against
+from ucutlass.runtime.verify.judge import compare_results
 
 CONTENTS = 3
 """Contents with a known reference that take turns in the sets: a result kept from the last visit to the same
@@ -42,9 +42,9 @@ class Buffers:
         first = generate(program, sizes, "normal", seed=seed, device=device)
         self.program = program
         self.sets = sets
-        self.arguments: list[list[Argument]] = fresh(program, first, sets, seed)
+        self.arguments: list[list[Argument]] = rotated_arguments(program, first, sets, seed)
         # All but the first, which is a set's own buffers.
-        self._contents = fresh(program, first, CONTENTS + 1, seed + 1)[1:]
+        self._contents = rotated_arguments(program, first, CONTENTS + 1, seed + 1)[1:]
         self._held: dict[int, int] = {}
         self._chance = chance
 
@@ -69,7 +69,7 @@ class Buffers:
 
         def check(at: int, outputs: Outputs) -> str:
             known = references[self.content(at)]
-            compared = against(known, outputs, [None] * len(outputs))
+            compared = compare_results(known, outputs, [None] * len(outputs))
             words = [str(c) for c in compared if not c.ok]
             if not all(c.decided for c in compared):
                 words += [

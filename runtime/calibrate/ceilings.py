@@ -1,7 +1,7 @@
 """What this very GPU reaches: measured rates to `Ceilings`, and where those are kept.
 
 Everything here is arithmetic and files. The probes are in `probes`, the device in
-`cuda`; a `Ruler` stands between.
+`cuda`; a `ProbeTimer` stands between.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from ucutlass.files import write
 from ucutlass.runtime import folders, switches
 from ucutlass.runtime.errors import FolderUntrusted, FolderUnusable, MachineError
-from ucutlass.runtime.evidence import Machine, Record, Subject
+from ucutlass.runtime.evidence import Machine, Record, RecordSubject
 from ucutlass.runtime.statistics import summary
 from ucutlass.runtime.store.records import record
 from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json, to_json
@@ -38,7 +38,7 @@ class CalibrationFailed(MachineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class ProbeTimes:
     """Seconds a launch, one number for each repeat, and the SM clock in Hz over all of them; None
     where it could not be read."""
 
@@ -46,15 +46,15 @@ class Timed:
     clock: float | None
 
 
-class Ruler(Protocol):
+class ProbeTimer(Protocol):
     """The device, as far as calibrating needs it."""
 
-    def time(self, launch: Callable[[], object], launches: int, repeats: int) -> Timed:
+    def time(self, launch: Callable[[], object], launches: int, repeats: int) -> ProbeTimes:
         """`repeats` times, how long `launches` of them take one after another, without the host."""
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class CeilingProbe:
     """One way to reach one ceiling. `quantity` is of RATES, `launch_floor` or a lane; `amount` the
     bytes or operations of a launch; `make` allocates and gives the launch."""
 
@@ -65,7 +65,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class CalibrationProtocol:
     """Seconds. `warmup` of a matrix product before the first measurement: clocks settle in about three
     seconds of load. A repeat takes at least `window`; the rate is of the median of `repeats`."""
 
@@ -76,7 +76,7 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CeilingMeasurement:
     """`seconds` is the median of a launch, `spread` the median absolute deviation over it, `rate` the
     amount over the median (for `launch_floor` the seconds themselves)."""
 
@@ -91,7 +91,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedProbe:
     """A probe that this machine could not run, with its words."""
 
     quantity: str
@@ -99,7 +99,9 @@ class Refused:
     why: str
 
 
-def measure(probe: Probe, ruler: Ruler, method: Method) -> Reading | Refused:
+def measure(
+    probe: CeilingProbe, ruler: ProbeTimer, method: CalibrationProtocol
+) -> CeilingMeasurement | RefusedProbe:
     """Times one probe. What torch or the driver refuses is an answer: memory, an element type, or,
     as AttributeError, a type or function that this torch does not have."""
     try:
@@ -112,17 +114,19 @@ def measure(probe: Probe, ruler: Ruler, method: Method) -> Reading | Refused:
         if isinstance(error, AttributeError) and not _is_of_torch(error.obj):
             raise  # a slip of ours
         first = str(error).partition("\n")[0]
-        return Refused(probe.quantity, probe.name, f"{type(error).__name__}: {first}")
+        return RefusedProbe(probe.quantity, probe.name, f"{type(error).__name__}: {first}")
     of = summary(timed.seconds)
     rate = of.median if probe.quantity == "launch_floor" else probe.amount / of.median
-    return Reading(probe.quantity, probe.name, probe.amount, launches, of.median, of.mad, rate, timed.clock)
+    return CeilingMeasurement(
+        probe.quantity, probe.name, probe.amount, launches, of.median, of.mad, rate, timed.clock
+    )
 
 
 def _is_of_torch(where: object) -> bool:
     return isinstance(where, ModuleType) and where.__name__.partition(".")[0] == "torch"
 
 
-def warm(launch: Callable[[], object], ruler: Ruler, seconds: float) -> None:
+def warm(launch: Callable[[], object], ruler: ProbeTimer, seconds: float) -> None:
     """Keeps the device busy with a launch for this long, by its own clock."""
     spent = 0.0
     while spent < seconds:
@@ -135,19 +139,19 @@ def warm(launch: Callable[[], object], ruler: Ruler, seconds: float) -> None:
 # --- the ceilings -----------------------------------------------------------------
 
 
-def best(readings: Sequence[Reading]) -> dict[str, Reading]:
+def best(readings: Sequence[CeilingMeasurement]) -> dict[str, CeilingMeasurement]:
     """For each quantity the reading with the highest rate; for the launch floor the shortest."""
-    found: dict[str, Reading] = {}
+    fastest: dict[str, CeilingMeasurement] = {}
     for reading in readings:
-        held = found.get(reading.quantity)
+        held = fastest.get(reading.quantity)
         lower = reading.quantity == "launch_floor"
         if held is None or (reading.rate < held.rate if lower else reading.rate > held.rate):
-            found[reading.quantity] = reading
-    return found
+            fastest[reading.quantity] = reading
+    return fastest
 
 
 def ceilings(
-    device: str, uuid: str, readings: Sequence[Reading], *, evidence: str = "", created: str = ""
+    device: str, uuid: str, readings: Sequence[CeilingMeasurement], *, evidence: str = "", created: str = ""
 ) -> Ceilings:
     """The ceilings that readings show. Raises CalibrationFailed where copy, read, the launch
     floor, every lane or every clock is missing."""
@@ -187,8 +191,8 @@ class Calibration:
     ceilings: Ceilings
     versions: Mapping[str, str]
     method: Mapping[str, Any]
-    readings: tuple[Reading, ...]
-    refused: tuple[Refused, ...]
+    readings: tuple[CeilingMeasurement, ...]
+    refused: tuple[RefusedProbe, ...]
 
 
 def path(device: str, uuid: str, folder: Path | None = None) -> Path:
@@ -198,16 +202,16 @@ def path(device: str, uuid: str, folder: Path | None = None) -> Path:
     return _folder(folder) / f"{name}.json"
 
 
-def kept() -> list[Path]:
+def ceiling_files() -> list[Path]:
     """The files of every GPU's ceilings that this user has. Raises as `path`."""
     return sorted(_folder(None).glob("*.json"))
 
 
-def _folder(given: Path | None) -> Path:
+def _folder(folder: Path | None) -> Path:
     data = switches.read().data_dir
-    for folder in (given,) if given is not None else (data, data / FOLDER):
-        folders.check(folder, switches.DATA_DIR, FolderUnusable, FolderUntrusted)
-    return given or data / FOLDER
+    for checked in (folder,) if folder is not None else (data, data / FOLDER):
+        folders.check(checked, switches.DATA_DIR, FolderUnusable, FolderUntrusted)
+    return folder or data / FOLDER
 
 
 def to_file(calibration: Calibration) -> str:
@@ -244,12 +248,12 @@ def load(device: str, uuid: str, folder: Path | None = None) -> Ceilings | None:
         raise CeilingsError(f"{file} is no JSON: {error}; run `ucc calibrate` again") from None
     if not isinstance(content, dict) or "ceilings" not in content:
         raise CeilingsError(f"{file} holds no ceilings; run `ucc calibrate` again")
-    found = from_json(json.dumps(content["ceilings"]))
-    if (found.device, found.uuid) != (device, uuid):
+    loaded = from_json(json.dumps(content["ceilings"]))
+    if (loaded.device, loaded.uuid) != (device, uuid):
         raise CeilingsError(
-            f"{file} is of {found.device} {found.uuid}, not of {device} {uuid}; run `ucc calibrate` again"
+            f"{file} is of {loaded.device} {loaded.uuid}, not of {device} {uuid}; run `ucc calibrate` again"
         )
-    return found
+    return loaded
 
 
 # --- from the process that measured -----------------------------------------------
@@ -261,13 +265,13 @@ def calibration(answer: Mapping[str, Any]) -> tuple[Calibration, Record]:
     Raises CalibrationFailed where a ceiling is missing.
     """
     machine = Machine(**answer["machine"])
-    readings = tuple(Reading(**r) for r in answer["readings"])
-    refused = tuple(Refused(**r) for r in answer["refused"])
+    readings = tuple(CeilingMeasurement(**r) for r in answer["readings"])
+    refused = tuple(RefusedProbe(**r) for r in answer["refused"])
     result = {"readings": answer["readings"], "refused": answer["refused"]}
     sealed = record("calibrate", _SUBJECT, machine, answer["method"], result)
-    found = ceilings(machine.device, machine.uuid, readings, evidence=sealed.id, created=sealed.created)
-    return Calibration(found, machine.versions, answer["method"], readings, refused), sealed
+    measured = ceilings(machine.device, machine.uuid, readings, evidence=sealed.id, created=sealed.created)
+    return Calibration(measured, machine.versions, answer["method"], readings, refused), sealed
 
 
-_SUBJECT = Subject("calibrate", "", "", "", "", "", {})
+_SUBJECT = RecordSubject("calibrate", "", "", "", "", "", {})
 """No program is measured: the machine is."""

@@ -14,7 +14,7 @@ import torch
 
 from ucutlass.runtime.bench.cuda import Cuda, graph_of
 from ucutlass.runtime.bench.frequency import sm_clock
-from ucutlass.runtime.calibrate.ceilings import Probe, Timed
+from ucutlass.runtime.calibrate.ceilings import CeilingProbe, ProbeTimes
 from ucutlass.runtime.cuda_driver import call, library
 
 _PTX = Path(__file__).parent.parent / "native" / "calibrate.ptx"
@@ -22,14 +22,14 @@ _FMA_FLOPS = 2 * 128
 """Operations of a thread in one iteration of ucc_fma."""
 
 
-class CudaRuler:
+class CudaProbeTimer:
     """The current CUDA device. Launches are captured into a graph, so the host is out of the times; two
     stamps around all repeats give the SM clock (`ucutlass.runtime.bench.frequency`)."""
 
     def __init__(self) -> None:
         self.cuda = Cuda()
 
-    def time(self, launch: Callable[[], object], launches: int, repeats: int) -> Timed:
+    def time(self, launch: Callable[[], object], launches: int, repeats: int) -> ProbeTimes:
         """Raises RuntimeError where the launch cannot be captured."""
 
         def captured() -> None:
@@ -53,7 +53,7 @@ class CudaRuler:
 
         stamps = self.cuda.session(work, 2, False).stamps
         seconds = tuple(start.elapsed_time(end) / 1000.0 / launches for start, end in pairs)
-        return Timed(seconds, sm_clock(*stamps) if len(stamps) == 2 else None)
+        return ProbeTimes(seconds, sm_clock(*stamps) if len(stamps) == 2 else None)
 
 
 def _event() -> Any:
@@ -71,7 +71,7 @@ class Kernels:
         self._module = ctypes.c_void_p()
         call(self._driver, "cuModuleLoadData", ctypes.byref(self._module), _PTX.read_bytes() + b"\0")
 
-    def probes(self, memory: int, l2: int) -> list[Probe]:
+    def probes(self, memory: int, l2: int) -> list[CeilingProbe]:
         """An empty kernel, a read of far memory, of a quarter of the L2, and a chain of FFMA.
 
         `memory` and `l2` in bytes. The L2 is read many times over in one launch, so that neither the
@@ -81,15 +81,17 @@ class Kernels:
         threads = 4 * self._sms * 256
         iterations = 20_000
         return [
-            Probe("launch_floor", "an empty kernel", 0.0, lambda: self._launcher("ucc_empty", 1, 32, ())),
-            Probe("read", "16-byte loads", float(memory), lambda: self._reader(memory, 1)),
-            Probe(
+            CeilingProbe(
+                "launch_floor", "an empty kernel", 0.0, lambda: self._launcher("ucc_empty", 1, 32, ())
+            ),
+            CeilingProbe("read", "16-byte loads", float(memory), lambda: self._reader(memory, 1)),
+            CeilingProbe(
                 "l2",
                 f"16-byte loads, {passes} times",
                 float(near) * passes,
                 lambda: self._reader(near, passes),
             ),
-            Probe(
+            CeilingProbe(
                 "f32",
                 "a chain of FFMA",
                 float(_FMA_FLOPS) * iterations * threads,

@@ -12,88 +12,88 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ucutlass.runtime.calibrate.ceilings import Probe
+from ucutlass.runtime.calibrate.ceilings import CeilingProbe
 
-Launch: TypeAlias = Callable[[], object]
-Shape: TypeAlias = tuple[int, int, int]
+ProbeLaunch: TypeAlias = Callable[[], object]
+ProductShape: TypeAlias = tuple[int, int, int]
 """M, N and K."""
 
-Make: TypeAlias = Callable[[str, Shape], Launch]
+MakeProductLaunch: TypeAlias = Callable[[str, ProductShape], ProbeLaunch]
 """Allocates on a device and gives the launch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ProbeSizes:
     """`memory` bytes of each buffer that is copied or read; `products` are M, N, K of matrix products."""
 
     memory: int
-    products: tuple[Shape, ...]
+    products: tuple[ProductShape, ...]
 
 
-def sizes_for(l2: int, free: int) -> Sizes:
+def sizes_for(l2: int, free: int) -> ProbeSizes:
     """Buffers of 2 GiB or an eighth of the free memory, and at least sixteen L2s, so that what is
     left in the L2 does not count; products large enough for many waves on any GPU."""
     memory = max(16 * l2, min(2 * 2**30, free // 8)) // 4096 * 4096
-    return Sizes(memory, ((4096,) * 3, (8192,) * 3, (8192, 8192, 16384), (16384, 8192, 4096)))
+    return ProbeSizes(memory, ((4096,) * 3, (8192,) * 3, (8192, 8192, 16384), (16384, 8192, 4096)))
 
 
-def torch_probes(sizes: Sizes, device: str) -> list[Probe]:
+def torch_probes(sizes: ProbeSizes, device: str) -> list[CeilingProbe]:
     """The probes that torch alone can run, copy and read first, then lane by lane."""
     memory = [*_copies(sizes.memory, device), *_reads(sizes.memory, device)]
     return memory + [
-        Probe(lane, f"{name} {m}x{n}x{k}", 2.0 * m * n * k, _bind(make, device, (m, n, k)))
+        CeilingProbe(lane, f"{name} {m}x{n}x{k}", 2.0 * m * n * k, _bind(make, device, (m, n, k)))
         for lane, name, make in _PRODUCTS
         for m, n, k in sizes.products
     ]
 
 
-def _bind(make: Make, device: str, shape: Shape) -> Callable[[], Launch]:
+def _bind(make: MakeProductLaunch, device: str, shape: ProductShape) -> Callable[[], ProbeLaunch]:
     return lambda: make(device, shape)
 
 
 # --- memory -----------------------------------------------------------------------
 
 
-def _copies(size: int, device: str) -> list[Probe]:
+def _copies(size: int, device: str) -> list[CeilingProbe]:
     """Each byte is read and written."""
 
     def two() -> tuple[torch.Tensor, torch.Tensor]:
         source = torch.randn(size // 4, device=device)
         return source, torch.empty_like(source)
 
-    def by_copy() -> Launch:
+    def by_copy() -> ProbeLaunch:
         source, target = two()
         return lambda: target.copy_(source)
 
-    def by_kernel() -> Launch:
+    def by_kernel() -> ProbeLaunch:
         source, target = two()
         return lambda: torch.mul(source, 1.5, out=target)
 
     return [
-        Probe("copy", "Tensor.copy_", 2.0 * size, by_copy),
-        Probe("copy", "torch.mul with a number", 2.0 * size, by_kernel),
+        CeilingProbe("copy", "Tensor.copy_", 2.0 * size, by_copy),
+        CeilingProbe("copy", "torch.mul with a number", 2.0 * size, by_kernel),
     ]
 
 
-def _reads(size: int, device: str) -> list[Probe]:
-    def by_sum() -> Launch:
+def _reads(size: int, device: str) -> list[CeilingProbe]:
+    def by_sum() -> ProbeLaunch:
         source = torch.randn(size // 4, device=device)
         return lambda: torch.sum(source)
 
-    def by_rows() -> Launch:
+    def by_rows() -> ProbeLaunch:
         source = torch.randn(size // 4, device=device).view(-1, 1024)
         return lambda: torch.amax(source, dim=1)
 
     return [
-        Probe("read", "torch.sum", float(size), by_sum),
-        Probe("read", "torch.amax over rows of 1024", float(size), by_rows),
+        CeilingProbe("read", "torch.sum", float(size), by_sum),
+        CeilingProbe("read", "torch.amax over rows of 1024", float(size), by_rows),
     ]
 
 
 # --- matrix products --------------------------------------------------------------
 
 
-def _operands(dtype: torch.dtype, device: str, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
+def _operands(dtype: torch.dtype, device: str, shape: ProductShape) -> tuple[torch.Tensor, torch.Tensor]:
     """`[M, K]` and `[K, N]`, both contiguous in K: the layout that every lane supports."""
     m, n, k = shape
     if dtype == torch.int8:
@@ -103,8 +103,8 @@ def _operands(dtype: torch.dtype, device: str, shape: Shape) -> tuple[torch.Tens
     return a, b.t()
 
 
-def _mm(dtype: torch.dtype) -> Make:
-    def make(device: str, shape: Shape) -> Launch:
+def _mm(dtype: torch.dtype) -> MakeProductLaunch:
+    def make(device: str, shape: ProductShape) -> ProbeLaunch:
         a, b = _operands(dtype, device, shape)
         out = torch.empty(shape[0], shape[1], dtype=dtype, device=device)
         return lambda: torch.mm(a, b, out=out)
@@ -122,8 +122,8 @@ def _tf32(allowed: bool) -> Any:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _mm_f32(tf32: bool) -> Make:
-    def make(device: str, shape: Shape) -> Launch:
+def _mm_f32(tf32: bool) -> MakeProductLaunch:
+    def make(device: str, shape: ProductShape) -> ProbeLaunch:
         plain = _mm(torch.float32)(device, shape)
 
         def launch() -> object:
@@ -135,27 +135,27 @@ def _mm_f32(tf32: bool) -> Make:
     return make
 
 
-def _scaled(left: str, right: str) -> Make:
+def _scaled(left: str, right: str) -> MakeProductLaunch:
     """torch._scaled_mm: cuBLASLt's fp8 product with one scale for each operand, result bf16."""
 
-    def make(device: str, shape: Shape) -> Launch:
+    def make(device: str, shape: ProductShape) -> ProbeLaunch:
         m, n, k = shape
         a = torch.randn(m, k, device=device).to(getattr(torch, left))
         b = torch.randn(n, k, device=device).to(getattr(torch, right)).t()
-        one = torch.ones((), device=device)
+        unit_scale = torch.ones((), device=device)
         return lambda: torch._scaled_mm(
-            a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+            a, b, scale_a=unit_scale, scale_b=unit_scale, out_dtype=torch.bfloat16, use_fast_accum=True
         )
 
     return make
 
 
-def _int8(device: str, shape: Shape) -> Launch:
+def _int8(device: str, shape: ProductShape) -> ProbeLaunch:
     a, b = _operands(torch.int8, device, shape)
     return lambda: torch._int_mm(a, b)
 
 
-_PRODUCTS: Sequence[tuple[str, str, Make]] = (
+_PRODUCTS: Sequence[tuple[str, str, MakeProductLaunch]] = (
     ("f16", "torch.mm float16", _mm(torch.float16)),
     ("bf16", "torch.mm bfloat16", _mm(torch.bfloat16)),
     ("tf32", "torch.mm float32, TF32 allowed", _mm_f32(True)),

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from ucutlass.files import write
 from ucutlass.runtime import folders
-from ucutlass.runtime.build import Artifact, kept
+from ucutlass.runtime.build import Artifact, cached_artifact
 from ucutlass.runtime.cache import KNOWN, Cache
 from ucutlass.runtime.jit import nvjitlink, nvrtc
-from ucutlass.runtime.switches import Stage
+from ucutlass.runtime.switches import BuildPath
 from ucutlass.runtime.toolchain import Toolchain
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _MAKERS = (
 """Files that decide what the parts of a kernel are."""
 
 
-def artifact(source: Source, stage: Stage, toolchain: Toolchain, cache: Cache) -> Artifact | None:
+def artifact(source: Source, stage: BuildPath, toolchain: Toolchain, cache: Cache) -> Artifact | None:
     """The finished artifact of this source, where it is known and still there. Raises CacheError."""
     try:
         key = _file(source, stage, toolchain, cache).read_text(encoding="utf-8")
@@ -42,10 +42,10 @@ def artifact(source: Source, stage: Stage, toolchain: Toolchain, cache: Cache) -
         return None
     if len(key) != hashlib.sha256().digest_size * 2 or not key.isalnum():
         return None
-    return kept(key, cache)
+    return cached_artifact(key, cache)
 
 
-def keep(source: Source, stage: Stage, toolchain: Toolchain, cache: Cache, key: str) -> None:
+def keep(source: Source, stage: BuildPath, toolchain: Toolchain, cache: Cache, key: str) -> None:
     """Where it cannot be written, the next load takes the long way."""
     with suppress(OSError):
         file = _file(source, stage, toolchain, cache)
@@ -53,7 +53,7 @@ def keep(source: Source, stage: Stage, toolchain: Toolchain, cache: Cache, key: 
         write(file, key)
 
 
-def _file(source: Source, stage: Stage, toolchain: Toolchain, cache: Cache) -> Path:
+def _file(source: Source, stage: BuildPath, toolchain: Toolchain, cache: Cache) -> Path:
     material = [
         source.code,
         source.arch,

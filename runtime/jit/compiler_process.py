@@ -44,20 +44,20 @@ def _work(job: Path) -> int:
     seconds: list[tuple[str, float]] = []
     work: Mapping[str, Any] = json.loads(job.read_text(encoding="utf-8"))
     try:
-        for one in work["compile"]:
+        for unit in work["compile"]:
             start = time.monotonic()
-            text = Path(one["source"]).read_text(encoding="utf-8")
-            ir, said = nvrtc.compile_lto(nvrtc.load(), text, one["source"], one["options"])
-            put(Path(one["out"]), ir)
-            seconds.append((f"NVRTC {one['source']}", time.monotonic() - start))
-            sys.stdout.write(said)
+            text = Path(unit["source"]).read_text(encoding="utf-8")
+            ir, log = nvrtc.compile_lto(nvrtc.load(), text, unit["source"], unit["options"])
+            put(Path(unit["out"]), ir)
+            seconds.append((f"NVRTC {unit['source']}", time.monotonic() - start))
+            sys.stdout.write(log)
         if link := work["link"]:
             start = time.monotonic()
             parts = {path: Path(path).read_bytes() for path in link["parts"]}
-            image, said = nvjitlink.link(nvjitlink.load(), parts, link["options"])
+            image, log = nvjitlink.link(nvjitlink.load(), parts, link["options"])
             put(Path(link["out"]), image)
             seconds.append(("nvJitLink", time.monotonic() - start))
-            sys.stdout.write(said)
+            sys.stdout.write(log)
     except (nvrtc.NvrtcRefused, nvjitlink.LinkRefused) as refused:
         sys.stdout.write(refused.log)
         return REFUSED

@@ -35,7 +35,7 @@ _FULL: Mapping[int, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Compile:
+class NvrtcCompile:
     """NVRTC on one file; all names lie in the folder of the build."""
 
     source: str
@@ -44,7 +44,7 @@ class Compile:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NvJitLinkStep:
     """nvJitLink on LTO-IR; `parts` are paths, `out` the image's name in the folder of the build."""
 
     parts: tuple[str, ...]
@@ -53,7 +53,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CompilerOutput:
     """What the compilers said, and where their seconds went."""
 
     log: str
@@ -63,22 +63,22 @@ class Said:
 def run(
     entry: str,
     folder: Path,
-    compiles: Sequence[Compile],
-    link: Link | None,
+    compiles: Sequence[NvrtcCompile],
+    link: NvJitLinkStep | None,
     *,
     log: str,
     command: str,
     keep: Callable[[], Path],
     cancel: Event | None,
     limit_seconds: float,
-) -> Said:
+) -> CompilerOutput:
     """Runs the compilers in `folder`, their words in its file `log`.
 
     Raises BuildError (after `keep`ing the folder; `command` is what a person runs to see it again),
     BuildTimedOut, BuildCancelled, and a MachineError as nvcc's refusals do.
     """
     job = {
-        "compile": [asdict(one) for one in compiles],
+        "compile": [asdict(unit) for unit in compiles],
         "link": None if link is None else asdict(link),
         "seconds": _SECONDS,
     }
@@ -91,22 +91,22 @@ def run(
         limit_seconds=limit_seconds,
         cancel=cancel,
     )
-    said = (folder / log).read_text(encoding="utf-8", errors="replace")
+    output = (folder / log).read_text(encoding="utf-8", errors="replace")
     status = process.exit_status(entry, ended, limit_seconds)
     if status == compiler_process.REFUSED:
-        errors = nvcc.first_errors(said, 1)
-        kept = keep()
-        raise BuildError(entry, errors, kept / _source(compiles), kept / log, command)
+        errors = nvcc.first_errors(output, 1)
+        kept_folder = keep()
+        raise BuildError(entry, errors, kept_folder / _source(compiles), kept_folder / log, command)
     if status != 0:
-        words, compiler = _FULL.get(status, said), "NVRTC" if link is None else "NVRTC or nvJitLink"
+        words, compiler = _FULL.get(status, output), "NVRTC" if link is None else "NVRTC or nvJitLink"
         raise nvcc.refusal(entry, status, words, keep, command, compiler, _source(compiles))
     phases = json.loads((folder / _SECONDS).read_text(encoding="utf-8"))
     for name in (_JOB, _SECONDS):
         (folder / name).unlink()
-    return Said(said, tuple((str(name), float(seconds)) for name, seconds in phases))
+    return CompilerOutput(output, tuple((str(name), float(seconds)) for name, seconds in phases))
 
 
-def _source(compiles: Sequence[Compile]) -> str:
+def _source(compiles: Sequence[NvrtcCompile]) -> str:
     return compiles[-1].source if compiles else nvcc.SOURCE
 
 
@@ -125,8 +125,10 @@ def cuda_headers(compiler: Path) -> tuple[Path, ...]:
         done = process.output([str(compiler), "--dryrun", "-x", "cu", os.devnull], 60)
     except OSError as error:
         raise CompilerUnusable(f"{compiler} --dryrun does not run: {error}", "ucc doctor") from error
-    found = re.findall(r"^#\$ (?:SYSTEM_)?INCLUDES=(.*)$", done.err, re.MULTILINE)
-    named = [Path(name) for line in found for name in re.findall(r'"(?:-I|-isystem=?)?([^"]+)"', line)]
+    include_lines = re.findall(r"^#\$ (?:SYSTEM_)?INCLUDES=(.*)$", done.err, re.MULTILINE)
+    named = [
+        Path(name) for line in include_lines for name in re.findall(r'"(?:-I|-isystem=?)?([^"]+)"', line)
+    ]
     folders = [path for path in named if path.is_dir()]
     if not any((path / "cuda.h").is_file() for path in folders):
         raise CompilerUnusable(f"{compiler} --dryrun names no folder with cuda.h", "ucc doctor")

@@ -92,22 +92,24 @@ def recipe(
         start = time.monotonic()
         put(folder / nvcc.SOURCE, source.text)
         put(folder / ARITHMETIC, staged.arithmetic)
-        made = make(base, cache, on_progress=on_progress, cancel=cancel)
+        skeleton_artifact = make(base, cache, on_progress=on_progress, cancel=cancel)
         skeleton_seconds = time.monotonic() - start
-        said = _image(source.entry, made, folder, keep, cancel, limit_seconds)
+        linked = _image(source.entry, skeleton_artifact, folder, keep, cancel, limit_seconds)
         library_start = time.monotonic()
         put(folder / _DATA, _DATA_TEXT)
         if how == "a":
-            _library(source.entry, made, toolchain, folder, keep, cancel, limit_seconds)
+            _library(source.entry, skeleton_artifact, toolchain, folder, keep, cancel, limit_seconds)
         else:
-            _lean_library(source.entry, made, toolchain, cache, folder, keep, cancel, limit_seconds)
+            _lean_library(
+                source.entry, skeleton_artifact, toolchain, cache, folder, keep, cancel, limit_seconds
+            )
         ended = time.monotonic()
         phases = (
             ("skeleton", round(skeleton_seconds, 3)),
-            *said.phases,
+            *linked.phases,
             ("library", round(ended - library_start, 3)),
         )
-        return Produced(round(ended - start, 3), ptxas.parse(said.log), phases=phases)
+        return Produced(round(ended - start, 3), ptxas.parse(linked.log), phases=phases)
 
     return Recipe(
         builder=BUILDERS[how],
@@ -142,19 +144,19 @@ def _skeleton(
 
 def _image(
     entry: str,
-    made: Artifact,
+    skeleton_artifact: Artifact,
     folder: Path,
     keep: Callable[[], Path],
     cancel: Event | None,
     limit_seconds: float,
-) -> device_compile.Said:
+) -> device_compile.CompilerOutput:
     """Compiles the arithmetic and links it with the skeleton."""
-    said = device_compile.run(
+    output = device_compile.run(
         entry,
         folder,
-        (device_compile.Compile(ARITHMETIC, _ARITHMETIC_PART, _NVRTC_OPTIONS),),
-        device_compile.Link(
-            (str(made.folder / skeleton.DEVICE_PART), _ARITHMETIC_PART), IMAGE, _LINK_OPTIONS
+        (device_compile.NvrtcCompile(ARITHMETIC, _ARITHMETIC_PART, _NVRTC_OPTIONS),),
+        device_compile.NvJitLinkStep(
+            (str(skeleton_artifact.folder / skeleton.DEVICE_PART), _ARITHMETIC_PART), IMAGE, _LINK_OPTIONS
         ),
         log=nvcc.LOG,
         command=_ARITHMETIC_COMMAND,
@@ -163,7 +165,7 @@ def _image(
         limit_seconds=limit_seconds,
     )
     (folder / _ARITHMETIC_PART).unlink()
-    return said
+    return output
 
 
 def _check(toolchain: Toolchain, compiler: tuple[int, int], linker: tuple[int, int]) -> None:
@@ -173,8 +175,8 @@ def _check(toolchain: Toolchain, compiler: tuple[int, int], linker: tuple[int, i
     for name, version in writers.items():
         if version[0] != linker[0] or version > linker:
             words = "nvJitLink {}.{} does not read what {} {}.{} writes"
-            mend = f"{nvjitlink.INSTALL}; {nvrtc.INSTALL}; {INSTALL_CUDA}"
-            raise CompilersDiffer(words.format(*linker, name, *version), mend)
+            fix = f"{nvjitlink.INSTALL}; {nvrtc.INSTALL}; {INSTALL_CUDA}"
+            raise CompilersDiffer(words.format(*linker, name, *version), fix)
 
 
 # --- the library ------------------------------------------------------------------
@@ -187,7 +189,7 @@ def _library_flags(entry: str, other: str) -> tuple[str, ...]:
 
 def _lean_library(
     entry: str,
-    made: Artifact,
+    skeleton_artifact: Artifact,
     toolchain: Toolchain,
     cache: Cache,
     folder: Path,
@@ -199,21 +201,21 @@ def _lean_library(
     arguments = (
         "-shared",
         "-Wl,-Bsymbolic",
-        f"-Wl,--defsym={entry}={made.entry}",
+        f"-Wl,--defsym={entry}={skeleton_artifact.entry}",
         "-o",
         nvcc.LIBRARY,
-        str(made.folder / skeleton.HOST_PART),
+        str(skeleton_artifact.folder / skeleton.HOST_PART),
         str(shared.folder / lean_parts.DRIVER_PART),
         _DATA,
     )
     shown = f"g++ {' '.join(arguments[:5])} {skeleton.HOST_PART} {lean_parts.DRIVER_PART} {_DATA}"
-    one = lean_parts.Gxx(arguments, shown, nvcc.SOURCE, "link.log")
-    lean_parts.gxx(entry, one, toolchain, folder, keep, cancel, limit_seconds)
+    link_command = lean_parts.Gxx(arguments, shown, nvcc.SOURCE, "link.log")
+    lean_parts.gxx(entry, link_command, toolchain, folder, keep, cancel, limit_seconds)
 
 
 def _library(
     entry: str,
-    made: Artifact,
+    skeleton_artifact: Artifact,
     toolchain: Toolchain,
     folder: Path,
     keep: Callable[[], Path],
@@ -222,7 +224,7 @@ def _library(
 ) -> None:
     scratch = folder / "tmp"
     scratch.mkdir()
-    flags, log = _library_flags(entry, made.entry), folder / "link.log"
+    flags, log = _library_flags(entry, skeleton_artifact.entry), folder / "link.log"
     command = [
         str(toolchain.nvcc.path),
         *flags,
@@ -230,7 +232,7 @@ def _library(
         *(f"-L{place}" for place in toolchain.nvcc.library_folders),
         "-o",
         nvcc.LIBRARY,
-        str(made.folder / skeleton.HOST_PART),
+        str(skeleton_artifact.folder / skeleton.HOST_PART),
         _DATA,
     ]
     ended = process.run(
@@ -245,7 +247,7 @@ def _library(
     status = process.exit_status(entry, ended, limit_seconds)
     if status != 0 or not (folder / nvcc.LIBRARY).is_file():
         shown = f"nvcc {' '.join(flags)} -o {nvcc.LIBRARY} {skeleton.HOST_PART} {_DATA}"
-        words = skeleton.said(log)
+        words = skeleton.failure_log(log)
         put(folder / nvcc.LOG, words)
         raise nvcc.refusal(entry, status, words, keep, shown)
 

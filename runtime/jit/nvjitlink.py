@@ -86,16 +86,16 @@ def link(linker: NvJitLink, parts: Mapping[str, bytes], options: Sequence[str]) 
     `options` must hold `-lto` and `-arch`. Raises LinkRefused, NvJitLinkFailed.
     """
     library, handle = linker.library, ctypes.c_void_p()
-    given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-    _call(library, "nvJitLinkCreate", ctypes.byref(handle), ctypes.c_uint32(len(options)), given)
+    option_array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    _call(library, "nvJitLinkCreate", ctypes.byref(handle), ctypes.c_uint32(len(options)), option_array)
     try:
         for name, part in parts.items():
             size = ctypes.c_size_t(len(part))
             if library.nvJitLinkAddData(handle, ctypes.c_int(_LTOIR), part, size, name.encode()):
                 raise LinkRefused(f"{name}: {_text(library, handle, 'ErrorLog')}")
         if status := library.nvJitLinkComplete(handle):
-            said = [_text(library, handle, log) for log in ("ErrorLog", "InfoLog")]
-            raise LinkRefused("\n".join([_words(status), *(text for text in said if text)]))
+            logs = [_text(library, handle, log) for log in ("ErrorLog", "InfoLog")]
+            raise LinkRefused("\n".join([_words(status), *(text for text in logs if text)]))
         return _content(library, handle, "LinkedCubin"), _text(library, handle, "InfoLog")
     finally:
         library.nvJitLinkDestroy(ctypes.byref(handle))

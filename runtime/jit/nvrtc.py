@@ -74,8 +74,8 @@ def compile_lto(nvrtc: Nvrtc, source: str, name: str, options: Sequence[str]) ->
         None,
     )
     try:
-        given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-        status = library.nvrtcCompileProgram(program, ctypes.c_int(len(options)), given)
+        option_array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        status = library.nvrtcCompileProgram(program, ctypes.c_int(len(options)), option_array)
         log = _content(library, "nvrtcGetProgramLog", program).rstrip(b"\0").decode(errors="replace")
         if status == _COMPILATION:
             raise NvrtcRefused(log)

@@ -22,8 +22,8 @@ from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, ma
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildCancelled, BuildError, BuildTimedOut, MachineError
 from ucutlass.runtime.jit import device_compile, nvrtc
-from ucutlass.runtime.jit.skeleton import DEVICE_PART, HOST_PART, awaited, said
-from ucutlass.runtime.process import Status
+from ucutlass.runtime.jit.skeleton import DEVICE_PART, HOST_PART, awaited, failure_log
+from ucutlass.runtime.process import ProcessStatus
 from ucutlass.runtime.toolchain import Toolchain
 
 NATIVE = Path(__file__).parent.parent / "native"
@@ -62,8 +62,8 @@ class Gxx:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    status: Status
+class GxxResult:
+    status: ProcessStatus
     seconds: float
 
 
@@ -91,7 +91,7 @@ def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: floa
         shutil.copy(NATIVE / HEADER, folder / HEADER)
         headers = (*device_compile.cuda_headers(toolchain.nvcc.path), toolchain.cutlass.home / "include")
         options = (*_DEVICE_FLAGS, *(f"-I{path}" for path in headers))
-        one = device_compile.Compile(nvcc.SOURCE, DEVICE_PART, options)
+        device_part = device_compile.NvrtcCompile(nvcc.SOURCE, DEVICE_PART, options)
         stop = Event()
         with ThreadPoolExecutor(1) as pool:
             host = pool.submit(_host, toolchain, cache, folder, stop, limit_seconds)
@@ -105,7 +105,7 @@ def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: floa
                 done = device_compile.run(
                     kernel.device.entry,
                     folder,
-                    (one,),
+                    (device_part,),
                     None,
                     log=nvcc.LOG,
                     command=_DEVICE_COMMAND,
@@ -119,7 +119,7 @@ def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: floa
                 raise
         _check(kernel.device.entry, _HOST, ended, folder, keep, limit_seconds)
         phases = (*done.phases, (f"g++ {_HOST_SOURCE}", ended.seconds))
-        return Produced(round(time.monotonic() - start, 3), ptxas.Report(), phases=phases)
+        return Produced(round(time.monotonic() - start, 3), ptxas.PtxasReport(), phases=phases)
 
     return Recipe(
         builder="lean-skeleton",
@@ -163,9 +163,9 @@ def driver_recipe(toolchain: Toolchain) -> Recipe:
         headers = device_compile.cuda_headers(toolchain.nvcc.path)
         places = [f"-isystem{path}" for path in headers] + [f"-I{toolchain.cutlass.home / 'include'}"]
         line = (*flags, *places, "-c", "-o", DRIVER_PART, DRIVER_SOURCE)
-        one = Gxx(line, command, DRIVER_SOURCE, nvcc.LOG)
-        seconds = gxx("ucc_lean", one, toolchain, folder, keep, cancel, BUILD_SECONDS)
-        return Produced(seconds, ptxas.Report())
+        compilation = Gxx(line, command, DRIVER_SOURCE, nvcc.LOG)
+        seconds = gxx("ucc_lean", compilation, toolchain, folder, keep, cancel, BUILD_SECONDS)
+        return Produced(seconds, ptxas.PtxasReport())
 
     return Recipe(
         builder=DRIVER_BUILDER,
@@ -184,7 +184,7 @@ def driver_recipe(toolchain: Toolchain) -> Recipe:
     )
 
 
-def _host(toolchain: Toolchain, cache: Cache, folder: Path, cancel: Event, limit_seconds: float) -> Ended:
+def _host(toolchain: Toolchain, cache: Cache, folder: Path, cancel: Event, limit_seconds: float) -> GxxResult:
     """The host's side, and once it is there the driver's part, which every library is linked with."""
     ended = _run(_HOST, toolchain, folder, cancel, limit_seconds)
     if ended.status == 0:
@@ -193,13 +193,13 @@ def _host(toolchain: Toolchain, cache: Cache, folder: Path, cancel: Event, limit
             try:
                 driver(toolchain, cache, cancel)
             except BuildCancelled:
-                return Ended("cancelled", ended.seconds)
+                return GxxResult("cancelled", ended.seconds)
     return ended
 
 
 def gxx(
     entry: str,
-    one: Gxx,
+    compilation: Gxx,
     toolchain: Toolchain,
     folder: Path,
     keep: Callable[[], Path],
@@ -210,32 +210,39 @@ def gxx(
 
     Raises BuildCancelled, BuildTimedOut, and what nvcc's refusals raise.
     """
-    ended = _run(one, toolchain, folder, cancel, limit_seconds)
-    _check(entry, one, ended, folder, keep, limit_seconds)
+    ended = _run(compilation, toolchain, folder, cancel, limit_seconds)
+    _check(entry, compilation, ended, folder, keep, limit_seconds)
     return ended.seconds
 
 
-def _run(one: Gxx, toolchain: Toolchain, folder: Path, cancel: Event | None, limit_seconds: float) -> Ended:
+def _run(
+    compilation: Gxx, toolchain: Toolchain, folder: Path, cancel: Event | None, limit_seconds: float
+) -> GxxResult:
     start = time.monotonic()
-    scratch = folder / f"tmp_{one.log}"
+    scratch = folder / f"tmp_{compilation.log}"
     scratch.mkdir()
     status = process.run(
-        [str(toolchain.host.path), *one.arguments],
+        [str(toolchain.host.path), *compilation.arguments],
         folder=folder,
         env=nvcc.environment(scratch),
-        log=folder / one.log,
+        log=folder / compilation.log,
         limit_seconds=limit_seconds,
         cancel=cancel,
     )
     shutil.rmtree(scratch)
-    return Ended(status, round(time.monotonic() - start, 3))
+    return GxxResult(status, round(time.monotonic() - start, 3))
 
 
 def _check(
-    entry: str, one: Gxx, ended: Ended, folder: Path, keep: Callable[[], Path], limit_seconds: float
+    entry: str,
+    compilation: Gxx,
+    ended: GxxResult,
+    folder: Path,
+    keep: Callable[[], Path],
+    limit_seconds: float,
 ) -> None:
     status = process.exit_status(entry, ended.status, limit_seconds)
     if status != 0:
-        words = said(folder / one.log)
+        words = failure_log(folder / compilation.log)
         put(folder / nvcc.LOG, words)
-        raise nvcc.refusal(entry, status, words, keep, one.command, "g++", one.source)
+        raise nvcc.refusal(entry, status, words, keep, compilation.command, "g++", compilation.source)

@@ -36,11 +36,11 @@ def find(soname: str) -> Path | None:
 def version(soname: str, ask: Callable[[], tuple[int, int]]) -> tuple[int, int]:
     """What `ask` says of the library of this name, which loads it, or said when it was asked last."""
 
-    def said() -> str:
+    def version_text() -> str:
         return "{}.{}".format(*ask())
 
     path = find(soname)
-    major, minor = (said() if path is None else version_cache.version(path, said)).split(".")
+    major, minor = (version_text() if path is None else version_cache.version(path, version_text)).split(".")
     return int(major), int(minor)
 
 

@@ -21,7 +21,7 @@ from ucutlass.emit.text import Source
 from ucutlass.files import put
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, Produced, Recipe
-from ucutlass.runtime.process import Status
+from ucutlass.runtime.process import ProcessStatus
 from ucutlass.runtime.toolchain import Toolchain
 
 DEVICE_PART = "skeleton.ltoir"
@@ -77,7 +77,7 @@ def recipe(skeleton: Source, toolchain: Toolchain, limit_seconds: float = BUILD_
         put(folder / _HOST_SOURCE, _HOST_TEXT)
         start = time.monotonic()
         _compile(skeleton.entry, toolchain, folder, keep, cancel, limit_seconds)
-        return Produced(round(time.monotonic() - start, 3), ptxas.Report())
+        return Produced(round(time.monotonic() - start, 3), ptxas.PtxasReport())
 
     return Recipe(
         builder="staged-skeleton",
@@ -97,9 +97,9 @@ def recipe(skeleton: Source, toolchain: Toolchain, limit_seconds: float = BUILD_
     )
 
 
-def _line(one: _Pass) -> str:
+def _line(compiler_pass: _Pass) -> str:
     headers = '-I"$CUTLASS/include" -I"$CUTLASS/tools/util/include"'
-    return f"nvcc {' '.join(one.flags)} {headers} -o {one.part} {one.source}"
+    return f"nvcc {' '.join(compiler_pass.flags)} {headers} -o {compiler_pass.part} {compiler_pass.source}"
 
 
 def _compile(
@@ -121,12 +121,12 @@ def _compile(
         except BaseException:
             stop.set()
             raise
-    for one, how in ((_DEVICE, device), (_HOST, ended)):
+    for compiler_pass, how in ((_DEVICE, device), (_HOST, ended)):
         status = process.exit_status(entry, how, limit_seconds)
-        if status != 0 or not (folder / one.part).is_file():
-            log = said(folder / one.log)
+        if status != 0 or not (folder / compiler_pass.part).is_file():
+            log = failure_log(folder / compiler_pass.log)
             put(folder / nvcc.LOG, log)
-            raise nvcc.refusal(entry, status, log, keep, _line(one))
+            raise nvcc.refusal(entry, status, log, keep, _line(compiler_pass))
 
 
 def awaited(beside: Future[T], stop: Event, cancel: Event | None) -> T:
@@ -137,7 +137,7 @@ def awaited(beside: Future[T], stop: Event, cancel: Event | None) -> T:
     return beside.result()
 
 
-def said(log: Path) -> str:
+def failure_log(log: Path) -> str:
     """The words of a compiler that failed. Raises OSError where there are none since its disk is full."""
     words = log.read_text(encoding="utf-8", errors="replace")
     if not words.strip():
@@ -148,28 +148,28 @@ def said(log: Path) -> str:
 
 
 def _run(
-    one: _Pass, toolchain: Toolchain, folder: Path, cancel: Event | None, limit_seconds: float
-) -> Status:
-    scratch = folder / one.scratch
+    compiler_pass: _Pass, toolchain: Toolchain, folder: Path, cancel: Event | None, limit_seconds: float
+) -> ProcessStatus:
+    scratch = folder / compiler_pass.scratch
     scratch.mkdir()
     home = toolchain.cutlass.home
     command = [
         str(toolchain.nvcc.path),
-        *one.flags,
+        *compiler_pass.flags,
         f"-ccbin={toolchain.host.path}",
         f"-I{home / 'include'}",
         f"-I{home / 'tools/util/include'}",
         "-keep",
-        f"-keep-dir={one.scratch}",
+        f"-keep-dir={compiler_pass.scratch}",
         "-o",
-        one.part,
-        one.source,
+        compiler_pass.part,
+        compiler_pass.source,
     ]
     status = process.run(
         command,
         folder=folder,
         env=nvcc.environment(scratch),
-        log=folder / one.log,
+        log=folder / compiler_pass.log,
         limit_seconds=limit_seconds,
         cancel=cancel,
     )

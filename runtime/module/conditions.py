@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from ucutlass.runtime.module.count import OperationCount
 from ucutlass.runtime.module.graph import ModuleGraph, OperatorNode, Ref, TensorMeta
 from ucutlass.runtime.module.operators import VIEWS, is_in
-from ucutlass.runtime.module.regions import Region, reads, union
+from ucutlass.runtime.module.regions import ElementRegion, reads, union
 
 _LINEAR = frozenset(f"aten.{n}" for n in ("add", "sub", "mul", "div", "neg", "clone", "_to_copy", "rsub"))
 _SUMS = frozenset(
@@ -32,7 +32,7 @@ def conditions(
     graph: ModuleGraph,
     nodes: list[OperatorNode],
     tensors: Mapping[Ref, TensorMeta],
-    visible: Mapping[Ref, Region],
+    visible: Mapping[Ref, ElementRegion],
     counted: Mapping[str, OperationCount | None],
 ) -> tuple[str, ...]:
     """Returns each condition once, as text: direct convolutions, products that are summed or masked at once,
@@ -59,7 +59,7 @@ def _of_a_product(
     count: OperationCount,
     users: Mapping[Ref, list[OperatorNode]],
     tensors: Mapping[Ref, TensorMeta],
-    visible: Mapping[Ref, Region],
+    visible: Mapping[Ref, ElementRegion],
     inputs: frozenset[Ref],
 ) -> Iterable[str]:
     operator_text = f"{node.op} {tensors[Ref(node.name)]}"
@@ -80,7 +80,7 @@ def _filter(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> tuple[int,
 def _ends(
     node: OperatorNode,
     users: Mapping[Ref, list[OperatorNode]],
-    visible: Mapping[Ref, Region],
+    visible: Mapping[Ref, ElementRegion],
     inputs: frozenset[Ref],
 ) -> list[OperatorNode]:
     """Returns the first operators after a product that are not linear in it, or that sum it. `inputs` are the
@@ -103,7 +103,9 @@ def _ends(
     return ends
 
 
-def _of_one(node: OperatorNode, through: Ref, visible: Mapping[Ref, Region], inputs: frozenset[Ref]) -> bool:
+def _of_one(
+    node: OperatorNode, through: Ref, visible: Mapping[Ref, ElementRegion], inputs: frozenset[Ref]
+) -> bool:
     """Returns whether an operator is linear in one operand: a product with a number or a weight is, a product
     with another computed value is not."""
     if is_in(node.op, ("aten.add", "aten.sub", "aten.rsub")):
@@ -117,7 +119,7 @@ def _of_a_part(
     graph: ModuleGraph,
     users: Mapping[Ref, list[OperatorNode]],
     tensors: Mapping[Ref, TensorMeta],
-    visible: Mapping[Ref, Region],
+    visible: Mapping[Ref, ElementRegion],
 ) -> Iterable[str]:
     ref = Ref(node.name)
     if ref not in tensors:

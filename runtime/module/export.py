@@ -27,9 +27,9 @@ from ucutlass.runtime.module.graph import (
     ITEM_BYTES,
     GraphInput,
     GraphOutput,
+    InputOrigin,
     ModuleGraph,
     OperatorNode,
-    Origin,
     Ref,
     TensorMeta,
 )
@@ -87,7 +87,7 @@ _VALUE_DEPENDENT = (
     _Unbounded,
 )
 """What torch raises where only a value could decide how to continue."""
-_ORIGINS: Mapping[str, Origin] = MappingProxyType(
+_ORIGINS: Mapping[str, InputOrigin] = MappingProxyType(
     {
         "PARAMETER": "parameter",
         "BUFFER": "buffer",
@@ -233,7 +233,7 @@ def _by_make_fx(
     with torch.no_grad():
         functional = torch.func.functionalize(call, remove="mutations_and_views")
         traced = make_fx(functional, decomposition_table=table)(list(state.values()), list(_fresh(inputs)))
-    origins: list[Origin] = ["parameter" if name in parameters else "buffer" for name in names]
+    origins: list[InputOrigin] = ["parameter" if name in parameters else "buffer" for name in names]
     holders = [n for n in traced.graph.nodes if n.op == "placeholder"]
     origins += ["input"] * (len(holders) - len(origins))
     sources = [

@@ -32,7 +32,7 @@ ITEM_BYTES: Mapping[str, int] = {
 }
 """Bytes of an element by the name of torch's dtype."""
 
-Origin: TypeAlias = Literal["parameter", "buffer", "constant", "input"]
+InputOrigin: TypeAlias = Literal["parameter", "buffer", "constant", "input"]
 Fate: TypeAlias = Literal["result", "mutation"]
 
 
@@ -100,7 +100,7 @@ class GraphInput:
     """A tensor that exists before the first operator."""
 
     name: str
-    origin: Origin
+    origin: InputOrigin
     tensor: TensorMeta
 
 

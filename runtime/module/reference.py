@@ -19,13 +19,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ucutlass.ir.elements import F32
-from ucutlass.runtime.distributions import Distribution, floats, whole
+from ucutlass.runtime.distributions import Distribution, floats, uniform_integers
 from ucutlass.runtime.module.inspection import LoadedModule
 from ucutlass.runtime.module.signature import Unusable
 
-Draw: TypeAlias = Literal["own", "normal", "integer", "again", "positive", "wide"]
+InputDraw: TypeAlias = Literal["own", "normal", "integer", "again", "positive", "wide"]
 
-DRAWS: tuple[Draw, ...] = ("own", "normal", "integer", "again", "positive", "wide")
+DRAWS: tuple[InputDraw, ...] = ("own", "normal", "integer", "again", "positive", "wide")
 """The file's own inputs and weights; then generated inputs, and once more the file's, drawn anew, each with
 other weights. Random points tell two formulas apart, integers leave little room for rounding, one-sided and
 wide numbers reach the branches of clamps and the ends of exponentials."""
@@ -40,7 +40,7 @@ class OracleCase:
     """One case: inputs and state by name in float64 (integers and truth values as they are), the results in
     float64, and by how much a correct float64 result may differ, one number per result."""
 
-    draw: Draw
+    draw: InputDraw
     inputs: Sequence[Any]
     state: Mapping[str, torch.Tensor]
     results: Sequence[torch.Tensor]
@@ -69,7 +69,11 @@ def cases(
 
 
 def _case(
-    loaded: LoadedModule, draw: Draw, inputs: Sequence[Any], state: Mapping[str, torch.Tensor], device: str
+    loaded: LoadedModule,
+    draw: InputDraw,
+    inputs: Sequence[Any],
+    state: Mapping[str, torch.Tensor],
+    device: str,
 ) -> OracleCase:
     exact = _run(loaded, inputs, state, torch.float64, device)
     twin = _run(loaded, inputs, state, torch.float32, device)
@@ -130,7 +134,7 @@ def _largest(x: torch.Tensor) -> float:
 # --- numbers ---------------------------------------------------------------------
 
 
-def _input(x: Any, draw: Draw, chance: torch.Generator) -> Any:
+def _input(x: Any, draw: InputDraw, chance: torch.Generator) -> Any:
     """Returns an input of the draw. Integers stay between the least and the largest of the file's own, since
     they may be classes, positions or sizes."""
     if not isinstance(x, torch.Tensor) or draw in ("own", "again"):
@@ -140,12 +144,12 @@ def _input(x: Any, draw: Draw, chance: torch.Generator) -> Any:
     if not x.numel():
         return x
     low, high = (0, 1) if x.dtype == torch.bool else (int(x.min()), int(x.max()))
-    return whole(low, high, tuple(x.shape), chance).to(x.dtype)
+    return uniform_integers(low, high, tuple(x.shape), chance).to(x.dtype)
 
 
-def _floats(shape: tuple[int, ...], draw: Draw, chance: torch.Generator) -> torch.Tensor:
+def _floats(shape: tuple[int, ...], draw: InputDraw, chance: torch.Generator) -> torch.Tensor:
     if draw == "integer":
-        return whole(-4, 4, shape, chance).to(torch.float32)
+        return uniform_integers(-4, 4, shape, chance).to(torch.float32)
     # Rounded to float32, so that both runs of the module see the same numbers.
     return floats(F32, shape, cast(Distribution, draw), chance).to(torch.float32)
 

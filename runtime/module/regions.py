@@ -17,7 +17,7 @@ from ucutlass.runtime.module.operators import CREATES, VIEWS, is_in
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class ElementRegion:
     """Part of the tensor `base`: at most `elements` of those in `box`, which has a half-open interval for
     each dimension of the base. `dims` maps the view's dimensions to the base's, None where a dimension is no
     longer one of those."""
@@ -28,12 +28,12 @@ class Region:
     dims: tuple[int | None, ...]
 
 
-def whole_region(ref: Ref, tensor: TensorMeta) -> Region:
+def whole_region(ref: Ref, tensor: TensorMeta) -> ElementRegion:
     box = tuple((0, extent) for extent in tensor.shape)
-    return Region(ref, tensor.elements, box, tuple(range(len(box))))
+    return ElementRegion(ref, tensor.elements, box, tuple(range(len(box))))
 
 
-def regions(graph: ModuleGraph) -> dict[Ref, Region]:
+def regions(graph: ModuleGraph) -> dict[Ref, ElementRegion]:
     """Returns for every tensor of the graph what it shows of the source, or of the operator's result, behind
     it."""
     tensors = graph.tensors()
@@ -49,24 +49,26 @@ def regions(graph: ModuleGraph) -> dict[Ref, Region]:
     return visible
 
 
-def union(parts: Iterable[Region]) -> int:
+def union(parts: Iterable[ElementRegion]) -> int:
     """Returns a lower bound on the elements that the parts of one tensor cover: parts that may overlap count
     as the largest."""
-    disjoint: list[Region] = []
+    disjoint: list[ElementRegion] = []
     for part in sorted(parts, key=lambda part: -part.elements):
         if all(_disjoint(part, other) for other in disjoint):
             disjoint.append(part)
     return sum(part.elements for part in disjoint)
 
 
-def _disjoint(a: Region, b: Region) -> bool:
+def _disjoint(a: ElementRegion, b: ElementRegion) -> bool:
     return any(ah <= bl or bh <= al for (al, ah), (bl, bh) in zip(a.box, b.box, strict=True))
 
 
 # --- views ------------------------------------------------------------------------
 
 
-def _view(node: OperatorNode, index: int, source: Region, operand: TensorMeta, out: TensorMeta) -> Region:
+def _view(
+    node: OperatorNode, index: int, source: ElementRegion, operand: TensorMeta, out: TensorMeta
+) -> ElementRegion:
     """Returns the region of a view's result `index`, whose operand is `operand`."""
     region = _view_region(node, index, source, operand, out)
     size = math.prod(high - low for low, high in region.box)
@@ -74,8 +76,8 @@ def _view(node: OperatorNode, index: int, source: Region, operand: TensorMeta, o
 
 
 def _view_region(
-    node: OperatorNode, index: int, source: Region, operand: TensorMeta, out: TensorMeta
-) -> Region:
+    node: OperatorNode, index: int, source: ElementRegion, operand: TensorMeta, out: TensorMeta
+) -> ElementRegion:
     a = node.arguments
     dims, rank = list(source.dims), len(source.dims)
     match node.packet.removeprefix("aten."):
@@ -136,14 +138,14 @@ def _reshaped(
     return tuple(mapped)
 
 
-def _select(source: Region, dim: int, index: int) -> Region:
+def _select(source: ElementRegion, dim: int, index: int) -> ElementRegion:
     extent = _extent(source, dim)
     at = index if index >= 0 or extent is None else index + extent
     narrowed = _narrow(source, dim, at, at + 1)
     return replace(narrowed, dims=(*source.dims[:dim], *source.dims[dim + 1 :]))
 
 
-def _slice(source: Region, dim: int, start: int | None, step: int, out: TensorMeta) -> Region:
+def _slice(source: ElementRegion, dim: int, start: int | None, step: int, out: TensorMeta) -> ElementRegion:
     extent = _extent(source, dim)
     at = start or 0
     if at < 0 and extent is not None:
@@ -154,12 +156,12 @@ def _slice(source: Region, dim: int, start: int | None, step: int, out: TensorMe
     return replace(narrowed, dims=dims)
 
 
-def _extent(source: Region, dim: int) -> int | None:
+def _extent(source: ElementRegion, dim: int) -> int | None:
     base = source.dims[dim]
     return None if base is None else source.box[base][1] - source.box[base][0]
 
 
-def _narrow(source: Region, dim: int, start: int, stop: int) -> Region:
+def _narrow(source: ElementRegion, dim: int, start: int, stop: int) -> ElementRegion:
     base = source.dims[dim]
     if base is None:
         return source
@@ -190,13 +192,13 @@ def scattered(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> int:
 
 
 def reads(
-    node: OperatorNode, tensors: Mapping[Ref, TensorMeta], visible: Mapping[Ref, Region]
-) -> list[Region]:
+    node: OperatorNode, tensors: Mapping[Ref, TensorMeta], visible: Mapping[Ref, ElementRegion]
+) -> list[ElementRegion]:
     """Returns the regions that an operator must read, one for each tensor argument; none for a view."""
     if is_in(node.op, VIEWS) or is_in(node.op, CREATES):
         return []
     call = OperatorCall({k: resolve(v, tensors) for k, v in node.arguments.items()}, node.outputs)
-    read_regions: list[Region] = []
+    read_regions: list[ElementRegion] = []
     for name, value in node.arguments.items():
         for ref in [value] if isinstance(value, Ref) else _inner(value):
             region, needed = visible[ref], _needed(node, name, call, tensors, ref)

@@ -18,7 +18,7 @@ from ucutlass.runtime.module.conditions import conditions
 from ucutlass.runtime.module.count import OperationCount, OperatorCall, resolve
 from ucutlass.runtime.module.graph import ModuleGraph, OperatorNode, Ref, TensorMeta
 from ucutlass.runtime.module.operators import SCATTERS, VIEWS, counter, is_in
-from ucutlass.runtime.module.regions import Region, reads, regions, scattered, union
+from ucutlass.runtime.module.regions import ElementRegion, reads, regions, scattered, union
 from ucutlass.sol.costs import SPECIAL
 from ucutlass.sol.work import Work, total
 
@@ -185,14 +185,14 @@ def _label(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> str:
 # --- bytes ------------------------------------------------------------------------
 
 
-def _bytes(parts: Iterable[Region], tensors: Mapping[Ref, TensorMeta]) -> int:
-    by_base: dict[Ref, list[Region]] = {}
+def _bytes(parts: Iterable[ElementRegion], tensors: Mapping[Ref, TensorMeta]) -> int:
+    by_base: dict[Ref, list[ElementRegion]] = {}
     for part in parts:
         by_base.setdefault(part.base, []).append(part)
     return sum(union(regions_of_base) * tensors[base].item for base, regions_of_base in by_base.items())
 
 
-def _read(parts: list[Region], node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> int:
+def _read(parts: list[ElementRegion], node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> int:
     """Returns the bytes that one operator reads; what it writes over in place it need not read."""
     return _bytes(parts[1:] if is_in(node.op, SCATTERS) else parts, tensors)
 
@@ -208,13 +208,13 @@ def _compulsory_reads(
     graph: ModuleGraph,
     nodes: list[OperatorNode],
     tensors: Mapping[Ref, TensorMeta],
-    visible: Mapping[Ref, Region],
+    visible: Mapping[Ref, ElementRegion],
 ) -> int:
     """Returns the bytes that are used of every source, once. What a mutation writes over in place is not
     read."""
     in_place = {r.ref.name for r in graph.results if r.fate == "mutation"}
     sources = {Ref(s.name) for s in graph.sources}
-    parts: list[Region] = []
+    parts: list[ElementRegion] = []
     for node in nodes:
         read_regions = reads(node, tensors, visible)
         parts += read_regions[1:] if node.name in in_place and is_in(node.op, SCATTERS) else read_regions
@@ -225,12 +225,12 @@ def _results(
     graph: ModuleGraph,
     nodes: list[OperatorNode],
     tensors: Mapping[Ref, TensorMeta],
-    visible: Mapping[Ref, Region],
+    visible: Mapping[Ref, ElementRegion],
 ) -> int:
     """Returns the bytes of every element that the module leaves behind, once; a view of a source costs
     nothing."""
     by_name = {node.name: node for node in nodes}
-    parts: list[Region] = []
+    parts: list[ElementRegion] = []
     patched = 0
     for result in graph.results:
         region = visible[result.ref]

@@ -23,8 +23,8 @@ def _places(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
     homes = [str(named or ""), environ.get("CUDA_HOME", ""), environ.get("CUDA_PATH", "")]
     yield from (Path(home) / "bin" / name for home in homes if home)
     path = environ.get("PATH", os.defpath)
-    if found := shutil.which(name, path=path):
-        yield Path(found)
+    if on_path := shutil.which(name, path=path):
+        yield Path(on_path)
     if nvcc := shutil.which("nvcc", path=path):
         yield Path(nvcc).resolve().parent / name
     yield Path("/usr/local/cuda/bin") / name

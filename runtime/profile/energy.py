@@ -20,7 +20,7 @@ from ucutlass.runtime.bench import nvml
 WINDOW_SECONDS = 2.0
 
 
-class Meter(Protocol):
+class EnergyCounter(Protocol):
     """The seam: a board with an energy counter."""
 
     def millijoules(self) -> int | None:
@@ -53,7 +53,7 @@ class NoEnergy:
 
 
 def measure(
-    meter: Meter,
+    meter: EnergyCounter,
     replay: Callable[[], None],
     launches: int,
     finish: Callable[[], None],

@@ -17,7 +17,7 @@ from ucutlass.runtime.evidence import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """A tried edit. `predicted` is the promised range of new over old time, `ratio` what was measured
     with its interval (`low`, `high`)."""
 
@@ -41,7 +41,7 @@ class Entry:
         return self.predicted[0] <= self.ratio <= self.predicted[1]
 
 
-def to_result(entry: Entry) -> dict[str, Any]:
+def to_result(entry: LedgerEntry) -> dict[str, Any]:
     """The `result` of the record."""
     return {
         "rule": entry.rule,
@@ -54,7 +54,7 @@ def to_result(entry: Entry) -> dict[str, Any]:
     }
 
 
-def entry_of(record: Record) -> Entry | None:
+def entry_of(record: Record) -> LedgerEntry | None:
     """The entry of a record of kind "advice"; None for other records, and for what is no entry."""
     if record.kind != "advice":
         return None
@@ -68,7 +68,7 @@ def entry_of(record: Record) -> Entry | None:
             "ratio": float() | int() as ratio,
             "interval": [float() | int() as low, float() | int() as high],
         }:
-            return Entry(rule, bottleneck, schedule, edit, (first, last), ratio, low, high)
+            return LedgerEntry(rule, bottleneck, schedule, edit, (first, last), ratio, low, high)
     return None
 
 
@@ -84,14 +84,14 @@ class Tally:
 
 def tallies(records: Iterable[Record]) -> dict[tuple[str, int], Tally]:
     """By device and rule. One try counts once, however often the same record is given."""
-    groups: dict[tuple[str, int], list[Entry]] = {}
+    groups: dict[tuple[str, int], list[LedgerEntry]] = {}
     for record in {r.id: r for r in records}.values():
         if (entry := entry_of(record)) is not None:
             groups.setdefault((_device(record), entry.rule), []).append(entry)
     return {key: _tally(entries) for key, entries in sorted(groups.items())}
 
 
-def _tally(entries: list[Entry]) -> Tally:
+def _tally(entries: list[LedgerEntry]) -> Tally:
     return Tally(
         HitRate(len(entries), sum(e.faster for e in entries)),
         sum(e.kept for e in entries),

@@ -17,13 +17,13 @@ from typing import TypeAlias
 
 from ucutlass.advice import Counters
 
-Names: TypeAlias = tuple[str, ...] | None
+MetricNames: TypeAlias = tuple[str, ...] | None
 
 _ELAPSED = ".avg.pct_of_peak_sustained_elapsed"
 _ACTIVE = ".avg.pct_of_peak_sustained_active"
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 
-_COMMON: Mapping[str, Names] = {
+_COMMON: Mapping[str, MetricNames] = {
     "tensor": ("sm__pipe_tensor_cycles_active" + _ELAPSED,),
     "tensor_active": ("sm__pipe_tensor_cycles_active" + _ACTIVE,),
     "fma": ("sm__inst_executed_pipe_fma" + _ACTIVE,),
@@ -60,15 +60,18 @@ _COMMON: Mapping[str, Names] = {
     "seconds": ("gpu__time_duration.sum",),
 }
 
-_SASS_LOCAL: Names = ("smsp__sass_inst_executed_op_local_ld.sum", "smsp__sass_inst_executed_op_local_st.sum")
+_SASS_LOCAL: MetricNames = (
+    "smsp__sass_inst_executed_op_local_ld.sum",
+    "smsp__sass_inst_executed_op_local_st.sum",
+)
 
-_CLUSTERS: Mapping[str, Names] = {
+_CLUSTERS: Mapping[str, MetricNames] = {
     "local_accesses": _SASS_LOCAL,
     "tma_bytes": ("l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum",),
     "clusters_active": ("launch__cluster_max_active",),
 }
 
-METRICS: Mapping[str, Mapping[str, Names]] = MappingProxyType(
+METRICS: Mapping[str, Mapping[str, MetricNames]] = MappingProxyType(
     {
         "sm80": MappingProxyType({**_COMMON}),
         "sm89": MappingProxyType({**_COMMON}),
@@ -92,7 +95,7 @@ def table_for(capability: tuple[int, int]) -> str | None:
     return _CAPABILITIES.get(capability)
 
 
-def wanted(table: str) -> tuple[str, ...]:
+def metric_names(table: str) -> tuple[str, ...]:
     """Every metric of a table, once."""
     return tuple(dict.fromkeys(name for names in METRICS[table].values() for name in names or ()))
 
@@ -100,14 +103,14 @@ def wanted(table: str) -> tuple[str, ...]:
 def counters(table: str, values: Mapping[str, float | None]) -> Counters:
     """The counters that metric values stand for. Percentages come as fractions, times in seconds
     (`ncu.parse` does that). A field with a metric missing is unknown."""
-    found: dict[str, float | None] = {}
+    by_field: dict[str, float | None] = {}
     for name, metrics in METRICS[table].items():
         parts = [values.get(metric) for metric in metrics or ()]
         known = [p for p in parts if p is not None]
-        found[name] = sum(known) if parts and len(known) == len(parts) else None
-    return Counters(**found)
+        by_field[name] = sum(known) if parts and len(known) == len(parts) else None
+    return Counters(**by_field)
 
 
-def unknown(table: str, found: Counters) -> tuple[str, ...]:
+def unknown(table: str, measured: Counters) -> tuple[str, ...]:
     """The fields that have no value, in the table's order."""
-    return tuple(f.name for f in fields(Counters) if getattr(found, f.name) is None)
+    return tuple(f.name for f in fields(Counters) if getattr(measured, f.name) is None)

@@ -21,12 +21,12 @@ from ucutlass.runtime import process
 from ucutlass.runtime.errors import MachineError
 from ucutlass.runtime.profile import metrics
 
-Cache: TypeAlias = Literal["all", "none"]
+CacheControl: TypeAlias = Literal["all", "none"]
 """`all`: caches are flushed before each pass, so the kernel starts cold; `none`: they are not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MetricRow:
     """One profiled launch: the kernel, and a value for each metric; None where the tool had none.
     Percentages are fractions, times seconds, bytes bytes."""
 
@@ -35,16 +35,16 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class NcuOutput:
     """What a run of the tool wrote: rows, and its own error and warning lines without the marks."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[MetricRow, ...]
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class KernelCounters:
     """Counters of the kernel that took longest of the launch. `dropped`: metrics that the tool did
     not know; `command` is what was run."""
 
@@ -65,7 +65,12 @@ class NoCounters:
 
 
 def command(
-    ncu: Path, names: Sequence[str], kernels: Sequence[str], log: Path, cache: Cache, target: Sequence[str]
+    ncu: Path,
+    names: Sequence[str],
+    kernels: Sequence[str],
+    log: Path,
+    cache: CacheControl,
+    target: Sequence[str],
 ) -> tuple[str, ...]:
     """The call. `kernels` are mangled names, of which every launch in the bracketed range counts."""
     pattern = "|".join(re.escape(k) for k in kernels)
@@ -98,11 +103,11 @@ def command(
     )
 
 
-Run: TypeAlias = Callable[[Sequence[str], Path], tuple[str, str]]
+RunTool: TypeAlias = Callable[[Sequence[str], Path], tuple[str, str]]
 """Runs a command in a folder; gives how it ended ("0", another status, "timed out") and what it printed."""
 
 
-def runner(environ: Mapping[str, str], limit_seconds: float) -> Run:
+def runner(environ: Mapping[str, str], limit_seconds: float) -> RunTool:
     """Runs in a process group of its own, killed as a whole at the limit."""
 
     def run(line: Sequence[str], folder: Path) -> tuple[str, str]:
@@ -120,13 +125,18 @@ _TRIES = 4
 
 
 def count(
-    ncu: Path, table: str, kernels: Sequence[str], target: Sequence[str], run: Run, cache: Cache = "all"
-) -> Counted | NoCounters:
+    ncu: Path,
+    table: str,
+    kernels: Sequence[str],
+    target: Sequence[str],
+    run: RunTool,
+    cache: CacheControl = "all",
+) -> KernelCounters | NoCounters:
     """Counters of a command. Raises nothing for what the tool or the command does wrong."""
-    names, dropped = list(metrics.wanted(table)), list[str]()
+    names, dropped = list(metrics.metric_names(table)), list[str]()
     for _ in range(_TRIES):
-        with tempfile.TemporaryDirectory(prefix="ucutlass-ncu-") as made:
-            folder = Path(made)
+        with tempfile.TemporaryDirectory(prefix="ucutlass-ncu-") as scratch:
+            folder = Path(scratch)
             line = command(ncu, names, kernels, folder / "ncu.csv", cache, target)
             try:
                 status, printed = run(line, folder)
@@ -144,14 +154,14 @@ def count(
 
 
 def _counted(
-    output: Output, table: str, status: str, printed: str, line: tuple[str, ...], dropped: tuple[str, ...]
-) -> Counted | NoCounters:
+    output: NcuOutput, table: str, status: str, printed: str, line: tuple[str, ...], dropped: tuple[str, ...]
+) -> KernelCounters | NoCounters:
     if not output.rows:
-        said = output.errors or output.warnings
-        words = "; ".join(said) or printed.strip()[-300:] or "nothing was written"
+        messages = output.errors or output.warnings
+        words = "; ".join(messages) or printed.strip()[-300:] or "nothing was written"
         return NoCounters(f"ncu ended with {status}: {words}")
     longest = max(output.rows, key=lambda r: r.values.get(_TIME) or 0.0)
-    return Counted(longest.kernel, metrics.counters(table, longest.values), dropped, line)
+    return KernelCounters(longest.kernel, metrics.counters(table, longest.values), dropped, line)
 
 
 _TIME = "gpu__time_duration.sum"
@@ -200,7 +210,7 @@ _NUMBER = re.compile(r"[-+]?(\d[\d,]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 _PLAIN = ("K", "M", "G")
 
 
-def parse(text: str) -> Output:
+def parse(text: str) -> NcuOutput:
     """Reads `--csv --page raw`: a header that begins with "ID", a row of units, a row a launch; lines of
     the tool (`==PROF==`) and of the program may stand between them."""
     marks = [m for line in text.splitlines() if (m := _MARK.match(line.strip()))]
@@ -209,7 +219,7 @@ def parse(text: str) -> Output:
     table = "\n".join(line for line in text.splitlines() if line.startswith('"'))
     header: list[str] | None = None
     units: dict[str, str] = {}
-    rows: list[Row] = []
+    rows: list[MetricRow] = []
     for cells in csv.reader(io.StringIO(table)):
         if cells and cells[0] == "ID":
             header, units = cells, {}
@@ -219,12 +229,12 @@ def parse(text: str) -> Output:
             units = dict(zip(header, cells, strict=True))
         else:
             rows.append(_row(dict(zip(header, cells, strict=True)), units))
-    return Output(tuple(rows), errors, warnings)
+    return NcuOutput(tuple(rows), errors, warnings)
 
 
-def _row(cells: Mapping[str, str], units: Mapping[str, str]) -> Row:
+def _row(cells: Mapping[str, str], units: Mapping[str, str]) -> MetricRow:
     values = {name: number(cell, units.get(name, "")) for name, cell in cells.items() if "__" in name}
-    return Row(cells.get("Kernel Name", ""), values)
+    return MetricRow(cells.get("Kernel Name", ""), values)
 
 
 def number(cell: str, unit: str) -> float | None:

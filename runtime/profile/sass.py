@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ucutlass.advice import BuildFacts
 from ucutlass.runtime import process
-from ucutlass.runtime.ptxas import Report
+from ucutlass.runtime.ptxas import PtxasReport
 
 WGMMA = frozenset({"HGMMA", "QGMMA", "IGMMA", "BGMMA"})
 """Hopper's warp-group multiplications."""
@@ -29,7 +29,7 @@ TMA = frozenset({"UTMALDG", "UTMASTG", "UTMAREDG", "UBLKCP", "UBLKRED"})
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class SassSummary:
     """A function's instructions: how many of each opcode with its modifiers (`LDG.E.128`)."""
 
     function: str
@@ -45,11 +45,11 @@ class Code:
 
     def widths(self, family: str) -> Mapping[int, int]:
         """Bytes of an access to how many instructions of a family (LDG, STG, LDS, ..)."""
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         for op, n in self.opcodes.items():
             if op.partition(".")[0] == family:
-                found[width(op)] += n
-        return dict(found)
+                counts[width(op)] += n
+        return dict(counts)
 
 
 def width(opcode: str) -> int:
@@ -67,18 +67,18 @@ _INSTRUCTION = re.compile(
 )
 
 
-def parse(text: str) -> tuple[Code, ...]:
+def parse(text: str) -> tuple[SassSummary, ...]:
     """Every function of a dump; one that is there for several architectures counts once for each."""
-    found: list[tuple[str, Counter[str]]] = []
+    functions: list[tuple[str, Counter[str]]] = []
     for line in text.splitlines():
         if m := _FUNCTION.match(line):
-            found.append((m[1], Counter()))
-        elif found and (m := _INSTRUCTION.match(line)):
-            found[-1][1][m[1]] += 1
-    return tuple(Code(name, dict(counts)) for name, counts in found)
+            functions.append((m[1], Counter()))
+        elif functions and (m := _INSTRUCTION.match(line)):
+            functions[-1][1][m[1]] += 1
+    return tuple(SassSummary(name, dict(counts)) for name, counts in functions)
 
 
-def main_kernel(codes: tuple[Code, ...]) -> Code | None:
+def main_kernel(codes: tuple[SassSummary, ...]) -> SassSummary | None:
     """The function that multiplies: most tensor instructions, else most FFMA, else the longest."""
     return max(codes, key=lambda c: (c.count(*TENSOR), c.count("FFMA"), c.total), default=None)
 
@@ -102,7 +102,7 @@ def _code_of(library: Path) -> Path:
     return image if image.is_file() else library
 
 
-def read(library: Path, cuobjdump: Path) -> tuple[Code, ...] | NoCode:
+def read(library: Path, cuobjdump: Path) -> tuple[SassSummary, ...] | NoCode:
     """The functions of a library. The dump's text is data: it is matched, nothing else."""
     try:
         done = process.output([str(cuobjdump), "--dump-sass", str(_code_of(library))], _LIMIT_SECONDS)
@@ -115,13 +115,13 @@ def read(library: Path, cuobjdump: Path) -> tuple[Code, ...] | NoCode:
     return codes
 
 
-def build_facts(report: Report, codes: tuple[Code, ...] | NoCode) -> BuildFacts:
+def build_facts(report: PtxasReport, codes: tuple[SassSummary, ...] | NoCode) -> BuildFacts:
     """What ptxas and the disassembly say, as plain numbers; the disassembly's are unknown without one."""
-    said = tuple(f.message for f in report.findings if f.code == "wgmma-serialised")
+    serialised = tuple(f.message for f in report.findings if f.code == "wgmma-serialised")
     known = BuildFacts(
         registers=max((u.registers for u in report.usage), default=None),
         spill_bytes=max((u.spill_stores + u.spill_loads for u in report.usage), default=None),
-        serialised=said if report.usage else None,
+        serialised=serialised if report.usage else None,
     )
     main = None if isinstance(codes, NoCode) else main_kernel(codes)
     if main is None:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ucutlass.runtime.bench.protocol import Block, Protocol, comparable
+from ucutlass.runtime.bench.protocol import Protocol, TimingBlock, comparable
 from ucutlass.runtime.evidence import Record
-from ucutlass.runtime.statistics import MIN_BLOCKS, Ratio, Verdict, paired_ratio, verdict
+from ucutlass.runtime.statistics import MIN_BLOCKS, Ratio, RatioVerdict, paired_ratio, verdict
 
 
 class Incomparable(ValueError):
@@ -39,11 +39,11 @@ class Time:
     p10: float
     p90: float
     trusted: bool
-    blocks: tuple[Block, ...]
+    blocks: tuple[TimingBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class RecordComparison:
     """`medians` is a's over b's, below 1 where a is the faster. `ratio` and `verdict` are None unless
     the two were measured in turns; `cautions` say why, and what else differs."""
 
@@ -51,7 +51,7 @@ class Compared:
     b: Time
     medians: float
     ratio: Ratio | None
-    verdict: Verdict | None
+    verdict: RatioVerdict | None
     cautions: tuple[str, ...]
 
 
@@ -71,25 +71,25 @@ def time_of(record: Record) -> Time:
     raise Incomparable([f"{who} has no time of the known form"])
 
 
-def _blocks(listed: Any) -> tuple[Block, ...] | None:
+def _blocks(listed: Any) -> tuple[TimingBlock, ...] | None:
     """None for what is no list of blocks."""
-    found: list[Block] = []
+    blocks: list[TimingBlock] = []
     for value in listed if isinstance(listed, list | tuple) else [None]:
         match value:
             case {"median": median, "spread": int() | float() as spread, "clock": clock} if _is_time(
                 median
             ) and (clock is None or _is_time(clock)):
-                found.append(Block(median, spread, clock))
+                blocks.append(TimingBlock(median, spread, clock))
             case _:
                 return None
-    return tuple(found)
+    return tuple(blocks)
 
 
 def _is_time(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
-def compare(a: Record, b: Record) -> Compared:
+def compare(a: Record, b: Record) -> RecordComparison:
     """What two bench records say of one another. Raises Incomparable for other lanes, devices, sizes,
     regimes or clocks, and as `time_of`."""
     x, y = time_of(a), time_of(b)
@@ -100,10 +100,10 @@ def compare(a: Record, b: Record) -> Compared:
     medians, cautions = x.median / y.median, _differences(_OUGHT_TO_AGREE, a, b)
     match _turns(a, b, x, y):
         case str(why):
-            return Compared(x, y, medians, None, None, (f"no verdict: {why}", *cautions))
+            return RecordComparison(x, y, medians, None, None, (f"no verdict: {why}", *cautions))
         case (ours, theirs, chosen):
             ratio = paired_ratio(ours, theirs, chosen.seed)
-            return Compared(x, y, medians, ratio, verdict(ratio, chosen.resolution), tuple(cautions))
+            return RecordComparison(x, y, medians, ratio, verdict(ratio, chosen.resolution), tuple(cautions))
 
 
 def _turns(a: Record, b: Record, x: Time, y: Time) -> str | tuple[list[float], list[float], Protocol]:
@@ -134,8 +134,8 @@ def _turns(a: Record, b: Record, x: Time, y: Time) -> str | tuple[list[float], l
 def _power_capped(record: Record) -> bool:
     """Whether the comparison found its kernels' clocks to be their own."""
     listed = record.result.get("findings")
-    found = listed if isinstance(listed, list | tuple) else ()
-    return any(isinstance(f, Mapping) and f.get("name") == "power-capped" for f in found)
+    findings = listed if isinstance(listed, list | tuple) else ()
+    return any(isinstance(f, Mapping) and f.get("name") == "power-capped" for f in findings)
 
 
 def _protocol(record: Record) -> Protocol | None:

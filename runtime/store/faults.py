@@ -62,16 +62,16 @@ def guarded(path: Path, what: str = "the evidence store") -> Iterator[None]:
             )
         yield
     except sqlite3.Error as error:
-        said = next((kind for words, kind in _WORDS.items() if words in str(error)), StoreUnusable)
+        fault = next((kind for words, kind in _WORDS.items() if words in str(error)), StoreUnusable)
         if "unable to open" in str(error) and path.exists() and not os.access(path.parent, os.W_OK):
-            said = StoreReadOnly  # there is no place for the log
-        raise _fault(said, path, error, what) from error
+            fault = StoreReadOnly  # there is no place for the log
+        raise _fault(fault, path, error, what) from error
     except OSError as error:
         raise _fault(_CODES.get(error.errno or 0, StoreUnusable), path, error, what) from error
 
 
 @contextmanager
-def used(path: Path, what: str, broken: type[StoreError], mend: str) -> Iterator[None]:
+def used(path: Path, what: str, broken: type[StoreError], fix: str) -> Iterator[None]:
     """As `guarded`; for a damaged file `broken`, with what mends it: a file that is left as it is."""
     with guarded(path, what):
         try:
@@ -79,7 +79,7 @@ def used(path: Path, what: str, broken: type[StoreError], mend: str) -> Iterator
         except sqlite3.DatabaseError as error:
             if not damaged(error):
                 raise
-            raise broken(f"{what} {path} is damaged ({error})", mend) from error
+            raise broken(f"{what} {path} is damaged ({error})", fix) from error
 
 
 def _fault(kind: type[StoreError], path: Path, error: Exception, name: str) -> StoreError:

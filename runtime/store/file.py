@@ -73,9 +73,9 @@ def check(path: Path, salvage: Salvage) -> None:
     """Has SQLite read all of the file, its indices too; a damaged one is put aside. Raises StoreError."""
 
     def examine(c: sqlite3.Connection) -> None:
-        (said,) = c.execute("PRAGMA integrity_check(1)").fetchone()
-        if said != "ok":
-            raise sqlite3.DatabaseError(f"{DAMAGED[1]}: {said}")
+        (verdict,) = c.execute("PRAGMA integrity_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(f"{DAMAGED[1]}: {verdict}")
 
     _run(path, examine, salvage, _reader, "BEGIN")
 
@@ -120,7 +120,7 @@ def once(connection: sqlite3.Connection, act: Act[T], begin: str) -> T:
 def _writer(path: Path) -> sqlite3.Connection:
     """To a file of the newest schema, made or migrated where it is not."""
     folders.make(path.parent)
-    with _kept(connect(path, "rwc")) as c:
+    with _close_on_error(connect(path, "rwc")) as c:
         c.execute("PRAGMA synchronous = FULL")
         if _schema(c, path) < len(MIGRATIONS):
             with _alone(path):
@@ -129,7 +129,7 @@ def _writer(path: Path) -> sqlite3.Connection:
 
 
 def _reader(path: Path) -> sqlite3.Connection:
-    with _kept(connect_to_read(path)) as c:
+    with _close_on_error(connect_to_read(path)) as c:
         if _schema(c, path) == len(MIGRATIONS):
             return c
     c.close()
@@ -137,7 +137,7 @@ def _reader(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def _kept(c: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+def _close_on_error(c: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """The connection, closed only where the block raises."""
     try:
         yield c
@@ -189,10 +189,10 @@ def _schema(c: sqlite3.Connection, path: Path) -> int:
 def schema_of(c: sqlite3.Connection, path: Path, application: int, newest: int) -> int:
     """The `user_version` of a file of ours, by its application_id; 0 for an empty one. Raises StoreForeign,
     and StoreNewer for one beyond the `newest` that is known."""
-    (found,) = c.execute("PRAGMA application_id").fetchone()
+    (owner,) = c.execute("PRAGMA application_id").fetchone()
     (schema,) = c.execute("PRAGMA user_version").fetchone()
     (tables,) = c.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if found != application and (found, schema, tables) != (0, 0, 0):
+    if owner != application and (owner, schema, tables) != (0, 0, 0):
         raise StoreForeign(f"{path} is a database of something else", other_folder())
     if schema > newest:
         raise StoreNewer(

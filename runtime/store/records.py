@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass.runtime import switches
-from ucutlass.runtime.evidence import Kind, Machine, Record, Subject, from_json, intact, sealed, to_json
+from ucutlass.runtime.evidence import (
+    EvidenceKind,
+    Machine,
+    Record,
+    RecordSubject,
+    from_json,
+    intact,
+    sealed,
+    to_json,
+)
 from ucutlass.runtime.store import file as store_file
 from ucutlass.runtime.store.faults import guarded
 from ucutlass.runtime.subject import harness_digest
@@ -40,7 +49,7 @@ class BrokenRecordWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenRecord:
     """A record that is not what was added: its place in the store, the id it goes by, and why."""
 
     number: int
@@ -49,7 +58,7 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRecord:
     """A line that was not imported, counted from 1, and why."""
 
     line: int
@@ -62,12 +71,12 @@ class Imported:
 
     added: int
     known: int
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedRecord, ...]
 
 
 def record(
-    kind: Kind,
-    subject: Subject,
+    kind: EvidenceKind,
+    subject: RecordSubject,
     machine: Machine,
     protocol: Mapping[str, Any],
     result: Mapping[str, Any],
@@ -79,7 +88,7 @@ def record(
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class EvidenceStore:
     """All methods raise a StoreError where the file cannot be used as needed. A file that SQLite
     calls damaged is put aside with a DamagedWarning; what of it is intact moves to a new one.
     Nothing is kept open, so any thread may call, and a child after a fork."""
@@ -87,9 +96,9 @@ class Store:
     path: Path
 
     @staticmethod
-    def open(path: Path | None = None) -> Store:
+    def open(path: Path | None = None) -> EvidenceStore:
         """The store in a file, or the user's own. Nothing is made before the first record."""
-        return Store(path or switches.read().data_dir / NAME)
+        return EvidenceStore(path or switches.read().data_dir / NAME)
 
     # --- adding ------------------------------------------------------------------
 
@@ -101,21 +110,21 @@ class Store:
     def add(self, record: Record) -> str:
         """Keeps a record, sealed first if it has no id, and returns its id; one that is there
         already stays as it is. Raises NotIntact, and what `evidence.seal` raises."""
-        one = record if record.id else sealed(record)
-        self._keep([_row(one)])
-        return one.id
+        intact = record if record.id else sealed(record)
+        self._keep([_row(intact)])
+        return intact.id
 
     def import_(self, lines: Iterable[str]) -> Imported:
         """Adds the records that `export` wrote, each if its seal holds; the others are told of."""
         rows: list[_Row] = []
-        refused: list[Refused] = []
+        refused: list[RefusedRecord] = []
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
                 rows.append(_row(from_json(line)))
             except _UNREADABLE as error:
-                refused.append(Refused(number, str(error)))
+                refused.append(RefusedRecord(number, str(error)))
         added = self._keep(rows) if rows else 0
         return Imported(added, len(rows) - added, tuple(refused))
 
@@ -144,7 +153,7 @@ class Store:
     def find(
         self,
         *,
-        kind: Kind | None = None,
+        kind: EvidenceKind | None = None,
         kernel: str | None = None,
         algorithm: str | None = None,
         device: str | None = None,
@@ -158,50 +167,50 @@ class Store:
         """
         since_seconds = None if since is None else since.timestamp()
         values = {"kind": kind, "kernel": kernel, "algorithm": algorithm, "device": device}
-        given = {k: v for k, v in {**values, "since": since_seconds}.items() if v is not None}
-        where = f"WHERE {' AND '.join(_FILTERS[name] for name in given)} " if given else ""
-        found: list[Record] = []
-        for row in self._select(f"{where}ORDER BY seconds DESC, number DESC", given):
-            if limit is not None and len(found) >= limit:
+        filters = {k: v for k, v in {**values, "since": since_seconds}.items() if v is not None}
+        where = f"WHERE {' AND '.join(_FILTERS[name] for name in filters)} " if filters else ""
+        records: list[Record] = []
+        for row in self._select(f"{where}ORDER BY seconds DESC, number DESC", filters):
+            if limit is not None and len(records) >= limit:
                 break
             if reason := row.fault():
                 words = f"record {row.id[:16]} was left out: {reason}"
                 warnings.warn(words, BrokenRecordWarning, stacklevel=2)
             else:
-                found.append(row.record())
-        return tuple(found)
+                records.append(row.record())
+        return tuple(records)
 
     def latest(
         self,
-        kind: Kind,
+        kind: EvidenceKind,
         *,
         kernel: str | None = None,
         algorithm: str | None = None,
         device: str | None = None,
     ) -> Record | None:
         """The last record that answers to all that is given."""
-        found = self.find(kind=kind, kernel=kernel, algorithm=algorithm, device=device, limit=1)
-        return found[0] if found else None
+        records = self.find(kind=kind, kernel=kernel, algorithm=algorithm, device=device, limit=1)
+        return records[0] if records else None
 
     def export(self, records: Iterable[Record] | None = None) -> Iterator[str]:
         """Records as lines of JSON for `import_`, without line ends; all of them, the oldest first."""
         return map(to_json, reversed(self.find()) if records is None else records)
 
-    def check(self) -> tuple[Broken, ...]:
+    def check(self) -> tuple[BrokenRecord, ...]:
         """Every record that does not hold: content against seal, search columns against content, and
         the chain of digests against the ids, in which a record that was removed leaves a gap.
 
         SQLite reads the whole file first; where that is damaged, the intact records are checked."""
         if self._there():
             store_file.check(self.path, _salvage)
-        broken: list[Broken] = []
+        broken: list[BrokenRecord] = []
         chain = ""
         for row in self._select("ORDER BY number", ()):
             reason = row.fault()
             if not reason and row.chain != _link(chain, row.id):
                 reason = "the record before it is not the one after which it was added"
             if reason:
-                broken.append(Broken(row.number, row.id, reason))
+                broken.append(BrokenRecord(row.number, row.id, reason))
             chain = row.chain
         return tuple(broken)
 

@@ -22,20 +22,22 @@ from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.verify.evidence import CaseResult, plain, verdict_of
 from ucutlass.runtime.verify.guards import shifted
 from ucutlass.runtime.verify.jitter import copies
-from ucutlass.runtime.verify.judge import Exposed, Launch
-from ucutlass.runtime.verify.stages import Staged, check
-from ucutlass.runtime.verify.suite import Case
-from ucutlass.runtime.verify.verdict import Verdict
+from ucutlass.runtime.verify.judge import DirectLaunch, JudgedLaunch
+from ucutlass.runtime.verify.stages import StagedLaunch, check
+from ucutlass.runtime.verify.suite import VerifyCase
+from ucutlass.runtime.verify.verdict import LaunchVerdict
 from ucutlass.shapes import complete
 
 _SHIFT = 16
 """Bytes: the alignment that kernels may count on (`Access.align`), and no more."""
 
-Make: TypeAlias = Callable[[tuple[int, ...]], "Launch | Exposed | Staged"]
+MakeLaunch: TypeAlias = Callable[[tuple[int, ...]], "JudgedLaunch | DirectLaunch | StagedLaunch"]
 """The launch for every extent in the program's order. May raise LaunchError."""
 
 
-def judge_case(program: Program, make: Make, case: Case, tile: Mapping[str, int], device: str) -> Verdict:
+def judge_case(
+    program: Program, make: MakeLaunch, case: VerifyCase, tile: Mapping[str, int], device: str
+) -> LaunchVerdict:
     """Runs and judges one case. Raises what the launch and the reference raise; a refusal where it is
     allowed is a verdict without comparisons."""
     extents = complete(program, case.sizes)
@@ -56,7 +58,7 @@ def judge_case(program: Program, make: Make, case: Case, tile: Mapping[str, int]
                     assert isinstance(new, Tensor)
                     old.copy_(new)
             again = check(program, launch, arguments, tile=tile, repeats=case.repeats)
-            return Verdict(
+            return LaunchVerdict(
                 first.comparisons + again.comparisons,
                 first.problems + again.problems,
                 first.stages + again.stages,
@@ -73,10 +75,12 @@ def judge_case(program: Program, make: Make, case: Case, tile: Mapping[str, int]
             except LaunchError as error:
                 if not _refused(error.code):
                     raise
-                return Verdict((), ())
+                return LaunchVerdict((), ())
 
 
-def _arguments(program: Program, case: Case, seed: int, tile: Mapping[str, int], device: str) -> list[Any]:
+def _arguments(
+    program: Program, case: VerifyCase, seed: int, tile: Mapping[str, int], device: str
+) -> list[Any]:
     return list(generate(program, case.sizes, case.distribution, seed=seed, device=device, tile=tile))
 
 
@@ -103,7 +107,7 @@ def _refused(code: int) -> bool:
 
 def judge_all(
     program: Program,
-    make: Make,
+    make: MakeLaunch,
     cases: Sequence[Mapping[str, Any]],
     journal: str,
     *,
@@ -124,13 +128,13 @@ def judge_all(
             file.write(json.dumps(entry) + "\n")
             file.flush()
 
-        for number, made in enumerate(cases):
-            case = Case(**made)
+        for number, fields in enumerate(cases):
+            case = VerifyCase(**fields)
             write({"begun": number})
             signal.setitimer(signal.ITIMER_REAL, case_seconds)
             began = time.monotonic()
             raised = ""
-            verdict: Verdict | None = None
+            verdict: LaunchVerdict | None = None
             try:
                 verdict = judge_case(program, make, case, tile, device)
             except Exception as error:
@@ -144,12 +148,12 @@ def judge_all(
     return "all cases ran"
 
 
-def as_json(case: Case) -> dict[str, Any]:
+def as_json(case: VerifyCase) -> dict[str, Any]:
     """What `judge_all` takes."""
     return asdict(case)
 
 
-def read_journal(journal: Path, cases: Sequence[Case]) -> tuple[dict[int, CaseResult], set[int]]:
+def read_journal(journal: Path, cases: Sequence[VerifyCase]) -> tuple[dict[int, CaseResult], set[int]]:
     """The results by the case's number, and the numbers of those that began. A last line that is cut
     short counts for nothing."""
     ended: dict[int, CaseResult] = {}
@@ -167,8 +171,8 @@ def read_journal(journal: Path, cases: Sequence[Case]) -> tuple[dict[int, CaseRe
     return ended, begun
 
 
-def _result(case: Case, made: Mapping[str, Any] | None, raised: str, seconds: float) -> CaseResult:
-    if made is None:
+def _result(case: VerifyCase, fields: Mapping[str, Any] | None, raised: str, seconds: float) -> CaseResult:
+    if fields is None:
         return CaseResult(case, "lost", None, raised, seconds)
-    verdict = verdict_of(made)
+    verdict = verdict_of(fields)
     return CaseResult(case, verdict.state, verdict, "", seconds)

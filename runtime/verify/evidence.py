@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
 
-from ucutlass.runtime.sanitize import Report
+from ucutlass.runtime.sanitize import SanitizerReport
 from ucutlass.runtime.verify.comparison import Comparison
-from ucutlass.runtime.verify.suite import Case, LeftOut, Suite
-from ucutlass.runtime.verify.verdict import Problem, StageVerdict, State, Verdict
+from ucutlass.runtime.verify.suite import LeftOut, Suite, VerifyCase
+from ucutlass.runtime.verify.verdict import LaunchProblem, LaunchVerdict, StageVerdict, VerdictState
 
-Outcome: TypeAlias = State | Literal["lost", "not run"]
+CaseOutcome: TypeAlias = VerdictState | Literal["lost", "not run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class CaseResult:
     """`lost`: the case raised, or its process ended, hung or was killed; `message` says how.
     `verdict` is None unless the case was judged; `seconds` is what it took."""
 
-    case: Case
-    outcome: Outcome
-    verdict: Verdict | None
+    case: VerifyCase
+    outcome: CaseOutcome
+    verdict: LaunchVerdict | None
     message: str = ""
     seconds: float = 0.0
 
@@ -42,19 +42,19 @@ class CaseResult:
     @property
     def worst(self) -> Comparison | None:
         """The comparison with the largest error over its bound, of the whole or of a stage."""
-        found = self.verdict.every if self.verdict else ()
-        return max(found, key=lambda c: c.worst, default=None)
+        comparisons = self.verdict.every if self.verdict else ()
+        return max(comparisons, key=lambda c: c.worst, default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class SuiteEvidence:
     """A whole suite's outcome. `results` has an entry for every case of the suite, in its order;
     `sanitizers` one for every tool that was asked for."""
 
     seed: int
     results: tuple[CaseResult, ...]
     left_out: tuple[LeftOut, ...]
-    sanitizers: tuple[Report, ...] = ()
+    sanitizers: tuple[SanitizerReport, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -65,8 +65,8 @@ class Evidence:
     @property
     def worst(self) -> Comparison | None:
         """The largest error over its bound of all cases; at most 1 where all are right."""
-        found = [r.worst for r in self.results if r.worst is not None]
-        return max(found, key=lambda c: c.worst, default=None)
+        comparisons = [r.worst for r in self.results if r.worst is not None]
+        return max(comparisons, key=lambda c: c.worst, default=None)
 
     def failures(self) -> tuple[str, ...]:
         """One line for everything that stands against the kernel, evidence that is missing too."""
@@ -123,17 +123,19 @@ def _about(result: CaseResult) -> str:
     return f"{result.case.name}: {result.outcome}: {result.message or _words(result.verdict)}"
 
 
-def _words(verdict: Verdict | None) -> str:
+def _words(verdict: LaunchVerdict | None) -> str:
     if verdict is None:
         return "no verdict"
     return str(verdict).replace("\n", "; ")
 
 
-def evidence_of(suite: Suite, results: Sequence[CaseResult], sanitizers: Sequence[Report] = ()) -> Evidence:
+def evidence_of(
+    suite: Suite, results: Sequence[CaseResult], sanitizers: Sequence[SanitizerReport] = ()
+) -> SuiteEvidence:
     """Joins a suite with what was seen; cases without a result did not run."""
     known = {r.case.name: r for r in results}
     every = (known.get(c.name) or CaseResult(c, "not run", None, "it has no result") for c in suite.cases)
-    return Evidence(suite.seed, tuple(every), suite.left_out, tuple(sanitizers))
+    return SuiteEvidence(suite.seed, tuple(every), suite.left_out, tuple(sanitizers))
 
 
 # --- as JSON -------------------------------------------------------------------------
@@ -154,21 +156,23 @@ def plain(value: object) -> Any:
             return value
 
 
-def verdict_of(made: Mapping[str, Any]) -> Verdict:
+def verdict_of(fields: Mapping[str, Any]) -> LaunchVerdict:
     """The verdict that `plain` made this of."""
     stages = (
-        StageVerdict(s["name"], _comparisons(s), tuple(Problem(**p) for p in s["problems"]), s["torch"])
-        for s in made["stages"]
+        StageVerdict(s["name"], _comparisons(s), tuple(LaunchProblem(**p) for p in s["problems"]), s["torch"])
+        for s in fields["stages"]
     )
-    problems = tuple(Problem(**p) for p in made["problems"])
-    return Verdict(_comparisons(made), problems, tuple(stages), made["missing"])
+    problems = tuple(LaunchProblem(**p) for p in fields["problems"])
+    return LaunchVerdict(_comparisons(fields), problems, tuple(stages), fields["missing"])
 
 
-def _comparisons(made: Mapping[str, Any]) -> tuple[Comparison, ...]:
-    return tuple(_comparison(c) for c in made["comparisons"])
+def _comparisons(fields: Mapping[str, Any]) -> tuple[Comparison, ...]:
+    return tuple(_comparison(c) for c in fields["comparisons"])
 
 
-def _comparison(made: Mapping[str, Any]) -> Comparison:
-    floats = {n: float(made[n]) for n in ("worst", "out", "reference", "bound", "rms") if made[n] is not None}
-    in_tile = None if made["in_tile"] is None else tuple(made["in_tile"])
-    return Comparison(**{**made, **floats, "index": tuple(made["index"]), "in_tile": in_tile})
+def _comparison(fields: Mapping[str, Any]) -> Comparison:
+    floats = {
+        n: float(fields[n]) for n in ("worst", "out", "reference", "bound", "rms") if fields[n] is not None
+    }
+    in_tile = None if fields["in_tile"] is None else tuple(fields["in_tile"])
+    return Comparison(**{**fields, **floats, "index": tuple(fields["index"]), "in_tile": in_tile})

@@ -71,5 +71,5 @@ def guarded(
 def shifted(tensor: Tensor, offset: int) -> Tensor:
     """A copy that begins `offset` bytes, a multiple of the element's, past where memory is allocated."""
     inside = tensor.numel() * tensor.element_size()
-    room = torch.empty(offset + inside, dtype=torch.uint8, device=tensor.device)
-    return room[offset:].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+    buffer = torch.empty(offset + inside, dtype=torch.uint8, device=tensor.device)
+    return buffer[offset:].view(tensor.dtype).view(tensor.shape).copy_(tensor)

@@ -24,15 +24,15 @@ from ucutlass.reference.slices import NOTHING, ResultShape
 from ucutlass.runtime.inputs import result_types
 from ucutlass.runtime.verify.comparison import Comparison, compare, extremes, merged, unravel
 from ucutlass.runtime.verify.guards import POISONS, Guarded, guarded, words
-from ucutlass.runtime.verify.verdict import Problem, Verdict
+from ucutlass.runtime.verify.verdict import LaunchProblem, LaunchVerdict
 
-Launch: TypeAlias = Callable[[Sequence[Argument], Sequence[Tensor]], None]
+JudgedLaunch: TypeAlias = Callable[[Sequence[Argument], Sequence[Tensor]], None]
 """Runs the program's kernels on arguments and fills the given results, in program order. It may
 return before the device is done; it raises where it cannot launch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Exposed:
+class DirectLaunch:
     """A launch that takes its workspace from the caller: `workspace` bytes, None where that is 0."""
 
     run: Callable[[Sequence[Argument], Sequence[Tensor], Tensor | None], None]
@@ -48,9 +48,9 @@ _PATTERNS = ((0, 0), (1, 1), (0, 1), (1, 0))
 third and fourth tell whether a difference between the first two came from either."""
 
 
-def judged(
+def judge_launch(
     program: Program,
-    launch: Launch | Exposed,
+    launch: JudgedLaunch | DirectLaunch,
     arguments: Sequence[Argument],
     *,
     tile: tuple[int, int] | Mapping[str, int] | None = None,
@@ -60,7 +60,7 @@ def judged(
     jitter: Jitter | None = None,
     offset: int = 0,
     around: Mapping[str, int] = NOTHING,
-) -> tuple[Verdict, tuple[Tensor, ...]]:
+) -> tuple[LaunchVerdict, tuple[Tensor, ...]]:
     """Runs `launch` `repeats` times (at least 2), on outputs and, where it is Exposed, a workspace
     poisoned with NaN and with a finite pattern, and judges all runs. Also what the first run wrote.
 
@@ -82,29 +82,29 @@ def judged(
     tiles = [_tile_of(kind, tile) for kind in result_types(program)]
     runs: list[list[Guarded]] = []
     differs: list[bool] = []
-    problems: list[Problem] = []
+    problems: list[LaunchProblem] = []
     compared: list[Comparison] = []
     for number in range(repeats):
         with nullcontext() if jitter is None else jitter(number):
-            outputs, found = _run(launch, arguments, reference.results, _pattern(number), offset)
-        problems += found
+            outputs, run_problems = _run(launch, arguments, reference.results, _pattern(number), offset)
+        problems += run_problems
         if number < 2:
             runs.append(outputs)
         if number == 0 or not deterministic:
-            compared += against(reference, [o.result for o in outputs], tiles, scale)
+            compared += compare_results(reference, [o.result for o in outputs], tiles, scale)
         differs.append(any(_differ(a, b) for a, b in zip(runs[0], outputs, strict=True)))
     problems += _changed(program, arguments, snapshot)
-    for one, first, second in zip(reference.results, *runs, strict=True):
-        problems += _unwritten(one, first, second)
+    for result, first, second in zip(reference.results, *runs, strict=True):
+        problems += _unwritten(result, first, second)
     if deterministic and not problems and any(differs):
         problems += _unsteady(
-            reference.results, runs, differs, isinstance(launch, Exposed) and launch.workspace > 0
+            reference.results, runs, differs, isinstance(launch, DirectLaunch) and launch.workspace > 0
         )
-    verdict = Verdict(tuple(compared), tuple(dict.fromkeys(problems)))
+    verdict = LaunchVerdict(tuple(compared), tuple(dict.fromkeys(problems)))
     return verdict, tuple(o.result for o in runs[0])
 
 
-def against(
+def compare_results(
     reference: ExpectedResults,
     outputs: Sequence[Tensor],
     tiles: Sequence[tuple[int, int] | None],
@@ -127,7 +127,7 @@ def against(
                     origin=part.origin(number),
                 )
             )
-    return [merged(one) for one in slices]
+    return [merged(result_slices) for result_slices in slices]
 
 
 def _size(argument: Argument) -> float:
@@ -155,19 +155,19 @@ def _tile_of(kind: TensorType, tile: tuple[int, int] | Mapping[str, int] | None)
 
 
 def _run(
-    launch: Launch | Exposed,
+    launch: JudgedLaunch | DirectLaunch,
     arguments: Sequence[Argument],
     results: Sequence[ResultShape],
     pattern: tuple[int, int],
     offset: int,
-) -> tuple[list[Guarded], list[Problem]]:
+) -> tuple[list[Guarded], list[LaunchProblem]]:
     device = device_of(arguments)
     out, work = (POISONS[i] for i in pattern)
     outputs = [guarded(r.shape, outer_dtype(r.elem), device, out, offset) for r in results]
     written = [o.result for o in outputs]
     scratch: Guarded | None = None
     match launch:
-        case Exposed(run, workspace):
+        case DirectLaunch(run, workspace):
             if workspace:
                 scratch = guarded((workspace,), torch.uint8, device, work)
             run(arguments, written, None if scratch is None else scratch.result)
@@ -178,24 +178,26 @@ def _run(
     named = [(r.name or "the result", o) for r, o in zip(results, outputs, strict=True)]
     named += [("the workspace", scratch)] if scratch is not None else []
     return outputs, [
-        Problem("overrun", f"{name} was written past: first canary hit at byte {at} of it")
+        LaunchProblem("overrun", f"{name} was written past: first canary hit at byte {at} of it")
         for name, memory in named
         for at in memory.overruns()
     ]
 
 
-def _changed(program: Program, arguments: Sequence[Argument], snapshot: Sequence[Argument]) -> list[Problem]:
-    found: list[Problem] = []
+def _changed(
+    program: Program, arguments: Sequence[Argument], snapshot: Sequence[Argument]
+) -> list[LaunchProblem]:
+    problems: list[LaunchProblem] = []
     for decl, now, before in zip(program.params, arguments, snapshot, strict=True):
         if isinstance(now, Tensor) and isinstance(before, Tensor):
             bits, as_given = words(now), words(before)
             if not torch.equal(bits, as_given):
                 at = int((bits != as_given).to(torch.uint8).argmax()) * now.element_size()
-                found.append(Problem("input changed", f"{decl.name} changed, first at byte {at}"))
-    return found
+                problems.append(LaunchProblem("input changed", f"{decl.name} changed, first at byte {at}"))
+    return problems
 
 
-def _unwritten(result: ResultShape, first: Guarded, second: Guarded) -> list[Problem]:
+def _unwritten(result: ResultShape, first: Guarded, second: Guarded) -> list[LaunchProblem]:
     """Elements that hold the poison after both runs: no one value is both patterns."""
     untouched = first.holds(POISONS[0]) & second.holds(POISONS[1])
     count = int(untouched.sum())
@@ -204,7 +206,7 @@ def _unwritten(result: ResultShape, first: Guarded, second: Guarded) -> list[Pro
     at = unravel(int(untouched.to(torch.uint8).argmax()), result.shape)
     total = math.prod(result.shape)
     what = f"{count} of {total} elements of {result.name or 'the result'}"
-    return [Problem("unwritten", f"{what}, first {list(at)}")]
+    return [LaunchProblem("unwritten", f"{what}, first {list(at)}")]
 
 
 def _differ(first: Guarded, second: Guarded) -> bool:
@@ -216,7 +218,7 @@ def _unsteady(
     runs: Sequence[Sequence[Guarded]],
     differs: Sequence[bool],
     workspace: bool,
-) -> list[Problem]:
+) -> list[LaunchProblem]:
     """Why runs differ: what memory held before, or nothing that the judge did."""
     culprit = None
     if len(differs) >= len(_PATTERNS) and not any(differs[len(_PATTERNS) :]):
@@ -227,13 +229,15 @@ def _unsteady(
                 culprit = "the results"
     if culprit is not None:
         what = f"what was written depends on what {culprit} held before the launch"
-        return [Problem("reads poison", what)]
-    found = [p for r, a, b in zip(results, *runs, strict=True) for p in _unrepeatable(r, a, b)]
+        return [LaunchProblem("reads poison", what)]
+    problems = [p for r, a, b in zip(results, *runs, strict=True) for p in _unrepeatable(r, a, b)]
     number = differs.index(True)
-    return found or [Problem("not repeatable", f"run {number + 1} of {len(differs)} differs from the first")]
+    return problems or [
+        LaunchProblem("not repeatable", f"run {number + 1} of {len(differs)} differs from the first")
+    ]
 
 
-def _unrepeatable(result: ResultShape, first: Guarded, second: Guarded) -> list[Problem]:
+def _unrepeatable(result: ResultShape, first: Guarded, second: Guarded) -> list[LaunchProblem]:
     differs = words(first.result) != words(second.result)
     count = int(differs.sum())
     if not count:
@@ -241,4 +245,4 @@ def _unrepeatable(result: ResultShape, first: Guarded, second: Guarded) -> list[
     at = unravel(int(differs.to(torch.uint8).argmax()), result.shape)
     total = math.prod(result.shape)
     what = f"{count} of {total} elements of {result.name or 'the result'} differ bitwise between two runs"
-    return [Problem("not repeatable", f"{what}, first {list(at)}")]
+    return [LaunchProblem("not repeatable", f"{what}, first {list(at)}")]

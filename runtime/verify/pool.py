@@ -15,7 +15,7 @@ from typing import Any
 from ucutlass.runtime import isolation
 from ucutlass.runtime.verify.batch import as_json, read_journal
 from ucutlass.runtime.verify.evidence import CaseResult
-from ucutlass.runtime.verify.suite import Case
+from ucutlass.runtime.verify.suite import VerifyCase
 
 START_SECONDS = 300.0
 """What a fresh process may take before its first case: importing torch, a CUDA context, a kernel's
@@ -28,7 +28,7 @@ MOST_LOSSES = 6
 def run(
     target: str,
     shared: Mapping[str, Any],
-    cases: Sequence[Case],
+    cases: Sequence[VerifyCase],
     *,
     case_seconds: float = 120.0,
     start_seconds: float = START_SECONDS,
@@ -80,16 +80,16 @@ def run(
     return tuple(results)
 
 
-def _how(outcome: isolation.Outcome, limit: float) -> str:
+def _how(outcome: isolation.CallOutcome, limit: float) -> str:
     match outcome:
         case isolation.Crashed("SIGALRM"):
             return f"it did not end within {limit:g} s and was killed"
         case isolation.Returned():
             return "its process ended without a word about it"
         case isolation.Raised():
-            return isolation.lost(outcome, "")
+            return isolation.failure_text(outcome, "")
         case _:
-            return isolation.lost(outcome, "the case") + _tail(outcome.output)
+            return isolation.failure_text(outcome, "the case") + _tail(outcome.output)
 
 
 def _tail(output: str) -> str:

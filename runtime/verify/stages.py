@@ -26,25 +26,25 @@ from ucutlass.reference.interpreter import Argument, run_stage, stage_arguments
 from ucutlass.reference.slices import VALUES, values
 from ucutlass.runtime.verify.comparison import unravel
 from ucutlass.runtime.verify.guards import words
-from ucutlass.runtime.verify.judge import Exposed, Jitter, Launch, judged
-from ucutlass.runtime.verify.verdict import Problem, StageVerdict, Verdict
+from ucutlass.runtime.verify.judge import DirectLaunch, Jitter, JudgedLaunch, judge_launch
+from ucutlass.runtime.verify.verdict import LaunchProblem, LaunchVerdict, StageVerdict
 
 Tile = tuple[int, int] | Mapping[str, int] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Staged:
+class StagedLaunch:
     """A pipeline's launch, and beside it that of each step of `layout` alone, on memory of its own: None for
     a torch function."""
 
-    whole: Launch | Exposed
+    entire: JudgedLaunch | DirectLaunch
     sized: SizedPipeline
-    steps: tuple[Launch | Exposed | None, ...]
+    steps: tuple[JudgedLaunch | DirectLaunch | None, ...]
 
 
 def check(
     program: Program,
-    launch: Launch | Exposed | Staged,
+    launch: JudgedLaunch | DirectLaunch | StagedLaunch,
     arguments: Sequence[Argument],
     *,
     tile: Tile = None,
@@ -53,14 +53,14 @@ def check(
     repeats: int = 2,
     jitter: Jitter | None = None,
     offset: int = 0,
-) -> Verdict:
-    """As `ucutlass.runtime.verify.judge.judged`; a Staged pipeline stage by stage too, and then a reference
+) -> LaunchVerdict:
+    """As `ucutlass.runtime.verify.judge.judge_launch`; a Staged pipeline stage by stage too, and then a reference
     of the whole that has no bound, or does not fit into the device's memory, raises nothing.
 
     `expected` is of the whole: what the program should compute, where that is another text's to say.
     """
-    if not isinstance(launch, Staged):
-        return judged(
+    if not isinstance(launch, StagedLaunch):
+        return judge_launch(
             program,
             launch,
             arguments,
@@ -71,32 +71,34 @@ def check(
             jitter=jitter,
             offset=offset,
         )[0]
-    stages, stored, cut = _each(launch, arguments, tile, deterministic, offset)
+    stages, stored, cut = _judge_stages(launch, arguments, tile, deterministic, offset)
     if cut:
-        return Verdict((), (), tuple(stages), cut)
+        return LaunchVerdict((), (), tuple(stages), cut)
     kinds = launch.sized.pipeline.results
     missing = ""
     try:
-        wanted = tuple(expected) if expected is not None else _whole(program, launch.sized, arguments)
+        references = (
+            tuple(expected) if expected is not None else _program_reference(program, launch.sized, arguments)
+        )
     except (UnsupportedError, TooLarge, torch.OutOfMemoryError) as problem:
         missing = f"{type(problem).__name__}: {problem}"[:200]
-        wanted = tuple(exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
-    found, results = judged(
+        references = tuple(exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
+    verdict, results = judge_launch(
         program,
-        launch.whole,
+        launch.entire,
         arguments,
         tile=tile,
         deterministic=deterministic,
-        expected=wanted,
+        expected=references,
         repeats=repeats,
         jitter=jitter,
         offset=offset,
     )
-    problems = list(found.problems)
+    problems = list(verdict.problems)
     if deterministic:
         for (name, _), mine, its in zip(kinds, stored, results, strict=True):
-            problems += _apart(name, mine, its)
-    return Verdict(() if missing else found.comparisons, tuple(problems), tuple(stages), missing)
+            problems += _result_differences(name, mine, its)
+    return LaunchVerdict(() if missing else verdict.comparisons, tuple(problems), tuple(stages), missing)
 
 
 class TooLarge(Exception):
@@ -107,10 +109,12 @@ MOST = 4 * VALUES
 """Values of all stages together: a pipeline's reference is made whole, and keeps what stages store."""
 
 
-def _whole(program: Program, found: SizedPipeline, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
+def _program_reference(
+    program: Program, layout: SizedPipeline, arguments: Sequence[Argument]
+) -> tuple[Expected, ...]:
     count = sum(
         values(step.kernel, dict(zip(step.kernel.dims, step.sizes, strict=True)))
-        for step in found.steps
+        for step in layout.steps
         if step.kernel
     )
     if count > MOST:
@@ -118,57 +122,57 @@ def _whole(program: Program, found: SizedPipeline, arguments: Sequence[Argument]
     return expect(program, arguments)
 
 
-def _each(
-    staged: Staged, arguments: Sequence[Argument], tile: Tile, deterministic: bool, offset: int
+def _judge_stages(
+    staged: StagedLaunch, arguments: Sequence[Argument], tile: Tile, deterministic: bool, offset: int
 ) -> tuple[list[StageVerdict], list[Tensor], str]:
     """Every stage's verdict, the results as the stages stored them, and why not all stages were judged: a
     stage that is wrong ends it where no reference takes what it stored."""
-    found = staged.sized
-    buffers = dict(zip((p.name for p in found.pipeline.params), arguments, strict=True))
-    made: list[StageVerdict] = []
-    for number, (step, launch) in enumerate(zip(found.steps, staged.steps, strict=True)):
-        given = stage_arguments(step.stage, buffers)
+    layout = staged.sized
+    buffers = dict(zip((p.name for p in layout.pipeline.params), arguments, strict=True))
+    verdicts: list[StageVerdict] = []
+    for number, (step, launch) in enumerate(zip(layout.steps, staged.steps, strict=True)):
+        operands = stage_arguments(step.stage, buffers)
         try:
-            verdict, outputs = _one(found, step, launch, given, tile, deterministic, offset)
+            verdict, outputs = _judge_stage(layout, step, launch, operands, tile, deterministic, offset)
         except CallError as problem:
-            if all(m.state != "wrong" for m in made):
+            if all(m.state != "wrong" for m in verdicts):
                 raise
-            return made, [], f"stage {step.name} cannot be judged on what a wrong stage stored: {problem}"
-        made.append(verdict)
+            return verdicts, [], f"stage {step.name} cannot be judged on what a wrong stage stored: {problem}"
+        verdicts.append(verdict)
         buffers |= dict(zip(step.stage.outputs, outputs, strict=True))
         for name in [
-            n for n in buffers if n in found.intermediates and max(found.readers(n), default=-1) <= number
+            n for n in buffers if n in layout.intermediates and max(layout.readers(n), default=-1) <= number
         ]:
             del buffers[name]
-    stored = [buffers[name] for name in found.results]
-    return made, [t for t in stored if isinstance(t, Tensor)], ""
+    stored = [buffers[name] for name in layout.results]
+    return verdicts, [t for t in stored if isinstance(t, Tensor)], ""
 
 
-def _one(
-    found: SizedPipeline,
+def _judge_stage(
+    layout: SizedPipeline,
     step: Step,
-    launch: Launch | Exposed | None,
-    given: Sequence[Argument],
+    launch: JudgedLaunch | DirectLaunch | None,
+    operands: Sequence[Argument],
     tile: Tile,
     deterministic: bool,
     offset: int,
 ) -> tuple[StageVerdict, Sequence[Tensor]]:
     if launch is None:
         # As the series stores it.
-        outputs = [r.contiguous() for r in run_stage(step.stage, given, found.sizes)]
+        outputs = [r.contiguous() for r in run_stage(step.stage, operands, layout.sizes)]
         return StageVerdict(step.name, torch=True), outputs
     kernel = step.kernel
     assert kernel is not None
     own = tile
     if isinstance(tile, Mapping):
-        own = {d: tile[outer] for d, outer in outer_names(found, step).items() if outer in tile}
-    verdict, results = judged(
-        kernel, launch, given, tile=own, deterministic=deterministic, offset=offset, around=found.sizes
+        own = {d: tile[outer] for d, outer in outer_names(layout, step).items() if outer in tile}
+    verdict, results = judge_launch(
+        kernel, launch, operands, tile=own, deterministic=deterministic, offset=offset, around=layout.sizes
     )
     return StageVerdict(step.name, verdict.comparisons, verdict.problems), results
 
 
-def _apart(name: str, stored: Tensor, result: Tensor) -> list[Problem]:
+def _result_differences(name: str, stored: Tensor, result: Tensor) -> list[LaunchProblem]:
     """Where the pipeline's result has other bits than its stages, one after the other, stored."""
     differs = words(stored) != words(result)
     count = int(differs.sum())
@@ -176,4 +180,4 @@ def _apart(name: str, stored: Tensor, result: Tensor) -> list[Problem]:
         return []
     at = list(unravel(int(differs.to(torch.uint8).argmax()), result.shape))
     where = f"{count} of {result.numel()} elements of {name or 'the result'}, first {at}"
-    return [Problem("not its stages'", f"{where}, are not what its stages store one after the other")]
+    return [LaunchProblem("not its stages'", f"{where}, are not what its stages store one after the other")]

@@ -19,7 +19,7 @@ from ucutlass.runtime.distributions import CORE, MEANINGS, Distribution
 from ucutlass.runtime.inputs import nodes_of, residue_dims, result_types, roles_of, summed_dims
 from ucutlass.shapes import ShapeError, complete, free_dims
 
-Kind: TypeAlias = Literal["values", "refilled", "repeats", "shifted", "edge", "refusal", "misaligned"]
+CaseKind: TypeAlias = Literal["values", "refilled", "repeats", "shifted", "edge", "refusal", "misaligned"]
 """`values`: one set of arguments. `refilled`: then other numbers in the same buffers, which a result
 kept from before would miss. `repeats`: ten runs while another stream copies. `shifted`: every tensor
 begins at an odd multiple of 16 bytes. `edge`: extents beside those asked for, which the kernel may
@@ -34,12 +34,12 @@ FEWEST_RUNS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class VerifyCase:
     """One thing that is run and judged. `sizes` has the free dimensions; `why` says what the extents
     are for; the arguments come from `distribution` and `seed` alone."""
 
     name: str
-    kind: Kind
+    kind: CaseKind
     sizes: Mapping[str, int]
     distribution: Distribution
     seed: int
@@ -64,7 +64,7 @@ class LeftOut:
 class Suite:
     """`seed` makes all its cases again, for the same program, extents and limits."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[VerifyCase, ...]
     left_out: tuple[LeftOut, ...]
     seed: int
 
@@ -75,7 +75,7 @@ NO_GRANULARITY = Granularity({}, {}, {})
 def suite(
     program: Program,
     sizes: Mapping[str, int],
-    grain: Granularity = NO_GRANULARITY,
+    granularity: Granularity = NO_GRANULARITY,
     *,
     seed: int,
     distributions: Sequence[Distribution] = (),
@@ -95,30 +95,30 @@ def suite(
     Raises ShapeError where `sizes` does not fit the program.
     """
     complete(program, sizes)
-    asked = {d: sizes[d] for d in free_dims(program)}
-    wanted = tuple(distributions) or tuple(MEANINGS)
+    extents = {d: sizes[d] for d in free_dims(program)}
+    requested = tuple(distributions) or tuple(MEANINGS)
     left_out: list[LeftOut] = []
-    cases: list[Case] = []
+    cases: list[VerifyCase] = []
     for draft in [
-        *_asked(program, asked, wanted, left_out),
-        *_neighbours(program, asked, grain, wanted, left_out),
-        *(_refusals(program, asked, grain) if refusals else ()),
+        *_requested_cases(program, extents, requested, left_out),
+        *_neighbours(program, extents, granularity, requested, left_out),
+        *(_refusals(program, extents, granularity) if refusals else ()),
     ]:
         size = memory_of(program, draft.sizes)
         if len(cases) >= most:
             left_out.append(LeftOut(draft.name, f"a suite has at most {most} cases"))
-        elif draft.sizes != asked and size > memory_bytes:
+        elif draft.sizes != extents and size > memory_bytes:
             left_out.append(LeftOut(draft.name, f"about {size >> 20} MiB, of at most {memory_bytes >> 20}"))
         else:
             cases.append(_seeded(draft, seed))
     return Suite(tuple(cases), tuple(left_out), seed)
 
 
-def _seeded(case: Case, seed: int) -> Case:
+def _seeded(case: VerifyCase, seed: int) -> VerifyCase:
     """A case's own seed: nobody who knows one case's numbers knows another's."""
     digest = hashlib.sha256(f"{seed}/{case.name}".encode()).digest()
     own = int.from_bytes(digest[:8], "big") >> 1
-    return Case(case.name, case.kind, case.sizes, case.distribution, own, case.why, case.repeats)
+    return VerifyCase(case.name, case.kind, case.sizes, case.distribution, own, case.why, case.repeats)
 
 
 def memory_of(program: Program, sizes: Mapping[str, int]) -> int:
@@ -136,26 +136,26 @@ def memory_of(program: Program, sizes: Mapping[str, int]) -> int:
 
 
 def _draft(
-    kind: Kind, sizes: Mapping[str, int], distribution: Distribution, why: str, repeats: int = 2
-) -> Case:
+    kind: CaseKind, sizes: Mapping[str, int], distribution: Distribution, why: str, repeats: int = 2
+) -> VerifyCase:
     shown = ",".join(f"{d}={n}" for d, n in sizes.items())
     prefix = "" if kind in ("values", "edge") else f"{kind} "
-    return Case(f"{prefix}{distribution} {shown}", kind, dict(sizes), distribution, 0, why, repeats)
+    return VerifyCase(f"{prefix}{distribution} {shown}", kind, dict(sizes), distribution, 0, why, repeats)
 
 
-def _asked(
-    program: Program, asked: Mapping[str, int], wanted: Sequence[Distribution], left_out: list[LeftOut]
-) -> Iterator[Case]:
+def _requested_cases(
+    program: Program, extents: Mapping[str, int], requested: Sequence[Distribution], left_out: list[LeftOut]
+) -> Iterator[VerifyCase]:
     why = "the asked extents"
-    for distribution in (d for d in MEANINGS if d in wanted):
+    for distribution in (d for d in MEANINGS if d in requested):
         if reason := _unfit(program, distribution):
             left_out.append(LeftOut(distribution, reason))
         else:
-            yield _draft("values", asked, distribution, why, FEWEST_RUNS)
-    again: Distribution = "normal" if "normal" in wanted else wanted[0]
-    yield _draft("refilled", asked, again, "other numbers in the same buffers")
-    yield _draft("repeats", asked, again, "bitwise repeats while another stream copies", REPEATS)
-    yield _draft("shifted", asked, again, "tensors begin at odd multiples of 16 bytes")
+            yield _draft("values", extents, distribution, why, FEWEST_RUNS)
+    again: Distribution = "normal" if "normal" in requested else requested[0]
+    yield _draft("refilled", extents, again, "other numbers in the same buffers")
+    yield _draft("repeats", extents, again, "bitwise repeats while another stream copies", REPEATS)
+    yield _draft("shifted", extents, again, "tensors begin at odd multiples of 16 bytes")
 
 
 _OVERFLOWING: frozenset[Distribution] = frozenset({"wide", "powers"})
@@ -192,15 +192,15 @@ _PRIME = 13
 
 def _neighbours(
     program: Program,
-    asked: Mapping[str, int],
-    grain: Granularity,
-    wanted: Sequence[Distribution],
+    extents: Mapping[str, int],
+    granularity: Granularity,
+    requested: Sequence[Distribution],
     left_out: list[LeftOut],
-) -> Iterator[Case]:
+) -> Iterator[VerifyCase]:
     """Each shape once, with exact integers; every second one with normal numbers as well."""
-    first: Distribution = "integer" if "integer" in wanted else wanted[0]
-    seen = [dict(asked)]
-    for why, sizes in _shapes(program, asked, grain):
+    first: Distribution = "integer" if "integer" in requested else requested[0]
+    seen = [dict(extents)]
+    for why, sizes in _shapes(program, extents, granularity):
         if sizes in seen:
             continue
         seen.append(sizes)
@@ -210,42 +210,42 @@ def _neighbours(
             left_out.append(LeftOut(why, str(error)))
             continue
         yield _draft("edge", sizes, first, why)
-        if len(seen) % 2 == 0 and "normal" in wanted and first != "normal":
+        if len(seen) % 2 == 0 and "normal" in requested and first != "normal":
             yield _draft("edge", sizes, "normal", why)
         if len(seen) == 2:  # the asked extents may end with a whole tile
-            for residue in (d for d in RESIDUES if d in wanted and not _unfit(program, d)):
+            for residue in (d for d in RESIDUES if d in requested and not _unfit(program, d)):
                 yield _draft("edge", sizes, residue, why)
 
 
 def _shapes(
-    program: Program, asked: Mapping[str, int], grain: Granularity
+    program: Program, extents: Mapping[str, int], granularity: Granularity
 ) -> Iterator[tuple[str, dict[str, int]]]:
     """Extents with what they are for. The dimensions that are not varied take little more than a
     tile, so that a case costs little; those that a dot sums, little more than its pipeline."""
     summed = {d for over in summed_dims(program, Dot) for d in over}
     fewest = dict.fromkeys(_offset_dims(program), 2)  # offsets of no sequence are none
-    least = {d: max(_step(grain, d), fewest.get(d, 1)) for d in asked}
-    base = {d: min(n, _up(max(grain.tile.get(d, 1), 1) + 1, least[d])) for d, n in asked.items()}
+    least = {d: max(_step(granularity, d), fewest.get(d, 1)) for d in extents}
+    base = {d: min(n, _up(max(granularity.tile.get(d, 1), 1) + 1, least[d])) for d, n in extents.items()}
     yield "a tile and a little of the next in every dimension", dict(base)
-    for d, n in asked.items():
-        for what, value in _values(d, n, grain, d in summed):
+    for d, n in extents.items():
+        for what, value in _values(d, n, granularity, d in summed):
             if value >= fewest.get(d, 1):
                 yield f"{d} is {what}", {**base, d: value}
     yield "the least of every dimension", dict(least)
-    for d, n in asked.items():
-        yield f"the asked extents, {d} a step longer", {**asked, d: n + least[d]}
+    for d, n in extents.items():
+        yield f"the asked extents, {d} a step longer", {**extents, d: n + least[d]}
 
 
 def _offset_dims(program: Program) -> set[str]:
     """Names that count the offsets of segments."""
     roles = roles_of(program)
-    given = [p for p in program.params if p.name in roles and roles[p.name].offsets_of is not None]
-    types = [p.type for p in given if isinstance(p.type, TensorType)]
+    offset_params = [p for p in program.params if p.name in roles and roles[p.name].offsets_of is not None]
+    types = [p.type for p in offset_params if isinstance(p.type, TensorType)]
     return {d for type_ in types for d in type_.dims}
 
 
-def _values(d: str, asked: int, grain: Granularity, summed: bool) -> Iterator[tuple[str, int]]:
-    tile, step = grain.tile.get(d, 1), _step(grain, d)
+def _values(d: str, extent: int, granularity: Granularity, summed: bool) -> Iterator[tuple[str, int]]:
+    tile, step = granularity.tile.get(d, 1), _step(granularity, d)
     by = "" if step == 1 else f" times {step}"
     yield ("1" if step == 1 else f"{step}, the least"), step
     if tile > step:
@@ -256,14 +256,14 @@ def _values(d: str, asked: int, grain: Granularity, summed: bool) -> Iterator[tu
     yield f"a prime, {prime}{by}", prime * step
     if summed and tile > step:
         yield "half of a tile", _up(tile // 2, step)
-        depth = max(grain.depth.get(d, tile), tile)
+        depth = max(granularity.depth.get(d, tile), tile)
         yield "more than the pipeline's depth by a tile and a step", _up(depth + tile, step) + step
-    if asked > 2 * tile > 2:
+    if extent > 2 * tile > 2:
         yield "two tiles", _up(2 * tile, step)
 
 
-def _step(grain: Granularity, d: str) -> int:
-    return grain.step.get(d, 1)
+def _step(granularity: Granularity, d: str) -> int:
+    return granularity.step.get(d, 1)
 
 
 def _up(value: int, step: int) -> int:
@@ -274,16 +274,18 @@ def _down(value: int, step: int) -> int:
     return value // step * step
 
 
-def _refusals(program: Program, asked: Mapping[str, int], grain: Granularity) -> Iterator[Case]:
+def _refusals(program: Program, extents: Mapping[str, int], granularity: Granularity) -> Iterator[VerifyCase]:
     """One extent that is not a multiple of its step, for each dimension that has one; tensors that
     begin where no vector may."""
-    if any(_step(grain, d) > 1 for d in asked):
-        yield _draft("misaligned", asked, "normal", "tensors begin one element off: the kernel should refuse")
-    for d, n in asked.items():
-        step = _step(grain, d)
+    if any(_step(granularity, d) > 1 for d in extents):
+        yield _draft(
+            "misaligned", extents, "normal", "tensors begin one element off: the kernel should refuse"
+        )
+    for d, n in extents.items():
+        step = _step(granularity, d)
         if step == 1 or not isinstance(program, Kernel):
             continue
-        sizes = {**asked, d: n + 1 if (n + 1) % step else n + 2}
+        sizes = {**extents, d: n + 1 if (n + 1) % step else n + 2}
         try:
             complete(program, sizes)
         except ShapeError:
@@ -295,19 +297,19 @@ def _refusals(program: Program, asked: Mapping[str, int], grain: Granularity) ->
 
 
 def reduced(
-    program: Program, sizes: Mapping[str, int], grain: Granularity = NO_GRANULARITY, *, seed: int
-) -> tuple[Case, ...]:
+    program: Program, sizes: Mapping[str, int], granularity: Granularity = NO_GRANULARITY, *, seed: int
+) -> tuple[VerifyCase, ...]:
     """A few cases of little work that still pass every edge: a tile and a little of the next, a summed
     extent longer than the pipeline, single elements. Raises ShapeError where `sizes` does not fit."""
     complete(program, sizes)
-    asked = {d: sizes[d] for d in free_dims(program)}
-    wanted = ("a tile and a little", "pipeline's depth", "the least of every")
-    found: list[Case] = []
-    for why, shape in _shapes(program, asked, grain):
-        if any(w in why for w in wanted) and shape not in [c.sizes for c in found]:
+    extents = {d: sizes[d] for d in free_dims(program)}
+    purposes = ("a tile and a little", "pipeline's depth", "the least of every")
+    cases: list[VerifyCase] = []
+    for why, shape in _shapes(program, extents, granularity):
+        if any(w in why for w in purposes) and shape not in [c.sizes for c in cases]:
             try:
                 complete(program, shape)
             except ShapeError:
                 continue
-            found.append(_seeded(_draft("edge", shape, "normal", why), seed))
-    return tuple(found)
+            cases.append(_seeded(_draft("edge", shape, "normal", why), seed))
+    return tuple(cases)

@@ -8,18 +8,18 @@ from typing import Literal, TypeAlias
 
 from ucutlass.runtime.verify.comparison import Comparison
 
-State: TypeAlias = Literal["right", "wrong", "undecided"]
+VerdictState: TypeAlias = Literal["right", "wrong", "undecided"]
 """`undecided`: nothing is wrong, but most bounds are so wide that nothing could have been."""
 
 
-def worst(states: Iterable[State]) -> State:
+def worst(states: Iterable[VerdictState]) -> VerdictState:
     """What several verdicts come to together: wrong where one is, else undecided where one is."""
-    found = set(states)
-    return "wrong" if "wrong" in found else "undecided" if "undecided" in found else "right"
+    distinct = set(states)
+    return "wrong" if "wrong" in distinct else "undecided" if "undecided" in distinct else "right"
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LaunchProblem:
     """Something wrong with a run besides its numbers."""
 
     kind: Literal[
@@ -38,27 +38,27 @@ class StageVerdict:
 
     name: str
     comparisons: tuple[Comparison, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[LaunchProblem, ...] = ()
     torch: bool = False
 
     @property
-    def state(self) -> State:
+    def state(self) -> VerdictState:
         return _state(self.comparisons, self.problems)
 
     def __str__(self) -> str:
         if self.torch:
             return f"stage {self.name}: torch's own result, taken as given"
-        return "\n".join(f"stage {self.name}: {one}" for one in (*self.problems, *self.comparisons))
+        return "\n".join(f"stage {self.name}: {part}" for part in (*self.problems, *self.comparisons))
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LaunchVerdict:
     """`comparisons` hold the results against the reference of the whole program; `missing` says why there
     are none. `stages` are a pipeline's, in order: where each is right on its own inputs, and the whole gives
     bit by bit what they give one after the other, the whole is right, whatever the bound end to end."""
 
     comparisons: tuple[Comparison, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[LaunchProblem, ...]
     stages: tuple[StageVerdict, ...] = ()
     missing: str = ""
 
@@ -68,12 +68,12 @@ class Verdict:
         return (*self.comparisons, *(c for stage in self.stages for c in stage.comparisons))
 
     @property
-    def state(self) -> State:
+    def state(self) -> VerdictState:
         stages = {stage.state for stage in self.stages}
-        whole: State = "undecided" if self.missing else _state(self.comparisons, self.problems)
-        if self.problems or "wrong" in stages | {whole}:
+        end_to_end: VerdictState = "undecided" if self.missing else _state(self.comparisons, self.problems)
+        if self.problems or "wrong" in stages | {end_to_end}:
             return "wrong"
-        return "right" if whole == "right" or stages == {"right"} else "undecided"
+        return "right" if end_to_end == "right" or stages == {"right"} else "undecided"
 
     @property
     def rests_on_stages(self) -> bool:
@@ -100,8 +100,10 @@ class Verdict:
             f"{sum(s.state == 'right' for s in judged)} of {len(judged)} stages are right on what they were "
             f"given, the worst error is {worst:.3g} of its bound{f', in {where}' if worst else ''}"
         )
-        given = [s.name for s in self.stages if s.torch]
-        torch = f", torch's own results are taken as given ({', '.join(given)})" if given else ""
+        torch_stages = [s.name for s in self.stages if s.torch]
+        torch = (
+            f", torch's own results are taken as given ({', '.join(torch_stages)})" if torch_stages else ""
+        )
         loose = _share([c for s in judged for c in s.comparisons])
         idle = f", bounds say nothing of {loose:.2%} of their elements" if loose else ""
         return f"{self.state}: {by_stages}{idle}{torch}; {self._end_to_end()}"
@@ -116,7 +118,7 @@ class Verdict:
         return f"end to end the bound says nothing of {idle:.2%} of the elements{rests}"
 
 
-def _state(comparisons: Sequence[Comparison], problems: Sequence[Problem]) -> State:
+def _state(comparisons: Sequence[Comparison], problems: Sequence[LaunchProblem]) -> VerdictState:
     if problems or not all(c.ok for c in comparisons):
         return "wrong"
     return "right" if all(c.decided for c in comparisons) else "undecided"

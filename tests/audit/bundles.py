@@ -19,13 +19,13 @@ from ucutlass.agent.integrity.bundle import (
     VerifiedCase,
     VerifyEvidence,
 )
-from ucutlass.runtime.evidence import Machine, Record, Subject, sealed
+from ucutlass.runtime.evidence import Machine, Record, RecordSubject, sealed
 
 PROGRAM = """kernel linear(x: bf16[M, K], w: bf16[N, K], b: f32[N]) -> bf16[M, N] {
   return relu(dot[K](x, w) + b)
 }
 """
-SUBJECT = Subject("linear", "p" * 64, "a" * 64, "auto", "sm90a", "bf16", {"M": 64}, "s" * 64, "b" * 64)
+SUBJECT = RecordSubject("linear", "p" * 64, "a" * 64, "auto", "sm90a", "bf16", {"M": 64}, "s" * 64, "b" * 64)
 
 
 def program(text: str = PROGRAM) -> ir.Program:

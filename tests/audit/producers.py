@@ -13,10 +13,10 @@ from tests.bench.bench_fakes import SIDE, Cells, FakeGpu
 from ucutlass import frontend, ir
 from ucutlass.reference import evaluate
 from ucutlass.runtime import verify
-from ucutlass.runtime.bench.measure import Candidate, measure
-from ucutlass.runtime.bench.protocol import Protocol, Regime
+from ucutlass.runtime.bench.measure import BenchCandidate, measure
+from ucutlass.runtime.bench.protocol import CacheRegime, Protocol
 from ucutlass.runtime.bench.report import to_json
-from ucutlass.runtime.evidence import Machine, Record, Subject, sealed
+from ucutlass.runtime.evidence import Machine, Record, RecordSubject, sealed
 from ucutlass.runtime.inputs import MEANINGS, Distribution, generate
 from ucutlass.runtime.store import record
 from ucutlass.runtime.subject import subject_of
@@ -26,7 +26,7 @@ from ucutlass.runtime.verify.suite import suite
 H200 = Machine("NVIDIA H200", "GPU-0", {"driver": "570"})
 
 
-def bench(subject: Subject, us: float, regime: Regime = "cold", trick: bool = False) -> Record:
+def bench(subject: RecordSubject, us: float, regime: CacheRegime = "cold", trick: bool = False) -> Record:
     """A time of `us` microseconds, or of a trick on another stream that the protocol refuses."""
     gpu, cells = FakeGpu(clock=1.83e9), Cells()
     ticks = itertools.count()
@@ -37,7 +37,7 @@ def bench(subject: Subject, us: float, regime: Regime = "cold", trick: bool = Fa
     return record("bench", subject, H200, report.pop("protocol"), report)
 
 
-def _side(gpu: FakeGpu, cells: Cells) -> Candidate:
+def _side(gpu: FakeGpu, cells: Cells) -> BenchCandidate:
     def launch(at: int, cell: list[Any]) -> None:
         gpu.run("product", 30.0, lambda: cell.__setitem__(0, cells.held[at]), stream=SIDE)
 
@@ -45,7 +45,7 @@ def _side(gpu: FakeGpu, cells: Cells) -> Candidate:
 
 
 def verified(
-    subject: Subject, kernel: ir.Kernel, wrong: float = 0.0, distributions: Sequence[Distribution] = ()
+    subject: RecordSubject, kernel: ir.Kernel, wrong: float = 0.0, distributions: Sequence[Distribution] = ()
 ) -> Record:
     """A suite's record, of a launch that copies the reference and adds `wrong` to one element. It is
     judged at extents of 8, and told as if at the subject's."""
@@ -68,7 +68,7 @@ def verified(
     return record("verify", subject, H200, {}, found)
 
 
-def subject(checked: frontend.Checked, sizes: dict[str, int], **changes: Any) -> Subject:
+def subject(checked: frontend.Checked, sizes: dict[str, int], **changes: Any) -> RecordSubject:
     """Of the code that this package emits now for an H200."""
     from ucutlass.backend import source_of
     from ucutlass.ir.hardware import DEVICES

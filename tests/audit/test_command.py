@@ -16,8 +16,8 @@ from ucutlass import frontend
 from ucutlass.cli import main
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import calibrate, isolation
-from ucutlass.runtime.evidence import Subject, sealed
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.evidence import RecordSubject, sealed
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.sol.ceilings import Ceilings
 from ucutlass.tasks.audit import probe
 
@@ -39,16 +39,16 @@ Audit = Callable[..., Result]
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EvidenceStore:
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
-    return Store.open()
+    return EvidenceStore.open()
 
 
 @pytest.fixture(autouse=True)
 def in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference is asked in this process, but for the test that asks as the command does."""
 
-    def run(target: str, arguments: dict[str, Any], **_: object) -> isolation.Outcome:
+    def run(target: str, arguments: dict[str, Any], **_: object) -> isolation.CallOutcome:
         assert target == "ucutlass.tasks.audit:probe"
         return isolation.Returned(probe(**arguments), "")
 
@@ -64,18 +64,18 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def audit(store: Store, file: Path) -> Audit:
+def audit(store: EvidenceStore, file: Path) -> Audit:
     def run(*more: str, sizes: str = "M=2048,N=2048,K=2048", path: Path = file) -> Result:
         return CliRunner().invoke(main, ["audit", str(path), "-s", sizes, *more])
 
     return run
 
 
-def of(text: str = TEXT) -> Subject:
+def of(text: str = TEXT) -> RecordSubject:
     return subject(frontend.read_text(text), SIZES)
 
 
-def keep(store: Store, us: float, **more: Any) -> list[str]:
+def keep(store: EvidenceStore, us: float, **more: Any) -> list[str]:
     kernel = frontend.kernel(frontend.read_text(TEXT))
     return [store.add(bench(of(), us, **more)), store.add(verified(of(), kernel))]
 
@@ -86,7 +86,7 @@ def answer(result: Result) -> dict[str, Any]:
     return found
 
 
-def test_honest_evidence_is_accepted_and_the_verdict_kept(store: Store, audit: Audit) -> None:
+def test_honest_evidence_is_accepted_and_the_verdict_kept(store: EvidenceStore, audit: Audit) -> None:
     ids = keep(store, 1.5 * BOUND)
     result = audit("--json", "--lane", "bf16")
     found = answer(result)
@@ -103,14 +103,14 @@ def test_without_evidence_nothing_is_proven(audit: Audit) -> None:
     assert "verdict\tunproven" in result.stdout
 
 
-def test_evidence_of_other_extents_is_none(store: Store, audit: Audit) -> None:
+def test_evidence_of_other_extents_is_none(store: EvidenceStore, audit: Audit) -> None:
     ids = keep(store, 1.5 * BOUND)
     assert answer(audit("--json", sizes="M=64,N=64,K=64"))["verdict"] == "unproven"
     result = audit("--record", ids[0][:12], sizes="M=64,N=64,K=64")
     assert "is of another text or of other extents" in result.stdout and result.exit_code == 1
 
 
-def test_a_verdict_is_of_the_candidate_whatever_records_are_named(store: Store, audit: Audit) -> None:
+def test_a_verdict_is_of_the_candidate_whatever_records_are_named(store: EvidenceStore, audit: Audit) -> None:
     strange = store.add(bench(subject(frontend.read_text(TEXT), {**SIZES, "M": 64}), 1.0))
     ids = keep(store, 1.5 * BOUND)
     named = [word for one in (strange, *ids) for word in ("--record", one)]
@@ -118,14 +118,14 @@ def test_a_verdict_is_of_the_candidate_whatever_records_are_named(store: Store, 
     assert dict(kept.subject.sizes) == SIZES
 
 
-def test_a_suite_of_zeros_alone_proves_nothing(store: Store, audit: Audit) -> None:
+def test_a_suite_of_zeros_alone_proves_nothing(store: EvidenceStore, audit: Audit) -> None:
     keep(store, 1.5 * BOUND)
     store.add(verified(of(), frontend.kernel(frontend.read_text(TEXT)), distributions=("zeros",)))
     (finding,) = answer(audit("--json"))["findings"]
     assert (finding["verdict"], finding["rule"]) == ("unproven", "correct")
 
 
-def test_words_of_a_record_begin_no_row_and_move_no_cursor(store: Store, audit: Audit) -> None:
+def test_words_of_a_record_begin_no_row_and_move_no_cursor(store: EvidenceStore, audit: Audit) -> None:
     kernel = frontend.kernel(frontend.read_text(TEXT))
     one = verified(of(), kernel)
     result = {**one.result, "ok": False, "failures": ["\x1b[2Jx\nverdict\tok"]}
@@ -134,7 +134,7 @@ def test_words_of_a_record_begin_no_row_and_move_no_cursor(store: Store, audit: 
     assert "\x1b" not in said and "verdict\tok" not in said and "\\x1b[2Jx; verdict" in said
 
 
-def test_a_damaged_store_is_told_in_words(store: Store, audit: Audit) -> None:
+def test_a_damaged_store_is_told_in_words(store: EvidenceStore, audit: Audit) -> None:
     store.path.parent.mkdir(parents=True)
     store.path.write_bytes(b"no database" * 1000)
     result = audit("--json")
@@ -142,7 +142,7 @@ def test_a_damaged_store_is_told_in_words(store: Store, audit: Audit) -> None:
     assert result.stderr.startswith("ucc: the evidence store") and ".py:" not in result.stderr
 
 
-def test_a_time_below_the_bound(store: Store, audit: Audit) -> None:
+def test_a_time_below_the_bound(store: EvidenceStore, audit: Audit) -> None:
     ids = keep(store, 0.8 * BOUND)
     result = audit("--json")
     (finding,) = answer(result)["findings"]
@@ -150,26 +150,26 @@ def test_a_time_below_the_bound(store: Store, audit: Audit) -> None:
     assert result.exit_code == 1
 
 
-def test_the_last_cold_time_is_judged(store: Store, audit: Audit) -> None:
+def test_the_last_cold_time_is_judged(store: EvidenceStore, audit: Audit) -> None:
     keep(store, 0.5 * BOUND)
     keep(store, 1.5 * BOUND)
     keep(store, 0.5 * BOUND, regime="warm")
     assert answer(audit("--json"))["verdict"] == "ok"
 
 
-def test_a_trick_that_the_bench_caught(store: Store, audit: Audit) -> None:
+def test_a_trick_that_the_bench_caught(store: EvidenceStore, audit: Audit) -> None:
     keep(store, 0.0, trick=True)
     found = answer(audit("--json"))
     assert found["verdict"] == "gaming" and "off-stream" in found["findings"][0]["words"]
 
 
-def test_a_lower_lane_than_declared(store: Store, audit: Audit) -> None:
+def test_a_lower_lane_than_declared(store: EvidenceStore, audit: Audit) -> None:
     keep(store, 1.5 * BOUND)
     found = answer(audit("--json", "--lane", "f32"))
     assert (found["verdict"], found["findings"][0]["rule"]) == ("gaming", "lane")
 
 
-def test_the_library_that_is_kept(store: Store, audit: Audit, tmp_path: Path) -> None:
+def test_the_library_that_is_kept(store: EvidenceStore, audit: Audit, tmp_path: Path) -> None:
     keep(store, 1.5 * BOUND)
     library = tmp_path / "kernel.so"
     library.write_bytes(b"another")
@@ -177,7 +177,7 @@ def test_the_library_that_is_kept(store: Store, audit: Audit, tmp_path: Path) ->
     assert (found["verdict"], found["findings"][0]["rule"]) == ("gaming", "artefact")
 
 
-def test_a_rejected_ancestor(store: Store, audit: Audit) -> None:
+def test_a_rejected_ancestor(store: EvidenceStore, audit: Audit) -> None:
     keep(store, 0.5 * BOUND)
     parent = answer(audit("--json"))["record"]
     keep(store, 1.5 * BOUND)
@@ -186,14 +186,14 @@ def test_a_rejected_ancestor(store: Store, audit: Audit) -> None:
     assert (found["verdict"], found["findings"][0]["rule"]) == ("gaming", "ancestors")
 
 
-def test_a_field_that_is_missing(store: Store, audit: Audit) -> None:
+def test_a_field_that_is_missing(store: EvidenceStore, audit: Audit) -> None:
     keep(store, 1.5 * BOUND)
     broken = store.add(without(bench(of(), 1.5 * BOUND), "outcomes", "0", "span"))
     found = answer(audit("--json"))
     assert found["verdict"] == "unproven" and broken[:12] in found["findings"][0]["words"]
 
 
-def test_a_calibrated_ceiling_is_told_apart(store: Store, audit: Audit) -> None:
+def test_a_calibrated_ceiling_is_told_apart(store: EvidenceStore, audit: Audit) -> None:
     keep(store, 1.1 * BOUND)
     slow = Ceilings("NVIDIA H200", "GPU-0", {"bf16": 6e14}, 3e12, 4e12, 8e12, 2e-6, 1.83e9)
     calibrate.save(calibrate.Calibration(slow, {}, {}, (), ()))
@@ -228,7 +228,7 @@ def test_library_work(audit: Audit, tmp_path: Path) -> None:
         (("--kernel", "other"), "say which one"),
     ],
 )
-def test_mistakes_of_the_call(audit: Audit, store: Store, more: tuple[str, ...], words: str) -> None:
+def test_mistakes_of_the_call(audit: Audit, store: EvidenceStore, more: tuple[str, ...], words: str) -> None:
     keep(store, 1.5 * BOUND)
     result = audit(*more)
     assert result.exit_code == 2 and words in result.stderr

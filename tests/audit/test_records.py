@@ -11,7 +11,7 @@ from tests.audit.producers import bench, subject, verified, without
 from ucutlass import frontend, ir
 from ucutlass.agent.integrity.bundle import BenchEvidence, MissingEvidence, StoppedBench, VerifyEvidence
 from ucutlass.agent.integrity.records import ancestor_of, proof_of, timing_of
-from ucutlass.runtime.evidence import Record, Subject, sealed
+from ucutlass.runtime.evidence import Record, RecordSubject, sealed
 
 TEXT = """kernel linear(x: bf16[M, K], w: bf16[N, K], b: f32[N]) -> f32[M, N] {
   return relu(dot[K](x, w) + b)
@@ -20,23 +20,23 @@ TEXT = """kernel linear(x: bf16[M, K], w: bf16[N, K], b: f32[N]) -> f32[M, N] {
 
 
 @pytest.fixture(scope="module")
-def of() -> Subject:
+def of() -> RecordSubject:
     return subject(frontend.read_text(TEXT), {"M": 512, "N": 512, "K": 512})
 
 
 @pytest.fixture(scope="module")
-def time(of: Subject) -> Record:
+def time(of: RecordSubject) -> Record:
     return bench(of, 25.0)
 
 
 @pytest.fixture(scope="module")
-def proof(of: Subject) -> Record:
+def proof(of: RecordSubject) -> Record:
     kernel = program(TEXT)
     assert isinstance(kernel, ir.Kernel)
     return verified(of, kernel)
 
 
-def test_a_time_is_read(time: Record, of: Subject) -> None:
+def test_a_time_is_read(time: Record, of: RecordSubject) -> None:
     found = timing_of(time)
     assert isinstance(found, BenchEvidence)
     assert found.seconds == pytest.approx(25e-6) and found.regime == "cold"
@@ -45,12 +45,12 @@ def test_a_time_is_read(time: Record, of: Subject) -> None:
     assert found.findings == ()
 
 
-def test_the_regime_is_read(of: Subject) -> None:
+def test_the_regime_is_read(of: RecordSubject) -> None:
     found = timing_of(bench(of, 25.0, "warm"))
     assert isinstance(found, BenchEvidence) and found.regime == "warm"
 
 
-def test_a_refusal_is_read_with_its_findings(of: Subject) -> None:
+def test_a_refusal_is_read_with_its_findings(of: RecordSubject) -> None:
     found = timing_of(bench(of, 0.0, trick=True))
     assert isinstance(found, StoppedBench) and found.stage == "audit"
     assert {f.kind for f in found.findings} == {"off-stream"}
@@ -92,7 +92,7 @@ def test_a_proof_is_read(proof: Record) -> None:
     assert normal.reference_varies and normal.varies and normal.rms == 0.0
 
 
-def test_what_a_short_suite_did_not_try_is_told(of: Subject, proof: Record) -> None:
+def test_what_a_short_suite_did_not_try_is_told(of: RecordSubject, proof: Record) -> None:
     kernel = program(TEXT)
     assert isinstance(kernel, ir.Kernel)
     short = proof_of(verified(of, kernel, distributions=("zeros",)))
@@ -103,7 +103,7 @@ def test_what_a_short_suite_did_not_try_is_told(of: Subject, proof: Record) -> N
     assert isinstance(moved, VerifyEvidence) and len(moved.untried) == 16
 
 
-def test_a_failed_proof_is_read(of: Subject) -> None:
+def test_a_failed_proof_is_read(of: RecordSubject) -> None:
     kernel = program(TEXT)
     assert isinstance(kernel, ir.Kernel)
     found = proof_of(verified(of, kernel, wrong=100.0))

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ucutlass.runtime.bench.bench_device import CaptureRefused, Launch, Outputs, Replay, Session
+from ucutlass.runtime.bench.bench_device import CaptureRefused, DeviceTrace, Outputs, Replay, SetLaunch
 from ucutlass.runtime.bench.frequency import STAMP, SmTimes
 from ucutlass.runtime.bench.nvml import Sample
-from ucutlass.runtime.bench.outcome import Candidate
+from ucutlass.runtime.bench.outcome import BenchCandidate
 from ucutlass.runtime.bench.trace import DeviceEvent
 
 MAIN, SIDE = 7, 13
@@ -84,7 +84,7 @@ class FakeGpu:
     def no_profiler(self) -> str:
         return "" if self.watched else "no CUPTI here"
 
-    def capture(self, launch: Launch, order: Sequence[int]) -> Replay:
+    def capture(self, launch: SetLaunch, order: Sequence[int]) -> Replay:
         if self.refuse:
             raise CaptureRefused(self.refuse)
         self.recording, kept = [], dict[int, Outputs]()
@@ -98,7 +98,7 @@ class FakeGpu:
 
         return Replay(play, len(order), kept.__getitem__)
 
-    def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> Session:
+    def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> DeviceTrace:
         self.idle()
         self.seen.clear()
         self.opening = watch
@@ -111,7 +111,7 @@ class FakeGpu:
         work(stamp)
         self.idle()
         assert len(taken) == stamps
-        return Session(tuple(self.seen) if watch else None, tuple(taken))
+        return DeviceTrace(tuple(self.seen) if watch else None, tuple(taken))
 
     def events(self, work: Callable[[], None]) -> float:
         began = self.now_ns
@@ -168,7 +168,7 @@ class Cells:
 
     def candidate(
         self, name: str, launch: Callable[[int, list[Any]], None], moved: int | None = None
-    ) -> Candidate:
+    ) -> BenchCandidate:
         """`launch` fills the cell that it is given for a set."""
         cells: list[list[Any]] = [[None] for _ in range(self.sets)]
 
@@ -176,12 +176,12 @@ class Cells:
             launch(at, cells[at])
             return (cells[at],)
 
-        return Candidate(name, called, self.check, moved)
+        return BenchCandidate(name, called, self.check, moved)
 
     def check(self, at: int, outputs: Outputs) -> str:
         return "" if outputs[0][0] == self.held[at] else f"{outputs[0][0]} instead of {self.held[at]}"
 
-    def honest(self, gpu: FakeGpu, name: str, us: float, moved: int | None = None) -> Candidate:
+    def honest(self, gpu: FakeGpu, name: str, us: float, moved: int | None = None) -> BenchCandidate:
         def launch(at: int, cell: list[Any]) -> None:
             gpu.run(f"{name}_kernel", us, lambda: cell.__setitem__(0, self.held[at]))
 

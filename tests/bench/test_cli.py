@@ -22,11 +22,11 @@ from cli_machine import H200, LINEAR, NVCC, SIZES, Machine
 from ucutlass import backend
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.measure import measure
-from ucutlass.runtime.bench.outcome import Failed
+from ucutlass.runtime.bench.outcome import UntimedCandidate
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.bench.report import to_json
 from ucutlass.runtime.evidence import Machine as Where
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.runtime.store.compare import compare
 from ucutlass.tasks import bench as trial
 
@@ -44,8 +44,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("UCUTLASS_CUDA_HOME", str(toolkit.parent))
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
-    monkeypatch.setattr(command.lane, "gpu_uuid", lambda: "GPU-1")
-    monkeypatch.setattr(command.lane.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(command.gpu_lock, "gpu_uuid", lambda: "GPU-1")
+    monkeypatch.setattr(command.gpu_lock.tempfile, "gettempdir", lambda: str(tmp_path))
     made = Machine(tmp_path)
     made.behave(": > kernel.so\n")
     yield made
@@ -57,7 +57,7 @@ def answer(chosen: Protocol, second: str, ok: bool = True) -> dict[str, Any]:
     gpu, cells = FakeGpu(), Cells()
     names = (("candidate", 200.0), (second, 250.0), ("cublas", 200.5))
     measured = measure([cells.honest(gpu, n, us) for n, us in names], cells, gpu, chosen, now=lambda: 0.0)
-    refused = [Failed("compile", "preparation", "NotAvailable: a gather by several dimensions")]
+    refused = [UntimedCandidate("compile", "preparation", "NotAvailable: a gather by several dimensions")]
     report = to_json(measured, chosen, refused) | {"buffers": {"sets": 4, "bytes_per_set": 1000, "l2": 10}}
     return {
         "device": "NVIDIA H200",
@@ -75,11 +75,14 @@ Run = Callable[..., tuple[Any, dict[str, Any]]]
 @pytest.fixture
 def run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Run:
     def called(
-        *more: str, sizes: Sequence[str] = SIZES, outcome: isolation.Outcome | None = None, ok: bool = True
+        *more: str,
+        sizes: Sequence[str] = SIZES,
+        outcome: isolation.CallOutcome | None = None,
+        ok: bool = True,
     ) -> tuple[Any, dict[str, Any]]:
         asked: dict[str, Any] = {}
 
-        def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.Outcome:
+        def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.CallOutcome:
             assert target == "ucutlass.tasks.bench:on_gpu"
             asked.update(json.loads(json.dumps(arguments)), **limits)
             if outcome is not None:
@@ -111,7 +114,7 @@ def test_every_regime_becomes_a_record(run: Run) -> None:
     result, asked = run("--regime", "both", "--json")
     row = json.loads(result.out)
     assert [p["regime"] for p in asked["protocols"]] == ["cold", "warm"]
-    (found,) = Store.open().find(kind="bench")
+    (found,) = EvidenceStore.open().find(kind="bench")
     assert row["records"] == [found.id]
     assert found.subject.kernel == "linear_gelu" and found.subject.binary
     assert found.machine.uuid == "GPU-1" and found.machine.versions["torch"] == "2.11.0"
@@ -135,7 +138,7 @@ def test_a_wrong_kernel_has_no_speed(run: Run) -> None:
     assert result.status == 1
     assert "a wrong kernel has no speed" in result.out and "beyond the bound" in result.out
     assert " us" not in result.out
-    assert Store.open().find() == ()
+    assert EvidenceStore.open().find() == ()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +152,7 @@ def test_a_wrong_kernel_has_no_speed(run: Run) -> None:
         ),
     ],
 )
-def test_a_lost_comparison_is_one_line(run: Run, outcome: isolation.Outcome, words: str) -> None:
+def test_a_lost_comparison_is_one_line(run: Run, outcome: isolation.CallOutcome, words: str) -> None:
     result, _ = run(outcome=outcome)
     assert result.status == 1 and result.out == ""
     assert result.err.startswith("ucc: linear_gelu: ") and words in result.err
@@ -161,7 +164,7 @@ def test_a_file_as_baseline_has_a_record_of_its_own(run: Run, tmp_path: Path) ->
     result, asked = run("--baseline", str(other), "--json")
     assert asked["baselines"] == [{"name": str(other), "text": other.read_text()}]
     ids = json.loads(result.out)["records"]
-    ours, theirs = (Store.open().get(i) for i in ids)
+    ours, theirs = (EvidenceStore.open().get(i) for i in ids)
     assert theirs.parents == (ours.id,) and theirs.subject.program != ours.subject.program
     assert [o["name"] for o in theirs.result["outcomes"]] == [str(other)]
     found = compare(ours, theirs)
@@ -199,7 +202,7 @@ def test_the_lane_is_held_while_it_times(run: Run, monkeypatch: pytest.MonkeyPat
         yield
         order.append("leave")
 
-    monkeypatch.setattr(command.lane, "held", held)
+    monkeypatch.setattr(command.gpu_lock, "hold_gpu", held)
     result, _ = run()
     assert order == ["take GPU-1", "leave"]
     assert "waiting for process 12 on here" in result.err

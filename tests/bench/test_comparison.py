@@ -13,7 +13,7 @@ import torch
 from torch_cpu import TorchCpu
 
 from ucutlass import frontend, ir
-from ucutlass.runtime.bench.baselines import BASELINES, bare, baseline
+from ucutlass.runtime.bench.baselines import BASELINES, baseline, product_alone
 from ucutlass.runtime.bench.eager import NotAvailable, eager
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.bench.workload import LOOSE, Buffers, far
@@ -215,7 +215,7 @@ def test_the_bare_product_is_one_call_of_torch(name: str) -> None:
 )
 def test_what_has_no_bare_product_says_so(text: str, words: str) -> None:
     with pytest.raises(NotAvailable, match=words):
-        bare(program_of(text))
+        product_alone(program_of(text))
 
 
 def test_every_baseline_has_a_maker_and_a_name_on_the_command_line() -> None:

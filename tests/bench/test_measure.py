@@ -10,9 +10,9 @@ import pytest
 from bench_fakes import SIDE, Cells, FakeGpu
 
 from ucutlass.runtime.bench import nvml
-from ucutlass.runtime.bench.bench_device import Session
+from ucutlass.runtime.bench.bench_device import DeviceTrace
 from ucutlass.runtime.bench.measure import measure
-from ucutlass.runtime.bench.outcome import Candidate, Failed, Measurement, Timed
+from ucutlass.runtime.bench.outcome import BenchCandidate, Measurement, TimedCandidate, UntimedCandidate
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.bench.report import Versus, against_all, to_json
 from ucutlass.runtime.bench.spans import windows
@@ -27,19 +27,19 @@ def ticking() -> Callable[[], float]:
 
 
 def timed(
-    gpu: FakeGpu, cells: Cells, *candidates: Candidate, chosen: Protocol = FAST, **more: Any
+    gpu: FakeGpu, cells: Cells, *candidates: BenchCandidate, chosen: Protocol = FAST, **more: Any
 ) -> Measurement:
     return measure(candidates, cells, gpu, chosen, now=ticking(), **more)
 
 
-def names(outcome: Timed | Failed) -> set[str]:
+def names(outcome: TimedCandidate | UntimedCandidate) -> set[str]:
     return {f.name for f in outcome.findings}
 
 
 def test_an_honest_kernel_gets_its_time() -> None:
     gpu, cells = FakeGpu(), Cells()
     (found,) = timed(gpu, cells, cells.honest(gpu, "ours", 25.0)).outcomes
-    assert isinstance(found, Timed)
+    assert isinstance(found, TimedCandidate)
     assert found.clock == "cupti"
     assert found.span.median == pytest.approx(25.0)
     assert found.events.median == pytest.approx(26.0)
@@ -57,7 +57,7 @@ def test_span_and_total_part_where_a_launch_has_several_kernels() -> None:
         gpu.run("epilogue", 10.0, lambda: cell.__setitem__(0, cells.held[at]))
 
     (found,) = timed(gpu, cells, cells.candidate("two", launch)).outcomes
-    assert isinstance(found, Timed) and found.total is not None
+    assert isinstance(found, TimedCandidate) and found.total is not None
     assert found.span.median == pytest.approx(32.0)
     assert found.total.median == pytest.approx(30.0)
     assert found.kernels == ("product", "epilogue")
@@ -90,7 +90,7 @@ def test_the_idle_time_that_opens_a_session_is_in_no_blocks_clock() -> None:
     (found,) = against_all(measured, FAST)
     assert (found.verdict, found.accepted) == ("no difference", measured.rounds)
     for outcome in measured.outcomes:
-        assert isinstance(outcome, Timed)
+        assert isinstance(outcome, TimedCandidate)
         assert [b.clock for b in outcome.blocks] == pytest.approx([1.66e9] * 2 * measured.rounds, rel=1e-3)
         assert outcome.span.count == 2 * measured.rounds * outcome.launches
 
@@ -136,7 +136,7 @@ def test_the_lead_in_is_of_the_candidate_that_ends_the_round(monkeypatch: pytest
     gpu, cells, rounds = FakeGpu(), Cells(), list[list[str]]()
     original = gpu.session
 
-    def session(work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> Session:
+    def session(work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> DeviceTrace:
         found = original(work, stamps, watch)
         if stamps == 2 * 7:
             inside, _ = windows(found.events or ())
@@ -146,7 +146,9 @@ def test_the_lead_in_is_of_the_candidate_that_ends_the_round(monkeypatch: pytest
     monkeypatch.setattr(gpu, "session", session)
     measured = timed(gpu, cells, *(cells.honest(gpu, name, 25.0) for name in "abc"))
     assert rounds == [list("aabccba")] * (1 + measured.rounds), "the first round is dropped"
-    assert [len(o.blocks) for o in measured.outcomes if isinstance(o, Timed)] == [2 * measured.rounds] * 3
+    assert [len(o.blocks) for o in measured.outcomes if isinstance(o, TimedCandidate)] == [
+        2 * measured.rounds
+    ] * 3
 
 
 def test_a_lead_in_is_read_as_any_other_block() -> None:
@@ -157,7 +159,7 @@ def test_a_lead_in_is_read_as_any_other_block() -> None:
         gpu.run(name, 30.0, lambda: cell.__setitem__(0, cells.held[at]))
 
     (found,) = timed(gpu, cells, cells.candidate("ours", cheap_at_first)).outcomes
-    assert isinstance(found, Failed)
+    assert isinstance(found, UntimedCandidate)
     assert found.stage == "timing" and names(found) == {"names-changed"}
 
 
@@ -171,18 +173,20 @@ def test_a_misfit_in_a_round_is_its_own_candidates(place: int) -> None:
 
     made = [cells.honest(gpu, name, 25.0) for name in "abc"]
     made[place] = cells.candidate("abc"[place], turns)
-    lost = [o for o in timed(gpu, cells, *made).outcomes if isinstance(o, Failed)]
+    lost = [o for o in timed(gpu, cells, *made).outcomes if isinstance(o, UntimedCandidate)]
     assert [(o.name, o.stage, names(o)) for o in lost] == [("abc"[place], "timing", {"names-changed"})]
 
 
 # --- tricks ----------------------------------------------------------------------------
 
 
-def caught(launch: Callable[[FakeGpu, Cells, int, list[Any]], None], gpu: FakeGpu | None = None) -> Failed:
+def caught(
+    launch: Callable[[FakeGpu, Cells, int, list[Any]], None], gpu: FakeGpu | None = None
+) -> UntimedCandidate:
     gpu, cells = gpu or FakeGpu(), Cells()
     trick = cells.candidate("trick", lambda at, cell: launch(gpu, cells, at, cell))
     (found,) = timed(gpu, cells, trick, cells.honest(gpu, "honest", 30.0)).outcomes
-    assert isinstance(found, Failed)
+    assert isinstance(found, UntimedCandidate)
     return found
 
 
@@ -280,7 +284,7 @@ def test_a_carve_out_of_the_l2_is_seen_whenever_it_is_made() -> None:
         gpu.run("product", 30.0, lambda: cell.__setitem__(0, cells.held[at]))
 
     (found,) = timed(gpu, cells, cells.candidate("later", later)).outcomes
-    assert isinstance(found, Timed) and "persisting-l2" in names(found)
+    assert isinstance(found, TimedCandidate) and "persisting-l2" in names(found)
 
 
 def test_a_carve_out_is_not_left_to_the_next() -> None:
@@ -297,7 +301,11 @@ def test_a_carve_out_is_not_left_to_the_next() -> None:
         cells.candidate("bad", carves),
         cells.honest(gpu, "other", 25.0),
     ).outcomes
-    assert isinstance(bad, Failed) and isinstance(ours, Timed) and isinstance(other, Timed)
+    assert (
+        isinstance(bad, UntimedCandidate)
+        and isinstance(ours, TimedCandidate)
+        and isinstance(other, TimedCandidate)
+    )
     assert names(ours) == names(other) == set()
 
 
@@ -308,7 +316,7 @@ def test_without_a_profiler_events_are_the_clock_and_it_is_said() -> None:
     gpu, cells = FakeGpu(watched=False), Cells()
     measured = timed(gpu, cells, cells.honest(gpu, "ours", 25.0), cells.honest(gpu, "other", 50.0))
     ours = measured.outcomes[0]
-    assert isinstance(ours, Timed) and ours.clock == "events" and ours.kernels == ()
+    assert isinstance(ours, TimedCandidate) and ours.clock == "events" and ours.kernels == ()
     assert ours.span.median == pytest.approx(26.0)
     assert names(ours) == {"unaudited"} and len(ours.blocks) == 2 * measured.rounds
     assert measured.no_profiler == "no CUPTI here"
@@ -318,7 +326,7 @@ def test_without_a_profiler_events_are_the_clock_and_it_is_said() -> None:
 def test_a_refused_capture_is_said_and_launched_one_by_one() -> None:
     gpu, cells = FakeGpu(refuse="operation not permitted when stream is capturing"), Cells()
     (found,) = timed(gpu, cells, cells.honest(gpu, "ours", 25.0)).outcomes
-    assert isinstance(found, Timed) and names(found) == {"direct-launch"}
+    assert isinstance(found, TimedCandidate) and names(found) == {"direct-launch"}
     assert found.span.median == pytest.approx(25.0)
 
 
@@ -330,8 +338,8 @@ def test_a_baseline_that_raises_is_kept_with_its_words() -> None:
 
     measured = timed(gpu, cells, cells.honest(gpu, "ours", 25.0), cells.candidate("broken", broken))
     ours, failed = measured.outcomes
-    assert isinstance(ours, Timed)
-    assert failed == Failed("broken", "first calls", "RuntimeError: no kernel image is available")
+    assert isinstance(ours, TimedCandidate)
+    assert failed == UntimedCandidate("broken", "first calls", "RuntimeError: no kernel image is available")
     assert to_json(measured, FAST)["outcomes"][1]["failed"] == "first calls"
 
 
@@ -345,8 +353,8 @@ def test_a_baseline_that_turns_wrong_is_dropped_and_the_rest_goes_on() -> None:
 
     measured = timed(gpu, cells, cells.honest(gpu, "ours", 25.0), cells.candidate("turns", turns))
     ours, failed = measured.outcomes
-    assert isinstance(ours, Timed) and len(ours.blocks) == 2 * measured.rounds
-    assert isinstance(failed, Failed) and failed.stage == "validation"
+    assert isinstance(ours, TimedCandidate) and len(ours.blocks) == 2 * measured.rounds
+    assert isinstance(failed, UntimedCandidate) and failed.stage == "validation"
 
 
 def test_a_failed_candidate_ends_the_measurement() -> None:
@@ -356,7 +364,7 @@ def test_a_failed_candidate_ends_the_measurement() -> None:
         raise RuntimeError("illegal memory access")
 
     measured = timed(gpu, cells, cells.candidate("broken", broken), cells.honest(gpu, "other", 25.0))
-    assert [type(o) for o in measured.outcomes] == [Failed] and measured.rounds == 0
+    assert [type(o) for o in measured.outcomes] == [UntimedCandidate] and measured.rounds == 0
     assert against_all(measured, FAST) == ()
 
 

@@ -20,16 +20,16 @@ from ucutlass.runtime.bench import clocks, gpu_lock, nvml
 from ucutlass.runtime.bench.clocks import Readings, beyond_bound, disagreements
 from ucutlass.runtime.bench.frequency import STAMP, sm_clock
 from ucutlass.runtime.bench.protocol import (
-    Block,
     Protocol,
+    TimingBlock,
     block_of,
     comparable,
     launches_for,
     palindrome,
     settled,
 )
-from ucutlass.runtime.bench.regimes import fresh, not_cold, sets_for
-from ucutlass.runtime.bench.timing_issues import LEVELS, Finding
+from ucutlass.runtime.bench.regimes import not_cold, rotated_arguments, sets_for
+from ucutlass.runtime.bench.timing_issues import LEVELS, TimingIssue
 from ucutlass.runtime.errors import LockTimeout
 from ucutlass.runtime.inputs import generate
 
@@ -96,7 +96,7 @@ def test_every_finding_has_a_level() -> None:
     assert used == set(LEVELS)
     page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
     assert dict(re.findall(r"^\| `([\w-]+)` \| (trust|note) \|", page, re.MULTILINE)) == LEVELS
-    assert Finding("noisy", "x").level == "note" and clocks.FLOOR_US == 4.0
+    assert TimingIssue("noisy", "x").level == "note" and clocks.FLOOR_US == 4.0
 
 
 # --- protocol --------------------------------------------------------------------------
@@ -120,8 +120,8 @@ def test_every_pair_is_met_as_abba(count: int) -> None:
             assert [i for i in order if i in (a, b)] == [a, b, b, a]
 
 
-def block(median: float, spread: float = 0.01, clock: float | None = 1.9e9) -> Block:
-    return Block(median, spread, clock)
+def block(median: float, spread: float = 0.01, clock: float | None = 1.9e9) -> TimingBlock:
+    return TimingBlock(median, spread, clock)
 
 
 def test_blocks_are_comparable_while_clock_and_spread_hold() -> None:
@@ -143,7 +143,7 @@ def test_at_the_power_cap_spread_alone_decides() -> None:
 
 def test_a_block_is_its_median_and_quartiles() -> None:
     found = block_of([9.0, 10.0, 10.0, 11.0, 50.0], 1.8e9)
-    assert found == Block(10.0, pytest.approx(0.1), 1.8e9)  # type: ignore[arg-type]
+    assert found == TimingBlock(10.0, pytest.approx(0.1), 1.8e9)  # type: ignore[arg-type]
 
 
 def test_measuring_stops_when_all_medians_are_known_well_enough() -> None:
@@ -179,7 +179,7 @@ def test_sets_hold_other_content_in_buffers_of_their_own() -> None:
     text = "kernel k(x: bf16[M, K], w: e4m3[N, K], s: f32) -> bf16[M, N] { return s * dot[K](x, bf16(w)) }"
     program = frontend.read_text(text).module.programs[0]
     first = generate(program, {"M": 16, "N": 8, "K": 32}, "normal", seed=1)
-    made = fresh(program, first, 5, seed=2)
+    made = rotated_arguments(program, first, 5, seed=2)
     assert len({s[0].data_ptr() for s in made if isinstance(s[0], torch.Tensor)}) == 5
     for other in made[1:]:
         for a, b in zip(first, other, strict=True):
@@ -195,7 +195,7 @@ def test_coordinates_stay_what_they_are() -> None:
     text = "kernel k(x: f32[V, K], ids: i64[M], w: f32[N, K]) -> f32[M, N] { return dot[K](x[V = ids], w) }"
     program = frontend.read_text(text).module.programs[0]
     first = generate(program, {"V": 10, "K": 8, "M": 6, "N": 4}, "normal", seed=1)
-    (_, other) = fresh(program, first, 2, seed=2)
+    (_, other) = rotated_arguments(program, first, 2, seed=2)
     assert torch.equal(torch.as_tensor(first[1]), torch.as_tensor(other[1]))
 
 
@@ -293,7 +293,7 @@ def test_the_gpu_is_found_by_its_uuid() -> None:
 
 
 def _hold(folder: Path, held: Any, leave: Any) -> None:
-    with gpu_lock.held("GPU-x", timeout_seconds=10, on_wait=lambda _: None, folder=folder):
+    with gpu_lock.hold_gpu("GPU-x", timeout_seconds=10, on_wait=lambda _: None, folder=folder):
         held.set()
         leave.wait(30)
 
@@ -308,16 +308,16 @@ def test_one_process_at_a_time_times_on_a_gpu(tmp_path: Path) -> None:
         told: list[str] = []
         with (
             pytest.raises(LockTimeout),
-            gpu_lock.held("GPU-x", timeout_seconds=0.2, on_wait=told.append, folder=tmp_path),
+            gpu_lock.hold_gpu("GPU-x", timeout_seconds=0.2, on_wait=told.append, folder=tmp_path),
         ):
             raise AssertionError("two hold one lane")
         assert len(told) == 1 and f"process {other.pid}" in told[0]
-        with gpu_lock.held("GPU-y", timeout_seconds=0.2, on_wait=told.append, folder=tmp_path):
+        with gpu_lock.hold_gpu("GPU-y", timeout_seconds=0.2, on_wait=told.append, folder=tmp_path):
             pass
     finally:
         leave.set()
         other.join(30)
-    with gpu_lock.held("GPU-x", timeout_seconds=5, on_wait=lambda _: None, folder=tmp_path):
+    with gpu_lock.hold_gpu("GPU-x", timeout_seconds=5, on_wait=lambda _: None, folder=tmp_path):
         pass
 
 

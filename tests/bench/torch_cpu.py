@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ucutlass.runtime.bench.bench_device import Launch, Outputs, Replay, Session
+from ucutlass.runtime.bench.bench_device import DeviceTrace, Outputs, Replay, SetLaunch
 from ucutlass.runtime.bench.frequency import STAMP, SmTimes
 from ucutlass.runtime.bench.nvml import Sample
 from ucutlass.runtime.bench.trace import DeviceEvent
@@ -46,7 +46,7 @@ class TorchCpu:
     def no_profiler(self) -> str:
         return ""
 
-    def capture(self, launch: Launch, order: Sequence[int]) -> Replay:
+    def capture(self, launch: SetLaunch, order: Sequence[int]) -> Replay:
         kept: dict[int, Outputs] = {}
 
         def play() -> None:
@@ -56,7 +56,7 @@ class TorchCpu:
         play()
         return Replay(play, len(order), kept.__getitem__)
 
-    def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> Session:
+    def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> DeviceTrace:
         taken: list[SmTimes] = []
         with _Recorder() as recorder:
 
@@ -65,7 +65,7 @@ class TorchCpu:
                 taken.append({0: (recorder.now, 2 * recorder.now)})
 
             work(stamp)
-        return Session(tuple(recorder.seen), tuple(taken))
+        return DeviceTrace(tuple(recorder.seen), tuple(taken))
 
     def events(self, work: Callable[[], None]) -> float:
         with _Recorder() as recorder:

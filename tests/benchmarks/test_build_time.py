@@ -24,10 +24,10 @@ from benchmarks.build_time import (
 from ucutlass.emit.gemm.lean import lean
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildTimedOut
-from ucutlass.runtime.ptxas import Report
+from ucutlass.runtime.ptxas import PtxasReport
 from ucutlass.runtime.switches import CACHE_DIR
 
-ARTIFACT = Artifact("key", Path("nowhere"), "nvcc", "ucc_0", "sm_90a", "", {}, 1.0, Report())
+ARTIFACT = Artifact("key", Path("nowhere"), "nvcc", "ucc_0", "sm_90a", "", {}, 1.0, PtxasReport())
 
 
 def test_the_edit_is_of_the_epilogue_alone() -> None:

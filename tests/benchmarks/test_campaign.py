@@ -17,11 +17,11 @@ from benchmarks.random_kernels import table
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildError
-from ucutlass.runtime.ptxas import Report
+from ucutlass.runtime.ptxas import PtxasReport
 
 TEXT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }"
 SHAPE = {"M": 64, "N": 64, "K": 64}
-ARTIFACT = Artifact("key", Path("nowhere"), "nvcc", "ucc_0", "sm_90a", "nvcc", {}, 1.0, Report())
+ARTIFACT = Artifact("key", Path("nowhere"), "nvcc", "ucc_0", "sm_90a", "nvcc", {}, 1.0, PtxasReport())
 REFUSED = BuildError("ucc_0", ("error: no",), Path("s"), Path("l"), "nvcc")
 
 

@@ -13,7 +13,7 @@ from ucutlass.kernels.gemm.rules import RULES
 from ucutlass.runtime import isolation
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildError, OutOfMemory
-from ucutlass.runtime.ptxas import Report
+from ucutlass.runtime.ptxas import PtxasReport
 
 NOT_EMITTED = {
     ("UC0411", "f32 by wgmma, two batch modes"),
@@ -47,12 +47,12 @@ def test_an_edge_that_nothing_bad_comes_of_is_flagged() -> None:
     assert "STRICTER" in line_of(outcome)
 
 
-ARTIFACT = Artifact("key", Path("nowhere"), "nvcc", "ucc_0", "sm_90a", "nvcc", {}, 1.0, Report())
+ARTIFACT = Artifact("key", Path("nowhere"), "nvcc", "ucc_0", "sm_90a", "nvcc", {}, 1.0, PtxasReport())
 REFUSED = BuildError(
     "ucc_0", ("source.cu(7): error: no", "error: static assertion failed"), Path("s"), Path("l"), "nvcc"
 )
 
-ENDS: tuple[tuple[object, isolation.Outcome | None, str], ...] = (
+ENDS: tuple[tuple[object, isolation.CallOutcome | None, str], ...] = (
     (REFUSED, None, "not compiled"),
     (OutOfMemory("killed", "fewer jobs"), None, "no answer"),
     (ARTIFACT, isolation.Returned({"ok": False, "detail": "1 of 2 elements"}, ""), "wrong"),
@@ -73,7 +73,7 @@ ENDS: tuple[tuple[object, isolation.Outcome | None, str], ...] = (
 
 @pytest.mark.parametrize(("built", "run", "kind"), ENDS)
 def test_only_what_the_forced_kernel_did_is_evidence(
-    built: object, run: isolation.Outcome | None, kind: str
+    built: object, run: isolation.CallOutcome | None, kind: str
 ) -> None:
     index = next(i for i, e in enumerate(EDGES) if e.beside is None and e.how == "run")
     edge = EDGES[index]

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import engine
 from tests.tune import engine_stub
-from ucutlass.engine.work import Table
+from ucutlass.engine.work import TaskTable
 
 pytest.importorskip("distributed")
 
@@ -17,7 +17,7 @@ pytest.importorskip("distributed")
 GPUS = [f"GPU-00000000-0000-0000-0000-{i:012x}" for i in range(2)]
 
 
-def tune(monkeypatch: pytest.MonkeyPatch, table: Table, out: Path, *more: str) -> int:
+def tune(monkeypatch: pytest.MonkeyPatch, table: TaskTable, out: Path, *more: str) -> int:
     monkeypatch.setattr(engine, "TABLE", table)
     monkeypatch.setattr(engine.gpu_lock, "gpu_uuids", lambda: GPUS)
     return engine.main([*more, "--out", str(out)])

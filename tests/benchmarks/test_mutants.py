@@ -21,7 +21,7 @@ from ucutlass.emit.text import Source
 from ucutlass.runtime import isolation, sanitize
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildError
-from ucutlass.runtime.ptxas import Report
+from ucutlass.runtime.ptxas import PtxasReport
 
 KILLED = Row("a", (6, 11), ("unwritten",), True)
 SURVIVES = Row("b", (17,), (), False, "nothing was seen")
@@ -108,7 +108,9 @@ UNSEEN = {"killed_by": [], "flat_check": True, "detail": ""}
 ILLEGAL = isolation.Raised("AcceleratorError", "CUDA error: an illegal memory access", "", "")
 
 
-def outcome(monkeypatch: pytest.MonkeyPatch, answer: isolation.Outcome, library: str = "kernel.so") -> Row:
+def outcome(
+    monkeypatch: pytest.MonkeyPatch, answer: isolation.CallOutcome, library: str = "kernel.so"
+) -> Row:
     monkeypatch.setattr(isolation, "run", lambda *_, **__: answer)
     monkeypatch.setattr(sanitize, "find", lambda: None)
     return gpu.judged("tma: bias assumed zero", library)
@@ -124,7 +126,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, answer: isolation.Outcome, library:
     ],
 )
 def test_what_becomes_of_a_mutant_on_the_gpu(
-    answer: isolation.Outcome, killed_by: str, monkeypatch: pytest.MonkeyPatch
+    answer: isolation.CallOutcome, killed_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = outcome(monkeypatch, answer)
     assert row.killed_by == (killed_by,)
@@ -144,7 +146,9 @@ def test_a_mutant_that_is_not_built_was_not_killed(monkeypatch: pytest.MonkeyPat
         isolation.Crashed("SIGKILL", ""),
     ],
 )
-def test_an_error_of_our_own_is_no_kill(answer: isolation.Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_our_own_is_no_kill(
+    answer: isolation.CallOutcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(AssertionError, match="tma: bias assumed zero"):
         outcome(monkeypatch, answer)
 
@@ -155,7 +159,7 @@ def test_what_nothing_saw_survives_and_says_what_looked(monkeypatch: pytest.Monk
 
 
 def test_a_sanitizer_kills_what_the_judge_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = sanitize.Report("racecheck", "findings", "2 errors: Race reported in gemm")
+    report = sanitize.SanitizerReport("racecheck", "findings", "2 errors: Race reported in gemm")
     monkeypatch.setattr(sanitize, "check", lambda *_, **__: report)
     monkeypatch.setattr(isolation, "run", lambda *_, **__: isolation.Returned(UNSEEN, ""))
     monkeypatch.setattr(sanitize, "find", lambda: Path("compute-sanitizer"))
@@ -179,7 +183,7 @@ def test_units_meet_by_what_they_include(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found == [["bias", "low", "split"], ["residual"], ["vector", "vector_sum"]]
 
 
-ARTIFACT = Artifact("key", Path("kernel.so"), "nvcc", "ucc_0", "sm_90a", "nvcc", {}, 1.0, Report())
+ARTIFACT = Artifact("key", Path("kernel.so"), "nvcc", "ucc_0", "sm_90a", "nvcc", {}, 1.0, PtxasReport())
 REFUSED = BuildError("ucc_0", ("error: no",), Path("s"), Path("l"), "nvcc")
 
 
@@ -214,7 +218,7 @@ class Machine:
         for unit in units:
             yield {name: f"{name}.so" for name in unit}
 
-    def run(self, target: str, arguments: Mapping[str, Any], **_: object) -> isolation.Outcome:
+    def run(self, target: str, arguments: Mapping[str, Any], **_: object) -> isolation.CallOutcome:
         if target == "tests.mutants.gpu:judged_here":
             self.judged.append(arguments["name"])
             return self._outcome(arguments["name"])
@@ -227,7 +231,7 @@ class Machine:
             append(Path(arguments["rows"]), Honest(item["name"], "ok", "", 0.5, 0.1).as_json())
         return isolation.Returned(0, "")
 
-    def _outcome(self, name: str) -> isolation.Outcome:
+    def _outcome(self, name: str) -> isolation.CallOutcome:
         if name in self.fail:
             return isolation.Raised("EditStale", "write the edit anew", "", "")
         if name in self.lose:

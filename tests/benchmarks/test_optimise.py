@@ -19,7 +19,7 @@ from benchmarks.optimise_row import Shared, row
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import prebuild as prebuild_module
 from ucutlass.assembly import BuiltPipeline
-from ucutlass.engine.work import Task
+from ucutlass.engine.work import EngineTask
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import isolation
 
@@ -32,16 +32,16 @@ class Engine:
 
     gpus = cpus = 1
 
-    def __init__(self, wrong: tuple[str, ...] = (), final: isolation.Outcome | None = None) -> None:
+    def __init__(self, wrong: tuple[str, ...] = (), final: isolation.CallOutcome | None = None) -> None:
         self.tried: list[str] = []
         self.wrong, self.final = list(wrong), final
 
-    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
-        future: Future[isolation.Outcome] = Future()
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
+        future: Future[isolation.CallOutcome] = Future()
         future.set_result(self._outcome(name, arguments))
-        return Task(future, lambda: None)
+        return EngineTask(future, lambda: None)
 
-    def _outcome(self, name: str, given: Mapping[str, Any]) -> isolation.Outcome:
+    def _outcome(self, name: str, given: Mapping[str, Any]) -> isolation.CallOutcome:
         if name == "attempt":
             self.tried.append(given["text"])
             return isolation.Returned({"seconds": micro(given["text"]) * 1e-6, "words": "", "spent": 0.5}, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ucutlass.runtime.calibrate import Timed
+from ucutlass.runtime.calibrate import ProbeTimes
 
 
 class FakeRuler:
@@ -16,10 +16,10 @@ class FakeRuler:
         self._clock = clock
         self.asked: list[tuple[int, int]] = []
 
-    def time(self, launch: Callable[[], object], launches: int, repeats: int) -> Timed:
+    def time(self, launch: Callable[[], object], launches: int, repeats: int) -> ProbeTimes:
         launch()
         self.asked.append((launches, repeats))
-        return Timed(tuple(next(self._times) for _ in range(repeats)), self._clock)
+        return ProbeTimes(tuple(next(self._times) for _ in range(repeats)), self._clock)
 
 
 def always(seconds: float) -> Callable[[], Iterator[float]]:

@@ -19,10 +19,10 @@ from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import calibrate, system
 from ucutlass.runtime.calibrate import (
     CalibrationFailed,
-    Method,
-    Probe,
-    Reading,
-    Refused,
+    CalibrationProtocol,
+    CeilingMeasurement,
+    CeilingProbe,
+    RefusedProbe,
     best,
     ceilings,
     load,
@@ -31,26 +31,28 @@ from ucutlass.runtime.calibrate import (
     save,
     warm,
 )
-from ucutlass.runtime.calibrate.probes import Sizes, sizes_for, torch_probes
+from ucutlass.runtime.calibrate.probes import ProbeSizes, sizes_for, torch_probes
 from ucutlass.runtime.evidence import intact
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.sol.bounds import calibrated
 from ucutlass.sol.ceilings import CeilingsError
 from ucutlass.tasks.calibrate import run
 
-METHOD = Method(warmup=1.0, window=0.02, repeats=5)
+METHOD = CalibrationProtocol(warmup=1.0, window=0.02, repeats=5)
 
 
-def probe(quantity: str = "copy", amount: float = 8e9, launch: Callable[[], object] = lambda: None) -> Probe:
-    return Probe(quantity, "a probe", amount, lambda: launch)
+def probe(
+    quantity: str = "copy", amount: float = 8e9, launch: Callable[[], object] = lambda: None
+) -> CeilingProbe:
+    return CeilingProbe(quantity, "a probe", amount, lambda: launch)
 
 
-def reading(quantity: str, rate: float, clock: float | None = 1.7e9) -> Reading:
+def reading(quantity: str, rate: float, clock: float | None = 1.7e9) -> CeilingMeasurement:
     seconds = rate if quantity == "launch_floor" else 1.0
-    return Reading(quantity, f"{quantity} at {rate}", rate, 1, seconds, 0.01, rate, clock)
+    return CeilingMeasurement(quantity, f"{quantity} at {rate}", rate, 1, seconds, 0.01, rate, clock)
 
 
-def complete() -> list[Reading]:
+def complete() -> list[CeilingMeasurement]:
     return [
         reading("copy", 4.0e12),
         reading("copy", 4.2e12),
@@ -71,7 +73,7 @@ def complete() -> list[Reading]:
 def test_the_rate_is_of_the_median() -> None:
     ruler = FakeRuler(lambda: itertools.chain([0.002, 0.001, 0.003], [0.002, 0.004, 0.001, 0.002, 9.0]))
     found = measure(probe(amount=8e9), ruler, METHOD)
-    assert isinstance(found, Reading)
+    assert isinstance(found, CeilingMeasurement)
     assert found.seconds == 0.002
     assert found.rate == 8e9 / 0.002
     assert found.spread == pytest.approx(0.5)
@@ -82,7 +84,7 @@ def test_the_rate_is_of_the_median() -> None:
 
 def test_tiny_launches_are_not_repeated_for_ever() -> None:
     found = measure(probe("launch_floor", 0.0), FakeRuler(always(1e-9)), METHOD)
-    assert isinstance(found, Reading)
+    assert isinstance(found, CeilingMeasurement)
     assert found.launches == METHOD.most_launches
     assert found.rate == found.seconds == 1e-9
 
@@ -92,7 +94,7 @@ def test_what_the_machine_refuses_is_an_answer() -> None:
         raise RuntimeError("CUDA out of memory\nand much more")
 
     found = measure(probe(launch=refuse), FakeRuler(always(1.0)), METHOD)
-    assert found == Refused("copy", "a probe", "RuntimeError: CUDA out of memory")
+    assert found == RefusedProbe("copy", "a probe", "RuntimeError: CUDA out of memory")
 
 
 def test_what_torch_lacks_is_an_answer_and_a_slip_of_ours_is_not() -> None:
@@ -100,7 +102,7 @@ def test_what_torch_lacks_is_an_answer_and_a_slip_of_ours_is_not() -> None:
         return lambda: where.float1_e0m1
 
     found = measure(probe(launch=lacks(torch)), FakeRuler(always(1.0)), METHOD)
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedProbe)
     assert found.why.startswith("AttributeError: module 'torch' has no attribute 'float1_e0m1'")
     with pytest.raises(AttributeError, match="float1_e0m1"):
         measure(probe(launch=lacks(METHOD)), FakeRuler(always(1.0)), METHOD)
@@ -117,7 +119,7 @@ def test_every_probe_is_measured_or_refused() -> None:
     def broken() -> Callable[[], object]:
         raise RuntimeError("no fp8 here")
 
-    probes = [probe("copy"), Probe("e4m3", "no", 1.0, broken), probe("f16")]
+    probes = [probe("copy"), CeilingProbe("e4m3", "no", 1.0, broken), probe("f16")]
     answer = run(probes, FakeRuler(always(0.5)), METHOD)
     assert [r["quantity"] for r in answer["readings"]] == ["copy", "f16"]
     assert [r["why"] for r in answer["refused"]] == ["RuntimeError: no fp8 here"]
@@ -127,7 +129,7 @@ def test_every_probe_is_measured_or_refused() -> None:
 
 # --- torch's probes, on the CPU ---------------------------------------------------
 
-TINY = Sizes(64 * 4096, ((32, 48, 64),))
+TINY = ProbeSizes(64 * 4096, ((32, 48, 64),))
 
 
 def test_probes_count_what_they_move_and_multiply() -> None:
@@ -140,14 +142,14 @@ def test_probes_count_what_they_move_and_multiply() -> None:
 
 
 @pytest.mark.parametrize("chosen", torch_probes(TINY, "cpu"), ids=lambda p: f"{p.quantity} {p.name}")
-def test_a_probe_does_what_its_name_says(chosen: Probe) -> None:
+def test_a_probe_does_what_its_name_says(chosen: CeilingProbe) -> None:
     """Each really runs here, on CPU tensors, and gives a result of the right size."""
     launch = chosen.make()
     out = launch()
     assert isinstance(out, torch.Tensor)
     sizes = {"copy": (16 * 4096,), "read": (1, 64 * 4096 // 4 // 1024)}
     assert out.numel() in sizes.get(chosen.quantity, (32 * 48,))
-    assert isinstance(measure(chosen, FakeRuler(always(0.01)), METHOD), Reading)
+    assert isinstance(measure(chosen, FakeRuler(always(0.01)), METHOD), CeilingMeasurement)
 
 
 def test_products_multiply_right() -> None:
@@ -283,7 +285,7 @@ def answer() -> dict[str, Any]:
     }
 
 
-def vars_of(found: Reading) -> dict[str, Any]:
+def vars_of(found: CeilingMeasurement) -> dict[str, Any]:
     return {name: getattr(found, name) for name in found.__slots__}
 
 
@@ -317,7 +319,7 @@ def test_with_a_gpu_ceilings_are_kept(data: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: GPU)
     asked: list[Any] = []
 
-    def isolated(target: str, arguments: Any, **_: Any) -> isolation.Outcome:
+    def isolated(target: str, arguments: Any, **_: Any) -> isolation.CallOutcome:
         asked.append((target, dict(arguments)))
         return isolation.Returned(answer(), "")
 
@@ -331,7 +333,7 @@ def test_with_a_gpu_ceilings_are_kept(data: Path, monkeypatch: pytest.MonkeyPatc
     assert ["not measured", "s8", "torch._int_mm: RuntimeError: not on this one"] in rows
     found = load("NVIDIA H200", "GPU-1")
     assert found is not None
-    assert Store.open().get(found.evidence[:16]).kind == "calibrate"
+    assert EvidenceStore.open().get(found.evidence[:16]).kind == "calibrate"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ucutlass.runtime.calibrate import cuda as calibrate_cuda
-from ucutlass.runtime.calibrate.cuda import CudaRuler, Kernels
+from ucutlass.runtime.calibrate.cuda import CudaProbeTimer, Kernels
 
 PTX = calibrate_cuda._PTX
 SIZES = {"u64": ctypes.c_uint64, "u32": ctypes.c_uint32}
@@ -150,7 +150,7 @@ def test_times_are_seconds_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
     monkeypatch.setattr(calibrate_cuda, "_event", Event)
-    ruler = object.__new__(CudaRuler)
+    ruler = object.__new__(CudaProbeTimer)
     ruler.cuda = FakeCuda()  # type: ignore[assignment]
     launched: list[int] = []
     timed = ruler.time(lambda: launched.append(1), 10, 3)

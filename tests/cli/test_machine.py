@@ -120,7 +120,7 @@ def test_a_missing_compiler_is_one_line_with_the_mend(machine: Machine, name: st
     assert result.status == 3
     assert result.out == ""
     assert result.err.startswith("ucc: ")
-    assert "; to mend it: " in result.err
+    assert "; to fix it: " in result.err
     assert result.err.count("\n") == 1
 
 
@@ -147,7 +147,7 @@ def test_a_compiler_that_the_machine_stops_is_one_line(machine: Machine, output:
     machine.behave(f'echo "{output}" >&2; exit 1\n')
     result = machine.ucc("build", LINEAR, *SIZES)
     assert result.status == 3
-    assert words in result.err and "; to mend it: " in result.err
+    assert words in result.err and "; to fix it: " in result.err
     assert result.err.count("\n") == 1
 
 
@@ -155,7 +155,7 @@ def test_a_cache_that_is_a_file_is_one_line(machine: Machine) -> None:
     machine.cache.write_text("not a folder")
     result = machine.ucc("build", LINEAR, *SIZES)
     assert result.status == 3
-    assert str(machine.cache) in result.err and "; to mend it: " in result.err
+    assert str(machine.cache) in result.err and "; to fix it: " in result.err
     assert result.err.count("\n") == 1
 
 
@@ -164,7 +164,7 @@ def test_a_read_only_cache_is_one_line(machine: Machine) -> None:
     machine.cache.mkdir(mode=0o500)
     result = machine.ucc("build", LINEAR, *SIZES)
     assert result.status == 3
-    assert "; to mend it: " in result.err
+    assert "; to fix it: " in result.err
     assert result.err.count("\n") == 1
 
 
@@ -211,13 +211,13 @@ def test_doctor_of_a_machine_that_can_build(machine: Machine) -> None:
     assert "kernels can be built: yes" in result.out
     row = machine.ucc("doctor", "--json").json
     assert row["can_build"] is True
-    assert all(f.keys() >= {"what", "state", "detail", "mend"} for f in row["findings"])
+    assert all(f.keys() >= {"what", "state", "detail", "fix"} for f in row["findings"])
 
 
 def test_doctor_names_what_is_missing_and_the_mend(machine: Machine) -> None:
     result = machine.ucc("doctor", environ=NO_NVCC)
     assert result.status == 3
-    assert "missing\t" in result.out and "to mend it: " in result.out
+    assert "missing\t" in result.out and "to fix it: " in result.out
     assert "kernels can be built: no" in result.out
     assert machine.ucc("doctor", "--json", environ=NO_NVCC).json["can_build"] is False
 
@@ -263,7 +263,7 @@ def test_a_file_in_place_of_a_folder(machine: Machine, command: tuple[str, ...])
         (machine.home / name).write_text("in the way")
     result = machine.ucc(*command)
     assert result.status == 3
-    assert "is no folder, and a folder is needed there; to mend it: move it away, or set" in result.err
+    assert "is no folder, and a folder is needed there; to fix it: move it away, or set" in result.err
 
 
 def test_verify_ends_with_1_where_it_found_corruption(machine: Machine) -> None:

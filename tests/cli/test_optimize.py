@@ -19,10 +19,10 @@ from ucutlass.agent.evaluator import GpuEvaluator
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.session import SessionState, replayed
-from ucutlass.engine.work import TABLE, Task
+from ucutlass.engine.work import TABLE, EngineTask
 from ucutlass.ir.hardware import DEVICES, arch_for
 from ucutlass.runtime import isolation
-from ucutlass.runtime.gpu import Found
+from ucutlass.runtime.gpu import CurrentGpu
 
 ANSWERS: Mapping[str, Any] = {
     "energy": {"no_energy": "NVML has no energy counter for this GPU"},
@@ -42,14 +42,14 @@ class Engine:
 
     gpus = cpus = 1
 
-    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
         assert name in TABLE
         self.asked.append(name)
         tries = self.asked.count("attempt")
         answer = {"seconds": (100 - tries) * 1e-7, "words": ""} if name == "attempt" else ANSWERS[name]
-        future: Future[isolation.Outcome] = Future()
+        future: Future[isolation.CallOutcome] = Future()
         future.set_result(isolation.Returned(json.loads(json.dumps(answer)), "", 2.0))
-        return Task(future, lambda: None)
+        return EngineTask(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
 
@@ -64,7 +64,7 @@ Optimize: TypeAlias = Callable[..., Result]
 def engine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     made = Engine()
     device = next(d for d in DEVICES.values() if "H200" in d.name)
-    found = Found(H200.gpus[0], arch_for((9, 0)), device)  # type: ignore[arg-type]
+    found = CurrentGpu(H200.gpus[0], arch_for((9, 0)), device)  # type: ignore[arg-type]
     monkeypatch.setattr("ucutlass.cli.optimize.opened", lambda spec, as_json: made)
     monkeypatch.setattr("ucutlass.cli.optimize.at_hand", lambda hall: found)
 

@@ -15,7 +15,7 @@ from cli_machine import LINEAR, ROOT, SIZES, Machine, Ucc
 from ucutlass import frontend
 from ucutlass.cli import main
 from ucutlass.cli.outputs import OutputPath
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 
 UNTIDY = "# \u03b1 \u2192 \u03c9\nfn  twice( x )=x+x\n"
 TIDY = "# \u03b1 \u2192 \u03c9\nfn twice(x) = x + x\n"
@@ -78,9 +78,9 @@ def test_a_program_is_not_overwritten(
 def test_every_command_that_writes_refuses(
     ucc: Ucc, program: Path, tmp_path: Path, arguments: list[str]
 ) -> None:
-    journal, evidence = tmp_path / "sessions.sqlite", Store.open().path
+    journal, evidence = tmp_path / "sessions.sqlite", EvidenceStore.open().path
     journal.write_bytes(b"")
-    Store.open().prepare()
+    EvidenceStore.open().prepare()
     before = {p: p.read_bytes() for p in (program, journal, evidence)}
     places = {"file": program, "journal": journal, "evidence": evidence}
     result = ucc(*(a.format(**places) for a in arguments))

@@ -12,7 +12,7 @@ import pytest
 from cli_machine import H200, Machine, Ucc
 
 from ucutlass.runtime import isolation, sanitize
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 
 MLP = Path(__file__).parent.parent.parent / "examples" / "mlp.ucu"
 SIZES = ("-s", "T=64,D=32,F=128")
@@ -161,7 +161,7 @@ def test_verify_keeps_a_record_of_the_whole(machine: Machine, monkeypatch: pytes
     monkeypatch.setattr(sanitize, "find", lambda: None)
     real = isolation.run
 
-    def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.Outcome:
+    def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.CallOutcome:
         if target.endswith(":machine"):
             return isolation.Returned({"device": "NVIDIA H200", "uuid": "GPU-0", "versions": {}}, "")
         assert [set(s) for s in arguments["kernel"]["stages"]] == [{"library", "entry", "knobs"}] * 2
@@ -172,6 +172,6 @@ def test_verify_keeps_a_record_of_the_whole(machine: Machine, monkeypatch: pytes
     result = machine.ucc("verify", MLP, *SIZES, *few)
     assert result.status == 0, result.out + result.err
     assert "right: 6 of 6 cases right" in result.out
-    (record,) = Store.open(machine.home / "data" / "evidence.sqlite").find(kind="verify")
+    (record,) = EvidenceStore.open(machine.home / "data" / "evidence.sqlite").find(kind="verify")
     assert record.subject.kernel == "mlp" and record.subject.binary and record.subject.lane == "bf16"
     assert record.subject.schedule.startswith("h: warps") and " | return: " in record.subject.schedule

@@ -106,8 +106,8 @@ def gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pa
     return tmp_path / "toolkit" / "bin"
 
 
-def answers(timed: dict[str, Any]) -> Callable[..., isolation.Outcome]:
-    def run(target: str, arguments: dict[str, Any], **_: Any) -> isolation.Outcome:
+def answers(timed: dict[str, Any]) -> Callable[..., isolation.CallOutcome]:
+    def run(target: str, arguments: dict[str, Any], **_: Any) -> isolation.CallOutcome:
         json.dumps(arguments)  # what is passed must be JSON
         if target.endswith(":timed"):
             return isolation.Returned(timed, "")

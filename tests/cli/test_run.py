@@ -26,7 +26,7 @@ def run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Run:
     real = isolation.run
 
     def called(candidate: str, *more: str) -> Result:
-        def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.Outcome:
+        def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.CallOutcome:
             assert target == "ucutlass.tasks.run:on_gpu"
             return real(f"trial_candidates:{candidate}", arguments, **limits)
 

@@ -13,7 +13,7 @@ from cli_machine import H200, LINEAR, Machine, Result
 
 from ucutlass.runtime import isolation, sanitize
 from ucutlass.runtime.distributions import MEANINGS
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 
 command = importlib.import_module("ucutlass.cli.verify")
 
@@ -33,7 +33,7 @@ def verify(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Verify:
     real = isolation.run
 
     def called(candidate: str, *more: str, driver: bool = True) -> Result:
-        def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.Outcome:
+        def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.CallOutcome:
             match target.removeprefix("ucutlass.tasks.verify_cases:"):
                 case "machine" if driver:
                     made = {"device": "NVIDIA H200", "uuid": "GPU-0", "versions": arguments["built_with"]}
@@ -69,7 +69,7 @@ def test_a_right_kernel_becomes_a_record(verify: Verify, machine: Machine) -> No
     said = {line[0]: line[1] for line in lines if len(line) == 2}
     assert said["verdict"] == "right: 5 of 5 cases right"
     assert said["repeat with"] == "--seed 7"
-    (record,) = Store.open(machine.home / "data" / "evidence.sqlite").find(kind="verify")
+    (record,) = EvidenceStore.open(machine.home / "data" / "evidence.sqlite").find(kind="verify")
     assert record.id.startswith(said["record"])
     assert record.result["ok"] is True and len(record.result["cases"]) == 5
     assert record.protocol["seed"] == 7
@@ -141,7 +141,7 @@ def test_a_gpu_that_does_not_answer(verify: Verify, machine: Machine) -> None:
     result = verify("right", driver=False)
     assert result.status == 3
     assert "the GPU cannot be used: RuntimeError: CUDA driver initialization failed" in result.err
-    assert Store.open(machine.home / "data" / "evidence.sqlite").find(kind="verify") == ()
+    assert EvidenceStore.open(machine.home / "data" / "evidence.sqlite").find(kind="verify") == ()
 
 
 def test_the_options_name_every_distribution() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ucutlass import frontend
 from ucutlass.reference import evaluate
 from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, LaunchError
-from ucutlass.runtime.verify import Exposed
+from ucutlass.runtime.verify import DirectLaunch
 from ucutlass.runtime.verify.batch import judge_all
 
 
@@ -49,14 +49,14 @@ def _judge(given: dict[str, Any], fill: Any) -> str:
     assert os.path.exists(stage["library"]) and stage["entry"].startswith("ucc_")  # noqa: PTH110
     program = frontend.program(frontend.read_text(kernel["text"]), kernel["name"])
 
-    def make(extents: tuple[int, ...]) -> Exposed:
+    def make(extents: tuple[int, ...]) -> DirectLaunch:
         if any(n % 8 for n in extents[1:]):
             raise LaunchError(program.name, BAD_ARGUMENTS)
 
         def run(arguments: Sequence[Any], outs: Sequence[Tensor], _: Tensor | None) -> None:
             fill(outs, evaluate(program, arguments))
 
-        return Exposed(run, 0)
+        return DirectLaunch(run, 0)
 
     return judge_all(
         program,

@@ -12,27 +12,27 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from ucutlass.engine.work import Row, Table
-from ucutlass.runtime.cache import Cache, Entry
+from ucutlass.engine.work import TaskEntry, TaskTable
+from ucutlass.runtime.cache import Cache, CacheEntry
 
 GPUS = tuple(f"GPU-00000000-0000-0000-0000-{i:012x}" for i in range(4))
 
 
-def table() -> Table:
+def table() -> TaskTable:
     return {
-        "make": Row("engine_fakes:make", "cpu", "here"),
-        "wait": Row("engine_fakes:wait", "cpu", "here"),
-        "fault": Row("engine_fakes:fault", "cpu", "here"),
-        "unfit": Row("engine_fakes:unfit", "cpu", "here"),
-        "killed": Row("engine_fakes:killed", "cpu", "here"),
-        "absent": Row("no_such_module:f", "cpu", "here"),
-        "prepare": Row("json", "gpu", "prepare"),
-        "read": Row("engine_fakes:read", "gpu", "warm"),
-        "turn": Row("engine_fakes:turn", "gpu", "warm"),
-        "crash": Row("engine_fakes:crash", "gpu", "warm"),
-        "process": Row("engine_fakes:process", "gpu", "warm"),
-        "fresh": Row("engine_fakes:process", "gpu", "fresh"),
-        "nests": Row("engine_fakes:nests", "gpu", "fresh"),
+        "make": TaskEntry("engine_fakes:make", "cpu", "here"),
+        "wait": TaskEntry("engine_fakes:wait", "cpu", "here"),
+        "fault": TaskEntry("engine_fakes:fault", "cpu", "here"),
+        "unfit": TaskEntry("engine_fakes:unfit", "cpu", "here"),
+        "killed": TaskEntry("engine_fakes:killed", "cpu", "here"),
+        "absent": TaskEntry("no_such_module:f", "cpu", "here"),
+        "prepare": TaskEntry("json", "gpu", "prepare"),
+        "read": TaskEntry("engine_fakes:read", "gpu", "warm"),
+        "turn": TaskEntry("engine_fakes:turn", "gpu", "warm"),
+        "crash": TaskEntry("engine_fakes:crash", "gpu", "warm"),
+        "process": TaskEntry("engine_fakes:process", "gpu", "warm"),
+        "fresh": TaskEntry("engine_fakes:process", "gpu", "fresh"),
+        "nests": TaskEntry("engine_fakes:nests", "gpu", "fresh"),
     }
 
 
@@ -59,7 +59,7 @@ def make(name: str, log: str, cancel: Event) -> dict[str, Any]:
     """Makes a cache entry, as a build does, and notes that it did."""
     cache, key = Cache.from_switches(), key_of(name)
     with cache.locked(key, timeout_seconds=60):
-        if not isinstance(cache.load(key), Entry):
+        if not isinstance(cache.load(key), CacheEntry):
             note(log, f"{name} {os.getpid()}")
             with cache.staging(key) as folder:
                 (folder / "kernel.so").write_bytes(name.encode() * 1000)
@@ -70,7 +70,7 @@ def make(name: str, log: str, cancel: Event) -> dict[str, Any]:
 def read(key: str) -> dict[str, Any]:
     cache = Cache.from_switches()
     found = cache.load(key)
-    assert isinstance(found, Entry)
+    assert isinstance(found, CacheEntry)
     return {"cache": str(cache.root), "text": (found.folder / "kernel.so").read_text()[:20]}
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from ucutlass.runtime import archive
 from ucutlass.runtime.archive import ArchiveBroken, pack, unpack
-from ucutlass.runtime.cache import Cache, Entry
+from ucutlass.runtime.cache import Cache, CacheEntry
 from ucutlass.runtime.errors import CacheFull
 
 KEY = "ab" * 32
@@ -42,13 +42,13 @@ def packed(cache: Cache) -> bytes:
     return data
 
 
-def contents(entry: Entry) -> dict[str, bytes]:
+def contents(entry: CacheEntry) -> dict[str, bytes]:
     return {f.name: f.read_bytes() for f in entry.folder.iterdir()}
 
 
 def test_an_entry_arrives_as_it_was(here: Cache, there: Cache) -> None:
     made, original = unpack(there, KEY, packed(here)), here.load(KEY)
-    assert isinstance(original, Entry) and contents(made) == contents(original)
+    assert isinstance(original, CacheEntry) and contents(made) == contents(original)
     assert made.about == original.about and made.folder.is_relative_to(there.root)
     assert there.verify() == (there.load(KEY),)
 
@@ -142,7 +142,7 @@ def test_a_full_disk_leaves_nothing(here: Cache, there: Cache, monkeypatch: pyte
         unpack(there, KEY, data)
     monkeypatch.undo()
     assert there.entries() == ()
-    assert isinstance(unpack(there, KEY, data), Entry)
+    assert isinstance(unpack(there, KEY, data), CacheEntry)
 
 
 def test_a_kill_leaves_nothing_that_is_served(here: Cache, there: Cache) -> None:
@@ -154,6 +154,6 @@ def test_a_kill_leaves_nothing_that_is_served(here: Cache, there: Cache) -> None
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert there.load(KEY) is None
-    assert isinstance(unpack(there, KEY, data), Entry)
+    assert isinstance(unpack(there, KEY, data), CacheEntry)
     there.tidy()
     assert not list((there.root / "staging").glob("*"))

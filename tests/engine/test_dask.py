@@ -21,7 +21,7 @@ from ucutlass.engine.dask import DaskEngine
 from ucutlass.engine.dispatch import LIVES
 from ucutlass.engine.errors import EngineMissing, EngineUnreachable, NoWorkers, TaskLost, WorkerUnfit
 from ucutlass.runtime import archive
-from ucutlass.runtime.cache import Cache, Entry
+from ucutlass.runtime.cache import Cache, CacheEntry
 from ucutlass.runtime.isolation import Crashed, Raised, Returned
 
 pytest.importorskip("distributed")
@@ -77,7 +77,7 @@ def test_what_was_built_is_moved_and_not_rebuilt(shared: tuple[DaskEngine, Path]
     assert {r["cache"] for r in read} == {str(folder / f"worker{i}") for i in range(2)}
     assert made["cache"] in {r["cache"] for r in read} and {r["text"] for r in read} == {"moved" * 4}
     assert len(notes(log)) == 1, "built once"
-    assert isinstance(Cache(folder / "own", 1 << 30).load(key), Entry)
+    assert isinstance(Cache(folder / "own", 1 << 30).load(key), CacheEntry)
 
 
 def test_an_entry_that_is_nowhere_is_said_to_be(engine: DaskEngine) -> None:
@@ -140,7 +140,7 @@ def test_the_timing_process_stays_and_the_confirming_one_is_fresh(engine: DaskEn
 def test_failures_are_told_apart(engine: DaskEngine) -> None:
     found = engine.submit("fault", {}).result()
     assert isinstance(found, Raised) and (found.type, found.message) == ("LookupError", "no such thing")
-    with pytest.raises(WorkerUnfit, match=r"CompilerMissing: no nvcc anywhere; to mend it: install one"):
+    with pytest.raises(WorkerUnfit, match=r"CompilerMissing: no nvcc anywhere; to fix it: install one"):
         engine.submit("unfit", {}).result()
     with pytest.raises(KeyError):
         engine.submit("os.system", {})

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from ucutlass.engine.dispatch import LIVES, Dispatch, Ticket
 from ucutlass.engine.errors import TaskLost
-from ucutlass.engine.work import Needs, RemoteCall, Row
+from ucutlass.engine.work import Needs, RemoteCall, TaskEntry
 
 BOTH: Mapping[Needs, int] = {"cpu": 2, "gpu": 1}
 CORES: Mapping[Needs, int] = {"cpu": 4, "gpu": 0}
 
 
 def ticket(name: str, needs: Needs = "cpu", near: str = "") -> Ticket:
-    return Ticket(name, RemoteCall(Row(f"m:{name}", needs, "here"), {}, near=near))
+    return Ticket(name, RemoteCall(TaskEntry(f"m:{name}", needs, "here"), {}, near=near))
 
 
 def state(**workers: Mapping[Needs, int]) -> Dispatch:

@@ -15,9 +15,9 @@ from runtime_fakes import all_ended
 import ucutlass.engine
 from ucutlass.engine import worker_gpu
 from ucutlass.engine.errors import EngineUnknown, WorkerUnfit
-from ucutlass.engine.gpu_slot import Place
+from ucutlass.engine.gpu_slot import GpuSlot
 from ucutlass.engine.local import LocalEngine
-from ucutlass.engine.work import CANCELLED, RemoteCall, Row
+from ucutlass.engine.work import CANCELLED, RemoteCall, TaskEntry
 from ucutlass.runtime import system
 from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.bench.gpu_lock import NoGpu
@@ -74,7 +74,7 @@ def test_two_engines_exclude_each_other_on_a_gpu(cache: Cache, tmp_path: Path) -
 def test_who_waits_for_a_lane_says_so_and_gives_up(cache: Cache, tmp_path: Path) -> None:
     said: list[str] = []
     engine = LocalEngine(GPUS[3:], 1, table=table(), on_wait=said.append)
-    with gpu_lock.held(GPUS[3], timeout_seconds=1, on_wait=said.append), pytest.raises(LockTimeout):
+    with gpu_lock.hold_gpu(GPUS[3], timeout_seconds=1, on_wait=said.append), pytest.raises(LockTimeout):
         engine.submit("process", {}, wait_seconds=0.2).result()
     assert said and isinstance(engine.submit("process", {}).result(), Returned)
     engine.close()
@@ -95,9 +95,9 @@ def test_processes_are_woken_on_the_lane_and_do_not_wait_for_it_themselves(
 ) -> None:
     log = tmp_path / "log"
     monkeypatch.setenv("UCUTLASS_WAKES", str(log))
-    place = Place(lambda: GPUS[3])
-    prepare, process = Row("json engine_fakes:wakes", "gpu", "prepare"), table()["process"]
-    with gpu_lock.held(GPUS[3], timeout_seconds=1, on_wait=print):
+    place = GpuSlot(lambda: GPUS[3])
+    prepare, process = TaskEntry("json engine_fakes:wakes", "gpu", "prepare"), table()["process"]
+    with gpu_lock.hold_gpu(GPUS[3], timeout_seconds=1, on_wait=print):
         place.run(RemoteCall(prepare, {}), Event())
         # Whoever holds the lane can call the process, though it waits to be woken.
         timing = value(place._called(place._warm, RemoteCall(process, {})))
@@ -184,11 +184,11 @@ def test_the_gpu_of_an_engine(engine: LocalEngine, monkeypatch: pytest.MonkeyPat
     made = LocalEngine(GPUS[:1], 1)
     gpu = system.Gpu(0, "NVIDIA H200", (9, 0), 141 * 10**9, 132)
     monkeypatch.setattr(system, "driver", lambda: system.Driver((13, 0), (gpu,), ""))
-    found = worker_gpu.at_hand(made)
+    found = worker_gpu.worker_gpu(made)
     assert found is not None and found.gpu == gpu and found.arch.name == "sm90a" and found.device is not None
     monkeypatch.setattr(system, "driver", lambda: None)
-    assert worker_gpu.at_hand(made) is None
+    assert worker_gpu.worker_gpu(made) is None
     made.close()
     monkeypatch.setattr(engine, "_table", table() | {"gpu": table()["fault"]})
     with pytest.raises(WorkerUnfit, match="no such thing"):
-        worker_gpu.at_hand(engine)
+        worker_gpu.worker_gpu(engine)

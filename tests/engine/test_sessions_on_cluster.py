@@ -24,13 +24,13 @@ from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.cluster import local_cluster
 from ucutlass.engine.dask import DaskEngine
 from ucutlass.engine.errors import NoWorkers
-from ucutlass.engine.work import Row
+from ucutlass.engine.work import TaskEntry
 from ucutlass.runtime.cache import Cache
 
 pytest.importorskip("distributed")
 
 TILES = ("64x64x64", "128x64x64", "128x128x64", "128x256x64", "256x128x64")
-TABLE = table() | {"attempt": Row("engine_fakes:trial", "gpu", "warm")}
+TABLE = table() | {"attempt": TaskEntry("engine_fakes:trial", "gpu", "warm")}
 SETTINGS = SessionSettings("flat", budget=Budget(len(TILES)), stop=StopRule(None, None), advice="none")
 
 

@@ -1,4 +1,4 @@
-"""`isolation.Warm`: one process for many calls, lost with the one that misbehaves."""
+"""`isolation.WarmProcess`: one process for many calls, lost with the one that misbehaves."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ import pytest
 from runtime_fakes import alive, all_ended
 
 from ucutlass.runtime.isolation import (
+    CallOutcome,
     Crashed,
     Exited,
-    Outcome,
     Raised,
     Returned,
     TimedOut,
     TooMuchMemory,
-    Warm,
+    WarmProcess,
 )
 
 
 @pytest.fixture
-def warm() -> Iterator[Warm]:
-    made = Warm()
+def warm() -> Iterator[WarmProcess]:
+    made = WarmProcess()
     yield made
     made.close()
 
 
-def call(warm: Warm, function: str, limit_seconds: float = 60.0, **arguments: object) -> Outcome:
+def call(warm: WarmProcess, function: str, limit_seconds: float = 60.0, **arguments: object) -> CallOutcome:
     return warm.call(f"isolation_candidates:{function}", arguments, limit_seconds=limit_seconds)
 
 
-def pid(warm: Warm) -> int:
+def pid(warm: WarmProcess) -> int:
     found = warm.call("engine_fakes:process", {}, limit_seconds=60)
     assert isinstance(found, Returned)
     return int(found.value)
 
 
-def test_one_process_serves_call_after_call(warm: Warm) -> None:
+def test_one_process_serves_call_after_call(warm: WarmProcess) -> None:
     first = pid(warm)
     assert [call(warm, "add", a=i, b=1) for i in range(5)] == [Returned(i + 1, "") for i in range(5)]
     assert pid(warm) == first != os.getpid()
 
 
-def test_what_it_prints_is_no_answer(warm: Warm) -> None:
+def test_what_it_prints_is_no_answer(warm: WarmProcess) -> None:
     found = call(warm, "noisy")
     assert isinstance(found, Returned) and found.value == "true"
     after = call(warm, "add", a=1, b=2)
@@ -65,13 +65,13 @@ def test_what_it_prints_is_no_answer(warm: Warm) -> None:
         ("no_such_function", Raised),
     ],
 )
-def test_whoever_fails_is_alone_with_it(warm: Warm, function: str, kind: type) -> None:
+def test_whoever_fails_is_alone_with_it(warm: WarmProcess, function: str, kind: type) -> None:
     first = pid(warm)
     assert isinstance(call(warm, function), kind)
     assert pid(warm) != first and all_ended([first])
 
 
-def test_an_exception_comes_with_its_place_and_its_process_goes(warm: Warm) -> None:
+def test_an_exception_comes_with_its_place_and_its_process_goes(warm: WarmProcess) -> None:
     first = pid(warm)
     found = call(warm, "raises", word="lost")
     assert isinstance(found, Raised) and (found.type, found.message) == ("LookupError", "lost")
@@ -79,13 +79,13 @@ def test_an_exception_comes_with_its_place_and_its_process_goes(warm: Warm) -> N
     assert pid(warm) != first and all_ended([first])
 
 
-def test_a_crash_is_located(warm: Warm) -> None:
+def test_a_crash_is_located(warm: WarmProcess) -> None:
     assert call(warm, "add", a=1, b=2) == Returned(3, "")
     found = call(warm, "segfault")
     assert isinstance(found, Crashed) and found.signal == "SIGSEGV" and "in segfault" in found.output
 
 
-def test_a_hang_is_killed_with_its_children(warm: Warm, tmp_path: Path) -> None:
+def test_a_hang_is_killed_with_its_children(warm: WarmProcess, tmp_path: Path) -> None:
     assert call(warm, "add", a=1, b=2) == Returned(3, "")
     found = call(warm, "hangs", limit_seconds=2.0, note=str(tmp_path / "note"))
     assert found == TimedOut(2.0, "")
@@ -93,33 +93,33 @@ def test_a_hang_is_killed_with_its_children(warm: Warm, tmp_path: Path) -> None:
     assert call(warm, "add", a=1, b=2) == Returned(3, "")
 
 
-def test_a_process_that_does_not_read_is_killed(warm: Warm) -> None:
+def test_a_process_that_does_not_read_is_killed(warm: WarmProcess) -> None:
     os.kill(pid(warm), signal.SIGSTOP)
     # More than the pipe takes: the caller must not wait in its write.
     assert isinstance(call(warm, "add", limit_seconds=1.0, a="x" * (1 << 20), b="y"), TimedOut)
     assert call(warm, "add", a="x" * (1 << 20), b="y") == Returned("x" * (1 << 20) + "y", "")
 
 
-def test_who_dies_while_nobody_asks_costs_nobody(warm: Warm) -> None:
+def test_who_dies_while_nobody_asks_costs_nobody(warm: WarmProcess) -> None:
     first = pid(warm)
     os.kill(first, signal.SIGKILL)
     assert all_ended([first])
     assert call(warm, "add", a=1, b=2) == Returned(3, "")
 
 
-def test_a_memory_limit(warm: Warm) -> None:
+def test_a_memory_limit(warm: WarmProcess) -> None:
     found = warm.call("isolation_candidates:devours", {}, limit_seconds=60, memory_bytes=256 * 2**20)
     assert isinstance(found, TooMuchMemory)
 
 
-def test_an_answer_to_another_call_is_none(warm: Warm) -> None:
+def test_an_answer_to_another_call_is_none(warm: WarmProcess) -> None:
     found = warm.call("engine_fakes:forges", {}, limit_seconds=60)
     assert isinstance(found, Raised) and found.type == "Garbled"
     assert call(warm, "add", a=1, b=2) == Returned(3, "")
 
 
 def test_modules_are_imported_before_the_first_call() -> None:
-    warm = Warm(os.environ | {"CUDA_PROBE": "7"})
+    warm = WarmProcess(os.environ | {"CUDA_PROBE": "7"})
     try:
         warm.prepare(["no_such_module", "fractions"])
         assert warm.call("engine_fakes:has", {"module": "fractions"}, limit_seconds=60) == Returned("7", "")
@@ -128,14 +128,14 @@ def test_modules_are_imported_before_the_first_call() -> None:
 
 
 def test_closing_ends_the_process() -> None:
-    warm = Warm()
+    warm = WarmProcess()
     first = pid(warm)
     warm.close()
     assert all_ended([first])
 
 
 def test_what_waits_when_it_is_closed_starts_no_other_process(tmp_path: Path) -> None:
-    warm, heard = Warm(), []
+    warm, heard = WarmProcess(), []
 
     def waits() -> None:
         with pytest.raises(RuntimeError, match="closed"):
@@ -161,7 +161,7 @@ def test_the_process_dies_with_its_caller(tmp_path: Path) -> None:
     place = tmp_path / "note"
     caller = os.fork()
     if caller == 0:
-        warm = Warm()
+        warm = WarmProcess()
         (tmp_path / "part").write_text(str(pid(warm)))
         (tmp_path / "part").rename(place)
         time.sleep(600)
@@ -174,7 +174,7 @@ def test_the_process_dies_with_its_caller(tmp_path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_malformed_calls(warm: Warm) -> None:
+def test_malformed_calls(warm: WarmProcess) -> None:
     with pytest.raises(ValueError, match=r"package\.module:function"):
         warm.call("isolation_candidates.add", {}, limit_seconds=1)
     with pytest.raises(TypeError):

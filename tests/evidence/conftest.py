@@ -7,9 +7,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "data" / "evidence.sqlite")
+def store(tmp_path: Path) -> EvidenceStore:
+    return EvidenceStore.open(tmp_path / "data" / "evidence.sqlite")

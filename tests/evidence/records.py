@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ucutlass.runtime.evidence import Machine, Record, Subject, sealed
+from ucutlass.runtime.evidence import Machine, Record, RecordSubject, sealed
 
 ROOT = Path(__file__).parent.parent.parent
 
-SUBJECT = Subject(
+SUBJECT = RecordSubject(
     "linear", "a" * 64, "b" * 64, "warps pingpong", "sm90a", "bf16", {"M": 64, "N": 128}, "c" * 64, "d" * 64
 )
 MACHINE = Machine("NVIDIA H200", "GPU-0f1e", {"torch": "2.11.0", "driver": "570.124.06"})

@@ -17,7 +17,7 @@ from records import MACHINE, SUBJECT, about, made
 from ucutlass.cli import main
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.evidence import Record, to_json
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.runtime.store.compare import Incomparable, compare, time_of
 
 PROTOCOL = {**asdict(Protocol()), "comparison": "run 1"}
@@ -168,9 +168,9 @@ def test_comparing_is_fair() -> None:
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EvidenceStore:
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
-    return Store.open()
+    return EvidenceStore.open()
 
 
 def results(*arguments: str | Path, status: int = 0, stdin: str | None = None) -> Any:
@@ -185,7 +185,7 @@ def lines(done: Any) -> list[list[str]]:
     return [line.split("\t") for line in done.stdout.splitlines()]
 
 
-def test_an_empty_store(mine: Store, tmp_path: Path) -> None:
+def test_an_empty_store(mine: EvidenceStore, tmp_path: Path) -> None:
     assert results("list").stdout.startswith("no records in ")
     assert json.loads(results("list", "--json").stdout) == []
     assert "0 records" in results("check").stdout
@@ -194,7 +194,7 @@ def test_an_empty_store(mine: Store, tmp_path: Path) -> None:
     assert not mine.path.exists()
 
 
-def test_the_list_and_its_filters(mine: Store) -> None:
+def test_the_list_and_its_filters(mine: EvidenceStore) -> None:
     now = datetime.now(timezone.utc)
     records = [
         bench(12.346, 1),
@@ -243,12 +243,12 @@ def test_the_list_and_its_filters(mine: Store) -> None:
         ("remove", "a"),
     ],
 )
-def test_calls_that_make_no_sense(mine: Store, arguments: tuple[str, ...]) -> None:
+def test_calls_that_make_no_sense(mine: EvidenceStore, arguments: tuple[str, ...]) -> None:
     results(*arguments, status=2)
     assert not mine.path.exists()
 
 
-def test_one_record(mine: Store) -> None:
+def test_one_record(mine: EvidenceStore) -> None:
     one = bench(12.0)
     mine.add(one)
     shown = dict(lines(results("show", one.id[:6])))
@@ -259,13 +259,13 @@ def test_one_record(mine: Store) -> None:
 
 
 @pytest.mark.parametrize("id", ["feed", "x", "'; DROP TABLE record"])
-def test_a_record_that_is_not_there(mine: Store, id: str) -> None:
+def test_a_record_that_is_not_there(mine: EvidenceStore, id: str) -> None:
     mine.add(made())
     assert results("show", id, status=2).stderr.startswith("ucc: ")
     assert json.loads(results("show", id, "--json", status=2).stdout)["status"] == 2
 
 
-def test_text_of_a_record_cannot_drive_the_terminal(mine: Store) -> None:
+def test_text_of_a_record_cannot_drive_the_terminal(mine: EvidenceStore) -> None:
     hostile = about(0, {"kernel": "\x1b[2Jgo\tne\r\n"}, device="\x9b2J\u202e")
     mine.add(hostile)
     for said in (results("list"), results("show", hostile.id)):
@@ -273,7 +273,7 @@ def test_text_of_a_record_cannot_drive_the_terminal(mine: Store) -> None:
         assert "\\x1b[2Jgo ne" in said.stdout and "\\x09" not in said.stdout
 
 
-def test_compare(mine: Store) -> None:
+def test_compare(mine: EvidenceStore) -> None:
     a, b, elsewhere = bench(90, 1), bench(100, 2), bench(50, 3, protocol={"comparison": "run 2"})
     lane = bench(1, 4, subject={"lane": "f16"})
     for one in (a, b, elsewhere, lane):
@@ -288,7 +288,9 @@ def test_compare(mine: Store) -> None:
     assert refused.stdout == "" and "the lanes are f16 and bf16" in refused.stderr
 
 
-def test_carrying_records_elsewhere(mine: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_carrying_records_elsewhere(
+    mine: EvidenceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     records = [made(1), made(2, kind="verify"), made(3)]
     for one in records:
         mine.add(one)
@@ -299,11 +301,11 @@ def test_carrying_records_elsewhere(mine: Store, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "other"))
     assert results("import", out).stdout.startswith("3 records added, 0 here already, 0 refused")
     assert results("import", "-", stdin=out.read_text()).stdout.startswith("0 records added, 3 here")
-    assert Store.open().find() == mine.find()
+    assert EvidenceStore.open().find() == mine.find()
     assert results("check").stdout == "3 records, all as sealed\n"
 
 
-def test_an_import_with_a_changed_record(mine: Store, tmp_path: Path) -> None:
+def test_an_import_with_a_changed_record(mine: EvidenceStore, tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     good, changed = to_json(made(1)), to_json(made(2)).replace('"median":1.5', '"median":0.5')
     file.write_bytes(f"{good}\n{changed}\n".encode() + b"\xff\xfe\n")
@@ -313,7 +315,7 @@ def test_an_import_with_a_changed_record(mine: Store, tmp_path: Path) -> None:
     assert len(mine.find()) == 1
 
 
-def test_a_store_with_a_changed_record(mine: Store) -> None:
+def test_a_store_with_a_changed_record(mine: EvidenceStore) -> None:
     import sqlite3
 
     mine.add(made(1))
@@ -329,7 +331,7 @@ def test_a_store_with_a_changed_record(mine: Store) -> None:
     assert "is not the seal" in results("show", made(1).id, status=3).stderr
 
 
-def test_a_damaged_store_is_put_aside_in_words(mine: Store) -> None:
+def test_a_damaged_store_is_put_aside_in_words(mine: EvidenceStore) -> None:
     mine.path.parent.mkdir()
     mine.path.write_bytes(b"nothing of the kind" * 100)
     said = results("list")
@@ -337,7 +339,7 @@ def test_a_damaged_store_is_put_aside_in_words(mine: Store) -> None:
     assert said.stdout.startswith("no records")
 
 
-def test_a_newer_store(mine: Store) -> None:
+def test_a_newer_store(mine: EvidenceStore) -> None:
     import sqlite3
 
     mine.add(made())

@@ -22,7 +22,7 @@ series = st.lists(times, min_size=20, max_size=60).map(lambda v: v[: len(v) // 2
 
 def test_a_summary_by_hand() -> None:
     made = statistics.summary([5.0, 1.0, 2.0, 4.0, 3.0])
-    assert made == statistics.Summary(5, 1.0, pytest.approx(1.4), 3.0, pytest.approx(4.6), 1 / 3)
+    assert made == statistics.TimeSummary(5, 1.0, pytest.approx(1.4), 3.0, pytest.approx(4.6), 1 / 3)
 
 
 @given(st.lists(times, min_size=1), st.randoms())

@@ -19,11 +19,11 @@ from records import MACHINE, SUBJECT, about, made
 
 from ucutlass.runtime import errors
 from ucutlass.runtime.evidence import from_json, intact, seal, to_json
-from ucutlass.runtime.store import BrokenRecordWarning, NoSuchRecord, NotIntact, Store, record
+from ucutlass.runtime.store import BrokenRecordWarning, EvidenceStore, NoSuchRecord, NotIntact, record
 from ucutlass.runtime.store import file as store_file
 
 
-def raw(store: Store, statement: str, *values: object) -> list[Any]:
+def raw(store: EvidenceStore, statement: str, *values: object) -> list[Any]:
     """A statement past the store's own code; its triggers are dropped first."""
     with closing(sqlite3.connect(store.path)) as c:
         for trigger in ("record_stays", "record_holds"):
@@ -123,14 +123,14 @@ def test_a_new_record_is_sealed_and_of_now() -> None:
 # --- keeping and finding ---------------------------------------------------------
 
 
-def test_what_was_added_is_there(store: Store) -> None:
+def test_what_was_added_is_there(store: EvidenceStore) -> None:
     one = made(1, parents=("2" * 64,))
     assert store.add(one) == one.id
     assert store.get(one.id) == store.get(one.id[:8]) == one
     assert store.check() == ()
 
 
-def test_reading_an_empty_store_makes_nothing(store: Store) -> None:
+def test_reading_an_empty_store_makes_nothing(store: EvidenceStore) -> None:
     assert (store.find(), store.check(), list(store.export()), store.latest("bench")) == ((), (), [], None)
     with pytest.raises(NoSuchRecord, match="starts with abcd"):
         store.get("abcd")
@@ -139,23 +139,23 @@ def test_reading_an_empty_store_makes_nothing(store: Store) -> None:
 
 def test_the_users_own_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "mine"))
-    Store.open().add(made())
+    EvidenceStore.open().add(made())
     assert (tmp_path / "mine" / "evidence.sqlite").is_file()
 
 
-def test_a_record_without_an_id_is_sealed(store: Store) -> None:
+def test_a_record_without_an_id_is_sealed(store: EvidenceStore) -> None:
     one = made()
     assert store.add(replace(one, id="")) == one.id
     assert store.get(one.id) == one
 
 
-def test_adding_again_changes_nothing(store: Store) -> None:
+def test_adding_again_changes_nothing(store: EvidenceStore) -> None:
     ids = [store.add(made(n)) for n in (1, 2, 1, 1)]
     assert ids[0] == ids[2] == ids[3]
     assert len(store.find()) == 2 and store.check() == ()
 
 
-def test_a_record_that_was_changed_is_refused(store: Store) -> None:
+def test_a_record_that_was_changed_is_refused(store: EvidenceStore) -> None:
     with pytest.raises(NotIntact, match="seal"):
         store.add(replace(made(), result={"median": 0.1}))
     assert store.find() == ()
@@ -164,12 +164,12 @@ def test_a_record_that_was_changed_is_refused(store: Store) -> None:
 @pytest.mark.parametrize(
     "created", ["", "yesterday", "2026-03-01T12:00:00", "2026-13-01T12:00:00Z", "2026-03-01T12:00:00.5Z"]
 )
-def test_a_record_of_no_time_is_refused(store: Store, created: str) -> None:
+def test_a_record_of_no_time_is_refused(store: EvidenceStore, created: str) -> None:
     with pytest.raises(ValueError, match=r"created|month"):
         store.add(made(created=created))
 
 
-def test_times_compare_across_zones_and_forms(store: Store) -> None:
+def test_times_compare_across_zones_and_forms(store: EvidenceStore) -> None:
     forms = ["2026-03-01T12:00:00Z", "2026-03-01T15:00:00+02:00", "2026-03-01T13:30:00.500+00:00"]
     ids = [store.add(made(created=form)) for form in forms]
     assert [r.id for r in store.find()] == ids[::-1]
@@ -177,7 +177,7 @@ def test_times_compare_across_zones_and_forms(store: Store) -> None:
     assert [r.id for r in found] == [ids[2], ids[1]]
 
 
-def test_what_is_found(store: Store) -> None:
+def test_what_is_found(store: EvidenceStore) -> None:
     plain, verified, other, elsewhere, on_cpu = (
         made(1),
         made(2, kind="verify"),
@@ -203,7 +203,7 @@ HOSTILE = ["' OR 1=1 --", "'; DROP TABLE record; --", "%", "?1", ":kind", "\x00"
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_text_from_outside_is_never_sql(store: Store, text: str) -> None:
+def test_text_from_outside_is_never_sql(store: EvidenceStore, text: str) -> None:
     kept = store.add(made())
     mine = about(1, {"kernel": text}, device=text)
     store.add(mine)
@@ -215,12 +215,12 @@ def test_text_from_outside_is_never_sql(store: Store, text: str) -> None:
 
 
 @pytest.mark.parametrize("start", ["", "abc", "xyzw", "ABCD", "a" * 65, "abcd%", "abcd\n"])
-def test_starts_that_are_none(store: Store, start: str) -> None:
+def test_starts_that_are_none(store: EvidenceStore, start: str) -> None:
     with pytest.raises(NoSuchRecord, match="id is 4 to 64 digits"):
         store.get(start)
 
 
-def test_a_start_that_several_share(store: Store) -> None:
+def test_a_start_that_several_share(store: EvidenceStore) -> None:
     seen: dict[str, int] = {}
     first, second = next(
         (seen[start], n)
@@ -238,7 +238,7 @@ def test_a_start_that_several_share(store: Store) -> None:
 # --- noticing --------------------------------------------------------------------
 
 
-def test_the_store_can_only_be_added_to(store: Store) -> None:
+def test_the_store_can_only_be_added_to(store: EvidenceStore) -> None:
     store.add(made())
     with closing(sqlite3.connect(store.path)) as c:
         for statement in ("DELETE FROM record", "UPDATE record SET kernel = 'mine'"):
@@ -258,7 +258,7 @@ def test_the_store_can_only_be_added_to(store: Store) -> None:
         ("chain = ''", "before it"),
     ],
 )
-def test_a_record_that_was_changed_in_the_store(store: Store, change: str, words: str) -> None:
+def test_a_record_that_was_changed_in_the_store(store: EvidenceStore, change: str, words: str) -> None:
     ids = [store.add(made(n)) for n in range(3)]
     raw(store, f"UPDATE record SET {change} WHERE number = 2")
     broken = store.check()
@@ -274,7 +274,7 @@ def test_a_record_that_was_changed_in_the_store(store: Store, change: str, words
         assert len(list(store.export())) == 2
 
 
-def test_a_record_that_was_removed_leaves_a_gap(store: Store) -> None:
+def test_a_record_that_was_removed_leaves_a_gap(store: EvidenceStore) -> None:
     ids = [store.add(made(n)) for n in range(4)]
     raw(store, "DELETE FROM record WHERE number = 2")
     assert [(b.number, b.id) for b in store.check()] == [(3, ids[2])]
@@ -289,7 +289,7 @@ def test_what_goes_out_comes_in(
     tmp_path_factory: pytest.TempPathFactory, mine: list[int], theirs: list[int]
 ) -> None:
     folder = tmp_path_factory.mktemp("stores")
-    a, b = Store(folder / "a"), Store(folder / "b")
+    a, b = EvidenceStore(folder / "a"), EvidenceStore(folder / "b")
     for n in mine:
         a.add(made(n))
     for n in theirs:
@@ -304,7 +304,7 @@ def test_what_goes_out_comes_in(
     assert created == sorted(created)
 
 
-def test_lines_that_are_no_records_are_told_of_and_the_others_kept(store: Store) -> None:
+def test_lines_that_are_no_records_are_told_of_and_the_others_kept(store: EvidenceStore) -> None:
     good = [to_json(made(n)) for n in range(3)]
     changed = good[1].replace('"median":1.5', '"median":0.5')
     lines = [good[0], "", "not json", changed, "[" * 10_000, f'{{"a":{good[2]}}}', good[2] + "\n"]
@@ -318,7 +318,7 @@ def test_lines_that_are_no_records_are_told_of_and_the_others_kept(store: Store)
 # --- other schemas ---------------------------------------------------------------
 
 
-def test_a_newer_store_is_refused_and_left_alone(store: Store) -> None:
+def test_a_newer_store_is_refused_and_left_alone(store: EvidenceStore) -> None:
     store.add(made())
     raw(store, "PRAGMA user_version = 9")
     before = store.path.read_bytes()
@@ -328,7 +328,7 @@ def test_a_newer_store_is_refused_and_left_alone(store: Store) -> None:
     assert store.path.read_bytes() == before
 
 
-def test_an_older_store_is_migrated(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_store_is_migrated(store: EvidenceStore, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [store.add(made(n)) for n in range(2)]
     step = ("ALTER TABLE record ADD COLUMN note TEXT NOT NULL DEFAULT 'old'",)
     monkeypatch.setattr(store_file, "MIGRATIONS", (*store_file.MIGRATIONS, step))
@@ -339,7 +339,9 @@ def test_an_older_store_is_migrated(store: Store, monkeypatch: pytest.MonkeyPatc
     assert store.check() == ()
 
 
-def test_a_migration_that_fails_leaves_the_old_store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_leaves_the_old_store(
+    store: EvidenceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.add(made())
     with monkeypatch.context() as patch:
         steps = (*store_file.MIGRATIONS, ("CREATE TABLE extra (a)", "CREATE TABLE record (b)"))
@@ -350,7 +352,7 @@ def test_a_migration_that_fails_leaves_the_old_store(store: Store, monkeypatch: 
     assert raw(store, "SELECT count(*) FROM sqlite_master WHERE name = 'extra'") == [(0,)]
 
 
-def test_a_database_of_something_else_is_left_alone(store: Store) -> None:
+def test_a_database_of_something_else_is_left_alone(store: EvidenceStore) -> None:
     store.path.parent.mkdir()
     with closing(sqlite3.connect(store.path)) as c:
         c.execute("CREATE TABLE passwords (a)")

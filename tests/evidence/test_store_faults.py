@@ -19,7 +19,7 @@ from records import made, python
 
 from ucutlass.runtime import errors
 from ucutlass.runtime.evidence import to_json
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.runtime.store import file as store_file
 from ucutlass.runtime.store.file import DamagedWarning
 
@@ -64,7 +64,7 @@ def whole(path: Path) -> str:
 # --- killed ----------------------------------------------------------------------
 
 
-def kill_often(store: Store, times: int, longest: float) -> set[str]:
+def kill_often(store: EvidenceStore, times: int, longest: float) -> set[str]:
     """Writers killed at random moments, from before their first record on; what they were told is kept."""
     rng = random.Random(0)
     acknowledged: set[str] = set()
@@ -84,7 +84,7 @@ def kill_often(store: Store, times: int, longest: float) -> set[str]:
 
 
 @pytest.mark.parametrize("times", [8, pytest.param(150, marks=pytest.mark.slow)])
-def test_a_killed_writer_loses_at_most_the_record_in_flight(store: Store, times: int) -> None:
+def test_a_killed_writer_loses_at_most_the_record_in_flight(store: EvidenceStore, times: int) -> None:
     acknowledged = kill_often(store, times, 0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -97,7 +97,9 @@ def test_a_killed_writer_loses_at_most_the_record_in_flight(store: Store, times:
     store.add(made(999_999))
 
 
-def test_a_writer_killed_while_it_makes_the_store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_killed_while_it_makes_the_store(
+    store: EvidenceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before each statement that makes the file in turn, and after the last."""
     halts = """
 import os
@@ -122,7 +124,7 @@ Store(Path(sys.argv[1])).add(made())
         path = store.path.with_name(f"{statements}.sqlite")
         ended = python(halts, str(path), str(statements))
         said = ended.communicate()
-        kept = Store(path)
+        kept = EvidenceStore(path)
         kept.add(made(1))
         assert kept.check() == () and len(kept.find()) in (1, 2)
         if ended.returncode == 0:
@@ -135,7 +137,7 @@ Store(Path(sys.argv[1])).add(made())
 # --- together --------------------------------------------------------------------
 
 
-def test_many_write_and_read_at_once(store: Store) -> None:
+def test_many_write_and_read_at_once(store: EvidenceStore) -> None:
     """All of them also race to make the file."""
     writers = [python(ADDS, str(store.path), str(at), str(at + 25)) for at in range(0, 100, 20)]
     readers = [python(READS, str(store.path), "105") for _ in range(2)]
@@ -146,18 +148,18 @@ def test_many_write_and_read_at_once(store: Store) -> None:
     assert len(store.find()) == 105 and store.check() == () and whole(store.path) == "ok"
 
 
-def test_a_store_that_another_holds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_another_holds(store: EvidenceStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.add(made())
     monkeypatch.setattr(store_file, "BUSY_SECONDS", 0.05)
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(errors.StoreBusy, match=r"held by another process.*to mend it"):
+        with pytest.raises(errors.StoreBusy, match=r"held by another process.*to fix it"):
             store.add(made(1))
         assert len(store.find()) == 1, "who writes must not keep others from reading"
     store.add(made(1))
 
 
-def test_a_setup_that_another_holds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setup_that_another_holds(store: EvidenceStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.path.parent.mkdir()
     monkeypatch.setattr(store_file, "BUSY_SECONDS", 0.05)
     with store_file._alone(store.path), pytest.raises(errors.StoreBusy, match="sets up"):
@@ -172,19 +174,19 @@ def disk_size() -> str:
     return "512k"
 
 
-def fill(store: Store, most: int = 2000) -> list[str]:
+def fill(store: EvidenceStore, most: int = 2000) -> list[str]:
     """Ids of the records that were kept before the first that was not."""
     kept = []
     with pytest.raises(errors.StoreError) as caught:
         for number in range(most):
             kept.append(store.add(made(number, result={"samples": [0.5] * 1000})))
     assert isinstance(caught.value, errors.StoreFull), caught.value
-    assert "UCUTLASS_DATA_DIR" in caught.value.mend and "\n" not in str(caught.value)
+    assert "UCUTLASS_DATA_DIR" in caught.value.fix and "\n" not in str(caught.value)
     return kept
 
 
 def test_a_disk_that_is_really_full(small_disk: Path) -> None:
-    store = Store(small_disk / "evidence.sqlite")
+    store = EvidenceStore(small_disk / "evidence.sqlite")
     kept = fill(store)
     assert len(kept) > 5
     assert {r.id for r in store.find()} == set(kept) and store.check() == ()
@@ -194,7 +196,7 @@ def test_a_disk_that_is_really_full(small_disk: Path) -> None:
 def test_a_disk_that_is_full_from_the_start(small_disk: Path) -> None:
     with pytest.raises(OSError), (small_disk / "ballast").open("wb") as ballast:
         ballast.write(bytes(1 << 20))
-    store = Store(small_disk / "evidence.sqlite")
+    store = EvidenceStore(small_disk / "evidence.sqlite")
     with pytest.raises(errors.StoreFull, match="no space left"):
         store.add(made())
     (small_disk / "ballast").unlink()
@@ -203,13 +205,13 @@ def test_a_disk_that_is_full_from_the_start(small_disk: Path) -> None:
 
 
 def test_a_disk_that_is_really_read_only(small_disk: Path) -> None:
-    store = Store(small_disk / "evidence.sqlite")
+    store = EvidenceStore(small_disk / "evidence.sqlite")
     id = store.add(made())
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert [r.id for r in store.find()] == [id] and store.check() == () and store.get(id).id == id
     with pytest.raises(errors.StoreReadOnly, match="cannot be written") as caught:
         store.add(made(1))
-    assert "UCUTLASS_DATA_DIR" in caught.value.mend
+    assert "UCUTLASS_DATA_DIR" in caught.value.fix
 
 
 LIMITED = """
@@ -229,7 +231,7 @@ for number in range(2000):
 """
 
 
-def test_a_write_that_the_system_cuts_short(store: Store) -> None:
+def test_a_write_that_the_system_cuts_short(store: EvidenceStore) -> None:
     """A limit of the file's size ends writes in their midst, as a quota does, on any machine."""
     writer = python(LIMITED, str(store.path))
     out, said = writer.communicate()
@@ -261,7 +263,7 @@ except MachineError as error:
 """
 
 
-def test_a_folder_without_the_right_to_write(store: Store) -> None:
+def test_a_folder_without_the_right_to_write(store: EvidenceStore) -> None:
     store.add(made())
     folder = store.path.parent
     folder.chmod(0o555)
@@ -277,21 +279,21 @@ def test_a_folder_without_the_right_to_write(store: Store) -> None:
 
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("in the way")
-    store = Store(tmp_path / "data" / "evidence.sqlite")
+    store = EvidenceStore(tmp_path / "data" / "evidence.sqlite")
     for act in (lambda: store.add(made()), store.find, store.check, lambda: store.get("0000"), store.prepare):
         with pytest.raises(errors.StoreUnusable, match="is no folder") as caught:
             act()
-        assert "UCUTLASS_DATA_DIR" in caught.value.mend
+        assert "UCUTLASS_DATA_DIR" in caught.value.fix
 
 
 # --- damage ----------------------------------------------------------------------
 
 
-def aside(store: Store) -> list[Path]:
+def aside(store: EvidenceStore) -> list[Path]:
     return sorted(store.path.parent.glob("*.damaged-????????"))
 
 
-def test_a_file_that_is_no_database(store: Store) -> None:
+def test_a_file_that_is_no_database(store: EvidenceStore) -> None:
     store.path.parent.mkdir()
     store.path.write_text("not a database, but as long as the header of one would be" * 40)
     with pytest.warns(DamagedWarning, match=r"file is not a database.*put aside as .* and 0 intact"):
@@ -301,7 +303,7 @@ def test_a_file_that_is_no_database(store: Store) -> None:
     assert store.check() == () and len(aside(store)) == 1
 
 
-def test_adding_survives_damage_and_what_is_intact_is_kept(store: Store) -> None:
+def test_adding_survives_damage_and_what_is_intact_is_kept(store: EvidenceStore) -> None:
     """Pages in the middle of the file are overwritten; the record to be added is not lost."""
     ids = [store.add(made(n, result={"samples": [n * 0.5] * 1000})) for n in range(60)]
     raw = bytearray(store.path.read_bytes())
@@ -316,7 +318,7 @@ def test_adding_survives_damage_and_what_is_intact_is_kept(store: Store) -> None
     assert store.add(made(99)) not in ids and len(aside(store)) == 1
 
 
-def test_a_head_that_is_gone_costs_nothing_more_than_the_store(store: Store) -> None:
+def test_a_head_that_is_gone_costs_nothing_more_than_the_store(store: EvidenceStore) -> None:
     for n in range(3):
         store.add(made(n))
     raw = bytearray(store.path.read_bytes())
@@ -329,7 +331,7 @@ def test_a_head_that_is_gone_costs_nothing_more_than_the_store(store: Store) -> 
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_flipped_bits_pass_for_evidence(store: Store, seed: int) -> None:
+def test_no_flipped_bits_pass_for_evidence(store: EvidenceStore, seed: int) -> None:
     """Whatever bits flip, what is found is what was added, and what is missing is told of."""
     sealed = {r.id: r for r in (made(n, result={"samples": [n * 0.5] * 100}) for n in range(20))}
     store.import_(map(to_json, sealed.values()))
@@ -350,7 +352,7 @@ def test_no_flipped_bits_pass_for_evidence(store: Store, seed: int) -> None:
     assert len(found) == 20 or broken or told
 
 
-def test_two_who_meet_the_same_damage(store: Store) -> None:
+def test_two_who_meet_the_same_damage(store: EvidenceStore) -> None:
     """One puts the file aside, the other finds a good one."""
     store.path.parent.mkdir()
     store.path.write_bytes(b"x" * 5000)
@@ -361,7 +363,7 @@ def test_two_who_meet_the_same_damage(store: Store) -> None:
     assert len(store.find()) == 10 and store.check() == () and len(aside(store)) == 1
 
 
-def test_a_log_that_was_left_behind_is_read(store: Store) -> None:
+def test_a_log_that_was_left_behind_is_read(store: EvidenceStore) -> None:
     """A writer that was killed leaves its log; the next reader finds the records in it."""
     leave = ADDS.replace(
         "store.add",

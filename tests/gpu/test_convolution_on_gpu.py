@@ -93,7 +93,7 @@ def test_tensors_that_are_not_aligned(name: str, arch: str) -> None:
     assert verdict.ok, str(verdict)
 
 
-def _launch(kernel: Any) -> verify.Launch:
+def _launch(kernel: Any) -> verify.JudgedLaunch:
     def launch(arguments: Sequence[Any], outputs: Sequence[Tensor]) -> None:
         kernel(*arguments, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
 

@@ -24,7 +24,7 @@ from ucutlass.ir.hardware import arch_for
 from ucutlass.kernels.gemm.plan import GemmPlan, GemvSchedule, LaunchParameters, Sm80Schedule
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.parallel import Failure, build_many
+from ucutlass.runtime.parallel import BuildFailure, build_many
 
 pytestmark = pytest.mark.gpu
 
@@ -68,7 +68,7 @@ def entries() -> dict[str, Any]:
     return {name: _entry(result) for name, result in zip(found, made, strict=True)}
 
 
-def _entry(made: Artifact | Failure) -> Any:
+def _entry(made: Artifact | BuildFailure) -> Any:
     assert isinstance(made, Artifact), made
     entry = getattr(ctypes.CDLL(str(made.library)), made.entry)
     entry.restype = ctypes.c_int32

@@ -90,7 +90,7 @@ def drawn(k: LoadedPipeline, sizes: Mapping[str, int], kind: Any = "normal", see
     return list(generate(k.program, sizes, kind, seed=seed, device="cuda"))
 
 
-def judged(k: LoadedPipeline, arguments: Sequence[Any]) -> verify.Verdict:
+def judged(k: LoadedPipeline, arguments: Sequence[Any]) -> verify.LaunchVerdict:
     """On poisoned, guarded results and workspace, stage by stage and as a whole."""
     k(*arguments)
     request, _, _ = k._request_of(*arguments)
@@ -228,7 +228,7 @@ def test_a_deep_pipeline_is_right_by_its_stages() -> None:
     assert len(verdict.stages) == 17 and all(s.state == "right" for s in verdict.stages)
     assert not any(c.decided for c in verdict.comparisons)
     assert all(c.useless == 0 for s in verdict.stages for c in s.comparisons)
-    alone = verify.check(k.program, k.judged(*arguments).whole, arguments)
+    alone = verify.check(k.program, k.judged(*arguments).entire, arguments)
     assert alone.state == "undecided"
 
 

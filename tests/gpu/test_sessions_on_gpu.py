@@ -20,7 +20,7 @@ from ucutlass.agent.session import SessionSettings
 from ucutlass.agent.stop import StopRule
 from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime import gpu, switches
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 
 pytestmark = pytest.mark.gpu
 
@@ -56,7 +56,7 @@ def test_a_session_confirms_profiles_and_weighs(text: str, engine: LocalEngine, 
     state = go_on(session, Machinery(engine, found.device), rules)
     own = state.tree[0].outcome
     assert isinstance(own, TimedOutcome) and len(own.records) == 3, own
-    kinds = {Store.open().get(id).kind for id in own.records}
+    kinds = {EvidenceStore.open().get(id).kind for id in own.records}
     assert kinds == {"verify", "bench", "audit"}
     assert own.gain is not None and own.low is not None and own.low <= own.gain
     assert own.advice.startswith(("bottleneck: ", "took "))

@@ -13,8 +13,8 @@ from ucutlass import frontend
 from ucutlass.backend import build_kernel
 from ucutlass.ir.hardware import arch_for, device_named
 from ucutlass.kernels.granularity import Granularity
-from ucutlass.runtime.sanitize import Tool
-from ucutlass.runtime.verify import Case, Suite
+from ucutlass.runtime.sanitize import SanitizerTool
+from ucutlass.runtime.verify import Suite, VerifyCase
 from ucutlass.runtime.verify.suite import reduced, suite
 from ucutlass.shapes import complete
 from ucutlass.tasks import verification
@@ -58,7 +58,7 @@ KERNELS: dict[str, tuple[str, dict[str, int]]] = {
 }
 
 
-def _planned(text: str, sizes: dict[str, int]) -> verification.Plan:
+def _planned(text: str, sizes: dict[str, int]) -> verification.VerificationPlan:
     checked = frontend.read_text(text)
     program = frontend.kernel(checked)
     name = torch.cuda.get_device_name(0)
@@ -89,7 +89,7 @@ BROKEN = "kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](x, w
 SIZES = {"M": 30, "K": 50, "N": 20}
 
 
-def _broken(bug: int, folder: Path) -> verification.Plan:
+def _broken(bug: int, folder: Path) -> verification.VerificationPlan:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("no nvcc")
@@ -99,7 +99,7 @@ def _broken(bug: int, folder: Path) -> verification.Plan:
     subprocess.run([nvcc, *flags, str(source), "-o", str(library)], check=True)
     program = frontend.kernel(frontend.read_text(BROKEN))
     grain = Granularity({"M": 16, "N": 16, "K": 16}, {}, {})
-    return verification.Plan(
+    return verification.VerificationPlan(
         facts(BROKEN, "<text>", "k", [(str(library), "ucc_broken", ())]),
         grain,
         suite(program, SIZES, grain, seed=3),
@@ -107,12 +107,12 @@ def _broken(bug: int, folder: Path) -> verification.Plan:
     )
 
 
-def _few(plan: verification.Plan) -> verification.Plan:
+def _few(plan: verification.VerificationPlan) -> verification.VerificationPlan:
     """Two cases of one row among others."""
     rows = [c for c in plan.suite.cases if c.sizes["M"] == 1][:2]
-    others: list[Case] = [c for c in plan.suite.cases if c.sizes["M"] != 1][:3]
+    others: list[VerifyCase] = [c for c in plan.suite.cases if c.sizes["M"] != 1][:3]
     cases = (others[0], rows[0], others[1], rows[1], others[2])
-    return verification.Plan(plan.kernel, plan.grain, Suite(cases, (), 3), plan.reduced)
+    return verification.VerificationPlan(plan.kernel, plan.grain, Suite(cases, (), 3), plan.reduced)
 
 
 def test_the_kernel_without_a_mistake_stands(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_wrong_access_falls(bug: int, words: str, tmp_path: Path) -> None:
         (6, "synccheck", "Barrier error detected"),
     ],
 )
-def test_the_sanitizer_finds_it(bug: int, tool: Tool, words: str, tmp_path: Path) -> None:
+def test_the_sanitizer_finds_it(bug: int, tool: SanitizerTool, words: str, tmp_path: Path) -> None:
     (report,) = verification.sanitizers(_broken(bug, tmp_path), (tool,))
     if report.status == "not available":
         pytest.skip(report.message)
@@ -153,7 +153,7 @@ def test_the_sanitizer_finds_it(bug: int, tool: Tool, words: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("tool", ["memcheck", "initcheck", "racecheck", "synccheck"])
-def test_the_sanitizer_finds_nothing_where_there_is_nothing(tool: Tool, tmp_path: Path) -> None:
+def test_the_sanitizer_finds_nothing_where_there_is_nothing(tool: SanitizerTool, tmp_path: Path) -> None:
     (report,) = verification.sanitizers(_broken(0, tmp_path), (tool,))
     if report.status == "not available":
         pytest.skip(report.message)

@@ -20,7 +20,7 @@ from ucutlass.runtime.build import Artifact, Recipe, nvcc_recipe
 from ucutlass.runtime.cache import KNOWN, Cache
 from ucutlass.runtime.jit import artifact_keys, nvjitlink, nvrtc
 from ucutlass.runtime.progress import Progress
-from ucutlass.runtime.switches import Stage
+from ucutlass.runtime.switches import BuildPath
 from ucutlass.runtime.toolchain import Toolchain
 
 
@@ -39,7 +39,7 @@ class Bench:
         self.asked.append(one.code)
         return nvcc_recipe(one, self.fake.toolchain)
 
-    def made(self, one: Source | None = None, stage: Stage = "auto") -> Artifact:
+    def made(self, one: Source | None = None, stage: BuildPath = "auto") -> Artifact:
         return backend.build_artifact(one or source(), biased(), stage, self.cache)
 
     def later(self) -> None:

@@ -106,7 +106,7 @@ def test_a_missing_library_says_what_to_install(
         raise OSError(f"{soname}: cannot open shared object file")
 
     monkeypatch.setattr(shared_library, "load", gone)
-    with pytest.raises(error, match=f"cannot open shared object file; to mend it: pip install '{package}"):
+    with pytest.raises(error, match=f"cannot open shared object file; to fix it: pip install '{package}"):
         load.__wrapped__()
 
 
@@ -116,7 +116,7 @@ def test_a_missing_library_says_what_to_install(
 def status_of(text: str, folder: Path, output: Path, *outs: str) -> int:
     """Of a worker that compiles this file, into each of `outs`, and speaks into `output`."""
     (folder / "part.cu").write_text(text)
-    work = [asdict(device_compile.Compile("part.cu", out, OPTIONS)) for out in outs or ("part.ltoir",)]
+    work = [asdict(device_compile.NvrtcCompile("part.cu", out, OPTIONS)) for out in outs or ("part.ltoir",)]
     (folder / "job.json").write_text(json.dumps({"compile": work, "link": None, "seconds": "s.json"}))
     env = device_compile._environment()
     env.pop("PYTHONUNBUFFERED", None)  # which hides what words in a buffer do to the status

@@ -22,7 +22,7 @@ from ucutlass.kernels.arithmetic import Arithmetic, Compute
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
 from ucutlass.runtime import errors, process
 from ucutlass.runtime.build import BUILDERS, Artifact, make
-from ucutlass.runtime.cache import Cache, Entry
+from ucutlass.runtime.cache import Cache, CacheEntry
 from ucutlass.runtime.jit import link, nvjitlink, nvrtc
 from ucutlass.runtime.jit import nvrtc_build as lean_parts
 from ucutlass.runtime.parallel import make_many
@@ -127,7 +127,7 @@ def test_kernels_that_are_built_at_once_share_a_skeleton(tools: Toolchain, cache
     recipes = [link.recipe(emit(plan, ""), lean(plan), tools, cache) for plan in plans]
     ones = make_many(recipes, cache, max_jobs=2)
     assert [one.key for one in ones if isinstance(one, Artifact)] == [recipe.key for recipe in recipes]
-    builders = Counter(entry.about["builder"] for entry in cache.entries() if isinstance(entry, Entry))
+    builders = Counter(entry.about["builder"] for entry in cache.entries() if isinstance(entry, CacheEntry))
     assert builders == {"lean-skeleton": 1, "lean-driver": 1, "staged-b": 2}
 
 

@@ -22,11 +22,11 @@ from ucutlass.emit.gemm.lean import Lean, lean
 from ucutlass.emit.gemm.staged import stage
 from ucutlass.runtime import errors, nvcc, process
 from ucutlass.runtime.build import Artifact, Recipe, make
-from ucutlass.runtime.cache import Cache, Entry
+from ucutlass.runtime.cache import Cache, CacheEntry
 from ucutlass.runtime.jit import device_compile, link, nvjitlink, nvrtc, skeleton
 from ucutlass.runtime.jit import nvrtc_build as lean_parts
 from ucutlass.runtime.jit.compiler_process import FULL
-from ucutlass.runtime.switches import Stage
+from ucutlass.runtime.switches import BuildPath
 from ucutlass.runtime.toolchain import Toolchain, find
 
 pytestmark = pytest.mark.nvcc
@@ -88,14 +88,14 @@ def ended(pid: int) -> bool:
     return state == "Z"
 
 
-def compiled(folder: Path, cancel: Event | None = None, limit: float = 60.0) -> device_compile.Said:
+def compiled(folder: Path, cancel: Event | None = None, limit: float = 60.0) -> device_compile.CompilerOutput:
     """One run of NVRTC in `folder`."""
     folder.mkdir(exist_ok=True)
     (folder / "part.cu").write_text(TINY)
     return device_compile.run(
         "ucc_0",
         folder,
-        (device_compile.Compile("part.cu", "part.ltoir", OPTIONS),),
+        (device_compile.NvrtcCompile("part.cu", "part.ltoir", OPTIONS),),
         None,
         log="build.log",
         command="nvcc",
@@ -111,7 +111,7 @@ def lean_recipe(tools: Toolchain, cache: Cache, kernel: Lean | None = None) -> R
 
 def assert_nothing_stays(cache: Cache) -> None:
     """But the driver's part, where it was made before the rest failed."""
-    entries = [entry for entry in cache.entries() if isinstance(entry, Entry)]
+    entries = [entry for entry in cache.entries() if isinstance(entry, CacheEntry)]
     assert {entry.about["builder"] for entry in entries} <= {"lean-driver"}
     assert len(entries) == len(cache.entries()) and not list((cache.root / "staging").iterdir())
 
@@ -130,7 +130,7 @@ def test_a_worker_that_is_killed_takes_its_build_alone(
         with pytest.raises(errors.OutOfMemory, match="NVRTC was killed") as caught:
             make(lean_recipe(tools, cache), cache)
         killer.join()
-    assert "UCUTLASS_BUILD_JOBS" in caught.value.mend
+    assert "UCUTLASS_BUILD_JOBS" in caught.value.fix
     assert_nothing_stays(cache)
     one = make(lean_recipe(tools, cache), cache)
     assert isinstance(one, Artifact) and one.library.is_file()
@@ -246,10 +246,10 @@ def test_a_cancellation_after_nvrtc_reaches_the_hosts_compiler(
 ) -> None:
     host, told = compilers("exec sleep 1000"), Event()
 
-    def run(*_: object, **__: object) -> device_compile.Said:
+    def run(*_: object, **__: object) -> device_compile.CompilerOutput:
         started(host)
         told.set()
-        return device_compile.Said("", ())
+        return device_compile.CompilerOutput("", ())
 
     monkeypatch.setattr(device_compile, "run", run)
     slow = replace(tools, host=replace(tools.host, path=host))
@@ -267,7 +267,7 @@ def test_a_cancellation_after_the_devices_pass_reaches_the_hosts(
     nvcc_one, told = compilers(f'case "$*" in *-ltoir*) touch {part} ;; *) exec sleep 1000 ;; esac'), Event()
     real = skeleton._run
 
-    def run(one: skeleton._Pass, *rest: Any) -> process.Status:
+    def run(one: skeleton._Pass, *rest: Any) -> process.ProcessStatus:
         status = real(one, *rest)
         if one.part == part:
             started(nvcc_one, 2)
@@ -319,7 +319,7 @@ def test_a_drivers_part_that_is_refused_holds_no_skeleton_and_is_told_by_the_lin
     assert (
         "nothing_here" in caught.value.source.read_text() and "nothing_here" in caught.value.log.read_text()
     )
-    assert [e.about["builder"] for e in cache.entries() if isinstance(e, Entry)] == ["lean-skeleton"]
+    assert [e.about["builder"] for e in cache.entries() if isinstance(e, CacheEntry)] == ["lean-skeleton"]
 
 
 # --- the disk ---------------------------------------------------------------------
@@ -331,7 +331,7 @@ def test_a_full_disk_is_no_fault_of_the_source(compiler: nvrtc.Nvrtc, tmp_path: 
     (folder / "part.ltoir").symlink_to("/dev/full")
     with pytest.raises(errors.CacheFull, match="No space left on device") as caught:
         compiled(folder)
-    assert "ucc cache clear" in caught.value.mend
+    assert "ucc cache clear" in caught.value.fix
 
 
 def test_a_full_quota_is_told(
@@ -366,7 +366,7 @@ def test_a_disk_that_is_really_full(
 
 @pytest.mark.parametrize("way", ["auto", "a", "b"])
 def test_without_nvrtc_no_other_way_is_taken(
-    way: Stage, tools: Toolchain, cache: Cache, monkeypatch: pytest.MonkeyPatch
+    way: BuildPath, tools: Toolchain, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever asked for stages is told what to install, and gets no slow build instead."""
 

@@ -199,7 +199,7 @@ def test_a_broken_arithmetic_shows_the_programs_line_first(
     assert 'identifier "gone" is undefined' in third
 
 
-def plain_cubin(source: Source, tools: Toolchain, folder: Path) -> tuple[bytes, ptxas.Report]:
+def plain_cubin(source: Source, tools: Toolchain, folder: Path) -> tuple[bytes, ptxas.PtxasReport]:
     """The kernel's image as the plain build makes it, and what ptxas said."""
     (folder / "plain.cu").write_text(source.text)
     flags = [*nvcc.LANGUAGE, "-Xptxas=-v", "-gencode=arch=compute_90a,code=sm_90a"]
@@ -221,7 +221,7 @@ def refusals(library: Path, entry: str, plan: GemmPlan) -> list[int]:
     return [function(tensors, given, scalars, knobs, None, None, None) for given in (None, odd, empty)]
 
 
-def resources(report: ptxas.Report) -> list[tuple[object, ...]]:
+def resources(report: ptxas.PtxasReport) -> list[tuple[object, ...]]:
     """What ptxas counted of each kernel, without the names."""
     return sorted(astuple(replace(usage, kernel="")) for usage in report.usage)
 

@@ -37,7 +37,7 @@ from ucutlass.agent.run import opened, run
 from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState
 from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
-from ucutlass.engine.work import Task
+from ucutlass.engine.work import EngineTask
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.workload import Buffers
@@ -53,11 +53,11 @@ class Engine:
     asked: list[Mapping[str, Any]] = field(default_factory=list)
     gpus = cpus = 1
 
-    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
         self.asked.append(arguments)
-        future: Future[isolation.Outcome] = Future()
+        future: Future[isolation.CallOutcome] = Future()
         future.set_result(isolation.Returned({"seconds": 2e-5, "words": ""}, "", 0.1))
-        return Task(future, lambda: None)
+        return EngineTask(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
     def close(self) -> None: ...
@@ -180,14 +180,14 @@ def test_asking_a_module_on_the_gpu_is_spent_and_waiting_for_the_lane_is_not(
         clock[0] += 100.0
         yield
 
-    def asked(*_: Any, **how: Any) -> isolation.Outcome:
+    def asked(*_: Any, **how: Any) -> isolation.CallOutcome:
         clock[0] += 7.0
         return isolation.Returned({"words": ""}, "", 7.0)
 
     monkeypatch.setattr(equivalence.gpu, "at_hand", lambda: object())
     monkeypatch.setattr(equivalence, "gpu_uuid", lambda: "GPU-0")
-    monkeypatch.setattr(equivalence, "held", lane)
-    monkeypatch.setattr(equivalence.isolate, "run", asked)
+    monkeypatch.setattr(equivalence, "hold_gpu", lane)
+    monkeypatch.setattr(equivalence.isolation, "run", asked)
     monkeypatch.setattr(equivalence.time, "monotonic", lambda: clock[0])
     lanes, program = GpuCalls(Engine(), "x", 1.0), frontend.program(frontend.read_text(LINEAR))
     assert problem.module is not None

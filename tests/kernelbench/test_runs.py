@@ -35,7 +35,7 @@ from ucutlass.cli.optimize import command as optimize_command
 from ucutlass.cli.replay import command as replay_command
 from ucutlass.cli.report import command as report_command
 from ucutlass.ir.hardware import ARCHES, DEVICES
-from ucutlass.runtime.gpu import Found
+from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.runtime.store import file
 
@@ -74,7 +74,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     """A GPU that a table answers for."""
     made = Machine()
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
-    found = Found(None, ARCHES["sm90a"], H200)  # type: ignore[arg-type]
+    found = CurrentGpu(None, ARCHES["sm90a"], H200)  # type: ignore[arg-type]
     monkeypatch.setattr(gpu, "at_hand", lambda: found)
     monkeypatch.setattr(optimize, "placed", lambda session, where, proposer_of: made.place(session))
     monkeypatch.setattr(prebuild, "build_program", made.build)

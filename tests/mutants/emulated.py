@@ -122,7 +122,7 @@ def prepared(name: str) -> Prepared:
 
 
 def judgement(
-    launch: verify.Exposed, made: Prepared, device: str, found: Sequence[tuple[str, str]] = ()
+    launch: verify.DirectLaunch, made: Prepared, device: str, found: Sequence[tuple[str, str]] = ()
 ) -> dict[str, Any]:
     """What the judge says of a launch, as `Row` has it."""
     flat = _flat_check(launch, made, device)
@@ -131,7 +131,7 @@ def judgement(
     return {"killed_by": list(kinds), "flat_check": flat, "detail": every[0][1][:500] if every else ""}
 
 
-def exposed(entry: Any, planned: Planned) -> verify.Exposed:
+def exposed(entry: Any, planned: Planned) -> verify.DirectLaunch:
     """An emulated entry for the judge, who brings the workspace."""
 
     def call(
@@ -154,11 +154,11 @@ def exposed(entry: Any, planned: Planned) -> verify.Exposed:
 
     wanted = ctypes.c_uint64(0)
     call((), (), None, ctypes.byref(wanted))
-    return verify.Exposed(call, wanted.value)
+    return verify.DirectLaunch(call, wanted.value)
 
 
 def objections(
-    launch: verify.Exposed, made: Prepared, distribution: Distribution, device: str
+    launch: verify.DirectLaunch, made: Prepared, distribution: Distribution, device: str
 ) -> Iterator[tuple[str, str]]:
     """What kind of thing is wrong, and in which words."""
     arguments = generate(made.kernel, made.sizes, distribution, seed=7, device=device)
@@ -174,7 +174,7 @@ def objections(
             yield f"value ({distribution})", str(comparison)
 
 
-def _flat_check(launch: verify.Exposed, made: Prepared, device: str) -> bool:
+def _flat_check(launch: verify.DirectLaunch, made: Prepared, device: str) -> bool:
     arguments = generate(made.kernel, made.sizes, "normal", seed=1, device=device)
     wanted = expect(made.kernel, arguments)
     outputs = [e.reference.to(outer_dtype(e.elem)) for e in wanted]

@@ -22,7 +22,7 @@ from ucutlass.runtime import isolation, sanitize, verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.launch_spec import dtype_of, shape_of, spec_of
-from ucutlass.runtime.parallel import Failure, build_many, jobs
+from ucutlass.runtime.parallel import BuildFailure, build_many, jobs
 from ucutlass.shapes import complete
 
 GROUP = 4
@@ -35,7 +35,7 @@ LIMIT_SECONDS = 150.0
 """For one mutant, which may hang; most take ten seconds, and more beside compilers."""
 
 SANITIZER_SECONDS = 300.0
-TOOLS: tuple[sanitize.Tool, ...] = ("memcheck", "racecheck", "initcheck")
+TOOLS: tuple[sanitize.SanitizerTool, ...] = ("memcheck", "racecheck", "initcheck")
 PATTERNS: Mapping[str, tuple[int, ...]] = {m.name: m.patterns for m in (*LOWERINGS, *HOPPER)}
 _NOT_BUILT = "not built"
 _FAULT = re.compile("CUDA (driver )?error")
@@ -88,7 +88,7 @@ def built(units: Sequence[Unit]) -> Iterator[dict[str, str]]:
             yield future.result()
 
 
-def _library(result: Artifact | Failure) -> str:
+def _library(result: Artifact | BuildFailure) -> str:
     return str(result.library) if isinstance(result, Artifact) else f"{_NOT_BUILT}: {str(result)[:500]}"
 
 
@@ -134,12 +134,12 @@ def judged_here(name: str, library: str) -> dict[str, Any]:
     return judgement(loaded(made, Path(library)), made, "cuda")
 
 
-def loaded(made: Prepared, library: Path) -> verify.Exposed:
+def loaded(made: Prepared, library: Path) -> verify.DirectLaunch:
     """The launch of a built library, on the current device."""
     import torch
 
     from ucutlass.runtime import direct_launch
-    from ucutlass.runtime.launch import Bound, alone
+    from ucutlass.runtime.launch import BoundKernel, single_launch
     from ucutlass.runtime.library import load_entry
 
     torch.cuda.init()
@@ -147,8 +147,8 @@ def loaded(made: Prepared, library: Path) -> verify.Exposed:
     spec, extents = spec_of(made.kernel), complete(made.kernel, made.sizes)
     entry = load_entry(library, made.source.entry)
     knobs = tuple(int(k) for k in made.planned.launch)
-    bound = direct_launch.rebound(spec, Bound(entry.address, knobs, 0, entry), extents, device)
-    return direct_launch.exposed(spec, alone(spec, extents, bound))
+    bound = direct_launch.rebind(spec, BoundKernel(entry.address, knobs, 0, entry), extents, device)
+    return direct_launch.direct_launch(spec, single_launch(spec, extents, bound))
 
 
 # --- sanitizers ----------------------------------------------------------------------

@@ -44,7 +44,7 @@ def objected(fill: Fill, distribution: Distribution = "normal", workspace: int =
         right = evaluate(kernel, given)[0]
         fill([*given, scratch] if workspace else given, right, outputs[0])
 
-    launch = verify.Exposed(run, workspace) if workspace else run
+    launch = verify.DirectLaunch(run, workspace) if workspace else run
     arguments = generate(kernel, SIZES, distribution, seed=3)
     try:
         return not verify.check(kernel, launch, arguments).ok
@@ -240,7 +240,7 @@ def _swallowed(original: Callable[..., Any]) -> Callable[..., Any]:
                 for output, result in zip(outputs, evaluate(program(), given), strict=True):
                     output.copy_(result)
 
-        return original(launch if isinstance(launch, verify.Exposed) else quiet, arguments, *more)
+        return original(launch if isinstance(launch, verify.DirectLaunch) else quiet, arguments, *more)
 
     return run
 

@@ -12,7 +12,7 @@ from tests.bench.bench_fakes import SIDE, Cells, FakeGpu
 from tests.mutants.guards import Mutant, Trial
 from ucutlass.runtime.bench import clocks, measure, prepare, regimes, report
 from ucutlass.runtime.bench.frequency import STAMP
-from ucutlass.runtime.bench.measure import Candidate, Timed
+from ucutlass.runtime.bench.measure import BenchCandidate, TimedCandidate
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.bench.timing_issues import trusted
 
@@ -23,7 +23,7 @@ L2 = 50 * 2**20
 Trick = Callable[[FakeGpu, Cells, int, list[Any]], None]
 
 
-def _objects(made: Callable[[FakeGpu, Cells], Candidate], **gpu: Any) -> bool:
+def _objects(made: Callable[[FakeGpu, Cells], BenchCandidate], **gpu: Any) -> bool:
     """Whether the measurement refuses the candidate, or says not to believe its time."""
     device, cells = FakeGpu(**gpu), Cells()
     ticks = itertools.count()
@@ -36,11 +36,11 @@ def _objects(made: Callable[[FakeGpu, Cells], Candidate], **gpu: Any) -> bool:
         now=lambda: next(ticks) / 100,
     )
     outcome = measured.outcomes[0]
-    return not (isinstance(outcome, Timed) and trusted(outcome.findings))
+    return not (isinstance(outcome, TimedCandidate) and trusted(outcome.findings))
 
 
 def _trick(trick: Trick, **gpu: Any) -> Callable[[], bool]:
-    def made(device: FakeGpu, cells: Cells) -> Candidate:
+    def made(device: FakeGpu, cells: Cells) -> BenchCandidate:
         return cells.candidate("trick", lambda at, cell: trick(device, cells, at, cell))
 
     return lambda: _objects(made, **gpu)
@@ -113,7 +113,7 @@ def _unequal_clocks() -> bool:
         now=lambda: next(ticks) / 100,
     )
     ours, theirs = measured.outcomes
-    assert isinstance(ours, Timed) and isinstance(theirs, Timed)
+    assert isinstance(ours, TimedCandidate) and isinstance(theirs, TimedCandidate)
     slow = replace(theirs, blocks=tuple(replace(b, clock=1.5e9) for b in theirs.blocks))
     return report.versus(ours, slow, FAST).verdict is None
 

@@ -25,7 +25,7 @@ from ucutlass.agent.session import SessionSettings, SessionState
 from ucutlass.agent.tree import CandidateTree
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.backend import Built
-from ucutlass.engine.work import TABLE, Task
+from ucutlass.engine.work import TABLE, EngineTask
 from ucutlass.runtime import isolation
 
 SLOW = LINEAR.replace("{ return", "{ schedule sm90a { tile 64x64x64 } return")
@@ -85,13 +85,13 @@ class Profiler:
 
     gpus = cpus = 1
 
-    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
         assert name in TABLE
         self.asked.append(name)
         answer = {"profiled": self.timed, "counted": self.counters}[name]
-        future: Future[isolation.Outcome] = Future()
+        future: Future[isolation.CallOutcome] = Future()
         future.set_result(answer if not isinstance(answer, dict) else isolation.Returned(answer, "", 2.0))
-        return Task(future, lambda: None)
+        return EngineTask(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
     def close(self) -> None: ...
@@ -107,9 +107,9 @@ def subject(text: str) -> BuiltCandidate:
     checked = frontend.read_text(text)
     kernel = frontend.kernel(checked)
     chosen = frontend.plan_kernel(checked, kernel, tuple(BIG.values()), "sm90a", H200)
-    from ucutlass.runtime.ptxas import Report
+    from ucutlass.runtime.ptxas import PtxasReport
 
-    artifact = SimpleNamespace(report=Report((), ()), versions={}, key="k", library=Path("/none"))
+    artifact = SimpleNamespace(report=PtxasReport((), ()), versions={}, key="k", library=Path("/none"))
     built = Built(chosen, None, artifact)  # type: ignore[arg-type]
     return BuiltCandidate(checked, kernel, built, BIG)
 

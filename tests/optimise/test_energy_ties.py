@@ -26,7 +26,7 @@ from ucutlass.agent.session import ProposedProgram, SessionSettings, SessionStat
 from ucutlass.agent.stop import StopRule
 from ucutlass.agent.tree import CandidateTree, Objective
 from ucutlass.assembly import BuiltPipeline
-from ucutlass.engine.work import TABLE, Task
+from ucutlass.engine.work import TABLE, EngineTask
 from ucutlass.runtime import isolation
 
 
@@ -140,13 +140,13 @@ class Engine:
 
     gpus = cpus = 1
 
-    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
         assert name in TABLE
         self.asked.append(name)
         answer = took(1e-5) if name == "attempt" else self.answer
-        future: Future[isolation.Outcome] = Future()
+        future: Future[isolation.CallOutcome] = Future()
         future.set_result(answer if not isinstance(answer, dict) else isolation.Returned(answer, "", 3.0))
-        return Task(future, lambda: None)
+        return EngineTask(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
     def close(self) -> None: ...

@@ -33,7 +33,7 @@ from ucutlass.agent.session import SessionSettings, replayed
 from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.diagnostics import ProgramError
-from ucutlass.engine.work import TABLE, Task
+from ucutlass.engine.work import TABLE, EngineTask
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import isolation
 
@@ -66,13 +66,13 @@ class Engine:
 
     gpus = cpus = 1
 
-    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
         assert name in TABLE
         self.asked.append(arguments)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        future: Future[isolation.Outcome] = Future()
+        future: Future[isolation.CallOutcome] = Future()
         future.set_result(answer if not isinstance(answer, dict) else isolation.Returned(answer, "", 0.5))
-        return Task(future, lambda: None)
+        return EngineTask(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
     def close(self) -> None: ...

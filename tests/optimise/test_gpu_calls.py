@@ -20,8 +20,8 @@ from ucutlass.agent.outcome import Outcome, TimedOutcome
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine import gpu_slot as place_module
 from ucutlass.engine.errors import TaskLost
-from ucutlass.engine.gpu_slot import Place
-from ucutlass.engine.work import TABLE, RemoteCall, Task
+from ucutlass.engine.gpu_slot import GpuSlot
+from ucutlass.engine.work import TABLE, EngineTask, RemoteCall
 from ucutlass.runtime import isolation
 
 
@@ -54,16 +54,16 @@ class Crowded:
 
     gpus = cpus = 1
 
-    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
         assert name in TABLE
         self.near.append(more["near"])
-        future: Future[isolation.Outcome] = Future()
+        future: Future[isolation.CallOutcome] = Future()
         self.clock.now += 102.0
         if self.dies:
             future.set_exception(TaskLost(name, ("a", "b", "c")))
         else:
             future.set_result(isolation.Returned({"seconds": 1e-5, "words": ""}, "", 2.0))
-        return Task(future, lambda: None)
+        return EngineTask(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
     def close(self) -> None: ...
@@ -114,13 +114,13 @@ def test_a_place_says_how_long_it_had_the_lane(clock: Clock, monkeypatch: pytest
         clock.now += 100.0
         yield
 
-    def called(self: Place, process: Any, work: RemoteCall) -> isolation.Outcome:
+    def called(self: GpuSlot, process: Any, work: RemoteCall) -> isolation.CallOutcome:
         clock.now += 2.0
         return isolation.Crashed("SIGSEGV", "")
 
-    monkeypatch.setattr(place_module.lane, "held", held)
-    monkeypatch.setattr(Place, "_called", called)
-    place = Place(lambda: "GPU-0")
+    monkeypatch.setattr(place_module.gpu_lock, "hold_gpu", held)
+    monkeypatch.setattr(GpuSlot, "_called", called)
+    place = GpuSlot(lambda: "GPU-0")
     for name in ("attempt", "compared"):
         assert place.run(RemoteCall(TABLE[name], {}), Event()) == isolation.Crashed("SIGSEGV", "", 2.0)
     place.close()

@@ -82,7 +82,7 @@ def test_what_was_spent_before_a_failure_counts_once() -> None:
     with pytest.raises(ProposerFailed):
         run(session, proposer, Bench())
     again = OptimizationSession("s", sink, replayed(sink.events))
-    assert again.state.failures == ["the service is down; to mend it: try again later"]
+    assert again.state.failures == ["the service is down; to fix it: try again later"]
     asked = due(again.state)
     assert isinstance(asked, Ask) and asked.repeated and asked.call == 2
     state = run(again, proposer, Bench())

@@ -18,12 +18,12 @@ from ucutlass.pipeline.sized import sized_pipeline
 from ucutlass.pipeline.workspace import streams_of
 from ucutlass.runtime import launch
 from ucutlass.runtime import side_streams as beside
-from ucutlass.runtime.direct_launch import rebound
-from ucutlass.runtime.launch import Bound, Launcher, Request
-from ucutlass.runtime.launch_sequence import Series
+from ucutlass.runtime.direct_launch import rebind
+from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
+from ucutlass.runtime.launch_sequence import LaunchSequence
 from ucutlass.runtime.launch_spec import spec_of
 from ucutlass.runtime.library import Native, NoNative, compile_native, load_entry, load_native
-from ucutlass.runtime.pipeline import series_of
+from ucutlass.runtime.pipeline import sequence_of
 from ucutlass.runtime.side_streams import Branches
 
 LAUNCH, RECORD, WAIT = 1, 2, 3
@@ -63,7 +63,7 @@ class Loaded:
 
     call: Launcher
     library: ctypes.CDLL
-    series: dict[Request, Series] = field(default_factory=dict)
+    series: dict[LaunchRequest, LaunchSequence] = field(default_factory=dict)
 
     def trace(self) -> list[tuple[int, int, int, int]]:
         """What happened since it was last asked: (what, number or event, stream, workspace)."""
@@ -98,9 +98,9 @@ def load(stages: Path, route: Native | NoNative, monkeypatch: pytest.MonkeyPatch
         pipeline = frontend.program(frontend.read_text(text))
         assert isinstance(pipeline, ir.Pipeline)
 
-        def choose(request: Request) -> Series:
+        def choose(request: LaunchRequest) -> LaunchSequence:
             found = sized_pipeline(pipeline, request.extents)
-            bounds: list[Bound | None] = []
+            bounds: list[BoundKernel | None] = []
             for i, step in enumerate(found.steps):
                 if step.kernel is None:
                     bounds.append(None)
@@ -108,9 +108,9 @@ def load(stages: Path, route: Native | NoNative, monkeypatch: pytest.MonkeyPatch
                 tensors = sum(isinstance(p.type, ir.TensorType) for p in step.kernel.params)
                 entry = load_entry(stages, "two" if tensors == 2 else "add")
                 knobs = (i, workspaces.get(i, 0), codes.get(i, 0))
-                bound = Bound(entry.address, knobs, 0, entry)
-                bounds.append(rebound(spec_of(step.kernel, device="cpu"), bound, step.sizes, request.device))
-            made.series[request] = series_of(found, streams_of(found, most_lanes), bounds)
+                bound = BoundKernel(entry.address, knobs, 0, entry)
+                bounds.append(rebind(spec_of(step.kernel, device="cpu"), bound, step.sizes, request.device))
+            made.series[request] = sequence_of(found, streams_of(found, most_lanes), bounds)
             return made.series[request]
 
         made = Loaded(Launcher(spec_of(pipeline, device="cpu"), choose, route), library)

@@ -18,7 +18,7 @@ from ucutlass.pipeline.sized import SizedPipeline, sized_pipeline
 from ucutlass.reference import evaluate
 from ucutlass.reference.interpreter import run_stage, stage_arguments
 from ucutlass.runtime.inputs import generate
-from ucutlass.runtime.verify import Staged, Verdict, check
+from ucutlass.runtime.verify import LaunchVerdict, StagedLaunch, check
 from ucutlass.runtime.verify.batch import as_json, judge_all, read_journal
 from ucutlass.runtime.verify.evidence import evidence_of, plain, verdict_of
 from ucutlass.runtime.verify.suite import suite
@@ -58,7 +58,9 @@ pipeline mixed(x: bf16[M, K], w: bf16[N, K], s: f32) -> (y: bf16[M, N], z: bf16[
 """
 
 
-def staged(text: str, sizes: Mapping[str, int], spoil: Spoil = NONE, whole: Spoil | None = None) -> Staged:
+def staged(
+    text: str, sizes: Mapping[str, int], spoil: Spoil = NONE, whole: Spoil | None = None
+) -> StagedLaunch:
     """Stages as the interpreter has them; `spoil` those of the judge, `whole` those of the pipeline."""
     program = frontend.program(frontend.read_text(text))
     assert isinstance(program, ir.Pipeline)
@@ -81,7 +83,7 @@ def staged(text: str, sizes: Mapping[str, int], spoil: Spoil = NONE, whole: Spoi
         for name, result in zip(found.results, results, strict=True):
             result.copy_(stored[name])
 
-    return Staged(series, found, tuple(one(i, spoil) for i in range(len(found.steps))))
+    return StagedLaunch(series, found, tuple(one(i, spoil) for i in range(len(found.steps))))
 
 
 def _series(found: SizedPipeline, arguments: Sequence[Any], spoil: Spoil) -> Mapping[str, Tensor]:
@@ -93,12 +95,12 @@ def _series(found: SizedPipeline, arguments: Sequence[Any], spoil: Spoil) -> Map
     return stored
 
 
-def judged(text: str, sizes: Mapping[str, int], **how: Any) -> Verdict:
+def judged(text: str, sizes: Mapping[str, int], **how: Any) -> LaunchVerdict:
     made = staged(text, sizes, **how)
     return check(made.sized.pipeline, made, drawn(made, sizes))
 
 
-def drawn(made: Staged, sizes: Mapping[str, int]) -> list[Any]:
+def drawn(made: StagedLaunch, sizes: Mapping[str, int]) -> list[Any]:
     """Matrices scaled so that numbers neither grow nor vanish."""
     first, *rest = generate(made.sized.pipeline, sizes, "normal", seed=7)
     return [first, *(g * (2 / g.shape[-1]) ** 0.5 if isinstance(g, Tensor) else g for g in rest)]
@@ -115,7 +117,7 @@ def test_one_part_in_a_hundred_in_the_middle_of_a_deep_pipeline_is_found() -> No
     """The bound end to end lets it pass."""
     made = staged(DEEP, SMALL, {DEPTH // 2: off})
     arguments = drawn(made, SMALL)
-    alone = check(made.sized.pipeline, made.whole, arguments)
+    alone = check(made.sized.pipeline, made.entire, arguments)
     assert alone.state == "undecided" and all(c.ok for c in alone.comparisons)
     verdict = check(made.sized.pipeline, made, arguments)
     assert verdict.state == "wrong" and not verdict.ok
@@ -135,7 +137,7 @@ def test_a_right_deep_pipeline_is_right_by_its_stages_and_says_so() -> None:
 
 def test_the_whole_alone_is_undecided_where_its_bounds_say_nothing() -> None:
     made = staged(DEEP, SMALL)
-    verdict = check(made.sized.pipeline, made.whole, drawn(made, SMALL))
+    verdict = check(made.sized.pipeline, made.entire, drawn(made, SMALL))
     assert verdict.state == "undecided" and not verdict.ok and not verdict.problems
 
 
@@ -204,7 +206,7 @@ def test_a_suite_counts_no_undecided_case_as_right(alone: bool, outcome: str, tm
     seconds = signal.getitimer(signal.ITIMER_REAL)
     judge_all(
         made.sized.pipeline,
-        lambda _: made.whole if alone else made,
+        lambda _: made.entire if alone else made,
         [as_json(c) for c in asked.cases],
         str(journal),
         tile={},

@@ -13,7 +13,7 @@ from ucutlass.pipeline import workspace
 from ucutlass.pipeline.memory import Allocation, WorkspaceLayout
 from ucutlass.runtime.verify.batch import judge_case
 from ucutlass.runtime.verify.suite import suite
-from ucutlass.runtime.verify.verdict import Verdict
+from ucutlass.runtime.verify.verdict import LaunchVerdict
 from ucutlass.tasks.verify_cases import _Loaded, facts
 
 MIXED = (
@@ -30,7 +30,9 @@ pipeline mixed(x: f32[A, B], y: f32[A, B], s: f32) -> (p: f32[A, B], q: f32[A, B
 )
 
 
-def judged(text: str, stages: Sequence[tuple[str, str, tuple[int, ...]] | None]) -> list[tuple[str, Verdict]]:
+def judged(
+    text: str, stages: Sequence[tuple[str, str, tuple[int, ...]] | None]
+) -> list[tuple[str, LaunchVerdict]]:
     program = frontend.program(frontend.read_text(text))
     loaded = _Loaded(facts(text, "p.ucu", program.name, stages), "cpu")
     asked = suite(program, {"A": 9, "B": 17}, seed=5, distributions=("integer", "normal"), most=12)

@@ -6,14 +6,14 @@ import json
 from dataclasses import replace
 
 from ucutlass.ir.hardware import DEVICES
-from ucutlass.runtime.evidence import Machine, Record, Subject, sealed
-from ucutlass.runtime.profile.ledger import Entry, entry_of, hit_rates, tallies, to_result
+from ucutlass.runtime.evidence import Machine, Record, RecordSubject, sealed
+from ucutlass.runtime.profile.ledger import LedgerEntry, entry_of, hit_rates, tallies, to_result
 
-ENTRY = Entry(4, "latency", "tile 1", "tile 2", (0.5, 0.9), 0.7, 0.68, 0.72)
+ENTRY = LedgerEntry(4, "latency", "tile 1", "tile 2", (0.5, 0.9), 0.7, 0.68, 0.72)
 
 
-def kept(entry: Entry, device: str = "NVIDIA H200", created: str = "1") -> Record:
-    subject = Subject("k", "", "", entry.schedule, "sm90a", "bf16", {"M": 1})
+def kept(entry: LedgerEntry, device: str = "NVIDIA H200", created: str = "1") -> Record:
+    subject = RecordSubject("k", "", "", entry.schedule, "sm90a", "bf16", {"M": 1})
     result = json.loads(json.dumps(to_result(entry)))
     return sealed(Record("advice", subject, Machine(device, "GPU-1", {}), "", {}, result, created))
 

@@ -75,7 +75,7 @@ def test_any_text_is_read_without_a_fault(text: str) -> None:
 
 def test_the_longest_kernel_of_a_launch_is_the_one() -> None:
     found = ncu.count(Path("ncu"), "sm90", ["a", "b"], ["python"], _writes(RAW))
-    assert isinstance(found, ncu.Counted)
+    assert isinstance(found, ncu.KernelCounters)
     assert found.kernel.startswith("cutlass::device_kernel")
     assert found.counters.dram_bytes == 100_663_296 + 33_554_432
     assert found.counters.dram == pytest.approx(0.17)
@@ -86,10 +86,10 @@ def test_the_longest_kernel_of_a_launch_is_the_one() -> None:
 
 
 def test_the_call_asks_for_the_table_and_nothing_else() -> None:
-    names = metrics.wanted("sm90")
+    names = metrics.metric_names("sm90")
     line = ncu.command(Path("/x/ncu"), names, ["_Z4gemm"], Path("log"), "none", ["python", "t"])
     given_ = dict(pairwise(line))
-    assert given_["--metrics"].split(",") == list(metrics.wanted("sm90"))
+    assert given_["--metrics"].split(",") == list(metrics.metric_names("sm90"))
     assert given_["--kernel-name"] == "regex:^(_Z4gemm)$"
     assert given_["--clock-control"] == "none" and given_["--cache-control"] == "none"
     assert given_["--profile-from-start"] == "off" and given_["--page"] == "raw"
@@ -118,7 +118,7 @@ def test_an_unknown_metric_is_dropped_and_the_rest_tried_again() -> None:
         return "0", ""
 
     found = ncu.count(Path("ncu"), "sm90", ["a"], ["python"], run)
-    assert isinstance(found, ncu.Counted)
+    assert isinstance(found, ncu.KernelCounters)
     assert found.dropped == ("launch__cluster_max_active",)
     assert len(calls) == 2
 
@@ -132,7 +132,7 @@ def test_a_tool_that_does_not_start_is_no_fault() -> None:
     assert "cannot be started" in found.reason
 
 
-def _writes(text: str, status: str = "0") -> ncu.Run:
+def _writes(text: str, status: str = "0") -> ncu.RunTool:
     def run(line: Sequence[str], folder: Path) -> tuple[str, str]:
         if text:
             Path(line[line.index("--log-file") + 1]).write_text(text)
@@ -144,14 +144,14 @@ def _writes(text: str, status: str = "0") -> ncu.Run:
 @pytest.mark.parametrize("table", metrics.METRICS)
 def test_tables_have_every_counter_and_nothing_else(table: str) -> None:
     assert set(metrics.METRICS[table]) == {f.name for f in dataclasses.fields(Counters)}
-    assert len(set(metrics.wanted(table))) == len(metrics.wanted(table))
+    assert len(set(metrics.metric_names(table))) == len(metrics.metric_names(table))
     assert table in metrics.CHIPS
 
 
 def test_hopper_only_counters_are_unknown_elsewhere() -> None:
     assert metrics.METRICS["sm80"]["tma_bytes"] is None
     assert metrics.METRICS["sm100"]["stall_gmma"] is None
-    found = metrics.counters("sm80", dict.fromkeys(metrics.wanted("sm80"), 1.0))
+    found = metrics.counters("sm80", dict.fromkeys(metrics.metric_names("sm80"), 1.0))
     assert found.tma_bytes is None and found.dram_bytes == 2.0
     assert set(metrics.unknown("sm80", found)) == {"tma_bytes", "stall_gmma", "clusters_active"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ucutlass.runtime.profile import cuda_tools, sass
-from ucutlass.runtime.ptxas import Finding, Report, Usage
+from ucutlass.runtime.ptxas import KernelResources, PtxasReport, PtxasWarning
 
 TEXT = (Path(__file__).parent / "data" / "sm90.sass").read_text()
 
@@ -43,8 +43,13 @@ def test_widths(opcode: str, size: int) -> None:
 
 
 def test_facts_of_a_build() -> None:
-    usage = (Usage("gemm", "sm_90a", 168, 0, 24, 40, 0, 1), Usage("finish", "sm_90a", 32, 0, 0, 0, 0, 1))
-    report = Report(usage, (Finding("wgmma-serialised", "gemm", "C7510: Potential ..", "smaller tile"),))
+    usage = (
+        KernelResources("gemm", "sm_90a", 168, 0, 24, 40, 0, 1),
+        KernelResources("finish", "sm_90a", 32, 0, 0, 0, 0, 1),
+    )
+    report = PtxasReport(
+        usage, (PtxasWarning("wgmma-serialised", "gemm", "C7510: Potential ..", "smaller tile"),)
+    )
     found = sass.build_facts(report, sass.parse(TEXT))
     assert found.registers == 168 and found.spill_bytes == 64
     assert found.serialised == ("C7510: Potential ..",)
@@ -53,7 +58,7 @@ def test_facts_of_a_build() -> None:
 
 
 def test_without_a_disassembly_its_numbers_are_unknown() -> None:
-    found = sass.build_facts(Report(), sass.NoCode("no cuobjdump"))
+    found = sass.build_facts(PtxasReport(), sass.NoCode("no cuobjdump"))
     assert found.tensor_instructions is None and found.local_accesses is None
     assert found.spill_bytes is None and found.serialised is None, "no report says nothing, not zero"
 

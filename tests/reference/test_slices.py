@@ -18,7 +18,7 @@ from ucutlass.reference.errors import RequirementError
 from ucutlass.reference.slices import ReferenceSlice, separable, values
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.verify import check, judge
-from ucutlass.runtime.verify.judge import against
+from ucutlass.runtime.verify.judge import compare_results
 
 
 def kernel(text: str) -> ir.Kernel:
@@ -95,8 +95,10 @@ def test_a_comparison_in_slices_is_the_comparison(text: str) -> None:
     arguments = generate(program, sizes, "normal", seed=3)
     outputs = [o.clone() for o in evaluate(program, arguments)]
     outputs[0][17, 66] += 1000.0
-    whole = against(whole_results(expect(program, arguments)), outputs, [(4, 4), (4, 4)][: len(outputs)])
-    found = against(
+    whole = compare_results(
+        whole_results(expect(program, arguments)), outputs, [(4, 4), (4, 4)][: len(outputs)]
+    )
+    found = compare_results(
         expected_results(program, arguments, limit=1500), outputs, [(4, 4), (4, 4)][: len(outputs)]
     )
     for a, b in zip(whole, found, strict=True):
@@ -108,10 +110,10 @@ def test_a_comparison_in_slices_is_the_comparison(text: str) -> None:
 def test_a_constant_result_in_slices_does_not_vary() -> None:
     program = kernel("(x: f32[A, L]) -> f32[A, L] { return x }")
     same = [torch.full((8, 8), 2.0)]
-    (found,) = against(expected_results(program, same, limit=40), [same[0].clone()], [None])
+    (found,) = compare_results(expected_results(program, same, limit=40), [same[0].clone()], [None])
     assert not found.varies and not found.reference_varies
     apart = [torch.arange(8.0)[:, None].expand(8, 8).contiguous()]
-    (found,) = against(expected_results(program, apart, limit=16), [apart[0].clone()], [None])
+    (found,) = compare_results(expected_results(program, apart, limit=16), [apart[0].clone()], [None])
     assert found.varies and found.reference_varies
 
 

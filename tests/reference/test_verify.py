@@ -14,7 +14,7 @@ from tests.reference.tasks import named
 from ucutlass import frontend
 from ucutlass.reference import evaluate, expect
 from ucutlass.runtime.inputs import generate
-from ucutlass.runtime.verify import GUARD, POISONS, Exposed, check, compare, guarded
+from ucutlass.runtime.verify import GUARD, POISONS, DirectLaunch, check, compare, guarded
 from ucutlass.runtime.verify.comparison import FEWEST, _finite_ratios, _ratios, useless
 
 PROGRAM = named("kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }", "k")
@@ -168,8 +168,8 @@ def test_shapes_must_agree() -> None:
 # --- workspaces, repeats, tiles ----------------------------------------------------------
 
 
-def _exposed(body: object) -> Exposed:
-    return Exposed(body, 64)  # type: ignore[arg-type]
+def _exposed(body: object) -> DirectLaunch:
+    return DirectLaunch(body, 64)  # type: ignore[arg-type]
 
 
 def test_the_workspace_is_poisoned_with_both_patterns_and_guarded() -> None:

@@ -150,7 +150,7 @@ def test_a_fault_of_the_machine_is_told_apart(
     fake: FakeNvcc, cache: Cache, words: str, fault: type[errors.MachineError]
 ) -> None:
     fake.behave(f'echo "{words}"; exit 1')
-    with pytest.raises(fault, match="to mend it: "):
+    with pytest.raises(fault, match="to fix it: "):
         build(source(), fake.toolchain, cache)
     assert cache.stats().failed == 0
 

@@ -14,13 +14,13 @@ import pytest
 from runtime_fakes import KILLED, in_child
 
 from ucutlass.runtime import errors
-from ucutlass.runtime.cache import MANIFEST, Cache, Corrupt, Entry
+from ucutlass.runtime.cache import MANIFEST, Cache, CacheEntry, Corrupt
 
 KEY = "a" * 64
 LONG_AGO = 1_000_000_000
 
 
-def put(cache: Cache, key: str = KEY, content: bytes = b"binary", used: int | None = None) -> Entry:
+def put(cache: Cache, key: str = KEY, content: bytes = b"binary", used: int | None = None) -> CacheEntry:
     with cache.locked(key, timeout_seconds=0), cache.staging(key) as folder:
         (folder / "kernel.so").write_bytes(content)
         (folder / "source.cu").write_text("int f();")
@@ -42,7 +42,7 @@ def test_publish_then_load(cache: Cache) -> None:
     assert cache.load(KEY) is None
     entry = put(cache)
     found = cache.load(KEY)
-    assert isinstance(found, Entry)
+    assert isinstance(found, CacheEntry)
     assert found.folder == entry.folder == cache.root / "entries" / KEY
     assert found.about == {"builder": "test"}
     assert found.bytes == len(b"binary") + len("int f();")
@@ -77,13 +77,13 @@ def test_killed_at_any_step_of_publishing_leaves_all_or_nothing(cache: Cache, mo
 
     assert in_child(publish) == KILLED
     found = cache.load(KEY)
-    assert found is None or isinstance(found, Entry)
+    assert found is None or isinstance(found, CacheEntry)
     with cache.locked(KEY, timeout_seconds=0):  # nobody holds the lock
         pass
     cache.tidy()
     assert names(cache.root / "staging") == []
     put(cache)
-    assert isinstance(cache.verify()[0], Entry)
+    assert isinstance(cache.verify()[0], CacheEntry)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_content_of_the_same_size_is_read_by_load_and_verify_and_not_by_entries(
     good = put(cache, "b" * 64)
     bad = put(cache)
     (bad.folder / "kernel.so").write_bytes(b"BINARY")
-    assert all(isinstance(e, Entry) for e in cache.entries())
+    assert all(isinstance(e, CacheEntry) for e in cache.entries())
     seen = cache.load(KEY)
     assert isinstance(seen, Corrupt) and "kernel.so has other content than was built" in seen.reason
     by_key = {e.key: e for e in cache.verify()}
-    assert isinstance(by_key[good.key], Entry)
+    assert isinstance(by_key[good.key], CacheEntry)
     corrupt = by_key[KEY]
     assert isinstance(corrupt, Corrupt) and "other content" in corrupt.reason
     assert cache.load(KEY) is None
@@ -251,10 +251,10 @@ def test_a_folder_that_cannot_be_written_still_serves(
 
     for name in ("mkdir", "rename", "utime"):
         monkeypatch.setattr(os, name, refuse)
-    assert isinstance(cache.load(KEY), Entry)
+    assert isinstance(cache.load(KEY), CacheEntry)
     with pytest.raises(fault, match=words) as caught:
         put(cache, "b" * 64)
-    assert "UCUTLASS_CACHE_DIR" in caught.value.mend
+    assert "UCUTLASS_CACHE_DIR" in caught.value.fix
     assert "\n" not in str(caught.value)
 
 
@@ -264,7 +264,7 @@ def test_a_cache_that_is_a_file(tmp_path: Path) -> None:
         for act in (cache.entries, cache.stats, cache.verify, cache.clear, lambda: put(cache), cache.tidy):  # noqa: B023
             with pytest.raises(errors.CacheUnusable, match=r"is no folder.*move it away") as caught:
                 act()
-            assert "UCUTLASS_CACHE_DIR" in caught.value.mend
+            assert "UCUTLASS_CACHE_DIR" in caught.value.fix
         with pytest.raises(errors.CacheUnusable):
             cache.load(KEY)
 
@@ -280,14 +280,14 @@ def test_a_disk_that_is_really_full(small_disk: Path) -> None:
     with pytest.raises(errors.CacheFull):
         put(cache, "b" * 64, bytes(1 << 20))
     assert names(cache.root / "staging") == []
-    assert isinstance(cache.load(KEY), Entry)
+    assert isinstance(cache.load(KEY), CacheEntry)
 
 
 def test_a_disk_that_is_really_read_only(small_disk: Path) -> None:
     cache = Cache(small_disk, 10**9)
     put(cache)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    assert isinstance(cache.load(KEY), Entry)
+    assert isinstance(cache.load(KEY), CacheEntry)
     assert cache.stats().entries == 1
     with pytest.raises(errors.CacheReadOnly):
         put(cache, "b" * 64)

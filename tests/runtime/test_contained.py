@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from runtime_fakes import alive, all_ended
 
 from ucutlass.runtime import isolation
-from ucutlass.runtime.environment_allowlist import PASSED, passed
-from ucutlass.runtime.supervised_process import Supervised
+from ucutlass.runtime.environment_allowlist import ALLOWED, allowed_environment
+from ucutlass.runtime.supervised_process import SupervisedProcess
 
-Call: TypeAlias = Callable[..., isolation.Outcome]
+Call: TypeAlias = Callable[..., isolation.CallOutcome]
 
 SECRETS = ("ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "SSH_AUTH_SOCK", "CUDA_TOKEN", "DB_URL")
 
 
-def _by_run(function: str, limit_seconds: float = 60.0, **arguments: object) -> isolation.Outcome:
+def _by_run(function: str, limit_seconds: float = 60.0, **arguments: object) -> isolation.CallOutcome:
     return isolation.run(f"isolation_candidates:{function}", arguments, limit_seconds=limit_seconds)
 
 
@@ -35,9 +35,9 @@ def call(request: pytest.FixtureRequest) -> Iterator[Call]:
     if request.param == "run":
         yield _by_run
         return
-    warm = isolation.Warm()
+    warm = isolation.WarmProcess()
 
-    def by_warm(function: str, limit_seconds: float = 60.0, **arguments: object) -> isolation.Outcome:
+    def by_warm(function: str, limit_seconds: float = 60.0, **arguments: object) -> isolation.CallOutcome:
         return warm.call(f"isolation_candidates:{function}", arguments, limit_seconds=limit_seconds)
 
     yield by_warm
@@ -65,22 +65,24 @@ def test_no_secret_of_the_caller_is_seen(call: Call, monkeypatch: pytest.MonkeyP
     assert "hush" not in outcome.value.values()
     assert outcome.value["CUDA_VISIBLE_DEVICES"] == "3" and outcome.value["PATH"] == os.environ["PATH"]
     # Python sets LC_CTYPE itself in a C locale.
-    assert set(outcome.value) <= set(passed()) | {"LC_CTYPE"}
+    assert set(outcome.value) <= set(allowed_environment()) | {"LC_CTYPE"}
 
 
 NAMES = st.text(st.characters(codec="ascii", exclude_characters="=\0"), min_size=1)
 
 
-@given(st.dictionaries(NAMES | st.builds("{}{}".format, st.sampled_from(sorted(PASSED)), NAMES), st.text()))
+@given(st.dictionaries(NAMES | st.builds("{}{}".format, st.sampled_from(sorted(ALLOWED)), NAMES), st.text()))
 def test_what_passes_is_in_the_table(environ: dict[str, str]) -> None:
-    for name in passed(environ):
-        assert any(name == known or (known.endswith("*") and name.startswith(known[:-1])) for known in PASSED)
+    for name in allowed_environment(environ):
+        assert any(
+            name == known or (known.endswith("*") and name.startswith(known[:-1])) for known in ALLOWED
+        )
 
 
-@pytest.mark.parametrize("name", [known.replace("*", "_SECRET") for known in PASSED if "*" in known])
+@pytest.mark.parametrize("name", [known.replace("*", "_SECRET") for known in ALLOWED if "*" in known])
 def test_no_pattern_passes_a_secret(name: str) -> None:
-    assert passed({name: "hush"}) == {}
-    assert passed({name: "hush"}, also=[name]) == {name: "hush"}, "its owner chose it"
+    assert allowed_environment({name: "hush"}) == {}
+    assert allowed_environment({name: "hush"}, also=[name]) == {name: "hush"}, "its owner chose it"
 
 
 # --- what is left behind ------------------------------------------------------------
@@ -120,7 +122,7 @@ def test_a_daemon_ends_with_a_caller_that_is_killed(way: str, number: signal.Sig
     note = tmp_path / "note"
     words = (
         "from ucutlass.runtime import isolation\n"
-        f"call = isolation.run if {way!r} == 'run' else isolation.Warm().call\n"
+        f"call = isolation.run if {way!r} == 'run' else isolation.WarmProcess().call\n"
         f"call('isolation_candidates:leaves_a_daemon_and', {{'note': {str(note)!r}, 'end': 'hang'}},"
         " limit_seconds=600)"
     )
@@ -137,9 +139,11 @@ def test_a_daemon_ends_with_a_caller_that_is_killed(way: str, number: signal.Sig
 # --- a command ----------------------------------------------------------------------
 
 
-def supervised(*command: str) -> Supervised:
+def supervised(*command: str) -> SupervisedProcess:
     null = subprocess.DEVNULL
-    return Supervised(command, env=passed(), stdin=null, stdout=subprocess.PIPE, stderr=null)
+    return SupervisedProcess(
+        command, env=allowed_environment(), stdin=null, stdout=subprocess.PIPE, stderr=null
+    )
 
 
 def test_a_limit_of_years_is_one() -> None:

@@ -8,7 +8,7 @@ from runtime_fakes import FakeNvcc, fake_nvcc
 from ucutlass.runtime import doctor, system
 
 
-def by_name(report: doctor.Report) -> dict[str, doctor.Finding]:
+def by_name(report: doctor.DoctorReport) -> dict[str, doctor.DoctorCheck]:
     return {f.what: f for f in report.findings}
 
 
@@ -30,7 +30,7 @@ def test_a_machine_without_a_gpu_builds_and_does_not_run() -> None:
     found = by_name(report)
     assert report.can_build and not report.can_run
     assert found["nvcc"].detail.startswith("13.0.88 at ")
-    assert found["NVIDIA driver"].state == "missing" and found["NVIDIA driver"].mend
+    assert found["NVIDIA driver"].state == "missing" and found["NVIDIA driver"].fix
 
 
 def test_a_machine_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_a_machine_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_driver_older_than_the_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
     drive(monkeypatch, (12, 4))
     finding = by_name(doctor.examine())["driver version"]
-    assert finding.state == "broken" and "12.4" in finding.detail and "CUDA 12" in finding.mend
+    assert finding.state == "broken" and "12.4" in finding.detail and "CUDA 12" in finding.fix
 
 
 def test_a_driver_in_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_every_trouble_is_a_finding_with_a_mend(
     monkeypatch.setenv(variable, value)
     report = doctor.examine()
     finding = by_name(report)[what]
-    assert (finding.state, report.can_build) == (state, False) and finding.mend
+    assert (finding.state, report.can_build) == (state, False) and finding.fix
 
 
 def test_an_old_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.verify import candidates
 from ucutlass.runtime import isolation
 from ucutlass.runtime.verify import pool
-from ucutlass.runtime.verify.suite import Case
+from ucutlass.runtime.verify.suite import VerifyCase
 
 FAULTS: dict[str, tuple[str, dict[str, Any], type[object]]] = {
     "a hang": ("isolation_candidates:hangs", {"note": "note"}, isolation.TimedOut),
@@ -34,7 +34,7 @@ def test_the_next_candidate_runs_on_a_clean_context(fault: str, tmp_path: Path) 
 
 def test_a_sticky_error_is_not_the_next_cases() -> None:
     rows = (20, 1, 17, 3)
-    cases = [Case(f"{m} rows", "values", {"M": m, "N": 16, "K": 72}, "integer", 1, "") for m in rows]
+    cases = [VerifyCase(f"{m} rows", "values", {"M": m, "N": 16, "K": 72}, "integer", 1, "") for m in rows]
     results = pool.run("tests.runtime.fault_candidates:batch", {"tile": candidates.TILE}, cases)
     assert [r.outcome for r in results] == ["right", "lost", "right", "right"]
     assert "illegal memory access" in results[1].message

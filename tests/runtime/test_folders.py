@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ucutlass.agent.journal import Journal
 from ucutlass.runtime import calibrate, errors, folders, version_cache
 from ucutlass.runtime.bench import gpu_lock
-from ucutlass.runtime.cache import MANIFEST, Cache, Corrupt, Entry
+from ucutlass.runtime.cache import MANIFEST, Cache, CacheEntry, Corrupt
 from ucutlass.runtime.errors import FolderUntrusted, FolderUnusable
 from ucutlass.runtime.library import NativeUnbuildable, compile_native
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.tune.database import TuningDatabase
 
 KEY = "a" * 64
@@ -53,7 +53,7 @@ def test_whoever_else_may_write_decides(
     except FolderUntrusted as refused:
         assert open_to_others
         mend = f"chmod 700 {folder}" if mode & 0o022 and not above & 0o002 else "UCUTLASS_CACHE_DIR"
-        assert mend in refused.mend
+        assert mend in refused.fix
     finally:
         parent.chmod(0o700)
         folder.chmod(0o700)
@@ -65,12 +65,12 @@ def test_what_is_made_is_this_users_alone_whatever_the_umask_is(tmp_path: Path) 
         folders.make(tmp_path / "a" / "b" / "c")
         cache = Cache(tmp_path / "cache" / "ucutlass", 1 << 30)
         published(cache)
-        Store(tmp_path / "data" / "evidence.sqlite").prepare()
+        EvidenceStore(tmp_path / "data" / "evidence.sqlite").prepare()
     finally:
         os.umask(before)
     made = [p for p in tmp_path.rglob("*") if p.is_dir()]
     assert {stat.S_IMODE(p.stat().st_mode) for p in made} == {0o700}
-    assert isinstance(cache.load(KEY), Entry)
+    assert isinstance(cache.load(KEY), CacheEntry)
 
 
 @as_root
@@ -111,14 +111,14 @@ def test_a_file_in_its_place(tmp_path: Path) -> None:
 # --- every folder that is trusted ---------------------------------------------------------
 
 
-def published(cache: Cache) -> Entry:
+def published(cache: Cache) -> CacheEntry:
     with cache.locked(KEY, timeout_seconds=5), cache.staging(KEY) as staged:
         (staged / "kernel.so").write_bytes(b"binary")
         return cache.publish(KEY, staged, {})
 
 
 def lane_of(folder: Path) -> None:
-    with gpu_lock.held("GPU-0", timeout_seconds=1, on_wait=lambda _: None, folder=folder):
+    with gpu_lock.hold_gpu("GPU-0", timeout_seconds=1, on_wait=lambda _: None, folder=folder):
         pass
 
 
@@ -134,9 +134,9 @@ ACTS: dict[str, tuple[Callable[[Path], object], type[errors.MachineError]]] = {
     "stats": (lambda f: Cache(f, 1).stats(), errors.CacheUntrusted),
     "verify": (lambda f: Cache(f, 1).verify(), errors.CacheUntrusted),
     "lane": (lane_of, errors.CacheUntrusted),
-    "evidence": (lambda f: Store(f / "evidence.sqlite").find(), errors.StoreUntrusted),
-    "adding evidence": (lambda f: Store(f / "evidence.sqlite").prepare(), errors.StoreUntrusted),
-    "checking evidence": (lambda f: Store(f / "evidence.sqlite").check(), errors.StoreUntrusted),
+    "evidence": (lambda f: EvidenceStore(f / "evidence.sqlite").find(), errors.StoreUntrusted),
+    "adding evidence": (lambda f: EvidenceStore(f / "evidence.sqlite").prepare(), errors.StoreUntrusted),
+    "checking evidence": (lambda f: EvidenceStore(f / "evidence.sqlite").check(), errors.StoreUntrusted),
     "sessions": (lambda f: Journal(f / "sessions.sqlite").sessions(), errors.StoreUntrusted),
     "a session": (lambda f: Journal(f / "sessions.sqlite").append("s", 0, "k", {}), errors.StoreUntrusted),
     "tuning": (lambda f: TuningDatabase(f / "tuned.sqlite").prepare(), errors.StoreUntrusted),
@@ -151,7 +151,7 @@ def test_everything_that_is_trusted_refuses_a_folder_that_others_may_write(place
     place.chmod(0o777)
     with pytest.raises(fault, match="other users may write") as caught:
         act(place)
-    assert f"chmod 700 {place}" in caught.value.mend
+    assert f"chmod 700 {place}" in caught.value.fix
     assert list(place.iterdir()) == []
     place.chmod(0o755)
     act(place)
@@ -176,20 +176,20 @@ def test_an_entry_that_others_may_write_is_not_served(place: Path, inner: str) -
     published(cache)
     for path in (place, place / "entries", place / "entries" / KEY):
         path.chmod(0o755)
-    assert isinstance(cache.load(KEY), Entry)
+    assert isinstance(cache.load(KEY), CacheEntry)
     (place / inner).chmod(0o777)
     found = cache.load(KEY)
     assert isinstance(found, Corrupt) and "other users may write" in found.reason
     place.chmod(0o700)
-    assert isinstance(cache.load(KEY), Entry), "others do not get in"
+    assert isinstance(cache.load(KEY), CacheEntry), "others do not get in"
 
 
 def test_a_store_that_others_may_write_is_not_believed(place: Path) -> None:
-    store = Store(place / "evidence.sqlite")
+    store = EvidenceStore(place / "evidence.sqlite")
     store.prepare()
     place.chmod(0o755)
     store.find()
     store.path.chmod(0o666)
     with pytest.raises(errors.StoreUntrusted, match=r"other users may write .*evidence\.sqlite") as caught:
         store.find()
-    assert f"chmod 600 {store.path}" in caught.value.mend
+    assert f"chmod 600 {store.path}" in caught.value.fix

@@ -10,9 +10,9 @@ import pytest
 from runtime_fakes import all_ended
 
 from ucutlass.runtime.isolation import (
+    CallOutcome,
     Crashed,
     Exited,
-    Outcome,
     Raised,
     Returned,
     TimedOut,
@@ -21,7 +21,7 @@ from ucutlass.runtime.isolation import (
 )
 
 
-def call(function: str, limit_seconds: float = 60.0, **arguments: object) -> Outcome:
+def call(function: str, limit_seconds: float = 60.0, **arguments: object) -> CallOutcome:
     return run(f"isolation_candidates:{function}", arguments, limit_seconds=limit_seconds)
 
 

@@ -58,7 +58,7 @@ def test_a_cache_at_such_a_path_is_refused_before_nvcc_is_started(tmp_path: Path
     fake.behave(AS_NVCC)
     with pytest.raises(errors.CacheUnusable, match="which nvcc's shell would read") as caught:
         build(source(), fake.toolchain, Cache(tmp_path / name / "cache", 1 << 30))
-    assert "UCUTLASS_CACHE_DIR" in caught.value.mend and "\n" not in str(caught.value)
+    assert "UCUTLASS_CACHE_DIR" in caught.value.fix and "\n" not in str(caught.value)
     assert fake.runs == [] and not list(tmp_path.rglob("pwned"))
 
 

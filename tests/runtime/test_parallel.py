@@ -12,7 +12,7 @@ from ucutlass.runtime import errors, parallel, system
 from ucutlass.runtime.build import Artifact, Produced, Recipe
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.progress import Progress
-from ucutlass.runtime.ptxas import Report
+from ucutlass.runtime.ptxas import PtxasReport
 
 GIB = 2**30
 
@@ -132,7 +132,7 @@ class Bench:
                 with self.lock:
                     self.now -= 1
             (folder / "kernel.so").write_text(name)
-            return Produced(1.0, Report())
+            return Produced(1.0, PtxasReport())
 
         return Recipe("bench", f"ucc_{name}", "sm_90a", "none", {}, {"name": name}, produce)
 

@@ -101,7 +101,7 @@ def test_a_killed_build_leaves_no_compiler_and_the_next_one_begins_anew(
     assert list((cache.root / "staging").iterdir()) == []
 
 
-def run(command: list[str], folder: Path, **more: object) -> process.Status:
+def run(command: list[str], folder: Path, **more: object) -> process.ProcessStatus:
     settings = {"env": dict(os.environ), "limit_seconds": 60.0, "cancel": None, **more}
     return process.run(command, folder=folder, log=folder / "log", **settings)  # type: ignore[arg-type]
 
@@ -170,7 +170,7 @@ def test_cancelling_ends_it(tmp_path: Path) -> None:
 def test_output_does_not_wait_for_who_holds_the_pipe() -> None:
     start = time.monotonic()
     done = process.output(["sh", "-c", "echo out; echo err >&2; sleep 600 & exit 3"], 60)
-    assert done == process.Output(3, "out\n", "err\n")
+    assert done == process.ProcessOutput(3, "out\n", "err\n")
     with pytest.raises(TimeoutError, match=r"longer than 0\.2 s"):
         process.output(["sh", "-c", "sleep 600 & sleep 600"], 0.2)
     assert time.monotonic() - start < 60

@@ -24,8 +24,8 @@ ptxas info    : Compile time = 2.1 ms
 
 def test_usage_of_every_kernel() -> None:
     good, bad = ptxas.parse(LOG).usage
-    assert good == ptxas.Usage("_Z4goodv", "sm_90a", 168, 8, 0, 0, 1040, 8)
-    assert bad == ptxas.Usage("_Z3badv", "sm_90a", 255, 408, 552, 600, 0, 1)
+    assert good == ptxas.KernelResources("_Z4goodv", "sm_90a", 168, 8, 0, 0, 1040, 8)
+    assert bad == ptxas.KernelResources("_Z3badv", "sm_90a", 255, 408, 552, 600, 0, 1)
 
 
 def test_findings_name_kernel_code_and_numbers() -> None:
@@ -40,7 +40,7 @@ def test_findings_name_kernel_code_and_numbers() -> None:
 
 def test_a_clean_log_has_no_findings() -> None:
     assert ptxas.parse(LOG.partition("(C7511)")[0]).findings == ()
-    assert ptxas.parse("nothing of ptxas: wgmma serialized") == ptxas.Report()
+    assert ptxas.parse("nothing of ptxas: wgmma serialized") == ptxas.PtxasReport()
 
 
 def test_a_stack_without_spills_is_reported() -> None:
@@ -50,4 +50,4 @@ def test_a_stack_without_spills_is_reported() -> None:
 
 def test_json_round_trip() -> None:
     report = ptxas.parse(LOG)
-    assert ptxas.Report.from_json(report.to_json()) == report
+    assert ptxas.PtxasReport.from_json(report.to_json()) == report

@@ -59,7 +59,7 @@ def test_every_switch_is_described() -> None:
     assert set(switches.DESCRIPTIONS) == names | {switches.DATA_DIR, switches.BUILD_STAGE}
 
 
-@pytest.mark.parametrize("stage", get_args(switches.Stage))
+@pytest.mark.parametrize("stage", get_args(switches.BuildPath))
 def test_the_stage_is_one_that_its_description_names(stage: str) -> None:
     assert switches.read({"UCUTLASS_BUILD_STAGE": stage}).stage == stage
     assert stage in re.findall(r"\w+", switches.DESCRIPTIONS[switches.BUILD_STAGE])

@@ -61,12 +61,12 @@ def test_a_missing_pypi_package_is_named(part: str, tmp_path: Path, monkeypatch:
     (home / part).unlink()
     with pytest.raises(errors.CompilerIncomplete, match=toolchain._PARTS[part]) as caught:
         toolchain.find_nvcc({"PATH": "/nowhere"})
-    assert "pip install" in caught.value.mend
+    assert "pip install" in caught.value.fix
 
 
 def test_no_compiler_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     no_pypi(monkeypatch)
-    with pytest.raises(errors.CompilerMissing, match=r"to mend it: pip install 'nvidia-cuda-nvcc"):
+    with pytest.raises(errors.CompilerMissing, match=r"to fix it: pip install 'nvidia-cuda-nvcc"):
         toolchain.find_nvcc({"PATH": "/nowhere"})
 
 

@@ -16,7 +16,7 @@ from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.library import load_entry
 from ucutlass.runtime.progress import Progress
 from ucutlass.runtime.toolchain import find
-from ucutlass.runtime.translation_unit import Member, units
+from ucutlass.runtime.translation_unit import UnitMember, units
 
 EACH = """
 for file in *.cu; do
@@ -129,17 +129,17 @@ def test_no_worker_idles_for_a_larger_unit(
     fake: FakeNvcc, count: int, most: int, workers: int, sizes: list[int]
 ) -> None:
     made = [source(f"f{i}") for i in range(count)]
-    members = [Member(one, nvcc_recipe(one, fake.toolchain)) for one in made]
+    members = [UnitMember(one, nvcc_recipe(one, fake.toolchain)) for one in made]
     assert [len(unit) for unit in units(members, most, workers)] == sizes
 
 
 def test_a_report_is_told_apart_by_the_entry() -> None:
-    a, b = (ptxas.Usage(f"_Z{e}_kernel", "sm_90a", 168, 0, 0, 0, 0, 0) for e in ("ucc_a", "ucc_b"))
-    mine = ptxas.Finding("spill", "_Zucc_a_kernel", "spills", "")
-    nameless = ptxas.Finding("ptxas", "", "odd", "")
-    report = ptxas.Report((a, b), (mine, nameless))
-    assert report.of("ucc_a") == ptxas.Report((a,), (mine, nameless))
-    assert report.of("ucc_b") == ptxas.Report((b,), (nameless,))
+    a, b = (ptxas.KernelResources(f"_Z{e}_kernel", "sm_90a", 168, 0, 0, 0, 0, 0) for e in ("ucc_a", "ucc_b"))
+    mine = ptxas.PtxasWarning("spill", "_Zucc_a_kernel", "spills", "")
+    nameless = ptxas.PtxasWarning("ptxas", "", "odd", "")
+    report = ptxas.PtxasReport((a, b), (mine, nameless))
+    assert report.of("ucc_a") == ptxas.PtxasReport((a,), (mine, nameless))
+    assert report.of("ucc_b") == ptxas.PtxasReport((b,), (nameless,))
 
 
 @pytest.mark.nvcc

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ucutlass.runtime.launch import Bound, Launcher, Request
+from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
 from ucutlass.runtime.launch_spec import LaunchSpec
 from ucutlass.runtime.library import Native, NoNative, compile_native, load_entry, load_native
 
-MakeLauncher = Callable[..., tuple[Launcher, list[Request]]]
+MakeLauncher = Callable[..., tuple[Launcher, list[LaunchRequest]]]
 
 
 @pytest.fixture(scope="session")
@@ -48,13 +48,13 @@ def launcher(kernels: Path, route: Native | NoNative) -> MakeLauncher:
 
     def make(
         spec: LaunchSpec, symbol: str, knobs: tuple[int, ...] = (0, 1, 1), workspace: int = 0
-    ) -> tuple[Launcher, list[Request]]:
-        asked: list[Request] = []
+    ) -> tuple[Launcher, list[LaunchRequest]]:
+        asked: list[LaunchRequest] = []
         entry = load_entry(kernels, symbol)
 
-        def choose(request: Request) -> Bound:
+        def choose(request: LaunchRequest) -> BoundKernel:
             asked.append(request)
-            return Bound(entry.address, knobs, workspace, entry)
+            return BoundKernel(entry.address, knobs, workspace, entry)
 
         return Launcher(spec, choose, route), asked
 

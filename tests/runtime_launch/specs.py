@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ucutlass.ir.elements import BF16, BOOL, F32, F64, I32
 from ucutlass.ir.extents import Combined, Fixed, Free
-from ucutlass.runtime.launch_spec import Axis, LaunchSpec, Requirement, ScalarSlot, TensorSlot
+from ucutlass.runtime.launch_spec import LaunchSpec, Requirement, ScalarSlot, SlotAxis, TensorSlot
 
-M, K = Axis((0,)), Axis((1,))
+M, K = SlotAxis((0,)), SlotAxis((1,))
 MK = (("M", Free("M")), ("K", Free("K")))
 
 SCALE_ADD = LaunchSpec(
@@ -36,12 +36,14 @@ REPORT = LaunchSpec(
         ("P", Combined("*", Fixed(2), Free("A"))),
     ),
     (
-        TensorSlot("x", F32, (Axis((0,)), Axis((1, 2)), Axis((), Combined("+", Free("E"), Fixed(1))))),
+        TensorSlot(
+            "x", F32, (SlotAxis((0,)), SlotAxis((1, 2)), SlotAxis((), Combined("+", Free("E"), Fixed(1))))
+        ),
         ScalarSlot("n", I32),
         ScalarSlot("flag", BOOL),
-        TensorSlot("e", BF16, (Axis((3,)), Axis((4,)))),
+        TensorSlot("e", BF16, (SlotAxis((3,)), SlotAxis((4,)))),
     ),
-    (TensorSlot("", F64, (Axis((), Fixed(8)),)),),
+    (TensorSlot("", F64, (SlotAxis((), Fixed(8)),)),),
     requires=(Requirement("A % 2 == 0", lambda sizes: sizes["A"] % 2 == 0),),
     device="cpu",
 )

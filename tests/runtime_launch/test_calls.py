@@ -13,7 +13,7 @@ import torch
 
 from ucutlass.ir.elements import ELEMENTS, F32, S4, Element
 from ucutlass.runtime import launch
-from ucutlass.runtime.launch import Bound, Launcher, Request
+from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
 from ucutlass.runtime.launch_spec import LaunchSpec, TensorSlot, dtype_of
 from ucutlass.runtime.library import Native, NoNative, load_entry
 
@@ -55,11 +55,11 @@ def test_alignment_is_part_of_the_request(launcher: MakeLauncher) -> None:
 def test_failed_choice_is_asked_again(kernels: Path, route: Native | NoNative) -> None:
     entry, attempts = load_entry(kernels, "scale_add"), []
 
-    def choose(request: Request) -> Bound:
+    def choose(request: LaunchRequest) -> BoundKernel:
         attempts.append(request)
         if len(attempts) == 1:
             raise RuntimeError("no compiler today")
-        return Bound(entry.address, (), 0, entry)
+        return BoundKernel(entry.address, (), 0, entry)
 
     kernel = Launcher(SCALE_ADD, choose, route)
     with pytest.raises(RuntimeError, match="no compiler today"):
@@ -85,7 +85,7 @@ def test_steady_state_stays_out_of_python(
 ) -> None:
     entered = _count_slow(monkeypatch)
     entry = load_entry(kernels, "scale_add")
-    kernel = Launcher(SCALE_ADD, lambda _: Bound(entry.address, (), 0, entry), native_launcher)
+    kernel = Launcher(SCALE_ADD, lambda _: BoundKernel(entry.address, (), 0, entry), native_launcher)
     assert kernel.route == "native"
     x, b, out = torch.randn(3, 4), torch.nn.Parameter(torch.randn(4), requires_grad=False), torch.empty(3, 4)
     for _ in range(5):
@@ -100,7 +100,7 @@ def test_signatures_that_share_a_bucket_stay_apart(
     """More of them than the native table has buckets."""
     slow = _count_slow(monkeypatch)
     entry = load_entry(kernels, "scale_add")
-    kernel = Launcher(SCALE_ADD, lambda _: Bound(entry.address, (), 0, entry), native_launcher)
+    kernel = Launcher(SCALE_ADD, lambda _: BoundKernel(entry.address, (), 0, entry), native_launcher)
     rows, b = torch.arange(6000.0).unsqueeze(1), torch.ones(1)
     for _ in range(2):
         for m in range(1, len(rows) + 1):
@@ -186,7 +186,7 @@ def test_every_element_type_and_a_result_of_one_element(
     entered = _count_slow(monkeypatch)
     spec = LaunchSpec("one", MK, (TensorSlot("x", elem, (M, K)),), (TensorSlot("", elem, ()),), device="cpu")
     entry = load_entry(kernels, "nothing")
-    kernel = Launcher(spec, lambda _: Bound(entry.address, (), 0, entry), native_launcher)
+    kernel = Launcher(spec, lambda _: BoundKernel(entry.address, (), 0, entry), native_launcher)
     x = torch.zeros(2, 16, dtype=dtype_of(elem))
     for _ in range(3):
         y = kernel(x)
@@ -250,7 +250,7 @@ def test_launcher_lets_go_of_its_libraries(kernels: Path, route: Native | NoNati
 
     owner, entry = Owner(), load_entry(kernels, "scale_add")
     held = weakref.ref(owner)
-    kernel = Launcher(SCALE_ADD, lambda _, owner=owner: Bound(entry.address, (), 0, owner), route)
+    kernel = Launcher(SCALE_ADD, lambda _, owner=owner: BoundKernel(entry.address, (), 0, owner), route)
     kernel(torch.ones(2, 2), 1.0, torch.ones(2))
     del owner
     gc.collect()
@@ -269,9 +269,9 @@ def test_values_of_four_bits_come_two_a_byte(kernels: Path, native_launcher: Nat
     spec = LaunchSpec("one", MK, (TensorSlot("x", S4, (M, K)),), (TensorSlot("", F32, ()),), device="cpu")
     entry = load_entry(kernels, "nothing")
 
-    def choose(request: Request) -> Bound:
+    def choose(request: LaunchRequest) -> BoundKernel:
         asked.append(request.extents)
-        return Bound(entry.address, (), 0, entry)
+        return BoundKernel(entry.address, (), 0, entry)
 
     kernel = Launcher(spec, choose, native_launcher)
     x = torch.zeros(2, 16, dtype=torch.uint8).view(getattr(torch, dtype))

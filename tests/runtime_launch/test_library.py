@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ucutlass.runtime import library
-from ucutlass.runtime.launch import Bound, Launcher
+from ucutlass.runtime.launch import BoundKernel, Launcher
 from ucutlass.runtime.library import (
     NativeLauncherWarning,
     NativeUnbuildable,
@@ -25,7 +25,7 @@ from .specs import SCALE_ADD
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(
-        library.LibraryMissing, match=r"there is no library .*; to mend it: build the kernel again"
+        library.LibraryMissing, match=r"there is no library .*; to fix it: build the kernel again"
     ):
         load_entry(tmp_path / "gone.so", "entry")
 
@@ -94,7 +94,7 @@ def test_a_native_launcher_that_was_changed_is_compiled_again(tmp_path: Path) ->
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NativeUnbuildable, match=r"needs a C compiler.*to mend it: apt-get install gcc"):
+    with pytest.raises(NativeUnbuildable, match=r"needs a C compiler.*to fix it: apt-get install gcc"):
         compile_native(tmp_path / "cache")
 
 
@@ -125,11 +125,11 @@ def test_fallback_is_announced_once_and_launches(
     try:
         entry = load_entry(kernels, "scale_add")
         with pytest.warns(NativeLauncherWarning, match=r"through ctypes.*needs a C compiler"):
-            kernel = Launcher(SCALE_ADD, lambda _: Bound(entry.address, (), 0, entry))
+            kernel = Launcher(SCALE_ADD, lambda _: BoundKernel(entry.address, (), 0, entry))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert isinstance(library.native(), NoNative)
-            assert Launcher(SCALE_ADD, lambda _: Bound(entry.address, (), 0, entry)).route == "python"
+            assert Launcher(SCALE_ADD, lambda _: BoundKernel(entry.address, (), 0, entry)).route == "python"
         assert kernel.route == "python"
         assert kernel(torch.ones(2, 2), 2.0, torch.ones(2)).sum() == 12
     finally:

@@ -16,8 +16,8 @@ from ucutlass.ir.elements import F32, S4
 from ucutlass.ir.extents import Combined, Fixed, Free
 from ucutlass.runtime import arguments
 from ucutlass.runtime.entry_codes import LaunchError, describe
-from ucutlass.runtime.launch import Bound, Launcher
-from ucutlass.runtime.launch_spec import Axis, LaunchSpec, ScalarSlot, TensorSlot
+from ucutlass.runtime.launch import BoundKernel, Launcher
+from ucutlass.runtime.launch_spec import LaunchSpec, ScalarSlot, SlotAxis, TensorSlot
 from ucutlass.runtime.library import Native, NoNative
 
 from .conftest import MakeLauncher
@@ -203,7 +203,7 @@ def test_four_bits_a_value_are_given_as_bytes() -> None:
     spec = LaunchSpec(
         "k",
         (("A", Free("A")), ("B", Fixed(9))),
-        (TensorSlot("w", S4, (Axis((0,)), Axis((1,)))),),
+        (TensorSlot("w", S4, (SlotAxis((0,)), SlotAxis((1,)))),),
         (),
         device="cpu",
     )
@@ -214,7 +214,7 @@ def test_four_bits_a_value_are_given_as_bytes() -> None:
 
 
 def test_declaration_that_determines_nothing() -> None:
-    both = TensorSlot("x", F32, (Axis((0, 1)),))
+    both = TensorSlot("x", F32, (SlotAxis((0, 1)),))
     spec = LaunchSpec(
         "k", (("A", Free("A")), ("B", Free("B"))), (both, ScalarSlot("s", F32)), (both,), device="cpu"
     )
@@ -225,11 +225,11 @@ def test_declaration_that_determines_nothing() -> None:
 def test_declaration_without_tensors(route: Native | NoNative) -> None:
     spec = LaunchSpec("k", (), (ScalarSlot("s", F32),), (TensorSlot("", F32, ()),), device="cpu")
     with pytest.raises(arguments.Undetermined, match="k: takes no tensor, so no call says on which device"):
-        Launcher(spec, lambda _: Bound(0, (), 0), route)
+        Launcher(spec, lambda _: BoundKernel(0, (), 0), route)
 
 
 def test_derived_extent_below_one_and_division_by_zero() -> None:
-    x = TensorSlot("x", F32, (Axis((0,)),))
+    x = TensorSlot("x", F32, (SlotAxis((0,)),))
 
     def spec(extent: Combined) -> LaunchSpec:
         return LaunchSpec("k", (("A", Free("A")), ("P", extent)), (x,), (x,), device="cpu")
@@ -268,7 +268,7 @@ def test_code_after_the_launcher_has_seen_the_shape(kernels: Any, native_launche
     entry = signature(lambda *_: next(answers))
     address = ctypes.cast(entry, ctypes.c_void_p).value
     assert address is not None
-    kernel = Launcher(SCALE_ADD, lambda _: Bound(address, (), 0, entry), native_launcher)
+    kernel = Launcher(SCALE_ADD, lambda _: BoundKernel(address, (), 0, entry), native_launcher)
     kernel(X, 1.0, B)
     with pytest.raises(LaunchError, match="timed out"):
         kernel(X, 1.0, B)

@@ -11,7 +11,7 @@ import torch
 import ucutlass
 from ucutlass.ir.elements import I32
 from ucutlass.ir.extents import Combined, Fixed, Free
-from ucutlass.runtime.launch_spec import Axis, LaunchSpec, Offsets, TensorSlot
+from ucutlass.runtime.launch_spec import LaunchSpec, SegmentOffsets, SlotAxis, TensorSlot
 from ucutlass.runtime.offsets import WrongOffsets, check_offsets, first_wrong, offsets_of
 
 from .conftest import MakeLauncher
@@ -33,10 +33,10 @@ pipeline moe(x: bf16[T, D], w: bf16[E, F, D], o: i64[E+1], u: bf16[E, G, F]) -> 
 SPEC = LaunchSpec(
     "k",
     (("T", Free("T")), ("E", Free("E"))),
-    (TensorSlot("o", I32, (Axis((), Combined("+", Free("E"), Fixed(1))),)),),
+    (TensorSlot("o", I32, (SlotAxis((), Combined("+", Free("E"), Fixed(1))),)),),
     (),
     device="cpu",
-    offsets=(Offsets(0, 0),),
+    offsets=(SegmentOffsets(0, 0),),
 )
 
 
@@ -88,7 +88,7 @@ def test_nothing_to_look_at_is_said() -> None:
 
 
 def test_every_call_looks_and_wrong_ones_do_not_launch(launcher: MakeLauncher) -> None:
-    cuts = replace(SCALE_ADD, offsets=(Offsets(1, 1),))  # its b, as if it cut K
+    cuts = replace(SCALE_ADD, offsets=(SegmentOffsets(1, 1),))  # its b, as if it cut K
     kernel, asked = launcher(cuts, "scale_add")
     assert kernel.route == "python"
     x, out = torch.zeros(2, 3), torch.full((2, 3), 7.0)

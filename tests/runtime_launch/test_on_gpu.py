@@ -12,7 +12,7 @@ import torch
 
 from ucutlass.runtime.arguments import WrongDevice
 from ucutlass.runtime.entry_codes import LaunchError
-from ucutlass.runtime.launch import Bound, Launcher, Request
+from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
 from ucutlass.runtime.library import Native, NoNative, load_entry
 
 from .specs import SCALE_ADD
@@ -38,12 +38,12 @@ def device_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _launcher(
     library: Path, route: Native | NoNative, symbol: str = "scale_add", spin: int = 0, workspace: int = 0
-) -> tuple[Launcher, list[Request]]:
+) -> tuple[Launcher, list[LaunchRequest]]:
     entry, asked = load_entry(library, symbol), []
 
-    def choose(request: Request) -> Bound:
+    def choose(request: LaunchRequest) -> BoundKernel:
         asked.append(request)
-        return Bound(entry.address, (SPIN_CYCLES, spin), workspace, entry)
+        return BoundKernel(entry.address, (SPIN_CYCLES, spin), workspace, entry)
 
     return Launcher(replace(SCALE_ADD, device="cuda"), choose, route), asked
 

@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from threading import Event
 from typing import Any
 
-from ucutlass.engine.work import Row, Table
+from ucutlass.engine.work import TaskEntry, TaskTable
 from ucutlass.files import put
-from ucutlass.runtime.cache import Cache, Entry
-from ucutlass.runtime.ptxas import Report
+from ucutlass.runtime.cache import Cache, CacheEntry
+from ucutlass.runtime.ptxas import PtxasReport
 from ucutlass.tasks.tune import FINAL_ROUNDS
 
-TABLE: Table = {
-    "build": Row("tests.tune.engine_stub:build", "cpu", "here"),
-    "prepare": Row("json", "gpu", "prepare"),
-    "timed": Row("tests.tune.engine_stub:timed", "gpu", "warm"),
-    "confirmed": Row("tests.tune.engine_stub:confirmed", "gpu", "fresh"),
+TABLE: TaskTable = {
+    "build": TaskEntry("tests.tune.engine_stub:build", "cpu", "here"),
+    "prepare": TaskEntry("json", "gpu", "prepare"),
+    "timed": TaskEntry("tests.tune.engine_stub:timed", "gpu", "warm"),
+    "confirmed": TaskEntry("tests.tune.engine_stub:confirmed", "gpu", "fresh"),
 }
 
 LAUNCH_PARAMETERS = {"raster", "swizzle", "split_k"}
@@ -48,7 +48,7 @@ def build(
     keys = [_key(text, arch, r) for r in requests]
     for key in keys:
         with cache.locked(key, timeout_seconds=60):
-            if isinstance(cache.load(key), Entry):
+            if isinstance(cache.load(key), CacheEntry):
                 continue
             with cache.staging(key) as folder:
                 put(folder / "kernel.so", bytes.fromhex(key) * 1000)
@@ -59,7 +59,7 @@ def build(
                     "command": "",
                     "versions": {},
                     "seconds": 0.0,
-                    "report": Report().to_json(),
+                    "report": PtxasReport().to_json(),
                     "worker": os.getpid(),
                 }
                 cache.publish(key, folder, about)
@@ -82,7 +82,7 @@ def timed(
     cache = Cache.from_switches()
     for key in keys:
         found, library = cache.load(key), bytes.fromhex(key) * 1000
-        if not isinstance(found, Entry) or (found.folder / "kernel.so").read_bytes() != library:
+        if not isinstance(found, CacheEntry) or (found.folder / "kernel.so").read_bytes() != library:
             raise LookupError(f"{key} is not in {cache.root}")
     seconds = [(1 + int(_digest(sizes, r)[:8], 16) / 2**32) * 1e-4 for r in requests]
     return {"seconds": seconds, "words": [""] * len(requests)}

@@ -14,7 +14,7 @@ from tune_fakes import RECORDING
 
 from ucutlass import backend, frontend
 from ucutlass.runtime import isolation
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.shapes import complete
 
 LINEAR = """kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {
@@ -71,7 +71,7 @@ class Gpu:
         m, n, _ = request["tile"]
         return self.tiles[m * n] / request["swizzle"] * (1.01 if m > n else 1.0)
 
-    def run(self, target: str, arguments: dict[str, Any], **_: Any) -> isolation.Outcome:
+    def run(self, target: str, arguments: dict[str, Any], **_: Any) -> isolation.CallOutcome:
         asked = json.loads(json.dumps(arguments))
         if "requests" not in asked:
             return isolation.Returned(None, "")  # it is woken
@@ -93,7 +93,7 @@ class Gpu:
 def gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Gpu:
     made = Gpu()
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
-    monkeypatch.setattr(isolation.Warm, "call", lambda _, *asked, **limits: made.run(*asked, **limits))
+    monkeypatch.setattr(isolation.WarmProcess, "call", lambda _, *asked, **limits: made.run(*asked, **limits))
     # Of this test alone: another run of the suite on this machine must not hold its lane.
     own = f"GPU-{uuid.uuid4()}"
     monkeypatch.setattr("ucutlass.runtime.bench.gpu_lock.gpu_uuid", lambda: own)
@@ -118,7 +118,7 @@ def test_the_fastest_wins_is_kept_and_written(machine: Machine, gpu: Gpu, progra
     assert row["microseconds"] == pytest.approx(360.0) and "tile 128x128x64" in row["schedule"]
     assert row["shrinkage"] == 0.0 and row["gain"]["median"] < 1 and row["binaries"] == 3
     assert [what for what, _ in gpu.calls].count("confirmed") == 1
-    (kept,) = Store.open().find(kind="tune")
+    (kept,) = EvidenceStore.open().find(kind="tune")
     assert kept.id == row["record"] and kept.result["schedule"] == row["schedule"]
     assert kept.subject.binary and kept.machine.device == "NVIDIA H200"
     again = frontend.read(program)
@@ -157,7 +157,7 @@ def test_builds_that_fail_everywhere_leave_no_winner(machine: Machine, gpu: Gpu,
     result = machine.ucc("tune", program, *SIZES, "--json", "--write")
     assert result.status == 1 and result.json["ok"] is False and not gpu.calls
     assert {t["lost"]["stage"] for t in result.json["trials"]} == {"build"}
-    assert program.read_text() == LINEAR and not Store.open().find(kind="tune")
+    assert program.read_text() == LINEAR and not EvidenceStore.open().find(kind="tune")
 
 
 def test_replay_needs_no_gpu(machine: Machine) -> None:

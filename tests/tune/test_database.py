@@ -111,7 +111,7 @@ def test_a_file_that_is_no_database(database: TuningDatabase) -> None:
     database.path.parent.mkdir()
     database.path.write_bytes(b"no database at all " * 400)
     for act in (database.prepare, lambda: database.find(KEY), lambda: database.keep(KEY, ROW)):
-        with pytest.raises(TuningDamaged, match=r"is damaged.*to mend it: move that file away"):
+        with pytest.raises(TuningDamaged, match=r"is damaged.*to fix it: move that file away"):
             act()
     assert database.path.read_bytes().startswith(b"no database"), "it is left as it is"
 

@@ -19,11 +19,11 @@ from ucutlass.backend import Built
 from ucutlass.engine.engine_build import planned
 from ucutlass.engine.errors import NoWorkers, TaskLost
 from ucutlass.engine.local import LocalEngine
-from ucutlass.engine.work import Task
+from ucutlass.engine.work import EngineTask
 from ucutlass.runtime import isolation
 from ucutlass.runtime.errors import CompilerMissing, MachineError
 from ucutlass.runtime.isolation import Crashed, Returned
-from ucutlass.runtime.launch import Request
+from ucutlass.runtime.launch import LaunchRequest
 from ucutlass.tasks import tune as trials
 from ucutlass.tune.build_cache import BuildCache
 from ucutlass.tune.evaluator import EngineEvaluator
@@ -34,7 +34,7 @@ from ucutlass.tune.tune import ConfirmedKernel, FailedTrial, TimedGroup
 
 JOBS = jobs(8)
 GPUS = ("GPU-00000000-0000-0000-0000-000000000010", "GPU-00000000-0000-0000-0000-000000000011")
-Fault = Callable[[str, Mapping[str, Any]], isolation.Outcome | Exception | None]
+Fault = Callable[[str, Mapping[str, Any]], isolation.CallOutcome | Exception | None]
 
 
 class Engine:
@@ -47,10 +47,10 @@ class Engine:
         self.asked: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
         self.left: list[str] = []
 
-    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
         given = json.loads(json.dumps(arguments))
         self.asked.append((name, given, more))
-        future: Future[isolation.Outcome] = Future()
+        future: Future[isolation.CallOutcome] = Future()
         answer = self.fault(name, given)
         if isinstance(answer, Exception):
             future.set_exception(answer)
@@ -60,7 +60,7 @@ class Engine:
             future.set_result(Returned(engine_stub.build(**given, cancel=Event()), ""))
         elif name != "prepare":
             future.set_result(Returned(getattr(engine_stub, name)(**given), ""))
-        return Task(future, lambda: None)
+        return EngineTask(future, lambda: None)
 
     def leave(self, near: str) -> None:
         self.left.append(near)
@@ -125,7 +125,7 @@ def test_who_takes_its_process_along_is_alone_with_it(job: TuningJob) -> None:
     groups = job.space.groups[:3]
     bad = groups[1].members[0].request.given()
 
-    def fault(name: str, given: Mapping[str, Any]) -> isolation.Outcome | None:
+    def fault(name: str, given: Mapping[str, Any]) -> isolation.CallOutcome | None:
         asked = json.loads(json.dumps(bad))
         return Crashed("SIGSEGV", "") if name == "timed" and asked in given["requests"] else None
 
@@ -219,7 +219,7 @@ def test_what_is_timed_is_the_entry_that_was_named(job: TuningJob, monkeypatch: 
         asked = json.loads(json.dumps(member.request.given()))
         loaded = trials._loaded(job.checked.source, "f.ucu", job.program.name, "sm90a", asked, key)
         choose: Any = loaded.launcher
-        choose(Request(member.sizes, (True, True, True), torch.device("cuda")))
+        choose(LaunchRequest(member.sizes, (True, True, True), torch.device("cuda")))
     assert [(b.artifact.key, b.planned.plan, b.planned.launch) for b in bound] == [
         (key, group.plan, m.launch) for m in group.members
     ]

@@ -18,7 +18,7 @@ import ucutlass
 from ucutlass import backend, frontend
 from ucutlass.ir.schedule import Request
 from ucutlass.runtime import launch_spec
-from ucutlass.runtime.launch import Bound
+from ucutlass.runtime.launch import BoundKernel
 from ucutlass.shapes import complete
 from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
 from ucutlass.tune.lookup import NotLegalWarning, UnreadableWarning, recall
@@ -74,9 +74,9 @@ def bound(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     assert address is not None
     found: list[Request] = []
 
-    def bind(built: backend.Built, name: str) -> Bound:
+    def bind(built: backend.Built, name: str) -> BoundKernel:
         found.append(built.planned.request)
-        return Bound(address, (0, 1, 1), 0, entry)
+        return BoundKernel(address, (0, 1, 1), 0, entry)
 
     monkeypatch.setattr(backend, "bind", bind)
     # Tensors of the CPU go for those of the GPU.

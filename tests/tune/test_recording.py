@@ -20,7 +20,7 @@ from ucutlass.cli import tune_show
 from ucutlass.engine.local import LocalEngine
 from ucutlass.ir.schedule import show
 from ucutlass.runtime.errors import StoreError, StoreFull
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.tune.api import TuningResult
 from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
@@ -57,7 +57,7 @@ def test_the_winner_is_recorded_and_builds_draw_on_it(machine: Machine, gpu: Gpu
     assert row is not None and show(row.request) == tuned["schedule"]
     assert row.microseconds == tuned["microseconds"] and row.record == tuned["record"]
     assert row.bound == tuned["bound"] and row.versions["nvcc"] == "13.0.88"
-    assert Store.open().get(row.record).created == row.created and row_of(2048) is None
+    assert EvidenceStore.open().get(row.record).created == row.created and row_of(2048) is None
     builds = machine.builds
     after = machine.ucc("build", program, *SIZES, "--json").json
     assert after["schedule"] == tuned["schedule"] != before["schedule"]
@@ -80,7 +80,7 @@ def test_a_slower_result_is_told_and_not_recorded(machine: Machine, gpu: Gpu, pr
     first = row_of()
     gpu.tiles = {area: 2 * seconds for area, seconds in gpu.tiles.items()}
     result = machine.ucc("tune", program, *SIZES)
-    assert result.status == 0 and row_of() == first and len(Store.open().find(kind="tune")) == 2
+    assert result.status == 0 and row_of() == first and len(EvidenceStore.open().find(kind="tune")) == 2
     said = dict(line.split("\t", 1) for line in result.out.splitlines())
     assert said["recorded"].startswith("a faster one of 360.00 us stays recorded: warps")
 
@@ -96,7 +96,7 @@ def test_an_unreadable_database_is_an_error_before_anything_is_built(
     TuningDatabase.open().path.parent.mkdir()
     TuningDatabase.open().path.write_bytes(b"no database" * 1000)
     result = machine.ucc("tune", program, *SIZES)
-    assert result.status == 3 and "is damaged" in result.err and "to mend it: move" in result.err
+    assert result.status == 3 and "is damaged" in result.err and "to fix it: move" in result.err
     assert machine.builds == 0 and not gpu.calls
     with pytest.raises(StoreError):
         ucutlass.tune(program, {"M": 4096, "N": 4096, "K": 4096})
@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up_leaves_the_record(
     monkeypatch.setattr(TuningDatabase, "keep", full)
     result = machine.ucc("tune", program, *SIZES, "--write")
     assert result.status == 3 and "no space left for the tuning database" in result.err
-    assert len(Store.open().find(kind="tune")) == 1 and program.read_text() == LINEAR
+    assert len(EvidenceStore.open().find(kind="tune")) == 1 and program.read_text() == LINEAR
 
 
 # --- sets ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tune_fakes import TABLES
 
 from ucutlass import frontend
 from ucutlass.ir.schedule import Request
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.shapes import complete
 from ucutlass.tune.database import TuningDatabase, key_of
 from ucutlass.tune.dispatch import KEEP
@@ -146,7 +146,7 @@ def test_winners_are_recorded_each_and_the_gain_is_weighted(floor: Floor) -> Non
     assert None not in gains and done.gain == pytest.approx(
         math.exp((3 * math.log(gains[0] or 0) + math.log(gains[1] or 0)) / 4)
     )
-    records = {r.id for r in Store.open().find(kind="tune")}
+    records = {r.id for r in EvidenceStore.open().find(kind="tune")}
     for one in done.shapes:
         sizes = complete(PROGRAM, one.shape.sizes)
         row = TuningDatabase.open().find(key_of(PROGRAM, sizes, "NVIDIA H200", "sm90a"))
@@ -193,7 +193,7 @@ def test_what_a_shape_leaves_over_is_for_those_behind(floor: Floor, monkeypatch:
 def test_an_older_result_that_is_faster_stays_and_is_told(floor: Floor) -> None:
     run(floor, [shape("M 64")])
     again = run(floor, [shape("M 64")], builds=1)
-    first, second = (r.result for r in reversed(Store.open().find(kind="tune")))
+    first, second = (r.result for r in reversed(EvidenceStore.open().find(kind="tune")))
     if second["microseconds"] > first["microseconds"]:
         assert again.shapes[0].row["faster"]["microseconds"] == first["microseconds"]
     key = key_of(PROGRAM, complete(PROGRAM, shape("M 64").sizes), "NVIDIA H200", "sm90a")

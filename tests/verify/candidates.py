@@ -15,7 +15,7 @@ from torch import Tensor
 from ucutlass import frontend
 from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, LaunchError
 from ucutlass.runtime.verify.batch import judge_all
-from ucutlass.runtime.verify.judge import Exposed
+from ucutlass.runtime.verify.judge import DirectLaunch
 
 TEXT = "kernel k(x: f16[M, K], w: f16[N, K], b: f16[N]) -> f16[M, N] { return relu(dot[K](x, w) + b) }"
 TILE = {"M": 16, "N": 8, "K": 32}
@@ -213,10 +213,10 @@ def forget() -> None:
     _kept.clear()
 
 
-def launcher(mistake: Mistake) -> Callable[[tuple[int, ...]], Exposed]:
+def launcher(mistake: Mistake) -> Callable[[tuple[int, ...]], DirectLaunch]:
     """Extents come in the order M, K, N."""
 
-    def make(extents: tuple[int, ...]) -> Exposed:
+    def make(extents: tuple[int, ...]) -> DirectLaunch:
         m, k, n = extents
         if k % STEP["K"] and mistake is not serves_what_it_cannot:
             raise LaunchError("k", BAD_ARGUMENTS)
@@ -225,7 +225,7 @@ def launcher(mistake: Mistake) -> Callable[[tuple[int, ...]], Exposed]:
             assert workspace is not None
             mistake(Parts(*arguments, results[0], workspace))
 
-        return Exposed(run, 4 * SPLITS * m * n)
+        return DirectLaunch(run, 4 * SPLITS * m * n)
 
     return make
 

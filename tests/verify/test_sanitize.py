@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ucutlass.runtime import sanitize
-from ucutlass.runtime.sanitize import Finding, find, judge, parse
+from ucutlass.runtime.sanitize import SanitizerFinding, find, judge, parse
 
 # Compute Sanitizer documentation, "memcheck_demo Output with Memcheck (Release Build)".
 MEMCHECK = """\
@@ -124,7 +124,7 @@ def test_memcheck() -> None:
     parsed = parse(MEMCHECK)
     assert parsed.errors == 3 and not parsed.refusal
     assert parsed.findings == (
-        Finding(
+        SanitizerFinding(
             "error",
             "Invalid __global__ write of size 4 bytes",
             "unaligned_kernel()",
@@ -132,7 +132,7 @@ def test_memcheck() -> None:
             "0x710fdca00001",
             1,
         ),
-        Finding(
+        SanitizerFinding(
             "error",
             "Invalid __global__ write of size 4 bytes",
             "out_of_bounds_kernel()",

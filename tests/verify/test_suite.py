@@ -15,7 +15,15 @@ from ucutlass import frontend
 from ucutlass.kernels.granularity import Granularity
 from ucutlass.runtime.distributions import MEANINGS
 from ucutlass.runtime.entry_codes import LaunchError
-from ucutlass.runtime.verify import Case, CaseResult, Comparison, Evidence, Suite, Verdict, suite
+from ucutlass.runtime.verify import (
+    CaseResult,
+    Comparison,
+    LaunchVerdict,
+    Suite,
+    SuiteEvidence,
+    VerifyCase,
+    suite,
+)
 from ucutlass.runtime.verify.batch import as_json, judge_case, read_journal
 from ucutlass.runtime.verify.evidence import evidence_of
 from ucutlass.runtime.verify.pool import run
@@ -32,12 +40,12 @@ def whole() -> Suite:
     return suite(PROGRAM, SIZES, GRAIN, seed=11)
 
 
-def _evidence(cases: Suite, mistake: str, seconds: float = 60.0) -> Evidence:
+def _evidence(cases: Suite, mistake: str, seconds: float = 60.0) -> SuiteEvidence:
     shared = {"mistake": mistake, "tile": candidates.TILE}
     return evidence_of(cases, run(f"{TARGET}:batch", shared, cases.cases, case_seconds=seconds))
 
 
-def _here(cases: Suite, mistake: str, folder: Path) -> Evidence:
+def _here(cases: Suite, mistake: str, folder: Path) -> SuiteEvidence:
     """As `_evidence`, in this process: quicker, for launches that only compute wrongly."""
     candidates.forget()
     journal = folder / "journal"
@@ -47,7 +55,7 @@ def _here(cases: Suite, mistake: str, folder: Path) -> Evidence:
     return evidence_of(cases, list(ended.values()))
 
 
-def _fallen(evidence: Evidence) -> dict[str, str]:
+def _fallen(evidence: SuiteEvidence) -> dict[str, str]:
     return {r.case.name: (r.message or str(r.verdict)) for r in evidence.results if r.outcome != "right"}
 
 
@@ -191,7 +199,7 @@ def test_missing_evidence_is_failure(whole: Suite) -> None:
     assert not evidence_of(Suite((), (), 0), ()).ok
 
 
-IDLE = Verdict((Comparison("", True, 0.1, (0,), None, 1.0, 1.0, 9.0, 0, 8, 0, 0, useless=8),), ())
+IDLE = LaunchVerdict((Comparison("", True, 0.1, (0,), None, 1.0, 1.0, 9.0, 0, 8, 0, 0, useless=8),), ())
 
 
 def test_a_case_that_strains_may_stay_open_and_one_at_the_core_may_not(whole: Suite) -> None:
@@ -295,7 +303,7 @@ def test_sums_in_f16_are_not_asked_to_overflow() -> None:
 
 
 def test_reduced_cases_are_small_and_pass_every_edge() -> None:
-    cases: tuple[Case, ...] = reduced(PROGRAM, {"M": 4096, "K": 4096, "N": 4096}, GRAIN, seed=1)
+    cases: tuple[VerifyCase, ...] = reduced(PROGRAM, {"M": 4096, "K": 4096, "N": 4096}, GRAIN, seed=1)
     assert [c.sizes for c in cases] == [
         {"M": 17, "K": 40, "N": 9},
         {"M": 17, "K": 168, "N": 9},

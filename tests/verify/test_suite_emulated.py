@@ -19,7 +19,7 @@ from ucutlass.backend import source_of
 from ucutlass.kernels.families import granularity
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import sanitize
-from ucutlass.runtime.verify.suite import Kind, reduced, suite
+from ucutlass.runtime.verify.suite import CaseKind, reduced, suite
 from ucutlass.tasks import verification
 from ucutlass.tasks.verify_cases import facts
 
@@ -60,7 +60,7 @@ def planned(checked: frontend.Checked) -> Planned:
 
 def _plan(
     checked: frontend.Checked, planned: Planned, folder: Path, change: tuple[str, str] | None, most: int
-) -> verification.Plan:
+) -> verification.VerificationPlan:
     program = frontend.kernel(checked)
     source = source_of(checked, program, planned)
     text = source.text
@@ -73,7 +73,7 @@ def _plan(
     grain = granularity(planned.plan, tuple(program.dims), planned.launch)
     kernel = facts(checked.source, checked.file, program.name, [(str(library), source.entry, knobs)])
     cases = suite(program, SIZES, grain, seed=2, most=most)
-    return verification.Plan(kernel, grain, cases, reduced(program, SIZES, grain, seed=2), "cpu")
+    return verification.VerificationPlan(kernel, grain, cases, reduced(program, SIZES, grain, seed=2), "cpu")
 
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
@@ -86,13 +86,13 @@ def test_an_emitted_kernel_stands(
     plan = _plan(checked, planned, tmp_path, None, 64)
     evidence = verification.run(plan)
     assert evidence.ok, evidence.failures()
-    assert {r.case.kind for r in evidence.results} == set(get_args(Kind))
+    assert {r.case.kind for r in evidence.results} == set(get_args(CaseKind))
     refused = {r.case.kind for r in evidence.results if r.verdict and not r.verdict.comparisons}
     assert refused == {"refusal", "misaligned"}
     _sanitized(plan, tmp_path, monkeypatch)
 
 
-def _sanitized(plan: verification.Plan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _sanitized(plan: verification.VerificationPlan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process under compute-sanitizer, with a tool in its place that only runs it."""
     tool = folder / "compute-sanitizer"
     tool.write_text(

@@ -31,7 +31,7 @@ class Kept:
 def asked() -> dict[str, Any]:
     program = frontend.program(frontend.read_text(TEXT))
     grain = Granularity({"M": 64}, {}, {})
-    made = verification.Plan(
+    made = verification.VerificationPlan(
         facts(TEXT, "k.ucu", "k", [("/not/here.so", "entry", (1,)), None]),
         grain,
         suite(program, SIZES, grain, seed=3, most=6),
@@ -40,7 +40,7 @@ def asked() -> dict[str, Any]:
     arguments = {
         "kernel": dict(made.kernel),
         "keys": ["key-of-it"],
-        "tile": dict(made.grain.tile),
+        "tile": dict(made.granularity.tile),
         "suite": verification.asdict(made.suite),
         "case_seconds": 7.0,
         "built_with": {"nvcc": "13"},
@@ -57,7 +57,9 @@ def test_cases_are_judged_by_the_libraries_that_lie_there(monkeypatch: pytest.Mo
         return tuple(CaseResult(c, "right", None) for c in cases)
 
     monkeypatch.setattr(pool, "run", ran)
-    monkeypatch.setattr(verification, "kept", lambda key, cache: Kept(Path(f"/worker/{key}/kernel.so")))
+    monkeypatch.setattr(
+        verification, "cached_artifact", lambda key, cache: Kept(Path(f"/worker/{key}/kernel.so"))
+    )
     told = {"device": "NVIDIA H200", "uuid": "GPU-0", "versions": {"nvcc": "13"}}
     monkeypatch.setattr(isolation, "run", lambda *_, **__: isolation.Returned(told, ""))
     found = verification.on_gpu(**asked())
@@ -71,6 +73,6 @@ def test_cases_are_judged_by_the_libraries_that_lie_there(monkeypatch: pytest.Mo
 
 
 def test_a_library_that_is_gone_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "kept", lambda key, cache: None)
+    monkeypatch.setattr(verification, "cached_artifact", lambda key, cache: None)
     with pytest.raises(ArtifactGone, match="has no entry key-of-it"):
         verification.on_gpu(**asked())

@@ -10,7 +10,7 @@ from ucutlass.advice import Advice, HitRate, ScheduleEdit
 from ucutlass.advice.rules import BY_NUMBER
 from ucutlass.ir.hardware import Device
 from ucutlass.runtime.profile.ledger import hit_rates, tallies
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.tune.fixed import outside, requests_for
 
 
@@ -19,7 +19,7 @@ def past(device: Device) -> Mapping[int, HitRate]:
 
     Raises StoreError where the store is there and cannot be read.
     """
-    return hit_rates(Store.open().find(kind="advice"), device)
+    return hit_rates(EvidenceStore.open().find(kind="advice"), device)
 
 
 def within_schedule(advice: Advice, program: ir.Kernel, sizes: tuple[int, ...], arch: str) -> Advice:
@@ -57,7 +57,7 @@ def rows(advice: Advice) -> list[tuple[str, str]]:
 def ledger_rows() -> list[tuple[str, int, str, int, int, int, float]]:
     """Device, rule, its name, tries, those that were faster, those in the promised range, and the
     median ratio of the times, by device and rule."""
-    found = tallies(Store.open().find(kind="advice"))
+    found = tallies(EvidenceStore.open().find(kind="advice"))
     return [
         (
             device,

@@ -20,7 +20,7 @@ from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import WholeNumber, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.runtime.evidence import Record
-from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
+from ucutlass.runtime.store import EvidenceStore, NoSuchRecord, NotIntact
 from ucutlass.shapes import ShapeError, complete, parse_sizes
 from ucutlass.sol.ceilings import CeilingsError
 
@@ -79,7 +79,7 @@ def command(
         program = _program(checked, name)
         extents = complete(program, parse_sizes(sizes))
         candidate = AuditSubject(checked, program, dict(zip(program.dims, extents, strict=True)))
-        store = Store.open()
+        store = EvidenceStore.open()
         records = _records(store, ids, as_json) if ids else latest(candidate, store)
         store.prepare()
         try:
@@ -118,7 +118,7 @@ def _program(checked: frontend.Checked, name: str | None) -> ir.Program:
     return known[name]
 
 
-def _records(store: Store, ids: Sequence[str], as_json: bool) -> tuple[Record, ...]:
+def _records(store: EvidenceStore, ids: Sequence[str], as_json: bool) -> tuple[Record, ...]:
     try:
         return tuple(store.get(one) for one in ids)
     except NoSuchRecord as problem:

@@ -28,11 +28,11 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench import gpu_lock
-from ucutlass.runtime.bench.protocol import Protocol, Regime
+from ucutlass.runtime.bench.protocol import CacheRegime, Protocol
 from ucutlass.runtime.errors import BuildError
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.shapes import ShapeError, complete, parse_sizes
-from ucutlass.tasks.bench_record import Made, describe, recorded, share
+from ucutlass.tasks.bench_record import BenchedProgram, describe, recorded, share
 from ucutlass.units import duration
 
 NAMES = ("eager", "compile", "compile-max-autotune", "cublas")
@@ -40,7 +40,11 @@ NAMES = ("eager", "compile", "compile-max-autotune", "cublas")
 
 _NO_GPU = "nothing was timed: there is no NVIDIA GPU here that a compile target serves"
 
-_REGIMES: Mapping[str, tuple[Regime, ...]] = {"cold": ("cold",), "warm": ("warm",), "both": ("cold", "warm")}
+_REGIMES: Mapping[str, tuple[CacheRegime, ...]] = {
+    "cold": ("cold",),
+    "warm": ("warm",),
+    "both": ("cold", "warm"),
+}
 
 
 def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -103,7 +107,7 @@ def command(
         found = gpu.at_hand()
         if found is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
-        Store.open().prepare()
+        EvidenceStore.open().prepare()
         target = arch or found.arch.name
         device = found.device
         ours = _made(checked, name, given, target, device)
@@ -124,7 +128,7 @@ def command(
             "protocols": [asdict(p) for p in protocols],
             "bandwidth": device.bandwidth if device else None,
         }
-        with gpu_lock.held(gpu_lock.gpu_uuid(), timeout_seconds=wait, on_wait=_announce):
+        with gpu_lock.hold_gpu(gpu_lock.gpu_uuid(), timeout_seconds=wait, on_wait=_announce):
             outcome = isolation.run("ucutlass.tasks.bench:on_gpu", arguments, limit_seconds=limit)
         row = describe(ours) | _answered(outcome, ours.program.name, as_json)
         for report in row["regimes"]:
@@ -144,21 +148,21 @@ def _baseline(name: str) -> dict[str, str]:
 
 def _made(
     checked: frontend.Checked, name: str | None, sizes: Mapping[str, int], arch: str, device: Device | None
-) -> Made:
+) -> BenchedProgram:
     """Raises ProgramError, ShapeError, and what `build_kernel` raises."""
     program = frontend.program(checked, name)
     extents = complete(program, sizes)
     with show.building(program.name) as progress:
         built = build_program(checked, program, extents, arch, device=device, on_progress=progress)
-    return Made(checked, program, built)
+    return BenchedProgram(checked, program, built)
 
 
 def _files(
     asked: Sequence[Mapping[str, str]], sizes: Mapping[str, int], arch: str, device: Device | None
-) -> dict[str, Made]:
+) -> dict[str, BenchedProgram]:
     """The baselines that are files, built before the GPU is taken. One that cannot be built is left to
     the comparison's process, which reports it in its words."""
-    found: dict[str, Made] = {}
+    found: dict[str, BenchedProgram] = {}
     for one in asked:
         if "text" in one:
             with suppress(ProgramError, ShapeError, BuildError):
@@ -171,10 +175,10 @@ def _announce(holder: str) -> None:
     show.note(f"ucc: waiting for {holder}, which times on this GPU")
 
 
-def _answered(outcome: isolation.Outcome, kernel: str, as_json: bool) -> dict[str, Any]:
+def _answered(outcome: isolation.CallOutcome, kernel: str, as_json: bool) -> dict[str, Any]:
     """What the process found; ends the command where it was lost."""
     if not isinstance(outcome, isolation.Returned):
-        fail(Status.PROGRAM, f"{kernel}: {isolation.lost(outcome, 'the comparison')}", as_json)
+        fail(Status.PROGRAM, f"{kernel}: {isolation.failure_text(outcome, 'the comparison')}", as_json)
     assert isinstance(outcome.value, dict)
     return outcome.value
 

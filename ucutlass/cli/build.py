@@ -22,8 +22,8 @@ from ucutlass.emit.gemm.staged import NotServed
 from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.runtime import build_timings
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.parallel import Failure
-from ucutlass.runtime.switches import Stage
+from ucutlass.runtime.parallel import BuildFailure
+from ucutlass.runtime.switches import BuildPath
 from ucutlass.shapes import ShapeError, complete, free_dims, parse_sizes
 from ucutlass.spans import recording
 from ucutlass.tune.lookup import recall, recorded
@@ -77,7 +77,7 @@ def command(
     every: bool,
     arch: str,
     output: Path | None,
-    stage: Stage | None,
+    stage: BuildPath | None,
     tuned: bool | None,
     timed: bool,
     as_json: bool,
@@ -134,7 +134,7 @@ def _built(
     wanted: Wanted,
     arch: str,
     tuned: bool | None,
-    stage: Stage | None,
+    stage: BuildPath | None,
     output: Path | None,
 ) -> tuple[build_timings.Watch, dict[str, Any], Artifact]:
     """One kernel; also what was seen while it was built."""
@@ -147,7 +147,7 @@ def _built(
 
 
 @contextmanager
-def _served(stage: Stage | None) -> Iterator[None]:
+def _served(stage: BuildPath | None) -> Iterator[None]:
     """A stage that serves no such kernel is the call's mistake."""
     try:
         yield
@@ -201,7 +201,10 @@ _BUILT = {
 
 
 def _rows(
-    wanted: Sequence[Wanted], origins: Sequence[Origin], made: Sequence[Built | Failure], output: Path | None
+    wanted: Sequence[Wanted],
+    origins: Sequence[Origin],
+    made: Sequence[Built | BuildFailure],
+    output: Path | None,
 ) -> list[dict[str, Any]]:
     """What is printed of each; with `output` their files are written."""
     serving: dict[str, list[Built]] = {}

@@ -13,7 +13,7 @@ import click
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, reported
 from ucutlass.cli.options import json_option
-from ucutlass.runtime.cache import Cache, Corrupt, Entry
+from ucutlass.runtime.cache import Cache, CacheEntry, Corrupt
 
 
 @click.group("cache")
@@ -66,7 +66,7 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, PurePath) else value
 
 
-def _row(item: Entry | Corrupt) -> dict[str, Any]:
+def _row(item: CacheEntry | Corrupt) -> dict[str, Any]:
     if isinstance(item, Corrupt):
         return {"key": item.key[:16], "state": "corrupt", "reason": item.reason}
     age = time.time() - item.used

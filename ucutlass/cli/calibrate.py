@@ -14,8 +14,8 @@ from ucutlass.cli.options import WholeNumber, json_option, seconds_option
 from ucutlass.ir.hardware import Device, device_named
 from ucutlass.runtime import isolation, system
 from ucutlass.runtime.bench.gpu_lock import NoGpu
-from ucutlass.runtime.calibrate import RATES, Calibration, Reading, best, calibration, save
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.calibrate import RATES, Calibration, CeilingMeasurement, best, calibration, save
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.units import duration
 
 
@@ -40,11 +40,11 @@ def command(index: int, limit: float, wait: float, as_json: bool) -> None:
     """
     with reported(as_json):
         _present(index)
-        Store.open().prepare()
+        EvidenceStore.open().prepare()
         answer = _measured(index, limit, wait, as_json)
         found, sealed = calibration(answer)
         file = save(found)
-        Store.open().add(sealed)
+        EvidenceStore.open().add(sealed)
     if as_json:
         show.data(_as_json(found, file))
     else:
@@ -67,7 +67,7 @@ def _measured(index: int, limit: float, wait: float, as_json: bool) -> dict[str,
         "ucutlass.tasks.calibrate:measure", {"index": index, "wait_seconds": wait}, limit_seconds=limit + wait
     )
     if not isinstance(outcome, isolation.Returned):
-        fail(Status.MACHINE, isolation.lost(outcome, "the measurement"), as_json)
+        fail(Status.MACHINE, isolation.failure_text(outcome, "the measurement"), as_json)
     assert isinstance(outcome.value, dict)
     return outcome.value
 
@@ -94,7 +94,7 @@ def _report(found: Calibration, file: Path) -> None:
     show.line("kept", str(file))
 
 
-def _row(reading: Reading, device: Device | None) -> tuple[str, ...]:
+def _row(reading: CeilingMeasurement, device: Device | None) -> tuple[str, ...]:
     clock = "unknown" if reading.clock is None else f"{reading.clock / 1e6:.0f} MHz"
     if reading.quantity == "launch_floor":
         reached = duration(reading.seconds)

@@ -29,7 +29,7 @@ def command(as_json: bool) -> None:
         show.table(
             ("", "", ""),
             [
-                (marks[f.state], f.what, f.detail + (f"; to mend it: {f.mend}" if f.mend else ""))
+                (marks[f.state], f.what, f.detail + (f"; to fix it: {f.fix}" if f.fix else ""))
                 for f in report.findings
             ],
         )

@@ -13,7 +13,7 @@ from ucutlass.cli.errors import Status, fail
 from ucutlass.engine import worker_gpu
 from ucutlass.engine.errors import EngineUnknown
 from ucutlass.engine.local import LocalEngine
-from ucutlass.runtime.gpu import Found
+from ucutlass.runtime.gpu import CurrentGpu
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,10 +33,10 @@ def opened(spec: str | None, as_json: bool) -> engine.Engine:
         fail(Status.CALL, str(problem), as_json)
 
 
-def at_hand(hall: engine.Engine) -> Found | None:
+def at_hand(hall: engine.Engine) -> CurrentGpu | None:
     """The kind of its GPUs; None where there is none that a compile target serves."""
     # A cluster's client needs no GPU.
-    return gpu.at_hand() if isinstance(hall, LocalEngine) else worker_gpu.at_hand(hall)
+    return gpu.at_hand() if isinstance(hall, LocalEngine) else worker_gpu.worker_gpu(hall)
 
 
 def announce(holder: str) -> None:

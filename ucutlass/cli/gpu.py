@@ -1,5 +1,5 @@
 """The GPU that a command works on."""
 
-from ucutlass.runtime.gpu import Found, at_hand
+from ucutlass.runtime.gpu import CurrentGpu, at_hand
 
-__all__ = ["Found", "at_hand"]
+__all__ = ["CurrentGpu", "at_hand"]

@@ -28,7 +28,7 @@ from ucutlass.cli.outputs import OutputPath, write
 from ucutlass.cli.proposer_options import maker
 from ucutlass.cli.search_options import ATTEMPTS, SearchOptions, search_options
 from ucutlass.engine.work import Engine
-from ucutlass.runtime.gpu import Found
+from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.units import duration
 
@@ -93,7 +93,7 @@ def command(
 def _begun(
     kept: Journal,
     file: Path,
-    found: Found | None,
+    found: CurrentGpu | None,
     how: SearchOptions,
     sizes: tuple[str, ...],
     name: str | None,
@@ -143,7 +143,7 @@ def _searched(
     kept: Journal,
     session: OptimizationSession,
     engine: Engine,
-    found: Found,
+    found: CurrentGpu,
     how: SearchOptions,
     as_json: bool,
 ) -> SessionState:

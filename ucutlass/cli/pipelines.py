@@ -17,7 +17,7 @@ from ucutlass.pipeline.fusion import FusionCandidate, FusionChain, fusion_candid
 from ucutlass.pipeline.orders import BetterOrder, better_orders, type_text
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, estimator, plan_pipeline
 from ucutlass.pipeline.workspace import pointers, workspace_layout
-from ucutlass.runtime.switches import Stage
+from ucutlass.runtime.switches import BuildPath
 from ucutlass.sol import report
 from ucutlass.sol.bounds import TimeBounds, bounds, metric_prefixed
 from ucutlass.units import duration
@@ -227,7 +227,7 @@ def build(
     program: ir.Pipeline,
     shapes: Sequence[tuple[int, ...]],
     arch: str,
-    stage: Stage | None,
+    stage: BuildPath | None,
     output: Path | None,
     as_json: bool,
 ) -> None:

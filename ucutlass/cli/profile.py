@@ -36,9 +36,9 @@ from ucutlass.runtime import isolation, system
 from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.evidence import Machine, Record
 from ucutlass.runtime.profile import cuda_tools, metrics, ncu, sass
-from ucutlass.runtime.profile.ledger import Entry, to_result
+from ucutlass.runtime.profile.ledger import LedgerEntry, to_result
 from ucutlass.runtime.statistics import paired_ratio
-from ucutlass.runtime.store import Store, record
+from ucutlass.runtime.store import EvidenceStore, record
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tasks import hardware_counters
 from ucutlass.tasks.profile import AGREE, timing_of
@@ -102,7 +102,7 @@ def command(
     arch: str | None,
     counters: bool,
     energy: bool,
-    cache: ncu.Cache,
+    cache: ncu.CacheControl,
     tried: bool,
     ledger: bool,
     seed: int,
@@ -158,7 +158,7 @@ def _job(
 
 
 def _look(
-    job: ProfileJob, counters: bool, energy: bool, cache: ncu.Cache
+    job: ProfileJob, counters: bool, energy: bool, cache: ncu.CacheControl
 ) -> tuple[Known, dict[str, Any], dict[str, str]]:
     """The facts, what was measured as JSON values, and why each missing tier is missing."""
     planned, missing = job.built.planned, dict[str, str]()
@@ -180,7 +180,7 @@ def _look(
         absent = ("timing", "counters", "energy") if energy else ("timing", "counters")
         missing |= dict.fromkeys(absent, "no GPU here that runs this kernel")
         return facts, row, missing
-    Store.open().prepare()
+    EvidenceStore.open().prepare()
     with _lane(job):
         return _measured(job, facts, row, missing, counters, energy, cache)
 
@@ -192,7 +192,7 @@ def _lane(job: ProfileJob) -> Iterator[None]:
     def announce(holder: str) -> None:
         show.note(f"ucc: waiting for {holder}, which times on this GPU")
 
-    with gpu_lock.held(gpu_lock.gpu_uuid(), timeout_seconds=job.wait, on_wait=announce):
+    with gpu_lock.hold_gpu(gpu_lock.gpu_uuid(), timeout_seconds=job.wait, on_wait=announce):
         yield
 
 
@@ -203,7 +203,7 @@ def _measured(
     missing: dict[str, str],
     counters: bool,
     energy: bool,
-    cache: ncu.Cache,
+    cache: ncu.CacheControl,
 ) -> tuple[Known, dict[str, Any], dict[str, str]]:
     answer = _timed(job, energy)
     if "lost" in answer:
@@ -218,7 +218,7 @@ def _measured(
     match _counted(job, cache):
         case ncu.NoCounters(reason):
             missing["counters"] = reason
-        case ncu.Counted(kernel, values, dropped, _):
+        case ncu.KernelCounters(kernel, values, dropped, _):
             row["counters"] = {"kernel": kernel, "dropped": list(dropped), "cache": cache} | asdict(values)
             facts = replace(facts, counters=values)
             if none := _unknown(job, values):
@@ -226,7 +226,7 @@ def _measured(
     return facts, row, missing
 
 
-def _disassembled(job: ProfileJob) -> tuple[sass.Code, ...] | sass.NoCode:
+def _disassembled(job: ProfileJob) -> tuple[sass.SassSummary, ...] | sass.NoCode:
     tool = cuda_tools.find("cuobjdump", os.environ)
     if tool is None:
         return sass.NoCode("no cuobjdump in CUDA_HOME, PATH or beside nvcc")
@@ -245,12 +245,12 @@ def _timed(job: ProfileJob, energy: bool) -> dict[str, Any]:
 def _isolated(what: str, arguments: dict[str, Any], limit: float) -> dict[str, Any]:
     outcome = isolation.run(f"ucutlass.tasks.profile:{what}", arguments, limit_seconds=limit)
     if not isinstance(outcome, isolation.Returned):
-        return {"lost": isolation.lost(outcome, "the kernel")}
+        return {"lost": isolation.failure_text(outcome, "the kernel")}
     assert isinstance(outcome.value, dict)
     return outcome.value
 
 
-def _counted(job: ProfileJob, cache: ncu.Cache) -> ncu.Counted | ncu.NoCounters:
+def _counted(job: ProfileJob, cache: ncu.CacheControl) -> ncu.KernelCounters | ncu.NoCounters:
     assert job.gpu is not None
     kernels = [u.kernel for u in job.built.artifact.report.usage]
     trial = job.trial() | {"request": job.built.planned.request.given()}
@@ -274,7 +274,7 @@ def _keep(job: ProfileJob, row: Mapping[str, Any]) -> Record | None:
     protocol = {"clock": "events over graphs, rotated buffers", "counters": "ncu --clock-control none"}
     subject = subject_of_built(job.checked, job.program, job.built)
     made = record("profile", subject, machine, protocol, json.loads(json.dumps(row)))
-    Store.open().add(made)
+    EvidenceStore.open().add(made)
     return made
 
 
@@ -298,7 +298,7 @@ def _try(job: ProfileJob, advice: Advice, parent: Record | None) -> dict[str, An
     if (apart := answer["differences"]["edit"]) > AGREE:
         return {"schedule": edit.schedule, "lost": f"results differ by {apart:.3g} of their norm"}
     ratio = paired_ratio(answer["times"]["edit"], answer["times"]["now"], job.seed)
-    entry = Entry(
+    entry = LedgerEntry(
         finding.rule,
         advice.classified.bottleneck,
         show_schedule(job.built.planned.request),
@@ -310,7 +310,7 @@ def _try(job: ProfileJob, advice: Advice, parent: Record | None) -> dict[str, An
     )
     protocol = {"clock": "events over graphs, rotated buffers", "order": "A B B A", "blocks": ratio.blocks}
     made = record("advice", parent.subject, parent.machine, protocol, to_result(entry), (parent.id,))
-    Store.open().add(made)
+    EvidenceStore.open().add(made)
     return to_result(entry)
 
 

@@ -18,9 +18,9 @@ from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import WholeNumber, json_option
 from ucutlass.cli.outputs import OutputPath, write
-from ucutlass.runtime.evidence import KINDS, Kind, Record, to_json
-from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
-from ucutlass.runtime.store.compare import Compared, Incomparable, compare, time_of
+from ucutlass.runtime.evidence import KINDS, EvidenceKind, Record, to_json
+from ucutlass.runtime.store import EvidenceStore, NoSuchRecord, NotIntact
+from ucutlass.runtime.store.compare import Incomparable, RecordComparison, compare, time_of
 from ucutlass.units import duration
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -96,7 +96,7 @@ def _told(as_json: bool) -> Iterator[None]:
 @_filters(20)
 @json_option
 def list_(
-    kind: Kind | None,
+    kind: EvidenceKind | None,
     kernel: str | None,
     device: str | None,
     since: datetime | None,
@@ -105,7 +105,7 @@ def list_(
 ) -> None:
     """The latest records first."""
     with _told(as_json):
-        store = Store.open()
+        store = EvidenceStore.open()
         found = store.find(kind=kind, kernel=kernel, device=device, since=since, limit=limit)
     rows = [_row(r) for r in found]
     if as_json:
@@ -122,7 +122,7 @@ def list_(
 def show_(id: str, as_json: bool) -> None:
     """One record with everything in it; the first digits of its id suffice."""
     with _told(as_json):
-        record = Store.open().get(id)
+        record = EvidenceStore.open().get(id)
     content = json.loads(to_json(record))
     if as_json:
         show.data(content)
@@ -143,7 +143,7 @@ def compare_(a: str, b: str, as_json: bool) -> None:
     devices, sizes, regimes or clocks are refused.
     """
     with _told(as_json):
-        store = Store.open()
+        store = EvidenceStore.open()
         records = store.get(a), store.get(b)
         said = compare(*records)
     if as_json:
@@ -166,7 +166,7 @@ def compare_(a: str, b: str, as_json: bool) -> None:
 @json_option
 def export_(
     file: Path,
-    kind: Kind | None,
+    kind: EvidenceKind | None,
     kernel: str | None,
     device: str | None,
     since: datetime | None,
@@ -175,7 +175,7 @@ def export_(
 ) -> None:
     """Records as JSON lines, the oldest first; `-` writes to standard output."""
     with _told(as_json):
-        store = Store.open()
+        store = EvidenceStore.open()
         found = store.find(kind=kind, kernel=kernel, device=device, since=since, limit=limit)
         lines = list(store.export(reversed(found)))
         write(file, "".join(f"{line}\n" for line in lines))
@@ -193,7 +193,7 @@ def import_(file: Path, as_json: bool) -> None:
     with _told(as_json):
         data = inputs.content(file, MOST_BYTES)
         # Only line feeds end lines; bytes that are no text break a seal and are told of.
-        done = Store.open().import_(data.decode(errors="replace").split("\n"))
+        done = EvidenceStore.open().import_(data.decode(errors="replace").split("\n"))
     if as_json:
         show.data(asdict(done))
     else:
@@ -209,7 +209,7 @@ def import_(file: Path, as_json: bool) -> None:
 def check_(as_json: bool) -> None:
     """Hashes every record anew; exit status 3 where one is not what was sealed."""
     with _told(as_json):
-        store = Store.open()
+        store = EvidenceStore.open()
         broken = store.check()
         count = 0 if broken else len(store.find())
     if as_json:
@@ -260,7 +260,7 @@ def _headline(record: Record) -> str:
             return ""
 
 
-def _sides(records: Sequence[Record], said: Compared) -> list[tuple[str, ...]]:
+def _sides(records: Sequence[Record], said: RecordComparison) -> list[tuple[str, ...]]:
     return [
         (
             name,

@@ -161,7 +161,7 @@ def _isolated(
         limit_seconds=limit,
     )
     if not isinstance(outcome, isolation.Returned):
-        return {"lost": isolation.lost(outcome, "the kernel")}
+        return {"lost": isolation.failure_text(outcome, "the kernel")}
     assert isinstance(outcome.value, dict)
     return outcome.value
 

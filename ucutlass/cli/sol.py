@@ -103,7 +103,7 @@ def _ceilings(device: Device, file: Path | None, as_json: bool) -> Ceilings | No
             if device_named(found.device) is not device:
                 fail(Status.CALL, f"{file} is of {found.device}, not of {device.name}", as_json)
             return found
-        kept = [_read(path) for path in calibrate.kept()]
+        kept = [_read(path) for path in calibrate.ceiling_files()]
     except CeilingsError as problem:
         fail(Status.MACHINE, str(problem), as_json)
     mine = [c for c in kept if device_named(c.device) is device]

@@ -46,16 +46,16 @@ def module_work(
         raise ModuleLost(f"{file}: {error}") from error
 
 
-def _lost(file: Path, outcome: isolation.Outcome) -> str:
+def _lost(file: Path, outcome: isolation.CallOutcome) -> str:
     match outcome:
         case isolation.Raised(kind, message) if kind in OUR_ERRORS:
             return message
         case isolation.TooMuchMemory():
-            return isolation.lost(outcome, str(file)) + ": does it make arrays without torch?"
+            return isolation.failure_text(outcome, str(file)) + ": does it make arrays without torch?"
         case isolation.Raised():
-            return f"{file}: " + isolation.lost(outcome, "")
+            return f"{file}: " + isolation.failure_text(outcome, "")
         case _:
-            return isolation.lost(outcome, str(file))
+            return isolation.failure_text(outcome, str(file))
 
 
 # --- the command's part -----------------------------------------------------------

@@ -126,12 +126,12 @@ def _status(row: dict[str, Any]) -> Status:
 
 def _lane(wait: float) -> AbstractContextManager[None]:
     """The GPU's timing lane: a comparison that is being timed must not share the device with this."""
-    from ucutlass.runtime.bench.gpu_lock import gpu_uuid, held
+    from ucutlass.runtime.bench.gpu_lock import gpu_uuid, hold_gpu
 
     def waiting(holder: str) -> None:
         show.note(f"ucc: waiting for {holder}, which times on this GPU")
 
-    return held(gpu_uuid(), timeout_seconds=wait, on_wait=waiting)
+    return hold_gpu(gpu_uuid(), timeout_seconds=wait, on_wait=waiting)
 
 
 def _verify(
@@ -141,7 +141,7 @@ def _verify(
     from ucutlass.tasks import verification
     from ucutlass.tasks.record_subject import subject_of_built
 
-    store.Store.open().prepare()
+    store.EvidenceStore.open().prepare()
     subject = subject_of_built(checked, program, built)
     plan = verification.plan(
         checked,
@@ -158,7 +158,7 @@ def _verify(
     result = evidence.to_json()
     protocol = verification.protocol(plan, options.limit)
     kept = store.record("verify", subject, machine, protocol, result)
-    store.Store.open().add(kept)
+    store.EvidenceStore.open().add(kept)
     return {
         "kernel": program.name,
         "sizes": sizes,

@@ -25,9 +25,9 @@ from ucutlass.engine.work import (
     LIMIT_SECONDS,
     TABLE,
     WAIT_SECONDS,
+    EngineTask,
     Needs,
-    Table,
-    Task,
+    TaskTable,
     outcome_of_json,
     work_json,
     work_of,
@@ -62,7 +62,7 @@ class DaskEngine:
         self,
         address: str,
         *,
-        table: Table = TABLE,
+        table: TaskTable = TABLE,
         cache: Cache | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
@@ -102,7 +102,7 @@ class DaskEngine:
         limit_seconds: float = LIMIT_SECONDS,
         wait_seconds: float = WAIT_SECONDS,
         near: str = "",
-    ) -> Task:
+    ) -> EngineTask:
         work = work_of(self._table, name, arguments, artifacts, limit_seconds, wait_seconds, near)
         ticket = Ticket(f"ucutlass-{uuid.uuid4().hex}", work)
         with self._lock:
@@ -111,7 +111,7 @@ class DaskEngine:
                 self._pump()
         if self._dead is not None:
             _settle(ticket, self._dead)
-        return Task(ticket.future, lambda: self._cancel(ticket))
+        return EngineTask(ticket.future, lambda: self._cancel(ticket))
 
     def leave(self, near: str) -> None:
         with self._lock:
@@ -145,14 +145,14 @@ class DaskEngine:
                 worker.perform,
                 ticket.id,
                 json.dumps(work_json(ticket.work)),
-                ticket.given,
+                ticket.supplied,
                 key=f"{ticket.id}-{ticket.tries}",
                 workers=[ticket.at],
                 allow_other_workers=False,
                 resources={resource: 1} if declared else None,
                 pure=False,
             )
-            ticket.given = {}
+            ticket.supplied = {}
             ticket.running = running
             running.add_done_callback(self._when_done(ticket, ticket.tries))
 
@@ -166,19 +166,19 @@ class DaskEngine:
 
     def _done(self, ticket: Ticket, tries: int, running: Any) -> None:
         try:
-            said, made = running.result(timeout=_CONNECT_SECONDS)
-            reply = json.loads(said)
-            for key, data in made.items():
+            reply_text, packed_entries = running.result(timeout=_CONNECT_SECONDS)
+            reply = json.loads(reply_text)
+            for key, data in packed_entries.items():
                 archive.unpack(self._cache, key, data)
-            given = self._packed(reply.get("missing", ()), ticket)
+            supplied = self._packed(reply.get("missing", ()), ticket)
         except BaseException as problem:
             self._failed(ticket, tries, problem)
             return
         with self._lock:
             if ticket.tries != tries or ticket.at is None:
                 return  # taken away meanwhile, since its worker seemed gone
-            if given:
-                ticket.given = given
+            if supplied:
+                ticket.supplied = supplied
                 self._state.again(ticket)
             else:
                 self._state.ended(ticket)
@@ -187,7 +187,7 @@ class DaskEngine:
             _settle(ticket, outcome_of_json(reply["outcome"]))
         elif "unfit" in reply:
             why = reply["unfit"]
-            _settle(ticket, WorkerUnfit(f"a worker answers {why['type']}: {why['what']}", why["mend"]))
+            _settle(ticket, WorkerUnfit(f"a worker answers {why['type']}: {why['what']}", why["fix"]))
 
     def _packed(self, keys: Sequence[str], ticket: Ticket) -> dict[str, bytes]:
         """Entries that a worker lacks."""
@@ -250,23 +250,25 @@ class DaskEngine:
         """Asked anew: `scheduler_info` gives the last answer where none comes."""
         if self._client.status == "closed":
             raise OSError("Dask's client gave up")
-        found: dict[str, Any] = self._client.sync(
+        identity: dict[str, Any] = self._client.sync(
             self._client.scheduler.identity, n_workers=-1, callback_timeout=_CONNECT_SECONDS
         )
-        return found
+        return identity
 
     def _look(self) -> None:
         """Who is there. Raises OSError, TimeoutError where the scheduler does not answer."""
-        found = {
+        running_workers = {
             address: facts
             for address, facts in self._identity()["workers"].items()
             if facts["status"] == "running"
         }
-        slots = {address: _slots(facts) for address, facts in found.items()}
+        slots = {address: _slots(facts) for address, facts in running_workers.items()}
         given_up: list[tuple[Ticket, MachineError]] = []
         with self._lock:
             self._connected = True
-            self._resources = {address: facts.get("resources", {}) for address, facts in found.items()}
+            self._resources = {
+                address: facts.get("resources", {}) for address, facts in running_workers.items()
+            }
             lost = self._state.seen(slots)
             dropped = [t.running for t in lost]
             given_up += [(t, why) for t in lost if (why := self._state.died(t)) is not None]
@@ -280,7 +282,7 @@ class DaskEngine:
 
     def _starved(self) -> list[tuple[Ticket, MachineError]]:
         now = time.monotonic()
-        found: list[tuple[Ticket, MachineError]] = []
+        unserved: list[tuple[Ticket, MachineError]] = []
         for needs, resource in RESOURCES.items():
             waiting = [t for t in self._state.queue if t.work.row.needs == needs]
             if not waiting or self._state.total(needs):
@@ -290,10 +292,10 @@ class DaskEngine:
                     f"{self._address} had no worker with the resource {resource} for {self._patience:g} s",
                     f'start one: dask worker {self._address} --resources "{resource}=1"',
                 )
-                found += [(t, why) for t in waiting]
-        for ticket, _ in found:
+                unserved += [(t, why) for t in waiting]
+        for ticket, _ in unserved:
             self._state.queue.remove(ticket)
-        return found
+        return unserved
 
     def _watch(self) -> None:
         answered = time.monotonic()

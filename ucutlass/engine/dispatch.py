@@ -14,7 +14,7 @@ from typing import Any
 
 from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.work import Needs, RemoteCall
-from ucutlass.runtime.isolation import Outcome
+from ucutlass.runtime.isolation import CallOutcome
 
 LIVES = 3
 """Workers that may die with a task before it is given up; from the second on it was alone there."""
@@ -22,14 +22,14 @@ LIVES = 3
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """A task on its way. `died` are the workers that ended with it, `given` the cache entries to send
+    """A task on its way. `died` are the workers that ended with it, `supplied` the cache entries to send
     along, `tries` counts what was started; `running` is what the network knows it by."""
 
     id: str
     work: RemoteCall
-    future: Future[Outcome] = field(default_factory=Future)
+    future: Future[CallOutcome] = field(default_factory=Future)
     died: list[str] = field(default_factory=list)
-    given: dict[str, bytes] = field(default_factory=dict)
+    supplied: dict[str, bytes] = field(default_factory=dict)
     at: str | None = None
     tries: int = 0
     moved: int = 0
@@ -71,14 +71,14 @@ class Dispatch:
     def start(self) -> list[Ticket]:
         """Takes out of the queue all that can run now, `at` set."""
         started: list[Ticket] = []
-        kept: set[str] = set()
+        draining: set[str] = set()
         """Workers that are being emptied for a task that must run alone."""
         for ticket in sorted(self.queue, key=lambda t: not t.died):
-            at = self._where(ticket, kept)
+            at = self._where(ticket, draining)
             if at is None:
                 continue
             if not self.workers[at].open_to(ticket):
-                kept.add(at)
+                draining.add(at)
                 continue
             ticket.at = at
             ticket.tries += 1
@@ -87,10 +87,10 @@ class Dispatch:
             started.append(ticket)
         return started
 
-    def _where(self, ticket: Ticket, kept: set[str]) -> str | None:
+    def _where(self, ticket: Ticket, draining: set[str]) -> str | None:
         """The worker to take; for a task that must run alone also one that is not empty yet."""
         needs, home = ticket.work.row.needs, self._home(ticket.work.near)
-        able = [a for a, w in self.workers.items() if w.slots[needs] > 0 and a not in kept]
+        able = [a for a, w in self.workers.items() if w.slots[needs] > 0 and a not in draining]
         if needs == "gpu" and home is not None:
             able = [a for a in able if a == home]
         if not ticket.died:
@@ -139,9 +139,9 @@ class Dispatch:
         lost = [t for a in gone for t in self.workers[a].running]
         for address in gone:
             del self.workers[address]
-        for address, one in slots.items():
+        for address, worker_slots in slots.items():
             if address in self.workers:
-                self.workers[address].slots = one
+                self.workers[address].slots = worker_slots
             else:
-                self.workers[address] = Worker(one)
+                self.workers[address] = Worker(worker_slots)
         return lost

@@ -11,7 +11,7 @@ from ucutlass.backend import build_planned
 from ucutlass.ir.schedule import request_of_json, scheduled
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.switches import Stage
+from ucutlass.runtime.switches import BuildPath
 from ucutlass.shapes import complete
 
 
@@ -30,7 +30,7 @@ def build(
     sizes: dict[str, int],
     arch: str,
     requests: Sequence[Mapping[str, Any]],
-    stage: Stage | None,
+    stage: BuildPath | None,
     cancel: Event,
 ) -> dict[str, Any]:
     """One compiler on all of them: `made` has a key, or "" where there is none, for each request,
@@ -46,6 +46,6 @@ def build(
         max_jobs=1,
         group=len(plans),
     )
-    keys = [one.key if isinstance(one, Artifact) else "" for one in built]
-    words = ["" if isinstance(one, Artifact) else f"{type(one).__name__}: {one}" for one in built]
+    keys = [result.key if isinstance(result, Artifact) else "" for result in built]
+    words = ["" if isinstance(result, Artifact) else f"{type(result).__name__}: {result}" for result in built]
     return {"made": keys, "words": words, "artifacts": sorted({k for k in keys if k})}

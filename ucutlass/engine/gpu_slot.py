@@ -32,7 +32,7 @@ def visible_gpu() -> str:
     return gpu_lock.gpu_uuid()
 
 
-class Place:
+class GpuSlot:
     """`gpu` says the UUID when it is first needed; `environ` is that of the processes that launch, None for
     this one's. Calls that need the GPU wait for its lane, so any number of threads may call."""
 
@@ -45,15 +45,15 @@ class Place:
         self._gpu = gpu
         self._environ = environ
         self._on_wait = on_wait
-        self._warm = isolation.Warm(environ)
-        self._spare: isolation.Warm | None = None
+        self._warm = isolation.WarmProcess(environ)
+        self._spare: isolation.WarmProcess | None = None
         # Searches that said that they will ask for a fresh process, and what it should import.
         self._awaited = 0
         self._names: Sequence[str] = ()
         self._woken = False
         self._lock = Lock()
 
-    def run(self, work: RemoteCall, cancel: Event) -> isolation.Outcome:
+    def run(self, work: RemoteCall, cancel: Event) -> isolation.CallOutcome:
         """Raises what a function that runs here raises as MachineError, LockTimeout and NoGpu."""
         if cancel.is_set():
             return CANCELLED
@@ -64,12 +64,12 @@ class Place:
                 self._prepare(work.row.target.split())
                 return isolation.Returned(None, "")
             case process:
-                with gpu_lock.held(self._gpu(), timeout_seconds=work.wait_seconds, on_wait=self._on_wait):
+                with gpu_lock.hold_gpu(self._gpu(), timeout_seconds=work.wait_seconds, on_wait=self._on_wait):
                     start = time.monotonic()
                     outcome = self._called(self._warm, work) if process == "warm" else self._fresh(work)
                     return replace(outcome, lane_seconds=time.monotonic() - start)
 
-    def _called(self, process: isolation.Warm, work: RemoteCall) -> isolation.Outcome:
+    def _called(self, process: isolation.WarmProcess, work: RemoteCall) -> isolation.CallOutcome:
         return process.call(work.row.target, work.arguments, limit_seconds=work.limit_seconds)
 
     def _prepare(self, names: Sequence[str]) -> None:
@@ -84,10 +84,10 @@ class Place:
     def _have_spare(self) -> None:
         """With the lock: one is enough, since one lane takes them one after another."""
         if self._spare is None and self._awaited > 0:
-            self._spare = isolation.Warm(self._environ)
+            self._spare = isolation.WarmProcess(self._environ)
             self._wake(self._spare)
 
-    def _wake(self, process: isolation.Warm) -> None:
+    def _wake(self, process: isolation.WarmProcess) -> None:
         """Starts the process and lets it import; then, in a thread, lets it do once on the GPU what is slow
         the first time. That takes the lane and not the process on its own: one that waited for the lane
         would keep whoever holds it, and calls it, waiting."""
@@ -96,23 +96,23 @@ class Place:
         if functions:
             Thread(target=self._call_all, args=(process, functions), daemon=True).start()
 
-    def _call_all(self, process: isolation.Warm, functions: Sequence[str]) -> None:
+    def _call_all(self, process: isolation.WarmProcess, functions: Sequence[str]) -> None:
         # What fails here is said by the call that needs it. A process that was taken and closed meanwhile
         # takes no call, which executors say with a RuntimeError.
         with suppress(MachineError, RuntimeError):
             process.call(_NOTHING, {}, limit_seconds=WAKE_SECONDS)  # its imports are done
-            with gpu_lock.held(self._gpu(), timeout_seconds=WAKE_SECONDS, on_wait=lambda _: None):
+            with gpu_lock.hold_gpu(self._gpu(), timeout_seconds=WAKE_SECONDS, on_wait=lambda _: None):
                 for function in functions:
                     process.call(function, {}, limit_seconds=WAKE_SECONDS)
 
-    def _fresh(self, work: RemoteCall) -> isolation.Outcome:
+    def _fresh(self, work: RemoteCall) -> isolation.CallOutcome:
         """In a process that has done nothing but get ready, and ends with this call."""
         with self._lock:
             process, self._spare = self._spare, None
             self._awaited = max(0, self._awaited - 1)
             self._have_spare()
         if process is None:
-            process = isolation.Warm(self._environ)
+            process = isolation.WarmProcess(self._environ)
         try:
             return self._called(process, work)
         finally:
@@ -126,7 +126,7 @@ class Place:
                 process.close()
 
 
-def _here(work: RemoteCall, cancel: Event) -> isolation.Outcome:
+def _here(work: RemoteCall, cancel: Event) -> isolation.CallOutcome:
     """As `isolation_child` calls, but in this process."""
     module, _, function = work.row.target.partition(":")
     try:

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 from typing import Any
 
-from ucutlass.engine.gpu_slot import Place
-from ucutlass.engine.work import LIMIT_SECONDS, TABLE, WAIT_SECONDS, Table, Task, work_of
+from ucutlass.engine.gpu_slot import GpuSlot
+from ucutlass.engine.work import LIMIT_SECONDS, TABLE, WAIT_SECONDS, EngineTask, TaskTable, work_of
 from ucutlass.runtime import parallel
 
 
@@ -23,12 +23,12 @@ class LocalEngine:
         gpus: Sequence[str] | None = None,
         cpus: int | None = None,
         *,
-        table: Table = TABLE,
+        table: TaskTable = TABLE,
         on_wait: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._table = table
         self._cpus = cpus or parallel.jobs()
-        self._places = [Place(on_wait=on_wait)] if gpus is None else [_place(g, on_wait) for g in gpus]
+        self._places = [GpuSlot(on_wait=on_wait)] if gpus is None else [_place(g, on_wait) for g in gpus]
         self._pool = ThreadPoolExecutor(self._cpus, thread_name_prefix="ucutlass-build")
         # One thread a GPU: what waits does not hold the lane.
         self._lanes = [ThreadPoolExecutor(1, thread_name_prefix="ucutlass-gpu") for _ in self._places]
@@ -53,7 +53,7 @@ class LocalEngine:
         limit_seconds: float = LIMIT_SECONDS,
         wait_seconds: float = WAIT_SECONDS,
         near: str = "",
-    ) -> Task:
+    ) -> EngineTask:
         work = work_of(self._table, name, arguments, artifacts, limit_seconds, wait_seconds, near)
         with self._lock:
             at = self._at(near)
@@ -67,7 +67,7 @@ class LocalEngine:
             stop.set()
             future.cancel()
 
-        return Task(future, cancel)
+        return EngineTask(future, cancel)
 
     def _ended(self, stop: Event) -> None:
         with self._lock:
@@ -94,5 +94,5 @@ class LocalEngine:
             place.close()
 
 
-def _place(gpu: str, on_wait: Callable[[str], None]) -> Place:
-    return Place(lambda: gpu, os.environ | {"CUDA_VISIBLE_DEVICES": gpu}, on_wait)
+def _place(gpu: str, on_wait: Callable[[str], None]) -> GpuSlot:
+    return GpuSlot(lambda: gpu, os.environ | {"CUDA_VISIBLE_DEVICES": gpu}, on_wait)

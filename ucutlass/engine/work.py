@@ -14,39 +14,39 @@ from ucutlass.runtime import isolation
 Needs: TypeAlias = Literal["cpu", "gpu"]
 """A core for a compiler, or a GPU with its timing lane."""
 
-Process: TypeAlias = Literal["here", "warm", "fresh", "prepare"]
+ProcessKind: TypeAlias = Literal["here", "warm", "fresh", "prepare"]
 """Where a function runs: in the worker itself, where it may start compilers and is given `cancel`; in the
 process that the GPU keeps for one call after another; in one of its own that never ran anything else. And
 `prepare` runs nothing: it starts those processes, so that their imports are done when they are needed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TaskEntry:
     """`target` is written `package.module:function`; for `prepare` it is modules to import, and
     functions to call on the lane."""
 
     target: str
     needs: Needs
-    process: Process
+    process: ProcessKind
 
 
-Table: TypeAlias = Mapping[str, Row]
+TaskTable: TypeAlias = Mapping[str, TaskEntry]
 
-TABLE: Table = MappingProxyType(
+TABLE: TaskTable = MappingProxyType(
     {
-        "gpu": Row("ucutlass.engine.worker_gpu:describe", "gpu", "here"),
-        "build": Row("ucutlass.engine.engine_build:build", "cpu", "here"),
-        "prepare": Row(
+        "gpu": TaskEntry("ucutlass.engine.worker_gpu:describe", "gpu", "here"),
+        "build": TaskEntry("ucutlass.engine.engine_build:build", "cpu", "here"),
+        "prepare": TaskEntry(
             "torch ucutlass.backend ucutlass.tasks.tune ucutlass.tasks.tune:ready", "gpu", "prepare"
         ),
-        "timed": Row("ucutlass.tasks.tune:timed", "gpu", "warm"),
-        "attempt": Row("ucutlass.tasks.candidate_run:tried", "gpu", "warm"),
-        "confirmed": Row("ucutlass.tasks.tune:confirmed", "gpu", "fresh"),
-        "verified": Row("ucutlass.tasks.verification:on_gpu", "gpu", "fresh"),
-        "compared": Row("ucutlass.tasks.bench:on_gpu", "gpu", "fresh"),
-        "profiled": Row("ucutlass.tasks.profile:timed", "gpu", "fresh"),
-        "energy": Row("ucutlass.tasks.energy:measured", "gpu", "fresh"),
-        "counted": Row("ucutlass.tasks.hardware_counters:counted", "gpu", "fresh"),
+        "timed": TaskEntry("ucutlass.tasks.tune:timed", "gpu", "warm"),
+        "attempt": TaskEntry("ucutlass.tasks.candidate_run:run", "gpu", "warm"),
+        "confirmed": TaskEntry("ucutlass.tasks.tune:confirmed", "gpu", "fresh"),
+        "verified": TaskEntry("ucutlass.tasks.verification:on_gpu", "gpu", "fresh"),
+        "compared": TaskEntry("ucutlass.tasks.bench:on_gpu", "gpu", "fresh"),
+        "profiled": TaskEntry("ucutlass.tasks.profile:timed", "gpu", "fresh"),
+        "energy": TaskEntry("ucutlass.tasks.energy:measured", "gpu", "fresh"),
+        "counted": TaskEntry("ucutlass.tasks.hardware_counters:counted", "gpu", "fresh"),
     }
 )
 """All that can be asked for, by name."""
@@ -61,7 +61,7 @@ class RemoteCall:
     a process that launches, `wait_seconds` the wait for the GPU's lane. Works that are `near` the same
     token run on one GPU while it lives, since two GPUs' times do not compare."""
 
-    row: Row
+    row: TaskEntry
     arguments: Mapping[str, Any]
     artifacts: tuple[str, ...] = ()
     limit_seconds: float = LIMIT_SECONDS
@@ -70,14 +70,14 @@ class RemoteCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A call under way. The future gives an `isolation.Outcome`, or raises a MachineError: TaskLost where
+class EngineTask:
+    """A call under way. The future gives an `isolation.CallOutcome`, or raises a MachineError: TaskLost where
     its workers died. `cancel` drops it, or stops its compilers; it then raises nothing and returns soon."""
 
-    future: Future[isolation.Outcome]
+    future: Future[isolation.CallOutcome]
     cancel: Callable[[], None]
 
-    def result(self) -> isolation.Outcome:
+    def result(self) -> isolation.CallOutcome:
         try:
             return self.future.result()
         except CancelledError:
@@ -107,7 +107,7 @@ class Engine(Protocol):
         limit_seconds: float = LIMIT_SECONDS,
         wait_seconds: float = WAIT_SECONDS,
         near: str = "",
-    ) -> Task:
+    ) -> EngineTask:
         """Calls a function of the table. Raises KeyError for another name, TypeError for arguments that
         are no JSON."""
 
@@ -119,7 +119,7 @@ class Engine(Protocol):
 
 
 def work_of(
-    table: Table,
+    table: TaskTable,
     name: str,
     arguments: Mapping[str, Any],
     artifacts: Sequence[str],
@@ -134,7 +134,7 @@ def work_of(
 
 # --- as JSON ---------------------------------------------------------------------
 
-_OUTCOMES: Mapping[str, type[isolation.Outcome]] = MappingProxyType(
+_OUTCOMES: Mapping[str, type[isolation.CallOutcome]] = MappingProxyType(
     {
         kind.__name__: kind
         for kind in (
@@ -154,18 +154,20 @@ def work_json(work: RemoteCall) -> dict[str, Any]:
 
 
 def work_of_json(fields: Mapping[str, Any]) -> RemoteCall:
-    return RemoteCall(**{**fields, "row": Row(**fields["row"]), "artifacts": tuple(fields["artifacts"])})
+    return RemoteCall(
+        **{**fields, "row": TaskEntry(**fields["row"]), "artifacts": tuple(fields["artifacts"])}
+    )
 
 
-def outcome_json(outcome: isolation.Outcome) -> dict[str, Any]:
+def outcome_json(outcome: isolation.CallOutcome) -> dict[str, Any]:
     return {"kind": type(outcome).__name__, **asdict(outcome)}
 
 
-def outcome_of_json(fields: Mapping[str, Any]) -> isolation.Outcome:
+def outcome_of_json(fields: Mapping[str, Any]) -> isolation.CallOutcome:
     return _OUTCOMES[fields["kind"]](**{k: v for k, v in fields.items() if k != "kind"})
 
 
-def made_by(outcome: isolation.Outcome) -> tuple[str, ...]:
+def made_by(outcome: isolation.CallOutcome) -> tuple[str, ...]:
     """The keys of cache entries that a function says it made, under `artifacts` of its result."""
     match outcome:
         case isolation.Returned(value={"artifacts": list(keys)}):

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from threading import Event, Lock
 from typing import Any
 
-from ucutlass.engine.gpu_slot import Place
+from ucutlass.engine.gpu_slot import GpuSlot
 from ucutlass.engine.work import RemoteCall, made_by, outcome_json, work_of_json
 from ucutlass.runtime import archive
-from ucutlass.runtime.cache import Cache, Entry
+from ucutlass.runtime.cache import Cache, CacheEntry
 from ucutlass.runtime.errors import MachineError
 
 _EARLY = 1000
@@ -25,18 +25,18 @@ class _Seat:
     """What the tasks of one worker process share."""
 
     def __init__(self) -> None:
-        self._place = Place()
+        self._place = GpuSlot()
         self._stops: dict[str, Event] = {}
         self._early: deque[str] = deque(maxlen=_EARLY)
         self._lock = Lock()
 
     def perform(
-        self, ticket: str, work: RemoteCall, given: Mapping[str, bytes]
+        self, ticket: str, work: RemoteCall, supplied: Mapping[str, bytes]
     ) -> tuple[str, dict[str, bytes]]:
         cache = Cache.from_switches()
-        for key, data in given.items():
+        for key, data in supplied.items():
             archive.unpack(cache, key, data)
-        missing = [key for key in work.artifacts if not isinstance(cache.load(key), Entry)]
+        missing = [key for key in work.artifacts if not isinstance(cache.load(key), CacheEntry)]
         if missing:
             return json.dumps({"missing": missing}), {}
         with self._lock:
@@ -49,8 +49,8 @@ class _Seat:
             with self._lock:
                 self._stops.pop(ticket, None)
         packed = {key: archive.pack(cache, key) for key in made_by(outcome)}
-        made = {key: data for key, data in packed.items() if data is not None}
-        return json.dumps({"outcome": outcome_json(outcome)}), made
+        new_entries = {key: data for key, data in packed.items() if data is not None}
+        return json.dumps({"outcome": outcome_json(outcome)}), new_entries
 
     def stop(self, ticket: str) -> None:
         with self._lock:
@@ -64,16 +64,16 @@ _SEAT = _Seat()
 """A worker process serves one engine's table from its start to its end, so its state is the process's."""
 
 
-def perform(ticket: str, work: str, given: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
-    """Runs `work` (of `work_json`), with the cache entries `given` put into this worker's cache before.
+def perform(ticket: str, work: str, supplied: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
+    """Runs `work` (of `work_json`), with the cache entries `supplied` put into this worker's cache before.
 
     JSON of one of: `outcome`; `missing`, the keys that are neither here nor given; `unfit`, why this
     worker cannot. With an outcome come the entries that it made.
     """
     try:
-        return _SEAT.perform(ticket, work_of_json(json.loads(work)), given)
+        return _SEAT.perform(ticket, work_of_json(json.loads(work)), supplied)
     except MachineError as problem:
-        unfit: dict[str, Any] = {"type": type(problem).__name__, "what": problem.what, "mend": problem.mend}
+        unfit: dict[str, Any] = {"type": type(problem).__name__, "what": problem.what, "fix": problem.fix}
         return json.dumps({"unfit": unfit}), {}
 
 

@@ -18,18 +18,20 @@ def describe(cancel: Event) -> dict[str, Any] | None:
     return asdict(driver.gpus[0]) if driver is not None and driver.gpus else None
 
 
-def at_hand(engine: Engine) -> gpu.Found | None:
+def worker_gpu(engine: Engine) -> gpu.CurrentGpu | None:
     """As `ucutlass.runtime.gpu.at_hand`, of one of the engine's GPUs: those of one engine should be alike.
 
     Raises WorkerUnfit where the worker cannot say, and as a task.
     """
     outcome = engine.submit("gpu", {}).result()
     if not isinstance(outcome, isolation.Returned):
-        raise WorkerUnfit(isolation.lost(outcome, "the GPU's"), "run `ucc doctor` where the worker runs")
+        raise WorkerUnfit(
+            isolation.failure_text(outcome, "the GPU's"), "run `ucc doctor` where the worker runs"
+        )
     if outcome.value is None:
         return None
     facts: dict[str, Any] = outcome.value
     major, minor = facts["capability"]
-    found = system.Gpu(**{**facts, "capability": (major, minor)})
-    arch = arch_for(found.capability)
-    return None if arch is None else gpu.Found(found, arch, device_named(found.name))
+    device = system.Gpu(**{**facts, "capability": (major, minor)})
+    arch = arch_for(device.capability)
+    return None if arch is None else gpu.CurrentGpu(device, arch, device_named(device.name))

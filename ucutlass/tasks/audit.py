@@ -53,7 +53,7 @@ def probe(text: str, file: str, name: str | None, sizes: dict[str, int], seed: i
 
     checked = frontend.read_text(text, file)
     program = next(p for p in checked.module.programs if name in (None, p.name))
-    found: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for cut in reduced_sizes(program, sizes):
         draws = [expect(program, generate(program, cut, d, seed=seed + s)) for d, s in DRAWS]
         inputs, moved = _inputs(program, cut, seed)
@@ -61,11 +61,11 @@ def probe(text: str, file: str, name: str | None, sizes: dict[str, int], seed: i
             {"name": draw[0].name, **_constancy(draw, i in moved)}
             for i, draw in enumerate(zip(*draws, strict=True))
         ]
-        found = {"sizes": cut, "results": results, "inputs": inputs}
-        flawed = any(r["constant"] or r["fixed"] for r in found["results"])
-        if not flawed and all(i["moves"] for i in found["inputs"]):
+        report = {"sizes": cut, "results": results, "inputs": inputs}
+        flawed = any(r["constant"] or r["fixed"] for r in report["results"])
+        if not flawed and all(i["moves"] for i in report["inputs"]):
             break
-    return found
+    return report
 
 
 class ReducedSizesError(ValueError):
@@ -79,7 +79,7 @@ def reduced_sizes(program: Program, sizes: Mapping[str, int]) -> list[dict[str, 
 
     from ucutlass.shapes import ShapeError, complete
 
-    found: list[dict[str, int]] = []
+    reductions: list[dict[str, int]] = []
     for limit in CUTS:
         cut = {name: min(size, limit) for name, size in sizes.items()}
         while math.prod(cut.values()) > VOLUME:
@@ -89,12 +89,12 @@ def reduced_sizes(program: Program, sizes: Mapping[str, int]) -> list[dict[str, 
             complete(program, cut)
         except ShapeError:
             continue
-        if cut not in found and _runs(program, cut):
-            found.append(cut)
-    if not found:
-        given = ", ".join(f"{d}={n}" for d, n in sizes.items())
-        raise ReducedSizesError(f"{program.name}: no extents up to {CUTS[-1]} satisfy it, from {given}")
-    return found
+        if cut not in reductions and _runs(program, cut):
+            reductions.append(cut)
+    if not reductions:
+        extents = ", ".join(f"{d}={n}" for d, n in sizes.items())
+        raise ReducedSizesError(f"{program.name}: no extents up to {CUTS[-1]} satisfy it, from {extents}")
+    return reductions
 
 
 def _runs(program: Program, sizes: Mapping[str, int]) -> bool:
@@ -148,9 +148,9 @@ def _inputs(program: Program, sizes: Mapping[str, int], seed: int) -> tuple[list
     moved: set[int] = set()
     for base in range(BASES):
         if still:
-            found = _movers(program, sizes, seed + base, still)
-            still -= found.keys()
-            moved |= {result for results in found.values() for result in results}
+            movers = _movers(program, sizes, seed + base, still)
+            still -= movers.keys()
+            moved |= {result for results in movers.values() for result in results}
     rows = [
         {"name": decl.name, "moves": i not in still, "bytes": argument.numel() * argument.element_size()}
         for i, (decl, argument) in enumerate(zip(program.params, first, strict=True))
@@ -159,7 +159,9 @@ def _inputs(program: Program, sizes: Mapping[str, int], seed: int) -> tuple[list
     return rows, moved
 
 
-def _movers(program: Program, sizes: Mapping[str, int], seed: int, asked: set[int]) -> dict[int, set[int]]:
+def _movers(
+    program: Program, sizes: Mapping[str, int], seed: int, positions: set[int]
+) -> dict[int, set[int]]:
     """Of the parameters asked for, those that move results when drawn anew or negated alone, with the
     results."""
     import torch
@@ -170,28 +172,28 @@ def _movers(program: Program, sizes: Mapping[str, int], seed: int, asked: set[in
 
     base = generate(program, sizes, "normal", seed=seed)
     other = generate(program, sizes, "normal", seed=seed + 100)
-    wanted = expect(program, base)
+    expected = expect(program, base)
     roles = roles_of(program)
-    found: dict[int, set[int]] = {}
-    for i in sorted(asked):
+    movers: dict[int, set[int]] = {}
+    for i in sorted(positions):
         now, tries = base[i], [other[i]]
         role = roles.get(program.params[i].name)
         plain = role is None or (role.below is None and role.offsets_of is None)
         if plain and isinstance(now, Tensor) and now.is_floating_point():
             tries.append(now.to(torch.float64).neg().to(now.dtype))  # fp8 has no negation in torch
-        moved = [_moved(wanted, expect(program, [*base[:i], t, *base[i + 1 :]])) for t in tries]
+        moved = [_moved(expected, expect(program, [*base[:i], t, *base[i + 1 :]])) for t in tries]
         if any(moved):
-            found[i] = set().union(*moved)
-    return found
+            movers[i] = set().union(*moved)
+    return movers
 
 
 def _moved(before: Sequence[Expected], after: Sequence[Expected]) -> set[int]:
     """The results of which some element is beyond both bounds of its former self."""
     import torch
 
-    found: set[int] = set()
+    moved: set[int] = set()
     for i, (a, b) in enumerate(zip(before, after, strict=True)):
         x, y = a.reference.to(torch.float64), b.reference.to(torch.float64)
         if bool(((x - y).abs() > a.bound + b.bound).any() | (x.isfinite() != y.isfinite()).any()):
-            found.add(i)
-    return found
+            moved.add(i)
+    return moved

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ucutlass.api import LoadedKernel, LoadedPipeline
-    from ucutlass.runtime.bench.bench_device import Gpu
-    from ucutlass.runtime.bench.outcome import Candidate, Failed
+    from ucutlass.runtime.bench.bench_device import BenchDevice
+    from ucutlass.runtime.bench.outcome import BenchCandidate, UntimedCandidate
     from ucutlass.runtime.bench.protocol import Protocol
     from ucutlass.runtime.bench.workload import Buffers
 
@@ -56,7 +56,7 @@ def on_gpu(
 
 def judged(
     kernel: LoadedKernel | LoadedPipeline,
-    gpu: Gpu,
+    gpu: BenchDevice,
     sizes: Mapping[str, int],
     arch: str | None,
     seed: int,
@@ -111,7 +111,7 @@ def _compared(
     arch: str | None,
     baselines: Sequence[Mapping[str, Any]],
     chosen: Protocol,
-    gpu: Gpu,
+    gpu: BenchDevice,
     bandwidth: float | None,
 ) -> dict[str, Any]:
     """One regime's report, with how the buffers rotated."""
@@ -119,7 +119,7 @@ def _compared(
 
     from ucutlass.runtime.bench.eager import NotAvailable, needs_tf32
     from ucutlass.runtime.bench.measure import measure
-    from ucutlass.runtime.bench.outcome import Failed
+    from ucutlass.runtime.bench.outcome import UntimedCandidate
     from ucutlass.runtime.bench.regimes import not_cold, sets_for
     from ucutlass.runtime.bench.report import findings_to_json, to_json
     from ucutlass.runtime.bench.workload import Buffers
@@ -132,19 +132,19 @@ def _compared(
     sets = sets_for(once, gpu.l2, chosen.regime)
     chance = random.Random(random.SystemRandom().getrandbits(64))
     buffers = Buffers(program, sizes, sets, gpu.device, chosen.seed, chance)
-    refused: list[Failed] = []
+    refused: list[UntimedCandidate] = []
     try:
         torch.set_float32_matmul_precision("high" if needs_tf32(program) else "highest")
     except NotAvailable as reason:
         refused += [_failed(b["name"], reason) for b in baselines if not b.keys() & {"text", "module"}]
         baselines = [b for b in baselines if b.keys() & {"text", "module"}]
     candidates = [candidate_of(kernel, "candidate", buffers)]
-    for asked in baselines:
-        match _baseline(asked, buffers, sizes, full, arch, gpu.device):
-            case Failed() as failed:
+    for request in baselines:
+        match _baseline(request, buffers, sizes, full, arch, gpu.device):
+            case UntimedCandidate() as failed:
                 refused.append(failed)
-            case made:
-                candidates.append(made)
+            case candidate:
+                candidates.append(candidate)
     measured = measure(candidates, buffers, gpu, chosen, bandwidth=bandwidth)
     report = to_json(measured, chosen, refused)
     report["buffers"] = {"sets": sets, "bytes_per_set": once, "l2": gpu.l2}
@@ -160,47 +160,47 @@ def bytes_of_call(kernel: LoadedKernel | LoadedPipeline, arguments: Sequence[Any
     return bytes_of(arguments) + bytes_of(results if isinstance(results, tuple) else (results,))
 
 
-def candidate_of(kernel: LoadedKernel | LoadedPipeline, name: str, buffers: Buffers) -> Candidate:
+def candidate_of(kernel: LoadedKernel | LoadedPipeline, name: str, buffers: Buffers) -> BenchCandidate:
     """A kernel of ours on these buffers, with result tensors of its own."""
-    from ucutlass.runtime.bench.outcome import Candidate
+    from ucutlass.runtime.bench.outcome import BenchCandidate
     from ucutlass.runtime.bench.workload import bytes_of
 
-    made = [kernel(*arguments) for arguments in buffers.arguments]
-    outs = [m if isinstance(m, tuple) else (m,) for m in made]
+    results = [kernel(*arguments) for arguments in buffers.arguments]
+    outs = [m if isinstance(m, tuple) else (m,) for m in results]
 
     def launch(at: int) -> Sequence[Any]:
         kernel(*buffers.arguments[at], out=_out(outs[at]))
         return outs[at]
 
     moved = bytes_of(buffers.arguments[0]) + bytes_of(outs[0])
-    return Candidate(name, launch, buffers.strict(), moved, _branches(kernel))
+    return BenchCandidate(name, launch, buffers.strict(), moved, _branches(kernel))
 
 
 def _branches(kernel: LoadedKernel | LoadedPipeline) -> bool:
     """Whether a call of it, which was called before, forks streams."""
-    made = getattr(kernel, "built", {}).values()
-    return any(one.plan.streams.count > 1 for one in made)
+    built = getattr(kernel, "built", {}).values()
+    return any(pipeline.plan.streams.count > 1 for pipeline in built)
 
 
 def _baseline(
-    asked: Mapping[str, Any],
+    request: Mapping[str, Any],
     buffers: Buffers,
     sizes: Mapping[str, int],
     full: Mapping[str, int],
     arch: str | None,
     device: str,
-) -> Candidate | Failed:
+) -> BenchCandidate | UntimedCandidate:
     """The baseline, or its failure in its own words: whatever torch or a build raises is kept."""
     from ucutlass.runtime.bench.baselines import baseline
     from ucutlass.tasks.module_baseline import module_candidate
 
-    name = asked["name"]
+    name = request["name"]
     try:
-        if "module" in asked:
-            return module_candidate(name, asked["module"], asked["names"], buffers, device)
-        if "text" not in asked:
+        if "module" in request:
+            return module_candidate(name, request["module"], request["names"], buffers, device)
+        if "text" not in request:
             return baseline(name, buffers, full, device)
-        return _other_file(name, asked["text"], buffers, sizes, arch, device)
+        return _other_file(name, request["text"], buffers, sizes, arch, device)
     except Exception as error:
         return _failed(name, error)
 
@@ -211,7 +211,7 @@ class OtherProgram(Exception):
 
 def _other_file(
     name: str, text: str, buffers: Buffers, sizes: Mapping[str, int], arch: str | None, device: str
-) -> Candidate:
+) -> BenchCandidate:
     from ucutlass import frontend
     from ucutlass.api import loaded
 
@@ -229,7 +229,7 @@ def _other_file(
     return candidate_of(other, name, buffers)
 
 
-def _failed(name: str, error: Exception) -> Failed:
-    from ucutlass.runtime.bench.outcome import Failed
+def _failed(name: str, error: Exception) -> UntimedCandidate:
+    from ucutlass.runtime.bench.outcome import UntimedCandidate
 
-    return Failed(name, "preparation", f"{type(error).__name__}: {str(error)[:500]}")
+    return UntimedCandidate(name, "preparation", f"{type(error).__name__}: {str(error)[:500]}")

@@ -13,14 +13,14 @@ from typing import Any
 from ucutlass import frontend, ir
 from ucutlass.assembly import AnyBuilt, sizes_of, versions_of
 from ucutlass.ir.hardware import Device
-from ucutlass.runtime.evidence import Machine, Subject
-from ucutlass.runtime.store import Store, record
+from ucutlass.runtime.evidence import Machine, RecordSubject
+from ucutlass.runtime.store import EvidenceStore, record
 from ucutlass.sol.bounds import bounds
 from ucutlass.tasks.record_subject import subject_of_built
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BenchedProgram:
     """A kernel that was built, with what it was built from."""
 
     checked: frontend.Checked
@@ -28,27 +28,27 @@ class Made:
     built: AnyBuilt
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> RecordSubject:
         return subject_of_built(self.checked, self.program, self.built)
 
 
-def describe(made: Made) -> dict[str, Any]:
+def describe(benched: BenchedProgram) -> dict[str, Any]:
     return {
-        "kernel": made.program.name,
-        "sizes": dict(zip(made.program.dims, sizes_of(made.built), strict=True)),
-        "arch": made.subject.arch,
-        "schedule": made.subject.schedule,
+        "kernel": benched.program.name,
+        "sizes": dict(zip(benched.program.dims, sizes_of(benched.built), strict=True)),
+        "arch": benched.subject.arch,
+        "schedule": benched.subject.schedule,
     }
 
 
-def share(report: dict[str, Any], made: Made, device: Device | None) -> None:
+def share(report: dict[str, Any], benched: BenchedProgram, device: Device | None) -> None:
     """Adds the fused bound in microseconds, at the data sheet's clock and at the one that was measured:
     memory has a clock of its own, everything else runs at the SMs'."""
     report["bound"] = report["bound_at_clock"] = None
     if device is None:
         return
-    sizes = dict(zip(made.program.dims, sizes_of(made.built), strict=True))
-    fused = bounds(made.program, sizes, device, regime=report["protocol"]["regime"]).fused
+    sizes = dict(zip(benched.program.dims, sizes_of(benched.built), strict=True))
+    fused = bounds(benched.program, sizes, device, regime=report["protocol"]["regime"]).fused
     report["bound"] = fused.seconds * 1e6
     clock = next((o["sm_clock"] for o in report["outcomes"][:1] if o.get("sm_clock")), None)
     if clock:
@@ -57,27 +57,27 @@ def share(report: dict[str, Any], made: Made, device: Device | None) -> None:
         report["bound_at_clock"] = max(limits) * 1e6
 
 
-def recorded(row: Mapping[str, Any], ours: Made, files: Mapping[str, Made]) -> list[str]:
+def recorded(row: Mapping[str, Any], ours: BenchedProgram, files: Mapping[str, BenchedProgram]) -> list[str]:
     """The ids of the new records in the user's store: one a regime for the kernel, and one for each file
     that was timed with it; those of one regime share a `comparison`."""
     machine = Machine(**row["machine"])
     machine = replace(machine, versions={**versions_of(ours.built), **machine.versions})
-    store = Store.open()
-    made = []
+    store = EvidenceStore.open()
+    record_ids = []
     for report in row["regimes"]:
         protocol = report["protocol"] | {"comparison": uuid.uuid4().hex}
         result = {k: v for k, v in report.items() if k != "protocol"} | {"verified": row["verified"]}
         own = store.add(record("bench", ours.subject, machine, protocol, result))
-        made.append(own)
+        record_ids.append(own)
         for place, outcome in enumerate(report["outcomes"]):
             if place and "failed" not in outcome and outcome["name"] in files:
                 theirs = _theirs(result, place)
                 subject = files[outcome["name"]].subject
-                made.append(store.add(record("bench", subject, machine, protocol, theirs, (own,))))
-    return made
+                record_ids.append(store.add(record("bench", subject, machine, protocol, theirs, (own,))))
+    return record_ids
 
 
 def _theirs(result: Mapping[str, Any], place: int) -> dict[str, Any]:
     """A result as the baseline's own: its outcome alone. Ratios, bound and verification are the kernel's."""
-    kept = ("rounds", "seconds", "settled", "l2_reset", "no_profiler", "findings", "buffers")
-    return {k: result[k] for k in kept} | {"outcomes": [result["outcomes"][place]]}
+    shared = ("rounds", "seconds", "settled", "l2_reset", "no_profiler", "findings", "buffers")
+    return {k: result[k] for k in shared} | {"outcomes": [result["outcomes"][place]]}

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ucutlass.runtime.calibrate import Probe, Ruler
+    from ucutlass.runtime.calibrate import CeilingProbe, ProbeTimer
 
 
 def measure(index: int, wait_seconds: float) -> dict[str, Any]:
@@ -18,13 +18,13 @@ def measure(index: int, wait_seconds: float) -> dict[str, Any]:
     import torch
 
     from ucutlass.runtime.bench import gpu_lock
-    from ucutlass.runtime.calibrate import Method
-    from ucutlass.runtime.calibrate.cuda import CudaRuler, Kernels
+    from ucutlass.runtime.calibrate import CalibrationProtocol
+    from ucutlass.runtime.calibrate.cuda import CudaProbeTimer, Kernels
     from ucutlass.runtime.calibrate.probes import sizes_for, torch_probes
     from ucutlass.runtime.subject import machine_of
 
     torch.cuda.set_device(index)
-    ruler = CudaRuler()
+    ruler = CudaProbeTimer()
     sizes = sizes_for(ruler.cuda.l2, torch.cuda.mem_get_info()[0])
     probes = torch_probes(sizes, "cuda")
     try:
@@ -32,15 +32,15 @@ def measure(index: int, wait_seconds: float) -> dict[str, Any]:
         refused = []
     except (RuntimeError, OSError) as error:
         refused = [{"quantity": "l2", "name": "the kernels of calibrate.ptx", "why": str(error)}]
-    with gpu_lock.held(ruler.cuda.uuid, timeout_seconds=wait_seconds, on_wait=lambda _: None):
-        answer = run(probes, ruler, Method())
+    with gpu_lock.hold_gpu(ruler.cuda.uuid, timeout_seconds=wait_seconds, on_wait=lambda _: None):
+        answer = run(probes, ruler, CalibrationProtocol())
     answer["refused"] += refused
     return answer | {"machine": asdict(machine_of(index))}
 
 
-def run(probes: list[Probe], ruler: Ruler, method: Any) -> dict[str, Any]:
+def run(probes: list[CeilingProbe], ruler: ProbeTimer, method: Any) -> dict[str, Any]:
     """Warms the device up with the first matrix product that it can do, then measures each probe."""
-    from ucutlass.runtime.calibrate import RATES, Reading, Refused, warm
+    from ucutlass.runtime.calibrate import RATES, CeilingMeasurement, RefusedProbe, warm
     from ucutlass.runtime.calibrate import measure as timed
 
     for probe in probes:
@@ -53,6 +53,6 @@ def run(probes: list[Probe], ruler: Ruler, method: Any) -> dict[str, Any]:
     answers = [timed(probe, ruler, method) for probe in probes]
     return {
         "method": asdict(method),
-        "readings": [asdict(a) for a in answers if isinstance(a, Reading)],
-        "refused": [asdict(a) for a in answers if isinstance(a, Refused)],
+        "readings": [asdict(a) for a in answers if isinstance(a, CeilingMeasurement)],
+        "refused": [asdict(a) for a in answers if isinstance(a, RefusedProbe)],
     }

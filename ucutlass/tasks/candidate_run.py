@@ -17,13 +17,13 @@ CASES: tuple[tuple[Literal["normal", "integer"], int], ...] = (("integer", 1), (
 """Distributions, and what is added to the seed of each. The last one's arguments are timed, too."""
 
 
-def tried(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
+def run(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
     """`seconds` of one call, None where it is wrong, and then `words` say how. What it should compute is the
     `problem`'s to say, not its own. Builds what the cache lacks."""
     import torch
 
     try:
-        return _tried(text, problem, name, sizes, arch, seed)
+        return _run(text, problem, name, sizes, arch, seed)
     except Exception as failure:
         traceback.clear_frames(failure.__traceback__)  # they hold tensors
         raise
@@ -32,7 +32,7 @@ def tried(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, 
         torch.cuda.empty_cache()
 
 
-def _tried(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
+def _run(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
     from ucutlass import frontend
     from ucutlass.api import loaded
     from ucutlass.runtime import verify
@@ -41,15 +41,15 @@ def _tried(text: str, problem: str, name: str, sizes: dict[str, int], arch: str,
 
     checked = frontend.read_text(text, "candidate")
     kernel = loaded(checked, frontend.program(checked, name), arch)
-    wanted = frontend.program(frontend.read_text(problem), name)
+    reference = frontend.program(frontend.read_text(problem), name)
     for case, more in CASES:
-        arguments = generate(wanted, sizes, case, seed=seed + more, device="cuda", drawn="cuda")
-        verdict = verify.check(wanted, kernel.judged(*arguments), arguments)
+        arguments = generate(reference, sizes, case, seed=seed + more, device="cuda", drawn="cuda")
+        verdict = verify.check(reference, kernel.judged(*arguments), arguments)
         if not verdict.ok:
             return {"seconds": None, "words": f"{case}: {verdict}"}
     sets = rotated(arguments)
-    found = compare({"candidate": turns(kernel, sets)}, len(sets), rounds=ROUNDS)["candidate"]
-    return {"seconds": found.median * 1e-6, "words": ""}
+    timing = compare({"candidate": turns(kernel, sets)}, len(sets), rounds=ROUNDS)["candidate"]
+    return {"seconds": timing.median * 1e-6, "words": ""}
 
 
 def argument_sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[Any]]:

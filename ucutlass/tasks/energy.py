@@ -24,6 +24,6 @@ def measured(text: str, name: str, sizes: dict[str, int], arch: str, seed: int) 
     sets = argument_sets(program, sizes, seed)
     launch = turns(kernel, sets)
     taken = compare({"candidate": launch}, len(sets), rounds=3)["candidate"].median
-    found = energy_of(launch, len(sets), taken, asdict(machine_of(0))["uuid"])
+    energy = energy_of(launch, len(sets), taken, asdict(machine_of(0))["uuid"])
     torch.cuda.empty_cache()
-    return found
+    return energy

@@ -11,7 +11,7 @@ from typing import Any
 
 from ucutlass.runtime.inputs import Distribution
 from ucutlass.tasks.audit import reduced_sizes
-from ucutlass.tasks.result_difference import differing
+from ucutlass.tasks.result_difference import first_difference
 
 DRAWS: tuple[Distribution, ...] = ("integer", "normal", "wide", "positive", "negated")
 """What both are asked about: two polynomials that differ agree on random points with probability zero, and
@@ -45,8 +45,8 @@ def same(text: str, other: str, name: str, sizes: dict[str, int], seed: int) -> 
                 strict=True,
             )
             for at, (a, b, x, y) in enumerate(pairs):
-                words = differing(a.reference, b.reference, a.bound + b.bound)
-                words = words or differing(x, y, _near(x, arguments))
+                words = first_difference(a.reference, b.reference, a.bound + b.bound)
+                words = words or first_difference(x, y, _near(x, arguments))
                 if words:
                     where = ", ".join(f"{d}={n}" for d, n in cut.items())
                     return f"result {at} differs at {where} on {draw} numbers: {words}"

@@ -19,13 +19,13 @@ def read(text: str, program: str, sizes: Mapping[str, int], arch: str, device: s
         checked = frontend.read_text(text)
         if not sizes:
             return True
-        found, extents = frontend.program(checked, program), tuple(sizes.values())
-        with checked.limits(found):
-            if isinstance(found, ir.Pipeline):
-                plan_pipeline(checked, found, extents, arch, DEVICES[device])
+        entry, extents = frontend.program(checked, program), tuple(sizes.values())
+        with checked.limits(entry):
+            if isinstance(entry, ir.Pipeline):
+                plan_pipeline(checked, entry, extents, arch, DEVICES[device])
             else:
-                frontend.plan_kernel(checked, found, extents, arch, DEVICES[device])
-            bounds(found, sizes, DEVICES[device])
+                frontend.plan_kernel(checked, entry, extents, arch, DEVICES[device])
+            bounds(entry, sizes, DEVICES[device])
     except (ProgramError, ShapeError):
         return False
     return True

@@ -16,12 +16,12 @@ from typing import Any
 
 from ucutlass.files import put
 from ucutlass.runtime import system
-from ucutlass.runtime.environment_allowlist import passed
+from ucutlass.runtime.environment_allowlist import allowed_environment
 from ucutlass.runtime.profile import cuda_tools, metrics, ncu
 
 
 def counted(
-    trial: dict[str, Any], kernels: list[str], limit_seconds: float, cache: ncu.Cache = "all"
+    trial: dict[str, Any], kernels: list[str], limit_seconds: float, cache: ncu.CacheControl = "all"
 ) -> dict[str, Any]:
     """`counters`, fields of `ucutlass.advice.facts.Counters`, of the first GPU that this process sees; or
     `missing`, why there are none. `trial` is a request of `ucutlass.tasks.profile`'s command, `kernels` the
@@ -32,7 +32,7 @@ def counted(
     match count(driver.gpus[0].capability, trial, kernels, limit_seconds, cache):
         case ncu.NoCounters(reason):
             return {"missing": reason}
-        case ncu.Counted(_, values):
+        case ncu.KernelCounters(_, values):
             return {"counters": asdict(values)}
 
 
@@ -41,8 +41,8 @@ def count(
     trial: Mapping[str, Any],
     kernels: Sequence[str],
     limit_seconds: float,
-    cache: ncu.Cache,
-) -> ncu.Counted | ncu.NoCounters:
+    cache: ncu.CacheControl,
+) -> ncu.KernelCounters | ncu.NoCounters:
     """The counters of a trial's launch. The caller holds the lane."""
     table = metrics.table_for(capability)
     if table is None:
@@ -55,5 +55,8 @@ def count(
         put(request, json.dumps(dict(trial)))
         target = (sys.executable, "-m", "ucutlass.tasks.profile", str(request))
         # The tool starts the process in a folder of its own; this package must be found there too.
-        environ = {**passed(), "PYTHONPATH": os.pathsep.join(str(Path(p).absolute()) for p in sys.path)}
+        environ = {
+            **allowed_environment(),
+            "PYTHONPATH": os.pathsep.join(str(Path(p).absolute()) for p in sys.path),
+        }
         return ncu.count(tool, table, kernels, target, ncu.runner(environ, limit_seconds), cache)

@@ -17,12 +17,12 @@ from ucutlass.files import put
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ucutlass.runtime.bench.outcome import Candidate
+    from ucutlass.runtime.bench.outcome import BenchCandidate
     from ucutlass.runtime.bench.workload import Buffers
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ModuleMode:
     """How a module runs: whether f32 matrix products may use TF32, and torch.compile's mode, "" for eager.
     Convolutions may use TF32 either way: that is PyTorch's default."""
 
@@ -30,32 +30,32 @@ class Way:
     mode: str = ""
 
 
-WAYS: Mapping[str, Way] = {
-    "eager": Way(),
-    "eager-tf32": Way(tf32=True),
-    "compile": Way(mode="default"),
-    "compile-max-autotune": Way(mode="max-autotune-no-cudagraphs"),
+MODULE_MODES: Mapping[str, ModuleMode] = {
+    "eager": ModuleMode(),
+    "eager-tf32": ModuleMode(tf32=True),
+    "compile": ModuleMode(mode="default"),
+    "compile-max-autotune": ModuleMode(mode="max-autotune-no-cudagraphs"),
 }
 """By the name of the baseline."""
 
 
 def module_candidate(
-    name: str, told: Mapping[str, Any], names: Mapping[str, str], buffers: Buffers, device: str
-) -> Candidate:
-    """The module on the buffers of a program that meets it. `told` is as `ucutlass.tasks.problem_file.same` takes
+    name: str, problem: Mapping[str, Any], names: Mapping[str, str], buffers: Buffers, device: str
+) -> BenchCandidate:
+    """The module on the buffers of a program that meets it. `problem` is as `ucutlass.tasks.problem_file.same` takes
     it, `names` too. Its own weights are those of the buffers where the program takes them. Raises Unusable,
     and what torch raises."""
     import torch
 
-    from ucutlass.runtime.bench.outcome import Candidate
+    from ucutlass.runtime.bench.outcome import BenchCandidate
     from ucutlass.runtime.bench.workload import bytes_of
     from ucutlass.runtime.module.inspection import load, results
 
-    way = WAYS[name]
+    way = MODULE_MODES[name]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "problem.py"
-        put(path, told["source"])
-        loaded = load(str(path), told["mode"], told["precision"])
+        put(path, problem["source"])
+        loaded = load(str(path), problem["mode"], problem["precision"])
         own = [_there(x, device) for x in loaded.inputs(1)]
     model = loaded.model.to(device)
     forward = _compiled(model, way)
@@ -63,20 +63,20 @@ def module_candidate(
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
     def launch(at: int) -> Sequence[Any]:
-        given: list[Any] = list(own)
+        operands: list[Any] = list(own)
         for (kind, _, which), argument in zip(places, buffers.arguments[at], strict=True):
             if kind == "input":
-                given[int(which)] = argument
+                operands[int(which)] = argument
             elif isinstance(argument, torch.Tensor):
                 state[which].data = argument
         with _products(way.tf32):
-            return results(loaded.file, forward(*given))
+            return results(loaded.file, forward(*operands))
 
     moved = bytes_of(buffers.arguments[0]) + bytes_of(launch(0))
-    return Candidate(name, launch, buffers.loose(buffers.program), moved)
+    return BenchCandidate(name, launch, buffers.loose(buffers.program), moved)
 
 
-def _compiled(model: Any, way: Way) -> Callable[..., Any]:
+def _compiled(model: Any, way: ModuleMode) -> Callable[..., Any]:
     import torch
 
     compiled: Callable[..., Any] = torch.compile(model, mode=way.mode, dynamic=False) if way.mode else model

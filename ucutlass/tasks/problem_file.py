@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ucutlass.files import put
-from ucutlass.tasks.result_difference import differing
+from ucutlass.tasks.result_difference import first_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ucutlass.runtime.module.reference import OracleCase
 
 
-def look(source: str, file: str, mode: Any, precision: Any) -> dict[str, Any]:
+def inspect(source: str, file: str, mode: Any, precision: Any) -> dict[str, Any]:
     """`{"facts": ..}` as `ucutlass.runtime.module.signature` writes them, or `{"unusable": {code, why}}`."""
     from ucutlass.runtime.module import inspection as looking
     from ucutlass.runtime.module.signature import Unusable, signature_to_json
@@ -52,18 +52,18 @@ def same(
     from ucutlass.runtime.module.reference import cases
     from ucutlass.runtime.module.signature import Unusable
 
-    found = unrounded(frontend.program(frontend.read_text(text, "candidate"), program))
+    candidate = unrounded(frontend.program(frontend.read_text(text, "candidate"), program))
     bound = frozenset(key.partition(" ")[2] for key in names.values() if key.startswith("state "))
     with _written(source) as path:
         try:
             loaded = load(path, mode, precision)
-            told = False
+            decisive = False
             for case in cases(loaded, bound, seed, device):
-                words = _apart(found, names, case)
+                words = _apart(candidate, names, case)
                 if words:
                     return {"words": f"on {_DRAWN[case.draw]}, {words}"}
-                told = told or any(bool(r.isfinite().any()) for r in case.results)
-            if not told:
+                decisive = decisive or any(bool(r.isfinite().any()) for r in case.results)
+            if not decisive:
                 raise Unusable(path, "widened", "it gives no finite number on any of the draws")
         except Unusable as error:
             return {"unusable": {"code": error.code, "why": error.why}}
@@ -103,7 +103,7 @@ def _apart(program: Program, names: Mapping[str, str], case: OracleCase) -> str:
     except CallError as error:
         return f"it cannot be evaluated: {error}"
     for at, (ours, theirs) in enumerate(zip(results, case.results, strict=True)):
-        words = differing(theirs, ours, case.tolerances[at])
+        words = first_difference(theirs, ours, case.tolerances[at])
         if words:
             return f"result {at} differs: {words}"
     return ""

@@ -55,14 +55,14 @@ def timed(
 
     launch, sets = _launcher(text, file, name, sizes, arch, request, seed)
     timing = compare({"kernel": launch}, sets)["kernel"]
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "machine": asdict(machine_of(0, versions)),
         "microseconds": timing.median,
         "spread": timing.spread,
         "wall_microseconds": _wall(launch, sets),
         "copy_bandwidth": _copy_bandwidth(),
     }
-    return found | (energy_of(launch, sets, timing.median, found["machine"]["uuid"]) if energy else {})
+    return report | (energy_of(launch, sets, timing.median, report["machine"]["uuid"]) if energy else {})
 
 
 def timing_of(answer: Mapping[str, Any]) -> TimingFacts:
@@ -164,17 +164,17 @@ def _differences(results: Mapping[str, Any]) -> dict[str, float]:
     is not finite, for which JSON has no number."""
     import torch
 
-    made = {
+    doubled = {
         label: [t.double() for t in (r if isinstance(r, tuple) else (r,))] for label, r in results.items()
     }
-    first = next(iter(made.values()))
+    first = next(iter(doubled.values()))
 
     def apart(mine: list[torch.Tensor]) -> float:
         pairs = zip(mine, first, strict=True)
         far = max(float((a - b).norm() / b.norm().clamp_min(1e-30)) for a, b in pairs)
         return far if far < BEYOND else BEYOND
 
-    return {label: apart(mine) for label, mine in made.items()}
+    return {label: apart(mine) for label, mine in doubled.items()}
 
 
 def _wall(launch: Callable[[int], object], sets: int) -> float:
@@ -221,18 +221,18 @@ def energy_of(launch: Callable[[int], object], sets: int, launch_us: float, uuid
         return {"no_energy": meter.reason}
     count = sets * max(1, min(4096, round(_ENERGY_WINDOW_US / launch_us / sets)))
     graph = capture(launch, sets, count)
-    found = energy.measure(meter, graph.replay, count, torch.cuda.synchronize)
-    if isinstance(found, energy.NoEnergy):
-        return {"no_energy": found.reason}
-    return {"energy": asdict(found)}
+    measured = energy.measure(meter, graph.replay, count, torch.cuda.synchronize)
+    if isinstance(measured, energy.NoEnergy):
+        return {"no_energy": measured.reason}
+    return {"energy": asdict(measured)}
 
 
 def main(arguments: Sequence[str]) -> None:
     """Launches the kernel of a request's file once, in the range that a profiler watches."""
     import torch
 
-    wanted = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    launch, sets = _launcher(**wanted)
+    request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    launch, sets = _launcher(**request)
     for i in range(WARM_UPS):
         launch(i % sets)
     torch.cuda.synchronize()

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from ucutlass import ir
 from ucutlass.assembly import AnyBuilt, kernels_of, schedule_of, sizes_of
 from ucutlass.backend import Built
-from ucutlass.runtime.evidence import Subject
+from ucutlass.runtime.evidence import RecordSubject
 from ucutlass.runtime.subject import subject_of
 
 if TYPE_CHECKING:
     from ucutlass.frontend import Checked
 
 
-def subject_of_built(checked: Checked, program: ir.Program, built: AnyBuilt) -> Subject:
+def subject_of_built(checked: Checked, program: ir.Program, built: AnyBuilt) -> RecordSubject:
     """The subject with every schedule field as planned, the emitted code, and the libraries as they now
     lie on disk. Raises OSError where these cannot be read."""
     kernels = kernels_of(built)
@@ -23,10 +23,10 @@ def subject_of_built(checked: Checked, program: ir.Program, built: AnyBuilt) -> 
         checked.source,
         sizes_of(built),
         arch=kernels[0].planned.plan.arch if kernels else "",
-        lane="+".join(sorted({one.planned.plan.problem.lane.name for one in kernels})),
+        lane="+".join(sorted({kernel.planned.plan.problem.lane.name for kernel in kernels})),
         schedule=schedule_of(built),
-        code="\n".join(one.source.code for one in kernels),
+        code="\n".join(kernel.source.code for kernel in kernels),
         library=kernels[0].artifact.library
         if isinstance(built, Built)
-        else [one.artifact.library for one in kernels],
+        else [kernel.artifact.library for kernel in kernels],
     )

@@ -36,7 +36,7 @@ class ArtifactGone(CacheError):
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSchedule:
     """A built kernel that can be called: `launcher(*arguments, out=None)`."""
 
     program: ir.Kernel
@@ -107,12 +107,12 @@ def timed(
         kernel = _loaded(text, file, name, arch, request, key)
         sets = sets or _sets(kernel, sizes, seed)
         try:
-            found = compare({"kernel": _launch(kernel, sets)}, len(sets), rounds=ROUNDS)["kernel"]
+            timing = compare({"kernel": _launch(kernel, sets)}, len(sets), rounds=ROUNDS)["kernel"]
         except LaunchError as refused:
             seconds.append(None)
             words.append(str(refused))
         else:
-            taken = found.median * 1e-6
+            taken = timing.median * 1e-6
             seconds.append(taken)
             words.append("")
             best = taken if best is None else min(best, taken)
@@ -155,31 +155,33 @@ def confirmed(
     }
 
 
-def _loaded(text: str, file: str, name: str, arch: str, request: Mapping[str, Any], key: str) -> Loaded:
+def _loaded(
+    text: str, file: str, name: str, arch: str, request: Mapping[str, Any], key: str
+) -> LoadedSchedule:
     from ucutlass import frontend
     from ucutlass.backend import Built, bind, source_of
     from ucutlass.ir.schedule import request_of_json, scheduled
-    from ucutlass.runtime.build import kept
+    from ucutlass.runtime.build import cached_artifact
     from ucutlass.runtime.cache import Cache
-    from ucutlass.runtime.launch import Bound, Launcher, Request
+    from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
     from ucutlass.runtime.launch_spec import spec_of
 
     checked = frontend.read_text(text, file)
     program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))
     cache = Cache.from_switches()
-    artifact = kept(key, cache)
+    artifact = cached_artifact(key, cache)
     if artifact is None:
         words = f"{cache.root} has no entry {key[:16]}"
         raise ArtifactGone(words, "give the cache more room, and run it again")
 
-    def choose(asked: Request) -> Bound:
-        chosen = frontend.plan_kernel(checked, program, asked.extents, arch, aligned=asked.aligned)
+    def choose(request: LaunchRequest) -> BoundKernel:
+        chosen = frontend.plan_kernel(checked, program, request.extents, arch, aligned=request.aligned)
         return bind(Built(chosen, source_of(checked, program, chosen.planned), artifact), program.name)
 
-    return Loaded(program, Launcher(spec_of(program, []), choose))
+    return LoadedSchedule(program, Launcher(spec_of(program, []), choose))
 
 
-def _sets(kernel: Loaded, sizes: Mapping[str, int], seed: int) -> list[list[Any]]:
+def _sets(kernel: LoadedSchedule, sizes: Mapping[str, int], seed: int) -> list[list[Any]]:
     """Argument sets that rotate through more than twice the L2."""
     import torch
 
@@ -191,14 +193,14 @@ def _sets(kernel: Loaded, sizes: Mapping[str, int], seed: int) -> list[list[Any]
     return [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
 
 
-def _launch(kernel: Loaded, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
+def _launch(kernel: LoadedSchedule, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
     """Results rotate like the arguments: one that stayed in place would stay in L2."""
     call: Callable[..., Any] = kernel.launcher
     results = [call(*arguments) for arguments in sets]
     return lambda i: call(*sets[i], out=results[i])
 
 
-def _wrong(kernel: Loaded, sizes: Mapping[str, int], seed: int) -> str:
+def _wrong(kernel: LoadedSchedule, sizes: Mapping[str, int], seed: int) -> str:
     """Why the kernel is wrong, or does not run; "" where it is right on all cases."""
     from ucutlass.runtime import verify
     from ucutlass.runtime.entry_codes import LaunchError

@@ -13,8 +13,8 @@ from ucutlass.files import put
 
 if TYPE_CHECKING:
     from ucutlass.ir import Pipeline, Program
-    from ucutlass.runtime.launch import Bound
-    from ucutlass.runtime.verify import Exposed, Staged
+    from ucutlass.runtime.launch import BoundKernel
+    from ucutlass.runtime.verify import DirectLaunch, StagedLaunch
 
 START_SECONDS = 300.0
 """What a process may take before its first case."""
@@ -51,24 +51,29 @@ def sanitized(request: str) -> None:
     import torch
 
     from ucutlass.runtime.inputs import generate
-    from ucutlass.runtime.verify.suite import Case
+    from ucutlass.runtime.verify.suite import VerifyCase
     from ucutlass.shapes import complete
 
-    wanted = json.loads(Path(request).read_text(encoding="utf-8"))
-    loaded = _Loaded(wanted["kernel"], wanted["device"])
-    device = torch.device(wanted["device"])
-    for number, made in enumerate(wanted["cases"], 1):
-        case = Case(**made)
+    settings = json.loads(Path(request).read_text(encoding="utf-8"))
+    loaded = _Loaded(settings["kernel"], settings["device"])
+    device = torch.device(settings["device"])
+    for number, fields in enumerate(settings["cases"], 1):
+        case = VerifyCase(**fields)
         extents = complete(loaded.program, case.sizes)
         arguments = generate(
-            loaded.program, case.sizes, case.distribution, seed=case.seed, device=device, tile=wanted["tile"]
+            loaded.program,
+            case.sizes,
+            case.distribution,
+            seed=case.seed,
+            device=device,
+            tile=settings["tile"],
         )
         launch = loaded.launch(extents)
         workspace = torch.empty(launch.workspace, dtype=torch.uint8, device=device)
         launch.run(arguments, loaded.results(extents), workspace if launch.workspace else None)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        put(Path(wanted["receipt"]), json.dumps(number))
+        put(Path(settings["receipt"]), json.dumps(number))
 
 
 def machine(built_with: Mapping[str, str]) -> dict[str, Any]:
@@ -91,9 +96,9 @@ def facts(
 ) -> dict[str, Any]:
     """What the processes need of a built program: its text, and library, entry and knobs of each launch,
     None for a torch function. A kernel is one launch. `orders` as `ucutlass.pipeline.orders`."""
-    made = [None if s is None else {"library": s[0], "entry": s[1], "knobs": list(s[2])} for s in stages]
+    launches = [None if s is None else {"library": s[0], "entry": s[1], "knobs": list(s[2])} for s in stages]
     turned = {buffer: list(order) for buffer, order in orders.items()}
-    return {"text": text, "file": file, "name": name, "stages": made, "orders": turned}
+    return {"text": text, "file": file, "name": name, "stages": launches, "orders": turned}
 
 
 class _Loaded:
@@ -116,32 +121,32 @@ class _Loaded:
         if isinstance(self.program, Pipeline):
             orders = {buffer: tuple(order) for buffer, order in kernel["orders"].items()}
             self.pipeline = permuted(self.program, orders)
-        self._bounds = [None if one is None else _bound(one) for one in kernel["stages"]]
+        self._bounds = [None if stage is None else _bound(stage) for stage in kernel["stages"]]
         number = torch.cuda.current_device() if device == "cuda" else 0
         self._device = torch.device(device, number)
 
-    def launch(self, extents: tuple[int, ...]) -> Exposed:
+    def launch(self, extents: tuple[int, ...]) -> DirectLaunch:
         """Of the whole program. Raises LaunchError where a kernel does not serve the extents."""
-        from ucutlass.runtime.verify import Exposed, Staged
+        from ucutlass.runtime.verify import DirectLaunch, StagedLaunch
 
-        found = self.judged(extents)
-        whole = found.whole if isinstance(found, Staged) else found
-        assert isinstance(whole, Exposed)
-        return whole
+        judged = self.judged(extents)
+        entire = judged.entire if isinstance(judged, StagedLaunch) else judged
+        assert isinstance(entire, DirectLaunch)
+        return entire
 
-    def judged(self, extents: tuple[int, ...]) -> Exposed | Staged:
+    def judged(self, extents: tuple[int, ...]) -> DirectLaunch | StagedLaunch:
         """What the judge takes: a pipeline with its stages. Raises as `launch`."""
         from ucutlass.ir import Pipeline
         from ucutlass.runtime import direct_launch
-        from ucutlass.runtime.launch import alone
-        from ucutlass.runtime.pipeline import rebound_all
+        from ucutlass.runtime.launch import single_launch
+        from ucutlass.runtime.pipeline import rebind_all
 
         if isinstance(self.program, Pipeline):
-            return rebound_all(self.pipeline, self._bounds, extents, self._device)
+            return rebind_all(self.pipeline, self._bounds, extents, self._device)
         (bound,) = self._bounds
         assert bound is not None
-        again = direct_launch.rebound(self._spec, bound, extents, self._device)
-        return direct_launch.exposed(self._spec, alone(self._spec, extents, again))
+        again = direct_launch.rebind(self._spec, bound, extents, self._device)
+        return direct_launch.direct_launch(self._spec, single_launch(self._spec, extents, again))
 
     def results(self, extents: tuple[int, ...]) -> list[Any]:
         """Tensors for the results, whose content is undefined."""
@@ -155,13 +160,13 @@ class _Loaded:
         ]
 
 
-def _bound(stage: Mapping[str, Any]) -> Bound:
+def _bound(stage: Mapping[str, Any]) -> BoundKernel:
     from ucutlass.runtime.cache import altered
-    from ucutlass.runtime.launch import Bound
+    from ucutlass.runtime.launch import BoundKernel
     from ucutlass.runtime.library import LibraryForeign, load_entry
 
     library = Path(stage["library"])
     if reason := altered(library):
         raise LibraryForeign(f"{library} is not what was built: {reason}", "build the kernel again")
     entry = load_entry(library, stage["entry"])
-    return Bound(entry.address, tuple(stage["knobs"]), 0, entry)
+    return BoundKernel(entry.address, tuple(stage["knobs"]), 0, entry)

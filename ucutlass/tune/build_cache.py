@@ -8,9 +8,9 @@ from threading import Lock
 from typing import TypeAlias
 
 from ucutlass.kernels.planned import Plan
-from ucutlass.runtime.switches import Stage
+from ucutlass.runtime.switches import BuildPath
 
-Way: TypeAlias = tuple[Plan, Stage | None]
+Way: TypeAlias = tuple[Plan, BuildPath | None]
 
 
 class BuildCache:

@@ -14,14 +14,14 @@ from ucutlass import frontend, ir
 from ucutlass.backend import Built, source_of
 from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.local import LocalEngine
-from ucutlass.engine.work import Engine, Task
+from ucutlass.engine.work import Engine, EngineTask
 from ucutlass.frontend import ChosenPlan
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.runtime import isolation
-from ucutlass.runtime.build import Artifact, kept
+from ucutlass.runtime.build import Artifact, cached_artifact
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.statistics import MIN_BLOCKS
-from ucutlass.runtime.switches import Stage
+from ucutlass.runtime.switches import BuildPath
 from ucutlass.tune.build_cache import BuildCache
 from ucutlass.tune.space import BinaryGroup
 from ucutlass.tune.tune import ConfirmedKernel, FailedTrial, TimedGroup
@@ -51,14 +51,14 @@ class EngineEvaluator:
     wait: float
     on_wait: Callable[[str], None] = lambda _: None
     engine: Engine | None = None
-    stage: Stage | None = None
+    stage: BuildPath | None = None
     made: BuildCache = field(default_factory=BuildCache)
     machine: dict[str, Any] = field(default_factory=dict)
     artifacts: dict[Plan, Artifact] = field(default_factory=dict)
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
     _engine: Engine = field(init=False)
     _best: float | None = None
-    _builds: list[Task] = field(default_factory=list)
+    _builds: list[EngineTask] = field(default_factory=list)
     _stop: Event = field(default_factory=Event)
     _lock: Lock = field(default_factory=Lock)
 
@@ -84,7 +84,7 @@ class EngineEvaluator:
         while not self._stop.is_set():
             if not wait([future], timeout=_POLL_SECONDS).done:
                 continue
-            artifact = kept(future.result(), Cache.from_switches()) if future.result() else None
+            artifact = cached_artifact(future.result(), Cache.from_switches()) if future.result() else None
             if artifact is not None:
                 with self._lock:
                     self.artifacts[group.plan] = artifact
@@ -111,7 +111,7 @@ class EngineEvaluator:
             if isinstance(found, str):
                 return [FailedTrial("build", found[:_WORDS])] * len(groups)
             cache = Cache.from_switches()
-            made = [kept(key, cache) if key else None for key in found["made"]]
+            made = [cached_artifact(key, cache) if key else None for key in found["made"]]
             keys = [one.key if one is not None else "" for one in made]
             return [
                 self._kept(group, one, words)
@@ -212,7 +212,7 @@ class EngineEvaluator:
         return FailedTrial("timing", found[:_WORDS]) if isinstance(found, str) else found
 
 
-def _answer(task: Task, what: str) -> dict[str, Any] | str:
+def _answer(task: EngineTask, what: str) -> dict[str, Any] | str:
     """A task's result, or why it has none; raises a MachineError that another task would meet too."""
     try:
         outcome = task.result()
@@ -220,4 +220,4 @@ def _answer(task: Task, what: str) -> dict[str, Any] | str:
         return str(lost)
     if isinstance(outcome, isolation.Returned) and isinstance(outcome.value, dict):
         return outcome.value
-    return isolation.lost(outcome, what)
+    return isolation.failure_text(outcome, what)

@@ -17,7 +17,7 @@ from ucutlass.ir.schedule import show
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import parallel
 from ucutlass.runtime.evidence import Machine, Record
-from ucutlass.runtime.store import Store, record
+from ucutlass.runtime.store import EvidenceStore, record
 from ucutlass.shapes import complete
 from ucutlass.tasks.record_subject import subject_of_built
 from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
@@ -124,7 +124,7 @@ def job_of(
 def prepare() -> None:
     """Makes the evidence store and the tuning database ready. Raises StoreError: whoever tunes for
     minutes wants to know before."""
-    Store.open().prepare()
+    EvidenceStore.open().prepare()
     TuningDatabase.open().prepare()
 
 
@@ -159,7 +159,7 @@ def tune(
     )
     key = key_of(job.program, winner.sizes, made.machine.device, winner.plan.arch)
     # The record before the row that names it.
-    kept = Store.open().add(made)
+    kept = EvidenceStore.open().add(made)
     return TuningOutcome(job, tuned, kept, TuningDatabase.open().keep(key, row))
 
 

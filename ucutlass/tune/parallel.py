@@ -11,7 +11,7 @@ from typing import TypeAlias
 from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS, Engine
 from ucutlass.runtime.errors import MachineError
-from ucutlass.runtime.switches import Stage
+from ucutlass.runtime.switches import BuildPath
 from ucutlass.tune.build_cache import BuildCache
 from ucutlass.tune.evaluator import EngineEvaluator
 from ucutlass.tune.job import TuningJob, TuningSettings
@@ -39,7 +39,7 @@ def tune_many(
     *,
     limit: float = LIMIT_SECONDS,
     wait: float = WAIT_SECONDS,
-    stage: Stage | None = None,
+    stage: BuildPath | None = None,
     on_done: Callable[[int, Ended], None] = lambda _, __: None,
 ) -> tuple[Ended, ...]:
     """One result a job, in their order; a search that fails gives its error and stops no other.
@@ -69,7 +69,7 @@ def _one(
     compilers: int,
     limit: float,
     wait: float,
-    stage: Stage | None,
+    stage: BuildPath | None,
 ) -> Ended:
     arch, seed = job.first.plan.arch, settings.seed
     shop = EngineEvaluator(

@@ -293,7 +293,7 @@ def test_tries_are_bounded_and_further_apart(at: Any, subject: ProblemDescriptio
     failure, spent = failed(proposer(server, subject, slept=slept))
     assert len(server.requests) == 5 and len(slept) == 4 and spent == NOTHING
     assert all(a < b for a, b in itertools.pairwise(slept))
-    assert "try 5 of 5: 529 overloaded_error" in failure.what and "resume" in failure.mend
+    assert "try 5 of 5: 529 overloaded_error" in failure.what and "resume" in failure.fix
 
 
 def test_an_overload_amid_an_answer_counts_what_was_spent(at: Any, subject: ProblemDescription) -> None:
@@ -385,7 +385,7 @@ def test_what_cannot_pass_is_not_tried_again(
 ) -> None:
     server = at(fault)
     failure, spent = failed(proposer(server, subject))
-    assert what in failure.what and failure.mend.startswith(mend) and len(server.requests) == 1
+    assert what in failure.what and failure.fix.startswith(mend) and len(server.requests) == 1
     assert spent == NOTHING
 
 
@@ -393,9 +393,9 @@ def test_a_wrong_key_an_unknown_model_and_no_key(
     at: Any, subject: ProblemDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failure, _ = failed(proposer(at(), subject, key="another"))
-    assert "401 authentication_error" in failure.what and "ANTHROPIC_API_KEY" in failure.mend
+    assert "401 authentication_error" in failure.what and "ANTHROPIC_API_KEY" in failure.fix
     failure, _ = failed(proposer(at(), subject, ModelSettings("claude-9")))
-    assert failure.what.startswith("the model claude-9 is not known") and "--model" in failure.mend
+    assert failure.what.startswith("the model claude-9 is not known") and "--model" in failure.fix
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "never looked at")
     with pytest.raises(ProposerFailed, match="there is no API key"):
@@ -430,7 +430,7 @@ def test_a_model_without_a_price_is_said(at: Any, subject: ProblemDescription) -
     assert spent.dollars == 0 and spent.tokens > 0
     assert answer.said == ("no price of no-price-known is known: dollars are not counted, tokens are",)
     failure, spent = failed(it, budget=Budget(dollars=1.0))
-    assert spent == NOTHING and "budget in tokens" in failure.mend
+    assert spent == NOTHING and "budget in tokens" in failure.fix
     it.chosen = ModelSettings("no-price-known", price=Price(1, 1, 1, 1, 1))
     it.service.client.base_url = at(says(block(BETTER))).url  # type: ignore[attr-defined]
     answer, spent = answered(it)

@@ -134,7 +134,7 @@ def test_it_is_told_what_it_needs(subject: ProblemDescription, tmp_path: Path) -
 )
 def test_what_goes_wrong_is_said(code: str, words: str, subject: ProblemDescription) -> None:
     failure, spent = failed(subject, python(code))
-    assert words in failure.what and "resume" in failure.mend and spent == NOTHING
+    assert words in failure.what and "resume" in failure.fix and spent == NOTHING
 
 
 def test_usage_counts_whatever_comes_after_it(subject: ProblemDescription) -> None:
