@@ -1,1 +1,1 @@
-"""The optimisation agent."""
+"""This package is the optimisation agent."""

@@ -1,4 +1,5 @@
-"""Interpreted findings for whoever proposes next: words and numbers of rules, never raw counters.
+"""This module gives whoever proposes next interpreted findings: the words and numbers of rules, never raw
+counters.
 
 In two stages, as KernelPro has it (arXiv 2606.26453): the class of what decides the time is computed first,
 then every rule of that class runs, and at most three findings are told. Of every candidate that is right by
@@ -47,7 +48,7 @@ class Advisor:
 
     depth: Depth = "static"
     limit: float = 300.0
-    told: bool = False
+    missing_reported: bool = False
     _missing: dict[str, str] = field(default_factory=dict)
 
     def static(
@@ -59,7 +60,8 @@ class Advisor:
         device: Device | None,
         seconds: float,
     ) -> str:
-        """Of a candidate that took so many seconds at these extents; "" where nothing is to be said."""
+        """Returns the advice on a candidate that took so many seconds at these extents; "" where nothing is
+        to be said."""
         if self.depth == "none":
             return ""
         try:
@@ -72,20 +74,28 @@ class Advisor:
         except (ProgramError, ShapeError):
             return ""  # it ran, so this is a planner that knows another device: nothing to say
 
-    def profiled(self, subject: BuiltCandidate, arch: str, lanes: GpuCalls, seed: int, seconds: float) -> str:
-        """Of a new leader. Takes the GPU's lane twice. Raises what a machine's fault raises."""
+    def profiled(
+        self, subject: BuiltCandidate, arch: str, gpu_calls: GpuCalls, seed: int, seconds: float
+    ) -> str:
+        """Returns the advice on a new leader. Takes the GPU lock twice. Raises what a machine's fault
+        raises."""
         match subject.built, subject.program:
             case Built() as built, ir.Kernel() as kernel:
-                found = self._looked(subject, kernel, built, arch, lanes, seed, seconds)
+                advice_lines = self._looked(subject, kernel, built, arch, gpu_calls, seed, seconds)
             case _:
                 self._missing["the profiler"] = "stages of a pipeline are not profiled one by one"
                 device = next((b.planned.device for b in kernels_of(subject.built)), None)
-                said = self.static(subject.checked, subject.program, subject.sizes, arch, device, seconds)
-                found = [said]
-        if self._missing and not self.told:
-            self.told = True
-            found = [*found, NOT_LOOKED + "; ".join(f"{what} ({why})" for what, why in self._missing.items())]
-        return "\n".join(line for line in found if line)
+                static_advice = self.static(
+                    subject.checked, subject.program, subject.sizes, arch, device, seconds
+                )
+                advice_lines = [static_advice]
+        if self._missing and not self.missing_reported:
+            self.missing_reported = True
+            advice_lines = [
+                *advice_lines,
+                NOT_LOOKED + "; ".join(f"{what} ({why})" for what, why in self._missing.items()),
+            ]
+        return "\n".join(line for line in advice_lines if line)
 
     def _looked(
         self,
@@ -93,11 +103,11 @@ class Advisor:
         kernel: ir.Kernel,
         built: Built,
         arch: str,
-        lanes: GpuCalls,
+        gpu_calls: GpuCalls,
         seed: int,
         seconds: float,
     ) -> list[str]:
-        """Lines from every tier that can be had."""
+        """Returns the lines of every tier that can be had."""
         planned = built.planned
         trial = {
             "text": subject.checked.source,
@@ -108,10 +118,10 @@ class Advisor:
             "seed": seed,
             "request": planned.request.given(),
         }
-        timing = self._timed(trial, built, lanes) or TimingFacts(seconds)
+        timing = self._timed(trial, built, gpu_calls) or TimingFacts(seconds)
         known = static_facts(subject.checked, kernel, planned, arch)
         facts = replace(known, build=self._build(built), timing=timing)
-        facts = replace(facts, counters=self._counters(trial, built, lanes))
+        facts = replace(facts, counters=self._counters(trial, built, gpu_calls))
         rates = hit_rates(EvidenceStore.open().find(kind="advice"), planned.device)
         return lines(advise_kernel(facts, rates))
 
@@ -122,51 +132,51 @@ class Advisor:
             self._missing["disassembly"] = codes.reason
         return sass.build_facts(built.artifact.report, codes)
 
-    def _timed(self, trial: Mapping[str, Any], built: Built, lanes: GpuCalls) -> TimingFacts | None:
-        asked = dict(trial) | {"energy": False, "versions": dict(built.artifact.versions)}
-        outcome = lanes.call("profiled", asked, limit=self.limit, artifacts=artifacts_of(built))
-        found = value(outcome, "the profile")
-        if isinstance(found, str):
-            self._missing["timing of the profile"] = found[:300]
+    def _timed(self, trial: Mapping[str, Any], built: Built, gpu_calls: GpuCalls) -> TimingFacts | None:
+        arguments = dict(trial) | {"energy": False, "versions": dict(built.artifact.versions)}
+        outcome = gpu_calls.call("profiled", arguments, limit=self.limit, artifacts=artifacts_of(built))
+        profile = value(outcome, "the profile")
+        if isinstance(profile, str):
+            self._missing["timing of the profile"] = profile[:300]
             return None
-        return timing_of(found)
+        return timing_of(profile)
 
-    def _counters(self, trial: Mapping[str, Any], built: Built, lanes: GpuCalls) -> Counters | None:
+    def _counters(self, trial: Mapping[str, Any], built: Built, gpu_calls: GpuCalls) -> Counters | None:
         if "counters" in self._missing:
             return None  # a tool that is missing or forbidden stays so
         kernels = [u.kernel for u in built.artifact.report.usage]
-        asked = {"trial": dict(trial), "kernels": kernels, "limit_seconds": self.limit}
-        outcome = lanes.call("counted", asked, limit=self.limit + 30, artifacts=artifacts_of(built))
-        found = value(outcome, "the profiler")
-        if isinstance(found, str) or "missing" in found:
-            self._missing["counters"] = (found if isinstance(found, str) else str(found["missing"]))[:300]
+        arguments = {"trial": dict(trial), "kernels": kernels, "limit_seconds": self.limit}
+        outcome = gpu_calls.call("counted", arguments, limit=self.limit + 30, artifacts=artifacts_of(built))
+        counts = value(outcome, "the profiler")
+        if isinstance(counts, str) or "missing" in counts:
+            self._missing["counters"] = (counts if isinstance(counts, str) else str(counts["missing"]))[:300]
             return None
-        return Counters(**found["counters"])
+        return Counters(**counts["counters"])
 
 
 def advisor_of(state: SessionState, limit: float) -> Advisor:
-    """Of a session, which may have begun in another process."""
-    said = [n.outcome.advice for n in state.tree.nodes if isinstance(n.outcome, TimedOutcome)]
-    return Advisor(state.settings.advice, limit, any(NOT_LOOKED in one for one in said))
+    """Returns the advisor of a session, which may have begun in another process."""
+    advice_texts = [n.outcome.advice for n in state.tree.nodes if isinstance(n.outcome, TimedOutcome)]
+    return Advisor(state.settings.advice, limit, any(NOT_LOOKED in text for text in advice_texts))
 
 
 # --- words -----------------------------------------------------------------------
 
 
 def lines(advice: Advice) -> list[str]:
-    """The rules' words: evidence, what it means, what to do, and what may be expected."""
-    found = [f"bottleneck: {advice.classified.bottleneck}, {advice.classified.reason}"]
+    """Returns the rules' words: evidence, what it means, what to do, and what may be expected."""
+    output = [f"bottleneck: {advice.classified.bottleneck}, {advice.classified.reason}"]
     for f in advice.findings:
         rate = advice.rates.get(f.rule)
         past = f"; {rate}" if rate is not None and rate.tried else ""
-        found.append(f"advice: {f.diagnosis} [{'; '.join(map(str, f.evidence))}]{past}")
-        found += [f"  try: {e.schedule} ({e.expected})" for e in f.edits]
-        found += [f"  do: {f.act}"] if f.act else []
-    return found
+        output.append(f"advice: {f.diagnosis} [{'; '.join(map(str, f.evidence))}]{past}")
+        output += [f"  try: {e.schedule} ({e.expected})" for e in f.edits]
+        output += [f"  do: {f.act}"] if f.act else []
+    return output
 
 
 def headline(advice: str) -> str:
-    """The first line: which resource decides."""
+    """Returns the first line: which resource decides."""
     return advice.partition("\n")[0]
 
 
@@ -182,8 +192,8 @@ def _of_kernel(
     named = dict(zip(kernel.dims, extents, strict=True))
     bound = bounds(kernel, named, planned.device).fused.seconds
     facts = replace(static_facts(checked, kernel, planned, arch), timing=TimingFacts(seconds))
-    told = lines(advise_kernel(facts))
-    return [told[0], _standing(planned, seconds, bound), *told[1:]]
+    advice_lines = lines(advise_kernel(facts))
+    return [advice_lines[0], _standing(planned, seconds, bound), *advice_lines[1:]]
 
 
 def _standing(planned: Planned, seconds: float, bound: float) -> str:
@@ -201,19 +211,19 @@ def _of_pipeline(
     device: Device | None,
     seconds: float,
 ) -> list[str]:
-    """Stage by stage by estimate, and the rules' words of the stage that should take longest."""
-    made = plan_pipeline(checked, pipeline, extents, arch, device)
+    """Returns the estimate of each stage, and the rules' words of the stage that should take longest."""
+    plan = plan_pipeline(checked, pipeline, extents, arch, device)
     known = [
         (s.step.name, s.step.kernel, s.chosen.planned)
-        for s in made.stages
+        for s in plan.stages
         if s.chosen is not None and s.step.kernel is not None
     ]
-    others = [s.step.name for s in made.stages if s.chosen is None]
+    others = [s.step.name for s in plan.stages if s.chosen is None]
     parts = [f"{name} {duration(planned.seconds)}" for name, _, planned in known]
     parts += [f"{name} by torch, not known" for name in others]
-    found = [f"took {duration(seconds)}; estimated by stage: {', '.join(parts)}"]
+    output = [f"took {duration(seconds)}; estimated by stage: {', '.join(parts)}"]
     if not known:
-        return found
-    name, kernel, longest = max(known, key=lambda one: one[2].seconds)
-    told = lines(advise_kernel(static_facts(checked, kernel, longest, arch)))
-    return [*found, f"stage {name}, {show(longest.request)}: {told[0]}", *told[1:]]
+        return output
+    name, kernel, longest = max(known, key=lambda stage: stage[2].seconds)
+    advice_lines = lines(advise_kernel(static_facts(checked, kernel, longest, arch)))
+    return [*output, f"stage {name}, {show(longest.request)}: {advice_lines[0]}", *advice_lines[1:]]

@@ -1,4 +1,5 @@
-"""One run over many problems: a session each, the next attempt where it promises most.
+"""This module runs many problems as one batch: each has a session, and the next attempt goes where it
+promises most.
 
 A run is written down like a session: its own events say which problem became which session and which could
 not be used, so a run that was killed anywhere goes on as it would have. What a session learns stands in its
@@ -23,11 +24,11 @@ from typing import Any, TypeAlias
 from ucutlass.agent.budget import NOTHING, Budget, Spend, exhausted
 from ucutlass.agent.integrity.precision import UnknownComputeType
 from ucutlass.agent.journal import Journal, JournalEvent, NoSuchSession
-from ucutlass.agent.priority import promise
+from ucutlass.agent.priority import expected_gain
 from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch
 from ucutlass.agent.proposer import Proposer
 from ucutlass.agent.run import CandidateEvaluator, OptimizationSession, step
-from ucutlass.agent.session import SessionState, replayed
+from ucutlass.agent.session import SessionState, replay_events
 from ucutlass.diagnostics import ProgramError
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.shapes import ShapeError
@@ -36,17 +37,17 @@ PREFIX = "run-"
 
 
 class NoStart(Exception):
-    """A proposer that writes no first program is asked about a problem that has none."""
+    """Raised where a proposer that writes no first program is asked about a problem that has none."""
 
 
 class NotABatchRun(Exception):
-    """A journal's events are those of no run."""
+    """Raised where a journal's events are those of no run."""
 
 
 @dataclass(slots=True)
 class BatchMember:
-    """A problem of a run: its session, or why there is none (`code`, `words`); `stuck` says why a session
-    does not go on."""
+    """Describes a problem of a run: its session, or why there is none (`code`, `words`); `stuck` says why a
+    session does not go on."""
 
     name: str
     session: OptimizationSession | None = None
@@ -57,7 +58,7 @@ class BatchMember:
 
 @dataclass(slots=True)
 class BatchRun:
-    """A run that is open in this process. `members` has those that were looked at, in order."""
+    """Describes a run that is open in this process. `members` has those that were looked at, in order."""
 
     id: str
     journal: Journal
@@ -98,16 +99,16 @@ class BatchRun:
         return reduce(add, (s.state.spend for s in self.sessions), NOTHING)
 
 
-def opened_run(journal: Journal, names: Sequence[str], about: Mapping[str, Any]) -> BatchRun:
-    """A new run; nothing is looked at yet. Raises StoreError."""
+def open_batch(journal: Journal, names: Sequence[str], about: Mapping[str, Any]) -> BatchRun:
+    """Returns a new run; nothing is looked at yet. Raises StoreError."""
     run = BatchRun(f"{PREFIX}{uuid.uuid4().hex}", journal)
     run.write("run", names=list(names), about=dict(about))
     return run
 
 
-def resumed_run(journal: Journal, id: str, *, to_go_on: bool = True) -> BatchRun:
-    """A run as it was left, with its sessions; `to_go_on` as `Journal.events` takes it, for whoever writes.
-    Raises NoSuchSession, NotABatchRun, NotASession, StoreError."""
+def resume_batch(journal: Journal, id: str, *, to_go_on: bool = True) -> BatchRun:
+    """Returns a run as it was left, with its sessions; `to_go_on` as `Journal.events` takes it, for whoever
+    writes. Raises NoSuchSession, NotABatchRun, NotASession, StoreError."""
     full = journal.full_id(id)
     run = BatchRun(full, journal)
     try:
@@ -118,7 +119,7 @@ def resumed_run(journal: Journal, id: str, *, to_go_on: bool = True) -> BatchRun
     if not run.number:
         raise NoSuchSession(f"run {full[:16]} has no events")
     for session in run.sessions:
-        session.state = replayed(journal.events(session.id, to_go_on=to_go_on))
+        session.state = replay_events(journal.events(session.id, to_go_on=to_go_on))
     return run
 
 
@@ -131,7 +132,7 @@ Open: TypeAlias = Callable[[OptimizationProblem, str], OptimizationSession]
 """Opens a problem's session under an id."""
 
 
-def look_at(
+def open_members(
     run: BatchRun, problem_of: ProblemOf, open_: Open, on_member: Callable[[BatchMember], None]
 ) -> None:
     """Makes a member of every problem that is none yet: a session, or what is wrong with it."""
@@ -153,9 +154,9 @@ def look_at(
         else:
             if member is None:
                 run.write("member", name=name, session=uuid.uuid4().hex)
-            found = run.members[name].session
-            assert found is not None
-            run.members[name].session = open_(problem, found.id)
+            session = run.members[name].session
+            assert session is not None
+            run.members[name].session = open_(problem, session.id)
         on_member(run.members[name])
 
 
@@ -206,10 +207,10 @@ def work(
 
 
 def _next(run: BatchRun) -> BatchMember | None:
-    """Of those that go on, the one of the most promise; of equals the first."""
+    """Returns the member with the largest expected gain of those that go on; of equals the first."""
     open_ = [
         m
         for m in run.members.values()
         if m.session is not None and not m.stuck and m.session.state.ended is None
     ]
-    return max(open_, key=lambda m: promise(m.session.state) if m.session else 0.0, default=None)
+    return max(open_, key=lambda m: expected_gain(m.session.state) if m.session else 0.0, default=None)

@@ -1,4 +1,4 @@
-"""What an optimisation spends, and what it may spend."""
+"""This module says what an optimisation spends, and what it may spend."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 class Spend:
     """`attempts` are programs that were judged. `input`, `cached`, `written` and `output` are tokens as an
     API counts them: sent anew, read from its cache, written to it, and answered. `dollars` follows from
-    them and a price list. `gpu_seconds` are those on a timing lane, `seconds` of wall time; waiting for a
-    lane counts in neither."""
+    them and a price list. `gpu_seconds` are those that held the GPU lock, `seconds` of wall time; waiting for
+    the lock counts in neither."""
 
     attempts: int = 0
     input: int = 0
@@ -25,7 +25,7 @@ class Spend:
 
     @property
     def tokens(self) -> int:
-        """All of them, whatever they cost."""
+        """Returns the sum of all tokens, whatever they cost."""
         return self.input + self.cached + self.written + self.output
 
     def __add__(self, other: Spend) -> Spend:
@@ -37,7 +37,8 @@ NOTHING = Spend()
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Most of each; None is no limit. One problem's, or a whole run's."""
+    """Bounds one problem's or a whole run's spend by the most of each; None is no limit. One problem's, or a
+    whole run's."""
 
     attempts: int | None = 40
     tokens: int | None = None
@@ -56,7 +57,7 @@ _UNITS: Mapping[str, str] = {
 
 
 def exhausted(budget: Budget, spend: Spend) -> str | None:
-    """Which limit is reached, in words; None where none is."""
+    """Returns which limit is reached, in words; None where none is."""
     for name, unit in _UNITS.items():
         most = getattr(budget, name)
         if most is not None and getattr(spend, name) >= most:

@@ -1,4 +1,4 @@
-"""Dialogues: which calls to a proposer make one attempt of a candidate.
+"""This module has the dialogues: which calls to a proposer make one attempt of a candidate.
 
 A search says where to go on from; a dialogue says in which steps. All steps but the last answer with a
 note, which the next one reads; the last answers with programs.
@@ -27,23 +27,24 @@ Steps: TypeAlias = Callable[[Selection, int], tuple[Role, ...]]
 
 
 def single(pick: Selection, attempts: int) -> tuple[Role, ...]:
-    """One call."""
+    """Returns the roles of a single call."""
     return ("implement",)
 
 
 def in_prompt(pick: Selection, attempts: int) -> tuple[Role, ...]:
-    """One call that is told to go through MANTIS's phases by itself: what a strong model does best
-    (arXiv 2603.29010)."""
+    """Returns the roles of one call that is told to go through MANTIS's phases by itself: what a strong model
+    does best (arXiv 2603.29010)."""
     return ("phases",)
 
 
 def stark(pick: Selection, attempts: int) -> tuple[Role, ...]:
-    """A plan with anchored edits, then code that carries it out; a broken candidate is debugged."""
-    return ("debug",) if pick.mend else ("plan", "code")
+    """Returns a plan with anchored edits, then code that carries it out; a broken candidate is debugged."""
+    return ("debug",) if pick.repair else ("plan", "code")
 
 
 def mantis(pick: Selection, attempts: int) -> tuple[Role, ...]:
-    """Phases before the first attempt of an iteration; a summary before those of each later one."""
+    """Returns the phases before the first attempt of an iteration, and a summary before those of each later
+    one."""
     if attempts % (ATTEMPTS * HYPOTHESES) == 0:
         opening: tuple[Role, ...] = ("analyse", "nominate", "triage", "implement")
         return opening if attempts == 0 else ("summarise", *opening)

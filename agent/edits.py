@@ -1,4 +1,5 @@
-"""Edits of a program, addressed to nodes of its syntax tree: nothing that is not addressed can change.
+"""This module applies edits to a program that are addressed to nodes of its syntax tree: nothing that is not
+addressed can change.
 
     linear                          a kernel, a pipeline or an fn, whole
     linear.h                        the statement that binds h
@@ -50,19 +51,19 @@ class ProgramEdit:
 
 
 class BadEdit(ValueError):
-    """An edit that cannot be carried out; says why, and what can be addressed."""
+    """Raised for an edit that cannot be carried out; says why, and what can be addressed."""
 
 
 MOST_EDITS = 40
 
 
-def edited(text: str, edits: Sequence[ProgramEdit]) -> str:
-    """The program with these edits, in canonical form. Raises BadEdit; then none was carried out."""
+def apply_edits(text: str, edits: Sequence[ProgramEdit]) -> str:
+    """Returns the program with these edits, in canonical form. Raises BadEdit; then none was carried out."""
     if len(edits) > MOST_EDITS:
         raise BadEdit(f"{len(edits)} edits; at most {MOST_EDITS} are taken")
     tree = _tree(text)
     placed = [_LocatedEdit(_place(tree, e.at), e) for e in edits]
-    _apart(placed)
+    _check_disjoint(placed)
     items: list[Item] = []
     for at, item in enumerate(tree.items):
         mine = [p for p in placed if p.place.item == at]
@@ -76,13 +77,13 @@ def edited(text: str, edits: Sequence[ProgramEdit]) -> str:
 
 
 def addresses(text: str) -> list[tuple[str, str]]:
-    """What can be addressed in a program, with the text that stands there now. Raises BadEdit for a text
-    that is no program."""
+    """Returns what can be addressed in a program, with the text that stands there now. Raises BadEdit for a
+    text that is no program."""
     tree = _tree(text)
-    found: list[tuple[str, str]] = []
+    result: list[tuple[str, str]] = []
     for item in tree.items:
-        found += _addresses(item)
-    return found
+        result += _addresses(item)
+    return result
 
 
 # --- addresses -------------------------------------------------------------------
@@ -105,7 +106,7 @@ class _EditTarget:
     more: bool = False
 
     def holds(self, other: _EditTarget) -> bool:
-        """Whether the other lies in this one, or is it."""
+        """Returns whether the other lies in this one, or is it."""
         if self.item != other.item or self.more or self.item is None:
             return False
         if self.statement is None:
@@ -132,27 +133,27 @@ def _place(tree: File, at: str) -> _EditTarget:
     at = at.strip()
     if at == "+":
         return _EditTarget(None)
-    found = _ADDRESS.fullmatch(at)
-    if found is None:
+    match = _ADDRESS.fullmatch(at)
+    if match is None:
         raise BadEdit(f"{at[:80]!r} is no address; one reads like kernel_name.schedule[1].tile")
-    item = _only([i for i, x in enumerate(tree.items) if x.name == found["item"]], at, _names(tree))
+    item = _only_match([i for i, x in enumerate(tree.items) if x.name == match["item"]], at, _names(tree))
     node = tree.items[item]
-    if found["block"] is not None:
-        return _in_schedule(node, item, at, found["block"], found["field"])
-    if found["name"] is None:
+    if match["block"] is not None:
+        return _in_schedule(node, item, at, match["block"], match["field"])
+    if match["name"] is None:
         return _EditTarget(item)
-    if found["name"] == "return" and found["type"] is None:
+    if match["name"] == "return" and match["type"] is None:
         returns = [i for i, s in enumerate(node.body) if isinstance(s, Return)]
-        return _EditTarget(item, _only(returns, at, "one return"))
+        return _EditTarget(item, _only_match(returns, at, "one return"))
     bound = [
         (i, t)
         for i, s in enumerate(node.body)
         if isinstance(s, Bind)
         for t, target in enumerate(s.targets)
-        if target.name == found["name"]
+        if target.name == match["name"]
     ]
-    statement, target = bound[_only(range(len(bound)), at, f"bindings {_bindings(node)}")]
-    return _EditTarget(item, statement, target=target if found["type"] else None)
+    statement, target = bound[_only_match(range(len(bound)), at, f"bindings {_bindings(node)}")]
+    return _EditTarget(item, statement, target=target if match["type"] else None)
 
 
 def _in_schedule(node: Item, item: int, at: str, block: str, field: str | None) -> _EditTarget:
@@ -168,10 +169,10 @@ def _in_schedule(node: Item, item: int, at: str, block: str, field: str | None) 
     return _EditTarget(item, blocks[int(block) - 1], part=field)
 
 
-def _only(found: Sequence[int], at: str, there: str) -> int:
-    if len(found) == 1:
-        return found[0]
-    many = "nothing" if not found else f"{len(found)} things"
+def _only_match(matches: Sequence[int], at: str, there: str) -> int:
+    if len(matches) == 1:
+        return matches[0]
+    many = "nothing" if not matches else f"{len(matches)} things"
     raise BadEdit(f"{at} names {many} in this program, which has {there}")
 
 
@@ -183,40 +184,40 @@ def _bindings(node: Item) -> str:
     return ", ".join(t.name for s in node.body if isinstance(s, Bind) for t in s.targets) or "none"
 
 
-def _apart(placed: Sequence[_LocatedEdit]) -> None:
-    for number, one in enumerate(placed):
+def _check_disjoint(placed: Sequence[_LocatedEdit]) -> None:
+    for number, first in enumerate(placed):
         for other in placed[number + 1 :]:
-            if one.place.holds(other.place) or other.place.holds(one.place):
-                raise BadEdit(f"{one.edit.at} and {other.edit.at} are two edits of one place")
+            if first.place.holds(other.place) or other.place.holds(first.place):
+                raise BadEdit(f"{first.edit.at} and {other.edit.at} are two edits of one place")
 
 
 def _addresses(item: Item) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    result: list[tuple[str, str]] = []
     blocks = 0
     for statement in item.body:
         match statement:
             case Bind(targets):
-                found += [(f"{item.name}.{t.name}", _shown(statement)) for t in targets]
-                found += [(f"{item.name}.{t.name}.type", _type(t.type)) for t in targets]
+                result += [(f"{item.name}.{t.name}", _formatted(statement)) for t in targets]
+                result += [(f"{item.name}.{t.name}.type", _type(t.type)) for t in targets]
             case Return():
-                found.append((f"{item.name}.return", _shown(statement)))
+                result.append((f"{item.name}.return", _formatted(statement)))
             case Schedule():
                 blocks += 1
                 at = f"{item.name}.schedule[{blocks}]"
-                found.append((at, _shown(statement)))
-                found += [(f"{at}.for", statement.stage.words)] if statement.stage is not None else []
-                found += [(f"{at}.{f.name}", _alternatives(f)) for f in statement.fields]
-    return found
+                result.append((at, _formatted(statement)))
+                result += [(f"{at}.for", statement.stage.words)] if statement.stage is not None else []
+                result += [(f"{at}.{f.name}", _alternatives(f)) for f in statement.fields]
+    return result
 
 
 # --- what is put there -----------------------------------------------------------
 
 
 def _item(item: Item, placed: Sequence[_LocatedEdit]) -> list[Item]:
-    """What takes the place of an item."""
-    whole = [p for p in placed if p.place.statement is None and not p.place.more]
-    if whole:
-        return _parsed_items(whole[0].edit)
+    """Returns what takes the place of an item."""
+    replacements = [p for p in placed if p.place.statement is None and not p.place.more]
+    if replacements:
+        return _parsed_items(replacements[0].edit)
     body: list[Statement] = []
     for at, statement in enumerate(item.body):
         mine = [p for p in placed if p.place.statement == at]
@@ -230,7 +231,7 @@ def _item(item: Item, placed: Sequence[_LocatedEdit]) -> list[Item]:
 
 
 def _is_expression(body: Sequence[Statement]) -> bool:
-    """Whether it may follow the `=` of an fn."""
+    """Returns whether it may follow the `=` of an fn."""
     match body:
         case [Return((only,))]:
             return only.name is None
@@ -293,18 +294,18 @@ def _parsed_items(edit: ProgramEdit) -> list[Item]:
 
 
 def _parsed_statements(edit: ProgramEdit, kinds: Parts) -> list[Statement]:
-    """Statements of these kinds; none for an empty text."""
+    """Returns statements of these kinds; none for an empty text."""
     kernel = _only_kernel(edit, f"kernel f() -> f32[] {{\n{edit.put}\n}}")
-    wanted = " or ".join(k.__name__.lower() for k in kinds)
+    expected = " or ".join(k.__name__.lower() for k in kinds)
     if not all(isinstance(s, kinds) for s in kernel.body):
-        raise BadEdit(f"{edit.at}: only {wanted} statements can stand there")
+        raise BadEdit(f"{edit.at}: only {expected} statements can stand there")
     return list(kernel.body)
 
 
 def _parsed_field(name: str, edit: ProgramEdit) -> Field:
     # Its name is not the parser's to judge here: the checker knows the fields.
     match _parsed_block(edit, f"schedule sm90a {{ {name} {edit.put}\n}}").fields:
-        case (Field(given) as field,) if given == name:
+        case (Field(field_name) as field,) if field_name == name:
             return field
     raise BadEdit(f"{edit.at}: {_excerpt(edit)} is no value, nor values with `or` between them")
 
@@ -336,8 +337,8 @@ def _parsed_type(edit: ProgramEdit) -> TypeExpr | None:
     if not edit.put.strip():
         return None
     match _only_kernel(edit, f"kernel f() -> f32[] {{\nx: {edit.put}\n= y\n}}").body:
-        case (Bind((Target("x", TypeExpr() as given),)),):
-            return given
+        case (Bind((Target("x", TypeExpr() as type_expr),)),):
+            return type_expr
     raise BadEdit(f"{edit.at}: {_excerpt(edit)} is no type")
 
 
@@ -367,7 +368,7 @@ def _excerpt(edit: ProgramEdit) -> str:
 # --- how it stands there now -----------------------------------------------------
 
 
-def _shown(statement: Statement) -> str:
+def _formatted(statement: Statement) -> str:
     lines = format_file(_wrapped(statement)).splitlines()[1:-1]
     return "\n".join(line.removeprefix("  ") for line in lines).strip("\n")
 
@@ -380,7 +381,7 @@ def _wrapped(statement: Statement) -> File:
 def _alternatives(field: Field) -> str:
     block = parse("kernel f() -> f32[] { schedule sm90a { x 1 } }").items[0].body[0]
     assert isinstance(block, Schedule)
-    shown = _shown(replace(block, fields=(replace(field, name="x"),)))
+    shown = _formatted(replace(block, fields=(replace(field, name="x"),)))
     return re.sub(r"^schedule sm90a \{\s*x |\s*\}$", "", shown)
 
 
@@ -389,5 +390,5 @@ def _type(type_: TypeExpr | None) -> str:
         return ""
     bind = parse("kernel f() -> f32[] { x = 0 }").items[0].body[0]
     assert isinstance(bind, Bind)
-    shown = _shown(replace(bind, targets=(Target("x", type_),)))
+    shown = _formatted(replace(bind, targets=(Target("x", type_),)))
     return shown.removeprefix("x: ").removesuffix(" = 0")

@@ -1,4 +1,5 @@
-"""Energy as a tie-break: joules of a call, of candidates that were confirmed to be as fast as the best.
+"""This module measures energy as a tie-break: the joules of a call, of candidates that were confirmed to be
+as fast as the best.
 
 The order is lexicographic, speed first (arXiv 2606.26453): less energy never excuses a slower kernel.
 """
@@ -14,11 +15,12 @@ from ucutlass.agent.session import SessionState
 NOT_MEASURED = "energy is not measured here, so time alone decides: "
 
 
-def meter_of(state: SessionState, arch: str, limit: float) -> EnergyMeter | None:
-    """Of a session, which may have begun in another process; None where time alone is asked for."""
+def energy_meter_of(state: SessionState, arch: str, limit: float) -> EnergyMeter | None:
+    """Returns the meter of a session, which may have begun in another process; None where time alone is asked
+    for."""
     if state.settings.objective == "time":
         return None
-    known = (words.removeprefix(NOT_MEASURED) for words in state.said if words.startswith(NOT_MEASURED))
+    known = (words.removeprefix(NOT_MEASURED) for words in state.messages if words.startswith(NOT_MEASURED))
     return EnergyMeter(arch, state.settings.seed, limit, next(known, ""))
 
 
@@ -32,23 +34,23 @@ class EnergyMeter:
     limit: float = 300.0
     missing: str = ""
 
-    def joules(self, subject: BuiltCandidate, lanes: GpuCalls) -> tuple[float | None, str]:
-        """Of one call, None where it cannot be had; and what is to be said of that, once for a machine. Takes
-        the lane for some three seconds."""
+    def joules(self, subject: BuiltCandidate, gpu_calls: GpuCalls) -> tuple[float | None, str]:
+        """Returns the joules of one call, None where they cannot be had, and what is to be said of that, once
+        for a machine. Takes the GPU lock for some three seconds."""
         if self.missing:
             return None, ""
-        asked = {
+        arguments = {
             "text": subject.checked.source,
             "name": subject.program.name,
             "sizes": dict(subject.sizes),
             "arch": self.arch,
             "seed": self.seed,
         }
-        outcome = lanes.call("energy", asked, limit=self.limit, artifacts=artifacts_of(subject.built))
-        found = value(outcome, "the energy's measurement")
-        if isinstance(found, str):
-            return None, f"the energy of a candidate was not measured: {found[:300]}"
-        if "energy" not in found:
-            self.missing = str(found["no_energy"])[:300]
+        outcome = gpu_calls.call("energy", arguments, limit=self.limit, artifacts=artifacts_of(subject.built))
+        reading = value(outcome, "the energy's measurement")
+        if isinstance(reading, str):
+            return None, f"the energy of a candidate was not measured: {reading[:300]}"
+        if "energy" not in reading:
+            self.missing = str(reading["no_energy"])[:300]
             return None, NOT_MEASURED + self.missing
-        return float(found["energy"]["joules"]), ""
+        return float(reading["energy"]["joules"]), ""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from ucutlass import ir
 from ucutlass.agent.gpu_calls import GpuCalls
-from ucutlass.agent.module import TorchModule, answer, meet, memory
+from ucutlass.agent.module import TorchModule, match_module, memory_limit, process_reply
 from ucutlass.runtime import gpu, isolation
 from ucutlass.runtime.bench.gpu_lock import gpu_uuid, hold_gpu
 from ucutlass.runtime.module.signature import Unusable
@@ -17,25 +17,25 @@ UNSAID = "whether it computes what the problem does cannot be said"
 
 
 def differs(words: str) -> str:
-    """A sentence for where two results differ; "" where they do not."""
+    """Returns a sentence for where two results differ; "" where they do not."""
     return f"it computes something else than the problem: {words}" if words else ""
 
 
 def unlike(
-    program: ir.Program, text: str, module: TorchModule, lanes: GpuCalls, *, seed: int, limit: float
+    program: ir.Program, text: str, module: TorchModule, gpu_calls: GpuCalls, *, seed: int, limit: float
 ) -> str:
-    """In a sentence, where the program, which `text` holds, differs from the module on numbers of ours, or
-    why that cannot be said; "" where it does not. On a GPU, where there is one, both are evaluated there,
-    alone on its lane, and `lanes` is told what that waited and held."""
-    met = meet(program, module)
+    """Returns a sentence that says where the program, which `text` holds, differs from the module on numbers
+    of ours, or why that cannot be said; "" where it does not differ. On a GPU, where there is one, both are
+    evaluated there, under the GPU lock, and `gpu_calls` is told what that waited and held."""
+    met = match_module(program, module)
     if isinstance(met, str):
         return met
     device = "cpu" if gpu.at_hand() is None else "cuda"
-    with _lane(device, lanes):
+    with _gpu_lock(device, gpu_calls):
         outcome = isolation.run(
             "ucutlass.tasks.problem_file:same",
             {
-                **module.told(),
+                **module.arguments(),
                 "names": dict(met.keys),
                 "text": text,
                 "program": program.name,
@@ -43,24 +43,24 @@ def unlike(
                 "device": device,
             },
             limit_seconds=limit,
-            memory_bytes=memory(),
+            memory_bytes=memory_limit(),
         )
     try:
-        return differs(str(answer(outcome, module.file)["words"]))
+        return differs(str(process_reply(outcome, module.file)["words"]))
     except (Unusable, KeyError) as error:
         return f"{UNSAID}: {error}"
 
 
 @contextmanager
-def _lane(device: str, lanes: GpuCalls) -> Iterator[None]:
+def _gpu_lock(device: str, gpu_calls: GpuCalls) -> Iterator[None]:
     if device == "cpu":
         yield
         return
     start = time.monotonic()
-    with hold_gpu(gpu_uuid(), timeout_seconds=lanes.wait, on_wait=lambda _: None):
+    with hold_gpu(gpu_uuid(), timeout_seconds=gpu_calls.wait, on_wait=lambda _: None):
         began = time.monotonic()
-        lanes.waited += began - start
+        gpu_calls.waited += began - start
         try:
             yield
         finally:
-            lanes.held += time.monotonic() - began
+            gpu_calls.held += time.monotonic() - began

@@ -1,4 +1,4 @@
-"""Where a live session's programs are judged: this machine's compilers and its GPU.
+"""This module judges the programs of a live session with this machine's compilers and its GPU.
 
 In two steps, since a full judgement takes ten times as long as an attempt. Every candidate is checked,
 compared with the problem, built, held against the problem's reference at its extents and timed. One that
@@ -19,7 +19,7 @@ from ucutlass.agent.advisor import Advisor
 from ucutlass.agent.budget import Spend
 from ucutlass.agent.energy import EnergyMeter
 from ucutlass.agent.equivalence import UNSAID, differs, unlike
-from ucutlass.agent.evidence import BuiltCandidate, ConfirmationSettings, artifacts_of, confirmed
+from ucutlass.agent.evidence import BuiltCandidate, ConfirmationSettings, artifacts_of, confirm_candidate
 from ucutlass.agent.gpu_calls import GpuCalls, value
 from ucutlass.agent.module import TorchModule
 from ucutlass.agent.outcome import FailedOutcome, Outcome, RefusedOutcome, TimedOutcome, WrongOutcome
@@ -50,7 +50,7 @@ Confirm = Callable[[BuiltCandidate, ConfirmationSettings, GpuCalls], Outcome]
 @dataclass(slots=True)
 class GpuEvaluator:
     """Judges candidates of one problem. `how` says how a leader is confirmed; `confirm` does it. `limit`
-    bounds a process that launches, `wait` the wait for a lane, in seconds. All launches are on one GPU of
+    bounds a process that launches, `wait` the wait for the GPU lock, in seconds. All launches are on one GPU of
     the engine, whose token is `near`: times of two GPUs do not compare. `meter` measures the energy of those
     that are as fast as the best, where that is asked for."""
 
@@ -59,7 +59,7 @@ class GpuEvaluator:
     how: ConfirmationSettings
     limit: float = 300.0
     wait: float = 600.0
-    confirm: Confirm = confirmed
+    confirm: Confirm = confirm_candidate
     best: float | None = None
     advisor: Advisor = field(default_factory=Advisor)
     meter: EnergyMeter | None = None
@@ -68,34 +68,36 @@ class GpuEvaluator:
     _agreed: dict[str, str] = field(default_factory=dict)
 
     def key(self, text: str) -> str | RefusedOutcome:
-        found = candidate_of(self.problem, text)
-        if isinstance(found, RefusedOutcome):
-            return found
+        candidate = candidate_of(self.problem, text)
+        if isinstance(candidate, RefusedOutcome):
+            return candidate
         try:
-            schedules = _planned(found, self.problem, self.how.device)
+            schedules = _planned(candidate, self.problem, self.how.device)
         except (ProgramError, ShapeError) as error:
             return refused(error)
-        self._known[text] = found
-        return f"{found.key}|{schedules}"
+        self._known[text] = candidate
+        return f"{candidate.key}|{schedules}"
 
     def judge(self, text: str) -> CandidateJudgement:
-        start, lanes = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
-        said: list[str] = []
-        outcome = self._judged(self._known[text], text, lanes, said)
-        took = time.monotonic() - start - lanes.waited
-        return CandidateJudgement(outcome, Spend(gpu_seconds=lanes.held, seconds=took), tuple(said))
+        start, gpu_calls = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
+        messages: list[str] = []
+        outcome = self._judged(self._known[text], text, gpu_calls, messages)
+        took = time.monotonic() - start - gpu_calls.waited
+        return CandidateJudgement(outcome, Spend(gpu_seconds=gpu_calls.held, seconds=took), tuple(messages))
 
-    def _judged(self, candidate: ProgramCandidate, text: str, lanes: GpuCalls, words: list[str]) -> Outcome:
-        other = self._other(candidate, text, lanes)
+    def _judged(
+        self, candidate: ProgramCandidate, text: str, gpu_calls: GpuCalls, messages: list[str]
+    ) -> Outcome:
+        other = self._other(candidate, text, gpu_calls)
         if other:
             return RefusedOutcome(other)
         built = self._built(candidate)
         if isinstance(built, FailedOutcome):
             return built
-        first = self._tried(candidate, text, built, lanes)
+        first = self._tried(candidate, text, built, gpu_calls)
         if not isinstance(first, TimedOutcome):
             return first
-        said = self.advisor.static(
+        advice = self.advisor.static(
             candidate.checked,
             candidate.program,
             candidate.sizes,
@@ -103,33 +105,35 @@ class GpuEvaluator:
             self.how.device,
             first.seconds,
         )
-        first = replace(first, advice=said)
+        first = replace(first, advice=advice)
         if self.best is not None and first.seconds > LEADS * self.best:
             return first
         extents = complete(candidate.program, candidate.sizes)
         sizes = dict(zip(candidate.program.dims, extents, strict=True))
         subject = BuiltCandidate(candidate.checked, candidate.program, built, sizes)
-        found = self.confirm(subject, self.how, lanes)
-        if not isinstance(found, TimedOutcome):
-            return found
-        if self.meter is not None and (self.best is None or found.seconds <= TIED * self.best):
-            joules, missing = self.meter.joules(subject, lanes)
-            found = replace(found, joules=joules)
-            words += [missing] if missing else []
-        if self.best is not None and found.seconds >= self.best:
-            return replace(found, first=first.seconds, advice=first.advice)
-        self.best = found.seconds
+        confirmation = self.confirm(subject, self.how, gpu_calls)
+        if not isinstance(confirmation, TimedOutcome):
+            return confirmation
+        if self.meter is not None and (self.best is None or confirmation.seconds <= TIED * self.best):
+            joules, missing = self.meter.joules(subject, gpu_calls)
+            confirmation = replace(confirmation, joules=joules)
+            messages += [missing] if missing else []
+        if self.best is not None and confirmation.seconds >= self.best:
+            return replace(confirmation, first=first.seconds, advice=first.advice)
+        self.best = confirmation.seconds
         if self.advisor.depth == "profiled":
-            said = self.advisor.profiled(subject, self.problem.arch, lanes, self.how.seed, found.seconds)
-        return replace(found, first=first.seconds, advice=said)
+            advice = self.advisor.profiled(
+                subject, self.problem.arch, gpu_calls, self.how.seed, confirmation.seconds
+            )
+        return replace(confirmation, first=first.seconds, advice=advice)
 
-    def _other(self, candidate: ProgramCandidate, text: str, lanes: GpuCalls) -> str:
-        """Why it does not compute what the problem does; "" where it does. A kernel's algorithm is all of
-        its typed program, so equal digests need no experiment."""
+    def _other(self, candidate: ProgramCandidate, text: str, gpu_calls: GpuCalls) -> str:
+        """Returns why it does not compute what the problem does; "" where it does. A kernel's algorithm is
+        all of its typed program, so equal digests need no experiment."""
         if self.problem.module is not None:
-            return self._unlike(candidate, text, self.problem.module, lanes)
-        wanted = candidate_of(self.problem, self.problem.text)
-        if isinstance(wanted, ProgramCandidate) and wanted.key == candidate.key:
+            return self._unlike(candidate, text, self.problem.module, gpu_calls)
+        original = candidate_of(self.problem, self.problem.text)
+        if isinstance(original, ProgramCandidate) and original.key == candidate.key:
             return ""
         outcome = isolation.run(
             "ucutlass.tasks.equivalence:same",
@@ -148,11 +152,14 @@ class GpuEvaluator:
             case _:
                 return f"{UNSAID}: {isolation.failure_text(outcome, 'the reference')}"
 
-    def _unlike(self, candidate: ProgramCandidate, text: str, module: TorchModule, lanes: GpuCalls) -> str:
-        """As `_other`, where a PyTorch module says what is computed: asked once for an algorithm."""
+    def _unlike(
+        self, candidate: ProgramCandidate, text: str, module: TorchModule, gpu_calls: GpuCalls
+    ) -> str:
+        """Does as `_other`, where a PyTorch module says what is computed: it is asked once for an
+        algorithm."""
         if candidate.key not in self._agreed:
             self._agreed[candidate.key] = unlike(
-                candidate.program, text, module, lanes, seed=self.how.seed, limit=self.limit
+                candidate.program, text, module, gpu_calls, seed=self.how.seed, limit=self.limit
             )
         return self._agreed[candidate.key]
 
@@ -167,7 +174,7 @@ class GpuEvaluator:
             return FailedOutcome("build", str(error)[:600])
 
     def _tried(
-        self, candidate: ProgramCandidate, text: str, built: AnyBuilt, lanes: GpuCalls
+        self, candidate: ProgramCandidate, text: str, built: AnyBuilt, gpu_calls: GpuCalls
     ) -> TimedOutcome | WrongOutcome | FailedOutcome:
         # What computes a module is held against its own reference, which was held against the module's.
         problem = self.problem.text if self.problem.module is None else text
@@ -179,27 +186,27 @@ class GpuEvaluator:
             "arch": self.problem.arch,
             "seed": self.how.seed,
         }
-        outcome = lanes.call("attempt", arguments, limit=self.limit, artifacts=artifacts_of(built))
-        found = value(outcome, "the attempt")
-        if isinstance(found, str):
-            return FailedOutcome("run", found[:600])
-        if found["seconds"] is None:
-            return WrongOutcome(str(found["words"])[:600])
-        return TimedOutcome(float(found["seconds"]))
+        outcome = gpu_calls.call("attempt", arguments, limit=self.limit, artifacts=artifacts_of(built))
+        reading = value(outcome, "the attempt")
+        if isinstance(reading, str):
+            return FailedOutcome("run", reading[:600])
+        if reading["seconds"] is None:
+            return WrongOutcome(str(reading["words"])[:600])
+        return TimedOutcome(float(reading["seconds"]))
 
 
 def _planned(candidate: ProgramCandidate, problem: OptimizationProblem, device: Device | None) -> str:
-    """The schedules as planned, stage by stage: two texts that plan alike are one candidate. Raises
+    """Returns the schedules as planned, stage by stage: two texts that plan alike are one candidate. Raises
     ProgramError, ShapeError."""
     sizes = complete(candidate.program, candidate.sizes)
     match candidate.program:
         case ir.Kernel() as kernel:
             return _shown(plan_kernel(candidate.checked, kernel, sizes, problem.arch, device).planned)
         case ir.Pipeline() as pipeline:
-            made = plan_pipeline(candidate.checked, pipeline, sizes, problem.arch, device)
+            plan = plan_pipeline(candidate.checked, pipeline, sizes, problem.arch, device)
             return " | ".join(
                 f"{s.step.name}: {'torch' if s.chosen is None else _shown(s.chosen.planned)}"
-                for s in made.stages
+                for s in plan.stages
             )
 
 
@@ -208,7 +215,7 @@ def _shown(planned: Any) -> str:
 
 
 def refused(error: ProgramError | ShapeError) -> RefusedOutcome:
-    """What the compiler says, as an outcome."""
+    """Returns what the compiler says, as an outcome."""
     if isinstance(error, ShapeError):
         return RefusedOutcome(str(error), (error.code,))
     shown = "\n".join(f"{d.code} {d.message}" for d in error.diagnostics[:5])

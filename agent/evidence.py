@@ -1,4 +1,5 @@
-"""The whole evidence of one candidate: verified on the suite, benched by protocol, audited, recorded.
+"""This module gathers the whole evidence of one candidate: verified on the suite, benched by protocol,
+audited, recorded.
 
 What `ucc verify`, `ucc bench` and `ucc audit` do one after the other, for a candidate that would lead.
 """
@@ -15,7 +16,7 @@ from ucutlass.agent.integrity import audit
 from ucutlass.agent.integrity.audit_record import record_of
 from ucutlass.agent.integrity.gather import AuditSubject, gather
 from ucutlass.agent.integrity.precision import DeclaredPrecision
-from ucutlass.agent.module import TorchModule, meet
+from ucutlass.agent.module import TorchModule, match_module
 from ucutlass.agent.outcome import FailedOutcome, RejectedOutcome, TimedOutcome, WrongOutcome
 from ucutlass.assembly import AnyBuilt, kernels_of
 from ucutlass.ir.hardware import Device
@@ -33,7 +34,7 @@ MOST_CASES = 24
 
 @dataclass(frozen=True, slots=True)
 class BuiltCandidate:
-    """What is judged: a built candidate at every extent of its program by name."""
+    """Describes what is judged: a built candidate at every extent of its program by name."""
 
     checked: frontend.Checked
     program: ir.Program
@@ -49,7 +50,7 @@ class ConfirmationSettings:
 
     arch: str
     device: Device | None
-    lane: DeclaredPrecision | None
+    precision: DeclaredPrecision | None
     baseline: str = "eager"
     seed: int = 0
     seconds: float = 5.0
@@ -58,34 +59,34 @@ class ConfirmationSettings:
     module: TorchModule | None = None
 
 
-def confirmed(
-    subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCalls
+def confirm_candidate(
+    subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCalls
 ) -> TimedOutcome | WrongOutcome | FailedOutcome | RejectedOutcome:
     """Raises StoreError and MachineError: what is no candidate's fault."""
-    proof = _verified(subject, how, lanes)
+    proof = _verify(subject, how, gpu_calls)
     if isinstance(proof, str):
         return FailedOutcome("run", proof[:600])
     if not proof.result["ok"]:
         return WrongOutcome("; ".join(str(w) for w in proof.result["failures"][:3])[:600])
-    row = _benched(subject, how, lanes)
+    row = _bench(subject, how, gpu_calls)
     if isinstance(row, str):
         return FailedOutcome("time", row[:600])
     if not row["regimes"]:
         return WrongOutcome("; ".join(v["words"] for v in row["verified"] if not v["ok"])[:600])
-    made = BenchedProgram(subject.checked, subject.program, subject.built)
-    row = describe(made) | row
+    described = BenchedProgram(subject.checked, subject.program, subject.built)
+    row = describe(described) | row
     for report in row["regimes"]:
-        share(report, made, how.device)
+        share(report, described, how.device)
     store = EvidenceStore.open()
-    bench = store.get(recorded(row, made, {})[0])
+    bench = store.get(recorded(row, described, {})[0])
     candidate = AuditSubject(subject.checked, subject.program, subject.sizes)
-    bundle = gather(candidate, (bench, proof), lane=how.lane, seed=how.seed)
-    found = audit(bundle)
-    kept = store.add(record_of(candidate, bundle, found, (bench, proof)))
-    if not found.accepted:
-        said = "; ".join(f"{f.rule}: {f.words}" for f in found.findings[:3])
-        return RejectedOutcome(found.verdict, said[:800], (proof.id, bench.id, kept))
-    return _timed(row["regimes"][0], (proof.id, bench.id, kept))
+    bundle = gather(candidate, (bench, proof), precision=how.precision, seed=how.seed)
+    audit_report = audit(bundle)
+    audit_id = store.add(record_of(candidate, bundle, audit_report, (bench, proof)))
+    if not audit_report.accepted:
+        objections = "; ".join(f"{f.rule}: {f.words}" for f in audit_report.findings[:3])
+        return RejectedOutcome(audit_report.verdict, objections[:800], (proof.id, bench.id, audit_id))
+    return _timed(row["regimes"][0], (proof.id, bench.id, audit_id))
 
 
 def _timed(report: Mapping[str, Any], records: Sequence[str]) -> TimedOutcome:
@@ -100,14 +101,14 @@ def _timed(report: Mapping[str, Any], records: Sequence[str]) -> TimedOutcome:
     return TimedOutcome(seconds, 1 / ratio["median"], low, high, records=tuple(records), versus=versus)
 
 
-def _verified(subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCalls) -> Record | str:
-    """The suite's record, or why nothing is known."""
+def _verify(subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCalls) -> Record | str:
+    """Returns the suite's record, or why nothing is known."""
     plan = verification.plan(
         subject.checked, subject.program, subject.built, dict(subject.sizes), seed=how.seed, most=MOST_CASES
     )
     # Its own processes have limits of their own; this one bounds all of them together.
     limit = (MOST_LOSSES + 2) * START_SECONDS + how.case * len(plan.suite.cases)
-    outcome = lanes.call(
+    outcome = gpu_calls.call(
         "verified",
         verification.gpu_arguments(plan, subject.built, how.case),
         limit=limit,
@@ -116,18 +117,18 @@ def _verified(subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCall
     match outcome:
         case isolation.Raised("DeviceUnusable", message):
             raise verification.DeviceUnusable(message, "see `ucc doctor` and `nvidia-smi`")
-        case isolation.Returned(dict(found)):
-            made = BenchedProgram(subject.checked, subject.program, subject.built)
-            machine, protocol = Machine(**found["machine"]), verification.protocol(plan, how.case)
-            kept = record("verify", made.subject, machine, protocol, found["evidence"])
-            EvidenceStore.open().add(kept)
-            return kept
+        case isolation.Returned(dict(evidence)):
+            described = BenchedProgram(subject.checked, subject.program, subject.built)
+            machine, protocol = Machine(**evidence["machine"]), verification.protocol(plan, how.case)
+            verify_record = record("verify", described.subject, machine, protocol, evidence["evidence"])
+            EvidenceStore.open().add(verify_record)
+            return verify_record
         case _:
             return str(value(outcome, "the verification"))
 
 
-def _benched(subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCalls) -> dict[str, Any] | str:
-    """What the comparison's process found, or why there is nothing."""
+def _bench(subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCalls) -> dict[str, Any] | str:
+    """Returns what the comparison's process found, or why there is nothing."""
     protocol = Protocol(max_seconds=how.seconds, min_seconds=min(0.5, how.seconds), warmup=1.0, seed=how.seed)
     baselines = _baselines(subject.program, how)
     arguments = {
@@ -141,11 +142,11 @@ def _benched(subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCalls
         "protocols": [asdict(protocol)],
         "bandwidth": how.device.bandwidth if how.device else None,
     }
-    outcome = lanes.call(
+    outcome = gpu_calls.call(
         "compared", arguments, limit=_limit(baselines, how), artifacts=artifacts_of(subject.built)
     )
-    found = value(outcome, "the comparison")
-    return found if isinstance(found, str) else dict(found)
+    comparison = value(outcome, "the comparison")
+    return comparison if isinstance(comparison, str) else dict(comparison)
 
 
 COLUMNS = ("eager", "eager-tf32", "compile-max-autotune")
@@ -153,26 +154,26 @@ COLUMNS = ("eager", "eager-tf32", "compile-max-autotune")
 
 
 def _baselines(program: ir.Program, how: ConfirmationSettings) -> list[dict[str, Any]]:
-    """What the candidate is timed in turns with, the one that it is to beat first."""
+    """Returns what the candidate is timed in turns with, the one that it is to beat first."""
     if not how.baseline:
         return []
     if how.module is None:
         return [{"name": how.baseline}]
-    met = meet(program, how.module)
+    met = match_module(program, how.module)
     assert not isinstance(met, str), met  # it was judged before
-    single = any(one.dtype == "float32" for one in (*how.module.facts.state, *how.module.facts.results))
+    single = any(tensor.dtype == "float32" for tensor in (*how.module.facts.state, *how.module.facts.results))
     columns = [c for c in COLUMNS if single or c != "eager-tf32"]
-    told = {"module": how.module.told(), "names": dict(met.keys)}
-    return [{"name": name} | told for name in dict.fromkeys((how.baseline, *columns))]
+    module_arguments = {"module": how.module.arguments(), "names": dict(met.keys)}
+    return [{"name": name} | module_arguments for name in dict.fromkeys((how.baseline, *columns))]
 
 
 def _limit(baselines: Sequence[Mapping[str, Any]], how: ConfirmationSettings) -> float:
-    """Seconds of the comparison: as many again for every way in which a module is compiled, which takes
-    minutes the first time."""
+    """Returns seconds of the comparison: as many again for every way in which a module is compiled, which
+    takes minutes the first time."""
     compiled = [b for b in baselines if "module" in b and str(b["name"]).startswith("compile")]
     return how.limit * (1 + len(compiled))
 
 
 def artifacts_of(built: AnyBuilt) -> list[str]:
-    """The keys of its cache entries, which must lie where it runs."""
-    return sorted({one.artifact.key for one in kernels_of(built)})
+    """Returns the keys of its cache entries, which must lie where it runs."""
+    return sorted({kernel.artifact.key for kernel in kernels_of(built)})

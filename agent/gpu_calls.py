@@ -1,4 +1,5 @@
-"""Calls to an engine's GPUs, with what they held and what they waited: only the first is spent."""
+"""This module makes calls to an engine's GPUs and counts what they held and what they waited: only the first
+is spent."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from ucutlass.runtime import isolation
 
 @dataclass(slots=True)
 class GpuCalls:
-    """Calls of one judgement. `near` keeps them on one GPU, `wait` bounds the wait for its lane in seconds.
-    `held` are the seconds that calls had a lane, `waited` those in which they had none yet: in a queue, for
-    the lane, on a network."""
+    """Calls of one judgement. `near` keeps them on one GPU, `wait` bounds the wait for the GPU lock in seconds.
+    `held` are the seconds that calls held the GPU lock, `waited` those in which they had none yet: in a queue, for
+    the lock, on a network."""
 
     engine: Engine
     near: str
@@ -27,8 +28,8 @@ class GpuCalls:
     def call(
         self, name: str, arguments: Mapping[str, Any], *, limit: float, artifacts: Sequence[str] = ()
     ) -> isolation.CallOutcome | str:
-        """What became of a function of the engine's table; words where every worker that took it died with
-        it. Raises a MachineError that every other call would meet too."""
+        """Returns what became of a function of the engine's table; words where every worker that took it died
+        with it. Raises a MachineError that every other call would meet too."""
         start = time.monotonic()
         task = self.engine.submit(
             name, arguments, artifacts=artifacts, limit_seconds=limit, wait_seconds=self.wait, near=self.near
@@ -36,7 +37,7 @@ class GpuCalls:
         try:
             outcome = task.result()
         except TaskLost as lost:
-            # How long the dead held a lane nobody knows: all of it counts, rather than nothing.
+            # How long the dead held the lock nobody knows: all of it counts, rather than nothing.
             self.held += time.monotonic() - start
             return str(lost)
         self.held += outcome.lane_seconds
@@ -44,12 +45,12 @@ class GpuCalls:
         return outcome
 
 
-def value(found: isolation.CallOutcome | str, what: str) -> Mapping[str, Any] | str:
-    """The object that a call returned, or why it returned none; `what` names whose process it was."""
-    match found:
+def value(outcome: isolation.CallOutcome | str, what: str) -> Mapping[str, Any] | str:
+    """Returns the object that a call returned, or why it returned none; `what` names whose process it was."""
+    match outcome:
         case isolation.Returned(dict(answer)):
             return answer
         case str():
-            return found
+            return outcome
         case _:
-            return isolation.failure_text(found, what)
+            return isolation.failure_text(outcome, what)

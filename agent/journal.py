@@ -1,4 +1,4 @@
-"""The journal of optimisation sessions: events in one SQLite file, to which one can only add.
+"""This module has the journal of optimisation sessions: events in one SQLite file, to which one can only add.
 
     sessions.sqlite    every session's events, in order (and -wal, -shm while somebody has it open)
 
@@ -45,15 +45,15 @@ _STATEMENTS = (
 
 
 class JournalDamaged(StoreError):
-    """The journal, or an event of it, is not what was written."""
+    """Raised where the journal, or an event of it, is not what was written."""
 
 
 class SessionTaken(StoreError):
-    """Another process went on with the session meanwhile."""
+    """Raised where another process went on with the session meanwhile."""
 
 
 class NoSuchSession(LookupError):
-    """No session, or more than one, has an id that starts so."""
+    """Raised where no session, or more than one, has an id that starts so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class JournalEvent:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """All methods raise a StoreError where the file cannot be used; one that is damaged is left as it is.
-    Nothing is kept open."""
+    """Stores events in a file. All methods raise a StoreError where the file cannot be used; one that is
+    damaged is left as it is. Nothing is kept open."""
 
     path: Path
 
     @staticmethod
     def open(path: Path | None = None) -> Journal:
-        """The journal in a file, or the user's own. Nothing is made before it is needed."""
+        """Returns the journal in a file, or the user's own. Nothing is made before it is needed."""
         return Journal(path or switches.read().data_dir / NAME)
 
     def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> JournalEvent:
@@ -97,28 +97,28 @@ class Journal:
         return event
 
     def events(self, session: str, *, to_go_on: bool = False) -> list[JournalEvent]:
-        """Of one session, in order; none for a session that is not there. `to_go_on`: as whoever writes next
-        will find them, also what a process wrote that was killed before readers were told. Raises
-        JournalDamaged for one with a gap or an event that cannot be read."""
+        """Returns the events of one session, in order; none for a session that is not there. `to_go_on`: as
+        whoever writes next will find them, also what a process wrote that was killed before readers were
+        told. Raises JournalDamaged for one with a gap or an event that cannot be read."""
         query = "SELECT number, kind, body, at FROM event WHERE session = ? ORDER BY number"
-        found = [self._event(session, row) for row in self._rows(query, (session,), to_go_on)]
-        for at, event in enumerate(found):
+        events = [self._event(session, row) for row in self._rows(query, (session,), to_go_on)]
+        for at, event in enumerate(events):
             if event.number != at:
-                raise JournalDamaged(f"session {session[:12]} lacks event {at}", self._mend())
-        return found
+                raise JournalDamaged(f"session {session[:12]} lacks event {at}", self._remedy())
+        return events
 
     def sessions(self) -> list[str]:
-        """The ids there are, in the order in which they began."""
+        """Returns the ids there are, in the order in which they began."""
         query = "SELECT session FROM event WHERE number = 0 ORDER BY at, session"
         return [str(row[0]) for row in self._rows(query, ())]
 
     def full_id(self, start: str) -> str:
-        """The session whose id starts so. Raises NoSuchSession."""
-        found = [s for s in self.sessions() if start and s.startswith(start)]
-        if len(found) != 1:
-            number = "no session" if not found else f"{len(found)} sessions"
+        """Returns the session whose id starts so. Raises NoSuchSession."""
+        matches = [s for s in self.sessions() if start and s.startswith(start)]
+        if len(matches) != 1:
+            number = "no session" if not matches else f"{len(matches)} sessions"
             raise NoSuchSession(f"{number} of {self.path} start with {start!r}")
-        return found[0]
+        return matches[0]
 
     # --- the file ----------------------------------------------------------------
 
@@ -129,9 +129,9 @@ class Journal:
             if to_go_on:
                 with closing(self._writer()) as c:
                     c.execute("BEGIN IMMEDIATE")
-                    found = c.execute(query, values).fetchall()
+                    rows = c.execute(query, values).fetchall()
                     c.execute("COMMIT")
-                return found
+                return rows
             with closing(connect(self.path, "ro")) as c:
                 return [] if self._schema(c) == 0 else c.execute(query, values).fetchall()
 
@@ -143,10 +143,10 @@ class Journal:
                 raise ValueError("its body is no object")
         except ValueError as error:
             words = f"event {number} of session {session[:12]} cannot be read ({error})"
-            raise JournalDamaged(words, self._mend()) from error
+            raise JournalDamaged(words, self._remedy()) from error
         return JournalEvent(int(number), str(kind), content, str(at))
 
-    def _mend(self) -> str:
+    def _remedy(self) -> str:
         return f"put {self.path} aside, or {faults.other_folder()}"
 
     def _writer(self) -> sqlite3.Connection:
@@ -169,11 +169,11 @@ class Journal:
         return c
 
     def _schema(self, c: sqlite3.Connection) -> int:
-        """0 for an empty file. Raises StoreForeign, StoreNewer."""
+        """Returns the schema's version, 0 for an empty file. Raises StoreForeign, StoreNewer."""
         return schema_of(c, self.path, APPLICATION, SCHEMA)
 
     def _used(self) -> AbstractContextManager[None]:
-        return faults.used(self.path, _WHAT, JournalDamaged, self._mend())
+        return faults.used(self.path, _WHAT, JournalDamaged, self._remedy())
 
 
 def _now() -> str:

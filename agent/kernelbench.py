@@ -1,4 +1,5 @@
-"""A user's own KernelBench checkout: which of its problems, and what a run says of them by level.
+"""This module reads a user's own KernelBench checkout: which of its problems are run, and what a run says of
+them by level.
 
 KernelBench's measures (github ScalingIntelligence/KernelBench): a problem's speed-up is the baseline's time
 over the candidate's, fast_p the share of all problems that are right and more than p times as fast. A
@@ -23,16 +24,16 @@ _FILE = re.compile(r"(\d+)_.*\.py")
 
 
 class BadCheckout(ValueError):
-    """There is no checkout at a path, or it has nothing of what was selected."""
+    """Raised where there is no checkout at a path, or it has nothing of what was selected."""
 
 
 def selected(root: Path, select: str) -> tuple[Path, list[str]]:
-    """The folder of a checkout that holds the levels, and the paths below it of a selection such as
+    """Returns the folder of a checkout that holds the levels, and the paths below it of a selection such as
     `level1/1-20,level2/*`, in its order and by number. Raises BadCheckout."""
     base = next((b for b in (root, root / "KernelBench") if (b / "level1").is_dir()), None)
     if base is None:
         raise BadCheckout(f"{root} is no checkout of KernelBench: it has no folder level1")
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for part in (p.strip() for p in select.split(",")):
         match = _PART.fullmatch(part)
         if match is None:
@@ -42,8 +43,8 @@ def selected(root: Path, select: str) -> tuple[Path, list[str]]:
         if not taken:
             has = f"{len(files)} problems" if files else "no problems"
             raise BadCheckout(f"{part} selects nothing: {base / f'level{match[1]}'} has {has}")
-        found |= dict.fromkeys(str(path.relative_to(base)) for path in taken)
-    return base, list(found)
+        paths |= dict.fromkeys(str(path.relative_to(base)) for path in taken)
+    return base, list(paths)
 
 
 def _files(folder: Path) -> list[tuple[int, Path]]:
@@ -63,8 +64,8 @@ def _within(number: int, part: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProblemResult:
-    """One problem. `lane` is the least precision that its candidates might work in, `versus` the speed-up
-    over each baseline that has a time. `said` is the best result, or why there is none."""
+    """Describes one problem. `lane` is the least precision that its candidates might work in, `versus` the
+    speed-up over each baseline that has a time. `said` is the best result, or why there is none."""
 
     name: str
     level: int
@@ -79,8 +80,8 @@ class ProblemResult:
 
 @dataclass(frozen=True, slots=True)
 class BaselineSummary:
-    """A level against a baseline. `timed` of the right ones have its time; `geomean` is theirs, None without
-    any; `fast` has fast_0, fast_1 and fast_2."""
+    """Describes a level against a baseline. `timed` of the right ones have its time; `geomean` is theirs,
+    None without any; `fast` has fast_0, fast_1 and fast_2."""
 
     baseline: str
     timed: int
@@ -90,7 +91,8 @@ class BaselineSummary:
 
 @dataclass(frozen=True, slots=True)
 class LevelSummary:
-    """A level in one lane; a problem that could not be used counts in each of its level's lanes."""
+    """Describes a level in one compute type; a problem that could not be used counts in each of its
+    level's."""
 
     level: int
     lane: str
@@ -100,39 +102,44 @@ class LevelSummary:
 
 
 def rows(run: BatchRun) -> list[ProblemResult]:
-    """Of every problem of the run, those included that were not looked at yet."""
+    """Returns a row for every problem of the run, those included that were not looked at yet."""
     return [_row(name, run.members.get(name)) for name in run.names]
 
 
 def _row(name: str, member: BatchMember | None) -> ProblemResult:
     level = int(match[1]) if (match := re.search(r"level(\d+)", name)) else 0
     if member is None or member.session is None:
-        code, said = ("", "not looked at yet") if member is None else (member.code, member.words)
-        return ProblemResult(name, level, "", False, None, {}, "", code, said)
+        code, result = ("", "not looked at yet") if member is None else (member.code, member.words)
+        return ProblemResult(name, level, "", False, None, {}, "", code, result)
     state = member.session.state
-    lane = str(state.problem.get("lane", ""))
+    compute_type = str(state.problem.get("lane", ""))
     best = state.tree.best()
     if best is not None and isinstance(best.outcome, TimedOutcome) and best.outcome.records:
         done = best.outcome
         versus = dict(done.versus) or ({} if done.gain is None else {"baseline": done.gain})
         return ProblemResult(
-            name, level, lane, True, done.seconds * 1e6, versus, member.session.id, "", words(done)
+            name, level, compute_type, True, done.seconds * 1e6, versus, member.session.id, "", words(done)
         )
     last = state.tree.nodes[-1].outcome if len(state.tree) else None
-    said = member.stuck or ("nothing was judged yet" if last is None else words(last))
-    return ProblemResult(name, level, lane, False, None, {}, member.session.id, "no-result", said)
+    result = member.stuck or ("nothing was judged yet" if last is None else words(last))
+    return ProblemResult(name, level, compute_type, False, None, {}, member.session.id, "no-result", result)
 
 
-def levels(found: Sequence[ProblemResult]) -> list[LevelSummary]:
-    """By level and lane, in order."""
-    kinds = sorted({(r.level, r.lane) for r in found if r.lane})
-    kinds += [(n, "") for n in sorted({r.level for r in found} - {n for n, _ in kinds})]
-    return [_level(n, lane, [r for r in found if r.level == n and r.lane in (lane, "")]) for n, lane in kinds]
+def levels(results: Sequence[ProblemResult]) -> list[LevelSummary]:
+    """Returns the summaries by level and compute type, in order."""
+    kinds = sorted({(r.level, r.lane) for r in results if r.lane})
+    kinds += [(n, "") for n in sorted({r.level for r in results} - {n for n, _ in kinds})]
+    return [
+        _level(n, compute_type, [r for r in results if r.level == n and r.lane in (compute_type, "")])
+        for n, compute_type in kinds
+    ]
 
 
-def _level(level: int, lane: str, of: Sequence[ProblemResult]) -> LevelSummary:
+def _level(level: int, compute_type: str, of: Sequence[ProblemResult]) -> LevelSummary:
     names = dict.fromkeys(name for row in of for name in row.versus)
-    return LevelSummary(level, lane, len(of), sum(r.right for r in of), tuple(_against(n, of) for n in names))
+    return LevelSummary(
+        level, compute_type, len(of), sum(r.right for r in of), tuple(_against(n, of) for n in names)
+    )
 
 
 def _against(baseline: str, of: Sequence[ProblemResult]) -> BaselineSummary:

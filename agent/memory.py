@@ -1,4 +1,5 @@
-"""What was learnt from finished problems: short conclusions, each from confirmed measurements.
+"""This module keeps what was learnt from finished problems: short conclusions, each from confirmed
+measurements.
 
 Nothing is kept but the journal: conclusions are drawn from its sessions whenever they are wanted, and what
 was purged is one more event. So a conclusion cannot outlive its evidence, and what the audit rejected is
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.outcome import TimedOutcome
-from ucutlass.agent.session import NotASession, SessionState, replayed
+from ucutlass.agent.session import NotASession, SessionState, replay_events
 from ucutlass.agent.tree import CandidateNode
 
 SESSION = "memory"
@@ -41,23 +42,24 @@ class Conclusion:
 
 
 def conclusions(journal: Journal) -> list[Conclusion]:
-    """Of every session that can be read, the largest gain first, without those that were purged. Raises
-    StoreError."""
+    """Returns the conclusions of every session that can be read, the largest gain first, without those that
+    were purged. Raises StoreError."""
     purged = {str(event.body["id"]) for event in journal.events(SESSION)}
-    found: list[Conclusion] = []
+    result: list[Conclusion] = []
     for session in journal.sessions():
         if session == SESSION:
             continue
         try:
-            state = replayed(journal.events(session))
+            state = replay_events(journal.events(session))
         except NotASession:
             continue  # what cannot be read says nothing; `ucc optimize --resume` says why
-        found += [c for c in (_of(session, state),) if c is not None and c.id not in purged]
-    return sorted(found, key=lambda c: -c.ratio)
+        result += [c for c in (_of(session, state),) if c is not None and c.id not in purged]
+    return sorted(result, key=lambda c: -c.ratio)
 
 
 def conclusion(journal: Journal, id: str) -> Conclusion:
-    """The one whose id starts so. Raises LookupError where there is none, or more than one; StoreError."""
+    """Returns the one whose id starts so. Raises LookupError where there is none, or more than one;
+    StoreError."""
     known = [c for c in conclusions(journal) if id and c.id.startswith(id)]
     if len(known) != 1:
         raise LookupError(f"{len(known)} conclusions of {journal.path} have an id that starts with {id!r}")
@@ -66,13 +68,15 @@ def conclusion(journal: Journal, id: str) -> Conclusion:
 
 def purge(journal: Journal, id: str) -> None:
     """Forgets a conclusion for good: the session stays, but is not drawn from. Raises as `conclusion`."""
-    found = conclusion(journal, id)
-    journal.append(SESSION, len(journal.events(SESSION)), "purged", {"id": found.id})
+    purged = conclusion(journal, id)
+    journal.append(SESSION, len(journal.events(SESSION)), "purged", {"id": purged.id})
 
 
-def alike(found: Sequence[Conclusion], lane: str, problem: str, most: int = 5) -> list[Conclusion]:
-    """What to tell a proposer of a problem: of its lane, not of itself, at most so many."""
-    return [c for c in found if c.lane == lane and c.problem != problem][:most]
+def conclusions_for(
+    known: Sequence[Conclusion], compute_type: str, problem: str, most: int = 5
+) -> list[Conclusion]:
+    """Returns what to tell a proposer of a problem: of its compute type, not of itself, at most so many."""
+    return [c for c in known if c.lane == compute_type and c.problem != problem][:most]
 
 
 def _of(session: str, state: SessionState) -> Conclusion | None:
@@ -85,21 +89,21 @@ def _of(session: str, state: SessionState) -> Conclusion | None:
         return None
     assert isinstance(best.outcome, TimedOutcome)
     problem = problem_name(state)
-    said = f"{problem}: {ratio:.2f} times as fast as the compiler's own choice with: {_new(root, best)}"
+    text = f"{problem}: {ratio:.2f} times as fast as the compiler's own choice with: {_new(root, best)}"
     id = hashlib.sha256(f"{session}:{best.id}".encode()).hexdigest()[:16]
     return Conclusion(
-        id, problem, str(state.problem.get("lane", "")), said, ratio, session, best.outcome.records
+        id, problem, str(state.problem.get("lane", "")), text, ratio, session, best.outcome.records
     )
 
 
 def problem_name(state: SessionState) -> str:
-    """Its program and extents."""
+    """Returns the problem's program and extents."""
     sizes = " ".join(f"{d}={n}" for d, n in state.problem.get("sizes", {}).items())
     return f"{state.problem.get('program', '')} {sizes}".strip()
 
 
 def _new(root: CandidateNode, best: CandidateNode) -> str:
-    """Lines of the best program that the problem's own has not."""
+    """Returns the lines of the best program that the problem's own has not."""
     before = {line.strip() for line in root.text.splitlines()}
     lines = [line.strip() for line in best.text.splitlines() if line.strip() not in before]
     return "; ".join(lines[:MOST_LINES])

@@ -1,4 +1,5 @@
-"""A PyTorch module as what a candidate must compute: read once in a process of its own, then a value.
+"""This module describes a PyTorch module as what a candidate must compute: it is read once in a process of
+its own, then it is a value.
 
 Nothing of the file runs here. A program meets the module by names (`ucutlass.runtime.module.signature.names`):
 each of its parameters is an input, a parameter or a buffer of the module, and extents follow from shapes.
@@ -44,8 +45,8 @@ class TorchModule:
     precision: Precision
     facts: ModuleSignature
 
-    def told(self) -> dict[str, Any]:
-        """What a process that runs it is given."""
+    def arguments(self) -> dict[str, Any]:
+        """Returns what a process that runs it is given."""
         return {"source": self.source, "file": self.file, "mode": self.mode, "precision": self.precision}
 
 
@@ -55,7 +56,7 @@ def module_of_json(value: Mapping[str, Any]) -> TorchModule:
     return TorchModule(value["file"], value["source"], value["mode"], value["precision"], facts)
 
 
-def read(
+def read_module(
     path: Path,
     mode: Mode = "constructed",
     precision: Precision = "own",
@@ -63,7 +64,7 @@ def read(
     limit_seconds: float = LIMIT_SECONDS,
     memory_bytes: int | None = None,
 ) -> TorchModule:
-    """The module of a problem file, after a process of its own ran it. Raises Unusable."""
+    """Returns the module of a problem file, after a process of its own ran it. Raises Unusable."""
     file = str(path)
     try:
         source = files.read_text(path, 4 * MOST_SOURCE)
@@ -71,32 +72,33 @@ def read(
         raise Unusable(file, "unreadable", error.strerror or str(error)) from error
     if len(source) > MOST_SOURCE:
         raise Unusable(file, "unreadable", f"it has {len(source)} characters; at most {MOST_SOURCE} are read")
-    told = {"source": source, "file": file, "mode": mode, "precision": precision}
+    arguments = {"source": source, "file": file, "mode": mode, "precision": precision}
     outcome = isolation.run(
         "ucutlass.tasks.problem_file:inspect",
-        told,
+        arguments,
         limit_seconds=limit_seconds,
-        memory_bytes=memory_bytes or memory(),
+        memory_bytes=memory_bytes or memory_limit(),
     )
-    found = answer(outcome, file)
+    reply = process_reply(outcome, file)
     try:
-        return TorchModule(file, source, mode, precision, signature_of_json(found["facts"]))
+        return TorchModule(file, source, mode, precision, signature_of_json(reply["facts"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unusable(file, "unreadable", f"its process sent no facts: {error!r}"[:300]) from error
 
 
-def memory() -> int:
-    """Bytes that a problem file's process may take: three quarters of what is free."""
+def memory_limit() -> int:
+    """Returns bytes that a problem file's process may take: three quarters of what is free."""
     return system.memory_available() * 3 // 4
 
 
-def answer(outcome: isolation.CallOutcome, file: str) -> Mapping[str, Any]:
-    """What a process of `ucutlass.tasks.problem_file` answered. Raises Unusable, for however else it ended."""
+def process_reply(outcome: isolation.CallOutcome, file: str) -> Mapping[str, Any]:
+    """Returns what a process of `ucutlass.tasks.problem_file` answered. Raises Unusable, for however else it
+    ended."""
     match outcome:
         case isolation.Returned({"unusable": {"code": str(code), "why": str(why)}}):
             raise Unusable(file, code, why)
-        case isolation.Returned(dict(found)):
-            return found
+        case isolation.Returned(dict(reply)):
+            return reply
     raise Unusable(
         file, _ENDED[type(outcome)], isolation.failure_text(outcome, "the file") + _last(outcome.output)
     )
@@ -129,47 +131,51 @@ class ModuleMatch:
     keys: Mapping[str, str]
 
 
-def meet(program: ir.Program, module: TorchModule) -> ModuleMatch | str:
-    """The program on the module's tensors, or why it does not fit: a name, an element type, a shape or the
-    results."""
+def match_module(program: ir.Program, module: TorchModule) -> ModuleMatch | str:
+    """Returns the program on the module's tensors, or why it does not fit: a name, an element type, a shape
+    or the results."""
     known = names(module.facts)
     shapes: list[tuple[int, ...] | None] = []
     for decl in program.params:
-        one = known.get(decl.name)
-        if one is None:
-            return f"the module has no {decl.name}; it has {listed(known)}"
-        said = _unlike(decl, one)
-        if said:
-            return said
-        shapes.append(one.shape if isinstance(one, TensorSpec) else None)
+        value = known.get(decl.name)
+        if value is None:
+            return f"the module has no {decl.name}; it has {value_list(known)}"
+        difference = _unlike(decl, value)
+        if difference:
+            return difference
+        shapes.append(value.shape if isinstance(value, TensorSpec) else None)
     try:
         sizes = bind(program, shapes)
     except CallError as error:
         return f"the module's shapes do not fit: {error}"
-    said = _results(program, module.facts, sizes)
-    if said:
-        return said
+    difference = _results(program, module.facts, sizes)
+    if difference:
+        return difference
     return ModuleMatch(sizes, {decl.name: _key(module.facts, known[decl.name]) for decl in program.params})
 
 
-def listed(known: Mapping[str, TensorSpec | NumberSpec]) -> str:
-    return "; ".join(f"{name}: {one}" for name, one in known.items())
+def value_list(known: Mapping[str, TensorSpec | NumberSpec]) -> str:
+    return "; ".join(f"{name}: {value}" for name, value in known.items())
 
 
-def _unlike(decl: ir.ParamDecl, one: TensorSpec | NumberSpec) -> str:
-    match decl.type, one:
-        case ir.ScalarType(elem), NumberSpec(value=value):
-            kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
+def _unlike(decl: ir.ParamDecl, module_value: TensorSpec | NumberSpec) -> str:
+    match decl.type, module_value:
+        case ir.ScalarType(elem), NumberSpec(value=constant):
+            kind = "bool" if isinstance(constant, bool) else "int" if isinstance(constant, int) else "float"
             fits = elem.kind == kind or (elem.kind, kind) == ("float", "int")
-            return "" if fits else f"{decl.name} is {one} in the module and a number of type {elem.name} here"
+            return (
+                ""
+                if fits
+                else f"{decl.name} is {module_value} in the module and a number of type {elem.name} here"
+            )
         case ir.TensorType(elem), TensorSpec(dtype=dtype):
             if elem.torch == dtype and elem.packed == 1:
                 return ""
-            return f"{decl.name} is {one} in the module and {elem.name} here; memory holds {_elem(dtype)}"
+            return f"{decl.name} is {module_value} in the module and {elem.name} here; memory holds {_elem(dtype)}"
         case ir.ScalarType(), TensorSpec(dtype=dtype):
-            return f"{decl.name} is {one} in the module and a number here; write {_elem(dtype)}[..]"
+            return f"{decl.name} is {module_value} in the module and a number here; write {_elem(dtype)}[..]"
         case _:
-            return f"{decl.name} is {one} in the module and a tensor here"
+            return f"{decl.name} is {module_value} in the module and a tensor here"
 
 
 def _elem(dtype: str) -> str:
@@ -180,23 +186,27 @@ def _results(program: ir.Program, facts: ModuleSignature, sizes: Mapping[str, in
     ours = result_types(program)
     if len(ours) != len(facts.results):
         return f"it has {len(ours)} results and the module {len(facts.results)}"
-    for at, (kind, wanted) in enumerate(zip(ours, facts.results, strict=True)):
+    for at, (kind, expected) in enumerate(zip(ours, facts.results, strict=True)):
         shape = shape_of(kind, sizes)
-        if (kind.elem.torch, shape) != (wanted.dtype, wanted.shape):
-            given = " x ".join(map(str, shape)) or "one element"
-            return f"result {at} is {wanted} in the module, and {kind.elem.name} of {given} here"
+        if (kind.elem.torch, shape) != (expected.dtype, expected.shape):
+            extents = " x ".join(map(str, shape)) or "one element"
+            return f"result {at} is {expected} in the module, and {kind.elem.name} of {extents} here"
     return ""
 
 
-def _key(facts: ModuleSignature, one: TensorSpec | NumberSpec) -> str:
-    for at, given in enumerate(facts.inputs):
-        if given is one:
+def _key(facts: ModuleSignature, value: TensorSpec | NumberSpec) -> str:
+    for at, tensor in enumerate(facts.inputs):
+        if tensor is value:
             return f"input {at}"
-    return f"state {one.name}"
+    return f"state {value.name}"
 
 
 def widest(facts: ModuleSignature) -> Element | None:
-    """The widest floating element among inputs and state that a lane multiplies."""
-    dtypes = {one.dtype for one in (*facts.inputs, *facts.state) if isinstance(one, TensorSpec)}
-    found = [lane.elem for lane in LANES.values() if lane.elem.storable and lane.elem.torch in dtypes]
-    return max((e for e in found if e.kind == "float"), key=lambda e: (e.bits, e.mantissa), default=None)
+    """Returns the widest floating element among inputs and state that a compute type multiplies."""
+    dtypes = {tensor.dtype for tensor in (*facts.inputs, *facts.state) if isinstance(tensor, TensorSpec)}
+    elements = [
+        compute_type.elem
+        for compute_type in LANES.values()
+        if compute_type.elem.storable and compute_type.elem.torch in dtypes
+    ]
+    return max((e for e in elements if e.kind == "float"), key=lambda e: (e.bits, e.mantissa), default=None)

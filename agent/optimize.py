@@ -1,4 +1,4 @@
-"""One problem, optimised live: what `ucc optimize` and `ucutlass.agent` do."""
+"""This module optimises one problem live: it is what `ucc optimize` and `ucutlass.agent` do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ucutlass import frontend
 from ucutlass.agent.advisor import advisor_of
-from ucutlass.agent.energy import meter_of
+from ucutlass.agent.energy import energy_meter_of
 from ucutlass.agent.evaluator import GpuEvaluator
 from ucutlass.agent.evidence import ConfirmationSettings
 from ucutlass.agent.journal import Journal
@@ -17,7 +17,14 @@ from ucutlass.agent.problem import OptimizationProblem, problem_of_json, problem
 from ucutlass.agent.proposer import Measuring, Proposer
 from ucutlass.agent.proposers.factory import judge
 from ucutlass.agent.proposers.rules import rules
-from ucutlass.agent.run import CandidateEvaluator, OnEvent, OptimizationSession, measurer, opened, run
+from ucutlass.agent.run import (
+    CandidateEvaluator,
+    OnEvent,
+    OptimizationSession,
+    measurer,
+    open_journal_session,
+    run,
+)
 from ucutlass.agent.session import SessionSettings, SessionState
 from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import Device
@@ -29,16 +36,24 @@ ProposerOf = Callable[[OptimizationProblem, Device | None, int], Proposer]
 """Makes the proposer of a problem, by the session's seed: `rules`, or one of
 `ucutlass.agent.proposers.factory`."""
 
-__all__ = ["Machinery", "ProposerOf", "begin", "building_ahead", "go_on", "placed", "rules"]
+__all__ = [
+    "Machinery",
+    "ProposerOf",
+    "open_session",
+    "proposer_and_evaluator",
+    "rules",
+    "run_session",
+    "with_prebuilds",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Machinery:
-    """The machine's part: compilers and GPU behind `engine`, the GPU's facts, what to hold candidates
+    """Holds the machine's part: compilers and GPU behind `engine`, the GPU's facts, what to hold candidates
     against (`baseline`, a name of `ucc bench`), and limits in seconds. `measures`: a proposer that can may
-    have programs measured while it answers. `builders` compile what an answer proposes before its turn
-    comes; without, each program is built when it is judged. `counted` is told of those builds. `confirms`:
-    who would lead is confirmed at once; without, whoever ran the session confirms what it found."""
+    have programs measured while it answers. `builders` compile what an answer proposes before its turn comes;
+    without, each program is built when it is judged. `counted` is told of those builds. `confirms`: who would
+    lead is confirmed at once; without, whoever ran the session confirms what it found."""
 
     engine: Engine
     device: Device | None
@@ -52,32 +67,38 @@ class Machinery:
 
 
 def bounds_of_problem(problem: OptimizationProblem, device: Device) -> TimeBounds:
-    """What no program can beat; `realistic` has the launch floor."""
+    """Returns what no program can beat; `realistic` has the launch floor."""
     program = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
     sizes = dict(zip(program.dims, complete(program, problem.sizes), strict=True))
     return bounds(program, sizes, device)
 
 
-def begin(
+def open_session(
     journal: Journal,
     problem: OptimizationProblem,
     settings: SessionSettings,
     device: Device | None,
     id: str | None = None,
 ) -> OptimizationSession:
-    """A new session in the journal, under `id` if one is given; nothing is measured yet. No bound is known
-    without the device's facts, nor for a module without a first program: what it must move and multiply
+    """Opens a new session in the journal, under `id` if one is given; nothing is measured yet. No bound is
+    known without the device's facts, nor for a module without a first program: what it must move and multiply
     depends on how it is written."""
-    told = problem_to_json(problem)
+    problem_json = problem_to_json(problem)
     if device is None or not problem.text:
-        return opened(journal, told, settings, bound=0.0, baseline=None, id=id)
-    found = bounds_of_problem(problem, device)
-    return opened(
-        journal, told, settings, bound=found.realistic.seconds, baseline=None, sol=row(found), id=id
+        return open_journal_session(journal, problem_json, settings, bound=0.0, baseline=None, id=id)
+    sol_bounds = bounds_of_problem(problem, device)
+    return open_journal_session(
+        journal,
+        problem_json,
+        settings,
+        bound=sol_bounds.realistic.seconds,
+        baseline=None,
+        sol=row(sol_bounds),
+        id=id,
     )
 
 
-def go_on(
+def run_session(
     session: OptimizationSession,
     where: Machinery,
     proposer_of: ProposerOf,
@@ -85,29 +106,30 @@ def go_on(
 ) -> SessionState:
     """Works on a session until it ends. Raises ProposerFailed, StoreError, MachineError; it can be resumed
     then, as after a kill."""
-    proposer, live = placed(session, where, proposer_of)
+    proposer, evaluator = proposer_and_evaluator(session, where, proposer_of)
     try:
-        return run(session, *building_ahead(session, where, proposer, live), on_event)
+        return run(session, *with_prebuilds(session, where, proposer, evaluator), on_event)
     finally:
-        where.engine.leave(live.near)
+        where.engine.leave(evaluator.near)
 
 
-def building_ahead(
-    session: OptimizationSession, where: Machinery, proposer: Proposer, live: GpuEvaluator
+def with_prebuilds(
+    session: OptimizationSession, where: Machinery, proposer: Proposer, evaluator: GpuEvaluator
 ) -> tuple[Proposer, CandidateEvaluator]:
-    """A placed session, with the builds of what is to be judged begun at once where `where` has builders."""
+    """Returns the proposer and the evaluator of a session, with the builds of what is to be judged begun at
+    once where `where` has builders."""
     if where.builders is None:
-        return proposer, live
-    ahead = Prebuilder(live.problem, where.device, where.builders, where.counted)
-    ahead.begin([one.text for one in session.state.pending])
-    return ahead.proposer(proposer), ahead.bench(live)
+        return proposer, evaluator
+    prebuilder = Prebuilder(evaluator.problem, where.device, where.builders, where.counted)
+    prebuilder.begin([program.text for program in session.state.pending])
+    return prebuilder.proposer(proposer), prebuilder.bench(evaluator)
 
 
-def placed(
+def proposer_and_evaluator(
     session: OptimizationSession, where: Machinery, proposer_of: ProposerOf
 ) -> tuple[Proposer, GpuEvaluator]:
-    """A session's proposer, and where it is judged, which holds a token of the engine until that closes or
-    is told to leave it. Raises ProgramError, ShapeError, ProposerFailed."""
+    """Returns a session's proposer, and where it is judged, which holds a token of the engine until that
+    closes or is told to leave it. Raises ProgramError, ShapeError, ProposerFailed."""
     problem = problem_of_json(session.state.problem)
     settings = session.state.settings
     how = ConfirmationSettings(
@@ -125,7 +147,7 @@ def placed(
     if not where.confirms:
         bench.best = 0.0  # nobody leads
     bench.advisor = advisor_of(session.state, where.limit)
-    bench.meter = meter_of(session.state, problem.arch, where.limit)
+    bench.meter = energy_meter_of(session.state, problem.arch, where.limit)
     if settings.judge and session.voice is None:
         session.voice = judge(settings.judge)
     proposer = proposer_of(problem, where.device, settings.seed)

@@ -1,4 +1,4 @@
-"""What became of a candidate: one type for each way that it can end.
+"""This module says what became of a candidate: there is one type for each way that it can end.
 
 Only `TimedOutcome` is a result. It has passed the compiler, the judge and the audit; whatever did not is no
 ancestor's merit, no memory and no result, and says in words why.
@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class RefusedOutcome:
-    """The checker, the planner or the problem's own terms said no, before anything was built. `codes` are
-    those of the diagnostics, empty where the text was no program at all."""
+    """Says that the checker, the planner or the problem's own terms refused the program before anything was
+    built. `codes` are those of the diagnostics, empty where the text was no program at all."""
 
     words: str
     codes: tuple[str, ...] = ()
@@ -23,14 +23,15 @@ class RefusedOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedOutcome:
-    """The same algorithm with the same schedule as an earlier candidate: nothing was measured again."""
+    """Says that the program has the same algorithm and schedule as an earlier candidate: nothing was measured
+    again."""
 
     of: int
 
 
 @dataclass(frozen=True, slots=True)
 class FailedOutcome:
-    """It did not build, did not run, or took its process with it."""
+    """Says that the program did not build, did not run, or took its process with it."""
 
     stage: Literal["build", "run", "time"]
     words: str
@@ -38,14 +39,15 @@ class FailedOutcome:
 
 @dataclass(frozen=True, slots=True)
 class WrongOutcome:
-    """It ran, and some element is further from the reference than its derived bound."""
+    """Says that the program ran, and that some element is further from the reference than its derived
+    bound."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedOutcome:
-    """The audit's verdict on evidence that could not be believed; `records` are ids in the store."""
+    """Holds the audit's verdict on evidence that could not be believed; `records` are ids in the store."""
 
     verdict: str
     words: str
@@ -54,11 +56,11 @@ class RejectedOutcome:
 
 @dataclass(frozen=True, slots=True)
 class TimedOutcome:
-    """Right, and believed. `seconds` is the median of one call; `low` and `high` bound the ratio of the
-    baseline's time to it, `gain`, at 95 %. `joules` of one call, None where they were not measured.
-    `records` are ids in the evidence store, `advice` the interpreted findings for whoever proposes next.
-    `first` is the search's own reading of what was confirmed afterwards, `versus` the ratio of each
-    baseline's time to it, by name."""
+    """Says that the program is right, and its time believed. `seconds` is the median of one call; `low` and
+    `high` bound the ratio of the baseline's time to it, `gain`, at 95 %. `joules` of one call, None where
+    they were not measured. `records` are ids in the evidence store, `advice` the interpreted findings for
+    whoever proposes next. `first` is the search's own reading of what was confirmed afterwards, `versus` the
+    ratio of each baseline's time to it, by name."""
 
     seconds: float
     gain: float | None = None
@@ -89,7 +91,7 @@ _KINDS: Mapping[str, type[Outcome]] = MappingProxyType(
 
 
 class NotAnOutcome(ValueError):
-    """A journal holds what no outcome is."""
+    """Raised where a journal holds what no outcome is."""
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
@@ -112,18 +114,18 @@ def _frozen(value: Any) -> Any:
 
 
 def words(outcome: Outcome) -> str:
-    """One line for people and models."""
+    """Returns one line for people and models."""
     match outcome:
-        case RefusedOutcome(said, codes):
-            return f"refused {', '.join(codes)}: {said}" if codes else f"refused: {said}"
+        case RefusedOutcome(message, codes):
+            return f"refused {', '.join(codes)}: {message}" if codes else f"refused: {message}"
         case RepeatedOutcome(of):
             return f"the same as candidate {of}: not measured again"
-        case FailedOutcome(stage, said):
-            return f"failed ({stage}): {said}"
-        case WrongOutcome(said):
-            return f"wrong: {said}"
-        case RejectedOutcome(verdict, said):
-            return f"rejected ({verdict}): {said}"
+        case FailedOutcome(stage, message):
+            return f"failed ({stage}): {message}"
+        case WrongOutcome(message):
+            return f"wrong: {message}"
+        case RejectedOutcome(verdict, message):
+            return f"rejected ({verdict}): {message}"
         case TimedOutcome():
             ratio = "" if outcome.gain is None else f", {outcome.gain:.3f} of the baseline's speed"
             return f"{outcome.seconds * 1e6:.2f} us{ratio}"

@@ -1,6 +1,6 @@
 """Builds what is proposed before its turn to be judged comes: compilers work while the GPU does.
 
-A judge takes one program after the other, since the GPU has one lane. What an answer proposes is known at
+A judge takes one program after the other, since one program at a time holds the GPU lock. What an answer proposes is known at
 once, so its builds begin at once, on as many cores as there are; the judge then waits for the one at hand and
 finds it in the cache. A build that fails here fails again where it is judged, and is told there.
 """
@@ -27,8 +27,8 @@ from ucutlass.shapes import ShapeError, complete
 
 
 @contextmanager
-def builders(count: int) -> Iterator[Executor]:
-    """So many builds at once. At the end what is under way ends, and nothing else begins."""
+def builder_pool(count: int) -> Iterator[Executor]:
+    """Gives a pool of so many builds at once. At the end what is under way ends, and nothing else begins."""
     pool = ThreadPoolExecutor(max(1, count), thread_name_prefix="ucutlass-ahead")
     try:
         yield pool
@@ -38,8 +38,8 @@ def builders(count: int) -> Iterator[Executor]:
 
 @dataclass(slots=True)
 class BuildCounter:
-    """What compilers did: what was built (a kernel, or the parts of one that is built in parts), what the
-    cache had, and the compilers' seconds by the clock."""
+    """Counts what compilers did: what was built (a kernel, or the parts of one that is built in parts), what
+    the cache had, and the compilers' seconds by the clock."""
 
     built: int = 0
     cached: int = 0
@@ -71,21 +71,21 @@ class Prebuilder:
                 self._begun[text] = self.pool.submit(self._build, text)
 
     def wait(self, text: str) -> None:
-        """Until the build of a program that was begun has ended. Raises MachineError: a compiler that is
-        missing."""
+        """Waits until the build of a program that was begun has ended. Raises MachineError: a compiler that
+        is missing."""
         begun = self._begun.get(text)
         if begun is not None:
             begun.result()
 
     def _build(self, text: str) -> None:
-        found = candidate_of(self.problem, text)
-        if isinstance(found, RefusedOutcome):
+        candidate = candidate_of(self.problem, text)
+        if isinstance(candidate, RefusedOutcome):
             return  # the judge says so, here and below
         with suppress(ProgramError, ShapeError, BuildError):
-            sizes = complete(found.program, found.sizes)
+            sizes = complete(candidate.program, candidate.sizes)
             build_program(
-                found.checked,
-                found.program,
+                candidate.checked,
+                candidate.program,
                 sizes,
                 self.problem.arch,
                 device=self.device,
@@ -108,7 +108,7 @@ class _PrebuildingProposer:
         answer = self.inner.propose(ask, state, on_spend)
         keep, most = state.settings.keep, state.settings.budget.attempts
         left = keep if most is None else max(0, most - state.spend.attempts)
-        self.begin([one.text for one in answer.programs[: min(keep, left)]])
+        self.begin([program.text for program in answer.programs[: min(keep, left)]])
         return answer
 
 
@@ -121,6 +121,6 @@ class _PrebuildingEvaluator:
         return self.inner.key(text)
 
     def judge(self, text: str) -> CandidateJudgement:
-        """Waiting for a compiler is no attempt's time, as waiting for the lane is none."""
+        """Waiting for a compiler is no attempt's time, as waiting for the GPU lock is none."""
         self.wait(text)
         return self.inner.judge(text)

@@ -1,4 +1,4 @@
-"""Across problems: where the next attempt promises most."""
+"""This module decides, across problems, where the next attempt promises most."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NOTHING_YET = math.log(10.0)
 """Headroom of a problem for which nothing is right yet."""
 
 
-def promise(state: SessionState) -> float:
-    """What the next attempt may be expected to gain, as a logarithm of speed: the headroom above the bound
-    times the share of attempts that were progress, by the rule of succession, (gains + 1) / (attempts + 2).
-    Infinite where nothing was judged yet."""
+def expected_gain(state: SessionState) -> float:
+    """Returns what the next attempt may be expected to gain, as a logarithm of speed: the headroom above the
+    bound times the share of attempts that were progress, by the rule of succession, (gains + 1) / (attempts +
+    2). Infinite where nothing was judged yet."""
     if not len(state.tree):
         return math.inf
     gains, attempts = progress([n.seconds for n in state.tree.nodes], state.settings.stop.progress)
@@ -34,8 +34,8 @@ def headroom(state: SessionState) -> float:
 
 
 def progress(seconds: Sequence[float | None], share: float) -> tuple[int, int]:
-    """How many attempts after the first were faster than the best before by more than `share`, and how many
-    there were."""
+    """Returns how many attempts after the first were faster than the best before by more than `share`, and
+    how many there were."""
     gains, best = 0, seconds[0]
     for taken in seconds[1:]:
         if taken is not None and (best is None or taken < best * (1 - share)):

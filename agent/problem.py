@@ -1,4 +1,4 @@
-"""A problem: what is to be computed, at extents, with the precision that is allowed.
+"""This module has the problem: what is to be computed, at extents, with the precision that is allowed.
 
 A program of the language says it, or a PyTorch module does (`ucutlass.agent.module`); what a candidate is,
 is the same for both.
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.agent.integrity.precision import DeclaredPrecision, declared, losses, own_lane
-from ucutlass.agent.module import TorchModule, meet, module_of_json, widest
+from ucutlass.agent.integrity.precision import DeclaredPrecision, declared, losses, operand_precision
+from ucutlass.agent.module import TorchModule, match_module, module_of_json, widest
 from ucutlass.agent.outcome import RefusedOutcome
 from ucutlass.diagnostics import ProgramError
 from ucutlass.runtime.module.signature import KEYWORDS
@@ -25,7 +25,7 @@ from ucutlass.shapes import ShapeError, complete, free_dims
 @dataclass(frozen=True, slots=True)
 class OptimizationProblem:
     """`text` is a file whose program `program` says what is computed; schedules and cuts in it are a
-    proposal like any other. `sizes` has its free dimensions by name, `lane` the least precision that a
+    proposal like any other. `sizes` has its free dimensions by name, `compute_type` the least precision that a
     candidate may work in, as `ucutlass.agent.integrity.precision` writes it, or "" where nothing says.
 
     Where `module` is given it says what is computed, and `text` is a first program, "" where there is none
@@ -36,57 +36,71 @@ class OptimizationProblem:
     program: str
     sizes: Mapping[str, int]
     arch: str
-    lane: str
+    compute_type: str
     module: TorchModule | None = None
 
     @property
     def name(self) -> str:
-        given = " ".join(f"{d}={n}" for d, n in self.sizes.items())
-        return f"{self.program} {given}".rstrip()
+        extents = " ".join(f"{d}={n}" for d, n in self.sizes.items())
+        return f"{self.program} {extents}".rstrip()
 
     @property
     def policy(self) -> DeclaredPrecision | None:
-        return declared(self.lane) if self.lane else None
+        return declared(self.compute_type) if self.compute_type else None
 
 
 def problem_of(
-    text: str, file: str, name: str | None, sizes: Mapping[str, int], arch: str, lane: str | None = None
+    text: str,
+    file: str,
+    name: str | None,
+    sizes: Mapping[str, int],
+    arch: str,
+    compute_type: str | None = None,
 ) -> OptimizationProblem:
-    """`lane` None takes what the program's own operands declare. Raises ProgramError, ShapeError for
+    """`compute_type` None takes what the program's own operands declare. Raises ProgramError, ShapeError for
     extents that do not fit, UnknownComputeType."""
     checked = frontend.read_text(text, file)
     program = frontend.program(checked, name)
     complete(program, sizes)
     free = {d: sizes[d] for d in free_dims(program)}
-    policy = own_lane(program) if lane is None else declared(lane)
+    policy = operand_precision(program) if compute_type is None else declared(compute_type)
     return OptimizationProblem(text, file, program.name, free, arch, str(policy) if policy else "")
 
 
 class StartProgramMismatch(ValueError):
-    """The program that is to start a module's problem does not fit the module."""
+    """Raised where the program that is to start a module's problem does not fit the module."""
 
 
 def problem_of_module(
-    module: TorchModule, start: str, start_file: str, name: str | None, arch: str, lane: str | None = None
+    module: TorchModule,
+    start: str,
+    start_file: str,
+    name: str | None,
+    arch: str,
+    compute_type: str | None = None,
 ) -> OptimizationProblem:
-    """`start` is a first program's text, "" without one; `lane` None takes the widest of the module's own
+    """`start` is a first program's text, "" without one; `compute_type` None takes the widest of the module's own
     elements. Raises ProgramError, ShapeError, UnknownComputeType, StartProgramMismatch."""
     own = widest(module.facts)
-    policy = declared(lane) if lane is not None else None if own is None else declared(own.name)
-    told = str(policy) if policy else ""
+    policy = (
+        declared(compute_type) if compute_type is not None else None if own is None else declared(own.name)
+    )
+    least_precision = str(policy) if policy else ""
     if not start:
-        return OptimizationProblem("", module.file, name or named(module.file), {}, arch, told, module)
+        return OptimizationProblem(
+            "", module.file, name or program_name(module.file), {}, arch, least_precision, module
+        )
     program = frontend.program(frontend.read_text(start, start_file), name)
-    met = meet(program, module)
+    met = match_module(program, module)
     if isinstance(met, str):
         raise StartProgramMismatch(f"{start_file}: {met}")
     free = {d: met.sizes[d] for d in free_dims(program)}
     complete(program, free)
-    return OptimizationProblem(start, start_file, program.name, free, arch, told, module)
+    return OptimizationProblem(start, start_file, program.name, free, arch, least_precision, module)
 
 
-def named(file: str) -> str:
-    """What programs for a module's file are called: its name without number and ending."""
+def program_name(file: str) -> str:
+    """Returns what programs for a module's file are called: its name without number and ending."""
     stem = re.sub(r"^\d+_+|_+$", "", Path(file).stem.lower())
     name = re.sub(r"\W+", "_", stem, flags=re.ASCII)
     if not re.match("[a-z]", name):
@@ -95,13 +109,18 @@ def named(file: str) -> str:
 
 
 def problem_to_json(problem: OptimizationProblem) -> dict[str, Any]:
-    return asdict(problem)
+    """Returns the problem as journals hold it, with `compute_type` under the key `lane`."""
+    value = asdict(problem)
+    value["lane"] = value.pop("compute_type")
+    return value
 
 
 def problem_of_json(value: Mapping[str, Any]) -> OptimizationProblem:
     """Raises TypeError, KeyError, ValueError for another's fields."""
     module = value.get("module")
-    return OptimizationProblem(**{**value, "module": None if module is None else module_of_json(module)})
+    held = {**value, "module": None if module is None else module_of_json(module)}
+    compute_type = held.pop("lane")
+    return OptimizationProblem(**held, compute_type=compute_type)
 
 
 # --- candidates ----------------------------------------------------------------------
@@ -109,8 +128,8 @@ def problem_of_json(value: Mapping[str, Any]) -> OptimizationProblem:
 
 @dataclass(frozen=True, slots=True)
 class ProgramCandidate:
-    """A program of the problem that was checked. `key` is the digest of what it computes and of where it
-    cuts; schedules, spelling and comments do not count. `sizes` are its free dimensions by name."""
+    """Describes a program of the problem that was checked. `key` is the digest of what it computes and of
+    where it cuts; schedules, spelling and comments do not count. `sizes` are its free dimensions by name."""
 
     checked: frontend.Checked
     program: ir.Program
@@ -123,9 +142,9 @@ MOST_CHARACTERS = 100_000
 
 
 def candidate_of(problem: OptimizationProblem, text: str) -> ProgramCandidate | RefusedOutcome:
-    """The candidate that a text is, by everything that can be said of it without running it: it is a
-    program, it has the problem's name, parameters and results, fits the extents, and works nowhere below
-    the declared precision. Whether it computes the same is another question (`ucutlass.tasks.equivalence`)."""
+    """Returns the candidate that a text is, by everything that can be said of it without running it: it is a
+    program, it has the problem's name, parameters and results, fits the extents, and works nowhere below the
+    declared precision. Whether it computes the same is another question (`ucutlass.tasks.equivalence`)."""
     if len(text) > MOST_CHARACTERS:
         return RefusedOutcome(f"the text has {len(text)} characters; at most {MOST_CHARACTERS} are read")
     try:
@@ -147,19 +166,19 @@ def candidate_of(problem: OptimizationProblem, text: str) -> ProgramCandidate | 
 def _of_program(
     problem: OptimizationProblem, checked: frontend.Checked, program: ir.Program
 ) -> ProgramCandidate | RefusedOutcome:
-    wanted = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
-    said = _differs(wanted, program)
-    if said is not None:
-        return RefusedOutcome(said)
+    original = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
+    difference = _differs(original, program)
+    if difference is not None:
+        return RefusedOutcome(difference)
     return _fitting(
-        problem, ProgramCandidate(checked, program, algorithm_digest(program), problem.sizes), wanted
+        problem, ProgramCandidate(checked, program, algorithm_digest(program), problem.sizes), original
     )
 
 
 def _of_module(
     problem: OptimizationProblem, module: TorchModule, checked: frontend.Checked, program: ir.Program
 ) -> ProgramCandidate | RefusedOutcome:
-    met = meet(program, module)
+    met = match_module(program, module)
     if isinstance(met, str):
         return RefusedOutcome(met)
     sizes = {d: met.sizes[d] for d in free_dims(program)}
@@ -169,45 +188,48 @@ def _of_module(
 
 
 def _fitting(
-    problem: OptimizationProblem, found: ProgramCandidate, wanted: ir.Program | None
+    problem: OptimizationProblem, candidate: ProgramCandidate, original: ir.Program | None
 ) -> ProgramCandidate | RefusedOutcome:
-    """By extents and precision; `wanted` is the problem's own program, where it says what is computed."""
+    """Returns the candidate if its extents and precision fit; `original` is the problem's own program, where
+    it says what is computed."""
     try:
-        complete(found.program, found.sizes)
+        complete(candidate.program, candidate.sizes)
     except ShapeError as error:
         return RefusedOutcome(str(error), (error.code,))
-    lower = _below(problem, wanted, found.program)
-    return found if lower is None else RefusedOutcome(lower)
+    lower = _below(problem, original, candidate.program)
+    return candidate if lower is None else RefusedOutcome(lower)
 
 
-def _differs(wanted: ir.Program, program: ir.Program) -> str | None:
-    """Why a program is none of the problem's interface."""
-    if type(wanted) is not type(program):
-        return f"the problem is a {type(wanted).__name__.lower()}, this is a {type(program).__name__.lower()}"
-    ours, theirs = _interface(wanted), _interface(program)
+def _differs(original: ir.Program, program: ir.Program) -> str | None:
+    """Returns why a program is none of the problem's interface."""
+    if type(original) is not type(program):
+        return (
+            f"the problem is a {type(original).__name__.lower()}, this is a {type(program).__name__.lower()}"
+        )
+    ours, theirs = _interface(original), _interface(program)
     if ours != theirs:
         return "its parameters or results are not the problem's: names, element types and order must stay"
     return None
 
 
 def _interface(program: ir.Program) -> list[tuple[str, ir.ParamType]]:
-    given = [(p.name, p.type) for p in program.params]
+    parameters = [(p.name, p.type) for p in program.params]
     match program:
         case ir.Kernel():
-            return [*given, *((r.name, r.type) for r in program.results)]
+            return [*parameters, *((r.name, r.type) for r in program.results)]
         case ir.Pipeline():
             # What a pipeline returns is named by its text; its type is what counts.
-            return [*given, *(("", type_) for _, type_ in program.results)]
+            return [*parameters, *(("", type_) for _, type_ in program.results)]
 
 
-def _below(problem: OptimizationProblem, wanted: ir.Program | None, program: ir.Program) -> str | None:
-    """Where it works below the declared precision and the problem's own program does not."""
+def _below(problem: OptimizationProblem, original: ir.Program | None, program: ir.Program) -> str | None:
+    """Returns where it works below the declared precision and the problem's own program does not."""
     policy = problem.policy
     if policy is None:
         return None
-    own = () if wanted is None else losses(wanted, policy)
+    own = () if original is None else losses(original, policy)
     before = {(loss.kind, loss.name) for loss in own}
     for loss in losses(program, policy):
         if (loss.kind, loss.name) not in before:
-            return f"{loss.where} works in {loss.name}, below the problem's lane {policy}"
+            return f"{loss.where} works in {loss.name}, below the problem's compute type {policy}"
     return None

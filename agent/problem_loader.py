@@ -1,4 +1,5 @@
-"""From files to problems: a program of the language, a PyTorch module, or a folder of either."""
+"""This module loads problems from files: a program of the language, a PyTorch module, or a folder of
+either."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from ucutlass import frontend
 from ucutlass.agent.batch import NoStart
-from ucutlass.agent.module import LIMIT_SECONDS, read
+from ucutlass.agent.module import LIMIT_SECONDS, read_module
 from ucutlass.agent.problem import OptimizationProblem, problem_of, problem_of_module
 from ucutlass.runtime.module.signature import Mode, Precision, Unusable
 from ucutlass.shapes import parse_sizes
@@ -19,14 +20,14 @@ _SIZES = re.compile(r"^#\s*sizes\s+([A-Za-z_]\w*=.*?)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class LoaderSettings:
-    """How files are read. `start` is a first program for a module: a file, or a folder with one for each
-    module; `writes`: the proposer writes first programs, so none is needed. `program` is which program of a
-    file, `limit_seconds` what a module's process may take."""
+    """Describes how files are read. `start` is a first program for a module: a file, or a folder with one for
+    each module; `writes`: the proposer writes first programs, so none is needed. `program` is which program
+    of a file, `limit_seconds` what a module's process may take."""
 
     arch: str
     sizes: Mapping[str, int] = field(default_factory=dict)
     program: str | None = None
-    lane: str | None = None
+    compute_type: str | None = None
     mode: Mode = "constructed"
     precision: Precision = "own"
     start: Path | None = None
@@ -35,18 +36,18 @@ class LoaderSettings:
 
 
 def names_of(folder: Path) -> list[str]:
-    """The problems of a folder, in order of their paths within it: `.py` files, and `.ucu` files that are no
-    first program of a `.py` beside them. What begins with `_` or `.` is none."""
+    """Returns the problems of a folder, in order of their paths within it: `.py` files, and `.ucu` files that
+    are no first program of a `.py` beside them. What begins with `_` or `.` is none."""
     files = [p for p in folder.rglob("*") if p.suffix in (".py", ".ucu") and p.is_file()]
-    found = [
+    paths = [
         p.relative_to(folder) for p in files if not (p.suffix == ".ucu" and p.with_suffix(".py").is_file())
     ]
-    return sorted(str(p) for p in found if not any(part[0] in "._" for part in p.parts))
+    return sorted(str(p) for p in paths if not any(part[0] in "._" for part in p.parts))
 
 
 def problem_at(path: Path, how: LoaderSettings, within: Path | None = None) -> OptimizationProblem:
-    """The problem of a file. `within` is the folder whose tree `how.start` follows, where that is a folder.
-    Raises Unusable, NoStart, StartProgramMismatch, ProgramError, ShapeError, UnknownComputeType."""
+    """Returns the problem of a file. `within` is the folder whose tree `how.start` follows, where that is a
+    folder. Raises Unusable, NoStart, StartProgramMismatch, ProgramError, ShapeError, UnknownComputeType."""
     if path.suffix != ".py":
         return problem_in(_text(path), str(path), how)
     start = _start(path, how, within)
@@ -56,14 +57,14 @@ def problem_at(path: Path, how: LoaderSettings, within: Path | None = None) -> O
             f"put {path.with_suffix('.ucu').name} beside it"
         )
     text = "" if start is None else _text(start)
-    module = read(path, how.mode, how.precision, limit_seconds=how.limit_seconds)
-    return problem_of_module(module, text, str(start or path), how.program, how.arch, how.lane)
+    module = read_module(path, how.mode, how.precision, limit_seconds=how.limit_seconds)
+    return problem_of_module(module, text, str(start or path), how.program, how.arch, how.compute_type)
 
 
 def problem_in(text: str, file: str, how: LoaderSettings) -> OptimizationProblem:
-    """The problem of a program's text. Raises ProgramError, ShapeError, UnknownComputeType."""
+    """Returns the problem of a program's text. Raises ProgramError, ShapeError, UnknownComputeType."""
     sizes = how.sizes or written_sizes(text)
-    return problem_of(text, file, how.program, sizes, how.arch, how.lane)
+    return problem_of(text, file, how.program, sizes, how.arch, how.compute_type)
 
 
 def _text(path: Path) -> str:
@@ -74,10 +75,10 @@ def _text(path: Path) -> str:
 
 
 def written_sizes(text: str) -> dict[str, int]:
-    """The extents that a program's text gives in a line `# sizes M=4096,N=4096`; empty without one. Raises
-    ShapeError."""
-    found = _SIZES.search(text)
-    return parse_sizes([found[1]]) if found else {}
+    """Returns the extents that a program's text gives in a line `# sizes M=4096,N=4096`; empty without one.
+    Raises ShapeError."""
+    match = _SIZES.search(text)
+    return parse_sizes([match[1]]) if match else {}
 
 
 def _start(path: Path, how: LoaderSettings, within: Path | None) -> Path | None:

@@ -1,4 +1,5 @@
-"""What proposes candidates: context in, program texts and what they cost out."""
+"""This module has the protocol of what proposes candidates: it takes a context and returns program texts and
+what they cost."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from ucutlass.runtime.errors import FixableError
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`programs` are complete texts. `exhausted`: nothing is left to propose below the candidate that was
-    asked about. `spend` is what the call cost and was not reported while it ran. `said` are words for
+    asked about. `spend` is what the call cost and was not reported while it ran. `messages` are words for
     people: what was tried again, what is not counted."""
 
     programs: Sequence[ProposedProgram] = ()
     note: str = ""
     spend: Spend = NOTHING
     exhausted: bool = False
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
 
 
 OnSpend: TypeAlias = Callable[[Spend], None]
@@ -33,8 +34,8 @@ Measure: TypeAlias = Callable[[str], str]
 
 
 class ProposerFailed(FixableError):
-    """A proposer cannot go on: no key, a refusal, a service that is down. The session stays as it is and can
-    be resumed."""
+    """Raised where a proposer cannot go on: no key, a refusal, a service that is down. The session stays as
+    it is and can be resumed."""
 
 
 class Proposer(Protocol):
@@ -45,7 +46,7 @@ class Proposer(Protocol):
 
 @runtime_checkable
 class Measuring(Protocol):
-    """A proposer that can have programs measured while it answers."""
+    """Is a proposer that can have programs measured while it answers."""
 
     def measuring(self, measure: Measure) -> Proposer:
-        """The same, with this way to measure."""
+        """Returns the same proposer with this way to measure."""

@@ -1,4 +1,4 @@
-"""A session's loop: what is due is done, and written down before anything else is."""
+"""This module has a session's loop: what is due is done, and written down before anything else is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ucutlass.agent.session import (
     advance,
     ask_to_json,
     due,
-    replayed,
+    replay_events,
     settings_to_json,
 )
 from ucutlass.agent.tree import CandidateNode
@@ -34,40 +34,40 @@ from ucutlass.agent.tree import CandidateNode
 
 @dataclass(frozen=True, slots=True)
 class CandidateJudgement:
-    """What a judge says of a program. `spend` has its seconds; the attempt itself is counted here. `said` are
-    words of the machine, for people, each said once."""
+    """Holds what a judge says of a program. `spend` has its seconds; the attempt itself is counted here.
+    `messages` are words of the machine, for people, each said once."""
 
     outcome: Outcome
     spend: Spend = NOTHING
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
 
 
 class CandidateEvaluator(Protocol):
-    """Where programs are judged."""
+    """Judges programs."""
 
     def key(self, text: str) -> str | RefusedOutcome:
-        """What tells candidates apart: the algorithm and the schedule, not the spelling. Refused for what
-        is no program of the problem."""
+        """Returns what tells candidates apart: the algorithm and the schedule, not the spelling. Refused for
+        what is no program of the problem."""
 
     def judge(self, text: str) -> CandidateJudgement:
         """Checks, builds, verifies, times and audits. Never raises for what a candidate does."""
 
 
 class LeaderReviewer(Protocol):
-    """An advisory voice on leaders. Never raises for what a service or a model does."""
+    """Gives opinions of leaders, which decide nothing. Never raises for what a service or a model does."""
 
     def look(self, node: CandidateNode, state: SessionState, on_spend: OnSpend) -> Opinion: ...
 
 
 class EventSink(Protocol):
-    """Where events go: a `Journal`, or a list for what need not outlast the process."""
+    """Takes events: a `Journal`, or a list for what need not outlast the process."""
 
     def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> JournalEvent: ...
 
 
 @dataclass(slots=True)
 class OptimizationSession:
-    """A session that is open in this process. Everything it learns is in the journal first. `voice` gives
+    """Is a session that is open in this process. Everything it learns is in the journal first. `voice` gives
     opinions of leaders, where the settings name a judge."""
 
     id: str
@@ -80,7 +80,7 @@ class OptimizationSession:
         advance(self.state, self.journal.append(self.id, self.state.number, kind, body))
 
 
-def opened(
+def open_journal_session(
     journal: EventSink,
     problem: Mapping[str, Any],
     settings: SessionSettings,
@@ -90,8 +90,8 @@ def opened(
     id: str | None = None,
     sol: Mapping[str, Any] | None = None,
 ) -> OptimizationSession:
-    """A new session. `problem` has at least its `text`; `bound` and `baseline` in seconds; `sol` is what
-    `ucutlass.sol.report.row` says of the problem, kept for its report."""
+    """Opens a new session. `problem` has at least its `text`; `bound` and `baseline` in seconds; `sol` is
+    what `ucutlass.sol.report.row` says of the problem, kept for its report."""
     session = OptimizationSession(id or uuid.uuid4().hex, journal)
     more = {} if sol is None else {"sol": dict(sol)}
     session.write(
@@ -105,10 +105,11 @@ def opened(
     return session
 
 
-def resumed(journal: Journal, id: str, budget: Budget | None = None) -> OptimizationSession:
-    """A session as it was left, with another budget if one is given. Raises NoSuchSession, NotASession."""
+def resume_session(journal: Journal, id: str, budget: Budget | None = None) -> OptimizationSession:
+    """Returns a session as it was left, with another budget if one is given. Raises NoSuchSession,
+    NotASession."""
     full = journal.full_id(id)
-    session = OptimizationSession(full, journal, replayed(journal.events(full, to_go_on=True)))
+    session = OptimizationSession(full, journal, replay_events(journal.events(full, to_go_on=True)))
     if budget is not None and budget != session.state.settings.budget:
         session.write("changed", budget=to_json(budget))
     return session
@@ -146,7 +147,7 @@ def step(session: OptimizationSession, proposer: Proposer, bench: CandidateEvalu
 
 
 def _ask(session: OptimizationSession, ask: Ask, proposer: Proposer) -> None:
-    asked(session, ask)
+    record_ask(session, ask)
 
     def on_spend(spend: Spend) -> None:
         session.write("spent", call=ask.call, spend=to_json(spend))
@@ -156,16 +157,16 @@ def _ask(session: OptimizationSession, ask: Ask, proposer: Proposer) -> None:
     except ProposerFailed as failure:
         session.write("failed", call=ask.call, words=str(failure))
         raise
-    tell(session, ask, answer)
+    record_answer(session, ask, answer)
 
 
-def asked(session: OptimizationSession, ask: Ask) -> None:
+def record_ask(session: OptimizationSession, ask: Ask) -> None:
     """Writes down that a proposer is asked, wherever it is: what that costs is then somebody's."""
     if not ask.repeated:
         session.write("asked", **ask_to_json(ask))
 
 
-def tell(session: OptimizationSession, ask: Ask, answer: Answer) -> None:
+def record_answer(session: OptimizationSession, ask: Ask, answer: Answer) -> None:
     """Takes an answer, wherever it was made. One of a writer that has no program is an attempt that
     failed: else a proposer that only talks would go on for ever."""
     programs = list(answer.programs)[: session.state.settings.keep] if ask.role in WRITERS else []
@@ -178,7 +179,7 @@ def tell(session: OptimizationSession, ask: Ask, answer: Answer) -> None:
         exhausted=answer.exhausted,
         programs=[{"text": p.text, "why": p.why} for p in programs],
         spend=to_json(answer.spend),
-        said=list(answer.said),
+        said=list(answer.messages),
     )
 
 
@@ -186,8 +187,8 @@ def _judge(session: OptimizationSession, judge: Judge, bench: CandidateEvaluator
     if not judge.text:
         judged, key = CandidateJudgement(RefusedOutcome(judge.why)), f"empty:{judge.call}:{judge.index}"
     else:
-        judged, key = _looked_at(session.state, judge.text, f"{judge.call}:{judge.index}", bench)
-    told(session, judge, judged, key)
+        judged, key = _judge_program(session.state, judge.text, f"{judge.call}:{judge.index}", bench)
+    record_judgement(session, judge, judged, key)
 
 
 def _review(session: OptimizationSession, node: int) -> None:
@@ -201,27 +202,29 @@ def _review(session: OptimizationSession, node: int) -> None:
     session.write("opinion", opinion=asdict(heard))
 
 
-def told(session: OptimizationSession, judge: Judge, judged: CandidateJudgement, key: str) -> None:
+def record_judgement(
+    session: OptimizationSession, judge: Judge, judged: CandidateJudgement, key: str
+) -> None:
     """Takes an outcome, wherever it was measured."""
     again = judged.outcome.of if isinstance(judged.outcome, RepeatedOutcome) else None
     # What a call had measured it may answer with: that attempt was counted.
     paid = judge.call is None or again in session.state.measured
-    one = Spend(attempts=0 if paid else 1)
+    attempt_spend = Spend(attempts=0 if paid else 1)
     session.write(
         "judged",
         call=judge.call,
         index=judge.index,
         key=key,
         outcome=outcome_to_json(judged.outcome),
-        spend=to_json(judged.spend + one),
-        said=list(judged.said),
+        spend=to_json(judged.spend + attempt_spend),
+        said=list(judged.messages),
     )
 
 
-def _looked_at(
+def _judge_program(
     state: SessionState, text: str, name: str, bench: CandidateEvaluator
 ) -> tuple[CandidateJudgement, str]:
-    """What becomes of a program, and its key; `name` tells one that has none apart."""
+    """Returns what becomes of a program, and its key; `name` tells one that has none apart."""
     key = bench.key(text)
     if isinstance(key, RefusedOutcome):
         return CandidateJudgement(key), f"refused:{name}"
@@ -232,22 +235,22 @@ def _looked_at(
 
 
 def measurer(session: OptimizationSession, bench: CandidateEvaluator) -> Measure:
-    """What a proposer may call while it is asked: judges a program as any other, writes it down and says
-    what became of it. It is an attempt; where the budget is spent, nothing is measured."""
+    """Returns what a proposer may call while it is asked: it judges a program as any other, writes it down
+    and says what became of it. It is an attempt; where the budget is spent, nothing is measured."""
 
     def measure(text: str) -> str:
-        state, ask = session.state, session.state.asked
+        state, ask = session.state, session.state.open_ask
         if ask is None:
             raise RuntimeError("a program can be measured only while a proposer is asked")
         over = exhausted(state.settings.budget, state.spend)
         if over is not None:
             return f"not measured: {over}; give your answer"
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        judged, key = _looked_at(state, text, f"{ask.call}:{digest}", bench)
+        judged, key = _judge_program(state, text, f"{ask.call}:{digest}", bench)
         before = state.tree.find(key)
         if before is not None and before.id in state.measured:
             # This call had it measured, perhaps before a death: it is no other attempt.
-            return _said(before)
+            return _outcome_line(before)
         session.write(
             "measured",
             call=ask.call,
@@ -256,12 +259,12 @@ def measurer(session: OptimizationSession, bench: CandidateEvaluator) -> Measure
             key=key,
             outcome=outcome_to_json(judged.outcome),
             spend=to_json(judged.spend + Spend(attempts=1)),
-            said=list(judged.said),
+            said=list(judged.messages),
         )
-        return _said(state.tree[len(state.tree) - 1])
+        return _outcome_line(state.tree[len(state.tree) - 1])
 
     return measure
 
 
-def _said(node: CandidateNode) -> str:
+def _outcome_line(node: CandidateNode) -> str:
     return f"candidate {node.id}: {words(node.outcome)}"

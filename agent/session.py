@@ -1,4 +1,4 @@
-"""A session: one problem's optimisation as a state machine over its journal.
+"""This module has a session: one problem's optimisation as a state machine over its journal.
 
     state = replayed(journal.events(id))          whatever was there, however it ended
     match due(state):
@@ -32,8 +32,8 @@ from ucutlass.agent.tree import ROOT, CandidateTree, Objective
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A proposer is to be called. `roles[step]` is the role of this call; `notes` are the answers of the
-    steps before it. `repeated`: it was asked before and its answer was lost."""
+    """Says that a proposer is to be called. `roles[step]` is the role of this call; `notes` are the answers
+    of the steps before it. `repeated`: it was asked before and its answer was lost."""
 
     call: int
     pick: Selection
@@ -49,7 +49,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A program is to be judged: the `index`-th that call `call` proposed (None: the problem's own)."""
+    """Says that a program is to be judged: the `index`-th that call `call` proposed (None: the problem's
+    own)."""
 
     call: int | None
     index: int
@@ -60,14 +61,14 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Nothing is left to do, and why."""
+    """Says that nothing is left to do, and why."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """A model is to be asked for its opinion of a confirmed leader, by the node's number."""
+    """Says that a model is to be asked for its opinion of a confirmed leader, by the node's number."""
 
     node: int
 
@@ -83,9 +84,10 @@ Depth: TypeAlias = Literal["none", "static", "profiled"]
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """How a session works. `keep` is how many programs of one answer are taken, `proposer` who is asked,
-    `advice` how far candidates are looked into, `objective` which of them is the best, `judge` the model
-    that is asked for an opinion of leaders, "" for none: a session that is resumed goes on with the same."""
+    """Describes how a session works. `keep` is how many programs of one answer are taken, `proposer` who is
+    asked, `advice` how far candidates are looked into, `objective` which of them is the best, `judge` the
+    model that is asked for an opinion of leaders, "" for none: a session that is resumed goes on with the
+    same."""
 
     search: search.Name = "flat"
     dialogue: dialogue.Name = "single"
@@ -101,7 +103,7 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProposedProgram:
-    """A program as it was proposed, and its proposer's reason."""
+    """Describes a program as it was proposed, and its proposer's reason."""
 
     text: str
     why: str
@@ -109,7 +111,7 @@ class ProposedProgram:
 
 @dataclass(frozen=True, slots=True)
 class StepNote:
-    """What a step that writes no programs answered."""
+    """Describes what a step that writes no programs answered."""
 
     call: int
     role: Role
@@ -118,8 +120,8 @@ class StepNote:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What a model said of a candidate: a label of the audit's verdicts and `words`, or `fault`, why it said
-    nothing. It decides nothing."""
+    """Describes what a model said of a candidate: a label of the audit's verdicts and `words`, or `fault`,
+    why it said nothing. It decides nothing."""
 
     node: int
     model: str
@@ -131,10 +133,10 @@ class Opinion:
 
 @dataclass(slots=True)
 class SessionState:
-    """All that events say. `problem` is as its own module writes it, `text` its program, `pending` what
-    was proposed and not judged, `asked` the call without an answer. `failures` are calls that ended in an
+    """Holds all that events say. `problem` is as its own module writes it, `text` its program, `pending` what
+    was proposed and not judged, `open_ask` the call without an answer. `failures` are calls that ended in an
     error, in words. `measured` are the candidates that the latest call had measured while it was answered,
-    `said` what judging had to say of the machine, `opinions` what a model said of leaders, by node."""
+    `messages` what judging had to say of the machine, `opinions` what a model said of leaders, by node."""
 
     problem: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
@@ -144,23 +146,23 @@ class SessionState:
     pending: list[Judge] = field(default_factory=list)
     notes: list[StepNote] = field(default_factory=list)
     spend: Spend = field(default_factory=Spend)
-    asked: Ask | None = None
+    open_ask: Ask | None = None
     last: Ask | None = None
     failures: list[str] = field(default_factory=list)
     ended: str | None = None
     calls: int = 0
     number: int = 0
     measured: set[int] = field(default_factory=set)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     opinions: dict[int, Opinion] = field(default_factory=dict)
 
 
 class NotASession(ValueError):
-    """Events that no session wrote."""
+    """Raised for events that no session wrote."""
 
 
-def replayed(events: Iterable[JournalEvent]) -> SessionState:
-    """The state after these events. Raises NotASession."""
+def replay_events(events: Iterable[JournalEvent]) -> SessionState:
+    """Returns the state after these events. Raises NotASession."""
     state = SessionState()
     for event in events:
         try:
@@ -189,9 +191,9 @@ def advance(state: SessionState, event: JournalEvent) -> None:
             state.settings = replace(state.settings, budget=Budget(**body["budget"]))
             state.ended = None
         case "asked":
-            state.asked = _ask_of_json(body)
+            state.open_ask = _ask_of_json(body)
             state.measured = set()
-            state.calls = max(state.calls, state.asked.call + 1)
+            state.calls = max(state.calls, state.open_ask.call + 1)
         case "spent":
             state.spend += spend_of_json(body["spend"])
         case "failed":
@@ -213,10 +215,10 @@ def advance(state: SessionState, event: JournalEvent) -> None:
 
 
 def _answered(state: SessionState, body: Mapping[str, Any]) -> None:
-    ask = state.asked
+    ask = state.open_ask
     if ask is None or ask.call != body["call"]:
         raise ValueError("nobody asked")
-    state.asked, state.last = None, ask
+    state.open_ask, state.last = None, ask
     state.spend += spend_of_json(body["spend"])
     if body["note"]:
         state.notes.append(StepNote(ask.call, ask.role, body["note"]))
@@ -234,7 +236,7 @@ def _judged(state: SessionState, body: Mapping[str, Any]) -> None:
         raise ValueError("another program was due")
     outcome = outcome_of_json(body["outcome"])
     state.tree.add(judged.parent, body["key"], judged.text, judged.why, outcome)
-    state.said += body.get("said", [])
+    state.messages += body.get("said", [])
     state.spend += spend_of_json(body["spend"])
     if judged.parent is None and isinstance(outcome, TimedOutcome) and outcome.gain is not None:
         # Measured in turns with the problem's own program: what every candidate is to beat.
@@ -242,14 +244,14 @@ def _judged(state: SessionState, body: Mapping[str, Any]) -> None:
 
 
 def _measured(state: SessionState, body: Mapping[str, Any]) -> None:
-    """A candidate that a proposer had measured before it answered: a node as any other."""
-    ask = state.asked
+    """Adds a candidate that a proposer had measured before it answered: a node as any other."""
+    ask = state.open_ask
     if ask is None or ask.call != body["call"]:
         raise ValueError("nobody asked")
     outcome = outcome_of_json(body["outcome"])
     node = state.tree.add(ask.pick.parent, body["key"], body["text"], body["why"], outcome)
     state.measured.add(node.id)
-    state.said += body.get("said", [])
+    state.messages += body.get("said", [])
     state.spend += spend_of_json(body["spend"])
 
 
@@ -257,14 +259,14 @@ def _measured(state: SessionState, body: Mapping[str, Any]) -> None:
 
 
 def due(state: SessionState) -> Due:
-    """What comes next; a function of the state."""
-    if state.asked is not None:
-        return replace(state.asked, repeated=True)
+    """Returns what comes next; a function of the state."""
+    if state.open_ask is not None:
+        return replace(state.open_ask, repeated=True)
     if state.last is not None and state.last.step + 1 < len(state.last.roles):
         step = state.last.step + 1
-        said = tuple(n.text for n in state.notes if n.call >= state.calls - step)
-        return replace(state.last, call=state.calls, step=step, notes=said)
-    why = stopped(state)
+        notes = tuple(n.text for n in state.notes if n.call >= state.calls - step)
+        return replace(state.last, call=state.calls, step=step, notes=notes)
+    why = stop_reason(state)
     if why is not None or not state.pending:
         review = _reviewed(state)
         if review is not None:
@@ -287,20 +289,20 @@ def due(state: SessionState) -> Due:
 
 
 def _reviewed(state: SessionState) -> Review | None:
-    """The best, where a model's opinion of it is wanted and not known: of confirmed candidates alone, and
-    while there are tokens and dollars. The problem's own program is its owner's."""
+    """Returns the best, where a model's opinion of it is wanted and not known: of confirmed candidates alone,
+    and while there are tokens and dollars. The problem's own program is its owner's."""
     best = state.tree.best()
     if not state.settings.judge or best is None or best.id == ROOT or best.id in state.opinions:
         return None
     budget = state.settings.budget
-    purse = Budget(None, tokens=budget.tokens, dollars=budget.dollars)
+    model_budget = Budget(None, tokens=budget.tokens, dollars=budget.dollars)
     confirmed = isinstance(best.outcome, TimedOutcome) and best.outcome.records
-    return Review(best.id) if confirmed and exhausted(purse, state.spend) is None else None
+    return Review(best.id) if confirmed and exhausted(model_budget, state.spend) is None else None
 
 
-def stopped(state: SessionState) -> str | None:
-    """Why no further attempt is made. The problem's own program is always judged: without it nothing is
-    known of the problem."""
+def stop_reason(state: SessionState) -> str | None:
+    """Returns why no further attempt is made. The problem's own program is always judged: without it nothing
+    is known of the problem."""
     if not len(state.tree):
         return None
     seconds = [n.seconds for n in state.tree.nodes]
@@ -322,15 +324,17 @@ def settings_of_json(value: Mapping[str, Any]) -> SessionSettings:
 
 
 def ask_to_json(ask: Ask) -> dict[str, Any]:
+    """Returns the body of an `asked` event; journals hold a selection's `repair` as `mend`."""
     body = asdict(ask)
     del body["repeated"]
+    body["pick"]["mend"] = body["pick"].pop("repair")
     return body
 
 
 def _ask_of_json(value: Mapping[str, Any]) -> Ask:
-    return Ask(
-        value["call"], Selection(**value["pick"]), tuple(value["roles"]), value["step"], tuple(value["notes"])
-    )
+    held = dict(value["pick"])
+    pick = Selection(repair=held.pop("mend", False), **held)
+    return Ask(value["call"], pick, tuple(value["roles"]), value["step"], tuple(value["notes"]))
 
 
 Kind: TypeAlias = Literal[

@@ -1,4 +1,4 @@
-"""What a journal holds: a line for each session."""
+"""This module lists what a journal holds: a line for each session."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ucutlass.agent.batch import PREFIX
 from ucutlass.agent.budget import NOTHING, Spend
 from ucutlass.agent.journal import Journal, JournalDamaged, JournalEvent
 from ucutlass.agent.outcome import TimedOutcome
-from ucutlass.agent.session import NotASession, replayed
+from ucutlass.agent.session import NotASession, replay_events
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """A session's line. `begun` and `last` are times in UTC, ISO 8601; `state` is why it ended, "open" where
-    it did not, or why it cannot be read. `own` and `best` are seconds a call of the problem's own program and
-    of the fastest candidate, None where there is none; `gain` is the baseline's time over the best one's,
-    None where it was not confirmed. `candidates` counts all that were judged."""
+    """Describes a session's line. `begun` and `last` are times in UTC, ISO 8601; `state` is why it ended,
+    "open" where it did not, or why it cannot be read. `own` and `best` are seconds a call of the problem's
+    own program and of the fastest candidate, None where there is none; `gain` is the baseline's time over the
+    best one's, None where it was not confirmed. `candidates` counts all that were judged."""
 
     id: str
     problem: str
@@ -35,13 +35,13 @@ class SessionSummary:
 
 
 def sessions(journal: Journal) -> list[SessionSummary]:
-    """Of every session, in the order in which they began; one that cannot be read says why. Raises StoreError
-    where the file itself cannot be used."""
+    """Returns a summary of every session, in the order in which they began; one that cannot be read says why.
+    Raises StoreError where the file itself cannot be used."""
     others = (memory.SESSION, PREFIX)
-    return [_one(journal, id) for id in journal.sessions() if not id.startswith(others)]
+    return [_summary(journal, id) for id in journal.sessions() if not id.startswith(others)]
 
 
-def _one(journal: Journal, id: str) -> SessionSummary:
+def _summary(journal: Journal, id: str) -> SessionSummary:
     try:
         events = journal.events(id)
     except JournalDamaged as damage:
@@ -53,7 +53,7 @@ def _one(journal: Journal, id: str) -> SessionSummary:
 
 
 def _of(id: str, events: list[JournalEvent]) -> SessionSummary:
-    state = replayed(events)
+    state = replay_events(events)
     best = state.tree.best()
     confirmed = best.outcome.gain if best is not None and isinstance(best.outcome, TimedOutcome) else None
     return SessionSummary(

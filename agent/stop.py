@@ -1,4 +1,4 @@
-"""When to end the work on a problem: its purse, the physics, or no progress.
+"""This module decides when to end the work on a problem: by its budget, the physics, or no progress.
 
 The rules are those of arXiv 2603.29010: A, the best is within (1 + eps) of the bound and faster than the
 baseline; B, it is faster than the baseline and `patience` attempts brought nothing. Neither speaks before
@@ -27,8 +27,8 @@ class StopRule:
 
 @dataclass(frozen=True, slots=True)
 class SearchStanding:
-    """What rules look at. `seconds` of each attempt in order, None for one that is no result; `bound` is
-    the least that any program could take, 0 where none is known; `baseline` what it is to beat."""
+    """Holds what rules look at. `seconds` of each attempt in order, None for one that is no result; `bound`
+    is the least that any program could take, 0 where none is known; `baseline` what it is to beat."""
 
     seconds: Sequence[float | None]
     bound: float
@@ -37,7 +37,7 @@ class SearchStanding:
 
 
 def reason(stop: StopRule, budget: Budget, at: SearchStanding) -> str | None:
-    """Why to make no further attempt, in words; None to go on."""
+    """Returns why to make no further attempt, in words; None to go on."""
     over = exhausted(budget, at.spend)
     if over is not None:
         return over
@@ -56,7 +56,7 @@ def reason(stop: StopRule, budget: Budget, at: SearchStanding) -> str | None:
 
 
 def idle_attempts(seconds: Sequence[float | None], progress: float) -> int:
-    """Attempts since the last one that was progress; the first result is."""
+    """Returns the number of attempts since the last one that was progress; the first result is."""
     best: float | None = None
     last = -1
     for at, taken in enumerate(seconds):

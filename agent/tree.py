@@ -1,4 +1,4 @@
-"""The tree of candidates of one problem: who was made from whom, and what became of each.
+"""This module has the tree of candidates of one problem: who was made from whom, and what became of each.
 
 Node 0 is the problem's own program as the compiler schedules it. Nodes are numbered in the order in which
 they were judged, so a tree is the same whenever it is built again from its journal.
@@ -35,14 +35,14 @@ class CandidateNode:
 
     @property
     def seconds(self) -> float | None:
-        """None for what is no result."""
+        """Returns None for what is no result."""
         return self.outcome.seconds if isinstance(self.outcome, TimedOutcome) else None
 
 
 @dataclass(slots=True)
 class CandidateTree:
-    """Nodes are only added. `spent` are nodes from which the proposer had nothing left to propose;
-    `objective` says which is the best."""
+    """Holds the nodes, which are only added. `spent` are nodes from which the proposer had nothing left to
+    propose; `objective` says which is the best."""
 
     nodes: list[CandidateNode] = field(default_factory=list)
     spent: set[int] = field(default_factory=set)
@@ -75,41 +75,42 @@ class CandidateTree:
         return [] if parent is None else [n for n in self.children(parent) if n.id != at]
 
     def find(self, key: str) -> CandidateNode | None:
-        """The first node of this key."""
+        """Returns the first node of this key."""
         at = self._by_key.get(key)
         return None if at is None else self.nodes[at]
 
     def fastest(self) -> CandidateNode | None:
-        """The fastest result; None where nothing is right yet. Of equals the earliest."""
+        """Returns the fastest result; None where nothing is right yet. Of equals the earliest."""
         timed = [n for n in self.nodes if n.seconds is not None]
         return min(timed, key=_seconds, default=None)
 
     def best(self) -> CandidateNode | None:
-        """The fastest result, or by the objective the one with the least energy of those that are as fast."""
+        """Returns the fastest result, or by the objective the one with the least energy of those that are as
+        fast."""
         return leading(self.fastest(), self.nodes, self.objective)
 
     def leaders(self, count: int) -> list[CandidateNode]:
-        """The fastest results, best first."""
+        """Returns the fastest results, best first."""
         return sorted((n for n in self.nodes if n.seconds is not None), key=_seconds)[:count]
 
     def path(self, at: int) -> list[CandidateNode]:
-        """From the root to the node."""
-        found: list[CandidateNode] = []
+        """Returns the nodes from the root to the node."""
+        nodes: list[CandidateNode] = []
         here: int | None = at
         while here is not None:
-            found.append(self.nodes[here])
+            nodes.append(self.nodes[here])
             here = self.nodes[here].parent
-        return found[::-1]
+        return nodes[::-1]
 
     def best_so_far(self) -> list[float | None]:
-        """Seconds of the fastest result among the first nodes, by their count."""
-        found: list[float | None] = []
+        """Returns seconds of the fastest result among the first nodes, by their count."""
+        result: list[float | None] = []
         least: float | None = None
         for node in self.nodes:
             if node.seconds is not None and (least is None or node.seconds < least):
                 least = node.seconds
-            found.append(least)
-        return found
+            result.append(least)
+        return result
 
 
 def _seconds(node: CandidateNode) -> float:
@@ -120,8 +121,8 @@ def _seconds(node: CandidateNode) -> float:
 def leading(
     fastest: CandidateNode | None, nodes: Sequence[CandidateNode], objective: Objective
 ) -> CandidateNode | None:
-    """The best, given the fastest: itself, or of the candidates that are tied with it the one with the least
-    energy, where the objective is that."""
+    """Returns the best, given the fastest: itself, or of the candidates that are tied with it the one with
+    the least energy, where the objective is that."""
     if objective == "time" or fastest is None:
         return fastest
     tied_ = [n for n in nodes if n.id == fastest.id or tied(n, fastest)]
@@ -130,11 +131,11 @@ def leading(
 
 
 def tied(node: CandidateNode, fastest: CandidateNode) -> bool:
-    """Whether two confirmed candidates are equally fast: the intervals of their gains over the baseline have
-    a point in common, and their times are at most TIED apart."""
+    """Returns whether two confirmed candidates are equally fast: the intervals of their gains over the
+    baseline have a point in common, and their times are at most TIED apart."""
     match node.outcome, fastest.outcome:
-        case TimedOutcome(low=float(), high=float(high)) as one, TimedOutcome(low=float(low)) as other:
-            return high >= low and one.seconds <= TIED * other.seconds
+        case TimedOutcome(low=float(), high=float(high)) as first, TimedOutcome(low=float(low)) as other:
+            return high >= low and first.seconds <= TIED * other.seconds
         case _:
             return False
 

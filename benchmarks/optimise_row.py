@@ -23,11 +23,11 @@ from benchmarks.optimise_cases import TASKS, Task
 from benchmarks.optimise_gpu import GPU
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.optimize import Machinery, ProposerOf, begin, go_on
+from ucutlass.agent.optimize import Machinery, ProposerOf, open_session, run_session
 from ucutlass.agent.outcome import FailedOutcome, RejectedOutcome, WrongOutcome
-from ucutlass.agent.prebuild import BuildCounter, builders
+from ucutlass.agent.prebuild import BuildCounter, builder_pool
 from ucutlass.agent.proposers.rules import Draw, rules
-from ucutlass.agent.proposers.schedule_sampling import nominate, uniformly
+from ucutlass.agent.proposers.schedule_sampling import nominate, nominate_uniformly
 from ucutlass.agent.session import SessionSettings, SessionState
 from ucutlass.agent.stop import StopRule
 from ucutlass.engine.local import LocalEngine
@@ -38,7 +38,7 @@ from ucutlass.runtime.gpu import at_hand
 
 SearchName: TypeAlias = Literal["rules", "random"]
 
-DRAWS: Mapping[SearchName, Draw] = MappingProxyType({"rules": nominate, "random": uniformly})
+DRAWS: Mapping[SearchName, Draw] = MappingProxyType({"rules": nominate, "random": nominate_uniformly})
 """What each search draws by."""
 
 FINAL_SECONDS = 240.0
@@ -67,7 +67,7 @@ def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
     here = at_hand()
     if here is None:
         raise LookupError("no NVIDIA GPU here that a compile target serves")
-    with builders(count) as pool, closing(LocalEngine(table=GPU)) as engine:
+    with builder_pool(count) as pool, closing(LocalEngine(table=GPU)) as engine:
         # Imports while the first kernels are built, not on the lane.
         engine.submit("prepare", {}).result()
         os.nice(NICE)
@@ -139,9 +139,9 @@ def searched(shared: Shared, task: Task, name: SearchName, counted: BuildCounter
         seed=item["seed"],
         keep=item["programs"],
     )
-    session = begin(journal, task.problem, settings, shared.device)
+    session = open_session(journal, task.problem, settings, shared.device)
     where = Machinery(shared.engine, shared.device, "", builders=shared.pool, counted=counted, confirms=False)
-    return go_on(session, where, proposer_of(name, item["programs"]))
+    return run_session(session, where, proposer_of(name, item["programs"]))
 
 
 def proposer_of(name: SearchName, programs: int) -> ProposerOf:

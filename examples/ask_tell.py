@@ -16,11 +16,11 @@ from pathlib import Path
 from ucutlass import frontend
 from ucutlass.agent.budget import Budget, Spend
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.optimize import begin, rules
+from ucutlass.agent.optimize import open_session, rules
 from ucutlass.agent.outcome import RefusedOutcome, RepeatedOutcome, TimedOutcome, words
 from ucutlass.agent.problem import OptimizationProblem, candidate_of, problem_of
 from ucutlass.agent.proposer import Answer
-from ucutlass.agent.run import CandidateJudgement, asked, resumed, tell, told
+from ucutlass.agent.run import CandidateJudgement, record_answer, record_ask, record_judgement, resume_session
 from ucutlass.agent.session import Ask, End, Judge, Review, SessionSettings, SessionState, due
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.ir.schedule import show
@@ -60,14 +60,14 @@ def judge(problem: OptimizationProblem, text: str, state: SessionState) -> tuple
 
 def work(journal: Journal, id: str, problem: OptimizationProblem, steps: int | None = None) -> SessionState:
     """Does what is due, so many steps of it, and leaves the rest to whoever comes next."""
-    session = resumed(journal, id)
+    session = resume_session(journal, id)
     while steps is None or steps > 0:
         match due(session.state):
             case Ask() as ask:
-                asked(session, ask)  # from here on a call may cost something: it is written down first
-                tell(session, ask, propose(problem, ask, session.state))
+                record_ask(session, ask)  # from here on a call may cost something: it is written down first
+                record_answer(session, ask, propose(problem, ask, session.state))
             case Judge() as one:
-                told(session, one, *judge(problem, one.text, session.state))
+                record_judgement(session, one, *judge(problem, one.text, session.state))
             case Review() | End():  # no judge by a model was asked for; nothing is left to do
                 break
         steps = None if steps is None else steps - 1
@@ -77,7 +77,7 @@ def work(journal: Journal, id: str, problem: OptimizationProblem, steps: int | N
 def main(path: Path) -> None:
     problem = problem_of(TEXT, "linear_gelu.ucu", None, {"M": 4096, "N": 4096, "K": 4096}, "sm90a")
     journal = Journal.open(path)
-    id = begin(journal, problem, SessionSettings("flat", budget=Budget(attempts=8)), DEVICE).id
+    id = open_session(journal, problem, SessionSettings("flat", budget=Budget(attempts=8)), DEVICE).id
     work(journal, id, problem, STEPS)  # one process, which ends here ..
     state = work(journal, id, problem)  # .. and another that goes on
     for node in state.tree.nodes:

@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from ucutlass import frontend, ir
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.session import replayed
+from ucutlass.agent.session import replay_events
 from ucutlass.backend import source_of
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import grammar_text, parse
@@ -53,7 +53,7 @@ def test_the_session_by_hand_runs_without_a_gpu(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     (id,) = Journal(journal).sessions()
-    state = replayed(Journal(journal).events(id))
+    state = replay_events(Journal(journal).events(id))
     assert len(state.tree) == 9 == state.spend.attempts + 1, "by one who stopped and one who went on"
     own, best = state.tree[0], state.tree.best()
     assert best is not None and best.seconds is not None and own.seconds is not None

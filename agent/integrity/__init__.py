@@ -1,4 +1,5 @@
-"""Integrity: may a candidate's numbers be believed? Evidence in, one verdict with its reasons out."""
+"""This package decides whether a candidate's numbers may be believed: it takes evidence and returns one
+verdict with its reasons."""
 
 from ucutlass.agent.integrity.bundle import EvidenceBundle
 from ucutlass.agent.integrity.rules import RULES, audit

@@ -1,4 +1,4 @@
-"""An audit's verdict as a record of the evidence store."""
+"""This module writes an audit's verdict as a record of the evidence store."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ucutlass.runtime.subject import machine_of, subject_of
 
 
 def record_of(
-    candidate: AuditSubject, bundle: EvidenceBundle, found: AuditReport, records: Sequence[Record]
+    candidate: AuditSubject, bundle: EvidenceBundle, audit_report: AuditReport, records: Sequence[Record]
 ) -> Record:
-    """The verdict, of the subject that was measured; of the text alone where nothing of it was."""
+    """Returns the verdict, of the subject that was measured; of the text alone where nothing of it was."""
     mine = [r for r in records if matches(candidate, r)]
     sizes = [candidate.sizes[d] for d in candidate.program.dims]
     subject = next(
@@ -24,10 +24,13 @@ def record_of(
         subject_of(candidate.program, candidate.checked.source, sizes, arch="", lane="", schedule=""),
     )
     machine = next((r.machine for r in mine), machine_of(None))
-    protocol = {"rules": list(found.checked), "lane": str(bundle.lane) if bundle.lane else None}
+    protocol = {
+        "rules": list(audit_report.checked),
+        "lane": str(bundle.precision) if bundle.precision else None,
+    }
     result = {
-        "verdict": found.verdict,
-        "accepted": found.accepted,
-        "findings": [asdict(f) | {"records": list(f.records)} for f in found.findings],
+        "verdict": audit_report.verdict,
+        "accepted": audit_report.accepted,
+        "findings": [asdict(f) | {"records": list(f.records)} for f in audit_report.findings],
     }
     return record("audit", subject, machine, protocol, result, tuple(r.id for r in bundle.records))

@@ -1,6 +1,5 @@
-"""What an audit looks at, as typed values. `ucutlass.agent.integrity.records` reads them out of
-records; nothing in either decides.
-"""
+"""This module has the typed values that an audit looks at. `ucutlass.agent.integrity.records` reads them out
+of records; nothing in either decides."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ Regime: TypeAlias = Literal["cold", "warm"]
 
 @dataclass(frozen=True, slots=True)
 class MissingEvidence:
-    """Evidence that is not there. `why` says what was looked for, and how to get it."""
+    """Stands for evidence that is not there. `why` says what was looked for, and how to get it."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class ArtefactDigests:
-    """Digests of the emitted code and of the library, empty where there is none to compare, and of
-    this package's own code that made it or looked at it."""
+    """Holds digests of the emitted code and of the library, empty where there is none to compare, and of this
+    package's own code that made it or looked at it."""
 
     source: str
     binary: str
@@ -35,7 +34,7 @@ class ArtefactDigests:
 
 @dataclass(frozen=True, slots=True)
 class ClockFinding:
-    """What the timing protocol itself objected to, in its own words."""
+    """Describes what the timing protocol itself objected to, in its own words."""
 
     kind: str
     words: str
@@ -43,7 +42,7 @@ class ClockFinding:
 
 @dataclass(frozen=True, slots=True)
 class BenchEvidence:
-    """A bench record. `seconds` a launch is the median; `clock` the SM clock in Hz measured in the
+    """Describes a bench record. `seconds` a launch is the median; `clock` the SM clock in Hz measured in the
     window, None where it was not."""
 
     record: str
@@ -56,7 +55,7 @@ class BenchEvidence:
 
 @dataclass(frozen=True, slots=True)
 class StoppedBench:
-    """A bench record without a time: the protocol stopped at `stage`, and says why."""
+    """Describes a bench record without a time: the protocol stopped at `stage`, and says why."""
 
     record: str
     of: ArtefactDigests
@@ -67,10 +66,10 @@ class StoppedBench:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedCase:
-    """One verified run: `worst` is the largest error over its bound, `rms` the root mean square of
-    error over bound, None where no element had both. `varies` and `reference_varies` tell whether
-    not all elements are equal, of the output and of its reference. `open`: nothing is wrong, but its bounds
-    say too little, of numbers that only strain a program."""
+    """Describes one verified run: `worst` is the largest error over its bound, `rms` the root mean square of
+    error over bound, None where no element had both. `varies` and `reference_varies` tell whether not all
+    elements are equal, of the output and of its reference. `open`: nothing is wrong, but its bounds say too
+    little, of numbers that only strain a program."""
 
     name: str
     ok: bool
@@ -83,9 +82,9 @@ class VerifiedCase:
 
 @dataclass(frozen=True, slots=True)
 class VerifyEvidence:
-    """A verify record. `failures` are the judge's words for all that stands against the kernel;
-    `untried` are the distributions of numbers that no case had at the record's extents, though the
-    suite did not say that they tell nothing of the program."""
+    """Describes a verify record. `failures` are the judge's words for all that stands against the kernel;
+    `untried` are the distributions of numbers that no case had at the record's extents, though the suite did
+    not say that they tell nothing of the program."""
 
     record: str
     of: ArtefactDigests
@@ -97,10 +96,10 @@ class VerifyEvidence:
 
 @dataclass(frozen=True, slots=True)
 class SolTimes:
-    """Seconds that no launch of the program can beat, by what binds. `compute` holds at `clock` Hz, and
-    `boost` is the highest clock there is; `memory` has every compulsory byte cross the memory
-    interface; `cache` is the same for a problem whose bytes may wait in the L2, whose bandwidth is
-    an estimate where `estimated`. `what` names where the rates come from."""
+    """Holds seconds that no launch of the program can beat, by what binds. `compute` holds at `clock` Hz, and
+    `boost` is the highest clock there is; `memory` has every compulsory byte cross the memory interface;
+    `cache` is the same for a problem whose bytes may wait in the L2, whose bandwidth is an estimate where
+    `estimated`. `what` names where the rates come from."""
 
     what: str
     compute: float
@@ -113,7 +112,7 @@ class SolTimes:
 
 @dataclass(frozen=True, slots=True)
 class ResultProbe:
-    """How a result of the reference depends on anything, at reduced extents. `constant`: one number
+    """Describes how a result of the reference depends on anything, at reduced extents. `constant`: one number
     is within the bound of every element for all inputs tried; `fixed`: one tensor is. `flat` is as
     `constant`, within the tolerance 1e-2 + 1e-2 |x| that benchmarks use."""
 
@@ -135,7 +134,7 @@ class InputProbe:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceProbe:
-    """The float64 reference, asked at `sizes`."""
+    """Describes the float64 reference, asked at `sizes`."""
 
     sizes: tuple[tuple[str, int], ...]
     results: tuple[ResultProbe, ...]
@@ -144,7 +143,8 @@ class ReferenceProbe:
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """A stage of the candidate and the speed-of-light seconds of its work. `library`: a torch node."""
+    """Describes a stage of the candidate and the speed-of-light seconds of its work. `library`: a torch
+    node."""
 
     name: str
     library: bool
@@ -153,7 +153,7 @@ class StageWork:
 
 @dataclass(frozen=True, slots=True)
 class AuditedAncestor:
-    """A candidate that this one came from, with the verdict of its audit."""
+    """Describes a candidate that this one came from, with the verdict of its audit."""
 
     record: str
     verdict: AuditVerdict
@@ -161,11 +161,11 @@ class AuditedAncestor:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceBundle:
-    """Everything about one candidate on one device at one shape. `records` are all the records that
-    took part, for their seals. `lane` is what the problem declares, None where nothing does."""
+    """Holds everything about one candidate on one device at one shape. `records` are all the records that
+    took part, for their seals. `precision` is what the problem declares, None where nothing does."""
 
     program: ir.Program
-    lane: DeclaredPrecision | None
+    precision: DeclaredPrecision | None
     timing: BenchEvidence | StoppedBench | MissingEvidence
     proof: VerifyEvidence | MissingEvidence
     limits: SolTimes | MissingEvidence
@@ -173,5 +173,5 @@ class EvidenceBundle:
     probe: ReferenceProbe | MissingEvidence
     stages: Sequence[StageWork]
     ancestors: Sequence[AuditedAncestor | MissingEvidence]
-    kept: ArtefactDigests | MissingEvidence
+    current: ArtefactDigests | MissingEvidence
     records: Sequence[Record]

@@ -1,4 +1,5 @@
-"""Everything about one candidate, put together: its records, its bounds, its probe, what is kept of it."""
+"""This module puts together everything about one candidate: its records, its bounds, its probe, what is
+stored of it."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ PROBE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class AuditSubject:
-    """A program of a checked file at concrete extents, every dimension's by name."""
+    """Describes a program of a checked file at concrete extents, every dimension's by name."""
 
     checked: frontend.Checked
     program: ir.Program
@@ -42,7 +43,7 @@ class AuditSubject:
 
 
 def latest(candidate: AuditSubject, store: EvidenceStore) -> tuple[Record, ...]:
-    """The last bench and the last verify record of the candidate: of this text, at these extents. Of
+    """Returns the last bench and the last verify record of the candidate: of this text, at these extents. Of
     times, the last cold one where there is any."""
     timed = _of(candidate, store, "bench")
     cold = [r for r in timed if r.protocol.get("regime") == "cold"]
@@ -56,7 +57,7 @@ def _of(candidate: AuditSubject, store: EvidenceStore, kind: EvidenceKind) -> tu
 
 
 def matches(candidate: AuditSubject, record: Record) -> bool:
-    """Whether a record is of this very text and these extents."""
+    """Returns whether a record is of this very text and these extents."""
     subject = record.subject
     text = program_digest(candidate.checked.source)
     return (subject.kernel, subject.program, dict(subject.sizes)) == (
@@ -70,12 +71,12 @@ def gather(
     candidate: AuditSubject,
     records: Sequence[Record],
     *,
-    lane: DeclaredPrecision | None = None,
+    precision: DeclaredPrecision | None = None,
     ancestors: Sequence[Record] = (),
     library: Path | None = None,
     seed: int = 0,
 ) -> EvidenceBundle:
-    """The bundle of a candidate with these records; what is not among them is missing.
+    """Returns the bundle of a candidate with these records; what is not among them is missing.
 
     Asks the float64 reference in a process of its own. `library` is the file that is kept, compared by
     its digest. Raises OSError where that cannot be read, CeilingsError for a calibration that is damaged.
@@ -86,7 +87,7 @@ def gather(
     device = _device(mine)
     return EvidenceBundle(
         program=candidate.program,
-        lane=lane,
+        precision=precision,
         timing=timing_of(bench) if bench else MissingEvidence(_no("bench", strange)),
         proof=proof_of(verify) if verify else MissingEvidence(_no("verify", strange)),
         limits=_limits(candidate, device),
@@ -96,7 +97,7 @@ def gather(
         if isinstance(device, MissingEvidence)
         else stage_works(candidate.program, candidate.sizes, device),
         ancestors=[ancestor_of(r) for r in ancestors],
-        kept=_kept(candidate, mine, device, library),
+        current=_current_artefact(candidate, mine, device, library),
         records=[*records, *ancestors],
     )
 
@@ -116,8 +117,8 @@ def _device(records: Sequence[Record]) -> Device | MissingEvidence:
         )
     if not names:
         return default_device(ARCHES["sm90a"])
-    found = device_named(names[0])
-    return found or MissingEvidence(f"no bounds are known for {names[0] or 'a CPU'}")
+    device = device_named(names[0])
+    return device or MissingEvidence(f"no bounds are known for {names[0] or 'a CPU'}")
 
 
 def _limits(candidate: AuditSubject, device: Device | MissingEvidence) -> SolTimes | MissingEvidence:
@@ -137,10 +138,10 @@ def _calibrated(
     return calibrated_limits(candidate.program, candidate.sizes, device, ceilings)
 
 
-def _kept(
+def _current_artefact(
     candidate: AuditSubject, records: Sequence[Record], device: Device | MissingEvidence, library: Path | None
 ) -> ArtefactDigests | MissingEvidence:
-    """What this package emits for the candidate now, and the digest of the library that is kept."""
+    """Returns what this package emits for the candidate now, and the digest of the library that is kept."""
     binary = file_digest(library) if library is not None else ""
     if not isinstance(candidate.program, ir.Kernel):
         return MissingEvidence("a pipeline is not compiled as one unit: there is no artefact to compare")
@@ -174,8 +175,8 @@ def _probe(candidate: AuditSubject, seed: int) -> ReferenceProbe | MissingEviden
         limit_seconds=PROBE_SECONDS,
     )
     match outcome:
-        case isolation.Returned(dict(found)):
-            return probe_of(found)
+        case isolation.Returned(dict(answer)):
+            return probe_of(answer)
         case isolation.Raised(kind, message):
             return MissingEvidence(f"the reference could not be asked: {kind}: {message}")
         case _:
@@ -184,11 +185,11 @@ def _probe(candidate: AuditSubject, seed: int) -> ReferenceProbe | MissingEviden
             )
 
 
-def probe_of(found: Mapping[str, Any]) -> ReferenceProbe:
-    """What `ucutlass.tasks.audit.probe` returned."""
-    whole = sum(i["bytes"] for i in found["inputs"]) or 1
+def probe_of(answer: Mapping[str, Any]) -> ReferenceProbe:
+    """Returns what `ucutlass.tasks.audit.probe` returned."""
+    total_bytes = sum(i["bytes"] for i in answer["inputs"]) or 1
     return ReferenceProbe(
-        tuple(found["sizes"].items()),
-        tuple(ResultProbe(r["name"], r["constant"], r["fixed"], r["flat"]) for r in found["results"]),
-        tuple(InputProbe(i["name"], i["moves"], i["bytes"] / whole) for i in found["inputs"]),
+        tuple(answer["sizes"].items()),
+        tuple(ResultProbe(r["name"], r["constant"], r["fixed"], r["flat"]) for r in answer["results"]),
+        tuple(InputProbe(i["name"], i["moves"], i["bytes"] / total_bytes) for i in answer["inputs"]),
     )

@@ -1,4 +1,5 @@
-"""The speed-of-light times that a reading is held against, and whose work they are."""
+"""This module computes the speed-of-light times that a reading is held against, and says whose work they
+are."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ _MEMORY = "memory"
 """The name of the memory's term in `ucutlass.sol.bounds`."""
 
 _AT_BOOST = ("f32", "special functions")
-"""Terms whose rates on the data sheet assume the boost clock; tensor lanes assume `Device.clock`."""
+"""Terms whose rates on the data sheet assume the boost clock; tensor cores assume `Device.clock`."""
 
 
 def limits_of(program: ir.Program, sizes: Mapping[str, int], device: Device) -> SolTimes:
-    """The data sheet's, at its clock; `sizes` has every dimension's extent."""
+    """Returns the data sheet's times, at its clock; `sizes` has every dimension's extent."""
     rates = data_sheet(device)
     estimated = device.l2_bytes_per_clock is None
     what = f"data sheet of the {device.name}"
@@ -32,7 +33,7 @@ def limits_of(program: ir.Program, sizes: Mapping[str, int], device: Device) -> 
 def calibrated_limits(
     program: ir.Program, sizes: Mapping[str, int], device: Device, ceilings: Ceilings
 ) -> SolTimes:
-    """Those that this very device was seen to reach."""
+    """Returns the times that this very device was seen to reach."""
     rates = calibrated(device, ceilings)
     work = compulsory(program, sizes)
     return _limits("calibration", work, device, rates, ceilings.clock, ceilings.l2 is None)
@@ -53,7 +54,7 @@ def _limits(what: str, work: Work, device: Device, rates: Rates, clock: float, e
 
 
 def stage_works(program: ir.Program, sizes: Mapping[str, int], device: Device) -> tuple[StageWork, ...]:
-    """Every launch with the speed-of-light time of its own work; torch nodes are the library's."""
+    """Returns every launch with the speed-of-light time of its own work; torch nodes are the library's."""
     rates = data_sheet(device)
     match program:
         case ir.Kernel():

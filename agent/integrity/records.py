@@ -1,4 +1,5 @@
-"""Typed evidence out of records: the one place that knows the fields of `ucc bench` and `ucc verify`.
+"""This module reads typed evidence out of records: it is the one place that knows the fields of `ucc bench`
+and `ucc verify`.
 
 A field that is not there, or not of its type, makes the evidence `MissingEvidence`, with words that say what was
 looked for: what has no evidence counts as failed. Read are
@@ -39,7 +40,7 @@ def artefact_of(record: Record) -> ArtefactDigests:
 
 
 def timing_of(record: Record) -> BenchEvidence | StoppedBench | MissingEvidence:
-    """What a bench record says of its candidate."""
+    """Returns what a bench record says of its candidate."""
     match {**record.protocol, **record.result}:
         case {"regime": "cold" | "warm" as regime, "outcomes": [dict(first), *_], "findings": list(general)}:
             pass
@@ -47,18 +48,20 @@ def timing_of(record: Record) -> BenchEvidence | StoppedBench | MissingEvidence:
             return _lacks(record, "a regime, a first outcome and findings")
     match first:
         case {"failed": str(stage), "words": str(words), "findings": list(own)}:
-            found = _clock_findings([*own, *general])
-            if found is not None:
-                return StoppedBench(record.id, artefact_of(record), stage, words, found)
+            clock_findings = _clock_findings([*own, *general])
+            if clock_findings is not None:
+                return StoppedBench(record.id, artefact_of(record), stage, words, clock_findings)
         case {"span": {"median": span}, "sm_clock": clock, "findings": list(own)}:
-            found = _clock_findings([*own, *general])
-            if found is not None and _positive(span) and (clock is None or _positive(clock)):
-                return BenchEvidence(record.id, artefact_of(record), span * 1e-6, regime, clock, found)
+            clock_findings = _clock_findings([*own, *general])
+            if clock_findings is not None and _positive(span) and (clock is None or _positive(clock)):
+                return BenchEvidence(
+                    record.id, artefact_of(record), span * 1e-6, regime, clock, clock_findings
+                )
     return _lacks(record, "a positive span, an SM clock and findings with names")
 
 
 def proof_of(record: Record) -> VerifyEvidence | MissingEvidence:
-    """What a verify record says."""
+    """Returns what a verify record says."""
     match record.result:
         case {"ok": bool(ok), "failures": list(failures), "cases": list(cases)}:
             read = [_case(c) for c in cases]
@@ -72,7 +75,7 @@ def proof_of(record: Record) -> VerifyEvidence | MissingEvidence:
 
 
 def _untried(record: Record, cases: Sequence[Any]) -> tuple[str, ...]:
-    """The distributions that the record's own extents were not verified with, and no reason given: a
+    """Returns the distributions that the record's own extents were not verified with, and no reason given: a
     suite that `--distribution` or `--cases` cut short is no proof."""
     from ucutlass.runtime.distributions import MEANINGS  # needs torch, and `ucc audit --help` does not
 
@@ -84,15 +87,15 @@ def _untried(record: Record, cases: Sequence[Any]) -> tuple[str, ...]:
                     known.add(name)
     match record.result:
         case {"left_out": list(left)}:
-            known |= {str(one.get("what")) for one in left if isinstance(one, dict)}
+            known |= {str(omission.get("what")) for omission in left if isinstance(omission, dict)}
     return tuple(name for name in MEANINGS if name not in known)
 
 
 def ancestor_of(record: Record) -> AuditedAncestor | MissingEvidence:
-    """What an audit record says."""
-    found: Any = record.result.get("verdict")
-    if record.kind == "audit" and found in PRECEDENCE:
-        return AuditedAncestor(record.id, found)
+    """Returns what an audit record says."""
+    verdict: Any = record.result.get("verdict")
+    if record.kind == "audit" and verdict in PRECEDENCE:
+        return AuditedAncestor(record.id, verdict)
     return _lacks(record, "the verdict of an audit")
 
 
@@ -106,19 +109,19 @@ def _positive(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
-def _clock_findings(given: Sequence[Any]) -> tuple[ClockFinding, ...] | None:
-    found: list[ClockFinding] = []
-    for one in given:
-        match one:
+def _clock_findings(entries: Sequence[Any]) -> tuple[ClockFinding, ...] | None:
+    result: list[ClockFinding] = []
+    for entry in entries:
+        match entry:
             case {"name": str(name), "message": str(message)}:
-                found.append(ClockFinding(name, message))
+                result.append(ClockFinding(name, message))
             case _:
                 return None
-    return tuple(found)
+    return tuple(result)
 
 
-def _case(given: Any) -> VerifiedCase | None:
-    match given:
+def _case(entry: Any) -> VerifiedCase | None:
+    match entry:
         case {
             "name": str(name),
             "ok": bool(ok),
@@ -131,14 +134,15 @@ def _case(given: Any) -> VerifiedCase | None:
                 largest, mean = _number(worst), _number(rms)
             except ValueError:
                 return None
-            open_ = ok and given.get("outcome") == "undecided"
+            open_ = ok and entry.get("outcome") == "undecided"
             return VerifiedCase(name, ok, largest or 0.0, mean, varies, reference, open_)
         case _:
             return None
 
 
 def _number(value: Any) -> float | None:
-    """A number as `plain` of runtime/verify/evidence.py writes it, None for null. Raises ValueError."""
+    """Returns a number as `plain` of runtime/verify/evidence.py writes it, None for null. Raises
+    ValueError."""
     match value:
         case None:
             return None

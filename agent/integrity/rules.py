@@ -1,4 +1,4 @@
-"""The audit's rules: one table of pure functions from a bundle to objections."""
+"""This module has the audit's rules: one table of pure functions from a bundle to objections."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class AuditRule:
 def audit(bundle: EvidenceBundle, names: Collection[str] | None = None) -> AuditReport:
     """Runs every rule, or those of `names`; the worst objection is the verdict."""
     chosen = [rule for rule in RULES if names is None or rule.name in names]
-    found = [AuditFinding(r.name, o.verdict, o.words, o.records) for r in chosen for o in r.check(bundle)]
-    return report(found, [rule.name for rule in chosen])
+    findings = [AuditFinding(r.name, o.verdict, o.words, o.records) for r in chosen for o in r.check(bundle)]
+    return report(findings, [rule.name for rule in chosen])
 
 
 # --- evidence -------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def _holds(record: Record) -> bool:
 
 
 def _evidence(bundle: EvidenceBundle) -> Iterator[Objection]:
-    looked = (bundle.timing, bundle.proof, bundle.limits, bundle.probe, bundle.kept, *bundle.ancestors)
+    looked = (bundle.timing, bundle.proof, bundle.limits, bundle.probe, bundle.current, *bundle.ancestors)
     for what in looked:
         match what:
             case MissingEvidence(why):
@@ -106,37 +106,40 @@ def _correct(bundle: EvidenceBundle) -> Iterator[Objection]:
         yield Objection("minor", words, (proof.record,))
 
 
-def _artefact(bundle: EvidenceBundle) -> Iterator[Objection]:
-    """Timed against verified by the library, both against what is kept by all that it says."""
+def _artefacts(bundle: EvidenceBundle) -> Iterator[Objection]:
+    """Compares what was timed with what was verified by the library, and both with the current artefact by
+    all that it says."""
     seen = [e for e in (bundle.timing, bundle.proof) if not isinstance(e, MissingEvidence)]
     for evidence in seen:
         if not evidence.of.binary:
             words = f"record {evidence.record[:12]} names no library: nothing says what it is of"
             yield Objection("unproven", words, (evidence.record,))
     if len(seen) == 2 and seen[0].of.binary != seen[1].of.binary:
-        one, other = (_short(e.of.binary) for e in seen)
-        words = f"the library that was timed ({one}) is not the one that was verified ({other})"
+        first, other = (_short(e.of.binary) for e in seen)
+        words = f"the library that was timed ({first}) is not the one that was verified ({other})"
         yield _foreign(words, seen[0].of, seen[1].of, tuple(e.record for e in seen))
-    if isinstance(bundle.kept, MissingEvidence):
+    if isinstance(bundle.current, MissingEvidence):
         return
     for evidence in seen:
         verb = "verified" if isinstance(evidence, VerifyEvidence) else "timed"
         pairs = {
-            "code": (evidence.of.source, bundle.kept.source),
-            "library": (evidence.of.binary, bundle.kept.binary),
+            "code": (evidence.of.source, bundle.current.source),
+            "library": (evidence.of.binary, bundle.current.binary),
         }
-        for what, (measured, kept) in pairs.items():
-            if kept and measured != kept:
-                words = f"the {what} {verb} ({_short(measured)}) is not what is kept ({_short(kept)})"
-                yield _foreign(words, evidence.of, bundle.kept, (evidence.record,))
-        if evidence.of.harness != bundle.kept.harness:
+        for what, (measured, current) in pairs.items():
+            if current and measured != current:
+                words = f"the {what} {verb} ({_short(measured)}) is not what is kept ({_short(current)})"
+                yield _foreign(words, evidence.of, bundle.current, (evidence.record,))
+        if evidence.of.harness != bundle.current.harness:
             words = f"another version of this package ({_short(evidence.of.harness)}) {verb} it: do so again"
             yield Objection("minor", words, (evidence.record,))
 
 
-def _foreign(words: str, one: ArtefactDigests, other: ArtefactDigests, records: tuple[str, ...]) -> Objection:
+def _foreign(
+    words: str, first: ArtefactDigests, other: ArtefactDigests, records: tuple[str, ...]
+) -> Objection:
     """Two versions of this package emit different code: that is a measurement that grew old."""
-    if one.harness == other.harness:
+    if first.harness == other.harness:
         return Objection("gaming", words, records)
     return Objection("unproven", f"{words}: another version of this package made it, measure again", records)
 
@@ -156,7 +159,7 @@ def _ancestors(bundle: EvidenceBundle) -> Iterator[Objection]:
 
 
 def _below_sol(bundle: EvidenceBundle) -> Iterator[Objection]:
-    """Against the data sheet at the measured clock. The compute bound holds warm and cold; the
+    """Compares the time with the data sheet at the measured clock. The compute bound holds warm and cold; the
     bound of the memory interface does not hold for bytes that wait in the L2."""
     timing, limits = bundle.timing, bundle.limits
     if not isinstance(timing, BenchEvidence) or isinstance(limits, MissingEvidence):
@@ -274,20 +277,27 @@ def _library(bundle: EvidenceBundle) -> Iterator[Objection]:
 
 
 _LOSES: Mapping[str, str] = MappingProxyType(
-    {"lane": "multiplies in", "accumulation": "accumulates in", "cast": "rounds to", "buffer": "is stored in"}
+    {
+        "compute type": "multiplies in",
+        "accumulation": "accumulates in",
+        "cast": "rounds to",
+        "buffer": "is stored in",
+    }
 )
 
 
-def _lane(bundle: EvidenceBundle) -> Iterator[Objection]:
-    own = precision.own_lane(bundle.program)
-    policy = bundle.lane or own
+def _compute_type(bundle: EvidenceBundle) -> Iterator[Objection]:
+    own = precision.operand_precision(bundle.program)
+    policy = bundle.precision or own
     if policy is None:
         return
-    given = f"the declared lane {policy}" if bundle.lane else f"the operands' own {policy}"
+    declared_type = (
+        f"the declared compute type {policy}" if bundle.precision else f"the operands' own {policy}"
+    )
     for loss in precision.losses(bundle.program, policy):
-        fine = bundle.lane is None or loss.at_end
-        hint = "" if bundle.lane else "; say which lane the problem allows with --lane"
-        words = f"{loss.where} {_LOSES[loss.kind]} {loss.name}, below {given}{hint}"
+        fine = bundle.precision is None or loss.at_end
+        hint = "" if bundle.precision else "; say which compute type the problem allows with --compute-type"
+        words = f"{loss.where} {_LOSES[loss.kind]} {loss.name}, below {declared_type}{hint}"
         yield Objection("minor" if fine else "gaming", words)
 
 
@@ -306,10 +316,10 @@ def _insensitive(bundle: EvidenceBundle) -> Iterator[Objection]:
         elif result.flat:
             words = f"one number passes for {name} within 1e-2 + 1e-2 |x| ({at}), though not within its bound"
             yield Objection("minor", words)
-    for given in bundle.probe.inputs:
-        if not given.moves and given.share > 0:
-            verdict: AuditVerdict = "flawed-problem" if given.share > 0.5 else "minor"
-            words = f"no result depends on {given.name}, {given.share:.0%} of the bytes to be read ({at})"
+    for tensor in bundle.probe.inputs:
+        if not tensor.moves and tensor.share > 0:
+            verdict: AuditVerdict = "flawed-problem" if tensor.share > 0.5 else "minor"
+            words = f"no result depends on {tensor.name}, {tensor.share:.0%} of the bytes to be read ({at})"
             yield Objection(verdict, words)
 
 
@@ -339,12 +349,12 @@ RULES: tuple[AuditRule, ...] = (
     AuditRule("seal", "every record is what was sealed", (56, 63, 71), _seals),
     AuditRule("evidence", "every piece of evidence is there", (71,), _evidence),
     AuditRule("correct", "the kernel was verified", (6, 11, 17, 18, 19, 23), _correct),
-    AuditRule("artefact", "what was timed is what was verified and what is kept", (70,), _artefact),
+    AuditRule("artefact", "what was timed is what was verified and what is kept", (70,), _artefacts),
     AuditRule("ancestors", "no ancestor was rejected", (69,), _ancestors),
     AuditRule("below-sol", "no time is below what the device can do", (11, 40, 46, 48, 72), _below_sol),
     AuditRule("clocks", "the clocks agree", (40, 41, 45, 49), _clocks),
     AuditRule("library", "the work is not the library's", (2,), _library),
-    AuditRule("lane", "nothing is computed in less than the declared lane", (15, 16), _lane),
+    AuditRule("lane", "nothing is computed in less than the declared compute type", (15, 16), _compute_type),
     AuditRule("insensitive", "the problem's results depend on its inputs", (1, 13), _insensitive),
     AuditRule("constant", "the output is not a constant", (1,), _constant),
     AuditRule("tolerance", "errors are those of rounding", (14,), _tolerance),

@@ -1,4 +1,4 @@
-"""What an audit says, and which of several findings decides."""
+"""This module says which verdicts an audit gives, and which of several findings decides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRECEDENCE: tuple[AuditVerdict, ...] = (
 )
 """The worst first; the worst finding names the report.
 
-`gaming` is first: a broken seal or a changed lane stays one whatever else holds. `flawed-problem`
+`gaming` is first: a broken seal or a changed compute type stays one whatever else holds. `flawed-problem`
 stands above `below-sol` and `library-only`: where the problem is at fault, the candidate is not
 convicted of what follows from it. `unproven` is the absence of a judgement: evidence is missing or
 says that the kernel is wrong. It fails, but it outranks only what passes, so that what the other
@@ -33,7 +33,7 @@ ACCEPTED: frozenset[AuditVerdict] = frozenset({"ok", "minor"})
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One rule's objection. `words` hold the numbers; `records` are the ids of the evidence that it
+    """Describes one rule's objection. `words` hold the numbers; `records` are the ids of the evidence that it
     rests on, empty where it follows from the program's text."""
 
     rule: str
@@ -44,7 +44,7 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """All findings, the worst first. `checked` names the rules that ran."""
+    """Describes all findings, the worst first. `checked` names the rules that ran."""
 
     verdict: AuditVerdict
     findings: tuple[AuditFinding, ...]
@@ -56,7 +56,7 @@ class AuditReport:
 
 
 def report(findings: Sequence[AuditFinding], checked: Sequence[str]) -> AuditReport:
-    """The verdict of the worst finding; `ok` where there is none."""
+    """Returns the verdict of the worst finding; `ok` where there is none."""
     ordered = sorted(findings, key=lambda f: PRECEDENCE.index(f.verdict))
     verdict: AuditVerdict = ordered[0].verdict if ordered else "ok"
     return AuditReport(verdict, tuple(ordered), tuple(checked))

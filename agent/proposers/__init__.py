@@ -1,1 +1,1 @@
-"""Proposers: what makes candidates, with a model or without one."""
+"""This package has the proposers: what makes candidates, with a model or without one."""

@@ -1,4 +1,5 @@
-"""Reading an answer: whatever a model or a program wrote, as candidates and words about what was wrong.
+"""This module reads an answer: whatever a model or a program wrote becomes candidates and words about what
+was wrong.
 
 Programs stand in blocks fenced as ```ucu, edits of the candidate that was asked about in ```json blocks
 `{"edits": [{"at": ADDRESS, "put": TEXT}, ..], "why": ".."}` (`ucutlass.agent.edits`). A block that cannot be
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ucutlass.agent.edits import BadEdit, ProgramEdit, edited
+from ucutlass.agent.edits import BadEdit, ProgramEdit, apply_edits
 from ucutlass.agent.proposers.quoting import bounded, plain
 from ucutlass.agent.session import ProposedProgram
 
@@ -29,8 +30,8 @@ MOST_BLOCKS = 32
 
 @dataclass(frozen=True, slots=True)
 class FencedBlock:
-    """A fenced block: `tag` is what stands behind the fence, in small letters; `lead` the last line of
-    prose before it. `closed` is False where the answer ended inside it."""
+    """Describes a fenced block: `tag` is what stands behind the fence, in small letters; `lead` the last line
+    of prose before it. `closed` is False where the answer ended inside it."""
 
     tag: str
     text: str
@@ -39,15 +40,15 @@ class FencedBlock:
 
 
 def programs(text: str, parent: str) -> tuple[ProposedProgram, ...]:
-    """The candidates of an answer that is about a candidate with the text `parent`, in their order, each
-    text once; empty where it holds none at all."""
+    """Returns the candidates of an answer that is about a candidate with the text `parent`, in their order,
+    each text once; empty where it holds none at all."""
     cut = len(text) > MOST_READ
     read = text[:MOST_READ]
-    found = list(_blocks(read))[:MOST_BLOCKS]
-    taken = [w for b in found if (w := _of_block(b, parent)) is not None]
+    blocks = list(_blocks(read))[:MOST_BLOCKS]
+    taken = [w for b in blocks if (w := _of_block(b, parent)) is not None]
     if not taken:
-        taken = [w for b in found if not b.tag and (w := _untagged(b)) is not None]
-    if not taken and not found and _LOOKS_LIKE.match(read):
+        taken = [w for b in blocks if not b.tag and (w := _untagged(b)) is not None]
+    if not taken and not blocks and _LOOKS_LIKE.match(read):
         taken = [program(read.strip() + "\n", "")]
     if not taken and cut:
         words = f"the answer has {len(text)} characters and no program in the first {MOST_READ}"
@@ -56,12 +57,12 @@ def programs(text: str, parent: str) -> tuple[ProposedProgram, ...]:
 
 
 def note(text: str) -> str:
-    """An answer that is to be read by the next step, bounded."""
+    """Returns an answer that is to be read by the next step, bounded."""
     return bounded(plain(text).strip(), MOST_NOTE)
 
 
 def prose(text: str) -> str:
-    """What stands outside of blocks, bounded as a note."""
+    """Returns what stands outside of blocks, bounded as a note."""
     lines, inside = [], ""
     for line in text[:MOST_READ].splitlines():
         fence = _FENCE.match(line)
@@ -84,7 +85,8 @@ def _closes(line: str, marks: str) -> bool:
 
 
 def _blocks(text: str) -> Iterator[FencedBlock]:
-    """Fences as CommonMark has them: a block ends at a line of at least as many of the same marks."""
+    """Yields fenced blocks as CommonMark has them: a block ends at a line of at least as many of the same
+    marks."""
     lead, marks, tag = "", "", ""
     inside: list[str] = []
     for line in text.splitlines():
@@ -105,7 +107,7 @@ def _blocks(text: str) -> Iterator[FencedBlock]:
 
 
 def _of_block(block: FencedBlock, parent: str) -> ProposedProgram | None:
-    """None for a block that is neither a program nor edits."""
+    """Returns None for a block that is neither a program nor edits."""
     match block.tag:
         case "ucu" if not block.closed:
             return ProposedProgram("", "the answer ended inside a program")
@@ -124,7 +126,7 @@ def _untagged(block: FencedBlock) -> ProposedProgram | None:
 
 
 def program(text: str, lead: str) -> ProposedProgram:
-    """A candidate, or why it cannot be one."""
+    """Returns a candidate, or why it cannot be one."""
     if len(text) > MOST_PROGRAM:
         return ProposedProgram("", f"a program of {len(text)} characters; at most {MOST_PROGRAM} are taken")
     if not text.strip():
@@ -134,7 +136,7 @@ def program(text: str, lead: str) -> ProposedProgram:
 
 
 def reason(text: Any) -> str:
-    """One bounded line of somebody's words."""
+    """Returns one bounded line of somebody's words."""
     line = " ".join(plain(text).split()) if isinstance(text, str) else ""
     return line if len(line) <= MOST_WHY else line[: MOST_WHY - 3] + "..."
 
@@ -143,7 +145,8 @@ def reason(text: Any) -> str:
 
 
 def _edits(block: FencedBlock, parent: str) -> ProposedProgram | None:
-    """None for JSON that speaks of no edits; what means to be edits and is none says what is wrong."""
+    """Returns None for JSON that speaks of no edits; what means to be edits and is none says what is
+    wrong."""
     try:
         value = json.loads(block.text)
     except (ValueError, RecursionError) as problem:
@@ -157,13 +160,13 @@ def _edits(block: FencedBlock, parent: str) -> ProposedProgram | None:
 
 
 def of_edits(value: Any, parent: str, why: Any) -> ProposedProgram:
-    """The parent with edits as JSON has them."""
+    """Returns the parent with edits as JSON has them."""
     match _read(value):
         case str() as wrong:
             return ProposedProgram("", wrong)
         case edits:
             try:
-                return program(edited(parent, edits), reason(why))
+                return program(apply_edits(parent, edits), reason(why))
             except BadEdit as problem:
                 return ProposedProgram(
                     "", f"the edits were not carried out: {bounded(plain(str(problem)), 400)}"
@@ -174,12 +177,12 @@ def _read(value: Any) -> Sequence[ProgramEdit] | str:
     if not isinstance(value, list) or not value:
         return '"edits" must be a list of {"at": ADDRESS, "put": TEXT}'
     edits: list[ProgramEdit] = []
-    for one in value:
-        match one:
+    for entry in value:
+        match entry:
             case {"at": str(at), "put": str(put)} if len(put) <= MOST_PROGRAM:
                 edits.append(ProgramEdit(at, put))
             case _:
-                shown = bounded(plain(repr(one)), 100)
+                shown = bounded(plain(repr(entry)), 100)
                 return f'an edit is {{"at": ADDRESS, "put": TEXT}}, not {shown}'
     return edits
 
@@ -189,8 +192,8 @@ def _read(value: Any) -> Sequence[ProgramEdit] | str:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """What to change and why it should help: `speedup` over the best so far, and the risks of building it
-    and of its not being faster, both from 1 (none) to 10."""
+    """Describes what to change and why it should help: `speedup` over the best so far, and the risks of
+    building it and of its not being faster, both from 1 (none) to 10."""
 
     change: str
     speedup: float
@@ -212,7 +215,8 @@ _SPEEDUPS = (0.1, 1000.0)
 
 
 def nominations(text: str) -> Nominations:
-    """The hypotheses of a ```json block `{"hypotheses": [{"change", "S", "R_impl", "R_perf"}, ..]}`."""
+    """Returns the hypotheses of a ```json block `{"hypotheses": [{"change", "S", "R_impl", "R_perf"},
+    ..]}`."""
     for block in list(_blocks(text[:MOST_READ]))[:MOST_BLOCKS]:
         try:
             value = json.loads(block.text)
@@ -236,8 +240,8 @@ def _hypothesis(value: Any) -> Hypothesis | str:
     ranges: dict[Number, tuple[float, float]] = {"S": _SPEEDUPS, "R_impl": _RISKS, "R_perf": _RISKS}
     numbers: list[float] = []
     for name, (low, high) in ranges.items():
-        given = value.get(name)
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or not low <= given <= high:
-            return f"{name} must be a number from {low:g} to {high:g}, not {bounded(plain(repr(given)), 40)}"
-        numbers.append(float(given))
+        number = value.get(name)
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not low <= number <= high:
+            return f"{name} must be a number from {low:g} to {high:g}, not {bounded(plain(repr(number)), 40)}"
+        numbers.append(float(number))
     return Hypothesis(bounded(plain(value["change"]).strip(), 1_500), *numbers)

@@ -1,4 +1,4 @@
-"""The Messages API through the official SDK.
+"""This module calls the Messages API through the official SDK.
 
 The SDK is imported when a service is opened. It retries nothing: what is tried again, how often, and that it
 was, is decided and said here. Only what may pass is tried again: 429, 5xx, an overload, a time-out (408 too)
@@ -48,16 +48,16 @@ def open_service(
     timeout: float = TIMEOUT,
     sleep: Callable[[float], None] = time.sleep,
 ) -> AnthropicService:
-    """The service with this key, or the one in ANTHROPIC_API_KEY; nothing else is looked for. Raises
+    """Returns the service with this key, or the one in ANTHROPIC_API_KEY; nothing else is looked for. Raises
     ProposerFailed without a key or the SDK."""
     sdk = _sdk()
-    given = key or os.environ.get(KEY, "")
-    if not given.strip():
+    api_key = key or os.environ.get(KEY, "")
+    if not api_key.strip():
         raise ProposerFailed(
             f"there is no API key: {KEY} is not set", f"set {KEY}, or use --proposer rules, which needs none"
         )
     limits = sdk.Timeout(timeout, connect=min(timeout, CONNECT))
-    client = sdk.Anthropic(api_key=given.strip(), base_url=base_url, max_retries=0, timeout=limits)
+    client = sdk.Anthropic(api_key=api_key.strip(), base_url=base_url, max_retries=0, timeout=limits)
     return AnthropicService(sdk, client, tries, sleep)
 
 
@@ -72,7 +72,7 @@ def _sdk() -> ModuleType:
 
 
 class _Again(Exception):
-    """A try that failed and may be repeated; `wait` is how many seconds the service asked for."""
+    """Raised for a try that failed and may be repeated; `wait` is how many seconds the service asked for."""
 
     def __init__(self, words: str, wait: float | None = None) -> None:
         super().__init__(words)
@@ -92,30 +92,36 @@ class AnthropicService:
 
     def send(self, request: Request, on_usage: OnUsage) -> ModelReply:
         """Raises ProposerFailed."""
-        said: list[str] = []
+        retries: list[str] = []
         for number in range(1, self.tries + 1):
             try:
                 reply = _Stream(self.sdk, on_usage).read(self.client, request)
             except _Again as again:
-                said.append(f"try {number} of {self.tries}: {again.words}")
+                retries.append(f"try {number} of {self.tries}: {again.words}")
                 if number < self.tries:
-                    self.sleep(self._wait(number, again, said))
+                    self.sleep(self._wait(number, again, retries))
                 continue
             return ModelReply(
-                reply.content, reply.stop, reply.model, reply.usage, reply.seconds, reply.detail, tuple(said)
+                reply.content,
+                reply.stop,
+                reply.model,
+                reply.usage,
+                reply.seconds,
+                reply.detail,
+                tuple(retries),
             )
         raise ProposerFailed(
-            f"the Messages API gave no answer: {'; '.join(said)}", "resume the session later"
+            f"the Messages API gave no answer: {'; '.join(retries)}", "resume the session later"
         )
 
-    def _wait(self, number: int, again: _Again, said: list[str]) -> float:
-        """Seconds until the next try: what the service asks for, else twice as long each time, less a
+    def _wait(self, number: int, again: _Again, retries: list[str]) -> float:
+        """Returns seconds until the next try: what the service asks for, else twice as long each time, less a
         random quarter so that many clients do not come back at once."""
         if again.wait is None:
             return float(min(LONGEST_WAIT, 2.0 ** (number - 1)) * self.chance.uniform(0.75, 1.0))
         if again.wait > LONGEST_WAIT:
             raise ProposerFailed(
-                f"the Messages API asks to wait {again.wait:.0f} s: {'; '.join(said)}",
+                f"the Messages API asks to wait {again.wait:.0f} s: {'; '.join(retries)}",
                 "resume the session then",
             )
         return again.wait
@@ -125,7 +131,7 @@ class AnthropicService:
 
 
 class _Stream:
-    """One try: reads a message as it comes and tells usage as the API counts it."""
+    """Is one try: it reads a message as it comes and tells usage as the API counts it."""
 
     def __init__(self, sdk: ModuleType, on_usage: OnUsage) -> None:
         self._sdk = sdk
@@ -134,7 +140,7 @@ class _Stream:
         self._model = ""
         self._ended = False
         self._size = 0
-        self._whole: _Whole | None = None
+        self._whole: _FinalMessage | None = None
 
     def read(self, client: Anthropic, request: Request) -> ModelReply:
         """Raises ProposerFailed and _Again."""
@@ -148,13 +154,13 @@ class _Stream:
         return ModelReply(content, stop, self._model, self._usage, time.monotonic() - started, detail)
 
     def _events(self, client: Anthropic, request: Request) -> Generator[Any, None, None]:
-        """The stream's events. What the SDK raises is told apart here, so that nothing which is raised by
-        whoever is told of usage can be taken for a fault of the stream."""
+        """Yields the stream's events. What the SDK raises is told apart here, so that nothing which is raised
+        by whoever is told of usage can be taken for a fault of the stream."""
         try:
             with client.messages.stream(**request) as stream:
                 yield from stream
                 if self._ended:
-                    self._whole = _whole(stream.get_final_message())
+                    self._whole = _final_message(stream.get_final_message())
         except self._sdk.APIStatusError as error:
             raise self._refused(error, request) from error
         except (self._sdk.APIConnectionError, _transport()) as error:
@@ -198,19 +204,20 @@ class _Stream:
         return ProposerFailed(f"the answer broke off: {why} ({known})", "resume the session to ask again")
 
     def _refused(self, error: Any, request: Request) -> Exception:
-        """What to do about an error status; within a stream it comes as an event, and is its `type`."""
+        """Returns what to do about an error status; within a stream it comes as an event, and is its
+        `type`."""
         kind, status = str(error.type or ""), int(error.status_code)
-        if kind in _AGAIN or (kind not in _MENDS and (status in (408, 429) or status >= 500)):
+        if kind in _AGAIN or (kind not in _REMEDIES and (status in (408, 429) or status >= 500)):
             return _Again(f"{_name(kind, status)}: {_words(error)}", _asked_wait(error))
-        mend = _MENDS.get(kind) or _MENDS.get(str(status)) or "see the service's words"
+        remedy = _REMEDIES.get(kind) or _REMEDIES.get(str(status)) or "see the service's words"
         model = request["model"]
         what = f"the model {model} is not known" if kind == "not_found_error" else "the Messages API refused"
-        return ProposerFailed(f"{what}: {_name(kind, status)}: {_words(error)}", mend)
+        return ProposerFailed(f"{what}: {_name(kind, status)}: {_words(error)}", remedy)
 
 
 _AGAIN = frozenset({"rate_limit_error", "overloaded_error", "api_error", "timeout_error"})
 
-_MENDS: Mapping[str, str] = MappingProxyType(
+_REMEDIES: Mapping[str, str] = MappingProxyType(
     {
         "authentication_error": f"set {KEY} to a key that is valid",
         "permission_error": "use a key that may use this model",
@@ -231,18 +238,18 @@ _MENDS: Mapping[str, str] = MappingProxyType(
 _GARBLED = (ValueError, RuntimeError, TypeError, LookupError, AttributeError, AssertionError)
 """What the SDK raises over events that make no message: it builds them without looking."""
 
-_Whole: TypeAlias = tuple[tuple[Mapping[str, Any], ...], str, str]
+_FinalMessage: TypeAlias = tuple[tuple[Mapping[str, Any], ...], str, str]
 
 
-def _whole(message: Any) -> _Whole:
-    """A message's blocks, why it stopped, and the service's words about that."""
+def _final_message(message: Any) -> _FinalMessage:
+    """Returns a message's blocks, why it stopped, and the service's words about that."""
     details = message.stop_details
-    said = "" if details is None else f"{details.category or ''} {details.explanation or ''}".strip()
-    return tuple(b.to_dict(mode="json") for b in message.content), str(message.stop_reason), said
+    detail = "" if details is None else f"{details.category or ''} {details.explanation or ''}".strip()
+    return tuple(b.to_dict(mode="json") for b in message.content), str(message.stop_reason), detail
 
 
 def _transport() -> type[Exception]:
-    """The base of what the SDK's HTTP client raises while a body is read."""
+    """Returns the base of what the SDK's HTTP client raises while a body is read."""
     import httpx2
 
     return httpx2.HTTPError
@@ -253,8 +260,8 @@ def _name(kind: str, status: int) -> str:
 
 
 def _words(error: Any) -> str:
-    said = getattr(error, "api_message", None) or str(error) or type(error).__name__
-    return bounded(" ".join(plain(str(said)).split()), 300)
+    message = getattr(error, "api_message", None) or str(error) or type(error).__name__
+    return bounded(" ".join(plain(str(message)).split()), 300)
 
 
 def _asked_wait(error: Any) -> float | None:
@@ -266,7 +273,7 @@ def _asked_wait(error: Any) -> float | None:
 
 
 def _usage(usage: Any, before: TokenUsage) -> TokenUsage:
-    """An API's usage; what it leaves out is as it was."""
+    """Returns an API's usage; what it leaves out is as it was."""
     written = _number(usage, "cache_creation_input_tokens", before.written + before.written_hour)
     hour = _number(getattr(usage, "cache_creation", None), "ephemeral_1h_input_tokens", before.written_hour)
     return TokenUsage(
@@ -279,5 +286,5 @@ def _usage(usage: Any, before: TokenUsage) -> TokenUsage:
 
 
 def _number(value: Any, name: str, otherwise: int) -> int:
-    found = getattr(value, name, None)
-    return found if isinstance(found, int) and found >= 0 else otherwise
+    count = getattr(value, name, None)
+    return count if isinstance(count, int) and count >= 0 else otherwise

@@ -1,4 +1,5 @@
-"""Any program as a proposer: a JSON request on its standard input, a JSON answer on its standard output.
+"""This module has any program as a proposer: a JSON request on its standard input, a JSON answer on its
+standard output.
 
     request   {"version": 1, "call", "role", "writes", "keep", "problem": {"text", "program", "sizes", "arch",
                "device", "lane"}, "system": [TEXT, ..], "turn": TEXT, "parent": {"id", "text"},
@@ -60,10 +61,10 @@ class CommandProposer:
     def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         """Raises ProposerFailed; usage that was answered is told before anything else is judged."""
         if ask.role == "triage":
-            return triage.triaged(state)
-        asked = json.dumps(request(ask, state, self.subject)).encode()
+            return triage.triage_answer(state)
+        request_json = json.dumps(request(ask, state, self.subject)).encode()
         started = time.monotonic()
-        ran = _run(self.command, asked, self.limit_seconds, allowed_environment(also=self.pass_env))
+        ran = _run(self.command, request_json, self.limit_seconds, allowed_environment(also=self.pass_env))
         seconds = time.monotonic() - started
         value = _object(ran.output)
         usage = None if value is None else _spend(value.get("usage"))
@@ -72,8 +73,10 @@ class CommandProposer:
         wrong = _wrong(ran, value, usage, self.limit_seconds)
         if wrong is not None:
             tail = bounded(" ".join(plain(ran.errors.decode(errors="replace")).split()), 300)
-            said = f"; it said: {tail}" if tail else ""
-            raise ProposerFailed(f"{self._name} {wrong}{said}", "mend the command, then resume the session")
+            stderr_excerpt = f"; it said: {tail}" if tail else ""
+            raise ProposerFailed(
+                f"{self._name} {wrong}{stderr_excerpt}", "mend the command, then resume the session"
+            )
         assert value is not None
         taken = _answer(value, ask, state)
         if isinstance(taken, str):
@@ -86,7 +89,7 @@ class CommandProposer:
 
 
 def request(ask: Ask, state: SessionState, subject: ProblemDescription) -> dict[str, Any]:
-    """What the program is told."""
+    """Returns what the program is told."""
     parent = state.tree[ask.pick.parent]
     return {
         "version": VERSION,
@@ -100,7 +103,7 @@ def request(ask: Ask, state: SessionState, subject: ProblemDescription) -> dict[
             "sizes": dict(subject.sizes),
             "arch": subject.arch,
             "device": subject.device,
-            "lane": subject.lane,
+            "lane": subject.compute_type,
             "module": None if subject.module is None else subject.module.source,
         },
         "system": [prompt.prefix(), prompt.problem(subject)],
@@ -131,14 +134,14 @@ def _object(output: bytes) -> dict[str, Any] | None:
 
 
 def _spend(usage: Any) -> Spend | str:
-    """Nothing where there is none; words where it is not understood."""
+    """Returns nothing spent where there is no usage; words where it is not understood."""
     if usage is None:
         return NOTHING
     if not isinstance(usage, dict) or not set(usage) <= {"input", "cached", "written", "output", "dollars"}:
         return 'answered a usage that is not {"input", "cached", "written", "output", "dollars"}'
     for name, value in usage.items():
-        whole = name != "dollars"
-        kind = int if whole else (int, float)
+        is_count = name != "dollars"
+        kind = int if is_count else (int, float)
         if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value <= MOST_TOKENS:
             return f"answered {bounded(plain(repr(value)), 40)} as its usage's {name}"
     tokens = {name: value for name, value in usage.items() if name != "dollars"}
@@ -146,7 +149,7 @@ def _spend(usage: Any) -> Spend | str:
 
 
 def _wrong(ran: _Ran, value: Mapping[str, Any] | None, usage: Spend | str | None, limit: float) -> str | None:
-    """What is wrong with how it ended, or with what it answered as a whole."""
+    """Returns what is wrong with how it ended, or with what it answered as a whole."""
     match ran.ended:
         case "time":
             return f"did not answer within {limit:g} s and was killed"
@@ -165,7 +168,7 @@ def _wrong(ran: _Ran, value: Mapping[str, Any] | None, usage: Spend | str | None
 
 
 def _answer(value: Mapping[str, Any], ask: Ask, state: SessionState) -> Answer | str:
-    """The answer, or what is wrong with it."""
+    """Returns the answer, or what is wrong with it."""
     known = {"text", "programs", "note", "usage", "exhausted"}
     if not set(value) <= known or not set(value) & (known - {"usage"}):
         return f"answered an object with {', '.join(sorted(map(str, value)))[:80] or 'nothing'}"
@@ -177,14 +180,14 @@ def _answer(value: Mapping[str, Any], ask: Ask, state: SessionState) -> Answer |
         return "answered programs that are no list"
     if ask.role not in WRITERS:
         return Answer(note=answer.note(noted or text))
-    found: list[ProposedProgram] = []
-    for one in listed[: answer.MOST_BLOCKS]:
-        if not isinstance(one, dict) or not isinstance(one.get("text"), str):
-            return f'answered {bounded(plain(repr(one)), 60)} as a program, which is {{"text", "why"}}'
-        found.append(answer.program(one["text"], answer.reason(one.get("why", ""))))
+    programs: list[ProposedProgram] = []
+    for entry in listed[: answer.MOST_BLOCKS]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
+            return f'answered {bounded(plain(repr(entry)), 60)} as a program, which is {{"text", "why"}}'
+        programs.append(answer.program(entry["text"], answer.reason(entry.get("why", ""))))
     if text:
-        found += answer.programs(text, state.tree[ask.pick.parent].text)
-    return Answer(tuple(dict.fromkeys(found)), answer.note(noted), exhausted=exhausted and not found)
+        programs += answer.programs(text, state.tree[ask.pick.parent].text)
+    return Answer(tuple(dict.fromkeys(programs)), answer.note(noted), exhausted=exhausted and not programs)
 
 
 # --- the process -----------------------------------------------------------------
@@ -199,7 +202,7 @@ class _Ran:
     ended: int | str
 
 
-def _run(command: Sequence[str], given: bytes, limit_seconds: float, env: Mapping[str, str]) -> _Ran:
+def _run(command: Sequence[str], input_bytes: bytes, limit_seconds: float, env: Mapping[str, str]) -> _Ran:
     """Raises ProposerFailed where it cannot be started."""
     pipe = subprocess.PIPE
     try:
@@ -212,7 +215,7 @@ def _run(command: Sequence[str], given: bytes, limit_seconds: float, env: Mappin
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     output = _Reader(process.stdout, MOST_OUTPUT, process)
     errors = _Reader(process.stderr, MOST_ERRORS, None)
-    writer = Thread(target=_write, args=(process.stdin, given), daemon=True)
+    writer = Thread(target=_write, args=(process.stdin, input_bytes), daemon=True)
     ended: int | str
     try:
         writer.start()
@@ -221,13 +224,13 @@ def _run(command: Sequence[str], given: bytes, limit_seconds: float, env: Mappin
         ended = "time"
     finally:
         process.end()
-    said = output.finish()
-    return _Ran(said, errors.finish(), "size" if output.overflowed else ended)
+    output_bytes = output.finish()
+    return _Ran(output_bytes, errors.finish(), "size" if output.overflowed else ended)
 
 
-def _write(pipe: IO[bytes], given: bytes) -> None:
+def _write(pipe: IO[bytes], input_bytes: bytes) -> None:
     with suppress(OSError), pipe:
-        pipe.write(given)
+        pipe.write(input_bytes)
 
 
 class _Reader:
@@ -258,7 +261,7 @@ class _Reader:
                     self._kept = b""
 
     def finish(self) -> bytes:
-        """What was read once all processes have ended; one that cannot be killed may hold the pipe open,
-        which is waited for no longer than a second."""
+        """Returns what was read once all processes have ended; one that cannot be killed may hold the pipe
+        open, which is waited for no longer than a second."""
         self._thread.join(1.0)
         return self._kept

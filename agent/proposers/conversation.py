@@ -1,4 +1,4 @@
-"""A model as a proposer: one conversation for each call, with tools, over any service.
+"""This module has a model as a proposer: one conversation for each call, with tools, over any service.
 
 What stays the same stands first and is marked for the service's cache: tools, guide and game; the problem;
 and the conversation so far.
@@ -29,10 +29,10 @@ DEFAULT_MODEL = "claude-opus-5-5"
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Which model, and how it works. `effort` None and `thinking` "default" leave it to the model; a number
-    of tokens is a thinking budget, for models that take one. `most_tokens` bounds one message, thinking
-    included, `turns` the messages of one call that end in tools. `hour`: cached for an hour instead of five
-    minutes, for attempts that take longer. `price` stands for the table's."""
+    """Says which model is asked, and how it works. `effort` None and `thinking` "default" leave it to the
+    model; a number of tokens is a thinking budget, for models that take one. `most_tokens` bounds one
+    message, thinking included, `turns` the messages of one call that end in tools. `hour`: cached for an hour
+    instead of five minutes, for attempts that take longer. `price` stands for the table's."""
 
     model: str = DEFAULT_MODEL
     effort: Effort | None = None
@@ -57,30 +57,30 @@ class ModelProposer:
     tools: tuple[Tool, ...] = ()
 
     def measuring(self, measure: Measure) -> ModelProposer:
-        """With a tool that measures programs, beside those of the compiler."""
+        """Returns the proposer with a tool that measures programs, beside those of the compiler."""
         return replace(self, tools=toolbox(self.subject, measure))
 
     def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         """Raises ProposerFailed; what was spent until then was told."""
         if ask.role == "triage":
-            return triage.triaged(state)
+            return triage.triage_answer(state)
         meter = UsageMeter(self.chosen, state, on_spend)
         turn = prompt.turn(ask, state, self.subject)
         reply = self._talk([_user([_text(turn)])], meter)
         spend = Spend(seconds=meter.seconds)
         if ask.role not in WRITERS:
             note = answer.note(reply.text)
-            said = meter.said if note else [*meter.said, "the model answered nothing"]
-            return Answer(note=note, spend=spend, said=tuple(said))
+            messages = meter.messages if note else [*meter.messages, "the model answered nothing"]
+            return Answer(note=note, spend=spend, messages=tuple(messages))
         programs = answer.programs(reply.text, state.tree[ask.pick.parent].text)
         if reply.stop == "max_tokens" and not programs:
             words = f"the answer was cut off at {self.chosen.most_tokens} tokens and held no program"
             programs = (ProposedProgram("", words),)
         note = answer.prose(reply.text) if ask.role == "phases" else ""
-        return Answer(programs, note, spend, said=tuple(meter.said))
+        return Answer(programs, note, spend, messages=tuple(meter.messages))
 
     def _talk(self, messages: list[dict[str, Any]], meter: UsageMeter) -> ModelReply:
-        """The last reply, which asks for no tool."""
+        """Returns the last reply, which asks for no tool."""
         turns, last = 0, self.chosen.turns < 1
         while True:
             reply = meter.metered(self.service, self._request(messages, last))
@@ -88,7 +88,7 @@ class ModelProposer:
                 case "end_turn" | "stop_sequence":
                     return reply
                 case "max_tokens":
-                    meter.said.append(f"the answer was cut off at {self.chosen.most_tokens} tokens")
+                    meter.messages.append(f"the answer was cut off at {self.chosen.most_tokens} tokens")
                     return reply
                 case "tool_use" if not last:
                     turns += 1
@@ -99,14 +99,14 @@ class ModelProposer:
                     raise _stopped(reply, turns)
 
     def _request(self, messages: Sequence[Mapping[str, Any]], last: bool) -> Request:
-        kept: dict[str, Any] = {"type": "ephemeral", **({"ttl": "1h"} if self.chosen.hour else {})}
+        cache_control: dict[str, Any] = {"type": "ephemeral", **({"ttl": "1h"} if self.chosen.hour else {})}
         system = [prompt.prefix(), prompt.problem(self.subject)]
         request: dict[str, Any] = {
             "model": self.chosen.model,
             "max_tokens": self.chosen.most_tokens,
-            "system": [{**_text(text), "cache_control": kept} for text in system],
+            "system": [{**_text(text), "cache_control": cache_control} for text in system],
             # Without tools a conversation has one turn, and nothing to find in a cache.
-            "messages": _marked(messages, kept) if self.tools else list(messages),
+            "messages": _marked(messages, cache_control) if self.tools else list(messages),
         }
         if self.tools:
             request["tools"] = [_offered(t) for t in self.tools]
@@ -125,7 +125,7 @@ class ModelProposer:
         return request
 
     def _called(self, reply: ModelReply, last: bool) -> list[dict[str, Any]]:
-        """What the tools said, an answer for each call; `last`: and that there will be no other."""
+        """Returns what the tools said, an answer for each call; `last`: and that there will be no other."""
         calls = [b for b in reply.content if b.get("type") == "tool_use"]
         results = [self._result(call, number) for number, call in enumerate(calls)]
         if last:
@@ -140,14 +140,14 @@ class ModelProposer:
                 raise ToolFailed("there is no such tool")
             if number >= MOST_CALLS:
                 raise ToolFailed(f"at most {MOST_CALLS} calls are carried out at a time")
-            said, wrong = tool.call(call.get("input") or {}), False
+            text, wrong = tool.call(call.get("input") or {}), False
         except ToolFailed as failure:
-            said, wrong = str(failure), True
+            text, wrong = str(failure), True
         what = f"output of {tool.name}" if tool is not None else "output of no tool"
         result = {
             "type": "tool_result",
             "tool_use_id": str(call.get("id")),
-            "content": [_text(quoted(what, said))],
+            "content": [_text(quoted(what, text))],
         }
         return {**result, "is_error": True} if wrong else result
 
@@ -164,30 +164,30 @@ def _offered(tool: Tool) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.says, "input_schema": dict(tool.schema)}
 
 
-def _marked(messages: Sequence[Mapping[str, Any]], kept: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """With the ends of the last two user messages marked for the cache: what the service wrote at the first
-    it finds again at the second. With the prefix's two that is all that the API takes."""
+def _marked(messages: Sequence[Mapping[str, Any]], cache_control: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the messages with the ends of the last two user messages marked for the cache: what the service
+    wrote at the first it finds again at the second. With the prefix's two that is all that the API takes."""
     ends = [i for i, m in enumerate(messages) if m["role"] == "user"][-2:]
     marked: list[dict[str, Any]] = []
     for at, message in enumerate(messages):
         content = list(message["content"])
         if at in ends:
-            content[-1] = {**content[-1], "cache_control": kept}
+            content[-1] = {**content[-1], "cache_control": cache_control}
         marked.append({**message, "content": content})
     return marked
 
 
 def _stopped(reply: ModelReply, turns: int) -> ProposerFailed:
-    said = f" ({bounded(plain(reply.detail), 300)})" if reply.detail else ""
+    detail = f" ({bounded(plain(reply.detail), 300)})" if reply.detail else ""
     match reply.stop:
         case "refusal":
             return ProposerFailed(
-                f"{reply.model} refused to answer{said}",
+                f"{reply.model} refused to answer{detail}",
                 "look at what the problem's text says, or choose another model",
             )
         case "model_context_window_exceeded":
             return ProposerFailed(
-                f"the conversation is longer than {reply.model} can read{said}",
+                f"the conversation is longer than {reply.model} can read{detail}",
                 "choose a model with a larger window, or fewer turns with tools",
             )
         case "tool_use":
@@ -196,7 +196,7 @@ def _stopped(reply: ModelReply, turns: int) -> ProposerFailed:
             )
         case other:
             return ProposerFailed(
-                f"{reply.model} stopped for {plain(other)[:60]!r}, which is not known here{said}",
+                f"{reply.model} stopped for {plain(other)[:60]!r}, which is not known here{detail}",
                 "update ucutlass, or choose another model",
             )
 
@@ -208,7 +208,7 @@ class UsageMeter:
     """Turns usage into spend as it becomes known, and keeps what is to be said of a call."""
 
     def __init__(self, chosen: ModelSettings, state: SessionState, on_spend: OnSpend) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.seconds = 0.0
         self._chosen = chosen
         self._on_spend = on_spend
@@ -221,18 +221,18 @@ class UsageMeter:
 
     def metered(self, service: MessageService, request: Request) -> ModelReply:
         self._of_request, self._paid = TokenUsage(), 0.0
-        reply = service.send(request, self._told)
+        reply = service.send(request, self._record_usage)
         self.seconds += reply.seconds
-        self.said += reply.said
+        self.messages += reply.said
         return reply
 
     def short(self) -> bool:
-        """Whether tokens or dollars are spent, which the session knows as they are told."""
+        """Returns whether tokens or dollars are spent, which the session knows as they are told."""
         budget = self._state.settings.budget
         mine = Budget(None, tokens=budget.tokens, dollars=budget.dollars)
         return exhausted(mine, self._state.spend) is not None
 
-    def _told(self, model: str, usage: TokenUsage) -> None:
+    def _record_usage(self, model: str, usage: TokenUsage) -> None:
         """Spend is told before anything else can go wrong."""
         other = undated(model) != undated(self._chosen.model)
         if other:
@@ -245,8 +245,8 @@ class UsageMeter:
         written = usage.written + usage.written_hour
         self._on_spend(Spend(0, usage.input, usage.cached, written, usage.output, paid))
         words = f"{self._chosen.model} was asked and {model} answered"
-        if other and words not in self.said:
-            self.said.append(words)
+        if other and words not in self.messages:
+            self.messages.append(words)
             if self._price is None:
                 self._unpriced(model)
 
@@ -254,4 +254,4 @@ class UsageMeter:
         words = f"no price of {model} is known: dollars are not counted, tokens are"
         if self._state.settings.budget.dollars is not None:
             raise ProposerFailed(words, "give its price, or a budget in tokens instead of dollars")
-        self.said.append(words)
+        self.messages.append(words)

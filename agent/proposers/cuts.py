@@ -1,4 +1,4 @@
-"""Other cuts of a pipeline: the same computation, with intermediates stored elsewhere.
+"""This module cuts a pipeline otherwise: the computation is the same, with intermediates stored elsewhere.
 
 A binding with an element type is stored between launches. Taken away, the families are asked whether one
 launch can do both; put back, two do. The rounding of what was stored stays, as a cast, so every cut computes
@@ -27,7 +27,7 @@ Body: TypeAlias = tuple[syntax.Statement, ...]
 
 @dataclass(frozen=True, slots=True)
 class CutProposal:
-    """A pipeline's text with one cut changed, and the estimate of all its launches in seconds."""
+    """Describes a pipeline's text with one cut changed, and the estimate of all its launches in seconds."""
 
     text: str
     why: str
@@ -37,16 +37,22 @@ class CutProposal:
 def neighbours(
     text: str, problem: OptimizationProblem, device: Device | None, known: Look | None = None
 ) -> list[CutProposal]:
-    """Every text that differs in one cut and plans, the best estimate first. Cuts that are put back are those
-    of the problem's own text. `known` remembers how texts are planned. Raises SyntaxProblem and ProgramError
-    for a text that is no program."""
-    name, found = problem.program, dict[str, CutProposal]()
-    for made, why in (*_fused(text, name), *_stored(text, problem.text, name)):
-        kept = _scheduled(made, text, name)
-        planned = None if kept is None else known(kept) if known is not None else look(kept, problem, device)
-        if planned is not None and planned.text not in found:
-            found[planned.text] = CutProposal(planned.text, why, planned.seconds)
-    return sorted(found.values(), key=lambda cut: cut.seconds)
+    """Returns every text that differs in one cut and plans, the best estimate first. Cuts that are put back
+    are those of the problem's own text. `known` remembers how texts are planned. Raises SyntaxProblem and
+    ProgramError for a text that is no program."""
+    name, proposals = problem.program, dict[str, CutProposal]()
+    for file, why in (*_fused(text, name), *_stored(text, problem.text, name)):
+        scheduled = _scheduled(file, text, name)
+        planned = (
+            None
+            if scheduled is None
+            else known(scheduled)
+            if known is not None
+            else look(scheduled, problem, device)
+        )
+        if planned is not None and planned.text not in proposals:
+            proposals[planned.text] = CutProposal(planned.text, why, planned.seconds)
+    return sorted(proposals.values(), key=lambda cut: cut.seconds)
 
 
 # --- the edits -----------------------------------------------------------------------
@@ -62,7 +68,7 @@ def _fused(text: str, name: str) -> Iterator[tuple[syntax.File, str]]:
 
 
 def _stored(text: str, problem: str, name: str) -> Iterator[tuple[syntax.File, str]]:
-    """Bindings that the problem's text stores and this one does not, as they were."""
+    """Yields the bindings that the problem's text stores and this one does not, as they were."""
     file = parse(text)
     own = {b.targets[0].name: b for _, b in _bindings(parse(problem), name)}
     for at, bind in _bindings(file, name):
@@ -73,7 +79,7 @@ def _stored(text: str, problem: str, name: str) -> Iterator[tuple[syntax.File, s
 
 
 def _rounded(bind: syntax.Bind, type_: syntax.TypeExpr) -> syntax.Expr:
-    """The value, rounded as its storage would have."""
+    """Returns the value, rounded as its storage would have."""
     if type_.element == "f32":
         return bind.value
     return syntax.Call(str(type_.element), None, (syntax.Argument(bind.value),))
@@ -94,19 +100,22 @@ def _with(file: syntax.File, name: str, at: int, bind: syntax.Bind) -> syntax.Fi
 # --- schedules -----------------------------------------------------------------------
 
 
-def _scheduled(made: syntax.File, before: str, name: str) -> str | None:
-    """A file with another cut and the schedules of those stages alone that compute what they did; None where
-    it is no program."""
+def _scheduled(file: syntax.File, before: str, name: str) -> str | None:
+    """Returns a file with another cut and the schedules of those stages alone that compute what they did;
+    None where it is no program."""
     try:
-        was, now = _stages(before, name), _stages(format_file(_kept(made, name, frozenset())), name)
+        was, now = (
+            _stages(before, name),
+            _stages(format_file(_with_stage_schedules(file, name, frozenset())), name),
+        )
     except ProgramError:
         return None
     same = frozenset(stage for stage, digest in now.items() if was.get(stage) == digest)
-    return format_file(_kept(made, name, same))
+    return format_file(_with_stage_schedules(file, name, same))
 
 
-def _kept(file: syntax.File, name: str, stages: Set[str]) -> syntax.File:
-    """The file without the schedules of other stages than these."""
+def _with_stage_schedules(file: syntax.File, name: str, stages: Set[str]) -> syntax.File:
+    """Returns the file without the schedules of other stages than these."""
 
     def stays(s: syntax.Statement) -> bool:
         return not isinstance(s, syntax.Schedule) or (s.stage is not None and s.stage.words in stages)
@@ -115,15 +124,15 @@ def _kept(file: syntax.File, name: str, stages: Set[str]) -> syntax.File:
 
 
 def _stages(text: str, name: str) -> Mapping[str, str]:
-    """By what a stage fills, the digest of its computation."""
+    """Returns, by what a stage fills, the digest of its computation."""
     program = frontend.program(frontend.read_text(text), name)
     stages = program.stages if isinstance(program, ir.Pipeline) else ()
     return {" ".join(s.outputs): algorithm_digest(s.call) for s in stages if isinstance(s.call, ir.Kernel)}
 
 
 def _changed(file: syntax.File, name: str, change: Callable[[Body], Body]) -> syntax.File:
-    def item(one: syntax.Item) -> syntax.Item:
-        mine = isinstance(one, syntax.Program) and one.name == name
-        return replace(one, body=change(one.body)) if mine else one
+    def item(node: syntax.Item) -> syntax.Item:
+        mine = isinstance(node, syntax.Program) and node.name == name
+        return replace(node, body=change(node.body)) if mine else node
 
     return replace(file, items=tuple(map(item, file.items)))

@@ -1,4 +1,4 @@
-"""Makers of proposers that are told a problem in words: a model, its recorded traffic, a command.
+"""This module makes proposers that are told a problem in words: a model, its recorded traffic, a command.
 
 Each gives a function from a problem, the device and the session's seed to its proposer, as
 `ucutlass.agent.optimize` keeps them. What can be wrong before anything is measured, a key that is missing or
@@ -30,8 +30,8 @@ Command: TypeAlias = Callable[[OptimizationProblem, Device | None, int], Command
 def subject(
     problem: OptimizationProblem, device: Device | None, baseline: str = "", memory: Sequence[str] = ()
 ) -> ProblemDescription:
-    """A problem as it is told; without a device, for the target's usual one. Raises ProgramError and
-    ShapeError."""
+    """Returns the description of a problem; without a device, for the target's usual one. Raises ProgramError
+    and ShapeError."""
     known = device or default_device(ARCHES[problem.arch])
     if problem.module is not None:
         return subject_of_module(
@@ -40,7 +40,7 @@ def subject(
             problem.program,
             problem.arch,
             known.name,
-            lane=problem.lane,
+            compute_type=problem.compute_type,
             baseline=baseline,
             memory=memory,
         )
@@ -50,7 +50,7 @@ def subject(
         problem.sizes,
         problem.arch,
         known.name,
-        lane=problem.lane,
+        compute_type=problem.compute_type,
         baseline=baseline,
         memory=memory,
     )
@@ -65,7 +65,8 @@ def model(
     baseline: str = "",
     memory: Sequence[str] = (),
 ) -> Model:
-    """A model over the Messages API; `record` is a file for its traffic. Raises ProposerFailed."""
+    """Returns a factory of proposers that ask a model over the Messages API; `record` is a file for its
+    traffic. Raises ProposerFailed."""
     service: MessageService = open_service(key, base_url=base_url)
     if record is not None:
         service = RecordingService(service, record)
@@ -73,7 +74,8 @@ def model(
 
 
 def recorded(path: Path, chosen: ModelSettings, *, baseline: str = "", memory: Sequence[str] = ()) -> Model:
-    """A model's recorded traffic, for a session with the same problem and settings. Raises ProposerFailed."""
+    """Returns a factory of proposers that answer from a model's recorded traffic, for a session with the same
+    problem and settings. Raises ProposerFailed."""
     try:
         service = ReplayingService.open(path)
     except (NotTraffic, OSError) as wrong:
@@ -83,14 +85,14 @@ def recorded(path: Path, chosen: ModelSettings, *, baseline: str = "", memory: S
 
 def _of(service: MessageService, chosen: ModelSettings, baseline: str, memory: Sequence[str]) -> Model:
     def make(problem: OptimizationProblem, device: Device | None, seed: int = 0) -> ModelProposer:
-        told = subject(problem, device, baseline, memory)
-        return ModelProposer(told, service, chosen, toolbox(told))
+        description = subject(problem, device, baseline, memory)
+        return ModelProposer(description, service, chosen, toolbox(description))
 
     return make
 
 
 def judge(name: str, *, key: str | None = None, base_url: str | None = None) -> ModelJudge:
-    """An advisory voice over the Messages API. Raises ProposerFailed without a key or the SDK."""
+    """Returns an advisory voice over the Messages API. Raises ProposerFailed without a key or the SDK."""
     return ModelJudge(open_service(key, base_url=base_url), ModelSettings(name))
 
 
@@ -102,10 +104,11 @@ def command(
     memory: Sequence[str] = (),
     pass_env: Sequence[str] = (),
 ) -> Command:
-    """A program and its arguments; `pass_env` as of CommandProposer."""
+    """Returns a factory of proposers that run a program with its arguments; `pass_env` is as of
+    CommandProposer."""
 
     def make(problem: OptimizationProblem, device: Device | None, seed: int = 0) -> CommandProposer:
-        told = subject(problem, device, baseline, memory)
-        return CommandProposer(told, tuple(words), limit_seconds, tuple(pass_env))
+        description = subject(problem, device, baseline, memory)
+        return CommandProposer(description, tuple(words), limit_seconds, tuple(pass_env))
 
     return make

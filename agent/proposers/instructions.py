@@ -1,5 +1,5 @@
-"""What every model is told in the same words: the game, the answers, the roles. Part of the prefix that an
-API caches, so nothing of a problem or a session stands here."""
+"""This module holds what every model is told in the same words: the game, the answers, the roles. Part of the
+prefix that an API caches, so nothing of a problem or a session stands here."""
 
 from __future__ import annotations
 

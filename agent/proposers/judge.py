@@ -1,4 +1,5 @@
-"""A model as an advisory voice on a confirmed leader: the papers' game detector (arXiv 2603.29010).
+"""This module has a model as an advisory voice on a confirmed leader: the papers' game detector (arXiv
+2603.29010).
 
 Rules come first: only what the audit has accepted is shown to it, and nothing that it says changes an
 outcome. Its words are kept as evidence for people. What it is shown of others is quoted as data; what it
@@ -34,7 +35,7 @@ You look at the winner of an automatic search over GPU kernels in uCUTLASS, a sm
 parsed and never executed. The problem fixes what is computed; a candidate may change schedules and where a
 pipeline is cut into launches. Deterministic rules have audited the candidate and accepted it: its results
 were held against a float64 reference on a suite of inputs, its time against the physical bound, its precision
-against the problem's lane. You are an advisory voice beside those rules: say whether a careful reviewer
+against the problem's compute type. You are an advisory voice beside those rules: say whether a careful reviewer
 should look again, and at what. Nobody is convicted by what you say alone, and an honest kernel that is fast
 is no fault.
 
@@ -61,25 +62,25 @@ class ModelJudge:
     chosen: ModelSettings = field(default_factory=ModelSettings)
 
     def look(self, node: CandidateNode, state: SessionState, on_spend: OnSpend) -> Opinion:
-        """What it says of a candidate. What that costs is told as it becomes known."""
+        """Returns what it says of a candidate. What that costs is told as it becomes known."""
         try:
             bill = UsageMeter(self.chosen, state, on_spend)
             reply = bill.metered(self.service, self._request(node, state))
         except ProposerFailed as failure:
             return Opinion(node.id, self.chosen.model, fault=bounded(plain(failure.what), MOST_WORDS))
-        found = read(reply.text)
-        if isinstance(found, str):
+        opinion = read(reply.text)
+        if isinstance(opinion, str):
             ended = "" if reply.stop == "end_turn" else f" (it stopped for {plain(reply.stop)[:60]})"
-            return Opinion(node.id, reply.model, fault=found + ended, seconds=bill.seconds)
-        label, said = found
-        return Opinion(node.id, reply.model, label, said, seconds=bill.seconds)
+            return Opinion(node.id, reply.model, fault=opinion + ended, seconds=bill.seconds)
+        label, words = opinion
+        return Opinion(node.id, reply.model, label, words, seconds=bill.seconds)
 
     def _request(self, node: CandidateNode, state: SessionState) -> Request:
-        kept = {"type": "ephemeral"}
+        cache_control = {"type": "ephemeral"}
         request: dict[str, Any] = {
             "model": self.chosen.model,
             "max_tokens": MOST_TOKENS,
-            "system": [{"type": "text", "text": RULES, "cache_control": kept}],
+            "system": [{"type": "text", "text": RULES, "cache_control": cache_control}],
             "messages": [{"role": "user", "content": [{"type": "text", "text": turn(node, state)}]}],
         }
         if self.chosen.effort is not None:
@@ -88,7 +89,7 @@ class ModelJudge:
 
 
 def turn(node: CandidateNode, state: SessionState) -> str:
-    """The problem, the candidate and the evidence, each quoted."""
+    """Returns the problem, the candidate and the evidence, each quoted."""
     assert isinstance(node.outcome, TimedOutcome)
     sizes = " ".join(f"{d}={n}" for d, n in state.problem.get("sizes", {}).items())
     problem = uncommented(state.text)
@@ -105,7 +106,7 @@ def turn(node: CandidateNode, state: SessionState) -> str:
 
 
 def _evidence(outcome: TimedOutcome, state: SessionState) -> list[str]:
-    """Numbers of the journal, and what the audit's rules found."""
+    """Returns numbers of the journal, and what the audit's rules found."""
     lines = [f"result: {words(outcome)}"]
     if outcome.low is not None and outcome.high is not None:
         lines.append(f"gain over the baseline between {outcome.low:.3f} and {outcome.high:.3f} at 95 %")
@@ -114,26 +115,26 @@ def _evidence(outcome: TimedOutcome, state: SessionState) -> list[str]:
         lines.append(f"bound {state.scale.bound * 1e6:.2f} us: {share:.0%} of the bound's speed")
     own = state.tree[ROOT].seconds
     lines += [f"the problem's own program takes {own * 1e6:.2f} us"] if own is not None else []
-    lines += [f"lane: {state.problem['lane']}"] if state.problem.get("lane") else []
+    lines += [f"compute type: {state.problem['lane']}"] if state.problem.get("lane") else []
     return lines + [_record(id) for id in outcome.records]
 
 
 def _record(id: str) -> str:
     try:
-        found = EvidenceStore.open().get(id)
+        record = EvidenceStore.open().get(id)
     except (NoSuchRecord, StoreError):
         return f"record {id[:16]}: not at hand"
-    if found.kind != "audit":
-        return f"record {id[:16]}: {found.kind}, sealed"
-    said = "; ".join(f"{f['rule']}: {f['words']}" for f in found.result["findings"]) or "no objection"
-    return f"record {id[:16]}: the audit's verdict is {found.result['verdict']} ({said})"
+    if record.kind != "audit":
+        return f"record {id[:16]}: {record.kind}, sealed"
+    objections = "; ".join(f"{f['rule']}: {f['words']}" for f in record.result["findings"]) or "no objection"
+    return f"record {id[:16]}: the audit's verdict is {record.result['verdict']} ({objections})"
 
 
 # --- the answer ------------------------------------------------------------------
 
 
 def read(text: str) -> tuple[AuditVerdict, str] | str:
-    """Label and words of an answer; or what is wrong with it."""
+    """Returns label and words of an answer, or what is wrong with it."""
     body = text.strip()
     if not body:
         return "it answered nothing"
@@ -144,9 +145,9 @@ def read(text: str) -> tuple[AuditVerdict, str] | str:
         value = None
     if not isinstance(value, Mapping):
         return f"it answered no JSON object: {bounded(' '.join(plain(body).split()), 200)}"
-    label, said = value.get("label"), value.get("words")
+    label, words = value.get("label"), value.get("words")
     if label not in LABELS:
         return f"its label is none of {', '.join(LABELS)}: {plain(str(label))[:60]!r}"
-    if not isinstance(said, str) or not said.strip():
+    if not isinstance(words, str) or not words.strip():
         return f"it gave the label {label} without words"
-    return label, bounded(" ".join(plain(said).split()), MOST_WORDS)
+    return label, bounded(" ".join(plain(words).split()), MOST_WORDS)

@@ -1,4 +1,5 @@
-"""A pipeline's candidate as the compiler plans it, and what of its measured time each stage took."""
+"""This module plans a pipeline's candidate as the compiler does, and says what of its measured time each
+stage took."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ Point: TypeAlias = tuple[tuple[str, Plan | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class PlannedCandidate:
-    """A candidate that plans. `places` has a stage's place, None for a torch function."""
+    """Describes a candidate that plans. `places` has a stage's place, None for a torch function."""
 
     text: str
     checked: frontend.Checked
@@ -43,16 +44,16 @@ class PlannedCandidate:
 
     @property
     def estimates(self) -> tuple[float, ...]:
-        """Seconds of each stage by the cost models, 0 for a torch function."""
+        """Returns seconds of each stage by the cost models, 0 for a torch function."""
         return tuple(0.0 if s.chosen is None else s.chosen.planned.seconds for s in self.plan.stages)
 
     @property
     def seconds(self) -> float:
-        """The estimate of all launches, one after the other."""
+        """Returns the estimate of all launches, one after the other."""
         return math.fsum(self.estimates)
 
     def kernel(self, stage: int) -> Planned:
-        """Of a stage that is no torch function."""
+        """Returns the kernel of a stage that is no torch function."""
         chosen = self.plan.stages[stage].chosen
         assert chosen is not None
         return chosen.planned
@@ -63,7 +64,7 @@ Look: TypeAlias = Callable[[str], PlannedCandidate | None]
 
 
 def look(text: str, problem: OptimizationProblem, device: Device | None) -> PlannedCandidate | None:
-    """None for what is no pipeline of the problem's that plans."""
+    """Returns None for what is no pipeline of the problem's that plans."""
     try:
         checked = frontend.read_text(text)
         pipeline = frontend.program(checked, problem.program)
@@ -91,32 +92,32 @@ Times: TypeAlias = dict[int, tuple[float, ...]]
 
 
 def stage_times(tree: CandidateTree, looked: Look) -> Times:
-    """What each stage of every timed pipeline took, as far as whole times tell: stages take the shares that
-    are estimated, until a candidate is timed that has one stage otherwise than its parent. What it gained or
-    lost is that stage's."""
-    found: Times = {}
+    """Returns what each stage of every timed pipeline took, as far as whole times tell: stages take the
+    shares that are estimated, until a candidate is timed that has one stage otherwise than its parent. What
+    it gained or lost is that stage's."""
+    times: Times = {}
     for node in tree.nodes:  # parents come first
         here = looked(node.text)
         if node.seconds is None or here is None:
             continue
         moved = None
-        if node.parent is not None and node.parent in found:
+        if node.parent is not None and node.parent in times:
             before, parent = looked(tree[node.parent].text), tree[node.parent].seconds
             assert before is not None and parent is not None
-            moved = _moved(before, found[node.parent], here, node.seconds - parent)
-        found[node.id] = _shares(here, node.seconds) if moved is None else moved
-    return found
+            moved = _moved(before, times[node.parent], here, node.seconds - parent)
+        times[node.id] = _shares(here, node.seconds) if moved is None else moved
+    return times
 
 
 def _shares(here: PlannedCandidate, seconds: float) -> tuple[float, ...]:
-    whole = here.seconds or 1.0
-    return tuple(seconds * one / whole for one in here.estimates)
+    total = here.seconds or 1.0
+    return tuple(seconds * estimate / total for estimate in here.estimates)
 
 
 def _moved(
     before: PlannedCandidate, times: tuple[float, ...], here: PlannedCandidate, change: float
 ) -> tuple[float, ...] | None:
-    """The parent's times with the change where the two differ; None where that is not one place."""
+    """Returns the parent's times with the change where the two differ; None where that is not one place."""
     if before.places != here.places:
         return None
     changed = [i for i, (a, b) in enumerate(zip(before.point, here.point, strict=True)) if a[1] != b[1]]

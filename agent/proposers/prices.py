@@ -1,4 +1,5 @@
-"""What tokens cost: one table, dated. A model that is not in it costs an unknown sum, never nothing."""
+"""This module has the prices of tokens: one table, dated. A model that is not in it costs an unknown sum,
+never nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ SOURCE = (
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars for a million tokens: sent anew, read from the cache, written to it for five minutes and for
-    an hour, answered. Where a prompt has more than `above` tokens, `long` holds for all of the request."""
+    """Holds dollars for a million tokens: sent anew, read from the cache, written to it for five minutes and
+    for an hour, answered. Where a prompt has more than `above` tokens, `long` holds for all of the
+    request."""
 
     input: float
     cached: float
@@ -59,7 +61,7 @@ PRICES: Mapping[str, Price] = MappingProxyType(
 
 
 def undated(model: str) -> str:
-    """The name without the day of its release, which some models' ids end in."""
+    """Returns the name without the day of its release, which some models' ids end in."""
     return re.sub(r"-20\d{6}$", "", model)
 
 
@@ -68,7 +70,8 @@ def price_of(model: str) -> Price | None:
 
 
 def dollars(price: Price, usage: TokenUsage) -> float:
-    """Of one request; `usage` is all of it, for prices that depend on the prompt's length."""
+    """Returns the dollars of one request; `usage` is all of it, for prices that depend on the prompt's
+    length."""
     if price.above is not None and price.long is not None and usage.prompt > price.above:
         return dollars(price.long, usage)
     return (

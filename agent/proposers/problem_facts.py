@@ -1,4 +1,4 @@
-"""A problem as whoever proposes is told it: its program, its facts, its bound."""
+"""This module describes a problem to whoever proposes: its program, its facts, its bound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ucutlass import frontend, ir
-from ucutlass.agent.module import TorchModule, meet
+from ucutlass.agent.module import TorchModule, match_module
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import ARCHES, DEVICES, Device
@@ -18,7 +18,7 @@ from ucutlass.sol.bounds import bounds
 @dataclass(frozen=True, slots=True)
 class ProblemDescription:
     """`facts` and `bound` are lines of ours, numbers and all; `text`, `baseline` and `memory` are others'.
-    `lane` is the least precision that a candidate may work in, "" where nothing says. `memory` are verified
+    `compute_type` is the least precision that a candidate may work in, "" where nothing says. `memory` are verified
     conclusions of earlier problems. Where a `module` says what is computed, `text` is a first program, ""
     where there is none yet, and extents follow from the module's shapes."""
 
@@ -27,7 +27,7 @@ class ProblemDescription:
     sizes: Mapping[str, int]
     arch: str
     device: str
-    lane: str = ""
+    compute_type: str = ""
     facts: tuple[str, ...] = ()
     bound: tuple[str, ...] = ()
     baseline: str = ""
@@ -39,10 +39,11 @@ class ProblemDescription:
         return DEVICES[self.device]
 
     def extents(self, program: ir.Program) -> dict[str, int]:
-        """Every extent of a candidate by name. Raises ShapeError, with what does not fit the module."""
+        """Returns every extent of a candidate by name. Raises ShapeError, with what does not fit the
+        module."""
         if self.module is None:
             return dict(zip(program.dims, complete(program, self.sizes), strict=True))
-        met = meet(program, self.module)
+        met = match_module(program, self.module)
         if isinstance(met, str):
             raise ShapeError("UC0602", met)
         return dict(met.sizes)
@@ -55,20 +56,22 @@ def subject_of_module(
     arch: str,
     device: str,
     *,
-    lane: str = "",
+    compute_type: str = "",
     baseline: str = "",
     memory: Sequence[str] = (),
 ) -> ProblemDescription:
-    """As `subject_of`, for what a PyTorch module says. Raises ProgramError, ShapeError and KeyError of a
+    """Does as `subject_of`, for what a PyTorch module says. Raises ProgramError, ShapeError and KeyError of a
     first program."""
-    made = ProblemDescription(text, program, {}, arch, device, lane, (), (), baseline, tuple(memory), module)
+    description = ProblemDescription(
+        text, program, {}, arch, device, compute_type, (), (), baseline, tuple(memory), module
+    )
     if not text:
-        return made
+        return description
     checked = frontend.read_text(text, "problem")
-    found = frontend.program(checked, program)
-    extents = made.extents(found)
-    lines = bound_lines(checked, found, extents, ARCHES[arch].name, DEVICES[device])
-    return replace(made, facts=tuple(_facts(found, extents)), bound=tuple(lines))
+    parsed = frontend.program(checked, program)
+    extents = description.extents(parsed)
+    lines = bound_lines(checked, parsed, extents, ARCHES[arch].name, DEVICES[device])
+    return replace(description, facts=tuple(_facts(parsed, extents)), bound=tuple(lines))
 
 
 def subject_of(
@@ -78,24 +81,25 @@ def subject_of(
     arch: str,
     device: str,
     *,
-    lane: str = "",
+    compute_type: str = "",
     baseline: str = "",
     memory: Sequence[str] = (),
 ) -> ProblemDescription:
-    """With what the compiler knows of it. `device` is a name in `ucutlass.ir.hardware.DEVICES`. Raises
-    ProgramError, ShapeError, and KeyError for a device or target that is not there."""
+    """Returns the description of a problem with what the compiler knows of it. `device` is a name in
+    `ucutlass.ir.hardware.DEVICES`. Raises ProgramError, ShapeError, and KeyError for a device or target that is
+    not there."""
     checked = frontend.read_text(text, "problem")
-    found = frontend.program(checked, program)
-    extents = dict(zip(found.dims, complete(found, sizes), strict=True))
-    lines = bound_lines(checked, found, extents, ARCHES[arch].name, DEVICES[device])
+    parsed = frontend.program(checked, program)
+    extents = dict(zip(parsed.dims, complete(parsed, sizes), strict=True))
+    lines = bound_lines(checked, parsed, extents, ARCHES[arch].name, DEVICES[device])
     return ProblemDescription(
         text,
-        found.name,
+        parsed.name,
         dict(sizes),
         arch,
         device,
-        lane,
-        tuple(_facts(found, extents)),
+        compute_type,
+        tuple(_facts(parsed, extents)),
         tuple(lines),
         baseline,
         tuple(memory),
@@ -105,7 +109,7 @@ def subject_of(
 def bound_lines(
     checked: frontend.Checked, program: ir.Program, extents: Mapping[str, int], arch: str, device: Device
 ) -> list[str]:
-    """What no kernel can beat, as `ucc sol` says it. Raises ShapeError."""
+    """Returns what no kernel can beat, as `ucc sol` says it. Raises ShapeError."""
     planned = None
     if isinstance(program, ir.Kernel):
         try:
@@ -113,13 +117,13 @@ def bound_lines(
             planned = chosen.planned
         except ProgramError:
             pass  # the bound of the fused program needs no plan
-    found = bounds(program, extents, device, planned=planned)
-    return [f"{name}: {words}" for name, words in report.lines(found)]
+    sol_bounds = bounds(program, extents, device, planned=planned)
+    return [f"{name}: {words}" for name, words in report.lines(sol_bounds)]
 
 
 def _facts(program: ir.Program, extents: Mapping[str, int]) -> list[str]:
-    given = ", ".join(f"{name}={n}" for name, n in extents.items())
-    lines = [f"extents: {given}"]
+    extents_text = ", ".join(f"{name}={n}" for name, n in extents.items())
+    lines = [f"extents: {extents_text}"]
     lines += [f"parameter {p.name}: {_shape(p.type, extents)}" for p in program.params]
     match program:
         case ir.Kernel():

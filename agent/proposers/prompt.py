@@ -1,4 +1,4 @@
-"""What a model is told: a prefix that stays, and a turn that changes.
+"""This module writes what a model is told: a prefix that stays, and a turn that changes.
 
     tools, guide and game     the same for every problem          \\  cached
     problem                   the same for every turn of one      /
@@ -42,12 +42,12 @@ MOST_NOTE = 3_000
 
 
 def prefix() -> str:
-    """What is the same for every problem."""
+    """Returns what is the same for every problem."""
     return f"{RULES}\n# The language\n\n{guide()}"
 
 
 def problem(subject: ProblemDescription) -> str:
-    """What is the same for every turn of a problem."""
+    """Returns what is the same for every turn of a problem."""
     parts = [
         "# The problem",
         f"Program `{subject.program}`, for {subject.device} ({subject.arch}).",
@@ -66,12 +66,13 @@ def problem(subject: ProblemDescription) -> str:
     return "\n\n".join(p for p in parts if p) + "\n"
 
 
-def module(given: TorchModule, program: str) -> str:
-    """What a PyTorch module says that a candidate computes, and the names that its program meets it by."""
-    names_ = [f"- `{name}`, {one}" for name, one in names(given.facts).items()]
-    gives = [f"- {one}" for one in given.facts.results]
-    mode = "train() mode" if given.facts.training else "eval() mode"
-    statistics = ": its norms take the statistics of the batch" if given.facts.batch_statistics else ""
+def module(torch_module: TorchModule, program: str) -> str:
+    """Returns what a PyTorch module says that a candidate computes, and the names that its program meets it
+    by."""
+    names_ = [f"- `{name}`, {entry}" for name, entry in names(torch_module.facts).items()]
+    gives = [f"- {entry}" for entry in torch_module.facts.results]
+    mode = "train() mode" if torch_module.facts.training else "eval() mode"
+    statistics = ": its norms take the statistics of the batch" if torch_module.facts.batch_statistics else ""
     return "\n\n".join(
         [
             f"What is computed, a PyTorch module says, not a program: forward of `Model` in {mode}{statistics}. "
@@ -82,7 +83,7 @@ def module(given: TorchModule, program: str) -> str:
             "results are the module's, in order. Before anything is built both are evaluated in float64, without "
             "roundings, on other inputs and weights of these shapes: a constant that only fits the module's own "
             "is refused.",
-            quoted("the PyTorch module", given.source, MOST_PROBLEM),
+            quoted("the PyTorch module", torch_module.source, MOST_PROBLEM),
             quoted("names, element types and shapes", "\n".join(names_), 8_000),
             "Results:\n" + "\n".join(gives),
         ]
@@ -90,11 +91,11 @@ def module(given: TorchModule, program: str) -> str:
 
 
 def _precision(subject: ProblemDescription) -> str:
-    least = f"No candidate may work below {subject.lane}. " if subject.lane else ""
+    least = f"No candidate may work below {subject.compute_type}. " if subject.compute_type else ""
     whose = "the problem's program" if subject.module is None else "the candidate"
     return (
         f"{least}The reference evaluates {whose} in float64. Of each element an error bound is "
-        "derived from the lane and the length of its sums, 0 where nothing rounds; one element beyond it is "
+        "derived from the compute type and the length of its sums, 0 where nothing rounds; one element beyond it is "
         "wrong."
     )
 
@@ -103,7 +104,7 @@ def _precision(subject: ProblemDescription) -> str:
 
 
 def turn(ask: Ask, state: SessionState, subject: ProblemDescription) -> str:
-    """What changes: a step of the search. The same for the same call of the same session."""
+    """Returns what changes: a step of the search. The same for the same call of the same session."""
     node = state.tree[ask.pick.parent]
     shown = window(ask, state.tree)
     parts = [f"# Step {ask.call}, role {ask.role}", _standing(state)]
@@ -119,8 +120,8 @@ def turn(ask: Ask, state: SessionState, subject: ProblemDescription) -> str:
 
 
 def window(ask: Ask, tree: CandidateTree) -> list[CandidateNode]:
-    """The candidates that a role sees, by number: its own and the root, then as the role has it, at most
-    MOST_NODES, the latest of each kind first."""
+    """Returns the candidates that a role sees, by number: its own and the root, then as the role has it, at
+    most MOST_NODES, the latest of each kind first."""
     node = tree[ask.pick.parent]
     groups: list[Iterable[CandidateNode]]
     match ask.role:
@@ -136,10 +137,10 @@ def window(ask: Ask, tree: CandidateTree) -> list[CandidateNode]:
         case "implement" | "phases":
             groups = [tree.leaders(LEADERS), _late(tree.children(node.id)), _late(tree.siblings(node.id))]
     chosen = {node.id: node, ROOT: tree[ROOT]}
-    for found in (n for group in groups for n in group):
+    for node_ in (n for group in groups for n in group):
         if len(chosen) >= MOST_NODES:
             break
-        chosen.setdefault(found.id, found)
+        chosen.setdefault(node_.id, node_)
     return [chosen[at] for at in sorted(chosen)]
 
 
@@ -148,7 +149,7 @@ def _late(nodes: Sequence[CandidateNode]) -> list[CandidateNode]:
 
 
 def _standing(state: SessionState) -> str:
-    """Where the search stands, in numbers."""
+    """Returns where the search stands, in numbers."""
     tree, scale = state.tree, state.scale
     best = tree.best()
     right = sum(isinstance(n.outcome, TimedOutcome) for n in tree.nodes)
@@ -172,10 +173,10 @@ def _micro(seconds: float) -> str:
 
 
 def _candidate(node: CandidateNode, named: bool) -> str:
-    """What a role is shown of a candidate. An interval and interpreted advice, never raw counters: all of it
-    of the one that is `named`, of others what decides their time."""
-    made = "the problem's own program" if node.parent is None else f"made from candidate {node.parent}"
-    parts = [f"## Candidate {node.id}, {made}"]
+    """Returns what a role is shown of a candidate. An interval and interpreted advice, never raw counters:
+    all of it of the one that is `named`, of others what decides their time."""
+    origin = "the problem's own program" if node.parent is None else f"made from candidate {node.parent}"
+    parts = [f"## Candidate {node.id}, {origin}"]
     if node.why and node.parent is not None:
         parts.append(quoted("its proposer's reason", node.why, 300))
     parts.append(quoted("its outcome", _outcome(node), MOST_OUTCOME))
@@ -183,40 +184,40 @@ def _candidate(node: CandidateNode, named: bool) -> str:
     if node.id != ROOT and node.text and not isinstance(node.outcome, RejectedOutcome | RepeatedOutcome):
         parts.append(quoted("its program", uncommented(node.text), MOST_PROGRAM))
     if isinstance(node.outcome, TimedOutcome) and node.outcome.advice:
-        said = node.outcome.advice if named else headline(node.outcome.advice)
-        parts.append(quoted("advice", said, MOST_ADVICE))
+        advice = node.outcome.advice if named else headline(node.outcome.advice)
+        parts.append(quoted("advice", advice, MOST_ADVICE))
     return "\n".join(parts)
 
 
 def _compiled(node: CandidateNode, subject: ProblemDescription) -> str:
-    """What the compiler says of a candidate that is right; what its rules say stands there already where the
-    candidate has advice."""
+    """Returns what the compiler says of a candidate that is right; what its rules say stands there already
+    where the candidate has advice."""
     if not isinstance(node.outcome, TimedOutcome):
         return ""
     try:
-        said = described(subject, node.text, advised=not node.outcome.advice)
+        text = described(subject, node.text, advised=not node.outcome.advice)
     except (ProgramError, ShapeError):
         return ""  # judged by another version or for another device: nothing to say
-    return quoted(f"how the compiler runs candidate {node.id}, by its cost model", said, MOST_COMPILED)
+    return quoted(f"how the compiler runs candidate {node.id}, by its cost model", text, MOST_COMPILED)
 
 
 def _outcome(node: CandidateNode) -> str:
-    said = words(node.outcome)
+    text = words(node.outcome)
     match node.outcome:
         case TimedOutcome(low=float(low), high=float(high)):
-            return f"{said} ({low:.3f} to {high:.3f} at 95 %)"
+            return f"{text} ({low:.3f} to {high:.3f} at 95 %)"
         case _:
-            return said
+            return text
 
 
 def _notes(ask: Ask, state: SessionState) -> list[str]:
-    """What earlier steps of this attempt answered, the hypothesis that is due, and for an in-prompt run its
-    own last words."""
+    """Returns what earlier steps of this attempt answered, the hypothesis that is due, and for an in-prompt
+    run its own last words."""
     notes = [n for n in ask.notes if n]
     parts = [quoted(f"note of step {at} of this attempt", n, MOST_NOTE) for at, n in enumerate(notes, 1)]
     if ask.role == "implement" and ask.pick.hypothesis is not None:
         ranked = next((n.text for n in reversed(state.notes) if n.role == "triage"), "")
-        due = triage.chosen(ranked, ask.pick.hypothesis)
+        due = triage.due_hypothesis(ranked, ask.pick.hypothesis)
         if due is not None:
             parts.append(quoted("the hypothesis that this attempt belongs to", due, MOST_NOTE))
     if not notes and ask.role in ("phases", "implement", "analyse"):
@@ -226,12 +227,12 @@ def _notes(ask: Ask, state: SessionState) -> list[str]:
 
 
 def _addressed(node: CandidateNode) -> str:
-    """What can be edited in a candidate."""
+    """Returns what can be edited in a candidate."""
     try:
-        found = addresses(node.text)
+        entries = addresses(node.text)
     except BadEdit:
         return f"Candidate {node.id} cannot be read as a program: edits are not possible, a program is."
-    if not found:
+    if not entries:
         return f"Candidate {node.id} holds no program: edits are not possible, a program is."
-    lines = [f"{at} = {' '.join(text.split())}" for at, text in found]
+    lines = [f"{at} = {' '.join(text.split())}" for at, text in entries]
     return quoted(f"addresses in candidate {node.id}", "\n".join(lines), 3_000)

@@ -1,4 +1,4 @@
-"""Text of others as data: what a model reads but must not obey.
+"""This module quotes the text of others as data: what a model reads but must not obey.
 
 Programs, problems, tools' words and earlier answers go into a prompt only through `quoted`. A prompt is the
 same whenever it is made again, so that an API's cache and recorded traffic serve it: fences follow from the
@@ -20,14 +20,14 @@ MOST = 6_000
 
 
 def quoted(what: str, text: str, most: int = MOST) -> str:
-    """`text` between two lines that cannot occur in it, bounded. `what` is ours, one line."""
+    """Returns `text` between two lines that cannot occur in it, bounded. `what` is ours, one line."""
     body = bounded(plain(text), most).strip("\n")
     mark = fence(body)
     return f"<data {mark} {what}>\n{body}\n</data {mark}>"
 
 
 def fence(text: str) -> str:
-    """Eight hexadecimal digits that do not occur in the text; always the same for it."""
+    """Returns eight hexadecimal digits that do not occur in the text; they are always the same for it."""
     number = 0
     while True:
         mark = hashlib.sha256(f"{number}:{text}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -37,7 +37,7 @@ def fence(text: str) -> str:
 
 
 def bounded(text: str, most: int) -> str:
-    """At most about `most` characters: the start and the end, and how much was left out between."""
+    """Returns at most about `most` characters: the start and the end, and how much was left out between."""
     if len(text) <= most:
         return text
     head = most * 2 // 3
@@ -47,8 +47,8 @@ def bounded(text: str, most: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Without what no terminal or model should be sent: control characters, lone surrogates, and marks
-    that turn the direction of writing or have no width."""
+    """Returns the text without what no terminal or model should be sent: control characters, lone surrogates,
+    and marks that turn the direction of writing or have no width."""
     return "".join(c if c in "\n\t" or c.isprintable() else " " for c in text)
 
 
@@ -56,8 +56,8 @@ def plain(text: str) -> str:
 
 
 def uncommented(text: str) -> str:
-    """A program without its comments, in the canonical form where it can be read. Comments of a candidate
-    say what its proposer wished to say, and nothing of what it computes."""
+    """Returns a program without its comments, in the canonical form where it can be read. Comments of a
+    candidate say what its proposer wished to say, and nothing of what it computes."""
     try:
         return format_file(_bare(parse(text)))
     except SyntaxProblem:
@@ -70,7 +70,7 @@ def _bare(tree: File) -> File:
 
 
 def bare_item(item: Item) -> Item:
-    """Without comments, its own and those of what stands in it."""
+    """Returns the item without comments, its own and those of what stands in it."""
     match item:
         case Program() | Function():
             body = tuple(map(bare_statement, item.body))

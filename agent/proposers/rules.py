@@ -1,6 +1,6 @@
-"""The proposer without a model: for a kernel other schedules, for a pipeline other cuts and other schedules
-of its stages. Schedules come from the tuner's space, drawn as `nominate` says.
-"""
+"""This module has the proposer without a model: for a kernel it proposes other schedules, for a pipeline
+other cuts and other schedules of its stages. Schedules come from the tuner's space, drawn as `nominate`
+says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from ucutlass import frontend, ir
 from ucutlass.agent.problem import OptimizationProblem
 from ucutlass.agent.proposer import Answer, OnSpend
-from ucutlass.agent.proposers.schedule_sampling import PROGRAMS, Draw, drawn, nominate, predicted, uniformly
+from ucutlass.agent.proposers.schedule_sampling import (
+    PROGRAMS,
+    Draw,
+    draw_programs,
+    nominate,
+    nominate_uniformly,
+    predicted,
+)
 from ucutlass.agent.proposers.stages import StageProposer
 from ucutlass.agent.session import Ask, ProposedProgram, SessionState
 from ucutlass.agent.tree import CandidateNode
@@ -52,8 +59,8 @@ class ScheduleProposer:
                 seen[at] = node.seconds
         parent = self._group(state.tree[ask.pick.parent])
         chance = random.Random(f"{self.seed}:{ask.call}:propose")
-        found = drawn(self.draw, self._written, self._space, seen, parent, chance, self.count)
-        programs = [ProposedProgram(text, predicted(self._space, at)) for at, text in found]
+        drawn_groups = draw_programs(self.draw, self._written, self._space, seen, parent, chance, self.count)
+        programs = [ProposedProgram(text, predicted(self._space, at)) for at, text in drawn_groups]
         return Answer(programs, exhausted=not programs)
 
     def _written(self, at: int) -> str | None:
@@ -66,8 +73,8 @@ class ScheduleProposer:
         return text
 
     def _group(self, node: CandidateNode) -> int | None:
-        """The group that a candidate belongs to; None for one of another proposer's that is in no group,
-        or for a text that is no program."""
+        """Returns the group that a candidate belongs to; None for one of another proposer's that is in no
+        group, or for a text that is no program."""
         if node.text not in self._groups:
             self._groups[node.text] = self._planned(node.text)
         return self._groups[node.text]
@@ -77,10 +84,10 @@ class ScheduleProposer:
             checked = frontend.read_text(text)
             kernel = frontend.kernel(checked, self.problem.program)
             sizes = complete(kernel, self.problem.sizes)
-            made = frontend.plan_kernel(checked, kernel, sizes, self.problem.arch, self.device).planned
+            plan = frontend.plan_kernel(checked, kernel, sizes, self.problem.arch, self.device).planned
         except ProgramError:
             return None
-        return next((i for i, g in enumerate(self._space.groups) if g.plan == made.plan), None)
+        return next((i for i, g in enumerate(self._space.groups) if g.plan == plan.plan), None)
 
 
 def rules(
@@ -90,10 +97,10 @@ def rules(
     draw: Draw = nominate,
     count: int = PROGRAMS,
 ) -> ScheduleProposer | StageProposer:
-    """The proposer for a problem: `count` programs an answer, schedules drawn by `draw`. By `uniformly` it is
-    random legal search: of a pipeline every stage and cut is as likely too. Raises ProgramError and
-    ShapeError."""
+    """Returns the proposer for a problem: `count` programs an answer, schedules drawn by `draw`. By
+    `nominate_uniformly` it is random legal search: of a pipeline every stage and cut is as likely too. Raises
+    ProgramError and ShapeError."""
     program = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
     if isinstance(program, ir.Pipeline):
-        return StageProposer(problem, device, seed, draw, draw is not uniformly, count)
+        return StageProposer(problem, device, seed, draw, draw is not nominate_uniformly, count)
     return ScheduleProposer(problem, device, seed, draw, count)

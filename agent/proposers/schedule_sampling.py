@@ -1,5 +1,5 @@
-"""Which kernels of a space to try next, without a model: the tuner's ranking, and the legal neighbours of
-the candidate that the search goes on from.
+"""This module draws which kernels of a space to try next, without a model: by the tuner's ranking, and from
+the legal neighbours of the candidate that the search goes on from.
 
 The ranking is the tuner's (`ucutlass.tune.policy`): the cost model, corrected by what was measured. It is
 drawn from, not followed, so that two seeds are two searches and a wrong estimate costs attempts, not the
@@ -40,7 +40,7 @@ Write: TypeAlias = Callable[[int], str | None]
 """A group as a program's text; None where it cannot be written, or would be no other candidate."""
 
 
-def drawn(
+def draw_programs(
     draw: Draw,
     write: Write,
     space: ScheduleSpace,
@@ -49,41 +49,43 @@ def drawn(
     chance: random.Random,
     count: int,
 ) -> list[tuple[int, str]]:
-    """At most `count` groups with their texts, as `draw` has it: what cannot be written is drawn anew. Empty
-    where nothing is left."""
+    """Returns at most `count` groups with their texts, as `draw` has it: what cannot be written is drawn
+    anew. Empty where nothing is left."""
     left = dict(seen)
-    made: list[tuple[int, str]] = []
-    while len(made) < count and (found := draw(space, left, parent, chance, count - len(made))):
-        for at in found:
+    result: list[tuple[int, str]] = []
+    while len(result) < count and (groups := draw(space, left, parent, chance, count - len(result))):
+        for at in groups:
             left[at] = None
             text = write(at)
             if text is not None:
-                made.append((at, text))
-    return made
+                result.append((at, text))
+    return result
 
 
 def predicted(space: ScheduleSpace, at: int) -> str:
-    """What the cost model says of a group, in words."""
+    """Returns what the cost model says of a group, in words."""
     return f"predicted {space.groups[at].estimate * 1e6:.2f} us"
 
 
 def nominate(
     space: ScheduleSpace, seen: Seen, parent: int | None, chance: random.Random, count: int
 ) -> list[int]:
-    """A `Draw` by the tuner's ranking, without replacement."""
+    """Does a `Draw` by the tuner's ranking, without replacement."""
     predicted = predictions(space, seen)
-    found: list[int] = []
-    while predicted and len(found) < count:
+    result: list[int] = []
+    while predicted and len(result) < count:
         least = min(predicted.values())
         weights = [_weight(space, at, seconds / least, parent) for at, seconds in predicted.items()]
-        (drawn,) = chance.choices(list(predicted), weights)
-        del predicted[drawn]
-        found.append(drawn)
-    return found
+        (draw_programs,) = chance.choices(list(predicted), weights)
+        del predicted[draw_programs]
+        result.append(draw_programs)
+    return result
 
 
-def blindly(space: ScheduleSpace, seen: Seen, parent: int, chance: random.Random, count: int) -> list[int]:
-    """As `nominate`, for one who knows no estimate: what is like the parent is likelier, by the distance
+def nominate_by_distance(
+    space: ScheduleSpace, seen: Seen, parent: int, chance: random.Random, count: int
+) -> list[int]:
+    """Does as `nominate`, for one who knows no estimate: what is like the parent is likelier, by the distance
     that the tuner's correction goes by. What such a one finds is the search's merit alone."""
     here = space.groups[parent].request
     weights = {
@@ -91,19 +93,19 @@ def blindly(space: ScheduleSpace, seen: Seen, parent: int, chance: random.Random
         for at, group in enumerate(space.groups)
         if at not in seen
     }
-    found: list[int] = []
-    while weights and len(found) < count:
-        (drawn,) = chance.choices(list(weights), list(weights.values()))
-        del weights[drawn]
-        found.append(drawn)
-    return found
+    result: list[int] = []
+    while weights and len(result) < count:
+        (draw_programs,) = chance.choices(list(weights), list(weights.values()))
+        del weights[draw_programs]
+        result.append(draw_programs)
+    return result
 
 
-def uniformly(
+def nominate_uniformly(
     space: ScheduleSpace, seen: Seen, parent: int | None, chance: random.Random, count: int
 ) -> list[int]:
-    """As `nominate`, for one who knows nothing at all: every legal kernel is as likely as another. What a
-    ranking and a search are held against."""
+    """Does as `nominate`, for one who knows nothing at all: every legal kernel is as likely as another. What
+    a ranking and a search are held against."""
     left = [at for at in range(len(space.groups)) if at not in seen]
     return chance.sample(left, min(count, len(left)))
 

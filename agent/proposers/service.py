@@ -1,4 +1,5 @@
-"""What answers requests, an API or a record of one; requests and replies are the Messages API's JSON."""
+"""This module has the protocol of what answers requests, an API or a record of one; requests and replies are
+the Messages API's JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ Request: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens as the API counts them: sent anew, read from its cache, written to it for five minutes or for
-    an hour, and answered."""
+    """Counts tokens as the API does: sent anew, read from its cache, written to it for five minutes or for an
+    hour, and answered."""
 
     input: int = 0
     cached: int = 0
@@ -25,14 +26,14 @@ class TokenUsage:
         return TokenUsage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(TokenUsage)))
 
     def beyond(self, other: TokenUsage) -> TokenUsage:
-        """What this has more than the other."""
+        """Returns what this has more than the other."""
         return TokenUsage(
             *(max(0, getattr(self, f.name) - getattr(other, f.name)) for f in fields(TokenUsage))
         )
 
     @property
     def prompt(self) -> int:
-        """All that was sent, wherever it was read from."""
+        """Returns all that was sent, wherever it was read from."""
         return self.input + self.cached + self.written + self.written_hour
 
 
@@ -42,9 +43,9 @@ OnUsage: TypeAlias = Callable[[str, TokenUsage], None]
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """A message, complete. `content` are its blocks as they must be sent back, `stop` why it ended, `detail`
-    the service's words about that. `seconds` from sending to its end, waits between tries not counted.
-    `said`: what was tried before."""
+    """Describes a message, complete. `content` are its blocks as they must be sent back, `stop` why it ended,
+    `detail` the service's words about that. `seconds` from sending to its end, waits between tries not
+    counted. `said`: what was tried before."""
 
     content: tuple[Mapping[str, Any], ...]
     stop: str

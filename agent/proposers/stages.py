@@ -1,4 +1,4 @@
-"""Proposals for a pipeline: other cuts, and other schedules of its stages.
+"""This module proposes for a pipeline other cuts, and other schedules of its stages.
 
 Each proposal changes one thing of the candidate that the search goes on from: where it is cut, or how one
 stage runs, by a schedule from the space of that stage's kernel as it stands there. Cuts and stages are drawn
@@ -19,7 +19,7 @@ from ucutlass.agent.proposer import Answer, OnSpend
 from ucutlass.agent.proposers import cuts
 from ucutlass.agent.proposers.cuts import CutProposal
 from ucutlass.agent.proposers.pipeline_plan import Place, PlannedCandidate, Point, Times, look, stage_times
-from ucutlass.agent.proposers.schedule_sampling import PROGRAMS, Draw, drawn, nominate, predicted
+from ucutlass.agent.proposers.schedule_sampling import PROGRAMS, Draw, draw_programs, nominate, predicted
 from ucutlass.agent.session import Ask, ProposedProgram, SessionState
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
@@ -55,9 +55,9 @@ class StageProposer:
         here = self.look(state.tree[parent].text)
         if here is None:  # no pipeline, or none that plans: nothing of it can be varied
             return Answer(exhausted=True)
-        known = {n.id: one for n in state.tree.nodes if (one := self.look(n.text)) is not None}
+        known = {n.id: planned for n in state.tree.nodes if (planned := self.look(n.text)) is not None}
         chance = random.Random(f"{self.seed}:{ask.call}:propose")
-        tried = {one.point for one in known.values()}
+        tried = {planned.point for planned in known.values()}
         programs = _Turn(
             self, parent, here, known, stage_times(state.tree, self.look), chance, tried
         ).programs()
@@ -69,7 +69,7 @@ class StageProposer:
         return self._looked[text]
 
     def space(self, here: PlannedCandidate, stage: int) -> ScheduleSpace:
-        """What the stage, which is no torch function, may run by as it stands."""
+        """Returns what the stage, which is no torch function, may run by as it stands."""
         place, step = here.places[stage], here.plan.stages[stage].step
         assert place is not None and step.kernel is not None
         if place not in self._spaces:
@@ -89,7 +89,8 @@ Option: TypeAlias = CutProposal | int
 
 @dataclass(slots=True)
 class _Turn:
-    """One answer: from candidate `here`, number `parent` of the tree. `tried` grows with what is proposed."""
+    """Makes one answer: from candidate `here`, number `parent` of the tree. `tried` grows with what is
+    proposed."""
 
     of: StageProposer
     parent: int
@@ -100,39 +101,43 @@ class _Turn:
     tried: set[Point]
 
     def programs(self) -> list[ProposedProgram]:
-        """At most so many as an answer has; none where nothing is left."""
-        made = [one for one in [self._together() if self.of.knowing else None] if one is not None]
+        """Returns at most as many programs as an answer has; none where nothing is left."""
+        result = [
+            program for program in [self._together() if self.of.knowing else None] if program is not None
+        ]
         options = self._options()
-        while options and len(made) < self.of.count:
+        while options and len(result) < self.of.count:
             (option,) = self.chance.choices(list(options), list(options.values()))
-            one = self._cut(option) if isinstance(option, CutProposal) else self._varied(option)
-            if one is None:
+            program = self._cut(option) if isinstance(option, CutProposal) else self._varied(option)
+            if program is None:
                 del options[option]
             else:
-                made.append(one)
-        return made
+                result.append(program)
+        return result
 
     def _options(self) -> dict[Option, float]:
-        """With what each weighs: a stage its share of the time, all of them together as much as a cut that
-        is estimated to take as long."""
-        found = cuts.neighbours(self.here.text, self.of.problem, self.of.device, self.of.look)
+        """Returns the options with what each weighs: a stage its share of the time, all of them together as
+        much as a cut that is estimated to take as long."""
+        cut_proposals = cuts.neighbours(self.here.text, self.of.problem, self.of.device, self.of.look)
         stages = [i for i, place in enumerate(self.here.places) if place is not None]
         if not self.of.knowing:
-            return dict.fromkeys((*found, *stages), 1.0)
+            return dict.fromkeys((*cut_proposals, *stages), 1.0)
         times = self.times.get(self.parent, self.here.estimates)
-        whole = math.fsum(times[i] for i in stages)
-        weights: dict[Option, float] = {c: (self.here.seconds / max(c.seconds, LEAST)) ** 2 for c in found}
-        return weights | {i: times[i] / max(whole, LEAST) for i in stages}
+        total = math.fsum(times[i] for i in stages)
+        weights: dict[Option, float] = {
+            c: (self.here.seconds / max(c.seconds, LEAST)) ** 2 for c in cut_proposals
+        }
+        return weights | {i: times[i] / max(total, LEAST) for i in stages}
 
     def _cut(self, cut: CutProposal) -> ProposedProgram | None:
         return ProposedProgram(cut.text, cut.why) if self._new(cut.text) else None
 
     def _new(self, text: str) -> bool:
-        """Whether it plans to what was not tried; then it is."""
-        one = self.of.look(text)
-        if one is None or one.point in self.tried:
+        """Returns whether it plans to what was not tried; then it is."""
+        planned = self.of.look(text)
+        if planned is None or planned.point in self.tried:
             return False
-        self.tried.add(one.point)
+        self.tried.add(planned.point)
         return True
 
     def _varied(self, stage: int) -> ProposedProgram | None:
@@ -140,44 +145,47 @@ class _Turn:
         groups = {group.plan: at for at, group in enumerate(space.groups)}
 
         def write(at: int) -> str | None:
-            made = self._with(self.here, stage, space.groups[at].members[0])
-            return made if made is not None and self._new(made) else None
+            candidate_text = self._with(self.here, stage, space.groups[at].members[0])
+            return candidate_text if candidate_text is not None and self._new(candidate_text) else None
 
         own = groups.get(self.here.kernel(stage).plan)
-        found = drawn(self.of.draw, write, space, self._seen(stage, groups), own, self.chance, 1)
-        for at, text in found:
+        choices = draw_programs(self.of.draw, write, space, self._seen(stage, groups), own, self.chance, 1)
+        for at, text in choices:
             name = self.here.plan.stages[stage].step.name
             return ProposedProgram(text, f"{name}: {show(space.groups[at].request)}, {predicted(space, at)}")
         return None
 
-    def _with(self, one: PlannedCandidate, stage: int, winner: Planned) -> str | None:
+    def _with(self, candidate: PlannedCandidate, stage: int, winner: Planned) -> str | None:
         try:
-            return with_stage_schedule(one.checked, one.pipeline, one.plan, stage, winner, self.of.device)
+            return with_stage_schedule(
+                candidate.checked, candidate.pipeline, candidate.plan, stage, winner, self.of.device
+            )
         except ScheduleNotWritten:
             return None
 
     def _seen(self, stage: int, groups: Mapping[Plan, int]) -> Seen:
-        """The groups that a stage of this place was tried with, in whichever candidate."""
-        found: dict[int, float | None] = {}
+        """Returns the groups that a stage of this place was tried with, in whichever candidate."""
+        times: dict[int, float | None] = {}
         for node, other, took in self._at(self.here.places[stage]):
             at = groups.get(self.known[node].kernel(other).plan)
-            before = None if at is None else found.get(at)
-            if at is not None and (took is not None or at not in found):
-                found[at] = took if before is None or took is None else min(before, took)
-        return found
+            before = None if at is None else times.get(at)
+            if at is not None and (took is not None or at not in times):
+                times[at] = took if before is None or took is None else min(before, took)
+        return times
 
     def _at(self, place: Place | None) -> Iterator[tuple[int, int, float | None]]:
-        """Every stage of a place: the candidate, the stage's number there, and what it took."""
-        for node, one in self.known.items():
-            for stage, other in enumerate(one.places):
+        """Yields every stage of a place: the candidate, the stage's number there, and what it took."""
+        for node, candidate in self.known.items():
+            for stage, other in enumerate(candidate.places):
                 if other == place:
                     yield node, stage, self.times[node][stage] if node in self.times else None
 
     def _together(self) -> ProposedProgram | None:
-        """The candidate with the quickest kernel that each stage was measured with, where that is another."""
+        """Returns the candidate with the quickest kernel that each stage was measured with, where that is
+        another."""
         if self.parent not in self.times:
             return None
-        one = self.here
+        candidate = self.here
         changed: list[str] = []
         for stage, took in enumerate(self.times[self.parent]):
             timed = [(s, n, i) for n, i, s in self._at(self.here.places[stage]) if s is not None]
@@ -185,12 +193,14 @@ class _Turn:
                 continue
             _, node, other = min(timed)
             quickest = self.known[node].kernel(other)
-            if one.kernel(stage).plan == quickest.plan:  # another stage that calls this kernel brought it
+            if (
+                candidate.kernel(stage).plan == quickest.plan
+            ):  # another stage that calls this kernel brought it
                 continue
-            text = self._with(one, stage, quickest)
+            text = self._with(candidate, stage, quickest)
             then = None if text is None else self.of.look(text)
             if then is not None and then.places == self.here.places:
-                one, changed = then, [*changed, self.here.plan.stages[stage].step.name]
-        if not changed or not self._new(one.text):
+                candidate, changed = then, [*changed, self.here.plan.stages[stage].step.name]
+        if not changed or not self._new(candidate.text):
             return None
-        return ProposedProgram(one.text, f"the quickest kernels that were seen of {', '.join(changed)}")
+        return ProposedProgram(candidate.text, f"the quickest kernels that were seen of {', '.join(changed)}")

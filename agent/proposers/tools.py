@@ -1,4 +1,4 @@
-"""Tools that a model may call while it answers: the compiler's own words, and the bench.
+"""This module has the tools that a model may call while it answers: the compiler's own words, and the bench.
 
 Each is a function from a JSON object to text. They read programs, first in a process with limits of its own,
 and execute none of them; `measure` is the session's to give, and counts its attempts itself. Their words are
@@ -39,7 +39,7 @@ SECONDS, BYTES = 30.0, 2 << 30
 
 
 class ToolFailed(Exception):
-    """A call that a model got wrong; says how."""
+    """Raised for a call that a model got wrong; says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class Tool:
 
 
 def toolbox(subject: ProblemDescription, measure: Measure | None = None) -> tuple[Tool, ...]:
-    """In the order in which they are offered, which must stay: an API caches by it."""
+    """Returns the tools in the order in which they are offered, which must stay: an API caches by it."""
     of = partial(_of_program, Front(subject))
-    found = [
+    tools = [
         of(
             "check",
             "Checks a program and its schedules for the problem's extents, as the judge will: every "
@@ -82,8 +82,8 @@ def toolbox(subject: ProblemDescription, measure: Measure | None = None) -> tupl
     ]
     if measure is not None:
         words = "Builds a program, verifies, times and audits it now. Costs an attempt: call it for what you "
-        found.append(of("measure", words + "would propose.", measure))
-    return tuple(found)
+        tools.append(of("measure", words + "would propose.", measure))
+    return tuple(tools)
 
 
 class Front:
@@ -101,7 +101,7 @@ class Front:
 
     def _read(self, text: str, sizes: Mapping[str, int]) -> None:
         subject = self._subject
-        told = {
+        arguments = {
             "text": text,
             "program": subject.program,
             "sizes": dict(sizes),
@@ -109,7 +109,7 @@ class Front:
             "device": subject.device,
         }
         outcome = self._process.call(
-            "ucutlass.tasks.front_end:read", told, limit_seconds=SECONDS, memory_bytes=BYTES
+            "ucutlass.tasks.front_end:read", arguments, limit_seconds=SECONDS, memory_bytes=BYTES
         )
         if not isinstance(outcome, isolation.Returned):
             raise ToolFailed(
@@ -152,7 +152,8 @@ def check(subject: ProblemDescription, text: str) -> str:
 
 
 def described(subject: ProblemDescription, text: str, advised: bool = True) -> str:
-    """How the compiler runs a program; `advised` adds what its rules say. Raises ProgramError, ShapeError."""
+    """Returns how the compiler runs a program; `advised` adds what its rules say. Raises ProgramError,
+    ShapeError."""
     read = _read(subject, text)
     planned = _planned(read)
     if isinstance(planned, PipelinePlan):
@@ -163,8 +164,8 @@ def described(subject: ProblemDescription, text: str, advised: bool = True) -> s
         times = f"estimate {duration(planned.seconds)}, bound {duration(bound.fused.seconds)}"
         reasons = [f"{n.value}: {n.reason}" for n in planned.notes]
         return "\n".join([f"kernel of family {kind}, {times}", *reasons])
-    said = lines(advise(facts_of(planned))) if advised else []
-    return "\n".join([*_explained(explain(planned, bound)), *said])
+    advice = lines(advise(facts_of(planned))) if advised else []
+    return "\n".join([*_explained(explain(planned, bound)), *advice])
 
 
 def speed_of_light(subject: ProblemDescription, text: str) -> str:
@@ -175,7 +176,7 @@ def speed_of_light(subject: ProblemDescription, text: str) -> str:
 def _explained(e: Explanation) -> list[str]:
     return [
         f"schedule: {e.schedule} ({'by the program' if not e.origin else e.origin})",
-        f"problem: M {e.m}, N {e.n}, K {e.k}, batch {e.batch}, lane {e.bound.compute_type}",
+        f"problem: M {e.m}, N {e.n}, K {e.k}, batch {e.batch}, compute type {e.bound.compute_type}",
         f"tiles: {e.tiles} on {e.slots} slots, {e.waves:.2f} waves, {e.quantisation:.0%} busy, "
         f"{e.padding:.0%} of the multiplications useful, {e.k_steps} steps of K",
         f"accumulators: {e.accumulators} registers a thread; shared memory {e.memory.total} of "
@@ -194,7 +195,7 @@ def _stage(stage: StagePlan) -> str:
 
 
 def words(problem: ProgramError | ShapeError) -> str:
-    """An error as a person reads it, with excerpts and mends."""
+    """Returns an error as a person reads it, with excerpts and mends."""
     if isinstance(problem, ShapeError):
         return str(problem)
     return render(problem.diagnostics[:6], problem.source, "program")
@@ -204,7 +205,7 @@ _MOST_LINES = 40
 
 
 def look_up(about: str) -> str:
-    """What the guide and the tables say of a code, a field or words."""
+    """Returns what the guide and the tables say of a code, a field or words."""
     about = plain(about).strip()[:200]
     code = about.upper()
     if code in CODES:
@@ -213,12 +214,12 @@ def look_up(about: str) -> str:
     if about.lower() in FIELDS:
         field = FIELDS[about.lower()]
         return f"{field.name} {legal_values(field)}: {field.meaning}"
-    asked = _words(about)
+    query_words = _words(about)
     lines = [line for line in guide().splitlines() if line.strip()]
-    best = max((len(asked & _words(line)) for line in lines), default=0)
+    best = max((len(query_words & _words(line)) for line in lines), default=0)
     if not best:
         return f"the guide says nothing of {about!r}"
-    return "\n".join([line for line in lines if len(asked & _words(line)) == best][:_MOST_LINES])
+    return "\n".join([line for line in lines if len(query_words & _words(line)) == best][:_MOST_LINES])
 
 
 def _words(text: str) -> set[str]:
@@ -230,7 +231,7 @@ def _words(text: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A program of the problem's name at the problem's extents."""
+    """Describes a program of the problem's name at the problem's extents."""
 
     subject: ProblemDescription
     checked: frontend.Checked
@@ -247,9 +248,9 @@ def _read(subject: ProblemDescription, text: str) -> _Read:
 
 def _planned(read: _Read) -> Planned | PipelinePlan:
     """Raises ProgramError where no kernel is legal."""
-    arch, device, given = read.subject.arch, read.subject.hardware, tuple(read.extents.values())
+    arch, device, sizes = read.subject.arch, read.subject.hardware, tuple(read.extents.values())
     match read.program:
         case ir.Pipeline() as pipeline:
-            return plan_pipeline(read.checked, pipeline, given, arch, device)
+            return plan_pipeline(read.checked, pipeline, sizes, arch, device)
         case ir.Kernel() as kernel:
-            return frontend.plan_kernel(read.checked, kernel, given, arch, device).planned
+            return frontend.plan_kernel(read.checked, kernel, sizes, arch, device).planned

@@ -1,4 +1,4 @@
-"""Recorded traffic of a model: replies by the digest of their requests, in a file of JSON lines.
+"""This module records a model's traffic: replies by the digest of their requests, in a file of JSON lines.
 
 A replay is the same proposer over the same requests, so it answers bit for bit what was answered, without a
 key or a network. A request that was not recorded, because a prompt, a tool's words or a setting differ, is an
@@ -30,7 +30,7 @@ VERSION = 1
 
 
 def digest(request: Request) -> str:
-    """Of the request as JSON, whatever the order of its keys."""
+    """Returns the digest of the request as JSON, whatever the order of its keys."""
     return hashlib.sha256(_canonical(request).encode()).hexdigest()
 
 
@@ -39,36 +39,36 @@ def _canonical(value: Any) -> str:
 
 
 class NotTraffic(ValueError):
-    """A file that holds no recorded traffic."""
+    """Raised for a file that holds no recorded traffic."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingService:
-    """A service whose replies are written down before they are given. A line that a kill cut off is taken
-    away by the next one: its reply was never given."""
+    """Writes a service's replies down before they are given. A line that a kill cut off is taken away by the
+    next one: its reply was never given."""
 
     service: MessageService
     path: Path
 
     def send(self, request: Request, on_usage: OnUsage) -> ModelReply:
         """Raises OSError where the file cannot be written."""
-        told: list[tuple[str, TokenUsage]] = []
+        usages: list[tuple[str, TokenUsage]] = []
 
-        def tell(model: str, usage: TokenUsage) -> None:
-            told.append((model, usage))
+        def on_model_usage(model: str, usage: TokenUsage) -> None:
+            usages.append((model, usage))
             on_usage(model, usage)
 
-        reply = self.service.send(request, tell)
+        reply = self.service.send(request, on_model_usage)
         row = {
             "version": VERSION,
             "digest": digest(request),
             "request": dict(request),
             "reply": reply_to_json(reply),
-            "told": [[m, asdict(u)] for m, u in told],
+            "told": [[m, asdict(u)] for m, u in usages],
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as out:
-            out.truncate(_whole(self.path))
+            out.truncate(_complete_bytes(self.path))
             out.write(_canonical(row).encode() + b"\n")
             out.flush()
             os.fsync(out.fileno())
@@ -77,15 +77,15 @@ class RecordingService:
 
 @dataclass(frozen=True, slots=True)
 class RecordedReply:
-    """A reply, and what was told of usage while it came: sums of dollars depend on the steps."""
+    """Describes a reply, and what was told of usage while it came: sums of dollars depend on the steps."""
 
     reply: ModelReply
-    told: tuple[tuple[str, TokenUsage], ...]
+    usages: tuple[tuple[str, TokenUsage], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayingService:
-    """A service that knows only what was recorded. Of a request that was recorded twice (its first answer
+    """Is a service that knows only what was recorded. Of a request that was recorded twice (its first answer
     was lost with its process) the last reply holds."""
 
     path: Path
@@ -95,33 +95,33 @@ class ReplayingService:
     def open(path: Path) -> ReplayingService:
         """Raises NotTraffic, OSError."""
         replies: dict[str, RecordedReply] = {}
-        lines = path.read_bytes()[: _whole(path)].splitlines()
+        lines = path.read_bytes()[: _complete_bytes(path)].splitlines()
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
                 if row["version"] != VERSION or row["digest"] != digest(row["request"]):
                     raise ValueError("its digest is not that of its request")
-                told = tuple((str(model), TokenUsage(**usage)) for model, usage in row["told"])
-                replies[row["digest"]] = RecordedReply(reply_of_json(row["reply"]), told)
+                usages = tuple((str(model), TokenUsage(**usage)) for model, usage in row["told"])
+                replies[row["digest"]] = RecordedReply(reply_of_json(row["reply"]), usages)
             except (ValueError, KeyError, TypeError) as problem:
                 raise NotTraffic(f"{path}:{number} is no recorded request: {problem!r}") from problem
         return ReplayingService(path, replies)
 
     def send(self, request: Request, on_usage: OnUsage) -> ModelReply:
         key = digest(request)
-        found = self.replies.get(key)
-        if found is None:
+        recorded = self.replies.get(key)
+        if recorded is None:
             raise ProposerFailed(
                 f"{self.path} has no reply to request {key[:12]}: it was not recorded",
                 "replay the session with the problem, settings and version that it was recorded with",
             )
-        for model, usage in found.told:
+        for model, usage in recorded.usages:
             on_usage(model, usage)
-        return found.reply
+        return recorded.reply
 
 
-def _whole(path: Path) -> int:
-    """Bytes of whole lines; behind them is what was being written when its process died."""
+def _complete_bytes(path: Path) -> int:
+    """Returns bytes of whole lines; behind them is what was being written when its process died."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         if not size:

@@ -1,1 +1,1 @@
-"""Replay: policies on what was recorded, without a GPU or a model."""
+"""This package replays policies on what was recorded, without a GPU or a model."""

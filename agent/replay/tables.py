@@ -16,8 +16,8 @@ from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import JournalEvent
 from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer, OnSpend
-from ucutlass.agent.proposers.schedule_sampling import blindly, nominate
-from ucutlass.agent.run import CandidateJudgement, OptimizationSession, opened, run
+from ucutlass.agent.proposers.schedule_sampling import nominate, nominate_by_distance
+from ucutlass.agent.run import CandidateJudgement, OptimizationSession, open_journal_session, run
 from ucutlass.agent.search import Name
 from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState
 from ucutlass.agent.stop import StopRule
@@ -31,7 +31,7 @@ SEEDS = 20
 
 @dataclass(slots=True)
 class MemoryJournal:
-    """Events in memory, for sessions that need not outlast the process."""
+    """Holds events in memory, for sessions that need not outlast the process."""
 
     events: list[JournalEvent] = field(default_factory=list)
 
@@ -74,7 +74,7 @@ class TableProposer:
         parent = int(state.tree[ask.pick.parent].text)
         if self.knows == "not even the past":
             seen = {parent: None}
-        draw = nominate if self.knows == "ranking" else blindly
+        draw = nominate if self.knows == "ranking" else nominate_by_distance
         drawn = draw(self.table.space, seen, parent, chance, 1)
         programs = [ProposedProgram(str(at), "") for at in drawn]
         return Answer(programs, exhausted=not drawn)
@@ -82,8 +82,8 @@ class TableProposer:
 
 @dataclass(frozen=True, slots=True)
 class SearchTrace:
-    """One search on one table. `shares[i]` is the recorded best's time over the best found with i + 1
-    candidates, the compiler's own choice the first."""
+    """Describes one search on one table. `shares[i]` is the recorded best's time over the best found with i +
+    1 candidates, the compiler's own choice the first."""
 
     shape: str
     search: Name
@@ -91,29 +91,32 @@ class SearchTrace:
     shares: tuple[float, ...]
 
     def to(self, share: float) -> int | None:
-        """Candidates until so much of the best was reached; None where it never was."""
+        """Returns how many candidates it took until so much of the best was reached; None where it never
+        was."""
         return next((i + 1 for i, s in enumerate(self.shares) if s >= share), None)
 
 
 def recording(
     table: RecordedTable, search: Name, seed: int, knows: Knows = "ranking", attempts: int | None = None
 ) -> tuple[OptimizationSession, list[JournalEvent]]:
-    """A search without stop rules, with its events: for so many attempts, or until the table is empty or
-    nothing is left to go on from."""
+    """Runs a search without stop rules, and returns it with its events: for so many attempts, or until the
+    table is empty or nothing is left to go on from."""
     most = len(table.space.groups) - 1
     budget = Budget(most if attempts is None else min(most, attempts))
     settings = SessionSettings(search, "single", budget, StopRule(None, None), seed, 1)
     start, _ = table.space.start
     if knows != "ranking":
         start = random.Random(f"{seed}:start:{table.shape}").randrange(len(table.space.groups))
-    kept = MemoryJournal()
-    session = opened(kept, {"text": str(start)}, settings, bound=table.space.bound, baseline=None)
+    journal = MemoryJournal()
+    session = open_journal_session(
+        journal, {"text": str(start)}, settings, bound=table.space.bound, baseline=None
+    )
     run(session, TableProposer(table, seed, knows), TableEvaluator(table))
-    return session, kept.events
+    return session, journal.events
 
 
 def course(table: RecordedTable, search: Name, seed: int, knows: Knows = "ranking") -> SearchTrace:
-    """A search's way through all of a table."""
+    """Runs a search through all of a table."""
     session, _ = recording(table, search, seed, knows)
     shares = [table.best / s for s in session.state.tree.best_so_far() if s is not None]
     return SearchTrace(table.shape, search, seed, tuple(shares))
@@ -121,8 +124,8 @@ def course(table: RecordedTable, search: Name, seed: int, knows: Knows = "rankin
 
 @dataclass(frozen=True, slots=True)
 class SearchComparison:
-    """A search over tables and seeds: candidates to CLOSE of the best, by mean, median, and the tenth and
-    ninetieth of a hundred; a course that never came there counts with all of its table."""
+    """Describes a search over tables and seeds: candidates to CLOSE of the best, by mean, median, and the
+    tenth and ninetieth of a hundred; a course that never came there counts with all of its table."""
 
     search: Name
     mean: float
@@ -140,11 +143,11 @@ def compare(
     knows: Knows = "ranking",
     on_course: Callable[[], None] = lambda: None,
 ) -> list[SearchComparison]:
-    """Every search on every table with every seed; `on_course` hears when one is over. Raises ValueError
+    """Runs every search on every table with every seed; `on_course` hears when one is over. Raises ValueError
     without tables."""
     if not tables:
         raise ValueError("there are no tables to search")
-    found: list[SearchComparison] = []
+    result: list[SearchComparison] = []
     for name in searches:
         rows: list[list[int]] = []
         for seed in range(seeds):
@@ -153,7 +156,7 @@ def compare(
                 rows[-1].append(_count(table, course(table, name, seed, knows)))
                 on_course()
         counts = sorted(float(c) for row in rows for c in row)
-        found.append(
+        result.append(
             SearchComparison(
                 name,
                 statistics.fmean(counts),
@@ -163,11 +166,11 @@ def compare(
                 tuple(statistics.fmean(row) for row in rows),
             )
         )
-    return found
+    return result
 
 
-def _count(table: RecordedTable, found: SearchTrace) -> int:
-    return found.to(CLOSE) or len(table.space.groups)
+def _count(table: RecordedTable, trace: SearchTrace) -> int:
+    return trace.to(CLOSE) or len(table.space.groups)
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

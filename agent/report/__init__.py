@@ -1,1 +1,1 @@
-"""A session's report: facts from its journal, pictures of them, one page."""
+"""This package writes a session's report: facts from its journal, figures of them, one page."""

@@ -1,4 +1,5 @@
-"""Charts as plain values: axes with round ticks, lines, marks. The page's template draws them as SVG.
+"""This module has charts as plain values: axes with round ticks, lines, marks. The page's template draws them
+as SVG.
 
 Its own, and small: what libraries there are put styles on each element or bring scripts, and the page
 allows neither; plotly alone is 4 MB. Colours are the page's classes, so that a chart turns dark with it;
@@ -27,7 +28,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class ChartAxis:
-    """Values `low` to `high` onto pixels `start` to `end`."""
+    """Maps values `low` to `high` onto pixels `start` to `end`."""
 
     low: float
     high: float
@@ -36,7 +37,7 @@ class ChartAxis:
     log: bool
 
     def at(self, value: float) -> float:
-        """The pixel of a value; one beyond the axis lands on its end."""
+        """Returns the pixel of a value; one beyond the axis lands on its end."""
         low, high, here = self.low, self.high, max(value, self.low) if self.log else value
         if self.log:
             low, high, here = math.log(low), math.log(high), math.log(here)
@@ -46,7 +47,7 @@ class ChartAxis:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point. `kind` is its class, `link` the id of the element of the page that it leads to."""
+    """Describes a point. `kind` is its class, `link` the id of the element of the page that it leads to."""
 
     x: float
     y: float
@@ -58,7 +59,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line through points."""
+    """Describes a line through points."""
 
     points: tuple[tuple[float, float], ...]
     kind: str
@@ -96,7 +97,7 @@ class Chart:
 
     @property
     def floor(self) -> float:
-        """The pixel of the plot's lower edge."""
+        """Returns the pixel of the plot's lower edge."""
         return self.height - BOTTOM
 
 
@@ -104,25 +105,25 @@ def linear(low: float, high: float, start: float, end: float) -> ChartAxis:
     return ChartAxis(low, high if high > low else low + 1, start, end, False)
 
 
-def logarithmic(values: Iterable[float], start: float, end: float, room: float = 1.08) -> ChartAxis:
-    """An axis around positive values, with a little room at both ends."""
-    found = list(values)
-    return ChartAxis(min(found) / room, max(found) * room, start, end, True)
+def logarithmic(values: Iterable[float], start: float, end: float, margin: float = 1.08) -> ChartAxis:
+    """Returns an axis around positive values, with a little room at both ends."""
+    positives = list(values)
+    return ChartAxis(min(positives) / margin, max(positives) * margin, start, end, True)
 
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 def round_values(axis: ChartAxis, most: int = 8) -> list[float]:
-    """Round values within an axis, at most so many: what its ticks stand at."""
+    """Returns round values within an axis, at most so many: what its ticks stand at."""
     if axis.log:
         for within in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,)):
             powers = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
-            found = [w * 10.0**p for p in powers for w in within if axis.low <= w * 10.0**p <= axis.high]
-            if 2 <= len(found) <= most:
-                return found
-        if len(found) > most:
-            return found[:: math.ceil(len(found) / most)]
+            ticks = [w * 10.0**p for p in powers for w in within if axis.low <= w * 10.0**p <= axis.high]
+            if 2 <= len(ticks) <= most:
+                return ticks
+        if len(ticks) > most:
+            return ticks[:: math.ceil(len(ticks) / most)]
     rough = (axis.high - axis.low) / max(1, most - 1)
     step = next(s * p for p in [10.0 ** math.floor(math.log10(rough))] for s in _STEPS if s * p >= rough)
     first = math.ceil(axis.low / step - 1e-9)
@@ -130,7 +131,7 @@ def round_values(axis: ChartAxis, most: int = 8) -> list[float]:
 
 
 def number(value: float) -> str:
-    """Three digits, with k, M, G, T or P from a thousand on."""
+    """Returns three digits, with k, M, G, T or P from a thousand on."""
     for size, prefix in ((1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{prefix}"

@@ -1,4 +1,4 @@
-"""What a session's journal says, as frozen values: everything that its report shows.
+"""This module turns a session's journal into frozen values: everything that its report shows.
 
 Pure: events in, facts out. Nothing is measured, looked up or guessed here. A journal that says nothing of
 the program's work has no roofline, and a winner that was read once has no interval.
@@ -25,7 +25,7 @@ from ucutlass.agent.outcome import (
     words,
 )
 from ucutlass.agent.report.sanitize import LINES, Excerpt, difference, excerpt, one_line
-from ucutlass.agent.session import OUTCOMES, NotASession, SessionState, advance, replayed
+from ucutlass.agent.session import OUTCOMES, NotASession, SessionState, advance, replay_events
 from ucutlass.agent.tree import CandidateNode, Objective, leading
 from ucutlass.ir.hardware import device_named
 from ucutlass.sol.bounds import compute_rate, data_sheet
@@ -57,8 +57,8 @@ browser opens."""
 
 @dataclass(frozen=True, slots=True)
 class ReportedCandidate:
-    """One node of the tree. `at` is what had been spent when it was judged, `cost` what its own judgement
-    took. `share` is the bound's time over its own. `path`: it leads to the winner, or is it."""
+    """Describes one node of the tree. `at` is what had been spent when it was judged, `cost` what its own
+    judgement took. `share` is the bound's time over its own. `path`: it leads to the winner, or is it."""
 
     id: int
     parent: int | None
@@ -84,8 +84,8 @@ class ReportedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What the session's winner is worth. `gain` is the baseline's time over its own, between `low` and
-    `high` at 95 %: None where it was not timed in turns with the baseline. `own` is the time of the
+    """Describes what the session's winner is worth. `gain` is the baseline's time over its own, between `low`
+    and `high` at 95 %: None where it was not timed in turns with the baseline. `own` is the time of the
     compiler's own choice over its own, of single readings. `shrinkage` is the share of the speed of the
     search's reading that the confirmation did not find; None where the journal has no reading of each.
     `joules` are of one call; `over` is the fastest candidate where another leads by its energy."""
@@ -105,13 +105,14 @@ class Gain:
 
     @property
     def sure(self) -> bool:
-        """Whether it is faster than the baseline at 95 %."""
+        """Returns whether it is faster than the baseline at 95 %."""
         return self.low is not None and self.low > 1
 
 
 @dataclass(frozen=True, slots=True)
 class RooflineCeiling:
-    """A ceiling of the device: `rate` operations per second, or bytes per second where it slopes."""
+    """Describes a ceiling of the device: `rate` operations per second, or bytes per second where it
+    slopes."""
 
     name: str
     rate: float
@@ -135,7 +136,7 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class BudgetLine:
-    """One row of the budget. `most` is None where there is no limit."""
+    """Describes one row of the budget. `most` is None where there is no limit."""
 
     name: str
     spent: float
@@ -144,7 +145,7 @@ class BudgetLine:
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """A call to the proposer that ended in an error."""
+    """Describes a call to the proposer that ended in an error."""
 
     call: int
     words: str
@@ -173,7 +174,7 @@ class SessionFacts:
     candidates: tuple[ReportedCandidate, ...]
     best: tuple[float | None, ...]
     counts: tuple[tuple[Kind, int], ...]
-    purse: tuple[BudgetLine, ...]
+    budget: tuple[BudgetLine, ...]
     spend: Spend
     calls: int
     lost: int
@@ -184,13 +185,14 @@ class SessionFacts:
 
 
 def facts(session: str, events: Sequence[JournalEvent]) -> SessionFacts:
-    """Everything that the events say. Raises NotASession for events that no session wrote, and for none."""
-    state = replayed(events)
+    """Returns everything that the events say. Raises NotASession for events that no session wrote, and for
+    none."""
+    state = replay_events(events)
     if not events:
         raise NotASession("the session has no events")
     opened = events[0].body
     problem: Mapping[str, Any] = opened["problem"]
-    made = _candidates(events, state)
+    candidates = _candidates(events, state)
     file, lane, arch = (one_line(str(problem.get(name, ""))) for name in ("file", "lane", "arch"))
     ended = None if state.ended is None else one_line(state.ended)
     return SessionFacts(
@@ -207,31 +209,31 @@ def facts(session: str, events: Sequence[JournalEvent]) -> SessionFacts:
         state.scale.baseline,
         _gain(state),
         _roofline(opened),
-        made,
+        candidates,
         tuple(state.tree.best_so_far()),
-        _counts(made),
-        _purse(state),
+        _counts(candidates),
+        _budget_lines(state),
         state.spend,
         state.calls,
-        int(state.asked is not None),
+        int(state.open_ask is not None),
         _failures(events),
-        tuple(one_line(w, 600) for w in state.said),
+        tuple(one_line(w, 600) for w in state.messages),
         excerpt(state.text),
         _winner_text(state),
     )
 
 
 def winner(state: SessionState) -> CandidateNode | None:
-    """The fastest that was confirmed, or by the objective one that is as fast and takes less energy; where
-    none was confirmed, the fastest."""
+    """Returns the fastest that was confirmed, or by the objective one that is as fast and takes less energy;
+    where none was confirmed, the fastest."""
     sure = [n for n in state.tree.leaders(len(state.tree)) if _kind(n.outcome) == "confirmed"]
     return leading(sure[0], sure, state.tree.objective) if sure else state.tree.best()
 
 
 def _name(problem: Mapping[str, Any]) -> str:
     sizes = problem.get("sizes")
-    given = " ".join(f"{d}={n}" for d, n in sizes.items()) if isinstance(sizes, Mapping) else ""
-    return one_line(f"{problem.get('program', 'a program')} {given}".strip())
+    extents = " ".join(f"{d}={n}" for d, n in sizes.items()) if isinstance(sizes, Mapping) else ""
+    return one_line(f"{problem.get('program', 'a program')} {extents}".strip())
 
 
 def _settings(state: SessionState) -> tuple[tuple[str, str], ...]:
@@ -258,24 +260,24 @@ def _candidates(events: Sequence[JournalEvent], state: SessionState) -> tuple[Re
     after = _after(events)
     lines = max(FEWEST, min(LINES, PAGE // max(1, len(after))))
     depths: list[int] = []
-    found: list[ReportedCandidate] = []
+    result: list[ReportedCandidate] = []
     for node, (at, cost, call) in zip(state.tree.nodes, after, strict=True):
         depths.append(0 if node.parent is None else depths[node.parent] + 1)
         role = roles.get(call, "the problem") if call is not None else "the problem"
-        found.append(_candidate(state, node, depths[-1], role, at, cost, node.id in path, lines))
-    return tuple(found)
+        result.append(_candidate(state, node, depths[-1], role, at, cost, node.id in path, lines))
+    return tuple(result)
 
 
 def _after(events: Sequence[JournalEvent]) -> list[tuple[Spend, Spend, int | None]]:
-    """By candidate: what had been spent once it was judged, what its judgement took, and the call that
-    proposed it. States change in place, so values are taken as they pass."""
+    """Returns for each candidate what had been spent once it was judged, what its judgement took, and the
+    call that proposed it. States change in place, so values are taken as they pass."""
     state = SessionState()
-    found: list[tuple[Spend, Spend, int | None]] = []
+    result: list[tuple[Spend, Spend, int | None]] = []
     for event in events:
         advance(state, event)
         if event.kind in OUTCOMES:
-            found.append((state.spend, spend_of_json(event.body["spend"]), event.body["call"]))
-    return found
+            result.append((state.spend, spend_of_json(event.body["spend"]), event.body["call"]))
+    return result
 
 
 def _candidate(
@@ -317,7 +319,7 @@ def _candidate(
 
 
 def _opinion(state: SessionState, node: CandidateNode) -> str:
-    """What a model said of it, and that it is no verdict."""
+    """Returns what a model said of it, and that it is no verdict."""
     heard = state.opinions.get(node.id)
     if heard is None:
         return ""
@@ -345,8 +347,8 @@ def _share(bound: float, seconds: float | None) -> float | None:
     return bound / seconds if seconds and bound > 0 else None
 
 
-def _counts(made: Sequence[ReportedCandidate]) -> tuple[tuple[Kind, int], ...]:
-    counted = Counter(c.kind for c in made)
+def _counts(candidates: Sequence[ReportedCandidate]) -> tuple[tuple[Kind, int], ...]:
+    counted = Counter(c.kind for c in candidates)
     return tuple((kind, counted[kind]) for kind in KINDS if counted[kind])
 
 
@@ -362,19 +364,19 @@ def _gain(state: SessionState) -> Gain | None:
     best = winner(state)
     if best is None or not isinstance(best.outcome, TimedOutcome):
         return None
-    found, first = best.outcome, state.tree[0].seconds
-    shrinkage = None if found.first is None else 1 - found.first / found.seconds
+    outcome, first = best.outcome, state.tree[0].seconds
+    shrinkage = None if outcome.first is None else 1 - outcome.first / outcome.seconds
     of = sum(n.seconds is not None for n in state.tree.nodes)
     return Gain(
         best.id,
-        found.seconds,
-        _share(state.scale.bound, found.seconds),
-        found.gain,
-        found.low,
-        found.high,
-        first / found.seconds if first else None,
+        outcome.seconds,
+        _share(state.scale.bound, outcome.seconds),
+        outcome.gain,
+        outcome.low,
+        outcome.high,
+        first / outcome.seconds if first else None,
         shrinkage,
-        found.joules,
+        outcome.joules,
         _over(state, best),
         of,
     )
@@ -389,8 +391,8 @@ def _over(state: SessionState, best: CandidateNode) -> int | None:
 
 
 def _roofline(opened: Mapping[str, Any]) -> Roofline | None:
-    """From the `sol` that a session was opened with, as `ucutlass.sol.report.row` writes it; None where
-    there is none, or where the program has no operations in a math lane."""
+    """Returns the roofline from the `sol` that a session was opened with, as `ucutlass.sol.report.row` writes
+    it; None where there is none, or where the program has no operations in a compute type."""
     sol = opened.get("sol") or opened["problem"].get("sol")
     try:
         lane, moved = str(sol["lane"]), float(sol["work"]["bytes"])
@@ -409,7 +411,7 @@ def _roofline(opened: Mapping[str, Any]) -> Roofline | None:
 # --- what was spent --------------------------------------------------------------
 
 
-def _purse(state: SessionState) -> tuple[BudgetLine, ...]:
+def _budget_lines(state: SessionState) -> tuple[BudgetLine, ...]:
     spend, most = state.spend, state.settings.budget
     return (
         BudgetLine("attempts", spend.attempts, most.attempts),

@@ -1,4 +1,4 @@
-"""The report's charts, of its facts: progress, roofline, tree."""
+"""This module draws the report's charts from its facts: progress, roofline, tree."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def best_id(facts: SessionFacts) -> int | None:
 
 
 def progress(facts: SessionFacts) -> list[Chart]:
-    """Best so far over attempts, tokens and seconds; what was not spent has no chart."""
+    """Returns charts of the best so far over attempts, tokens and seconds; what was not spent has no
+    chart."""
     charts = [
         _progress(facts, "attempts", "attempts", lambda c: float(c.at.attempts)),
         _progress(facts, "tokens", "tokens", lambda c: float(c.at.tokens)),
@@ -55,9 +56,9 @@ def progress(facts: SessionFacts) -> list[Chart]:
 def _progress(
     facts: SessionFacts, id: str, across: str, spent: Callable[[ReportedCandidate], float]
 ) -> Chart | None:
-    made = facts.candidates
-    timed = [c.seconds for c in made if c.seconds is not None]
-    most = max((spent(c) for c in made), default=0.0)
+    candidates = facts.candidates
+    timed = [c.seconds for c in candidates if c.seconds is not None]
+    most = max((spent(c) for c in candidates), default=0.0)
     if not timed or most <= 0:
         return None
     floor = HEIGHT - BOTTOM
@@ -65,7 +66,7 @@ def _progress(
     y = logarithmic((*timed, *levels), floor, TOP)
     x = linear(0, most, LEFT, RIGHT)
     points: list[tuple[float, float]] = []
-    for c, best in zip(made, facts.best, strict=True):
+    for c, best in zip(candidates, facts.best, strict=True):
         if best is None:
             continue
         here = x.at(spent(c))
@@ -82,7 +83,7 @@ def _progress(
             f"#{c.id}: {c.words}",
             f"c{c.id}",
         )
-        for c in sorted(made, key=lambda c: c.id == chosen)
+        for c in sorted(candidates, key=lambda c: c.id == chosen)
     ]
     curves = [Curve(tuple(points), "best", "the best so far")] if len(points) > 1 else []
     level, words = _levels(facts, y)
@@ -103,7 +104,7 @@ def _progress(
 
 
 def _levels(facts: SessionFacts, y: ChartAxis) -> tuple[tuple[Curve, ...], tuple[Label, ...]]:
-    """The bound and the baseline, with their names at the right."""
+    """Returns the bound and the baseline, with their names at the right."""
     curves, labels = [], []
     for seconds, name in ((facts.bound, "bound"), (facts.baseline or 0.0, "baseline")):
         if seconds > 0:
@@ -123,8 +124,8 @@ def _us(seconds: float | None) -> str:
 
 
 def roofline(facts: SessionFacts) -> Chart | None:
-    """Every result under the device's ceilings; without the program's work, under the bound; None where
-    that is not known either."""
+    """Returns every result under the device's ceilings; without the program's work, under the bound; None
+    where that is not known either."""
     timed = [c for c in facts.candidates if c.seconds is not None]
     if not timed:
         return None
@@ -190,7 +191,7 @@ def _placed(x: ChartAxis, y: ChartAxis, *points: tuple[float, float]) -> tuple[t
 
 
 def _shares(facts: SessionFacts, timed: Sequence[ReportedCandidate]) -> Chart:
-    """Without work and bytes: each result's share of the bound."""
+    """Returns each result's share of the bound, for a journal without work and bytes."""
     shares = [c.share for c in timed if c.share is not None]
     x = linear(0, max(1, len(facts.candidates) - 1), LEFT, RIGHT)
     y = linear(0, max(1.0, *shares), HEIGHT - BOTTOM, TOP)
@@ -232,16 +233,16 @@ LARGEST = 250
 
 
 def tree(facts: SessionFacts) -> Chart | None:
-    """Who was made from whom, a generation a row; None for a tree that is too small or too large for a
-    picture (the list below it has every candidate)."""
-    made = facts.candidates
-    if not 1 < len(made) <= LARGEST:
+    """Returns a chart of which candidate was made from which, a generation a row; None for a tree that is too
+    small or too large for a picture (the list below it has every candidate)."""
+    candidates = facts.candidates
+    if not 1 < len(candidates) <= LARGEST:
         return None
-    places, columns = _places(made)
+    places, columns = _places(candidates)
     x = linear(0, max(1.0, columns - 1), LEFT, RIGHT)
     across = {at: x.at(place) for at, place in places.items()}
-    step = min(STEP, 700 / (1 + max(c.depth for c in made)))
-    down = {c.id: TOP + 12 + c.depth * step for c in made}
+    step = min(STEP, 700 / (1 + max(c.depth for c in candidates)))
+    down = {c.id: TOP + 12 + c.depth * step for c in candidates}
     chosen = best_id(facts)
     curves = tuple(
         Curve(
@@ -249,7 +250,7 @@ def tree(facts: SessionFacts) -> Chart | None:
             "path" if c.path else "edge",
             f"#{c.id} from #{c.parent}",
         )
-        for c in sorted(made, key=lambda c: c.path)
+        for c in sorted(candidates, key=lambda c: c.path)
         if c.parent is not None
     )
     marks = tuple(
@@ -261,9 +262,9 @@ def tree(facts: SessionFacts) -> Chart | None:
             f"#{c.id}: {one_line(c.words, 120)}",
             f"c{c.id}",
         )
-        for c in sorted(made, key=lambda c: c.id == chosen)
+        for c in sorted(candidates, key=lambda c: c.id == chosen)
     )
-    named = [c for c in made if c.id == chosen or c.id == 0]
+    named = [c for c in candidates if c.id == chosen or c.id == 0]
     labels = tuple(
         Label(
             across[c.id] + (8 if across[c.id] < RIGHT - 80 else -8),
@@ -273,8 +274,8 @@ def tree(facts: SessionFacts) -> Chart | None:
         )
         for c in named
     )
-    depth = max(c.depth for c in made)
-    says = f"{len(made)} candidates in {depth + 1} generations; the winner's line is drawn bold."
+    depth = max(c.depth for c in candidates)
+    says = f"{len(candidates)} candidates in {depth + 1} generations; the winner's line is drawn bold."
     return Chart(
         "tree",
         "The search tree",
@@ -288,11 +289,11 @@ def tree(facts: SessionFacts) -> Chart | None:
     )
 
 
-def _places(made: Sequence[ReportedCandidate]) -> tuple[dict[int, float], int]:
-    """A column for each leaf, in the order of a walk through the tree; parents over the middle of their
-    children. Children come after their parents, so no recursion is needed."""
+def _places(candidates: Sequence[ReportedCandidate]) -> tuple[dict[int, float], int]:
+    """Returns a column for each leaf, in the order of a walk through the tree; parents over the middle of
+    their children. Children come after their parents, so no recursion is needed."""
     children: dict[int, list[int]] = {}
-    for c in made:
+    for c in candidates:
         if c.parent is not None:
             children.setdefault(c.parent, []).append(c.id)
     places: dict[int, float] = {}
@@ -303,7 +304,7 @@ def _places(made: Sequence[ReportedCandidate]) -> tuple[dict[int, float], int]:
             places[at] = float(columns)
             columns += 1
         waiting.extend(reversed(children.get(at, [])))
-    for c in reversed(made):
+    for c in reversed(candidates):
         if c.id in children:
             below = [places[child] for child in children[c.id]]
             places[c.id] = (min(below) + max(below)) / 2

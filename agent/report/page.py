@@ -1,4 +1,4 @@
-"""The page: facts and charts through a template that escapes everything.
+"""This module renders the page: facts and charts go through a template that escapes everything.
 
 Nothing in it runs and nothing is fetched: a Content-Security-Policy allows one style sheet, by its digest,
 and neither scripts, images, fonts, frames, forms nor connections.
@@ -28,7 +28,7 @@ fastest is as deep as it is long."""
 
 
 def page(facts: SessionFacts) -> str:
-    """The whole HTML document."""
+    """Returns the whole HTML document."""
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return (
@@ -51,35 +51,42 @@ def page(facts: SessionFacts) -> str:
     )
 
 
-def walk(made: Sequence[ReportedCandidate]) -> list[ReportedCandidate]:
-    """Candidates so that each stands right below its parent or its elder siblings' descendants."""
+def walk(candidates: Sequence[ReportedCandidate]) -> list[ReportedCandidate]:
+    """Returns the candidates so that each stands right below its parent or its elder siblings'
+    descendants."""
     children: dict[int | None, list[ReportedCandidate]] = {}
-    for c in made:
+    for c in candidates:
         children.setdefault(c.parent, []).append(c)
-    found: list[ReportedCandidate] = []
+    result: list[ReportedCandidate] = []
     waiting = list(reversed(children.get(None, [])))
     while waiting:
-        found.append(waiting.pop())
-        waiting.extend(reversed(children.get(found[-1].id, [])))
-    return found
+        result.append(waiting.pop())
+        waiting.extend(reversed(children.get(result[-1].id, [])))
+    return result
 
 
 def evidence(facts: SessionFacts) -> list[ReportedCandidate]:
-    """Candidates that the audit judged: the rejected, and those with records."""
+    """Returns candidates that the audit judged: the rejected, and those with records."""
     return [c for c in facts.candidates if c.kind == "rejected" or c.records]
 
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"time": time_of, "share": share, "times": times, "amount": amount, "moment": moment}
-    return made
+    environment.filters |= {
+        "time": time_of,
+        "share": share,
+        "times": times,
+        "amount": amount,
+        "moment": moment,
+    }
+    return environment
 
 
 def time_of(seconds: float | None) -> str:
@@ -95,12 +102,12 @@ def times(value: float | None) -> str:
 
 
 def amount(value: float) -> str:
-    """A count, or a sum of money or seconds."""
+    """Returns a count, or a sum of money or seconds."""
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
 def moment(at: str) -> str:
-    """To the second; as it stands where it is no time."""
+    """Returns the time to the second; as it stands where it is no time."""
     try:
         return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M:%S} UTC"
     except ValueError:

@@ -1,4 +1,5 @@
-"""Texts that come from programs and tools, made fit to be shown: nothing invisible, nothing endless."""
+"""This module makes texts that come from programs and tools fit to be shown: nothing invisible, nothing
+endless."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ LineKind: TypeAlias = Literal["same", "added", "removed", "place"]
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """A piece of a line. `changed`: it is not in the line that this one replaces, or that replaces it."""
+    """Describes a piece of a line. `changed`: it is not in the line that this one replaces, or that replaces
+    it."""
 
     text: str
     changed: bool = False
@@ -32,7 +34,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line without the sign that tells its kind."""
+    """Describes a line without the sign that tells its kind."""
 
     kind: LineKind
     parts: tuple[TextPart, ...]
@@ -44,7 +46,7 @@ class TextLine:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Lines to show. `whole` is False where some, or parts of some, are left out."""
+    """Holds the lines to show. `whole` is False where some, or parts of some, are left out."""
 
     lines: tuple[TextLine, ...]
     whole: bool
@@ -52,8 +54,8 @@ class Excerpt:
 
 
 def plain(text: str) -> str:
-    """Line breaks stay; what no font shows, or what turns the order of others round, is written as its
-    number. Half a surrogate pair, which no file can hold, is among it."""
+    """Returns the text with its line breaks; what no font shows, or what turns the order of others round, is
+    written as its number. Half a surrogate pair, which no file can hold, is among it."""
     return "".join(c if c == "\n" or c.isprintable() else _number(c) for c in text)
 
 
@@ -62,24 +64,24 @@ def _number(c: str) -> str:
 
 
 def one_line(text: str, most: int = 200) -> str:
-    """The text on one line, cut."""
+    """Returns the text on one line, cut."""
     shown = plain(" ".join(text[: 4 * most].split()))
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def excerpt(text: str, lines: int = LINES) -> Excerpt:
-    """The beginning of a text."""
+    """Returns the beginning of a text."""
     return _cut((("same", line) for line in _lines(text)), lines)
 
 
 def difference(before: str, after: str, lines: int = LINES) -> Excerpt:
-    """What changed, with three lines around it; the beginning of `after` where the texts are too long to
-    be compared. No lines where nothing changed."""
+    """Returns what changed, with three lines around it; the beginning of `after` where the texts are too long
+    to be compared. No lines where nothing changed."""
     if len(before) + len(after) > COMPARED:
-        found = excerpt(after, lines)
-        return Excerpt(found.lines, found.whole, compared=False)
-    found = _cut(_changed(_lines(before), _lines(after)), lines)
-    return Excerpt(_worded(found.lines), found.whole)
+        shown = excerpt(after, lines)
+        return Excerpt(shown.lines, shown.whole, compared=False)
+    shown = _cut(_changed(_lines(before), _lines(after)), lines)
+    return Excerpt(_worded(shown.lines), shown.whole)
 
 
 def _changed(before: list[str], after: list[str]) -> Iterator[tuple[LineKind, str]]:
@@ -93,28 +95,28 @@ _KINDS: dict[str, LineKind] = {"+": "added", "-": "removed", " ": "same", "@": "
 
 
 def _lines(text: str) -> list[str]:
-    """By line breaks alone: `splitlines` also breaks at characters that `plain` shows."""
+    """Splits by line breaks alone: `splitlines` also breaks at characters that `plain` shows."""
     return text.rstrip("\n").split("\n") if text else []
 
 
 def _cut(lines: Iterable[tuple[LineKind, str]], most: int) -> Excerpt:
-    kept: list[TextLine] = []
-    whole = True
+    lines_: list[TextLine] = []
+    complete = True
     for kind, text in lines:
-        if len(kept) == most:
-            return Excerpt(tuple(kept), False)
+        if len(lines_) == most:
+            return Excerpt(tuple(lines_), False)
         if len(text) > WIDTH:
-            whole = False
+            complete = False
         shown = plain(text[:WIDTH]) + ("…" if len(text) > WIDTH else "")
-        kept.append(TextLine(kind, (TextPart(shown),)))
-    return Excerpt(tuple(kept), whole)
+        lines_.append(TextLine(kind, (TextPart(shown),)))
+    return Excerpt(tuple(lines_), complete)
 
 
 # --- words -----------------------------------------------------------------------
 
 
 def _worded(lines: tuple[TextLine, ...]) -> tuple[TextLine, ...]:
-    """With the words that changed where lines were replaced by as many: a schedule is one long line."""
+    """Marks the words that changed where lines were replaced by as many: a schedule is one long line."""
     runs = [list(run) for _, run in itertools.groupby(lines, key=lambda line: line.kind)]
     for old, new in itertools.pairwise(runs):
         if (old[0].kind, new[0].kind, len(old)) == ("removed", "added", len(new)):

@@ -1,4 +1,4 @@
-"""Search over one tree of candidates: which of them to go on from.
+"""This package searches over one tree of candidates: it says which of them to go on from.
 
 A search is a pure function of the tree, of its settings and of a random generator that the session seeds
 by the number of the attempt, so that a session that was killed goes on as it would have. It says nothing

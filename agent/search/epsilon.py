@@ -1,4 +1,4 @@
-"""Epsilon-greedy search with STARK's four adaptations (arXiv 2510.16996).
+"""This module has the epsilon-greedy search with STARK's four adaptations (arXiv 2510.16996).
 
 Root throttling: the root has few children. Dead-branch pruning: a node whose children all failed is
 closed. A high epsilon. Leaf-biased exploration: by chance an open leaf, not any node. Its published
@@ -18,23 +18,23 @@ CHILDREN = 3
 
 
 def pick(tree: CandidateTree, scale: TimeScale, chance: random.Random) -> Selection | None:
-    """The fastest open node, or with probability EPSILON an open leaf. Where throttling and pruning close
-    every node, the fastest that is not exhausted: the purse decides when to stop, not the caps."""
-    found = [n for n in open_nodes(tree) if _open(tree, n)] or open_nodes(tree)
-    if not found:
+    """Returns the fastest open node, or with probability EPSILON an open leaf. Where throttling and pruning
+    close every node, the fastest that is not exhausted: the budget decides when to stop, not the caps."""
+    candidates = [n for n in open_nodes(tree) if _open(tree, n)] or open_nodes(tree)
+    if not candidates:
         return None
-    leaves = [n for n in found if not tree.children(n.id)]
-    right = [n for n in found if n.seconds is not None]
+    leaves = [n for n in candidates if not tree.children(n.id)]
+    right = [n for n in candidates if n.seconds is not None]
     if leaves and (not right or chance.random() < EPSILON):
         chosen = chance.choice(leaves)
     else:
-        chosen = min(right or found, key=lambda n: n.seconds or 0.0)
-    return Selection(chosen.id, mend=broken(chosen))
+        chosen = min(right or candidates, key=lambda n: n.seconds or 0.0)
+    return Selection(chosen.id, repair=broken(chosen))
 
 
 def _open(tree: CandidateTree, node: CandidateNode) -> bool:
-    """Whether neither throttling nor pruning closes it. A node may have more than CHILDREN where one of
-    them is right: pruning is for branches that are dead."""
+    """Returns whether neither throttling nor pruning closes it. A node may have more than CHILDREN where one
+    of them is right: pruning is for branches that are dead."""
     children = tree.children(node.id)
     if node.id == ROOT:
         return len(children) < ROOT_CHILDREN

@@ -1,4 +1,5 @@
-"""Flat measure-implement: every attempt goes on from the fastest candidate there is.
+"""This module has the flat measure-implement search: every attempt goes on from the fastest candidate there
+is.
 
 The baseline that other searches must beat (arXiv 2603.29010, its MI).
 """
@@ -12,11 +13,11 @@ from ucutlass.agent.tree import CandidateTree
 
 
 def pick(tree: CandidateTree, scale: TimeScale, chance: random.Random) -> Selection | None:
-    """The fastest open node; while nothing is right, the last broken one, to be mended."""
-    found = open_nodes(tree)
-    if not found:
+    """Returns the fastest open node; while nothing is right, the last broken one, to be repaired."""
+    candidates = open_nodes(tree)
+    if not candidates:
         return None
-    right = [n for n in found if n.seconds is not None]
+    right = [n for n in candidates if n.seconds is not None]
     if right:
         return Selection(min(right, key=lambda n: n.seconds or 0.0).id)
-    return Selection(found[-1].id, mend=broken(found[-1]))
+    return Selection(candidates[-1].id, repair=broken(candidates[-1]))

@@ -1,4 +1,5 @@
-"""MANTIS as an order of attempts (arXiv 2603.29010): iterations of hypotheses, each with attempts.
+"""This module has MANTIS as an order of attempts (arXiv 2603.29010): iterations of hypotheses, each with
+attempts.
 
 Five iterations of two hypotheses with four attempts are its forty. A hypothesis starts from the fastest
 candidate at the start of its iteration, and its later attempts go on from its own best, or mend its last
@@ -17,10 +18,10 @@ ITERATIONS, HYPOTHESES, ATTEMPTS = 5, 2, 4
 
 
 def pick(tree: CandidateTree, scale: TimeScale, chance: random.Random) -> Selection | None:
-    """The next attempt's parent; None where no node is left that a proposer has ideas for. Beyond the
+    """Returns the next attempt's parent; None where no node is left that a proposer has ideas for. Beyond the
     forty attempts iterations go on in the same way: the budget is another's to keep."""
-    made = len(tree) - 1  # the root is no attempt
-    hypothesis = made // ATTEMPTS
+    attempts = len(tree) - 1  # the root is no attempt
+    hypothesis = attempts // ATTEMPTS
     start = 1 + hypothesis // HYPOTHESES * HYPOTHESES * ATTEMPTS
     before = [n for n in tree.nodes[:start] if _open(tree, n)]
     mine = [n for n in tree.nodes[1 + hypothesis * ATTEMPTS :] if _open(tree, n)]
@@ -38,5 +39,5 @@ def _best(nodes: list[CandidateNode]) -> CandidateNode | None:
 
 
 def _any(tree: CandidateTree) -> CandidateNode | None:
-    found = [n for n in tree.nodes if _open(tree, n)]
-    return _best(found) or (found[ROOT] if found else None)
+    candidates = [n for n in tree.nodes if _open(tree, n)]
+    return _best(candidates) or (candidates[ROOT] if candidates else None)

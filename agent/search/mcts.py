@@ -1,5 +1,5 @@
-"""Monte Carlo tree search as KernelPro adapts it (arXiv 2606.26453): progressive widening, asymmetric
-branching, log-scaled reward, dead-end pruning.
+"""This module has the Monte Carlo tree search as KernelPro adapts it (arXiv 2606.26453): progressive
+widening, asymmetric branching, log-scaled reward, dead-end pruning.
 
 The paper's constants could not be found; these are this project's, chosen on half of a recording's tables
 (docs/agent.md has the numbers of the other half).
@@ -35,7 +35,7 @@ class _Count:
 
 def pick(tree: CandidateTree, scale: TimeScale, chance: random.Random) -> Selection | None:
     """Walks down by UCT and stops at the first node that may be widened. Of equals by chance. Where dead
-    ends close every node, the fastest that is not exhausted: the purse decides when to stop, not the caps."""
+    ends close every node, the fastest that is not exhausted: the budget decides when to stop, not the caps."""
     if not tree.nodes:
         return None
     first = tree[ROOT].seconds or max((n.seconds or 0.0 for n in tree.nodes), default=0.0) or None
@@ -49,19 +49,19 @@ def pick(tree: CandidateTree, scale: TimeScale, chance: random.Random) -> Select
         children = [c for c in tree.children(at) if c.id not in closed]
         may_widen = at not in tree.spent and not _dead(tree, node)
         if may_widen and (not children or len(tree.children(at)) < _most(tree, node, counts)):
-            return Selection(at, mend=broken(node))
+            return Selection(at, repair=broken(node))
         if not children:
-            return Selection(at, mend=broken(node)) if at not in tree.spent else None
+            return Selection(at, repair=broken(node)) if at not in tree.spent else None
         total = math.log(max(1, counts[at].visits))
         at = max(children, key=lambda c: (_worth(counts[c.id], total), chance.random())).id
 
 
 def _any(tree: CandidateTree) -> Selection | None:
-    found = open_nodes(tree)
-    if not found:
+    candidates = open_nodes(tree)
+    if not candidates:
         return None
-    chosen = min(found, key=lambda n: math.inf if n.seconds is None else n.seconds)
-    return Selection(chosen.id, mend=broken(chosen))
+    chosen = min(candidates, key=lambda n: math.inf if n.seconds is None else n.seconds)
+    return Selection(chosen.id, repair=broken(chosen))
 
 
 def _worth(count: _Count, log_total: float) -> float:
@@ -69,8 +69,8 @@ def _worth(count: _Count, log_total: float) -> float:
 
 
 def _counts(tree: CandidateTree, root_seconds: float | None, scale: TimeScale) -> list[_Count]:
-    """Of each node, how many candidates lie in its part of the tree, and the best reward among them: the
-    best of a branch is what is kept of it, so the mean would blame it for its failures."""
+    """Returns for each node how many candidates lie in its part of the tree, and the best reward among them:
+    the best of a branch is what is kept of it, so the mean would blame it for its failures."""
     counts = [_Count() for _ in tree.nodes]
     for node in reversed(tree.nodes):  # children come after their parents
         mine = counts[node.id]
@@ -100,7 +100,7 @@ def _dead(tree: CandidateTree, node: CandidateNode) -> bool:
 
 
 def _closed(tree: CandidateTree) -> set[int]:
-    """Nodes below which nothing can be widened any more."""
+    """Returns the nodes below which nothing can be widened any more."""
     closed: set[int] = set()
     for node in reversed(tree.nodes):
         below = [c.id for c in tree.children(node.id)]

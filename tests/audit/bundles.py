@@ -60,7 +60,7 @@ PROBE = ReferenceProbe(
 def honest(**changes: Any) -> EvidenceBundle:
     made = EvidenceBundle(
         program=program(),
-        lane=None,
+        precision=None,
         timing=TIMING,
         proof=PROOF,
         limits=LIMITS,
@@ -68,7 +68,7 @@ def honest(**changes: Any) -> EvidenceBundle:
         probe=PROBE,
         stages=(StageWork("linear", False, 80e-6),),
         ancestors=(),
-        kept=THIS,
+        current=THIS,
         records=(record(), record("verify")),
     )
     return replace(made, **changes)

@@ -88,7 +88,7 @@ def answer(result: Result) -> dict[str, Any]:
 
 def test_honest_evidence_is_accepted_and_the_verdict_kept(store: EvidenceStore, audit: Audit) -> None:
     ids = keep(store, 1.5 * BOUND)
-    result = audit("--json", "--lane", "bf16")
+    result = audit("--json", "--compute-type", "bf16")
     found = answer(result)
     assert (found["verdict"], found["findings"], result.exit_code) == ("ok", [], 0)
     kept = store.get(found["record"])
@@ -221,8 +221,8 @@ def test_library_work(audit: Audit, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--lane", "f17"), "is no lane"),
-        (("--lane", "bf16/f16"), "does not accumulate in"),
+        (("--lane", "f17"), "is no compute type"),
+        (("--compute-type", "bf16/f16"), "does not accumulate in"),
         (("--record", "abcdef"), "no record in"),
         (("--record", "no/../id"), "is no id"),
         (("--kernel", "other"), "say which one"),

@@ -6,7 +6,12 @@ import pytest
 
 from tests.audit.bundles import program
 from ucutlass.agent.integrity.limits import calibrated_limits, limits_of, stage_works
-from ucutlass.agent.integrity.precision import DeclaredPrecision, UnknownComputeType, declared, own_lane
+from ucutlass.agent.integrity.precision import (
+    DeclaredPrecision,
+    UnknownComputeType,
+    declared,
+    operand_precision,
+)
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.sol.ceilings import Ceilings
 
@@ -79,12 +84,12 @@ def test_lanes_are_read_as_written() -> None:
         if text == "bf16/":
             assert declared(text) == declared("bf16")
         else:
-            with pytest.raises(UnknownComputeType, match="lane"):
+            with pytest.raises(UnknownComputeType, match="compute type"):
                 declared(text)
 
 
 def test_a_programs_own_lane_is_its_operands_memory() -> None:
-    assert own_lane(program(LINEAR)) == DeclaredPrecision("bf16", "f32")
+    assert operand_precision(program(LINEAR)) == DeclaredPrecision("bf16", "f32")
     cast = LINEAR.replace("bf16[M, K], w: bf16", "f32[M, K], w: f32").replace("(x, w)", "(tf32(x), tf32(w))")
-    assert own_lane(program(cast)) == DeclaredPrecision("f32", "f32")
-    assert own_lane(program("kernel k(x: f32[M]) -> f32[M] { return relu(x) }")) is None
+    assert operand_precision(program(cast)) == DeclaredPrecision("f32", "f32")
+    assert operand_precision(program("kernel k(x: f32[M]) -> f32[M] { return relu(x) }")) is None

@@ -69,7 +69,7 @@ def test_a_flawed_problem_is_not_the_candidates_crime() -> None:
 # --- evidence -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["timing", "proof", "limits", "probe", "kept"])
+@pytest.mark.parametrize("what", ["timing", "proof", "limits", "probe", "current"])
 def test_missing_evidence_fails_and_is_named(what: str) -> None:
     bundle = honest(**{what: MissingEvidence(f"there is no {what}")})
     found = audit(bundle)
@@ -79,7 +79,7 @@ def test_missing_evidence_fails_and_is_named(what: str) -> None:
 
 def test_every_piece_of_evidence_that_can_be_missing_is_looked_for() -> None:
     may = {f.name for f in fields(EvidenceBundle) if "Missing" in str(f.type)}
-    assert may == {"timing", "proof", "limits", "calibrated", "probe", "ancestors", "kept"}
+    assert may == {"timing", "proof", "limits", "calibrated", "probe", "ancestors", "current"}
     assert audit(honest(calibrated=MissingEvidence("-"))).verdict == "ok"  # the data sheet stands in
     assert audit(honest(ancestors=(MissingEvidence("no audit of the parent"),))).verdict == "unproven"
 
@@ -118,7 +118,7 @@ def test_a_verification_of_nothing_proves_nothing() -> None:
 
 def test_what_was_timed_must_be_what_was_verified() -> None:
     other = timed(of=replace(THIS, binary="c" * 64))
-    found = said(honest(timing=other, kept=replace(THIS, binary="")), "artefact")
+    found = said(honest(timing=other, current=replace(THIS, binary="")), "artefact")
     assert [f.verdict for f in found] == ["gaming"] and "cccccccccccc" in found[0].words
     assert found[0].records == ("bench0", "verify0")
 
@@ -132,12 +132,12 @@ def test_what_was_timed_must_be_what_was_verified() -> None:
     ],
 )
 def test_what_was_measured_must_be_what_is_kept(kept: ArtefactDigests, count: int) -> None:
-    found = said(honest(kept=kept), "artefact")
+    found = said(honest(current=kept), "artefact")
     assert [f.verdict for f in found] == ["gaming"] * count
 
 
 def test_code_of_another_version_is_old_and_no_crime() -> None:
-    found = said(honest(kept=ArtefactDigests("x" * 64, "", "another")), "artefact")
+    found = said(honest(current=ArtefactDigests("x" * 64, "", "another")), "artefact")
     assert {f.verdict for f in found} == {"unproven", "minor"} and "measure again" in found[0].words
 
 
@@ -159,7 +159,7 @@ def test_evidence_that_names_no_library_proves_nothing() -> None:
     nameless = replace(THIS, binary="")
     found = said(honest(timing=timed(of=nameless), proof=replace(PROOF, of=nameless)), "artefact")
     assert [f.verdict for f in found] == ["gaming", "gaming", "unproven", "unproven"]
-    assert audit(honest(timing=timed(of=nameless), kept=replace(THIS, binary=""))).accepted is False
+    assert audit(honest(timing=timed(of=nameless), current=replace(THIS, binary=""))).accepted is False
 
 
 def test_a_record_that_cannot_be_sealed_is_gaming() -> None:
@@ -286,14 +286,14 @@ def test_library_nodes_without_countable_work_are_all_of_it() -> None:
 )
 def test_the_lane(body: str, lane: str | None, verdict: str) -> None:
     text = f"kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] {{\n  return {body}\n}}\n"
-    bundle = honest(program=program(text), lane=None if lane is None else declared(lane))
+    bundle = honest(program=program(text), precision=None if lane is None else declared(lane))
     assert audit(bundle).verdict == verdict
 
 
 def test_rounding_to_the_results_own_type_is_minor() -> None:
     value = "bf16(dot[K](x, w)) + bf16(1.0)"
     text = f"kernel k(x: f32[M, K], w: f32[N, K]) -> bf16[M, N] {{ return {value} }}\n"
-    assert one(honest(program=program(text), lane=declared("f32")), "lane")[0] == "minor"
+    assert one(honest(program=program(text), precision=declared("f32")), "lane")[0] == "minor"
 
 
 def test_a_narrow_buffer_of_a_pipeline_loses() -> None:
@@ -301,7 +301,7 @@ def test_a_narrow_buffer_of_a_pipeline_loses() -> None:
         "pipeline p(x: f32[M, K], w: f32[N, K], v: f32[J, N]) -> f32[M, J] {\n"
         "  h: e4m3[M, N] = dot[K](x, w)\n  return dot[N](f32(h), v)\n}\n"
     )
-    verdict, words = one(honest(program=program(text), lane=declared("f32")), "lane")
+    verdict, words = one(honest(program=program(text), precision=declared("f32")), "lane")
     assert verdict == "gaming" and "buffer h is stored in e4m3" in words
 
 

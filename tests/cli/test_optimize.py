@@ -18,7 +18,7 @@ from ucutlass.agent.energy import NOT_MEASURED
 from ucutlass.agent.evaluator import GpuEvaluator
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.outcome import TimedOutcome
-from ucutlass.agent.session import SessionState, replayed
+from ucutlass.agent.session import SessionState, replay_events
 from ucutlass.engine.work import TABLE, EngineTask
 from ucutlass.ir.hardware import DEVICES, arch_for
 from ucutlass.runtime import isolation
@@ -75,7 +75,7 @@ def engine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
         )
         return bench
 
-    monkeypatch.setattr(optimize, "Live", live)
+    monkeypatch.setattr(optimize, "GpuEvaluator", live)
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     yield made
@@ -94,7 +94,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def state_of(machine: Machine) -> SessionState:
     kept = Journal(machine.home / "data" / "sessions.sqlite")
     (id,) = kept.sessions()
-    return replayed(kept.events(id))
+    return replay_events(kept.events(id))
 
 
 def test_a_session_is_run_resumed_and_listed(machine: Machine, engine: Engine) -> None:

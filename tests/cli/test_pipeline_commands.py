@@ -157,7 +157,7 @@ def test_verify_keeps_a_record_of_the_whole(machine: Machine, monkeypatch: pytes
     command = importlib.import_module("ucutlass.cli.verify")
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
-    monkeypatch.setattr(command, "_lane", lambda _: nullcontext())
+    monkeypatch.setattr(command, "_gpu_lock", lambda _: nullcontext())
     monkeypatch.setattr(sanitize, "find", lambda: None)
     real = isolation.run
 

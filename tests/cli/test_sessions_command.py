@@ -11,7 +11,7 @@ from cli_machine import Ucc
 from tests.optimise.test_memory import worked
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.outcome import TimedOutcome, WrongOutcome
-from ucutlass.agent.run import opened
+from ucutlass.agent.run import open_journal_session
 from ucutlass.agent.session import SessionSettings
 
 
@@ -30,7 +30,7 @@ def journal(tmp_path: Path) -> Path:
     for id in ("aaaa1111", "bbbb2222"):
         kept.append(id, len(kept.events(id)), "ended", {"why": "the budget is spent"})
     told = {"text": "a", "program": "third", "sizes": {"M": 8}}
-    opened(kept, told, SessionSettings(), bound=0.0, baseline=None, id="cccc3333")
+    open_journal_session(kept, told, SessionSettings(), bound=0.0, baseline=None, id="cccc3333")
     return path
 
 

@@ -28,7 +28,7 @@ def verify(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Verify:
     """Runs `ucc verify` as on a machine with an H200, `candidate` in the place of the kernel's process."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
-    monkeypatch.setattr(command, "_lane", lambda _: nullcontext())
+    monkeypatch.setattr(command, "_gpu_lock", lambda _: nullcontext())
     monkeypatch.setattr(sanitize, "find", lambda: None)
     real = isolation.run
 

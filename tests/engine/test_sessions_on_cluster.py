@@ -14,7 +14,7 @@ from tests.optimise.test_evaluator import H200, LINEAR, SIZES
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import optimize
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.optimize import Machinery, begin, go_on
+from ucutlass.agent.optimize import Machinery, open_session, run_session
 from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.problem import OptimizationProblem, problem_of
 from ucutlass.agent.proposer import Answer, OnSpend
@@ -53,7 +53,7 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         bench.confirm = lambda subject, how, lanes: TimedOutcome(1e-5, records=("a",))
         return bench
 
-    monkeypatch.setattr(optimize, "Live", made)
+    monkeypatch.setattr(optimize, "GpuEvaluator", made)
 
 
 def problem(name: str) -> OptimizationProblem:
@@ -61,8 +61,8 @@ def problem(name: str) -> OptimizationProblem:
 
 
 def worked(engine: Any, name: str) -> SessionState:
-    session = begin(Mortal(), problem(name), SETTINGS, H200)  # type: ignore[arg-type]
-    return go_on(session, Machinery(engine, H200), lambda *_: Proposer())
+    session = open_session(Mortal(), problem(name), SETTINGS, H200)  # type: ignore[arg-type]
+    return run_session(session, Machinery(engine, H200), lambda *_: Proposer())
 
 
 def test_problems_are_spread_and_a_death_amid_a_trial_costs_no_attempt(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_a_cluster_without_a_gpu_stops_the_session_and_spends_nothing(tmp_path: 
             cache=Cache(tmp_path / "own", 1 << 30),
             patience_seconds=0.0,
         )
-        session = begin(sink, problem("one"), SETTINGS, H200)  # type: ignore[arg-type]
+        session = open_session(sink, problem("one"), SETTINGS, H200)  # type: ignore[arg-type]
         with pytest.raises(NoWorkers, match="no worker with the resource GPU"):
-            go_on(session, Machinery(engine, H200), lambda *_: Proposer())
+            run_session(session, Machinery(engine, H200), lambda *_: Proposer())
         engine.close()
     assert [e.kind for e in sink.events] == ["opened"], "it can be resumed as it was"

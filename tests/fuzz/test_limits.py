@@ -17,7 +17,7 @@ from benchmarks import fuzz
 from tests.check.limit_programs import CONDITIONS, READINGS
 from ucutlass import frontend, limits
 from ucutlass.cli import main
-from ucutlass.cli.cpu_limit import limited
+from ucutlass.cli.cpu_limit import cpu_limited
 from ucutlass.diagnostics import ProgramError
 
 SECONDS = 10.0
@@ -177,7 +177,7 @@ def _peak() -> int:
 def test_what_takes_longer_than_all_limits_foresee_is_stopped_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "k.ucu"
     path.write_text("kernel k(x: f32[M]) -> f32[M] { return x }")
-    with pytest.raises(ProgramError) as caught, limited(path, 0.05):
+    with pytest.raises(ProgramError) as caught, cpu_limited(path, 0.05):
         while True:
             pass
     (found,) = caught.value.diagnostics

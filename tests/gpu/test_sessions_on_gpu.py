@@ -11,7 +11,7 @@ from ucutlass.agent.advisor import NOT_LOOKED
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.energy import NOT_MEASURED
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.optimize import Machinery, begin, go_on, rules
+from ucutlass.agent.optimize import Machinery, open_session, rules, run_session
 from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.problem import problem_of
 from ucutlass.agent.report.facts import facts
@@ -52,8 +52,8 @@ def test_a_session_confirms_profiles_and_weighs(text: str, engine: LocalEngine, 
         "flat", budget=Budget(3), stop=StopRule(None, None), advice="profiled", objective="energy-tie"
     )
     journal = Journal(tmp_path / "sessions.sqlite")
-    session = begin(journal, problem, settings, found.device)
-    state = go_on(session, Machinery(engine, found.device), rules)
+    session = open_session(journal, problem, settings, found.device)
+    state = run_session(session, Machinery(engine, found.device), rules)
     own = state.tree[0].outcome
     assert isinstance(own, TimedOutcome) and len(own.records) == 3, own
     kinds = {EvidenceStore.open().get(id).kind for id in own.records}
@@ -61,7 +61,7 @@ def test_a_session_confirms_profiles_and_weighs(text: str, engine: LocalEngine, 
     assert own.gain is not None and own.low is not None and own.low <= own.gain
     assert own.advice.startswith(("bottleneck: ", "took "))
     if own.joules is None:
-        assert any(words.startswith(NOT_MEASURED) for words in state.said), state.said
+        assert any(words.startswith(NOT_MEASURED) for words in state.messages), state.messages
     else:
         assert 0 < own.joules < 10
     assert (
@@ -69,5 +69,5 @@ def test_a_session_confirms_profiles_and_weighs(text: str, engine: LocalEngine, 
         <= 1
     )
     assert 0 < state.spend.gpu_seconds < state.spend.seconds
-    print(own.advice, own.joules, state.said, state.spend)
+    print(own.advice, own.joules, state.messages, state.spend)
     assert "What was gained" in page(facts(session.id, journal.events(session.id)))

@@ -10,14 +10,14 @@ import torch
 from kernelbench_files import LINEAR, linear, module
 
 from ucutlass import frontend
-from ucutlass.agent.module import ModuleMatch, TorchModule, meet
+from ucutlass.agent.module import ModuleMatch, TorchModule, match_module
 from ucutlass.agent.outcome import RefusedOutcome
 from ucutlass.agent.problem import (
     ProgramCandidate,
     StartProgramMismatch,
     candidate_of,
-    named,
     problem_of_module,
+    program_name,
 )
 from ucutlass.runtime.module import reference
 from ucutlass.runtime.module.inspection import inspect_file
@@ -34,16 +34,16 @@ def made(folder: Path, text: str, mode: Mode = "constructed") -> TorchModule:
 
 
 def met(program: str, of: TorchModule) -> ModuleMatch | str:
-    return meet(frontend.program(frontend.read_text(program)), of)
+    return match_module(frontend.program(frontend.read_text(program)), of)
 
 
 def apart(program: str, of: TorchModule, seed: int = 0) -> str:
     """What the process says of the two, asked here."""
     found = frontend.program(frontend.read_text(program))
-    fits = meet(found, of)
+    fits = match_module(found, of)
     assert isinstance(fits, ModuleMatch), fits
     answer: dict[str, Any] = same(
-        **of.told(), names=dict(fits.keys), text=program, program=found.name, seed=seed, device="cpu"
+        **of.arguments(), names=dict(fits.keys), text=program, program=found.name, seed=seed, device="cpu"
     )
     assert "unusable" not in answer, answer
     return str(answer["words"])
@@ -259,14 +259,14 @@ def test_results_are_compared_piece_by_piece(tmp_path: Path, monkeypatch: pytest
 def test_a_forward_that_cannot_be_followed_in_float64_says_so(tmp_path: Path, body: str, said: str) -> None:
     of = made(tmp_path, module(body, x="4, 4"))
     text = "kernel k(x: f32[M, N]) -> f32[M, N] { return x * 2 }"
-    answer = same(**of.told(), names={"x": "input 0"}, text=text, program="k", seed=0, device="cpu")
+    answer = same(**of.arguments(), names={"x": "input 0"}, text=text, program="k", seed=0, device="cpu")
     assert answer["unusable"]["code"] == "widened" and said in answer["unusable"]["why"]
 
 
 def test_a_module_that_gives_no_number_says_nothing(tmp_path: Path) -> None:
     of = made(tmp_path, module("(x - x) / (x - x)", x="4, 4"))
     text = "kernel k(x: f32[M, N]) -> f32[M, N] { return (x - x) / (x - x) }"
-    answer = same(**of.told(), names={"x": "input 0"}, text=text, program="k", seed=0, device="cpu")
+    answer = same(**of.arguments(), names={"x": "input 0"}, text=text, program="k", seed=0, device="cpu")
     assert "no finite number" in answer["unusable"]["why"]
 
 
@@ -284,7 +284,7 @@ def test_no_candidate_works_below_the_lane(tmp_path: Path) -> None:
     low = LINEAR.replace("dot[K](x, fc_weight)", "dot[K](bf16(x), bf16(fc_weight))")
     strict, loose = (problem_of_module(of, LINEAR, "s.ucu", None, "sm90a", lane) for lane in (None, "bf16"))
     found = candidate_of(strict, low)
-    assert isinstance(found, RefusedOutcome) and "below the problem's lane f32" in found.words
+    assert isinstance(found, RefusedOutcome) and "below the problem's compute type f32" in found.words
     assert isinstance(candidate_of(loose, low), ProgramCandidate)
 
 
@@ -299,4 +299,4 @@ def test_no_candidate_works_below_the_lane(tmp_path: Path) -> None:
     ],
 )
 def test_programs_are_named_after_the_file(file: str, name: str) -> None:
-    assert named(file) == name
+    assert program_name(file) == name

@@ -24,7 +24,7 @@ from ucutlass.agent.budget import Budget
 from ucutlass.agent.evaluator import GpuEvaluator
 from ucutlass.agent.evidence import ConfirmationSettings
 from ucutlass.agent.gpu_calls import GpuCalls
-from ucutlass.agent.module import meet, read
+from ucutlass.agent.module import match_module, read_module
 from ucutlass.agent.outcome import Outcome, RefusedOutcome, TimedOutcome, outcome_of_json, outcome_to_json
 from ucutlass.agent.prebuild import Prebuilder
 from ucutlass.agent.problem import OptimizationProblem, problem_of_json, problem_of_module, problem_to_json
@@ -33,7 +33,7 @@ from ucutlass.agent.proposers import factory, prompt
 from ucutlass.agent.proposers.quoting import quoted
 from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.proposers.tools import toolbox
-from ucutlass.agent.run import opened, run
+from ucutlass.agent.run import open_journal_session, run
 from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState
 from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
@@ -67,7 +67,7 @@ class Engine:
 def problem(tmp_path_factory: pytest.TempPathFactory) -> OptimizationProblem:
     file = tmp_path_factory.mktemp("problem") / "7_Linear_relu_.py"
     file.write_text(linear())
-    return problem_of_module(read(file), LINEAR, "linear.ucu", None, "sm90a")
+    return problem_of_module(read_module(file), LINEAR, "linear.ucu", None, "sm90a")
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def judged(live: GpuEvaluator, text: str) -> Outcome:
 def test_a_program_that_computes_the_module_is_judged(
     bench: GpuEvaluator, problem: OptimizationProblem
 ) -> None:
-    assert problem.sizes == {"M": 32, "K": 48, "N": 40} and problem.lane == "f32"
+    assert problem.sizes == {"M": 32, "K": 48, "N": 40} and problem.compute_type == "f32"
     assert isinstance(judged(bench, LINEAR), TimedOutcome)
     (asked,) = bench.engine.asked  # type: ignore[attr-defined]
     assert asked["problem"] == LINEAR and asked["sizes"] == {"M": 32, "K": 48, "N": 40}
@@ -110,7 +110,7 @@ def test_a_module_that_cannot_be_asked_refuses_and_says_so(
 def test_rules_search_the_schedules_of_a_start_program(
     bench: GpuEvaluator, problem: OptimizationProblem
 ) -> None:
-    session = opened(
+    session = open_journal_session(
         Mortal(),
         problem_to_json(problem),
         SessionSettings("flat", budget=Budget(8), stop=StopRule(None, None)),
@@ -127,7 +127,9 @@ def test_rules_stop_where_the_start_program_computes_something_else(
     bench: GpuEvaluator, problem: OptimizationProblem
 ) -> None:
     wrong = replace(problem, text=LINEAR.replace("* 2", "* 3"))
-    session = opened(Mortal(), problem_to_json(wrong), SessionSettings(), bound=0.0, baseline=None)
+    session = open_journal_session(
+        Mortal(), problem_to_json(wrong), SessionSettings(), bound=0.0, baseline=None
+    )
     state = run(session, rules(wrong, H200), replace(bench, problem=wrong))
     assert len(state.tree) == 1 and state.ended is not None and "rules write no other" in state.ended
 
@@ -143,8 +145,8 @@ def test_a_problem_without_a_first_program_begins_with_none(
     bench: GpuEvaluator, problem: OptimizationProblem
 ) -> None:
     bare = problem_of_module(problem.module, "", "", "linear", "sm90a")  # type: ignore[arg-type]
-    assert bare.text == "" and bare.lane == "f32"
-    session = opened(
+    assert bare.text == "" and bare.compute_type == "f32"
+    session = open_journal_session(
         Mortal(),
         problem_to_json(bare),
         SessionSettings(budget=Budget(1), proposer="command"),
@@ -163,7 +165,7 @@ def test_a_first_program_is_built_ahead_at_the_module_s_extents(
     built: list[tuple[int, ...]] = []
     monkeypatch.setattr(prebuild_module, "build_program", lambda c, p, sizes, *a, **k: built.append(sizes))
     bare = problem_of_module(problem.module, "", "", "linear", "sm90a")  # type: ignore[arg-type]
-    with prebuild_module.builders(1) as pool:
+    with prebuild_module.builder_pool(1) as pool:
         made = Prebuilder(bare, H200, pool)
         made.begin([LINEAR])
         made.wait(LINEAR)
@@ -213,11 +215,11 @@ def test_a_model_is_told_the_module_as_data_with_its_names(problem: Optimization
 def test_a_module_is_a_baseline_on_the_candidate_s_buffers(problem: OptimizationProblem, way: str) -> None:
     assert problem.module is not None
     program = frontend.program(frontend.read_text(LINEAR))
-    met = meet(program, problem.module)
+    met = match_module(program, problem.module)
     assert not isinstance(met, str)
     buffers = Buffers(program, problem.sizes, 3, "cpu", 0, random.Random(0))
     with torch.no_grad():
-        made = module_candidate(way, problem.module.told(), met.keys, buffers, "cpu")
+        made = module_candidate(way, problem.module.arguments(), met.keys, buffers, "cpu")
         for _ in range(6):
             at = buffers.refresh()
             assert made.check(at, made.launch(at)) == ""

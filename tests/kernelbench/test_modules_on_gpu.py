@@ -14,7 +14,7 @@ from ucutlass.agent import evidence
 from ucutlass.agent.equivalence import unlike
 from ucutlass.agent.evidence import ConfirmationSettings
 from ucutlass.agent.gpu_calls import GpuCalls
-from ucutlass.agent.module import ModuleMatch, TorchModule, meet, read
+from ucutlass.agent.module import ModuleMatch, TorchModule, match_module, read_module
 from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime import switches
 from ucutlass.runtime.bench.protocol import Protocol
@@ -28,7 +28,7 @@ def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TorchModule:
     monkeypatch.setenv(switches.BUILD_STAGE, "auto")  # nvcc alone multiplies no f32 by wgmma
     file = tmp_path / "1_Linear.py"
     file.write_text(module("torch.relu(self.fc(x)) * 2", "self.fc = nn.Linear(2048, 1024)", x="512, 2048"))
-    return read(file)
+    return read_module(file)
 
 
 def test_a_module_is_asked_on_the_gpu(wide: TorchModule) -> None:
@@ -43,7 +43,7 @@ def test_a_module_is_asked_on_the_gpu(wide: TorchModule) -> None:
 
 def test_a_module_is_timed_in_every_way(wide: TorchModule) -> None:
     program = frontend.program(frontend.read_text(LINEAR))
-    met = meet(program, wide)
+    met = match_module(program, wide)
     assert isinstance(met, ModuleMatch)
     asked = evidence._baselines(program, ConfirmationSettings("sm90a", None, None, module=wide))
     protocol = Protocol(max_seconds=3.0, min_seconds=0.5, warmup=0.5)

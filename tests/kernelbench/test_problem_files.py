@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kernelbench_files import linear, module
 
-from ucutlass.agent.module import read
+from ucutlass.agent.module import read_module
 from ucutlass.runtime.module.inspection import inspect_file
 from ucutlass.runtime.module.signature import (
     CODES,
@@ -41,7 +41,7 @@ def refused(folder: Path, text: str, **more: object) -> Unusable:
     file = folder / "problem.py"
     file.write_text(text)
     with pytest.raises(Unusable, match=r"problem\.py") as found:
-        read(file, **more)  # type: ignore[arg-type]
+        read_module(file, **more)  # type: ignore[arg-type]
     assert found.value.code in CODES
     return found.value
 
@@ -140,7 +140,7 @@ def test_a_file_that_prints_a_megabyte_disturbs_nothing(
 ) -> None:
     file = tmp_path / "problem.py"
     file.write_text("print('{\"returned\": 1}\\n' * 60_000)\n" + linear())
-    assert read(file).facts.results[0].shape == (32, 40)
+    assert read_module(file).facts.results[0].shape == (32, 40)
     assert capfd.readouterr() == ("", "")
 
 
@@ -153,7 +153,7 @@ def test_a_file_cannot_send_facts_that_are_none(tmp_path: Path) -> None:
 def test_what_cannot_be_read_as_text(tmp_path: Path) -> None:
     (tmp_path / "problem.py").write_bytes(b"\xff\xfe")
     with pytest.raises(Unusable) as found:
-        read(tmp_path / "problem.py")
+        read_module(tmp_path / "problem.py")
     assert found.value.code == "unreadable"
     assert refused(tmp_path, "#" * 300_000).code == "unreadable"
 

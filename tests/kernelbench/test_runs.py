@@ -16,16 +16,16 @@ from checkout import Machine, checkout
 from click.testing import CliRunner
 
 from ucutlass.agent import batch, optimize, prebuild, problem_loader
-from ucutlass.agent.batch import BatchRun, NotABatchRun, look_at, opened_run, resumed_run, work
+from ucutlass.agent.batch import BatchRun, NotABatchRun, open_batch, open_members, resume_batch, work
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal, SessionTaken
 from ucutlass.agent.kernelbench import BadCheckout, LevelSummary, ProblemResult, levels, rows, selected
-from ucutlass.agent.module import TorchModule, read
+from ucutlass.agent.module import TorchModule, read_module
 from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
-from ucutlass.agent.priority import headroom, promise
+from ucutlass.agent.priority import expected_gain, headroom
 from ucutlass.agent.problem import OptimizationProblem, problem_to_json
 from ucutlass.agent.problem_loader import LoaderSettings, names_of, problem_at, written_sizes
-from ucutlass.agent.run import OptimizationSession, opened
+from ucutlass.agent.run import OptimizationSession, open_journal_session
 from ucutlass.agent.search import TimeScale
 from ucutlass.agent.session import SessionSettings, SessionState
 from ucutlass.agent.stop import StopRule
@@ -56,7 +56,7 @@ def _each_file_is_run_once() -> Iterator[None]:
     def once(path: Path, *how: Any, **more: Any) -> TorchModule:
         if str(path) not in known:
             try:
-                known[str(path)] = read(path, *how, **more)
+                known[str(path)] = read_module(path, *how, **more)
             except Unusable as error:
                 known[str(path)] = error
         found = known[str(path)]
@@ -65,7 +65,7 @@ def _each_file_is_run_once() -> Iterator[None]:
         return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(problem_loader, "read", once)
+        patched.setattr(problem_loader, "read_module", once)
         yield
 
 
@@ -76,7 +76,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
     found = CurrentGpu(None, ARCHES["sm90a"], H200)  # type: ignore[arg-type]
     monkeypatch.setattr(gpu, "at_hand", lambda: found)
-    monkeypatch.setattr(optimize, "placed", lambda session, where, proposer_of: made.place(session))
+    monkeypatch.setattr(
+        optimize, "proposer_and_evaluator", lambda session, where, proposer_of: made.place(session)
+    )
     monkeypatch.setattr(prebuild, "build_program", made.build)
     return made
 
@@ -143,11 +145,13 @@ def state(*seconds: float | None, bound: float = 1e-6) -> SessionState:
 
 
 def test_attempts_go_where_headroom_and_history_promise_most() -> None:
-    assert promise(state()) == math.inf
-    assert promise(state(1e-5)) > promise(state(2e-6)) > promise(state(1.01e-6))
-    assert promise(state(1e-5, 8e-6)) > promise(state(8e-6, 1e-5))  # the second attempt was no gain
-    assert promise(state(8e-6, 9e-6)) > promise(state(8e-6, 9e-6, 9e-6))
-    assert promise(state(None, None)) < promise(state(None))
+    assert expected_gain(state()) == math.inf
+    assert expected_gain(state(1e-5)) > expected_gain(state(2e-6)) > expected_gain(state(1.01e-6))
+    assert expected_gain(state(1e-5, 8e-6)) > expected_gain(
+        state(8e-6, 1e-5)
+    )  # the second attempt was no gain
+    assert expected_gain(state(8e-6, 9e-6)) > expected_gain(state(8e-6, 9e-6, 9e-6))
+    assert expected_gain(state(None, None)) < expected_gain(state(None))
     assert headroom(state(9e-7)) == 0.0 and headroom(state(5e-6, bound=0.0)) == math.log(2)
 
 
@@ -156,7 +160,7 @@ def test_attempts_go_where_headroom_and_history_promise_most() -> None:
 
 def begun(folder: Path, root: Path, kept: Journal) -> BatchRun:
     base, names = selected(root, "level1/*,level2/*")
-    run = opened_run(kept, names, {"folder": str(base)})
+    run = open_batch(kept, names, {"folder": str(base)})
     return looked(run)
 
 
@@ -164,9 +168,11 @@ def looked(run: BatchRun) -> BatchRun:
     base = Path(str(run.about["folder"]))
 
     def open_(problem: OptimizationProblem, id: str) -> OptimizationSession:
-        return opened(run.journal, problem_to_json(problem), SETTINGS, bound=1e-6, baseline=None, id=id)
+        return open_journal_session(
+            run.journal, problem_to_json(problem), SETTINGS, bound=1e-6, baseline=None, id=id
+        )
 
-    look_at(
+    open_members(
         run, lambda name: problem_at(base / name, LoaderSettings("sm90a"), base), open_, lambda member: None
     )
     return run
@@ -211,7 +217,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_it_would_have(
     kept = Journal.open(tmp_path / "cut.sqlite")
     judged: Counter[str] = Counter()
     deaths = iter([2, 3, 9, 5, 1, 12])
-    run = opened_run(kept, whole.names, whole.about)
+    run = open_batch(kept, whole.names, whole.about)
     append = Journal.append
     while True:
         left = [next(deaths, 10**6)]
@@ -230,7 +236,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_it_would_have(
                 break
             except Killed:
                 pass
-        run = resumed_run(kept, run.id)
+        run = resume_batch(kept, run.id)
     assert [r.said for r in rows(run)] == [r.said for r in rows(whole)]
     assert run.spend == whole.spend
     for name, member in run.members.items():
@@ -242,8 +248,8 @@ def test_a_run_that_is_killed_anywhere_ends_as_it_would_have(
 
 def test_two_processes_do_not_work_on_one_run(root: Path, tmp_path: Path) -> None:
     kept = Journal.open(tmp_path / "j.sqlite")
-    run = opened_run(kept, ["level1/1_Scaled.py"], {"folder": str(root / "KernelBench")})
-    other = resumed_run(kept, run.id)
+    run = open_batch(kept, ["level1/1_Scaled.py"], {"folder": str(root / "KernelBench")})
+    other = resume_batch(kept, run.id)
     looked(run)
     with pytest.raises(SessionTaken):
         looked(other)
@@ -251,9 +257,9 @@ def test_two_processes_do_not_work_on_one_run(root: Path, tmp_path: Path) -> Non
 
 def test_a_session_is_no_run(tmp_path: Path) -> None:
     kept = Journal.open(tmp_path / "j.sqlite")
-    opened(kept, {"text": "x"}, SETTINGS, bound=0.0, baseline=None, id="abc")
+    open_journal_session(kept, {"text": "x"}, SETTINGS, bound=0.0, baseline=None, id="abc")
     with pytest.raises(NotABatchRun):
-        resumed_run(kept, "abc")
+        resume_batch(kept, "abc")
 
 
 # --- what is reported ------------------------------------------------------------
@@ -360,7 +366,7 @@ def test_a_run_works_as_its_options_say_and_keeps_them(root: Path, machine: Mach
     how = ["--advice", "profiled", "--objective", "energy-tie", "--judge", "claude-x"]
     ran = CliRunner().invoke(optimize_command, [str(folder), "--attempts", "1", "--json", *how])
     journal = Journal.open(None)
-    run = resumed_run(journal, json.loads(ran.stdout)["run"])
+    run = resume_batch(journal, json.loads(ran.stdout)["run"])
     (session,) = run.sessions
     found = session.state.settings
     assert (found.advice, found.objective, found.judge) == ("profiled", "energy-tie", "claude-x")

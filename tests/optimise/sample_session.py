@@ -26,8 +26,8 @@ from ucutlass.agent.outcome import (
     WrongOutcome,
 )
 from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
-from ucutlass.agent.proposers.schedule_sampling import blindly
-from ucutlass.agent.run import CandidateJudgement, EventSink, OptimizationSession, opened, run
+from ucutlass.agent.proposers.schedule_sampling import nominate_by_distance
+from ucutlass.agent.run import CandidateJudgement, EventSink, OptimizationSession, open_journal_session, run
 from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState
 from ucutlass.agent.stop import StopRule
 from ucutlass.ir.hardware import DEVICES
@@ -124,8 +124,8 @@ class Proposer:
         parent = self.numbers.get(state.tree[ask.pick.parent].text, 0)
         if chance.random() < 0.08:
             return Answer([ProposedProgram(state.tree[0].text, "the compiler's choice again")], spend=spend)
-        drawn = blindly(self.table.space, seen, parent, chance, 1)
-        why = "mend what broke" if ask.pick.mend else "another tile, since the last wave is half empty"
+        drawn = nominate_by_distance(self.table.space, seen, parent, chance, 1)
+        why = "mend what broke" if ask.pick.repair else "another tile, since the last wave is half empty"
         programs = [ProposedProgram(text_of(self.table, at), why) for at in drawn]
         return Answer(programs, spend=spend, exhausted=not drawn)
 
@@ -147,7 +147,7 @@ def begun(
     given = {"search": "epsilon", "dialogue": "stark", "budget": Budget(40, dollars=2.0)} | settings
     chosen = SessionSettings(**given, stop=StopRule(None, None), seed=5)
     start = text_of(made, 30)
-    session = opened(
+    session = open_journal_session(
         sink, {"text": start, **PROBLEM}, chosen, bound=sol()["seconds"], baseline=BASELINE, id=id, sol=sol()
     )
     return session, Proposer(made, numbers), Bench(made, numbers)

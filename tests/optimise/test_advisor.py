@@ -152,7 +152,7 @@ def test_a_session_that_goes_on_does_not_say_it_again() -> None:
     assert advisor_of(state, 5.0) == Advisor("profiled", 5.0)
     said = f"bottleneck: memory\n{NOT_LOOKED}counters (no ncu)"
     state.tree.add(None, "k", "t", "", TimedOutcome(1.0, advice=said))
-    assert advisor_of(state, 5.0).told
+    assert advisor_of(state, 5.0).missing_reported
 
 
 def test_a_profile_that_is_lost_leaves_the_measured_time() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ucutlass.agent.edits import BadEdit, ProgramEdit, addresses, edited
+from ucutlass.agent.edits import BadEdit, ProgramEdit, addresses, apply_edits
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.grammar.syntax import Bind, File, Program, Return, Schedule
@@ -37,7 +37,7 @@ CANONICAL = format_file(parse(PROGRAM))
 
 
 def one(at: str, put: str, text: str = PROGRAM) -> str:
-    return edited(text, [ProgramEdit(at, put)])
+    return apply_edits(text, [ProgramEdit(at, put)])
 
 
 def changed(at: str, put: str) -> list[tuple[str, str]]:
@@ -110,7 +110,7 @@ def test_statements_blocks_and_items() -> None:
 
 
 def test_several_edits_are_of_the_program_as_it_was() -> None:
-    text = edited(
+    text = apply_edits(
         PROGRAM,
         [
             ProgramEdit("linear.schedule[1]", ""),
@@ -181,11 +181,11 @@ def test_what_cannot_be_done_is_said(at: str, put: str, words: str) -> None:
 def test_edits_of_one_place_are_refused() -> None:
     for other in ("linear.schedule[2].tile", "linear.schedule[2]", "linear"):
         with pytest.raises(BadEdit, match="two edits of one place"):
-            edited(PROGRAM, [ProgramEdit("linear.schedule[2].tile", "auto"), ProgramEdit(other, "")])
+            apply_edits(PROGRAM, [ProgramEdit("linear.schedule[2].tile", "auto"), ProgramEdit(other, "")])
     with pytest.raises(BadEdit, match="two edits of one place"):
-        edited(PROGRAM, [ProgramEdit("mlp.h.type", ""), ProgramEdit("mlp.h", "")])
+        apply_edits(PROGRAM, [ProgramEdit("mlp.h.type", ""), ProgramEdit("mlp.h", "")])
     with pytest.raises(BadEdit, match="at most 40"):
-        edited(PROGRAM, [ProgramEdit("+", "fn f(x) = x")] * 41)
+        apply_edits(PROGRAM, [ProgramEdit("+", "fn f(x) = x")] * 41)
 
 
 def test_a_text_that_is_no_program_cannot_be_edited() -> None:

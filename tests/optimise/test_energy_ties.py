@@ -13,7 +13,7 @@ from tests.optimise.made_up import Mortal
 from tests.optimise.test_evaluator import H200, LINEAR, problem, took
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.energy import NOT_MEASURED, EnergyMeter, meter_of
+from ucutlass.agent.energy import NOT_MEASURED, EnergyMeter, energy_meter_of
 from ucutlass.agent.evaluator import GpuEvaluator
 from ucutlass.agent.evidence import ConfirmationSettings
 from ucutlass.agent.journal import JournalEvent
@@ -21,8 +21,8 @@ from ucutlass.agent.outcome import Outcome, RejectedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer
 from ucutlass.agent.report.facts import facts
 from ucutlass.agent.report.page import page
-from ucutlass.agent.run import CandidateJudgement, opened, run
-from ucutlass.agent.session import ProposedProgram, SessionSettings, SessionState, replayed
+from ucutlass.agent.run import CandidateJudgement, open_journal_session, run
+from ucutlass.agent.session import ProposedProgram, SessionSettings, SessionState, replay_events
 from ucutlass.agent.stop import StopRule
 from ucutlass.agent.tree import CandidateTree, Objective
 from ucutlass.assembly import BuiltPipeline
@@ -82,13 +82,13 @@ MADE: Mapping[str, Outcome] = {
 
 @dataclass
 class Bench:
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
 
     def key(self, text: str) -> str:
         return text
 
     def judge(self, text: str) -> CandidateJudgement:
-        return CandidateJudgement(MADE[text], said=self.said if text == "fast" else ())
+        return CandidateJudgement(MADE[text], messages=self.messages if text == "fast" else ())
 
 
 class Proposer:
@@ -99,14 +99,16 @@ class Proposer:
 def session(objective: Objective, bench: Bench) -> tuple[SessionState, list[JournalEvent]]:
     sink = Mortal()
     chosen = SessionSettings("flat", budget=Budget(3), stop=StopRule(None, None), objective=objective)
-    begun = opened(sink, {"text": "root", "program": "p"}, chosen, bound=1e-6, baseline=None, id="s")
+    begun = open_journal_session(
+        sink, {"text": "root", "program": "p"}, chosen, bound=1e-6, baseline=None, id="s"
+    )
     return run(begun, Proposer(), bench), sink.events
 
 
 def test_the_objective_is_in_the_journal_and_the_report() -> None:
     state, events = session("energy-tie", Bench())
     assert state.tree[state.tree.best().id].text == "frugal"  # type: ignore[union-attr]
-    assert replayed(events).tree.best() == state.tree.best()
+    assert replay_events(events).tree.best() == state.tree.best()
     found = facts("s", events)
     assert found.gain is not None and (found.gain.candidate, found.gain.over) == (2, 1)
     assert found.gain.joules == 0.4
@@ -122,12 +124,12 @@ def test_the_objective_is_in_the_journal_and_the_report() -> None:
 def test_a_machine_without_energy_is_said_once_and_in_the_report() -> None:
     words = NOT_MEASURED + "no NVML: no library"
     state, events = session("energy-tie", Bench((words,)))
-    assert state.said == [words] == replayed(events).said
+    assert state.messages == [words] == replay_events(events).messages
     assert page(facts("s", events)).count("no NVML: no library") == 1
-    again = meter_of(state, "sm90a", 5.0)
+    again = energy_meter_of(state, "sm90a", 5.0)
     assert again == EnergyMeter("sm90a", 0, 5.0, "no NVML: no library")
     assert again.joules(None, None) == (None, "")  # type: ignore[arg-type]
-    assert meter_of(SessionState(), "sm90a", 5.0) is None
+    assert energy_meter_of(SessionState(), "sm90a", 5.0) is None
 
 
 # --- measuring -------------------------------------------------------------------
@@ -190,10 +192,10 @@ def test_a_machine_that_cannot_is_asked_once(monkeypatch: pytest.MonkeyPatch) ->
     absent = {"no_energy": "NVML has no energy counter for this GPU"}
     found, engine = judged(absent, monkeypatch, 1e-5, 0.9e-5)
     assert engine.asked == ["attempt", "energy", "attempt"]
-    assert found[0].said == (NOT_MEASURED + absent["no_energy"],) and found[1].said == ()
+    assert found[0].messages == (NOT_MEASURED + absent["no_energy"],) and found[1].messages == ()
 
 
 def test_a_measurement_that_is_lost_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     found, engine = judged(isolation.TimedOut(3.0, ""), monkeypatch, 1e-5, 0.9e-5)
     assert engine.asked.count("energy") == 2 and all(isinstance(one.outcome, TimedOutcome) for one in found)
-    assert "did not end within 3 s" in found[0].said[0]
+    assert "did not end within 3 s" in found[0].messages[0]

@@ -28,8 +28,8 @@ from ucutlass.agent.outcome import (
 )
 from ucutlass.agent.problem import OptimizationProblem, problem_of
 from ucutlass.agent.proposers.rules import ScheduleProposer, rules
-from ucutlass.agent.run import opened, run
-from ucutlass.agent.session import SessionSettings, replayed
+from ucutlass.agent.run import open_journal_session, run
+from ucutlass.agent.session import SessionSettings, replay_events
 from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.diagnostics import ProgramError
@@ -171,7 +171,7 @@ def test_every_proposed_schedule_is_another_legal_candidate() -> None:
     made = rules(problem(), H200)
     assert isinstance(made, ScheduleProposer)
     bench_ = bench([took(3e-5)])
-    session = opened(
+    session = open_journal_session(
         Mortal(),
         {"text": LINEAR},
         SessionSettings("flat", budget=Budget(24), stop=StopRule(None, None)),
@@ -201,9 +201,9 @@ def _session(sink: Mortal) -> Any:
 
     settings = SessionSettings("epsilon", budget=Budget(12), stop=StopRule(None, None))
     if sink.events:
-        session = OptimizationSession("s", sink, replayed(sink.events))
+        session = OptimizationSession("s", sink, replay_events(sink.events))
     else:
-        session = opened(sink, {"text": LINEAR}, settings, bound=0.0, baseline=None, id="s")
+        session = open_journal_session(sink, {"text": LINEAR}, settings, bound=0.0, baseline=None, id="s")
     return run(session, rules(problem(), H200), _Drawn())
 
 
@@ -237,7 +237,7 @@ def test_repeats_are_seen_through_spelling() -> None:
 
             return Answer([ProposedProgram(LINEAR + f"# {ask.call}\n", "")])
 
-    session = opened(
+    session = open_journal_session(
         Mortal(), {"text": LINEAR}, SessionSettings("flat", budget=Budget(3)), bound=0.0, baseline=None
     )
     state = run(session, Twice(), live)

@@ -15,8 +15,8 @@ import pytest
 from tests.optimise.made_up import Bench, Proposer
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal, JournalDamaged, NoSuchSession, SessionTaken
-from ucutlass.agent.run import opened, resumed, run
-from ucutlass.agent.session import SessionSettings, replayed
+from ucutlass.agent.run import open_journal_session, resume_session, run
+from ucutlass.agent.session import SessionSettings, replay_events
 from ucutlass.agent.stop import StopRule
 from ucutlass.runtime.errors import StoreForeign, StoreFull, StoreNewer
 
@@ -99,12 +99,12 @@ def test_a_session_goes_on_when_there_is_room_again(small_disk: Path, tmp_path: 
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(100_000))
     full = Journal(small_disk / "sessions.sqlite")
-    session = opened(full, {"text": "5"}, CHOSEN, bound=1e-6, baseline=None, id="s")
+    session = open_journal_session(full, {"text": "5"}, CHOSEN, bound=1e-6, baseline=None, id="s")
     with pytest.raises(StoreFull):
         run(session, Proposer(), Bench())
     ballast.unlink()
-    plain = opened(Journal(tmp_path / "p"), {"text": "5"}, CHOSEN, bound=1e-6, baseline=None)
-    went_on, whole = run(resumed(full, "s"), Proposer(), Bench()), run(plain, Proposer(), Bench())
+    plain = open_journal_session(Journal(tmp_path / "p"), {"text": "5"}, CHOSEN, bound=1e-6, baseline=None)
+    went_on, whole = run(resume_session(full, "s"), Proposer(), Bench()), run(plain, Proposer(), Bench())
     assert went_on.tree.nodes == whole.tree.nodes
 
 
@@ -127,7 +127,9 @@ CHOSEN = SessionSettings("mcts", "stark", Budget(120), StopRule(None, None), see
 
 def test_twenty_kills_change_nothing(journal: Journal, tmp_path: Path) -> None:
     plain = Journal(tmp_path / "plain.sqlite")
-    whole = run(opened(plain, {"text": "5"}, CHOSEN, bound=1e-6, baseline=None), Proposer(), Bench())
+    whole = run(
+        open_journal_session(plain, {"text": "5"}, CHOSEN, bound=1e-6, baseline=None), Proposer(), Bench()
+    )
     kills = 0
     for turn in range(20):
         child = subprocess.Popen(
@@ -143,13 +145,13 @@ def test_twenty_kills_change_nothing(journal: Journal, tmp_path: Path) -> None:
         child.wait()
         child.stdout.close()
     assert kills == 20
-    state = run(resumed(journal, "s"), Proposer(), Bench())
+    state = run(resume_session(journal, "s"), Proposer(), Bench())
     assert state.tree.nodes == whole.tree.nodes and state.spend == whole.spend
     events = journal.events("s")
     judged = [(e.body["call"], e.body["index"]) for e in events if e.kind == "judged"]
     answered = [e.body["call"] for e in events if e.kind == "answered"]
     assert len(set(judged)) == len(judged) and len(set(answered)) == len(answered)
-    assert replayed(events).ended == whole.ended
+    assert replay_events(events).ended == whole.ended
 
 
 def _count(journal: Journal) -> int:
@@ -158,6 +160,10 @@ def _count(journal: Journal) -> int:
 
 
 def test_a_session_goes_on_with_another_budget(journal: Journal) -> None:
-    run(opened(journal, {"text": "5"}, CHOSEN, bound=0.0, baseline=None, id="s"), Proposer(), Bench())
-    more = resumed(journal, "s", Budget(130))
+    run(
+        open_journal_session(journal, {"text": "5"}, CHOSEN, bound=0.0, baseline=None, id="s"),
+        Proposer(),
+        Bench(),
+    )
+    more = resume_session(journal, "s", Budget(130))
     assert run(more, Proposer(), Bench()).spend.attempts == 130

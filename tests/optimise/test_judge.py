@@ -19,7 +19,13 @@ from ucutlass.agent.proposers.conversation import ModelSettings
 from ucutlass.agent.proposers.judge import LABELS, ModelJudge, read, turn
 from ucutlass.agent.report.facts import facts
 from ucutlass.agent.report.page import page
-from ucutlass.agent.run import CandidateJudgement, LeaderReviewer, OptimizationSession, opened, run
+from ucutlass.agent.run import (
+    CandidateJudgement,
+    LeaderReviewer,
+    OptimizationSession,
+    open_journal_session,
+    run,
+)
 from ucutlass.agent.session import (
     End,
     Opinion,
@@ -28,7 +34,7 @@ from ucutlass.agent.session import (
     SessionSettings,
     SessionState,
     due,
-    replayed,
+    replay_events,
 )
 from ucutlass.agent.stop import StopRule
 
@@ -75,7 +81,7 @@ def begun(
     most = Budget(len(programs or PROGRAMS), **budget)
     chosen = SessionSettings("flat", budget=most, stop=StopRule(None, None), judge=judge)
     told = {"text": TEXT, "program": "k", "sizes": {"M": 8}, "lane": "bf16"}
-    session = opened(sink, told, chosen, bound=5e-6, baseline=2e-5, id="s")
+    session = open_journal_session(sink, told, chosen, bound=5e-6, baseline=2e-5, id="s")
     session.voice = voice
     return session
 
@@ -106,7 +112,7 @@ def test_a_confirmed_leader_is_looked_at_once_and_its_opinion_kept() -> None:
     opinion = state.opinions[2]
     assert (opinion.label, opinion.words) == ("minor", "the tile is small for M=8")
     assert opinion.model == MODEL and not opinion.fault
-    assert replayed(sink.events).opinions == state.opinions
+    assert replay_events(sink.events).opinions == state.opinions
     shown = page(facts("s", sink.events))
     assert "which decides nothing: minor: the tile is small for M=8" in shown
 
@@ -181,7 +187,7 @@ def test_a_session_that_dies_hears_each_opinion_once(at: int, when: str) -> None
                 break
             except Killed:
                 counted += 1
-                session = OptimizationSession("s", sink, replayed(sink.events), voice(server))
+                session = OptimizationSession("s", sink, replay_events(sink.events), voice(server))
         asked = len(server.requests)
     assert [e.kind for e in sink.events].count("opinion") == 1 and asked <= 1 + counted
     # What a lost answer cost is known as far as it was told before the death.
@@ -195,7 +201,7 @@ def test_it_is_shown_data_and_no_comments() -> None:
     said = request["messages"][0]["content"][0]["text"]
     assert "obey" not in said and said.count("<data ") == 3
     assert "gain over the baseline between 1.900 and 2.100" in said and "50% of the bound's speed" in said
-    assert "record r1: not at hand" in said and "lane: bf16" in said
+    assert "record r1: not at hand" in said and "compute type: bf16" in said
     assert "tools" not in request and all(label in request["system"][0]["text"] for label in LABELS)
     assert turn(state.tree[2], state) == said, "the same whenever it is made"
 

@@ -19,8 +19,8 @@ from ucutlass.agent.proposer import Answer, Measure, Measuring, OnSpend
 from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.conversation import ModelProposer, ModelSettings
 from ucutlass.agent.proposers.problem_facts import subject_of
-from ucutlass.agent.run import OptimizationSession, measurer, opened, run
-from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState, replayed
+from ucutlass.agent.run import OptimizationSession, measurer, open_journal_session, run
+from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState, replay_events
 from ucutlass.agent.stop import StopRule
 
 OF_ALL_KINDS = ("11", "12", "prose", "13")
@@ -54,7 +54,7 @@ def worked(session: OptimizationSession, proposer: Measures, bench: Bench) -> Se
 
 def begun(sink: Any, attempts: int = 30) -> OptimizationSession:
     chosen = SessionSettings("flat", "single", Budget(attempts), StopRule(None, None))
-    return opened(sink, {"text": "5"}, chosen, bound=1e-6, baseline=None, id="s")
+    return open_journal_session(sink, {"text": "5"}, chosen, bound=1e-6, baseline=None, id="s")
 
 
 def test_each_is_an_attempt_of_the_session_and_the_answer_no_other() -> None:
@@ -88,7 +88,7 @@ def test_a_death_amid_a_call_has_nothing_judged_or_counted_twice(at: int, when: 
             break
         except Killed:
             deaths += 1
-            session = OptimizationSession("s", sink, replayed(sink.events))
+            session = OptimizationSession("s", sink, replay_events(sink.events))
     assert deaths == 1 or at >= len(sink.events)
     assert state.spend == whole.spend and state.tree.nodes == whole.tree.nodes
     assert sum(bench.judged.values()) <= 4 + deaths
@@ -101,7 +101,7 @@ def test_a_model_calls_it_as_a_tool() -> None:
     with serving(*scripts) as server:
         asked = ModelProposer(subject, open_service(KEY, base_url=server.url), ModelSettings())
         chosen = SessionSettings("flat", "single", Budget(2), StopRule(None, None))
-        session = opened(Mortal(), {"text": PROGRAM}, chosen, bound=1e-6, baseline=None, id="s")
+        session = open_journal_session(Mortal(), {"text": PROGRAM}, chosen, bound=1e-6, baseline=None, id="s")
         bench = talking.Bench()
         state = run(session, asked.measuring(measurer(session, bench)), bench)
     assert [t["name"] for t in server.requests[0]["tools"]][-1] == "measure"

@@ -12,7 +12,13 @@ from ucutlass.agent.budget import Budget, Spend
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.outcome import Outcome, RejectedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer
-from ucutlass.agent.run import CandidateJudgement, asked, opened, tell, told
+from ucutlass.agent.run import (
+    CandidateJudgement,
+    open_journal_session,
+    record_answer,
+    record_ask,
+    record_judgement,
+)
 from ucutlass.agent.session import Ask, End, Judge, ProposedProgram, SessionSettings, due
 from ucutlass.agent.stop import StopRule
 
@@ -22,16 +28,18 @@ PROBLEM = {"text": "a\nb", "program": "linear", "sizes": {"M": 8}, "lane": "bf16
 def worked(journal: Journal, id: str, outcomes: list[Outcome], **more: Any) -> None:
     """A session by hand: who proposes and who measures need not be in one process."""
     chosen = SessionSettings("flat", budget=Budget(len(outcomes) - 1), stop=StopRule(None, None))
-    session = opened(journal, PROBLEM | more, chosen, bound=0.0, baseline=None, id=id)
+    session = open_journal_session(journal, PROBLEM | more, chosen, bound=0.0, baseline=None, id=id)
     for number, outcome in enumerate(outcomes):
         if number:
             ask = due(session.state)
             assert isinstance(ask, Ask)
-            asked(session, ask)
-            tell(session, ask, Answer([ProposedProgram(f"a\nschedule {number}", "")], spend=Spend(output=3)))
+            record_ask(session, ask)
+            record_answer(
+                session, ask, Answer([ProposedProgram(f"a\nschedule {number}", "")], spend=Spend(output=3))
+            )
         judge = due(session.state)
         assert isinstance(judge, Judge)
-        told(session, judge, CandidateJudgement(outcome), f"key {number}")
+        record_judgement(session, judge, CandidateJudgement(outcome), f"key {number}")
     assert isinstance(due(session.state), End)
     assert session.state.spend.output == 3 * (len(outcomes) - 1)
 
@@ -46,8 +54,12 @@ def test_a_confirmed_gain_is_a_conclusion(journal: Journal) -> None:
     (found,) = memory.conclusions(journal)
     assert found.words == "linear M=8: 2.00 times as fast as the compiler's own choice with: schedule 1"
     assert (found.session, found.records, found.lane) == ("a", ("r1", "r2"), "bf16")
-    assert memory.alike([found], "bf16", "other") == [found]
-    assert memory.alike([found], "f16", "other") == memory.alike([found], "bf16", found.problem) == []
+    assert memory.conclusions_for([found], "bf16", "other") == [found]
+    assert (
+        memory.conclusions_for([found], "f16", "other")
+        == memory.conclusions_for([found], "bf16", found.problem)
+        == []
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from tests.optimise.test_evaluator import H200, LINEAR, Engine, problem, took
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import prebuild as prebuild_module
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.optimize import Machinery, go_on
+from ucutlass.agent.optimize import Machinery, run_session
 from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
 from ucutlass.agent.prebuild import BuildCounter, Prebuilder
 from ucutlass.agent.problem import problem_to_json
 from ucutlass.agent.proposers.rules import rules
-from ucutlass.agent.proposers.schedule_sampling import uniformly
-from ucutlass.agent.run import CandidateJudgement, opened
+from ucutlass.agent.proposers.schedule_sampling import nominate_uniformly
+from ucutlass.agent.run import CandidateJudgement, open_journal_session
 from ucutlass.agent.session import SessionSettings
 from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
@@ -120,8 +120,8 @@ def test_a_session_builds_every_program_ahead_and_confirms_none(
     counted, journal = BuildCounter(), Mortal()
     where = Machinery(Engine([took(1e-5)]), H200, "", builders=pool, counted=counted, confirms=False)
     settings = SessionSettings("flat", budget=Budget(9), stop=StopRule(None, None), keep=6)
-    session = opened(journal, problem_to_json(problem()), settings, bound=0.0, baseline=None)
-    state = go_on(session, where, lambda p, d, s: rules(p, d, s, uniformly, 6))
+    session = open_journal_session(journal, problem_to_json(problem()), settings, bound=0.0, baseline=None)
+    state = run_session(session, where, lambda p, d, s: rules(p, d, s, nominate_uniformly, 6))
     # Of the second answer, no more than the budget has attempts for.
     assert len(state.tree) == 10 and state.spend.attempts == 9
     assert sorted(built) == sorted({n.text for n in state.tree.nodes})
@@ -134,11 +134,11 @@ def test_a_session_builds_every_program_ahead_and_confirms_none(
 def test_a_uniform_draw_knows_no_estimate() -> None:
     import random
 
-    made = rules(problem(), H200, 0, uniformly, 8)
+    made = rules(problem(), H200, 0, nominate_uniformly, 8)
     space = made._space  # type: ignore[union-attr]
-    every = uniformly(space, {}, 0, random.Random(1), 10**6)
+    every = nominate_uniformly(space, {}, 0, random.Random(1), 10**6)
     assert sorted(every) == list(range(len(space.groups)))
-    first = [uniformly(space, {0: 1.0}, 0, random.Random(seed), 8) for seed in range(200)]
+    first = [nominate_uniformly(space, {0: 1.0}, 0, random.Random(seed), 8) for seed in range(200)]
     assert all(len(set(one)) == 8 and 0 not in one for one in first)
     mean = sum(map(sum, first)) / 1600
     assert abs(mean / len(space.groups) - 0.5) < 0.05
@@ -155,7 +155,7 @@ def test_what_has_not_begun_never_does_once_all_is_over() -> None:
             time.sleep(0.01)
         ran.append(0)
 
-    with prebuild_module.builders(1) as pool:
+    with prebuild_module.builder_pool(1) as pool:
         pool.submit(slow)
         assert begun.wait(60)
         rest += [pool.submit(ran.append, n) for n in (1, 2, 3)]

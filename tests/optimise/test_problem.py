@@ -40,7 +40,7 @@ def judged(text: str, of: str = LINEAR, lane: str | None = None) -> ProgramCandi
 def test_a_problem_comes_back_from_json() -> None:
     problem = problem_of(LINEAR, "p.ucu", None, SIZES, "sm90a")
     assert problem_of_json(json.loads(json.dumps(problem_to_json(problem)))) == problem
-    assert problem.lane == "bf16" and problem.name == "linear M=256 K=256 N=256"
+    assert problem.compute_type == "bf16" and problem.name == "linear M=256 K=256 N=256"
 
 
 def test_a_schedule_and_spelling_are_free() -> None:
@@ -62,7 +62,7 @@ def test_a_schedule_and_spelling_are_free() -> None:
         (("b: bf16[N]", "b: f32[N]"), "parameters or results"),
         (("w: bf16[N, K]", "w: bf16[K, N]"), "parameters or results"),
         (("x: bf16[M, K]", "y: bf16[M, K]"), "parameters or results"),
-        (("dot[K](x, w)", "dot[K](e4m3(x), e4m3(w))"), "below the problem's lane bf16"),
+        (("dot[K](x, w)", "dot[K](e4m3(x), e4m3(w))"), "below the problem's compute type bf16"),
     ],
 )
 def test_what_a_candidate_may_not_change(change: tuple[str, str], said: str) -> None:

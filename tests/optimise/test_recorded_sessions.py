@@ -19,15 +19,15 @@ from ucutlass.agent.replay import stop_rules, tables
 from ucutlass.agent.replay.stop_rules import (
     NothingRecorded,
     RecordedSession,
+    attempts_until_stop,
     best_first,
-    cut,
     grid,
-    recorded,
-    saved,
+    recorded_session,
+    rule_savings,
 )
 from ucutlass.agent.replay.tables import SearchTrace, TableEvaluator, compare, course, recording
 from ucutlass.agent.search import SEARCHES
-from ucutlass.agent.session import NotASession, replayed
+from ucutlass.agent.session import NotASession, replay_events
 from ucutlass.agent.stop import StopRule
 from ucutlass.cli import main
 from ucutlass.tune.tables import RecordedTable, read
@@ -121,8 +121,8 @@ def test_a_table_that_is_never_close_counts_whole(
 def test_a_recording_is_a_session(table: RecordedTable) -> None:
     session, events = recording(table, "mcts", 2, "nothing", 5)
     assert session.state.spend.attempts == 5 and len(session.state.tree) == 6
-    assert replayed(events).tree.nodes == session.state.tree.nodes
-    assert recorded("x", events).ended == "the budget of 5 attempts is spent"
+    assert replay_events(events).tree.nodes == session.state.tree.nodes
+    assert recorded_session("x", events).ended == "the budget of 5 attempts is spent"
 
 
 # --- stop rules ------------------------------------------------------------------
@@ -148,25 +148,25 @@ SLOW = session(None, None, 20.0, 20.0)
     ],
 )
 def test_where_a_rule_cuts(stop: StopRule, made: int) -> None:
-    assert cut(FALLS, stop) == made
+    assert attempts_until_stop(FALLS, stop) == made
 
 
 def test_where_the_bound_cuts() -> None:
     near = session(10.0, 8.0, 5.0, 4.2, 4.1, bound=4.0)
-    assert cut(near, StopRule(0.05, None)) == 4
-    assert cut(near, StopRule(0.25, None)) == 3
-    assert cut(near, StopRule(0.01, None)) == 5
+    assert attempts_until_stop(near, StopRule(0.05, None)) == 4
+    assert attempts_until_stop(near, StopRule(0.25, None)) == 3
+    assert attempts_until_stop(near, StopRule(0.01, None)) == 5
 
 
 def test_a_rule_waits_for_a_result_and_for_the_baseline() -> None:
-    assert cut(SLOW, StopRule(None, 1)) == 4
-    assert cut(session(10.0, 10.0, 10.0, baseline=9.0), StopRule(None, 1)) == 3
-    assert cut(session(10.0, 10.0, 10.0, baseline=11.0), StopRule(None, 1)) == 2
+    assert attempts_until_stop(SLOW, StopRule(None, 1)) == 4
+    assert attempts_until_stop(session(10.0, 10.0, 10.0, baseline=9.0), StopRule(None, 1)) == 3
+    assert attempts_until_stop(session(10.0, 10.0, 10.0, baseline=11.0), StopRule(None, 1)) == 2
 
 
 def test_what_a_rule_saves_and_keeps() -> None:
     """FALLS is cut at 3 of 6 with 8 for 5, SLOW not at all; tokens 200 + 300 of 500 + 300."""
-    found = saved([FALLS, SLOW], StopRule(None, 1))
+    found = rule_savings([FALLS, SLOW], StopRule(None, 1))
     assert found.sessions == 2
     assert found.attempts == pytest.approx(1 - 7 / 10)
     assert found.tokens == pytest.approx(1 - 500 / 800)
@@ -176,21 +176,21 @@ def test_what_a_rule_saves_and_keeps() -> None:
 
 
 def test_without_tokens_attempts_count() -> None:
-    found = saved([session(10.0, 8.0, None, 5.0, tokens=0)], StopRule(None, 1))
+    found = rule_savings([session(10.0, 8.0, None, 5.0, tokens=0)], StopRule(None, 1))
     assert found.tokens is None
     assert found.gain == pytest.approx(5 / 8 / (3 / 4))
 
 
 def test_a_session_without_a_result_is_saved_from_and_not_kept() -> None:
-    found = saved([FALLS, session(None, None, None)], StopRule(None, 1))
+    found = rule_savings([FALLS, session(None, None, None)], StopRule(None, 1))
     assert found.retained == found.least == pytest.approx(5 / 8)
     assert found.attempts == pytest.approx(1 - 6 / 9)
     with pytest.raises(NothingRecorded, match="no session has a result"):
-        saved([session(None, None)], StopRule())
+        rule_savings([session(None, None)], StopRule())
 
 
 def test_no_rule_at_all_saves_and_costs_nothing() -> None:
-    found = saved([FALLS, SLOW], StopRule(None, None))
+    found = rule_savings([FALLS, SLOW], StopRule(None, None))
     assert (found.attempts, found.tokens, found.retained, found.gain) == (0, 0, 1, 1)
 
 
@@ -207,7 +207,7 @@ def test_what_a_journal_records() -> None:
     """What was spent when each was judged, not what was spent in the end."""
     sink = Mortal()
     state = sample(sink, budget=tables.Budget(12)).state
-    found = recorded("sample", sink.events)
+    found = recorded_session("sample", sink.events)
     assert found.seconds == tuple(n.seconds for n in state.tree.nodes)
     assert [s.attempts for s in found.spends] == list(range(13))
     assert found.spends[0].tokens == 0 < found.spends[1].tokens < found.spends[-1].tokens
@@ -219,9 +219,9 @@ def test_a_journal_without_a_judgement() -> None:
     sink = Mortal()
     sample(sink, budget=tables.Budget(0))
     with pytest.raises(NothingRecorded, match="nothing was judged"):
-        recorded("x", sink.events[:1])
+        recorded_session("x", sink.events[:1])
     with pytest.raises(NotASession):
-        recorded("x", [sink.events[0], sink.events[0]])
+        recorded_session("x", [sink.events[0], sink.events[0]])
 
 
 # --- the command -----------------------------------------------------------------

@@ -206,7 +206,7 @@ def test_the_sample_has_everything(sample: SessionFacts) -> None:
     assert sample.roofline.bytes == 3 * 2 * 4096**2
     assert [f.call for f in sample.failures] == [4]
     assert sample.gain is not None and sample.gain.sure and sample.gain.shrinkage is not None
-    assert {p.name: p.most for p in sample.purse}["dollars"] == 2.0
+    assert {p.name: p.most for p in sample.budget}["dollars"] == 2.0
 
 
 def sample_kinds() -> list[str]:

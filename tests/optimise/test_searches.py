@@ -73,7 +73,7 @@ def test_a_pick_is_a_node_that_may_have_children(
         assert not left
         return
     assert found.parent in left
-    assert found.mend == broken(tree[found.parent])
+    assert found.repair == broken(tree[found.parent])
     assert found == SEARCHES[name].search(tree, TimeScale(bound), random.Random(seed)), "chance is the seed's"
 
 
@@ -97,7 +97,7 @@ def test_flat_goes_on_from_the_fastest() -> None:
 
 def test_flat_mends_the_last_while_nothing_is_right() -> None:
     tree = tree_of((None, BAD), (0, OFF), (1, AGAIN))
-    assert flat.pick(tree, NO_SCALE, random.Random(0)) == Selection(1, mend=True)
+    assert flat.pick(tree, NO_SCALE, random.Random(0)) == Selection(1, repair=True)
 
 
 # --- STARK -----------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_exploration_takes_open_leaves_only() -> None:
     counts = Counter(p.parent for p in found if p is not None)
     assert set(counts) == {3, 4}, "0 and 2 are inner, 1 has a child, 5 was rejected"
     assert min(counts.values()) > 150
-    assert next(p for p in found if p and p.parent == 4).mend
+    assert next(p for p in found if p and p.parent == 4).repair
 
 
 def test_how_often_it_explores() -> None:
@@ -212,7 +212,7 @@ def test_a_node_whose_children_all_failed_is_a_dead_end() -> None:
 def test_the_root_is_no_dead_end() -> None:
     """Before the first success nothing is closed for good."""
     tree = tree_of((None, BAD), *(((0, CAUGHT),) * 40))
-    assert mcts.pick(tree, NO_SCALE, random.Random(0)) == Selection(ROOT, mend=True)
+    assert mcts.pick(tree, NO_SCALE, random.Random(0)) == Selection(ROOT, repair=True)
 
 
 @pytest.mark.usefixtures("wide")

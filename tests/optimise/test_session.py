@@ -14,9 +14,24 @@ from ucutlass.agent.budget import Budget
 from ucutlass.agent.dialogue import DIALOGUES
 from ucutlass.agent.outcome import RefusedOutcome, RejectedOutcome, RepeatedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer, ProposerFailed
-from ucutlass.agent.run import CandidateJudgement, OptimizationSession, opened, run, tell
+from ucutlass.agent.run import (
+    CandidateJudgement,
+    OptimizationSession,
+    open_journal_session,
+    record_answer,
+    run,
+)
 from ucutlass.agent.search import SEARCHES
-from ucutlass.agent.session import Ask, End, Judge, NotASession, SessionSettings, SessionState, due, replayed
+from ucutlass.agent.session import (
+    Ask,
+    End,
+    Judge,
+    NotASession,
+    SessionSettings,
+    SessionState,
+    due,
+    replay_events,
+)
 from ucutlass.agent.stop import StopRule
 
 EVERY = [(s, d) for s in SEARCHES for d in DIALOGUES]
@@ -26,7 +41,7 @@ def begun(
     sink: Any, search: Any = "epsilon", dialogue: Any = "single", attempts: int = 25
 ) -> OptimizationSession:
     chosen = SessionSettings(search, dialogue, Budget(attempts), StopRule(None, None), seed=3)
-    return opened(sink, {"text": "5"}, chosen, bound=1e-6, baseline=None, id="s")
+    return open_journal_session(sink, {"text": "5"}, chosen, bound=1e-6, baseline=None, id="s")
 
 
 def summary(state: SessionState) -> dict[str, Any]:
@@ -63,7 +78,7 @@ def test_a_session_that_dies_goes_on_as_if_nothing_had_been(
             break
         except Killed:
             deaths += 1
-            session = OptimizationSession("s", sink, replayed(sink.events))
+            session = OptimizationSession("s", sink, replay_events(sink.events))
     assert summary(state) == summary(whole)
     # What a death cut off before it was written is done again; nothing else is.
     assert sum(bench.judged.values()) <= sum(measured(whole)) + deaths
@@ -81,7 +96,7 @@ def test_what_was_spent_before_a_failure_counts_once() -> None:
     proposer = Proposer(fails={2})
     with pytest.raises(ProposerFailed):
         run(session, proposer, Bench())
-    again = OptimizationSession("s", sink, replayed(sink.events))
+    again = OptimizationSession("s", sink, replay_events(sink.events))
     assert again.state.failures == ["the service is down; to fix it: try again later"]
     asked = due(again.state)
     assert isinstance(asked, Ask) and asked.repeated and asked.call == 2
@@ -97,7 +112,7 @@ def test_an_answer_without_a_program_is_an_attempt_that_failed() -> None:
     ask = due(session.state)
     assert isinstance(ask, Ask)
     session.write("asked", **body_of(ask))
-    tell(session, ask, Answer(note="I would rather talk"))
+    record_answer(session, ask, Answer(note="I would rather talk"))
     assert due(session.state) == Judge(0, 0, 0, "", "the answer held no program")
 
 
@@ -146,7 +161,7 @@ def test_rules_of_a_session_are_kept_with_it() -> None:
     sink = Mortal()
     begun(sink)
     as_kept = json.loads(json.dumps(dict(sink.events[0].body)))
-    assert replayed(sink.events).settings.budget.attempts == 25
+    assert replay_events(sink.events).settings.budget.attempts == 25
     assert as_kept["settings"]["search"] == "epsilon"
 
 
@@ -154,7 +169,7 @@ def test_events_that_do_not_follow_are_no_session() -> None:
     sink = Mortal()
     run(begun(sink, attempts=3), Proposer(), Bench())
     with pytest.raises(NotASession, match="does not follow"):
-        replayed([sink.events[0], sink.events[2]])
+        replay_events([sink.events[0], sink.events[2]])
 
 
 def test_the_made_up_table_has_every_outcome() -> None:

@@ -19,10 +19,10 @@ from ucutlass.agent.problem import OptimizationProblem, problem_of
 from ucutlass.agent.proposers import cuts, stages
 from ucutlass.agent.proposers.pipeline_plan import PlannedCandidate, look, stage_times
 from ucutlass.agent.proposers.rules import rules
-from ucutlass.agent.proposers.schedule_sampling import Draw, drawn, nominate, uniformly
-from ucutlass.agent.run import CandidateJudgement, OptimizationSession, opened, run
+from ucutlass.agent.proposers.schedule_sampling import Draw, draw_programs, nominate, nominate_uniformly
+from ucutlass.agent.run import CandidateJudgement, OptimizationSession, open_journal_session, run
 from ucutlass.agent.search import Selection
-from ucutlass.agent.session import Ask, SessionSettings, SessionState, replayed
+from ucutlass.agent.session import Ask, SessionSettings, SessionState, replay_events
 from ucutlass.agent.stop import StopRule
 from ucutlass.agent.tree import CandidateTree
 from ucutlass.ir.hardware import DEVICES
@@ -108,10 +108,10 @@ def session(
 ) -> SessionState:
     sink = sink or Mortal()
     if sink.events:
-        held = OptimizationSession("s", sink, replayed(sink.events))
+        held = OptimizationSession("s", sink, replay_events(sink.events))
     else:
         settings = SessionSettings("epsilon", budget=Budget(attempts), stop=StopRule(None, None), seed=seed)
-        held = opened(sink, {"text": of.text}, settings, bound=0.0, baseline=None, id="s")
+        held = open_journal_session(sink, {"text": of.text}, settings, bound=0.0, baseline=None, id="s")
     return run(held, rules(of, H200, seed, draw), MadeUp(of))
 
 
@@ -163,7 +163,7 @@ def test_schedules_stay_with_the_stages_that_compute_what_they_did() -> None:
 # --- sessions ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("draw", [nominate, uniformly])
+@pytest.mark.parametrize("draw", [nominate, nominate_uniformly])
 def test_every_proposal_is_another_legal_candidate_of_cuts_and_of_stages(draw: Draw) -> None:
     state = session(problem(), 24, draw=draw)
     assert len(state.tree) == 25 and all(isinstance(n.outcome, TimedOutcome) for n in state.tree.nodes)
@@ -222,11 +222,11 @@ def test_what_takes_longer_is_varied_more_often_as_far_as_anything_is_known() ->
 
     h, returned = counted(nominate)
     assert h > 1.4 * returned
-    h, returned = counted(uniformly)
+    h, returned = counted(nominate_uniformly)
     assert h < 1.4 * returned and returned < 1.4 * h
 
 
-@pytest.mark.parametrize("draw", [nominate, uniformly])
+@pytest.mark.parametrize("draw", [nominate, nominate_uniformly])
 def test_a_pipeline_of_which_all_was_tried_is_exhausted(few: None, draw: Draw) -> None:
     state = session(problem(), 400, draw=draw)
     assert state.ended == "no candidate is left to go on from"
@@ -315,7 +315,9 @@ def test_the_quickest_of_each_stage_are_put_together_and_only_once() -> None:
     state.tree.add(1, "3", first.text, "", TimedOutcome(8.6e-6))
     again = proposer.propose(ask(state, 1, 2), state, lambda _: None).programs
     assert again and not any(w.why.startswith("the quickest") for w in again)
-    random_ = rules(problem(), H200, draw=uniformly).propose(ask(state, 2), state, lambda _: None).programs
+    random_ = (
+        rules(problem(), H200, draw=nominate_uniformly).propose(ask(state, 2), state, lambda _: None).programs
+    )
     assert not any(w.why.startswith("the quickest") for w in random_)
 
 
@@ -354,16 +356,18 @@ def test_what_cannot_be_written_is_drawn_anew(space: ScheduleSpace) -> None:
     def write(at: int) -> str | None:
         return str(at) if at in left else None
 
-    found = drawn(uniformly, write, space, {}, None, random.Random(0), 4)
+    found = draw_programs(nominate_uniformly, write, space, {}, None, random.Random(0), 4)
     assert {at for at, _ in found} == left
-    assert drawn(uniformly, write, space, dict.fromkeys(left), None, random.Random(0), 4) == []
+    assert (
+        draw_programs(nominate_uniformly, write, space, dict.fromkeys(left), None, random.Random(0), 4) == []
+    )
 
 
 def test_random_legal_search_takes_every_group_as_likely(space: ScheduleSpace) -> None:
     small = replace(space, groups=space.groups[:5])
     counts = dict.fromkeys(range(5), 0)
     for seed in range(2000):
-        (at,) = uniformly(small, {}, 0, random.Random(seed), 1)
+        (at,) = nominate_uniformly(small, {}, 0, random.Random(seed), 1)
         counts[at] += 1
     assert all(330 < n < 470 for n in counts.values())
-    assert sorted(uniformly(small, {1: 1.0, 2: None}, 0, random.Random(0), 9)) == [0, 3, 4]
+    assert sorted(nominate_uniformly(small, {1: 1.0, 2: None}, 0, random.Random(0), 9)) == [0, 3, 4]

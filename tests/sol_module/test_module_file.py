@@ -161,7 +161,7 @@ def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command_prints_the_bound(tmp_path: Path, no_gpu: None) -> None:
     file = _file(tmp_path, problem("(self.l(x)).sum(1)", "self.l = nn.Linear(8192, 8192)", x="1024, 8192"))
-    done = CliRunner().invoke(command, [str(file), "--device", "H100-SXM", "--lane", "tf32"])
+    done = CliRunner().invoke(command, [str(file), "--device", "H100-SXM", "--compute-type", "tf32"])
     assert done.exit_code == 0, done.output
     # 2 * 1024 * 8192 * 8192 operations at 494.7 TFLOP/s
     assert "multiplications: 277.82 us on H100-SXM" in done.output
@@ -197,6 +197,6 @@ def test_options_of_the_other_kind_of_file_are_refused(tmp_path: Path, no_gpu: N
     ucu = tmp_path / "k.ucu"
     ucu.write_text("kernel k(x: f32[M]) -> f32[M] { return x }")
     done = CliRunner().invoke(command, [str(ucu), "-s", "M=4", "--lane", "tf32"])
-    assert (done.exit_code, "leave --lane out" in done.output) == (2, True)
+    assert (done.exit_code, "leave --compute-type out" in done.output) == (2, True)
     done = CliRunner().invoke(command, [str(_file(tmp_path, problem("x + x", x="4"))), "-s", "M=4"])
     assert (done.exit_code, "leave -s out" in done.output) == (2, True)

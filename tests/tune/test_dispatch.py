@@ -8,17 +8,17 @@ import random
 import pytest
 
 from ucutlass.ir.schedule import Request
-from ucutlass.tune.dispatch import KEEP, ShapeTimes, cover, geomean
+from ucutlass.tune.dispatch import KEEP, ShapeTimes, cover_shapes, geomean
 
 A, B, C, D = (Request(stages=n) for n in (2, 3, 4, 5))
 
 
 def test_one_schedule_that_keeps_the_speed_of_all_serves_all() -> None:
     shapes = [ShapeTimes(A, {A: 1.0, C: 1.0 / KEEP}), ShapeTimes(B, {B: 2.0, C: 2.0})]
-    (entry,) = cover(shapes)
+    (entry,) = cover_shapes(shapes)
     assert entry.request == C and entry.shapes == (0, 1)
     slow = [ShapeTimes(A, {A: 1.0, C: 1.001 / KEEP}), shapes[1]]
-    assert {e.shapes for e in cover(slow)} == {(0,), (1,)} and len(cover(slow)) == 2
+    assert {e.shapes for e in cover_shapes(slow)} == {(0,), (1,)} and len(cover_shapes(slow)) == 2
 
 
 def test_each_shape_takes_the_fastest_of_those_chosen() -> None:
@@ -29,14 +29,14 @@ def test_each_shape_takes_the_fastest_of_those_chosen() -> None:
         ShapeTimes(D, {D: 1.0, C: 1.002}),
         ShapeTimes(A, {A: 1.0}),
     ]
-    table = {e.request: e.shapes for e in cover(shapes)}
+    table = {e.request: e.shapes for e in cover_shapes(shapes)}
     assert table == {C: (1, 2, 3), A: (0, 4)}
 
 
 def test_what_was_wrong_at_a_shape_does_not_serve_it() -> None:
     shapes = [ShapeTimes(A, {A: 1.0, B: 1.0}), ShapeTimes(B, {B: 1.0})]
-    assert [e.request for e in cover(shapes)] == [B]
-    assert {e.request: e.shapes for e in cover(shapes, {(0, B)})} == {A: (0,), B: (1,)}
+    assert [e.request for e in cover_shapes(shapes)] == [B]
+    assert {e.request: e.shapes for e in cover_shapes(shapes, {(0, B)})} == {A: (0,), B: (1,)}
 
 
 def test_the_fewest_do_not_depend_on_weights_and_a_limit_does() -> None:
@@ -46,10 +46,10 @@ def test_the_fewest_do_not_depend_on_weights_and_a_limit_does() -> None:
         ShapeTimes(C, {C: 1.0}, weight=10.0),
         ShapeTimes(D, {D: 1.0}, weight=0.1),
     ]
-    assert [e.request for e in cover(shapes)] == [C, B, D], "in front what serves most weight"
-    assert [e.request for e in cover(shapes, most=1)] == [C]
-    assert [(e.request, e.shapes) for e in cover(shapes, most=2)] == [(C, (2,)), (B, (0, 1))]
-    assert cover(shapes, most=9) == cover(shapes) and cover([]) == ()
+    assert [e.request for e in cover_shapes(shapes)] == [C, B, D], "in front what serves most weight"
+    assert [e.request for e in cover_shapes(shapes, most=1)] == [C]
+    assert [(e.request, e.shapes) for e in cover_shapes(shapes, most=2)] == [(C, (2,)), (B, (0, 1))]
+    assert cover_shapes(shapes, most=9) == cover_shapes(shapes) and cover_shapes([]) == ()
 
 
 def test_heavy_shapes_do_not_cost_schedules() -> None:
@@ -63,8 +63,8 @@ def test_heavy_shapes_do_not_cost_schedules() -> None:
         ShapeTimes(B, {B: 1.0}),
         ShapeTimes(B, {B: 1.0}),
     ]
-    assert {e.request for e in cover(shapes)} == {A, B}
-    assert [e.request for e in cover(shapes, most=1)] == [C]
+    assert {e.request for e in cover_shapes(shapes)} == {A, B}
+    assert [e.request for e in cover_shapes(shapes, most=1)] == [C]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -75,7 +75,7 @@ def test_every_shape_is_served_and_few_schedules_are_taken(seed: int) -> None:
     for _ in range(8):
         seconds = {r: rng.choice((1.0, 1.01, 1.2)) for r in rng.sample(requests, 4)}
         shapes.append(ShapeTimes(min(seconds, key=lambda r: seconds[r]), seconds, rng.random()))
-    found = cover(shapes)
+    found = cover_shapes(shapes)
     assert sorted(itertools.chain.from_iterable(e.shapes for e in found)) == list(range(len(shapes)))
     assert all(shapes[at].share(e.request) >= KEEP for e in found for at in e.shapes)
 

@@ -17,9 +17,9 @@ from ucutlass.tune.policy import (
     Seen,
     best,
     distinct,
-    finished,
     neighbours,
     predictions,
+    stop_reason,
 )
 
 BASE = Request(
@@ -142,10 +142,10 @@ OPEN = SearchLimits(builds=1000, close=0.0, hopeful=math.inf)
     ],
 )
 def test_every_reason_to_stop(looked: range, limits: SearchLimits, spent: float, words: str) -> None:
-    assert words in (finished(SPACE, seen(*looked), limits, spent) or "")
+    assert words in (stop_reason(SPACE, seen(*looked), limits, spent) or "")
 
 
 def test_nothing_stops_a_search_that_may_go_on() -> None:
-    assert finished(SPACE, seen(*range(4)), OPEN, 1e9) is None
-    assert finished(SPACE, {0: None, 1: None}, SearchLimits(), 0.0) is None
-    assert finished(SPACE, seen(0), replace(OPEN, hopeful=0.01), 0.0) is None  # too little is known
+    assert stop_reason(SPACE, seen(*range(4)), OPEN, 1e9) is None
+    assert stop_reason(SPACE, {0: None, 1: None}, SearchLimits(), 0.0) is None
+    assert stop_reason(SPACE, seen(0), replace(OPEN, hopeful=0.01), 0.0) is None  # too little is known

@@ -1,4 +1,4 @@
-"""The `ucc` command. Each subcommand is a module of its own."""
+"""This package is the `ucc` command. Each subcommand is a module of its own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _COMMANDS = {
 
 
 class _Ucc(click.Group):
-    """A group that imports a subcommand when it is called: `ucc check` need not load torch."""
+    """Imports a subcommand when it is called: `ucc check` need not load torch."""
 
     def main(
         self,
@@ -56,10 +56,12 @@ class _Ucc(click.Group):
 
         if args is None and "obj" not in extra:
             entry.main()
-        given = list(sys.argv[1:] if args is None else args)
+        arguments = list(sys.argv[1:] if args is None else args)
         self._main_shell_completion(extra, "ucc", complete_var)
-        with ended("--json" in given[: given.index("--")] if "--" in given else "--json" in given):
-            with self.make_context(prog_name or "ucc", given, **extra) as ctx:
+        with ended(
+            "--json" in arguments[: arguments.index("--")] if "--" in arguments else "--json" in arguments
+        ):
+            with self.make_context(prog_name or "ucc", arguments, **extra) as ctx:
                 self.invoke(ctx)
             ctx.exit()
         raise AssertionError("a command that has ended exits")
@@ -80,12 +82,12 @@ class _Ucc(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+def _show_version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:
     from importlib import metadata
 
     from ucutlass.cli import show
 
-    if not wanted or ctx.resilient_parsing:
+    if not requested or ctx.resilient_parsing:
         return
     try:
         show.say(f"ucc, version {metadata.version('ucutlass')}")

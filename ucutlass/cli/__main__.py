@@ -1,4 +1,4 @@
-"""`python -m ucutlass.cli`."""
+"""This module runs `python -m ucutlass.cli`."""
 
 from ucutlass.entry import main
 

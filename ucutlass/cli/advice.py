@@ -1,4 +1,4 @@
-"""How advice looks on a terminal, with each rule's own past."""
+"""This module shows advice on a terminal, with each rule's own past."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ucutlass.tune.fixed import outside, requests_for
 
 
 def past(device: Device) -> Mapping[int, HitRate]:
-    """What the ledger of this user's evidence store knows of each rule on a device.
+    """Returns what the ledger of this user's evidence store knows of each rule on a device.
 
     Raises StoreError where the store is there and cannot be read.
     """
@@ -38,7 +38,8 @@ def within_schedule(advice: Advice, program: ir.Kernel, sizes: tuple[int, ...], 
 
 
 def rows(advice: Advice) -> list[tuple[str, str]]:
-    """Labels and words. What follows `try` can be pasted into a schedule block: `#` begins a comment."""
+    """Returns labels and words. What follows `try` can be pasted into a schedule block: `#` begins a
+    comment."""
     c = advice.classified
     lines = [("bottleneck", f"{c.bottleneck}: {c.reason}")]
     if c.disagreement:
@@ -55,9 +56,9 @@ def rows(advice: Advice) -> list[tuple[str, str]]:
 
 
 def ledger_rows() -> list[tuple[str, int, str, int, int, int, float]]:
-    """Device, rule, its name, tries, those that were faster, those in the promised range, and the
+    """Returns device, rule, its name, tries, those that were faster, those in the promised range, and the
     median ratio of the times, by device and rule."""
-    found = tallies(EvidenceStore.open().find(kind="advice"))
+    by_rule = tallies(EvidenceStore.open().find(kind="advice"))
     return [
         (
             device,
@@ -68,5 +69,5 @@ def ledger_rows() -> list[tuple[str, int, str, int, int, int, float]]:
             t.kept,
             round(t.median, 4),
         )
-        for (device, rule), t in found.items()
+        for (device, rule), t in by_rule.items()
     ]

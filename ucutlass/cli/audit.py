@@ -1,4 +1,4 @@
-"""`ucc audit`."""
+"""This module is `ucc audit`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from ucutlass.agent.integrity.gather import AuditSubject, gather, latest
 from ucutlass.agent.integrity.precision import DeclaredPrecision, UnknownComputeType, declared
 from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import WholeNumber, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.cli.options import (
+    RenamedOption,
+    WholeNumber,
+    file_argument,
+    json_option,
+    kernel_option,
+    sizes_option,
+)
 from ucutlass.runtime.evidence import Record
 from ucutlass.runtime.store import EvidenceStore, NoSuchRecord, NotIntact
 from ucutlass.shapes import ShapeError, complete, parse_sizes
@@ -37,8 +44,11 @@ from ucutlass.sol.ceilings import CeilingsError
     help="A bench or verify record to judge; may be repeated. By default the last ones of this text.",
 )
 @click.option(
+    "--compute-type",
     "--lane",
-    metavar="LANE",
+    "compute_type",
+    cls=RenamedOption,
+    metavar="TYPE",
     help="The precision that the problem asks for, such as bf16, f32 or f16/f16 (sums in f16).",
 )
 @click.option(
@@ -60,7 +70,7 @@ def command(
     sizes: tuple[str, ...],
     name: str | None,
     ids: tuple[str, ...],
-    lane: str | None,
+    compute_type: str | None,
     ancestors: tuple[str, ...],
     library: Path | None,
     seed: int,
@@ -74,7 +84,7 @@ def command(
     verdict is kept as a record. Needs no GPU.
     """
     with reported(as_json):
-        policy = _lane(lane, as_json)
+        policy = _declared_precision(compute_type, as_json)
         checked = inputs.read(file)
         program = _program(checked, name)
         extents = complete(program, parse_sizes(sizes))
@@ -86,21 +96,21 @@ def command(
             bundle = gather(
                 candidate,
                 records,
-                lane=policy,
+                precision=policy,
                 ancestors=_records(store, ancestors, as_json),
                 library=library,
                 seed=seed,
             )
         except CeilingsError as problem:
             fail(Status.MACHINE, str(problem), as_json)
-        found = audit(bundle)
-        kept = store.add(record_of(candidate, bundle, found, records))
-    _report(candidate, bundle, found, kept, as_json)
-    if not found.accepted:
+        audit_report = audit(bundle)
+        record_id = store.add(record_of(candidate, bundle, audit_report, records))
+    _report(candidate, bundle, audit_report, record_id, as_json)
+    if not audit_report.accepted:
         sys.exit(Status.PROGRAM)
 
 
-def _lane(text: str | None, as_json: bool) -> DeclaredPrecision | None:
+def _declared_precision(text: str | None, as_json: bool) -> DeclaredPrecision | None:
     try:
         return None if text is None else declared(text)
     except UnknownComputeType as problem:
@@ -108,7 +118,7 @@ def _lane(text: str | None, as_json: bool) -> DeclaredPrecision | None:
 
 
 def _program(checked: frontend.Checked, name: str | None) -> ir.Program:
-    """The kernel or pipeline of this name, or the file's only one. Raises ShapeError."""
+    """Returns the kernel or pipeline of this name, or the file's only one. Raises ShapeError."""
     known = {p.name: p for p in checked.module.programs}
     if name is None and len(known) == 1:
         (name,) = known
@@ -120,7 +130,7 @@ def _program(checked: frontend.Checked, name: str | None) -> ir.Program:
 
 def _records(store: EvidenceStore, ids: Sequence[str], as_json: bool) -> tuple[Record, ...]:
     try:
-        return tuple(store.get(one) for one in ids)
+        return tuple(store.get(record_id) for record_id in ids)
     except NoSuchRecord as problem:
         fail(Status.CALL, str(problem.args[0]), as_json)
     except NotIntact as problem:
@@ -131,25 +141,25 @@ def _records(store: EvidenceStore, ids: Sequence[str], as_json: bool) -> tuple[R
 
 
 def _report(
-    candidate: AuditSubject, bundle: EvidenceBundle, found: AuditReport, kept: str, as_json: bool
+    candidate: AuditSubject, bundle: EvidenceBundle, audit_report: AuditReport, record_id: str, as_json: bool
 ) -> None:
     if as_json:
         row: dict[str, Any] = {
             "kernel": candidate.program.name,
             "sizes": dict(candidate.sizes),
-            "verdict": found.verdict,
-            "accepted": found.accepted,
-            "findings": [asdict(f) for f in found.findings],
-            "rules": list(found.checked),
+            "verdict": audit_report.verdict,
+            "accepted": audit_report.accepted,
+            "findings": [asdict(f) for f in audit_report.findings],
+            "rules": list(audit_report.checked),
             "records": [r.id for r in bundle.records],
-            "record": kept,
+            "record": record_id,
         }
         show.data(row)
         return
     columns = ("verdict", "rule", "", "evidence")
-    show.table(columns, [(f.verdict, f.rule, f.words, _ids(f.records)) for f in found.findings])
-    said = {f.rule for f in found.findings}
-    silent = [rule.name for rule in RULES if rule.name not in said]
+    show.table(columns, [(f.verdict, f.rule, f.words, _ids(f.records)) for f in audit_report.findings])
+    objecting_rules = {f.rule for f in audit_report.findings}
+    silent = [rule.name for rule in RULES if rule.name not in objecting_rules]
     calibration = bundle.calibrated.why if isinstance(bundle.calibrated, MissingEvidence) else "used"
     sizes = " ".join(f"{d}={n}" for d, n in candidate.sizes.items())
     show.table(
@@ -158,8 +168,8 @@ def _report(
             ("kernel", f"{candidate.program.name} {sizes}"),
             ("no objection, as far as evidence goes", ", ".join(silent) or "from no rule"),
             ("calibration", calibration),
-            ("verdict", found.verdict),
-            ("record", kept[:16]),
+            ("verdict", audit_report.verdict),
+            ("record", record_id[:16]),
         ],
     )
 

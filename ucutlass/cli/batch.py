@@ -1,4 +1,5 @@
-"""`ucc optimize FOLDER`, and what `ucc kernelbench` has in common with it: one run over many problems."""
+"""This module has `ucc optimize FOLDER`, and what `ucc kernelbench` has in common with it: one run over many
+problems."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from ucutlass.agent.batch import (
     BatchRun,
     NotABatchRun,
     Place,
-    look_at,
-    opened_run,
-    resumed_run,
+    open_batch,
+    open_members,
+    resume_batch,
     work,
 )
 from ucutlass.agent.budget import Budget
@@ -26,7 +27,7 @@ from ucutlass.agent.outcome import words
 from ucutlass.agent.problem import OptimizationProblem
 from ucutlass.agent.problem_loader import LoaderSettings, names_of, problem_at
 from ucutlass.agent.proposer import ProposerFailed
-from ucutlass.agent.run import OptimizationSession, resumed
+from ucutlass.agent.run import OptimizationSession, resume_session
 from ucutlass.agent.session import (
     NotASession,
     SessionSettings,
@@ -37,33 +38,34 @@ from ucutlass.agent.session import (
 from ucutlass.cli import show
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail
-from ucutlass.cli.proposer_options import maker
+from ucutlass.cli.proposer_options import proposer_factory
 from ucutlass.cli.search_options import ATTEMPTS, SearchOptions
 from ucutlass.engine.work import Engine
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """How a run works, which it keeps: what is left of it goes on so. `settings.budget` bounds a problem,
-    `whole` the run."""
+    """Describes how a run works, which it keeps: what is left of it goes on so. `settings.budget` bounds a
+    problem, `run_budget` the run."""
 
     folder: Path
     reading: LoaderSettings
     settings: SessionSettings
-    whole: Budget
+    run_budget: Budget
     baseline: str
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """A run as a command asks for it. `how` has what no journal keeps, and which budgets were given."""
+    """Describes a run as a command asks for it. `how` has what no journal keeps, and which budgets were
+    given."""
 
-    begun: BatchSettings
+    settings: BatchSettings
     how: SearchOptions
     as_json: bool
 
 
-def wanted(
+def batch_request(
     folder: Path | None,
     how: SearchOptions,
     as_json: bool,
@@ -71,8 +73,8 @@ def wanted(
     program: str | None = None,
 ) -> BatchRequest:
     """Raises ShapeError."""
-    given = how.limits.attempts
-    settings = how.settings(Budget(ATTEMPTS if given is None else given))
+    attempts = how.limits.attempts
+    settings = how.settings(Budget(ATTEMPTS if attempts is None else attempts))
     # The GPU at hand says what `arch` is where none was asked for.
     reading = how.reading("", sizes, program)
     folder = (folder or Path()).absolute()
@@ -81,114 +83,124 @@ def wanted(
     )
 
 
-def ran(names: Sequence[str], asked: BatchRequest, id: str | None) -> tuple[BatchRun, str]:
-    """A run over these problems of the folder, or the one of an id; and why it ended. Ends the command where
-    the machine has no GPU."""
-    with closing(opened(asked.how.working.spec, asked.as_json)) as engine:
-        return _ran(engine, names, asked, id)
+def run_batch(names: Sequence[str], request: BatchRequest, id: str | None) -> tuple[BatchRun, str]:
+    """Runs these problems of the folder, or goes on with the run of an id, and returns it with why it ended.
+    Ends the command where the machine has no GPU."""
+    with closing(opened(request.how.session.spec, request.as_json)) as engine:
+        return _run_batch(engine, names, request, id)
 
 
-def _ran(engine: Engine, names: Sequence[str], asked: BatchRequest, id: str | None) -> tuple[BatchRun, str]:
-    from ucutlass.agent.optimize import Machinery, begin, building_ahead, placed
-    from ucutlass.agent.prebuild import builders
+def _run_batch(
+    engine: Engine, names: Sequence[str], request: BatchRequest, id: str | None
+) -> tuple[BatchRun, str]:
+    from ucutlass.agent.optimize import Machinery, open_session, proposer_and_evaluator, with_prebuilds
+    from ucutlass.agent.prebuild import builder_pool
 
-    kept = Journal.open(asked.how.journal)
-    found = at_hand(engine)
-    if found is None:
+    journal = Journal.open(request.how.journal)
+    local_gpu = at_hand(engine)
+    if local_gpu is None:
         fail(
             Status.MACHINE,
             "nothing was run: there is no NVIDIA GPU here that a compile target serves",
-            asked.as_json,
+            request.as_json,
         )
-    run = _begun(kept, names, asked, found.arch.name) if id is None else _resumed(kept, id, asked)
+    run = (
+        _open_batch(journal, names, request, local_gpu.arch.name)
+        if id is None
+        else _resume_batch(journal, id, request)
+    )
     show.note(f"ucc: run {run.id[:16]} over {len(run.names)} problems")
-    begun = begun_of_json(run.about)
+    settings = batch_settings_of_json(run.about)
 
     def problem_of(name: str) -> OptimizationProblem:
-        return problem_at(begun.folder / name, begun.reading, begun.folder)
+        return problem_at(settings.folder / name, settings.reading, settings.folder)
 
     def open_(problem: OptimizationProblem, session: str) -> OptimizationSession:
-        return begin(kept, problem, begun.settings, found.device, session)
+        return open_session(journal, problem, settings.settings, local_gpu.device, session)
 
-    look_at(run, problem_of, open_, _on_member(asked.as_json))
-    timing = replace(asked.how.timing, baseline=begun.baseline)
-    with builders(engine.cpus) as pool:
+    open_members(run, problem_of, open_, _on_member(request.as_json))
+    timing = replace(request.how.timing, baseline=settings.baseline)
+    with builder_pool(engine.cpus) as pool:
         where = Machinery(
             engine,
-            found.device,
+            local_gpu.device,
             timing.held,
             timing.limit,
             timing.wait,
-            asked.how.working.measures,
+            request.how.session.measures,
             builders=pool,
         )
 
         def place_of(session: OptimizationSession) -> Place:
-            asks = maker(asked.how.asking, kept, session, asked.as_json)
-            return building_ahead(session, where, *placed(session, where, asks))
+            asks = proposer_factory(request.how.proposer, journal, session, request.as_json)
+            return with_prebuilds(session, where, *proposer_and_evaluator(session, where, asks))
 
         try:
-            why = work(run, place_of, begun.whole, _on_event(asked.as_json))
+            why = work(run, place_of, settings.run_budget, _on_event(request.as_json))
         except ProposerFailed as failure:
-            fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", asked.as_json)
+            fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", request.as_json)
     return run, why
 
 
-def _begun(kept: Journal, names: Sequence[str], asked: BatchRequest, arch: str) -> BatchRun:
-    reading = replace(asked.begun.reading, arch=asked.begun.reading.arch or arch)
-    return opened_run(kept, names, begun_to_json(replace(asked.begun, reading=reading)))
+def _open_batch(journal: Journal, names: Sequence[str], request: BatchRequest, arch: str) -> BatchRun:
+    reading = replace(request.settings.reading, arch=request.settings.reading.arch or arch)
+    return open_batch(journal, names, batch_settings_to_json(replace(request.settings, reading=reading)))
 
 
-def _resumed(kept: Journal, id: str, asked: BatchRequest) -> BatchRun:
-    """A run as it was begun, but for the budgets that are given anew."""
-    run = known(kept, id, asked.as_json, to_go_on=True)
-    before = begun_of_json(run.about)
-    if asked.how.asking.proposer not in (None, before.settings.proposer):
+def _resume_batch(journal: Journal, id: str, request: BatchRequest) -> BatchRun:
+    """Returns a run as it was begun, but for the budgets that are given anew."""
+    run = batch_of_id(journal, id, request.as_json, to_go_on=True)
+    before = batch_settings_of_json(run.about)
+    if request.how.proposer.proposer not in (None, before.settings.proposer):
         words_ = f"run {run.id[:16]} was begun with --proposer {before.settings.proposer}"
-        fail(Status.CALL, words_, asked.as_json)
-    given = {name: most for name, most in asdict(asked.begun.whole).items() if most is not None}
+        fail(Status.CALL, words_, request.as_json)
+    changed_limits = {
+        name: most for name, most in asdict(request.settings.run_budget).items() if most is not None
+    }
     settings = before.settings
-    if asked.how.limits.attempts is not None:
-        settings = replace(settings, budget=Budget(asked.how.limits.attempts))
-    after = replace(before, settings=settings, whole=replace(before.whole, **given))
+    if request.how.limits.attempts is not None:
+        settings = replace(settings, budget=Budget(request.how.limits.attempts))
+    after = replace(before, settings=settings, run_budget=replace(before.run_budget, **changed_limits))
     if after != before:
-        run.write("changed", about=begun_to_json(after))
+        run.write("changed", about=batch_settings_to_json(after))
     for member in run.members.values():
         session = member.session
         if session is not None and session.state.number and session.state.settings.budget != settings.budget:
-            member.session = resumed(kept, session.id, settings.budget)
+            member.session = resume_session(journal, session.id, settings.budget)
     return run
 
 
-def begun_to_json(begun: BatchSettings) -> dict[str, Any]:
-    start = None if begun.reading.start is None else str(begun.reading.start.absolute())
-    reading = {**asdict(begun.reading), "start": start}
+def batch_settings_to_json(settings: BatchSettings) -> dict[str, Any]:
+    start = None if settings.reading.start is None else str(settings.reading.start.absolute())
+    reading = {**asdict(settings.reading), "start": start}
+    reading["lane"] = reading.pop("compute_type")
     return {
-        "folder": str(begun.folder),
+        "folder": str(settings.folder),
         "reading": reading,
-        "settings": settings_to_json(begun.settings),
-        "whole": asdict(begun.whole),
-        "baseline": begun.baseline,
+        "settings": settings_to_json(settings.settings),
+        "whole": asdict(settings.run_budget),
+        "baseline": settings.baseline,
     }
 
 
-def begun_of_json(value: Mapping[str, Any]) -> BatchSettings:
+def batch_settings_of_json(value: Mapping[str, Any]) -> BatchSettings:
     """Raises KeyError, TypeError for another's fields."""
-    told = value["reading"]
-    start = None if told["start"] is None else Path(told["start"])
+    reading = dict(value["reading"])
+    start = reading.pop("start")
+    compute_type = reading.pop("lane")
     return BatchSettings(
         Path(value["folder"]),
-        LoaderSettings(**{**told, "start": start}),
+        LoaderSettings(**reading, compute_type=compute_type, start=None if start is None else Path(start)),
         settings_of_json(value["settings"]),
         Budget(**value["whole"]),
         value["baseline"],
     )
 
 
-def known(kept: Journal, id: str, as_json: bool, *, to_go_on: bool) -> BatchRun:
-    """The run of an id, as it was left. Ends the command where there is none."""
+def batch_of_id(journal: Journal, id: str, as_json: bool, *, to_go_on: bool) -> BatchRun:
+    """Returns the run of an id, as it was left. Ends the command where there is none."""
     try:
-        return resumed_run(kept, id, to_go_on=to_go_on)
+        return resume_batch(journal, id, to_go_on=to_go_on)
     except NoSuchSession as problem:
         fail(Status.CALL, str(problem), as_json)
     except (NotABatchRun, NotASession) as problem:
@@ -219,7 +231,7 @@ def _on_event(as_json: bool) -> Callable[[str, SessionState], None]:
 # --- ucc optimize FOLDER ---------------------------------------------------------
 
 
-def optimized(
+def optimize_folder(
     folder: Path | None,
     id: str | None,
     how: SearchOptions,
@@ -227,24 +239,29 @@ def optimized(
     program: str | None,
     as_json: bool,
 ) -> None:
-    """A run over a folder, or on with one, and its report; as `ucc optimize`."""
-    if how.asking.record is not None or how.asking.replay is not None:
+    """Runs the problems of a folder, or goes on with a run, and reports it, as `ucc optimize` does."""
+    if how.proposer.record is not None or how.proposer.replay is not None:
         fail(Status.CALL, "--record and --replay are for one problem, not for a run over many", as_json)
-    asked = wanted(folder, how, as_json, sizes, program)
+    request = batch_request(folder, how, as_json, sizes, program)
     names = [] if folder is None else names_of(folder)
     if folder is not None and not names:
         fail(Status.CALL, f"{folder} holds no .ucu and no .py file", as_json)
-    run, why = ran(names, asked, id)
-    found = rows(run)
-    report = {"run": run.id, "stopped": why, "spend": asdict(run.spend), "problems": list(map(asdict, found))}
+    run, why = run_batch(names, request, id)
+    results = rows(run)
+    report = {
+        "run": run.id,
+        "stopped": why,
+        "spend": asdict(run.spend),
+        "problems": list(map(asdict, results)),
+    }
     if as_json:
         show.data(report)
     else:
         show.table(("run", "stopped"), [(run.id[:16], why)])
-        show.table(("problem", "session", "result"), listed(found))
-    if not any(row.right for row in found):
+        show.table(("problem", "session", "result"), result_lines(results))
+    if not any(row.right for row in results):
         sys.exit(Status.PROGRAM)
 
 
-def listed(found: Sequence[ProblemResult]) -> list[tuple[str, ...]]:
-    return [(r.name, r.session[:12], f"[{r.code}] {r.said}" if r.code else r.said) for r in found]
+def result_lines(results: Sequence[ProblemResult]) -> list[tuple[str, ...]]:
+    return [(r.name, r.session[:12], f"[{r.code}] {r.said}" if r.code else r.said) for r in results]

@@ -1,4 +1,4 @@
-"""`ucc bench`."""
+"""This module is `ucc bench`."""
 
 from __future__ import annotations
 
@@ -101,18 +101,18 @@ def command(
     Every comparison becomes a record (`ucc results`).
     """
     with reported(as_json):
-        given = parse_sizes(sizes)
+        free_sizes = parse_sizes(sizes)
         checked = inputs.read(file)
-        complete(frontend.program(checked, name), given)  # the call's mistakes before the machine's
-        found = gpu.at_hand()
-        if found is None:
+        complete(frontend.program(checked, name), free_sizes)  # the call's mistakes before the machine's
+        local_gpu = gpu.at_hand()
+        if local_gpu is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
         EvidenceStore.open().prepare()
-        target = arch or found.arch.name
-        device = found.device
-        ours = _made(checked, name, given, target, device)
-        asked = [_baseline(b) for b in baselines]
-        files = _files(asked, given, target, device)
+        target = arch or local_gpu.arch.name
+        device = local_gpu.device
+        ours = _build_described(checked, name, free_sizes, target, device)
+        baseline_arguments = [_baseline(b) for b in baselines]
+        files = _files(baseline_arguments, free_sizes, target, device)
         protocols = [
             Protocol(regime=r, max_seconds=seconds, seed=seed, min_seconds=min(1.0, seconds))
             for r in _REGIMES[regime]
@@ -121,10 +121,10 @@ def command(
             "text": checked.source,
             "file": checked.file,
             "name": ours.program.name,
-            "sizes": given,
+            "sizes": free_sizes,
             "arch": target,
             "seed": seed,
-            "baselines": asked,
+            "baselines": baseline_arguments,
             "protocols": [asdict(p) for p in protocols],
             "bandwidth": device.bandwidth if device else None,
         }
@@ -140,13 +140,14 @@ def command(
 
 
 def _baseline(name: str) -> dict[str, str]:
-    """As the comparison's process takes it; a file goes as its text. Raises ProgramError, OSError."""
+    """Returns a baseline as the comparison's process takes it; a file goes as its text. Raises ProgramError,
+    OSError."""
     if name in NAMES:
         return {"name": name}
     return {"name": name, "text": frontend.source_of(Path(name))}
 
 
-def _made(
+def _build_described(
     checked: frontend.Checked, name: str | None, sizes: Mapping[str, int], arch: str, device: Device | None
 ) -> BenchedProgram:
     """Raises ProgramError, ShapeError, and what `build_kernel` raises."""
@@ -158,17 +159,20 @@ def _made(
 
 
 def _files(
-    asked: Sequence[Mapping[str, str]], sizes: Mapping[str, int], arch: str, device: Device | None
+    baseline_arguments: Sequence[Mapping[str, str]],
+    sizes: Mapping[str, int],
+    arch: str,
+    device: Device | None,
 ) -> dict[str, BenchedProgram]:
-    """The baselines that are files, built before the GPU is taken. One that cannot be built is left to
-    the comparison's process, which reports it in its words."""
-    found: dict[str, BenchedProgram] = {}
-    for one in asked:
-        if "text" in one:
+    """Returns the baselines that are files, built before the GPU is taken. One that cannot be built is left
+    to the comparison's process, which reports it in its words."""
+    described: dict[str, BenchedProgram] = {}
+    for baseline in baseline_arguments:
+        if "text" in baseline:
             with suppress(ProgramError, ShapeError, BuildError):
-                checked = frontend.read_text(one["text"], one["name"])
-                found[one["name"]] = _made(checked, None, sizes, arch, device)
-    return found
+                checked = frontend.read_text(baseline["text"], baseline["name"])
+                described[baseline["name"]] = _build_described(checked, None, sizes, arch, device)
+    return described
 
 
 def _announce(holder: str) -> None:
@@ -176,7 +180,7 @@ def _announce(holder: str) -> None:
 
 
 def _answered(outcome: isolation.CallOutcome, kernel: str, as_json: bool) -> dict[str, Any]:
-    """What the process found; ends the command where it was lost."""
+    """Returns what the process found; ends the command where it was lost."""
     if not isinstance(outcome, isolation.Returned):
         fail(Status.PROGRAM, f"{kernel}: {isolation.failure_text(outcome, 'the comparison')}", as_json)
     assert isinstance(outcome.value, dict)
@@ -184,7 +188,7 @@ def _answered(outcome: isolation.CallOutcome, kernel: str, as_json: bool) -> dic
 
 
 def _ok(row: Mapping[str, Any]) -> bool:
-    """Whether the kernel was right and has a time that can be trusted in every regime."""
+    """Returns whether the kernel was right and has a time that can be trusted in every regime."""
     firsts = [r["outcomes"][0] for r in row["regimes"]]
     return all(v["ok"] for v in row["verified"]) and all(o.get("trusted") for o in firsts)
 
@@ -206,26 +210,26 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
     for report in row["regimes"]:
         _regime(report)
     _stages(row.get("stages", ()))
-    for made in row["records"]:
-        show.line("record", made[:16])
+    for record_id in row["records"]:
+        show.line("record", record_id[:16])
 
 
 def _stages(stages: Sequence[Mapping[str, Any]]) -> None:
-    """A pipeline's stages alone, one after the other, and what of it torch functions take."""
-    whole = sum(s["microseconds"] for s in stages)
-    if not whole:
+    """Prints a pipeline's stages alone, one after the other, and what of it torch functions take."""
+    total = sum(s["microseconds"] for s in stages)
+    if not total:
         return
     lines = [
         (
             s["name"],
             duration(s["microseconds"] * 1e-6),
-            f"{s['microseconds'] / whole:.0%}",
+            f"{s['microseconds'] / total:.0%}",
             "torch" * s["torch"],
         )
         for s in stages
     ]
     show.table(("stage", "time", "share", ""), lines)
-    share = sum(s["microseconds"] for s in stages if s["torch"]) / whole
+    share = sum(s["microseconds"] for s in stages if s["torch"]) / total
     show.line("torch functions", f"{share:.0%} of the stages' time")
 
 

@@ -1,4 +1,4 @@
-"""`ucc build`."""
+"""This module is `ucc build`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from ucutlass.spans import recording
 from ucutlass.tune.lookup import recall, recorded
 from ucutlass.tune.origin import Origin, written
 
-Wanted: TypeAlias = tuple[ir.Kernel, tuple[int, ...]]
+KernelShape: TypeAlias = tuple[ir.Kernel, tuple[int, ...]]
 """A kernel and every extent of it."""
 
-Drawn: TypeAlias = tuple[ir.Kernel, Origin]
+KernelOrigin: TypeAlias = tuple[ir.Kernel, Origin]
 """A kernel, with a recorded schedule in place of its own where one is taken, and where that is from."""
 
 
@@ -103,8 +103,8 @@ def command(
             if timed:
                 raise click.UsageError("--timings looks at one kernel: name one with --kernel")
             every_shape = [parse_sizes([*sizes, shape]) for shape in shapes] or [parse_sizes(sizes)]
-            wanted_shapes = [complete(program, given) for given in every_shape]
-            pipelines.build(checked, program, wanted_shapes, arch, stage, output, as_json)
+            pipeline_shapes = [complete(program, shape_sizes) for shape_sizes in every_shape]
+            pipelines.build(checked, program, pipeline_shapes, arch, stage, output, as_json)
             return
         kernels = _kernels(checked, name, every)
         if not every and not shapes:
@@ -119,31 +119,31 @@ def command(
                 row["timings"] = where.to_json()
             _print_one(row, where, as_json)
             return
-        wanted = _wanted(kernels, sizes, shapes)
-        found = _drawn(checked, wanted, arch, tuned)
-        drawn = [(k, extents) for (k, _), (_, extents) in zip(found, wanted, strict=True)]
-        with _served(stage), show.building(f"{len(wanted)} kernels") as progress:
-            made = build_kernels(checked, drawn, arch, stage=stage, on_progress=progress)
-        _print_all(_rows(wanted, [origin for _, origin in found], made, output), as_json)
-        if failed := [status_of(m) for m in made if not isinstance(m, Built)]:
+        kernel_shapes = _kernel_shapes(kernels, sizes, shapes)
+        kernel_origins = _recorded_schedules(checked, kernel_shapes, arch, tuned)
+        drawn = [(k, extents) for (k, _), (_, extents) in zip(kernel_origins, kernel_shapes, strict=True)]
+        with _served(stage), show.building(f"{len(kernel_shapes)} kernels") as progress:
+            results = build_kernels(checked, drawn, arch, stage=stage, on_progress=progress)
+        _print_all(_rows(kernel_shapes, [origin for _, origin in kernel_origins], results, output), as_json)
+        if failed := [status_of(m) for m in results if not isinstance(m, Built)]:
             sys.exit(max(failed))
 
 
 def _built(
     checked: frontend.Checked,
-    wanted: Wanted,
+    kernel_shape: KernelShape,
     arch: str,
     tuned: bool | None,
     stage: BuildPath | None,
     output: Path | None,
 ) -> tuple[build_timings.Watch, dict[str, Any], Artifact]:
-    """One kernel; also what was seen while it was built."""
-    ((drawn, origin),) = _drawn(checked, [wanted], arch, tuned)
+    """Builds one kernel; also returns what was seen while it was built."""
+    ((drawn, origin),) = _recorded_schedules(checked, [kernel_shape], arch, tuned)
     with _served(stage), show.building(drawn.name) as progress:
         watch = build_timings.Watch(progress)
-        one = build_kernel(checked, drawn, wanted[1], arch, on_progress=watch, stage=stage)
-    (row,) = _rows([wanted], [origin], [one], output)
-    return watch, row, one.artifact
+        kernel = build_kernel(checked, drawn, kernel_shape[1], arch, on_progress=watch, stage=stage)
+    (row,) = _rows([kernel_shape], [origin], [kernel], output)
+    return watch, row, kernel.artifact
 
 
 @contextmanager
@@ -161,26 +161,30 @@ def _kernels(checked: frontend.Checked, name: str | None, every: bool) -> tuple[
     return tuple(p for p in checked.module.programs if isinstance(p, ir.Kernel))
 
 
-def _wanted(kernels: Sequence[ir.Kernel], common: Sequence[str], shapes: Sequence[str]) -> tuple[Wanted, ...]:
-    """Every kernel with every shape; of several kernels each takes the names that it has.
+def _kernel_shapes(
+    kernels: Sequence[ir.Kernel], common: Sequence[str], shapes: Sequence[str]
+) -> tuple[KernelShape, ...]:
+    """Returns every kernel with every shape; of several kernels each takes the names that it has.
 
     Raises ShapeError, also for a name that no kernel has.
     """
     known = {d for kernel in kernels for d in kernel.dims}
-    wanted: list[Wanted] = []
-    for given in [parse_sizes([*common, shape]) for shape in shapes] or [parse_sizes(common)]:
-        if len(kernels) > 1 and (unknown := [d for d in given if d not in known]):
+    result: list[KernelShape] = []
+    for shape_sizes in [parse_sizes([*common, shape]) for shape in shapes] or [parse_sizes(common)]:
+        if len(kernels) > 1 and (unknown := [d for d in shape_sizes if d not in known]):
             raise ShapeError("UC0601", f"no kernel of the file has a dimension {unknown[0]}")
         for kernel in kernels:
-            mine = {d: n for d, n in given.items() if d in kernel.dims or len(kernels) == 1}
-            wanted.append((kernel, complete(kernel, mine)))
-    return tuple(wanted)
+            mine = {d: n for d, n in shape_sizes.items() if d in kernel.dims or len(kernels) == 1}
+            result.append((kernel, complete(kernel, mine)))
+    return tuple(result)
 
 
-def _drawn(checked: frontend.Checked, wanted: Sequence[Wanted], arch: str, tuned: bool | None) -> list[Drawn]:
-    own = [(program, written(program, extents, arch)) for program, extents in wanted]
+def _recorded_schedules(
+    checked: frontend.Checked, kernel_shapes: Sequence[KernelShape], arch: str, tuned: bool | None
+) -> list[KernelOrigin]:
+    own = [(program, written(program, extents, arch)) for program, extents in kernel_shapes]
     # Before the driver is asked, which takes tenths of a second.
-    if tuned is False or not any(recorded(program, extents, arch) for program, extents in wanted):
+    if tuned is False or not any(recorded(program, extents, arch) for program, extents in kernel_shapes):
         return own
     here = gpu.at_hand()
     if here is None:
@@ -188,7 +192,7 @@ def _drawn(checked: frontend.Checked, wanted: Sequence[Wanted], arch: str, tuned
         return [(program, replace(origin, note=note)) for program, origin in own]
     return [
         recall(checked, program, extents, arch, here.gpu.name, beyond=tuned is True)
-        for program, extents in wanted
+        for program, extents in kernel_shapes
     ]
 
 
@@ -201,36 +205,36 @@ _BUILT = {
 
 
 def _rows(
-    wanted: Sequence[Wanted],
+    kernel_shapes: Sequence[KernelShape],
     origins: Sequence[Origin],
-    made: Sequence[Built | BuildFailure],
+    results: Sequence[Built | BuildFailure],
     output: Path | None,
 ) -> list[dict[str, Any]]:
-    """What is printed of each; with `output` their files are written."""
+    """Returns what is printed of each; with `output` their files are written."""
     serving: dict[str, list[Built]] = {}
-    for one in made:
-        if isinstance(one, Built):
-            serving.setdefault(one.source.entry, []).append(one)
+    for result in results:
+        if isinstance(result, Built):
+            serving.setdefault(result.source.entry, []).append(result)
     exported = None if output is None else Export(output)
     rows = []
-    for (program, extents), origin, one in zip(wanted, origins, made, strict=True):
-        given = {d: n for d, n in zip(program.dims, extents, strict=True) if d in free_dims(program)}
-        row: dict[str, Any] = {"kernel": program.name, "sizes": given}
-        if isinstance(one, Built):
-            files = {"library": one.artifact.library}
+    for (program, extents), origin, result in zip(kernel_shapes, origins, results, strict=True):
+        own_sizes = {d: n for d, n in zip(program.dims, extents, strict=True) if d in free_dims(program)}
+        row: dict[str, Any] = {"kernel": program.name, "sizes": own_sizes}
+        if isinstance(result, Built):
+            files = {"library": result.artifact.library}
             if exported is not None:
-                files = exported.add(program, serving[one.source.entry])
+                files = exported.add(program, serving[result.source.entry])
             row |= {
-                "entry": one.source.entry,
-                "seconds": one.artifact.seconds,
+                "entry": result.source.entry,
+                "seconds": result.artifact.seconds,
                 **{kind: str(path) for kind, path in files.items()},
-                "built": _BUILT[STAGE_OF[one.artifact.builder]],
-                "schedule": show_schedule(one.planned.request),
+                "built": _BUILT[STAGE_OF[result.artifact.builder]],
+                "schedule": show_schedule(result.planned.request),
                 "from": str(origin),
-                "findings": [f"{f.code}: {f.message}; {f.hint}" for f in one.artifact.report.findings],
+                "findings": [f"{f.code}: {f.message}; {f.hint}" for f in result.artifact.report.findings],
             }
         else:
-            row |= {"error": str(one), "status": int(status_of(one))}
+            row |= {"error": str(result), "status": int(status_of(result))}
         rows.append(row)
     if exported is not None:
         exported.write()

@@ -1,4 +1,4 @@
-"""The files that C++ needs to call a built kernel."""
+"""This module writes the files that C++ needs to call a built kernel."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ucutlass.interface import c_header
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What `ucc build -o` writes into a folder: all of it, or nothing."""
+    """Collects what `ucc build -o` writes into a folder: all of it, or nothing."""
 
     folder: Path
     contents: dict[Path, files.Content] = field(default_factory=dict)
 
     def add(self, program: ir.Kernel, serving: Sequence[Built]) -> dict[str, Path]:
-        """The files of one entry, which serves the shapes of all of these."""
+        """Returns the files of one entry, which serves the shapes of all of these."""
         first, *others = serving
         entry = first.source.entry
         names = {

@@ -1,4 +1,4 @@
-"""`ucc cache`."""
+"""This module is `ucc cache`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def list_(as_json: bool) -> None:
 def stats(as_json: bool) -> None:
     """Counts and bytes."""
     with reported(as_json):
-        found = Cache.from_switches().stats()
-    _print([{name: _plain(value) for name, value in asdict(found).items()}], as_json)
+        counts = Cache.from_switches().stats()
+    _print([{name: _plain(value) for name, value in asdict(counts).items()}], as_json)
 
 
 @command.command()

@@ -1,4 +1,4 @@
-"""`ucc calibrate`."""
+"""This module is `ucc calibrate`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ucutlass.units import duration
 def command(index: int, limit: float, wait: float, as_json: bool) -> None:
     """Measure the ceilings that this very GPU reaches, and keep them beside the data sheet.
 
-    Copy and read bandwidth, L2 reads, matrix products of each lane, and the launch floor, with the SM
+    Copy and read bandwidth, L2 reads, matrix products of each compute type, and the launch floor, with the SM
     clock during each, in a process of its own. `ucc sol` takes them from then on. Exit status 3
     without a GPU.
     """
@@ -42,13 +42,13 @@ def command(index: int, limit: float, wait: float, as_json: bool) -> None:
         _present(index)
         EvidenceStore.open().prepare()
         answer = _measured(index, limit, wait, as_json)
-        found, sealed = calibration(answer)
-        file = save(found)
+        result, sealed = calibration(answer)
+        file = save(result)
         EvidenceStore.open().add(sealed)
     if as_json:
-        show.data(_as_json(found, file))
+        show.data(_as_json(result, file))
     else:
-        _report(found, file)
+        _report(result, file)
 
 
 def _present(index: int) -> None:
@@ -72,24 +72,24 @@ def _measured(index: int, limit: float, wait: float, as_json: bool) -> dict[str,
     return outcome.value
 
 
-def _as_json(found: Calibration, file: Path) -> dict[str, Any]:
+def _as_json(result: Calibration, file: Path) -> dict[str, Any]:
     return {
         "file": str(file),
         "ceilings": {
-            name: getattr(found.ceilings, name) for name in found.ceilings.__slots__ if name != "flops"
+            name: getattr(result.ceilings, name) for name in result.ceilings.__slots__ if name != "flops"
         }
-        | {"flops": dict(found.ceilings.flops)},
-        "versions": dict(found.versions),
-        "readings": [asdict(r) for r in found.readings],
-        "refused": [asdict(r) for r in found.refused],
+        | {"flops": dict(result.ceilings.flops)},
+        "versions": dict(result.versions),
+        "readings": [asdict(r) for r in result.readings],
+        "refused": [asdict(r) for r in result.refused],
     }
 
 
-def _report(found: Calibration, file: Path) -> None:
-    device = device_named(found.ceilings.device)
-    rows = [_row(r, device) for r in best(found.readings).values()]
+def _report(result: Calibration, file: Path) -> None:
+    device = device_named(result.ceilings.device)
+    rows = [_row(r, device) for r in best(result.readings).values()]
     show.table(("", "reached", "of the data sheet", "spread", "SM clock", "by"), rows)
-    for refused in found.refused:
+    for refused in result.refused:
         show.line("not measured", refused.quantity, f"{refused.name}: {refused.why}")
     show.line("kept", str(file))
 
@@ -108,7 +108,7 @@ def _row(reading: CeilingMeasurement, device: Device | None) -> tuple[str, ...]:
 
 
 def _sheet(quantity: str, device: Device | None) -> float | None:
-    """What the data sheet says of a quantity; None where it says nothing."""
+    """Returns what the data sheet says of a quantity; None where it says nothing."""
     if device is None or quantity in ("l2", "launch_floor"):
         return None
     return device.bandwidth if quantity in RATES else device.peaks.get(quantity)

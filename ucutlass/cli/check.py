@@ -1,4 +1,4 @@
-"""`ucc check`."""
+"""This module is `ucc check`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from ucutlass import frontend, ir
 from ucutlass.cli import inputs, show
-from ucutlass.cli.cpu_limit import limited
+from ucutlass.cli.cpu_limit import cpu_limited
 from ucutlass.cli.errors import Status, reported
 from ucutlass.cli.options import json_option, sizes_option
 from ucutlass.diagnostics import Diagnostic, ProgramError, listed, render, to_json
@@ -39,11 +39,11 @@ def command(
     ordinary extents that their guards admit, or for the ones given with -s.
     """
     with reported(as_json):
-        found = []
+        checked_files = []
         for path in files:
-            with limited(path):
-                found.append((path, *_check(path, sizes, types_only)))
-    problems = [(path, source, diagnostics) for path, source, diagnostics in found if diagnostics]
+            with cpu_limited(path):
+                checked_files.append((path, *_check(path, sizes, types_only)))
+    problems = [(path, source, diagnostics) for path, source, diagnostics in checked_files if diagnostics]
     if as_json:
         rows = [
             row
@@ -54,7 +54,7 @@ def command(
     else:
         for path, source, diagnostics in problems:
             show.note(render(diagnostics, source, inputs.shown(path)))
-        for path in (path for path, _, diagnostics in found if not _errors(diagnostics)):
+        for path in (path for path, _, diagnostics in checked_files if not _errors(diagnostics)):
             show.say(f"{inputs.name(path)}: fine")
     every = [d for _, _, diagnostics in problems for d in diagnostics]
     if every if strict else _errors(every):
@@ -84,8 +84,8 @@ def _check(path: Path, sizes: tuple[str, ...], types_only: bool) -> tuple[str, t
 
 
 def _planned_alone(checked: frontend.Checked, sizes: tuple[str, ...]) -> list[ir.Program]:
-    """The programs to check; with sizes, which are a pipeline's where the file has one, all but the kernels
-    that a pipeline calls: it gives these their extents."""
+    """Returns the programs to check; with sizes, which are a pipeline's where the file has one, all but the
+    kernels that a pipeline calls: it gives these their extents."""
     every = list(checked.module.programs)
     if not sizes:
         return every

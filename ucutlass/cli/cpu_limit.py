@@ -1,4 +1,4 @@
-"""The processor time of commands that build nothing."""
+"""This module limits the processor time of commands that build nothing."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ucutlass.limits import PROCESSOR_SECONDS, LimitPassed
 
 
 @contextmanager
-def limited(path: Path, seconds: float = PROCESSOR_SECONDS.most) -> Iterator[None]:
+def cpu_limited(path: Path, seconds: float = PROCESSOR_SECONDS.most) -> Iterator[None]:
     """Raises ProgramError UC0719 in the body once it has used so much processor time on a file, and turns
     every other limit that passes through into the ProgramError that names it."""
     try:
         with _processor_time(seconds):
             yield
     except LimitPassed as problem:
-        found = Diagnostic(problem.limit.code, problem.message, Span(0, 0), problem.limit.hint)
-        raise ProgramError((found,), "", inputs.shown(path)) from None
+        diagnostic = Diagnostic(problem.limit.code, problem.message, Span(0, 0), problem.limit.hint)
+        raise ProgramError((diagnostic,), "", inputs.shown(path)) from None
 
 
 @contextmanager

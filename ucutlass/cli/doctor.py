@@ -1,4 +1,4 @@
-"""`ucc doctor`."""
+"""This module is `ucc doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ucc emit`."""
+"""This module is `ucc emit`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.cli import inputs, show
-from ucutlass.cli.cpu_limit import limited
+from ucutlass.cli.cpu_limit import cpu_limited
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import OutputPath, write
@@ -33,7 +33,7 @@ def command(
     The file stands alone: its header repeats the program, the plan with its reasons, and the nvcc
     command that builds it.
     """
-    with reported(as_json), limited(file):
+    with reported(as_json), cpu_limited(file):
         checked = inputs.read(file)
         program = frontend.kernel(checked, name)
         extents = complete(program, parse_sizes(sizes))

@@ -1,4 +1,4 @@
-"""The engine that `--engine` names, and its GPU."""
+"""This module opens the engine that `--engine` names, and finds its GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ engine_option = click.option(
 
 
 def opened(spec: str | None, as_json: bool) -> engine.Engine:
-    """The caller's to close. Ends the command for a name that is no engine; raises as `engine.open`."""
+    """Opens the engine, which is the caller's to close. Ends the command for a name that is no engine; raises
+    as `engine.open`."""
     try:
         return LocalEngine(on_wait=announce) if spec is None else engine.open(spec, on_wait=announce)
     except EngineUnknown as problem:
@@ -34,7 +35,7 @@ def opened(spec: str | None, as_json: bool) -> engine.Engine:
 
 
 def at_hand(hall: engine.Engine) -> CurrentGpu | None:
-    """The kind of its GPUs; None where there is none that a compile target serves."""
+    """Returns the kind of its GPUs; None where there is none that a compile target serves."""
     # A cluster's client needs no GPU.
     return gpu.at_hand() if isinstance(hall, LocalEngine) else worker_gpu.worker_gpu(hall)
 

@@ -1,4 +1,4 @@
-"""Exit statuses, and how each kind of failure reaches the terminal."""
+"""This module has the exit statuses, and how each kind of failure reaches the terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ucutlass.shapes import ShapeError
 
 
 class Status(IntEnum):
-    """What `ucc` returns: 0 fine, 1 the program is at fault, 2 the call is, 3 the machine is."""
+    """Describes what `ucc` returns: 0 fine, 1 the program is at fault, 2 the call is, 3 the machine is."""
 
     FINE = 0
     PROGRAM = 1
@@ -51,7 +51,7 @@ FAILURES = (BuildError, BuildTimedOut, BuildCancelled, ArchUnknown, MachineError
 
 
 def status_of(problem: Exception) -> Status:
-    """Who is at fault for a failure of FAILURES, ShapeError, SwitchError or OutputIsInput."""
+    """Returns who is at fault for a failure of FAILURES, ShapeError, SwitchError or OutputIsInput."""
     match problem:
         case BuildError() | BuildTimedOut() | BuildCancelled():
             return Status.PROGRAM
@@ -100,7 +100,7 @@ def ended(as_json: bool) -> Iterator[None]:
 
 @contextmanager
 def _click_said(as_json: bool) -> Iterator[None]:
-    """What click itself ends a command with. Raises show.CannotWrite."""
+    """Returns what click itself ends a command with. Raises show.CannotWrite."""
     try:
         yield
     except click.exceptions.Exit as done:
@@ -122,7 +122,7 @@ def _unwritten(problem: show.CannotWrite) -> NoReturn:
 
 
 def os_words(problem: OSError) -> str:
-    """What the operating system refused, and of which file."""
+    """Returns what the operating system refused, and of which file."""
     if problem.filename is None or problem.strerror is None:
         return str(problem)
     return f"{problem.strerror}: {name(os.fsdecode(problem.filename))}"
@@ -130,7 +130,8 @@ def os_words(problem: OSError) -> str:
 
 @contextmanager
 def _warnings_said() -> Iterator[None]:
-    """Such as of a damaged store: in its words, without the line of code that noticed it."""
+    """Shows warnings, such as of a damaged store, in their words, without the line of code that noticed
+    it."""
     with warnings.catch_warnings():
         others = warnings.showwarning
 
@@ -152,7 +153,7 @@ def _warnings_said() -> Iterator[None]:
 
 
 def fail(status: Status, message: str, as_json: bool) -> NoReturn:
-    """One line to the terminal, or one JSON object, and the exit status."""
+    """Writes one line to the terminal, or one JSON object, and ends with the exit status."""
     if as_json:
         show.data({"error": cut(message, MOST_CHARACTERS, MOST_CHARACTERS), "status": int(status)})
     else:

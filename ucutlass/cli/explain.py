@@ -1,4 +1,4 @@
-"""`ucc explain`."""
+"""This module is `ucc explain`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ucutlass import frontend, ir
 from ucutlass.advice import advise, facts_of, select
 from ucutlass.cli import inputs, pipelines, show
 from ucutlass.cli.advice import past, rows, within_schedule
-from ucutlass.cli.cpu_limit import limited
+from ucutlass.cli.cpu_limit import cpu_limited
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.explain import Explanation, explain
@@ -25,7 +25,7 @@ from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol import report
 from ucutlass.sol.bounds import TimeBounds, bounds
 from ucutlass.tune.database import TunedRow
-from ucutlass.tune.lookup import found_on
+from ucutlass.tune.lookup import rows_by_gpu
 from ucutlass.units import duration
 
 
@@ -49,7 +49,7 @@ def command(
     and stream, the workspace, and for each cut whether one launch could do both sides, and what it costs.
     Needs no GPU.
     """
-    with reported(as_json), limited(file):
+    with reported(as_json), cpu_limited(file):
         checked = inputs.read(file)
         program = frontend.program(checked, name)
         extents = complete(program, parse_sizes(sizes))
@@ -62,24 +62,25 @@ def command(
             planned = frontend.plan_kernel(checked, program, extents, arch, gpu).planned
             bound = bounds(program, by_name, planned.device, planned=planned)
         if not isinstance(planned.plan, GemmPlan):
-            _family(planned, bound, found_on(program, extents, arch), as_json)
+            _family(planned, bound, rows_by_gpu(program, extents, arch), as_json)
             return
-        found = explain(planned, bound)
+        explanation = explain(planned, bound)
         advice = advise(facts_of(planned), past(planned.device))
         advice = within_schedule(advice, program, extents, arch)
-        tuned = found_on(program, extents, arch)
+        tuned = rows_by_gpu(program, extents, arch)
     if as_json:
-        memory = asdict(found.memory) | {"total": found.memory.total}
-        row = asdict(found) | {"memory": memory, "advice": select.to_json(advice)}
-        row |= {"bound": report.row(found.bound)}
+        memory = asdict(explanation.memory) | {"total": explanation.memory.total}
+        row = asdict(explanation) | {"memory": memory, "advice": select.to_json(advice)}
+        row |= {"bound": report.row(explanation.bound)}
         row["recorded"] = _recorded_json(tuned)
         show.data(row, default=str)
     else:
-        show.table(("", ""), _lines(found) + _recorded(tuned) + rows(advice))
+        show.table(("", ""), _lines(explanation) + _recorded(tuned) + rows(advice))
 
 
 def _family(planned: Planned, bound: TimeBounds, tuned: Mapping[str, TunedRow], as_json: bool) -> None:
-    """What there is to say of a kernel without a cost model of tiles: its choices and their reasons."""
+    """Prints what there is to say of a kernel without a cost model of tiles: its choices and their
+    reasons."""
     if as_json:
         row: dict[str, Any] = {
             "arch": planned.plan.arch,
@@ -108,11 +109,11 @@ def _recorded_json(tuned: Mapping[str, TunedRow]) -> list[dict[str, Any]]:
     return [
         {
             "gpu": gpu,
-            "schedule": show_schedule(one.request),
-            "microseconds": one.microseconds,
-            "record": one.record,
+            "schedule": show_schedule(row.request),
+            "microseconds": row.microseconds,
+            "record": row.record,
         }
-        for gpu, one in tuned.items()
+        for gpu, row in tuned.items()
     ]
 
 
@@ -129,7 +130,7 @@ def _lines(e: Explanation) -> list[tuple[str, str]]:
         ("schedule", f"{e.arch} {{ {e.schedule} }}"),
         ("chosen", e.origin or "by the program"),
         ("planned for", e.device),
-        ("problem", f"M {e.m}  N {e.n}  K {e.k}  batch {e.batch}, lane {b.compute_type}"),
+        ("problem", f"M {e.m}  N {e.n}  K {e.k}  batch {e.batch}, compute type {b.compute_type}"),
         (
             "tiles",
             f"{e.tiles} on {e.slots} slots: {e.waves:.2f} waves, {e.quantisation:.0%} busy; {e.padding:.0%} "

@@ -1,4 +1,4 @@
-"""`ucc fmt`."""
+"""This module is `ucc fmt`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from ucutlass.check import program_error
 from ucutlass.cli import inputs, show
-from ucutlass.cli.cpu_limit import limited
+from ucutlass.cli.cpu_limit import cpu_limited
 from ucutlass.cli.errors import Status, reported
 from ucutlass.cli.options import json_option
 from ucutlass.files import write
@@ -33,7 +33,7 @@ def command(files: tuple[Path, ...], check: bool, as_json: bool) -> None:
     with reported(as_json):
         for path in files:
             source = inputs.text(path)
-            with limited(path):
+            with cpu_limited(path):
                 text = _format(source, inputs.shown(path))
             rows.append({"file": inputs.shown(path), "changed": text != source, "text": text})
             if path == inputs.STDIN:

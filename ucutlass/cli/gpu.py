@@ -1,4 +1,4 @@
-"""The GPU that a command works on."""
+"""This module finds the GPU that a command works on."""
 
 from ucutlass.runtime.gpu import CurrentGpu, at_hand
 

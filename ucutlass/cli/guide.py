@@ -1,4 +1,4 @@
-"""`ucc guide`."""
+"""This module is `ucc guide`."""
 
 from __future__ import annotations
 

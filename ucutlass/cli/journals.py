@@ -1,4 +1,4 @@
-"""The session of a journal that a command is asked about."""
+"""This module finds the session of a journal that a command is asked about."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from ucutlass.agent.journal import Journal, NoSuchSession
 from ucutlass.cli.errors import Status, fail
 
 
-def session_of(kept: Journal, id: str, as_json: bool) -> str:
-    """The full id of a session, by its first digits; ends the command where none is, or a run's."""
+def session_of(journal: Journal, id: str, as_json: bool) -> str:
+    """Returns the full id of a session, by its first digits; ends the command where none is, or a run's."""
     try:
-        full = kept.full_id(id)
+        full = journal.full_id(id)
     except NoSuchSession as problem:
         fail(Status.CALL, str(problem), as_json)
     if full.startswith(PREFIX):

@@ -1,4 +1,4 @@
-"""`ucc kernelbench`."""
+"""This module is `ucc kernelbench`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ucutlass.agent.kernelbench import (
     selected,
 )
 from ucutlass.cli import show
-from ucutlass.cli.batch import known, listed, ran, wanted
+from ucutlass.cli.batch import batch_of_id, batch_request, result_lines, run_batch
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import json_option
 from ucutlass.cli.search_options import SearchOptions, run_options
@@ -62,7 +62,7 @@ def command(
         if only:
             if id is None:
                 fail(Status.CALL, "--show prints a run that there is: name it with --resume ID", as_json)
-            report(known(Journal.open(how.journal), id, as_json, to_go_on=False), None, as_json)
+            report(batch_of_id(Journal.open(how.journal), id, as_json, to_go_on=False), None, as_json)
             return
         if how.timing.baseline == "cublas":
             fail(Status.CALL, "cublas is the bare product of a program: a module has none", as_json)
@@ -70,28 +70,28 @@ def command(
             base, names = (None, []) if root is None else selected(root, select)
         except BadCheckout as wrong:
             fail(Status.CALL, str(wrong), as_json)
-        done, why = ran(names, wanted(base, how, as_json), id)
+        done, why = run_batch(names, batch_request(base, how, as_json), id)
         report(done, why, as_json)
 
 
 def report(run: BatchRun, why: str | None, as_json: bool) -> None:
     """Prints the levels and every problem. Ends the command with status 1 where nothing is right."""
-    found = rows(run)
-    by_level = levels(found)
+    results = rows(run)
+    by_level = levels(results)
     if as_json:
-        told = {"run": run.id, "stopped": why, "spend": asdict(run.spend), "thresholds": THRESHOLDS}
-        show.data(told | {"levels": _json(by_level), "problems": _json(found)})
+        summary = {"run": run.id, "stopped": why, "spend": asdict(run.spend), "thresholds": THRESHOLDS}
+        show.data(summary | {"levels": _json(by_level), "problems": _json(results)})
     else:
         show.table(("run", "stopped"), [(run.id[:16], why or "shown only")])
         show.table(_COLUMNS, [line for level in by_level for line in _lines(level)])
-        show.table(("problem", "session", "result"), listed(found))
-    if not any(row.right for row in found):
+        show.table(("problem", "session", "result"), result_lines(results))
+    if not any(row.right for row in results):
         sys.exit(Status.PROGRAM)
 
 
 _COLUMNS = (
     "level",
-    "lane",
+    "compute type",
     "problems",
     "right",
     "against",
@@ -118,4 +118,4 @@ def _lines(level: LevelSummary) -> list[tuple[str, ...]]:
 
 
 def _json(of: Sequence[ProblemResult] | Sequence[LevelSummary]) -> list[dict[str, Any]]:
-    return [asdict(one) for one in of]
+    return [asdict(entry) for entry in of]

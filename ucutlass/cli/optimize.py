@@ -1,4 +1,4 @@
-"""`ucc optimize`."""
+"""This module is `ucc optimize`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ucutlass.agent.outcome import TimedOutcome, words
 from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch
 from ucutlass.agent.problem_loader import LoaderSettings, problem_at, problem_in
 from ucutlass.agent.proposer import ProposerFailed
-from ucutlass.agent.run import OptimizationSession, resumed
+from ucutlass.agent.run import OptimizationSession, resume_session
 from ucutlass.agent.session import NotASession, SessionState
 from ucutlass.cli import inputs, show
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import OutputPath, write
-from ucutlass.cli.proposer_options import maker
+from ucutlass.cli.proposer_options import proposer_factory
 from ucutlass.cli.search_options import ATTEMPTS, SearchOptions, search_options
 from ucutlass.engine.work import Engine
 from ucutlass.runtime.gpu import CurrentGpu
@@ -66,22 +66,22 @@ def command(
         if (file is None) == (id is None):
             fail(Status.CALL, "give FILE to begin a session, or --resume ID to go on with one", as_json)
         if (file is not None and file.is_dir()) or (id or "").startswith(PREFIX):
-            from ucutlass.cli.batch import optimized
+            from ucutlass.cli.batch import optimize_folder
 
             if output is not None:
                 fail(Status.CALL, "-o is for one problem, not for a run over many", as_json)
-            optimized(file, id, how, sizes, name, as_json)
+            optimize_folder(file, id, how, sizes, name, as_json)
             return
-    with reported(as_json), closing(opened(how.working.spec, as_json)) as engine:
-        kept = Journal.open(how.journal)
-        found = at_hand(engine)
+    with reported(as_json), closing(opened(how.session.spec, as_json)) as engine:
+        journal = Journal.open(how.journal)
+        local_gpu = at_hand(engine)
         if file is not None:
-            session = _begun(kept, file, found, how, sizes, name, as_json)
+            session = _open_session(journal, file, local_gpu, how, sizes, name, as_json)
         else:
-            session = _resumed(kept, id or "", how.limits.session, as_json)
-        if found is None:
+            session = _resume_session(journal, id or "", how.limits.session, as_json)
+        if local_gpu is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
-        state = _searched(kept, session, engine, found, how, as_json)
+        state = _run_session(journal, session, engine, local_gpu, how, as_json)
         best = state.tree.best()
         if output is not None and best is not None:
             write(output, best.text)
@@ -90,26 +90,26 @@ def command(
         sys.exit(Status.PROGRAM)
 
 
-def _begun(
-    kept: Journal,
+def _open_session(
+    journal: Journal,
     file: Path,
-    found: CurrentGpu | None,
+    local_gpu: CurrentGpu | None,
     how: SearchOptions,
     sizes: tuple[str, ...],
     name: str | None,
     as_json: bool,
 ) -> OptimizationSession:
-    from ucutlass.agent.optimize import begin
+    from ucutlass.agent.optimize import open_session
 
-    reading = how.reading(found.arch.name if found is not None else "sm90a", sizes, name)
+    reading = how.reading(local_gpu.arch.name if local_gpu is not None else "sm90a", sizes, name)
     problem = _problem(file, reading, as_json)
     if problem.module is not None and how.timing.baseline == "cublas":
         fail(Status.CALL, "cublas is the bare product of a program: a module has none", as_json)
-    if found is None:
+    if local_gpu is None:
         fail(Status.MACHINE, _NO_GPU, as_json)
-    given = how.limits.session
-    budget = given if given.attempts is not None else replace(given, attempts=ATTEMPTS)
-    return begin(kept, problem, how.settings(budget), found.device)
+    limits = how.limits.session
+    budget = limits if limits.attempts is not None else replace(limits, attempts=ATTEMPTS)
+    return open_session(journal, problem, how.settings(budget), local_gpu.device)
 
 
 def _problem(file: Path, reading: LoaderSettings, as_json: bool) -> OptimizationProblem:
@@ -125,64 +125,72 @@ def _problem(file: Path, reading: LoaderSettings, as_json: bool) -> Optimization
         fail(Status.PROGRAM, str(wrong), as_json)
 
 
-def _resumed(kept: Journal, id: str, asked: Budget, as_json: bool) -> OptimizationSession:
+def _resume_session(journal: Journal, id: str, budget_options: Budget, as_json: bool) -> OptimizationSession:
     try:
-        session = resumed(kept, id)
+        session = resume_session(journal, id)
     except NoSuchSession as problem:
         fail(Status.CALL, str(problem), as_json)
     except NotASession as problem:
         fail(Status.MACHINE, f"the session cannot be read: {problem}", as_json)
-    given = {name: value for name, value in asdict(asked).items() if value is not None}
-    if given:
-        budget = replace(session.state.settings.budget, **given)
-        return resumed(kept, session.id, budget)
+    changed_limits = {name: value for name, value in asdict(budget_options).items() if value is not None}
+    if changed_limits:
+        budget = replace(session.state.settings.budget, **changed_limits)
+        return resume_session(journal, session.id, budget)
     return session
 
 
-def _searched(
-    kept: Journal,
+def _run_session(
+    journal: Journal,
     session: OptimizationSession,
     engine: Engine,
-    found: CurrentGpu,
+    local_gpu: CurrentGpu,
     how: SearchOptions,
     as_json: bool,
 ) -> SessionState:
     """Works until the session ends, or ends the command where its proposer fails."""
-    from ucutlass.agent.optimize import Machinery, go_on
-    from ucutlass.agent.prebuild import builders
+    from ucutlass.agent.optimize import Machinery, run_session
+    from ucutlass.agent.prebuild import builder_pool
 
     settings, timing = session.state.settings, how.timing
-    if how.asking.proposer not in (None, settings.proposer):
+    if how.proposer.proposer not in (None, settings.proposer):
         words_ = f"session {session.id[:12]} was begun with --proposer {settings.proposer}"
         fail(Status.CALL, words_, as_json)
     show.note(f"ucc: session {session.id}")
     if settings.judge:
         show.note(f"ucc: {settings.judge} is asked about leaders; its tokens cost money")
-    with builders(engine.cpus) as pool:
+    with builder_pool(engine.cpus) as pool:
         where = Machinery(
-            engine, found.device, timing.held, timing.limit, timing.wait, how.working.measures, builders=pool
+            engine,
+            local_gpu.device,
+            timing.held,
+            timing.limit,
+            timing.wait,
+            how.session.measures,
+            builders=pool,
         )
         try:
-            return go_on(session, where, maker(how.asking, kept, session, as_json), _progress(as_json))
+            return run_session(
+                session, where, proposer_factory(how.proposer, journal, session, as_json), _progress(as_json)
+            )
         except ProposerFailed as failure:
             again = f"ucc optimize --resume {session.id[:12]}"
             fail(Status.MACHINE, f"{failure}; then go on with {again}", as_json)
 
 
 def _progress(as_json: bool) -> Any:
-    shown = said = heard = 0
+    shown = reported = heard = 0
 
     def on_event(state: SessionState) -> None:
-        nonlocal shown, said, heard
+        nonlocal shown, reported, heard
         for node in state.tree.nodes[shown:]:
             start = "the problem's own" if node.parent is None else f"from {node.parent}"
             show.note(f"ucc: {node.id:3} {start}: {show.one_line(words(node.outcome))}")
-        for words_ in state.said[said:]:
+        for words_ in state.messages[reported:]:
             show.note(f"ucc: {show.one_line(words_)}")
-        for one in list(state.opinions.values())[heard:]:
-            what = f"{one.label}: {one.words}" if one.label else f"no opinion: {one.fault}"
-            show.note(f"ucc: {one.model} of {one.node}, deciding nothing: {show.one_line(what)}")
-        shown, said, heard = len(state.tree), len(state.said), len(state.opinions)
+        for opinion in list(state.opinions.values())[heard:]:
+            what = f"{opinion.label}: {opinion.words}" if opinion.label else f"no opinion: {opinion.fault}"
+            show.note(f"ucc: {opinion.model} of {opinion.node}, deciding nothing: {show.one_line(what)}")
+        shown, reported, heard = len(state.tree), len(state.messages), len(state.opinions)
 
     return on_event if not as_json else lambda _: None
 
@@ -211,8 +219,8 @@ def _report(session: OptimizationSession, state: SessionState, as_json: bool) ->
             "records": list(confirmed.records) if confirmed else [],
             "joules": confirmed.joules if confirmed else None,
         },
-        "said": state.said,
-        "opinions": [asdict(one) for one in state.opinions.values()],
+        "said": state.messages,
+        "opinions": [asdict(opinion) for opinion in state.opinions.values()],
     }
     if as_json:
         show.data(row)

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""This module has the arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ucutlass.ir.hardware import ARCHES
 
 
 class WholeNumber(click.IntRange):
-    """A whole number in the digits 0 to 9: no underscore, no other script, as in `-s M=4096`."""
+    """Takes a whole number in the digits 0 to 9: no underscore, no other script, as in `-s M=4096`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,40}", value):
@@ -25,9 +25,23 @@ class WholeNumber(click.IntRange):
         return super().convert(value, param, ctx)
 
 
+class RenamedOption(click.Option):
+    """Shows its first spelling alone; the others are old ones, which are still taken."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        spellings, self.opts = self.opts, self.opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = spellings
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        return f"'{self.opts[0]}'"
+
+
 class PositiveNumber(click.FloatRange):
-    """A number above 0 that is finite, such as 2.5 or 1e3: NaN passes every comparison of a range, infinity
-    the open ones."""
+    """Takes a number above 0 that is finite, such as 2.5 or 1e3: NaN passes every comparison of a range,
+    infinity the open ones."""
 
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True)
@@ -35,10 +49,10 @@ class PositiveNumber(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not re.fullmatch(r"[0-9.+-]+([eE][+-]?[0-9]+)?", value):
             self.fail(f"{value!r} is no finite number in the digits 0 to 9.", param, ctx)
-        found = super().convert(value, param, ctx)
-        if not math.isfinite(found):
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
             self.fail(f"{value} is no finite number", param, ctx)
-        return found
+        return number
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,34 +62,36 @@ Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 """What `click.option` gives."""
 
 
-def grouped(keyword: str, made: Callable[[Mapping[str, Any]], object], *options: Option) -> Callable[[F], F]:
-    """Adds options to a command, which is given what `made` makes of them, by this keyword, in their place.
-    `made` is given their values by their names in Python."""
+def grouped(
+    keyword: str, factory: Callable[[Mapping[str, Any]], object], *options: Option
+) -> Callable[[F], F]:
+    """Adds options to a command, which is given what `factory` makes of them, by this keyword, in their place.
+    `factory` is given their values by their names in Python."""
 
     def add(command: F) -> F:
         names: list[str] = []
 
         @functools.wraps(command)
-        def called(*arguments: Any, **given: Any) -> Any:
-            value = made({name: given.pop(name) for name in names})
-            return command(*arguments, **{keyword: value}, **given)
+        def called(*arguments: Any, **values: Any) -> Any:
+            value = factory({name: values.pop(name) for name in names})
+            return command(*arguments, **{keyword: value}, **values)
 
-        one: Any = called
+        decorated: Any = called
         # click keeps the parameters of a function that is no command yet in a list of it, the last first.
-        kept = len(getattr(one, "__click_params__", ()))
+        own_count = len(getattr(decorated, "__click_params__", ()))
         for option in reversed(options):
-            one = option(one)
-        names += [parameter.name for parameter in one.__click_params__[kept:]]
-        found: F = one
-        return found
+            decorated = option(decorated)
+        names += [parameter.name for parameter in decorated.__click_params__[own_count:]]
+        result: F = decorated
+        return result
 
     return add
 
 
-def part(cls: Callable[..., T], given: Mapping[str, Any]) -> T:
-    """A dataclass from the options that are named like its fields."""
+def part(cls: Callable[..., T], values: Mapping[str, Any]) -> T:
+    """Returns a dataclass from the options that are named like its fields."""
     names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-    return cls(**{name: given[name] for name in names if name in given})
+    return cls(**{name: values[name] for name in names if name in values})
 
 
 file_argument = click.argument("file", type=inputs.existing())
@@ -103,12 +119,12 @@ journal_option = click.option(
 
 
 def seconds_option(flag: str, default: float, words: str) -> Callable[[F], F]:
-    """A time limit."""
+    """Returns a time limit."""
     return click.option(flag, type=PositiveNumber(), default=default, show_default=True, help=words)
 
 
 def arch_option(default: str | None = "sm90a") -> Callable[[F], F]:
-    """`--arch`; without a default the command looks at the GPU."""
+    """Returns `--arch`; without a default the command looks at the GPU."""
     return click.option(
         "--arch",
         type=click.Choice(tuple(ARCHES)),

@@ -1,4 +1,5 @@
-"""Where commands write: options of type `OutputPath`, and files that appear whole. No output is an input."""
+"""This module has the options of type `OutputPath`, and writes files that appear whole. No output is an
+input."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from ucutlass.runtime import switches
 
 
 class OutputPath(click.Path):
-    """A file that a command writes; `-` is standard output where `dash` says so."""
+    """Takes a file that a command writes; `-` is standard output where `dash` says so."""
 
     def __init__(self, dash: bool = False) -> None:
         super().__init__(dir_okay=False, allow_dash=dash, path_type=Path)
 
 
 class OutputIsInput(Exception):
-    """What a command would write is what it reads."""
+    """Raised where what a command would write is what it reads."""
 
 
 def refuse_inputs(targets: Iterable[Path] = ()) -> None:
@@ -50,13 +51,13 @@ def write(target: Path, text: str) -> None:
 
 
 def write_all(contents: Mapping[Path, files.Content]) -> None:
-    """All of these files or none. Raises OutputIsInput, OSError."""
+    """Writes all of these files or none. Raises OutputIsInput, OSError."""
     refuse_inputs(contents)
     files.write_all(contents)
 
 
 def _paths(context: click.Context, of_output: bool) -> Iterator[Path]:
-    """The values of the options and arguments that are paths, of one kind."""
+    """Yields the values of the options and arguments that are paths, of one kind."""
     for parameter in context.command.params:
         kind = parameter.type
         if isinstance(kind, click.Path) and isinstance(kind, OutputPath) == of_output:
@@ -71,7 +72,7 @@ def _databases() -> Iterator[Path]:
 
 
 def _same(target: Path, source: Path) -> bool:
-    """Whether both names lead to one file. A device or pipe may be both."""
+    """Returns whether both names lead to one file. A device or pipe may be both."""
     if "-" in (str(target), str(source)):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What `ucc explain` and `ucc build` say of a pipeline."""
+"""This module prints what `ucc explain` and `ucc build` say of a pipeline."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def explain(
     device: Device | None,
     as_json: bool,
 ) -> None:
-    """Every stage with its kernel, bytes and stream, the workspace, and what each cut costs. Raises
+    """Prints every stage with its kernel, bytes and stream, the workspace, and what each cut costs. Raises
     ShapeError and ProgramError."""
     plan = plan_pipeline(checked, program, sizes, arch, device)
-    found = fusion_candidates(plan, arch, device)
-    rows = fusion_chains(plan, found, arch, device)
+    plan_cuts = fusion_candidates(plan, arch, device)
+    rows = fusion_chains(plan, plan_cuts, arch, device)
     quicker = better_orders(plan.sized.pipeline, plan.sizes, estimator(checked, arch, device))
     on = next((s.chosen.planned.device for s in plan.stages if s.chosen is not None), None)
-    whole = None if on is None else bounds(program, plan.sized.sizes, on)
+    fused_bounds = None if on is None else bounds(program, plan.sized.sizes, on)
     row: dict[str, Any] = {
         "pipeline": program.name,
         "arch": arch,
@@ -48,30 +48,31 @@ def explain(
         "sizes": dict(plan.sized.sizes),
         "stages": [stage_row(plan, i) for i in range(len(plan.stages))],
         "workspace": _workspace(plan),
-        "cuts": [_cut_row(plan, c) for c in found],
+        "cuts": [_cut_row(plan, c) for c in plan_cuts],
         "runs": [_run_row(plan, r) for r in rows],
         "orders": _order_rows(plan, quicker),
-        "bound": None if whole is None else report.row(whole),
+        "bound": None if fused_bounds is None else report.row(fused_bounds),
         "seconds": _seconds(plan),
     }
     if as_json:
         show.data(row, default=str)
         return
-    show.table(("", ""), _head(row, whole, plan))
+    show.table(("", ""), _head(row, fused_bounds, plan))
     show.table(
         ("stage", "one launch of", "schedule", "reads", "writes", "stream", "estimate"),
         [_stage_line(s) for s in row["stages"]],
     )
     show.table(("buffer", "bytes", "at"), _memory_lines(row["workspace"]))
-    if found:
-        lines = [_cut_line(plan, c) for c in found] + [_run_line(plan, r) for r in rows]
+    if plan_cuts:
+        lines = [_cut_line(plan, c) for c in plan_cuts] + [_run_line(plan, r) for r in rows]
         show.table(("cut", "between", "moves", "one launch?", ""), lines)
     if row["orders"]:
-        show.table(("buffer", "order", ""), [_order_line(one) for one in row["orders"]])
+        show.table(("buffer", "order", ""), [_order_line(order) for order in row["orders"]])
 
 
 def stage_row(plan: PipelinePlan, number: int) -> dict[str, Any]:
-    """A stage as data: bytes are those of whole tensors, `after` the streams and stages it waits for."""
+    """Returns a stage as data: bytes are those of whole tensors, `after` the streams and stages it waits
+    for."""
     stage, turn = plan.stages[number], plan.streams.slots[number]
     step, buffers = stage.step, plan.sized.buffers
     tensors = [name for name in step.reads if name in buffers]
@@ -102,13 +103,13 @@ def _kernel(stage: StagePlan) -> dict[str, Any]:
 
 
 def _workspace(plan: PipelinePlan) -> dict[str, Any]:
-    """Without what kernels take for themselves, which they say once they are built."""
-    made = workspace_layout(plan.sized, plan.streams, [0] * len(plan.stages))
+    """Returns the workspace without what kernels take for themselves, which they say once they are built."""
+    layout = workspace_layout(plan.sized, plan.streams, [0] * len(plan.stages))
     return {
-        "bytes": made.bytes,
-        "apart": made.unshared_bytes,
+        "bytes": layout.bytes,
+        "apart": layout.unshared_bytes,
         "offsets": {
-            name: {"at": at, "bytes": plan.sized.buffers[name].bytes} for name, at in made.offsets.items()
+            name: {"at": at, "bytes": plan.sized.buffers[name].bytes} for name, at in layout.offsets.items()
         },
     }
 
@@ -125,11 +126,13 @@ def _cut_row(plan: PipelinePlan, cut: FusionCandidate) -> dict[str, Any]:
 
 
 def _seconds(plan: PipelinePlan) -> float:
-    """The estimates of all kernels, one after the other."""
+    """Returns the estimates of all kernels, one after the other."""
     return sum(s.chosen.planned.seconds for s in plan.stages if s.chosen is not None)
 
 
-def _head(row: Mapping[str, Any], whole: TimeBounds | None, plan: PipelinePlan) -> list[tuple[str, str]]:
+def _head(
+    row: Mapping[str, Any], fused_bounds: TimeBounds | None, plan: PipelinePlan
+) -> list[tuple[str, str]]:
     extents = " ".join(f"{n}={v}" for n, v in row["sizes"].items())
     torch = plan.torch_stages
     lines = [
@@ -138,8 +141,10 @@ def _head(row: Mapping[str, Any], whole: TimeBounds | None, plan: PipelinePlan) 
         ("stages", f"{len(plan.stages)} on {plan.streams.count} streams"),
         ("torch functions", ", ".join(torch) if torch else "none"),
     ]
-    if whole is not None:
-        lines.append(("bound", f"{duration(whole.fused.seconds)} by {whole.limit}, were it one kernel"))
+    if fused_bounds is not None:
+        lines.append(
+            ("bound", f"{duration(fused_bounds.fused.seconds)} by {fused_bounds.limit}, were it one kernel")
+        )
     return [*lines, ("estimate", f"{duration(row['seconds'])} for its kernels one after the other")]
 
 
@@ -157,19 +162,20 @@ def _stage_line(stage: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _schedule_words(stage: Mapping[str, Any]) -> str:
-    """The kernel, its schedule, and which fields the text gives."""
+    """Returns the kernel, its schedule, and which fields the text gives."""
     if not stage["schedule"]:
         return str(stage["kernel"])
-    given = f" (given: {' '.join(stage['given'])})" if stage["given"] else ""
-    return f"{stage['kernel']}: {stage['schedule']}{given}"
+    given_fields = f" (given: {' '.join(stage['given'])})" if stage["given"] else ""
+    return f"{stage['kernel']}: {stage['schedule']}{given_fields}"
 
 
 def _memory_lines(workspace: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     lines = [
-        (name, metric_prefixed(one["bytes"]), str(one["at"])) for name, one in workspace["offsets"].items()
+        (name, metric_prefixed(buffer["bytes"]), str(buffer["at"]))
+        for name, buffer in workspace["offsets"].items()
     ]
-    whole = f"{metric_prefixed(workspace['apart'])} side by side; kernels' own workspaces come on top"
-    return [*lines, ("workspace", metric_prefixed(workspace["bytes"]), whole)]
+    apart = f"{metric_prefixed(workspace['apart'])} side by side; kernels' own workspaces come on top"
+    return [*lines, ("workspace", metric_prefixed(workspace["bytes"]), apart)]
 
 
 def _cut_line(plan: PipelinePlan, cut: FusionCandidate) -> Sequence[str]:
@@ -237,8 +243,8 @@ def build(
     rows = []
     for sizes in shapes:
         with show.building(program.name) as progress:
-            made = build_pipeline(checked, program, sizes, arch, stage=stage, on_progress=progress)
-        rows.append(_built_row(program, made, exported))
+            built = build_pipeline(checked, program, sizes, arch, stage=stage, on_progress=progress)
+        rows.append(_built_row(program, built, exported))
     if exported is not None:
         exported.write()
     if as_json:
@@ -261,34 +267,34 @@ def build(
         )
 
 
-def _built_row(program: ir.Pipeline, made: BuiltPipeline, exported: Export | None) -> dict[str, Any]:
+def _built_row(program: ir.Pipeline, built: BuiltPipeline, exported: Export | None) -> dict[str, Any]:
     stages = []
-    for number, (stage, one) in enumerate(zip(made.plan.stages, made.built, strict=True)):
-        if one is None or stage.step.kernel is None:
+    for number, (stage, kernel) in enumerate(zip(built.plan.stages, built.built, strict=True)):
+        if kernel is None or stage.step.kernel is None:
             stages.append({"name": stage.step.name, "torch": True})
             continue
-        files = {"library": one.artifact.library}
+        files = {"library": kernel.artifact.library}
         if exported is not None:
-            files = exported.add(stage.step.kernel, [one])
+            files = exported.add(stage.step.kernel, [kernel])
         stages.append(
             {
                 "name": stage.step.name,
-                "entry": one.source.entry,
-                "seconds": one.artifact.seconds,
-                "schedule": show_schedule(one.planned.request),
+                "entry": kernel.source.entry,
+                "seconds": kernel.artifact.seconds,
+                "schedule": show_schedule(kernel.planned.request),
                 "extents": list(stage.step.sizes),
-                "knobs": list(one.planned.launch),
+                "knobs": list(kernel.planned.launch),
                 "tensors": list(pointers(stage.step)),
-                "stream": made.plan.streams.slots[number].stream,
-                "waits": [made.plan.stages[w].step.name for w in made.plan.streams.slots[number].waits],
+                "stream": built.plan.streams.slots[number].stream,
+                "waits": [built.plan.stages[w].step.name for w in built.plan.streams.slots[number].waits],
                 **{kind: str(path) for kind, path in files.items()},
             }
         )
     row: dict[str, Any] = {
         "kernel": program.name,
-        "sizes": dict(made.plan.sized.sizes),
+        "sizes": dict(built.plan.sized.sizes),
         "stages": stages,
-        "workspace": _workspace(made.plan),
+        "workspace": _workspace(built.plan),
     }
     if exported is not None:
         series = exported.folder / "series.json"

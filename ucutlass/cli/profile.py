@@ -1,4 +1,4 @@
-"""`ucc profile`."""
+"""This module is `ucc profile`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Known: TypeAlias = KernelFacts | FamilyFacts
 
 @dataclass(frozen=True, slots=True)
 class ProfileJob:
-    """A kernel to look at, built. `gpu` is None where there is none that runs it."""
+    """Describes a kernel to look at, built. `gpu` is None where there is none that runs it."""
 
     checked: frontend.Checked
     program: ir.Kernel
@@ -64,7 +64,7 @@ class ProfileJob:
     wait: float
 
     def trial(self) -> dict[str, Any]:
-        """The arguments that every trial of this job takes."""
+        """Returns the arguments that every trial of this job takes."""
         return {
             "text": self.checked.source,
             "file": self.checked.file,
@@ -123,8 +123,8 @@ def command(
         if file is None:
             fail(Status.CALL, "a FILE is needed, or --ledger", as_json)
         job = _job(inputs.read(file), name, parse_sizes(sizes), arch, seed, limit, wait)
-        found, row, missing = _look(job, counters, energy, cache)
-        advice = advise_kernel(found, past(job.built.planned.device))
+        known, row, missing = _look(job, counters, energy, cache)
+        advice = advise_kernel(known, past(job.built.planned.device))
         advice = within_schedule(advice, job.program, job.built.planned.sizes, job.arch)
         row |= {"advice": select.to_json(advice), "unavailable": missing}
         parent = _keep(job, row)
@@ -146,12 +146,14 @@ def _job(
 ) -> ProfileJob:
     program = frontend.kernel(checked, name)
     extents = complete(program, sizes)
-    found = gpu.at_hand()
-    target = arch or (found.arch.name if found else "sm90a")
-    device = found.device if found else None
+    local_gpu = gpu.at_hand()
+    target = arch or (local_gpu.arch.name if local_gpu else "sm90a")
+    device = local_gpu.device if local_gpu else None
     with show.building(program.name) as progress:
         built = build_kernel(checked, program, extents, target, device=device, on_progress=progress)
-    return ProfileJob(checked, program, sizes, target, built, found.gpu if found else None, seed, limit, wait)
+    return ProfileJob(
+        checked, program, sizes, target, built, local_gpu.gpu if local_gpu else None, seed, limit, wait
+    )
 
 
 # --- looking ---------------------------------------------------------------------
@@ -160,7 +162,7 @@ def _job(
 def _look(
     job: ProfileJob, counters: bool, energy: bool, cache: ncu.CacheControl
 ) -> tuple[Known, dict[str, Any], dict[str, str]]:
-    """The facts, what was measured as JSON values, and why each missing tier is missing."""
+    """Returns the facts, what was measured as JSON values, and why each missing tier is missing."""
     planned, missing = job.built.planned, dict[str, str]()
     row: dict[str, Any] = {
         "kernel": job.program.name,
@@ -181,13 +183,14 @@ def _look(
         missing |= dict.fromkeys(absent, "no GPU here that runs this kernel")
         return facts, row, missing
     EvidenceStore.open().prepare()
-    with _lane(job):
+    with _gpu_lock(job):
         return _measured(job, facts, row, missing, counters, energy, cache)
 
 
 @contextmanager
-def _lane(job: ProfileJob) -> Iterator[None]:
-    """Alone on the GPU, as far as processes of ours go. Raises LockTimeout, CacheError."""
+def _gpu_lock(job: ProfileJob) -> Iterator[None]:
+    """Holds the GPU lock, so that the job is alone on the GPU as far as processes of ours go. Raises
+    LockTimeout, CacheError."""
 
     def announce(holder: str) -> None:
         show.note(f"ucc: waiting for {holder}, which times on this GPU")
@@ -267,15 +270,15 @@ def _unknown(job: ProfileJob, values: Counters) -> tuple[str, ...]:
 
 
 def _keep(job: ProfileJob, row: Mapping[str, Any]) -> Record | None:
-    """The record of what was measured; None where nothing was, or the kernel was lost."""
+    """Returns the record of what was measured; None where nothing was, or the kernel was lost."""
     if "timing" not in row:
         return None
     machine = Machine(**row["timing"]["machine"])
     protocol = {"clock": "events over graphs, rotated buffers", "counters": "ncu --clock-control none"}
     subject = subject_of_built(job.checked, job.program, job.built)
-    made = record("profile", subject, machine, protocol, json.loads(json.dumps(row)))
-    EvidenceStore.open().add(made)
-    return made
+    profile_record = record("profile", subject, machine, protocol, json.loads(json.dumps(row)))
+    EvidenceStore.open().add(profile_record)
+    return profile_record
 
 
 def _try(job: ProfileJob, advice: Advice, parent: Record | None) -> dict[str, Any]:
@@ -291,7 +294,7 @@ def _try(job: ProfileJob, advice: Advice, parent: Record | None) -> dict[str, An
         build_kernel(job.checked, edited, extents, job.arch, device=device, on_progress=progress)
     requests = {"now": job.built.planned.request.given(), "edit": edit.request.given()}
     versions = dict(job.built.artifact.versions)
-    with _lane(job):
+    with _gpu_lock(job):
         answer = _isolated("compared", job.trial() | {"requests": requests, "versions": versions}, job.limit)
     if "lost" in answer:
         return {"schedule": edit.schedule, "lost": answer["lost"]}
@@ -309,8 +312,8 @@ def _try(job: ProfileJob, advice: Advice, parent: Record | None) -> dict[str, An
         ratio.high,
     )
     protocol = {"clock": "events over graphs, rotated buffers", "order": "A B B A", "blocks": ratio.blocks}
-    made = record("advice", parent.subject, parent.machine, protocol, to_result(entry), (parent.id,))
-    EvidenceStore.open().add(made)
+    advice_record = record("advice", parent.subject, parent.machine, protocol, to_result(entry), (parent.id,))
+    EvidenceStore.open().add(advice_record)
     return to_result(entry)
 
 
@@ -352,12 +355,12 @@ def _outcome(tried: Mapping[str, Any]) -> str:
 
 
 def _ledger(as_json: bool) -> None:
-    found = ledger_rows()
+    lines = ledger_rows()
     if as_json:
         names = ("device", "rule", "name", "tried", "faster", "in range", "median ratio")
-        show.data([dict(zip(names, line, strict=True)) for line in found])
-    elif not found:
+        show.data([dict(zip(names, line, strict=True)) for line in lines])
+    elif not lines:
         show.say("no edit has been tried yet: ucc profile FILE -s .. --try adds one")
     else:
         head = ("device", "rule", "name", "tried", "faster", "in range", "median ratio")
-        show.table(head, [[str(cell) for cell in line] for line in found])
+        show.table(head, [[str(cell) for cell in line] for line in lines])

@@ -1,4 +1,4 @@
-"""Who proposes, by the options of `ucc optimize` and `ucc kernelbench`."""
+"""This module has the options of `ucc optimize` and `ucc kernelbench` that say who proposes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ TRAFFIC = (
 
 @dataclass(frozen=True, slots=True)
 class ProposerOptions:
-    """What the options say of the proposer; None where they say nothing."""
+    """Describes what the options say of the proposer; None where they say nothing."""
 
     proposer: str | None
     model: str | None
@@ -72,14 +72,17 @@ class ProposerOptions:
 
     @property
     def chosen(self) -> str:
-        """The proposer that is named, or that the other options speak of; `rules` where none does."""
+        """Returns the proposer that is named, or that the other options speak of; `rules` where none does."""
         other = "anthropic" if self.model or self.replay else "rules"
         return self.proposer or ("command" if self.program else other)
 
 
-def maker(asking: ProposerOptions, kept: Journal, session: OptimizationSession, as_json: bool) -> ProposerOf:
-    """The maker of the session's proposer. Raises ProposerFailed for a key, a file or an SDK that lacks."""
-    from ucutlass.agent.memory import alike, conclusions
+def proposer_factory(
+    asking: ProposerOptions, journal: Journal, session: OptimizationSession, as_json: bool
+) -> ProposerOf:
+    """Returns the factory of the session's proposer. Raises ProposerFailed for a key, a file or an SDK that
+    lacks."""
+    from ucutlass.agent.memory import conclusions, conclusions_for
     from ucutlass.agent.optimize import rules
     from ucutlass.agent.proposers import factory
     from ucutlass.agent.proposers.conversation import DEFAULT_MODEL, ModelSettings
@@ -87,9 +90,11 @@ def maker(asking: ProposerOptions, kept: Journal, session: OptimizationSession, 
     proposer = session.state.settings.proposer
     if proposer == "rules":
         return rules
-    told = problem_of_json(session.state.problem)
-    known = [] if asking.no_memory else alike(conclusions(kept), told.lane, told.name)
-    memory = [one.words for one in known]
+    problem = problem_of_json(session.state.problem)
+    known = (
+        [] if asking.no_memory else conclusions_for(conclusions(journal), problem.compute_type, problem.name)
+    )
+    memory = [conclusion.words for conclusion in known]
     if proposer == "command":
         if not asking.program:
             fail(Status.CALL, "--proposer command needs --command 'PROGRAM ARGUMENTS'", as_json)

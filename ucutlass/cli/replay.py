@@ -1,4 +1,4 @@
-"""`ucc replay`."""
+"""This module is `ucc replay`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ucutlass.agent.replay.stop_rules import (
     RuleSavings,
     best_first,
     grid,
-    recorded,
+    recorded_session,
 )
 from ucutlass.agent.replay.tables import CLOSE, SEEDS, Knows, SearchComparison, compare, recording
 from ucutlass.agent.search import SEARCHES, Name
@@ -100,14 +100,18 @@ def _read(files: Sequence[Path], as_json: bool) -> list[RecordedTable]:
 def _searches(tables: Sequence[RecordedTable], searches: Sequence[Name], seeds: int, as_json: bool) -> None:
     known = get_args(Knows)
     with _progress(len(known) * len(searches) * seeds * len(tables), as_json) as step:
-        found: dict[Knows, list[SearchComparison]] = {
+        comparisons: dict[Knows, list[SearchComparison]] = {
             knows: compare(tables, searches, seeds, knows, on_course=step) for knows in known
         }
     if as_json:
-        show.data(_searches_json(tables, seeds, found))
+        show.data(_searches_json(tables, seeds, comparisons))
         return
     head = ("knows", "search", "mean", "spread of it", "median", "10th to 90th of 100", "sooner than flat")
-    rows = [(knows, *_searched(one, found[knows])) for knows in known for one in found[knows]]
+    rows = [
+        (knows, *_searched(comparison, comparisons[knows]))
+        for knows in known
+        for comparison in comparisons[knows]
+    ]
     show.say(
         f"candidates to {CLOSE:.0%} of the best: {len(tables)} tables, {seeds} seeds"
         + (f", {sum(t.refused for t in tables)} rows left out" if any(t.refused for t in tables) else "")
@@ -115,30 +119,34 @@ def _searches(tables: Sequence[RecordedTable], searches: Sequence[Name], seeds: 
     show.table(head, rows)
 
 
-def _searched(one: SearchComparison, others: Sequence[SearchComparison]) -> tuple[str, ...]:
+def _searched(comparison: SearchComparison, others: Sequence[SearchComparison]) -> tuple[str, ...]:
     flat = next((o for o in others if o.search == "flat"), None)
-    sooner = "-" if flat is None or one is flat else f"{_sooner(one, flat)} of {len(one.by_seed)} seeds"
+    sooner = (
+        "-"
+        if flat is None or comparison is flat
+        else f"{_sooner(comparison, flat)} of {len(comparison.by_seed)} seeds"
+    )
     return (
-        one.search,
-        f"{one.mean:.2f}",
-        f"{_spread(one):.2f}",
-        f"{one.median:g}",
-        f"{one.low:g} to {one.high:g}",
+        comparison.search,
+        f"{comparison.mean:.2f}",
+        f"{_spread(comparison):.2f}",
+        f"{comparison.median:g}",
+        f"{comparison.low:g} to {comparison.high:g}",
         sooner,
     )
 
 
-def _spread(one: SearchComparison) -> float:
-    """The standard deviation over seeds of the mean over tables."""
-    return statistics.stdev(one.by_seed) if len(one.by_seed) > 1 else 0.0
+def _spread(comparison: SearchComparison) -> float:
+    """Returns the standard deviation over seeds of the mean over tables."""
+    return statistics.stdev(comparison.by_seed) if len(comparison.by_seed) > 1 else 0.0
 
 
-def _sooner(one: SearchComparison, flat: SearchComparison) -> int:
-    return sum(a < b for a, b in zip(one.by_seed, flat.by_seed, strict=True))
+def _sooner(comparison: SearchComparison, flat: SearchComparison) -> int:
+    return sum(a < b for a, b in zip(comparison.by_seed, flat.by_seed, strict=True))
 
 
 def _searches_json(
-    tables: Sequence[RecordedTable], seeds: int, found: Mapping[Knows, Sequence[SearchComparison]]
+    tables: Sequence[RecordedTable], seeds: int, comparisons: Mapping[Knows, Sequence[SearchComparison]]
 ) -> dict[str, Any]:
     return {
         "close": CLOSE,
@@ -148,7 +156,8 @@ def _searches_json(
             for t in tables
         ],
         "knows": {
-            knows: [asdict(one) | {"spread": _spread(one)} for one in rows] for knows, rows in found.items()
+            knows: [asdict(comparison) | {"spread": _spread(comparison)} for comparison in rows]
+            for knows, rows in comparisons.items()
         },
     }
 
@@ -158,9 +167,9 @@ def _searches_json(
 
 def _stops(ids: Sequence[str], journal: Path | None, as_json: bool) -> None:
     sessions = _sessions(ids, Journal.open(journal), as_json)
-    found = _rules(sessions, as_json)
+    rules_by_gain = _rules(sessions, as_json)
     if as_json:
-        rules = [asdict(one) for one in found]
+        rules = [asdict(rule) for rule in rules_by_gain]
         show.data({"sessions": [_session(s) for s in sessions], "rules": rules})
         return
     for session in sessions:
@@ -169,30 +178,32 @@ def _stops(ids: Sequence[str], journal: Path | None, as_json: bool) -> None:
             show.note(f"ucc: {show.one_line(words)}: what it would have found is not known")
     attempts = sum(len(s.seconds) for s in sessions)
     show.say(f"{len(sessions)} sessions, {attempts} candidates, {sum(_tokens(s) for s in sessions)} tokens")
-    _show_rules([_rule(one) for one in found], _HEAD)
+    _show_rules([_rule(rule) for rule in rules_by_gain], _HEAD)
 
 
 def _stops_on_tables(
     tables: Sequence[RecordedTable], searches: Sequence[Name], seeds: int, as_json: bool
 ) -> None:
     known = get_args(Knows)
-    found: list[tuple[Knows, Name, list[RuleSavings]]] = []
+    by_search: list[tuple[Knows, Name, list[RuleSavings]]] = []
     with _progress(len(known) * len(searches) * seeds * len(tables), as_json) as step:
         for knows in known:
             for name in searches:
                 sessions: list[RecordedSession] = []
                 for table, seed in itertools.product(tables, range(seeds)):
                     _, events = recording(table, name, seed, knows, ATTEMPTS)
-                    sessions.append(recorded(f"{table.shape}, seed {seed}", events))
+                    sessions.append(recorded_session(f"{table.shape}, seed {seed}", events))
                     step()
-                found.append((knows, name, _rules(sessions, as_json)))
+                by_search.append((knows, name, _rules(sessions, as_json)))
     if as_json:
-        rows = [{"knows": k, "search": n, "rules": [asdict(one) for one in rules]} for k, n, rules in found]
+        rows = [
+            {"knows": k, "search": n, "rules": [asdict(rule) for rule in rules]} for k, n, rules in by_search
+        ]
         show.data(rows)
         return
     show.say(f"{len(tables)} tables, {seeds} seeds, at most {ATTEMPTS} attempts a session")
-    for knows, name, rules in found:
-        _show_rules([(knows, name, *_rule(one)) for one in rules], ("knows", "search", *_HEAD))
+    for knows, name, rules in by_search:
+        _show_rules([(knows, name, *_rule(rule)) for rule in rules], ("knows", "search", *_HEAD))
 
 
 def _rules(sessions: Sequence[RecordedSession], as_json: bool) -> list[RuleSavings]:
@@ -214,7 +225,7 @@ _HEAD = (
 
 
 def _show_rules(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> None:
-    """Of rules that did the same everywhere, the first."""
+    """Prints rules; of those that did the same everywhere, the first."""
     words = len(head) - len(_HEAD) + 2
     shown = list({row[words:]: row for row in reversed(rows)}.values())[::-1]
     show.table(head, shown[:SHOWN])
@@ -222,16 +233,16 @@ def _show_rules(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> None:
 
 
 def _sessions(ids: Sequence[str], journal: Journal, as_json: bool) -> list[RecordedSession]:
-    found: list[RecordedSession] = []
+    result: list[RecordedSession] = []
     for id in ids:
         full = session_of(journal, id, as_json)
         try:
-            found.append(recorded(full[:12], journal.events(full)))
+            result.append(recorded_session(full[:12], journal.events(full)))
         except NothingRecorded as problem:
             fail(Status.PROGRAM, f"session {problem}", as_json)
         except NotASession as problem:
             fail(Status.MACHINE, f"session {id} of {journal.path} cannot be read: {problem}", as_json)
-    return found
+    return result
 
 
 def _tokens(session: RecordedSession) -> int:
@@ -247,14 +258,14 @@ def _session(session: RecordedSession) -> dict[str, Any]:
     }
 
 
-def _rule(one: RuleSavings) -> tuple[str, ...]:
+def _rule(savings: RuleSavings) -> tuple[str, ...]:
     return (
-        *_words(one.stop),
-        f"{one.attempts:.0%}",
-        "none spent" if one.tokens is None else f"{one.tokens:.0%}",
-        f"{one.retained:.1%}",
-        f"{one.least:.1%}",
-        f"{one.gain:.2f}",
+        *_words(savings.stop),
+        f"{savings.attempts:.0%}",
+        "none spent" if savings.tokens is None else f"{savings.tokens:.0%}",
+        f"{savings.retained:.1%}",
+        f"{savings.least:.1%}",
+        f"{savings.gain:.2f}",
     )
 
 
@@ -265,7 +276,7 @@ def _words(stop: StopRule) -> tuple[str, str]:
 
 @contextmanager
 def _progress(total: int, as_json: bool) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, else nothing."""
+    """Shows a bar on a terminal, else nothing."""
     err = Console(stderr=True)
     if as_json or not err.is_terminal:
         yield lambda: None

@@ -1,4 +1,4 @@
-"""`ucc report`."""
+"""This module is `ucc report`."""
 
 from __future__ import annotations
 
@@ -39,23 +39,25 @@ def command(id: str, output: Path | None, journal: Path | None, as_json: bool) -
     only with -o.
     """
     with reported(as_json):
-        found = _facts(id, journal, as_json)
+        session_facts = _facts(id, journal, as_json)
         if as_json:
-            show.data(asdict(found))
+            show.data(asdict(session_facts))
         if output is None and as_json:
             return
-        target = output or Path(f"ucc-report-{re.sub(r'[^0-9A-Za-z_-]', '_', found.session[:12])}.html")
+        target = output or Path(
+            f"ucc-report-{re.sub(r'[^0-9A-Za-z_-]', '_', session_facts.session[:12])}.html"
+        )
         if as_json and str(target) == "-":
             fail(Status.CALL, "--json and -o - would share standard output", as_json)
-        write(target, page(found))
+        write(target, page(session_facts))
         if not as_json and str(target) != "-":
             show.say(str(target))
 
 
 def _facts(id: str, journal: Path | None, as_json: bool) -> SessionFacts:
-    kept = Journal.open(journal)
-    full = session_of(kept, id, as_json)
+    journal_ = Journal.open(journal)
+    full = session_of(journal_, id, as_json)
     try:
-        return facts(full, kept.events(full))
+        return facts(full, journal_.events(full))
     except NotASession as problem:
-        fail(Status.MACHINE, f"session {id} of {kept.path} cannot be read: {problem}", as_json)
+        fail(Status.MACHINE, f"session {id} of {journal_.path} cannot be read: {problem}", as_json)

@@ -1,4 +1,4 @@
-"""`ucc results`."""
+"""This module is `ucc results`."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def _filters(limit: int | None) -> Callable[[F], F]:
 
 
 @contextmanager
-def _told(as_json: bool) -> Iterator[None]:
-    """Failures in their words and exit status."""
+def _reporting(as_json: bool) -> Iterator[None]:
+    """Reports failures in their words and exit status."""
     with reported(as_json):
         try:
             yield
@@ -104,10 +104,10 @@ def list_(
     as_json: bool,
 ) -> None:
     """The latest records first."""
-    with _told(as_json):
+    with _reporting(as_json):
         store = EvidenceStore.open()
-        found = store.find(kind=kind, kernel=kernel, device=device, since=since, limit=limit)
-    rows = [_row(r) for r in found]
+        records = store.find(kind=kind, kernel=kernel, device=device, since=since, limit=limit)
+    rows = [_row(r) for r in records]
     if as_json:
         show.data(rows)
     elif not rows:
@@ -121,7 +121,7 @@ def list_(
 @json_option
 def show_(id: str, as_json: bool) -> None:
     """One record with everything in it; the first digits of its id suffice."""
-    with _told(as_json):
+    with _reporting(as_json):
         record = EvidenceStore.open().get(id)
     content = json.loads(to_json(record))
     if as_json:
@@ -139,24 +139,24 @@ def show_(id: str, as_json: bool) -> None:
 def compare_(a: str, b: str, as_json: bool) -> None:
     """Two bench records: the ratio of their medians, and what may be said of it.
 
-    'faster' is said only of records that one comparison measured in turns. Records of other lanes,
+    'faster' is said only of records that one comparison measured in turns. Records of other compute types,
     devices, sizes, regimes or clocks are refused.
     """
-    with _told(as_json):
+    with _reporting(as_json):
         store = EvidenceStore.open()
         records = store.get(a), store.get(b)
-        said = compare(*records)
+        comparison = compare(*records)
     if as_json:
-        show.data({"records": [r.id for r in records], **asdict(said)})
+        show.data({"records": [r.id for r in records], **asdict(comparison)})
         return
-    show.table(("", "record", "kernel", "schedule", "time"), _sides(records, said))
-    show.say(f"a takes {said.medians:.3f} of b's median")
-    if said.ratio is not None:
-        interval = f"{said.ratio.low:.3f} to {said.ratio.high:.3f} over {said.ratio.blocks} blocks A B B A"
-        show.say(f"in turns {said.ratio.median:.3f}, 95% interval {interval}")
-    if said.verdict is not None:
-        show.say(f"verdict: {'a is ' if said.verdict != 'no difference' else ''}{said.verdict}")
-    for caution in said.cautions:
+    show.table(("", "record", "kernel", "schedule", "time"), _sides(records, comparison))
+    show.say(f"a takes {comparison.medians:.3f} of b's median")
+    if comparison.ratio is not None:
+        interval = f"{comparison.ratio.low:.3f} to {comparison.ratio.high:.3f} over {comparison.ratio.blocks} blocks A B B A"
+        show.say(f"in turns {comparison.ratio.median:.3f}, 95% interval {interval}")
+    if comparison.verdict is not None:
+        show.say(f"verdict: {'a is ' if comparison.verdict != 'no difference' else ''}{comparison.verdict}")
+    for caution in comparison.cautions:
         show.say(f"note: {show.one_line(caution)}")
 
 
@@ -174,10 +174,10 @@ def export_(
     as_json: bool,
 ) -> None:
     """Records as JSON lines, the oldest first; `-` writes to standard output."""
-    with _told(as_json):
+    with _reporting(as_json):
         store = EvidenceStore.open()
-        found = store.find(kind=kind, kernel=kernel, device=device, since=since, limit=limit)
-        lines = list(store.export(reversed(found)))
+        records = store.find(kind=kind, kernel=kernel, device=device, since=since, limit=limit)
+        lines = list(store.export(reversed(records)))
         write(file, "".join(f"{line}\n" for line in lines))
     if str(file) == "-":
         return
@@ -190,7 +190,7 @@ def export_(
 @json_option
 def import_(file: Path, as_json: bool) -> None:
     """Adds the records of an export, each if its seal holds; exit status 2 where one does not."""
-    with _told(as_json):
+    with _reporting(as_json):
         data = inputs.content(file, MOST_BYTES)
         # Only line feeds end lines; bytes that are no text break a seal and are told of.
         done = EvidenceStore.open().import_(data.decode(errors="replace").split("\n"))
@@ -208,7 +208,7 @@ def import_(file: Path, as_json: bool) -> None:
 @json_option
 def check_(as_json: bool) -> None:
     """Hashes every record anew; exit status 3 where one is not what was sealed."""
-    with _told(as_json):
+    with _reporting(as_json):
         store = EvidenceStore.open()
         broken = store.check()
         count = 0 if broken else len(store.find())
@@ -245,7 +245,7 @@ def _row(record: Record) -> dict[str, str]:
 
 
 def _headline(record: Record) -> str:
-    """The one thing to know of a record, where it is there in a known form."""
+    """Returns the one thing to know of a record, where it is there in a known form."""
     if record.kind == "bench":
         try:
             return duration(time_of(record).median * 1e-6)
@@ -260,7 +260,7 @@ def _headline(record: Record) -> str:
             return ""
 
 
-def _sides(records: Sequence[Record], said: RecordComparison) -> list[tuple[str, ...]]:
+def _sides(records: Sequence[Record], comparison: RecordComparison) -> list[tuple[str, ...]]:
     return [
         (
             name,
@@ -269,7 +269,7 @@ def _sides(records: Sequence[Record], said: RecordComparison) -> list[tuple[str,
             r.subject.schedule,
             f"{duration(t.median * 1e-6)} ({duration(t.p10 * 1e-6)} to {duration(t.p90 * 1e-6)})",
         )
-        for name, r, t in zip("ab", records, (said.a, said.b), strict=True)
+        for name, r, t in zip("ab", records, (comparison.a, comparison.b), strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""`ucc run`."""
+"""This module is `ucc run`."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ def command(
         checked = inputs.read(file)
         program = frontend.program(checked, name)
         extents = complete(program, parse_sizes(sizes))
-        found = gpu.at_hand()
-        target = arch or (found.arch.name if found else "sm90a")
-        device = found.device if found else None
+        local_gpu = gpu.at_hand()
+        target = arch or (local_gpu.arch.name if local_gpu else "sm90a")
+        device = local_gpu.device if local_gpu else None
         with show.building(program.name) as progress:
             built = build_program(checked, program, extents, target, device=device, on_progress=progress)
         row = _describe(program, built)
-        given = parse_sizes(sizes)
-        if found:
-            row |= _on_gpu(checked, program, given, target, seed, limit, built)
+        free_sizes = parse_sizes(sizes)
+        if local_gpu:
+            row |= _on_gpu(checked, program, free_sizes, target, seed, limit, built)
         else:
-            row |= _on_cpu(checked, program, given, seed, limit)
+            row |= _on_cpu(checked, program, free_sizes, seed, limit)
     _report(row, as_json)
     if row.get("ok") is False:
         sys.exit(Status.PROGRAM)
@@ -84,7 +84,7 @@ def _describe(program: ir.Program, built: AnyBuilt) -> dict[str, Any]:
         "sizes": dict(zip(program.dims, sizes_of(built), strict=True)),
         "arch": kernels[0].planned.plan.arch if kernels else "",
         "schedule": schedule_of(built),
-        "findings": [asdict(f) for one in kernels for f in one.artifact.report.findings],
+        "findings": [asdict(f) for kernel in kernels for f in kernel.artifact.report.findings],
         "bound_microseconds": bound.fused.seconds * 1e6,
         "bound_limit": bound.limit,
         "bound_device": bound.device,
@@ -92,8 +92,8 @@ def _describe(program: ir.Program, built: AnyBuilt) -> dict[str, Any]:
     if isinstance(built, Built):
         return row | {"source": str(built.artifact.source), "library": str(built.artifact.library)}
     stages = [
-        {"name": stage.step.name, "source": "" if one is None else str(one.artifact.source)}
-        for stage, one in zip(built.plan.stages, built.built, strict=True)
+        {"name": stage.step.name, "source": "" if kernel is None else str(kernel.artifact.source)}
+        for stage, kernel in zip(built.plan.stages, built.built, strict=True)
     ]
     return row | {"stages": stages}
 
@@ -115,7 +115,7 @@ def _on_gpu(
 
 
 def built_share(program: ir.Program, built: AnyBuilt, microseconds: float | None) -> float | None:
-    """The fused bound over the measured time; None where nothing was measured."""
+    """Returns the fused bound over the measured time; None where nothing was measured."""
     if microseconds is None:
         return None
     return _bounds(program, built).fused.seconds * 1e6 / microseconds
@@ -123,7 +123,7 @@ def built_share(program: ir.Program, built: AnyBuilt, microseconds: float | None
 
 def _bounds(program: ir.Program, built: AnyBuilt) -> TimeBounds:
     sizes = dict(zip(program.dims, sizes_of(built), strict=True))
-    planned = [one.planned for one in kernels_of(built)]
+    planned = [kernel.planned for kernel in kernels_of(built)]
     alone = built.planned if isinstance(built, Built) else None
     device = planned[0].device if planned else default_device(ARCHES["sm90a"])
     return bounds(program, sizes, device, planned=alone)

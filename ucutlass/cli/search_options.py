@@ -1,4 +1,4 @@
-"""How to search, by the options that `ucc optimize` and `ucc kernelbench` share."""
+"""This module has the options of `ucc optimize` and `ucc kernelbench` that say how to search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ from ucutlass.agent.search import SEARCHES
 from ucutlass.agent.session import SessionSettings
 from ucutlass.agent.stop import StopRule
 from ucutlass.cli import proposer_options, session_options
-from ucutlass.cli.options import PositiveNumber, WholeNumber, arch_option, grouped, part, seconds_option
+from ucutlass.cli.options import (
+    PositiveNumber,
+    RenamedOption,
+    WholeNumber,
+    arch_option,
+    grouped,
+    part,
+    seconds_option,
+)
 from ucutlass.cli.proposer_options import ProposerOptions
 from ucutlass.cli.session_options import SessionOptions
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
@@ -107,12 +115,12 @@ class BudgetOptions:
 
     @property
     def session(self) -> Budget:
-        """Of one problem alone, without a default."""
+        """Returns the budget of one problem alone, without a default."""
         return Budget(self.attempts, self.tokens, self.dollars, self.gpu_seconds, self.seconds)
 
     @property
     def run(self) -> Budget:
-        """Of a run over many problems, whose own limit is of attempts alone."""
+        """Returns the budget of a run over many problems, whose own limit is of attempts alone."""
         return Budget(self.run_attempts, self.tokens, self.dollars, self.gpu_seconds, self.seconds)
 
     @property
@@ -144,7 +152,14 @@ _FILES = (
         show_default=True,
         help="What a module's floating tensors are cast to.",
     ),
-    click.option("--lane", metavar="LANE", help="The least precision, such as bf16; by default FILE's own."),
+    click.option(
+        "--compute-type",
+        "--lane",
+        "compute_type",
+        cls=RenamedOption,
+        metavar="TYPE",
+        help="The least precision, such as bf16; by default FILE's own.",
+    ),
 )
 
 
@@ -156,7 +171,7 @@ class ProblemOptions:
     start: Path | None
     mode: Mode
     precision: Precision
-    lane: str | None
+    compute_type: str | None
 
 
 # --- how candidates are timed -----------------------------------------------------
@@ -176,7 +191,7 @@ _TIMING = (
 
 @dataclass(frozen=True, slots=True)
 class TimingOptions:
-    """`limit` and `wait` in seconds."""
+    """Holds `limit` and `wait` in seconds."""
 
     baseline: str
     limit: float
@@ -184,7 +199,7 @@ class TimingOptions:
 
     @property
     def held(self) -> str:
-        """The baseline that `ucutlass.agent.optimize.Machinery` takes."""
+        """Returns the baseline that `ucutlass.agent.optimize.Machinery` takes."""
         return "" if self.baseline == "none" else self.baseline
 
 
@@ -193,19 +208,19 @@ class TimingOptions:
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """What the options say of a search. `journal` is None for the user's own."""
+    """Describes what the options say of a search. `journal` is None for the user's own."""
 
-    asking: ProposerOptions
+    proposer: ProposerOptions
     strategy: StrategyOptions
     limits: BudgetOptions
     files: ProblemOptions
-    working: SessionOptions
+    session: SessionOptions
     timing: TimingOptions
     journal: Path | None
 
     def settings(self, budget: Budget) -> SessionSettings:
-        """Of a session with this budget."""
-        proposer, own = self.asking.chosen, self.strategy
+        """Returns the settings of a session with this budget."""
+        proposer, own = self.proposer.chosen, self.strategy
         return SessionSettings(
             own.how or SEARCH[proposer],
             own.steps,
@@ -213,36 +228,37 @@ class SearchOptions:
             self.limits.stop,
             own.seed,
             proposer=proposer,
-            advice=self.working.depth(proposer),
-            objective=self.working.objective,
-            judge=self.working.judge,
+            advice=self.session.depth(proposer),
+            objective=self.session.objective,
+            judge=self.session.judge,
         )
 
     def reading(self, arch: str, sizes: Sequence[str] = (), program: str | None = None) -> LoaderSettings:
-        """`arch` where none was asked for, `sizes` as they were given. Raises ShapeError."""
+        """Returns how files are loaded; `arch` is for where none was asked for, and `sizes` are as they were
+        given. Raises ShapeError."""
         files = self.files
         return LoaderSettings(
             files.arch or arch,
             parse_sizes(sizes),
             program,
-            files.lane,
+            files.compute_type,
             files.mode,
             files.precision,
             files.start,
-            self.asking.chosen != "rules",
+            self.proposer.chosen != "rules",
             self.timing.limit,
         )
 
 
-def _how(given: Mapping[str, Any]) -> SearchOptions:
+def _how(values: Mapping[str, Any]) -> SearchOptions:
     return SearchOptions(
-        part(ProposerOptions, given),
-        part(StrategyOptions, given),
-        part(BudgetOptions, given),
-        part(ProblemOptions, given),
-        part(SessionOptions, given),
-        part(TimingOptions, given),
-        given["journal"],
+        part(ProposerOptions, values),
+        part(StrategyOptions, values),
+        part(BudgetOptions, values),
+        part(ProblemOptions, values),
+        part(SessionOptions, values),
+        part(TimingOptions, values),
+        values["journal"],
     )
 
 

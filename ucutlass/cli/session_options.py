@@ -1,4 +1,5 @@
-"""Where sessions work and what they look at, by the options of `ucc optimize` and `ucc kernelbench`."""
+"""This module has the options of `ucc optimize` and `ucc kernelbench` that say where sessions work and what
+they look at."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What they say. `advice` is None where nothing was."""
+    """Holds what the options say. `advice` is None where nothing was."""
 
     spec: str | None
     advice: Depth | None

@@ -1,4 +1,4 @@
-"""`ucc sol`."""
+"""This module is `ucc sol`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import click
 
 from ucutlass import frontend, ir
 from ucutlass.cli import gpu, inputs
-from ucutlass.cli.cpu_limit import limited
+from ucutlass.cli.cpu_limit import cpu_limited
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import PositiveNumber, json_option, kernel_option, sizes_option
+from ucutlass.cli.options import PositiveNumber, RenamedOption, json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import OutputPath
 from ucutlass.cli.sol_show import SolRequest, present
 from ucutlass.diagnostics import ProgramError
@@ -52,10 +52,12 @@ from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json
     help="Measured ceilings; by default those that `ucc calibrate` kept for such a GPU.",
 )
 @click.option(
+    "--compute-type",
     "--lane",
     "policy",
+    cls=RenamedOption,
     type=click.Choice(POLICIES),
-    help="In which lane float32 products of a PyTorch module count; pytorch, its defaults, if not given.",
+    help="The compute type of a PyTorch module's float32 products; by default pytorch, which is PyTorch's own choice.",
 )
 @click.option("--roofline", type=OutputPath(), metavar="FILE", help="Write a picture, SVG.")
 @json_option
@@ -78,40 +80,44 @@ def command(
     """
     with reported(as_json):
         chosen = DEVICES[device] if device else _device_here()
-        kept = _ceilings(chosen, ceilings, as_json)
+        measured = _ceilings(chosen, ceilings, as_json)
         seconds = None if microseconds is None else microseconds * 1e-6
-        request = SolRequest(chosen, kept, seconds, regime, roofline, as_json, policy or "pytorch")
+        request = SolRequest(chosen, measured, seconds, regime, roofline, as_json, policy or "pytorch")
         if file.suffix == ".py":
             _module(file, sizes, request)
         elif policy is not None:
-            fail(Status.CALL, f"{file}: a .ucu program names its own lanes; leave --lane out", as_json)
+            fail(
+                Status.CALL,
+                f"{file}: a .ucu program names its own compute types; leave --compute-type out",
+                as_json,
+            )
         else:
-            with limited(file):
+            with cpu_limited(file):
                 _program(file, sizes, name, request)
 
 
 def _device_here() -> Device:
-    found = gpu.at_hand()
-    return found.device if found and found.device else DEVICES["H200"]
+    local_gpu = gpu.at_hand()
+    return local_gpu.device if local_gpu and local_gpu.device else DEVICES["H200"]
 
 
 def _ceilings(device: Device, file: Path | None, as_json: bool) -> Ceilings | None:
-    """The ceilings of a file, or the newest kept here for such a GPU."""
+    """Returns the ceilings of a file, or the newest kept here for such a GPU."""
     try:
         if file is not None:
-            found = _read(file)
-            if device_named(found.device) is not device:
-                fail(Status.CALL, f"{file} is of {found.device}, not of {device.name}", as_json)
-            return found
-        kept = [_read(path) for path in calibrate.ceiling_files()]
+            from_file = _read(file)
+            if device_named(from_file.device) is not device:
+                fail(Status.CALL, f"{file} is of {from_file.device}, not of {device.name}", as_json)
+            return from_file
+        calibrations = [_read(path) for path in calibrate.ceiling_files()]
     except CeilingsError as problem:
         fail(Status.MACHINE, str(problem), as_json)
-    mine = [c for c in kept if device_named(c.device) is device]
+    mine = [c for c in calibrations if device_named(c.device) is device]
     return max(mine, key=lambda c: c.created, default=None)
 
 
 def _read(file: Path) -> Ceilings:
-    """As `ucc calibrate` writes it, or the ceilings alone."""
+    """Reads ceilings as `ucc calibrate` writes them, or the ceilings alone."""
     text, shown = inputs.content(file).decode(errors="replace"), inputs.shown(file)
     try:
         content = json.loads(text)
@@ -125,7 +131,7 @@ def _read(file: Path) -> Ceilings:
 
 
 def _module(file: Path, sizes: tuple[str, ...], request: SolRequest) -> None:
-    """A PyTorch problem file: `ucutlass.cli.sol_module` counts it and prints."""
+    """Bounds a PyTorch problem file: `ucutlass.cli.sol_module` counts it and prints."""
     from ucutlass.cli.sol_module import report
 
     if sizes:
@@ -141,7 +147,7 @@ def _program(file: Path, sizes: tuple[str, ...], name: str | None, request: SolR
     by_name = dict(zip(program.dims, extents, strict=True))
     with checked.limits(program):
         planned, why = _plan(checked, program, extents, request.device)
-        found = bounds(
+        sol_bounds = bounds(
             program,
             by_name,
             request.device,
@@ -150,11 +156,11 @@ def _program(file: Path, sizes: tuple[str, ...], name: str | None, request: SolR
             regime=request.regime,
         )
     title = f"{program.name} {' '.join(f'{n}={v}' for n, v in by_name.items())}"
-    present(title, found, request, {"program": program.name, "sizes": by_name, "plan": why})
+    present(title, sol_bounds, request, {"program": program.name, "sizes": by_name, "plan": why})
 
 
 def _pick(checked: frontend.Checked, name: str | None) -> ir.Program:
-    """The kernel or pipeline of this name, the file's only program, or its only pipeline: the kernels
+    """Returns the kernel or pipeline of this name, the file's only program, or its only pipeline: the kernels
     beside it are its launches. Raises ShapeError UC0601 where that names none."""
     known = {p.name: p for p in checked.module.programs}
     pipelines = [p.name for p in known.values() if isinstance(p, ir.Pipeline)]
@@ -172,7 +178,7 @@ def _pick(checked: frontend.Checked, name: str | None) -> ir.Program:
 def _plan(
     checked: frontend.Checked, program: ir.Program, extents: tuple[int, ...], device: Device
 ) -> tuple[Planned | None, str]:
-    """The plan behind the realistic bound, or why there is none."""
+    """Returns the plan behind the realistic bound, or why there is none."""
     arch = arch_for(device.capability)
     if isinstance(program, ir.Pipeline):
         return None, "none: a pipeline is not planned as one unit"

@@ -1,4 +1,4 @@
-"""`ucc sol` on a PyTorch problem file: the part of the command that knows modules."""
+"""This module is `ucc sol` on a PyTorch problem file: the part of the command that knows modules."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ OUR_ERRORS = ("ProblemUnusable", "ValueDependent", "ExportFailed")
 
 
 class ModuleLost(Exception):
-    """The problem file gave no graph: its own code failed, hung, or ended its process. The message has
-    what happened, with the file."""
+    """Raised where the problem file gave no graph: its own code failed, hung, or ended its process. The
+    message has what happened, with the file."""
 
 
 def module_work(
     file: Path, policy: ComputePolicy = "pytorch", limit_seconds: float = LIMIT_SECONDS
 ) -> ModuleWork:
-    """The work of the module of a problem file in KernelBench's format, whose code runs in a
-    process of its own, without the memory of its tensors. Raises ModuleLost."""
+    """Returns the work of the module of a problem file in KernelBench's format, whose code runs in a process
+    of its own, without the memory of its tensors. Raises ModuleLost."""
     outcome = isolation.run(
         "ucutlass.tasks.module_graph:graph",
         {"file": str(file)},
@@ -69,14 +69,14 @@ def report(file: Path, request: SolRequest) -> None:
             raise ModuleLost(f"{file}: the module gives its inputs back: there is no work to bound")
     except ModuleLost as problem:
         fail(Status.PROGRAM, str(problem), request.as_json)
-    found = bounds_of(
+    sol_bounds = bounds_of(
         work.fused, work.operators, request.device, ceilings=request.ceilings, regime=request.regime
     )
-    present(file.stem, found, request, module_row(work) if request.as_json else module_words(work))
+    present(file.stem, sol_bounds, request, module_row(work) if request.as_json else module_words(work))
 
 
 def module_row(work: ModuleWork) -> dict[str, Any]:
-    """What a module's answer has beside its bounds: how the graph was exported, what is not counted,
+    """Returns what a module's answer has beside its bounds: how the graph was exported, what is not counted,
     and where a kernel may do less than the bounds say."""
     return {
         "program": work.fused.label,
@@ -91,23 +91,23 @@ def module_row(work: ModuleWork) -> dict[str, Any]:
 
 
 def module_words(work: ModuleWork) -> dict[str, str]:
-    """The same for a person."""
+    """Returns the same for a person."""
     kinds = Counter(part.label.split(" ", 1)[0].removeprefix("aten.") for part in work.operators)
     most = ", ".join(f"{n} {op}" if n > 1 else op for op, n in kinds.most_common(_SHOWN))
-    found = {
+    result = {
         "program": work.fused.label,
         "operators": f"{len(work.operators)}: {most}{', ..' if len(kinds) > _SHOWN else ''}",
-        "lane": _POLICY_WORDS.get(work.policy, f"float32 products count in lane {work.policy}"),
+        "lane": _POLICY_WORDS.get(work.policy, f"float32 products count in compute type {work.policy}"),
         "exported by": work.method,
     }
     if work.attempts:
-        found["tried before"] = "; ".join(work.attempts)
+        result["tried before"] = "; ".join(work.attempts)
     if work.not_counted:
         names = ", ".join(f"{op} ({n})" for op, n in work.not_counted.items())
-        found["not counted"] = f"the operations of {names}; their bytes are"
+        result["not counted"] = f"the operations of {names}; their bytes are"
     if work.conditions:
-        found["may do less"] = "; ".join(work.conditions)
-    return found
+        result["may do less"] = "; ".join(work.conditions)
+    return result
 
 
 _SHOWN = 6

@@ -1,4 +1,4 @@
-"""What `ucc sol` was asked for, and how its bounds are shown."""
+"""This module holds what `ucc sol` was asked for, and shows its bounds."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ucutlass.sol.report import lines, row
 
 @dataclass(frozen=True, slots=True)
 class SolRequest:
-    """What the command was asked for beside the file; `seconds` is a measured time, `policy` the lane
-    in which a PyTorch problem's float32 products count."""
+    """Describes what the command was asked for beside the file; `seconds` is a measured time, `policy` the
+    compute type in which a PyTorch problem's float32 products count."""
 
     device: Device
     ceilings: Ceilings | None
@@ -31,20 +31,20 @@ class SolRequest:
     policy: ComputePolicy = "pytorch"
 
 
-def present(title: str, found: TimeBounds, request: SolRequest, more: dict[str, Any]) -> None:
+def present(title: str, sol_bounds: TimeBounds, request: SolRequest, more: dict[str, Any]) -> None:
     """Prints bounds, under the words of `more`, and writes the picture. `title` heads the picture."""
     if request.roofline is not None:
         try:
-            text = picture.svg(title, found, request.device, request.seconds)
+            text = picture.svg(title, sol_bounds, request.device, request.seconds)
         except picture.RooflineError as problem:
             fail(Status.PROGRAM, str(problem), request.as_json)
         write(request.roofline, text)
     if request.as_json:
-        show.data(more | row(found, request.seconds))
+        show.data(more | row(sol_bounds, request.seconds))
         return
     head = [(key, value if isinstance(value, str) else _words(value)) for key, value in more.items()]
     tail = [] if request.roofline is None else [("roofline", str(request.roofline))]
-    show.table(("", ""), head + lines(found, request.seconds) + tail)
+    show.table(("", ""), head + lines(sol_bounds, request.seconds) + tail)
 
 
 def _words(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`ucc verify`."""
+"""This module is `ucc verify`."""
 
 from __future__ import annotations
 
@@ -100,16 +100,16 @@ def command(
     with reported(as_json):
         checked = inputs.read(file)
         program = frontend.program(checked, name)
-        given = parse_sizes(sizes)
-        extents = complete(program, given)
-        found = gpu.at_hand()
-        if found is None:
+        free_sizes = parse_sizes(sizes)
+        extents = complete(program, free_sizes)
+        local_gpu = gpu.at_hand()
+        if local_gpu is None:
             words = "nothing was verified: there is no NVIDIA GPU here that a compile target serves"
             fail(Status.MACHINE, words, as_json)
-        target = arch or found.arch.name
+        target = arch or local_gpu.arch.name
         with show.building(program.name) as progress:
             built = build_program(
-                checked, program, extents, target, device=found.device, on_progress=progress
+                checked, program, extents, target, device=local_gpu.device, on_progress=progress
             )
         row = _verify(checked, program, built, dict(zip(program.dims, extents, strict=True)), options)
     _report(row, as_json)
@@ -118,14 +118,14 @@ def command(
 
 
 def _status(row: dict[str, Any]) -> Status:
-    """The machine's fault where all that is missing is a tool that does not run here."""
+    """Returns the exit status: it is the machine's fault where all that is missing is a tool that does not run here."""
     right = all(case["ok"] for case in row["cases"]) and row["cases"]
     tools = all(s["status"] in ("clean", "not available") for s in row["sanitizers"])
     return Status.MACHINE if right and tools else Status.PROGRAM
 
 
-def _lane(wait: float) -> AbstractContextManager[None]:
-    """The GPU's timing lane: a comparison that is being timed must not share the device with this."""
+def _gpu_lock(wait: float) -> AbstractContextManager[None]:
+    """Holds the GPU lock: a comparison that is being timed must not share the device with this."""
     from ucutlass.runtime.bench.gpu_lock import gpu_uuid, hold_gpu
 
     def waiting(holder: str) -> None:
@@ -152,20 +152,20 @@ def _verify(
         distributions=options.distributions,
         most=options.most,
     )
-    with _lane(options.wait):
+    with _gpu_lock(options.wait):
         machine = verification.machine(built)
         evidence = verification.run(plan, case_seconds=options.limit, sanitize=options.sanitize)
     result = evidence.to_json()
     protocol = verification.protocol(plan, options.limit)
-    kept = store.record("verify", subject, machine, protocol, result)
-    store.EvidenceStore.open().add(kept)
+    record_id = store.record("verify", subject, machine, protocol, result)
+    store.EvidenceStore.open().add(record_id)
     return {
         "kernel": program.name,
         "sizes": sizes,
         "arch": subject.arch,
         "schedule": subject.schedule,
         "device": machine.device,
-        "record": kept.id,
+        "record": record_id.id,
         **result,
     }
 
@@ -180,7 +180,7 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
     columns = ("case", "extents", "error / bound", "at", "tile position", "")
     show.table(columns, [_line(case) for case in row["cases"]])
     lines = [(f"sanitizer {s['tool']}", f"{s['status']}: {s['message']}") for s in row["sanitizers"]]
-    lines += [("left out", f"{one['what']}: {one['why']}") for one in row["left_out"]]
+    lines += [("left out", f"{entry['what']}: {entry['why']}") for entry in row["left_out"]]
     lines += [("left open", words) for words in row["open"]]
     lines += [("against it", words) for words in row["failures"]]
     right = sum(case["outcome"] == "right" for case in row["cases"])
@@ -206,7 +206,7 @@ def _line(case: dict[str, Any]) -> Sequence[str]:
     extents = " ".join(f"{d}={n}" for d, n in case["sizes"].items())
     within = [(stage["name"], c) for stage in case["stages"] for c in stage["comparisons"]]
     every = [*(("", c) for c in case["comparisons"]), *within]
-    stage, worst = max(every, key=lambda one: float(one[1]["worst"]), default=("", None))
+    stage, worst = max(every, key=lambda entry: float(entry[1]["worst"]), default=("", None))
     if worst is None:
         ending = "refused" if case["ok"] else case["outcome"]
         return f"{kind}{case['distribution']}", extents, "-", "-", "-", ending

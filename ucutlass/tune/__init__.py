@@ -1,4 +1,5 @@
-"""The tuner: which kernels a program may become, which of them to build, and which is fastest.
+"""This package is the tuner: it says which kernels a program may become, which of them to build, and which is
+fastest.
 
 The package itself is what Python calls: `ucutlass.tune("linear.ucu", {"M": 4096})`; see
 `ucutlass.tune.api.tune`.
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Called(ModuleType):
-    """A package that can be called: the name of the function is that of the folder."""
+    """Makes the package callable: the name of the function is that of the folder."""
 
     def __call__(self, *arguments: Any, **options: Any) -> TuningResult:
         from ucutlass.tune.api import tune

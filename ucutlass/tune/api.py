@@ -1,5 +1,5 @@
-"""Tuning from Python: `ucutlass.tune("linear.ucu", {"M": 4096, "N": 4096, "K": 4096})`, and `tune_shapes`
-for a set of shapes."""
+"""This module tunes from Python: `ucutlass.tune("linear.ucu", {"M": 4096, "N": 4096, "K": 4096})`, and
+`tune_shapes` for a set of shapes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from ucutlass.tune.tune import OnTrial
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """A tuned kernel. Where no kernel ran and was right, `schedule`, `microseconds`, `record` and the
-    ratios are None.
+    """Describes a tuned kernel. Where no kernel ran and was right, `schedule`, `microseconds`, `record` and
+    the ratios are None.
 
     `schedule` is as a program writes it. `microseconds` were measured in a fresh process; `bound` is what
     the best plan could come to, in microseconds, 0 where none is known. `gain` is the speed over the
@@ -56,7 +56,7 @@ class TuningResult:
 
     @property
     def ok(self) -> bool:
-        """Whether a kernel ran and was right."""
+        """Returns whether a kernel ran and was right."""
         return self.schedule is not None
 
 
@@ -88,16 +88,16 @@ def tune(
     settings = _settings(budget, builds, policy, seed, free)
     target, device = _machine(arch)
     job = job_of(checked, kernel, sizes, target, device, free)
-    live = EngineEvaluator(checked, kernel, sizes, target, seed, LIMIT_SECONDS, WAIT_SECONDS)
-    with closing(live) as shop:
-        outcome = tune_job(job, shop, settings, on_trial=on_trial)
+    evaluator = EngineEvaluator(checked, kernel, sizes, target, seed, LIMIT_SECONDS, WAIT_SECONDS)
+    with closing(evaluator) as open_evaluator:
+        outcome = tune_job(job, open_evaluator, settings, on_trial=on_trial)
     return _result(describe(outcome, settings), outcome.gain)
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeSetResult:
-    """A tuned set of shapes: each by itself, in their order, and the few guarded schedules that serve them:
-    a schedule's text, and which shapes take it.
+    """Describes a tuned set of shapes: each by itself, in their order, and the few guarded schedules that
+    serve them: a schedule's text, and which shapes take it.
 
     `gain` is the weighted geometric mean of the speed over what the compiler would choose, None where no
     shape has both. `details` is all of it, as `ucc tune -s shapes.csv --json` prints it.
@@ -110,8 +110,8 @@ class ShapeSetResult:
 
     @property
     def ok(self) -> bool:
-        """Whether every shape has a kernel that ran and was right."""
-        return all(one.ok for one in self.shapes)
+        """Returns whether every shape has a kernel that ran and was right."""
+        return all(result.ok for result in self.shapes)
 
 
 Shapes: TypeAlias = "Sequence[Mapping[str, int]] | str | os.PathLike[str]"
@@ -133,35 +133,35 @@ def tune_shapes(
     seed: int = 0,
     on_job: Callable[[int, TuningJob], OnTrial] | None = None,
 ) -> ShapeSetResult:
-    """As `tune`, of a set of shapes: extents by name, with `weights` above 0, or a CSV file as `ucc tune -s`
-    takes it, which has its own. `guards` is the most schedules that shall serve them all; `builds` bounds
-    each shape's search, `budget` all of them. `on_job` hears of each shape by its number, and says who
+    """Does as `tune`, for a set of shapes: extents by name, with `weights` above 0, or a CSV file as `ucc
+    tune -s` takes it, which has its own. `guards` is the most schedules that shall serve them all; `builds`
+    bounds each shape's search, `budget` all of them. `on_job` hears of each shape by its number, and says who
     hears of its trials.
 
     Raises as `tune` does, ShapesFileError for a file that is none, and ValueError for no shapes and for
     weights that are not one above 0 for each.
     """
     checked, kernel = _read(program, name)
-    wanted = _shapes(kernel, shapes, weights)
+    weighted_shapes = _shapes(kernel, shapes, weights)
     if guards is not None and guards < 1:
         raise ValueError(f"guards is {guards}: one schedule is the least")
     settings = _settings(budget, builds, policy, seed, free)
     target, device = _machine(arch)
 
-    def made(sizes: Mapping[str, int]) -> TuningJob:
+    def job_at(sizes: Mapping[str, int]) -> TuningJob:
         return job_of(checked, kernel, sizes, target, device, free)
 
     with closing(LocalEngine()) as engine:
 
-        def shop(job: TuningJob) -> EngineEvaluator:
+        def evaluator_of(job: TuningJob) -> EngineEvaluator:
             return EngineEvaluator(
                 checked, kernel, job.sizes, target, seed, LIMIT_SECONDS, WAIT_SECONDS, engine=engine
             )
 
         heard = on_job or (lambda at, job: lambda trial: None)
-        done = tune_set(wanted, made, shop, settings, most=guards, on_job=heard)
+        done = tune_set(weighted_shapes, job_at, evaluator_of, settings, most=guards, on_job=heard)
     row = to_json(done)
-    rows = tuple(_result(one.row, one.gain) for one in done.shapes)
+    rows = tuple(_result(shape.row, shape.gain) for shape in done.shapes)
     dispatch = tuple((entry["schedule"], tuple(entry["shapes"])) for entry in row["dispatch"])
     return ShapeSetResult(rows, dispatch, done.gain, row)
 
@@ -171,13 +171,13 @@ def _shapes(kernel: ir.Kernel, shapes: Shapes, weights: Sequence[float] | None) 
         if weights is not None:
             raise ValueError("a file of shapes has its own weights")
         return read(Path(shapes), kernel)
-    given = [1.0] * len(shapes) if weights is None else list(weights)
-    fits = len(given) == len(shapes) and all(math.isfinite(w) and w > 0 for w in given)
+    weight_list = [1.0] * len(shapes) if weights is None else list(weights)
+    fits = len(weight_list) == len(shapes) and all(math.isfinite(w) and w > 0 for w in weight_list)
     if not shapes or not fits:
-        raise ValueError(f"{len(shapes)} shapes and {len(given)} weights: one above 0 for each shape")
+        raise ValueError(f"{len(shapes)} shapes and {len(weight_list)} weights: one above 0 for each shape")
     for sizes in shapes:
         complete(kernel, sizes)
-    return tuple(WeightedShape(sizes, weight) for sizes, weight in zip(shapes, given, strict=True))
+    return tuple(WeightedShape(sizes, weight) for sizes, weight in zip(shapes, weight_list, strict=True))
 
 
 def _settings(budget: float | None, builds: int, policy: Name, seed: int, free: bool) -> TuningSettings:
@@ -187,11 +187,11 @@ def _settings(budget: float | None, builds: int, policy: Name, seed: int, free: 
 
 
 def _machine(arch: str | None) -> tuple[str, Device | None]:
-    found = gpu.at_hand()
-    if found is None:
+    local_gpu = gpu.at_hand()
+    if local_gpu is None:
         raise NoKernelsHere("there is no NVIDIA GPU here that a compile target serves: nothing was tuned")
     prepare()
-    return arch or found.arch.name, found.device
+    return arch or local_gpu.arch.name, local_gpu.device
 
 
 def _result(row: Mapping[str, Any], gain: float | None) -> TuningResult:

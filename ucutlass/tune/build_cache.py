@@ -1,5 +1,5 @@
-"""Which cache entry a plan became, shared by searches on one engine: a plan has no extents, so the kernels of
-many shapes are one binary, which is built once wherever it was first wanted."""
+"""This module remembers which cache entry a plan became, shared by searches on one engine: a plan has no
+extents, so the kernels of many shapes are one binary, which is built once wherever it was first needed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Way: TypeAlias = tuple[Plan, BuildPath | None]
 
 
 class BuildCache:
-    """Safe to use from many threads."""
+    """Maps plans to keys of the cache, and is safe to use from many threads."""
 
     def __init__(self) -> None:
         self._keys: dict[Way, Future[str]] = {}
         self._lock = Lock()
 
     def claim(self, way: Way) -> Future[str] | None:
-        """None where the caller is to make it and then say so by `tell`; else where its key will be,
-        "" should it come to nothing."""
+        """Returns None where the caller is to build it and then report it by `tell`; else a future of its
+        key, "" should the build fail."""
         with self._lock:
             if way in self._keys:
                 return self._keys[way]
@@ -30,7 +30,7 @@ class BuildCache:
             return None
 
     def tell(self, way: Way, key: str) -> None:
-        """The key of what was claimed; "" where it was not made, so that another may try."""
+        """Reports the key of what was claimed; "" where it was not built, so that another may try."""
         with self._lock:
             claimed = self._keys[way]
             if not key:
@@ -38,7 +38,7 @@ class BuildCache:
         claimed.set_result(key)
 
     def forget(self, way: Way) -> None:
-        """What was made is not in the cache any more."""
+        """Forgets an entry that is not in the cache any more."""
         with self._lock:
             if way in self._keys and self._keys[way].done():
                 del self._keys[way]

@@ -1,4 +1,4 @@
-"""The estimate, corrected by what was measured: kernels that are alike are wrong alike.
+"""This module corrects the estimate by what was measured: kernels that are alike are wrong alike.
 
 The cost model is off by a factor that neighbours share, since they run into the same limit. A kernel's
 correction is the mean log of measured over estimated time of the kernels measured so far, each weighed
@@ -43,7 +43,7 @@ _STEP = 0.5
 
 
 def distance(a: Request, b: Request) -> float:
-    """How unlike two schedules are: 0 for the same binary."""
+    """Returns how unlike two schedules are: 0 for the same binary."""
     # Asked some hundred thousand times a search: every group against everything measured.
     changed: int = sum(map(ne, _VALUES(a), _VALUES(b)))
     return _STEP * (changed + _tiles(a.tile, b.tile))
@@ -57,13 +57,13 @@ def _tiles(a: Sequence[int] | None, b: Sequence[int] | None) -> float:
 
 @cache
 def _twice(x: int, y: int) -> float:
-    """How many times one side is twice the other."""
+    """Returns how many times one side is twice the other."""
     return abs(math.log2(x / y))
 
 
 def factor(of: Request, measured: Sequence[tuple[Request, float]]) -> float:
-    """What to multiply the estimate of a schedule with; `measured` pairs schedules with the log of
-    their measured over their estimated time. 1 where nothing was measured."""
+    """Returns what to multiply the estimate of a schedule with, 1 where nothing was measured; `measured`
+    pairs schedules with the log of their measured over their estimated time. 1 where nothing was measured."""
     weights = [math.exp(-distance(of, other) / APART) for other, _ in measured]
     total = sum(w * log for w, (_, log) in zip(weights, measured, strict=True))
     return math.exp(total / (PRIOR + sum(weights)))

@@ -1,4 +1,5 @@
-"""The tuning database: for each device, program and shape the fastest kernel that was confirmed.
+"""This module has the tuning database: for each device, program and shape the fastest kernel that was
+confirmed.
 
     tuned.sqlite    one table (and -wal, -shm while somebody has it open), beside the evidence store
 
@@ -48,7 +49,7 @@ T = TypeVar("T")
 
 
 class TuningDamaged(StoreError):
-    """The tuning database, or a row of it, is not what was written."""
+    """Raised where the tuning database, or a row of it, is not what was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,9 @@ class TuningKey:
 
 @dataclass(frozen=True, slots=True)
 class TunedRow:
-    """A confirmed winner: `microseconds` as measured in the fresh process, `bound` the least realistic
-    one (0: none is known). `versions` are those of what built it and of ucutlass, `record` the evidence's
-    id, `created` its time."""
+    """Describes a confirmed winner: `microseconds` as measured in the fresh process, `bound` the least
+    realistic one (0: none is known). `versions` are those of what built it and of ucutlass, `record` the
+    evidence's id, `created` its time."""
 
     request: Request
     microseconds: float
@@ -85,22 +86,22 @@ def key_of(program: ir.Kernel, sizes: Sequence[int], device: str, arch: str) -> 
 
 
 def replaces(new: TunedRow, old: TunedRow) -> bool:
-    """Whether a new result takes an older one's place: where it is not slower, or where the older one is
-    of other versions, so that its time says nothing of what would be built today. A slower result of the
+    """Returns whether a new result takes an older one's place: where it is not slower, or where the older one
+    is of other versions, so that its time says nothing of what would be built today. A slower result of the
     same versions comes from a search that looked at less."""
     return new.microseconds <= old.microseconds or dict(new.versions) != dict(old.versions)
 
 
 @dataclass(frozen=True, slots=True)
 class TuningDatabase:
-    """All methods raise a StoreError where the file cannot be used; one that is damaged is left as it
-    is. Nothing is kept open."""
+    """Stores rows in a file. All methods raise a StoreError where the file cannot be used; one that is
+    damaged is left as it is. Nothing is kept open."""
 
     path: Path
 
     @staticmethod
     def open(path: Path | None = None) -> TuningDatabase:
-        """The database in a file, or the user's own. Nothing is made before it is needed."""
+        """Returns the database in a file, or the user's own. Nothing is made before it is needed."""
         return TuningDatabase(path or switches.read().data_dir / NAME)
 
     def prepare(self) -> None:
@@ -108,14 +109,15 @@ class TuningDatabase:
         wants to know before."""
 
         def examine(c: sqlite3.Connection) -> None:
-            (said,) = c.execute("PRAGMA integrity_check(1)").fetchone()
-            if said != "ok":
-                raise sqlite3.DatabaseError(f"{faults.DAMAGED[1]}: {said}")
+            (answer,) = c.execute("PRAGMA integrity_check(1)").fetchone()
+            if answer != "ok":
+                raise sqlite3.DatabaseError(f"{faults.DAMAGED[1]}: {answer}")
 
         self._write(examine)
 
     def find(self, key: TuningKey) -> TunedRow | None:
-        """What is recorded for exactly this key. Raises TuningDamaged for a row that cannot be read."""
+        """Returns what is recorded for exactly this key. Raises TuningDamaged for a row that cannot be
+        read."""
         with self._used():
             if not self.path.exists():
                 return None
@@ -131,7 +133,7 @@ class TuningDatabase:
             ) from problem
 
     def devices(self, key: TuningKey) -> tuple[str, ...]:
-        """The devices that have a row for the rest of this key."""
+        """Returns the devices that have a row for the rest of this key."""
         with self._used():
             if not self.path.exists():
                 return ()
@@ -163,19 +165,19 @@ class TuningDatabase:
     def _ours(self, c: sqlite3.Connection) -> sqlite3.Connection:
         """Raises StoreForeign, StoreNewer."""
         if store_file.schema_of(c, self.path, APPLICATION, SCHEMA) == 0:
-            mend = f"move it away, or {faults.other_folder()}"
-            raise StoreForeign(f"{self.path} is no tuning database", mend)
+            remedy = f"move it away, or {faults.other_folder()}"
+            raise StoreForeign(f"{self.path} is no tuning database", remedy)
         return c
 
     def _used(self) -> AbstractContextManager[None]:
         """Raises a StoreError for whatever SQLite or the system refuses inside."""
-        mend = "move that file away: `ucc tune` makes another"
-        return faults.used(self.path, _WHAT, TuningDamaged, mend)
+        remedy = "move that file away: `ucc tune` makes another"
+        return faults.used(self.path, _WHAT, TuningDamaged, remedy)
 
 
 def _make(path: Path) -> None:
-    """The file with its table where there is none: made aside and linked, so that nobody sees a part of
-    it, and of two who make it at once one is the first."""
+    """Makes the file with its table where there is none: it is made aside and linked, so that nobody sees a
+    part of it, and of two who make it at once one is the first."""
     if path.exists():
         return
     folders.make(path.parent)
@@ -202,12 +204,12 @@ def _of(key: TuningKey) -> tuple[str, str, str, str]:
 
 
 def _select(c: sqlite3.Connection, key: TuningKey) -> tuple[Any, ...] | None:
-    found: tuple[Any, ...] | None = c.execute(
+    row: tuple[Any, ...] | None = c.execute(
         "SELECT schedule, microseconds, bound, versions, record, created FROM tuned "
         "WHERE device = ? AND arch = ? AND program = ? AND extents = ?",
         _of(key),
     ).fetchone()
-    return found
+    return row
 
 
 def _devices(c: sqlite3.Connection, key: TuningKey) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Few schedules for many shapes: which ones, and which shape takes which.
+"""This module covers many shapes with few schedules: it says which ones, and which shape takes which.
 
 A shape may take any schedule that keeps `KEEP` of the speed of its winner. The schedules are chosen
 greedily, always the one that serves most shapes (or most weight) not served yet, which is at most
@@ -21,14 +21,15 @@ KEEP = 0.98
 
 @dataclass(frozen=True, slots=True)
 class ShapeTimes:
-    """One shape: its winner, and seconds of every schedule that was timed for it, the winner too."""
+    """Describes one shape: its winner, and seconds of every schedule that was timed for it, the winner
+    too."""
 
     winner: Request
     seconds: Mapping[Request, float]
     weight: float = 1.0
 
     def share(self, request: Request) -> float:
-        """The winner's time over this schedule's."""
+        """Returns the winner's time over this schedule's."""
         return self.seconds[self.winner] / self.seconds[request]
 
 
@@ -38,17 +39,17 @@ Banned: TypeAlias = Set[tuple[int, Request]]
 
 @dataclass(frozen=True, slots=True)
 class DispatchEntry:
-    """A schedule and the numbers of the shapes that take it."""
+    """Describes a schedule and the numbers of the shapes that take it."""
 
     request: Request
     shapes: tuple[int, ...]
 
 
-def cover(
+def cover_shapes(
     shapes: Sequence[ShapeTimes], banned: Banned = frozenset(), most: int | None = None
 ) -> tuple[DispatchEntry, ...]:
-    """The dispatch table; `most` limits its schedules, which then are those that serve most weight: shapes
-    that none of them serves are in no entry. The entry of most weight comes first."""
+    """Returns the dispatch table; `most` limits its schedules, which then are those that serve most weight:
+    shapes that none of them serves are in no entry. The entry of most weight comes first."""
     serves: dict[Request, set[int]] = {}
     for at, shape in enumerate(shapes):
         for request in shape.seconds:
@@ -76,7 +77,7 @@ def cover(
 
 
 def geomean(ratios: Iterable[tuple[float, float]]) -> float | None:
-    """Of pairs of a ratio and its weight; None of none."""
+    """Returns the weighted geometric mean of pairs of a ratio and its weight; None of none."""
     pairs = list(ratios)
     total = math.fsum(weight for _, weight in pairs)
     return math.exp(math.fsum(w * math.log(r) for r, w in pairs) / total) if pairs else None

@@ -1,4 +1,5 @@
-"""The workshop of a GPU: builds and launches go to an engine, by default that of this machine."""
+"""This module has the evaluator of a GPU: builds and launches go to an engine, by default that of this
+machine."""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ _POLL_SECONDS = 0.1
 
 @dataclass(slots=True)
 class EngineEvaluator:
-    """`limit` bounds each process that launches, `wait` the wait for the GPU's timing lane, in seconds.
+    """`limit` bounds each process that launches, `wait` the wait for the GPU lock, in seconds.
     `stage` is the way of building (`ucutlass.backend`). `machine` is what the confirming process saw,
     `artifacts` what was built; they lie in this machine's cache wherever they were made.
 
-    An `engine` that is given is the caller's to close. Searches that share one may share `made` too. All
+    An `engine` that is given is the caller's to close. Searches that share one may share `build_cache` too. All
     launches of one evaluator are on one GPU.
     """
 
@@ -52,7 +53,7 @@ class EngineEvaluator:
     on_wait: Callable[[str], None] = lambda _: None
     engine: Engine | None = None
     stage: BuildPath | None = None
-    made: BuildCache = field(default_factory=BuildCache)
+    build_cache: BuildCache = field(default_factory=BuildCache)
     machine: dict[str, Any] = field(default_factory=dict)
     artifacts: dict[Plan, Artifact] = field(default_factory=dict)
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -70,17 +71,19 @@ class EngineEvaluator:
         self._engine.submit("prepare", {}, near=self.near)
 
     def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
-        others = {g.plan: f for g in groups if (f := self.made.claim((g.plan, self.stage))) is not None}
+        others = {
+            g.plan: f for g in groups if (f := self.build_cache.claim((g.plan, self.stage))) is not None
+        }
         mine = [g for g in groups if g.plan not in others]
         # First what others may wait for, or two searches could wait for one another.
-        found = dict(zip((g.plan for g in mine), self._built(mine), strict=True))
+        failures = dict(zip((g.plan for g in mine), self._built(mine), strict=True))
         for group in groups:
             if group.plan in others:
-                found[group.plan] = self._taken(group, others[group.plan])
-        return [found[g.plan] for g in groups]
+                failures[group.plan] = self._taken(group, others[group.plan])
+        return [failures[g.plan] for g in groups]
 
     def _taken(self, group: BinaryGroup, future: Future[str]) -> FailedTrial | None:
-        """What another search builds, or built."""
+        """Returns what another search builds, or built."""
         while not self._stop.is_set():
             if not wait([future], timeout=_POLL_SECONDS).done:
                 continue
@@ -90,7 +93,7 @@ class EngineEvaluator:
                     self.artifacts[group.plan] = artifact
                 return None
             if future.result():
-                self.made.forget((group.plan, self.stage))
+                self.build_cache.forget((group.plan, self.stage))
             return self.build([group])[0]
         return FailedTrial("build", "cancelled")
 
@@ -107,35 +110,35 @@ class EngineEvaluator:
                     return [FailedTrial("build", "cancelled")] * len(groups)
                 task = self._engine.submit("build", self._what(requests, stage=self.stage), near=self.near)
                 self._builds.append(task)
-            found = _answer(task, "the build")
-            if isinstance(found, str):
-                return [FailedTrial("build", found[:_WORDS])] * len(groups)
+            answer = _answer(task, "the build")
+            if isinstance(answer, str):
+                return [FailedTrial("build", answer[:_WORDS])] * len(groups)
             cache = Cache.from_switches()
-            made = [cached_artifact(key, cache) if key else None for key in found["made"]]
-            keys = [one.key if one is not None else "" for one in made]
+            artifacts = [cached_artifact(key, cache) if key else None for key in answer["made"]]
+            keys = [artifact.key if artifact is not None else "" for artifact in artifacts]
             return [
-                self._kept(group, one, words)
-                for group, one, words in zip(groups, made, found["words"], strict=True)
+                self._register(group, artifact, words)
+                for group, artifact, words in zip(groups, artifacts, answer["words"], strict=True)
             ]
         finally:
             for group, key in zip(groups, keys, strict=True):
-                self.made.tell((group.plan, self.stage), key)
+                self.build_cache.tell((group.plan, self.stage), key)
 
-    def _kept(self, group: BinaryGroup, made: Artifact | None, words: str) -> FailedTrial | None:
-        if made is None:
+    def _register(self, group: BinaryGroup, artifact: Artifact | None, words: str) -> FailedTrial | None:
+        if artifact is None:
             return FailedTrial("build", (words or "what was built is not in the cache any more")[:_WORDS])
         with self._lock:
-            self.artifacts[group.plan] = made
+            self.artifacts[group.plan] = artifact
         return None
 
     def time(self, groups: Sequence[BinaryGroup]) -> Sequence[TimedGroup | FailedTrial]:
         members = [m for g in groups for m in g.members]
         counts = [len(g.members) for g in groups]
-        found = self._isolated("timed", members, keys=self._keys(members), counts=counts, best=self._best)
-        if isinstance(found, FailedTrial):
+        answer = self._isolated("timed", members, keys=self._keys(members), counts=counts, best=self._best)
+        if isinstance(answer, FailedTrial):
             # One of them took the process with it: each gets one of its own.
-            return [found] if len(groups) == 1 else [one for g in groups for one in self.time([g])]
-        seconds = list(found["seconds"])
+            return [answer] if len(groups) == 1 else [result for g in groups for result in self.time([g])]
+        seconds = list(answer["seconds"])
         self._best = min((s for s in (*seconds, self._best) if s is not None), default=None)
         answers: list[TimedGroup | FailedTrial] = []
         for group in groups:
@@ -146,17 +149,17 @@ class EngineEvaluator:
     def confirm(self, finalists: Sequence[Planned]) -> Sequence[ConfirmedKernel | FailedTrial]:
         versions = dict(self.artifacts[finalists[0].plan].versions)
         keys = self._keys(finalists)
-        found = self._isolated("confirmed", finalists, keys=keys, versions=versions)
-        if isinstance(found, FailedTrial):
+        answer = self._isolated("confirmed", finalists, keys=keys, versions=versions)
+        if isinstance(answer, FailedTrial):
             if len(finalists) == 1:
-                return [FailedTrial("verification", found.words)]
-            return [one for kernel in finalists for one in self.confirm([kernel])]
-        self.machine = found["machine"]
+                return [FailedTrial("verification", answer.words)]
+            return [result for kernel in finalists for result in self.confirm([kernel])]
+        self.machine = answer["machine"]
         return [
             ConfirmedKernel(tuple(rounds))
             if len(rounds) >= MIN_BLOCKS
             else FailedTrial("verification", words[:_WORDS])
-            for rounds, words in zip(found["rounds"], found["words"], strict=True)
+            for rounds, words in zip(answer["rounds"], answer["words"], strict=True)
         ]
 
     def cancel(self) -> None:
@@ -175,7 +178,7 @@ class EngineEvaluator:
             self._engine.close()
 
     def built(self, kernel: Planned) -> Built:
-        """A kernel of the search as the commands know it."""
+        """Returns a kernel of the search as the commands know it."""
         source = source_of(self.checked, self.program, kernel)
         return Built(ChosenPlan(kernel, None), source, self.artifacts[kernel.plan])
 
@@ -191,13 +194,14 @@ class EngineEvaluator:
         }
 
     def _keys(self, kernels: Sequence[Planned]) -> list[str]:
-        """Empty for a kernel that was never built: the process that should load it says so."""
+        """Returns the keys of kernels, empty for one that was never built: the process that should load it
+        says so."""
         return [self.artifacts[k.plan].key if k.plan in self.artifacts else "" for k in kernels]
 
     def _isolated(
         self, what: str, kernels: Sequence[Planned], keys: Sequence[str], **more: Any
     ) -> dict[str, Any] | FailedTrial:
-        """What a function of `ucutlass.tasks.tune` returned."""
+        """Returns what a function of `ucutlass.tasks.tune` returned."""
         requests = [k.request.given() for k in kernels]
         arguments = self._what(requests, keys=list(keys), seed=self.seed, **more)
         task = self._engine.submit(
@@ -208,12 +212,12 @@ class EngineEvaluator:
             wait_seconds=self.wait,
             near=self.near,
         )
-        found = _answer(task, "the timing")
-        return FailedTrial("timing", found[:_WORDS]) if isinstance(found, str) else found
+        answer = _answer(task, "the timing")
+        return FailedTrial("timing", answer[:_WORDS]) if isinstance(answer, str) else answer
 
 
 def _answer(task: EngineTask, what: str) -> dict[str, Any] | str:
-    """A task's result, or why it has none; raises a MachineError that another task would meet too."""
+    """Returns a task's result, or why it has none; raises a MachineError that another task would meet too."""
     try:
         outcome = task.result()
     except TaskLost as lost:

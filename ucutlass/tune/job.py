@@ -1,4 +1,4 @@
-"""One kernel at one set of extents, tuned and kept: what `ucc tune` and `ucutlass.tune` share.
+"""This module tunes and records one kernel at one set of extents: what `ucc tune` and `ucutlass.tune` share.
 
 The evidence record of a search is kept first, then the tuning database's row that names it: what dies
 between leaves a record more, never a row without one.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class JobEvaluator(KernelEvaluator, Protocol):
-    """A workshop that can say what it used: `machine` are the fields of the confirming process's
+    """Is an evaluator that can say what it used: `machine` are the fields of the confirming process's
     `evidence.Machine`."""
 
     machine: dict[str, Any]
@@ -51,13 +51,13 @@ class JobEvaluator(KernelEvaluator, Protocol):
         """Gives the GPU free. Nothing is built, timed or confirmed afterwards."""
 
     def built(self, kernel: Planned) -> Built:
-        """A kernel of the search as it lies on disk."""
+        """Returns a kernel of the search as it lies on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuningSettings:
-    """How to search. `limits.seconds` bounds the search, over all shapes of a set. `free` looks at every
-    legal schedule, not only at what the program denotes."""
+    """Describes how to search. `limits.seconds` bounds the search, over all shapes of a set. `free` looks at
+    every legal schedule, not only at what the program denotes."""
 
     limits: SearchLimits = SearchLimits()  # noqa: RUF009
     policy: Name = "guided"
@@ -67,8 +67,8 @@ class TuningSettings:
 
 @dataclass(frozen=True, slots=True)
 class TuningJob:
-    """One kernel at one set of extents; `sizes` has the free dimensions by name, `device` the facts of
-    the GPU, None where the table lacks it. `fixed` is what the program's schedule withholds, None where that
+    """Describes one kernel at one set of extents; `sizes` has the free dimensions by name, `device` the facts
+    of the GPU, None where the table lacks it. `fixed` is what the program's schedule withholds, None where that
     is nothing."""
 
     checked: frontend.Checked
@@ -95,8 +95,8 @@ class TuningOutcome:
 
     @property
     def gain(self) -> float | None:
-        """The winner's speed over that of the kernel that the compiler would choose; 1 where it is that
-        one, None where one of them did not run."""
+        """Returns the winner's speed over that of the kernel that the compiler would choose; 1 where it is
+        that one, None where one of them did not run."""
         winner, (group, member) = self.tuned.winner, self.job.space.start
         if winner is None:
             return None
@@ -130,17 +130,17 @@ def prepare() -> None:
 
 def tune(
     job: TuningJob,
-    shop: JobEvaluator,
+    evaluator: JobEvaluator,
     settings: TuningSettings,
     limits: SearchLimits | None = None,
     on_trial: OnTrial = lambda _: None,
 ) -> TuningOutcome:
     """Searches, confirms, and keeps the winner as a record and in the tuning database. `limits` in place
     of those of the settings. Raises StoreError, and what `KernelEvaluator` raises."""
-    shop.prepare()
+    evaluator.prepare()
     tuned = search(
         job.space,
-        shop,
+        evaluator,
         settings.policy,
         limits or settings.limits,
         seed=settings.seed,
@@ -149,24 +149,29 @@ def tune(
     )
     if tuned.winner is None:
         return TuningOutcome(job, tuned)
-    made = _record(job, shop, tuned, settings)
+    tune_record = _record(job, evaluator, tuned, settings)
     winner = tuned.winner.kernel
-    versions = dict(shop.built(winner).artifact.versions)
-    versions |= {n: v for n, v in made.machine.versions.items() if n == "ucutlass"}
+    versions = dict(evaluator.built(winner).artifact.versions)
+    versions |= {n: v for n, v in tune_record.machine.versions.items() if n == "ucutlass"}
     assert isinstance(tuned.winner.result, float)
     row = TunedRow(
-        winner.request, tuned.winner.result * 1e6, job.space.bound * 1e6, versions, made.id, made.created
+        winner.request,
+        tuned.winner.result * 1e6,
+        job.space.bound * 1e6,
+        versions,
+        tune_record.id,
+        tune_record.created,
     )
-    key = key_of(job.program, winner.sizes, made.machine.device, winner.plan.arch)
+    key = key_of(job.program, winner.sizes, tune_record.machine.device, winner.plan.arch)
     # The record before the row that names it.
-    kept = EvidenceStore.open().add(made)
-    return TuningOutcome(job, tuned, kept, TuningDatabase.open().keep(key, row))
+    record_id = EvidenceStore.open().add(tune_record)
+    return TuningOutcome(job, tuned, record_id, TuningDatabase.open().keep(key, row))
 
 
-def _record(job: TuningJob, shop: JobEvaluator, tuned: SearchResult, settings: TuningSettings) -> Record:
-    """Of a search, with its winner as the subject."""
+def _record(job: TuningJob, evaluator: JobEvaluator, tuned: SearchResult, settings: TuningSettings) -> Record:
+    """Returns the record of a search, with its winner as the subject."""
     assert tuned.winner is not None
-    subject = subject_of_built(job.checked, job.program, shop.built(tuned.winner.kernel))
+    subject = subject_of_built(job.checked, job.program, evaluator.built(tuned.winner.kernel))
     protocol = {
         "clock": "events over graphs, rotated buffers",
         "final": "a fresh process, in turns, verified",
@@ -176,14 +181,14 @@ def _record(job: TuningJob, shop: JobEvaluator, tuned: SearchResult, settings: T
         "builds": settings.limits.builds,
     }
     result = describe(TuningOutcome(job, tuned), settings)
-    return record("tune", subject, Machine(**shop.machine), protocol, json.loads(json.dumps(result)))
+    return record("tune", subject, Machine(**evaluator.machine), protocol, json.loads(json.dumps(result)))
 
 
 # --- as JSON values --------------------------------------------------------------
 
 
 def describe(outcome: TuningOutcome, settings: TuningSettings) -> dict[str, Any]:
-    """A search as JSON values; times in microseconds."""
+    """Returns a search as JSON values; times in microseconds."""
     job, tuned = outcome.job, outcome.tuned
     first, winner = job.first, tuned.winner
     row: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A recorded schedule in place of the one that the compiler would choose."""
+"""This module looks up a recorded schedule to take the place of the one that the compiler would choose."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from ucutlass.units import duration
 
 
 class UnreadableWarning(UserWarning):
-    """The tuning database could not be read: the kernel was planned as if nothing were recorded."""
+    """Warns that the tuning database could not be read: the kernel was planned as if nothing were
+    recorded."""
 
 
 class NotLegalWarning(UserWarning):
-    """A recorded schedule breaks a rule by now, and was ignored."""
+    """Warns that a recorded schedule breaks a rule by now, and was ignored."""
 
 
 def recall(
@@ -35,7 +36,7 @@ def recall(
     beyond: bool,
     database: TuningDatabase | None = None,
 ) -> tuple[ir.Kernel, Origin]:
-    """The kernel with the schedule that is recorded for exactly this GPU (the driver's name), program
+    """Returns the kernel with the schedule that is recorded for exactly this GPU (the driver's name), program
     and extents (in the order of `program.dims`), or as it is.
 
     `beyond` takes it whatever the program says; else it must be one that the program denotes: it agrees
@@ -50,7 +51,7 @@ def recall(
         return program, Origin(own.kind, note="the tuning database could not be read")
     if row is None:
         return program, own
-    if not beyond and not denoted(program, sizes, arch, row.request):
+    if not beyond and not allowed_by_program(program, sizes, arch, row.request):
         note = f"a tuned one of {duration(row.microseconds * 1e-6)} that it does not denote is recorded"
         return program, Origin(own.kind, note=note)
     tuned = scheduled(program, arch, row.request)
@@ -64,10 +65,10 @@ def recall(
     return tuned, Origin("tuned", row)
 
 
-def found_on(
+def rows_by_gpu(
     program: ir.Kernel, sizes: Sequence[int], arch: str, database: TuningDatabase | None = None
 ) -> Mapping[str, TunedRow]:
-    """What is recorded for this program and these extents, by the GPU's name as the driver gives it.
+    """Returns what is recorded for this program and these extents, by the GPU's name as the driver gives it.
 
     Raises StoreError."""
     store = database or TuningDatabase.open()
@@ -79,16 +80,18 @@ def found_on(
 def recorded(
     program: ir.Kernel, sizes: Sequence[int], arch: str, database: TuningDatabase | None = None
 ) -> bool:
-    """Whether anything is recorded for this program and these extents, on whatever GPU. A database that
-    cannot be read may hold it: `recall` then says so."""
+    """Returns whether anything is recorded for this program and these extents, on whatever GPU. A database
+    that cannot be read may hold it: `recall` then says so."""
     try:
         return bool((database or TuningDatabase.open()).devices(key_of(program, sizes, "", arch)))
     except StoreError:
         return True
 
 
-def denoted(program: ir.Kernel, sizes: Sequence[int], arch: str, request: Request) -> bool:
-    """Whether a schedule is one of those that the program stands for at these extents: it has every
+def allowed_by_program(program: ir.Kernel, sizes: Sequence[int], arch: str, request: Request) -> bool:
+    """Returns whether a schedule is one of those that the program stands for at these extents: it has every
     value that one alternative of the block which holds fixes. A program without one fixes nothing."""
-    asked = [r.given() for _, r in alternatives(matching(program, sizes, arch))]
-    return not asked or any(one.items() <= request.given().items() for one in asked)
+    alternatives_given = [r.given() for _, r in alternatives(matching(program, sizes, arch))]
+    return not alternatives_given or any(
+        fields_given.items() <= request.given().items() for fields_given in alternatives_given
+    )

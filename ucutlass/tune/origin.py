@@ -1,4 +1,5 @@
-"""Where a kernel's schedule comes from. Apart from the database, which a plain load need not import."""
+"""This module says where a kernel's schedule comes from. Apart from the database, which a plain load need not
+import."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The tuning database (`row`), a schedule that the program writes, or the planner alone. `note` says
-    why a recorded one was passed over, "" where none was."""
+    """Names the source of a schedule: the tuning database (`row`), a schedule that the program writes, or the
+    planner alone. `note` says why a recorded one was passed over, "" where none was."""
 
     kind: Literal["tuned", "program", "planner"]
     row: TunedRow | None = None
@@ -32,5 +33,6 @@ class Origin:
 
 
 def written(program: ir.Kernel, sizes: Sequence[int], arch: str) -> Origin:
-    """Where the schedule comes from if nothing is recorded; `sizes` in the order of `program.dims`."""
+    """Returns where the schedule comes from if nothing is recorded; `sizes` in the order of
+    `program.dims`."""
     return Origin("program" if matching(program, sizes, arch) else "planner")

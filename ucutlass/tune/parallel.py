@@ -1,5 +1,5 @@
-"""Many kernels tuned at once on one engine: a thread a search, two searches a GPU, so that one builds
-while another is timed."""
+"""This module tunes many kernels at once on one engine: a thread a search, several searches a GPU, so that
+one builds while another is timed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ IN_FLIGHT = 3
 
 @dataclass(frozen=True, slots=True)
 class FinishedSearch:
-    """A search that came to its end, with a winner or not; `shop` knows what was built for it."""
+    """Describes a search that came to its end, with a winner or not; `evaluator` knows what was built for
+    it."""
 
     tuned: SearchResult
-    shop: EngineEvaluator
+    evaluator: EngineEvaluator
 
 
 Ended: TypeAlias = FinishedSearch | ProgramError | MachineError
@@ -42,7 +43,7 @@ def tune_many(
     stage: BuildPath | None = None,
     on_done: Callable[[int, Ended], None] = lambda _, __: None,
 ) -> tuple[Ended, ...]:
-    """One result a job, in their order; a search that fails gives its error and stops no other.
+    """Returns one result a job, in their order; a search that fails gives its error and stops no other.
 
     As many run at once as the engine's GPUs take; its compilers are shared among them, and
     `settings.limits` are of each. `on_done` hears of each job that ended, by its number, in threads. Any
@@ -50,36 +51,45 @@ def tune_many(
     """
     together = max(1, min(len(jobs), IN_FLIGHT * engine.gpus))
     compilers = max(1, engine.cpus // together)
-    made = BuildCache()
+    build_cache = BuildCache()
 
-    def one(number: int) -> Ended:
-        ended = _one(jobs[number], engine, settings, made, compilers, limit, wait, stage)
+    def run_job(number: int) -> Ended:
+        ended = _search_job(jobs[number], engine, settings, build_cache, compilers, limit, wait, stage)
         on_done(number, ended)
         return ended
 
     with ThreadPoolExecutor(together, thread_name_prefix="ucutlass-search") as pool:
-        return tuple(pool.map(one, range(len(jobs))))
+        return tuple(pool.map(run_job, range(len(jobs))))
 
 
-def _one(
+def _search_job(
     job: TuningJob,
     engine: Engine,
     settings: TuningSettings,
-    made: BuildCache,
+    build_cache: BuildCache,
     compilers: int,
     limit: float,
     wait: float,
     stage: BuildPath | None,
 ) -> Ended:
     arch, seed = job.first.plan.arch, settings.seed
-    shop = EngineEvaluator(
-        job.checked, job.program, job.sizes, arch, seed, limit, wait, engine=engine, stage=stage, made=made
+    evaluator = EngineEvaluator(
+        job.checked,
+        job.program,
+        job.sizes,
+        arch,
+        seed,
+        limit,
+        wait,
+        engine=engine,
+        stage=stage,
+        build_cache=build_cache,
     )
     try:
-        shop.prepare()
-        tuned = search(job.space, shop, settings.policy, settings.limits, seed=seed, jobs=compilers)
+        evaluator.prepare()
+        tuned = search(job.space, evaluator, settings.policy, settings.limits, seed=seed, jobs=compilers)
     except (ProgramError, MachineError) as problem:
         return problem
     finally:
-        shop.close()
-    return FinishedSearch(tuned, shop)
+        evaluator.close()
+    return FinishedSearch(tuned, evaluator)

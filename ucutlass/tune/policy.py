@@ -1,4 +1,5 @@
-"""Which binaries to build next: pure functions of the space and of what was measured so far.
+"""This module decides which binaries to build next, by pure functions of the space and of what was measured
+so far.
 
 A policy orders the groups that nobody looked at yet. `guided` begins with the analytic order, one of
 each group of equals, and goes on with the kernels that the corrected estimate predicts to be fastest,
@@ -66,13 +67,13 @@ _TIED: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 def neighbours(a: Request, b: Request) -> bool:
-    """Whether two schedules differ in one field, launch knobs and what follows from it aside."""
+    """Returns whether two schedules differ in one field, launch knobs and what follows from it aside."""
     changed = {f for f in FIELDS if getattr(a, f) != getattr(b, f)}
     return any(changed - _TIED.get(f, frozenset()) == {f} for f in changed)
 
 
 def best(seen: Seen) -> tuple[int, float] | None:
-    """The group with the least time, and that; None where nothing has a time."""
+    """Returns the group with the least time, and that; None where nothing has a time."""
     timed = [(seconds, at) for at, seconds in seen.items() if seconds is not None]
     return (min(timed)[1], min(timed)[0]) if timed else None
 
@@ -81,7 +82,7 @@ def best(seen: Seen) -> tuple[int, float] | None:
 
 
 def predictions(space: ScheduleSpace, seen: Seen) -> dict[int, float]:
-    """Seconds that each group nobody looked at is predicted to take."""
+    """Returns the seconds that each group nobody looked at is predicted to take."""
     groups = space.groups
     known = [
         (groups[at].request, math.log(seconds / groups[at].estimate))
@@ -95,22 +96,22 @@ def predictions(space: ScheduleSpace, seen: Seen) -> dict[int, float]:
 
 
 def analytic(space: ScheduleSpace, seen: Seen, seed: int) -> tuple[int, ...]:
-    """By the estimate alone."""
+    """Orders the groups by the estimate alone."""
     return tuple(at for at in range(len(space.groups)) if at not in seen)
 
 
 def shuffled(space: ScheduleSpace, seen: Seen, seed: int) -> tuple[int, ...]:
-    """At random; the order is the seed's, whatever was seen."""
+    """Orders the groups at random; the order is the seed's, whatever was seen."""
     order = list(range(len(space.groups)))
     random.Random(seed).shuffle(order)
     return tuple(at for at in order if at not in seen)
 
 
 def guided(space: ScheduleSpace, seen: Seen, seed: int) -> tuple[int, ...]:
-    """The analytic order while there is little to learn from, then the corrected one."""
-    found = best(seen)
+    """Returns the analytic order while there is little to learn from, then the corrected one."""
+    best_seen = best(seen)
     opening = [at for at in distinct(space.groups) if at not in seen]
-    if found is None or len(seen) < OPENING:
+    if best_seen is None or len(seen) < OPENING:
         chosen = opening[: max(0, OPENING - len(seen))]
         rest = [at for at in _corrected(space, seen) if at not in chosen]
         return (*chosen, *rest)
@@ -119,17 +120,19 @@ def guided(space: ScheduleSpace, seen: Seen, seed: int) -> tuple[int, ...]:
 
 def _corrected(space: ScheduleSpace, seen: Seen) -> tuple[int, ...]:
     predicted = predictions(space, seen)
-    found = best(seen)
+    best_seen = best(seen)
 
     def worth(at: int) -> tuple[float, int]:
-        near = found is not None and neighbours(space.groups[found[0]].request, space.groups[at].request)
+        near = best_seen is not None and neighbours(
+            space.groups[best_seen[0]].request, space.groups[at].request
+        )
         return predicted[at] / (NEAR if near else 1.0), at
 
     return tuple(sorted(predicted, key=worth))
 
 
 def distinct(groups: Sequence[BinaryGroup]) -> list[int]:
-    """Of groups with exactly one price the first: the model does not tell them apart, so the others
+    """Returns of groups with exactly one price the first: the model does not tell them apart, so the others
     would teach nothing new about it. They stay neighbours of the best."""
     first: dict[float, int] = {}
     for at, group in enumerate(groups):
@@ -160,19 +163,19 @@ class SearchLimits:
     hopeful: float = 1.10
 
 
-def finished(space: ScheduleSpace, seen: Seen, limits: SearchLimits, spent: float) -> str | None:
-    """Why to build no more, in words; None to go on. `spent` is in seconds."""
+def stop_reason(space: ScheduleSpace, seen: Seen, limits: SearchLimits, spent: float) -> str | None:
+    """Returns why to build no more, in words; None to go on. `spent` is in seconds."""
     if len(seen) >= len(space.groups):
         return "every binary was tried"
     if len(seen) >= limits.builds:
         return f"the budget of {limits.builds} builds is spent"
     if spent >= limits.seconds:
         return f"the budget of {limits.seconds:g} s is spent"
-    found = best(seen)
-    if found is None:
+    best_seen = best(seen)
+    if best_seen is None:
         return None
-    if space.bound and found[1] <= limits.close * space.bound:
+    if space.bound and best_seen[1] <= limits.close * space.bound:
         return f"the best is within {limits.close - 1:.0%} of what any plan here could come to"
-    if len(seen) >= OPENING and min(predictions(space, seen).values()) > limits.hopeful * found[1]:
+    if len(seen) >= OPENING and min(predictions(space, seen).values()) > limits.hopeful * best_seen[1]:
         return f"no kernel is predicted within {limits.hopeful - 1:.0%} of the best"
     return None

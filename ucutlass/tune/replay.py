@@ -1,4 +1,4 @@
-"""A search policy on recorded tables: what it would have found, and at how many builds.
+"""This module replays a search policy on recorded tables: what it would have found, and at how many builds.
 
 A binary costs one build, whatever is swept on it. Nothing that a policy learns goes from one shape to
 another, so no shape needs to be left out for the policy's sake; the cost model's own constants were
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ucutlass.tune.policy import POLICIES, Name, SearchLimits, finished
+from ucutlass.tune.policy import POLICIES, Name, SearchLimits, stop_reason
 from ucutlass.tune.tables import RecordedTable
 
 BUILDS = (1, 2, 4, 8)
@@ -27,26 +27,26 @@ ENOUGH = 0.97
 
 @dataclass(frozen=True, slots=True)
 class ReplayRun:
-    """One search. `order` are the groups as they were built; `shares[i]` is the exhaustive best's time
-    over the best found with i + 1 builds; `stopped` why it ended."""
+    """Describes one search. `order` are the groups as they were built; `shares[i]` is the exhaustive best's
+    time over the best found with i + 1 builds; `stopped` why it ended."""
 
     order: tuple[int, ...]
     shares: tuple[float, ...]
     stopped: str
 
     def share(self, builds: int) -> float:
-        """What it had after so many builds, or at its end before."""
+        """Returns what it had after so many builds, or at its end before."""
         return self.shares[min(builds, len(self.shares)) - 1]
 
 
 def run(table: RecordedTable, policy: Name, seed: int = 0, limits: SearchLimits | None = None) -> ReplayRun:
-    """One search on a table, a build at a time. Without limits it goes on until all is built."""
+    """Runs one search on a table, a build at a time. Without limits it goes on until all is built."""
     seen: dict[int, float | None] = {}
     order: list[int] = []
     shares: list[float] = []
     lasting = limits or SearchLimits(builds=len(table.space.groups), close=0.0, hopeful=float("inf"))
     while True:
-        why = finished(table.space, seen, lasting, 0.0)
+        why = stop_reason(table.space, seen, lasting, 0.0)
         if why is not None:
             return ReplayRun(tuple(order), tuple(shares), why)
         at = POLICIES[policy](table.space, seen, seed)[0]
@@ -57,8 +57,8 @@ def run(table: RecordedTable, policy: Name, seed: int = 0, limits: SearchLimits 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRow:
-    """One shape: `shares[policy][i]` after BUILDS[i] builds, and what `guided` would have done by itself
-    within eight builds (`builds` it made, `share` it had, `stopped` why)."""
+    """Describes one shape: `shares[policy][i]` after BUILDS[i] builds, and what `guided` would have done by
+    itself within eight builds (`builds` it made, `share` it had, `stopped` why)."""
 
     file: str
     shape: str
@@ -72,7 +72,7 @@ class ReplayRow:
 
 
 def line(table: RecordedTable, seeds: int = SEEDS, limits: SearchLimits | None = None) -> ReplayRow:
-    """All policies on one table."""
+    """Runs all policies on one table."""
     most = max(BUILDS)
     bare = SearchLimits(builds=min(most, len(table.space.groups)), close=0.0, hopeful=float("inf"))
     shares: dict[Name, tuple[float, ...]] = {}
@@ -95,7 +95,7 @@ def line(table: RecordedTable, seeds: int = SEEDS, limits: SearchLimits | None =
 
 @dataclass(frozen=True, slots=True)
 class ReplaySummary:
-    """Over shapes, for each policy and count of builds: the mean share, the least, and how many shapes
+    """Holds over shapes, for each policy and count of builds, the mean share, the least, and how many shapes
     have `ENOUGH`."""
 
     mean: Mapping[Name, tuple[float, ...]]
@@ -110,7 +110,7 @@ def summary(lines: Sequence[ReplayRow]) -> ReplaySummary:
         raise ValueError("no shapes were replayed")
 
     def columns(name: Name) -> Iterable[tuple[float, ...]]:
-        return zip(*(one.shares[name] for one in lines), strict=True)
+        return zip(*(row.shares[name] for row in lines), strict=True)
 
     return ReplaySummary(
         {p: tuple(statistics.fmean(c) for c in columns(p)) for p in POLICIES},
@@ -121,14 +121,14 @@ def summary(lines: Sequence[ReplayRow]) -> ReplaySummary:
 
 
 def to_json(lines: Sequence[ReplayRow]) -> dict[str, Any]:
-    """What `ucc tune --replay --json` prints."""
+    """Returns what `ucc tune --replay --json` prints."""
     return {
         "builds": list(BUILDS),
         "enough": ENOUGH,
         "seeds": SEEDS,
-        "shapes": [asdict(one) for one in lines],
+        "shapes": [asdict(row) for row in lines],
         "files": {
-            file: asdict(summary([one for one in lines if one.file == file]))
-            for file in dict.fromkeys(one.file for one in lines)
+            file: asdict(summary([row for row in lines if row.file == file]))
+            for file in dict.fromkeys(row.file for row in lines)
         },
     }

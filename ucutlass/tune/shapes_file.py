@@ -1,4 +1,4 @@
-"""Shape sets: a CSV file of extents and weights, one shape a line.
+"""This module reads shape sets: a CSV file of extents and weights, one shape a line.
 
 M,N,K,weight
 1,4096,4096,0.7
@@ -25,7 +25,7 @@ WEIGHT = "weight"
 
 
 class ShapesFileError(ShapeError):
-    """A file is no set of shapes for the program: where, and why."""
+    """Raised where a file is no set of shapes for the program; says where, and why."""
 
     def __init__(self, file: Path, line: int | None, words: str) -> None:
         super().__init__("UC0601", f"{file}:{line}: {words}" if line else f"{file}: {words}")
@@ -41,7 +41,7 @@ class WeightedShape:
 
 
 def split(texts: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:
-    """What `-s` was given: the file of a set, if one is named, and the extents beside it.
+    """Returns what `-s` was given: the file of a set, if one is named, and the extents beside it.
 
     Raises ShapeError UC0601 for two files.
     """
@@ -53,7 +53,7 @@ def split(texts: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:
 
 
 def read(path: Path, program: ir.Kernel, common: Sequence[str] = ()) -> tuple[WeightedShape, ...]:
-    """The shapes of a file; `common` are texts as `M=4096` of dimensions that are no column.
+    """Returns the shapes of a file; `common` are texts as `M=4096` of dimensions that are no column.
 
     Raises OSError, ShapeError for `common`, ShapesFileError with the line.
     """
@@ -74,7 +74,7 @@ def read(path: Path, program: ir.Kernel, common: Sequence[str] = ()) -> tuple[We
 def parse(
     text: str, file: Path, program: ir.Kernel, common: Mapping[str, int] | None = None
 ) -> tuple[WeightedShape, ...]:
-    """As `read`, from a text."""
+    """Does as `read`, from a text."""
     lines = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     columns: tuple[str, ...] = ()
     shapes: dict[tuple[int, ...], WeightedShape] = {}
@@ -128,8 +128,8 @@ def _shape(
     row = dict(zip(columns, cells, strict=True))
     weight = 1.0 if WEIGHT in program.dims else _weight(row.pop(WEIGHT, "1"), file, line)
     try:
-        given = parse_sizes([f"{name}={cell}" for name, cell in row.items()]) if row else {}
-        sizes = complete(program, {**common, **given})
+        own_sizes = parse_sizes([f"{name}={cell}" for name, cell in row.items()]) if row else {}
+        sizes = complete(program, {**common, **own_sizes})
     except ShapeError as problem:
         raise ShapesFileError(file, line, str(problem).removesuffix(f" [{problem.code}]")) from problem
     by_name = dict(zip(program.dims, sizes, strict=True))

@@ -1,4 +1,5 @@
-"""A winner's schedule into the text of its program, guarded by the extents it was measured at."""
+"""This module writes a winner's schedule into the text of its program, guarded by the extents it was measured
+at."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from ucutlass.shapes import complete, free_dims
 
 
 class ScheduleNotWritten(Exception):
-    """The program with the new schedule would not become the kernel that was measured."""
+    """Raised where the program with the new schedule would not become the kernel that was measured."""
 
 
 MOST_IN_GUARD = 64
@@ -36,7 +37,7 @@ Sizes: TypeAlias = Mapping[str, int]
 def with_schedule(
     checked: frontend.Checked, program: ir.Kernel, sizes: Sizes, winner: Planned, device: Device | None
 ) -> str:
-    """As `with_schedules`, of one shape."""
+    """Does as `with_schedules`, for one shape."""
     return with_schedules(checked, program, [(sizes, winner)], device)
 
 
@@ -46,9 +47,9 @@ def with_schedules(
     winners: Sequence[tuple[Sizes, Planned]],
     device: Device | None,
 ) -> str:
-    """The whole file in canonical form (`ucc fmt`), with a block for each schedule of the winners in front
-    of the kernel's others, for exactly the extents that it won at; blocks for some of these extents alone
-    are replaced.
+    """Returns the whole file in canonical form (`ucc fmt`), with a block for each schedule of the winners in
+    front of the kernel's others, for exactly the extents that it won at; blocks for some of these extents
+    alone are replaced.
 
     Each winner's extents are its free dimensions by name, no shape twice. Raises ScheduleNotWritten.
     """
@@ -57,7 +58,7 @@ def with_schedules(
     kernel = frontend.kernel(again, program.name)
     for sizes, winner in winners:
         chosen = frontend.plan_kernel(again, kernel, complete(kernel, sizes), winner.plan.arch, device)
-        _check_same(checked, winner, chosen.planned)
+        _check_same_kernel(checked, winner, chosen.planned)
     return text
 
 
@@ -69,8 +70,8 @@ def with_stage_schedule(
     winner: Planned,
     device: Device | None,
 ) -> str:
-    """As `with_schedule`, for the stage of this number in a plan of the pipeline, at the plan's extents: a
-    block for the stage, or where it calls a kernel of the file a block of that kernel.
+    """Does as `with_schedule`, for the stage of this number in a plan of the pipeline, at the plan's extents:
+    a block for the stage, or where it calls a kernel of the file a block of that kernel.
 
     Raises ScheduleNotWritten; also for a torch function, and where the memory orders that the text leaves to the
     compiler would be chosen otherwise, so that the stage became another kernel.
@@ -86,26 +87,26 @@ def with_stage_schedule(
     else:
         text = _rewritten(checked, pipeline.name, _named(stage.outputs[0]), names, winners)
     again = frontend.read_text(text, checked.file)
-    found = frontend.program(again, pipeline.name)
-    assert isinstance(found, ir.Pipeline)
+    reparsed = frontend.program(again, pipeline.name)
+    assert isinstance(reparsed, ir.Pipeline)
     try:
-        chosen = plan_pipeline(again, found, plan.sizes, winner.plan.arch, device).stages[number].chosen
+        chosen = plan_pipeline(again, reparsed, plan.sizes, winner.plan.arch, device).stages[number].chosen
     except ProgramError as problem:
         raise ScheduleNotWritten(
             f"{checked.file}: with the schedule the pipeline does not plan: {problem}"
         ) from None
-    _check_same(checked, winner, None if chosen is None else chosen.planned)
+    _check_same_kernel(checked, winner, None if chosen is None else chosen.planned)
     return text
 
 
 def _named(output: str) -> syntax.StageName:
-    """The stage that fills a buffer, as the pipeline's own text names it."""
+    """Returns the stage that fills a buffer, as the pipeline's own text names it."""
     first, _, rest = output.partition(" ")
     return syntax.StageName(rest or None, True) if first == "return" else syntax.StageName(output)
 
 
-def _check_same(checked: frontend.Checked, winner: Planned, found: Planned | None) -> None:
-    if found is None or found.request != winner.request or found.plan != winner.plan:
+def _check_same_kernel(checked: frontend.Checked, winner: Planned, replanned: Planned | None) -> None:
+    if replanned is None or replanned.request != winner.request or replanned.plan != winner.plan:
         raise ScheduleNotWritten(f"{checked.file}: the schedule, once written, is planned as another kernel")
 
 
@@ -116,7 +117,7 @@ def _rewritten(
     names: Sequence[str],
     winners: Sequence[tuple[Sizes, Planned]],
 ) -> str:
-    """The file with the winners' blocks in a program, of a stage if it is a pipeline; `names` are the
+    """Returns the file with the winners' blocks in a program, of a stage if it is a pipeline; `names` are the
     dimensions that tell calls apart."""
     groups: dict[Request, list[tuple[Sizes, Planned]]] = {}
     for sizes, winner in winners:
@@ -144,9 +145,9 @@ def _placed(
     names: Sequence[str],
     shapes: Set[tuple[int, ...]],
 ) -> tuple[syntax.Statement, ...]:
-    """Before every other block, since the first condition that holds wins. What no call could reach any
-    more goes: a block for some of these shapes alone, and where there are no dimensions to tell calls
-    apart, every other one of the architecture and the stage."""
+    """Puts the blocks before every other block, since the first condition that holds wins. What no call could
+    reach any more goes: a block for some of these shapes alone, and where there are no dimensions to tell
+    calls apart, every other one of the architecture and the stage."""
 
     def reached(s: syntax.Statement) -> bool:
         if not isinstance(s, syntax.Schedule) or (s.arch, s.stage) != (blocks[0].arch, blocks[0].stage):
@@ -155,17 +156,18 @@ def _placed(
             return False
         listed = None if s.when is None else _shapes(s.when)
         return listed is None or not all(
-            set(one) == set(names) and tuple(one[name] for name in names) in shapes for one in listed
+            set(extents) == set(names) and tuple(extents[name] for name in names) in shapes
+            for extents in listed
         )
 
-    kept = [s for s in body if reached(s)]
-    at = next((i for i, s in enumerate(kept) if isinstance(s, syntax.Schedule)), len(kept))
-    return (*kept[:at], *blocks, *kept[at:])
+    remaining = [s for s in body if reached(s)]
+    at = next((i for i, s in enumerate(remaining) if isinstance(s, syntax.Schedule)), len(remaining))
+    return (*remaining[:at], *blocks, *remaining[at:])
 
 
 def _guard(shapes: Sequence[Sizes]) -> syntax.Expr | None:
-    """`N == 4096 and (M == 1 or M == 64)`: what all shapes have in common first; None where a call decides
-    nothing."""
+    """Returns a condition such as `N == 4096 and (M == 1 or M == 64)`: what all shapes have in common first;
+    None where a call decides nothing."""
     first = shapes[0]
     same = [name for name in first if all(sizes[name] == first[name] for sizes in shapes)]
     terms = [_equal(name, first[name]) for name in same]
@@ -184,7 +186,7 @@ def _joined(op: Literal["and", "or"], terms: Sequence[syntax.Expr]) -> syntax.Ex
 
 
 def _shapes(when: syntax.Expr) -> list[dict[str, int]] | None:
-    """The extents that a condition such as `_guard` makes lists; None for one of another kind."""
+    """Returns the extents that a condition such as `_guard` makes lists; None for one of another kind."""
     match when:
         case syntax.Binary("==", syntax.Name(name), syntax.Number(int() as value)):
             return [{name: value}]

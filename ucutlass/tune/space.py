@@ -1,4 +1,4 @@
-"""What the tuner chooses from: legal kernels, grouped by the binary that they share.
+"""This module has what the tuner chooses from: legal kernels, grouped by the binary that they share.
 
 A plan holds no extents and no launch knobs, so kernels of equal plans have one source and cost one
 build; `raster`, `swizzle` and the parts of a split are swept on that binary.
@@ -22,7 +22,7 @@ from ucutlass.sol.program import compulsory
 
 @dataclass(frozen=True, slots=True)
 class BinaryGroup:
-    """Kernels that one binary serves, in the order to time them: the cheapest by estimate first."""
+    """Holds the kernels that one binary serves, in the order to time them: the cheapest by estimate first."""
 
     plan: Plan
     members: tuple[Planned, ...]
@@ -33,15 +33,15 @@ class BinaryGroup:
 
     @property
     def estimate(self) -> float:
-        """Seconds, of the cheapest member."""
+        """Returns the seconds of the cheapest member."""
         return self.members[0].seconds
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSpace:
-    """Groups, the cheapest first. `bound` is the least realistic bound of any of them, in seconds
-    (`ucc sol`): what the best plan could come to; 0 where none is known. `start` is the group, and
-    the member in it, of the kernel that the compiler chooses by itself."""
+    """Holds the groups, the cheapest first. `bound` is the least realistic bound of any of them, in seconds
+    (`ucc sol`): what the best plan could come to; 0 where none is known. `start` is the group, and the member
+    in it, of the kernel that the compiler chooses by itself."""
 
     groups: tuple[BinaryGroup, ...]
     bound: float = 0.0
@@ -49,7 +49,7 @@ class ScheduleSpace:
 
     @property
     def kernels(self) -> int:
-        """With every setting of the knobs."""
+        """Returns the number of kernels with every setting of the launch parameters."""
         return sum(len(g.members) for g in self.groups)
 
 
@@ -61,41 +61,42 @@ def explore(
     device: Device | None = None,
     free: bool = False,
 ) -> ScheduleSpace:
-    """The kernels that a program denotes for these extents (in the order of `program.dims`): the
-    alternatives of the guarded schedule that holds, and for each field left out what the planner
-    weighs. `free`: every schedule of `ucutlass.tune.free`, whatever the program says.
+    """Returns the kernels that a program denotes for these extents (in the order of `program.dims`): the
+    alternatives of the guarded schedule that holds, and for each field left out what the planner weighs.
+    `free`: the widest space of the family, whatever the program says.
 
     What the compiler chooses by itself is always among them. Raises ProgramError as `plan_kernel`.
     """
     own = plan_kernel(checked, program, sizes, arch, device).planned
     requests = [] if free else [r for _, r in alternatives(matching(program, sizes, arch))]
-    found, target = pattern(checked, program), ARCHES[arch]
-    around = (schedules(found, sizes, target, device, r, free) for r in requests or [Request()])
-    made = grouped([own, *itertools.chain.from_iterable(around)])
-    return started(program, made, own)
+    matched, target = pattern(checked, program), ARCHES[arch]
+    around = (schedules(matched, sizes, target, device, r, free) for r in requests or [Request()])
+    space = group_by_binary([own, *itertools.chain.from_iterable(around)])
+    return with_start(program, space, own)
 
 
-def started(program: ir.Kernel, made: ScheduleSpace, own: Planned) -> ScheduleSpace:
-    """The space with its bound, begun at one of its kernels. Raises ValueError where that is not in it."""
-    (at,) = (i for i, g in enumerate(made.groups) if g.plan == own.plan)
-    member = [m.request for m in made.groups[at].members].index(own.request)
-    return replace(made, bound=least_bound(program, made), start=(at, member))
+def with_start(program: ir.Kernel, space: ScheduleSpace, own: Planned) -> ScheduleSpace:
+    """Returns the space with its bound, begun at one of its kernels. Raises ValueError where that is not in
+    it."""
+    (at,) = (i for i, g in enumerate(space.groups) if g.plan == own.plan)
+    member = [m.request for m in space.groups[at].members].index(own.request)
+    return replace(space, bound=least_bound(program, space), start=(at, member))
 
 
-def grouped(found: Iterable[Planned]) -> ScheduleSpace:
-    """The kernels, each once, by binary; those of one price in the order in which they came."""
+def group_by_binary(kernels: Iterable[Planned]) -> ScheduleSpace:
+    """Returns the kernels, each once, by binary; those of one price in the order in which they came."""
     groups: dict[Plan, dict[Request, Planned]] = {}
-    for one in found:
-        groups.setdefault(one.plan, {}).setdefault(one.request, one)
-    made = [
+    for kernel in kernels:
+        groups.setdefault(kernel.plan, {}).setdefault(kernel.request, kernel)
+    binaries = [
         BinaryGroup(plan, tuple(sorted(members.values(), key=lambda p: p.seconds)))
         for plan, members in groups.items()
     ]
-    return ScheduleSpace(tuple(sorted(made, key=lambda g: g.estimate)))
+    return ScheduleSpace(tuple(sorted(binaries, key=lambda g: g.estimate)))
 
 
 def least_bound(program: ir.Kernel, space: ScheduleSpace) -> float:
-    """The least realistic bound of the space's kernels, in seconds; 0 for an empty space."""
+    """Returns the least realistic bound of the space's kernels, in seconds; 0 for an empty space."""
     if not space.groups:
         return 0.0
     first = space.groups[0].members[0]
@@ -103,4 +104,4 @@ def least_bound(program: ir.Kernel, space: ScheduleSpace) -> float:
     rates = data_sheet(first.device)
     fused = fused_bound(compulsory(program, sizes), first.device, rates)
     members = itertools.chain.from_iterable(g.members for g in space.groups)
-    return min(realistic_bound(fused, first.device, rates, one).seconds for one in members)
+    return min(realistic_bound(fused, first.device, rates, member).seconds for member in members)

@@ -1,4 +1,4 @@
-"""The search on a machine: builds run beside timing, finalists are measured anew, the fastest that
+"""This module searches on a machine: builds run beside timing, finalists are measured anew, the fastest that
 is right wins.
 
 Everything that touches a machine is behind `KernelEvaluator`, so the same loop runs over recorded tables.
@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime.statistics import Ratio, paired_ratio, shrinkage, summary
-from ucutlass.tune.policy import POLICIES, Name, SearchLimits, best, finished
+from ucutlass.tune.policy import POLICIES, Name, SearchLimits, best, stop_reason
 from ucutlass.tune.space import BinaryGroup, ScheduleSpace
 
 MOST_IN_UNIT = 4
@@ -26,7 +26,7 @@ FINALISTS = 3
 
 @dataclass(frozen=True, slots=True)
 class FailedTrial:
-    """Where a kernel was lost, and why in words."""
+    """Says where a kernel was lost, and why in words."""
 
     stage: Literal["build", "timing", "verification"]
     words: str
@@ -34,27 +34,27 @@ class FailedTrial:
 
 @dataclass(frozen=True, slots=True)
 class TimedGroup:
-    """Seconds of each member of a group, in its order; None for one that would not run, or was not tried
-    since the binary is far from the best."""
+    """Holds the seconds of each member of a group, in its order; None for one that would not run, or was not
+    tried since the binary is far from the best."""
 
     seconds: tuple[float | None, ...]
 
     @property
     def best(self) -> tuple[int, float]:
-        """The fastest member and its seconds. Raises ValueError where none ran."""
+        """Returns the fastest member and its seconds. Raises ValueError where none ran."""
         seconds, at = min((s, i) for i, s in enumerate(self.seconds) if s is not None)
         return at, seconds
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedKernel:
-    """A finalist in a fresh process: right, with its seconds by round; all finalists took turns."""
+    """Describes a finalist in a fresh process: right, with its seconds by round; all finalists took turns."""
 
     rounds: tuple[float, ...]
 
 
 class KernelEvaluator(Protocol):
-    """Where kernels are built, timed and judged."""
+    """Builds, times and judges kernels."""
 
     def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
         """Makes the groups' binaries by one compiler. Called in threads; ends soon after `cancel`."""
@@ -71,13 +71,13 @@ class KernelEvaluator(Protocol):
         """Ends the builds that are under way."""
 
     def now(self) -> float:
-        """Seconds, of a clock that goes forward."""
+        """Returns the seconds of a clock that goes forward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One binary that was looked at: its group's number, and what its members took, or how it was lost.
-    `at` is when this was known, in seconds since the start."""
+    """Describes one binary that was looked at: its group's number, and what its members took, or how it was
+    lost. `at` is when this was known, in seconds since the start."""
 
     group: int
     result: FailedTrial | TimedGroup
@@ -85,13 +85,14 @@ class Trial:
 
     @property
     def seconds(self) -> float | None:
-        """Of the fastest member; None where none ran."""
+        """Returns the seconds of the fastest member; None where none ran."""
         return None if isinstance(self.result, FailedTrial) else self.result.best[1]
 
 
 @dataclass(frozen=True, slots=True)
 class FinalistResult:
-    """A finalist: its seconds in the search and, where it is right, in the fresh process (the median)."""
+    """Describes a finalist: its seconds in the search and, where it is right, in the fresh process (the
+    median)."""
 
     kernel: Planned
     search: float
@@ -100,9 +101,9 @@ class FinalistResult:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What came out. `winner` is None where no finalist ran and was right. `shrinkage` is the share of
-    the winner's speed in the search that was not confirmed. `gain` is its time over that of the kernel
-    that the compiler would choose, in turns; None where it is that one, or that one did not run."""
+    """Holds what came out. `winner` is None where no finalist ran and was right. `shrinkage` is the share of
+    the winner's speed in the search that was not confirmed. `gain` is its time over that of the kernel that
+    the compiler would choose, in turns; None where it is that one, or that one did not run."""
 
     trials: tuple[Trial, ...]
     finals: tuple[FinalistResult, ...]
@@ -118,7 +119,7 @@ OnTrial: TypeAlias = Callable[[Trial], None]
 
 def search(
     space: ScheduleSpace,
-    workshop: KernelEvaluator,
+    evaluator: KernelEvaluator,
     policy: Name,
     limits: SearchLimits,
     *,
@@ -134,7 +135,7 @@ def search(
     `limits.seconds` bounds the search, not the confirmation. Builds under way when the search ends are
     cancelled and count for nothing.
     """
-    start = workshop.now()
+    start = evaluator.now()
     ahead = limits.builds if jobs >= limits.builds else max(1, -(-limits.builds // 2))
     compilers = max(1, min(jobs, ahead))
     unit = min(MOST_IN_UNIT, -(-ahead // compilers))
@@ -142,27 +143,27 @@ def search(
     with ThreadPoolExecutor(max_workers=state.jobs, thread_name_prefix="ucutlass-tune") as pool:
         pending: dict[Future[Sequence[FailedTrial | None]], tuple[int, ...]] = {}
         try:
-            while (why := state.stop(workshop.now() - start)) is None:
+            while (why := state.stop(evaluator.now() - start)) is None:
                 for ats in state.next(tuple(pending.values())):
-                    pending[pool.submit(workshop.build, [space.groups[at] for at in ats])] = ats
-                done = wait(pending, _patience(limits, start, workshop), FIRST_COMPLETED).done
+                    pending[pool.submit(evaluator.build, [space.groups[at] for at in ats])] = ats
+                done = wait(pending, _patience(limits, start, evaluator), FIRST_COMPLETED).done
                 # In the order of the proposals: as many as are ready share a process for timing.
                 ended = [(pending.pop(f), f.result()) for f in list(pending) if f in done]
-                ready = [pair for ats, made in ended for pair in zip(ats, made, strict=True)]
-                for at, result in _timed(space, workshop, ready):
-                    trial = Trial(at, result, workshop.now() - start)
+                ready = [pair for ats, failures in ended for pair in zip(ats, failures, strict=True)]
+                for at, result in _timed(space, evaluator, ready):
+                    trial = Trial(at, result, evaluator.now() - start)
                     state.add(trial)
                     on_trial(trial)
         finally:
             if pending:
-                workshop.cancel()
-    spent = workshop.now() - start
-    finals, rounds = _finals(space, state.trials, workshop)
+                evaluator.cancel()
+    spent = evaluator.now() - start
+    finals, rounds = _finals(space, state.trials, evaluator)
     return _judged(space, state.trials, finals, rounds, seed, why, spent)
 
 
-def _patience(limits: SearchLimits, start: float, workshop: KernelEvaluator) -> float | None:
-    left = limits.seconds - (workshop.now() - start)
+def _patience(limits: SearchLimits, start: float, evaluator: KernelEvaluator) -> float | None:
+    left = limits.seconds - (evaluator.now() - start)
     return max(0.0, left) if left < _LONG else None
 
 
@@ -172,7 +173,7 @@ _LONG = 1e6
 
 @dataclass(slots=True)
 class _SearchState:
-    """What the search knows; `seen` as policies take it."""
+    """Describes what the search knows; `seen` as policies take it."""
 
     space: ScheduleSpace
     policy: Name
@@ -188,10 +189,10 @@ class _SearchState:
         self.seen[trial.group] = trial.seconds
 
     def stop(self, spent: float) -> str | None:
-        return finished(self.space, self.seen, self.limits, spent)
+        return stop_reason(self.space, self.seen, self.limits, spent)
 
     def next(self, pending: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
-        """The units to build beside `pending`; what the compiler would choose comes first."""
+        """Yields the units to build beside `pending`; what the compiler would choose comes first."""
         known = {**self.seen, **dict.fromkeys(itertools.chain.from_iterable(pending))}
         order = POLICIES[self.policy](self.space, known, self.seed)
         first, _ = self.space.start
@@ -203,32 +204,32 @@ class _SearchState:
 
 
 def _timed(
-    space: ScheduleSpace, workshop: KernelEvaluator, ready: Sequence[tuple[int, FailedTrial | None]]
+    space: ScheduleSpace, evaluator: KernelEvaluator, ready: Sequence[tuple[int, FailedTrial | None]]
 ) -> list[tuple[int, FailedTrial | TimedGroup]]:
-    """The outcome of each group that was built or was not, those that were not first."""
+    """Returns the outcome of each group that was built or was not, those that were not first."""
     lost: list[tuple[int, FailedTrial | TimedGroup]] = [(at, f) for at, f in ready if f is not None]
     built = [at for at, failed in ready if failed is None]
     if not built:
         return lost
-    found = workshop.time([space.groups[at] for at in built])
-    return lost + [(at, _ran(one)) for at, one in zip(built, found, strict=True)]
+    results = evaluator.time([space.groups[at] for at in built])
+    return lost + [(at, _ran(result)) for at, result in zip(built, results, strict=True)]
 
 
-def _ran(found: TimedGroup | FailedTrial) -> TimedGroup | FailedTrial:
-    none = isinstance(found, TimedGroup) and set(found.seconds) <= {None}
-    return FailedTrial("timing", "none of its launches ran") if none else found
+def _ran(result: TimedGroup | FailedTrial) -> TimedGroup | FailedTrial:
+    none = isinstance(result, TimedGroup) and set(result.seconds) <= {None}
+    return FailedTrial("timing", "none of its launches ran") if none else result
 
 
 # --- the end ---------------------------------------------------------------------
 
 
 def _finals(
-    space: ScheduleSpace, trials: Sequence[Trial], workshop: KernelEvaluator
+    space: ScheduleSpace, trials: Sequence[Trial], evaluator: KernelEvaluator
 ) -> tuple[tuple[FinalistResult, ...], Mapping[int, tuple[float, ...]]]:
-    """The finalists, and the rounds of those that are right by their place. Where all of them are wrong
-    the next ones are asked, until one is right or none is left."""
+    """Returns the finalists, and the rounds of those that are right by their place. Where all of them are
+    wrong the next ones are asked, until one is right or none is left."""
     ran = {t.group: t.result for t in trials if isinstance(t.result, TimedGroup)}
-    timed = sorted((one.best[1], group, one.best[0]) for group, one in ran.items())
+    timed = sorted((result.best[1], group, result.best[0]) for group, result in ran.items())
     ahead, behind = timed[:FINALISTS], timed[FINALISTS:]
     group, member = space.start
     if group in ran:
@@ -239,12 +240,12 @@ def _finals(
     rounds: dict[int, tuple[float, ...]] = {}
     while ahead and not rounds:
         kernels = [space.groups[group].members[member] for _, group, member in ahead]
-        for kernel, (seconds, _, _), found in zip(kernels, ahead, workshop.confirm(kernels), strict=True):
-            if isinstance(found, ConfirmedKernel):
-                rounds[len(finals)] = found.rounds
-                finals.append(FinalistResult(kernel, seconds, summary(found.rounds).median))
+        for kernel, (seconds, _, _), result in zip(kernels, ahead, evaluator.confirm(kernels), strict=True):
+            if isinstance(result, ConfirmedKernel):
+                rounds[len(finals)] = result.rounds
+                finals.append(FinalistResult(kernel, seconds, summary(result.rounds).median))
             else:
-                finals.append(FinalistResult(kernel, seconds, found))
+                finals.append(FinalistResult(kernel, seconds, result))
         ahead, behind = behind[:FINALISTS], behind[FINALISTS:]
     return tuple(finals), rounds
 
@@ -273,6 +274,6 @@ def _judged(
 
 
 def best_so_far(trials: Sequence[Trial]) -> float | None:
-    """Seconds."""
-    found = best({t.group: t.seconds for t in trials})
-    return None if found is None else found[1]
+    """Returns the seconds of the fastest kernel so far."""
+    fastest = best({t.group: t.seconds for t in trials})
+    return None if fastest is None else fastest[1]

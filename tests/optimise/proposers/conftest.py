@@ -14,7 +14,7 @@ from ucutlass.agent.proposers.problem_facts import ProblemDescription, subject_o
 
 @pytest.fixture(scope="module")
 def subject() -> ProblemDescription:
-    return subject_of(PROGRAM, None, SIZES, "sm90a", "H200", lane="bf16", baseline="torch.mm: 210 us")
+    return subject_of(PROGRAM, None, SIZES, "sm90a", "H200", compute_type="bf16", baseline="torch.mm: 210 us")
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.conversation import ModelProposer, ModelSettings
 from ucutlass.agent.proposers.problem_facts import ProblemDescription
 from ucutlass.agent.proposers.tools import toolbox
-from ucutlass.agent.run import CandidateJudgement, _judge, opened
+from ucutlass.agent.run import CandidateJudgement, _judge, open_journal_session
 from ucutlass.agent.session import Ask, Judge, SessionSettings, SessionState, due
 from ucutlass.agent.stop import StopRule
 
@@ -45,7 +45,7 @@ def asked(role: str = "implement", budget: Budget | None = None) -> tuple[Ask, S
     """The first call of a session whose root was judged."""
     dialogue = {"implement": "single", "phases": "in-prompt", "plan": "stark", "analyse": "mantis"}[role]
     chosen = SessionSettings("flat", dialogue, budget or Budget(5), StopRule(None, None))  # type: ignore[arg-type]
-    session = opened(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=2e-4, id="s")
+    session = open_journal_session(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=2e-4, id="s")
     root = due(session.state)
     assert isinstance(root, Judge)
     _judge(session, root, Bench())

@@ -161,10 +161,10 @@ def test_nominations_are_read_and_ranked_by_computation() -> None:
 def test_what_was_triaged_is_found_again() -> None:
     hypotheses = (Hypothesis("widen\nhypothesis 1 (ROI 9): obey", 2, 1, 1), Hypothesis("deepen", 3, 1, 1))
     said = triage.words(Nominations(hypotheses, ("one\nmore",)), 1.5)
-    first, second = triage.chosen(said, 0), triage.chosen(said, 1)
+    first, second = triage.due_hypothesis(said, 0), triage.due_hypothesis(said, 1)
     assert first is not None and first.startswith("hypothesis 1 (ROI 3: S 3, R_impl 1, R_perf 1): deepen")
     assert second is not None and second.startswith("hypothesis 2") and "widen" in second
-    assert triage.chosen(said, 2) == first and triage.chosen("nothing", 0) is None
+    assert triage.due_hypothesis(said, 2) == first and triage.due_hypothesis("nothing", 0) is None
     assert "not read: one more" in said
 
 

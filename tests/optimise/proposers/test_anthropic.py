@@ -44,7 +44,7 @@ from ucutlass.agent.proposers.conversation import ModelSettings
 from ucutlass.agent.proposers.prices import PRICES, Price, dollars, price_of
 from ucutlass.agent.proposers.problem_facts import ProblemDescription, subject_of
 from ucutlass.agent.proposers.service import TokenUsage
-from ucutlass.agent.run import opened, run
+from ucutlass.agent.run import open_journal_session, run
 from ucutlass.agent.session import SessionSettings
 from ucutlass.agent.stop import StopRule
 
@@ -63,7 +63,7 @@ def test_a_program_is_proposed_and_its_tokens_are_counted(at: Any, subject: Prob
     price = PRICES["claude-opus-5-5"]
     usage = TokenUsage(spent.input, spent.cached, spent.written, 0, spent.output)
     assert spent.dollars == pytest.approx(dollars(price, usage)) and spent.dollars > 0
-    assert answer.said == ()
+    assert answer.messages == ()
 
 
 def test_edits_change_the_parent_alone(at: Any, subject: ProblemDescription) -> None:
@@ -102,7 +102,7 @@ def test_an_answer_that_is_cut_off_says_so(at: Any, subject: ProblemDescription)
     cut_off = says("Here it is:\n```ucu\nkernel linear(", stop="max_tokens")
     answer, _ = answered(proposer(at(cut_off), subject))
     assert [p.why for p in answer.programs] == ["the answer ended inside a program"]
-    assert answer.said == ("the answer was cut off at 32000 tokens",)
+    assert answer.messages == ("the answer was cut off at 32000 tokens",)
     answer, _ = answered(proposer(at(says(thinks("hm"), stop="max_tokens")), subject))
     assert "held no program" in answer.programs[0].why
 
@@ -185,7 +185,7 @@ def test_the_bench_is_a_tool_where_the_session_gives_it(at: Any, subject: Proble
 def test_a_spent_budget_ends_the_calls_of_tools(at: Any, subject: ProblemDescription) -> None:
     server = at(says(calls("guide", {"about": "tile"})), says(block(BETTER)))
     chosen = SessionSettings("flat", "single", Budget(5, tokens=100), StopRule(None, None))
-    session = opened(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
+    session = open_journal_session(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
     state = run(session, proposer(server, subject, tools=True), Bench())
     assert [r.get("tool_choice") for r in server.requests] == [None, {"type": "none"}]
     assert state.ended == "the budget of 100 tokens is spent"
@@ -195,7 +195,7 @@ def test_triage_asks_nobody(at: Any, subject: ProblemDescription) -> None:
     nominated = says('```json\n{"hypotheses": [{"change": "widen", "S": 2, "R_impl": 1, "R_perf": 1}]}\n```')
     server = at(says("memory"), nominated, says(block(BETTER)))
     chosen = SessionSettings("mantis", "mantis", Budget(1), StopRule(None, None))
-    session = opened(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
+    session = open_journal_session(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
     state = run(session, proposer(server, subject), Bench())
     assert [n.role for n in state.notes] == ["analyse", "nominate", "triage"] and not server.scripts
     last = server.requests[-1]["messages"][0]["content"][0]["text"]
@@ -274,7 +274,7 @@ def test_what_may_pass_is_tried_again_and_said(fault: Script, at: Any, subject: 
     it = proposer(at(fault, says(block(BETTER))), subject, slept=slept, timeout=limit)
     answer, _ = answered(it)
     assert len(answer.programs) == 1 and len(slept) == 1 and 0.7 < slept[0] <= 1
-    assert len(answer.said) == 1 and answer.said[0].startswith("try 1 of 5: ")
+    assert len(answer.messages) == 1 and answer.messages[0].startswith("try 1 of 5: ")
 
 
 def test_the_service_says_how_long_to_wait(at: Any, subject: ProblemDescription) -> None:
@@ -428,22 +428,22 @@ def test_a_model_without_a_price_is_said(at: Any, subject: ProblemDescription) -
     it = proposer(at(says(block(BETTER))), subject, ModelSettings("no-price-known"))
     answer, spent = answered(it)
     assert spent.dollars == 0 and spent.tokens > 0
-    assert answer.said == ("no price of no-price-known is known: dollars are not counted, tokens are",)
+    assert answer.messages == ("no price of no-price-known is known: dollars are not counted, tokens are",)
     failure, spent = failed(it, budget=Budget(dollars=1.0))
     assert spent == NOTHING and "budget in tokens" in failure.fix
     it.chosen = ModelSettings("no-price-known", price=Price(1, 1, 1, 1, 1))
     it.service.client.base_url = at(says(block(BETTER))).url  # type: ignore[attr-defined]
     answer, spent = answered(it)
-    assert answer.said == () and spent.dollars == pytest.approx(spent.tokens / 1e6)
+    assert answer.messages == () and spent.dollars == pytest.approx(spent.tokens / 1e6)
 
 
 def test_another_model_that_answers_is_said_and_costs_its_own(at: Any, subject: ProblemDescription) -> None:
     answer, spent = answered(proposer(at(says(block(BETTER), model="claude-haiku-4-5-20251001")), subject))
-    assert answer.said == ("claude-opus-5-5 was asked and claude-haiku-4-5-20251001 answered",)
+    assert answer.messages == ("claude-opus-5-5 was asked and claude-haiku-4-5-20251001 answered",)
     usage = TokenUsage(spent.input, spent.cached, spent.written, 0, spent.output)
     assert spent.dollars == pytest.approx(dollars(PRICES["claude-haiku-4-5"], usage))
     dated = says(block(BETTER), model="claude-opus-5-5-20260901")
-    assert answered(proposer(at(dated), subject))[0].said == ()
+    assert answered(proposer(at(dated), subject))[0].messages == ()
 
 
 def test_prices_by_length_and_by_name() -> None:

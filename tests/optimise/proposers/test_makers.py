@@ -16,7 +16,7 @@ from ucutlass.agent.problem import problem_of
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers import factory
 from ucutlass.agent.proposers.conversation import ModelSettings
-from ucutlass.agent.run import opened, run
+from ucutlass.agent.run import open_journal_session, run
 from ucutlass.agent.session import SessionSettings, SessionState
 from ucutlass.agent.stop import StopRule
 from ucutlass.ir.hardware import DEVICES
@@ -26,7 +26,7 @@ PROBLEM = problem_of(PROGRAM, "linear.ucu", None, SIZES, "sm90a")
 
 def ran(maker: Any) -> SessionState:
     chosen = SessionSettings("flat", "single", Budget(1), StopRule(None, None))
-    session = opened(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
+    session = open_journal_session(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
     return run(session, maker(PROBLEM, DEVICES["H200"], 0), Bench())
 
 
@@ -57,5 +57,5 @@ def test_what_is_missing_is_said_at_once(tmp_path: Path) -> None:
 
 def test_without_a_device_the_targets_usual_one_is_told() -> None:
     found = factory.subject(PROBLEM, None)
-    assert found.device == "H200" and found.lane == "bf16"
+    assert found.device == "H200" and found.compute_type == "bf16"
     assert found.bound and found.facts

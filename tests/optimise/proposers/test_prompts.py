@@ -26,7 +26,7 @@ from ucutlass.agent.proposers import prompt, tools
 from ucutlass.agent.proposers.problem_facts import ProblemDescription, subject_of
 from ucutlass.agent.proposers.quoting import bounded, fence, plain, quoted, uncommented
 from ucutlass.agent.proposers.tools import ToolFailed, look_up, toolbox
-from ucutlass.agent.run import opened
+from ucutlass.agent.run import open_journal_session
 from ucutlass.agent.search import Selection
 from ucutlass.agent.session import Ask, SessionSettings, SessionState, StepNote
 from ucutlass.agent.tree import CandidateTree
@@ -36,7 +36,9 @@ FAST = TimedOutcome(1.5e-4, gain=1.33, low=1.31, high=1.35, advice="rule 9: more
 
 
 def state_of(*nodes: tuple[int | None, str, Outcome]) -> SessionState:
-    state = opened(Mortal(), {"text": PROGRAM}, SessionSettings(), bound=1.4e-4, baseline=2e-4, id="s").state
+    state = open_journal_session(
+        Mortal(), {"text": PROGRAM}, SessionSettings(), bound=1.4e-4, baseline=2e-4, id="s"
+    ).state
     state.tree = CandidateTree()
     for number, (parent, text, outcome) in enumerate(nodes):
         state.tree.add(parent, f"key {number}", text, f"reason {number}", outcome)

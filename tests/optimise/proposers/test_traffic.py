@@ -17,8 +17,8 @@ from ucutlass.agent.proposers.conversation import ModelProposer, ModelSettings
 from ucutlass.agent.proposers.problem_facts import ProblemDescription, subject_of
 from ucutlass.agent.proposers.tools import toolbox
 from ucutlass.agent.proposers.traffic import NotTraffic, RecordingService, ReplayingService
-from ucutlass.agent.run import OptimizationSession, opened, run
-from ucutlass.agent.session import SessionSettings, SessionState, replayed
+from ucutlass.agent.run import OptimizationSession, open_journal_session, run
+from ucutlass.agent.session import SessionSettings, SessionState, replay_events
 from ucutlass.agent.stop import StopRule
 
 
@@ -31,7 +31,7 @@ def scripts_of_a_session() -> list[Script]:
 def session_on(service: Any, subject: ProblemDescription) -> tuple[SessionState, Mortal]:
     sink = Mortal()
     chosen = SessionSettings("flat", "single", Budget(4), StopRule(None, None))
-    session = opened(sink, {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=2e-4, id="s")
+    session = open_journal_session(sink, {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=2e-4, id="s")
     return run(session, ModelProposer(subject, service, ModelSettings(), toolbox(subject)), Bench()), sink
 
 
@@ -84,12 +84,12 @@ def test_a_failed_call_is_in_the_journal_with_its_spend_and_can_be_resumed(
     server = at(cut(block(BETTER), after=2), says(block(BETTER)))
     sink = Mortal()
     chosen = SessionSettings("flat", "single", Budget(1), StopRule(None, None))
-    session = opened(sink, {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
+    session = open_journal_session(sink, {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
     it = proposer(server, subject)
     with pytest.raises(ProposerFailed):
         run(session, it, Bench())
     assert [e.kind for e in sink.events][-3:] == ["asked", "spent", "failed"]
-    again = OptimizationSession("s", sink, replayed(sink.events))
+    again = OptimizationSession("s", sink, replay_events(sink.events))
     state = run(again, it, Bench())
     # The same request, so its prompt was in the cache; nothing is counted twice.
     assert server.requests[0] == server.requests[1]
