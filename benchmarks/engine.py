@@ -180,7 +180,7 @@ def _result(ended: Ended) -> float | str:
 
 
 def _gpu(ended: Ended) -> str:
-    return str(ended.shop.machine.get("uuid", "")) if isinstance(ended, FinishedSearch) else ""
+    return str(ended.evaluator.machine.get("uuid", "")) if isinstance(ended, FinishedSearch) else ""
 
 
 def _row(run: Run) -> dict[str, Any]:

@@ -181,9 +181,9 @@ def test_a_row_that_was_tampered_with_is_no_row_and_is_replaced(
 WRITES = """
 from dataclasses import replace
 from pathlib import Path
-from ucutlass.tune.database import Database
+from ucutlass.tune.database import TuningDatabase
 from test_database import KEY, ROW
-database = Database(Path(sys.argv[1]))
+database = TuningDatabase(Path(sys.argv[1]))
 for n in range(int(sys.argv[2]), int(sys.argv[3])):
     database.keep(replace(KEY, extents=(n % 40,)), replace(ROW, microseconds=1000.0 - n))
 """
@@ -192,7 +192,7 @@ HALTS = """
 import os
 from pathlib import Path
 from ucutlass.runtime.store import file as store_file
-from ucutlass.tune.database import Database
+from ucutlass.tune.database import TuningDatabase
 from test_database import KEY, ROW
 
 class Halting(store_file.sqlite3.Connection):
@@ -205,7 +205,7 @@ class Halting(store_file.sqlite3.Connection):
 
 connect = store_file.sqlite3.connect
 store_file.sqlite3.connect = lambda *a, **k: connect(*a, **k, factory=Halting)
-Database(Path(sys.argv[1])).keep(KEY, ROW)
+TuningDatabase(Path(sys.argv[1])).keep(KEY, ROW)
 """
 
 

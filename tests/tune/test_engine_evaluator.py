@@ -161,7 +161,7 @@ def test_a_lost_worker_is_a_failure_of_the_kernel_and_a_broken_machine_is_not(
 
 def test_searches_share_what_they_build(job: TuningJob) -> None:
     engine, made = Engine(), BuildCache()
-    shops = [live(job, engine, made=made) for _ in range(3)]
+    shops = [live(job, engine, build_cache=made) for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda shop: shop.build(job.space.groups[:4]), shops))
     assert found == [[None] * 4] * 3
@@ -170,30 +170,30 @@ def test_searches_share_what_they_build(job: TuningJob) -> None:
     assert shops[0].artifacts == shops[1].artifacts == shops[2].artifacts
     # Another way of building is another binary.
     before = len(engine.asked)
-    assert live(job, engine, made=made, stage="a").build(job.space.groups[:1]) == [None]
+    assert live(job, engine, build_cache=made, stage="a").build(job.space.groups[:1]) == [None]
     assert len(engine.asked) == before + 1
 
 
 def test_what_one_search_failed_to_build_another_may_try(job: TuningJob) -> None:
     made, answers = BuildCache(), iter([TaskLost("f", ("a",)), None])
-    shops = [live(job, Engine(lambda *_: next(answers)), made=made) for _ in range(2)]
+    shops = [live(job, Engine(lambda *_: next(answers)), build_cache=made) for _ in range(2)]
     (first,) = shops[0].build(job.space.groups[:1])
     assert isinstance(first, FailedTrial) and shops[1].build(job.space.groups[:1]) == [None]
 
 
 def test_an_entry_that_was_evicted_is_built_again(job: TuningJob, tmp_path: Path) -> None:
     engine, made = Engine(), BuildCache()
-    live(job, engine, made=made).build(job.space.groups[:1])
+    live(job, engine, build_cache=made).build(job.space.groups[:1])
     (entry,) = (tmp_path / "cache" / "entries").iterdir()
     entry.rename(tmp_path / "gone")
-    assert live(job, engine, made=made).build(job.space.groups[:1]) == [None]
+    assert live(job, engine, build_cache=made).build(job.space.groups[:1]) == [None]
     assert engine.names() == ["build"] * 2
 
 
 def test_who_waits_for_another_search_can_be_cancelled(job: TuningJob) -> None:
     made = BuildCache()
     assert made.claim((job.space.groups[0].plan, None)) is None  # somebody is at it, for ever
-    shop = live(job, Engine(), made=made)
+    shop = live(job, Engine(), build_cache=made)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(shop.build, job.space.groups[:1])
         shop.cancel()
@@ -253,9 +253,9 @@ def test_many_searches_in_their_order(local: LocalEngine) -> None:
     assert sorted(heard) == list(range(len(JOBS)))
     for job, one in zip(JOBS.values(), ended, strict=True):
         assert isinstance(one, FinishedSearch) and one.tuned.winner is not None
-        assert one.tuned.winner.kernel.sizes == job.first.sizes and one.shop.checked is job.checked
-        assert one.shop.built(one.tuned.winner.kernel).artifact.builder == "dry"
-    assert {one.shop.machine["uuid"] for one in ended if isinstance(one, FinishedSearch)} == set(GPUS)
+        assert one.tuned.winner.kernel.sizes == job.first.sizes and one.evaluator.checked is job.checked
+        assert one.evaluator.built(one.tuned.winner.kernel).artifact.builder == "dry"
+    assert {one.evaluator.machine["uuid"] for one in ended if isinstance(one, FinishedSearch)} == set(GPUS)
 
 
 def test_one_that_fails_stops_no_other(job: TuningJob) -> None:
