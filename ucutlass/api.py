@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class NoKernelsHere(Exception):
-    """The GPU at hand is of a kind that no compile target serves."""
+    """No compile target serves the GPU at hand."""
 
 
 def load(
@@ -43,15 +43,15 @@ def load(
     tuned: bool = False,
     check_offsets: bool = False,
 ) -> LoadedProgram:
-    """The kernel or pipeline of a file as a callable; `name` where the file has several kernels, or
-    several pipelines.
+    """Returns the kernel or pipeline of a file as a callable; `name` selects one where the file has several
+    kernels, or several pipelines.
 
-    Nothing is built before the first call of a shape. `arch` is a compile target (`sm90a`,
-    `sm89`, `sm80`); None takes the best for the tensors' GPU. `tuned` takes the schedule that
-    `ucc tune` recorded for exactly this GPU, program and shape, whatever the program says; where
-    none is recorded, the kernel is planned as without it. `check_offsets`: each call looks at the offsets
-    of segments among its arguments before it launches, which waits for the stream, and raises WrongOffsets
-    (`ucutlass.runtime.offsets`). Raises OSError and ProgramError; ValueError where there are none to look at.
+    Nothing is built before the first call of a shape. `arch` is a compile target (`sm90a`, `sm89`, `sm80`);
+    None takes the best one for the tensors' GPU. `tuned` takes the schedule that `ucc tune` recorded for
+    exactly this GPU, program and shape, whatever the program says; where none is recorded, the kernel is
+    planned as without it. With `check_offsets`, each call checks the offsets of segments among its arguments
+    before it launches, which waits for the stream, and raises WrongOffsets (`ucutlass.runtime.offsets`).
+    Raises OSError and ProgramError; ValueError where there are no offsets to check.
     """
     checked = read(Path(path))
     return loaded(checked, program(checked, name), arch, tuned, check_offsets)
@@ -65,7 +65,7 @@ def loads(
     tuned: bool = False,
     check_offsets: bool = False,
 ) -> LoadedProgram:
-    """As `load`, from a text. Raises ProgramError and ValueError."""
+    """Does what `load` does, from a text. Raises ProgramError and ValueError."""
     checked = read_text(text)
     return loaded(checked, program(checked, name), arch, tuned, check_offsets)
 
@@ -77,7 +77,7 @@ def loaded(
     tuned: bool = False,
     check_offsets: bool = False,
 ) -> LoadedKernel | LoadedPipeline:
-    """A checked file's program as a callable; the switches are those of `load`."""
+    """Returns a checked file's program as a callable; the options are those of `load`."""
     if isinstance(program, ir.Pipeline):
         return LoadedPipeline(checked, program, arch, tuned, check_offsets)
     return LoadedKernel(checked, program, arch, tuned, check_offsets)
@@ -133,7 +133,8 @@ class LoadedProgram:
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
-        """What is legal in the program's text and cannot be meant, such as a parameter that nothing uses."""
+        """Diagnostics of what is legal in the program's text but cannot be meant, such as a parameter that
+        nothing uses."""
         return self.checked.warnings
 
     if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class LoadedProgram:
         def __call__(self, *arguments: Any, out: Any = None) -> Any: ...
 
     def reference(self, *arguments: Tensor | float | int) -> Tensor | tuple[Tensor, ...]:
-        """The same results from the float64 interpreter, on the device of the arguments.
+        """Returns the same results from the float64 interpreter, on the device of the arguments.
 
         Raises a subclass of `ucutlass.reference.errors.CallError`.
         """
@@ -151,15 +152,15 @@ class LoadedProgram:
         return results[0] if len(results) == 1 else results
 
     def judged(self, *arguments: Tensor | float | int) -> JudgedLaunch | StagedLaunch:
-        """What `ucutlass.runtime.verify.check` takes: calls of this program, a pipeline's with the launches
-        of its stages for these arguments' extents beside them. Raises as a call does."""
+        """Returns what `ucutlass.runtime.verify.check` takes: calls of this program, and for a pipeline also
+        the launches of its stages for these arguments' extents. Raises as a call does."""
         return self._called
 
     def _called(self, arguments: Sequence[Any], results: Sequence[Tensor]) -> None:
         self(*arguments, out=results[0] if len(results) == 1 else tuple(results))
 
     def graph(self, *arguments: Tensor | float | int) -> CapturedCall:
-        """The call captured into a CUDA graph whose inputs are these very tensors: see
+        """Captures the call into a CUDA graph whose inputs are exactly these tensors: see
         `ucutlass.runtime.graph.CapturedCall`. Raises as a call does."""
         from ucutlass.runtime.graph import CapturedCall
 
@@ -238,7 +239,8 @@ class LoadedPipeline(LoadedProgram):
         return replace(bind_stages(self.built[request]), entire=self._called)
 
     def stage_times(self, *arguments: Tensor | float | int, repeats: int = 20) -> Sequence[StageTime]:
-        """The time of each stage on the device, one after the other. Raises as a call does."""
+        """Returns the time of each stage on the device, measured one after the other. Raises as a call
+        does."""
         from ucutlass.assembly import bind_pipeline
         from ucutlass.pipeline.workspace import streams_of
         from ucutlass.runtime.stage_times import stage_times
@@ -254,7 +256,7 @@ class LoadedPipeline(LoadedProgram):
 
 
 def _fits(program: ir.Pipeline, sizes: Mapping[str, int]) -> bool:
-    """True; raises RequirementFailed in the words of the stage that does not fit."""
+    """Returns True; raises RequirementFailed in the words of the stage that does not fit."""
     from ucutlass.runtime.arguments import RequirementFailed
 
     try:
@@ -325,7 +327,7 @@ def _choose(
 
 
 def checked_arch(arch: str | None, gpu: str, capability: tuple[int, int]) -> str:
-    """The compile target for a GPU: the wanted one, or the best that its capability runs.
+    """Returns the compile target for a GPU: the given one, or the best that its capability runs.
 
     Raises NoKernelsHere where none serves it.
     """
@@ -341,6 +343,6 @@ def checked_arch(arch: str | None, gpu: str, capability: tuple[int, int]) -> str
 
 
 def _known_device(name: str, arch: str) -> Device | None:
-    """The device's facts where the table has them; None plans for the target's default device."""
+    """Returns the device's facts where the table has them; None plans for the target's default device."""
     device = device_named(name)
     return device if device is not None and device.capability >= ARCHES[arch].capability else None

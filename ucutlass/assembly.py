@@ -1,4 +1,4 @@
-"""A pipeline's kernels, built and bound as one: the way that `load` and `ucc` share."""
+"""Builds a pipeline's kernels and binds them as one; `load` and `ucc` share it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BuiltPipeline:
-    """A pipeline whose kernels lie on disk; `built` by stage, None for a torch function."""
+    """A pipeline whose kernels are on disk; `built` is by stage, None for a torch function."""
 
     plan: PipelinePlan
     built: tuple[Built | None, ...]
@@ -46,7 +46,7 @@ def build_program(
     on_progress: OnProgress = ignore,
     stage: HowBuilt | None = None,
 ) -> AnyBuilt:
-    """A kernel or a pipeline. Raises as `build_kernel` and `build_pipeline`."""
+    """Builds a kernel or a pipeline. Raises as `build_kernel` and `build_pipeline` do."""
     if isinstance(program, ir.Pipeline):
         return build_pipeline(
             checked, program, sizes, arch, device=device, on_progress=on_progress, stage=stage
@@ -69,15 +69,15 @@ def schedule_of(built: AnyBuilt) -> str:
     if not isinstance(built, BuiltPipeline):
         return show(built.planned.request)
     words = [
-        f"{stage.step.name}: {show(one.planned.request) if one is not None else 'torch'}"
-        for stage, one in zip(built.plan.stages, built.built, strict=True)
+        f"{stage.step.name}: {show(kernel.planned.request) if kernel is not None else 'torch'}"
+        for stage, kernel in zip(built.plan.stages, built.built, strict=True)
     ]
     return " | ".join(words)
 
 
 def versions_of(built: AnyBuilt) -> dict[str, str]:
     """The tools that took part in the builds."""
-    return {k: v for one in kernels_of(built) for k, v in one.artifact.versions.items()}
+    return {k: v for kernel in kernels_of(built) for k, v in kernel.artifact.versions.items()}
 
 
 def build_pipeline(
@@ -107,7 +107,8 @@ def build_pipeline(
 def build_stages(
     checked: Checked, plan: PipelinePlan, *, stage: HowBuilt | None = None, on_progress: OnProgress = ignore
 ) -> tuple[Built | BuildFailure | None, ...]:
-    """The kernels of a plan's stages; a build that fails takes its place. Raises as `build_sources`."""
+    """Returns the kernels of a plan's stages; a failed build is returned in its kernel's place. Raises as
+    `build_sources` does."""
     results: dict[int, Built | BuildFailure] = {}
     kernels = [
         (i, s.step.kernel, s.chosen)
@@ -129,15 +130,16 @@ def build_stages(
 
 
 def bind_pipeline(built: BuiltPipeline, streams: StreamAssignment | None = None) -> LaunchSequence:
-    """Loads every kernel, asks what workspace each needs, and lays all of it out, on the plan's lanes or on
-    these. Raises as `bind`."""
+    """Loads every kernel, asks how much workspace each needs, and lays all of it out, on the plan's streams
+    or on the given ones. Raises as `bind` does."""
     from ucutlass.runtime.pipeline import sequence_of  # here: builds need no torch, which takes a second
 
     return sequence_of(built.plan.sized, streams or built.plan.streams, _bounds(built))
 
 
 def bind_stages(built: BuiltPipeline) -> StagedLaunch:
-    """The pipeline as the judge takes it: whole, and each stage alone. Raises as `bind`."""
+    """Returns the pipeline as the verifier takes it: as a whole, and each stage alone. Raises as `bind`
+    does."""
     from ucutlass.runtime.pipeline import staged_launch
 
     return staged_launch(built.plan.sized, built.plan.streams, _bounds(built))

@@ -1,4 +1,4 @@
-"""From a plan to a loaded kernel: emit, build, load, bind. The way that `load` and `ucc` share."""
+"""Turns a plan into a loaded kernel: emit, build, load, bind; `load` and `ucc` share it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 def source_of(checked: Checked, program: ir.Kernel, planned: Planned) -> Source:
-    """The stand-alone CUDA file of a plan; its header repeats program, plan and command. Raises NotServed for
-    f32 by wgmma that no kernel serves."""
+    """Returns the stand-alone CUDA file of a plan; its header repeats program, plan and command. Raises
+    NotServed for f32 by wgmma that no kernel serves."""
     arch = "sm_" + planned.plan.arch.removeprefix("sm")
     one_file = (CUTLASS_FOLDER, command_line(arch, "kernel.cu", "kernel.so"))
     command = () if in_parts(planned.plan) else one_file
@@ -55,8 +55,8 @@ def build_planned(
     max_jobs: int | None = None,
     group: int = 1,
 ) -> tuple[Artifact | BuildFailure, ...]:
-    """Plans of one program, built as many at once as the machine takes, or `max_jobs`; a build that
-    fails takes its place and stops no other. Raises as `build_sources`."""
+    """Builds plans of one program in parallel, as many at once as the machine takes, or `max_jobs`. A failed
+    build is returned in its kernel's place and stops no other. Raises as `build_sources` does."""
     pairs = [(source_of(checked, program, planned_kernel), planned_kernel.plan) for planned_kernel in planned]
     return build_sources(
         pairs, stage=stage, on_progress=on_progress, cancel=cancel, max_jobs=max_jobs, group=group
@@ -116,7 +116,7 @@ LEAN_BYTES = 2**30
 
 
 class StagesMissingWarning(UserWarning):
-    """Kernels are built plainly, in tens of seconds, since a compiler of staged builds is missing."""
+    """Kernels are built by nvcc, in tens of seconds, since NVRTC or nvJitLink is missing."""
 
 
 def build_stage(stage: BuildPath | None) -> BuildPath:
@@ -163,8 +163,8 @@ def recipe_of(
 def build_artifact(
     source: Source, plan: Plan, stage: BuildPath, cache: Cache, on_progress: OnProgress = ignore
 ) -> Artifact:
-    """The kernel of a plan from the cache, or built. Raises as `ucutlass.runtime.build.build`, and as
-    `recipe_of`."""
+    """Returns the kernel of a plan from the cache, or builds it. Raises as `ucutlass.runtime.build.build` and
+    `recipe_of` do."""
     if stage == "plain":
         return build(source, toolchain(), cache, on_progress=on_progress)
     from ucutlass.runtime.jit import artifact_keys
@@ -180,7 +180,7 @@ def build_artifact(
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A kernel that lies on disk, with what it was made from."""
+    """A kernel that is on disk, with what it was built from."""
 
     chosen: ChosenPlan
     source: Source
@@ -246,7 +246,7 @@ def build_kernels(
 
 
 def source_line(checked: Checked, program: ir.Kernel) -> str:
-    """The program's own line, as `file:line: text`."""
+    """Returns the program's own line, as `file:line: text`."""
     lines = Lines(checked.source)
     position = lines.position(program.span.start)
     return f"{checked.file}:{position.line}: {lines.text(position.line).strip()}"
@@ -254,19 +254,19 @@ def source_line(checked: Checked, program: ir.Kernel) -> str:
 
 @cache
 def toolchain() -> Toolchain:
-    """This process's tool chain, found once. Raises ToolchainError."""
+    """Returns this process's toolchain, which is found once. Raises ToolchainError."""
     return find()
 
 
 class RebuiltWarning(UserWarning):
-    """A library in the cache could not be loaded; it was put aside and built again."""
+    """A library in the cache could not be loaded; it was quarantined and built again."""
 
 
 def bind(built: Built, name: str) -> BoundKernel:
     """Loads a built kernel and asks how much workspace it needs for its extents.
 
-    A library that does not load is put aside and built once more, with a RebuiltWarning.
-    Raises LaunchError where the kernel refuses the extents, and what `load_entry` raises.
+    A library that does not load is quarantined and built once more, with a RebuiltWarning. Raises LaunchError
+    where the kernel refuses the extents, and what `load_entry` raises.
     """
     from ucutlass.runtime.launch import BoundKernel  # here: builds need no torch, which takes a second
 

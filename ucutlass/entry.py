@@ -1,7 +1,4 @@
-"""The process of the `ucc` command: its signals, its streams, its exit status.
-
-Nothing heavy is imported before signals are taken care of: Ctrl-C ends a command that still imports.
-"""
+"""The process of the `ucc` command: its signals, its streams, its exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ucc explain` shows of a planned kernel, as data: resources, work, limits, reasons."""
+"""Collects what `ucc explain` shows of a planned kernel, as data: resources, work, limits, reasons."""
 
 from __future__ import annotations
 

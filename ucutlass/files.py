@@ -1,8 +1,9 @@
-"""Files: text is UTF-8 whatever the locale is, and a file is replaced whole or not at all.
+"""Reads and writes files: text is UTF-8 whatever the locale is, and a file is replaced entirely or not at
+all.
 
-`write` and `write_all` are for what users own and what is kept: a file that is cut short, or empty, because
-the disk was full or the process killed, is never seen under its name. `put` and `append` are for folders that
-nobody else sees yet, and for logs. Line ends stay as they are.
+`write` and `write_all` are for files that users own and for files that are kept: no reader ever sees one that
+is truncated or empty because the disk was full or the process was killed. `put` and `append` are for folders
+that nobody else uses yet, and for logs. Line ends stay as they are.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 Content: TypeAlias = str | bytes | Path
-"""What a file gets: text, bytes, or the bytes of another file."""
+"""The content of a file: text, bytes, or the bytes of another file."""
 
 MOST_BYTES = 1 << 30
-"""Of a file that is read, where the caller knows no smaller limit."""
+"""Most bytes of a file that is read, where the caller gives no smaller limit."""
 
 _MOST_LINKS = 40
-"""Symbolic links that lead to a target at most, as Linux follows them."""
+"""Most symbolic links that are followed to a target, as in Linux."""
 
 _BLOCK = 1 << 20
 
 _STAGED = ".ucc-"
-"""How names of files begin that a kill may leave behind."""
+"""Prefix of the names of files that a killed process may leave behind."""
 
 
 class NotText(OSError):
@@ -40,14 +41,14 @@ class NotText(OSError):
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The content of a file of at most `most` bytes. Raises OSError, EFBIG for a longer one: a device that
-    never ends is one too."""
+    """Returns the content of a file of at most `most` bytes. Raises OSError, with EFBIG for a longer file,
+    such as a device that never ends."""
     with path.open("rb") as file:
         return read_stream(file, str(path), most)
 
 
 def read_stream(file: BinaryIO, name: str, most: int = MOST_BYTES) -> bytes:
-    """As `read_bytes`, of a stream; `name` is for the error."""
+    """Does what `read_bytes` does, for a stream; `name` is for the error."""
     data = bytearray()
     while block := file.read(min(_BLOCK, most + 1 - len(data))):
         data += block
@@ -57,7 +58,7 @@ def read_stream(file: BinaryIO, name: str, most: int = MOST_BYTES) -> bytes:
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """As `read_bytes`, as text, with its line ends. Raises NotText too."""
+    """Returns the content of a file as text, with its line ends. Raises as `read_bytes` does, and NotText."""
     data = read_bytes(path, most)
     try:
         return data.decode("utf-8")
@@ -70,20 +71,19 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 
 def write(target: Path, content: Content) -> None:
-    """Gives a file this content, and leaves it as it was where that fails. Raises OSError, which names
-    the target.
+    """Writes a file, and leaves the old content where that fails. Raises OSError, which names the target.
 
-    The content is written to a new file in the target's folder, has reached the disk before it takes the
-    target's name, and gets its mode and owner. Of a symbolic link the file that it leads to is replaced; a
-    hard link's other names keep the old content. A device, a pipe or an open descriptor (/dev/stdout) is
-    written to as it is.
+    The content is written to a new file in the target's folder and reaches the disk before it takes the
+    target's name, mode and owner. Of a symbolic link the file that it leads to is replaced; a hard link's
+    other names keep the old content. A device, a pipe or an open descriptor (/dev/stdout) is written to
+    directly.
     """
     write_all({target: content})
 
 
 def write_all(contents: Mapping[Path, Content]) -> None:
-    """As `write`, of several files: all of them get their content or none does. A process that is killed
-    between two renames leaves whole files, of which some are older."""
+    """Writes several files as `write` does: all of them get their content or none does. A process that is
+    killed between two renames leaves complete files, of which some are older."""
     staged: list[_Staged] = []
     try:
         for target, content in contents.items():
@@ -105,8 +105,8 @@ def write_all(contents: Mapping[Path, Content]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """A file that is to be `place`: its content lies in `fresh`; `old` becomes a second name of what is
-    replaced."""
+    """A file that replaces `destination`: its content is in `fresh`; `backup` becomes a second name of the
+    replaced file."""
 
     destination: Path
     fresh: Path
@@ -114,8 +114,8 @@ class _Staged:
 
 
 def _destination(target: Path) -> Path | int:
-    """Where the content comes to lie, behind every symbolic link: a path, or a descriptor of this process
-    (/dev/stdout), which is not opened anew since its place in its file counts."""
+    """Returns where the content is written, behind every symbolic link: a path, or a descriptor of this
+    process (/dev/stdout), which is not opened again because its position in its file counts."""
     destination = target
     for _ in range(_MOST_LINKS):
         folder = Path(os.path.realpath(destination.parent))
@@ -129,7 +129,8 @@ def _destination(target: Path) -> Path | int:
 
 
 def _is_stream(destination: Path) -> bool:
-    """Whether it is a device or a pipe, which cannot be replaced. Raises IsADirectoryError."""
+    """Returns whether the destination is a device or a pipe, which cannot be replaced. Raises
+    IsADirectoryError."""
     try:
         mode = destination.stat().st_mode
     except FileNotFoundError:
@@ -188,7 +189,7 @@ def _rename(staged: Iterable[_Staged]) -> None:
 
 
 def _back_up(file: _Staged) -> Callable[[], object]:
-    """Gives what is replaced a second name; the act that brings it back."""
+    """Gives the replaced file a second name; returns a function that restores it."""
     try:
         os.link(file.destination, file.backup)
     except FileNotFoundError:
@@ -213,7 +214,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _naming(target: Path) -> Iterator[None]:
-    """An OSError of what is staged inside names the target instead."""
+    """Makes an OSError about a staged file name the target instead."""
     try:
         yield
     except OSError as error:
@@ -232,8 +233,8 @@ def put(path: Path, content: Content) -> None:
 
 
 def append(path: Path, content: Content) -> None:
-    """Adds to a file, which is made where there is none, in one write where the system allows it. Raises
-    OSError."""
+    """Appends to a file, which is created if it does not exist, in one write where the system allows it.
+    Raises OSError."""
     _open(path, os.O_CREAT | os.O_APPEND, content)
 
 

@@ -1,4 +1,4 @@
-"""From a file to a plan: read, check, pick the guarded schedule, plan for concrete extents."""
+"""From a file to a plan: reads, checks, selects the guarded schedule, and plans for concrete extents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ucutlass.spans import span
 from ucutlass.typical_sizes import TypicalSizes
 
 MOST_BYTES = 4 * MAX_CHARACTERS + len(codecs.BOM_UTF8)
-"""Of a program's file: its most characters, each of four bytes."""
+"""Most bytes of a program's file: its most characters, each of four bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ def read(path: Path) -> Checked:
 
 
 def source_of(path: Path) -> str:
-    """The text of a program's file, UTF-8 whatever the locale is, with its line ends. Raises OSError, EFBIG
-    for a file longer than any program; ProgramError for what is not UTF-8."""
+    """Returns the text of a program's file, UTF-8 whatever the locale is, with its line ends. Raises OSError,
+    with EFBIG for a file longer than any program; ProgramError for a file that is not UTF-8."""
     return decoded(files.read_bytes(path, MOST_BYTES), str(path))
 
 
 def decoded(data: bytes, file: str) -> str:
-    """A file's bytes as text. Raises ProgramError for what is not UTF-8."""
+    """Returns a file's bytes as text. Raises ProgramError for bytes that are not UTF-8."""
     try:
         return decode(data)
     except SyntaxProblem as problem:
@@ -87,7 +87,7 @@ def programs(checked: Checked) -> tuple[str, ...]:
 
 
 def program(checked: Checked, name: str | None = None) -> ir.Program:
-    """The program of this name; without one the file's only program, or its only pipeline.
+    """Returns the program of this name; without a name the file's only program, or its only pipeline.
 
     Raises ShapeError UC0601 where the name is missing or unknown.
     """
@@ -105,7 +105,8 @@ def program(checked: Checked, name: str | None = None) -> ir.Program:
 
 
 def kernel(checked: Checked, name: str | None = None) -> ir.Kernel:
-    """As `program`, for what takes one kernel. Raises ShapeError UC0601 for a pipeline too."""
+    """Returns what `program` does, for callers that take one kernel. Raises ShapeError UC0601 for a pipeline
+    too."""
     named = program(checked, name)
     if isinstance(named, ir.Pipeline):
         stage_kernels = {s.call.name for s in named.stages if isinstance(s.call, ir.Kernel)}
@@ -125,7 +126,7 @@ def pattern(checked: Checked, program: ir.Kernel) -> object:
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """A plan, and the schedule block (None: none was written) whose alternative it is."""
+    """A plan, and the schedule block whose alternative it is (None where none was written)."""
 
     planned: Planned
     block: ir.ScheduleBlock | None
@@ -140,11 +141,11 @@ def plan_kernel(
     device: Device | None = None,
     aligned: Sequence[bool] | None = None,
 ) -> ChosenPlan:
-    """The plan for concrete extents (in the order of `program.dims`): the first guarded schedule
-    that holds, the cheapest of its alternatives by estimate.
+    """Returns the plan for concrete extents (in the order of `program.dims`): the first guarded schedule that
+    holds, and the cheapest of its alternatives by estimate.
 
-    `aligned`: whether each pointer is a multiple of 16 bytes; None: all are.
-    Raises ProgramError with the rule, the numbers and the nearest legal schedule.
+    `aligned` says whether each pointer is a multiple of 16 bytes; None means that all are. Raises
+    ProgramError with the rule, the numbers and the nearest legal schedule.
     """
     matched = pattern(checked, program)
     blocks = matching(program, sizes, arch)
@@ -175,12 +176,12 @@ def _planned(
 
 
 def alternatives(blocks: Iterable[ir.ScheduleBlock]) -> Iterable[tuple[ir.ScheduleBlock, Request]]:
-    """Every schedule that blocks of one condition stand for."""
+    """Returns every schedule that blocks of one condition stand for."""
     return ((block, request) for block in blocks for request in requests(block.choices))
 
 
 def matching(program: ir.Kernel, sizes: Sequence[int], arch: str) -> tuple[ir.ScheduleBlock, ...]:
-    """The blocks of an architecture whose condition is the first that holds."""
+    """Returns the blocks of an architecture whose condition is the first that holds."""
     by_name = dict(zip(program.dims, sizes, strict=True))
     of_arch = [b for b in program.schedules if b.arch == arch]
     for block in of_arch:
@@ -209,9 +210,10 @@ def _diagnostic(violation: Violation, span: Span, block: ir.ScheduleBlock | None
 def check_schedules(
     checked: Checked, program: ir.Kernel, effort: Effort | None = None
 ) -> tuple[Diagnostic, ...]:
-    """Every illegal alternative of every block, each for an ordinary shape that its guard admits. Where its
-    guard admits none, the block is looked at for another shape, and what is illegal there is a warning.
-    `work` is what the file's programs may take together for finding such shapes.
+    """Returns a diagnostic for every illegal alternative of every block, each at typical extents that its
+    guard admits. Where the guard admits none of them, the block is checked at other extents, and what is
+    illegal there is a warning. `effort` bounds what the file's programs may spend together on finding such
+    extents.
 
     Raises ProgramError where no family serves the kernel.
     """
@@ -239,7 +241,7 @@ def check_schedules(
 def _untested(
     illegal: Diagnostic, program: ir.Kernel, sizes: Sequence[int], block: ir.ScheduleBlock
 ) -> Diagnostic:
-    """What is illegal in a block whose condition no extents that were tried meet."""
+    """Returns the warning about a block whose condition no tried extents satisfy."""
     shape = ", ".join(f"{name}={size}" for name, size in zip(program.dims, sizes, strict=True))
     note = f"no ordinary extents meet the condition of this block; it was checked for {shape}"
     return replace(illegal, severity="warning", notes=(*illegal.notes, (note, block.span)))

@@ -1,4 +1,4 @@
-"""The in-context guide: prose from `grammar/guide.md.j2`, every table from the compiler's own."""
+"""Renders the in-context guide: prose from `grammar/guide.md.j2`, every table from the compiler's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ucutlass.ir.schedule import FIELDS, Field, legal_values
 from ucutlass.kernels.gemm.rules import RULES
 
 LIMIT = 10_000
-"""Characters that the guide may take in a context."""
+"""Most characters that the guide may take in a context."""
 
 
 @cache

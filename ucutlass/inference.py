@@ -1,7 +1,7 @@
-"""Extents of a call: what the shapes of its arguments say about a program's dimensions.
+"""Infers the extents of a call: what the shapes of its arguments say about a program's dimensions.
 
-The launcher and the reference interpreter share it; each words a `Problem` in its own errors. Works
-on torch.SymInt as on int, where each comparison becomes a guard.
+The launcher and the reference interpreter share it; each words a `Problem` in its own errors. It works on
+torch.SymInt as on int, where each comparison becomes a guard.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Dimensions: TypeAlias = Mapping[str, Extent]
 
 @dataclass(frozen=True, slots=True)
 class OperandAxis:
-    """One axis of one argument: what the caller calls the argument, which axis, how it is declared,
-    and how many elements it has."""
+    """One axis of one argument: the caller's name of the argument, the axis, its declaration, and its number
+    of elements."""
 
     argument: str
     axis: int
@@ -32,8 +32,8 @@ class OperandAxis:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """Every dimension's extent, in the program's order, and the axis that each was read off: no
-    entry for one that the program's text gives or computes."""
+    """Every dimension's extent, in the program's order, and the axis that each was read from; dimensions that
+    the program's text gives or computes have no such axis."""
 
     sizes: Mapping[str, int]
     origin: Mapping[str, OperandAxis]
@@ -41,7 +41,7 @@ class Inferred:
 
 @dataclass(frozen=True, slots=True)
 class UnknownExtents:
-    """No axis says how long these dimensions are."""
+    """No axis determines the extents of these dimensions."""
 
     dims: tuple[str, ...]
 
@@ -64,7 +64,7 @@ class TooSmall:
 
 @dataclass(frozen=True, slots=True)
 class UnevenSplit:
-    """The composite axis at `place` cannot be split evenly: `inner` names its other dimensions."""
+    """The composite axis cannot be split evenly: `inner` names its other dimensions."""
 
     operand_axis: OperandAxis
     inner: Dims
@@ -74,7 +74,7 @@ class UnevenSplit:
 
 @dataclass(frozen=True, slots=True)
 class ExtentConflict:
-    """The axis at `place` should have `length` elements, by extents that other places give."""
+    """The axis should have `length` elements, by extents that other axes give."""
 
     operand_axis: OperandAxis
     length: int
@@ -87,7 +87,8 @@ Problem: TypeAlias = UnknownExtents | DividesByZero | TooSmall | UnevenSplit | E
 def operand_axes(
     argument: str, axes: Sequence[MemoryAxis], shape: Sequence[int], packed: int = 1
 ) -> tuple[OperandAxis, ...]:
-    """The axes of one argument; as many as its shape has. `packed` values lie in a unit of the last."""
+    """Returns the axes of one argument, as many as its shape has. `packed` values share a unit of the last
+    axis."""
     sizes = (*shape[:-1], *(size * packed for size in shape[-1:]))
     pairs = zip(axes, sizes, strict=True)
     return tuple(OperandAxis(argument, i, axis, size) for i, (axis, size) in enumerate(pairs))
@@ -99,11 +100,11 @@ def infer(
     around: Mapping[str, int] = MappingProxyType({}),
     least: int = 0,
 ) -> Inferred | Problem:
-    """Every dimension's extent, or the first thing that is wrong.
+    """Returns every dimension's extent, or the first thing that is wrong.
 
-    Axes that name one free dimension are read first, so that they are what a composite axis is
-    held against; then every axis with one unknown left is solved. `around` gives free extents
-    that no axis does; `least` is the fewest elements that a dimension may have.
+    Axes that name one free dimension are read first, so that composite axes are checked against them; then
+    every axis with one unknown left is solved. `around` gives free extents that no axis does; `least` is the
+    fewest elements that a dimension may have.
     """
     sizes: dict[str, int] = {}
     origin: dict[str, OperandAxis] = {}
@@ -125,7 +126,8 @@ def infer(
 
 
 def length(axis: MemoryAxis, sizes: Mapping[str, int]) -> int:
-    """Composite and single names: the product of their extents; nameless: its own extent."""
+    """Returns the length of an axis: the product of its dimensions' extents, or its own extent where it is
+    nameless."""
     return prod(sizes[d] for d in axis.dims) if axis.dims else evaluate(axis.extent, sizes)
 
 
@@ -136,7 +138,7 @@ def _completed(
     origin: Mapping[str, OperandAxis],
     least: int,
 ) -> Inferred | Problem:
-    """What the text computes, then every axis held against the result."""
+    """Evaluates what the text computes, then checks every axis against the result."""
     full: dict[str, int] = {}
     for dim, extent in dims.items():
         try:
@@ -162,7 +164,7 @@ def _completed(
 def _solutions(
     dims: Dimensions, axes: Sequence[OperandAxis], sizes: Mapping[str, int]
 ) -> Iterator[tuple[str, int, OperandAxis]]:
-    """Each axis that has exactly one unknown left, solved for it."""
+    """Yields each axis that has exactly one unknown left, solved for it."""
     for operand_axis in axes:
         solved = _solve(_extent(operand_axis.declared, dims), operand_axis.size, sizes)
         if solved is not None:
@@ -179,7 +181,7 @@ def _extent(axis: MemoryAxis, dims: Dimensions) -> Extent:
 
 
 def _solve(extent: Extent, size: int, sizes: Mapping[str, int]) -> tuple[str, int] | None:
-    """The one unknown name in `extent == size` and its value; None where that is not unique.
+    """Returns the one unknown name in `extent == size` and its value; None where that is not unique.
 
     A value that does not divide is rounded down: `_completed` then finds its axis too long.
     """

@@ -1,8 +1,8 @@
-"""What one text may ask of the compiler: the numbers beyond which it is refused, with a diagnostic.
+"""Limits of what one text may ask of the compiler; beyond them it is refused with a diagnostic.
 
-Each is far beyond what a launch or a call can be, and low enough that a text of the greatest length is
-checked, formatted, explained, emitted and bounded within two seconds and 500 MB. `benchmarks/fuzz.py` holds
-the compiler to that.
+Each limit is far beyond any real launch or call, and low enough that a text of the greatest length is
+checked, formatted, explained, emitted and bounded within two seconds and 500 MB. `benchmarks/fuzz.py` tests
+the compiler for that.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `most` of something. `words` says what happened, with {number} and {most} in it; `hint` what
-    to do."""
+    """A limit of `most`. `words` says what happened, with {number} and {most} in it; `hint` says what to
+    do."""
 
     code: str
     most: int
@@ -45,7 +45,7 @@ def within(limit: Limit, number: int) -> None:
 
 @dataclass(slots=True)
 class Effort:
-    """What has been done so far of something that is limited in all."""
+    """The steps spent so far of something that is limited in total."""
 
     spent: int = 0
 
@@ -166,4 +166,4 @@ PROCESSOR_SECONDS = Limit(
     "the compiler took more than {most} s of processor time and was stopped",
     "make the program smaller: fewer schedules, stages, or conditions",
 )
-"""A net below the others: none of them is meant to let a text through that gets here."""
+"""A last resort: no text should reach this limit before another one."""

@@ -1,4 +1,4 @@
-"""Concrete extents for a program: from `M=4096,N=4096` to the extent array, checked."""
+"""Parses and checks concrete extents for a program: from `M=4096,N=4096` to the array of extents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ucutlass.ir.extents import Extent, Free
 from ucutlass.limits import ELEMENTS
 
 MAX_ELEMENTS = 2**40
-"""Largest extent that a call may bring; TMA's strides end there."""
+"""The largest extent of a call; TMA's strides end there."""
 
 
 _MOST_DIGITS = 40
@@ -35,12 +35,12 @@ class ShapeError(Exception):
 
 
 def free_dims(program: ir.Program) -> tuple[str, ...]:
-    """The dimensions that a call must bring, in the program's order."""
+    """Returns the dimensions whose extents a call must give, in the program's order."""
     return tuple(name for name, extent in program.dims.items() if extent == Free(name))
 
 
 def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
-    """`["M=4096,N=8", "K=64"]` as a mapping.
+    """Returns `["M=4096,N=8", "K=64"]` as a mapping.
 
     Raises ShapeError UC0601 for anything that is not NAME=DIGITS, and for two extents of one name.
     """
@@ -60,10 +60,10 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
 
 
 def complete(program: ir.Program, bound: Mapping[str, int]) -> tuple[int, ...]:
-    """Every extent in the order of `program.dims`.
+    """Returns every extent in the order of `program.dims`.
 
-    Raises ShapeError: UC0601 for a missing, unknown or non-positive extent, UC0602 where a given
-    one contradicts the program, UC0603 where a requirement fails, UC0710 for too large a tensor.
+    Raises ShapeError: UC0601 for a missing, unknown or non-positive extent, UC0602 where a given one
+    contradicts the program, UC0603 where a requirement fails, UC0710 for too large a tensor.
     """
     sizes: dict[str, int] = {}
     for name in free_dims(program):
@@ -126,7 +126,8 @@ def check_requirements(program: ir.Program, sizes: Mapping[str, int]) -> None:
 
 
 def holds(condition: ir.Value, sizes: Mapping[str, int]) -> bool:
-    """A guard or requirement for concrete extents; one that divides by zero does not hold."""
+    """Returns whether a guard or requirement holds for concrete extents; one that divides by zero does
+    not."""
     return bool(_evaluate(condition, sizes))
 
 

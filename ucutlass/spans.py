@@ -1,7 +1,7 @@
-"""Where the seconds of one call go: named spans, measured only while somebody records.
+"""Measures where the seconds of one call go: named spans, which are timed only while a recording is open.
 
-A recording hears the context that opened it: what worker threads do is a span of the caller that waits
-for them.
+A recording sees the spans of the context that opened it: work of worker threads is a span of the caller that
+waits for them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from time import perf_counter
 
 @dataclass(slots=True)
 class SpanRecording:
-    """`seconds` of each name, without those of spans inside it, in the order in which they first ended."""
+    """The seconds of each name, without those of spans inside it, in the order in which they first ended."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     _inner: list[float] = field(default_factory=list)
@@ -39,7 +39,7 @@ _CURRENT: ContextVar[SpanRecording | None] = ContextVar("recording", default=Non
 
 @contextmanager
 def recording() -> Iterator[SpanRecording]:
-    """What this context's spans take until the block ends."""
+    """Records the spans of this context until the block ends."""
     record = SpanRecording()
     token = _CURRENT.set(record)
     try:
@@ -50,7 +50,7 @@ def recording() -> Iterator[SpanRecording]:
 
 @contextmanager
 def span(name: str) -> Iterator[None]:
-    """Around a block, or over a function as a decorator; nothing where nobody records."""
+    """Times a block, or a function as a decorator; it does nothing where no recording is open."""
     record = _CURRENT.get()
     if record is None:
         yield

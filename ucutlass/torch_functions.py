@@ -1,4 +1,4 @@
-"""The torch functions that a pipeline may call: what they take, and the type of what they give.
+"""The torch functions that a pipeline may call: their arguments, and the type of their results.
 
 The functions themselves are `TORCH_FUNCTIONS` of the reference, under the same names; this table needs no
 torch, so that a program can be checked without it.
@@ -15,21 +15,21 @@ from ucutlass.ir.elements import I64, Element
 from ucutlass.ir.extents import Combined, Extent, Fixed, agree, bare, difference
 
 Shape: TypeAlias = tuple[Extent | None, ...]
-"""Extents by axis in memory order; None: the call decides."""
+"""Extents by axis in memory order; None means that the call decides."""
 
 Keywords: TypeAlias = Mapping[str, float | int | bool]
 
 
 class UnsupportedCall(Exception):
-    """Arguments that a torch function never takes, in a sentence without its end."""
+    """Arguments that a torch function never takes; the message is a sentence without its subject."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorchFunction:
     """One function of `tensors` tensors. `keywords` maps each named number to its type; those in `required`
-    have no default. `takes`: `float` is f64, f32, f16 and bf16, `number` the integers too, `plain` bool too,
-    `any` all of whole bytes. `gives` is the element type for a tensor's, `shape` raises Unfit for shapes that
-    never fit."""
+    have no default. `takes` is `float` for f64, f32, f16 and bf16, `number` for the integers too, `plain` for
+    bool too, `any` for all element types of whole bytes. `gives` maps a tensor's element type to the
+    result's; `shape` raises UnsupportedCall for shapes that never fit."""
 
     name: str
     takes: Literal["float", "number", "plain", "any"]
@@ -41,13 +41,13 @@ class TorchFunction:
 
     @property
     def signature(self) -> str:
-        """As a program calls it: `torch.softmax(x, dim=0)`."""
+        """The call as a program writes it: `torch.softmax(x, dim=0)`."""
         tensors = ["x", "y"][: self.tensors]
         named = [f"{k}={'false' if v is bool else '0'}" for k, v in self.keywords.items()]
         return f"torch.{self.name}({', '.join([*tensors, *named])})"
 
     def accepts(self, elem: Element) -> bool:
-        """Whether torch computes this on a tensor of the element type, on a CPU and on a GPU."""
+        """Returns whether torch computes this on a tensor of the element type, on a CPU and on a GPU."""
         if elem.bits < 8 or (elem.kind == "float" and elem.bits < 16):
             return self.takes == "any" and elem.bits >= 8
         return elem.kind in {"float": ("float",), "number": ("float", "int")}.get(self.takes, (elem.kind,))
@@ -55,7 +55,7 @@ class TorchFunction:
     def result(
         self, elems: Sequence[Element], shapes: Sequence[Shape], keywords: Keywords
     ) -> tuple[Element, Shape]:
-        """The type of the result. Raises Unfit where no call is right, with the numbers."""
+        """Returns the type of the result. Raises UnsupportedCall where no call is right, with the numbers."""
         self._check_keywords(keywords)
         if len(shapes) != self.tensors:
             raise UnsupportedCall(
@@ -85,7 +85,7 @@ class TorchFunction:
 
 
 def _axis(shape: Shape, axis: float) -> None:
-    """Raises Unfit unless `axis` is one of the shape's; a tensor without axes has one for torch."""
+    """Raises UnsupportedCall unless `axis` is one of the shape's; a tensor without axes has one for torch."""
     rank = max(1, len(shape))
     if not -rank <= axis < rank:
         raise UnsupportedCall(
@@ -94,7 +94,8 @@ def _axis(shape: Shape, axis: float) -> None:
 
 
 def _shape_along(name: str, default: int | None) -> Callable[[Sequence[Shape], Keywords], Shape]:
-    """Of a function that keeps the shape and takes the axis `name`; without default and value: none."""
+    """Returns the shape function of a function that keeps the shape and takes the axis `name`; without
+    default and value it takes no axis."""
 
     def shape(shapes: Sequence[Shape], keywords: Keywords) -> Shape:
         axis = keywords.get(name, default)
@@ -134,7 +135,7 @@ def _diagonal(shapes: Sequence[Shape], keywords: Keywords) -> Shape:
 
 
 def _of_matrix(rows: Extent | None, columns: Extent | None, off: int) -> Extent | None:
-    """The length of a diagonal; None where it is the lesser of two extents of a call."""
+    """Returns the length of a diagonal; None where it is the lesser of two extents of a call."""
     match rows, columns:
         case Fixed(r), Fixed(c):
             length = min(r + min(off, 0), c - max(off, 0))
@@ -173,7 +174,7 @@ def _broadcast_axis(a: Extent | None, b: Extent | None) -> Extent | None:
 
 
 def _equal(a: Extent | None, b: Extent | None, words: str) -> None:
-    """Raises Unfit for extents that differ in every call."""
+    """Raises UnsupportedCall for extents that differ in every call."""
     if a is not None and b is not None and difference(a, b) not in (0, None):
         raise UnsupportedCall(f"{words}, these are {bare(a)} and {bare(b)}")
 

@@ -1,5 +1,5 @@
-"""Ordinary extents of a program whose caller gives none, by what each name is for: a batch of 4096 heads of
-4096 elements under a window of 4096 is nothing that anybody runs, and much of it no kernel serves."""
+"""Typical extents of a program whose caller gives none, by the role of each dimension: nobody runs a batch of
+4096 heads of 4096 elements under a window of 4096, and no kernel serves much of it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ucutlass.pipeline.names import stage_names
 from ucutlass.shapes import ShapeError, complete, free_dims, holds
 
 _TRIALS = (4096, 64, 8192, 128, 1024, 16, 1, 256, 32, 16384, 2, 4097)
-"""Extents tried, most ordinary first, to find a shape for which a guard holds."""
+"""Extents that are tried, most typical first, to find a shape for which a guard holds."""
 
 _MOST_TRIALS = 3_000
-"""Of one program."""
+"""Most trials for one program."""
 
 MOST_STEPS = 100_000
-"""Steps of arithmetic on extents, of all the programs of a file: a step takes about a microsecond."""
+"""Steps of arithmetic on extents for all the programs of a file; a step takes about a microsecond."""
 
 _TRIAL = 20
 """Steps of a trial besides those of its conditions."""
@@ -31,19 +31,19 @@ _BATCH, _HEAD, _WINDOW, _SPATIAL = 16, 128, 3, 64
 along which one moves."""
 
 _MOST_BYTES = 2**36
-"""Of one tensor."""
+"""Most bytes of one tensor."""
 
 
 def typical_sizes(
     program: ir.Program, guard: Value | None, effort: Effort | None = None
 ) -> tuple[int, ...] | None:
-    """Ordinary extents, in the order of `program.dims`, for which a guard and the requirements hold; None
-    where none of the tried ones do. `work` counts what was spent on other programs of the file."""
+    """Returns typical extents, in the order of `program.dims`, for which a guard and the requirements hold;
+    None where none of the tried ones do. `effort` counts what was spent on other programs of the file."""
     return TypicalSizes(program, effort or Effort()).sizes(guard)
 
 
 class TypicalSizes:
-    """The ordinary extents of one program, found once for all its guards."""
+    """The typical extents of one program, found once for all its guards."""
 
     def __init__(self, program: ir.Program, effort: Effort) -> None:
         self._program, self._effort = program, effort
@@ -51,7 +51,7 @@ class TypicalSizes:
         self._candidates = self._admitted()
 
     def sizes(self, guard: Value | None) -> tuple[int, ...] | None:
-        """As `typical_sizes`."""
+        """Returns what `typical_sizes` does."""
         weight = 0 if guard is None else _weight(guard)
         for known in itertools.chain(list(self._admitted_sizes), self._candidates):
             self._effort.spent += weight
@@ -81,8 +81,8 @@ class TypicalSizes:
 
 
 def _trials(names: Sequence[str], first: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
-    """What is ordinary of every name; then one name after the other, the last first, with other extents; then
-    all with the same; then all combinations."""
+    """Yields the typical extents of every dimension; then one dimension after the other, the last first, with
+    other extents; then the same extent for all; then all combinations."""
     tried = [
         (first[name], *(size for size in _TRIALS if size != first[name])) if name in first else _TRIALS
         for name in names
@@ -96,7 +96,7 @@ def _trials(names: Sequence[str], first: Mapping[str, int]) -> Iterator[tuple[in
 
 
 def _weight(condition: Value) -> int:
-    """Steps of arithmetic in a condition."""
+    """Returns the steps of arithmetic in a condition."""
     return 1 + sum(map(_weight, ir.children(condition)))
 
 
@@ -113,7 +113,7 @@ def _fits(program: ir.Program, sizes: Mapping[str, int]) -> bool:
 
 
 def typical_by_name(program: ir.Program) -> dict[str, int]:
-    """What is ordinary for the names of which that can be told."""
+    """Returns the typical extents of the dimensions whose role is known."""
     if isinstance(program, Kernel):
         return _of_kernel(program)
     sizes: dict[str, int] = {}
@@ -142,7 +142,7 @@ def _of_kernel(kernel: Kernel) -> dict[str, int]:
 
 
 def _window(position: ir.Position, kernel: Kernel) -> dict[str, int]:
-    """Of `x[H = P + R]`, whose R does not last."""
+    """Returns typical extents of `x[H = P + R]`, whose R is reduced."""
     terms = [dim for dim, _ in position.at.terms]
     if len(terms) < 2:
         return {}
@@ -151,7 +151,7 @@ def _window(position: ir.Position, kernel: Kernel) -> dict[str, int]:
 
 
 def _scores(dot: ir.Dot) -> Iterator[ir.Dot]:
-    """The dots under a softmax that is an operand of this one."""
+    """Yields the dots under a softmax that is an operand of this dot."""
     for side in (dot.left, dot.right):
         for node in walk(side):
             if isinstance(node, ir.Softmax):
@@ -159,7 +159,7 @@ def _scores(dot: ir.Dot) -> Iterator[ir.Dot]:
 
 
 def _values(dot: ir.Dot) -> set[str]:
-    """What the weights' other operand brings: the width of the values."""
+    """Returns the dimensions that the weights' other operand adds: the width of the values."""
     sides = (dot.left, dot.right)
     return {
         dim

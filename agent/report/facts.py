@@ -392,7 +392,7 @@ def _over(state: SessionState, best: CandidateNode) -> int | None:
 
 def _roofline(opened: Mapping[str, Any]) -> Roofline | None:
     """Returns the roofline from the `sol` that a session was opened with, as `ucutlass.sol.report.row` writes
-    it; None where there is none, or where the program has no operations in a compute type."""
+    it; None where there is none, or where the program has no operations of a compute type."""
     sol = opened.get("sol") or opened["problem"].get("sol")
     try:
         lane, moved = str(sol["lane"]), float(sol["work"]["bytes"])

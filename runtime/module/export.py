@@ -1,8 +1,8 @@
 """Runs a PyTorch problem file without allocating its memory, and exports what its module computes.
 
-The file's code is executed here: call this in an isolated process only (`ucutlass.tasks.module_graph`). Module and
-inputs are made under torch's FakeTensorMode, in which a tensor has a shape, a dtype and no storage, so that a
-problem of many gigabytes costs none.
+The file's code is executed here: call this in an isolated process only (`ucutlass.tasks.module_graph`).
+Module and inputs are made under torch's FakeTensorMode, in which a tensor has a shape, a dtype and no
+storage, so that a problem of many gigabytes costs none.
 """
 
 from __future__ import annotations

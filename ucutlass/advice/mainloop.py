@@ -141,10 +141,10 @@ def few_stages(f: KernelFacts) -> Diagnosis | None:
             Metric("warps waiting for the ring", stall, "%", ">", RING_STALL),
             Metric("memory used", dram, "%", "<", DRAM_BUSY),
         ]
-    made = _planned(f, replace(f.planned.request, stages=None))
-    if made is None or analytic(made).stages == a.stages:
+    deeper = _planned(f, replace(f.planned.request, stages=None))
+    if deeper is None or analytic(deeper).stages == a.stages:
         return None
-    edit = edit_to(f, made, _latency_range(f, made))
+    edit = edit_to(f, deeper, _latency_range(f, deeper))
     return Diagnosis(
         "counters" if starved else "analytic",
         tuple(evidence),
@@ -313,7 +313,9 @@ def wrong_pipe(f: KernelFacts) -> Diagnosis | None:
         unit = unit or "the tensor cores rest while FFMA works"
     if not evidence:
         return None
-    act = "" if edits else "check the compile target, and the lane: `dot` over bf16, f16 or tf32 casts"
+    act = (
+        "" if edits else "check the compile target, and the compute type: `dot` over bf16, f16 or tf32 casts"
+    )
     return Diagnosis(
         "counters" if tier == "counters" else "build" if tier == "build" else "analytic",
         tuple(evidence),

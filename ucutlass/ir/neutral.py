@@ -1,7 +1,7 @@
-"""What a position outside a tensor reads: the neutral element of the operation around it.
+"""The neutral element that a position outside a tensor reads, by the operation around it.
 
 `NEUTRAL` gives it by operation, `in_element` by element type. The checker, the interpreter and the emitters
-take both from here.
+use both.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NEUTRAL: Mapping[str, float] = MappingProxyType(
 
 
 def in_element(fill: float, elem: Element) -> float | int | bool:
-    """A neutral element as a value of this type, which its memory holds: what is read outside may be kept
-    there beside what was loaded."""
+    """Returns a neutral element as a value of this type, which its memory can hold: it may be stored there
+    beside loaded values."""
     match elem.kind:
         case "float":
             return fill
@@ -46,6 +46,6 @@ def in_element(fill: float, elem: Element) -> float | int | bool:
 
 
 def survives(inner: Element, elem: Element) -> bool:
-    """Whether an infinity that stands for no value of `inner` is still neutral once it is cast to `elem`:
-    integers, bools and the floats that saturate have none."""
+    """Returns whether an infinity that stands for no value of `inner` is still neutral once it is cast to
+    `elem`: integers, bools and the floats that saturate have none."""
     return inner.kind == elem.kind == "float" and elem not in (E4M3, E5M2)

@@ -70,7 +70,7 @@ def _stream(streams: Sequence[int], direct: frozenset[int], needs: frozenset[int
 
 def _slots(after: Sequence[frozenset[int]], streams: Sequence[int]) -> StreamAssignment:
     count = max(streams, default=0) + 1
-    ended: list[frozenset[int]] = [frozenset()] * count  # what has ended where each lane stands
+    ended: list[frozenset[int]] = [frozenset()] * count  # what has ended, by stream
     started = [stream == 0 for stream in range(count)]
     before: list[frozenset[int]] = []
     waits: list[tuple[int, ...]] = []

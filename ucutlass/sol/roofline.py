@@ -69,7 +69,7 @@ def points(bounds: TimeBounds, seconds: float | None = None) -> tuple[RooflinePo
     count = round(bounds.intensity * bounds.least.bytes)
     if not count or not bounds.least.bytes:
         raise RooflineError(
-            f"{bounds.least.label} has no operations in a math lane, only bytes or special functions: a "
+            f"{bounds.least.label} has no operations of a compute type, only bytes or special functions: a "
             "roofline cannot place it"
         )
     unfused = count / max(1, bounds.unfused_bytes)
