@@ -106,6 +106,7 @@ def render(problem: ConvProblem, schedule: Im2colSchedule) -> str:
         values["modifiers"] = ", 1, 1, 0, 1"
     deep, row_bytes = is_deep(schedule), schedule.part * problem.a.read.bytes
     sums = schedule.tile[0] * schedule.tile[1] // schedule.groups
+    b_dims = _b_dims(problem, how, schedule)
     return text.render(
         "convolution/im2col.cu.j2",
         parts=schedule.tile[2] // schedule.part,
@@ -124,7 +125,8 @@ def render(problem: ConvProblem, schedule: Im2colSchedule) -> str:
         channels=convolution.layout(problem.a)[0].extent,
         grouped=how.group is not None,
         a_dims=windowed_dims(problem, how.channel, tuple(s.axis for s in how.space), how.image, how.group),
-        b_dims=_b_dims(problem, how, schedule),
+        b_dims=b_dims,
+        b_rank=len(b_dims),
         groups_at_once=2 if sums <= 4096 or (schedule.blocks == 1 and not deep) else 1,
         **values,
     )

@@ -76,6 +76,7 @@ def render(problem: ConvProblem, schedule: PlacesSchedule) -> str:
         + ("" if how.group_b is None else f" * {conv_sm90.extent_of(problem.b, how.group_b)}"),
         images="1" if how.image is None else f"e[{problem.a.axes[how.image].extent}]",
         a_dims=_a_dims(problem, how),
+        b_rank=2,
         scattered="row_table",
         masked=True,
         finishes=True,

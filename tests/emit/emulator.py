@@ -30,9 +30,11 @@ _MMA = re.compile(
     re.DOTALL,
 )
 _ON_DEVICE = re.compile(r"#if defined\(__CUDA_ARCH__\).*?#else\n(.*?)#endif\n", re.DOTALL)
-_HOPPER = re.compile(r"// --- instructions -.*?(?=// --- tiles -)", re.DOTALL)
+_HOPPER = re.compile(r"// --- PTX instructions -.*?(?=// --- tiles -)", re.DOTALL)
 """What of attention's kernel holds PTX."""
-_WINDOWS = re.compile(r"// --- windows: instructions -.*?(?=// --- main loop -)", re.DOTALL)
+_TMA_RANK = re.compile(r"\b(tma_load|tma_load_im2col|tma_store)_[1-5]d(?=\()")
+"""A copy by TMA, whose rank the emulator reads off its arguments."""
+_WINDOWS = re.compile(r"// --- PTX instructions -.*?(?=// --- main loop -)", re.DOTALL)
 _WINDOW_MAPS = re.compile(r"#ifndef UCC_IM2COL\n.*?// namespace ucc_im2col\n\n#endif\n", re.DOTALL)
 """What of the convolution's kernel holds PTX, and what asks the driver."""
 _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
@@ -100,7 +102,8 @@ def translated(text: str) -> str:
     text = _HOPPER.sub(_hopper, text).replace(
         "extern __shared__ uint8_t dynamic[];", "uint8_t* const dynamic = emu::shared();"
     )
-    text = _WINDOW_MAPS.sub('#include "emulator_im2col_maps.h"\n', _WINDOWS.sub(_windows, text)).replace(
+    text = _TMA_RANK.sub(r"\1", _WINDOWS.sub(_windows, text))
+    text = _WINDOW_MAPS.sub('#include "emulator_im2col_maps.h"\n', text).replace(
         "extern __shared__ uint8_t unaligned[];", "uint8_t* const unaligned = emu::shared();"
     )
     text = text.replace(

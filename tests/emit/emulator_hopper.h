@@ -29,15 +29,15 @@ inline uint32_t bits_of(float x, bool bf16) {
   return bf16 ? uint32_t(cutlass::bfloat16_t(x).raw()) : uint32_t(cutlass::half_t(x).raw());
 }
 
-inline uint32_t address(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - emu::shared()); }
-inline bool elected() { return threadIdx.x % 32 == 0; }
-inline void barrier_init(uint32_t barrier, int arrivals) { barriers[barrier] = {arrivals, arrivals, 0, 0}; }
-inline void barriers_fence() {}
-inline void settle_barrier(Barrier& b) {
+inline uint32_t cast_smem_ptr_to_uint(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - emu::shared()); }
+inline bool elect_one_sync() { return threadIdx.x % 32 == 0; }
+inline void mbarrier_init(uint32_t barrier, int arrivals) { barriers[barrier] = {arrivals, arrivals, 0, 0}; }
+inline void fence_mbarrier_init() {}
+inline void complete_phase(Barrier& b) {
   if (b.left < 0) { fprintf(stderr, "a barrier has too many arrivals\n"); abort(); }
   if (b.left == 0 && b.bytes == 0) { b.phase ^= 1; b.left = b.count; idle = 0; }
 }
-inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   while (barriers.at(barrier).phase == parity) {
     bool ran = false;
     for (size_t i = 0; i < copying.size(); ++i) {
@@ -48,11 +48,11 @@ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       barriers.at(barrier).bytes -= one.bytes;
       ran = true;
     }
-    if (ran) settle_barrier(barriers.at(barrier)); else spin();
+    if (ran) complete_phase(barriers.at(barrier)); else spin();
   }
 }
-inline void barrier_arrive(uint32_t barrier) { auto& b = barriers.at(barrier); --b.left; settle_barrier(b); }
-inline void barrier_expect(uint32_t barrier, int bytes) { auto& b = barriers.at(barrier); b.bytes += bytes; --b.left; settle_barrier(b); }
+inline void mbarrier_arrive(uint32_t barrier) { auto& b = barriers.at(barrier); --b.left; complete_phase(b); }
+inline void mbarrier_arrive_expect_tx(uint32_t barrier, int bytes) { auto& b = barriers.at(barrier); b.bytes += bytes; --b.left; complete_phase(b); }
 
 inline int arrive_named(int id, int count) {
   auto& b = named[id];
@@ -60,15 +60,15 @@ inline int arrive_named(int id, int count) {
   if (++b.arrived == count) { b.arrived = 0; ++b.generation; idle = 0; }
   return generation;
 }
-template <int kId, int kCount> void threads_sync(int offset) {
-  int const id = kId + offset, generation = arrive_named(id, kCount);
+template <int kCount> void named_barrier_sync(int id) {
+  int const generation = arrive_named(id, kCount);
   while (named[id].generation == generation) spin();
 }
-template <int kId, int kCount> void threads_arrive(int offset) { arrive_named(kId + offset, kCount); }
+template <int kCount> void named_barrier_arrive(int id) { arrive_named(id, kCount); }
 
-inline void multiply_fence() {}
-inline void multiply_commit() { auto& p = products[emu::current]; p.groups.push_back(std::move(p.open)); p.open.clear(); }
-template <int kLeft> void multiply_wait() {
+inline void wgmma_fence() {}
+inline void wgmma_commit_group() { auto& p = products[emu::current]; p.groups.push_back(std::move(p.open)); p.open.clear(); }
+template <int kLeft> void wgmma_wait_group() {
   auto& p = products[emu::current];
   while (int(p.groups.size()) > kLeft) {
     for (auto& run : p.groups.front()) run();
@@ -76,17 +76,17 @@ template <int kLeft> void multiply_wait() {
   }
   emu::shuffle(emu::Op::shuffle_xor, 0, 1);  // the others of the warp have read this lane's registers, too
 }
-template <int kCount> void keep(float (&)[kCount]) {}
-inline float exp2_ftz(float x) { float y = exp2f(x); return y < 0x1p-126f ? 0.0f : y; }
-inline float reciprocal(float x) { return 1.0f / x; }
-inline uint32_t pack(float low, float high) { return bits_of(low, EMU_BF16) | bits_of(high, EMU_BF16) << 16; }
-inline uint32_t pack_out(float low, float high) { return bits_of(low, EMU_OUT_BF16) | bits_of(high, EMU_OUT_BF16) << 16; }
-inline void settle(float sum, uint32_t) { if (sum < 0) { fprintf(stderr, "a sum of exponentials below 0\n"); abort(); } }
-template <int kCount> void fewer_registers() {}
-template <int kCount> void more_registers() {}
+template <int kCount> void warpgroup_fence_operand(float*) {}
+inline float exp2_approx_ftz(float x) { float y = exp2f(x); return y < 0x1p-126f ? 0.0f : y; }
+inline float rcp_approx_ftz(float x) { return 1.0f / x; }
+inline uint32_t pack_operand(float low, float high) { return bits_of(low, EMU_BF16) | bits_of(high, EMU_BF16) << 16; }
+inline uint32_t pack_result(float low, float high) { return bits_of(low, EMU_OUT_BF16) | bits_of(high, EMU_OUT_BF16) << 16; }
+inline void store_if_negative(uint32_t, float sum) { if (sum < 0) { fprintf(stderr, "a sum of exponentials below 0\n"); abort(); } }
+template <int kCount> void setmaxnreg_dec() {}
+template <int kCount> void setmaxnreg_inc() {}
 
-inline uint64_t descriptor(uint32_t lower) { return uint64_t(64u | 1u << 30) << 32 | lower; }
-inline uint32_t matrix(uint32_t shared, int leading) {
+inline uint64_t desc_of(uint32_t lower) { return uint64_t(64u | 1u << 30) << 32 | lower; }
+inline uint32_t make_smem_desc_low(uint32_t shared, int leading) {
   if (shared % 1024) { fprintf(stderr, "an operand that is not aligned to its swizzle\n"); abort(); }
   return (shared & 0x3FFFF) >> 4 | uint32_t(leading >> 4) << 16;
 }
@@ -99,30 +99,30 @@ inline double along_k(uint64_t d, int row, int k) {
 inline double across_k(uint64_t d, int column, int k) {
   return lane_value(element(start_of(d) + column / 64 * leading_of(d) + k / 8 * stride_of(d) + k % 8 * 128 + column % 64 * 2));
 }
-template <int kKeeps> void multiply_qk(float (&s)[kScores], uint64_t q, uint64_t k) {
+template <int kScaleD> void wgmma(float (&s)[kScores], uint64_t q, uint64_t k) {
   int const thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
   products[emu::current].open.push_back([&s, q, k, row, column] {
     double a[2][16];
     for (int r = 0; r < 2; ++r) for (int i = 0; i < 16; ++i) a[r][i] = along_k(q, row + 8 * r, i);
     for (int at = 0; at < kScores; ++at) {
-      double sum = kKeeps ? s[at] : 0.0f;
+      double sum = kScaleD ? s[at] : 0.0f;
       int const n = at / 4 * 8 + column + at % 2;
       for (int i = 0; i < 16; ++i) sum += a[at / 2 % 2][i] * along_k(k, n, i);
       s[at] = float(sum);
     }
   });
 }
-inline void multiply_pv(float (&o)[kOutcomes], uint32_t const* p, uint64_t v, int keeps) {
+inline void wgmma(float (&o)[kOutcomes], uint32_t const* p, uint64_t v, int scale_d) {
   uint32_t const* of[4];
   for (int i = 0; i < 4; ++i) of[i] = reinterpret_cast<uint32_t const*>(emu::shuffle(emu::Op::shuffle_from, reinterpret_cast<uint64_t>(p), i, 4));
   int const column = threadIdx.x % 4 * 2;
   std::array<uint32_t const*, 4> const words = {of[0], of[1], of[2], of[3]};
-  products[emu::current].open.push_back([&o, words, v, keeps, column] {
+  products[emu::current].open.push_back([&o, words, v, scale_d, column] {
     double a[2][16];
     for (int c = 0; c < 4; ++c) for (int w = 0; w < 4; ++w) for (int e = 0; e < 2; ++e)
       a[w % 2][w / 2 * 8 + 2 * c + e] = lane_value(uint16_t(words[c][w] >> (16 * e)));
     for (int at = 0; at < kOutcomes; ++at) {
-      double sum = keeps ? o[at] : 0.0f;
+      double sum = scale_d ? o[at] : 0.0f;
       int const n = at / 4 * 8 + column + at % 2;
       for (int i = 0; i < 16; ++i) sum += a[at / 2 % 2][i] * across_k(v, n, i);
       o[at] = float(sum);
@@ -130,7 +130,7 @@ inline void multiply_pv(float (&o)[kOutcomes], uint32_t const* p, uint64_t v, in
   });
 }
 
-template <class... C> void copy(CUtensorMap const& map, uint32_t barrier, uint32_t to, C... coordinates) {
+template <class... C> void tma_load(CUtensorMap const& map, uint32_t barrier, uint32_t to, C... coordinates) {
   int const first[] = {int(coordinates)...};
   if (first[0] % 8) { fprintf(stderr, "a TMA load that does not begin at 16 bytes of its innermost axis\n"); abort(); }
   emu::Box const box = emu::box_of(map, {coordinates...});
@@ -141,20 +141,19 @@ template <class... C> void copy(CUtensorMap const& map, uint32_t barrier, uint32
     }
   }});
 }
-template <class... C> void copy_out(CUtensorMap const& map, uint32_t from, C... coordinates) {
+template <class... C> void tma_store(CUtensorMap const& map, uint32_t from, C... coordinates) {
   emu::Box const box = emu::box_of(map, {coordinates...});
   stores[emu::current].push_back([box, from] {
     for (int r = 0; r < box.rows; ++r) for (int c = 0; c < 64; ++c)
       if (uint16_t* to = box.at(c, r)) *to = element(from + r * 128 + c * 2);
   });
 }
-inline void copies_commit() {}
-inline void copies_fence() {}
-inline void copies_read() { for (auto& run : stores[emu::current]) run(); stores[emu::current].clear(); }
-inline void copies_done() { copies_read(); }
-inline void store_matrix(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+inline void cp_async_bulk_commit_group() {}
+inline void fence_proxy_async() {}
+template <int kPending> void cp_async_bulk_wait_group_read() { for (auto& run : stores[emu::current]) run(); stores[emu::current].clear(); }
+template <int kPending> void cp_async_bulk_wait_group() { cp_async_bulk_wait_group_read<kPending>(); }
+inline void stmatrix_x4(uint32_t to, uint32_t const (&words)[4]) {
   // Lane i holds words i of four 8 x 8 matrices; lane 8 * j + r says where row r of matrix j goes.
-  uint32_t const words[4] = {r0, r1, r2, r3};
   int const lane = threadIdx.x % 32;
   for (int j = 0; j < 4; ++j) {
     uint32_t const row = emu::shuffle(emu::Op::shuffle_from, to, 0);  // keeps the warp together
@@ -164,12 +163,12 @@ inline void store_matrix(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uin
     memcpy(emu::shared() + targets[lane / 4] + lane % 4 * 4, &words[j], 4);
   }
 }
-inline void shared_write(uint32_t to, int value) { memcpy(emu::shared() + to, &value, 4); }
-inline int shared_read(uint32_t from) { int value; memcpy(&value, emu::shared() + from, 4); return value; }
-inline void let_next_begin() {}
-inline void wait_for_launch() {}
-inline void warp_together() { emu::shuffle(emu::Op::shuffle_xor, 0, 1); }
-inline int counted(int* counter) { return (*counter)++; }
+inline void st_shared(uint32_t to, int value) { memcpy(emu::shared() + to, &value, 4); }
+inline int ld_shared(uint32_t from) { int value; memcpy(&value, emu::shared() + from, 4); return value; }
+inline void griddepcontrol_launch_dependents() {}
+inline void griddepcontrol_wait() {}
+inline void sync_warp() { emu::shuffle(emu::Op::shuffle_xor, 0, 1); }
+inline int atomic_increment(int* counter) { return (*counter)++; }
 inline bool any_of(bool value) {
   int found = value;
   for (int d = 16; d; d /= 2) found |= emu::shuffle(emu::Op::shuffle_xor, found, d);

@@ -6,23 +6,24 @@
 struct Barrier { int count = 0, left = 0; int64_t bytes = 0; int phase = 0; };
 inline std::map<uint64_t*, Barrier> barriers;
 inline int64_t idle = 0;
-inline uint32_t address(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - emu::shared()); }
+inline uint32_t cast_smem_ptr_to_uint(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - emu::shared()); }
 inline void settle(Barrier& b) {
   if (b.left < 0) { fprintf(stderr, "a barrier has too many arrivals\n"); abort(); }
   if (b.left == 0 && b.bytes == 0) { b.phase ^= 1; b.left = b.count; idle = 0; }
 }
-inline void barrier_init(uint64_t* at, int arrivals) { barriers[at] = {arrivals, arrivals, 0, 0}; }
-inline void barriers_fence() {}
-inline void barrier_wait(uint64_t* at, int parity) {
+inline void mbarrier_init(uint64_t* at, int arrivals) { barriers[at] = {arrivals, arrivals, 0, 0}; }
+inline void fence_mbarrier_init() {}
+inline void mbarrier_wait(uint64_t* at, int parity) {
   while (barriers.at(at).phase == parity) {
     if (++idle > 50000000) { fprintf(stderr, "deadlock: nothing waited for comes\n"); abort(); }
     emu::yield();
   }
 }
-inline void barrier_arrive(uint64_t* at) { auto& b = barriers.at(at); --b.left; settle(b); }
-inline void barrier_expect(uint64_t* at, uint32_t bytes) { auto& b = barriers.at(at); b.bytes += bytes; --b.left; settle(b); }
-inline void brought(uint64_t* at, int64_t bytes) { auto& b = barriers.at(at); b.bytes -= bytes; settle(b); }
-inline void prefetch(CUtensorMap const*) {}
+inline void mbarrier_arrive(uint64_t* at) { auto& b = barriers.at(at); --b.left; settle(b); }
+inline void mbarrier_arrive_expect_tx(uint64_t* at, uint32_t bytes) { auto& b = barriers.at(at); b.bytes += bytes; --b.left; settle(b); }
+inline void complete_tx(uint64_t* at, int64_t bytes) { auto& b = barriers.at(at); b.bytes -= bytes; settle(b); }
+inline void prefetch_tensormap(CUtensorMap const&) {}
+constexpr uint64_t kEvictNormal = 0;
 inline uint32_t swizzled(uint32_t at, int row) { return at ^ ((at >> 3) & (row == 128 ? 0x70 : row == 64 ? 0x30 : 0x10)); }
 inline uint8_t* place(uint32_t at, int row) {
   if (at + 4 > emu::memory.size() - 2048) { fprintf(stderr, "shared memory: beyond its end\n"); abort(); }
@@ -42,8 +43,8 @@ inline void put(emu_im2col::Map const& map, uint32_t to, int64_t const* at) {
   if (map.tf32) { float x; memcpy(&x, target, 4); x = emu_im2col::round_tf32(x); memcpy(target, &x, 4); }
 }
 template <class... Places>
-void load_windows(CUtensorMap const* given, uint64_t* barrier, void* target, Places... places) {
-  auto const& map = known(given, true);
+void tma_load_im2col(CUtensorMap const& given, uint64_t* barrier, void* target, Places... places) {
+  auto const& map = known(&given, true);
   int64_t const from[] = {int64_t(places)...};
   int const spatial = map.rank - 2;
   if (int(sizeof...(Places)) != map.rank + spatial) { fprintf(stderr, "a copy of another rank than its descriptor\n"); abort(); }
@@ -52,13 +53,13 @@ void load_windows(CUtensorMap const* given, uint64_t* barrier, void* target, Pla
   for (int i = 0; i < spatial; ++i) {
     if (at[i + 1] < map.lower[i] || at[i + 1] > map.sizes[i + 1] - 1 + map.upper[i]) { fprintf(stderr, "a window begins outside the box\n"); abort(); }
   }
-  if (address(target) % (map.row * 8)) { fprintf(stderr, "a part that is not aligned to its swizzle\n"); abort(); }
+  if (cast_smem_ptr_to_uint(target) % (map.row * 8)) { fprintf(stderr, "a part that is not aligned to its swizzle\n"); abort(); }
   if (from[0] * map.element % 16) { fprintf(stderr, "a copy that does not begin at 16 bytes of its innermost axis\n"); abort(); }
   for (int pixel = 0; pixel < map.rows; ++pixel) {
     int64_t own[5];
     std::copy(at, at + 5, own);
     for (int i = 0; i < spatial; ++i) own[i + 1] += from[map.rank + i];
-    for (int c = 0; c < map.row / map.element; ++c, ++own[0]) put(map, address(target) + pixel * map.row + c * map.element, own);
+    for (int c = 0; c < map.row / map.element; ++c, ++own[0]) put(map, cast_smem_ptr_to_uint(target) + pixel * map.row + c * map.element, own);
     bool carry = true;
     for (int i = 0; carry && i < spatial; ++i) {
       at[i + 1] += map.steps[i];
@@ -67,29 +68,32 @@ void load_windows(CUtensorMap const* given, uint64_t* barrier, void* target, Pla
     }
     if (carry) ++at[map.rank - 1];
   }
-  brought(barrier, int64_t(map.rows) * map.row);
+  complete_tx(barrier, int64_t(map.rows) * map.row);
 }
 template <class... Places>
-void load_box(CUtensorMap const* given, uint64_t* barrier, void* target, Places... places) {
-  auto const& map = known(given, false);
+void tma_load(CUtensorMap const& given, uint64_t* barrier, uint64_t, void* target, Places... places) {
+  auto const& map = known(&given, false);
   int64_t const from[5] = {int64_t(places)...};
   if (int(sizeof...(Places)) != map.rank) { fprintf(stderr, "a copy of another rank than its descriptor\n"); abort(); }
-  if (address(target) % (map.row * 8)) { fprintf(stderr, "a part that is not aligned to its swizzle\n"); abort(); }
+  if (cast_smem_ptr_to_uint(target) % (map.row * 8)) { fprintf(stderr, "a part that is not aligned to its swizzle\n"); abort(); }
   if (from[0] * map.element % 16) { fprintf(stderr, "a copy that does not begin at 16 bytes of its innermost axis\n"); abort(); }
   for (int r = 0; r < map.rows; ++r) {
     int64_t at[5];
     int rest = r;
     for (int i = 0; i < 5; ++i) { at[i] = from[i]; if (i > 0) { at[i] += rest % map.box[i]; rest /= map.box[i]; } }
-    for (int c = 0; c < map.row / map.element; ++c, ++at[0]) put(map, address(target) + r * map.row + c * map.element, at);
+    for (int c = 0; c < map.row / map.element; ++c, ++at[0]) put(map, cast_smem_ptr_to_uint(target) + r * map.row + c * map.element, at);
   }
-  brought(barrier, int64_t(map.rows) * map.row);
+  complete_tx(barrier, int64_t(map.rows) * map.row);
 }
-inline void registers_released() {}
-inline void registers_taken() {}
-inline void multiply_begin() {}
-inline void multiply_end() {}
-template <int kLeft> void multiply_wait() {}
-inline void fence(float (&)[kPieces][kRegisters]) {}
+template <int kRegisterCount> void setmaxnreg_dec() {}
+template <int kRegisterCount> void setmaxnreg_inc() {}
+inline void wgmma_fence() {}
+inline void wgmma_commit_group() {}
+template <int kLeft> void wgmma_wait_group() {}
+template <int kCount> void warpgroup_fence_operand(float*) {}
+inline uint64_t make_smem_desc(uint32_t smem, uint32_t leading_offset, uint32_t stride_offset, uint32_t swizzle) {
+  return uint64_t((smem & 0x3FFFF) >> 4) | uint64_t(leading_offset) << 16 | uint64_t(stride_offset) << 32 | uint64_t(swizzle) << 62;
+}
 inline double value_at(uint8_t const* from) {
   if (EMU_ELEMENT == 4) { float x; memcpy(&x, from, 4); return x; }
   uint16_t bits; memcpy(&bits, from, 2);
@@ -103,7 +107,7 @@ inline double across_k(uint64_t d, int column, int k) {
   int const bytes = 256 >> (d >> 62), wide = bytes / 2;
   return value_at(place((uint32_t(d & 0x3FFF) << 4) + column / wide * (uint32_t(d >> 16 & 0x3FFF) << 4) + k / 8 * (uint32_t(d >> 32 & 0x3FFF) << 4) + k % 8 * bytes + column % wide * 2, bytes));
 }
-inline void wgmma(float (&d)[kRegisters], uint64_t a, uint64_t b) {
+inline void wgmma(float* d, uint64_t a, uint64_t b, int) {
   int const thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
   constexpr int kDepth = 32 / EMU_ELEMENT;
   double x[2][kDepth];

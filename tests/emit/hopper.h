@@ -133,7 +133,7 @@ void wgmma(A* d, uint64_t a, uint64_t b, int keeps, int n, Lane lane, bool acros
   multiply(d, rows, decode(b, n, k, lane, across_b), n, k, keeps);
 }
 template <class A>
-void wgmma(A* d, uint32_t const (&a)[4], uint64_t b, int keeps, int n, Lane lane, bool, bool across_b) {
+void wgmma(A* d, uint32_t const* a, uint64_t b, int keeps, int n, Lane lane, bool, bool across_b) {
   double rows[2][32];
   for (int r = 0; r < 4; ++r) {
     uint32_t all[32]; gather(a[r], all);

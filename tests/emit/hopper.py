@@ -94,12 +94,13 @@ def _emulated(found: re.Match[str]) -> str:
         across = [g for g in (flags.groups() if flags else ()) if g is not None]
         b = across[-1] if across else "0"
         a = across[0] if len(across) == 2 else "0"
-        return f"hopper::wgmma(d, a, b, keeps, {made[1]}, hopper::Lane::{made[2]}, {a}, {b});"
+        left = "a" if '"r"(a[0])' in inside else "desc_a"
+        return f"hopper::wgmma(d, {left}, desc_b, scale_d, {made[1]}, hopper::Lane::{made[2]}, {a}, {b});"
     if "lop3" in inside:  # (a & b) ^ c, of which there is but one
         (made,), (a, b, c) = re.findall(r'"=r"\((\w+)\)', inside), re.findall(r' "r"\((.*?)\)(?:,|$)', inside)
         return f"{made} = (({a}) & ({b})) ^ ({c});"
     if "stmatrix" in inside:
-        return f"hopper::stmatrix({'true' if '.trans' in inside else 'false'}, to, r);"
+        return f"hopper::stmatrix({'true' if '.trans' in inside else 'false'}, smem, r);"
     if "st.shared.b8" in inside:
         return f"hopper::put({given[0]}, uint8_t({given[1]}));"
     if "st.shared.b16" in inside:
