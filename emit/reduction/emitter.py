@@ -15,9 +15,9 @@ from ucutlass.emit.cuda_types import types_of
 from ucutlass.emit.definitions import require_definitions
 from ucutlass.emit.functions import CPP, INTEGER, definitions
 from ucutlass.emit.reduction.checks import aligned, filled, multiples
-from ucutlass.emit.reduction.indexing import Places
+from ucutlass.emit.reduction.indexing import IndexText
 from ucutlass.emit.reduction.loads import Loader
-from ucutlass.emit.reduction.lookback import Chains
+from ucutlass.emit.reduction.lookback import LookBackText
 from ucutlass.emit.reduction.reductions import Reducer
 from ucutlass.emit.reduction.splits import Splits
 from ucutlass.emit.reduction.writer import Fields, Names, Writer, accumulator, stored_cpp, touched
@@ -50,10 +50,10 @@ def render(plan: SweepPlan) -> str:
     exact = [o.value for o in problem.outputs if not coarse(o.elem)]
     live, loads = range(len(problem.instructions)), problem.loads
     fast = tolerant(problem.instructions, live, exact, lambda one: arguments(one, loads))
-    pen = Writer(plan, Fields(), {}, fast)
-    hands = Loader(plan, pen)
-    made = _Body(plan, pen, hands, Places(plan, pen, hands))
-    chains = Chains(plan)
+    writer = Writer(plan, Fields(), {}, fast)
+    loader = Loader(plan, writer)
+    made = _Body(plan, writer, loader, IndexText(plan, writer, loader))
+    look_back = LookBackText(plan)
     statements = made.lines()
     require_definitions(statements)
     body = "\n".join(_indented(statements))
@@ -93,14 +93,14 @@ def render(plan: SweepPlan) -> str:
         whole=any(o.whole for o in problem.outputs),
         block=", ".join(map(str, block if across else reversed(block))),
         block_threads=schedule.threads * schedule.rows,
-        resident=chains.blocks(loads[k] for k in pen.fetched(o.value for o in problem.outputs)),
+        resident=look_back.blocks(loads[k] for k in writer.fetched(o.value for o in problem.outputs)),
         rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
-        turned=bool(schedule.turned),
+        transposes=bool(schedule.turned),
         tile=TILE,
         cluster=schedule.cluster,
-        chained=schedule.chained,
-        workspace=chains.workspace() if schedule.chained else Splits(plan).workspace(),
-        radix=chains.radix,
+        look_back=schedule.chained,
+        workspace=look_back.workspace() if schedule.chained else Splits(plan).workspace(),
+        radix=look_back.radix,
         full=filled(problem, schedule),
         retained="load_retained<" in body,
         aligned=aligned(problem, schedule),
@@ -124,7 +124,7 @@ class _Body:
     plan: SweepPlan
     writer: Writer
     loader: Loader
-    places: Places
+    index: IndexText
 
     @property
     def problem(self) -> SweepProblem:
@@ -135,12 +135,12 @@ class _Body:
         return phases(self.problem) + bool(self._scans) + 1 if self.plan.schedule.splits > 1 else 1
 
     def lines(self) -> list[str]:
-        self.places.totals()
-        out = self.places.start()
+        self.index.totals()
+        out = self.index.start()
         if self.plan.schedule.cluster > 1:
             # None writes to a block that is not there yet.
             out.append("cluster_sync();")
-        return [*out, *self.places.row(), *self._row()]
+        return [*out, *self.index.row(), *self._row()]
 
     @property
     def _part(self) -> str:
@@ -160,7 +160,7 @@ class _Body:
             reductions = self._reductions(phase)
             out += [f"{accumulator(one)} r{i}[{self._lanes}];" for i, one in reductions]
             made = self._phase(reductions, loaded)
-            made += [f"reduce(r{i}, turn);" for i, _ in reductions]
+            made += [f"reduce(r{i}, buffer);" for i, _ in reductions]
             if not split:
                 out += made
                 continue
@@ -196,7 +196,7 @@ class _Body:
         if not wanted:
             return []
         lines = [] if keep else [self.loader.declared(k) for k in wanted]
-        lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item()]
+        lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item()]
         for k in wanted:
             lines += self.loader.load(k, "ok", names)
         return [*lines, "}"]
@@ -259,11 +259,11 @@ class _Body:
         from the largest coordinate on."""
         up, down = "int i = 0; i < kItems; ++i", "int i = kItems - 1; i >= 0; --i"
         vector = "int v = kVector - 1; v >= 0; --v" if backwards else "int v = 0; v < kVector; ++v"
-        items = down if backwards and not self.places.reversed() else up
+        items = down if backwards and not self.index.reversed() else up
         return [
             "#pragma unroll",
             f"for ({items}) {{",
-            *self.places.item(),
+            *self.index.item(),
             "if (ok) {",
             *before,
             *self._item_loads(targets, names),
@@ -291,7 +291,7 @@ class _Body:
         targets = [one.arg for _, one in reductions]
         once, names = self._once(targets, self._late(targets, loaded))
         lines = [*once, *self._loads(targets, loaded, names)]
-        reducer = Reducer(self.plan, self.loader, self.places)
+        reducer = Reducer(self.plan, self.loader, self.index)
         made = [reducer.passes(i, one, self.writer.operand(one.arg, names)) for i, one in reductions]
         before = [line for m in made for line in m.counted]
         lines += [line for m in made for line in m.declared]
@@ -325,7 +325,7 @@ class _Body:
         if scans and self.plan.schedule.splits > 1:
             early = [*self._totals([*early, *self._chunks(lines)]), *early]
         stores = [line for j, o in enumerate(whole) for line in self._store(j, o)]
-        lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item(), "if (ok) {"]
+        lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item(), "if (ok) {"]
         lines += [f"Pack<{_wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
         lines += self._item_loads(targets, names)
         lines += ["#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.loader.element()]
@@ -333,7 +333,7 @@ class _Body:
         lines += [f"wide{j}.value[v] = {self._narrow(o, names)};" for j, o in enumerate(whole)]
         if not self.problem.columns:
             return [*lines, "}", *stores, "}", "}"]
-        lines += ["}", "if (mine) {", *stores, "}", "}", "}"]
+        lines += ["}", "if (has_row) {", *stores, "}", "}", "}"]
         return [*once, *carries, *early, *self._chunks(lines)]
 
     def _totals(self, scanned: Sequence[str]) -> list[str]:
@@ -355,7 +355,7 @@ class _Body:
         """As `_loads`, for one pass over chunks: each chunk's loads are under way while the one before is
         computed. What stands before the chunks, and what stands in them."""
         wanted = [k for k in self.writer.fetched(targets) if k not in names.local]
-        load = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item()]
+        load = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item()]
         for k in wanted:
             load += self.loader.load(k, "ok", replace(names, raw="next"))
         load.append("}")
@@ -385,7 +385,7 @@ class _Body:
 
     def _chain(self, i: int, s: ScanAlong) -> str:
         """Through which the parts of a row learn what stands before them, as a further argument."""
-        return f", {Chains(self.plan).of(i, s)}" if self.plan.schedule.chained else ""
+        return f", {LookBackText(self.plan).of(i, s)}" if self.plan.schedule.chained else ""
 
     def _narrow(self, o: Output, names: Names) -> str:
         kind = self.writer.kind(o.value)
@@ -425,7 +425,7 @@ class _Body:
         leader = "threadIdx.x" if across else "threadIdx.y"
         targets = [o.value for o in rows]
         part = "part" if self.plan.schedule.chained else "blockIdx.y"
-        lines = [f"if (mine && {leader} == 0 && {part} == 0) {{"]
+        lines = [f"if (has_row && {leader} == 0 && {part} == 0) {{"]
         lanes = "1" if across else "kVector"
         fetched = self.writer.fetched(targets)
         names = replace(names, local=frozenset(fetched))

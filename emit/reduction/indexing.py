@@ -1,18 +1,18 @@
-"""Where a thread of a sweep stands: its rows and columns as coordinates of the modes."""
+"""The rows and columns of a thread of a reduction, as coordinates of the modes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ucutlass.emit.reduction.loads import Loader
-from ucutlass.emit.reduction.lookback import Chains
+from ucutlass.emit.reduction.lookback import LookBackText
 from ucutlass.emit.reduction.writer import Writer, stored_cpp
 from ucutlass.emit.text import product
 from ucutlass.kernels.reduction.plan import TILE, SweepPlan, SweepProblem, scans_of
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class IndexText:
     """Writes coordinates: q<mode> of a mode where an item's vector starts."""
 
     plan: SweepPlan
@@ -20,8 +20,8 @@ class Places:
     loader: Loader
 
     @property
-    def chains(self) -> Chains:
-        return Chains(self.plan)
+    def look_back(self) -> LookBackText:
+        return LookBackText(self.plan)
 
     @property
     def problem(self) -> SweepProblem:
@@ -59,23 +59,23 @@ class Places:
         if self.plan.schedule.splits > 1 or self.plan.schedule.chained:
             fields.types["partial"] = ("uint8_t*", "")
         if self.plan.schedule.chained:
-            for name, value in self.chains.fields().items():
+            for name, value in self.look_back.fields().items():
                 fields.add(name, "int64_t", value)
 
     def start(self) -> list[str]:
         if self.plan.schedule.turned:
-            return self._square()
+            return self._tile()
         if not self.problem.columns:
             return ["int64_t const block = blockIdx.x;"]
         if self.plan.schedule.chained:
-            return self.chains.start()
+            return self.look_back.start()
         return [
             "[[maybe_unused]] constexpr int kLine = kThreads * kItems;",
             f"[[maybe_unused]] constexpr int kSplits = {self.plan.schedule.splits};",
             "int const chunks = int((p.columns + kLine - 1) / kLine);",
             "[[maybe_unused]] int const first_chunk = int(int64_t(chunks) * blockIdx.y / gridDim.y);",
             "[[maybe_unused]] int const last_chunk = int(int64_t(chunks) * (blockIdx.y + 1) / gridDim.y);",
-            "[[maybe_unused]] int turn = 0;  // of the two buffers in which threads meet",
+            "[[maybe_unused]] int buffer = 0;  // which of two buffers in shared memory the next reduction uses",
         ]
 
     def row(self) -> list[str]:
@@ -88,20 +88,20 @@ class Places:
         if self.plan.schedule.rows == 1:
             # A launch has no more blocks than rows.
             block = "block" if chained else "blockIdx.x"
-            lines = [f"int64_t const row = {block};", "[[maybe_unused]] constexpr bool mine = true;"]
+            lines = [f"int64_t const row = {block};", "[[maybe_unused]] constexpr bool has_row = true;"]
         else:
             block = "block" if chained else "int64_t(blockIdx.x)"
             lines = [
                 f"int64_t const own_row = {block} * kRows + {row};",
-                "[[maybe_unused]] bool const mine = own_row < p.rows;",
-                "int64_t const row = mine ? own_row : p.rows - 1;",
+                "[[maybe_unused]] bool const has_row = own_row < p.rows;",
+                "int64_t const row = has_row ? own_row : p.rows - 1;",
             ]
         return lines + self._coordinates("row", 0, len(self.problem.rows), "true")
 
-    def _square(self) -> list[str]:
-        """Where a block's square lies: blocks are numbered along a few squares of the other side, so that
-        what runs at a time reads long stretches too, then along the vector mode, then along the rest of the
-        other side, then along all other modes."""
+    def _tile(self) -> list[str]:
+        """Returns the statements that find a block's tile. Blocks are numbered along a few tiles of the other side, so that
+        the blocks in flight read long stretches, then along the vector mode, along the rest of the other side, and
+        along all other modes."""
         problem, fields, across = self.problem, self.writer.fields, self.plan.schedule.across
         vector = problem.vector
         assert vector is not None
@@ -110,7 +110,7 @@ class Places:
         few = fields.add("group", "Divisor", f"Divisor(int({group}))")
         lines = ["int rest = int(blockIdx.x), at, near;", f"{few}(rest, near, rest);"]
         for mode, units in ((vector, along), (across, f"{side} / {group}")):
-            field = fields.add(f"squares{mode}", "Divisor", f"Divisor(int({units}))")
+            field = fields.add(f"tiles{mode}", "Divisor", f"Divisor(int({units}))")
             first = "at" if mode == vector else f"at * {few}.divisor + near"
             lines += [f"{field}(rest, at, rest);", f"int64_t const first_{mode} = int64_t({first}) * {TILE};"]
         others = [m for m in range(len(problem.rows)) if m not in (vector, across)]
@@ -118,7 +118,7 @@ class Places:
             units = product(problem.modes[mode])
             field = fields.add(f"div{mode}", "Divisor", f"Divisor(int({units}))")
             lines += [f"{field}(rest, at, rest);", f"[[maybe_unused]] int64_t const q{mode} = at;"]
-        return [*lines, *self.loader.squares()]
+        return [*lines, *self.loader.tiles()]
 
     def _coordinates(self, index: str, first: int, count: int, valid: str) -> list[str]:
         """q<mode> of modes first.. of a flat index, the last mode innermost; 0 where it is not valid."""
@@ -153,8 +153,8 @@ class Places:
             assert vector is not None
             return [
                 "int const slot = i * kRows + threadIdx.x;",
-                f"int const along = slot % ({TILE} / kVector) * kVector, side = slot / ({TILE} / kVector);",
-                f"int64_t const q{vector} = first_{vector} + along, q{across} = first_{across} + side;",
+                f"int const tile_column = slot % ({TILE} / kVector) * kVector, tile_row = slot / ({TILE} / kVector);",
+                f"int64_t const q{vector} = first_{vector} + tile_column, q{across} = first_{across} + tile_row;",
                 "constexpr bool ok = true;"
                 if self.plan.schedule.full
                 else f"bool const ok = q{vector} < {fields.mode(vector, problem.modes[vector])}"

@@ -60,7 +60,7 @@ class Loader:
         """raw<k> of the item at hand; `valid`: whether its coordinates are there."""
         one, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
         if k in dict(plan.schedule.turned):
-            return [f"raw{k}[i] = turned(tile{k}, side, along);"]
+            return [f"raw{k}[i] = read_tile_row(tile{k}, tile_row, tile_column);"]
         cpp, ids = raw_cpp(one), self.writer.ids(k)
         pack = f"raw{k}[0]" if k in names.local else f"{names.raw}{k}[{names.item}]"
         outside = f"{cpp}({fill(one)})"
@@ -110,16 +110,16 @@ class Loader:
         start = [] if names.vector is not None else ["constexpr int v = 0;"]
         return [*start, *self.writer.statements(ids, names)]
 
-    # --- squares
+    # --- transposes
 
-    def squares(self) -> list[str]:
-        """Fills the squares of shared memory that turn loads, whose places are `first_<mode>`."""
+    def tiles(self) -> list[str]:
+        """Returns the statements that fill the shared-memory tiles of transposed loads, which begin at `first_<mode>`."""
         lines: list[str] = []
         for k, word in self.plan.schedule.turned:
-            lines += self._square(k, word)
+            lines += self._tile(k, word)
         return [*lines, "__syncthreads();"] if lines else []
 
-    def _square(self, k: int, word: int) -> list[str]:
+    def _tile(self, k: int, word: int) -> list[str]:
         """Reads along the tensor's own mode, a word of each of as many lines; writes words of the other."""
         problem, fields = self.problem, self.writer.fields
         vector, across = problem.vector, self.plan.schedule.across
@@ -134,11 +134,11 @@ class Loader:
             f"int const lu = slot % kSide * {word}, lw = slot / kSide * {word};",
         ]
         return [
-            f"__shared__ __align__(16) uint8_t memory{k}[TILE * (TILE + {word}) * sizeof({cpp})];",
-            f"auto* const tile{k} = reinterpret_cast<Pack<{cpp}, TILE + {word}>*>(memory{k});",
+            f"__shared__ __align__(16) uint8_t memory{k}[kTile * (kTile + {word}) * sizeof({cpp})];",
+            f"auto* const tile{k} = reinterpret_cast<Pack<{cpp}, kTile + {word}>*>(memory{k});",
             "{",
-            f"constexpr int kSide = TILE / {word}, kSlots = kSide * kSide / kRows;",
-            f"Pack<{cpp}, {word}> in_lines[kSlots][{word}];",
+            f"constexpr int kSide = kTile / {word}, kSlots = kSide * kSide / kRows;",
+            f"Pack<{cpp}, {word}> source_rows[kSlots][{word}];",
             "#pragma unroll",
             "for (int j = 0; j < kSlots; ++j) {",
             *slot,
@@ -147,7 +147,7 @@ class Loader:
             f"int64_t const q{across} = first_{across} + lu, q{vector} = first_{vector} + lw + a;",
             "{" if self.plan.schedule.full else f"if (q{across} < {wide} && q{vector} < {lines}) {{",
             *self.writer.address(one.axes, (), names),
-            f"in_lines[j][a] = load<{word}, {word}>(p.t{one.pointer} + o);",
+            f"source_rows[j][a] = load<{word}, {word}>(p.t{one.pointer} + o);",
             "}",
             "}",
             "}",
@@ -158,7 +158,7 @@ class Loader:
             f"for (int b = 0; b < {word}; ++b) {{",
             f"Pack<{cpp}, {word}> column;",
             "#pragma unroll",
-            f"for (int a = 0; a < {word}; ++a) column.value[a] = in_lines[j][a].value[b];",
+            f"for (int a = 0; a < {word}; ++a) column.value[a] = source_rows[j][a].value[b];",
             f"store<{word}, {word}>(&tile{k}[lu + b].value[lw], column);",
             "}",
             "}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ucutlass.emit.functions import CPP
-from ucutlass.emit.reduction.indexing import Places
+from ucutlass.emit.reduction.indexing import IndexText
 from ucutlass.emit.reduction.loads import Loader
 from ucutlass.emit.reduction.writer import Names
 from ucutlass.kernels.reduction.plan import RowReduce, SweepPlan
@@ -32,7 +32,7 @@ class Reducer:
 
     plan: SweepPlan
     loader: Loader
-    places: Places
+    index: IndexText
 
     def passes(self, i: int, one: RowReduce, x: str) -> Passes:
         """How a chunk's elements, each called x, enter reduction i."""
@@ -44,19 +44,19 @@ class Reducer:
             case "logsumexp":
                 return Passes(
                     (f"{part}.largest = extreme<true>({part}.largest, {x});",),
-                    (f"Exponentials part{i}[{count}];",),
+                    (f"LogSumExp part{i}[{count}];",),
                     second=(f"{part}.about += exponential({x}, pivot({part}.largest));",),
                     ends=merged,
                 )
             case "moments":
-                apart = f"float const apart{i} = {x} - {part}.mean;"
+                delta = f"float const delta{i} = {x} - {part}.mean;"
                 each = f"{lanes} part{i}[l].count += {'float(kVector)' if across else '1.0f'};"
                 return Passes(
                     (f"{part}.mean += {x};",),
                     (f"Moments part{i}[{count}];",),
                     (each,),
                     (f"{lanes} part{i}[l].mean /= fmaxf(part{i}[l].count, 1.0f);",),
-                    (apart, f"{part}.squares = fmaf(apart{i}, apart{i}, {part}.squares);"),
+                    (delta, f"{part}.squares = fmaf(delta{i}, delta{i}, {part}.squares);"),
                     merged,
                 )
             case "argmax" | "argmin":
@@ -68,18 +68,18 @@ class Reducer:
                     (f"{part}.add({x});",),
                     (
                         f"Extreme<{kind}, {largest}> part{i}[{count}];",
-                        f"int seen{i}[{count}];",
-                        f"{lanes} seen{i}[l] = -1;",
+                        f"int index{i}[{count}];",
+                        f"{lanes} index{i}[l] = -1;",
                     ),
-                    second=(f"if (meets({x}, {part}.value)) seen{i}[{lane}] = {code};",),
+                    second=(f"if (is_extreme({x}, {part}.value)) index{i}[{lane}] = {code};",),
                     backwards=True,
                     ends=(
                         f"{lanes} {{",
-                        f"if (seen{i}[l] >= 0) {{",
-                        *self._place(f"seen{i}[l]"),
-                        f"Where<{kind}, {largest}> here;",
-                        f"here.best = part{i}[l].value, here.value = {self._count()};",
-                        f"r{i}[l].merge(here);",
+                        f"if (index{i}[l] >= 0) {{",
+                        *self._place(f"index{i}[l]"),
+                        f"ArgExtreme<{kind}, {largest}> candidate;",
+                        f"candidate.best = part{i}[l].value, candidate.value = {self._count()};",
+                        f"r{i}[l].merge(candidate);",
                         "}",
                         "}",
                     ),
@@ -90,9 +90,9 @@ class Reducer:
     def _place(self, code: str) -> list[str]:
         """The coordinates of the element that a code names."""
         if not self.plan.problem.across:
-            return [f"int const i = {code};", *self.places.item()]
+            return [f"int const i = {code};", *self.index.item()]
         item = f"int const i = {code} / kVector, v = {code} % kVector;"
-        return [item, *self.places.item(), self.loader.element()]
+        return [item, *self.index.item(), self.loader.element()]
 
     def _count(self) -> str:
         """The coordinate along the one name that argmax and argmin take."""

@@ -49,35 +49,35 @@ class Splits:
         leader = "threadIdx.x" if self.plan.problem.across else "threadIdx.y"
         name = f"r{i}" if isinstance(one, RowReduce) else f"carry{i}"
         return [
-            f"if (mine && {leader} == 0) {{",
-            f"auto* const left = {self._at(i, one)};",
-            f"for (int l = 0; l < {self._lanes}; ++l) left[l * kSplits + blockIdx.y] = {name}[l];",
+            f"if (has_row && {leader} == 0) {{",
+            f"auto* const partials = {self._at(i, one)};",
+            f"for (int l = 0; l < {self._lanes}; ++l) partials[l * kSplits + blockIdx.y] = {name}[l];",
             "}",
         ]
 
     def gather(self, i: int, one: RowReduce) -> list[str]:
         thread = "threadIdx.x" if self.plan.problem.across else "threadIdx.y"
         return [
-            "if (mine) {",
-            f"auto const* const left = {self._at(i, one)};",
+            "if (has_row) {",
+            f"auto const* const partials = {self._at(i, one)};",
             f"for (int l = 0; l < {self._lanes}; ++l) {{",
             f"for (int part = {thread}; part < kSplits; part += kThreads) "
-            f"r{i}[l].merge(left[l * kSplits + part]);",
+            f"r{i}[l].merge(partials[l * kSplits + part]);",
             "}",
             "}",
-            f"reduce(r{i}, turn);",
+            f"reduce(r{i}, buffer);",
         ]
 
     def carry(self, i: int, one: ScanAlong) -> list[str]:
         """The scan of the parts before this block's."""
         op = "Add" if one.op == "sum" else "Multiply"
         return [
-            "if (mine) {",
-            f"auto const* const left = {self._at(i, one)};",
+            "if (has_row) {",
+            f"auto const* const partials = {self._at(i, one)};",
             f"for (int l = 0; l < {self._lanes}; ++l) {{",
             "#pragma unroll 16",
             "for (int part = 0; part < int(blockIdx.y); ++part) "
-            f"carry{i}[l] = {op}::apply(carry{i}[l], left[l * kSplits + part]);",
+            f"carry{i}[l] = {op}::apply(carry{i}[l], partials[l * kSplits + part]);",
             "}",
             "}",
         ]

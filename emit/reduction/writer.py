@@ -295,9 +295,9 @@ _ACCUMULATOR = MappingProxyType(
         "prod": "Product<{t}>",
         "max": "Extreme<{t}, true>",
         "min": "Extreme<{t}, false>",
-        "argmax": "Where<{t}, true>",
-        "argmin": "Where<{t}, false>",
-        "logsumexp": "Exponentials",
+        "argmax": "ArgExtreme<{t}, true>",
+        "argmin": "ArgExtreme<{t}, false>",
+        "logsumexp": "LogSumExp",
         "moments": "Moments",
     }
 )

@@ -70,7 +70,7 @@ def schedule(program: str, fields: str = "", **sizes: int) -> SweepSchedule:
 def test_few_long_rows_are_read_once(program: str, sizes: dict[str, int]) -> None:
     plan, source = made(program, **sizes)
     assert isinstance(plan.plan, SweepPlan) and plan.plan.schedule.chained
-    assert source.code.count("cudaLaunchKernelEx(&config, sweep<") == 1
+    assert source.code.count("cudaLaunchKernelEx(&config, reduction<") == 1
     assert any("in one pass" in note.value for note in plan.notes)
     twice, _ = made(program, "keep reread", **sizes)
     assert isinstance(twice.plan, SweepPlan) and twice.plan.schedule.splits > 1

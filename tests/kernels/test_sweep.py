@@ -607,7 +607,7 @@ def test_few_long_rows_that_are_reduced_first_are_scanned_by_many_blocks() -> No
     few, _, source = emitted(text, A=2, L=1_000_000)
     many = planned(text, A=200, L=1_000_000)
     assert few.schedule.splits > 100 and many.schedule.splits == 1
-    assert source.code.count("cudaLaunchKernelEx(&config, sweep<") == 3
+    assert source.code.count("cudaLaunchKernelEx(&config, reduction<") == 3
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 8, 12, 64, 77, 513, 4096])
