@@ -168,7 +168,7 @@ def _positions(p: AttentionProblem) -> dict[str, Any]:
     found = {"windows": windows, "walk": walk, "skips": bool(p.above) and walk is None}
     if walk is None:
         return found
-    return found | {"walk_inner": product(walk.inner), "walk_length": product(walk.extent)}
+    return found | {"position_inner": product(walk.inner), "position_extent": product(walk.extent)}
 
 
 def _packed(packed: Packed | None) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _packed(packed: Packed | None) -> dict[str, Any]:
 
 def _starts(limit: Relative) -> str:
     """What a limit adds of the offsets, in C++ where `e` is the row's sequence."""
-    terms = (f" + {n} * int64_t(__ldg(p.starts_{side} + e + {after}))" for side, after, n in limit.starts)
+    terms = (f" + {n} * int64_t(__ldg(p.cu_seqlens_{side} + e + {after}))" for side, after, n in limit.starts)
     return "".join(terms)
 
 
@@ -334,7 +334,7 @@ def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
             "    if (m >= p.rows) continue;",
             *before,
             "#pragma unroll",
-            "    for (int i = 0; i < kOutcomes / 2; ++i) {",
+            "    for (int i = 0; i < kOutputs / 2; ++i) {",
             "      int const at = i / 2 * 4 + r * 2 + i % 2, n_at = column + column_of(at);",
             "      if (n_at >= p.columns) continue;",
             *each,
@@ -351,7 +351,7 @@ def _combine_body(problem: GemmProblem, made: ArithmeticText) -> str:
         [
             *before,
             "#pragma unroll",
-            "  for (int at = 0; at < 4 * kPieces; ++at) {",
+            "  for (int at = 0; at < 4 * kColumnGroups; ++at) {",
             "    int const n_at = at / 4 * 128 + 4 * lane + at % 4;",
             "    if (n_at >= p.columns) continue;",
             *each,

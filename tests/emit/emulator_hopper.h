@@ -112,7 +112,7 @@ template <int kScaleD> void wgmma(float (&s)[kScores], uint64_t q, uint64_t k) {
     }
   });
 }
-inline void wgmma(float (&o)[kOutcomes], uint32_t const* p, uint64_t v, int scale_d) {
+inline void wgmma(float (&o)[kOutputs], uint32_t const* p, uint64_t v, int scale_d) {
   uint32_t const* of[4];
   for (int i = 0; i < 4; ++i) of[i] = reinterpret_cast<uint32_t const*>(emu::shuffle(emu::Op::shuffle_from, reinterpret_cast<uint64_t>(p), i, 4));
   int const column = threadIdx.x % 4 * 2;
@@ -121,7 +121,7 @@ inline void wgmma(float (&o)[kOutcomes], uint32_t const* p, uint64_t v, int scal
     double a[2][16];
     for (int c = 0; c < 4; ++c) for (int w = 0; w < 4; ++w) for (int e = 0; e < 2; ++e)
       a[w % 2][w / 2 * 8 + 2 * c + e] = lane_value(uint16_t(words[c][w] >> (16 * e)));
-    for (int at = 0; at < kOutcomes; ++at) {
+    for (int at = 0; at < kOutputs; ++at) {
       double sum = scale_d ? o[at] : 0.0f;
       int const n = at / 4 * 8 + column + at % 2;
       for (int i = 0; i < 16; ++i) sum += a[at / 2 % 2][i] * across_k(v, n, i);
