@@ -102,7 +102,7 @@ def _compiled(case: Case, folder: Path) -> dict[str, Any]:
     folder.mkdir()
     try:
         if case.in_parts:
-            artifact = build_artifact(emit(planned.plan, ""), planned.plan, "b", Cache(folder, 2**33))
+            artifact = build_artifact(emit(planned.plan, ""), planned.plan, "nvrtc", Cache(folder, 2**33))
             return _digest((artifact.folder / IMAGE).read_bytes())
         source, (code,) = emitted(case, planned)
         return _digest(_by_nvcc(source, code, folder))

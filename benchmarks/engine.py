@@ -113,7 +113,7 @@ def measure(
                 list(tuned.values()),
                 engine,
                 settings,
-                stage=options.stage,
+                build_path=options.build_path,
                 on_done=killer or (lambda _, __: None),
             )
             spent = time.monotonic() - start
@@ -195,14 +195,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kernels", type=int, default=32)
     parser.add_argument("--one", type=int, help="kernels on one worker; default: as many")
     parser.add_argument("--builds", type=int, default=4)
-    parser.add_argument("--stage", default=None)
+    parser.add_argument("--build-path", "--stage", type=switches.build_path_named, default=None)
     parser.add_argument("--kill", type=int, metavar="N", help="N more, with a worker killed in the middle")
     options = parser.parse_args(arguments)
     gpus = list(gpu_lock.gpu_uuids())[: options.gpus]
     cores = max(1, system.cores() // len(gpus))
     every = jobs(options.kernels)
     few = dict(list(every.items())[:: max(1, len(every) // options.one)]) if options.one else every
-    report: dict[str, Any] = {"gpus": len(gpus), "builds": options.builds, "stage": options.stage, "runs": []}
+    report: dict[str, Any] = {
+        "gpus": len(gpus),
+        "builds": options.builds,
+        "stage": options.build_path,
+        "runs": [],
+    }
     runs = [measure(gpus[:1], cores, few, options)]
     _keep(options.out, report, runs)
     runs.append(measure(gpus, cores, every, options))

@@ -155,7 +155,7 @@ def load_here(path: str, sizes: dict[str, int]) -> dict[str, float | None]:
 
 
 def _made(source: Source, plan: GemmPlan) -> Artifact:
-    """Built as UCUTLASS_BUILD_STAGE says, or found."""
+    """Built as UCUTLASS_BUILD_PATH says, or found."""
     return build_artifact(source, plan, build_stage(None), Cache.from_switches())
 
 

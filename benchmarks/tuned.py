@@ -28,7 +28,7 @@ from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import ARCHES, default_device, device_named
 from ucutlass.ir.schedule import show
 from ucutlass.runtime.parallel import jobs
-from ucutlass.runtime.switches import BUILD_STAGE, BuildPath
+from ucutlass.runtime.switches import BUILD_PATH, BuildPath
 from ucutlass.tune.job import TuningSettings, job_of
 from ucutlass.tune.parallel import Ended, FinishedSearch, tune_many
 from ucutlass.tune.policy import SearchLimits
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--dtypes", default="bf16,f16", help="of the group plain")
     parser.add_argument("--wall", type=int, default=0, help="so many programs are clocked, after the rest")
     parser.add_argument(
-        "--stage", choices=get_args(BuildPath), help=f"how kernels are built, as {BUILD_STAGE}"
+        "--build-path", choices=get_args(BuildPath), help=f"how kernels are built, as {BUILD_PATH}"
     )
     parser.add_argument("--builds", type=int, default=SearchLimits().builds, help="most binaries a shape")
     options = parser.parse_args()
@@ -139,8 +139,8 @@ def main() -> None:
         parser.error(f"no group is named {', '.join(sorted(unknown))}")
     every = tasks(options.groups.split(","), options.dtypes.split(","))
     chosen = harness.selected(every, options, lambda task: task.shape[0])
-    if options.stage:
-        os.environ[BUILD_STAGE] = options.stage  # for every process that builds or loads
+    if options.build_path:
+        os.environ[BUILD_PATH] = options.build_path  # for every process that builds or loads
     about, journal = machine(), harness.fresh(options.out.with_suffix(".jsonl"))
     with closing(LocalEngine(cpus=jobs(), on_wait=print)) as engine:
         searches = tune_all(chosen, engine, about["gpu"].split(",")[0], options.builds, journal)

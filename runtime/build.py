@@ -25,8 +25,9 @@ from ucutlass.runtime.toolchain import Toolchain
 if TYPE_CHECKING:
     from ucutlass.emit.text import Source
 
-BUILDERS: Mapping[str, str] = MappingProxyType({"plain": "nvcc", "a": "staged-a", "b": "staged-b"})
-"""The builder's name in recipes, keys and artifacts, by the stage (`switches.Stage`) that it builds."""
+BUILDERS: Mapping[str, str] = MappingProxyType({"nvcc": "nvcc", "lto": "staged-a", "nvrtc": "staged-b"})
+"""By build path (`switches.BuildPath`), the builder's name in recipes, keys and artifacts. Caches and records
+hold these names, so they stay as they are."""
 
 BUILD_SECONDS = 1800.0
 """Time limit of one compiler run."""
@@ -107,7 +108,7 @@ def nvcc_recipe(source: Source, toolchain: Toolchain, limit_seconds: float = BUI
     if source.in_parts:
         raise BuiltInPartsAlone(
             f"{source.entry} multiplies f32 by wgmma, and nvcc alone does not build such kernels",
-            "leave UCUTLASS_BUILD_STAGE out or give `auto`, with NVRTC and nvJitLink installed "
+            "leave UCUTLASS_BUILD_PATH out or set it to `auto`, with NVRTC and nvJitLink installed "
             "(`ucc doctor` tells), or write `warps multistage` in the schedule",
         )
     versions = {
@@ -121,7 +122,7 @@ def nvcc_recipe(source: Source, toolchain: Toolchain, limit_seconds: float = BUI
         return Produced(compiled.seconds, compiled.report, phases=compiled.phases)
 
     return Recipe(
-        builder=BUILDERS["plain"],
+        builder=BUILDERS["nvcc"],
         entry=source.entry,
         arch=source.arch,
         command=nvcc.command_line(source.arch, nvcc.SOURCE, nvcc.LIBRARY),

@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, cast, get_args
+from types import MappingProxyType
+from typing import Literal, TypeAlias, get_args
 
 import platformdirs
 
@@ -18,27 +19,33 @@ CACHE_DIR = "UCUTLASS_CACHE_DIR"
 CACHE_SIZE = "UCUTLASS_CACHE_SIZE"
 BUILD_JOBS = "UCUTLASS_BUILD_JOBS"
 CUDA_HOME = "UCUTLASS_CUDA_HOME"
+BUILD_PATH = "UCUTLASS_BUILD_PATH"
 BUILD_STAGE = "UCUTLASS_BUILD_STAGE"
+"""The former name of BUILD_PATH. It is read where BUILD_PATH is not set."""
 DATA_DIR = "UCUTLASS_DATA_DIR"
 
 DESCRIPTIONS: Mapping[str, str] = {
     CACHE_DIR: "folder of built kernels (default: the user's cache folder)",
     CACHE_SIZE: "size from which the least recently used kernels are removed, such as 500M (default 10G)",
     BUILD_JOBS: "compilers run at once (default: what cores and free memory allow)",
-    BUILD_STAGE: "how kernels are built: plain, a, b or auto, the first of b, a and plain that serves one "
+    BUILD_PATH: "how kernels are built: nvrtc, lto, nvcc or auto, the first of these that serves a kernel "
     "(default auto)",
     CUDA_HOME: "folder of the CUDA toolkit (default: CUDA_HOME, CUDA_PATH, PATH, PyPI's packages)",
     DATA_DIR: "folder of evidence and calibrations (default: the user's data folder)",
 }
 """Name to meaning, for help texts."""
 
-BuildPath: TypeAlias = Literal["plain", "a", "b", "auto"]
-"""A way of building: nvcc on one file; CUTLASS's collectives with the arithmetic linked in; lean collectives
-by NVRTC; or the first of b, a and plain that serves a plan."""
+BuildPath: TypeAlias = Literal["nvcc", "lto", "nvrtc", "auto"]
+"""How a kernel is built. `nvcc` compiles one file. `lto` links the epilogue's arithmetic into a skeleton of
+CUTLASS's collectives. `nvrtc` does so with this package's own collectives, compiled by NVRTC. `auto` is the
+first of nvrtc, lto and nvcc that serves a plan."""
+
+FORMER_BUILD_PATHS: Mapping[str, BuildPath] = MappingProxyType({"plain": "nvcc", "a": "lto", "b": "nvrtc"})
+"""Former names of build paths, which records and scripts hold, with what they are called now."""
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DEFAULT_CACHE_BYTES = 10 * 2**30
-DEFAULT_STAGE: BuildPath = "auto"
+DEFAULT_BUILD_PATH: BuildPath = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class Switches:
     jobs: int | None
     cuda_home: Path | None
     data_dir: Path
-    stage: BuildPath
+    build_path: BuildPath
 
 
 def read(environ: Mapping[str, str] | None = None) -> Switches:
@@ -65,16 +72,24 @@ def read(environ: Mapping[str, str] | None = None) -> Switches:
         jobs=_count(env, BUILD_JOBS),
         cuda_home=_folder(env, CUDA_HOME),
         data_dir=_folder(env, DATA_DIR) or platformdirs.user_data_path("ucutlass", appauthor=False),
-        stage=_stage(env),
+        build_path=_build_path(env),
     )
 
 
-def _stage(env: Mapping[str, str]) -> BuildPath:
-    value = env.get(BUILD_STAGE) or DEFAULT_STAGE
-    for stage in get_args(BuildPath):
-        if value == stage:
-            return cast(BuildPath, stage)
-    raise SwitchError(BUILD_STAGE, value, f"one of {', '.join(get_args(BuildPath))}")
+def build_path_named(name: str) -> BuildPath | None:
+    """Returns the build path of this name, also of a former one; None where there is none."""
+    if name in FORMER_BUILD_PATHS:
+        return FORMER_BUILD_PATHS[name]
+    return next((path for path in get_args(BuildPath) if path == name), None)
+
+
+def _build_path(env: Mapping[str, str]) -> BuildPath:
+    switch = BUILD_PATH if env.get(BUILD_PATH) else BUILD_STAGE
+    value = env.get(switch) or DEFAULT_BUILD_PATH
+    path = build_path_named(value)
+    if path is None:
+        raise SwitchError(switch, value, f"one of {', '.join(get_args(BuildPath))}")
+    return path
 
 
 def _folder(env: Mapping[str, str], name: str) -> Path | None:

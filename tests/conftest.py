@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Tests build plainly unless they ask: their stand-ins are of nvcc. A caller's own choice holds."""
-    os.environ.setdefault("UCUTLASS_BUILD_STAGE", "plain")
+    os.environ.setdefault("UCUTLASS_BUILD_PATH", os.environ.get("UCUTLASS_BUILD_STAGE", "nvcc"))
 
 
 @pytest.fixture

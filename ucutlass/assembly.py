@@ -17,7 +17,7 @@ from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.parallel import BuildFailure
 from ucutlass.runtime.progress import OnProgress, ignore
-from ucutlass.runtime.switches import BuildPath as HowBuilt
+from ucutlass.runtime.switches import BuildPath
 
 if TYPE_CHECKING:
     from ucutlass.runtime.launch import BoundKernel
@@ -44,14 +44,16 @@ def build_program(
     *,
     device: Device | None = None,
     on_progress: OnProgress = ignore,
-    stage: HowBuilt | None = None,
+    build_path: BuildPath | None = None,
 ) -> AnyBuilt:
     """Builds a kernel or a pipeline. Raises as `build_kernel` and `build_pipeline` do."""
     if isinstance(program, ir.Pipeline):
         return build_pipeline(
-            checked, program, sizes, arch, device=device, on_progress=on_progress, stage=stage
+            checked, program, sizes, arch, device=device, on_progress=on_progress, build_path=build_path
         )
-    return build_kernel(checked, program, sizes, arch, device=device, on_progress=on_progress, stage=stage)
+    return build_kernel(
+        checked, program, sizes, arch, device=device, on_progress=on_progress, build_path=build_path
+    )
 
 
 def kernels_of(built: AnyBuilt) -> tuple[Built, ...]:
@@ -89,7 +91,7 @@ def build_pipeline(
     device: Device | None = None,
     aligned: Sequence[bool] | None = None,
     on_progress: OnProgress = ignore,
-    stage: HowBuilt | None = None,
+    build_path: BuildPath | None = None,
     max_streams: int = MOST_STREAMS,
     draw: Draw = as_written,
 ) -> BuiltPipeline:
@@ -97,7 +99,7 @@ def build_pipeline(
     Raises ShapeError and ProgramError as `plan_pipeline`, the first build's failure, and as `build_sources`.
     """
     plan = plan_pipeline(checked, pipeline, sizes, arch, device, aligned, max_streams, draw)
-    results = build_stages(checked, plan, stage=stage, on_progress=on_progress)
+    results = build_stages(checked, plan, build_path=build_path, on_progress=on_progress)
     failed = next((m for m in results if m is not None and not isinstance(m, Built)), None)
     if failed is not None:
         raise failed
@@ -105,7 +107,11 @@ def build_pipeline(
 
 
 def build_stages(
-    checked: Checked, plan: PipelinePlan, *, stage: HowBuilt | None = None, on_progress: OnProgress = ignore
+    checked: Checked,
+    plan: PipelinePlan,
+    *,
+    build_path: BuildPath | None = None,
+    on_progress: OnProgress = ignore,
 ) -> tuple[Built | BuildFailure | None, ...]:
     """Returns the kernels of a plan's stages; a failed build is returned in its kernel's place. Raises as
     `build_sources` does."""
@@ -117,7 +123,7 @@ def build_stages(
     ]
     sources = [source_of(checked, kernel, chosen.planned) for _, kernel, chosen in kernels]
     pairs = [(source, chosen.planned.plan) for source, (_, _, chosen) in zip(sources, kernels, strict=True)]
-    artifacts = build_sources(pairs, stage=stage, on_progress=on_progress)
+    artifacts = build_sources(pairs, build_path=build_path, on_progress=on_progress)
     for (i, kernel, chosen), source, artifact in zip(kernels, sources, artifacts, strict=True):
         match artifact:
             case Artifact():

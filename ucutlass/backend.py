@@ -49,7 +49,7 @@ def build_planned(
     program: ir.Kernel,
     planned: Sequence[Planned],
     *,
-    stage: BuildPath | None = None,
+    build_path: BuildPath | None = None,
     on_progress: OnProgress = ignore,
     cancel: Event | None = None,
     max_jobs: int | None = None,
@@ -59,23 +59,23 @@ def build_planned(
     build is returned in its kernel's place and stops no other. Raises as `build_sources` does."""
     pairs = [(source_of(checked, program, planned_kernel), planned_kernel.plan) for planned_kernel in planned]
     return build_sources(
-        pairs, stage=stage, on_progress=on_progress, cancel=cancel, max_jobs=max_jobs, group=group
+        pairs, build_path=build_path, on_progress=on_progress, cancel=cancel, max_jobs=max_jobs, group=group
     )
 
 
 def build_sources(
     pairs: Sequence[tuple[Source, Plan]],
     *,
-    stage: BuildPath | None = None,
+    build_path: BuildPath | None = None,
     on_progress: OnProgress = ignore,
     cancel: Event | None = None,
     max_jobs: int | None = None,
     group: int = 1,
 ) -> tuple[Artifact | BuildFailure, ...]:
     """As `build_planned`, of sources with their plans; `group` is of plain builds alone. Raises
-    ToolchainError, and NotServed where one stage was asked for and does not serve a plan."""
-    cache, how = Cache.from_switches(), build_stage(stage)
-    if how == "plain":
+    ToolchainError, and NotServed where a build path was chosen by its name and does not serve a plan."""
+    cache, how = Cache.from_switches(), build_stage(build_path)
+    if how == "nvcc":
         return build_many(
             [source for source, _ in pairs],
             toolchain(),
@@ -90,7 +90,7 @@ def build_sources(
     artifacts = [artifact_keys.artifact(source, how, toolchain(), cache) for source, _ in pairs]
     absent = [pair for pair, artifact in zip(pairs, artifacts, strict=True) if artifact is None]
     recipes = [recipe_of(source, plan, how, cache, on_progress) for source, plan in absent]
-    lean = all(recipe.builder == BUILDERS["b"] for recipe in recipes)
+    lean = all(recipe.builder == BUILDERS["nvrtc"] for recipe in recipes)
     results = make_many(
         recipes,
         cache,
@@ -106,7 +106,7 @@ def build_sources(
     return tuple(next(rest) if artifact is None else artifact for artifact in artifacts)
 
 
-STAGE_OF: Mapping[str, BuildPath] = MappingProxyType(
+BUILD_PATH_OF: Mapping[str, BuildPath] = MappingProxyType(
     {BUILDERS[s]: s for s in get_args(BuildPath) if s in BUILDERS}
 )
 """By the builder's name in an artifact."""
@@ -115,14 +115,14 @@ LEAN_BYTES = 2**30
 """Memory that the compilers of one lean kernel may take (measured: 0.7 GB)."""
 
 
-class StagesMissingWarning(UserWarning):
-    """Kernels are built by nvcc, in tens of seconds, since NVRTC or nvJitLink is missing."""
+class NvrtcMissingWarning(UserWarning):
+    """Kernels are built by nvcc, in tens of seconds since NVRTC or nvJitLink is missing."""
 
 
-def build_stage(stage: BuildPath | None) -> BuildPath:
-    """The way of building that is asked for, None that of UCUTLASS_BUILD_STAGE. Where NVRTC or nvJitLink is
-    missing, "auto" becomes "plain", with a StagesMissingWarning once a process."""
-    requested = stage or switches.read().stage
+def build_stage(build_path: BuildPath | None) -> BuildPath:
+    """Returns the build path, for None that of UCUTLASS_BUILD_PATH. Where NVRTC or nvJitLink is
+    missing, "auto" becomes "nvcc", with a NvrtcMissingWarning once a process."""
+    requested = build_path or switches.read().build_path
     return _automatic_stage() if requested == "auto" else requested
 
 
@@ -134,25 +134,25 @@ def _automatic_stage() -> BuildPath:
         nvrtc.version()
         nvjitlink.version()
     except ToolchainError as missing:
-        words = f"kernels are built plainly, in tens of seconds each: {missing}"
-        warnings.warn(words, StagesMissingWarning, stacklevel=2)
-        return "plain"
+        words = f"kernels are built by nvcc, in tens of seconds each: {missing}"
+        warnings.warn(words, NvrtcMissingWarning, stacklevel=2)
+        return "nvcc"
     return "auto"
 
 
 def recipe_of(
-    source: Source, plan: Plan, stage: BuildPath, cache: Cache, on_progress: OnProgress = ignore
+    source: Source, plan: Plan, build_path: BuildPath, cache: Cache, on_progress: OnProgress = ignore
 ) -> Recipe:
-    """How the plan's kernel is built by a stage. Raises NotServed where that one stage does not serve it,
+    """Returns how the plan's kernel is built. Raises NotServed where the build path does not serve it,
     and a ToolchainError where NVRTC or nvJitLink is missing."""
-    if stage == "plain":
+    if build_path == "nvcc":
         return nvcc_recipe(source, toolchain())
     # Here, since a plain load would pay 6 ms for wrappers of two compilers that it never calls.
     from ucutlass.runtime.jit import link
 
-    if stage != "auto":
-        return link.recipe(source, link.parts(plan, stage), toolchain(), cache, on_progress)
-    for served in link.STAGES:
+    if build_path != "auto":
+        return link.recipe(source, link.parts(plan, build_path), toolchain(), cache, on_progress)
+    for served in link.BUILD_PATHS:
         try:
             return link.recipe(source, link.parts(plan, served), toolchain(), cache, on_progress)
         except link.NotServed:
@@ -161,20 +161,20 @@ def recipe_of(
 
 
 def build_artifact(
-    source: Source, plan: Plan, stage: BuildPath, cache: Cache, on_progress: OnProgress = ignore
+    source: Source, plan: Plan, build_path: BuildPath, cache: Cache, on_progress: OnProgress = ignore
 ) -> Artifact:
     """Returns the kernel of a plan from the cache, or builds it. Raises as `ucutlass.runtime.build.build` and
     `recipe_of` do."""
-    if stage == "plain":
+    if build_path == "nvcc":
         return build(source, toolchain(), cache, on_progress=on_progress)
     from ucutlass.runtime.jit import artifact_keys
 
-    cached = artifact_keys.artifact(source, stage, toolchain(), cache)
+    cached = artifact_keys.artifact(source, build_path, toolchain(), cache)
     if cached is not None:
         on_progress(Progress("cached", source.entry, done=1))
         return cached
-    artifact = make(recipe_of(source, plan, stage, cache, on_progress), cache, on_progress=on_progress)
-    artifact_keys.keep(source, stage, toolchain(), cache, artifact.key)
+    artifact = make(recipe_of(source, plan, build_path, cache, on_progress), cache, on_progress=on_progress)
+    artifact_keys.keep(source, build_path, toolchain(), cache, artifact.key)
     return artifact
 
 
@@ -200,16 +200,16 @@ def build_kernel(
     device: Device | None = None,
     aligned: Sequence[bool] | None = None,
     on_progress: OnProgress = ignore,
-    stage: BuildPath | None = None,
+    build_path: BuildPath | None = None,
 ) -> Built:
     """Plans, emits and builds (or finds in the cache) the kernel for these extents.
 
-    `stage` is a way of building, None that of UCUTLASS_BUILD_STAGE. Raises ProgramError, what
+    `build_path` says how; None takes UCUTLASS_BUILD_PATH. Raises ProgramError, what
     `ucutlass.runtime.build.build` raises, and as `recipe_of`.
     """
     chosen = plan_kernel(checked, program, sizes, arch, device, aligned)
     source = source_of(checked, program, chosen.planned)
-    cache, how = Cache.from_switches(), build_stage(stage)
+    cache, how = Cache.from_switches(), build_stage(build_path)
     try:
         artifact = build_artifact(source, chosen.planned.plan, how, cache, on_progress)
     except BuildError as refused:
@@ -222,7 +222,7 @@ def build_kernels(
     kernels: Sequence[tuple[ir.Kernel, tuple[int, ...]]],
     arch: str,
     *,
-    stage: BuildPath | None = None,
+    build_path: BuildPath | None = None,
     on_progress: OnProgress = ignore,
 ) -> tuple[Built | BuildFailure, ...]:
     """Kernels with their extents, all planned first, then built as many at once as the machine takes.
@@ -234,7 +234,9 @@ def build_kernels(
         source_of(checked, program, plan.planned) for (program, _), plan in zip(kernels, chosen, strict=True)
     ]
     plans = [plan.planned.plan for plan in chosen]
-    results = build_sources(list(zip(sources, plans, strict=True)), stage=stage, on_progress=on_progress)
+    results = build_sources(
+        list(zip(sources, plans, strict=True)), build_path=build_path, on_progress=on_progress
+    )
     return tuple(
         Built(plan, source, artifact)
         if isinstance(artifact, Artifact)
@@ -283,8 +285,8 @@ def _load(built: Built) -> KernelEntry:
         cache = Cache.from_switches()
         aside = cache.quarantine(built.artifact.key)
         warnings.warn(f"{broken}; put aside as {aside} and built again", RebuiltWarning, stacklevel=2)
-        stage = STAGE_OF[built.artifact.builder]
-        again = make(recipe_of(built.source, built.planned.plan, stage, cache), cache)
+        build_path = BUILD_PATH_OF[built.artifact.builder]
+        again = make(recipe_of(built.source, built.planned.plan, build_path, cache), cache)
         return load_entry(again.library, again.entry)
 
 

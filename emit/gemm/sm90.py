@@ -70,7 +70,7 @@ def render(plan: GemmPlan, template: str = "gemm/sm90.j2", **values: object) -> 
         raise ValueError(f"not a schedule of this family: {schedule}")
     if is_lean_alone(plan):
         raise NotServed(
-            "f32 by wgmma is built by NVRTC alone: use UCUTLASS_BUILD_STAGE auto or b, or `warps multistage`"
+            "f32 by wgmma is built by NVRTC alone: use UCUTLASS_BUILD_PATH auto or nvrtc, or `warps multistage`"
         )
     if len(problem.k) != 1:
         raise ValueError(f"a TMA main loop contracts one mode, the plan has {len(problem.k)}")

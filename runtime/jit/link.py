@@ -28,10 +28,10 @@ from ucutlass.runtime.jit import nvrtc_build as lean_parts
 from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.toolchain import INSTALL_CUDA, Toolchain, version_tuple
 
-InParts: TypeAlias = Literal["a", "b"]
+LinkedBuildPath: TypeAlias = Literal["lto", "nvrtc"]
 """The stages that build a kernel from two parts."""
 
-STAGES: tuple[InParts, ...] = ("b", "a")
+BUILD_PATHS: tuple[LinkedBuildPath, ...] = ("nvrtc", "lto")
 """The quickest to build first."""
 
 IMAGE = "kernel.cubin"
@@ -63,11 +63,11 @@ class CompilersDiffer(ToolchainError):
     """nvcc, NVRTC and nvJitLink are of versions whose LTO-IR does not meet."""
 
 
-def parts(plan: Plan, how: InParts) -> Staged | Lean:
+def parts(plan: Plan, how: LinkedBuildPath) -> Staged | Lean:
     """The plan's kernel in the parts of a stage. Raises NotServed."""
     if not isinstance(plan, GemmPlan):
         raise NotServed("only kernels of one dot are built in stages")
-    return stage(plan) if how == "a" else lean(plan)
+    return stage(plan) if how == "lto" else lean(plan)
 
 
 def recipe(
@@ -97,7 +97,7 @@ def recipe(
         linked = _image(source.entry, skeleton_artifact, folder, keep, cancel, limit_seconds)
         library_start = time.monotonic()
         put(folder / _DATA, _DATA_TEXT)
-        if how == "a":
+        if how == "lto":
             _library(source.entry, skeleton_artifact, toolchain, folder, keep, cancel, limit_seconds)
         else:
             _lean_library(
@@ -132,14 +132,14 @@ def recipe(
 
 def _skeleton(
     staged: Staged | Lean, toolchain: Toolchain, cache: Cache, limit_seconds: float
-) -> tuple[InParts, Recipe, dict[str, str]]:
+) -> tuple[LinkedBuildPath, Recipe, dict[str, str]]:
     """The stage, its skeleton's recipe, and the keys of what else is linked with it."""
     match staged:
         case Staged():
-            return "a", skeleton.recipe(staged.skeleton, toolchain, limit_seconds), {}
+            return "lto", skeleton.recipe(staged.skeleton, toolchain, limit_seconds), {}
         case Lean():
             base = lean_parts.recipe(staged, toolchain, cache, limit_seconds)
-            return "b", base, {"driver": lean_parts.driver_recipe(toolchain).key}
+            return "nvrtc", base, {"driver": lean_parts.driver_recipe(toolchain).key}
 
 
 def _image(
@@ -252,4 +252,13 @@ def _library(
         raise nvcc.refusal(entry, status, words, keep, shown)
 
 
-__all__ = ["ARITHMETIC", "IMAGE", "STAGES", "CompilersDiffer", "InParts", "NotServed", "parts", "recipe"]
+__all__ = [
+    "ARITHMETIC",
+    "BUILD_PATHS",
+    "IMAGE",
+    "CompilersDiffer",
+    "LinkedBuildPath",
+    "NotServed",
+    "parts",
+    "recipe",
+]

@@ -24,7 +24,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setenv("UCUTLASS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("UCUTLASS_CUDA_HOME", str(toolkit))
-    monkeypatch.setenv("UCUTLASS_BUILD_STAGE", "plain")  # that nvcc has no headers to offer
+    monkeypatch.setenv("UCUTLASS_BUILD_PATH", "nvcc")  # that nvcc has no headers to offer
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: None)
     made = Machine(tmp_path)
     made.behave(": > kernel.so\n")

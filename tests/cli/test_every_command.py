@@ -173,7 +173,7 @@ def environ(home: Path) -> dict[str, str]:
         "UCUTLASS_CACHE_DIR": str(home / "cache"),
         "UCUTLASS_DATA_DIR": str(home / "data"),
         "UCUTLASS_CUDA_HOME": str(home / "toolkit"),
-        "UCUTLASS_BUILD_STAGE": "plain",
+        "UCUTLASS_BUILD_PATH": "nvcc",
         "CUDA_VISIBLE_DEVICES": "",
     }
 

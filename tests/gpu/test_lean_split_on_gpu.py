@@ -25,7 +25,7 @@ SCHEDULES = (
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.Tensor]:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("wgmma is of compute capability 9.0")
-    monkeypatch.setenv(switches.BUILD_STAGE, "auto")
+    monkeypatch.setenv(switches.BUILD_PATH, "auto")
     made: Callable[..., torch.Tensor] = ucutlass.loads(
         "kernel k(x: f32[B, M, K], w: f32[B, N, K]) -> f32[B, M, N] {\n"
         f"  return dot[K](x, w)\n  schedule sm90a {{ {request.param} }}\n}}\n"

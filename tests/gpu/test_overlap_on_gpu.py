@@ -29,7 +29,7 @@ SIZES = (192, 640, 1536)
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LoadedKernel:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("wgmma is of compute capability 9.0")
-    monkeypatch.setenv(switches.BUILD_STAGE, "auto")
+    monkeypatch.setenv(switches.BUILD_PATH, "auto")
     lane, schedule = SCHEDULES[request.param]
     return ucutlass.loads(
         f"kernel k(x: {lane}[M, K], w: {lane}[N, K], b: {lane}[N], r: {lane}[M, N]) -> {lane}[M, N] "

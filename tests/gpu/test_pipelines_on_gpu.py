@@ -116,7 +116,7 @@ TASKS = {
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_is_right(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(switches.BUILD_STAGE, "auto")  # nvcc alone multiplies no f32 by wgmma
+    monkeypatch.setenv(switches.BUILD_PATH, "auto")  # nvcc alone multiplies no f32 by wgmma
     text = (ROOT / "examples" / "tasks" / f"task_{task}.ucu").read_text()
     k = load(text)
     try:

@@ -37,7 +37,7 @@ SIZES = {"M": 1024, "N": 1024, "K": 1024}
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalEngine]:
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv(switches.BUILD_STAGE, "auto")  # as anyone builds: nvcc alone takes ten times as long
+    monkeypatch.setenv(switches.BUILD_PATH, "auto")  # as anyone builds: nvcc alone takes ten times as long
     made = LocalEngine()
     yield made
     made.close()

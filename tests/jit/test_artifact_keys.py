@@ -39,8 +39,8 @@ class Bench:
         self.asked.append(one.code)
         return nvcc_recipe(one, self.fake.toolchain)
 
-    def made(self, one: Source | None = None, stage: BuildPath = "auto") -> Artifact:
-        return backend.build_artifact(one or source(), biased(), stage, self.cache)
+    def made(self, one: Source | None = None, build_path: BuildPath = "auto") -> Artifact:
+        return backend.build_artifact(one or source(), biased(), build_path, self.cache)
 
     def later(self) -> None:
         """As in another process."""
@@ -123,7 +123,7 @@ def test_another_library_forgets(library: Any, bench: Bench, monkeypatch: pytest
 
 def test_another_question_has_its_own_answer(bench: Bench) -> None:
     bench.made()
-    bench.made(stage="b")
+    bench.made(build_path="nvrtc")
     bench.made(source("int g();"))
     bench.made(source(arch="sm_89"))
     assert len(bench.asked) == len(bench.answers) == 4

@@ -68,7 +68,7 @@ def test_machine_code_is_lean(name: str, tools: Toolchain, warm: Cache) -> None:
     """No spill, no call, no serialised wgmma; as many of those as the plan has."""
     plan = KINDS[name]()
     one = made(plan, tools, warm)
-    assert one.builder == BUILDERS["b"]
+    assert one.builder == BUILDERS["nvrtc"]
     assert not one.report.findings
     (usage,) = one.report.usage
     assert (usage.kernel, usage.spill_stores, usage.spill_loads) == (KERNEL_NAME, 0, 0)
@@ -234,13 +234,13 @@ def test_auto_is_the_first_stage_that_serves(
     plan = make_plan()
     recipe = backend.recipe_of(emit(plan, ""), plan, "auto", cache)
     assert recipe.builder == builder
-    stage = backend.STAGE_OF[builder]
+    stage = backend.BUILD_PATH_OF[builder]
     assert backend.recipe_of(emit(plan, ""), plan, stage, cache).key == recipe.key
 
 
-@pytest.mark.parametrize(("make_plan", "stage"), [(half, "b"), (sm80, "b"), (sm80, "a")])
+@pytest.mark.parametrize(("make_plan", "stage"), [(half, "nvrtc"), (sm80, "nvrtc"), (sm80, "lto")])
 def test_one_stage_that_was_asked_for_is_no_other(
-    make_plan: Callable[[], GemmPlan], stage: link.InParts, tools: Toolchain, cache: Cache
+    make_plan: Callable[[], GemmPlan], stage: link.LinkedBuildPath, tools: Toolchain, cache: Cache
 ) -> None:
     plan = make_plan()
     with pytest.raises(NotServed):

@@ -374,15 +374,15 @@ def test_no_other_stage_serves_it(bench: Bench) -> None:
     source = emit(one, "")
     assert source.in_parts and source.entry != lean(one).device.entry and "#error" in source.text
     assert backend.recipe_of(source, one, "auto", cache).builder == "staged-b"
-    with pytest.raises(NotServed, match="use UCUTLASS_BUILD_STAGE auto or b, or `warps multistage`"):
+    with pytest.raises(NotServed, match="use UCUTLASS_BUILD_PATH auto or nvrtc, or `warps multistage`"):
         stage(one)
     with pytest.raises(NotServed):
-        backend.recipe_of(source, one, "a", cache)
+        backend.recipe_of(source, one, "lto", cache)
     for make_recipe in (
-        lambda: backend.recipe_of(source, one, "plain", cache),
+        lambda: backend.recipe_of(source, one, "nvcc", cache),
         lambda: nvcc_recipe(source, bench.toolchain),
     ):
-        with pytest.raises(BuiltInPartsAlone, match=r"UCUTLASS_BUILD_STAGE.*`warps multistage`"):
+        with pytest.raises(BuiltInPartsAlone, match=r"UCUTLASS_BUILD_PATH.*`warps multistage`"):
             make_recipe()
 
 

@@ -100,7 +100,7 @@ def test_the_library_has_the_entry_and_the_image(tools: Toolchain, cache: Cache)
     assert bytes(library.ucc_kernel(i) for i in range(64)) == image[:64]
     assert kernels(image).keys() == {KERNEL_NAME}
     assert [usage.kernel for usage in one.report.usage] == [KERNEL_NAME]
-    assert one.builder == BUILDERS["a"] and one.source.read_text() == source().text
+    assert one.builder == BUILDERS["lto"] and one.source.read_text() == source().text
 
 
 def test_keys_name_the_way_and_all_that_it_depends_on(tools: Toolchain, cache: Cache) -> None:
@@ -192,7 +192,7 @@ def test_a_broken_arithmetic_shows_the_programs_line_first(
     program = frontend.kernel(checked)
     sizes = complete(program, {"M": 256, "N": 256, "K": 256})
     with pytest.raises(errors.BuildError) as caught:
-        backend.build_kernel(checked, program, sizes, "sm90a", stage="a")
+        backend.build_kernel(checked, program, sizes, "sm90a", build_path="lto")
     first, second, third = str(caught.value).splitlines()[:3]
     assert first.endswith(":2: kernel scaled(x: f16[M, K], w: f16[N, K]) -> f16[M, N] {")
     assert second.startswith("the compiler refused the emitted source of ucc_")

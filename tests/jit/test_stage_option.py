@@ -1,4 +1,4 @@
-"""`ucc build --stage`: asked for one kernel, and said where it does not serve."""
+"""`ucc build --build-path`: asked for one kernel, and said where it does not serve."""
 
 from __future__ import annotations
 
@@ -26,15 +26,20 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
         (("linear_gelu.ucu", "-s", "M=64", "--arch", "sm80"), "only TMA kernels for sm90a"),
     ],
 )
+@pytest.mark.parametrize("option", [("--build-path", "lto"), ("--build-path", "a"), ("--stage", "a")])
 def test_says_what_it_does_not_serve(
-    arguments: tuple[str, ...], said: str, cache: Cache, monkeypatch: pytest.MonkeyPatch
+    option: tuple[str, str],
+    arguments: tuple[str, ...],
+    said: str,
+    cache: Cache,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("UCUTLASS_CACHE_DIR", str(cache.root))
     file, *rest = arguments
     sizes = ("-s", "N=256,K=256")
-    done = CliRunner().invoke(main, ["build", str(EXAMPLES / file), *sizes, "--stage", "a", *rest])
+    done = CliRunner().invoke(main, ["build", str(EXAMPLES / file), *sizes, *option, *rest])
     assert done.exit_code == 2
-    assert said in done.output
+    assert f"--build-path lto: {said}" in done.output
     assert not cache.entries()
 
 
@@ -42,16 +47,16 @@ def missing() -> tuple[int, int]:
     raise nvrtc.NvrtcMissing("NVRTC cannot be loaded", nvrtc.INSTALL)
 
 
-def test_without_nvrtc_auto_is_plain_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a process; a stage that was asked for by its name stays."""
+def test_without_nvrtc_auto_is_nvcc_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a process; a build path that was asked for by its name stays."""
     backend._automatic_stage.cache_clear()
     monkeypatch.setattr(nvrtc, "version", missing)
-    with pytest.warns(backend.StagesMissingWarning, match="pip install 'nvidia-cuda-nvrtc"):
-        assert backend.build_stage("auto") == "plain"
+    with pytest.warns(backend.NvrtcMissingWarning, match="pip install 'nvidia-cuda-nvrtc"):
+        assert backend.build_stage("auto") == "nvcc"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert backend.build_stage("auto") == "plain"
-        assert [backend.build_stage(stage) for stage in ("b", "a", "plain")] == ["b", "a", "plain"]
+        assert backend.build_stage("auto") == "nvcc"
+        assert [backend.build_stage(path) for path in ("nvrtc", "lto", "nvcc")] == ["nvrtc", "lto", "nvcc"]
     backend._automatic_stage.cache_clear()
 
 

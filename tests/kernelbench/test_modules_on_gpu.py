@@ -25,7 +25,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TorchModule:
-    monkeypatch.setenv(switches.BUILD_STAGE, "auto")  # nvcc alone multiplies no f32 by wgmma
+    monkeypatch.setenv(switches.BUILD_PATH, "auto")  # nvcc alone multiplies no f32 by wgmma
     file = tmp_path / "1_Linear.py"
     file.write_text(module("torch.relu(self.fc(x)) * 2", "self.fc = nn.Linear(2048, 1024)", x="512, 2048"))
     return read_module(file)

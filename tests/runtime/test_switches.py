@@ -11,11 +11,11 @@ from ucutlass.runtime.errors import SwitchError
 
 
 def test_defaults_and_empty_values() -> None:
-    values = switches.read({"UCUTLASS_CACHE_SIZE": "", "UCUTLASS_BUILD_JOBS": "", "UCUTLASS_BUILD_STAGE": ""})
+    values = switches.read({"UCUTLASS_CACHE_SIZE": "", "UCUTLASS_BUILD_JOBS": "", "UCUTLASS_BUILD_PATH": ""})
     assert values == switches.read({})
     assert values.cache_bytes == 10 * 2**30
     assert values.jobs is None and values.cuda_home is None
-    assert values.stage == switches.DEFAULT_STAGE
+    assert values.build_path == switches.DEFAULT_BUILD_PATH
     assert values.cache_dir.name == "ucutlass"
     assert values.data_dir.name == "ucutlass" and values.data_dir != values.cache_dir
 
@@ -56,17 +56,25 @@ def test_a_wrong_value_names_the_switch_and_what_it_takes(name: str, value: str)
 
 def test_every_switch_is_described() -> None:
     names = {switches.CACHE_DIR, switches.CACHE_SIZE, switches.BUILD_JOBS, switches.CUDA_HOME}
-    assert set(switches.DESCRIPTIONS) == names | {switches.DATA_DIR, switches.BUILD_STAGE}
+    assert set(switches.DESCRIPTIONS) == names | {switches.DATA_DIR, switches.BUILD_PATH}
 
 
-@pytest.mark.parametrize("stage", get_args(switches.BuildPath))
-def test_the_stage_is_one_that_its_description_names(stage: str) -> None:
-    assert switches.read({"UCUTLASS_BUILD_STAGE": stage}).stage == stage
-    assert stage in re.findall(r"\w+", switches.DESCRIPTIONS[switches.BUILD_STAGE])
+@pytest.mark.parametrize("path", get_args(switches.BuildPath))
+def test_the_build_path_is_one_that_its_description_names(path: str) -> None:
+    assert switches.read({"UCUTLASS_BUILD_PATH": path}).build_path == path
+    assert path in re.findall(r"\w+", switches.DESCRIPTIONS[switches.BUILD_PATH])
 
 
+@pytest.mark.parametrize(("former", "path"), switches.FORMER_BUILD_PATHS.items())
+def test_former_names_of_the_switch_and_of_its_values_are_read(former: str, path: str) -> None:
+    assert switches.read({"UCUTLASS_BUILD_STAGE": former}).build_path == path
+    assert switches.read({"UCUTLASS_BUILD_PATH": former}).build_path == path
+    assert switches.read({"UCUTLASS_BUILD_STAGE": former, "UCUTLASS_BUILD_PATH": "auto"}).build_path == "auto"
+
+
+@pytest.mark.parametrize("name", ["UCUTLASS_BUILD_PATH", "UCUTLASS_BUILD_STAGE"])
 @pytest.mark.parametrize("value", ["B", "c", "plain ", "none"])
-def test_another_stage_is_told_which_there_are(value: str) -> None:
-    with pytest.raises(SwitchError, match="one of plain, a, b, auto") as caught:
-        switches.read({"UCUTLASS_BUILD_STAGE": value})
-    assert "UCUTLASS_BUILD_STAGE" in str(caught.value) and value in str(caught.value)
+def test_another_build_path_is_refused_with_those_that_there_are(name: str, value: str) -> None:
+    with pytest.raises(SwitchError, match="one of nvcc, lto, nvrtc, auto") as caught:
+        switches.read({name: value})
+    assert name in str(caught.value) and value in str(caught.value)

@@ -13,11 +13,18 @@ from typing import Any, TypeAlias
 import click
 
 from ucutlass import frontend, ir
-from ucutlass.backend import STAGE_OF, Built, build_kernel, build_kernels
+from ucutlass.backend import BUILD_PATH_OF, Built, build_kernel, build_kernels
 from ucutlass.cli import gpu, inputs, pipelines, show
 from ucutlass.cli.build_files import Export
 from ucutlass.cli.errors import reported, status_of
-from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.cli.options import (
+    arch_option,
+    build_path_option,
+    file_argument,
+    json_option,
+    kernel_option,
+    sizes_option,
+)
 from ucutlass.emit.gemm.staged import NotServed
 from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.runtime import build_timings
@@ -55,12 +62,7 @@ KernelOrigin: TypeAlias = tuple[ir.Kernel, Origin]
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for library, header and source.",
 )
-@click.option(
-    "--stage",
-    type=click.Choice(["plain", "a", "b", "auto"]),
-    help="Build in stages: a skeleton once, then a new epilogue in a second. b: lean collectives by NVRTC; "
-    "a: CUTLASS's own; auto: the first that serves.",
-)
+@build_path_option
 @click.option(
     "--tuned/--no-tuned",
     default=None,
@@ -77,7 +79,7 @@ def command(
     every: bool,
     arch: str,
     output: Path | None,
-    stage: BuildPath | None,
+    build_path: BuildPath | None,
     tuned: bool | None,
     timed: bool,
     as_json: bool,
@@ -104,13 +106,13 @@ def command(
                 raise click.UsageError("--timings looks at one kernel: name one with --kernel")
             every_shape = [parse_sizes([*sizes, shape]) for shape in shapes] or [parse_sizes(sizes)]
             pipeline_shapes = [complete(program, shape_sizes) for shape_sizes in every_shape]
-            pipelines.build(checked, program, pipeline_shapes, arch, stage, output, as_json)
+            pipelines.build(checked, program, pipeline_shapes, arch, build_path, output, as_json)
             return
         kernels = _kernels(checked, name, every)
         if not every and not shapes:
             (kernel,) = kernels
             watch, row, artifact = _built(
-                checked, (kernel, complete(kernel, parse_sizes(sizes))), arch, tuned, stage, output
+                checked, (kernel, complete(kernel, parse_sizes(sizes))), arch, tuned, build_path, output
             )
             where = None
             if timed:
@@ -122,8 +124,8 @@ def command(
         kernel_shapes = _kernel_shapes(kernels, sizes, shapes)
         kernel_origins = _recorded_schedules(checked, kernel_shapes, arch, tuned)
         drawn = [(k, extents) for (k, _), (_, extents) in zip(kernel_origins, kernel_shapes, strict=True)]
-        with _served(stage), show.building(f"{len(kernel_shapes)} kernels") as progress:
-            results = build_kernels(checked, drawn, arch, stage=stage, on_progress=progress)
+        with _served(build_path), show.building(f"{len(kernel_shapes)} kernels") as progress:
+            results = build_kernels(checked, drawn, arch, build_path=build_path, on_progress=progress)
         _print_all(_rows(kernel_shapes, [origin for _, origin in kernel_origins], results, output), as_json)
         if failed := [status_of(m) for m in results if not isinstance(m, Built)]:
             sys.exit(max(failed))
@@ -134,25 +136,25 @@ def _built(
     kernel_shape: KernelShape,
     arch: str,
     tuned: bool | None,
-    stage: BuildPath | None,
+    build_path: BuildPath | None,
     output: Path | None,
 ) -> tuple[build_timings.Watch, dict[str, Any], Artifact]:
     """Builds one kernel; also returns what was seen while it was built."""
     ((drawn, origin),) = _recorded_schedules(checked, [kernel_shape], arch, tuned)
-    with _served(stage), show.building(drawn.name) as progress:
+    with _served(build_path), show.building(drawn.name) as progress:
         watch = build_timings.Watch(progress)
-        kernel = build_kernel(checked, drawn, kernel_shape[1], arch, on_progress=watch, stage=stage)
+        kernel = build_kernel(checked, drawn, kernel_shape[1], arch, on_progress=watch, build_path=build_path)
     (row,) = _rows([kernel_shape], [origin], [kernel], output)
     return watch, row, kernel.artifact
 
 
 @contextmanager
-def _served(stage: BuildPath | None) -> Iterator[None]:
-    """A stage that serves no such kernel is the call's mistake."""
+def _served(build_path: BuildPath | None) -> Iterator[None]:
+    """Turns a build path that serves no such kernel into a usage error."""
     try:
         yield
     except NotServed as why:
-        raise click.UsageError(f"--stage {stage}: {why}") from why
+        raise click.UsageError(f"--build-path {build_path}: {why}") from why
 
 
 def _kernels(checked: frontend.Checked, name: str | None, every: bool) -> tuple[ir.Kernel, ...]:
@@ -197,11 +199,11 @@ def _recorded_schedules(
 
 
 _BUILT = {
-    "plain": "by nvcc, from the source",
-    "a": "in stages, with CUTLASS's collectives",
-    "b": "in stages, with lean collectives",
+    "nvcc": "by nvcc, from one file",
+    "lto": "by linking into a skeleton of CUTLASS's collectives (LTO)",
+    "nvrtc": "by NVRTC, with lean collectives",
 }
-"""By the stage."""
+"""By build path."""
 
 
 def _rows(
@@ -228,7 +230,7 @@ def _rows(
                 "entry": result.source.entry,
                 "seconds": result.artifact.seconds,
                 **{kind: str(path) for kind, path in files.items()},
-                "built": _BUILT[STAGE_OF[result.artifact.builder]],
+                "built": _BUILT[BUILD_PATH_OF[result.artifact.builder]],
                 "schedule": show_schedule(result.planned.request),
                 "from": str(origin),
                 "findings": [f"{f.code}: {f.message}; {f.hint}" for f in result.artifact.report.findings],

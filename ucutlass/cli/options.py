@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import click
 
 from ucutlass.cli import inputs
 from ucutlass.ir.hardware import ARCHES
+from ucutlass.runtime.switches import FORMER_BUILD_PATHS, BuildPath
 
 
 class WholeNumber(click.IntRange):
@@ -134,3 +135,33 @@ def arch_option(default: str | None = "sm90a") -> Callable[[F], F]:
         if default
         else "Compile target; by default the one of the GPU at hand, else sm90a.",
     )
+
+
+class _FirstNameShown(click.Option):
+    """An option whose further names are read, since scripts hold them, but are not shown in the help."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        names = self.opts
+        self.opts = names[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = names
+
+
+class _BuildPathChoice(click.Choice[str]):
+    """The build paths. Their former names are read as well."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(FORMER_BUILD_PATHS.get(value, value), param, ctx)
+
+
+build_path_option = click.option(
+    "--build-path",
+    "--stage",
+    "build_path",
+    cls=_FirstNameShown,
+    type=_BuildPathChoice(get_args(BuildPath)),
+    help="How to build: nvrtc, with lean collectives, and lto, with CUTLASS's own, link a new epilogue into a "
+    "compiled skeleton in a second; nvcc compiles one file; auto takes the first that serves the kernel.",
+)

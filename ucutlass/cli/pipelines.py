@@ -233,7 +233,7 @@ def build(
     program: ir.Pipeline,
     shapes: Sequence[tuple[int, ...]],
     arch: str,
-    stage: BuildPath | None,
+    build_path: BuildPath | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -243,7 +243,7 @@ def build(
     rows = []
     for sizes in shapes:
         with show.building(program.name) as progress:
-            built = build_pipeline(checked, program, sizes, arch, stage=stage, on_progress=progress)
+            built = build_pipeline(checked, program, sizes, arch, build_path=build_path, on_progress=progress)
         rows.append(_built_row(program, built, exported))
     if exported is not None:
         exported.write()

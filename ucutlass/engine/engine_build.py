@@ -30,7 +30,7 @@ def build(
     sizes: dict[str, int],
     arch: str,
     requests: Sequence[Mapping[str, Any]],
-    stage: BuildPath | None,
+    build_path: BuildPath | None,
     cancel: Event,
 ) -> dict[str, Any]:
     """One compiler on all of them: `made` has a key, or "" where there is none, for each request,
@@ -41,7 +41,7 @@ def build(
         checked,
         frontend.kernel(checked, name),
         plans,
-        stage=stage,
+        build_path=build_path,
         cancel=cancel,
         max_jobs=1,
         group=len(plans),

@@ -36,7 +36,7 @@ _POLL_SECONDS = 0.1
 @dataclass(slots=True)
 class EngineEvaluator:
     """`limit` bounds each process that launches, `wait` the wait for the GPU lock, in seconds.
-    `stage` is the way of building (`ucutlass.backend`). `machine` is what the confirming process saw,
+    `build_path` is how kernels are built (`ucutlass.backend`). `machine` is what the confirming process saw,
     `artifacts` what was built; they lie in this machine's cache wherever they were made.
 
     An `engine` that is given is the caller's to close. Searches that share one may share `build_cache` too. All
@@ -52,7 +52,7 @@ class EngineEvaluator:
     wait: float
     on_wait: Callable[[str], None] = lambda _: None
     engine: Engine | None = None
-    stage: BuildPath | None = None
+    build_path: BuildPath | None = None
     build_cache: BuildCache = field(default_factory=BuildCache)
     machine: dict[str, Any] = field(default_factory=dict)
     artifacts: dict[Plan, Artifact] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class EngineEvaluator:
 
     def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
         others = {
-            g.plan: f for g in groups if (f := self.build_cache.claim((g.plan, self.stage))) is not None
+            g.plan: f for g in groups if (f := self.build_cache.claim((g.plan, self.build_path))) is not None
         }
         mine = [g for g in groups if g.plan not in others]
         # First what others may wait for, or two searches could wait for one another.
@@ -93,7 +93,7 @@ class EngineEvaluator:
                     self.artifacts[group.plan] = artifact
                 return None
             if future.result():
-                self.build_cache.forget((group.plan, self.stage))
+                self.build_cache.forget((group.plan, self.build_path))
             return self.build([group])[0]
         return FailedTrial("build", "cancelled")
 
@@ -108,7 +108,9 @@ class EngineEvaluator:
             with self._lock:
                 if self._stop.is_set():
                     return [FailedTrial("build", "cancelled")] * len(groups)
-                task = self._engine.submit("build", self._what(requests, stage=self.stage), near=self.near)
+                task = self._engine.submit(
+                    "build", self._what(requests, build_path=self.build_path), near=self.near
+                )
                 self._builds.append(task)
             answer = _answer(task, "the build")
             if isinstance(answer, str):
@@ -122,7 +124,7 @@ class EngineEvaluator:
             ]
         finally:
             for group, key in zip(groups, keys, strict=True):
-                self.build_cache.tell((group.plan, self.stage), key)
+                self.build_cache.tell((group.plan, self.build_path), key)
 
     def _register(self, group: BinaryGroup, artifact: Artifact | None, words: str) -> FailedTrial | None:
         if artifact is None:

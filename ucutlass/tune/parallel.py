@@ -82,7 +82,7 @@ def _search_job(
         limit,
         wait,
         engine=engine,
-        stage=stage,
+        build_path=stage,
         build_cache=build_cache,
     )
     try:
