@@ -1,4 +1,4 @@
-"""One entry of a cache as bytes, to be taken to the cache of another machine.
+"""Packs an entry of the cache into bytes and unpacks it into the cache of another machine.
 
 A zlib stream of the manifest in one line, then the files' bytes in the manifest's order. What arrives is
 checked against its own SHA-256s and appears whole or not at all. That shows damage, not forgery: an entry is
@@ -32,8 +32,8 @@ class ArchiveBroken(CacheError):
 
 
 def pack(cache: Cache, key: str) -> bytes | None:
-    """The entry as bytes; None where the cache has none that is whole: a damaged one is put aside. Raises
-    CacheError."""
+    """Returns the entry as bytes; None where the cache has none that is whole: a damaged one is put aside.
+    Raises CacheError."""
     entry = cache.load(key)
     if not isinstance(entry, CacheEntry):
         if entry is not None:
@@ -95,7 +95,7 @@ def _cut(files: Mapping[str, Mapping[str, Any]], body: bytes) -> Iterator[tuple[
     for name, facts in files.items():
         # A name is a file of the folder, never a way out of it.
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) or name == MANIFEST:
-            raise ValueError(f"{name!r} is no name of a file")
+            raise ValueError(f"{name!r} is not a file name")
         content = body[at : at + int(facts["bytes"])]
         at += len(content)
         if hashlib.sha256(content).hexdigest() != facts["sha256"]:

@@ -1,6 +1,5 @@
-"""A call's arguments against what a kernel declares: which extent each dimension has, or which
-mistake was made. Every mistake is a class of its own; each message names the places and numbers.
-"""
+"""Checks a call's arguments against a kernel's declaration and infers the extent of each dimension. Every
+mistake is a class of its own; each message names the places and numbers."""
 
 from __future__ import annotations
 
@@ -95,8 +94,8 @@ ArgumentShapes: TypeAlias = Sequence[tuple[str, tuple[int, ...], TensorSlot]]
 
 
 def bind(spec: LaunchSpec, shapes: ArgumentShapes) -> tuple[int, ...]:
-    """The extent of every dimension, in the order of `spec.dims`: `ucutlass.inference.infer`, with at
-    least one element each. Works on torch.SymInt too, where each comparison becomes a guard.
+    """Returns the extent of every dimension, in the order of `spec.dims`: `ucutlass.inference.infer`, with
+    at least one element each. Works on torch.SymInt too, where each comparison becomes a guard.
 
     Raises WrongRank, EmptyExtent, ExtentMismatch, NotDivisible, RequirementFailed, Undetermined.
     """
@@ -195,7 +194,7 @@ def _shape(shape: Sequence[int]) -> str:
 
 
 def check_tensor(spec: LaunchSpec, label: str, slot: TensorSlot, tensor: object) -> torch.Tensor:
-    """The argument as a tensor whose memory can be read as declared; its extents and strides
+    """Returns the argument as a tensor whose memory can be read as declared; its extents and strides
     are checked elsewhere.
 
     Raises NotATensor, NoMemory, LazyView, WrongDtype, WrongDevice.
@@ -268,7 +267,7 @@ _EXACT = 2**53
 
 
 def integer_range(elem: Element) -> tuple[int, int]:
-    """The integers that an element type, passed as a double, holds."""
+    """Returns the integers that an element type, passed as a double, holds."""
     if elem.name.startswith("u"):
         return 0, min(2**elem.bits - 1, _EXACT)
     return max(-(2 ** (elem.bits - 1)), -_EXACT), min(2 ** (elem.bits - 1) - 1, _EXACT)

@@ -1,4 +1,4 @@
-"""One kernel from the cache, or made and put there.
+"""Takes a kernel from the cache, or builds it and puts it there.
 
 A `Recipe` says what is made of what; `make` runs any recipe behind the cache, and every recipe ends
 in the same `Artifact`. `build` is the reference path: one emitted file through nvcc.
@@ -104,7 +104,7 @@ class Recipe:
 
 
 def nvcc_recipe(source: Source, toolchain: Toolchain, limit_seconds: float = BUILD_SECONDS) -> Recipe:
-    """The reference recipe. Raises ArchUnknown, CompilerTooOld, and BuiltInPartsAlone."""
+    """Returns the reference recipe. Raises ArchUnknown, CompilerTooOld, and BuiltInPartsAlone."""
     if source.in_parts:
         raise BuiltInPartsAlone(
             f"{source.entry} multiplies f32 by wgmma, and nvcc alone does not build such kernels",
@@ -146,7 +146,7 @@ def build(
     cancel: Event | None = None,
     limit_seconds: float = BUILD_SECONDS,
 ) -> Artifact:
-    """The library of one emitted file: from the cache, or by nvcc.
+    """Returns the library of one emitted file: from the cache, or by nvcc.
 
     Raises BuildError where nvcc refuses the source, BuildTimedOut, BuildCancelled, ArchUnknown, and
     a MachineError (ToolchainError, CacheError) where the machine is at fault.
@@ -157,7 +157,7 @@ def build(
 def make(
     recipe: Recipe, cache: Cache, *, on_progress: OnProgress = ignore, cancel: Event | None = None
 ) -> Artifact:
-    """The artifact of a recipe; at most one process makes it, the others wait and take it."""
+    """Returns the artifact of a recipe; at most one process makes it, the others wait and take it."""
     key = recipe.key
     if isinstance(cached_entry := cache.load(key), CacheEntry):
         return _served(cached_entry, recipe, on_progress)
@@ -181,7 +181,7 @@ def make(
 
 
 def cached_artifact(key: str, cache: Cache) -> Artifact | None:
-    """The artifact of this key, if the cache has it whole. Raises CacheError."""
+    """Returns the artifact of this key, if the cache has it whole. Raises CacheError."""
     entry = cache.load(key)
     return _artifact(entry) if isinstance(entry, CacheEntry) else None
 

@@ -1,4 +1,4 @@
-"""Where a build's seconds went: what this call spent, and what the compilers said of themselves.
+"""Accounts for the seconds of a build: those of this call, and those that the compilers report.
 
 An artifact keeps the phases of its own making, so that one from the cache still shows what it cost.
 """
@@ -42,7 +42,7 @@ class TableUnreadable(ValueError):
 
 
 def nvcc_phases(table: str) -> Phases:
-    """Seconds of each phase from nvcc's `--time` file: a header, then a line a step.
+    """Returns seconds of each phase from nvcc's `--time` file: a header, then a line a step.
 
     Raises TableUnreadable.
     """
@@ -117,7 +117,8 @@ def timings(wall: float, spans: Mapping[str, float], artifact: Artifact, made_he
 
 
 def _age() -> float:
-    """Seconds since this process began, to a tick of 10 ms: field 22 of proc(5)'s stat, after boot."""
+    """Returns seconds since this process began, to a tick of 10 ms: field 22 of proc(5)'s stat, after
+    boot."""
     after_name = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     began = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began

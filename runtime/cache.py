@@ -1,4 +1,4 @@
-"""The folder of built kernels.
+"""Manages the folder of built kernels.
 
     entries/KEY/      build.json and the files it lists; appears whole, by one rename
     staging/KEY.*/    being made; stale once nobody holds KEY's lock
@@ -100,7 +100,7 @@ class Cache:
     # --- reading -----------------------------------------------------------------
 
     def load(self, key: str) -> CacheEntry | Corrupt | None:
-        """The entry of this key, its files checked against their SHA-256s; marks it used."""
+        """Returns the entry of this key, its files checked against their SHA-256s; marks it used."""
         folder = self.root / "entries" / key
         self._check_path()
         with self._guard(), span("cache look-up"):
@@ -111,7 +111,7 @@ class Cache:
         return entry
 
     def entries(self) -> tuple[CacheEntry | Corrupt, ...]:
-        """All entries, the least recently used first, corrupt ones before all."""
+        """Returns all entries, the least recently used first, corrupt ones before all."""
         entries = [_inspect(f.name, f, _check_size) for f in self._folders("entries")]
         return tuple(
             sorted((e for e in entries if e), key=lambda e: e.used if isinstance(e, CacheEntry) else 0.0)
@@ -350,7 +350,8 @@ def _written_by_others(folder: Path, name: str) -> str:
 
 
 def altered(file: Path) -> str:
-    """Why a file of an entry is not what was built; "" where it is, or where no manifest lies beside it."""
+    """Returns why a file of an entry is not what was built; "" where it is, or where no manifest lies beside
+    it."""
     if not (file.parent / MANIFEST).is_file():
         return ""
     try:
@@ -411,7 +412,7 @@ def _used(folder: Path) -> float:
 
 
 def _try_lock(path: Path) -> int | None:
-    """A descriptor that holds the lock, with the holder written into the file; None if held.
+    """Returns a descriptor that holds the lock, with the holder written into the file; None if held.
 
     Python's descriptors are not inherited, so no compiler keeps a lock that its parent left.
     """

@@ -1,4 +1,4 @@
-"""Calls of the CUDA driver's C interface, with its own words for what it refuses."""
+"""Calls the CUDA driver's C interface and reports refusals in its own words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class DriverRefused(RuntimeError):
 
 
 def library() -> ctypes.CDLL:
-    """libcuda. Raises OSError where there is no driver."""
+    """Returns libcuda. Raises OSError where there is no driver."""
     return ctypes.CDLL("libcuda.so.1")
 
 
@@ -22,7 +22,7 @@ def call(driver: ctypes.CDLL, name: str, *arguments: Any) -> None:
 
 
 def words(driver: ctypes.CDLL, status: int) -> str:
-    """The driver's name for a CUresult."""
+    """Returns the driver's name for a CUresult."""
     text = ctypes.c_char_p()
     driver.cuGetErrorName(status, ctypes.byref(text))
     return text.value.decode(errors="replace") if text.value else f"CUDA error {status}"

@@ -1,4 +1,4 @@
-"""Calling bound kernels with memory that the caller owns, the workspace too.
+"""Launches bound kernels with memory that the caller owns, the workspace included.
 
 `ucutlass.runtime.launch.Launcher` takes the workspace from torch's allocator; whoever judges a kernel
 must poison and guard it, so here it is an argument.
@@ -24,8 +24,8 @@ from ucutlass.runtime.verify.judge import DirectLaunch
 
 
 def direct_launch(spec: LaunchSpec, series: LaunchSequence) -> DirectLaunch:
-    """The launches of a program for the extents that `series` was made for, on the current stream of its
-    arguments' device.
+    """Returns the launches of a program for the extents that `series` was made for, on the current stream of
+    its arguments' device.
 
     They raise LaunchError where an entry fails, and trust their arguments' shapes.
     """
@@ -46,7 +46,7 @@ def direct_launch(spec: LaunchSpec, series: LaunchSequence) -> DirectLaunch:
 
 
 def rebind(spec: LaunchSpec, bound: BoundKernel, extents: Sequence[int], device: torch.device) -> BoundKernel:
-    """The same kernel for other extents: asks its entry how much workspace they take.
+    """Returns the same kernel for other extents: asks its entry how much workspace they take.
 
     Raises LaunchError where the kernel does not serve them; some kernels only say so at launch.
     """

@@ -1,4 +1,4 @@
-"""What numbers the arguments of a verified run hold: one entry a distribution, each with its use."""
+"""Draws the numbers that the arguments of a verified run hold, by distribution."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def reach(elem: Element) -> int:
 
 
 def floats(elem: Element, shape: Sequence[int], distribution: Distribution, random: Generator) -> Tensor:
-    """float64 numbers of a distribution that is not in EXACT, before rounding to `elem`."""
+    """Returns float64 numbers of a distribution that is not in EXACT, before rounding to `elem`."""
     return _FLOATS[distribution](elem, tuple(shape), random)
 
 
 def integers(elem: Element, shape: Sequence[int], distribution: Distribution, random: Generator) -> Tensor:
-    """int64 numbers within `elem`'s range and 1000 of 0, in the spirit of the distribution."""
+    """Returns int64 numbers within `elem`'s range and 1000 of 0, in the spirit of the distribution."""
     low, high = RANGES[elem.name]
     low, high = max(low, -1000), min(high, 1000)
     match distribution:
@@ -116,7 +116,7 @@ _Shape: TypeAlias = tuple[int, ...]
 
 
 def uniform_integers(low: int, high: int, shape: _Shape, random: Generator) -> Tensor:
-    """int64 numbers from `low` to `high`, both included."""
+    """Returns int64 numbers from `low` to `high`, both included."""
     return torch.randint(low, high + 1, shape, generator=random, device=random.device)
 
 
@@ -139,7 +139,7 @@ def _signs(shape: _Shape, random: Generator) -> Tensor:
 
 
 def _denormal(elem: Element, shape: _Shape, random: Generator) -> Tensor:
-    """Multiples of the smallest positive number below the smallest normal one.
+    """Returns multiples of the smallest positive number below the smallest normal one.
 
     In f32 memory they are multiples of tf32's smallest, 2**-136: a lane that multiplies f32 in tf32
     parts has those exactly, too, so that only flushing to 0 can change them.

@@ -1,4 +1,4 @@
-"""What this machine has for building and running kernels, what it lacks, and what mends it."""
+"""Reports what this machine has for building and running kernels, what it lacks, and what mends it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DoctorReport:
 
 
 def examine() -> DoctorReport:
-    """Everything that can be found out; a check that goes wrong is itself a finding.
+    """Runs every check; one that goes wrong is itself a finding.
 
     Calls cuInit (see `system.driver`), so run it in a process that will not fork to use CUDA.
     """

@@ -1,4 +1,4 @@
-"""What a kernel's entry returned, in words (the codes are those of ucutlass/kernels/gemm/plan.py)."""
+"""Describes the return codes of a kernel's entry (the codes are those of ucutlass/kernels/gemm/plan.py)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _CUDA_WORDS: Mapping[int, str] = MappingProxyType(
 
 
 def describe(code: int) -> str:
-    """The words for an entry's return code."""
+    """Returns the words for an entry's return code."""
     if code == BAD_ARGUMENTS:
         return "the kernel refused its arguments: they are not what its plan was made for"
     if CUDA_BASE < code < CUTLASS_BASE:

@@ -1,4 +1,4 @@
-"""Which variables of the environment reach code that is not ours.
+"""Lists the variables of the environment that are passed to code that is not ours.
 
 A problem file, a candidate, a tool that launches one, or a proposer's command is told what it needs to find
 and run things, and nothing else: a caller's keys are not for it.
@@ -49,8 +49,8 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
 def allowed_environment(environ: Mapping[str, str] | None = None, also: Iterable[str] = ()) -> dict[str, str]:
-    """The variables of `environ`, by default this process's, that code of others is given: those of PASSED,
-    and those that `also` names, which their owner chose."""
+    """Returns the variables of `environ`, by default this process's, that code of others is given: those of
+    PASSED, and those that `also` names, which their owner chose."""
     variables = os.environ if environ is None else environ
     named = frozenset(also)
     return {name: value for name, value in variables.items() if name in named or _is_allowed(name)}

@@ -1,7 +1,7 @@
-"""What can go wrong while building, caching, isolating and keeping evidence; one class per mistake.
+"""Defines the errors of building, caching, isolating and keeping evidence, one class for each mistake.
 
 `MachineError` and below: the machine is at fault (exit status 3 of `ucc`); each names the one act
-that mends it. `BuildError`: nvcc refused a source. `SwitchError`: the caller's environment holds
+that fixes it. `BuildError`: nvcc refused a source. `SwitchError`: the caller's environment holds
 a value that cannot be read (exit status 2).
 """
 
@@ -202,7 +202,7 @@ class BuildError(Exception):
         self.program = program
 
     def about(self, program: str) -> BuildError:
-        """The same error with the program's own line (already rendered) shown first."""
+        """Returns the same error with the program's own line (already rendered) shown first."""
         return BuildError(self.entry, self.errors, self.source, self.log, self.command, program)
 
     def __str__(self) -> str:

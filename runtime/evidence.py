@@ -1,4 +1,4 @@
-"""Evidence: one thing that was seen, with everything it hangs on, sealed by its hash.
+"""Defines an evidence record: one observation with everything it depends on, sealed by its hash.
 
 A number without the program, binary, harness, device and protocol that it belongs to counts as
 missing. Records are values: the store in `ucutlass.runtime.store` keeps them, and nothing else
@@ -67,21 +67,21 @@ KINDS: tuple[EvidenceKind, ...] = get_args(EvidenceKind)
 
 
 def seal(record: Record) -> str:
-    """Hex SHA-256 of everything in the record but its `id`.
+    """Returns the hex SHA-256 of everything in the record but its `id`.
 
     Raises ValueError for a NaN, an infinity or a whole number beyond every float, TypeError for what
-    is no JSON: none is evidence.
+    is not JSON: none is evidence.
     """
     return hashlib.sha256(_text(_content(replace(record, id=""))).encode()).hexdigest()
 
 
 def sealed(record: Record) -> Record:
-    """The record with its `id`."""
+    """Returns the record with its `id`."""
     return replace(record, id=seal(record))
 
 
 def intact(record: Record) -> bool:
-    """Whether the record still is what was sealed."""
+    """Returns whether the record still is what was sealed."""
     return record.id == seal(record)
 
 
@@ -89,12 +89,12 @@ def intact(record: Record) -> bool:
 
 
 def to_json(record: Record) -> str:
-    """The record as one line of JSON: sorted keys, no blanks, ASCII. Raises as `seal`."""
+    """Returns the record as one line of JSON: sorted keys, no blanks, ASCII. Raises as `seal`."""
     return _text(_content(record))
 
 
 def from_json(text: str) -> Record:
-    """The record that `to_json` wrote; its seal is not checked.
+    """Returns the record that `to_json` wrote; its seal is not checked.
 
     Raises ValueError, with the field, for a text that is no such record: other fields, other types,
     a NaN or infinity.
@@ -151,7 +151,7 @@ def _fields(
 ) -> dict[str, Any]:
     names = _names(kind)
     if not isinstance(value, dict) or set(value) != set(names):
-        raise ValueError(f"the {what} has not the fields {', '.join(names)}")
+        raise ValueError(f"the {what} lacks the fields {', '.join(names)}")
     for name, inner in value.items():
         if not _right(name, inner):
             raise ValueError(f"{what}: {name} is {str(inner)[:80]!r}, which it cannot be")

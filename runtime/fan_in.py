@@ -1,4 +1,4 @@
-"""Which parameters of a pipeline are weights, and how many products each of their sums has.
+"""Finds which parameters of a pipeline are weights, and how many products each of their sums has.
 
 A product of unit numbers summed K times has a variance of K, and that of its product with the next weights
 K * K: after a few layers of unit weights a softmax picks one element, and what it picks depends on roundings.
@@ -59,7 +59,7 @@ def _of_stage(
 
 
 def _parameter(value: Value) -> int | None:
-    """The parameter that a dot's operand is, seen through what moves or rounds its elements."""
+    """Returns the parameter that a dot's operand is, seen through what moves or rounds its elements."""
     while isinstance(value, (Cast, Read, Gather)):
         value = value.value
     return value.index if isinstance(value, ParamValue) else None
@@ -74,7 +74,8 @@ def _length(
     over: tuple[str, ...],
     sizes: Mapping[str, int],
 ) -> int:
-    """Products of a sum: the extents of the parameter's summed axes, as the pipeline has them."""
+    """Returns the number of products of a sum: the product of the extents of the parameter's summed axes, as
+    the pipeline has them."""
     inner = kernel.params[index].type
     assert isinstance(inner, TensorType)
     names = stage_names(program, stage)

@@ -1,4 +1,4 @@
-"""Folders whose content is trusted, since it is run or believed: nobody else may write there.
+"""Checks folders whose content is run or believed: no other user may write there.
 
 The cache, the evidence store, the journal, the tuning database and the ceilings lie in folders of this
 user's, made with mode 0700. One that is there is refused where another user owns it, or where its group or
@@ -31,7 +31,7 @@ def check(folder: Path, switch: str, unusable: type[MachineError], untrusted: ty
         with suppress(FileNotFoundError, NotADirectoryError):
             if not stat.S_ISDIR(path.lstat().st_mode):
                 raise unusable(
-                    f"{path} is no folder, and a folder is needed there", f"move it away, or {other}"
+                    f"{path} is not a folder, and a folder is needed there", f"move it away, or {other}"
                 )
     if reason := _link_of_another(folder) or _open_above(real):
         raise untrusted(f"{folder} is not used: {reason}", other)
@@ -41,8 +41,8 @@ def check(folder: Path, switch: str, unusable: type[MachineError], untrusted: ty
 
 
 def others_may_write(*chain: Path) -> str:
-    """Why the last of these can be changed by another user, where each lies in the one before; "" where it
-    cannot, or is not there. What lies in a folder that others cannot enter is not looked at."""
+    """Returns why the last of these can be changed by another user, where each lies in the one before; ""
+    where it cannot, or is not there. What lies in a folder that others cannot enter is not looked at."""
     for path in chain:
         try:
             status = path.lstat()
@@ -60,7 +60,8 @@ def others_may_write(*chain: Path) -> str:
 
 
 def make(folder: Path) -> Path:
-    """The folder, made for this user alone if it is not there, and so are those above it. Raises OSError."""
+    """Returns the folder, made for this user alone if it is not there, and so are those above it. Raises
+    OSError."""
     for path in (*reversed(folder.parents), folder):
         if not path.is_dir():
             path.mkdir(mode=0o700, exist_ok=True)
@@ -90,7 +91,7 @@ def _link_of_another(folder: Path) -> str:
 
 
 def _links(folder: Path) -> Iterator[Path]:
-    """Every symbolic link on the way to a folder."""
+    """Yields every symbolic link on the way to a folder."""
     path = folder.absolute()
     for _ in range(_MOST_LINKS):
         link = next((p for p in (*reversed(path.parents), path) if p.is_symlink()), None)

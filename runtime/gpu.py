@@ -1,4 +1,4 @@
-"""The GPU that a command or a call works on: the first that CUDA shows, if our kernels run there."""
+"""Finds the GPU that a command or a call works on: the first that CUDA shows, if our kernels run there."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class CurrentGpu:
 
 
 def at_hand() -> CurrentGpu | None:
-    """None without a driver or GPU, and where no target serves the first GPU: a process takes that one
-    unless told otherwise, so another would be planned for and not run on."""
+    """Returns the GPU, or None without a driver or GPU and where no target serves the first GPU. A process
+    takes that one unless told otherwise, so another would be planned for and not run on."""
     driver = system.driver()
     if driver is None or not driver.gpus:
         return None

@@ -1,4 +1,4 @@
-"""A call captured into a CUDA graph.
+"""Captures a call into a CUDA graph.
 
 The graph holds the addresses of its tensors: kernels take descriptors of memory (TMA) as arguments, which
 nothing can change in a graph but launching anew. So inputs are static, and a replay costs the host one

@@ -1,4 +1,4 @@
-"""Fresh random arguments for a program: every seed and distribution gives others.
+"""Draws fresh random arguments for a program, by seed and distribution.
 
 Coordinates of gathers, offsets of segments and scalars get valid values of their own kind.
 """
@@ -92,7 +92,7 @@ def generate(
     tile: Mapping[str, int] | None = None,
     drawn: torch.device | str | None = None,
 ) -> list[Argument]:
-    """One argument per parameter. `sizes` gives the free dimensions by name; scalars are 0.5 or 1
+    """Returns one argument per parameter. `sizes` gives the free dimensions by name; scalars are 0.5 or 1
     unless `scalars` names them. `tile` gives the extents of a kernel's tile by dimension, which the
     residue distributions fill the last of; 1 where it does not name one. A pipeline's weights are divided by
     the root of their `fan_in` in the distributions of FAN_IN.
@@ -145,7 +145,7 @@ def _where(program: Program, sizes: Mapping[str, int], device: torch.device | st
 
 
 def roles_of(program: Program) -> dict[str, ArgumentRole]:
-    """By parameter name; parameters without one are plain numbers."""
+    """Returns the roles by parameter name; parameters without one are plain numbers."""
     match program:
         case Kernel():
             return _kernel_roles(program)
@@ -161,7 +161,7 @@ def roles_of(program: Program) -> dict[str, ArgumentRole]:
 
 
 def _renamed(role: ArgumentRole, names: Mapping[str, str]) -> ArgumentRole:
-    """A stage's role in the pipeline's names; a dimension without one there says nothing."""
+    """Returns a stage's role in the pipeline's names; a dimension without one there says nothing."""
     return replace(
         role,
         below=None if role.below is None else names.get(role.below),
@@ -196,13 +196,13 @@ def _kernel_roles(kernel: Kernel) -> dict[str, ArgumentRole]:
 
 
 def nodes_of(program: Program) -> list[Value]:
-    """Every value of the program once."""
+    """Returns every value of the program once."""
     kernels = [program] if isinstance(program, Kernel) else [s.call for s in program.stages]
     return list(walk(*(r.value for k in kernels if isinstance(k, Kernel) for r in k.results)))
 
 
 def result_types(program: Program) -> tuple[TensorType, ...]:
-    """What each result is stored as, in order."""
+    """Returns what each result is stored as, in order."""
     match program:
         case Kernel():
             return tuple(r.type for r in program.results)
@@ -211,7 +211,7 @@ def result_types(program: Program) -> tuple[TensorType, ...]:
 
 
 def residue_dims(program: Program, distribution: Distribution) -> tuple[Dims, ...]:
-    """Groups of dimensions whose last tile alone a residue distribution fills; empty for others."""
+    """Returns groups of dimensions whose last tile alone a residue distribution fills; empty for others."""
     if distribution == "residue":
         return summed_dims(program)
     shapes = [kind.dims for kind in result_types(program) if kind.dims]
@@ -225,7 +225,8 @@ def residue_dims(program: Program, distribution: Distribution) -> tuple[Dims, ..
 
 
 def summed_dims(program: Program, *kinds: type) -> tuple[Dims, ...]:
-    """What the program's nodes (of `kinds`, any without) sum or run over together, in its own names."""
+    """Returns what the program's nodes (of `kinds`, any without) sum or run over together, in its own
+    names."""
     match program:
         case Kernel():
             launches: list[tuple[Kernel, Mapping[str, str]]] = [(program, {d: d for d in program.dims})]
@@ -270,7 +271,7 @@ _MOST_F16 = 2.0**14
 
 
 def _headroom(program: Program, sizes: Mapping[str, int]) -> float:
-    """The power of two that keeps dots of numbers up to 8 within f16, where f16 holds them."""
+    """Returns the power of two that keeps dots of numbers up to 8 within f16, where f16 holds them."""
     dots = [node for node in nodes_of(program) if isinstance(node, Dot)]
     narrow = any(kind.elem is F16 for kind in result_types(program)) or any(
         node.accumulate == F16.name for node in dots
@@ -326,7 +327,7 @@ def _offsets(shape: Sequence[int], extent: int, random: torch.Generator) -> Tens
 
 
 def _exact(kind: TensorType, role: ArgumentRole, draw: _Draw) -> Tensor:
-    """Whole numbers of at most 4 whose dot cannot reach the accumulator's limit: smaller ones for
+    """Returns whole numbers of at most 4 whose dot cannot reach the accumulator's limit: smaller ones for
     long dots, then zeros along the summed dimensions."""
     shape = shape_of(kind, draw.sizes)
     steps = math.prod(draw.sizes[d] - draw.starts.get(d, 0) for d in role.over)

@@ -1,4 +1,4 @@
-"""Runs one function in a process of its own, whose crash, hang or noise the caller survives.
+"""Runs a function in a process of its own, whose crash, hang or noise the caller survives.
 
 `run` starts a process for the one call; `WarmProcess` keeps its process for the calls that follow.
 Arguments and results cross as JSON: nothing that the other process sends is executed here, so
@@ -90,11 +90,11 @@ class Exited:
 
 CallOutcome: TypeAlias = Returned | Raised | Crashed | TimedOut | TooMuchMemory | Exited
 """`output` is the last 64 KiB of what the process printed, both streams together; `lane_seconds` how long the
-call held a GPU's timing lane, where whoever started it held one for it, waiting for it not counted."""
+call held a GPU's timing lock, where whoever started it held one for it, waiting for it not counted."""
 
 
 def failure_text(outcome: CallOutcome, what: str) -> str:
-    """Why there is no answer, in words; `what` names whose process it was, as in "the kernel"."""
+    """Returns why there is no answer, in words; `what` names whose process it was, as in "the kernel"."""
     match outcome:
         case Raised(kind, message):
             return f"{kind}: {message}"
@@ -120,12 +120,11 @@ def run(
 ) -> CallOutcome:
     """Calls `target`, written `package.module:function`, with JSON keyword arguments.
 
-    `memory_bytes` bounds host memory, looked at twenty times a second (an address-space limit would
-    stop CUDA from starting). The process sees this one's sys.path, and of `environ`, by default this
-    process's, what `allowed_environment` lets through. It dies with the thread that called this, and whatever it
-    started dies with it, daemons too. Raises ValueError for a malformed target, TypeError for arguments
-    that are no JSON.
-    """
+    `memory_bytes` bounds host memory, looked at twenty times a second (an address-space limit would stop
+    CUDA from starting). The process sees this one's sys.path, and of `environ`, by default this process's,
+    what `allowed_environment` lets through. It dies with the thread that called this, and whatever it
+    started dies with it, daemons too. Raises ValueError for a malformed target, TypeError for arguments that
+    are no JSON."""
     request = _call_request(target, arguments)
     read_end, write_end = os.pipe()
     result = _Tail(os.fdopen(read_end, "rb"), _RESULT_BYTES)
@@ -159,12 +158,12 @@ def _call_request(target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings() -> dict[str, Any]:
-    """What the process needs to know of this one."""
+    """Returns what the process needs to know of this one."""
     return {"path": [str(Path(p).absolute()) for p in sys.path]}
 
 
 def _start(pipes: Sequence[int], stdin: int, environ: Mapping[str, str] | None) -> SupervisedProcess:
-    """The process, with the numbers of its pipes as arguments: results, then requests."""
+    """Returns the process, with the numbers of its pipes as arguments: results, then requests."""
     # -I: the folder of the script, this package's, must not become a place to import from.
     return SupervisedProcess(
         [sys.executable, "-I", str(_CHILD), *map(str, pipes)],
@@ -187,7 +186,7 @@ def _outcome(status: int, result: bytes, printed: str) -> CallOutcome:
 
 
 def _answer(message: Any, printed: str) -> Returned | Raised | None:
-    """What a process wrote; None for anything else than an answer."""
+    """Returns what a process wrote; None for anything else than an answer."""
     match message:
         case {"returned": value}:
             return Returned(value, printed)
@@ -217,7 +216,7 @@ def _watch(
 
 
 def _resident(process: SupervisedProcess) -> int:
-    """Bytes of resident memory of all that runs; pages that processes share count for each."""
+    """Returns bytes of resident memory of all that runs; pages that processes share count for each."""
     return sum(member.resident for member in process.processes())
 
 
@@ -239,14 +238,14 @@ class _Tail:
                     self._kept = (self._kept + block)[-self._limit :]
 
     def take(self) -> bytes:
-        """What came since it was last asked, as far as it was drained."""
+        """Returns what came since it was last asked, as far as it was drained."""
         with self._lock:
             taken, self._kept = self._kept, b""
         return taken
 
     def finish(self) -> bytes:
-        """What was kept, once every writer has ended; one that cannot be killed is waited for no longer
-        than a second."""
+        """Returns what was kept, once every writer has ended; one that cannot be killed is waited for no
+        longer than a second."""
         self._thread.join(1.0)
         return self._kept
 
@@ -341,7 +340,7 @@ class _Served:
         self._say(_settings() | {"preload": list(preload)})
 
     def alone(self) -> bool:
-        """Whether the process is all that runs of what was called in it."""
+        """Returns whether the process is all that runs of what was called in it."""
         return len(self.process.processes()) == 1
 
     def end(self) -> None:

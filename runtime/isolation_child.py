@@ -1,4 +1,4 @@
-"""The other side of `isolation.run` and `isolation.WarmProcess`: started by path, reads requests, calls, writes results.
+"""Serves the calls of `isolation.run` and `isolation.WarmProcess` in the process that they start by path.
 
 Imports only the standard library until the caller's sys.path is in place.
 """

@@ -1,4 +1,4 @@
-"""Calling a compiled kernel from Python: `y = k(x, w, b)` on the current stream.
+"""Calls a compiled kernel from Python: `y = k(x, w, b)` on the current stream.
 
 A call is validated once a signature (shapes, dtypes, strides, device, alignment) and memoised with
 its bound kernel. Steady-state calls run in the native launcher; everything it has not seen before
@@ -237,7 +237,7 @@ class _Core:
         return tuple(out)
 
     def request_of(self, *args: Any) -> tuple[LaunchRequest, list[torch.Tensor], list[float]]:
-        """What a call would be planned by, and its tensors and scalars. Raises as the call does."""
+        """Returns what a call would be planned by, and its tensors and scalars. Raises as the call does."""
         tensors, scalars = self._split(args)
         return self._validate(tensors, ()), tensors, scalars
 
@@ -249,7 +249,7 @@ class _Core:
         return tuple(zip(self._labels[: len(operands)], operands, slots, strict=True))
 
     def _validate(self, tensors: Sequence[object], outs: Sequence[object]) -> LaunchRequest:
-        """All that a signature settles. Raises the mistakes of ucutlass.runtime.arguments."""
+        """Checks everything that a signature settles. Raises the mistakes of ucutlass.runtime.arguments."""
         operands = [
             (label, check_tensor(self.spec, label, slot, tensor), slot)
             for label, tensor, slot in self._labelled(tensors, outs)
@@ -340,22 +340,22 @@ class _Core:
             p.workspace,
             (device.index or 0,),
             p.runner,
-            series.lanes,
+            series.streams,
             -1 if series.start is None else series.start,
             tuple(x for join in series.joins for x in join),
-            functools.partial(_branches, device, series.lanes, series.events),
+            functools.partial(_branches, device, series.streams, series.events),
         )
         library.remember(launcher, args, out, plan)
 
 
-def _branches(device: torch.device, lanes: int, events: int, main: int) -> tuple[Any, ...]:
+def _branches(device: torch.device, stream_count: int, events: int, main: int) -> tuple[Any, ...]:
     """As launcher.c `add_branches` reads them."""
-    streams = branches(device, main, lanes, events)
+    streams = branches(device, main, stream_count, events)
     return streams.streams, streams.events, *streams.functions
 
 
 def single_launch(spec: LaunchSpec, extents: tuple[int, ...], bound: BoundKernel) -> LaunchSequence:
-    """One kernel as a series: it takes the call's tensors and scalars as they are."""
+    """Returns the launch sequence of one kernel, which takes the call's tensors and scalars as they are."""
     tensors = sum(isinstance(p, TensorSlot) for p in spec.params) + len(spec.results)
     scalars = len(spec.params) + len(spec.results) - tensors
     step = KernelLaunch(
@@ -375,7 +375,7 @@ def single_launch(spec: LaunchSpec, extents: tuple[int, ...], bound: BoundKernel
 
 
 def _facts(tensor: object) -> object:
-    """What validation depends on; None for what must be validated each time."""
+    """Returns what validation depends on; None for what must be validated each time."""
     if type(tensor) not in _PLAIN:
         return None
     assert isinstance(tensor, torch.Tensor)
@@ -409,7 +409,7 @@ def _result_labels(spec: LaunchSpec) -> list[str]:
 
 
 def _result_type(spec: LaunchSpec) -> type[tuple[Any, ...]] | None:
-    """A tuple with the results' names as read-only attributes, made without generated code; names
+    """Returns a tuple with the results' names as read-only attributes, made without generated code; names
     that a tuple has itself, or that begin with `_`, are left to positions."""
     if len(spec.results) == 1 or not all(r.name for r in spec.results):
         return None

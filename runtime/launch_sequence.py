@@ -1,7 +1,7 @@
-"""What one call launches: kernels, and torch functions between them, over one workspace, on the caller's
-stream and on branches beside it. A single kernel is a series of one step.
+"""Represents and runs what one call launches: kernels, and torch functions between them, over one workspace,
+on the caller's stream and on side streams. A single kernel is a sequence of one step.
 
-`ucutlass.runtime.launch` checks calls and allocates; here is what follows. The native launcher runs the
+`ucutlass.runtime.launch` checks calls and allocates; this module does what follows. The native launcher runs the
 same steps, but for torch functions.
 """
 
@@ -50,10 +50,10 @@ class CallScalar:
 
 @dataclass(frozen=True, slots=True)
 class StreamOrder:
-    """On which lane a step runs (0: the caller's stream), which events it waits for and which it records
+    """On which stream a step runs (0: the caller's stream), which events it waits for and which it records
     when it has been launched. Events are numbers."""
 
-    lane: int = 0
+    stream: int = 0
     waits: tuple[int, ...] = ()
     records: int | None = None
 
@@ -73,7 +73,7 @@ class KernelLaunch:
     tensors: tuple[TensorLocation, ...]
     scalars: tuple[CallScalar | float, ...]
     workspace: int | None
-    turn: StreamOrder = ALONE
+    order: StreamOrder = ALONE
     keep: object = None
 
 
@@ -95,7 +95,7 @@ class TorchFunctionStep:
     function: Callable[..., torch.Tensor]
     arguments: tuple[TensorView | CallScalar | float | int, ...]
     result: TensorView
-    turn: StreamOrder = ALONE
+    order: StreamOrder = ALONE
 
 
 SequenceStep: TypeAlias = KernelLaunch | TorchFunctionStep
@@ -104,12 +104,12 @@ SequenceStep: TypeAlias = KernelLaunch | TorchFunctionStep
 @dataclass(frozen=True, slots=True)
 class LaunchSequence:
     """Steps in an order in which they may be launched. `workspace` counts bytes. `start` is the event that
-    the caller's stream records first, for branches that wait for nothing else; `joins` are the lanes that
-    it waits for at the end, each by an event of its own. `lanes` and `events` count."""
+    the caller's stream records first, for branches that wait for nothing else; `joins` are the streams that
+    it waits for at the end, each by an event of its own. `streams` and `events` count."""
 
     steps: tuple[SequenceStep, ...]
     workspace: int
-    lanes: int = 1
+    streams: int = 1
     events: int = 0
     start: int | None = None
     joins: tuple[tuple[int, int], ...] = ()
@@ -158,20 +158,20 @@ class Runner:
         s = self.series
         call = _Call(tensors, scalars, workspace, {})
         main = stream(self.device)
-        if s.lanes == 1:
+        if s.streams == 1:
             self._steps(call, [main], None, on_step)
             return
-        with branches_of(self.device, main, s.lanes, s.events) as side:
+        with branches_of(self.device, main, s.streams, s.events) as side:
             if s.start is not None:
                 self._done(side.record(s.start, 0))
             try:
                 self._steps(call, side.streams, side, on_step)
             except BaseException:
-                for lane, event in s.joins:  # the workspace goes back to the caller's stream
-                    side.record(event, lane), side.wait(event, 0)
+                for joined, event in s.joins:  # the workspace goes back to the caller's stream
+                    side.record(event, joined), side.wait(event, 0)
                 raise
-            for lane, event in s.joins:
-                self._done(side.record(event, lane))
+            for joined, event in s.joins:
+                self._done(side.record(event, joined))
                 self._done(side.wait(event, 0))
 
     def _done(self, status: int) -> None:
@@ -183,20 +183,20 @@ class Runner:
     ) -> None:
         for number, (step, ready) in enumerate(zip(self.series.steps, self._ready, strict=True)):
             if events is not None:
-                for event in step.turn.waits:
-                    self._done(events.wait(event, step.turn.lane))
+                for event in step.order.waits:
+                    self._done(events.wait(event, step.order.stream))
             if ready is None:
                 assert isinstance(step, TorchFunctionStep)
                 call.foreign(step)
-            elif code := ready.launch(call, streams[step.turn.lane]):
+            elif code := ready.launch(call, streams[step.order.stream]):
                 raise LaunchError(self.named(number), code)
-            if events is not None and step.turn.records is not None:
-                self._done(events.record(step.turn.records, step.turn.lane))
+            if events is not None and step.order.records is not None:
+                self._done(events.record(step.order.records, step.order.stream))
             if on_step is not None:
                 on_step(number)
 
     def named(self, number: int) -> str:
-        """What a failure of a step is said of: the program, and the step where there are several."""
+        """Returns what a failure of a step is said of: the program, and the step where there are several."""
         steps = self.series.steps
         return self.name if len(steps) == 1 else f"{self.name}, stage {steps[number].name}"
 
@@ -289,7 +289,7 @@ def _ready(step: KernelLaunch) -> _Ready:
 
 
 def native_steps(series: LaunchSequence) -> tuple[tuple[Any, ...], ...]:
-    """The steps as launcher.c `read_step` reads them. Call `series.native` first.
+    """Returns the steps as launcher.c `read_step` reads them. Call `series.native` first.
 
     A tensor is its position, or -1 - its offset into the workspace; a scalar is its position, or -1 and
     its value beside; a workspace or event that is not there is -1.
@@ -307,9 +307,9 @@ def native_steps(series: LaunchSequence) -> tuple[tuple[Any, ...], ...]:
             tuple(v.index if isinstance(v, CallScalar) else -1 for v in s.scalars),
             tuple(0.0 if isinstance(v, CallScalar) else float(v) for v in s.scalars),
             -1 if s.workspace is None else s.workspace,
-            s.turn.lane,
-            s.turn.waits,
-            -1 if s.turn.records is None else s.turn.records,
+            s.order.stream,
+            s.order.waits,
+            -1 if s.order.records is None else s.order.records,
         )
         for s in series.steps
         if isinstance(s, KernelLaunch)
@@ -319,5 +319,5 @@ def native_steps(series: LaunchSequence) -> tuple[tuple[Any, ...], ...]:
 def torch_function(
     function: Callable[..., torch.Tensor], keywords: Mapping[str, Any]
 ) -> Callable[..., torch.Tensor]:
-    """A torch function with its keywords bound."""
+    """Returns a torch function with its keywords bound."""
     return lambda *arguments: function(*arguments, **keywords)

@@ -1,4 +1,4 @@
-"""What a compiled kernel's calls must bring and get: the launcher's view of a typed kernel."""
+"""Describes what a compiled kernel's calls take and return: the launcher's view of a typed kernel."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class LaunchSpec:
 
 
 def spec_of(program: Program, requires: Sequence[Requirement] = (), device: str = "cuda") -> LaunchSpec:
-    """What a typed program's calls must bring. `requires` are its own conditions, made callable by the
-    caller."""
+    """Returns what a typed program's calls must bring. `requires` are its own conditions, made callable by
+    the caller."""
     order = {name: i for i, name in enumerate(program.dims)}
 
     def tensor(name: str, type_: TensorType) -> TensorSlot:
@@ -104,26 +104,26 @@ def spec_of(program: Program, requires: Sequence[Requirement] = (), device: str 
 
 
 def results_of(program: Program) -> tuple[tuple[str, TensorType], ...]:
-    """Each result's name, "" for a single unnamed one, and type."""
+    """Returns each result's name, "" for a single unnamed one, and type."""
     if isinstance(program, Kernel):
         return tuple((r.name, r.type) for r in program.results)
     return tuple((name.removeprefix("return").lstrip(), type_) for name, type_ in program.results)
 
 
 def shape_of(spec: LaunchSpec, slot: TensorSlot, extents: Sequence[int]) -> tuple[int, ...]:
-    """The shape a tensor must have for these extents."""
+    """Returns the shape a tensor must have for these extents."""
     sizes = {name: value for (name, _), value in zip(spec.dims, extents, strict=True)}
     return tuple(length_of(spec, axis, sizes) for axis in slot.axes)
 
 
 def length_of(spec: LaunchSpec, axis: SlotAxis, sizes: Mapping[str, int]) -> int:
-    """Elements along an axis, given the extents by name."""
+    """Returns the number of elements along an axis, given the extents by name."""
     if not axis.dims:
         return evaluate(axis.extent, sizes)
     return math.prod(sizes[spec.dims[d][0]] for d in axis.dims)
 
 
 def dtype_of(elem: Element) -> torch.dtype:
-    """Of tensors of this element; of their bytes where several lie in one."""
+    """Returns the dtype of tensors of this element, or of their bytes where several lie in one."""
     dtype: torch.dtype = getattr(torch, elem.torch)
     return dtype

@@ -1,4 +1,4 @@
-"""Shared libraries: loading built kernels, and the native launcher that calls them.
+"""Loads built kernels, and the native launcher that calls them.
 
 The native launcher (native/launcher.c) is compiled once a machine into the user's cache folder. It
 needs a C compiler and nothing else: no Python headers, no torch headers. Where it cannot be built,
@@ -88,7 +88,7 @@ _FOREIGN = (
 
 
 def _load_error(path: Path, words: str) -> MachineError:
-    """The loader's words (glibc's dlerror) as one class a cause."""
+    """Returns the loader's words (glibc's dlerror) as one class a cause."""
     if "libcuda.so" in words:
         return DriverMissing(
             f"{path.name} needs the NVIDIA driver, and libcuda.so.1 is not installed",
@@ -136,7 +136,7 @@ _TIMEOUT_SECONDS = 120
 
 @functools.cache
 def native() -> Native | NoNative:
-    """The native launcher, built if this machine has none yet; tried once a process.
+    """Returns the native launcher, built if this machine has none yet; tried once a process.
 
     Where it cannot be had, warns once (NativeLauncherWarning) and says why.
     """
@@ -163,7 +163,7 @@ class NativeUnbuildable(MachineError):
 
 
 def compile_native(folder: Path) -> Path:
-    """The native launcher's library in `folder`, compiled if it is not there: one file a content
+    """Returns the native launcher's library in `folder`, compiled if it is not there: one file a content
     of the sources, flags and platform, put in place whole. Raises NativeUnbuildable."""
     here = Path(__file__).resolve().parent / "native"
     texts = [(here / name).read_bytes() for name in _SOURCES]
@@ -190,7 +190,7 @@ def compile_native(folder: Path) -> Path:
 
 
 def _as_sealed(library: Path, seal: Path) -> bool:
-    """Whether a launcher is there and is what was compiled."""
+    """Returns whether a launcher is there and is what was compiled."""
     try:
         return hashlib.sha256(library.read_bytes()).hexdigest() == seal.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""nvcc on one emitted file: its flags, the command that a reader can repeat, its words on failure."""
+"""Runs nvcc on one emitted file: its flags, a command that a reader can repeat, and its errors."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ CUTLASS_FOLDER = (
 
 
 def flags(arch: str, nvcc_version: str) -> tuple[str, ...]:
-    """Flags that decide what is built, none of them a path. Raises ArchUnknown, CompilerTooOld."""
+    """Returns flags that decide what is built, none of them a path. Raises ArchUnknown, CompilerTooOld."""
     target = TARGETS.get(arch)
     if target is None:
         raise ArchUnknown(arch, tuple(TARGETS))
@@ -106,7 +106,7 @@ def flags(arch: str, nvcc_version: str) -> tuple[str, ...]:
 
 
 def command_line(arch: str, source: str, library: str) -> str:
-    """The build as one shell line for a person, with `$CUTLASS` for the headers' folder (see
+    """Returns the build as one shell line for a person, with `$CUTLASS` for the headers' folder (see
     CUTLASS_FOLDER). Raises ArchUnknown."""
     if arch not in TARGETS:
         raise ArchUnknown(arch, tuple(TARGETS))
@@ -140,7 +140,7 @@ def compile_unit(
     cancel: Event | None,
     limit_seconds: float,
 ) -> Compiled:
-    """Several sources of one architecture and one `preamble` as one translation unit: the library
+    """Compiles several sources of one architecture and one `preamble` as one translation unit: the library
     has every entry. Otherwise as `compile_source`; what is refused is reported of them all."""
     for source in sources:
         put(folder / f"{source.entry}.cu", source.text)
@@ -208,8 +208,8 @@ def _command(arch: str, toolchain: Toolchain) -> list[str]:
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """A compiler's variables: the caller's, less what would change the build; temporary files go where
-    they are swept."""
+    """Returns a compiler's variables: the caller's, less what would change the build; temporary files go
+    where they are swept."""
     inherited = {name: value for name, value in os.environ.items() if name not in _STRIPPED}
     return {**inherited, "LC_ALL": "C", "TMPDIR": str(scratch)}
 
@@ -251,7 +251,8 @@ def refusal(
     compiler: str = "nvcc",
     source: str = SOURCE,
 ) -> BuildError | MachineError:
-    """What a compiler's failure is, by its status and words; `command` repeats it beside `source`."""
+    """Returns what a compiler's failure is, by its status and words; `command` repeats it beside
+    `source`."""
     for pattern, fault, fix in _MACHINE_FAULTS:
         if m := pattern.search(log):
             return fault(f"compiling {entry} failed: {m[0].strip()}", fix)
@@ -264,7 +265,7 @@ def refusal(
 
 
 def first_errors(log: str, status: int, compiler: str = "nvcc") -> tuple[str, ...]:
-    """The lines that say what was wrong, the first few; the last ones where none does."""
+    """Returns the lines that say what was wrong, the first few; the last ones where none does."""
     lines = [line.strip()[:_WIDTH] for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.search(line)]
     if status == 0:

@@ -1,4 +1,5 @@
-"""Paths that nvcc may be given: it runs its passes by a shell, and only puts double quotes around them."""
+"""Checks paths that are given to nvcc, which runs its passes by a shell and only puts double quotes
+around them."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ _READ_BY_SHELLS = re.compile(r"[$`\"\\;&|<>()*?\x00-\x1f\x7f]")
 
 
 def characters(path: Path) -> str:
-    """What a shell may read other than as a name, in a path or in the place that it leads to: each character
-    once, quoted; "" where there is nothing. Blanks are no harm."""
+    """Returns what a shell may read other than as a name, in a path or in the place that it leads to: each
+    character once, quoted; "" where there is nothing. Blanks are no harm."""
     names = f"{path}{os.path.realpath(path)}"
     return " ".join(dict.fromkeys(ascii(c) for c in _READ_BY_SHELLS.findall(names)))
 

@@ -1,5 +1,5 @@
-"""Offsets of segments, looked at before a launch where that is asked for: they lie on the device, so a look
-waits for the stream."""
+"""Checks the offsets of segments before a launch. They lie on the device, so the check waits for the
+stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WrongOffsets(ArgumentError):
 
 
 def offsets_of(program: Program) -> tuple[SegmentOffsets, ...]:
-    """The parameters that `segment` reads, in a pipeline those that it hands to stages that do."""
+    """Returns the parameters that `segment` reads, in a pipeline those that it hands to stages that do."""
     roles, order = roles_of(program), {name: i for i, name in enumerate(program.dims)}
     tensors = [p.name for p in program.params if isinstance(p.type, TensorType)]
     named = [(i, roles[name].offsets_of) for i, name in enumerate(tensors) if name in roles]
@@ -51,7 +51,7 @@ def check_offsets(spec: LaunchSpec, tensors: Sequence[Tensor], extents: Sequence
 
 
 def first_wrong(offsets: Sequence[int], extent: int) -> tuple[int, str] | None:
-    """The first place that is wrong, and why; None where none is."""
+    """Returns the first place that is wrong, and why; None where none is."""
     if offsets[0] != 0:
         return 0, "the first"
     for i, (before, here) in enumerate(pairwise(offsets), 1):

@@ -1,4 +1,4 @@
-"""Several kernels at once, as many compilers as cores and memory allow."""
+"""Builds several kernels at once, with as many compilers as cores and memory allow."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ UNIT_BYTES = 2**30
 
 
 def jobs(requested: int | None = None, group: int = 1, first: int = COMPILER_BYTES) -> int:
-    """Compilers to run at once, each on `group` kernels, the first of which takes `first` bytes: `requested`,
-    else UCUTLASS_BUILD_JOBS, else one a core, and no more than free memory holds; at least 1."""
+    """Returns compilers to run at once, each on `group` kernels, the first of which takes `first` bytes:
+    `requested`, else UCUTLASS_BUILD_JOBS, else one a core, and no more than free memory holds; at least
+    1."""
     if limit := requested or switches.read().jobs:
         return limit
     each = first + (group - 1) * UNIT_BYTES
@@ -49,7 +50,8 @@ def build_many(
     group: int = 1,
     limit_seconds: float = BUILD_SECONDS,
 ) -> tuple[Artifact | BuildFailure, ...]:
-    """One result a source, in their order; a failure takes its place and stops no other build.
+    """Builds the sources and returns one result for each, in their order; a failure takes its place and
+    stops no other build.
 
     Sources of one key are built once. With `group` above 1 up to so many that the cache lacks are
     compiled as one unit (`ucutlass.runtime.translation_unit`): less work in all, later results. A unit that

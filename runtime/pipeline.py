@@ -1,4 +1,4 @@
-"""The series of launches that a pipeline's call is, from its layout and its kernels."""
+"""Makes the launch sequence of a pipeline's call from its layout and its kernels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ucutlass.runtime.verify.stages import StagedLaunch
 def sequence_of(
     pipeline_layout: SizedPipeline, lanes: StreamAssignment, bounds: Sequence[BoundKernel | None]
 ) -> LaunchSequence:
-    """What a call launches; `bounds` by step, for the step's extents, None for a torch function."""
+    """Returns what a call launches; `bounds` by step, for the step's extents, None for a torch function."""
     memory = workspace.workspace_layout(
         pipeline_layout, lanes, [b.workspace if b is not None else 0 for b in bounds]
     )
@@ -52,14 +52,14 @@ def sequence_of(
         lanes.count,
         first_join + len(lanes.joins),
         len(events) if forked else None,
-        tuple((lane, first_join + i) for i, lane in enumerate(lanes.joins)),
+        tuple((stream, first_join + i) for i, stream in enumerate(lanes.joins)),
     )
 
 
 def staged_launch(
     pipeline_layout: SizedPipeline, lanes: StreamAssignment, bounds: Sequence[BoundKernel | None]
 ) -> StagedLaunch:
-    """The pipeline's launch on its one workspace, and each step's alone, for the judge."""
+    """Returns the pipeline's launch on its one workspace, and each step's alone, for the judge."""
     apart = [
         None
         if bound is None or step.kernel is None
@@ -73,8 +73,9 @@ def staged_launch(
 def rebind_all(
     pipeline: ir.Pipeline, bounds: Sequence[BoundKernel | None], extents: Sequence[int], device: torch.device
 ) -> StagedLaunch:
-    """The same kernels for other extents of the pipeline, in the order of its `dims`. Raises ShapeError as
-    `layout`, and LaunchError where a kernel does not serve them; some kernels only say so at launch."""
+    """Returns the same kernels for other extents of the pipeline, in the order of its `dims`. Raises
+    ShapeError as `layout`, and LaunchError where a kernel does not serve them; some kernels only say so at
+    launch."""
     pipeline_layout = sized_pipeline(pipeline, extents)
     again = [
         None
@@ -86,7 +87,7 @@ def rebind_all(
 
 
 def _events(lanes: StreamAssignment) -> Mapping[int, int]:
-    """The event of each step that another lane waits for. Behind them come that of the start, then
+    """Returns the event of each step that another stream waits for. Behind them come that of the start, then
     those of the joins."""
     recorded = [i for i, turn in enumerate(lanes.slots) if turn.records]
     return {step: event for event, step in enumerate(recorded)}
@@ -111,7 +112,7 @@ class _StepBuilder:
             tuple(self._where(name) for name in workspace.pointers(step)),
             tuple(self._scalar(a) for decl, a in pairs if not isinstance(decl.type, TensorType)),
             self.memory.offsets.get(workspace.scratch(number)),
-            self._turn(number),
+            self._order(number),
             bound.keep,
         )
 
@@ -124,7 +125,7 @@ class _StepBuilder:
         ]
         function = torch_function(TORCH_FUNCTIONS[call.function], dict(call.keywords))
         result = self._view(step.stage.outputs[0])
-        return TorchFunctionStep(step.name, function, tuple(arguments), result, self._turn(number))
+        return TorchFunctionStep(step.name, function, tuple(arguments), result, self._order(number))
 
     def _scalar(self, argument: str | float | int) -> CallScalar | float:
         if not isinstance(argument, str):
@@ -132,7 +133,7 @@ class _StepBuilder:
         scalars = [p.name for p in self.layout.pipeline.params if not isinstance(p.type, TensorType)]
         return CallScalar(scalars.index(argument))
 
-    def _turn(self, number: int) -> StreamOrder:
+    def _order(self, number: int) -> StreamOrder:
         turn = self.lanes.slots[number]
         start = (len(self.events),) if turn.forks else ()
         return StreamOrder(

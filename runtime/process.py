@@ -1,4 +1,4 @@
-"""Runs compilers and tools: programs that end with their caller, with their output in files.
+"""Runs compilers and tools, which end with their caller and write their output to files.
 
 Whatever ends this process, also `kill -9`, ends the programs that it started with all of their children
 (`ucutlass.runtime.supervised_process`): a compiler's passes are not told when the compiler dies.
@@ -34,7 +34,7 @@ def run(
     limit_seconds: float,
     cancel: Event | None,
 ) -> ProcessStatus:
-    """The exit status of `command` run in `folder`, its output (both streams) in `log`.
+    """Returns the exit status of `command` run in `folder`, its output (both streams) in `log`.
 
     On cancellation, time-out or any exception, Ctrl-C too, every process of the group is killed
     before this returns. Raises CompilerUnusable where the command cannot be started, OSError
@@ -100,7 +100,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def exit_status(entry: str, ended: ProcessStatus, limit_seconds: float) -> int:
-    """Of a compiler that ended by itself. Raises BuildCancelled, BuildTimedOut."""
+    """Returns the exit status of a compiler that ended by itself. Raises BuildCancelled, BuildTimedOut."""
     match ended:
         case "cancelled":
             raise BuildCancelled(entry)

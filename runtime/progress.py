@@ -1,4 +1,5 @@
-"""What a build tells its caller while it runs. Nothing here prints: a front end draws it."""
+"""Defines the events that a build reports while it runs. A front end shows them; nothing here prints.
+Nothing here prints: a front end draws it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ptxas says about a kernel: resource usage (`-Xptxas -v`) and performance warnings.
+"""Parses what ptxas reports of a kernel: resource usage (`-Xptxas -v`) and performance warnings.
 
 Text formats as of ptxas 13.0. Codes C7502 to C7518 come as "ptxas info" with the words "Potential
 Performance Loss": C7509 to C7518 say that wgmma is serialised, C7508 and its neighbours that
@@ -32,7 +32,7 @@ class KernelResources:
 
 @dataclass(frozen=True, slots=True)
 class PtxasWarning:
-    """One thing that ptxas reports against a kernel, and what would mend it.
+    """One thing that ptxas reports against a kernel, and what would fix it.
 
     `code`: `spill`, `stack`, `wgmma-serialised`, `setmaxnreg-ignored`, or `ptxas` for any other
     warning. `kernel` is the mangled name, empty where ptxas names none.
@@ -50,7 +50,8 @@ class PtxasReport:
     findings: tuple[PtxasWarning, ...] = ()
 
     def of(self, entry: str) -> PtxasReport:
-        """The part that names a kernel of this entry, which is in its mangled name, or none at all."""
+        """Returns the part that names a kernel of this entry, which is in its mangled name, or none at
+        all."""
         return PtxasReport(
             tuple(u for u in self.usage if entry in u.kernel),
             tuple(f for f in self.findings if entry in f.kernel or not f.kernel),
@@ -87,7 +88,7 @@ _HINTS: Mapping[PtxasCode, str] = {
 
 
 def parse(log: str) -> PtxasReport:
-    """Everything that ptxas said in a compiler's output; lines of other programs are ignored."""
+    """Returns everything that ptxas said in a compiler's output; lines of other programs are ignored."""
     usage = tuple(_usage(log))
     spilled = (_spilled(u) for u in usage)
     losses = (_loss(line) for line in log.splitlines())

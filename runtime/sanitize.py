@@ -1,4 +1,4 @@
-"""compute-sanitizer on a process that launches a kernel: is its report clean?
+"""Runs compute-sanitizer on a process that launches a kernel, and judges whether its report is clean.
 
 The report is NVIDIA's text (Compute Sanitizer documentation, "Compute Sanitizer Tool Examples"), which
 every version prints; the summary line decides, the findings before it explain. A tool that is not
@@ -95,7 +95,7 @@ def find(environ: Mapping[str, str] | None = None) -> Path | None:
 
 
 def absent(tool: SanitizerTool) -> SanitizerReport:
-    """The report of a tool where there is no compute-sanitizer."""
+    """Returns the report of a tool where there is no compute-sanitizer."""
     words = "compute-sanitizer is not installed: it comes with the CUDA toolkit (cuda-sanitizer)"
     return SanitizerReport(tool, "not available", words)
 
@@ -157,7 +157,7 @@ def _last(text: str) -> str:
 def judge(
     tool: SanitizerTool, parsed: ParsedSanitizerLog, status: int, launched: int, expected: int, last: str = ""
 ) -> SanitizerReport:
-    """The report of a finished run; `status` is its exit status."""
+    """Returns the report of a finished run; `status` is its exit status."""
     findings = parsed.findings
     if parsed.refusal and not (_ENDED_EARLY in parsed.refusal and status != 0 and not launched):
         return SanitizerReport(tool, "not available", parsed.refusal, findings, launched)
@@ -251,7 +251,7 @@ def _finding(block: Sequence[str]) -> SanitizerFinding:
 
 
 def _grouped(findings: Iterator[SanitizerFinding]) -> list[SanitizerFinding]:
-    """Equal findings of several threads as one."""
+    """Merges equal findings of several threads into one."""
     grouped: dict[tuple[str, str, str, str], SanitizerFinding] = {}
     for f in findings:
         key = (f.severity, f.error, f.kernel, f.where)

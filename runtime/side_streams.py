@@ -1,4 +1,4 @@
-"""Side streams and events for the branches of a sequence, kept by the caller's stream.
+"""Keeps the side streams and events of a sequence's branches by the caller's stream.
 
 Two threads on two streams share none: a branch of one never waits for work of the other, and a stream
 that is being captured takes only its own side streams into the capture. One sequence at a time is
@@ -21,20 +21,20 @@ from ucutlass.runtime import cuda_driver
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """`streams` by lane, the caller's first; `events` by number; `functions` are the addresses of
-    cuEventRecord and cuStreamWaitEvent. `record` and `wait` take an event and a lane and return 0 or the
+    """`streams` by number, the caller's first; `events` by number; `functions` are the addresses of
+    cuEventRecord and cuStreamWaitEvent. `record` and `wait` take an event and a stream number and return 0 or the
     driver's error."""
 
     streams: tuple[int, ...]
     events: tuple[int, ...]
     functions: tuple[int, int]
 
-    def record(self, event: int, lane: int) -> int:
-        status: int = _RECORD(self.functions[0])(self.events[event], self.streams[lane])
+    def record(self, event: int, stream: int) -> int:
+        status: int = _RECORD(self.functions[0])(self.events[event], self.streams[stream])
         return status
 
-    def wait(self, event: int, lane: int) -> int:
-        status: int = _WAIT(self.functions[1])(self.streams[lane], self.events[event], 0)
+    def wait(self, event: int, stream: int) -> int:
+        status: int = _WAIT(self.functions[1])(self.streams[stream], self.events[event], 0)
         return status
 
 
@@ -47,23 +47,23 @@ _KEPT: dict[tuple[torch.device, int], tuple[list[int], list[int]]] = {}
 
 
 @contextmanager
-def branches_of(device: torch.device, main: int, lanes: int, events: int) -> Iterator[Branches]:
+def branches_of(device: torch.device, main: int, stream_count: int, events: int) -> Iterator[Branches]:
     """The branches beside a stream, of which this thread has the use while it launches."""
     with _LOCK:
-        yield branches(device, main, lanes, events)
+        yield branches(device, main, stream_count, events)
 
 
-def branches(device: torch.device, main: int, lanes: int, events: int) -> Branches:
-    """`lanes` - 1 streams beside `main`, and `events` events, made where they are not there yet. The
+def branches(device: torch.device, main: int, stream_count: int, events: int) -> Branches:
+    """`stream_count` - 1 streams beside `main`, and `events` events, made where they are not there yet. The
     device must be current. Raises DriverRefused."""
     with _LOCK:
         streams, marks = _KEPT.setdefault((device, main), ([], []))
         # Not torch's streams: it hands each of those out again, to who may capture on it.
-        while len(streams) < lanes - 1:
+        while len(streams) < stream_count - 1:
             streams.append(_create_handle("cuStreamCreate", _NON_BLOCKING))
         while len(marks) < events:
             marks.append(_create_handle("cuEventCreate", _NO_TIMING))
-        return Branches((main, *streams[: lanes - 1]), tuple(marks[:events]), functions())
+        return Branches((main, *streams[: stream_count - 1]), tuple(marks[:events]), functions())
 
 
 _NON_BLOCKING, _NO_TIMING = 1, 2
@@ -79,7 +79,7 @@ def _create_handle(create: str, flags: int) -> int:
 
 @functools.cache
 def functions() -> tuple[int, int]:
-    """The addresses of cuEventRecord and cuStreamWaitEvent."""
+    """Returns the addresses of cuEventRecord and cuStreamWaitEvent."""
     driver = cuda_driver.library()
     record, wait = (
         ctypes.cast(getattr(driver, name), ctypes.c_void_p).value

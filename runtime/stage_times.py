@@ -1,4 +1,4 @@
-"""How long each stage of a pipeline takes on the device."""
+"""Times each stage of a pipeline on the device."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stage_times(
     scalars: Sequence[float],
     repeats: int,
 ) -> tuple[StageTime, ...]:
-    """Each step of a series on one lane, between CUDA events around it."""
+    """Times each step of a sequence on one stream, between CUDA events around it."""
     runner = Runner(spec.name, series, request.device)
     times: list[list[float]] = [[] for _ in series.steps]
     with current(request.device):
@@ -61,7 +61,7 @@ def stage_times(
 
 
 def torch_share(times: Sequence[StageTime]) -> float:
-    """Of the stages' time together, what torch functions take."""
+    """Returns the share of the stages' time that torch functions take."""
     total = sum(t.seconds for t in times)
     return sum(t.seconds for t in times if t.torch) / total if total else 0.0
 

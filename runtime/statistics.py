@@ -1,4 +1,5 @@
-"""What repeated times say: summaries, the ratio of two kernels with its interval, the verdict.
+"""Summarises repeated times: medians and spreads, the ratio of two kernels with its interval, and the
+verdict.
 
 Pure functions of sequences of positive floats. A mean never stands alone here: times are skewed
 to the right, and one interrupted launch moves a mean as far as it likes. Whatever is drawn at
@@ -55,8 +56,8 @@ def summary(values: Sequence[float]) -> TimeSummary:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of ascending values, by linear interpolation: type 7 of Hyndman and Fan, Sample quantiles in
-    statistical packages, The American Statistician 50 (1996)."""
+    """Returns a quantile of ascending values by linear interpolation: type 7 of Hyndman and Fan, Sample
+    quantiles in statistical packages, The American Statistician 50 (1996)."""
     at = share * (len(ordered) - 1)
     low = math.floor(at)
     high = min(low + 1, len(ordered) - 1)
@@ -64,7 +65,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def relative_error_of_median(values: Sequence[float]) -> float:
-    """The standard error of the median over the median, for stopping once it is small enough.
+    """Returns the standard error of the median over the median, for stopping once it is small enough.
 
     From order statistics, so without a shape of the noise: McKean and Schrader, A comparison of
     methods for studentizing the sample median, Communications in Statistics 13 (1984), which take
@@ -100,7 +101,7 @@ class Ratio:
 
 
 def paired_ratio(a: Sequence[float], b: Sequence[float], seed: int) -> Ratio:
-    """The ratio of two series measured in turns A B B A, each in the order of measurement.
+    """Returns the ratio of two series measured in turns A B B A, each in the order of measurement.
 
     Block i holds a[2i], b[2i], b[2i+1], a[2i+1]; its ratio is that of the geometric means, from
     which a drift that is linear in the logarithm drops out. Blocks are resampled whole, so noise
@@ -148,7 +149,7 @@ def _resampled_medians(values: Sequence[float], rng: random.Random) -> list[floa
 
 
 def verdict(ratio: Ratio, floor: float) -> RatioVerdict:
-    """What may be said of a against b: a difference only where the interval excludes 1 and the
+    """Returns what may be said of a against b: a difference only where the interval excludes 1 and the
     median is more than the factor 1 + `floor` away from it, which is what the measurement
     resolves (0.01: one per cent).
 
@@ -164,7 +165,7 @@ def verdict(ratio: Ratio, floor: float) -> RatioVerdict:
 
 
 def shrinkage(search: float, final: float) -> float:
-    """The share of the speed found in a search that the final measurement did not confirm:
+    """Returns the share of the speed found in a search that the final measurement did not confirm:
     1 - search / final, from two times. Positive where the search was lucky, as the best of many
     noisy candidates is. Raises ValueError for a time that is not positive and finite."""
     _positive((search, final))

@@ -1,5 +1,5 @@
-"""What an evidence record is about: digests of programs, algorithms, files and this package, and the
-machine at hand.
+"""Identifies what an evidence record is about: digests of programs, algorithms, files and this package, and
+the machine.
 
 The digests answer one question each. `program_digest`: the same text? `algorithm_digest`: the same
 computation, however scheduled, formatted or named? `file_digest`: the very file that was measured?
@@ -29,12 +29,12 @@ from ucutlass.runtime.evidence import Machine, RecordSubject
 
 
 def program_digest(text: str) -> str:
-    """Hex SHA-256 of a program's text, in UTF-8."""
+    """Returns the hex SHA-256 of a program's text, in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def algorithm_digest(program: ir.Program) -> str:
-    """Hex SHA-256 of what the typed program computes, and of how its tensors lie in memory.
+    """Returns the hex SHA-256 of what the typed program computes, and of how its tensors lie in memory.
 
     Schedules, spans and every name of the program take no part: dimensions count by position,
     parameters and results too. Values count by the graph below the results and requirements, equal
@@ -94,7 +94,7 @@ _Places = Mapping[str, int]
 
 
 def _nodes(roots: Sequence[ir.Value], place: _Places) -> tuple[list[Any], list[int]]:
-    """Every value below the roots, children first, and the roots' numbers among them."""
+    """Returns every value below the roots, children first, and the roots' numbers among them."""
     numbered: dict[str, int] = {}
     done: dict[int, int] = {}
     for root in roots:
@@ -112,7 +112,7 @@ def _nodes(roots: Sequence[ir.Value], place: _Places) -> tuple[list[Any], list[i
 
 
 def _node(value: ir.Value, place: _Places) -> list[Any]:
-    """A value's kind, type and own attributes; its children are not among them."""
+    """Returns a value's kind, type and own attributes; its children are not among them."""
     return [type(value).__name__, value.elem.name, _dims(value.dims, place), *_attributes(value, place)]
 
 
@@ -185,7 +185,7 @@ def subject_of(
     code: str = "",
     library: Path | Sequence[Path] | None = None,
 ) -> RecordSubject:
-    """The subject that a checked program at these extents is, `sizes` in the order of its dims.
+    """Returns the subject that a checked program at these extents is, `sizes` in the order of its dims.
 
     `text` is its whole file, `code` what was emitted (without its header comment, which only
     explains), `library` the file that was loaded, or a pipeline's, in the order of its stages. Raises
@@ -218,7 +218,7 @@ def _binary(library: Path | Sequence[Path] | None) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes. Raises OSError."""
+    """Returns the hex SHA-256 of a file's bytes. Raises OSError."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -231,7 +231,7 @@ _HARNESS = frozenset({".py", ".j2", ".c", ".h", ".ptx", ".lark", ".json"})
 
 @cache
 def harness_digest() -> str:
-    """Hex SHA-256 of this package's own code, as it lay on disk at the first call of the process.
+    """Returns the hex SHA-256 of this package's own code, as it lay on disk at the first call of the process.
 
     The same for a wheel, an editable installation and a checkout of one version.
     """
@@ -242,8 +242,8 @@ def harness_digest() -> str:
 
 
 def tree_digest(root: Path) -> str:
-    """Hex SHA-256 of the paths below `root` and bytes of all sources and tables there, through links
-    too: the rooms of a checkout are links. Raises OSError."""
+    """Returns the hex SHA-256 of the paths below `root` and bytes of all sources and tables there, through
+    links too: the rooms of a checkout are links. Raises OSError."""
     files = {
         path.relative_to(root).as_posix(): path
         for folder, _, names in os.walk(root, followlinks=True)
@@ -291,7 +291,7 @@ def machine_of(device: int | None, built_with: Mapping[str, str] | None = None) 
 
 
 def driver_version(module: Path = _MODULE, proc: Path = _PROC) -> str:
-    """The loaded kernel module's version, such as "570.124.06"; "" where it cannot be read."""
+    """Returns the loaded kernel module's version, such as "570.124.06"; "" where it cannot be read."""
     with suppress(OSError):
         return module.read_text(encoding="utf-8").strip()
     with suppress(OSError):

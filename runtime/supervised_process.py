@@ -1,4 +1,4 @@
-"""A command of which nothing survives: neither its own end, nor the end of whoever started it.
+"""Runs a command of which no process survives the command's end or the end of whoever started it.
 
 Between the two stands a process, `supervisor.py`, to which orphans of the command fall (a child subreaper of
 Linux) and which kills them: a daemon that left its parent, its session and its pipes is still reached. Code
@@ -105,8 +105,8 @@ class SupervisedProcess:
                 raise OSError(f"the supervisor of {command[0]} ended with {self._supervisor.wait()}")
 
     def wait(self, seconds: float) -> int:
-        """The command's exit status, negative for a signal, once nothing of it is left; -9 where it was
-        ended from here. Raises subprocess.TimeoutExpired."""
+        """Returns the command's exit status, negative for a signal, once nothing of it is left; -9 where it
+        was ended from here. Raises subprocess.TimeoutExpired."""
         if self._status is None:
             match self._words(seconds):
                 case ["ended", status]:
@@ -141,11 +141,11 @@ class SupervisedProcess:
         self._line.close()
 
     def processes(self) -> list[ProcessInfo]:
-        """The command, if it runs, and everything that came of it and lives."""
+        """Returns the command, if it runs, and everything that came of it and lives."""
         return _descendants(self._supervisor.pid)
 
     def _words(self, seconds: float) -> list[str]:
-        """The next line of the supervisor; nothing where it closed its side."""
+        """Returns the next line of the supervisor; nothing where it closed its side."""
         deadline = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self._line, select.POLLIN)

@@ -1,5 +1,6 @@
-"""Started by path between a command and whoever wants it run (`ucutlass.runtime.supervised_process`); takes
-everything that the command started down with it.
+"""Supervises a command and ends everything that the command started when it ends.
+
+`ucutlass.runtime.supervised_process` starts it by path between the command and the caller.
 
     python -I -S supervisor.py LINE COMMAND...
 
@@ -63,7 +64,7 @@ def _say(line: int, words: str) -> None:
 
 
 def _start(command: list[str]) -> int:
-    """The command in a session of its own. Raises OSError where it cannot be executed."""
+    """Returns the command in a session of its own. Raises OSError where it cannot be executed."""
     refusal, refuse = os.pipe()
     supervisor = os.getpid()
     child = os.fork()

@@ -1,5 +1,5 @@
-"""Every environment switch of the library: its name, its type, its default. Nothing else in the
-library reads UCUTLASS_ variables."""
+"""Reads every environment switch of the library. Nothing else in the library reads UCUTLASS_ variables.
+Nothing else in the library reads UCUTLASS_ variables."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Switches:
 
 
 def read(environ: Mapping[str, str] | None = None) -> Switches:
-    """The switches as the environment sets them; an empty value counts as not set.
+    """Returns the switches as the environment sets them; an empty value counts as not set.
 
     Raises SwitchError for a value that cannot be read.
     """

@@ -1,4 +1,4 @@
-"""What this machine has: cores and memory that this process may use, the NVIDIA driver, its GPUs."""
+"""Reads the cores and memory that this process may use, the NVIDIA driver, and its GPUs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """Cores that this process may use: its affinity, and the cgroup's quota rounded down, at least 1."""
+    """Returns cores that this process may use: its affinity, and the cgroup's quota rounded down, at least
+    1."""
     allowed = len(os.sched_getaffinity(0))
     quotas = [q for q in (_quota_v2(), _quota_v1()) if q is not None]
     return max(1, min([allowed, *quotas]))
 
 
 def memory_available() -> int:
-    """Bytes that new processes may take without swapping: the kernel's MemAvailable, or what the
+    """Returns bytes that new processes may take without swapping: the kernel's MemAvailable, or what the
     cgroup's limit leaves, whichever is less."""
     limits = [r for r in (_headroom_v2(), _headroom_v1()) if r is not None]
     return max(0, min([_meminfo("MemAvailable"), *limits]))
 
 
 def memory_total() -> int:
-    """Bytes of memory of the whole machine."""
+    """Returns bytes of memory of the whole machine."""
     return _meminfo("MemTotal")
 
 
@@ -48,7 +49,7 @@ def _number(path: Path) -> int | None:
 
 
 def _groups(controller: str) -> list[Path]:
-    """The folders of this process's cgroup and its parents, innermost first; `controller` is ""
+    """Returns the folders of this process's cgroup and its parents, innermost first; `controller` is ""
     for version 2."""
     for line in (_PROC / "self/cgroup").read_text(encoding="utf-8").splitlines():
         _, names, place = line.split(":", 2)
@@ -133,7 +134,7 @@ _MAJOR, _MINOR, _SM_COUNT = 75, 76, 16
 
 
 def driver() -> Driver | None:
-    """What libcuda.so.1 says; None where there is no driver.
+    """Returns what libcuda.so.1 says; None where there is no driver.
 
     Calls cuInit: a process that does so must not fork and use CUDA in the child. Creates no
     context and takes no GPU memory.

@@ -1,4 +1,4 @@
-"""Device time of launches: graphs of many launches over rotated buffers, candidates interleaved.
+"""Times launches on the device: graphs of many launches over rotated buffers, with candidates interleaved.
 
 A candidate is a function of a set's number that launches once on that set's tensors. All are
 captured into CUDA graphs, so host work is out of the numbers; sets rotate through more than
@@ -31,7 +31,7 @@ class LaunchTiming:
 
 
 def sets_for(bytes_per_set: int) -> int:
-    """How many buffer sets rotate: more than twice the L2 in all, at least 2, at most 64."""
+    """Returns how many buffer sets rotate: more than twice the L2 in all, at least 2, at most 64."""
     l2: int = torch.cuda.get_device_properties(0).L2_cache_size
     return max(2, min(64, math.ceil(2.2 * l2 / bytes_per_set)))
 
@@ -63,7 +63,7 @@ def capture(launch: Launch, sets: int, launches: int) -> torch.cuda.CUDAGraph:
 
 
 def launches_for(launch: Launch, sets: int, window_us: float) -> int:
-    """A multiple of the sets that fills about `window_us`."""
+    """Returns a multiple of the sets that fills about `window_us`."""
     start, end = _event(), _event()
     launch(0)
     torch.cuda.synchronize()
@@ -79,7 +79,7 @@ def launches_for(launch: Launch, sets: int, window_us: float) -> int:
 def compare(
     candidates: Mapping[str, Launch], sets: int, *, rounds: int = 9, window_us: float = 3000.0
 ) -> dict[str, LaunchTiming]:
-    """Every candidate's time, measured in turns."""
+    """Returns every candidate's time, measured in turns."""
     graphs = {}
     for name, launch in candidates.items():
         count = launches_for(launch, sets, window_us)

@@ -97,7 +97,7 @@ class Toolchain:
 
 @span("finding the tool chain")
 def find(environ: Mapping[str, str] | None = None) -> Toolchain:
-    """The tool chain of this machine. Starts `nvcc --version` and `g++ -dumpfullversion` once per
+    """Returns the tool chain of this machine. Starts `nvcc --version` and `g++ -dumpfullversion` once per
     process and file. Raises a ToolchainError, one class per mistake, or SwitchError."""
     env = os.environ if environ is None else environ
     return Toolchain(find_nvcc(env), find_host(env), find_cutlass())
@@ -137,7 +137,7 @@ def _locate(env: Mapping[str, str]) -> tuple[Path, str]:
             path = Path(home) / "bin" / "nvcc"
             if not os.access(path, os.X_OK):
                 fix = f"unset {name}, or point it to a CUDA toolkit"
-                raise CompilerMissing(f"{name} is {home}, but {path} is no program", fix)
+                raise CompilerMissing(f"{name} is {home}, but {path} is not an executable file", fix)
             return path, name
     if on_path := shutil.which("nvcc", path=env.get("PATH", os.defpath)):
         return Path(on_path), "PATH"
@@ -156,7 +156,7 @@ def _nvidia_folders(pattern: str) -> Iterator[Path]:
 
 
 def _pypi_homes() -> Iterator[Path]:
-    """Folders of PyPI's CUDA packages from CUDA 13 on that hold an nvcc, the newest first."""
+    """Yields folders of PyPI's CUDA packages from CUDA 13 on that hold an nvcc, the newest first."""
     return (home for home in _nvidia_folders("cu[1-9]*") if os.access(home / "bin" / "nvcc", os.X_OK))
 
 
@@ -170,13 +170,14 @@ def _require_parts(root: Path) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _nvcc_version(path: Path, mtime_ns: int, size: int) -> str:
-    """Cached by the file's state, so that an upgrade under a running process is seen."""
+    """Returns nvcc's version, cached by the file's state, so that an upgrade under a running process is
+    seen."""
 
     def ask() -> str:
         output = _ask([str(path), "--version"], CompilerUnusable, INSTALL_CUDA)
         if m := re.search(r"\bV(\d+\.\d+\.\d+)", output):
             return m[1]
-        raise CompilerUnusable(f"{path} --version says no version but {output[:200]!r}", INSTALL_CUDA)
+        raise CompilerUnusable(f"{path} --version prints no version but {output[:200]!r}", INSTALL_CUDA)
 
     return version_cache.version(path, ask)
 
@@ -185,7 +186,7 @@ def _nvcc_version(path: Path, mtime_ns: int, size: int) -> str:
 
 
 def find_host(env: Mapping[str, str]) -> HostCompiler:
-    """The g++ on PATH. Raises HostCompilerMissing, PathUnusable."""
+    """Returns the g++ on PATH. Raises HostCompilerMissing, PathUnusable."""
     path = shutil.which("g++", path=env.get("PATH", os.defpath))
     if path is None:
         raise HostCompilerMissing("nvcc needs g++, and there is none on PATH", INSTALL_HOST)
@@ -201,7 +202,7 @@ def _host_version(path: Path, mtime_ns: int, size: int) -> str:
         output = _ask([str(path), "-dumpfullversion", "-dumpversion"], HostCompilerMissing, INSTALL_HOST)
         if re.fullmatch(r"\d+(\.\d+)*", output.strip()):
             return output.strip()
-        raise HostCompilerMissing(f"{path} says no version but {output[:200]!r}", INSTALL_HOST)
+        raise HostCompilerMissing(f"{path} prints no version but {output[:200]!r}", INSTALL_HOST)
 
     return version_cache.version(path, ask)
 
@@ -225,7 +226,7 @@ _HEADERS = (_SOURCE + "include/", _SOURCE + "tools/util/include/")
 
 
 def find_cutlass() -> Cutlass:
-    """The headers that the nvidia-cutlass package carries; imports nothing of it.
+    """Returns the headers that the nvidia-cutlass package carries; imports nothing of it.
 
     Raises HeadersMissing, PathUnusable. Headers edited after installation are not noticed here (reading all
     takes a tenth of a second); `modified_headers` and so `ucc doctor` tell.
@@ -247,7 +248,7 @@ def find_cutlass() -> Cutlass:
 
 
 def modified_headers(cutlass: Cutlass) -> tuple[str, ...]:
-    """Headers, relative to `cutlass.home`, that are gone or differ from what was installed."""
+    """Returns headers, relative to `cutlass.home`, that are gone or differ from what was installed."""
     distribution = importlib.metadata.distribution(_DISTRIBUTION)
     return tuple(
         path for path, digest in _recorded(distribution) if _record_digest(cutlass.home / path) != digest
@@ -255,7 +256,7 @@ def modified_headers(cutlass: Cutlass) -> tuple[str, ...]:
 
 
 def _recorded(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, str]]:
-    """Path (relative to the source folder) and digest of each header, by the RECORD file
+    """Yields Path (relative to the source folder) and digest of each header, by the RECORD file
     (PEP 376: `path,sha256=<urlsafe base64 without padding>,size`)."""
     for line in (distribution.read_text("RECORD") or "").splitlines():
         if line.startswith(_HEADERS):

@@ -1,4 +1,4 @@
-"""What launching asks of torch: the current device and stream, and memory from its allocator."""
+"""Wraps what launching needs of torch: the current device and stream, and memory from its allocator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TorchAllocation: TypeAlias = tuple[tuple[Any, ...], dict[str, Any] | None]
 
 
 def stream(device: torch.device) -> int:
-    """The current stream of a device, as cudaStream_t; 0 on the host."""
+    """Returns the current stream of a device, as cudaStream_t; 0 on the host."""
     return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
 
 
@@ -32,7 +32,7 @@ def exchange_device(device: str) -> Callable[[int], int] | None:
 
 
 def allocator(device: str) -> tuple[Callable[..., Any], Callable[..., TorchAllocation]]:
-    """How tensors are allocated on the current device of this type, and the arguments for it.
+    """Returns how tensors are allocated on the current device of this type, and the arguments for it.
 
     torch.empty spends about a microsecond in parsing and dispatch; the function that Inductor's
     generated code allocates with takes the same memory from the same allocator in a third of that.

@@ -1,4 +1,4 @@
-"""A kernel as a torch operator, so that torch.compile, torch.export and fake tensors see through it.
+"""Registers a kernel as a torch operator, for torch.compile, torch.export and fake tensors.
 
 The direct call `k(x, w, b)` stays the quicker one in eager code: an operator passes torch's
 dispatcher first.
@@ -40,7 +40,7 @@ def as_operator(launcher: Launchable, name: str) -> Callable[..., Any]:
     Raises BadOperatorName; torch itself refuses a name that is taken.
     """
     if not _NAME.fullmatch(name):
-        raise BadOperatorName(f"{name!r} is no operator name; it takes namespace::name in lower case")
+        raise BadOperatorName(f"{name!r} is not an operator name; write namespace::name in lower case")
     spec = launcher.spec
     operator = torch.library.custom_op(
         name,
@@ -55,7 +55,7 @@ def as_operator(launcher: Launchable, name: str) -> Callable[..., Any]:
 
 
 def schema_of(spec: LaunchSpec) -> str:
-    """The operator's signature; its parameters are named by position, not by the program."""
+    """Returns the operator's signature; its parameters are named by position, not by the program."""
     types = (_SCALARS[p.elem.kind] if isinstance(p, ScalarSlot) else "Tensor" for p in spec.params)
     results = ", ".join("Tensor" for _ in spec.results)
     params = ", ".join(f"{type_} a{i}" for i, type_ in enumerate(types))
@@ -63,7 +63,7 @@ def schema_of(spec: LaunchSpec) -> str:
 
 
 def _fake(spec: LaunchSpec, args: tuple[Any, ...]) -> Any:
-    """Results without data; shapes may be symbolic, then every check on them becomes a guard."""
+    """Returns results without data; shapes may be symbolic, then every check on them becomes a guard."""
     if len(args) != len(spec.params):
         raise WrongCount(f"{spec.name}: takes {len(spec.params)} arguments, but got {len(args)}")
     operands = [(p, a) for p, a in zip(spec.params, args, strict=True) if isinstance(p, TensorSlot)]

@@ -1,4 +1,4 @@
-"""Several kernels through one run of the compiler, as one translation unit.
+"""Compiles several kernels as one translation unit.
 
 Most of a build is the compiler's work on CUTLASS's headers, which kernels of one unit share. Each
 kernel still gets an entry of its own in the cache, under the key that it has when it is built alone;
@@ -39,7 +39,7 @@ Unit: TypeAlias = tuple[UnitMember, ...]
 
 
 def units(members: Sequence[UnitMember], most: int, workers: int) -> tuple[Unit, ...]:
-    """Members in units of at most `most`; only those of one architecture and one preamble meet.
+    """Returns members in units of at most `most`; only those of one architecture and one preamble meet.
 
     Where there are fewer members than would keep all workers busy with whole units, units are
     smaller.
@@ -60,7 +60,7 @@ def build_unit(
     cancel: Event | None = None,
     limit_seconds: float = BUILD_SECONDS,
 ) -> Mapping[str, Artifact]:
-    """The artifacts by key. Where another process made one meanwhile, its artifact is taken.
+    """Returns the artifacts by key. Where another process made one meanwhile, its artifact is taken.
 
     Raises what `ucutlass.runtime.build.build` raises, of all members together.
     """

@@ -1,4 +1,4 @@
-"""What programs and libraries said of their versions, kept from process to process.
+"""Keeps the versions that programs and libraries report, from process to process.
 
 To ask a compiler takes ten milliseconds, to load one that is a library twenty; a warm load of a kernel needs
 the versions alone. An answer holds as long as the file is the same: its path, size and time of change. A
@@ -21,7 +21,7 @@ _ELF = b"\x7fELF"
 
 
 def version(path: Path, ask: Callable[[], str]) -> str:
-    """What `ask` says of the file, or said when it was asked last. What it raises is not kept."""
+    """Returns what `ask` says of the file, or said when it was asked last. What it raises is not kept."""
     name = _name(path)
     if name is None:
         return ask()
@@ -38,7 +38,7 @@ def version(path: Path, ask: Callable[[], str]) -> str:
 
 
 def _name(path: Path) -> str | None:
-    """The file and its state; None for what is not machine code, or cannot be read."""
+    """Returns the file and its state; None for what is not machine code, or cannot be read."""
     try:
         real = path.resolve()
         with real.open("rb") as content:

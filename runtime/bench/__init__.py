@@ -1,4 +1,4 @@
-"""Timing that can be trusted: clocks, regimes, protocol, baselines and one lane per GPU.
+"""Measures the device time of kernels with clocks, cache regimes, a protocol, baselines and a lock per GPU.
 
     lane        one comparison at a time on a GPU, between processes
     eager       the typed program as a PyTorch user would write it

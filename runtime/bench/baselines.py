@@ -1,4 +1,4 @@
-"""What a kernel is compared with: PyTorch's eager and compiled forms, and the bare product of cuBLAS."""
+"""Makes the baselines of a kernel: PyTorch's eager and compiled forms, and the product of cuBLAS alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ucutlass.runtime.bench.workload import Buffers, bytes_of
 
 
 def baseline(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str = "cuda") -> BenchCandidate:
-    """The baseline of this name (a key of `BASELINES`) on these buffers; `sizes` has every dimension.
+    """Returns the baseline of this name (a key of `BASELINES`) on these buffers; `sizes` has every
+    dimension.
 
     Raises NotAvailable, and what torch raises.
     """
@@ -54,7 +55,7 @@ def _module(
 
 
 def product_alone(kernel: ir.Kernel) -> ir.Kernel:
-    """The kernel's one dot alone, in its operands' type (s32 for s8), named axes in its own order.
+    """Returns the kernel's one dot alone, in its operands' type (s32 for s8), named axes in its own order.
 
     Raises NotAvailable where there is not one dot, or it is not of parameters.
     """
@@ -130,7 +131,7 @@ def _product(dot: ir.Dot) -> tuple[Callable[..., Any], tuple[tuple[str, ...], ..
 def _matrices(
     kernel: ir.Kernel, dot: ir.Dot, side: ir.Value, sizes: Mapping[str, int], buffers: Buffers
 ) -> list[Tensor]:
-    """A dot's operand in every set, as (batch,) m, k or (batch,) k, n: a view of the parameter."""
+    """Returns a dot's operand in every set, as (batch,) m, k or (batch,) k, n: a view of the parameter."""
     param = _stripped(side)
     assert isinstance(param, ir.ParamValue)
     kind = kernel.params[param.index].type
@@ -146,7 +147,7 @@ def _matrices(
         try:
             matrices.append(wide.view([_count(g) for g in shape if g]))
         except RuntimeError as error:
-            raise NotAvailable(f"{kernel.params[param.index].name} is no matrix without a copy") from error
+            raise NotAvailable(f"{kernel.params[param.index].name} is not a matrix without a copy") from error
     return matrices
 
 

@@ -1,4 +1,5 @@
-"""The seam: what the conductor asks of a device. `cuda.Cuda` is the real one, tests bring their own."""
+"""Declares what a measurement needs of a device. `cuda.Cuda` implements it for a GPU, tests have their
+own. `cuda.Cuda` is the real one, tests bring their own."""
 
 from __future__ import annotations
 
@@ -53,19 +54,20 @@ class BenchDevice(Protocol):
     """Its name in torch."""
 
     def no_profiler(self) -> str:
-        """Why device events cannot be had here, or an empty string."""
+        """Returns why device events cannot be had here, or an empty string."""
 
     def capture(self, launch: SetLaunch, order: Sequence[int]) -> Replay:
-        """The launches of `order`, by sets, as one graph. Raises CaptureRefused."""
+        """Returns the launches of `order`, by sets, as one graph. Raises CaptureRefused."""
 
     def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> DeviceTrace:
         """Runs `work`, which calls its argument for each of `stamps` stamps; `watch`: with the profiler."""
 
     def events(self, work: Callable[[], None]) -> float:
-        """Between two CUDA events around `work` on the current stream; `work` may run once before."""
+        """Times `work` between two CUDA events around `work` on the current stream; `work` may run once
+        before."""
 
     def wall(self, work: Callable[[], None]) -> float:
-        """By the host's clock, with the device idle before and after."""
+        """Times `work` by the host's clock, with the device idle before and after."""
 
     def idle(self) -> None:
         """Waits for the whole device, every stream of it."""
@@ -77,10 +79,10 @@ class BenchDevice(Protocol):
         """Makes persisting L2 lines normal again and takes their carve-out away; says what was done."""
 
     def persisting(self) -> int:
-        """Bytes of the L2 that are set aside for persisting lines now."""
+        """Returns bytes of the L2 that are set aside for persisting lines now."""
 
     def sample(self) -> Sample | None:
-        """What NVML says now."""
+        """Returns what NVML says now."""
 
     def no_nvml(self) -> str:
-        """Why there are no samples, or an empty string."""
+        """Returns why there are no samples, or an empty string."""

@@ -1,4 +1,4 @@
-"""Three clocks against one another: what their disagreement says.
+"""Compares the readings of three clocks and reports what their disagreement means.
 
 All in microseconds a launch. The first is CUPTI's span of the launch's kernels, the second CUDA
 events around replays of a graph of many launches, the third the host's clock around plain
@@ -47,7 +47,8 @@ class Readings:
 
 
 def disagreements(r: Readings) -> tuple[TimingIssue, ...]:
-    """What the three say against one another, `span-beyond-events` and `wall-short` forbidding trust."""
+    """Returns what the three say against one another, `span-beyond-events` and `wall-short` forbidding
+    trust."""
     issues: list[TimingIssue] = []
     span = r.span if r.span is not None else r.events
     if r.span is not None and r.events is not None:
@@ -98,8 +99,8 @@ L2_SURVIVORS = 1.05
 
 
 def beyond_bound(microseconds: float, moved: int, bandwidth: float) -> tuple[TimingIssue, ...]:
-    """`beyond-bound` where a cold launch would have moved its compulsory bytes faster than the device's
-    memory can. `moved` counts bytes, `bandwidth` is bytes per second."""
+    """Returns `beyond-bound` where a cold launch would have moved its compulsory bytes faster than the
+    device's memory can. `moved` counts bytes, `bandwidth` is bytes per second."""
     reached = moved / (microseconds * 1e-6)
     if reached <= L2_SURVIVORS * bandwidth:
         return ()

@@ -1,4 +1,5 @@
-"""The real device: torch for graphs, events and the profiler, the driver for the stamp and the L2."""
+"""Implements the bench device for a GPU: torch gives graphs, events and the profiler, the driver the
+stamp and the L2."""
 
 from __future__ import annotations
 
@@ -196,7 +197,8 @@ class Cuda:
 
 
 def graph_of(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """What `work` launches on the current stream, as a graph. Raises what `work` and the capture raise.
+    """Returns what `work` launches on the current stream, as a graph. Raises what `work` and the capture
+    raise.
 
     A capture that fails leaves torch (2.11) with the capture's stream as the current one, and with an
     allocator that still counts the capture as under way, so that every later one is refused (pytorch

@@ -1,4 +1,4 @@
-"""A typed program as a PyTorch user would write it: the baselines `eager` and `compile`.
+"""Writes a typed program as a PyTorch user would: these are the baselines `eager` and `compile`.
 
 The plain way, which is also what these baselines cost: a dot is torch's product of the operands in
 their own element type and has that type (so does F.linear, which takes a bias along); element-wise work
@@ -49,7 +49,7 @@ class _Value:
 
 
 def eager(program: ir.Program, sizes: Mapping[str, int], device: str = "cuda") -> fx.GraphModule:
-    """The program as a module of torch calls for these extents (every dimension by name): takes the
+    """Returns the program as a module of torch calls for these extents (every dimension by name): takes the
     parameters in order, gives a tuple of the results. Its `code` is what would have been written.
 
     Raises NotAvailable.
@@ -67,7 +67,7 @@ def eager(program: ir.Program, sizes: Mapping[str, int], device: str = "cuda") -
 
 
 def lanes(program: ir.Program) -> frozenset[str]:
-    """The names of the lanes of all dots."""
+    """Returns the names of the lanes of all dots."""
     kernels = (
         [program]
         if isinstance(program, ir.Kernel)
@@ -77,7 +77,7 @@ def lanes(program: ir.Program) -> frozenset[str]:
 
 
 def needs_tf32(program: ir.Program) -> bool:
-    """Whether f32 products are to use TF32. Raises NotAvailable where both kinds occur: torch's
+    """Returns whether f32 products are to use TF32. Raises NotAvailable where both kinds occur: torch's
     switch is the process's."""
     compute_types = lanes(program)
     if {"f32", "tf32"} <= compute_types:
@@ -86,7 +86,7 @@ def needs_tf32(program: ir.Program) -> bool:
 
 
 def dots(kernel: ir.Kernel) -> tuple[ir.Dot, ...]:
-    """Every dot, each once."""
+    """Returns every dot, each once."""
     seen: dict[int, ir.Value] = {}
     pending: list[ir.Value] = [r.value for r in kernel.results]
     while pending:
@@ -422,7 +422,7 @@ class _FxGraphWriter:
     # --- the graph
 
     def _spread(self, value: _Value, dims: Sequence[str]) -> Any:
-        """The node with its axes in the order of `dims`, extent 1 for those behind its first that it
+        """Returns the node with its axes in the order of `dims`, extent 1 for those behind its first that it
         lacks; torch broadcasts over the ones before."""
         node: Any = value.node
         present = [d for d in dims if d in value.dims]
@@ -443,7 +443,7 @@ class _FxGraphWriter:
 
 
 def _folded(node: ir.Apply, numbers: Sequence[Any]) -> HostNumber:
-    """A function of numbers, as the reference computes it."""
+    """Returns the value of a function of numbers, as the reference computes it."""
     function = FUNCTIONS[node.function]
     missing = len(function.parameters) - len(numbers)
     supplied = [*numbers, *function.defaults[len(function.defaults) - missing :]]

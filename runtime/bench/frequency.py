@@ -1,4 +1,4 @@
-"""The SM clock inside a window: cycles of each SM over nanoseconds of the global timer.
+"""Computes the SM clock inside a window from cycles of each SM and nanoseconds of the global timer.
 
 Needs no privilege. A stamp, a kernel of a few instructions (`runtime/native/clock_stamp.ptx`), has
 every SM write both counters; two stamps around a window give the mean clock in between. Method:
@@ -22,7 +22,7 @@ SHORTEST_NS = 500_000
 
 
 def sm_clock(before: SmTimes, after: SmTimes) -> float | None:
-    """The median SM's clock in Hz between two stamps.
+    """Returns the median SM's clock in Hz between two stamps.
 
     None where it cannot be known: fewer than half of the SMs are in both, or the window is shorter
     than `SHORTEST_NS`.

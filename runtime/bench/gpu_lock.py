@@ -1,4 +1,4 @@
-"""One timing lane per GPU: a comparison holds it from its first launch to its last.
+"""Locks a GPU for timing: a comparison holds the lock from its first launch to its last.
 
 The lock is the system's, on a file named after the GPU's UUID, so it goes with the process that held it
 and does not depend on CUDA_VISIBLE_DEVICES. It is between processes of one user on one machine;
@@ -27,23 +27,24 @@ class NoGpu(MachineError):
 def hold_gpu(
     gpu: str, *, timeout_seconds: float, on_wait: Callable[[str], None], folder: Path | None = None
 ) -> Iterator[None]:
-    """Holds the lane of the GPU with this UUID. `on_wait` is told once who holds it.
+    """Holds the lock of the GPU with this UUID. `on_wait` is told once who holds it.
 
     Raises LockTimeout, and CacheError where the lock's folder cannot be written.
     """
-    # Not the cache's own folder: two caches must not make two lanes.
+    # Not the cache's own folder: two caches must not make two locks.
     root = folder if folder is not None else Path(tempfile.gettempdir()) / f"ucutlass-{os.getuid()}"
     with Cache(root, 0).locked(f"lane-{gpu}", timeout_seconds=timeout_seconds, on_wait=on_wait):
         yield
 
 
 def gpu_uuid() -> str:
-    """`GPU-...` of the first CUDA device that this process sees. Makes no context. Raises NoGpu."""
+    """Returns `GPU-...` of the first CUDA device that this process sees. Makes no context. Raises NoGpu."""
     return gpu_uuids()[0]
 
 
 def gpu_uuids() -> tuple[str, ...]:
-    """`GPU-...` of every CUDA device that this process sees, at least one. Makes no context. Raises NoGpu."""
+    """Returns `GPU-...` of every CUDA device that this process sees, at least one. Makes no context. Raises
+    NoGpu."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:

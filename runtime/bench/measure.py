@@ -1,4 +1,4 @@
-"""The conductor: audits candidates, warms up, times them in turns, validates, and stops.
+"""Conducts a measurement: it audits candidates, warms up, times them in turns, validates results, and stops.
 
 The first candidate is the one in question; the others are its baselines. A baseline that fails is
 left out from then on and its words are kept; the first one's failure ends the measurement.
@@ -188,7 +188,7 @@ def _clock(session: DeviceTrace, place: int) -> float | None:
 def _spans(
     session: DeviceTrace, place: int, blocks: int, turn: CandidateSamples
 ) -> tuple[list[float], list[float]]:
-    """Microseconds of every iteration of the block at `place`: spans and sums."""
+    """Returns microseconds of every iteration of the block at `place`: spans and sums."""
     block_windows, outside = windows(session.events or ())
     if len(block_windows) != blocks:
         raise AttributionError("escaped", f"{blocks} blocks were run, {len(block_windows)} are in the trace")

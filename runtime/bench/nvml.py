@@ -1,4 +1,4 @@
-"""What NVML says of a GPU while it works: SM clock and what holds it down.
+"""Reads the SM clock and the throttle reasons of a GPU from NVML while it works.
 
 By ctypes, as the driver brings the library (nvml.h; NVML API reference, NvmlClocksEventReasons). The
 GPU is found by its UUID: NVML ignores CUDA_VISIBLE_DEVICES, so its ordinals are not CUDA's.
@@ -52,7 +52,7 @@ Sampler = Callable[[], Sample | None]
 
 
 def throttled(samples: Iterable[Sample]) -> tuple[str, ...]:
-    """The names of the throttle reasons seen in any sample; unknown bits by number."""
+    """Returns the names of the throttle reasons seen in any sample; unknown bits by number."""
     mask = 0
     for sample in samples:
         mask |= sample.reasons
@@ -63,14 +63,15 @@ def throttled(samples: Iterable[Sample]) -> tuple[str, ...]:
 
 
 def power_capped(samples: Iterable[Sample]) -> bool:
-    """Whether the software power cap held the clock down and nothing else did: then the clock follows from
-    the power that each kernel draws. Heat, brakes and unknown reasons are conditions that a kernel was given.
-    """
+    """Returns whether the software power cap held the clock down and nothing else did: then the clock
+    follows from the power that each kernel draws. Heat, brakes and unknown reasons are conditions that a
+    kernel was given."""
     return throttled(samples) == (REASONS[POWER_CAP],)
 
 
 def sampler(uuid: str, library: ctypes.CDLL | None = None) -> Sampler | NoNvml:
-    """A function that samples the GPU of this UUID (`GPU-...`); None from it where NVML has no answer."""
+    """Returns a function that samples the GPU of this UUID (`GPU-...`); None from it where NVML has no
+    answer."""
     try:
         nvml = library if library is not None else ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:

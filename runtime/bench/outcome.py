@@ -1,4 +1,4 @@
-"""What is timed, what came of it, and what the conductor keeps of each candidate meanwhile."""
+"""Defines what is timed, the outcome of each candidate, and the samples that are collected meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before anything is timed: a candidate is called, audited, captured and validated."""
+"""Prepares a candidate for timing: it is called, audited, captured and validated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ucutlass.runtime.bench.timing_issues import TimingIssue, trusted
 def prepare(
     candidate: BenchCandidate, workload: Workload, gpu: BenchDevice, chosen: Protocol
 ) -> CandidateSamples:
-    """Called, audited, captured and validated. Raises Lost."""
+    """Calls, audits, captures and validates a candidate. Raises CandidateFailed."""
     stage = "first calls"
     try:
         for i in range(min(workload.sets, 3)):
@@ -62,7 +62,7 @@ def prepare(
 
 
 def persisting(gpu: BenchDevice) -> tuple[TimingIssue, ...]:
-    """`persisting-l2` where a part of the L2 was set aside since it was taken away."""
+    """Returns `persisting-l2` where a part of the L2 was set aside since it was taken away."""
     size = gpu.persisting()
     words = f"{size} bytes of the L2 were set aside for lines that survive the rotation of buffers"
     return (TimingIssue("persisting-l2", words),) if size else ()
@@ -77,7 +77,7 @@ class _Audited:
 def _audited(
     candidate: BenchCandidate, workload: Workload, gpu: BenchDevice, chosen: Protocol
 ) -> tuple[_Audited, float]:
-    """What a plain launch does on the device, and roughly its microseconds."""
+    """Returns what a plain launch does on the device, and roughly its microseconds."""
     chance = random.Random(chosen.seed)
     # Each set twice: what a first visit leaves behind, a second one must not live on.
     order = [chance.randrange(workload.sets) for _ in range(chosen.audits)] * 2
@@ -128,7 +128,7 @@ def _captured(
 def _period(
     replay: Replay, gpu: BenchDevice, audited: tuple[str, ...], branches: bool
 ) -> tuple[tuple[str, ...], list[TimingIssue]]:
-    """The kernels of one launch as the replay runs them: cuBLAS may choose others in a graph."""
+    """Returns the kernels of one launch as the replay runs them: cuBLAS may choose others in a graph."""
 
     def work(stamp: Callable[[], None]) -> None:
         stamp()
@@ -152,7 +152,7 @@ def _period(
 def validate(
     turns: Sequence[CandidateSamples], workload: Workload, gpu: BenchDevice, play: Callable[[], None]
 ) -> None:
-    """Runs `play` on fresh content in one set, its results poisoned before. Raises Lost for the
+    """Runs `play` on fresh content in one set, its results poisoned before. Raises CandidateFailed for the
     first candidate whose results then are not that content's."""
     at = workload.refresh()
     for turn in turns:

@@ -1,4 +1,4 @@
-"""Every number of the measurement's protocol, and the pure decisions that hang on them."""
+"""Holds every number of the measurement's protocol, and the pure decisions that depend on them."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ class Protocol:
 
 
 def launches_for(launch_us: float, sets: int, protocol: Protocol) -> int:
-    """Launches in a block: a multiple of the sets, enough for `block_us`, and at least `launches` unless
-    those would take ten times as long: then what fits into that, and one of each set at least."""
+    """Returns the number of launches in a block: a multiple of the sets, enough for `block_us`, and at least
+    `launches` unless those would take ten times as long: then what fits into that, and one of each set at
+    least."""
     launch_us = max(launch_us, 0.5)
     fewest = min(protocol.launches, math.ceil(10 * protocol.block_us / launch_us))
     launches = min(max(fewest, math.ceil(protocol.block_us / launch_us)), protocol.most_launches)
@@ -56,8 +57,8 @@ def launches_for(launch_us: float, sets: int, protocol: Protocol) -> int:
 
 
 def palindrome(count: int) -> tuple[int, ...]:
-    """The order of a round: 0 1 .. n-1 n-1 .. 1 0, so that every pair of candidates is met as A B B A
-    and a drift that is linear in time meets all alike."""
+    """Returns the order of a round: 0 1 .. n-1 n-1 .. 1 0, so that every pair of candidates is met as A B B
+    A and a drift that is linear in time meets all alike."""
     return (*range(count), *reversed(range(count)))
 
 
@@ -81,7 +82,7 @@ def block_of(spans: Sequence[float], clock: float | None) -> TimingBlock:
 def comparable(
     a: Sequence[TimingBlock], b: Sequence[TimingBlock], protocol: Protocol, power_capped: bool = False
 ) -> bool:
-    """Whether the blocks A, A and B, B of one round may be compared: the SM clock of the two sides
+    """Returns whether the blocks A, A and B, B of one round may be compared: the SM clock of the two sides
     agrees within `drift`, and no block spreads by more than `spread` (the contract that
     agents.md 4.2.14 quotes). An unknown clock cannot disagree; the measurement says so elsewhere.
 
@@ -97,15 +98,15 @@ def comparable(
 
 
 def rounds(blocks: Sequence[TimingBlock]) -> list[tuple[TimingBlock, TimingBlock]]:
-    """A candidate's two blocks of each round."""
+    """Returns a candidate's two blocks of each round."""
     return list(zip(blocks[::2], blocks[1::2], strict=True))
 
 
 def settled(
     blocks: Sequence[Sequence[TimingBlock]], seconds: float, protocol: Protocol, power_capped: bool = False
 ) -> bool:
-    """Whether measuring may stop: `blocks` are each candidate's so far, the first one's first. A round that
-    cannot be compared is no reason to have none: others take its place."""
+    """Returns whether measuring may stop: `blocks` are each candidate's so far, the first one's first. A
+    round that cannot be compared is no reason to have none: others take its place."""
     if seconds < protocol.min_seconds or any(len(b) < 2 * protocol.min_rounds for b in blocks):
         return False
     first, *others = (rounds(b) for b in blocks)

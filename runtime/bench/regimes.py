@@ -1,4 +1,4 @@
-"""Cold and warm: how many buffer sets rotate, and what content each holds."""
+"""Defines the cold and warm cache regimes: how many buffer sets rotate, and what content each holds."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ launch floor."""
 
 
 def sets_for(bytes_per_set: int, l2: int, regime: CacheRegime) -> int:
-    """How many buffer sets rotate, every byte of operands and results of one set counted."""
+    """Returns how many buffer sets rotate, every byte of operands and results of one set counted."""
     if regime == "warm":
         return 1
     return max(2, min(MOST_SETS, math.ceil(ROTATED_L2 * l2 / bytes_per_set)))
 
 
 def not_cold(bytes_per_set: int, sets: int, l2: int, regime: CacheRegime) -> tuple[TimingIssue, ...]:
-    """`not-cold` where what rotates does not pass twice the L2."""
+    """Returns `not-cold` where what rotates does not pass twice the L2."""
     rotated = bytes_per_set * sets
     if regime == "warm" or rotated >= 2 * l2:
         return ()
@@ -47,7 +47,7 @@ def not_cold(bytes_per_set: int, sets: int, l2: int, regime: CacheRegime) -> tup
 def rotated_arguments(
     program: Program, first: Sequence[Argument], sets: int, seed: int
 ) -> list[list[Argument]]:
-    """`sets` sets of arguments, none with another's content, all on buffers of their own.
+    """Returns `sets` sets of arguments, none with another's content, all on buffers of their own.
 
     The first is as given; the others hold its numbers rotated along memory by a random distance, a
     device copy each, so the distribution is the same and every element moved. Coordinates,

@@ -1,4 +1,4 @@
-"""What a measurement says: every time with its spread, every ratio with its interval, or why none."""
+"""Reports a measurement: every time with its spread, every ratio with its interval, or why there is none."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def versus(
 
 
 def against_all(measured: Measurement, chosen: Protocol) -> tuple[Versus, ...]:
-    """The first outcome against each other one that has a time; nothing where the first has none."""
+    """Returns the first outcome against each other one that has a time; nothing where the first has none."""
     if not measured.outcomes or not isinstance(first := measured.outcomes[0], TimedCandidate):
         return ()
     capped = any(f.name == "power-capped" for f in measured.findings)
@@ -70,7 +70,7 @@ def against_all(measured: Measurement, chosen: Protocol) -> tuple[Versus, ...]:
 def to_json(
     measured: Measurement, chosen: Protocol, refused: Sequence[UntimedCandidate] = ()
 ) -> dict[str, Any]:
-    """Everything, as JSON values, for a record and for another process; `refused` are baselines that
+    """Returns everything, as JSON values, for a record and for another process; `refused` are baselines that
     could not even be made."""
     return {
         "protocol": asdict(chosen),

@@ -1,4 +1,4 @@
-"""Which iteration a device event belongs to, and how long each iteration took on the device.
+"""Assigns device events to iterations, and computes how long each iteration took on the device.
 
 The device's own time line decides. A stamp (a tiny kernel of ours, `frequency.STAMP`) runs before
 and after each block on the timed stream: what starts between the two is the block's. Within a
@@ -47,7 +47,7 @@ class EventWindow:
 
 
 def windows(events: Sequence[DeviceEvent]) -> tuple[tuple[EventWindow, ...], tuple[DeviceEvent, ...]]:
-    """The windows between the 1st and 2nd stamp, the 3rd and 4th and so on, and whatever lies
+    """Returns the windows between the 1st and 2nd stamp, the 3rd and 4th and so on, and whatever lies
     outside of all of them.
 
     Raises AttributionError for an odd number of stamps: the profiler lost one.
@@ -67,7 +67,7 @@ def windows(events: Sequence[DeviceEvent]) -> tuple[tuple[EventWindow, ...], tup
 def iterations(
     events: Sequence[DeviceEvent], period: Sequence[str], count: int, branches: bool = False
 ) -> tuple[Iteration, ...]:
-    """The iterations of a block, `period` being the names of one iteration's kernels in order; with
+    """Returns the iterations of a block, `period` being the names of one iteration's kernels in order; with
     `branches` they may begin in any.
 
     Raises AttributionError: `no-kernel`, or `names-changed` with the first that differs.

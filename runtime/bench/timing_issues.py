@@ -1,4 +1,4 @@
-"""What a measurement found out about itself, by name."""
+"""Names the issues that a measurement can find with its own times."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ class TimingIssue:
 
 
 def trusted(findings: tuple[TimingIssue, ...]) -> bool:
-    """Whether none of them forbids to believe the time."""
+    """Returns whether none of them forbids to believe the time."""
     return all(f.level == "note" for f in findings)

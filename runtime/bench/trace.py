@@ -1,4 +1,4 @@
-"""What ran on the device, by CUPTI: read from the Chrome trace that `torch.profiler` exports.
+"""Parses what ran on the device by CUPTI from the Chrome trace that `torch.profiler` exports.
 
 The format is Kineto's (libkineto/src/output_json.cpp and CuptiActivity.cpp): `ts` and `dur` count
 microseconds with three decimals, `args` of a device event carry `stream`, `correlation` and,
@@ -37,7 +37,7 @@ class DeviceEvent:
 
 
 def parse(text: str) -> tuple[DeviceEvent, ...]:
-    """The device's events in the order in which they started.
+    """Returns the device's events in the order in which they started.
 
     Raises TraceUnreadable.
     """

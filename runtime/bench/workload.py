@@ -1,4 +1,4 @@
-"""The buffers that all candidates of a comparison share, and what their results must be."""
+"""Allocates the buffers that all candidates of a comparison share, and checks their results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Buffers:
         self._chance = chance
 
     def refresh(self) -> int:
-        """Another content in one set's buffers, both at random; the set's number."""
+        """Puts other content into one set's buffers, both drawn at random, and returns the set's number."""
         at = self._chance.randrange(self.sets)
         content = self._chance.choice([c for c in range(CONTENTS) if c != self._held.get(at)])
         for to, new in zip(self.arguments[at], self._contents[content], strict=True):
@@ -59,12 +59,12 @@ class Buffers:
         return at
 
     def content(self, at: int) -> int:
-        """Which content a refreshed set holds."""
+        """Returns which content a refreshed set holds."""
         return self._held[at]
 
     def strict(self) -> Callable[[int, Outputs], str]:
-        """A check within the derived bound of every element, for kernels of ours; where bounds say nothing,
-        as after many stages of a pipeline, within LOOSE too."""
+        """Returns a check within the derived bound of every element, for kernels of ours; where bounds say
+        nothing, as after many stages of a pipeline, within LOOSE too."""
         references = [expected_results(self.program, c) for c in self._contents]
 
         def check(at: int, outputs: Outputs) -> str:
@@ -83,7 +83,7 @@ class Buffers:
         return check
 
     def loose(self, program: ir.Kernel | ir.Pipeline) -> Callable[[int, Outputs], str]:
-        """A check against the reference of a program over the same parameters, within `LOOSE`."""
+        """Returns a check against the reference of a program over the same parameters, within `LOOSE`."""
         references = [evaluate(program, c) for c in self._contents]
 
         def check(at: int, outputs: Outputs) -> str:
@@ -97,7 +97,7 @@ class Buffers:
 
 
 def far(out: Tensor, reference: Tensor) -> str:
-    """How far a result is from its reference beyond `LOOSE`; empty where it is not."""
+    """Returns how far a result is from its reference beyond `LOOSE`; empty where it is not."""
     a, b = out.to(torch.float64), reference.to(torch.float64).reshape(out.shape)
     counted = b.isfinite()
     if not bool(a[counted].isfinite().all()):
@@ -108,5 +108,5 @@ def far(out: Tensor, reference: Tensor) -> str:
 
 
 def bytes_of(tensors: Sequence[object]) -> int:
-    """Of all tensors among these."""
+    """Returns the bytes of all tensors among these."""
     return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))

@@ -1,4 +1,5 @@
-"""What this very GPU reaches: `probes` say what is tried, `cuda` measures, `ceilings` keeps the best."""
+"""Measures what this GPU reaches: `probes` defines the measurements, `cuda` runs them, `ceilings` keeps
+the best."""
 
 from ucutlass.runtime.calibrate.ceilings import (
     FOLDER,

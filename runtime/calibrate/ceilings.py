@@ -1,4 +1,4 @@
-"""What this very GPU reaches: measured rates to `Ceilings`, and where those are kept.
+"""Turns measured rates of this GPU into `Ceilings` and stores them.
 
 Everything here is arithmetic and files. The probes are in `probes`, the device in
 `cuda`; a `ProbeTimer` stands between.
@@ -50,7 +50,7 @@ class ProbeTimer(Protocol):
     """The device, as far as calibrating needs it."""
 
     def time(self, launch: Callable[[], object], launches: int, repeats: int) -> ProbeTimes:
-        """`repeats` times, how long `launches` of them take one after another, without the host."""
+        """Returns `repeats` times, how long `launches` of them take one after another, without the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def best(readings: Sequence[CeilingMeasurement]) -> dict[str, CeilingMeasurement
 def ceilings(
     device: str, uuid: str, readings: Sequence[CeilingMeasurement], *, evidence: str = "", created: str = ""
 ) -> Ceilings:
-    """The ceilings that readings show. Raises CalibrationFailed where copy, read, the launch
+    """Returns the ceilings that readings show. Raises CalibrationFailed where copy, read, the launch
     floor, every lane or every clock is missing."""
     reached = best(readings)
     lanes = {q: r.rate for q, r in reached.items() if q not in (*RATES, "launch_floor")}
@@ -186,7 +186,7 @@ def ceilings(
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Ceilings with all that they were made of. `versions` names driver, CUDA and torch, `method` has
-    the fields of a Method."""
+    the fields of a CalibrationProtocol."""
 
     ceilings: Ceilings
     versions: Mapping[str, str]
@@ -196,14 +196,14 @@ class Calibration:
 
 
 def path(device: str, uuid: str, folder: Path | None = None) -> Path:
-    """The file of a GPU's ceilings. Names come from a driver and are cut to plain letters first. Raises
-    FolderUnusable, FolderUntrusted."""
+    """Returns the file of a GPU's ceilings. Names come from a driver and are cut to plain letters first.
+    Raises FolderUnusable, FolderUntrusted."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", f"{device} {uuid}").strip("-")[:120]
     return _folder(folder) / f"{name}.json"
 
 
 def ceiling_files() -> list[Path]:
-    """The files of every GPU's ceilings that this user has. Raises as `path`."""
+    """Returns the files of every GPU's ceilings that this user has. Raises as `path`."""
     return sorted(_folder(None).glob("*.json"))
 
 
@@ -215,7 +215,7 @@ def _folder(folder: Path | None) -> Path:
 
 
 def to_file(calibration: Calibration) -> str:
-    """The text of the file."""
+    """Returns the text of the file."""
     content = {
         "ceilings": json.loads(to_json(calibration.ceilings)),
         "versions": dict(calibration.versions),
@@ -235,7 +235,7 @@ def save(calibration: Calibration, folder: Path | None = None) -> Path:
 
 
 def load(device: str, uuid: str, folder: Path | None = None) -> Ceilings | None:
-    """The ceilings that were kept for this very GPU, by the driver's name and its UUID; None where
+    """Returns the ceilings that were kept for this very GPU, by the driver's name and its UUID; None where
     there are none. Raises CeilingsError for a file that cannot be read or is another GPU's."""
     file = path(device, uuid, folder)
     try:
@@ -245,7 +245,7 @@ def load(device: str, uuid: str, folder: Path | None = None) -> Ceilings | None:
     try:
         content: Any = json.loads(text)
     except ValueError as error:
-        raise CeilingsError(f"{file} is no JSON: {error}; run `ucc calibrate` again") from None
+        raise CeilingsError(f"{file} is not JSON: {error}; run `ucc calibrate` again") from None
     if not isinstance(content, dict) or "ceilings" not in content:
         raise CeilingsError(f"{file} holds no ceilings; run `ucc calibrate` again")
     loaded = from_json(json.dumps(content["ceilings"]))
@@ -260,7 +260,7 @@ def load(device: str, uuid: str, folder: Path | None = None) -> Ceilings | None:
 
 
 def calibration(answer: Mapping[str, Any]) -> tuple[Calibration, Record]:
-    """What `ucutlass.tasks.calibrate.measure` answered, and the sealed record that it rests on.
+    """Returns what `ucutlass.tasks.calibrate.measure` answered, and the sealed record that it rests on.
 
     Raises CalibrationFailed where a ceiling is missing.
     """

@@ -1,4 +1,4 @@
-"""Calibrating on a real GPU: graphs, events, the SM clock, and kernels that torch has not.
+"""Calibrates on a real GPU with graphs, events, the SM clock, and kernels that torch has not.
 
 The kernels are `runtime/native/calibrate.ptx`, which the driver compiles for the device at hand.
 """
@@ -72,7 +72,8 @@ class Kernels:
         call(self._driver, "cuModuleLoadData", ctypes.byref(self._module), _PTX.read_bytes() + b"\0")
 
     def probes(self, memory: int, l2: int) -> list[CeilingProbe]:
-        """An empty kernel, a read of far memory, of a quarter of the L2, and a chain of FFMA.
+        """Returns probes of an empty kernel, a read of far memory, of a quarter of the L2, and a chain of
+        FFMA.
 
         `memory` and `l2` in bytes. The L2 is read many times over in one launch, so that neither the
         launch nor the first pass from memory weighs.

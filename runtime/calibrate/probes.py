@@ -1,4 +1,4 @@
-"""The probes of `ucc calibrate`: torch's fastest ways to copy, read and multiply.
+"""Defines the probes of `ucc calibrate`: torch's fastest ways to copy, read and multiply.
 
 Tensors hold random numbers: zeros draw less power, clock higher and reach what no data reaches.
 """
@@ -31,14 +31,14 @@ class ProbeSizes:
 
 
 def sizes_for(l2: int, free: int) -> ProbeSizes:
-    """Buffers of 2 GiB or an eighth of the free memory, and at least sixteen L2s, so that what is
+    """Returns buffers of 2 GiB or an eighth of the free memory, and at least sixteen L2s, so that what is
     left in the L2 does not count; products large enough for many waves on any GPU."""
     memory = max(16 * l2, min(2 * 2**30, free // 8)) // 4096 * 4096
     return ProbeSizes(memory, ((4096,) * 3, (8192,) * 3, (8192, 8192, 16384), (16384, 8192, 4096)))
 
 
 def torch_probes(sizes: ProbeSizes, device: str) -> list[CeilingProbe]:
-    """The probes that torch alone can run, copy and read first, then lane by lane."""
+    """Returns the probes that torch alone can run, copy and read first, then lane by lane."""
     memory = [*_copies(sizes.memory, device), *_reads(sizes.memory, device)]
     return memory + [
         CeilingProbe(lane, f"{name} {m}x{n}x{k}", 2.0 * m * n * k, _bind(make, device, (m, n, k)))
@@ -94,7 +94,7 @@ def _reads(size: int, device: str) -> list[CeilingProbe]:
 
 
 def _operands(dtype: torch.dtype, device: str, shape: ProductShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """`[M, K]` and `[K, N]`, both contiguous in K: the layout that every lane supports."""
+    """Returns `[M, K]` and `[K, N]`, both contiguous in K: the layout that every lane supports."""
     m, n, k = shape
     if dtype == torch.int8:
         a, b = (torch.randint(-128, 128, (rows, k), dtype=dtype, device=device) for rows in (m, n))

@@ -1,1 +1,2 @@
-"""Kernels built in stages: a skeleton once, its epilogue's arithmetic in milliseconds, then a link."""
+"""Builds kernels with NVRTC and nvJitLink: a skeleton is compiled once, an epilogue's arithmetic is
+linked into it."""

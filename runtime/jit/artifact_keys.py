@@ -1,4 +1,4 @@
-"""Which artifact a staged build of a source came to, without emitting its parts again.
+"""Remembers which artifact the build of a source came to, so that its parts need not be emitted again.
 
 An artifact's key is made from all that goes into it, and to write that anew takes thirty milliseconds: more
 than all else of a warm load. The answer is kept under what determines it: the plain source of the plan, the
@@ -35,7 +35,7 @@ _MAKERS = (
 
 
 def artifact(source: Source, stage: BuildPath, toolchain: Toolchain, cache: Cache) -> Artifact | None:
-    """The finished artifact of this source, where it is known and still there. Raises CacheError."""
+    """Returns the finished artifact of this source, where it is known and still there. Raises CacheError."""
     try:
         key = _file(source, stage, toolchain, cache).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -70,7 +70,7 @@ def _file(source: Source, stage: BuildPath, toolchain: Toolchain, cache: Cache) 
 
 @once
 def _makers() -> str:
-    """The state of those files: a change of any of them forgets all answers."""
+    """Returns the state of those files: a change of any of them forgets all answers."""
     state = []
     for folder, pattern in _MAKERS:
         for path in sorted(folder.glob(pattern)):

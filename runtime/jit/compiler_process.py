@@ -27,7 +27,7 @@ either: standard output lies on the same disk."""
 
 
 def main(job: Path) -> int:
-    """The exit status; all that was said is written out."""
+    """Returns the exit status; all that was said is written out."""
     try:
         status = _work(job)
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""NVRTC and nvJitLink in a process of their own (`worker`), which a time limit or a cancellation ends."""
+"""Runs NVRTC and nvJitLink in a process of their own, which a time limit or a cancellation ends."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _source(compiles: Sequence[NvrtcCompile]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The caller's, with the folder of this package before all others: a program that put it on
+    """Returns the caller's, with the folder of this package before all others: a program that put it on
     `sys.path` by itself has children that would not find it."""
     here = str(Path(__file__).absolute().parents[_DEPTH])
     path = os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)

@@ -1,4 +1,4 @@
-"""A kernel from its skeleton and its arithmetic: NVRTC, nvJitLink, and a link of the host's side.
+"""Builds a kernel from its skeleton and its arithmetic by NVRTC, nvJitLink, and a link of the host's side.
 
 The image that nvJitLink makes lies in the library as data, and the skeleton's host code loads it at its
 first launch; the library has the entry of the kernel as it is built plainly, with the same C interface.
@@ -64,7 +64,7 @@ class CompilersDiffer(ToolchainError):
 
 
 def parts(plan: Plan, how: LinkedBuildPath) -> Staged | Lean:
-    """The plan's kernel in the parts of a stage. Raises NotServed."""
+    """Returns the plan's kernel in the parts of a stage. Raises NotServed."""
     if not isinstance(plan, GemmPlan):
         raise NotServed("only kernels of one dot are built in stages")
     return stage(plan) if how == "lto" else lean(plan)
@@ -78,8 +78,8 @@ def recipe(
     on_progress: OnProgress = ignore,
     limit_seconds: float = BUILD_SECONDS,
 ) -> Recipe:
-    """The kernel of `source`, built from its parts. Its artifact has `source.cu` as it is built plainly,
-    `arithmetic.cu` and the image.
+    """Returns the kernel of `source`, built from its parts. Its artifact has `source.cu` as it is built
+    plainly, `arithmetic.cu` and the image.
 
     Raises NvrtcMissing, NvJitLinkMissing, CompilersDiffer.
     """
@@ -133,7 +133,7 @@ def recipe(
 def _skeleton(
     staged: Staged | Lean, toolchain: Toolchain, cache: Cache, limit_seconds: float
 ) -> tuple[LinkedBuildPath, Recipe, dict[str, str]]:
-    """The stage, its skeleton's recipe, and the keys of what else is linked with it."""
+    """Returns the stage, its skeleton's recipe, and the keys of what else is linked with it."""
     match staged:
         case Staged():
             return "lto", skeleton.recipe(staged.skeleton, toolchain, limit_seconds), {}

@@ -1,4 +1,4 @@
-"""nvJitLink, the linker of LTO-IR in a library: optimises over all parts, and assembles one image."""
+"""Wraps nvJitLink, NVIDIA's linker of LTO-IR: it optimises over all parts and assembles one image."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NvJitLink:
 
 @functools.cache
 def load() -> NvJitLink:
-    """nvJitLink of this machine, once a process. Raises NvJitLinkMissing, NvJitLinkFailed."""
+    """Returns nvJitLink of this machine, once a process. Raises NvJitLinkMissing, NvJitLinkFailed."""
     try:
         library = shared_library.load(SONAME)
     except OSError as error:
@@ -76,12 +76,13 @@ def load() -> NvJitLink:
 
 
 def version() -> tuple[int, int]:
-    """Of `load`'s library, which is loaded only where its version is not remembered. Raises as `load`."""
+    """Returns the version of `load`'s library, which is loaded only where its version is not remembered.
+    Raises as `load`."""
     return shared_library.version(SONAME, lambda: load().version)
 
 
 def link(linker: NvJitLink, parts: Mapping[str, bytes], options: Sequence[str]) -> tuple[bytes, str]:
-    """The image (a cubin) of LTO-IR parts by name, and what linker and assembler said.
+    """Returns the image (a cubin) of LTO-IR parts by name, and what linker and assembler said.
 
     `options` must hold `-lto` and `-arch`. Raises LinkRefused, NvJitLinkFailed.
     """

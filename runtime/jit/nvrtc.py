@@ -1,4 +1,4 @@
-"""NVRTC, the compiler of CUDA C++ in a library: device code alone, no host compiler, no process."""
+"""Wraps NVRTC, NVIDIA's library that compiles CUDA C++ device code without a host compiler."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Nvrtc:
 
 @functools.cache
 def load() -> Nvrtc:
-    """NVRTC of this machine, once a process. Raises NvrtcMissing, NvrtcFailed."""
+    """Returns NVRTC of this machine, once a process. Raises NvrtcMissing, NvrtcFailed."""
     try:
         library = shared_library.load(SONAME, beside="libnvrtc-builtins.so.[0-9]*")
     except OSError as error:
@@ -55,13 +55,14 @@ def load() -> Nvrtc:
 
 
 def version() -> tuple[int, int]:
-    """Of `load`'s library, which is loaded only where its version is not remembered. Raises as `load`."""
+    """Returns the version of `load`'s library, which is loaded only where its version is not remembered.
+    Raises as `load`."""
     return shared_library.version(SONAME, lambda: load().version)
 
 
 def compile_lto(nvrtc: Nvrtc, source: str, name: str, options: Sequence[str]) -> tuple[bytes, str]:
-    """LTO-IR of a CUDA file, and what the compiler said; `options` must hold `-dlto`, `name` stands for
-    the file in messages. Raises NvrtcRefused, NvrtcFailed."""
+    """Returns LTO-IR of a CUDA file, and what the compiler said; `options` must hold `-dlto`, `name` stands
+    for the file in messages. Raises NvrtcRefused, NvrtcFailed."""
     library, program = nvrtc.library, ctypes.c_void_p()
     _call(
         library,

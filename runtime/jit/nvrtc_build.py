@@ -1,4 +1,5 @@
-"""The skeleton of a lean kernel (`ucutlass.emit.gemm.lean`): NVRTC on the device's side, g++ on the host's.
+"""Builds the skeleton of a lean kernel (`ucutlass.emit.gemm.lean`): NVRTC compiles the device's side, g++ the
+host's.
 
 What all lean kernels share of the host's side (native/lean.cpp) is an artifact of its own, compiled once
 for a g++ and a version of CUTLASS, and linked into each.
@@ -72,8 +73,8 @@ _HOST = Gxx(_HOST_ARGUMENTS, f"g++ {' '.join(_HOST_ARGUMENTS)}", _HOST_SOURCE, "
 
 
 def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: float = BUILD_SECONDS) -> Recipe:
-    """How the skeleton is made and kept; its artifact has DEVICE_PART and HOST_PART in place of a library.
-    The driver's part is put into `cache` meanwhile, where it can be made.
+    """Returns how the skeleton is made and kept; its artifact has DEVICE_PART and HOST_PART in place of a
+    library. The driver's part is put into `cache` meanwhile, where it can be made.
 
     Raises NvrtcMissing.
     """
@@ -141,12 +142,12 @@ def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: floa
 
 
 def driver(toolchain: Toolchain, cache: Cache, cancel: Event | None = None) -> Artifact:
-    """The part of the host's side that all share; the artifact has DRIVER_PART. Raises as `make`."""
+    """Returns the part of the host's side that all share; the artifact has DRIVER_PART. Raises as `make`."""
     return make(driver_recipe(toolchain), cache, cancel=cancel)
 
 
 def driver_recipe(toolchain: Toolchain) -> Recipe:
-    """How that part is made and kept."""
+    """Returns how that part is made and kept."""
     text = (NATIVE / DRIVER_SOURCE).read_text(encoding="utf-8")
     versions = {
         "nvcc": toolchain.nvcc.version,
@@ -185,7 +186,8 @@ def driver_recipe(toolchain: Toolchain) -> Recipe:
 
 
 def _host(toolchain: Toolchain, cache: Cache, folder: Path, cancel: Event, limit_seconds: float) -> GxxResult:
-    """The host's side, and once it is there the driver's part, which every library is linked with."""
+    """Returns the host's side, and once it is there the driver's part, which every library is linked
+    with."""
     ended = _run(_HOST, toolchain, folder, cancel, limit_seconds)
     if ended.status == 0:
         # Whoever links asks for that part again, and is told what is wrong with it.

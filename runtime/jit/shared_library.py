@@ -1,4 +1,4 @@
-"""NVIDIA's compilers that are shared libraries: where they lie, and their versions."""
+"""Locates NVIDIA's compilers that are shared libraries, and reads their versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ucutlass.runtime import version_cache
 
 
 def load(soname: str, beside: str = "") -> ctypes.CDLL:
-    """The library of this name: from PyPI's CUDA packages, else where the system's loader looks.
+    """Returns the library of this name: from PyPI's CUDA packages, else where the system's loader looks.
 
     `beside` is a pattern of libraries in the same folder that it opens later by their bare names,
     which the system's loader finds once they are loaded. Raises OSError where there is none.
@@ -26,7 +26,7 @@ def load(soname: str, beside: str = "") -> ctypes.CDLL:
 
 
 def find(soname: str) -> Path | None:
-    """The file that `load` would load, where it can be told without: in PyPI's packages, or on
+    """Returns the file that `load` would load, where it can be told without: in PyPI's packages, or on
     LD_LIBRARY_PATH, or where NVIDIA installs. None elsewhere: the system's loader alone knows."""
     named = (Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder)
     candidates = (folder / soname for folder in (*_pypi_folders(), *named, *_SYSTEM))
@@ -34,7 +34,8 @@ def find(soname: str) -> Path | None:
 
 
 def version(soname: str, ask: Callable[[], tuple[int, int]]) -> tuple[int, int]:
-    """What `ask` says of the library of this name, which loads it, or said when it was asked last."""
+    """Returns what `ask` says of the library of this name, which loads it, or said when it was asked
+    last."""
 
     def version_text() -> str:
         return "{}.{}".format(*ask())

@@ -1,4 +1,4 @@
-"""The skeleton of a kernel: everything but its epilogue's arithmetic, compiled once.
+"""Builds the skeleton of a kernel, which is everything but its epilogue's arithmetic.
 
 Two passes of nvcc over one file, at the same time: the device's ends in LTO-IR (`skeleton.ltoir`), for
 the optimiser runs when the arithmetic is there; the host's in an object (`host.o`) with the entry, which
@@ -65,7 +65,8 @@ _HOST = _Pass(
 
 
 def recipe(skeleton: Source, toolchain: Toolchain, limit_seconds: float = BUILD_SECONDS) -> Recipe:
-    """How a skeleton is made and kept; its artifact has DEVICE_PART and HOST_PART in place of a library."""
+    """Returns how a skeleton is made and kept; its artifact has DEVICE_PART and HOST_PART in place of a
+    library."""
     versions = {
         "nvcc": toolchain.nvcc.version,
         "host": toolchain.host.version,
@@ -130,7 +131,8 @@ def _compile(
 
 
 def awaited(beside: Future[T], stop: Event, cancel: Event | None) -> T:
-    """The result of a thread that ends when `stop` is set; the caller's cancellation reaches it too."""
+    """Returns the result of a thread that ends when `stop` is set; the caller's cancellation reaches it
+    too."""
     while not wait((beside,), _POLL_SECONDS).done:
         if cancel is not None and cancel.is_set():
             stop.set()
@@ -138,7 +140,8 @@ def awaited(beside: Future[T], stop: Event, cancel: Event | None) -> T:
 
 
 def failure_log(log: Path) -> str:
-    """The words of a compiler that failed. Raises OSError where there are none since its disk is full."""
+    """Returns the words of a compiler that failed. Raises OSError where there are none since its disk is
+    full."""
     words = log.read_text(encoding="utf-8", errors="replace")
     if not words.strip():
         with log.open("wb") as file:

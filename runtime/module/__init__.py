@@ -1,4 +1,4 @@
-"""Counts the work of PyTorch modules: a problem file is exported in a process of its own, and its graph is
+"""Counts the work of PyTorch modules: a problem file is exported in a process of their own and counts the graph is
 counted.
 
 `export` runs in that process and makes the `graph`; the other modules are pure and read that graph: `regions`

@@ -1,4 +1,5 @@
-"""Finds where a kernel may do less than the operators of a module say: the bound then holds on conditions.
+"""Finds where a kernel may do less than a module's operators say: the bound holds only on these
+conditions.
 
 Each condition is decided from the graph alone and reported with the operator that it concerns.
 """

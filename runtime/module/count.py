@@ -143,7 +143,8 @@ def convolution(call: OperatorCall) -> OperationCount:
 
 
 def attention_pairs(queries: int, keys: int, causal: bool) -> int:
-    """Returns the number of scores that are not masked; PyTorch's causal mask is aligned at the top left."""
+    """Returns the number of scores that are not masked; PyTorch's causal mask is aligned at the top
+    left."""
     if not causal:
         return queries * keys
     full = max(0, queries - keys)

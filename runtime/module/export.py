@@ -130,7 +130,7 @@ def graph_of(file: str, keep: Callable[[str], bool]) -> ModuleGraph:
 def _load(file: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location("ucutlass_problem", Path(file).absolute())
     if spec is None or spec.loader is None:
-        raise ProblemUnusable(file, "the file", "is no Python file; its name must end in .py")
+        raise ProblemUnusable(file, "the file", "is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     loader = spec.loader

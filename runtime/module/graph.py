@@ -1,4 +1,4 @@
-"""The graph of a PyTorch module as a value, which crosses from the process that ran the problem file.
+"""Represents the graph of a PyTorch module, as a value, which crosses from the process that ran the problem file.
 
 It holds names, shapes and plain arguments, and nothing that could be executed, so that counting happens where
 the file's code never ran. `ucutlass.runtime.module.export` makes it.
@@ -195,7 +195,7 @@ def _check(graph: ModuleGraph) -> None:
     for node in graph.nodes:
         if missing := [r for r in node.refs if r not in known]:
             lost = f"{missing[0].name}[{missing[0].index}]"
-            raise GraphUnreadable(f"{node.name} uses {lost}, which is not there")
+            raise GraphUnreadable(f"{node.name} uses {lost}, which is missing")
         known |= {Ref(node.name, i) for i in range(len(node.outputs))}
     tensors = graph.tensors()
     if missing := [r.ref for r in graph.results if r.ref not in tensors]:

@@ -182,7 +182,7 @@ def _close(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 def _by_statistics(loaded: LoadedModule, inputs: Sequence[Any], expected: Sequence[torch.Tensor]) -> bool:
     """Returns whether eval() returns something else, for batch statistics alone. Raises Unusable where
-    anything more differs."""
+    for anything more differs."""
     with _modes(loaded.model):
         loaded.model.eval()
         if _all_close(expected, loaded.forward(inputs)):

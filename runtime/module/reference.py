@@ -1,4 +1,4 @@
-"""The oracle that a program is checked against before it is built: what a module computes, in float64, on
+"""The oracle that a program is checked against before it is built: inputs; a module computes, in float64, on
 generated numbers.
 
 The module runs twice on the same numbers: in float64, which is its exact meaning, and in float32, which shows
@@ -102,7 +102,8 @@ share that is far below any compute type's own."""
 
 def tolerance(exact: torch.Tensor, twin: torch.Tensor) -> float:
     """Returns how far from `exact` a correct float64 result may be, by the error of the same formula in
-    float32; 0 for integers and truth values."""
+    float32;
+    0 for integers and truth values."""
     if not exact.dtype.is_floating_point:
         return 0.0
     most = moved = 0.0
@@ -162,7 +163,8 @@ def _weights(
 ) -> torch.Tensor:
     """Returns other weights of the same scale, so that a fresh module's accidental values, a bias of 0 or a
     gain of 1, are not constants; a buffer changes only where the program takes it or a norm keeps its
-    statistics there."""
+    statistics
+    there."""
     buffer = name not in {n for n, _ in loaded.model.named_parameters()}
     if not own.dtype.is_floating_point or not own.numel():
         return own

@@ -1,4 +1,4 @@
-"""Computes which elements of a tensor are used: views are followed back to the memory that they show.
+"""Computes which views back to memory, to are followed which elements of a tensor are used.
 
 A bound may count a byte only if every kernel must move it, so what is sliced away, gathered from or
 overwritten is not counted, and a view that repeats elements counts each once.
@@ -50,7 +50,8 @@ def regions(graph: ModuleGraph) -> dict[Ref, ElementRegion]:
 
 
 def union(parts: Iterable[ElementRegion]) -> int:
-    """Returns a lower bound on the elements that the parts of one tensor cover: parts that may overlap count
+    """Returns a lower bound on the elements that the parts of one tensor cover: parts that may overlap
+    count
     as the largest."""
     disjoint: list[ElementRegion] = []
     for part in sorted(parts, key=lambda part: -part.elements):
@@ -213,7 +214,8 @@ def _inner(value: Any) -> list[Ref]:
 def _needed(
     node: OperatorNode, name: str, call: OperatorCall, tensors: Mapping[Ref, TensorMeta], ref: Ref
 ) -> int:
-    """Returns the elements of one argument that any kernel must read; rows that are gathered may all be the
+    """Returns the elements of one argument that any kernel must read; rows that are gathered may
+    all be the
     same one."""
     everything = tensors[ref].elements
     a = node.arguments

@@ -33,7 +33,7 @@ typedef struct Step {
   double* values;
   int64_t workspace;  // offset of the kernel's own, or -1
   int64_t* waits;     // events
-  int tensor_count, scalar_count, wait_count, lane, records;  // records: an event, or -1
+  int tensor_count, scalar_count, wait_count, stream, records;  // records: an event, or -1
 } Step;
 
 // cuEventRecord and cuStreamWaitEvent.
@@ -43,7 +43,7 @@ typedef int32_t (*Wait)(void* stream, void* event, uint32_t flags);
 // The side streams and events beside one stream of the caller's.
 typedef struct Branches {
   struct Branches* next;
-  void** streams;  // by lane; the first is the caller's
+  void** streams;  // by number; the first is the caller's
   void** events;
   Record record;
   Wait wait;
@@ -57,8 +57,8 @@ typedef struct Plan {
   size_t words;
   uint64_t* signature;
   Step* steps;
-  int count, lanes, start, join_count;  // start: the event that begins side lanes, or -1
-  int64_t* joins;       // lane and event in turns
+  int count, stream_count, start, join_count;  // start: the event that begins side streams, or -1
+  int64_t* joins;       // stream and event in turns
   Branches* branches;
   PyObject* results;    // tuple of (args, kwargs) for `allocate`, one a result
   PyObject* workspace;  // (args, kwargs) for `allocate`, or NULL
@@ -97,9 +97,9 @@ typedef struct Call {
 } Call;
 
 static int is_type(PyObject* object, PyObject* type) {
-  PyObject* found = PyObject_Type(object);
-  Py_DecRef(found);
-  return found == type;
+  PyObject* type_of_object = PyObject_Type(object);
+  Py_DecRef(type_of_object);
+  return type_of_object == type;
 }
 
 // 1 true, 0 false, -1 with a Python error set. Steals `value`.
@@ -281,7 +281,7 @@ static int32_t run_branches(Plan const* plan, Call const* call, char* workspace,
   if (plan->start >= 0) status = on->record(on->events[plan->start], on->streams[0]);
   for (int i = 0; !code && !status && i < plan->count; ++i) {
     Step const* step = &plan->steps[i];
-    void* const stream = on->streams[step->lane];
+    void* const stream = on->streams[step->stream];
     for (int w = 0; !status && w < step->wait_count; ++w)
       status = on->wait(stream, on->events[step->waits[w]], 0);
     if (!status && (code = run_step(step, call, workspace, stream)) != 0) *at = i;
@@ -319,30 +319,30 @@ static void free_branches(Branches* branches) {
 // What launch.py `_branches` gives: streams, events, and the driver's two functions.
 static Branches* add_branches(Plan* plan, void* stream) {
   PyObject* number = PyLong_FromLongLong((long long)(intptr_t)stream);
-  PyObject* given = number ? PyObject_CallFunctionObjArgs(plan->make_branches, number, NULL) : NULL;
+  PyObject* description = number ? PyObject_CallFunctionObjArgs(plan->make_branches, number, NULL) : NULL;
   if (number) Py_DecRef(number);
-  if (!given) return NULL;
-  Branches* made = (Branches*)calloc(1, sizeof(Branches));
-  if (made) {
+  if (!description) return NULL;
+  Branches* branches = (Branches*)calloc(1, sizeof(Branches));
+  if (branches) {
     // Handles are as wide as int64_t.
-    made->streams = (void**)integers(PyTuple_GetItem(given, 0));
-    made->events = (void**)integers(PyTuple_GetItem(given, 1));
-    made->record = (Record)(uintptr_t)integer(given, 2);
-    made->wait = (Wait)(uintptr_t)integer(given, 3);
+    branches->streams = (void**)integers(PyTuple_GetItem(description, 0));
+    branches->events = (void**)integers(PyTuple_GetItem(description, 1));
+    branches->record = (Record)(uintptr_t)integer(description, 2);
+    branches->wait = (Wait)(uintptr_t)integer(description, 3);
   }
-  Py_DecRef(given);
-  if (!made || !made->streams || !made->events || PyErr_Occurred()) {
-    if (made) free_branches(made);
+  Py_DecRef(description);
+  if (!branches || !branches->streams || !branches->events || PyErr_Occurred()) {
+    if (branches) free_branches(branches);
     return PyErr_Occurred() ? NULL : (Branches*)PyErr_NoMemory();
   }
-  made->next = plan->branches;
-  plan->branches = made;
-  return made;
+  branches->next = plan->branches;
+  plan->branches = branches;
+  return branches;
 }
 
 static Branches* branches_beside(Plan* plan, void* stream) {
-  for (Branches* found = plan->branches; found; found = found->next)
-    if (found->streams[0] == stream) return found;
+  for (Branches* known = plan->branches; known; known = known->next)
+    if (known->streams[0] == stream) return known;
   return add_branches(plan, stream);
 }
 
@@ -354,7 +354,7 @@ static int launch(Launcher const* self, Plan* plan, Call* call) {
   int32_t code;
   int at;
   if (self->api->current_work_stream(self->device_type, call->device, &stream) != 0) return -1;
-  if (plan->lanes > 1 && !(branches = branches_beside(plan, stream))) return -1;
+  if (plan->stream_count > 1 && !(branches = branches_beside(plan, stream))) return -1;
   if (plan->workspace && !(scratch = allocate(self, plan->workspace, &workspace))) return -1;
   if (branches) {
     // With the GIL: no other thread may record the events between this one's records and waits.
@@ -544,8 +544,8 @@ static PyObject* take(PyObject* tuple, Py_ssize_t i) {
 
 static void read_kinds(Launcher* self, PyObject* kinds) {
   self->params = (int)PyTuple_Size(kinds);
-  int const room = MAX_TENSORS + MAX_SCALARS;
-  for (int i = 0; i < self->params && i < room; ++i) {
+  int const most = MAX_TENSORS + MAX_SCALARS;
+  for (int i = 0; i < self->params && i < most; ++i) {
     PyObject* kind = PyTuple_GetItem(kinds, i);
     self->kinds[i].kind = (char)integer(kind, 0);
     self->kinds[i].low = integer(kind, 1);
@@ -591,34 +591,34 @@ static double* numbers(PyObject* tuple) {
   return values;
 }
 
-// (entry address, extents, knobs, tensors, scalars, values, workspace, lane, waits, records), as
+// (entry address, extents, knobs, tensors, scalars, values, workspace, stream, waits, records), as
 // launch_sequence.py `native_steps` makes them.
-static int read_step(Step* step, PyObject* given) {
-  if (!given) return 0;
-  step->entry = (Entry)(uintptr_t)integer(given, 0);
-  step->extents = integers(PyTuple_GetItem(given, 1));
-  step->knobs = integers(PyTuple_GetItem(given, 2));
-  step->tensors = integers(PyTuple_GetItem(given, 3));
-  step->scalars = integers(PyTuple_GetItem(given, 4));
-  step->values = numbers(PyTuple_GetItem(given, 5));
-  step->workspace = integer(given, 6);
-  step->lane = (int)integer(given, 7);
-  step->waits = integers(PyTuple_GetItem(given, 8));
-  step->records = (int)integer(given, 9);
-  step->tensor_count = (int)PyTuple_Size(PyTuple_GetItem(given, 3));
-  step->scalar_count = (int)PyTuple_Size(PyTuple_GetItem(given, 4));
-  step->wait_count = (int)PyTuple_Size(PyTuple_GetItem(given, 8));
+static int read_step(Step* step, PyObject* description) {
+  if (!description) return 0;
+  step->entry = (Entry)(uintptr_t)integer(description, 0);
+  step->extents = integers(PyTuple_GetItem(description, 1));
+  step->knobs = integers(PyTuple_GetItem(description, 2));
+  step->tensors = integers(PyTuple_GetItem(description, 3));
+  step->scalars = integers(PyTuple_GetItem(description, 4));
+  step->values = numbers(PyTuple_GetItem(description, 5));
+  step->workspace = integer(description, 6);
+  step->stream = (int)integer(description, 7);
+  step->waits = integers(PyTuple_GetItem(description, 8));
+  step->records = (int)integer(description, 9);
+  step->tensor_count = (int)PyTuple_Size(PyTuple_GetItem(description, 3));
+  step->scalar_count = (int)PyTuple_Size(PyTuple_GetItem(description, 4));
+  step->wait_count = (int)PyTuple_Size(PyTuple_GetItem(description, 8));
   return step->entry && step->extents && step->knobs && step->tensors && step->scalars &&
          step->values && step->waits && step->tensor_count <= MAX_TENSORS &&
          step->scalar_count <= MAX_SCALARS && !PyErr_Occurred();
 }
 
-static int read_steps(Plan* plan, PyObject* given) {
-  plan->count = (int)PyTuple_Size(given);
+static int read_steps(Plan* plan, PyObject* description) {
+  plan->count = (int)PyTuple_Size(description);
   plan->steps = (Step*)calloc((size_t)(plan->count > 0 ? plan->count : 1), sizeof(Step));
   if (!plan->steps) return 0;
   for (int i = 0; i < plan->count; ++i)
-    if (!read_step(&plan->steps[i], PyTuple_GetItem(given, i))) return 0;
+    if (!read_step(&plan->steps[i], PyTuple_GetItem(description, i))) return 0;
   return 1;
 }
 
@@ -628,9 +628,9 @@ static int is_complete(Plan const* plan) {
 }
 
 // Remembers the signature of an accepted call with `plan`: (steps, results, workspace or None,
-// (device index,), owner of the entries, lanes, start, joins, maker of branches). Returns whether
+// (device index,), owner of the entries, stream count, start, joins, maker of branches). Returns whether
 // it did: a call that only Python can take (a tensor subclass, say) is left to Python.
-int ucutlass_launcher_remember(PyObject* capsule, PyObject* args, PyObject* out, PyObject* given) {
+int ucutlass_launcher_remember(PyObject* capsule, PyObject* args, PyObject* out, PyObject* description) {
   Launcher* self = (Launcher*)PyCapsule_GetPointer(capsule, CAPSULE);
   Py_ssize_t const count = PyTuple_Size(args);
   if (!self || count > MAX_TENSORS + MAX_SCALARS) return 0;
@@ -644,16 +644,16 @@ int ucutlass_launcher_remember(PyObject* capsule, PyObject* args, PyObject* out,
   if (find(self, &call)) return 1;
   Plan* plan = (Plan*)calloc(1, sizeof(Plan));
   if (!plan) return 0;
-  int const read = read_steps(plan, PyTuple_GetItem(given, 0));
-  plan->results = take(given, 1);
-  plan->workspace = take(given, 2);
-  plan->device = take(given, 3);
-  plan->keep = take(given, 4);
-  plan->lanes = (int)integer(given, 5);
-  plan->start = (int)integer(given, 6);
-  plan->joins = integers(PyTuple_GetItem(given, 7));
-  plan->join_count = (int)PyTuple_Size(PyTuple_GetItem(given, 7));
-  plan->make_branches = take(given, 8);
+  int const read = read_steps(plan, PyTuple_GetItem(description, 0));
+  plan->results = take(description, 1);
+  plan->workspace = take(description, 2);
+  plan->device = take(description, 3);
+  plan->keep = take(description, 4);
+  plan->stream_count = (int)integer(description, 5);
+  plan->start = (int)integer(description, 6);
+  plan->joins = integers(PyTuple_GetItem(description, 7));
+  plan->join_count = (int)PyTuple_Size(PyTuple_GetItem(description, 7));
+  plan->make_branches = take(description, 8);
   plan->words = call.words;
   plan->hash = hash_words(call.signature, call.words);
   plan->signature = (uint64_t*)malloc(call.words * sizeof(uint64_t));

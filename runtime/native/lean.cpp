@@ -38,14 +38,14 @@ struct Driver {
   decltype(&cuOccupancyMaxActiveClusters) max_active_clusters = nullptr;
   decltype(&cuMemsetD8Async) memset = nullptr;
   decltype(&cuTensorMapEncodeTiled) encode = nullptr;
-  bool found = false;
+  bool loaded = false;
 
   Driver() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     if (library == nullptr) {
       return;
     }
-    found = look_up(library, "cuCtxGetCurrent", ctx_get_current) && look_up(library, "cuCtxSetCurrent", ctx_set_current) &&
+    loaded = look_up(library, "cuCtxGetCurrent", ctx_get_current) && look_up(library, "cuCtxSetCurrent", ctx_set_current) &&
             look_up(library, "cuCtxGetDevice", ctx_get_device) &&
             look_up(library, "cuDeviceGetAttribute", device_get_attribute) &&
             look_up(library, "cuDevicePrimaryCtxRetain", primary_retain) && look_up(library, "cuInit", init) &&
@@ -64,8 +64,8 @@ struct Driver {
 };
 
 Driver const& driver() {
-  static Driver const found;
-  return found;
+  static Driver const instance;
+  return instance;
 }
 
 int32_t code(CUresult error) { return error == CUDA_SUCCESS ? 0 : DriverError + int32_t(error); }
@@ -117,18 +117,18 @@ CUresult load(ucc_lean::Kernel& kernel) {
     return CUDA_SUCCESS;
   }
   CUlibrary library = nullptr;
-  CUkernel found = nullptr;
+  CUkernel loaded = nullptr;
   CUresult error = driver().library_load(&library, kernel.image, nullptr, nullptr, 0, nullptr, nullptr, 0);
   if (error != CUDA_SUCCESS) {
     return error;
   }
-  error = driver().library_get_kernel(&found, library, kernel.name);
+  error = driver().library_get_kernel(&loaded, library, kernel.name);
   if (error != CUDA_SUCCESS) {
     (void)driver().library_unload(library);
     return error;
   }
   kernel.library = library;
-  __atomic_store_n(&kernel.function, static_cast<void*>(found), __ATOMIC_RELEASE);
+  __atomic_store_n(&kernel.function, static_cast<void*>(loaded), __ATOMIC_RELEASE);
   return CUDA_SUCCESS;
 }
 
@@ -156,7 +156,7 @@ CUresult prepare(ucc_lean::Kernel& kernel, int ordinal, ucc_lean::Device& device
 // A failure is not kept: it may pass, as that of a device whose memory is full.
 extern "C" int32_t ucc_lean_prepare(ucc_lean::Kernel* kernel, ucc_lean::Device* device) {
   static std::mutex mutex;
-  if (!driver().found) {
+  if (!driver().loaded) {
     return code(CUDA_ERROR_NOT_FOUND);
   }
   int ordinal = 0;
@@ -225,10 +225,10 @@ struct Tiles {
   template <class Params>
   void grid(Params const& params, uint32_t* shape) const {
     Order const taken = params.raster_order_ == Persistent::RasterOrder::AlongN ? Order::AlongN : Order::AlongM;
-    dim3 const found = Params::get_grid_shape(blocks, cluster, hardware, 1 << params.log_swizzle_size_, taken);
-    shape[0] = found.x;
-    shape[1] = found.y;
-    shape[2] = found.z;
+    dim3 const launched = Params::get_grid_shape(blocks, cluster, hardware, 1 << params.log_swizzle_size_, taken);
+    shape[0] = launched.x;
+    shape[1] = launched.y;
+    shape[2] = launched.z;
   }
 };
 
@@ -291,16 +291,16 @@ extern "C" int32_t ucc_lean_launch(ucc_lean::Kernel* kernel, uint32_t const* gri
 }
 
 // The launch that finishes a reduction: a kernel of a prepared one's image, looked up at its first launch.
-extern "C" int32_t ucc_lean_beside(ucc_lean::Kernel* kernel, char const* name, void** found, int columns,
+extern "C" int32_t ucc_lean_beside(ucc_lean::Kernel* kernel, char const* name, void** cached_function, int columns,
                                     int64_t extent, int64_t batches, void* params, void* stream) {
-  void* function = __atomic_load_n(found, __ATOMIC_ACQUIRE);
+  void* function = __atomic_load_n(cached_function, __ATOMIC_ACQUIRE);
   if (function == nullptr) {
     CUkernel looked_up = nullptr;
     if (CUresult const error = driver().library_get_kernel(&looked_up, static_cast<CUlibrary>(kernel->library), name)) {
       return code(error);
     }
     function = looked_up;
-    __atomic_store_n(found, function, __ATOMIC_RELEASE);
+    __atomic_store_n(cached_function, function, __ATOMIC_RELEASE);
   }
   CUlaunchConfig config{};
   config.gridDimX = unsigned((extent + columns - 1) / columns);
@@ -314,6 +314,6 @@ extern "C" int32_t ucc_lean_beside(ucc_lean::Kernel* kernel, char const* name, v
 
 extern "C" void ucc_lean_divisor(void* divmod, int divisor) {
   static_assert(sizeof(cutlass::FastDivmod) == 12, "lean.h declares it so");
-  cutlass::FastDivmod const made(divisor);
-  std::memcpy(divmod, &made, sizeof(made));
+  cutlass::FastDivmod const division(divisor);
+  std::memcpy(divmod, &division, sizeof(division));
 }

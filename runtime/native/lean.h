@@ -66,7 +66,7 @@ uint64_t ucc_lean_stream_k_bytes(ucc_lean::Problem const& problem);
 int32_t ucc_lean_stream_k(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid,
                           void* workspace, void* stream);
 int32_t ucc_lean_launch(ucc_lean::Kernel* kernel, uint32_t const* grid, void* params, void* stream);
-int32_t ucc_lean_beside(ucc_lean::Kernel* kernel, char const* name, void** found, int columns, int64_t extent,
+int32_t ucc_lean_beside(ucc_lean::Kernel* kernel, char const* name, void** cached_function, int columns, int64_t extent,
                          int64_t batches, void* params, void* stream);
 void ucc_lean_divisor(void* divmod, int divisor);
 }

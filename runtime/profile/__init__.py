@@ -1,4 +1,5 @@
-"""What a kernel did on a GPU, beyond its time: hardware counters, machine code, energy, and the ledger.
+"""Observes a kernel on a GPU beyond its time: hardware counters, machine code, energy, and the ledger of
+edits.
 
 tools       where ncu and cuobjdump are
 metrics     counters by architecture: our names, Nsight Compute's names

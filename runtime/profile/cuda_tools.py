@@ -1,4 +1,4 @@
-"""Where NVIDIA's command-line tools are."""
+"""Locates NVIDIA's command-line tools."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ucutlass.runtime import switches
 
 
 def find(name: str, environ: Mapping[str, str]) -> Path | None:
-    """A program of the CUDA toolkit: in UCUTLASS_CUDA_HOME, CUDA_HOME, CUDA_PATH, PATH, beside nvcc, in
-    the toolkit's usual folder, PyPI's CUDA packages, or Nsight Compute's own folders. None where it
-    is nowhere. Raises SwitchError."""
+    """Returns a program of the CUDA toolkit: in UCUTLASS_CUDA_HOME, CUDA_HOME, CUDA_PATH, PATH, beside nvcc,
+    in the toolkit's usual folder, PyPI's CUDA packages, or Nsight Compute's own folders. None where it is
+    nowhere. Raises SwitchError."""
     return next((p for p in _places(name, environ) if os.access(p, os.X_OK)), None)
 
 

@@ -1,4 +1,4 @@
-"""Joules a launch, by NVML's own counter over windows of seconds.
+"""Measures joules a launch by NVML's own counter over windows of seconds.
 
 `nvmlDeviceGetTotalEnergyConsumption` counts millijoules of the whole board since the driver was
 loaded (NVML API reference, Volta and later). The power sensor behind it samples only a part of
@@ -24,7 +24,7 @@ class EnergyCounter(Protocol):
     """The seam: a board with an energy counter."""
 
     def millijoules(self) -> int | None:
-        """The counter; None where the board has none."""
+        """Returns the counter; None where the board has none."""
 
     def sample(self) -> nvml.Sample | None:
         """SM clock and throttle reasons now."""
@@ -113,7 +113,7 @@ class NvmlMeter:
 
 
 def open_meter(uuid: str, library: ctypes.CDLL | None = None) -> NvmlMeter | NoEnergy:
-    """The meter of the GPU with this UUID (`GPU-...`)."""
+    """Returns the meter of the GPU with this UUID (`GPU-...`)."""
     try:
         lib = library if library is not None else ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The ledger: what a rule promised, and what its edit then brought.
+"""Keeps the ledger of edits: what a rule promised, and what its edit then brought.
 
 An entry is a record of kind "advice" in the evidence store. Hit rates come from such records
 alone; a rule without any has no rate.
@@ -42,7 +42,7 @@ class LedgerEntry:
 
 
 def to_result(entry: LedgerEntry) -> dict[str, Any]:
-    """The `result` of the record."""
+    """Returns the `result` of the record."""
     return {
         "rule": entry.rule,
         "class": entry.bottleneck,
@@ -55,7 +55,7 @@ def to_result(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def entry_of(record: Record) -> LedgerEntry | None:
-    """The entry of a record of kind "advice"; None for other records, and for what is no entry."""
+    """Returns the entry of a record of kind "advice"; None for other records, and for what is no entry."""
     if record.kind != "advice":
         return None
     match record.result:
@@ -83,7 +83,7 @@ class Tally:
 
 
 def tallies(records: Iterable[Record]) -> dict[tuple[str, int], Tally]:
-    """By device and rule. One try counts once, however often the same record is given."""
+    """Tallies entries by device and rule. One try counts once, however often the same record is given."""
     groups: dict[tuple[str, int], list[LedgerEntry]] = {}
     for record in {r.id: r for r in records}.values():
         if (entry := entry_of(record)) is not None:
@@ -100,7 +100,8 @@ def _tally(entries: list[LedgerEntry]) -> Tally:
 
 
 def hit_rates(records: Iterable[Record], device: Device) -> Mapping[int, HitRate]:
-    """How often each rule's edit was faster on a device, by rule; rules without a record are left out."""
+    """Returns how often each rule's edit was faster on a device, by rule; rules without a record are left
+    out."""
     return {rule: t.rate for (name, rule), t in tallies(records).items() if name == device.name}
 
 

@@ -1,4 +1,4 @@
-"""Hardware counters by architecture: the fields of `advice.Counters` and Nsight Compute's metrics.
+"""Maps the fields of `advice.Counters` to Nsight Compute's metrics, by architecture.
 
 A field is the sum of its metrics; None where the architecture has no such counter, which stays
 unknown. Names for sm90 are those that Nsight Compute 2025.4 and 2026.1 list for gh100; several
@@ -91,17 +91,17 @@ _CAPABILITIES: Mapping[tuple[int, int], str] = MappingProxyType(
 
 
 def table_for(capability: tuple[int, int]) -> str | None:
-    """The table of a GPU; None where none was written for it."""
+    """Returns the table of a GPU; None where none was written for it."""
     return _CAPABILITIES.get(capability)
 
 
 def metric_names(table: str) -> tuple[str, ...]:
-    """Every metric of a table, once."""
+    """Returns every metric of a table, once."""
     return tuple(dict.fromkeys(name for names in METRICS[table].values() for name in names or ()))
 
 
 def counters(table: str, values: Mapping[str, float | None]) -> Counters:
-    """The counters that metric values stand for. Percentages come as fractions, times in seconds
+    """Returns the counters that metric values stand for. Percentages come as fractions, times in seconds
     (`ncu.parse` does that). A field with a metric missing is unknown."""
     by_field: dict[str, float | None] = {}
     for name, metrics in METRICS[table].items():
@@ -112,5 +112,5 @@ def counters(table: str, values: Mapping[str, float | None]) -> Counters:
 
 
 def unknown(table: str, measured: Counters) -> tuple[str, ...]:
-    """The fields that have no value, in the table's order."""
+    """Returns the fields that have no value, in the table's order."""
     return tuple(f.name for f in fields(Counters) if getattr(measured, f.name) is None)

@@ -1,4 +1,4 @@
-"""Nsight Compute: exactly the metrics of a table, on a command that launches the kernel once.
+"""Runs Nsight Compute for exactly the metrics of a table, on a command that launches the kernel once.
 
 The command brackets that launch with cudaProfilerStart and cudaProfilerStop, so warm-up and
 set-up are not profiled. Clocks are left as they are (`--clock-control none`). What the tool says
@@ -132,7 +132,7 @@ def count(
     run: RunTool,
     cache: CacheControl = "all",
 ) -> KernelCounters | NoCounters:
-    """Counters of a command. Raises nothing for what the tool or the command does wrong."""
+    """Returns counters of a command. Raises nothing for what the tool or the command does wrong."""
     names, dropped = list(metrics.metric_names(table)), list[str]()
     for _ in range(_TRIES):
         with tempfile.TemporaryDirectory(prefix="ucutlass-ncu-") as scratch:
@@ -168,7 +168,7 @@ _TIME = "gpu__time_duration.sum"
 
 
 def _unknown(errors: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The metrics that `Failed to find metric regex:^NAME(..)` is about; the tool escapes dots."""
+    """Returns the metrics that `Failed to find metric regex:^NAME(..)` is about; the tool escapes dots."""
     about = [e.replace("\\", "") for e in errors if "find metric" in e]
     return [n for n in names if any(re.search(rf"\b{re.escape(n.partition('.')[0])}\b", e) for e in about)]
 
@@ -238,7 +238,7 @@ def _row(cells: Mapping[str, str], units: Mapping[str, str]) -> MetricRow:
 
 
 def number(cell: str, unit: str) -> float | None:
-    """A cell in base units; None for `n/a`, an empty cell, or a unit that is not known."""
+    """Returns a cell in base units; None for `n/a`, an empty cell, or a unit that is not known."""
     m = _NUMBER.fullmatch(cell.strip())
     scale = _scale(unit.strip())
     if m is None or scale is None:
@@ -255,6 +255,7 @@ def _scale(unit: str) -> float | None:
 
 
 def queried(text: str) -> frozenset[str]:
-    """Base names in the output of `ncu --query-metrics`: the first word of each line that has `__`."""
+    """Returns Base names in the output of `ncu --query-metrics`: the first word of each line that has
+    `__`."""
     words = (line.split()[0] for line in text.splitlines() if line.strip())
     return frozenset(w for w in words if "__" in w)

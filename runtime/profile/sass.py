@@ -1,4 +1,4 @@
-"""The machine code of a built library: which instructions it holds, and how wide its accesses are.
+"""Reads the machine code of a built library: which instructions it holds, and how wide its accesses are.
 
 `cuobjdump --dump-sass` writes, for each function, `Function : NAME` and lines of
 `/*0010*/  @!P0 LDG.E.128 R4, [R2.64] ;  /* 0x... */`. Counts are static: an instruction in a loop
@@ -36,7 +36,7 @@ class SassSummary:
     opcodes: Mapping[str, int]
 
     def count(self, *families: str) -> int:
-        """Instructions of these families, whatever their modifiers."""
+        """Returns instructions of these families, whatever their modifiers."""
         return sum(n for op, n in self.opcodes.items() if op.partition(".")[0] in families)
 
     @property
@@ -44,7 +44,7 @@ class SassSummary:
         return sum(self.opcodes.values())
 
     def widths(self, family: str) -> Mapping[int, int]:
-        """Bytes of an access to how many instructions of a family (LDG, STG, LDS, ..)."""
+        """Returns bytes of an access to how many instructions of a family (LDG, STG, LDS, ..)."""
         counts: Counter[int] = Counter()
         for op, n in self.opcodes.items():
             if op.partition(".")[0] == family:
@@ -53,7 +53,7 @@ class SassSummary:
 
 
 def width(opcode: str) -> int:
-    """Bytes that a thread moves: by the modifier, 4 where there is none."""
+    """Returns bytes that a thread moves: by the modifier, 4 where there is none."""
     parts = opcode.split(".")[1:]
     return next((_WIDTHS[p] for p in parts if p in _WIDTHS), 4)
 
@@ -68,7 +68,7 @@ _INSTRUCTION = re.compile(
 
 
 def parse(text: str) -> tuple[SassSummary, ...]:
-    """Every function of a dump; one that is there for several architectures counts once for each."""
+    """Returns every function of a dump; one that is there for several architectures counts once for each."""
     functions: list[tuple[str, Counter[str]]] = []
     for line in text.splitlines():
         if m := _FUNCTION.match(line):
@@ -79,7 +79,7 @@ def parse(text: str) -> tuple[SassSummary, ...]:
 
 
 def main_kernel(codes: tuple[SassSummary, ...]) -> SassSummary | None:
-    """The function that multiplies: most tensor instructions, else most FFMA, else the longest."""
+    """Returns the function that multiplies: most tensor instructions, else most FFMA, else the longest."""
     return max(codes, key=lambda c: (c.count(*TENSOR), c.count("FFMA"), c.total), default=None)
 
 
@@ -103,7 +103,7 @@ def _code_of(library: Path) -> Path:
 
 
 def read(library: Path, cuobjdump: Path) -> tuple[SassSummary, ...] | NoCode:
-    """The functions of a library. The dump's text is data: it is matched, nothing else."""
+    """Returns the functions of a library. The dump's text is data: it is matched, nothing else."""
     try:
         done = process.output([str(cuobjdump), "--dump-sass", str(_code_of(library))], _LIMIT_SECONDS)
     except OSError as error:
@@ -116,7 +116,8 @@ def read(library: Path, cuobjdump: Path) -> tuple[SassSummary, ...] | NoCode:
 
 
 def build_facts(report: PtxasReport, codes: tuple[SassSummary, ...] | NoCode) -> BuildFacts:
-    """What ptxas and the disassembly say, as plain numbers; the disassembly's are unknown without one."""
+    """Returns what ptxas and the disassembly say, as plain numbers; the disassembly's are unknown without
+    one."""
     serialised = tuple(f.message for f in report.findings if f.code == "wgmma-serialised")
     known = BuildFacts(
         registers=max((u.registers for u in report.usage), default=None),

@@ -1,5 +1,4 @@
-"""Two bench records side by side: what may be said of them, which is little unless they were
-measured in turns.
+"""Compares two bench records. Little can be said of them unless they were measured in turns.
 
 A bench record's `result` has `outcomes`, the record's own subject first: each with its `clock`, the
 `span` of that clock (a summary with median, p10 and p90, in microseconds a launch), `trusted`, and
@@ -90,8 +89,8 @@ def _is_time(value: Any) -> bool:
 
 
 def compare(a: Record, b: Record) -> RecordComparison:
-    """What two bench records say of one another. Raises Incomparable for other lanes, devices, sizes,
-    regimes or clocks, and as `time_of`."""
+    """Returns what two bench records say of one another. Raises Incomparable for other lanes, devices,
+    sizes, regimes or clocks, and as `time_of`."""
     x, y = time_of(a), time_of(b)
     if reasons := _differences(_MUST_AGREE, a, b):
         raise Incomparable(reasons)
@@ -107,7 +106,7 @@ def compare(a: Record, b: Record) -> RecordComparison:
 
 
 def _turns(a: Record, b: Record, x: Time, y: Time) -> str | tuple[list[float], list[float], Protocol]:
-    """The medians of the blocks whose rounds can be compared, by the rule of `ucc bench`, and its
+    """Returns the medians of the blocks whose rounds can be compared, by the rule of `ucc bench`, and its
     protocol; or why there is no verdict."""
     shared = a.protocol.get("comparison")
     if not shared or shared != b.protocol.get("comparison") or a.machine.uuid != b.machine.uuid:
@@ -132,14 +131,14 @@ def _turns(a: Record, b: Record, x: Time, y: Time) -> str | tuple[list[float], l
 
 
 def _power_capped(record: Record) -> bool:
-    """Whether the comparison found its kernels' clocks to be their own."""
+    """Returns whether the comparison found its kernels' clocks to be their own."""
     listed = record.result.get("findings")
     findings = listed if isinstance(listed, list | tuple) else ()
     return any(isinstance(f, Mapping) and f.get("name") == "power-capped" for f in findings)
 
 
 def _protocol(record: Record) -> Protocol | None:
-    """What a verdict needs of the protocol, None where some of it is missing."""
+    """Returns what a verdict needs of the protocol, None where some of it is missing."""
     match record.protocol:
         case {
             "seed": int(seed),

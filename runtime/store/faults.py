@@ -1,4 +1,4 @@
-"""What SQLite and the system say when the evidence store cannot be used, and what mends it."""
+"""Explains why SQLite or the system cannot use the evidence store, and how to fix it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CODES: Mapping[int, type[StoreError]] = {
 
 
 def damaged(error: sqlite3.Error) -> bool:
-    """Whether SQLite says that the file is not what it wrote."""
+    """Returns whether SQLite says that the file is not what it wrote."""
     return any(words in str(error) for words in DAMAGED)
 
 
@@ -72,7 +72,7 @@ def guarded(path: Path, what: str = "the evidence store") -> Iterator[None]:
 
 @contextmanager
 def used(path: Path, what: str, broken: type[StoreError], fix: str) -> Iterator[None]:
-    """As `guarded`; for a damaged file `broken`, with what mends it: a file that is left as it is."""
+    """As `guarded`; for a damaged file `broken`, with how to fix it: a file that is left as it is."""
     with guarded(path, what):
         try:
             yield

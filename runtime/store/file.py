@@ -1,4 +1,5 @@
-"""The file below the evidence store: made, migrated, locked, put aside where it is damaged.
+"""Manages the SQLite file of the evidence store: it is made, migrated, locked, and put aside where it is
+damaged.
 
     evidence.sqlite            the records (and -wal, -shm while somebody has it open)
     evidence.sqlite.lock       locked (flock) while the file is made, migrated or put aside
@@ -65,7 +66,7 @@ class DamagedWarning(UserWarning):
 
 
 def read(path: Path, act: Act[T], salvage: Salvage) -> T:
-    """What `act` reads in one transaction. The file must be there. Raises StoreError."""
+    """Returns what `act` reads within one transaction. The file must be there. Raises StoreError."""
     return _run(path, act, salvage, _reader, "BEGIN")
 
 
@@ -81,8 +82,8 @@ def check(path: Path, salvage: Salvage) -> None:
 
 
 def write(path: Path, act: Act[T], salvage: Salvage) -> T:
-    """What `act` does in one transaction that writes; the file is made where there is none.
-    Raises StoreError."""
+    """Runs `act` in one transaction that writes, and returns its result; the file is made where there is
+    none. Raises StoreError."""
     return _run(path, act, salvage, _writer, "BEGIN IMMEDIATE")
 
 
@@ -101,7 +102,7 @@ def _run(
 
 
 def once(connection: sqlite3.Connection, act: Act[T], begin: str) -> T:
-    """What `act` does in one transaction; the connection is closed."""
+    """Runs `act` in one transaction, and returns its result; the connection is closed."""
     with closing(connection) as c:
         c.execute(begin)
         try:
@@ -187,8 +188,8 @@ def _schema(c: sqlite3.Connection, path: Path) -> int:
 
 
 def schema_of(c: sqlite3.Connection, path: Path, application: int, newest: int) -> int:
-    """The `user_version` of a file of ours, by its application_id; 0 for an empty one. Raises StoreForeign,
-    and StoreNewer for one beyond the `newest` that is known."""
+    """Returns the `user_version` of a file of ours, by its application_id; 0 for an empty one. Raises
+    StoreForeign, and StoreNewer for one beyond the `newest` that is known."""
     (owner,) = c.execute("PRAGMA application_id").fetchone()
     (schema,) = c.execute("PRAGMA user_version").fetchone()
     (tables,) = c.execute("SELECT count(*) FROM sqlite_master").fetchone()

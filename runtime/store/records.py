@@ -1,4 +1,4 @@
-"""The evidence store: sealed records in one SQLite file, to which one can only add.
+"""Stores sealed records in one SQLite file, to which one can only add.
 
 A record is there once `add` has returned, whatever happens to the process or the power afterwards.
 Seals and the chain over them show accidents and careless edits; who can write the file can also
@@ -82,7 +82,7 @@ def record(
     result: Mapping[str, Any],
     parents: Sequence[str] = (),
 ) -> Record:
-    """A sealed record of now, by this package as it lies on disk. Raises as `evidence.seal`."""
+    """Returns a sealed record of now, by this package as it lies on disk. Raises as `evidence.seal`."""
     now = datetime.now(timezone.utc).isoformat(timespec="microseconds")
     return sealed(Record(kind, subject, machine, harness_digest(), protocol, result, now, tuple(parents)))
 
@@ -97,7 +97,7 @@ class EvidenceStore:
 
     @staticmethod
     def open(path: Path | None = None) -> EvidenceStore:
-        """The store in a file, or the user's own. Nothing is made before the first record."""
+        """Returns the store in a file, or the user's own. Nothing is made before the first record."""
         return EvidenceStore(path or switches.read().data_dir / NAME)
 
     # --- adding ------------------------------------------------------------------
@@ -134,7 +134,7 @@ class EvidenceStore:
     # --- reading -----------------------------------------------------------------
 
     def get(self, start: str) -> Record:
-        """The record whose id starts so, with at least four hex digits.
+        """Returns the record whose id starts so, with at least four hex digits.
 
         Raises NoSuchRecord for none or several, NotIntact for one that was changed in the store.
         """
@@ -160,7 +160,7 @@ class EvidenceStore:
         since: datetime | None = None,
         limit: int | None = None,
     ) -> tuple[Record, ...]:
-        """The records that answer to all that is given, the latest first, `limit` at most.
+        """Returns the records that answer to all that is given, the latest first, `limit` at most.
 
         `device` is a part of the device's name, in any case, or its whole uuid; `since` has a time
         zone. A record that is not intact is left out with a BrokenRecordWarning.
@@ -188,16 +188,17 @@ class EvidenceStore:
         algorithm: str | None = None,
         device: str | None = None,
     ) -> Record | None:
-        """The last record that answers to all that is given."""
+        """Returns the last record that answers to all that is given."""
         records = self.find(kind=kind, kernel=kernel, algorithm=algorithm, device=device, limit=1)
         return records[0] if records else None
 
     def export(self, records: Iterable[Record] | None = None) -> Iterator[str]:
-        """Records as lines of JSON for `import_`, without line ends; all of them, the oldest first."""
+        """Yields records as lines of JSON for `import_`, without line ends; all of them, the oldest
+        first."""
         return map(to_json, reversed(self.find()) if records is None else records)
 
     def check(self) -> tuple[BrokenRecord, ...]:
-        """Every record that does not hold: content against seal, search columns against content, and
+        """Returns every record that does not hold: content against seal, search columns against content, and
         the chain of digests against the ids, in which a record that was removed leaves a gap.
 
         SQLite reads the whole file first; where that is damaged, the intact records are checked."""
@@ -260,13 +261,13 @@ class _Row:
         return from_json(self.content)
 
     def fault(self) -> str:
-        """Why this is not what was added; "" where it is."""
+        """Returns why this is not what was added; "" where it is."""
         try:
             again = _row(self.record())
         except _UNREADABLE as error:
             return str(error)
         if again.id != self.id:
-            return f"it goes by the id {str(self.id)[:16]}, but is record {again.id[:16]}"
+            return f"it has the id {str(self.id)[:16]}, but is record {again.id[:16]}"
         mine, theirs = ((r.kind, r.kernel, r.algorithm, r.device, r.uuid, r.seconds) for r in (self, again))
         return "" if mine == theirs else "its search columns are not what its content says"
 
@@ -274,7 +275,7 @@ class _Row:
 def _row(record: Record) -> _Row:
     if not intact(record):
         raise NotIntact(
-            f"a record goes by the id {record.id[:16] or '(none)'}, which is not the seal of its content"
+            f"a record has the id {record.id[:16] or '(none)'}, which is not the seal of its content"
         )
     s, m = record.subject, record.machine
     return _Row(
@@ -306,7 +307,7 @@ def _link(chain: str, id: str) -> str:
 
 
 def _insert(c: sqlite3.Connection, rows: Iterable[_Row]) -> int:
-    """How many were new. Call inside a transaction that writes."""
+    """Returns how many were new. Call inside a transaction that writes."""
     last = c.execute("SELECT chain FROM record ORDER BY number DESC LIMIT 1").fetchone()
     chain, added = last[0] if last else "", 0
     for r in rows:
@@ -322,7 +323,7 @@ def _insert(c: sqlite3.Connection, rows: Iterable[_Row]) -> int:
 
 
 def _salvage(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
-    """Copies what can still be read of a damaged file and is intact; how many records that is."""
+    """Copies what can still be read of a damaged file and is intact, and returns the number of records."""
     rows: list[_Row] = []
     with suppress(sqlite3.DatabaseError):
         # NOT INDEXED: an index may be what is damaged.

@@ -1,4 +1,4 @@
-"""The judge: is what a kernel wrote the program's result?
+"""Judges whether a kernel wrote the program's result.
 
 `check` judges one launch, or a pipeline stage by stage, `suite` says which launches a kernel must stand,
 `pool` runs them in processes that may be lost, and `SuiteEvidence` is what came of it.

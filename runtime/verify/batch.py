@@ -1,4 +1,4 @@
-"""Cases judged one after the other in this process, each written down as it ends.
+"""Judges cases one after the other in this process, and writes each down as it ends.
 
 This runs where a kernel may take the process with it: what is in the journal survives that.
 """
@@ -149,12 +149,12 @@ def judge_all(
 
 
 def as_json(case: VerifyCase) -> dict[str, Any]:
-    """What `judge_all` takes."""
+    """Returns what `judge_all` takes."""
     return asdict(case)
 
 
 def read_journal(journal: Path, cases: Sequence[VerifyCase]) -> tuple[dict[int, CaseResult], set[int]]:
-    """The results by the case's number, and the numbers of those that began. A last line that is cut
+    """Returns the results by the case's number, and the numbers of those that began. A last line that is cut
     short counts for nothing."""
     ended: dict[int, CaseResult] = {}
     begun: set[int] = set()

@@ -1,4 +1,4 @@
-"""One result against its reference, element by element."""
+"""Compares one result with its reference, element by element."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def compare(
     scale: float = 0.0,
     origin: Sequence[int] = (),
 ) -> Comparison:
-    """Every element of `out` against `reference` within `bound` (all of one shape, any dtypes).
+    """Compares every element of `out` with `reference`, within `bound` (all of one shape, any dtypes).
 
     NaN only passes for NaN and an infinity for the same infinity, within any finite bound, but where
     `overflows` (`Expected.overflows`) lets infinity stand for the largest number of `out`'s dtype; where
@@ -125,8 +125,8 @@ Extremes: TypeAlias = tuple[float, float]
 
 
 def extremes(values: Tensor) -> Extremes:
-    """The least and the largest, NaN where one is; 0 of none. One pass over memory tells whether all are
-    finite, where `isfinite` takes five."""
+    """Returns the least and the largest, NaN where one is; 0 of none. One pass over memory tells whether all
+    are finite, where `isfinite` takes five."""
     if not values.numel():
         return 0.0, 0.0
     wide = values.to(torch.float32) if values.is_floating_point() and values.element_size() == 1 else values
@@ -145,7 +145,7 @@ def _finite_ratios(out: Tensor, reference: Tensor, bound: Tensor) -> Tensor:
 
 
 def merged(slices: Sequence[Comparison]) -> Comparison:
-    """One comparison of all slices of a result. Where bounds say nothing is told slice by slice."""
+    """Merges the comparisons of all slices of a result. Where bounds say nothing is told slice by slice."""
     worst = max(slices, key=lambda c: c.worst)
     finite = [(c.rms, c.elements - c.unbounded) for c in slices if c.rms is not None]
     weight = sum(n for _, n in finite)
@@ -204,7 +204,7 @@ def _rms(ratio: Tensor, bound: Tensor, bounds: Extremes, worst: float) -> float 
 
 
 def _varies(values: Tensor) -> bool:
-    """Whether not all elements are equal; NaN equals NaN."""
+    """Returns whether not all elements are equal; NaN equals NaN."""
     flat = values.reshape(-1)
     # Most results differ somewhere among a few elements: then no pass over all is needed.
     return any(not _uniform(part) for part in (flat[:FEWEST], flat))
@@ -240,7 +240,7 @@ def _ratios(out: Tensor, reference: Tensor, bound: Tensor, overflows: Tensor | N
 
 
 def unravel(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """The index of an element that comes `flat`-th in row-major order."""
+    """Returns the index of an element that comes `flat`-th in row-major order."""
     index: list[int] = []
     for extent in reversed(shape):
         index.append(flat % extent)

@@ -1,4 +1,4 @@
-"""What came of a suite: the verdict of every case, as a value that can be stored.
+"""Collects the verdicts of a suite's cases in a value that can be stored.
 
 Missing evidence is failure: a case that did not run, or whose process was lost, is as bad as a
 wrong result.
@@ -69,7 +69,7 @@ class SuiteEvidence:
         return max(comparisons, key=lambda c: c.worst, default=None)
 
     def failures(self) -> tuple[str, ...]:
-        """One line for everything that stands against the kernel, evidence that is missing too."""
+        """Returns one line for everything that stands against the kernel, evidence that is missing too."""
         return tuple(self._failures())
 
     def _failures(self) -> Iterator[str]:
@@ -97,8 +97,8 @@ class SuiteEvidence:
 
 
 def _case_json(result: CaseResult) -> dict[str, Any]:
-    """A case with its verdict. `worst` and `rms` are the largest of its comparisons, those of stages too;
-    whether the output and the reference vary is said of all results."""
+    """Returns a case with its verdict. `worst` and `rms` are the largest of its comparisons, those of stages
+    too; whether the output and the reference vary is said of all results."""
     compared = result.verdict.comparisons if result.verdict else ()
     every = result.verdict.every if result.verdict else ()
     case: dict[str, Any] = plain(result.case)
@@ -157,7 +157,7 @@ def plain(value: object) -> Any:
 
 
 def verdict_of(fields: Mapping[str, Any]) -> LaunchVerdict:
-    """The verdict that `plain` made this of."""
+    """Returns the verdict that `plain` made this of."""
     stages = (
         StageVerdict(s["name"], _comparisons(s), tuple(LaunchProblem(**p) for p in s["problems"]), s["torch"])
         for s in fields["stages"]

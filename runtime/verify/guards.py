@@ -1,4 +1,4 @@
-"""Poisoned memory between canaries: what outputs and workspaces of a judged run are made of."""
+"""Allocates poisoned memory between canaries for the outputs and workspaces of a judged run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Guarded:
     start: int = GUARD
 
     def overruns(self) -> list[int]:
-        """Offsets in bytes, from the tensor's first byte, of canaries that changed (at most one
+        """Returns offsets in bytes, from the tensor's first byte, of canaries that changed (at most one
         before and one behind)."""
         inside = self.result.numel() * self.result.element_size()
         front, back = self.buffer[: self.start], self.buffer[self.start + inside :]
@@ -36,7 +36,7 @@ class Guarded:
         return [int(h) for part in hit for h in part.reshape(-1)]
 
     def holds(self, poison: int) -> Tensor:
-        """Which elements, in a row, are that byte again and again."""
+        """Returns which elements, in a row, are that byte again and again."""
         size = self.result.element_size()
         pattern = int.from_bytes(bytes([poison] * size), "little", signed=size > 1)
         return words(self.result) == pattern
@@ -49,8 +49,8 @@ WORDS: Mapping[int, torch.dtype] = MappingProxyType(
 
 
 def words(tensor: Tensor) -> Tensor:
-    """The bits of a tensor's elements as integers, in a row: NaN equals itself, and a GPU goes over them at
-    the speed of its memory, which it does not over single bytes."""
+    """Returns the bits of a tensor's elements as integers, in a row: NaN equals itself, and a GPU goes over
+    them at the speed of its memory, which it does not over single bytes."""
     # Axes of length 1 may have any stride, which a view in another type would refuse.
     dense = tensor.contiguous()
     return dense.as_strided((dense.numel(),), (1,)).view(WORDS[tensor.element_size()])
@@ -59,8 +59,8 @@ def words(tensor: Tensor) -> Tensor:
 def guarded(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device, poison: int, offset: int = 0
 ) -> Guarded:
-    """A poisoned tensor between canaries; on CUDA devices its address is `offset` bytes, a multiple of
-    the element's, past a multiple of 256."""
+    """Returns a poisoned tensor between canaries; on CUDA devices its address is `offset` bytes, a multiple
+    of the element's, past a multiple of 256."""
     inside = math.prod(shape) * torch.empty((), dtype=dtype).element_size()
     start = GUARD + offset
     buffer = torch.full((start + inside + GUARD,), CANARY, dtype=torch.uint8, device=device)
@@ -69,7 +69,8 @@ def guarded(
 
 
 def shifted(tensor: Tensor, offset: int) -> Tensor:
-    """A copy that begins `offset` bytes, a multiple of the element's, past where memory is allocated."""
+    """Returns a copy that begins `offset` bytes, a multiple of the element's, past where memory is
+    allocated."""
     inside = tensor.numel() * tensor.element_size()
     buffer = torch.empty(offset + inside, dtype=torch.uint8, device=tensor.device)
     return buffer[offset:].view(tensor.dtype).view(tensor.shape).copy_(tensor)

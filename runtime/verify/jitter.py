@@ -1,4 +1,4 @@
-"""Work on another stream while a kernel runs, so that a missing barrier gets its chance."""
+"""Keeps another stream busy while a kernel runs, so that a missing barrier shows."""
 
 from __future__ import annotations
 

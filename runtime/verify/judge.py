@@ -1,4 +1,4 @@
-"""One launch, run several times and judged.
+"""Runs one launch several times and judges it.
 
 Evidence that is missing counts against the kernel: elements that nothing wrote, writes past an
 output or the workspace, inputs that changed, runs that differ and results that depend on
@@ -61,7 +61,7 @@ def judge_launch(
     offset: int = 0,
     around: Mapping[str, int] = NOTHING,
 ) -> tuple[LaunchVerdict, tuple[Tensor, ...]]:
-    """Runs `launch` `repeats` times (at least 2), on outputs and, where it is Exposed, a workspace
+    """Runs `launch` `repeats` times (at least 2), on outputs and, where it is a DirectLaunch, a workspace
     poisoned with NaN and with a finite pattern, and judges all runs. Also what the first run wrote.
 
     `deterministic=False` allows the runs to differ (atomic sums): each must then be within the bound.
@@ -110,7 +110,7 @@ def compare_results(
     tiles: Sequence[tuple[int, int] | None],
     scale: float = 0.0,
 ) -> list[Comparison]:
-    """Every result against its reference, slice by slice; `tiles` and `scale` as in `compare`."""
+    """Compares every result with its reference, slice by slice; `tiles` and `scale` as in `compare`."""
     slices: list[list[Comparison]] = [[] for _ in outputs]
     for part in reference.slices():
         for number, (e, out, tile) in enumerate(zip(part.expected, outputs, tiles, strict=True)):
@@ -131,7 +131,7 @@ def compare_results(
 
 
 def _size(argument: Argument) -> float:
-    """The largest finite magnitude of a float tensor's numbers."""
+    """Returns the largest finite magnitude of a float tensor's numbers."""
     if not isinstance(argument, Tensor) or not argument.is_floating_point():
         return 0.0
     ends = extremes(argument)
@@ -198,7 +198,8 @@ def _changed(
 
 
 def _unwritten(result: ResultShape, first: Guarded, second: Guarded) -> list[LaunchProblem]:
-    """Elements that hold the poison after both runs: no one value is both patterns."""
+    """Returns the problems of elements that hold the poison after both runs: no one value is both
+    patterns."""
     untouched = first.holds(POISONS[0]) & second.holds(POISONS[1])
     count = int(untouched.sum())
     if not count:
@@ -219,7 +220,7 @@ def _unsteady(
     differs: Sequence[bool],
     workspace: bool,
 ) -> list[LaunchProblem]:
-    """Why runs differ: what memory held before, or nothing that the judge did."""
+    """Returns why runs differ: what memory held before, or nothing that the judge did."""
     culprit = None
     if len(differs) >= len(_PATTERNS) and not any(differs[len(_PATTERNS) :]):
         match differs[1:4]:

@@ -1,4 +1,4 @@
-"""Cases in processes that may be lost: a hang, a crash or a broken context costs one case.
+"""Judges cases in processes that may be lost: a hang, a crash or a broken context costs one case.
 
 One process judges case after case; where it is lost, the case that it was at is, too, and the next
 one begins in a fresh process.
@@ -37,7 +37,7 @@ def run(
     most_losses: int = MOST_LOSSES,
     on_result: Callable[[CaseResult], None] = lambda _: None,
 ) -> tuple[CaseResult, ...]:
-    """A result for every case, in order. `target` (`package.module:function`) takes `shared` and the
+    """Returns a result for every case, in order. `target` (`package.module:function`) takes `shared` and the
     keywords `cases`, `journal` and `case_seconds`, and calls `batch.judge_all` with them; it should end
     itself by SIGALRM where it takes longer than `start_seconds` to get there."""
     rest = list(cases)

@@ -1,5 +1,5 @@
-"""A pipeline judged stage by stage: each launch against the reference of that one stage, on the very numbers
-that it was given.
+"""Judges a pipeline stage by stage: each launch is compared with that stage's reference on the numbers it
+was given.
 
 A bound that goes from stage to stage grows with each: after ten layers it is wider than the results, and
 after a division infinite. The bound of one stage on known inputs stays as tight as a kernel's. What is
@@ -54,8 +54,8 @@ def check(
     jitter: Jitter | None = None,
     offset: int = 0,
 ) -> LaunchVerdict:
-    """As `ucutlass.runtime.verify.judge.judge_launch`; a Staged pipeline stage by stage too, and then a reference
-    of the whole that has no bound, or does not fit into the device's memory, raises nothing.
+    """As `ucutlass.runtime.verify.judge.judge_launch`; a StagedLaunch stage by stage too, and then a
+    reference of the whole that has no bound, or does not fit into the device's memory, raises nothing.
 
     `expected` is of the whole: what the program should compute, where that is another text's to say.
     """
@@ -125,8 +125,8 @@ def _program_reference(
 def _judge_stages(
     staged: StagedLaunch, arguments: Sequence[Argument], tile: Tile, deterministic: bool, offset: int
 ) -> tuple[list[StageVerdict], list[Tensor], str]:
-    """Every stage's verdict, the results as the stages stored them, and why not all stages were judged: a
-    stage that is wrong ends it where no reference takes what it stored."""
+    """Returns every stage's verdict, the results as the stages stored them, and why not all stages were
+    judged: a stage that is wrong ends it where no reference takes what it stored."""
     layout = staged.sized
     buffers = dict(zip((p.name for p in layout.pipeline.params), arguments, strict=True))
     verdicts: list[StageVerdict] = []

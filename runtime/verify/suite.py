@@ -1,4 +1,5 @@
-"""Which launches a kernel must stand: distributions at the asked extents, then extents at tile edges.
+"""Chooses the launches that verify a kernel: distributions at the requested extents, then extents at tile
+edges.
 
 A suite is data: it can be printed, recorded, repeated from its seed, and run case by case.
 """
@@ -83,7 +84,7 @@ def suite(
     memory_bytes: int = 16 << 30,
     refusals: bool = True,
 ) -> Suite:
-    """The cases of a program at `sizes`, in the order of what they are worth.
+    """Returns the cases of a program at `sizes`, in the order of what they are worth.
 
     First the asked extents with every distribution (those of `distributions` where it names any),
     exact integers first; then other numbers in the same buffers, and repeats under jitter; then a
@@ -122,7 +123,7 @@ def _seeded(case: VerifyCase, seed: int) -> VerifyCase:
 
 
 def memory_of(program: Program, sizes: Mapping[str, int]) -> int:
-    """Bytes that judging a case takes, about: every tensor in its own type and in float64, and
+    """Returns bytes that judging a case takes, about: every tensor in its own type and in float64, and
     twelve float64 numbers for each element of the largest value (reference, bound, comparisons)."""
     full = dict(zip(program.dims, complete(program, sizes), strict=True))
     tensors = [p.type for p in program.params if isinstance(p.type, TensorType)]
@@ -162,7 +163,7 @@ _OVERFLOWING: frozenset[Distribution] = frozenset({"wide", "powers"})
 
 
 def _unfit(program: Program, distribution: Distribution) -> str:
-    """Why a distribution says nothing about a program; "" where it does."""
+    """Returns why a distribution says nothing about a program; "" where it does."""
     if distribution.startswith("residue") and not residue_dims(program, distribution):
         return "the program has no such dimension"
     narrow = any(isinstance(n, Dot) and n.accumulate == "f16" for n in nodes_of(program))
@@ -177,7 +178,7 @@ _GROWING: frozenset[Distribution] = frozenset({"wide", "powers", "large", "posit
 
 
 def _chained_in_f16(program: Program) -> bool:
-    """Whether a pipeline keeps a dot's outcome in f16 for another one."""
+    """Returns whether a pipeline keeps a dot's outcome in f16 for another one."""
     if not isinstance(program, Pipeline) or all(kind.elem is not F16 for _, kind in program.buffers):
         return False
     dots = [s for s in program.stages if isinstance(s.call, Kernel) and summed_dims(s.call, Dot)]
@@ -197,7 +198,7 @@ def _neighbours(
     requested: Sequence[Distribution],
     left_out: list[LeftOut],
 ) -> Iterator[VerifyCase]:
-    """Each shape once, with exact integers; every second one with normal numbers as well."""
+    """Yields each shape once, with exact integers; every second one with normal numbers as well."""
     first: Distribution = "integer" if "integer" in requested else requested[0]
     seen = [dict(extents)]
     for why, sizes in _shapes(program, extents, granularity):
@@ -220,7 +221,7 @@ def _neighbours(
 def _shapes(
     program: Program, extents: Mapping[str, int], granularity: Granularity
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Extents with what they are for. The dimensions that are not varied take little more than a
+    """Yields extents with what they are for. The dimensions that are not varied take little more than a
     tile, so that a case costs little; those that a dot sums, little more than its pipeline."""
     summed = {d for over in summed_dims(program, Dot) for d in over}
     fewest = dict.fromkeys(_offset_dims(program), 2)  # offsets of no sequence are none
@@ -237,7 +238,7 @@ def _shapes(
 
 
 def _offset_dims(program: Program) -> set[str]:
-    """Names that count the offsets of segments."""
+    """Returns names that count the offsets of segments."""
     roles = roles_of(program)
     offset_params = [p for p in program.params if p.name in roles and roles[p.name].offsets_of is not None]
     types = [p.type for p in offset_params if isinstance(p.type, TensorType)]
@@ -275,7 +276,7 @@ def _down(value: int, step: int) -> int:
 
 
 def _refusals(program: Program, extents: Mapping[str, int], granularity: Granularity) -> Iterator[VerifyCase]:
-    """One extent that is not a multiple of its step, for each dimension that has one; tensors that
+    """Yields one extent that is not a multiple of its step, for each dimension that has one; tensors that
     begin where no vector may."""
     if any(_step(granularity, d) > 1 for d in extents):
         yield _draft(
@@ -299,8 +300,8 @@ def _refusals(program: Program, extents: Mapping[str, int], granularity: Granula
 def reduced(
     program: Program, sizes: Mapping[str, int], granularity: Granularity = NO_GRANULARITY, *, seed: int
 ) -> tuple[VerifyCase, ...]:
-    """A few cases of little work that still pass every edge: a tile and a little of the next, a summed
-    extent longer than the pipeline, single elements. Raises ShapeError where `sizes` does not fit."""
+    """Returns a few cases of little work that still pass every edge: a tile and a little of the next, a
+    summed extent longer than the pipeline, single elements. Raises ShapeError where `sizes` does not fit."""
     complete(program, sizes)
     extents = {d: sizes[d] for d in free_dims(program)}
     purposes = ("a tile and a little", "pipeline's depth", "the least of every")

@@ -1,4 +1,4 @@
-"""What the judge says of a launch, and on what it rests."""
+"""Defines the verdict on a launch and what it rests on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VerdictState: TypeAlias = Literal["right", "wrong", "undecided"]
 
 
 def worst(states: Iterable[VerdictState]) -> VerdictState:
-    """What several verdicts come to together: wrong where one is, else undecided where one is."""
+    """Returns what several verdicts come to together: wrong where one is, else undecided where one is."""
     distinct = set(states)
     return "wrong" if "wrong" in distinct else "undecided" if "undecided" in distinct else "right"
 
@@ -92,7 +92,7 @@ class LaunchVerdict:
         return "\n".join([*lines, *(str(s) for s in self.stages if s.state != "right")])
 
     def proof(self) -> str:
-        """What is proven of a pipeline, and by what: one line."""
+        """Returns what is proven of a pipeline, and by what: one line."""
         judged = [s for s in self.stages if not s.torch]
         compared = [(c.worst, s.name) for s in judged for c in s.comparisons]
         worst, where = max(compared, default=(0.0, ""))
@@ -125,5 +125,5 @@ def _state(comparisons: Sequence[Comparison], problems: Sequence[LaunchProblem])
 
 
 def _share(comparisons: Sequence[Comparison]) -> float:
-    """Of all elements, those whose bound says nothing."""
+    """Returns the share of elements whose bound says nothing."""
     return sum(c.useless for c in comparisons) / max(1, sum(c.elements for c in comparisons))

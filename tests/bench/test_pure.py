@@ -289,7 +289,7 @@ def test_the_gpu_is_found_by_its_uuid() -> None:
     assert nvml.sampler("GPU-c", library) == nvml.NoNvml("nvmlDeviceGetHandleByUUID GPU-c: Not Found")
 
 
-# --- the lane --------------------------------------------------------------------------
+# --- the GPU lock --------------------------------------------------------------------------
 
 
 def _hold(folder: Path, held: Any, leave: Any) -> None:
@@ -310,7 +310,7 @@ def test_one_process_at_a_time_times_on_a_gpu(tmp_path: Path) -> None:
             pytest.raises(LockTimeout),
             gpu_lock.hold_gpu("GPU-x", timeout_seconds=0.2, on_wait=told.append, folder=tmp_path),
         ):
-            raise AssertionError("two hold one lane")
+            raise AssertionError("two hold one lock")
         assert len(told) == 1 and f"process {other.pid}" in told[0]
         with gpu_lock.hold_gpu("GPU-y", timeout_seconds=0.2, on_wait=told.append, folder=tmp_path):
             pass

@@ -263,7 +263,7 @@ def test_a_file_in_place_of_a_folder(machine: Machine, command: tuple[str, ...])
         (machine.home / name).write_text("in the way")
     result = machine.ucc(*command)
     assert result.status == 3
-    assert "is no folder, and a folder is needed there; to fix it: move it away, or set" in result.err
+    assert "is not a folder, and a folder is needed there; to fix it: move it away, or set" in result.err
 
 
 def test_verify_ends_with_1_where_it_found_corruption(machine: Machine) -> None:

@@ -99,7 +99,7 @@ def test_processes_are_woken_on_the_lane_and_do_not_wait_for_it_themselves(
     prepare, process = TaskEntry("json engine_fakes:wakes", "gpu", "prepare"), table()["process"]
     with gpu_lock.hold_gpu(GPUS[3], timeout_seconds=1, on_wait=print):
         place.run(RemoteCall(prepare, {}), Event())
-        # Whoever holds the lane can call the process, though it waits to be woken.
+        # Whoever holds the lock can call the process, though it waits to be woken.
         timing = value(place._called(place._warm, RemoteCall(process, {})))
         assert not notes(log)
     end = time.monotonic() + 60

@@ -252,7 +252,7 @@ def test_the_store_can_only_be_added_to(store: EvidenceStore) -> None:
         ("content = replace(content, '1.5', '0.5')", "seal"),
         ("content = 'nonsense'", "Expecting value"),
         ("content = x'ff00'", ""),
-        ("id = 'f' || substr(id, 2)", "goes by the id"),
+        ("id = 'f' || substr(id, 2)", "has the id"),
         ("kernel = 'faster'", "search columns"),
         ("seconds = seconds + 1", "search columns"),
         ("chain = ''", "before it"),

@@ -188,7 +188,7 @@ def test_one_lane_has_no_events(load: Load) -> None:
     made.call(numbers(4, 4), 1.0)
     assert [t[0] for t in made.trace()] == [LAUNCH] * 4
     (series,) = made.series.values()
-    assert (series.lanes, series.events) == (1, 0)
+    assert (series.streams, series.events) == (1, 0)
 
 
 # --- faults --------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def _read(file: Path) -> Ceilings:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise CeilingsError(f"{shown} is no JSON: {problem}; run `ucc calibrate`, or remove it") from None
+        raise CeilingsError(f"{shown} is not JSON: {problem}; run `ucc calibrate`, or remove it") from None
     inner = content.get("ceilings") if isinstance(content, dict) else None
     try:
         return from_json(text if inner is None else json.dumps(inner))

@@ -1,4 +1,4 @@
-"""Where builds and timings run: `open` gives an engine, of this machine or of a Dask cluster."""
+"""Opens the engine that builds and times kernels, on this machine or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACCEPTS = "local, or dask://HOST:PORT for the scheduler of a Dask cluster"
 
 
 def open(spec: str = "local", *, on_wait: Callable[[str], None] = lambda _: None) -> Engine:
-    """The engine that `--engine` names: `local` has every GPU that this process sees.
+    """Returns the engine that `--engine` names: `local` has every GPU that this process sees.
 
     `on_wait` is told who holds a GPU of this machine; another machine's worker waits in silence.
     Raises EngineUnknown; NoGpu for `local` without a GPU; EngineMissing, EngineUnreachable for Dask.
@@ -29,4 +29,4 @@ def open(spec: str = "local", *, on_wait: Callable[[str], None] = lambda _: None
         from ucutlass.engine.dask import DaskEngine
 
         return DaskEngine(f"tcp://{spec.removeprefix('dask://')}")
-    raise EngineUnknown(f"{spec!r} is no engine; there is {ACCEPTS}")
+    raise EngineUnknown(f"{spec!r} is not an engine; there is {ACCEPTS}")

@@ -1,4 +1,4 @@
-"""A Dask cluster on this machine: a worker a GPU, each with its share of the cores."""
+"""Starts a Dask cluster on this machine: one worker for each GPU, each with its share of the cores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ucutlass.runtime.switches import BUILD_JOBS
 def local_cluster(
     gpus: Sequence[str], cpus_per_gpu: int, *, environs: Sequence[Mapping[str, str]] = ()
 ) -> Iterator[str]:
-    """Gives what `ucutlass.engine.open` takes. `gpus` are UUIDs (`lane.gpu_uuids()`), a worker each, which
+    """Gives what `ucutlass.engine.open` takes. `gpus` are UUIDs (`gpu_lock.gpu_uuids()`), a worker each, which
     its nanny starts again where it dies; `environs` are further variables of each, in their order.
 
     Scripts need `if __name__ == "__main__":` around it: workers are started by multiprocessing's spawn.

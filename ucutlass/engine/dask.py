@@ -1,4 +1,4 @@
-"""The engine of a Dask cluster: builds and timings run in its workers, artefacts pass through this process.
+"""Runs builds and timings in the workers of a Dask cluster; artifacts pass through this process.
 
 Each worker is told what to run (`ucutlass.engine.dispatch`); of Dask it takes the connection, the
 workers' lives and their resources. A build's entries come back with its result and are kept here, so a
@@ -190,7 +190,7 @@ class DaskEngine:
             _settle(ticket, WorkerUnfit(f"a worker answers {why['type']}: {why['what']}", why["fix"]))
 
     def _packed(self, keys: Sequence[str], ticket: Ticket) -> dict[str, bytes]:
-        """Entries that a worker lacks."""
+        """Returns entries that a worker lacks."""
         if not keys:
             return {}
         ticket.moved += 1
@@ -342,7 +342,8 @@ def _slots(facts: Mapping[str, Any]) -> Mapping[Needs, int]:
 
 
 def _loss(problem: BaseException) -> Literal["worker", "connection"] | None:
-    """What is gone, where a task has ended without an answer; None where the answer is the problem."""
+    """Returns what is gone, where a task has ended without an answer; None where the answer is the
+    problem."""
     from distributed import KilledWorker
     from distributed.client import FutureCancelledError
 

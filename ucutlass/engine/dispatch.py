@@ -1,4 +1,4 @@
-"""Which worker takes which task: state and rules, no network.
+"""Decides which worker takes which task. It holds state and rules, and uses no network.
 
 Dask would choose by itself, but by the length of queues, not by which GPU is free, and after a death it
 blames all that was assigned to the worker. Here a worker gets no more than it runs at once, and who died
@@ -48,7 +48,7 @@ class Worker:
         return self.slots[needs] - sum(t.work.row.needs == needs for t in self.running)
 
     def open_to(self, ticket: Ticket) -> bool:
-        """Whether it may run now: a task that died with a worker runs alone."""
+        """Returns whether it may run now: a task that died with a worker runs alone."""
         if any(t.died for t in self.running) or (ticket.died and self.running):
             return False
         return self.free(ticket.work.row.needs) > 0
@@ -88,7 +88,7 @@ class Dispatch:
         return started
 
     def _where(self, ticket: Ticket, draining: set[str]) -> str | None:
-        """The worker to take; for a task that must run alone also one that is not empty yet."""
+        """Returns the worker to take; for a task that must run alone also one that is not empty yet."""
         needs, home = ticket.work.row.needs, self._home(ticket.work.near)
         able = [a for a, w in self.workers.items() if w.slots[needs] > 0 and a not in draining]
         if needs == "gpu" and home is not None:
@@ -104,7 +104,7 @@ class Dispatch:
         return min(able, key=worth, default=None)
 
     def _home(self, near: str) -> str | None:
-        """The worker whose GPU a token uses: while none is known, the one with the fewest tokens."""
+        """Returns the worker whose GPU a token uses: while none is known, the one with the fewest tokens."""
         if near and self.home.get(near) not in self.workers:
             gpus = [a for a, w in self.workers.items() if w.slots["gpu"] > 0]
             if not gpus:

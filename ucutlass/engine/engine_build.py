@@ -1,4 +1,4 @@
-"""Builds for an engine: JSON in, the keys of the cache entries out."""
+"""Builds kernels for an engine: it takes JSON and returns the keys of the cache entries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ucutlass.shapes import complete
 def planned(
     checked: frontend.Checked, name: str, sizes: Mapping[str, int], arch: str, request: Mapping[str, Any]
 ) -> Planned:
-    """The plan of one schedule. Raises ProgramError and ShapeError."""
+    """Returns the plan of one schedule. Raises ProgramError and ShapeError."""
     program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))
     return frontend.plan_kernel(checked, program, complete(program, sizes), arch).planned
 

@@ -1,4 +1,4 @@
-"""What can go wrong with an engine; one class a mistake."""
+"""Defines the errors of an engine, one class for each mistake."""
 
 from __future__ import annotations
 

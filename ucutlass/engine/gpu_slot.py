@@ -1,4 +1,4 @@
-"""One GPU of this machine, or none, with its timing lane and the processes that launch on it."""
+"""Manages one GPU of this machine, or none: its timing lock and the processes that launch on it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.errors import MachineError
 
 WAKE_SECONDS = 30.0
-"""What a process may take to get ready, and to wait for its turn on the lane."""
+"""What a process may take to get ready, and to wait for its turn with the GPU locked."""
 
 _NOTHING = "os:getpid"
 
 
 def visible_gpu() -> str:
-    """The UUID of this process's first GPU, which names its lane. Raises NoGpu."""
+    """Returns the UUID of this process's first GPU, which names its lock. Raises NoGpu."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
     # CUDA takes the first digits of a UUID too; a lane must have one name.
     if re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", first):
@@ -34,7 +34,7 @@ def visible_gpu() -> str:
 
 class GpuSlot:
     """`gpu` says the UUID when it is first needed; `environ` is that of the processes that launch, None for
-    this one's. Calls that need the GPU wait for its lane, so any number of threads may call."""
+    this one's. Calls that need the GPU wait for its lock, so any number of threads may call."""
 
     def __init__(
         self,
@@ -82,14 +82,14 @@ class GpuSlot:
             self._wake(self._warm)
 
     def _have_spare(self) -> None:
-        """With the lock: one is enough, since one lane takes them one after another."""
+        """With the lock: one is enough, since the lock lets them through one after another."""
         if self._spare is None and self._awaited > 0:
             self._spare = isolation.WarmProcess(self._environ)
             self._wake(self._spare)
 
     def _wake(self, process: isolation.WarmProcess) -> None:
         """Starts the process and lets it import; then, in a thread, lets it do once on the GPU what is slow
-        the first time. That takes the lane and not the process on its own: one that waited for the lane
+        the first time. That takes the lock and not the process on its own: one that waited for the lock
         would keep whoever holds it, and calls it, waiting."""
         process.prepare([name for name in self._names if ":" not in name])
         functions = [name for name in self._names if ":" in name]

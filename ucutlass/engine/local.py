@@ -1,4 +1,4 @@
-"""The engine of this machine: builds in threads of this process, launches in processes of each GPU."""
+"""Runs builds in threads of this process, and launches in processes of each GPU of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ucutlass.runtime import parallel
 class LocalEngine:
     """`gpus` are UUIDs; None takes the first GPU that this process sees, found when it is first needed.
     `cpus` are compilers at once, by default what cores and memory allow. `on_wait` is told who holds a
-    GPU's lane. All artefacts lie in this process's cache, so none is moved."""
+    GPU's lock. All artefacts lie in this process's cache, so none is moved."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class LocalEngine:
         self._cpus = cpus or parallel.jobs()
         self._places = [GpuSlot(on_wait=on_wait)] if gpus is None else [_place(g, on_wait) for g in gpus]
         self._pool = ThreadPoolExecutor(self._cpus, thread_name_prefix="ucutlass-build")
-        # One thread a GPU: what waits does not hold the lane.
+        # One thread a GPU: what waits does not hold the lock.
         self._lanes = [ThreadPoolExecutor(1, thread_name_prefix="ucutlass-gpu") for _ in self._places]
         self._home: dict[str, int] = {}
         self._stops: set[Event] = set()

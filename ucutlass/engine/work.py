@@ -1,4 +1,4 @@
-"""What an engine is asked for: functions of a fixed table with JSON arguments, on a core or on a GPU."""
+"""Defines what an engine runs: functions of a fixed table with JSON arguments, on a core or on a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from ucutlass.runtime import isolation
 
 Needs: TypeAlias = Literal["cpu", "gpu"]
-"""A core for a compiler, or a GPU with its timing lane."""
+"""A core for a compiler, or a GPU with its timing lock."""
 
 ProcessKind: TypeAlias = Literal["here", "warm", "fresh", "prepare"]
 """Where a function runs: in the worker itself, where it may start compilers and is given `cancel`; in the
@@ -23,7 +23,7 @@ process that the GPU keeps for one call after another; in one of its own that ne
 @dataclass(frozen=True, slots=True)
 class TaskEntry:
     """`target` is written `package.module:function`; for `prepare` it is modules to import, and
-    functions to call on the lane."""
+    functions to call with the GPU locked."""
 
     target: str
     needs: Needs
@@ -58,7 +58,7 @@ WAIT_SECONDS = 600.0
 @dataclass(frozen=True, slots=True)
 class RemoteCall:
     """One call. `artifacts` are keys of cache entries that must lie where it runs. `limit_seconds` bounds
-    a process that launches, `wait_seconds` the wait for the GPU's lane. Works that are `near` the same
+    a process that launches, `wait_seconds` the wait for the GPU's lock. Works that are `near` the same
     token run on one GPU while it lives, since two GPUs' times do not compare."""
 
     row: TaskEntry
@@ -92,7 +92,7 @@ class Engine(Protocol):
 
     @property
     def gpus(self) -> int:
-        """GPUs there are at present; each has one timing lane."""
+        """GPUs there are at present; each has one timing lock."""
 
     @property
     def cpus(self) -> int:
@@ -127,7 +127,7 @@ def work_of(
     wait_seconds: float,
     near: str,
 ) -> RemoteCall:
-    """The checked call, its arguments as another process would see them."""
+    """Returns the checked call, its arguments as another process would see them."""
     plain = json.loads(json.dumps(dict(arguments)))
     return RemoteCall(table[name], plain, tuple(artifacts), limit_seconds, wait_seconds, near)
 
@@ -168,7 +168,7 @@ def outcome_of_json(fields: Mapping[str, Any]) -> isolation.CallOutcome:
 
 
 def made_by(outcome: isolation.CallOutcome) -> tuple[str, ...]:
-    """The keys of cache entries that a function says it made, under `artifacts` of its result."""
+    """Returns the keys of cache entries that a function says it made, under `artifacts` of its result."""
     match outcome:
         case isolation.Returned(value={"artifacts": list(keys)}):
             return tuple(str(k) for k in keys)

@@ -1,4 +1,4 @@
-"""The other side of `DaskEngine`: what a Dask worker calls, with JSON and bytes in and out.
+"""Serves `DaskEngine` in a Dask worker, with JSON and bytes in and out.
 
 A worker process has one GPU, the first that it sees, or none.
 """

@@ -1,4 +1,4 @@
-"""The GPU of an engine's worker, for planning where there may be no GPU."""
+"""Describes the GPU of an engine's worker, for planning where there may be no GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ucutlass.runtime import gpu, isolation, system
 
 
 def describe(cancel: Event) -> dict[str, Any] | None:
-    """The first GPU that this process sees, as `system.Gpu`; None where there is none. Runs in a worker."""
+    """Returns the first GPU that this process sees, as `system.Gpu`; None where there is none. Runs in a
+    worker."""
     driver = system.driver()
     return asdict(driver.gpus[0]) if driver is not None and driver.gpus else None
 

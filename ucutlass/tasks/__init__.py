@@ -1,4 +1,4 @@
-"""What runs in a process of its own, on the GPU or the CPU, for the command line.
+"""Subprocess tasks: functions that run in processes of their own, on the GPU or the CPU.
 
 Each module holds functions for `ucutlass.runtime.isolation`: JSON values in, JSON values out, and
 imports of torch inside the functions.

@@ -1,4 +1,4 @@
-"""What a program's float64 reference depends on: the experiments of `ucc audit`.
+"""Examines what a program's float64 reference depends on: the experiments of `ucc audit`.
 
 Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
 """
@@ -73,7 +73,7 @@ class ReducedSizesError(ValueError):
 
 
 def reduced_sizes(program: Program, sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """The free extents, cut to what the interpreter can do in seconds, the smallest first. Raises
+    """Returns the free extents, cut to what the interpreter can do in seconds, the smallest first. Raises
     ReducedSizesError where none satisfy the program."""
     import math
 
@@ -110,7 +110,7 @@ def _runs(program: Program, sizes: Mapping[str, int]) -> bool:
 
 
 def _constancy(draws: Sequence[Expected], moved: bool) -> dict[str, bool]:
-    """Whether one number (`constant`), one tensor (`fixed`), or one number within the flat tolerance
+    """Returns whether one number (`constant`), one tensor (`fixed`), or one number within the flat tolerance
     is right for every draw: the intervals around the references have a common point. A result that
     `moved` beyond its bound elsewhere has none."""
     import torch
@@ -126,7 +126,7 @@ def _constancy(draws: Sequence[Expected], moved: bool) -> dict[str, bool]:
 
 
 def _common(references: Tensor, bounds: Tensor, over: int | None) -> bool:
-    """Whether the intervals have a point in common, all of them or those along one axis. What is not
+    """Returns whether the intervals have a point in common, all of them or those along one axis. What is not
     finite in all draws alike has none."""
     if references.numel() == 0 or not bool(references.isfinite().all() & bounds.isfinite().all()):
         return False
@@ -137,7 +137,7 @@ def _common(references: Tensor, bounds: Tensor, over: int | None) -> bool:
 
 
 def _inputs(program: Program, sizes: Mapping[str, int], seed: int) -> tuple[list[dict[str, Any]], set[int]]:
-    """Each tensor with whether a result moved in any of BASES: another input, such as a condition of
+    """Returns each tensor with whether a result moved in any of BASES: another input, such as a condition of
     one element, may hide it in some. Also the results that moved, by position."""
     from torch import Tensor
 
@@ -188,7 +188,7 @@ def _movers(
 
 
 def _moved(before: Sequence[Expected], after: Sequence[Expected]) -> set[int]:
-    """The results of which some element is beyond both bounds of its former self."""
+    """Returns the results of which some element is beyond both bounds of its former self."""
     import torch
 
     moved: set[int] = set()

@@ -1,4 +1,4 @@
-"""A comparison on the GPU: what `ucc bench` does in a process of its own.
+"""Compares kernels on the GPU, for `ucc bench`.
 
 Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
 """
@@ -64,7 +64,7 @@ def judged(
     protocols: Sequence[Protocol],
     bandwidth: float | None,
 ) -> dict[str, Any]:
-    """`verified` and `regimes` of `on_gpu`, on any device."""
+    """Returns `verified` and `regimes` of `on_gpu`, on any device."""
     import torch
 
     verified = [_verified(kernel, sizes, d, seed, gpu.device) for d in ("normal", "integer")]
@@ -80,7 +80,7 @@ def judged(
 def _stages(
     kernel: LoadedKernel | LoadedPipeline, sizes: Mapping[str, int], seed: int, device: str
 ) -> list[dict[str, Any]]:
-    """A pipeline's stages with their times and which are torch's; none for a kernel."""
+    """Returns a pipeline's stages with their times and which are torch's; none for a kernel."""
     from ucutlass.ir import Pipeline
     from ucutlass.runtime.inputs import generate
 
@@ -114,7 +114,7 @@ def _compared(
     gpu: BenchDevice,
     bandwidth: float | None,
 ) -> dict[str, Any]:
-    """One regime's report, with how the buffers rotated."""
+    """Returns one regime's report, with how the buffers rotated."""
     import torch
 
     from ucutlass.runtime.bench.eager import NotAvailable, needs_tf32
@@ -153,7 +153,7 @@ def _compared(
 
 
 def bytes_of_call(kernel: LoadedKernel | LoadedPipeline, arguments: Sequence[Any]) -> int:
-    """Of all arguments and results of a call."""
+    """Returns the bytes of all arguments and results of a call."""
     from ucutlass.runtime.bench.workload import bytes_of
 
     results = kernel(*arguments)
@@ -161,7 +161,7 @@ def bytes_of_call(kernel: LoadedKernel | LoadedPipeline, arguments: Sequence[Any
 
 
 def candidate_of(kernel: LoadedKernel | LoadedPipeline, name: str, buffers: Buffers) -> BenchCandidate:
-    """A kernel of ours on these buffers, with result tensors of its own."""
+    """Returns a kernel of ours on these buffers, with result tensors of its own."""
     from ucutlass.runtime.bench.outcome import BenchCandidate
     from ucutlass.runtime.bench.workload import bytes_of
 
@@ -177,7 +177,7 @@ def candidate_of(kernel: LoadedKernel | LoadedPipeline, name: str, buffers: Buff
 
 
 def _branches(kernel: LoadedKernel | LoadedPipeline) -> bool:
-    """Whether a call of it, which was called before, forks streams."""
+    """Returns whether a call of it, which was called before, forks streams."""
     built = getattr(kernel, "built", {}).values()
     return any(pipeline.plan.streams.count > 1 for pipeline in built)
 
@@ -190,7 +190,7 @@ def _baseline(
     arch: str | None,
     device: str,
 ) -> BenchCandidate | UntimedCandidate:
-    """The baseline, or its failure in its own words: whatever torch or a build raises is kept."""
+    """Returns the baseline, or its failure in its own words: whatever torch or a build raises is kept."""
     from ucutlass.runtime.bench.baselines import baseline
     from ucutlass.tasks.module_baseline import module_candidate
 
@@ -220,7 +220,7 @@ def _other_file(
     ours = [p.type for p in buffers.program.params]
     theirs = [p.type for p in other.program.params]
     if ours != theirs or dict(other.program.dims) != dict(buffers.program.dims):
-        raise OtherProgram(f"{other.program.name} has not the parameters of {buffers.program.name}")
+        raise OtherProgram(f"{other.program.name} lacks the parameters of {buffers.program.name}")
     failed = [
         v for v in (_verified(other, sizes, d, 0, device) for d in ("normal", "integer")) if not v["ok"]
     ]

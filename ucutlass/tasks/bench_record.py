@@ -1,4 +1,4 @@
-"""What a comparison on the GPU says of a built program: its bound, and the records that keep it.
+"""Completes the report of a comparison with the program's bound, and records it.
 
 `ucc bench` and the agent share it; `ucutlass.tasks.bench` has what runs in the comparison's process.
 """
@@ -58,8 +58,8 @@ def share(report: dict[str, Any], benched: BenchedProgram, device: Device | None
 
 
 def recorded(row: Mapping[str, Any], ours: BenchedProgram, files: Mapping[str, BenchedProgram]) -> list[str]:
-    """The ids of the new records in the user's store: one a regime for the kernel, and one for each file
-    that was timed with it; those of one regime share a `comparison`."""
+    """Returns the ids of the new records in the user's store: one a regime for the kernel, and one for each
+    file that was timed with it; those of one regime share a `comparison`."""
     machine = Machine(**row["machine"])
     machine = replace(machine, versions={**versions_of(ours.built), **machine.versions})
     store = EvidenceStore.open()
@@ -78,6 +78,7 @@ def recorded(row: Mapping[str, Any], ours: BenchedProgram, files: Mapping[str, B
 
 
 def _theirs(result: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """A result as the baseline's own: its outcome alone. Ratios, bound and verification are the kernel's."""
+    """Returns a result as the baseline's own: its outcome alone. Ratios, bound and verification are the
+    kernel's."""
     shared = ("rounds", "seconds", "settled", "l2_reset", "no_profiler", "findings", "buffers")
     return {k: result[k] for k in shared} | {"outcomes": [result["outcomes"][place]]}

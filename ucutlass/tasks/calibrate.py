@@ -1,4 +1,4 @@
-"""One calibration of one GPU, in a process of its own."""
+"""Calibrates one GPU."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def measure(index: int, wait_seconds: float) -> dict[str, Any]:
-    """Runs every probe on the CUDA device of this index, with its timing lane held.
+    """Runs every probe on the CUDA device of this index, with its timing lock held.
 
     Returns `machine`, `method`, `readings` and `refused` as JSON values.
-    Raises LockTimeout where another process keeps the lane for longer than `wait_seconds`.
+    Raises LockTimeout where another process keeps the lock for longer than `wait_seconds`.
     """
     import torch
 

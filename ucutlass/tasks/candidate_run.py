@@ -1,4 +1,4 @@
-"""A candidate of the agent on the GPU: held against the problem's reference, then timed.
+"""Checks a candidate of the agent against the problem's reference on the GPU, then times it.
 
 Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
 """
@@ -18,8 +18,8 @@ CASES: tuple[tuple[Literal["normal", "integer"], int], ...] = (("integer", 1), (
 
 
 def run(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
-    """`seconds` of one call, None where it is wrong, and then `words` say how. What it should compute is the
-    `problem`'s to say, not its own. Builds what the cache lacks."""
+    """Returns `seconds` of one call, None where it is wrong, and then `words` say how. What it should
+    compute is the `problem`'s to say, not its own. Builds what the cache lacks."""
     import torch
 
     try:
@@ -53,14 +53,14 @@ def _run(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, s
 
 
 def argument_sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[Any]]:
-    """Argument sets that rotate through more than twice the L2."""
+    """Returns argument sets that rotate through more than twice the L2."""
     from ucutlass.runtime.inputs import generate
 
     return rotated(generate(program, sizes, "normal", seed=seed, device="cuda", drawn="cuda"))
 
 
 def rotated(first: Sequence[Any]) -> list[list[Any]]:
-    """`first` and copies of it, as many as it takes to rotate through more than twice the L2."""
+    """Returns `first` and copies of it, as many as it takes to rotate through more than twice the L2."""
     import torch
 
     from ucutlass.runtime.timing import sets_for

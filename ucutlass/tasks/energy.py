@@ -1,4 +1,4 @@
-"""A program's energy, for candidates that are equally fast: a trial of an engine's GPU, JSON in and out."""
+"""Measures a program's energy, to choose between candidates that are equally fast."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def measured(text: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
-    """`energy`, fields of `runtime.profile.energy.Energy` a call, over two seconds of calls on rotated
-    arguments; or `no_energy`, why there is none. Builds what the cache lacks."""
+    """Returns `energy`, fields of `runtime.profile.energy.Energy` a call, over two seconds of calls on
+    rotated arguments; or `no_energy`, why there is none. Builds what the cache lacks."""
     import torch
 
     from ucutlass import frontend

@@ -1,4 +1,4 @@
-"""Whether two programs compute the same, asked of the float64 reference: an agent may cut a pipeline
+"""Decides by the float64 reference whether two programs compute the same: an agent may cut a pipeline
 elsewhere, but not compute something else.
 
 Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
@@ -54,7 +54,8 @@ def same(text: str, other: str, name: str, sizes: dict[str, int], seed: int) -> 
 
 
 def _near(x: Any, arguments: Sequence[Any]) -> Any:
-    """How far two may be from each other that compute `x` in float64, each in an order of its own."""
+    """Returns how far two may be from each other that compute `x` in float64, each in an order of its
+    own."""
     import torch
 
     tensors = [t.double().nan_to_num(0.0, 0.0, 0.0) for t in (x, *arguments) if isinstance(t, torch.Tensor)]

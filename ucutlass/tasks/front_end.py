@@ -1,4 +1,4 @@
-"""The front end on a text that nobody has looked at yet, in a process whose hang or growth harms nobody."""
+"""Runs the front end on an unknown text, whose hang or growth then harms no other process."""
 
 from __future__ import annotations
 

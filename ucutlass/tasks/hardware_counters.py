@@ -1,4 +1,4 @@
-"""Hardware counters of one launch, by Nsight Compute on a process that launches it.
+"""Reads hardware counters of one launch with Nsight Compute, on a process that launches it.
 
 JSON in and out: `counted` is for an engine's GPU.
 """
@@ -23,9 +23,9 @@ from ucutlass.runtime.profile import cuda_tools, metrics, ncu
 def counted(
     trial: dict[str, Any], kernels: list[str], limit_seconds: float, cache: ncu.CacheControl = "all"
 ) -> dict[str, Any]:
-    """`counters`, fields of `ucutlass.advice.facts.Counters`, of the first GPU that this process sees; or
-    `missing`, why there are none. `trial` is a request of `ucutlass.tasks.profile`'s command, `kernels` the
-    mangled names of what it launches."""
+    """Returns `counters`, fields of `ucutlass.advice.facts.Counters`, of the first GPU that this process
+    sees; or `missing`, why there are none. `trial` is a request of `ucutlass.tasks.profile`'s command,
+    `kernels` the mangled names of what it launches."""
     driver = system.driver()
     if driver is None or not driver.gpus:
         return {"missing": "no GPU here"}
@@ -43,7 +43,7 @@ def count(
     limit_seconds: float,
     cache: ncu.CacheControl,
 ) -> ncu.KernelCounters | ncu.NoCounters:
-    """The counters of a trial's launch. The caller holds the lane."""
+    """Returns the counters of a trial's launch. The caller holds the lock."""
     table = metrics.table_for(capability)
     if table is None:
         return ncu.NoCounters("no table of metrics for compute capability {}.{}".format(*capability))

@@ -1,4 +1,4 @@
-"""A PyTorch module as a baseline: timed beside a program, on the same buffers, in the comparison's process.
+"""Times a PyTorch module as a baseline beside a program, on the same buffers, in the comparison's process.
 
 The file's code is executed here: this runs in an isolated process only (`ucutlass.tasks.bench`).
 """
@@ -42,9 +42,9 @@ MODULE_MODES: Mapping[str, ModuleMode] = {
 def module_candidate(
     name: str, problem: Mapping[str, Any], names: Mapping[str, str], buffers: Buffers, device: str
 ) -> BenchCandidate:
-    """The module on the buffers of a program that meets it. `problem` is as `ucutlass.tasks.problem_file.same` takes
-    it, `names` too. Its own weights are those of the buffers where the program takes them. Raises Unusable,
-    and what torch raises."""
+    """Returns the module on the buffers of a program that meets it. `problem` is as
+    `ucutlass.tasks.problem_file.same` takes it, `names` too. Its own weights are those of the buffers where
+    the program takes them. Raises Unusable, and what torch raises."""
     import torch
 
     from ucutlass.runtime.bench.outcome import BenchCandidate

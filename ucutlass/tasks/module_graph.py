@@ -1,4 +1,4 @@
-"""The graph of a PyTorch problem file, exported in a process of its own: the file's code runs there."""
+"""Exports the graph of a PyTorch problem file. The file's code runs here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def graph(file: str) -> dict[str, Any]:
-    """The graph as `ucutlass.runtime.module.graph.to_json` writes it.
+    """Returns the graph as `ucutlass.runtime.module.graph.to_json` writes it.
 
     Raises what `ucutlass.runtime.module.export.graph_of` does.
     """

@@ -1,4 +1,4 @@
-"""A PyTorch problem file in a process of its own: what it is, and whether a program computes the same.
+"""Inspects a PyTorch problem file, and decides whether a program computes the same.
 
 Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`. The file's code is executed
 here and nowhere else.
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def inspect(source: str, file: str, mode: Any, precision: Any) -> dict[str, Any]:
-    """`{"facts": ..}` as `ucutlass.runtime.module.signature` writes them, or `{"unusable": {code, why}}`."""
+    """Returns `{"facts": ..}` as `ucutlass.runtime.module.signature` writes them, or `{"unusable": {code,
+    why}}`."""
     from ucutlass.runtime.module import inspection as looking
     from ucutlass.runtime.module.signature import Unusable, signature_to_json
 
@@ -43,7 +44,7 @@ def same(
     seed: int,
     device: str,
 ) -> dict[str, Any]:
-    """Whether a program computes what a file's module does: `{"words": ""}`, where they differ
+    """Returns whether a program computes what a file's module does: `{"words": ""}`, where they differ
     `{"words": ..}`, or `{"unusable": ..}`. `names` says of each parameter of the program what it is,
     `input NUMBER` or `state NAME`."""
     from ucutlass import frontend

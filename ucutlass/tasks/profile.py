@@ -1,4 +1,4 @@
-"""A kernel under a profiler, timed beside others, or run for its energy: each in a process of its own.
+"""Runs a kernel under a profiler, times it beside others, or measures its energy.
 
 `timed` and `compared` are for `ucutlass.runtime.isolation`; run as a module with a request's file,
 this launches the kernel once between cudaProfilerStart and cudaProfilerStop, for Nsight Compute.
@@ -48,7 +48,7 @@ def timed(
     energy: bool,
     versions: dict[str, str],
 ) -> dict[str, Any]:
-    """Microseconds a launch on the device and a call from the host, the bandwidth of a copy, and, if
+    """Returns microseconds a launch on the device and a call from the host, the bandwidth of a copy, and, if
     wanted, joules a launch (or `no_energy`, why not); `machine` as `subject.machine_of` gives it."""
     from ucutlass.runtime.subject import machine_of
     from ucutlass.runtime.timing import compare
@@ -66,7 +66,7 @@ def timed(
 
 
 def timing_of(answer: Mapping[str, Any]) -> TimingFacts:
-    """The facts in what `timed` returned."""
+    """Returns the facts in what `timed` returned."""
     energy = answer.get("energy") or {}
     return TimingFacts(
         seconds=answer["microseconds"] / 1e6,
@@ -90,8 +90,8 @@ def compared(
     seed: int,
     versions: dict[str, str],
 ) -> dict[str, Any]:
-    """Several schedules of one kernel in turns: `times` has each one's microseconds by round, in the order
-    of measurement; `differences` how far its results are from the first one's, as a part of their norm
+    """Times several schedules of one kernel in turns: `times` has each one's microseconds by round, in the
+    order of measurement; `differences` how far its results are from the first one's, as a part of their norm
     (a sanity check, not verification: both may be wrong)."""
     from ucutlass.runtime.subject import machine_of
     from ucutlass.runtime.timing import compare
@@ -122,7 +122,7 @@ def _prepared(
     requests: dict[str, dict[str, Any]],
     seed: int,
 ) -> tuple[dict[str, LoadedKernel], list[list[Any]]]:
-    """A kernel for each schedule, and argument sets that rotate through more than twice the L2."""
+    """Returns a kernel for each schedule, and argument sets that rotate through more than twice the L2."""
     import torch
 
     from ucutlass.runtime.inputs import generate
@@ -178,7 +178,7 @@ def _differences(results: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _wall(launch: Callable[[int], object], sets: int) -> float:
-    """Microseconds a call, many in a row, the device idle before and after."""
+    """Returns microseconds a call, many in a row, the device idle before and after."""
     import time
 
     import torch
@@ -192,7 +192,7 @@ def _wall(launch: Callable[[int], object], sets: int) -> float:
 
 
 def _copy_bandwidth() -> float:
-    """Bytes per second, read and written, of a copy within the device's memory."""
+    """Returns bytes per second, read and written, of a copy within the device's memory."""
     import torch
 
     source = torch.empty(_COPY_BYTES, dtype=torch.uint8, device="cuda").random_()
@@ -210,7 +210,7 @@ def _copy_bandwidth() -> float:
 
 
 def energy_of(launch: Callable[[int], object], sets: int, launch_us: float, uuid: str) -> dict[str, Any]:
-    """`energy` of a launch that takes so many microseconds, or `no_energy`, why there is none."""
+    """Returns `energy` of a launch that takes so many microseconds, or `no_energy`, why there is none."""
     import torch
 
     from ucutlass.runtime.profile import energy

@@ -1,4 +1,4 @@
-"""What a built kernel is as the subject of an evidence record."""
+"""Makes the subject of an evidence record from a built kernel."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def subject_of_built(checked: Checked, program: ir.Program, built: AnyBuilt) -> RecordSubject:
-    """The subject with every schedule field as planned, the emitted code, and the libraries as they now
-    lie on disk. Raises OSError where these cannot be read."""
+    """Returns the subject with every schedule field as planned, the emitted code, and the libraries as they
+    now lie on disk. Raises OSError where these cannot be read."""
     kernels = kernels_of(built)
     return subject_of(
         program,

@@ -1,4 +1,4 @@
-"""Where two results differ, in words: for the questions whether two programs compute the same."""
+"""Describes where two results differ."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def first_difference(expected: Tensor, actual: Tensor, allowed: Tensor | float) -> str:
-    """Which element of `actual` is the first that lies further from `expected` than `allowed` (for each element
-    of a tensor of their shape, or for all), and how many do; "" where none does. What is not finite has to
-    be the same."""
+    """Returns which element of `actual` is the first that lies further from `expected` than `allowed` (for
+    each element of a tensor of their shape, or for all), and how many do; "" where none does. What is not
+    finite has to be the same."""
     import torch
 
     from ucutlass.runtime.module.reference import PART

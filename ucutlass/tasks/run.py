@@ -1,4 +1,4 @@
-"""One run of one kernel, judged and timed: what `ucc run` does in a process of its own.
+"""Runs one kernel once, judges it and times it, for `ucc run`.
 
 Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
 """

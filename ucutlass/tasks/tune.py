@@ -1,5 +1,4 @@
-"""Many schedules of one kernel on the GPU, timed, or verified and timed in turns: what `ucc tune` runs
-in processes of its own.
+"""Times many schedules of one kernel on the GPU, or verifies them and times them in turns, for `ucc tune`.
 
 Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`. `keys` name the schedules'
 artefacts in the cache, one a request: nothing is built here, so no compiler is needed where a GPU is.
@@ -49,7 +48,7 @@ _WAKING = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](
 def ready() -> None:
     """Does once what a process does slowly the first time: a CUDA context, the native launcher, random
     arguments, the reference and its comparison. It keeps the GPU busy for a moment, so whoever calls it
-    holds the lane."""
+    holds the lock."""
     import torch
 
     from ucutlass import frontend
@@ -82,9 +81,9 @@ def timed(
     counts: list[int],
     best: float | None,
 ) -> dict[str, Any]:
-    """`seconds` of each schedule, None for one that the launcher refuses or that was not worth a look, with
-    why in `words`. `counts` says how many of one binary stand together: where the first of them takes over
-    WORTH times the `best` known, the settings of its knobs are not tried.
+    """Returns `seconds` of each schedule, None for one that the launcher refuses or that was not worth a
+    look, with why in `words`. `counts` says how many of one binary stand together: where the first of them
+    takes over WORTH times the `best` known, the settings of its knobs are not tried.
 
     An error that stays with the process (a CUDA fault) is raised: nothing after it could be believed.
     """
@@ -118,7 +117,7 @@ def timed(
             best = taken if best is None else min(best, taken)
             if at in heads:
                 worth = taken <= WORTH * best
-    # The process stays for the next call, but the memory is for whoever holds the lane then.
+    # The process stays for the next call, but the memory is for whoever holds the lock then.
     sets.clear()
     del kernel
     torch.cuda.empty_cache()
@@ -136,8 +135,8 @@ def confirmed(
     seed: int,
     versions: dict[str, str],
 ) -> dict[str, Any]:
-    """`machine`, and of each schedule its `rounds` in seconds, empty where it is wrong, which `words` say:
-    a wrong kernel has no speed."""
+    """Returns `machine`, and of each schedule its `rounds` in seconds, empty where it is wrong, which
+    `words` say: a wrong kernel has no speed."""
     from ucutlass.runtime.subject import machine_of
     from ucutlass.runtime.timing import compare
 
@@ -182,7 +181,7 @@ def _loaded(
 
 
 def _sets(kernel: LoadedSchedule, sizes: Mapping[str, int], seed: int) -> list[list[Any]]:
-    """Argument sets that rotate through more than twice the L2."""
+    """Returns argument sets that rotate through more than twice the L2."""
     import torch
 
     from ucutlass.runtime.inputs import generate
@@ -201,7 +200,7 @@ def _launch(kernel: LoadedSchedule, sets: Sequence[Sequence[Any]]) -> Callable[[
 
 
 def _wrong(kernel: LoadedSchedule, sizes: Mapping[str, int], seed: int) -> str:
-    """Why the kernel is wrong, or does not run; "" where it is right on all cases."""
+    """Returns why the kernel is wrong, or does not run; "" where it is right on all cases."""
     from ucutlass.runtime import verify
     from ucutlass.runtime.entry_codes import LaunchError
     from ucutlass.runtime.inputs import generate

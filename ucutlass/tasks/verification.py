@@ -1,4 +1,4 @@
-"""Verifying a built kernel from outside: the suite, the processes it runs in, the tools on top.
+"""Verifies a built kernel from outside: the suite, the processes it runs in, and the tools on top.
 
 `ucutlass.tasks.verify_cases` has what runs inside those processes.
 """
@@ -65,7 +65,8 @@ def plan(
     distributions: Sequence[str] = (),
     most: int = 64,
 ) -> VerificationPlan:
-    """The suite of a built program at `sizes`. Raises ShapeError where these do not fit the program."""
+    """Returns the suite of a built program at `sizes`. Raises ShapeError where these do not fit the
+    program."""
     match built:
         case Built():
             granularity = _kernel_granularity(built, tuple(program.dims))
@@ -90,7 +91,7 @@ def _kernel_granularity(built: Built, dims: Sequence[str]) -> Granularity:
 
 
 def _pipeline_granularity(pipeline: BuiltPipeline) -> Granularity:
-    """Every stage's grain in the pipeline's names: the largest tile, depth and step of each."""
+    """Returns every stage's granularity in the pipeline's names: the largest tile, depth and step of each."""
     tile: dict[str, int] = {}
     step: dict[str, int] = {}
     depth: dict[str, int] = {}
@@ -134,7 +135,8 @@ def on_gpu(
     case_seconds: float,
     built_with: dict[str, str],
 ) -> dict[str, Any]:
-    """A plan's suite on an engine's GPU: `machine`, and `evidence` as `SuiteEvidence.to_json` writes it.
+    """Returns a plan's suite on an engine's GPU: `machine`, and `evidence` as `SuiteEvidence.to_json` writes
+    it.
 
     `keys` are of the cache entries that hold the kernel's libraries, launch by launch: where this runs they
     may lie elsewhere. Raises ArtifactGone, DeviceUnusable.
@@ -149,7 +151,7 @@ def on_gpu(
 
 
 def gpu_arguments(plan: VerificationPlan, built: AnyBuilt, case_seconds: float) -> dict[str, Any]:
-    """The arguments of `on_gpu`."""
+    """Returns the arguments of `on_gpu`."""
     return {
         "kernel": dict(plan.kernel),
         "keys": [kernel.artifact.key for kernel in kernels_of(built)],
@@ -172,7 +174,7 @@ def _library(key: str) -> str:
 def sanitizers(
     plan: VerificationPlan, tools: Sequence[sanitize.SanitizerTool] = sanitize.TOOLS
 ) -> tuple[sanitize.SanitizerReport, ...]:
-    """Every tool's report on one launch of each reduced case."""
+    """Returns every tool's report on one launch of each reduced case."""
     tool_path = sanitize.find()
     if tool_path is None:
         return tuple(sanitize.absent(tool) for tool in tools)
@@ -196,7 +198,7 @@ def sanitizers(
 
 
 def machine(built: AnyBuilt) -> Machine:
-    """The machine with its GPU, asked in a process of its own. Raises DeviceUnusable."""
+    """Returns the machine with its GPU, asked in a process of its own. Raises DeviceUnusable."""
     return _machine(versions_of(built))
 
 
@@ -210,12 +212,14 @@ def _machine(built_with: Mapping[str, str]) -> Machine:
         case isolation.Raised(kind, message):
             words = f"{kind}: {message}"
         case _:
-            words = f"its process ended so: {type(outcome).__name__} {outcome.output[-300:].strip()}".rstrip()
+            words = (
+                f"its process ended with {type(outcome).__name__} {outcome.output[-300:].strip()}".rstrip()
+            )
     raise DeviceUnusable(f"the GPU cannot be used: {words}", "see `ucc doctor` and `nvidia-smi`")
 
 
 def protocol(plan: VerificationPlan, case_seconds: float) -> dict[str, Any]:
-    """How it was verified, for the record."""
+    """Returns how it was verified, for the record."""
     return {
         "seed": plan.suite.seed,
         "reference": "float64 interpreter, component-wise derived bounds; pipelines stage by stage",

@@ -1,4 +1,4 @@
-"""Judging a built kernel's cases, and launching it for compute-sanitizer, each in a process of its own."""
+"""Judges a built kernel's cases, and launches it for compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sanitized(request: str) -> None:
 
 
 def machine(built_with: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of `runtime.evidence.Machine` for the GPU that the cases run on."""
+    """Returns the fields of `runtime.evidence.Machine` for the GPU that the cases run on."""
     from dataclasses import asdict
 
     import torch
@@ -94,8 +94,8 @@ def facts(
     stages: Sequence[tuple[str, str, Sequence[int]] | None],
     orders: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What the processes need of a built program: its text, and library, entry and knobs of each launch,
-    None for a torch function. A kernel is one launch. `orders` as `ucutlass.pipeline.orders`."""
+    """Returns what the processes need of a built program: its text, and library, entry and knobs of each
+    launch, None for a torch function. A kernel is one launch. `orders` as `ucutlass.pipeline.orders`."""
     launches = [None if s is None else {"library": s[0], "entry": s[1], "knobs": list(s[2])} for s in stages]
     turned = {buffer: list(order) for buffer, order in orders.items()}
     return {"text": text, "file": file, "name": name, "stages": launches, "orders": turned}
@@ -135,7 +135,7 @@ class _Loaded:
         return entire
 
     def judged(self, extents: tuple[int, ...]) -> DirectLaunch | StagedLaunch:
-        """What the judge takes: a pipeline with its stages. Raises as `launch`."""
+        """Returns what the judge takes: a pipeline with its stages. Raises as `launch`."""
         from ucutlass.ir import Pipeline
         from ucutlass.runtime import direct_launch
         from ucutlass.runtime.launch import single_launch
@@ -149,7 +149,7 @@ class _Loaded:
         return direct_launch.direct_launch(self._spec, single_launch(self._spec, extents, again))
 
     def results(self, extents: tuple[int, ...]) -> list[Any]:
-        """Tensors for the results, whose content is undefined."""
+        """Returns tensors for the results, whose content is undefined."""
         import torch
 
         from ucutlass.runtime.launch_spec import dtype_of, shape_of
