@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic, kind_of, taken
 from ucutlass.emit.convolution import operands as convolution
-from ucutlass.emit.convolution.operands import WalkText
+from ucutlass.emit.convolution.operands import AccessText
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm.sm80 import includes
 from ucutlass.emit.gemm.sm80_epilogue import batch_strides
@@ -43,7 +43,7 @@ _INCLUDES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class EpilogueSlot:
     """An epilogue operand or result; `unit`: neighbours are adjacent, and moved together."""
 
     index: int
@@ -71,9 +71,9 @@ def render(problem: ConvProblem, schedule: DirectSchedule) -> str:
     stored = _epilogue(problem, schedule, vector)
     checked += [f"p.input{s.index}.data" for s in stored.inputs if s.unit]
     checked += [f"p.output{s.index}.data" for s in stored.outputs if s.unit]
-    walk_texts = tuple(
+    access_texts = tuple(
         _with_steps(problem, walk, made, across)
-        for walk, made in zip((problem.a, problem.b), convolution.walks(problem), strict=True)
+        for walk, made in zip((problem.a, problem.b), convolution.accesses(problem), strict=True)
     )
     return text.render(
         "convolution/direct.cu.j2",
@@ -94,7 +94,7 @@ def render(problem: ConvProblem, schedule: DirectSchedule) -> str:
         accumulator="int32_t" if problem.lane == S8 else "float",
         arithmetic=stored.spell.text,
         coordinates=stored.spell.coordinates,
-        walks=walk_texts,
+        accesses=access_texts,
         contracted_extents=convolution.contracted(problem),
         along_a=along_a,
         along_b=along_b,
@@ -113,8 +113,8 @@ class _Epilogue:
     """What becomes of a result: the arithmetic, its operands and results, and its call as C++."""
 
     spell: ArithmeticText
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
+    inputs: tuple[EpilogueSlot, ...]
+    outputs: tuple[EpilogueSlot, ...]
     call: str
 
 
@@ -142,15 +142,15 @@ def _epilogue(problem: ConvProblem, schedule: DirectSchedule, vector: bool) -> _
     return _Epilogue(spell, inputs, outputs, call)
 
 
-def _slot(index: int, access: Access, value: str, vector: bool) -> Slot:
+def _slot(index: int, access: Access, value: str, vector: bool) -> EpilogueSlot:
     unit = vector and bool(access.batch) and access.batch[-1] == ()
     cpp = access.elem.cpp
     wide = value in ("float",) and cpp != "float"
     narrow = f"cutlass::NumericConverter<{cpp}, float>::convert" if wide else cpp
-    return Slot(index, cpp, value, access.pointer, batch_strides(access), unit, narrow)
+    return EpilogueSlot(index, cpp, value, access.pointer, batch_strides(access), unit, narrow)
 
 
-def _with_steps(problem: ConvProblem, walk: Walk, made: WalkText, across: int) -> WalkText:
+def _with_steps(problem: ConvProblem, walk: Walk, made: AccessText, across: int) -> AccessText:
     """The walk with what a step along the neighbours, and one across, adds."""
     number = {axis: i for i, axis in enumerate(walk.windows)}
 

@@ -74,7 +74,7 @@ class DimText:
 
 
 @dataclass(frozen=True, slots=True)
-class SpaceText:
+class Im2colAxisText:
     """A spatial axis as C++."""
 
     scale: int
@@ -101,7 +101,7 @@ def render(problem: ConvProblem, schedule: Im2colSchedule) -> str:
     values = convolution.values(problem, layout, "int(row)" if apart else epilogue.ROW)
     values |= hopper_values(problem, schedule, _end(problem, schedule))
     if apart:
-        values["scattered"] = "rows_at(shared)"
+        values["scattered"] = "row_table(shared)"
     if how.across:
         values["modifiers"] = ", 1, 1, 0, 1"
     deep, row_bytes = is_deep(schedule), schedule.part * problem.a.read.bytes
@@ -233,9 +233,9 @@ def extent_of(walk: Walk, axis: int) -> str:
     return next(one.extent for one in convolution.layout(walk) if one.axis == axis)
 
 
-def _space(problem: ConvProblem, how: Im2col) -> tuple[SpaceText, ...]:
+def _space(problem: ConvProblem, how: Im2col) -> tuple[Im2colAxisText, ...]:
     return tuple(
-        SpaceText(
+        Im2colAxisText(
             s.scale,
             s.along,
             s.tap,

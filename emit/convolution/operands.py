@@ -35,7 +35,7 @@ class LayoutText:
 
 
 @dataclass(frozen=True, slots=True)
-class WalkText:
+class AccessText:
     """An operand's walk as the templates read it. `parts` are (name, modes) of the coordinates that an
     address is the sum over, `sums` the statements of each; `base` those of the batch."""
 
@@ -71,12 +71,12 @@ class PackText:
     before: tuple[str, ...]
 
 
-def walks(problem: ConvProblem) -> tuple[WalkText, WalkText]:
+def accesses(problem: ConvProblem) -> tuple[AccessText, AccessText]:
     """Both operands."""
-    return _walk(problem, problem.a, "A", problem.m), _walk(problem, problem.b, "B", problem.n)
+    return _access(problem, problem.a, "A", problem.m), _access(problem, problem.b, "B", problem.n)
 
 
-def _walk(problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...]) -> WalkText:
+def _access(problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...]) -> AccessText:
     number = {axis: i for i, axis in enumerate(walk.windows)}
     windows = tuple(
         WindowText(i, a.window.scale, a.extent, spelled(a.window.offset))
@@ -85,7 +85,7 @@ def _walk(problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...]) ->
     )
     pointer = f"pack_{name.lower()}" if walk.pack is not None else f"tensors[{walk.pointer}]"
     coordinates = {"row": _names(rows), "column": _names(problem.k)}
-    return WalkText(
+    return AccessText(
         name,
         walk.read.cpp,
         pointer,
@@ -122,12 +122,12 @@ def sums(walk: Walk, names: Mapping[int, str], number: Mapping[int, int]) -> tup
     for i, axis in enumerate(walk.axes):
         if axis.window is None:
             if axis.extent in names:
-                lines.append(f"spot.offset += {names[axis.extent]} * stride[{i}];")
+                lines.append(f"position.offset += {names[axis.extent]} * stride[{i}];")
             continue
         terms = [(names[d], c) for d, c in axis.window.terms if d in names]
-        lines += [f"spot.at[{number[i]}] += {c} * int({text});" for text, c in terms]
+        lines += [f"position.at[{number[i]}] += {c} * int({text});" for text, c in terms]
         if terms and axis.window.scale == 1:
-            lines.append(f"spot.offset += spot.at[{number[i]}] * stride[{i}];")
+            lines.append(f"position.offset += position.at[{number[i]}] * stride[{i}];")
     return tuple(lines)
 
 
@@ -143,10 +143,10 @@ def _base(problem: ConvProblem, walk: Walk, number: Mapping[int, int]) -> tuple[
             lines.append(f"int64_t const c{d} = rest{i} % e[{d}];")
             lines.append(f"rest{i} /= e[{d}];")
             names[d] = f"c{d}"
-    lines += [f"spot.at[{w}] += first[{w}];" for w in number.values()]
+    lines += [f"position.at[{w}] += first[{w}];" for w in number.values()]
     added = sums(walk, names, number)
     untouched = [
-        f"spot.offset += spot.at[{number[i]}] * stride[{i}];"
+        f"position.offset += position.at[{number[i]}] * stride[{i}];"
         for i in number
         if walk.axes[i].window is not None and _scale(walk.axes[i]) == 1
     ]
@@ -208,7 +208,7 @@ def values(problem: ConvProblem, layout: epilogue.Layout, row: str = epilogue.RO
         # Extents along K are `contracted_extents`; what epilogues are told of them is their number.
         "k": ["1"] * max(1, len(problem.k)),
         "contracted": max(1, len(problem.k)),
-        "walks": walks(problem),
+        "accesses": accesses(problem),
         "packs": packs(problem),
         "contracted_extents": contracted(problem),
     }

@@ -111,7 +111,7 @@ def _copies(side: Side, name: str, schedule: Sm80Schedule) -> Copies:
     load: Literal["async"] = "async"
     flag = "true" if along else "false"
     rows_text = "kTileM" if name == "A" else "kTileN"
-    loader = f"GatherLoad<Walk{name}, Shared{name}, {rows_text}, {flag}, {side.copy_width}, {line}>"
+    loader = f"GatherLoad<Access{name}, Shared{name}, {rows_text}, {flag}, {side.copy_width}, {line}>"
     return Copies(load, loader, swizzle, atom, flag, gemm_sm80.read_atom(walk.read, along))
 
 

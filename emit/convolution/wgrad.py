@@ -28,7 +28,7 @@ ROWS = {128: 64, 64: 32, 32: 16}
 
 
 @dataclass(frozen=True, slots=True)
-class RoomText:
+class SpatialAxisText:
     """A spatial axis as C++; `row`: rows of the result from tap to tap, `batch` the tap where the batch has
     it."""
 
@@ -53,19 +53,19 @@ def render(problem: ConvProblem, schedule: PlacesSchedule) -> str:
     if reason := check(problem, schedule):
         raise ValueError(reason)
     layout = layout_of(problem, convolution.seen(problem), how)
-    rooms = _rooms(problem, how)
+    spatial_axes = _spatial_axes(problem, how)
     channel = problem.a.axes[how.channel].extent
     values = convolution.values(problem, layout, "int(row)")
     values |= conv_sm90.hopper_values(problem, schedule, _end(problem, schedule))
     values["modifiers"] = ", 1, 1, 1, 1"
     values["stage_elements"] = "0"
     values["m"] = " * ".join(
-        [*(r.taps for r in rooms if r.batch is None), f"ceil_div(e[{channel}], kPart) * kPart"]
+        [*(r.taps for r in spatial_axes if r.batch is None), f"ceil_div(e[{channel}], kPart) * kPart"]
     )
     return text.render(
         "convolution/wgrad.cu.j2",
         stage_rows=rows_staged(problem, schedule),
-        windows=rooms,
+        windows=spatial_axes,
         registers=schedule.tile[1] // 2,
         first_channel=_first(problem, how.group, conv_sm90.extent_of(problem.a, how.channel)),
         first_column=f"{_first(problem, how.group, _columns(problem, how))} + int(tile.n)",
@@ -148,9 +148,9 @@ def _stride(problem: ConvProblem, dim: int | None) -> str:
     return " * ".join(f"e[{d}]" for d in problem.m[problem.m.index(dim) + 1 :]) or "1"
 
 
-def _rooms(problem: ConvProblem, how: Places) -> tuple[RoomText, ...]:
+def _spatial_axes(problem: ConvProblem, how: Places) -> tuple[SpatialAxisText, ...]:
     return tuple(
-        RoomText(
+        SpatialAxisText(
             s.along,
             s.tap,
             f"e[{s.place}]",
