@@ -12,9 +12,10 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
 from ucutlass.ir.elements import S4
 from ucutlass.ir.hardware import ARCHES, default_device
+from ucutlass.kernels.grouped_gemm.cost import estimate
 from ucutlass.kernels.grouped_gemm.match import ProductsForm
 from ucutlass.kernels.grouped_gemm.plan import ProductsPlan, SimtSchedule, WgmmaSchedule
-from ucutlass.kernels.grouped_gemm.planner import estimate, why_illegal
+from ucutlass.kernels.grouped_gemm.planner import why_illegal
 from ucutlass.kernels.grouped_gemm.problem import products_problem
 from ucutlass.kernels.grouped_gemm.smem import SHARED_BYTES, most_stages, stage_bytes, steps
 from ucutlass.kernels.planned import Planned
@@ -208,7 +209,7 @@ def test_longer_sums_take_longer() -> None:
     short, long = plan(MOE, T=4096, D=1024, F=4096, E=8), plan(MOE, T=4096, D=4096, F=4096, E=8)
     assert isinstance(short.schedule, WgmmaSchedule)
     seconds = [
-        estimate(p.problem, short.schedule, sizes, device)
+        estimate(p.problem, short.schedule, sizes, ARCHES["sm90a"], device, (8,)).seconds
         for p, sizes in ((short, (4096, 1024, 8, 4096)), (long, (4096, 4096, 8, 4096)))
     ]
     assert seconds[0] < seconds[1]

@@ -11,7 +11,7 @@ from ucutlass.ir.schedule import Request
 from ucutlass.ir.traversal import find
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.granularity import Granularity
-from ucutlass.kernels.planned import Plan, Planned, Traffic
+from ucutlass.kernels.planned import Plan, Planned, Resources, TileCost, Traffic
 from ucutlass.kernels.refused import Refused
 from ucutlass.kernels.violation import Violation
 
@@ -70,6 +70,23 @@ def schedules(
     """As `family.ListSchedules`; without a device the architecture's default one is planned for."""
     gpu = device or default_device(arch)
     return family_of(pattern).schedules(pattern, tuple(sizes), arch, gpu, request, free)
+
+
+def candidates(
+    pattern: object, sizes: Sequence[int], arch: Arch, device: Device, request: Request
+) -> Iterator[Planned]:
+    """As `family.ListCandidates`."""
+    return family_of(pattern).candidates(pattern, tuple(sizes), arch, device, request)
+
+
+def resources(planned: Planned) -> Resources:
+    """What a kernel takes of an SM, and how its work is cut."""
+    return family_of_plan(planned.plan).resources(planned)
+
+
+def tile_cost(planned: Planned) -> TileCost | None:
+    """How a tile's time divides, by the family's cost model; None where the kernel has no tiles."""
+    return family_of_plan(planned.plan).tile_cost(planned)
 
 
 def traffic(planned: Planned) -> Traffic | None:

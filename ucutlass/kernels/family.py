@@ -24,7 +24,7 @@ from ucutlass import ir
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels.granularity import Granularity
-from ucutlass.kernels.planned import Planned, Traffic
+from ucutlass.kernels.planned import Planned, Resources, TileCost, Traffic
 from ucutlass.kernels.violation import Violation
 
 
@@ -62,6 +62,15 @@ class ListSchedules(Protocol):
     ) -> Iterator[Planned]: ...
 
 
+class ListCandidates(Protocol):
+    """Legal kernels that a schedule allows, the cheapest by the cost model first, those that it does not tell
+    apart in the order of `ListSchedules`: what an edit of a schedule chooses from. Raises Refused."""
+
+    def __call__(
+        self, pattern: Any, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+    ) -> Iterator[Planned]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """One kernel family.
@@ -69,9 +78,10 @@ class Family:
     `match` gives the pattern of a kernel that is the family's to serve, None for another's, and raises
     Refused where the family cannot serve it in one launch. `pattern` and `plan` are the types by which a
     pattern's and a plan's family is told. `granularity` takes a plan, the names of the program's dimensions
-    and the launch parameters. `traffic` is None where the kernel has no tiles that read operands again.
-    `refuses_extents`: whether some programs are refused only once their extents
-    are known.
+    and the launch parameters. `resources` gives what a kernel takes of an SM; `traffic` and `tile_cost` are
+    None where the kernel has no tiles that read operands again. `prices`: whether the cost model tells
+    schedules of one problem apart; otherwise only a measurement does. `refuses_extents`: whether some
+    programs are refused only once their extents are known.
     """
 
     name: str
@@ -80,6 +90,10 @@ class Family:
     match: Callable[[ir.Kernel], object | None]
     plan_pattern: PlanPattern
     schedules: ListSchedules
+    candidates: ListCandidates
     granularity: Callable[[Any, Sequence[str], Sequence[int]], Granularity]
+    resources: Callable[[Planned], Resources]
     traffic: Callable[[Planned], Traffic | None]
+    tile_cost: Callable[[Planned], TileCost | None]
+    prices: bool
     refuses_extents: bool = False

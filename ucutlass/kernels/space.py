@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ucutlass.ir.schedule import FIELDS, RASTERS, Request, Value, without
-from ucutlass.kernels.planned import Planned, Traffic
+from ucutlass.kernels.planned import Planned, TileCost, Traffic
 from ucutlass.kernels.violation import Violation
 
 Plan: TypeAlias = Callable[[Request], "Planned | tuple[Violation, ...]"]
@@ -33,9 +33,24 @@ MOST = 4096
 """Requests that are planned at most."""
 
 
+MOST_CANDIDATES = 64
+"""Kernels that an edit chooses from: those of the fewest changes."""
+
+
 def no_traffic(planned: Planned) -> Traffic | None:
-    """Of a family whose cost model knows no tiles."""
+    """Of a family whose kernels have no tiles."""
     return None
+
+
+def no_tile_cost(planned: Planned) -> TileCost | None:
+    """Of a family whose kernels have no tiles."""
+    return None
+
+
+def candidates(plan: Plan, axes: Callable[[Planned], Axes], request: Request) -> Iterator[Planned]:
+    """Kernels near the planner's choice for a request, the cheapest first."""
+    near = itertools.islice(kernels(plan, axes, request), MOST_CANDIDATES)
+    yield from sorted(near, key=lambda planned: planned.seconds)
 
 
 def kernels(

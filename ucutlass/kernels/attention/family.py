@@ -10,6 +10,7 @@ from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request
 from ucutlass.ir.traversal import find
 from ucutlass.kernels import space
+from ucutlass.kernels.attention import cost
 from ucutlass.kernels.attention.granularity import granularity
 from ucutlass.kernels.attention.match import AttentionForm, is_attention, recognise_attention
 from ucutlass.kernels.attention.plan import AttentionPlan
@@ -51,6 +52,24 @@ def schedules(
     return space.kernels(partial(plan_attention, pattern, sizes, arch, device), axes, request, free)
 
 
+def candidates(
+    pattern: AttentionForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+) -> Iterator[Planned]:
+    """Kernels near the planner's choice for a request, the cheapest first. Raises Refused."""
+    return space.candidates(partial(plan_attention, pattern, sizes, arch, device), axes, request)
+
+
 FAMILY = Family(
-    "attention", AttentionForm, AttentionPlan, match, plan_pattern, schedules, granularity, space.no_traffic
+    name="attention",
+    pattern=AttentionForm,
+    plan=AttentionPlan,
+    match=match,
+    plan_pattern=plan_pattern,
+    schedules=schedules,
+    candidates=candidates,
+    granularity=granularity,
+    resources=cost.resources,
+    traffic=cost.traffic,
+    tile_cost=cost.tile_cost,
+    prices=False,
 )

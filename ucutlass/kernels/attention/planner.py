@@ -9,18 +9,16 @@ from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels.access import Access
+from ucutlass.kernels.attention.cost import estimate
 from ucutlass.kernels.attention.match import MOST_HEAD, AttentionForm
 from ucutlass.kernels.attention.plan import AttentionPlan, AttentionProblem, AttentionSchedule
-from ucutlass.kernels.attention.problem import attention_problem, flops
+from ucutlass.kernels.attention.problem import attention_problem
 from ucutlass.kernels.attention.schedule import asked, request_of
-from ucutlass.kernels.planned import Note, Planned, memory_or_compute
+from ucutlass.kernels.planned import Note, Planned
 from ucutlass.kernels.violation import Violation, foreign_to
 
 ALIGNED = 8
 """Elements: TMA moves 16 bytes."""
-
-REACHED = 0.65
-"""Of the lane's peak, about, by long sequences (measured on an H200)."""
 
 
 def plan_attention(
@@ -48,9 +46,7 @@ def plan_attention(
     schedule = replace(schedule, split=parts > 1, across=_across(problem))
     plan = AttentionPlan(arch.name, problem, schedule)
     launch = (_section(problem, sizes, keys, device), parts)
-    work = flops(problem, sizes)
-    multiplied = work / (REACHED * device.peaks[problem.lane.name])
-    price = memory_or_compute(0.0, multiplied, 0.0, device.launch_floor)
+    price = estimate(problem, schedule, sizes, arch, device, launch)
     full = replace(request_of(problem, schedule), split_k=parts)
     return Planned(plan, launch, sizes, full, device, price, tuple(_notes(problem, schedule)))
 

@@ -9,6 +9,7 @@ from ucutlass import ir
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels import space
+from ucutlass.kernels.convolution import cost
 from ucutlass.kernels.convolution.granularity import granularity
 from ucutlass.kernels.convolution.match import ConvForm, as_gemm, is_convolution, recognise_convolution
 from ucutlass.kernels.convolution.plan import ConvPlan
@@ -57,6 +58,24 @@ def schedules(
     return space.kernels(partial(plan_convolution, pattern, sizes, arch, device), axes, request, free)
 
 
+def candidates(
+    pattern: ConvForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+) -> Iterator[Planned]:
+    """Kernels near the planner's choice for a request, the cheapest first. Raises Refused."""
+    return space.candidates(partial(plan_convolution, pattern, sizes, arch, device), axes, request)
+
+
 FAMILY = Family(
-    "convolution", ConvForm, ConvPlan, match, plan_pattern, schedules, granularity, space.no_traffic
+    name="convolution",
+    pattern=ConvForm,
+    plan=ConvPlan,
+    match=match,
+    plan_pattern=plan_pattern,
+    schedules=schedules,
+    candidates=candidates,
+    granularity=granularity,
+    resources=cost.resources,
+    traffic=cost.traffic,
+    tile_cost=cost.tile_cost,
+    prices=False,
 )

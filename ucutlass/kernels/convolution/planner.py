@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from ucutlass.ir.elements import F16, F32, TF32, Element
@@ -12,6 +12,7 @@ from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request, Warps
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.addresses import vector_width
+from ucutlass.kernels.convolution.cost import Extents, estimate, measure
 from ucutlass.kernels.convolution.im2col import prepared, schedule_of
 from ucutlass.kernels.convolution.match import ConvForm, exchanged
 from ucutlass.kernels.convolution.plan import (
@@ -31,7 +32,7 @@ from ucutlass.kernels.convolution.problem import offsets, problem
 from ucutlass.kernels.convolution.schedule import KERNELS, Room, asked, no_kernel, request_of, wanted
 from ucutlass.kernels.convolution.wgrad import places_schedule, prepared_places
 from ucutlass.kernels.gemm.plan import Math, Sm80Schedule
-from ucutlass.kernels.planned import Estimate, Note, Planned, memory_or_compute
+from ucutlass.kernels.planned import Note, Planned
 from ucutlass.kernels.refused import Refused
 from ucutlass.kernels.violation import Violation, foreign_to
 
@@ -49,20 +50,6 @@ FEW_TAPS = 3
 
 COPY_BYTES = 4
 """The least that cp.async moves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extents:
-    """The problem's numbers."""
-
-    m: int
-    n: int
-    k: int
-    batch: int
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.m * self.n * self.k * self.batch
 
 
 def plan_convolution(
@@ -102,18 +89,9 @@ def plan_convolution(
     if isinstance(scheduled[0], Violation):
         return scheduled
     schedule, launch = scheduled
-    price = _price(made, schedule, extents, sizes, device)
+    price = estimate(made, schedule, sizes, arch, device, launch)
     plan = ConvPlan(arch.name, made, schedule)
     return Planned(plan, launch, sizes, request_of(schedule, launch), device, price, notes)
-
-
-def measure(made: ConvProblem, sizes: tuple[int, ...]) -> Extents:
-    """The problem's numbers for these extents."""
-
-    def count(dims: tuple[int, ...]) -> int:
-        return math.prod(sizes[d] for d in dims)
-
-    return Extents(count(made.m), count(made.n), count(made.k), math.prod(count(run) for run in made.batch))
 
 
 def _too_large(form: ConvForm, sizes: tuple[int, ...]) -> Violation | None:
@@ -340,23 +318,3 @@ def _splits(schedule: Sm80Schedule, extents: Extents, device: Device) -> int:
     if blocks >= device.sms:
         return 1
     return max(1, min(2 * device.sms // blocks, math.ceil(extents.k / k) // 16, 64))
-
-
-def _price(
-    made: ConvProblem, schedule: ConvSchedule, extents: Extents, sizes: tuple[int, ...], device: Device
-) -> Estimate:
-    """A rough estimate: what is moved at the memory's bandwidth, or multiplied at a share of the peak, after
-    operands are copied into another order."""
-    moved = sum(w.elem.bytes * math.prod(sizes[a.extent] for a in w.axes) for w in (made.a, made.b))
-    moved += extents.m * extents.n * extents.batch * sum(o.access.elem.bytes for o in made.gemm.outputs)
-    peak = device.peaks.get(
-        "f32" if isinstance(schedule, DirectSchedule) else made.lane.name, device.peaks["f32"]
-    )
-    copied = [
-        math.prod(sizes[a.extent] for a in w.axes) * (w.elem.bytes + w.read.bytes)
-        for w in (made.a, made.b)
-        if w.pack is not None
-    ]
-    packs = device.launch_floor * len(copied) + sum(copied) / device.bandwidth
-    multiplied = extents.flops / (0.4 * peak)
-    return memory_or_compute(moved / device.bandwidth, multiplied, moved, device.launch_floor + packs)

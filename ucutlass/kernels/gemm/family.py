@@ -9,12 +9,11 @@ from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request
 from ucutlass.ir.traversal import find
 from ucutlass.kernels.family import Family
-from ucutlass.kernels.gemm import space
-from ucutlass.kernels.gemm.cost import traffic
+from ucutlass.kernels.gemm import cost, planner, space
 from ucutlass.kernels.gemm.granularity import granularity
 from ucutlass.kernels.gemm.match import GemmForm, problem, recognise_gemm
 from ucutlass.kernels.gemm.plan import GemmPlan
-from ucutlass.kernels.gemm.planner import plan
+from ucutlass.kernels.gemm.resources import resources, tile_cost
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.violation import Violation
 
@@ -37,7 +36,7 @@ def plan_pattern(
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The cheapest legal kernel that the request allows, or why there is none. Raises Refused."""
-    return plan(problem(pattern, sizes, aligned), sizes, arch, device, request)
+    return planner.plan(problem(pattern, sizes, aligned), sizes, arch, device, request)
 
 
 def schedules(
@@ -52,4 +51,24 @@ def schedules(
     return space.kernels(problem(pattern, sizes), sizes, arch, device, request, free)
 
 
-FAMILY = Family("gemm", GemmForm, GemmPlan, match, plan_pattern, schedules, granularity, traffic)
+def candidates(
+    pattern: GemmForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+) -> Iterator[Planned]:
+    """Every legal kernel that the planner would consider for a request, the cheapest first. Raises Refused."""
+    return planner.candidates(problem(pattern, sizes), sizes, arch, device, request)
+
+
+FAMILY = Family(
+    name="gemm",
+    pattern=GemmForm,
+    plan=GemmPlan,
+    match=match,
+    plan_pattern=plan_pattern,
+    schedules=schedules,
+    candidates=candidates,
+    granularity=granularity,
+    resources=resources,
+    traffic=cost.traffic,
+    tile_cost=tile_cost,
+    prices=True,
+)

@@ -11,6 +11,7 @@ from ucutlass.ir.schedule import Request
 from ucutlass.ir.traversal import find
 from ucutlass.kernels import space
 from ucutlass.kernels.family import Family
+from ucutlass.kernels.grouped_gemm import cost
 from ucutlass.kernels.grouped_gemm.granularity import granularity
 from ucutlass.kernels.grouped_gemm.match import ProductsForm, is_products, recognise_products
 from ucutlass.kernels.grouped_gemm.plan import ProductsPlan
@@ -51,6 +52,24 @@ def schedules(
     return space.kernels(partial(plan_products, pattern, sizes, arch, device), axes, request, free)
 
 
+def candidates(
+    pattern: ProductsForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+) -> Iterator[Planned]:
+    """Kernels near the planner's choice for a request, the cheapest first. Raises Refused."""
+    return space.candidates(partial(plan_products, pattern, sizes, arch, device), axes, request)
+
+
 FAMILY = Family(
-    "grouped_gemm", ProductsForm, ProductsPlan, match, plan_pattern, schedules, granularity, space.no_traffic
+    name="grouped_gemm",
+    pattern=ProductsForm,
+    plan=ProductsPlan,
+    match=match,
+    plan_pattern=plan_pattern,
+    schedules=schedules,
+    candidates=candidates,
+    granularity=granularity,
+    resources=cost.resources,
+    traffic=cost.traffic,
+    tile_cost=cost.tile_cost,
+    prices=True,
 )

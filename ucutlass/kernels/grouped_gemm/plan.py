@@ -84,6 +84,10 @@ class ProductsProblem:
         return 1 if self.second is None else 2
 
 
+CLUSTERS = ((1, 1), (2, 1), (1, 2))
+"""Clusters that the Hopper kernel has."""
+
+
 @dataclass(frozen=True, slots=True)
 class WgmmaSchedule:
     """A warp-specialised TMA kernel. `tile` is M x N x K of each product: a thread block multiplies N

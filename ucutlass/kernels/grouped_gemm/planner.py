@@ -1,26 +1,28 @@
-"""How products run: which kernel, which tiles, in which order.
-
-How long groups are is known on the device alone: tiles are counted as if each group but its last tile were
-full, and half a tile were lost in each.
-"""
+"""How products run: which kernel, which tiles, in which order."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 from ucutlass.ir.elements import F32
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request, show_value, without
 from ucutlass.kernels.access import Access
+from ucutlass.kernels.grouped_gemm.cost import estimate, known
 from ucutlass.kernels.grouped_gemm.match import ProductsForm
-from ucutlass.kernels.grouped_gemm.plan import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
+from ucutlass.kernels.grouped_gemm.plan import (
+    CLUSTERS,
+    ProductsPlan,
+    ProductsProblem,
+    SimtSchedule,
+    WgmmaSchedule,
+)
 from ucutlass.kernels.grouped_gemm.problem import products_problem
 from ucutlass.kernels.grouped_gemm.smem import most_stages, promotes
-from ucutlass.kernels.planned import Note, Planned, memory_or_compute
+from ucutlass.kernels.planned import Estimate, Note, Planned
 from ucutlass.kernels.violation import Violation, foreign_to
 
 Warps = Literal["pingpong", "cooperative"]
@@ -38,51 +40,6 @@ WHOLE = 1024
 
 _SIMT = SimtSchedule((64, 64, 16))
 
-_SHARE: Mapping[tuple[Warps, int, int], tuple[float, float, float]] = MappingProxyType(
-    {
-        ("pingpong", 128, 128): (0.61, 0.73, 0.71),
-        ("pingpong", 64, 256): (0.42, 0.64, 0.60),
-        ("pingpong", 64, 128): (0.39, 0.50, 0.45),
-        ("pingpong", 128, 64): (0.38, 0.45, 0.45),
-        ("pingpong", 64, 64): (0.25, 0.27, 0.27),
-        ("cooperative", 128, 64): (0.35, 0.38, 0.38),
-        ("cooperative", 128, 256): (0.70, 0.70, 0.70),
-        ("cooperative", 256, 128): (0.69, 0.69, 0.69),
-        ("cooperative", 128, 128): (0.60, 0.66, 0.66),
-    }
-)
-"""Of the data sheet's rate, what a main loop reaches with a tile of so many rows, and columns of all right
-operands together, alone and in clusters of 2x1 and of 1x2: measured on an H200 at 700 W with random bf16,
-K of 2048 to 7168, those of pairs that are slower than others rounded from two shapes."""
-
-_UNKNOWN = (0.3, 0.3, 0.3)
-
-_WIDENED: Mapping[tuple[Warps, int, int], tuple[float, float]] = MappingProxyType(
-    {
-        ("pingpong", 64, 32): (0.2, 0.15),
-        ("pingpong", 64, 64): (0.32, 0.24),
-        ("pingpong", 64, 128): (0.46, 0.36),
-        ("cooperative", 128, 32): (0.24, 0.19),
-        ("cooperative", 128, 64): (0.37, 0.29),
-        ("cooperative", 128, 128): (0.55, 0.49),
-        ("cooperative", 128, 256): (0.73, 0.49),
-    }
-)
-"""The same where A is widened on its way, plain and with scaled parts, in any cluster: of 8 and of 4 bits,
-measured on an H200 over four shapes (those of 32 columns are an estimate)."""
-
-_BANDWIDTH = 0.9
-"""Of the memory's, what loads that are far ahead reach."""
-
-_SHOWN = 0.2
-"""Of the lesser of the times to multiply and to move, what shows beside the other."""
-
-_ALONE = 0.6
-"""Of that, what is left where each k tile's sum is added while no other warp group may multiply
-(an estimate)."""
-
-_CLUSTERS = ((1, 1), (2, 1), (1, 2))
-
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -90,7 +47,7 @@ class Candidate:
 
     schedule: WgmmaSchedule
     band: int
-    seconds: float
+    price: Estimate
 
 
 def plan_products(
@@ -109,15 +66,14 @@ def plan_products(
     if reason or request.warps == "direct":
         if without(request, "warps").given() or request.warps not in (None, "direct"):
             return (_no_tiles(request, reason),)
-        multiplied = _operations(problem, sizes) / (device.peaks["f32"] / 8)
-        price = memory_or_compute(0.0, multiplied, 0.0, device.launch_floor)
+        price = estimate(problem, _SIMT, sizes, arch, device, (1,))
         plan = ProductsPlan(arch.name, problem, _SIMT)
         why = f"the Hopper kernel cannot take this: {reason}" if reason else "the schedule says so"
         full, note = Request(warps="direct"), Note("", "plain multiply-adds", why)
         return Planned(plan, (1,), sizes, full, device, price, (note,))
-    found = sorted(_candidates(problem, sizes, device, request), key=lambda c: c.seconds)
+    found = sorted(_candidates(problem, sizes, arch, device, request), key=lambda c: c.price.seconds)
     if not found:
-        return (_no_fit(problem, sizes, device, request),)
+        return (_no_fit(problem, sizes, arch, device, request),)
     return _planned(problem, found[0], sizes, arch, device, request)
 
 
@@ -151,9 +107,7 @@ def _planned(
         if name in reasons and getattr(asked, name) is None
     )
     plan = ProductsPlan(arch.name, problem, schedule)
-    return Planned(
-        plan, (best.band,), sizes, full, device, memory_or_compute(0.0, best.seconds, 0.0, 0.0), notes
-    )
+    return Planned(plan, (best.band,), sizes, full, device, best.price, notes)
 
 
 # --- what the Hopper kernel takes ---------------------------------------------------------
@@ -213,7 +167,7 @@ def _order(access: Access) -> str | None:
 
 
 def _candidates(
-    problem: ProductsProblem, sizes: tuple[int, ...], device: Device, request: Request
+    problem: ProductsProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
 ) -> Iterator[Candidate]:
     tiles = (
         [request.tile]
@@ -225,7 +179,7 @@ def _candidates(
         ]
     )
     warps: tuple[Warps, ...] = ("pingpong", "cooperative")
-    clusters = sorted(_CLUSTERS, key=lambda c: c != (2, 1)) if problem.converts else _CLUSTERS  # as measured
+    clusters = sorted(CLUSTERS, key=lambda c: c != (2, 1)) if problem.converts else CLUSTERS  # as measured
     for kind in warps if request.warps is None else (request.warps,):
         if kind not in warps:
             continue
@@ -235,7 +189,9 @@ def _candidates(
             for cluster in (request.cluster,) if request.cluster else clusters:
                 made = _fitted(problem, WgmmaSchedule(tile, cluster, 2, kind), request.stages)
                 if made is not None and (known(problem, made) or request.tile):
-                    yield Candidate(made, band(request, problem), estimate(problem, made, sizes, device))
+                    order = band(request, problem)
+                    price = estimate(problem, made, sizes, arch, device, (order,))
+                    yield Candidate(made, order, price)
 
 
 def _fitted(problem: ProductsProblem, schedule: WgmmaSchedule, stages: int | None) -> WgmmaSchedule | None:
@@ -269,7 +225,7 @@ def why_illegal(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
             problem.converts and m != 64 * groups,
             f"M of a tile whose A is widened is {64 * groups} for `warps {schedule.warps}`, not {m}",
         ),
-        ((cm, cn) not in _CLUSTERS, f"a cluster is 1x1, 2x1 or 1x2, not {cm}x{cn}"),
+        ((cm, cn) not in CLUSTERS, f"a cluster is 1x1, 2x1 or 1x2, not {cm}x{cn}"),
     ]
     return next((what for broken, what in rules if broken), "")
 
@@ -288,12 +244,6 @@ def why_unscaled(problem: ProductsProblem, tile: tuple[int, int, int], sizes: tu
     return ""
 
 
-def known(problem: ProductsProblem, schedule: WgmmaSchedule) -> bool:
-    """Whether a main loop's rate is known."""
-    shape = (schedule.warps, schedule.tile[0], schedule.tile[1] * problem.products)
-    return shape in (_WIDENED if problem.converts else _SHARE)
-
-
 def band(request: Request, problem: ProductsProblem) -> int:
     """The launch's band: see `ucutlass.kernels.grouped_gemm.plan`."""
     if request.raster == "along_m":
@@ -310,59 +260,6 @@ def _order_of(asked: Request, band_: int) -> dict[str, Any]:
     return {"raster": raster, "swizzle": asked.swizzle or (None if raster == "along_m" else band_)}
 
 
-def estimate(
-    problem: ProductsProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...], device: Device
-) -> float:
-    """Seconds: waves of tiles at the main loop's rate, and an epilogue that cooperative blocks wait for; or
-    the time to move all tensors once."""
-    gemm = problem.gemm
-    m, n, k = (math.prod(sizes[i] for i in e) for e in (gemm.m, gemm.n, gemm.k[0]))
-    groups = math.prod(sizes[i] for e in gemm.batch for i in e)
-    (tile_m, tile_n, _), (_, cluster_n) = schedule.tile, schedule.cluster
-    mode = problem.ragged.mode if problem.ragged else None
-    # Of a pair of tiles along M the one that is left over pairs along N.
-    tiles_m = max(m / tile_m + groups / 2, min(groups, m)) if mode == "m" else math.ceil(m / tile_m) * groups
-    depth = k / groups if mode == "k" else k
-    tiles = tiles_m * math.ceil(n / (tile_n * cluster_n)) * cluster_n
-    waves = max(1.0, math.ceil(tiles / device.sms * 4) / 4 if mode else math.ceil(tiles / device.sms))
-    width = tile_n * problem.products
-    share = _share(problem, schedule)
-    loop = 2 * tile_m * width * depth / (device.peaks[gemm.lane.name] / device.sms * share)
-    alone = tile_m * width * 4 / 128 / device.clock if schedule.warps == "cooperative" else 0.0
-    computed = waves * (loop + alone)
-    moved = _bytes(problem, sizes) / device.bandwidth / _BANDWIDTH
-    return device.launch_floor + max(computed, moved) + _SHOWN * min(computed, moved)
-
-
-def _share(problem: ProductsProblem, schedule: WgmmaSchedule) -> float:
-    shape = (schedule.warps, schedule.tile[0], schedule.tile[1] * problem.products)
-    scaled = problem.scaled is not None
-    if problem.converts and shape in _WIDENED:
-        return _WIDENED[shape][scaled]
-    share = _SHARE.get(shape, _UNKNOWN)[_CLUSTERS.index(schedule.cluster)]
-    alone = schedule.warps == "pingpong" and (promotes(problem.gemm) or scaled)
-    return share * _ALONE if alone else share
-
-
-def _operations(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
-    gemm = problem.gemm
-    extents = [gemm.m, gemm.n, gemm.k[0], *(gemm.batch if problem.ragged is None else ())]
-    return 2.0 * problem.products * math.prod(sizes[i] for e in extents for i in e)
-
-
-def _bytes(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
-    gemm = problem.gemm
-    modes = {"m": gemm.m, "n": gemm.n, "k": gemm.k[0]}
-    total = 0.0
-    rights = [gemm.b] if problem.second is None else [gemm.b, problem.second]
-    for access in (gemm.a, *rights, *gemm.inputs, *(o.access for o in gemm.outputs)):
-        spans = [modes["m"] if access.m is not None else (), modes["n"] if access.n is not None else ()]
-        spans += [modes["k"]] if access.k else []
-        spans += [e for e, stride in zip(gemm.batch, access.batch, strict=False) if stride is not None]
-        total += access.elem.bits / 8 * math.prod(sizes[i] for e in spans for i in e)
-    return total
-
-
 # --- refusals -----------------------------------------------------------------------------
 
 
@@ -376,7 +273,9 @@ def _no_tiles(request: Request, reason: str) -> Violation:
     )
 
 
-def _no_fit(problem: ProductsProblem, sizes: tuple[int, ...], device: Device, request: Request) -> Violation:
+def _no_fit(
+    problem: ProductsProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+) -> Violation:
     """UC0332 with the first rule that what was asked for breaks, and the nearest that is legal."""
     kind: Warps = "pingpong" if request.warps == "pingpong" else "cooperative"
     tile = request.tile or (128, 128 // problem.products, depths(problem)[0])
@@ -389,7 +288,7 @@ def _no_fit(problem: ProductsProblem, sizes: tuple[int, ...], device: Device, re
     nearest = None
     for names in (("stages",), ("cluster",), ("warps",), ("tile", "stages"), tuple(request.given())):
         relaxed = without(request, *names)
-        if found := sorted(_candidates(problem, sizes, device, relaxed), key=lambda c: c.seconds):
+        if found := sorted(_candidates(problem, sizes, arch, device, relaxed), key=lambda c: c.price.seconds):
             best = found[0].schedule
             nearest = replace(
                 relaxed, warps=best.warps, tile=best.tile, cluster=best.cluster, stages=best.stages

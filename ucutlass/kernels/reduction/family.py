@@ -12,6 +12,7 @@ from ucutlass.ir.traversal import find
 from ucutlass.kernels import space
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.reduction import cost
 from ucutlass.kernels.reduction.granularity import granularity
 from ucutlass.kernels.reduction.match import SweepForm, recognise_sweep
 from ucutlass.kernels.reduction.plan import SweepPlan
@@ -50,14 +51,25 @@ def schedules(
     return space.kernels(partial(plan_sweep, pattern, sizes, arch, device), axes, request, free)
 
 
+def candidates(
+    pattern: SweepForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+) -> Iterator[Planned]:
+    """Kernels near the planner's choice for a request, the cheapest first. Raises Refused."""
+    return space.candidates(partial(plan_sweep, pattern, sizes, arch, device), axes, request)
+
+
 FAMILY = Family(
-    "reduction",
-    SweepForm,
-    SweepPlan,
-    match,
-    plan_pattern,
-    schedules,
-    granularity,
-    space.no_traffic,
+    name="reduction",
+    pattern=SweepForm,
+    plan=SweepPlan,
+    match=match,
+    plan_pattern=plan_pattern,
+    schedules=schedules,
+    candidates=candidates,
+    granularity=granularity,
+    resources=cost.resources,
+    traffic=space.no_traffic,
+    tile_cost=space.no_tile_cost,
+    prices=False,
     refuses_extents=True,
 )

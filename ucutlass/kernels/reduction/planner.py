@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels.addresses import PACK_BYTES, Sizes
-from ucutlass.kernels.planned import Planned, memory_or_compute
+from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.reduction.cost import Extent, estimate, kept, kept_bytes, measure, passes_of
 from ucutlass.kernels.reduction.match import SweepForm
 from ucutlass.kernels.reduction.plan import (
     TILE,
-    Along,
     Load,
     Output,
     RowReduce,
@@ -85,15 +85,6 @@ _FLIGHT = 4
 latency asks for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The problem's numbers: `rows` and `columns` count elements of each, `bytes` what all tensors hold."""
-
-    rows: int
-    columns: int
-    bytes: int
-
-
 def plan_sweep(
     form: SweepForm,
     sizes: tuple[int, ...],
@@ -109,7 +100,7 @@ def plan_sweep(
     extent = measure(problem, sizes)
     turn = _turned(problem, sizes, aligned)
     own = schedule_of(problem, extent, sizes, arch, device, turn)
-    held = partial(_kept_bytes if problem.columns else moved_bytes, problem)
+    held = partial(kept_bytes if problem.columns else moved_bytes, problem)
     blocks = math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows)
     room = Room(
         problem,
@@ -129,37 +120,13 @@ def plan_sweep(
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
     if too_large := _too_large(problem, extent, schedule):
         return (too_large,)
-    moved = extent.bytes * (1 + _passes(problem, schedule)) / 2
-    price = memory_or_compute(moved / device.bandwidth, 0.0, moved, device.launch_floor)
+    price = estimate(problem, schedule, sizes, arch, device, ())
     plan = SweepPlan(arch.name, problem, schedule)
     given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
     fields = replace(request_of(room, schedule), **given)
-    passes, widest = _passes(problem, schedule), vector_of(problem, sizes)
+    passes, widest = passes_of(problem, schedule), vector_of(problem, sizes)
     said = notes(problem, schedule, extent.rows, extent.columns, passes, widest)
     return Planned(plan, (), sizes, fields, device, price, said)
-
-
-def _passes(problem: SweepProblem, s: SweepSchedule) -> int:
-    """How often the loads are read. A scan's parts in one pass are read once, however many they are."""
-    return 1 if s.keep == "registers" else 1 + phases(problem) + (s.splits > 1 and bool(scans_of(problem)))
-
-
-def measure(problem: SweepProblem, sizes: tuple[int, ...]) -> Extent:
-    """The problem's numbers for these extents."""
-
-    def count(modes: tuple[tuple[int, ...], ...]) -> int:
-        return math.prod(sizes[i] for mode in modes for i in mode)
-
-    rows, columns = count(problem.rows), count(problem.columns)
-    moved = sum(x.elem.bytes * _reach(problem, x.axes, sizes) for x in problem.loads)
-    moved += sum(o.elem.bytes * rows * (columns if o.whole else 1) for o in problem.outputs)
-    return Extent(rows, columns, moved)
-
-
-def _reach(problem: SweepProblem, axes: tuple[Along, ...], sizes: tuple[int, ...]) -> int:
-    """Elements that a load reads at most: the product of the modes that move it."""
-    modes = {m for axis in axes for m, _ in axis.at.terms}
-    return math.prod(sizes[i] for m in modes for i in problem.modes[m])
 
 
 def schedule_of(
@@ -252,9 +219,9 @@ def _items(problem: SweepProblem, extent: Extent, vector: int, device: Device) -
 
 def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, device: Device) -> SweepSchedule:
     vectors = extent.columns // vector
-    held = _kept_bytes(problem, vector)
+    held = kept_bytes(problem, vector)
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
-    row, words = vectors * held, all(load.elem.bytes >= WORD for load in _kept(problem))
+    row, words = vectors * held, all(load.elem.bytes >= WORD for load in kept(problem))
     for room, most, cluster in PICKING if _picks(problem) else ROOMS:
         fits = row <= room * cluster * most and (room <= HELD or words)
         idle = cluster > 1 and extent.rows * cluster < device.sms
@@ -274,7 +241,7 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
     if scans:
         # Of f32 with bool, vectors of 8 take 1.2 times as long as of 4: half of each sector at a time.
         vector = min(vector, max(1, PACK_BYTES // _widest(problem)))
-        vectors, held = extent.columns // vector, _kept_bytes(problem, vector)
+        vectors, held = extent.columns // vector, kept_bytes(problem, vector)
     threads = 256 if vectors >= 1024 else min(256, _power(vectors))
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
     chunks = math.ceil(vectors / (threads * items))
@@ -288,7 +255,7 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
     """Vectors of rows: lines of threads side by side along the rows, and lines that share columns."""
     wide = max(1, extent.rows // vector)
     side = min(64, max(8, _power(wide) if wide < 64 else 64))
-    held = _kept_bytes(problem, vector)
+    held = kept_bytes(problem, vector)
     if any(isinstance(i, ScanAlong) for i in problem.instructions):
         return _scan_down(problem, extent, vector, held, wide, device)
     blocks, share = math.ceil(wide / side), 1
@@ -316,10 +283,10 @@ def _narrow(problem: SweepProblem, extent: Extent, vector: int, device: Device) 
     not fit, or fill nothing."""
     if _picks(problem):
         return None
-    widest = max((load.elem.bytes for load in _kept(problem)), default=WORD)
+    widest = max((load.elem.bytes for load in kept(problem)), default=WORD)
     while vector > 1 and vector * widest > WORD:
         vector //= 2
-    share = _power(math.ceil(extent.columns * _kept_bytes(problem, vector) / HELD))
+    share = _power(math.ceil(extent.columns * kept_bytes(problem, vector) / HELD))
     if NARROW * share > MOST_THREADS or extent.rows < NARROW * vector * device.sms:
         return None
     return SweepSchedule(vector, share, NARROW, math.ceil(extent.columns / share), "registers")
@@ -346,24 +313,6 @@ def _scan_down(
         return SweepSchedule(vector, share, side, chained, "registers", chained=True)
     splits = _scan_splits(blocks, device, math.ceil(extent.columns / (share * items)))
     return SweepSchedule(vector, share, side, items, "reread", splits)
-
-
-def _kept_bytes(problem: SweepProblem, vector: int) -> int:
-    """Bytes a thread keeps of one vector of every load; what is the same in many rows (a gain of groups) is
-    read again from the caches."""
-    return max(vector * sum(load.elem.bytes for load in _kept(problem)), 4)
-
-
-def _kept(problem: SweepProblem) -> list[Load]:
-    """The loads that differ from every row to the next and along the vector."""
-    rows = set(range(len(problem.rows)))
-    columns = set(range(len(problem.rows), len(problem.rows) + len(problem.columns)))
-
-    def differs(load: Load) -> bool:
-        modes = {m for axis in load.axes for m, _ in axis.at.terms}
-        return bool(modes & columns) and rows <= modes and problem.vector in modes
-
-    return [load for load in problem.loads if differs(load)]
 
 
 def _widest(problem: SweepProblem) -> int:

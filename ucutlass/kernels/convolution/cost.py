@@ -1,0 +1,302 @@
+"""How long a convolution takes, and what its launch counts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ucutlass.ir.hardware import ARCHES, Arch, Device
+from ucutlass.kernels.convolution.im2col import MOST_STAGES, stages_held
+from ucutlass.kernels.convolution.plan import (
+    ConvPlan,
+    ConvProblem,
+    ConvSchedule,
+    DirectSchedule,
+    Im2colSchedule,
+    PlacesSchedule,
+    Walk,
+)
+from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
+from ucutlass.kernels.convolution.plan_wgrad import Places, places
+from ucutlass.kernels.convolution.schedule import multiplied
+from ucutlass.kernels.gemm.plan import Sm80Schedule
+from ucutlass.kernels.gemm.smem import sm80_memory
+from ucutlass.kernels.planned import (
+    Estimate,
+    Grid,
+    Planned,
+    Resources,
+    TileCost,
+    Traffic,
+    Unit,
+    blocks_per_sm,
+    counted,
+)
+
+REACHED = 0.4
+"""Of the peak, roughly, by the kernels of this family."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """The problem's numbers."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k * self.batch
+
+
+def measure(problem: ConvProblem, sizes: tuple[int, ...]) -> Extents:
+    """Returns the problem's numbers for these extents."""
+
+    def count(dims: tuple[int, ...]) -> int:
+        return math.prod(sizes[d] for d in dims)
+
+    batch = math.prod(count(run) for run in problem.batch)
+    return Extents(count(problem.m), count(problem.n), count(problem.k), batch)
+
+
+def estimate(
+    problem: ConvProblem,
+    schedule: ConvSchedule,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    launch: tuple[int, ...],
+) -> Estimate:
+    """Returns a rough estimate: what is moved at the memory's bandwidth, or multiplied at a share of the peak,
+    after operands are copied into another order. It does not tell schedules apart."""
+    extents = measure(problem, sizes)
+    moved = sum(_walk_elements(w, sizes) * w.elem.bytes for w in (problem.a, problem.b))
+    moved += extents.m * extents.n * extents.batch * sum(o.access.elem.bytes for o in problem.gemm.outputs)
+    multiplied_seconds = extents.flops / (REACHED * device.peaks[_rate(problem, schedule, device)])
+    copied = [
+        _walk_elements(w, sizes) * (w.elem.bytes + w.read.bytes)
+        for w in (problem.a, problem.b)
+        if w.pack is not None
+    ]
+    packs = device.launch_floor * len(copied) + sum(copied) / device.bandwidth
+    memory = moved / device.bandwidth
+    seconds = device.launch_floor + packs + max(memory, multiplied_seconds)
+    grid = _grid(problem, schedule, sizes, arch, device, launch)
+    return counted(grid, seconds, multiplied_seconds, memory, moved)
+
+
+def _walk_elements(walk: Walk, sizes: tuple[int, ...]) -> int:
+    return math.prod(sizes[a.extent] for a in walk.axes)
+
+
+def _rate(problem: ConvProblem, schedule: ConvSchedule, device: Device) -> str:
+    """Returns the entry of `Device.peaks` at which the kernel multiplies."""
+    lane = "f32" if isinstance(schedule, DirectSchedule) else problem.lane.name
+    return lane if lane in device.peaks else "f32"
+
+
+# --- what a launch counts --------------------------------------------------------------------
+
+
+def _grid(
+    problem: ConvProblem,
+    schedule: ConvSchedule,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    launch: tuple[int, ...],
+) -> Grid:
+    extents = measure(problem, sizes)
+    results = extents.m * extents.n * extents.batch
+    resident = _resident(problem, schedule, arch)
+    if isinstance(schedule, DirectSchedule):
+        each = schedule.rows * (1 if schedule.turned else schedule.width) * schedule.threads
+        return Grid(math.ceil(results / each), device.sms * resident)
+    tile_m, tile_n, _ = schedule.tile
+    rows, batch = _rows(problem, schedule, sizes)
+    tiles = math.ceil(rows / tile_m) * math.ceil(extents.n / tile_n) * batch
+    return Grid(tiles * launch[2], device.sms * resident, min(1.0, results / (tiles * tile_m * tile_n)))
+
+
+def _rows(problem: ConvProblem, schedule: ConvSchedule, sizes: tuple[int, ...]) -> tuple[int, int]:
+    """Returns the rows that tiles are laid over, and how often: rows of a strided gradient fall into phases,
+    those of a gradient of weights are padded to whole parts of channels."""
+    extents = measure(problem, sizes)
+    match schedule:
+        case Im2colSchedule():
+            how = im2col(problem)
+            phases = how.phases if isinstance(how, Im2col) else 1
+            return math.ceil(extents.m / phases), extents.batch * phases
+        case PlacesSchedule(part=part):
+            places_ = places(problem)
+            if not isinstance(places_, Places):
+                return extents.m, extents.batch
+            channels = sizes[problem.a.axes[places_.channel].extent]
+            return extents.m // channels * math.ceil(channels / part) * part, extents.batch
+        case _:
+            return extents.m, extents.batch
+
+
+def _resident(problem: ConvProblem, schedule: ConvSchedule, arch: Arch) -> int:
+    """Returns the thread blocks that an SM holds."""
+    match schedule:
+        case Im2colSchedule(blocks=blocks) | PlacesSchedule(blocks=blocks):
+            return blocks
+        case Sm80Schedule():
+            registers = min(255, _sums(schedule) + 96)
+            return blocks_per_sm(
+                arch, _threads(schedule), registers, sum(_memory(problem, schedule).values())
+            )
+        case DirectSchedule():
+            registers = min(255, schedule.rows * schedule.width + 40)
+            return blocks_per_sm(arch, schedule.threads, registers, 0)
+
+
+def _threads(schedule: ConvSchedule) -> int:
+    match schedule:
+        case DirectSchedule(threads=threads):
+            return threads
+        case Sm80Schedule(tile=tile, warp_tile=warp):
+            return 32 * (tile[0] // warp[0]) * (tile[1] // warp[1])
+        case Im2colSchedule(groups=groups) | PlacesSchedule(groups=groups):
+            return 32 * (4 * groups + 1)
+
+
+def _sums(schedule: ConvSchedule) -> int:
+    """Returns the registers of a thread that hold sums."""
+    match schedule:
+        case DirectSchedule(width=width, rows=rows, turned=turned):
+            return rows * (1 if turned else width)
+        case Sm80Schedule(warp_tile=(m, n)):
+            return m * n // 32
+        case Im2colSchedule(tile=(m, n, _), groups=groups) | PlacesSchedule(tile=(m, n, _), groups=groups):
+            return m * n // (128 * groups)
+
+
+def _memory(problem: ConvProblem, schedule: ConvSchedule) -> dict[str, int]:
+    """Returns bytes of shared memory by part. The epilogue goes through the stages' bytes; what it takes
+    beyond them counts."""
+    match schedule:
+        case DirectSchedule():
+            return {}
+        case Sm80Schedule(tile, warp_tile, stages, _):
+            memory = sm80_memory(multiplied(problem), tile, warp_tile, stages)
+            return {"stages": memory.stage * stages, "epilogue": memory.epilogue}
+        case Im2colSchedule() | PlacesSchedule():
+            m, n, k = schedule.tile
+            stages = schedule.stages * k * (m + n) * problem.a.read.bytes
+            epilogue = 4 * max(_LEAST_ROWS * (n + _PAD), n * (_LEAST_ROWS + _PAD))
+            rest = 4 * m + 16 * schedule.stages + 1024
+            return {
+                "stages": stages,
+                "epilogue": max(0, epilogue - stages),
+                "table of rows and barriers": rest,
+            }
+
+
+_LEAST_ROWS, _PAD = 32, 8
+"""Rows of accumulators that the epilogue passes at a time at least, and the elements that pad each."""
+
+
+# --- what reports read -----------------------------------------------------------------------
+
+
+def resources(planned: Planned) -> Resources:
+    """Returns what a block takes of an SM, and how the product is cut."""
+    problem, schedule = _plan(planned)
+    extents, arch = measure(problem, planned.sizes), ARCHES[planned.plan.arch]
+    operands = sum(_walk_elements(w, planned.sizes) * w.elem.bytes for w in (problem.a, problem.b))
+    if isinstance(schedule, DirectSchedule):
+        tile, stages, most, variant = None, None, None, "direct"
+    else:
+        tile, variant = schedule.tile, "gather" if isinstance(schedule, Sm80Schedule) else "im2col"
+        stages, most = schedule.stages, _most_stages(problem, schedule, arch, planned.device)
+    steps = 1 if tile is None else _steps(problem, schedule, planned.sizes)
+    parts = planned.launch[2]
+    if stages is not None and math.ceil(steps / parts) <= stages:
+        stages, most = None, None
+    return Resources(
+        variant=variant,
+        extents={"M": extents.m, "N": extents.n, "K": extents.k, "batch": extents.batch},
+        unit=_unit(schedule),
+        threads=_threads(schedule),
+        memory=_memory(problem, schedule),
+        memory_limit=arch.shared_memory,
+        accumulators=_sums(schedule),
+        operand_bytes=operands,
+        tile=tile,
+        stages=stages,
+        most_stages=most,
+        loop="K",
+        steps=steps,
+        parts=parts,
+        routes=("direct",) * len(problem.gemm.outputs),
+    )
+
+
+def _unit(schedule: ConvSchedule) -> Unit:
+    match schedule:
+        case Im2colSchedule() | PlacesSchedule():
+            return "wgmma"
+        case Sm80Schedule(math=math_) if math_ != "simt":
+            return "mma"
+        case _:
+            return "ffma"
+
+
+def _most_stages(
+    problem: ConvProblem, schedule: Sm80Schedule | Im2colSchedule | PlacesSchedule, arch: Arch, device: Device
+) -> int:
+    """Returns the stages that fit, of so many blocks an SM."""
+    match schedule:
+        case Sm80Schedule(tile, warp_tile, stages, _):
+            memory = sm80_memory(multiplied(problem), tile, warp_tile, stages)
+            return (arch.shared_memory - memory.epilogue) // memory.stage
+        case Im2colSchedule() | PlacesSchedule():
+            m, n, _ = schedule.tile
+            return stages_held(m, n, schedule.groups, schedule.blocks, MOST_STAGES, device)
+
+
+def _steps(problem: ConvProblem, schedule: ConvSchedule, sizes: tuple[int, ...]) -> int:
+    """Returns the steps of K: every tap has whole parts of channels."""
+    extents = measure(problem, sizes)
+    if isinstance(schedule, DirectSchedule):
+        return 1
+    how = im2col(problem)
+    if not isinstance(schedule, Im2colSchedule) or not isinstance(how, Im2col):
+        return math.ceil(extents.k / schedule.tile[2])
+    channels = sizes[problem.a.axes[how.channel].extent]
+    taps = math.prod(1 if s.tap_dim is None else -(-sizes[s.tap_dim] // s.scale) for s in how.space)
+    return math.ceil(taps * math.ceil(channels / schedule.part) / (schedule.tile[2] // schedule.part))
+
+
+def traffic(planned: Planned) -> Traffic | None:
+    """Returns what the tiles multiply and the bytes of operands that they read; None without tiles."""
+    problem, schedule = _plan(planned)
+    if isinstance(schedule, DirectSchedule):
+        return None
+    extents, (tile_m, tile_n, depth) = measure(problem, planned.sizes), schedule.tile
+    tiles = planned.estimate.tiles / planned.launch[2]
+    read = min(tile_m, extents.m) * problem.a.read.bytes + min(tile_n, extents.n) * problem.b.read.bytes
+    steps = _steps(problem, schedule, planned.sizes)
+    return Traffic(extents.flops, _rate(problem, schedule, planned.device), tiles * steps * depth * read)
+
+
+def tile_cost(planned: Planned) -> TileCost | None:
+    """Returns the cycles of a step of K, the estimate divided over the steps of the busiest SM; None without
+    tiles. The model knows no epilogue."""
+    moved = traffic(planned)
+    if moved is None:
+        return None
+    e, taken = planned.estimate, resources(planned)
+    turns = -(-e.tiles // e.slots) * (e.slots // planned.device.sms) * taken.part_steps
+    cycles = e.sm_seconds * planned.device.clock / turns
+    return TileCost(cycles, 0.0, 0.0, moved.l2_bytes / planned.device.l2_bandwidth)
+
+
+def _plan(planned: Planned) -> tuple[ConvProblem, ConvSchedule]:
+    plan = planned.plan
+    assert isinstance(plan, ConvPlan), type(plan)
+    return plan.problem, plan.schedule

@@ -1,0 +1,150 @@
+"""How long a reduction takes, and what its launch counts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ucutlass.ir.hardware import ARCHES, Arch, Device
+from ucutlass.kernels.planned import Estimate, Grid, Planned, Resources, blocks_per_sm, counted
+from ucutlass.kernels.reduction.plan import (
+    TILE,
+    Along,
+    Load,
+    SweepPlan,
+    SweepProblem,
+    SweepSchedule,
+    phases,
+    scans_of,
+)
+from ucutlass.kernels.reduction.schedule import moved_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The problem's numbers: `rows` and `columns` count elements of each, `bytes` what all tensors hold."""
+
+    rows: int
+    columns: int
+    bytes: int
+
+
+def estimate(
+    problem: SweepProblem,
+    schedule: SweepSchedule,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    launch: tuple[int, ...],
+) -> Estimate:
+    """Returns the time to move all tensors, loads as often as the kernel reads them. Of schedules it tells
+    apart those that read rows again."""
+    extent = measure(problem, sizes)
+    moved = extent.bytes * (1 + passes_of(problem, schedule)) / 2
+    memory = moved / device.bandwidth
+    block = schedule.threads * schedule.rows
+    registers = min(255, _held_registers(problem, schedule) + _WORKING)
+    resident = blocks_per_sm(arch, block, registers, sum(_memory(problem, schedule).values()))
+    grid = Grid(_blocks(problem, schedule, extent), device.sms * resident)
+    return counted(grid, device.launch_floor + memory, 0.0, memory, moved)
+
+
+_WORKING = 24
+"""Registers of a thread beside what it holds of a row: addresses, partial results (a judgement)."""
+
+
+def _blocks(problem: SweepProblem, s: SweepSchedule, extent: Extent) -> int:
+    """Returns the thread blocks of a launch."""
+    if not problem.columns:
+        if s.turned:
+            return math.ceil(extent.rows / (TILE * TILE))
+        return math.ceil(extent.rows / (s.vector * s.rows * s.items))
+    rows = math.ceil(extent.rows / (1 if problem.across else s.vector) / s.rows)
+    parts = _chunks(problem, s, extent) if s.chained else s.splits
+    return rows * parts * s.cluster
+
+
+def _chunks(problem: SweepProblem, s: SweepSchedule, extent: Extent) -> int:
+    """Returns the parts of a row that a block holds one after another."""
+    line = extent.columns / (s.vector if problem.across else 1)
+    return math.ceil(line / (s.threads * s.items * s.cluster))
+
+
+def _held_registers(problem: SweepProblem, s: SweepSchedule) -> int:
+    """Returns the 32-bit registers of a thread that hold loads."""
+    held = kept_bytes(problem, s.vector) if problem.columns else moved_bytes(problem, s.vector)
+    return math.ceil(held * s.items / 4)
+
+
+def _memory(problem: SweepProblem, s: SweepSchedule) -> dict[str, int]:
+    """Returns bytes of shared memory by part: the squares that are transposed."""
+    loads = ((problem.loads[k].elem.bytes, word) for k, word in s.turned)
+    squares = sum(TILE * (TILE + word) * size for size, word in loads)
+    return {"squares": squares} if squares else {}
+
+
+def measure(problem: SweepProblem, sizes: tuple[int, ...]) -> Extent:
+    """The problem's numbers for these extents."""
+
+    def count(modes: tuple[tuple[int, ...], ...]) -> int:
+        return math.prod(sizes[i] for mode in modes for i in mode)
+
+    rows, columns = count(problem.rows), count(problem.columns)
+    moved = sum(x.elem.bytes * _reach(problem, x.axes, sizes) for x in problem.loads)
+    moved += sum(o.elem.bytes * rows * (columns if o.whole else 1) for o in problem.outputs)
+    return Extent(rows, columns, moved)
+
+
+def _reach(problem: SweepProblem, axes: tuple[Along, ...], sizes: tuple[int, ...]) -> int:
+    """Elements that a load reads at most: the product of the modes that move it."""
+    modes = {m for axis in axes for m, _ in axis.at.terms}
+    return math.prod(sizes[i] for m in modes for i in problem.modes[m])
+
+
+def passes_of(problem: SweepProblem, s: SweepSchedule) -> int:
+    """How often the loads are read. A scan's parts in one pass are read once, however many they are."""
+    return 1 if s.keep == "registers" else 1 + phases(problem) + (s.splits > 1 and bool(scans_of(problem)))
+
+
+def kept_bytes(problem: SweepProblem, vector: int) -> int:
+    """Bytes a thread keeps of one vector of every load; what is the same in many rows (a gain of groups) is
+    read again from the caches."""
+    return max(vector * sum(load.elem.bytes for load in kept(problem)), 4)
+
+
+def kept(problem: SweepProblem) -> list[Load]:
+    """The loads that differ from every row to the next and along the vector."""
+    rows = set(range(len(problem.rows)))
+    columns = set(range(len(problem.rows), len(problem.rows) + len(problem.columns)))
+
+    def differs(load: Load) -> bool:
+        modes = {m for axis in load.axes for m, _ in axis.at.terms}
+        return bool(modes & columns) and rows <= modes and problem.vector in modes
+
+    return [load for load in problem.loads if differs(load)]
+
+
+# --- what reports read -----------------------------------------------------------------------
+
+
+def resources(planned: Planned) -> Resources:
+    """Returns what a block takes of an SM, and how rows and columns are cut."""
+    plan = planned.plan
+    assert isinstance(plan, SweepPlan), type(plan)
+    problem, s = plan.problem, plan.schedule
+    extent = measure(problem, planned.sizes)
+    chunks = _chunks(problem, s, extent) if problem.columns else 1
+    return Resources(
+        variant="sweep",
+        extents={"rows": extent.rows, "columns": extent.columns, "summed": 0, "batch": 1},
+        unit=None,
+        threads=s.threads * s.rows,
+        memory=_memory(problem, s),
+        memory_limit=ARCHES[plan.arch].shared_memory,
+        accumulators=_held_registers(problem, s),
+        operand_bytes=sum(x.elem.bytes * _reach(problem, x.axes, planned.sizes) for x in problem.loads),
+        cluster=(1, s.cluster),
+        loop="columns",
+        steps=chunks,
+        parts=chunks if s.chained else s.splits,
+    )
