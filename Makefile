@@ -7,8 +7,8 @@ run:        ## build, run and verify the first example
 test:       ## lint, types and the tests that need no GPU
 	./setup.sh test
 
-test-gpu:   ## the tests that need an NVIDIA GPU; fails where all of them are skipped
-	./setup.sh python -m pytest -m gpu
+test-gpu:   ## the tests that need an NVIDIA GPU, built in parallel by NVRTC where it serves; fails where all are skipped
+	UCUTLASS_BUILD_PATH=auto ./setup.sh python -m pytest -m gpu -n auto --dist worksteal
 
 test-slow:  ## the tests that the test command leaves out for time
 	./setup.sh python -m pytest -n 2 -m slow

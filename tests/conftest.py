@@ -22,7 +22,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests build plainly unless they ask: their stand-ins are of nvcc. A caller's own choice holds."""
+    """Tests build by nvcc unless they ask: their stand-ins are of nvcc. A caller's own choice holds. Workers
+    side by side share the cores: each computing its references on all of them would take several times as
+    long."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
     os.environ.setdefault("UCUTLASS_BUILD_PATH", os.environ.get("UCUTLASS_BUILD_STAGE", "nvcc"))
 
 

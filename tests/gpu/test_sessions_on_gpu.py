@@ -1,4 +1,6 @@
-"""A whole session on a GPU: confirmed on the engine's GPU, profiled, weighed by energy."""
+"""A whole session on a GPU: confirmed on the engine's GPU, profiled, weighed by energy.
+
+One candidate is judged: each takes a minute, in fresh processes one after another."""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def test_a_session_confirms_profiles_and_weighs(text: str, engine: LocalEngine, 
     assert found is not None
     problem = problem_of(text, "p.ucu", None, SIZES, found.arch.name)
     settings = SessionSettings(
-        "flat", budget=Budget(3), stop=StopRule(None, None), advice="profiled", objective="energy-tie"
+        "flat", budget=Budget(1), stop=StopRule(None, None), advice="profiled", objective="energy-tie"
     )
     journal = Journal(tmp_path / "sessions.sqlite")
     session = open_session(journal, problem, settings, found.device)

@@ -112,7 +112,7 @@ def _few(plan: verification.VerificationPlan) -> verification.VerificationPlan:
     rows = [c for c in plan.suite.cases if c.sizes["M"] == 1][:2]
     others: list[VerifyCase] = [c for c in plan.suite.cases if c.sizes["M"] != 1][:3]
     cases = (others[0], rows[0], others[1], rows[1], others[2])
-    return verification.VerificationPlan(plan.kernel, plan.grain, Suite(cases, (), 3), plan.reduced)
+    return verification.VerificationPlan(plan.kernel, plan.granularity, Suite(cases, (), 3), plan.reduced)
 
 
 def test_the_kernel_without_a_mistake_stands(tmp_path: Path) -> None:
