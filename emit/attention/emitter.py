@@ -1,9 +1,9 @@
-"""Attention for Hopper: TMA, wgmma, a producer's warp group and two or three of rows that take turns.
+"""Attention for Hopper: TMA, wgmma, a producer warp group, and two or three consumer warp groups that alternate.
 
-The structure is FlashAttention-3's (Shah et al., arXiv 2407.08608): while one block's scores are made
-exponentials, the block before is multiplied by its values, and warp groups alternate between the tensor
-cores and the softmax. A row's highest score is replaced only where it has grown by more than 2**8, so that
-outcomes are seldom rescaled. The templates are `attention/attention.cu.j2` and `attention/host.j2`.
+The structure is FlashAttention-3's (Shah et al., arXiv 2407.08608): the softmax of one block of keys overlaps the
+product of the block before with its values, and warp groups alternate between the tensor cores and the softmax. The
+base of a row's exponentials is replaced only where its highest score has grown by more than 2**8, so that outputs are
+seldom rescaled. The templates are `attention/attention.cu.j2` and `attention/host.j2`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TMA_TYPES = {"f16": "FLOAT16", "bf16": "BFLOAT16"}
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class AttentionMap:
     """A TMA descriptor: extents and strides in C++, `box` rows of a box, `modes` the batch modes it has."""
 
     name: str
@@ -53,7 +53,7 @@ class Map:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ThreadTensor:
     """A tensor that threads address themselves; strides in C++."""
 
     cpp: str
@@ -124,7 +124,7 @@ def render(plan: AttentionPlan) -> str:
 
 
 def _registers(groups: int, packed: bool) -> tuple[int, int]:
-    """Of a thread that moves data, and of one that has rows. Notes of packed sequences need more to make."""
+    """Returns the registers of a producer thread and of a consumer thread. Packed sequences need more in the producer."""
     if packed:
         return (40, 232) if groups < 3 else (56, 152)
     return {1: (40, 232), 2: (24, 240), 3: (32, 160)}[groups]
@@ -156,7 +156,7 @@ def shared_bytes(p: AttentionProblem, s: AttentionSchedule, stages_q: int) -> in
 
 
 def stages_q(p: AttentionProblem, s: AttentionSchedule) -> int:
-    """Tiles of queries in flight: two where there is room, so that a tile's are there before it begins."""
+    """Returns the stages of queries: two where shared memory allows, so that a tile's queries are loaded ahead."""
     return next((n for n in (2, 1) if shared_bytes(p, s, n) <= MOST_SHARED), 0)
 
 
@@ -195,7 +195,7 @@ def _starts(limit: Relative) -> str:
 # --- tensors -----------------------------------------------------------------------
 
 
-def _maps(p: AttentionProblem, s: AttentionSchedule) -> list[Map]:
+def _maps(p: AttentionProblem, s: AttentionSchedule) -> list[AttentionMap]:
     q, k, v, o = p.scores.a, p.scores.b, p.results.b, p.results.outputs[0].access
     rows, keys = product(p.scores.m), product(p.scores.n)
     made = [
@@ -206,17 +206,21 @@ def _maps(p: AttentionProblem, s: AttentionSchedule) -> list[Map]:
     return [*made, _map("o", o, p.head_v, rows, o.m, 64, p.results)] if p.plain and not s.split else made
 
 
-def _map(name: str, a: Access, head: int, count: str, row: Stride, box: int, problem: GemmProblem) -> Map:
+def _map(
+    name: str, a: Access, head: int, count: str, row: Stride, box: int, problem: GemmProblem
+) -> AttentionMap:
     modes = tuple(i for i, stride in enumerate(a.batch) if stride is not None)
     extents = (str(head), count if row is not None else "1", *(product(problem.batch[i]) for i in modes))
     strides = ("1", epilogue.stride(row), *(epilogue.stride(a.batch[i]) for i in modes))
-    return Map(name, a.pointer, _TMA_TYPES[a.elem.name], extents, strides, box, modes)
+    return AttentionMap(name, a.pointer, _TMA_TYPES[a.elem.name], extents, strides, box, modes)
 
 
-def _slot(a: Access) -> Slot:
+def _slot(a: Access) -> ThreadTensor:
     cpp = "uint8_t" if a.elem is BOOL else a.elem.cpp
     batch = epilogue.batch_strides(a)
-    return Slot(cpp, a.pointer, epilogue.stride(a.m), epilogue.stride(a.n), batch, CPP[kind_of(a.elem)])
+    return ThreadTensor(
+        cpp, a.pointer, epilogue.stride(a.m), epilogue.stride(a.n), batch, CPP[kind_of(a.elem)]
+    )
 
 
 # --- numbers of a launch -----------------------------------------------------------

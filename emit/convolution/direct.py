@@ -110,7 +110,7 @@ def render(problem: ConvProblem, schedule: DirectSchedule) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Epilogue:
-    """What becomes of a result: the arithmetic, its operands and results, and its call as C++."""
+    """The arithmetic of a result, its operands and results, and its call as C++."""
 
     spell: ArithmeticText
     inputs: tuple[EpilogueSlot, ...]
@@ -151,7 +151,7 @@ def _slot(index: int, access: Access, value: str, vector: bool) -> EpilogueSlot:
 
 
 def _with_steps(problem: ConvProblem, walk: Walk, made: AccessText, across: int) -> AccessText:
-    """The walk with what a step along the neighbours, and one across, adds."""
+    """Returns the access with the parts of a step along neighbouring results and of one across them."""
     number = {axis: i for i, axis in enumerate(walk.windows)}
 
     def step(mode: int) -> tuple[str, ...]:

@@ -186,10 +186,10 @@ def is_deep(schedule: Im2colSchedule) -> bool:
     return schedule.groups > 2 and schedule.tile[0] * schedule.tile[1] // (128 * schedule.groups) > 96
 
 
-def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.Layout:
+def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.EpilogueLayout:
     """As the multistage GEMM's; rows of several phases lie apart, so that along M no two are neighbours."""
     made = epilogue.layout(gemm)
-    return epilogue.Layout("m", 1) if made.along == "m" and how.phases > 1 else made
+    return epilogue.EpilogueLayout("m", 1) if made.along == "m" and how.phases > 1 else made
 
 
 def pipeline_bytes(problem: ConvProblem, schedule: Im2colSchedule) -> int:

@@ -1,4 +1,4 @@
-"""Convolutions: what their templates share, the description of how operands are walked (`convolution/access.j2`) and
+"""Convolutions: what their templates share, the description of how operands are accessed (`convolution/access.j2`) and
 copied to another order before the product (`convolution/pack.j2`), and of what the multistage GEMM's epilogue
 stores."""
 
@@ -36,8 +36,8 @@ class LayoutText:
 
 @dataclass(frozen=True, slots=True)
 class AccessText:
-    """An operand's walk as the templates read it. `parts` are (name, modes) of the coordinates that an
-    address is the sum over, `sums` the statements of each; `base` those of the batch."""
+    """The access to an operand as the templates read it. A position is the sum of `parts`, each a name and its number
+    of modes; `sums` are the statements of each part, `base` those of the batch."""
 
     name: str
     cpp: str
@@ -199,7 +199,9 @@ def contracted(problem: ConvProblem) -> tuple[str, ...]:
     return tuple(made)
 
 
-def values(problem: ConvProblem, layout: epilogue.Layout, row: str = epilogue.ROW) -> dict[str, object]:
+def values(
+    problem: ConvProblem, layout: epilogue.EpilogueLayout, row: str = epilogue.ROW
+) -> dict[str, object]:
     """The variables of the templates that multiply tiles; `row` is the coordinate of a row as C++."""
     gemm = seen(problem)
     return {

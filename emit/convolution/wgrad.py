@@ -101,12 +101,12 @@ def check(problem: ConvProblem, schedule: PlacesSchedule) -> str:
     return ""
 
 
-def layout_of(problem: ConvProblem, gemm: GemmProblem, how: Places) -> epilogue.Layout:
+def layout_of(problem: ConvProblem, gemm: GemmProblem, how: Places) -> epilogue.EpilogueLayout:
     """As the multistage GEMM's, but rows are neighbours as far as channels are, whose count is then a
     multiple of what is read together."""
     made = epilogue.layout(gemm)
     together = problem.m[-1] == problem.a.axes[how.channel].extent and not padded(problem.a)
-    return made if made.along == "n" or together else epilogue.Layout("m", 1)
+    return made if made.along == "n" or together else epilogue.EpilogueLayout("m", 1)
 
 
 def pipeline_bytes(schedule: PlacesSchedule) -> int:

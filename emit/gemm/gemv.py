@@ -37,7 +37,7 @@ def render(problem: GemmProblem, schedule: GemvSchedule) -> str:
     how = cover(problem, schedule)
     along = epilogue.layout(problem)
     fast = schedule.columns if along.along == "n" else how.tile_m
-    layout = epilogue.Layout(along.along, min(along.width, fast))
+    layout = epilogue.EpilogueLayout(along.along, min(along.width, fast))
     a, b = problem.a, problem.b
     return text.render(
         "gemm/gemv.cu.j2",

@@ -16,13 +16,13 @@ from ucutlass.emit import text
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm import sm90 as gemm_sm90
-from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES, Result, Slot, call, slots, steps
+from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES, EpilogueTensor, Result, call, slots, steps
 from ucutlass.emit.gemm.lean_mainloop import (
     CROSS,
     TYPES,
     WIDEST,
     Instruction,
-    Operand,
+    SharedOperand,
     instructions,
     modifiers,
     multiplied,
@@ -34,7 +34,7 @@ from ucutlass.emit.gemm.lean_mainloop import (
     small,
     turn,
 )
-from ucutlass.emit.gemm.lean_reductions import Combine, combines, down, widths
+from ucutlass.emit.gemm.lean_reductions import PartialReduction, combines, down, widths
 from ucutlass.emit.gemm.lean_split import BLOCKS, VECTOR, Split, splits
 from ucutlass.emit.gemm.sm90_epilogue import extent
 from ucutlass.emit.gemm.staged import KERNEL_NAME, ROUNDED, NotServed, arithmetic_text, declaration
@@ -68,12 +68,12 @@ class Lean:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LeanLayout:
     """Everything that the templates read as `lean`."""
 
-    a: Operand
-    b: Operand
-    loaded: tuple[Operand, ...]
+    a: SharedOperand
+    b: SharedOperand
+    loaded: tuple[SharedOperand, ...]
     splits: tuple[Split, ...]
     instruction_k: int
     types: str
@@ -92,10 +92,10 @@ class Layout:
     columns: int
     store_buffers: int
     load_stages: int
-    inputs: tuple[Slot, ...]
-    written: tuple[Slot, ...]
+    inputs: tuple[EpilogueTensor, ...]
+    written: tuple[EpilogueTensor, ...]
     outputs: tuple[Result, ...]
-    combines: tuple[Combine, ...]
+    combines: tuple[PartialReduction, ...]
     reads_coordinates: bool
     call: str
 
@@ -114,23 +114,23 @@ class Layout:
         return not self.stream_k
 
     @property
-    def stores(self) -> tuple[Slot, ...]:
+    def stores(self) -> tuple[EpilogueTensor, ...]:
         return tuple(s for s in self.written if s.shape == "box")
 
     @property
-    def loads(self) -> tuple[Slot, ...]:
+    def loads(self) -> tuple[EpilogueTensor, ...]:
         return tuple(s for s in self.inputs if s.shape == "box")
 
     @property
-    def staged(self) -> tuple[Slot, ...]:
+    def staged(self) -> tuple[EpilogueTensor, ...]:
         return tuple(s for s in self.inputs if s.count)
 
     @property
-    def direct_inputs(self) -> tuple[Slot, ...]:
+    def direct_inputs(self) -> tuple[EpilogueTensor, ...]:
         return tuple(s for s in self.inputs if s.shape == "direct")
 
     @property
-    def direct_outputs(self) -> tuple[Slot, ...]:
+    def direct_outputs(self) -> tuple[EpilogueTensor, ...]:
         return tuple(s for s in self.written if s.shape == "direct")
 
     @property
@@ -151,7 +151,7 @@ class Layout:
         return sum(operand.bytes for operand in self.loaded)
 
     @property
-    def boxes(self) -> tuple[Slot, ...]:
+    def boxes(self) -> tuple[EpilogueTensor, ...]:
         return (*self.loads, *self.stores)
 
     @property
@@ -160,7 +160,7 @@ class Layout:
         return sum(self.warp_groups * 64 * self.columns * s.size for s in self.loads)
 
     @property
-    def pointers(self) -> tuple[Slot, ...]:
+    def pointers(self) -> tuple[EpilogueTensor, ...]:
         return (*self.staged, *self.direct_inputs, *self.direct_outputs)
 
 
@@ -238,7 +238,7 @@ def _accesses(problem: GemmProblem) -> tuple[Access, ...]:
 
 def _layout(
     plan: GemmPlan, problem: GemmProblem, schedule: Sm90Schedule, operation: ArithmeticText
-) -> Layout:
+) -> LeanLayout:
     groups = 2 if schedule.warps == "cooperative" else 1
     tile_m, tile_n, _ = schedule.tile
     a, b = operands(problem, schedule, groups)
@@ -261,7 +261,7 @@ def _layout(
     terms, promoted, registers = passes(schedule), promotion(problem, schedule), atoms * tile_n // 2
     count = parts(schedule, promoted, registers)
     columns = tile_n // count
-    return Layout(
+    return LeanLayout(
         a=a,
         b=b,
         loaded=loaded,
@@ -293,7 +293,7 @@ def _layout(
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class TensorMap:
     """One TMA descriptor: its place in the parameters, its tensor's position, and as C++ the extents and
     strides (in elements) of its inner, outer and batch mode; `box` has the elements of the first two."""
 
@@ -314,7 +314,7 @@ _SWIZZLES: Mapping[int, int] = MappingProxyType({16: 0, 32: 1, 64: 2, 128: 3})
 """CUtensorMapSwizzle by the bytes of a box's row."""
 
 
-def _maps(layout: Layout, problem: GemmProblem) -> list[Map]:
+def _maps(layout: LeanLayout, problem: GemmProblem) -> list[TensorMap]:
     maps = []
     for operand, mode in ((layout.a, "M"), (layout.b, "N")):
         access = operand.access
@@ -381,9 +381,9 @@ def tensor_map(
     outer_stride: str,
     box: tuple[int, int],
     width: int,
-) -> Map:
+) -> TensorMap:
     batched = access.batch[0] if access.batch else None
-    return Map(
+    return TensorMap(
         place=place,
         pointer=access.pointer,
         type=kind,

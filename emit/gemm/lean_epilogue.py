@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ucutlass.emit.arithmetic import ArithmeticText
 from ucutlass.emit.functions import CPP
-from ucutlass.emit.gemm.lean_mainloop import WIDEST, Operand
+from ucutlass.emit.gemm.lean_mainloop import WIDEST, SharedOperand
 from ucutlass.emit.gemm.sm90_epilogue import element, extent
 from ucutlass.emit.gemm.staged import NotServed
 from ucutlass.ir.hardware import ARCHES
@@ -23,7 +23,7 @@ BARRIERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class EpilogueTensor:
     """An operand or a result of the epilogue.
 
     `shape` is "box" where TMA moves it, "direct" where each thread does, "reduced" for a reduction's
@@ -93,7 +93,9 @@ class Steps:
     load_stages: int
 
 
-def slots(plan: GemmPlan, problem: GemmProblem, schedule: Sm90Schedule) -> tuple[list[Slot], list[Slot]]:
+def slots(
+    plan: GemmPlan, problem: GemmProblem, schedule: Sm90Schedule
+) -> tuple[list[EpilogueTensor], list[EpilogueTensor]]:
     """The epilogue's operands and results, in program order, by the routes that the plan gives them."""
     routes = iter(plan.routes)
     tile_m, tile_n, _ = schedule.tile
@@ -103,21 +105,23 @@ def slots(plan: GemmPlan, problem: GemmProblem, schedule: Sm90Schedule) -> tuple
         shape = access.shape
         kind = {"scalar": "single", "batch": "single", "full": "box" if route == "tma" else "direct"}
         named = kind.get(shape, shape)
-        inputs.append(Slot(f"in{i}", access, element(access.elem), named, True, counts.get(named, 0)))
+        inputs.append(
+            EpilogueTensor(f"in{i}", access, element(access.elem), named, True, counts.get(named, 0))
+        )
     for j, (output, route) in enumerate(zip(problem.outputs, routes, strict=True)):
         named = "reduced" if isinstance(output, Reduction) else "box" if route == "tma" else "direct"
-        outputs.append(Slot(f"out{j}", output.access, element(output.access.elem), named, False))
+        outputs.append(EpilogueTensor(f"out{j}", output.access, element(output.access.elem), named, False))
     return inputs, outputs
 
 
 def steps(
     schedule: Sm90Schedule,
-    loaded: tuple[Operand, ...],
+    loaded: tuple[SharedOperand, ...],
     groups: int,
     atoms: int,
-    stores: list[Slot],
-    loads: list[Slot],
-    staged: list[Slot],
+    stores: list[EpilogueTensor],
+    loads: list[EpilogueTensor],
+    staged: list[EpilogueTensor],
     widths: tuple[int, ...],
 ) -> Steps:
     """The first of `widths`, then the most buffers, that shared memory holds beside the main loop's stages.
@@ -148,7 +152,7 @@ def _round_up(size: int, to: int = 1024) -> int:
     return -(-size // to) * to
 
 
-def call(operation: ArithmeticText, inputs: list[Slot]) -> str:
+def call(operation: ArithmeticText, inputs: list[EpilogueTensor]) -> str:
     """The arithmetic of one element as a C++ call: its coordinates, its accumulator, the operands."""
     names = ["m", "n", *(["l"] * operation.batch)]
     coordinates = names if operation.coordinates else ["0"] * len(names)

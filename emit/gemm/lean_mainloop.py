@@ -46,7 +46,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class SharedOperand:
     """A or B of the main loop in shared memory.
 
     `width` is the bytes of a swizzled row, `box` the elements that one TMA load takes. `leading`, `stride`
@@ -89,7 +89,9 @@ class Instruction:
     first: bool
 
 
-def operands(problem: GemmProblem, schedule: Sm90Schedule, groups: int) -> tuple[Operand, Operand]:
+def operands(
+    problem: GemmProblem, schedule: Sm90Schedule, groups: int
+) -> tuple[SharedOperand, SharedOperand]:
     """A and B of a tile that `groups` warp groups share. Raises NotServed where no swizzle fits the tile."""
     tile_m, tile_n, tile_k = schedule.tile
     cluster_m, cluster_n = schedule.cluster
@@ -137,7 +139,7 @@ def _operand(
     slice_index: str,
     mask: int,
     groups: int,
-) -> Operand:
+) -> SharedOperand:
     size, first = lane.bytes, "m0" if name == "a" else "n0"
     length = (tile_k if along_k else rows) * size
     width = next((w for w in (WIDEST, 64, 32) if length % w == 0), None)
@@ -160,7 +162,7 @@ def _operand(
     else:
         steps = [at * width for at in range(0, tile_k, step_bytes // size)]
         row_step = panel_bytes * size // width  # 64 rows are one panel: A is always that wide
-    return Operand(
+    return SharedOperand(
         name=name,
         access=access,
         element=lane.cpp,
@@ -190,7 +192,7 @@ def passes(schedule: Sm90Schedule) -> tuple[tuple[str, str], ...]:
     return CROSS + PRODUCT if schedule.math == "tf32x3" else PRODUCT
 
 
-def small(operand: Operand) -> Operand:
+def small(operand: SharedOperand) -> SharedOperand:
     """An operand's small parts, which lie and are loaded as the operand itself."""
     return replace(operand, name=operand.name + SMALL)
 
@@ -223,7 +225,7 @@ def turn(schedule: Sm90Schedule, promotion: int, registers: int, atoms: int) -> 
 
 
 def instructions(
-    a: Operand, b: Operand, atoms: int, columns: int, terms: tuple[tuple[str, str], ...] = PRODUCT
+    a: SharedOperand, b: SharedOperand, atoms: int, columns: int, terms: tuple[tuple[str, str], ...] = PRODUCT
 ) -> Iterator[Instruction]:
     """Those of `columns` columns of the tile, term after term; a part's columns follow the last part's by
     `part_step`."""
@@ -235,12 +237,12 @@ def instructions(
                 yield Instruction(atom * columns // 2, left, right, at, b_step, k == term == 0)
 
 
-def part_step(b: Operand, columns: int) -> int:
+def part_step(b: SharedOperand, columns: int) -> int:
     """How far so many columns of B lie, in 16 bytes; B is contiguous along K."""
     return columns * b.width // 16
 
 
-def modifiers(problem: GemmProblem, a: Operand, b: Operand) -> str:
+def modifiers(problem: GemmProblem, a: SharedOperand, b: SharedOperand) -> str:
     """What follows the scale of D: signs of A and B, and for 16-bit lanes whether they are transposed."""
     if problem.lane.kind == "int":
         return ""

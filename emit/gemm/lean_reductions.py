@@ -46,7 +46,7 @@ ONE = Modes("1", "0")
 
 
 @dataclass(frozen=True, slots=True)
-class Combine:
+class PartialReduction:
     """A reduction. In the kernel: its name, the modes that it `removed`, and the types of its values, alone
     (`scalar`) and in arrays and the workspace (`value`). `parts`, `extent` and `stride` are C++ of the
     entry: so many partial results for each of `extent` elements of each batch become the result, an
@@ -69,7 +69,9 @@ class Combine:
     summed: Modes
 
 
-def combines(problem: GemmProblem, schedule: Sm90Schedule, operation: ArithmeticText) -> tuple[Combine, ...]:
+def combines(
+    problem: GemmProblem, schedule: Sm90Schedule, operation: ArithmeticText
+) -> tuple[PartialReduction, ...]:
     """The reductions among the results. Raises ValueError for one over batch modes alone."""
     warps = 8 if schedule.warps == "cooperative" else 4
     made = []
@@ -83,7 +85,7 @@ def combines(problem: GemmProblem, schedule: Sm90Schedule, operation: Arithmetic
         batched = bool(access.batch)
         stays = batched and access.batch[0] is not None
         made.append(
-            Combine(
+            PartialReduction(
                 name=f"out{j}",
                 pointer=access.pointer,
                 removed=over,
@@ -128,7 +130,7 @@ def _left(over: Removed, m: Stride, n: Stride) -> tuple[str, Product]:
 
 
 def widths(
-    schedule: Sm90Schedule, atoms: int, made: tuple[Combine, ...], first_size: int | None
+    schedule: Sm90Schedule, atoms: int, made: tuple[PartialReduction, ...], first_size: int | None
 ) -> tuple[int, ...]:
     """The widths that a step of the epilogue may have. `first_size` is the bytes of an element of the first
     result that TMA stores, if there is one.
@@ -143,7 +145,7 @@ def widths(
     return _FEW if "M" in over else _WIDTHS
 
 
-def down(made: tuple[Combine, ...]) -> bool:
+def down(made: tuple[PartialReduction, ...]) -> bool:
     """Whether steps go down M first, as CUTLASS's subtiles do: then columns finish one step at a time, and
     few registers hold them."""
     return any("M" in combine.removed for combine in made)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.emit.gemm.lean_mainloop import SMALL, Operand
+from ucutlass.emit.gemm.lean_mainloop import SMALL, SharedOperand
 from ucutlass.emit.gemm.sm90_epilogue import extent
 from ucutlass.kernels.gemm.plan import GemmProblem
 
@@ -39,7 +39,7 @@ class Split:
         return f"{self.name}{SMALL}_offset"
 
 
-def splits(problem: GemmProblem, a: Operand, b: Operand) -> tuple[Split, ...]:
+def splits(problem: GemmProblem, a: SharedOperand, b: SharedOperand) -> tuple[Split, ...]:
     """Both operands, in the order of their blocks."""
     made = []
     for i, (operand, rows) in enumerate(((a, "M"), (b, "N"))):

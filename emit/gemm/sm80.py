@@ -112,7 +112,7 @@ def render(problem: GemmProblem, schedule: Sm80Schedule) -> str:
     )
 
 
-def staged(layout: epilogue.Layout) -> Mapping[str, str]:
+def staged(layout: epilogue.EpilogueLayout) -> Mapping[str, str]:
     """How accumulators lie in shared memory as C++."""
     return {
         "pitch": f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",

@@ -17,7 +17,7 @@ Along = Literal["m", "n"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class EpilogueLayout:
     """Neighbouring threads take neighbouring elements along `along`, `width` each."""
 
     along: Along
@@ -25,7 +25,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class EpilogueArgument:
     """An epilogue operand or result as the templates read it; strides are C++ expressions.
 
     `value` is the C++ type in the arithmetic, `along` how neighbours lie, `vector` how many of
@@ -82,7 +82,7 @@ def matrix(access: Access, row: Stride) -> Matrix:
     return Matrix(access.elem.cpp, access.pointer, stride(row), strides, batch_strides(access))
 
 
-def layout(problem: GemmProblem) -> Layout:
+def layout(problem: GemmProblem) -> EpilogueLayout:
     """Along M if the first tensor over both modes, results first, is contiguous there; else N.
 
     The width is what 16 bytes of the widest-aligned result hold, at most 8 elements.
@@ -92,22 +92,22 @@ def layout(problem: GemmProblem) -> Layout:
     along: Along = next((mode for mode in full if mode in ("m", "n")), "n")
     stored = (o.access for o in problem.outputs if isinstance(o, Store))
     widths = [min(a.align, 16 // a.elem.bytes, 8) for a in stored if a.contiguous == along]
-    return Layout(along, max(widths, default=1))
+    return EpilogueLayout(along, max(widths, default=1))
 
 
-def slots(problem: GemmProblem, how: Layout) -> tuple[Slot, ...]:
+def slots(problem: GemmProblem, how: EpilogueLayout) -> tuple[EpilogueArgument, ...]:
     """The epilogue's operands."""
     return tuple(_slot(i, access, how) for i, access in enumerate(problem.inputs))
 
 
-def reductions(problem: GemmProblem) -> tuple[Slot, ...]:
+def reductions(problem: GemmProblem) -> tuple[EpilogueArgument, ...]:
     """The results that are reductions."""
     return tuple(slot for slot in results(problem, layout(problem)) if not slot.stored)
 
 
-def results(problem: GemmProblem, how: Layout) -> tuple[Slot, ...]:
+def results(problem: GemmProblem, how: EpilogueLayout) -> tuple[EpilogueArgument, ...]:
     """The epilogue's results; every reduction's stage lies behind those of the ones before."""
-    made: list[Slot] = []
+    made: list[EpilogueArgument] = []
     offset = 4
     for i, output in enumerate(problem.outputs):
         made.append(_result(problem, i, output, how, offset))
@@ -119,7 +119,9 @@ ROW = "int(first_m) + m"
 """A row's coordinate as C++, where a tile's rows are neighbours."""
 
 
-def values(problem: GemmProblem, how: Layout, spell: ArithmeticText, row: str = ROW) -> Mapping[str, object]:
+def values(
+    problem: GemmProblem, how: EpilogueLayout, spell: ArithmeticText, row: str = ROW
+) -> Mapping[str, object]:
     """The templates' variables that describe the problem and the epilogue. `row` is the coordinate of a row
     as C++."""
     inputs, outputs = slots(problem, how), results(problem, how)
@@ -155,10 +157,10 @@ def values(problem: GemmProblem, how: Layout, spell: ArithmeticText, row: str = 
     }
 
 
-def _slot(index: int, access: Access, how: Layout) -> Slot:
+def _slot(index: int, access: Access, how: EpilogueLayout) -> EpilogueArgument:
     step = access.n if how.along == "n" else access.m
     kind = "kBroadcast" if step is None else "kUnit" if access.contiguous == how.along else "kStride"
-    return Slot(
+    return EpilogueArgument(
         index=index,
         cpp=access.elem.cpp,
         value=CPP[kind_of(access.elem)],
@@ -171,7 +173,9 @@ def _slot(index: int, access: Access, how: Layout) -> Slot:
     )
 
 
-def _result(problem: GemmProblem, index: int, output: Output, how: Layout, offset: int) -> Slot:
+def _result(
+    problem: GemmProblem, index: int, output: Output, how: EpilogueLayout, offset: int
+) -> EpilogueArgument:
     access = output.access
     slot = _slot(index, access, how)
     match output:

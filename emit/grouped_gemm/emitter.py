@@ -15,13 +15,13 @@ from types import MappingProxyType
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm import sm90 as gemm_sm90
-from ucutlass.emit.gemm.lean import TMA_TF32, TMA_TYPES, Map, tensor_map
-from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES, Result, Slot
+from ucutlass.emit.gemm.lean import TMA_TF32, TMA_TYPES, TensorMap, tensor_map
+from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES, EpilogueTensor, Result
 from ucutlass.emit.gemm.lean_mainloop import (
     TYPES,
     WIDEST,
     Instruction,
-    Operand,
+    SharedOperand,
     instructions,
     modifiers,
     operands,
@@ -40,7 +40,7 @@ _INCLUDES = ("<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<l
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GroupedGemmLayout:
     """Everything that the template reads as `lean`, a name that it shares with the lean kernels' parts."""
 
     products: int
@@ -51,8 +51,8 @@ class Layout:
     columns: int
     buffers: int
     shared_bytes: int
-    a: Operand
-    b: tuple[Operand, ...]
+    a: SharedOperand
+    b: tuple[SharedOperand, ...]
     instruction_k: int
     types: str
     modifiers: str
@@ -64,18 +64,18 @@ class Layout:
     instructions: tuple[Instruction, ...]
     promotion: bool
     factors: tuple[tuple[ScaleSlot, ...], ...]
-    inputs: tuple[Slot, ...]
-    boxes: tuple[Slot, ...]
-    direct_outputs: tuple[Slot, ...]
+    inputs: tuple[EpilogueTensor, ...]
+    boxes: tuple[EpilogueTensor, ...]
+    direct_outputs: tuple[EpilogueTensor, ...]
     outputs: tuple[Result, ...]
     call: str
 
     @property
-    def stores(self) -> tuple[Slot, ...]:
+    def stores(self) -> tuple[EpilogueTensor, ...]:
         return self.boxes
 
     @property
-    def loads(self) -> tuple[Slot, ...]:
+    def loads(self) -> tuple[EpilogueTensor, ...]:
         return ()
 
     @property
@@ -87,7 +87,7 @@ class Layout:
         return any(slot.shape == "direct" for slot in self.inputs)
 
     @property
-    def pointers(self) -> tuple[Slot, ...]:
+    def pointers(self) -> tuple[EpilogueTensor, ...]:
         return (*self.inputs, *self.boxes, *self.direct_outputs)
 
 
@@ -123,12 +123,14 @@ def _wgmma(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
     )
 
 
-def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: ArithmeticText) -> Layout:
+def _layout(
+    problem: ProductsProblem, schedule: WgmmaSchedule, operation: ArithmeticText
+) -> GroupedGemmLayout:
     gemm, groups = problem.gemm, 2 if schedule.warps == "cooperative" else 1
     tile_m, tile_n, _ = schedule.tile
     pairs = schedule.cluster == (2, 1)
 
-    def shared(cluster: tuple[int, int]) -> tuple[Operand, Operand]:
+    def shared(cluster: tuple[int, int]) -> tuple[SharedOperand, SharedOperand]:
         as_gemm = Sm90Schedule(schedule.tile, cluster, schedule.stages, schedule.warps, "persistent")
         return operands(gemm, as_gemm, groups)
 
@@ -142,7 +144,7 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
         rights.append(replace(first, name="b1", access=problem.second))
     width, atoms = tile_n * problem.products, tile_m // (64 * groups)
     slots = [
-        Slot(
+        EpilogueTensor(
             f"out{j}",
             o.access,
             element(o.access.elem),
@@ -156,7 +158,7 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
     columns, buffers = steps(problem, schedule)
     lane, integer = TYPES[gemm.lane.name], gemm.lane.kind == "int"
     inputs = tuple(_input(i, access) for i, access in enumerate(gemm.inputs))
-    return Layout(
+    return GroupedGemmLayout(
         products=problem.products,
         ragged=problem.ragged.mode if problem.ragged else "",
         pairs=pairs,
@@ -205,12 +207,12 @@ def _parts(every: tuple[Instruction, ...], count: int) -> tuple[tuple[Instructio
     return tuple(every[i * each : (i + 1) * each] for i in range(count))
 
 
-def _modifiers(problem: ProductsProblem, a: Operand, b: Operand) -> str:
+def _modifiers(problem: ProductsProblem, a: SharedOperand, b: SharedOperand) -> str:
     """A in registers has no order that an instruction could exchange."""
     return f", 1, 1, {int(b.inner == 'mn')}" if problem.converts else modifiers(problem.gemm, a, b)
 
 
-def _narrow(gemm: GemmProblem, schedule: WgmmaSchedule, groups: int, steps: int) -> Operand:
+def _narrow(gemm: GemmProblem, schedule: WgmmaSchedule, groups: int, steps: int) -> SharedOperand:
     """A of narrower elements, as bytes along K: no instruction reads it, but `steps` have its elements."""
     m, n, k = schedule.tile
     elem = gemm.a.elem
@@ -226,12 +228,12 @@ def _narrow(gemm: GemmProblem, schedule: WgmmaSchedule, groups: int, steps: int)
 _SHAPES: Mapping[str, str] = MappingProxyType({"scalar": "single", "batch": "single", "full": "direct"})
 
 
-def _input(index: int, access: Access) -> Slot:
+def _input(index: int, access: Access) -> EpilogueTensor:
     shape = _SHAPES.get(access.shape, access.shape)
-    return Slot(f"in{index}", access, element(access.elem), shape, True)
+    return EpilogueTensor(f"in{index}", access, element(access.elem), shape, True)
 
 
-def _call(operation: ArithmeticText, inputs: tuple[Slot, ...], products: int) -> str:
+def _call(operation: ArithmeticText, inputs: tuple[EpilogueTensor, ...], products: int) -> str:
     names = ["m", "n", *(["l"] * operation.batch)]
     values = []
     for slot, kind in zip(inputs, operation.inputs, strict=True):
@@ -257,12 +259,12 @@ class Check:
     strides: tuple[str, ...]
 
 
-def _in_pairs(slot: Slot) -> bool:
+def _in_pairs(slot: EpilogueTensor) -> bool:
     """Whether neighbours of an operand over M and N are read two at a time; the template asks the same."""
     return slot.shape == "direct" and slot.reads and slot.rows == "true" and slot.access.align > 1
 
 
-def _checks(layout: Layout) -> list[Check]:
+def _checks(layout: GroupedGemmLayout) -> list[Check]:
     made = []
     for slot in layout.pointers:
         elements = 16 // slot.size if slot.shape == "box" else 2
@@ -273,7 +275,7 @@ def _checks(layout: Layout) -> list[Check]:
     return made
 
 
-def _in_bytes(map_: Map, packed: int) -> Map:
+def _in_bytes(map_: TensorMap, packed: int) -> TensorMap:
     """A map whose units hold so many elements each."""
     if packed == 1:
         return map_
@@ -281,7 +283,7 @@ def _in_bytes(map_: Map, packed: int) -> Map:
     return replace(map_, inner=inner, outer_stride=outer, batch_stride=batch)
 
 
-def _maps(problem: ProductsProblem, layout: Layout) -> list[Map]:
+def _maps(problem: ProductsProblem, layout: GroupedGemmLayout) -> list[TensorMap]:
     gemm = problem.gemm
     kind = TMA_TF32 if gemm.lane == TF32 else TMA_TYPES[gemm.lane.bytes]
     made = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
-from ucutlass.emit.gemm.lean_epilogue import Result, Slot
+from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, Result
 from ucutlass.emit.gemm.sm90_epilogue import element, extent
 from ucutlass.emit.grouped_gemm.scales import ScaleSlot, factors_of
 from ucutlass.emit.text import render as template
@@ -17,7 +17,7 @@ _INCLUDES = ("<algorithm>", "<cmath>", "<cstdint>", "<limits>")
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class SimtOperand:
     """A or B: strides as C++ of the entry."""
 
     name: str
@@ -29,16 +29,16 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SimtLayout:
     """Everything that the template reads as `lean`."""
 
     products: int
     ragged: str
-    a: Operand
-    b: tuple[Operand, ...]
+    a: SimtOperand
+    b: tuple[SimtOperand, ...]
     factors: tuple[tuple[ScaleSlot, ...], ...]
-    inputs: tuple[Slot, ...]
-    results: tuple[Slot, ...]
+    inputs: tuple[EpilogueTensor, ...]
+    results: tuple[EpilogueTensor, ...]
     outputs: tuple[Result, ...]
     call: str
 
@@ -47,11 +47,11 @@ class Layout:
         return tuple(slot for factor in self.factors for slot in factor)
 
     @property
-    def pointers(self) -> tuple[Slot, ...]:
+    def pointers(self) -> tuple[EpilogueTensor, ...]:
         return (*self.inputs, *self.results)
 
     @property
-    def stored(self) -> tuple[tuple[Slot, Result], ...]:
+    def stored(self) -> tuple[tuple[EpilogueTensor, Result], ...]:
         return tuple(zip(self.results, self.outputs, strict=True))
 
 
@@ -74,18 +74,21 @@ def render(problem: ProductsProblem, schedule: SimtSchedule) -> str:
     )
 
 
-def _layout(problem: ProductsProblem, operation: ArithmeticText) -> Layout:
+def _layout(problem: ProductsProblem, operation: ArithmeticText) -> SimtLayout:
     gemm = problem.gemm
     rights = [gemm.b] if problem.second is None else [gemm.b, problem.second]
-    inputs = tuple(Slot(f"in{i}", a, element(a.elem), "direct", True) for i, a in enumerate(gemm.inputs))
+    inputs = tuple(
+        EpilogueTensor(f"in{i}", a, element(a.elem), "direct", True) for i, a in enumerate(gemm.inputs)
+    )
     results = tuple(
-        Slot(f"out{j}", o.access, element(o.access.elem), "direct", False) for j, o in enumerate(gemm.outputs)
+        EpilogueTensor(f"out{j}", o.access, element(o.access.elem), "direct", False)
+        for j, o in enumerate(gemm.outputs)
     )
     outputs = tuple(
         Result(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
         for slot, kind in zip(results, operation.outputs, strict=True)
     )
-    return Layout(
+    return SimtLayout(
         products=problem.products,
         ragged=problem.ragged.mode if problem.ragged else "",
         a=_operand("a", gemm.a, gemm.a.m),
@@ -98,14 +101,14 @@ def _layout(problem: ProductsProblem, operation: ArithmeticText) -> Layout:
     )
 
 
-def _operand(name: str, access: Access, row: Stride) -> Operand:
+def _operand(name: str, access: Access, row: Stride) -> SimtOperand:
     batch = access.batch[0] if access.batch else None
     row_, k, l_ = ("0" if s is None else extent(s) for s in (row, access.k[0], batch))
     data = "Nibbles" if access.elem.packed > 1 else f"{element(access.elem)} const*"
-    return Operand(name, data, access.pointer, row_, k, l_)
+    return SimtOperand(name, data, access.pointer, row_, k, l_)
 
 
-def _call(operation: ArithmeticText, inputs: tuple[Slot, ...], problem: ProductsProblem) -> str:
+def _call(operation: ArithmeticText, inputs: tuple[EpilogueTensor, ...], problem: ProductsProblem) -> str:
     names = ["m", "n", *(["l"] * operation.batch)]
     return operation.call(
         "p.arithmetic",

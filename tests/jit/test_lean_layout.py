@@ -16,7 +16,7 @@ from ucutlass.emit.gemm.lean import lean
 from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES
 from ucutlass.emit.gemm.lean_mainloop import (
     WIDEST,
-    Operand,
+    SharedOperand,
     instructions,
     operands,
     part_step,
@@ -37,8 +37,8 @@ class Main:
 
     schedule: Sm90Schedule
     groups: int
-    a: Operand
-    b: Operand
+    a: SharedOperand
+    b: SharedOperand
 
 
 def main_of(plan: GemmPlan) -> Main:
@@ -55,7 +55,7 @@ def served(plan: GemmPlan) -> Main:
         raise
 
 
-def filled(one: Operand, rows: int, tile_k: int) -> Memory:
+def filled(one: SharedOperand, rows: int, tile_k: int) -> Memory:
     """A stage with all slices of a tile: element (row, k) is row * tile_k + k."""
     size = one.bytes // (rows * tile_k)
     memory = np.full((STAGE + 1) * one.bytes, EMPTY, np.int64)

@@ -63,10 +63,10 @@ SWIZZLES = r"""
 int main() {
   int wrong = 0;
   for (uint32_t offset = 0; offset < 1 << 16; ++offset) {
-    wrong += swizzled<128>(offset) != uint32_t(cute::Swizzle<3, 4, 3>{}(offset));
-    wrong += swizzled<64>(offset) != uint32_t(cute::Swizzle<2, 4, 3>{}(offset));
-    wrong += swizzled<32>(offset) != uint32_t(cute::Swizzle<1, 4, 3>{}(offset));
-    wrong += swizzled<16>(offset) != offset;
+    wrong += swizzle_offset<128>(offset) != uint32_t(cute::Swizzle<3, 4, 3>{}(offset));
+    wrong += swizzle_offset<64>(offset) != uint32_t(cute::Swizzle<2, 4, 3>{}(offset));
+    wrong += swizzle_offset<32>(offset) != uint32_t(cute::Swizzle<1, 4, 3>{}(offset));
+    wrong += swizzle_offset<16>(offset) != offset;
   }
   std::printf("%%d\n", wrong);
 }
@@ -76,8 +76,8 @@ int main() {
 def functions() -> str:
     """The emitted text from the swizzle to the matrices' places."""
     code = lean(biased()).device.code
-    start = code.index("template <int Width>\nCUTLASS_DEVICE constexpr uint32_t swizzled(")
-    return code[start : code.index("// A step's values of one thread")]
+    start = code.index("template <int Width>\nCUTLASS_DEVICE constexpr uint32_t swizzle_offset(")
+    return code[start : code.index("// A thread's values of a box")]
 
 
 def run(text: str, folder: Path, *includes: str) -> str:
@@ -108,9 +108,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
         space = f"columns_{columns}"
         spaces.append(f"namespace {space} {{ constexpr int Columns = {columns};\n{functions()} }}")
         for kind in (f"{size}, {str(rows).lower()}" for c, size, rows in STEPS if c == columns):
-            calls.append(f"box<{kind}>({columns}, {space}::place<{kind}>);")
+            calls.append(f"box<{kind}>({columns}, {space}::box_offset<{kind}>);")
         for word in ("true", "false"):
-            calls.append(f"matrices<{word}>({columns}, {space}::matrix_place<{word}>);")
+            calls.append(f"matrices<{word}>({columns}, {space}::matrix_row_offset<{word}>);")
     said = run(PROGRAM % ("\n".join(spaces), "\n".join(calls)), tmp_path_factory.mktemp("places"))
     found = Places({}, {})
     for line in said.splitlines():
@@ -126,7 +126,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
 
 def test_the_swizzle_is_cutes(tmp_path: Path) -> None:
     text = functions()
-    one = text[: text.index("// The place of an element")]
+    one = text[: text.index("// The offset of an element")]
     assert run(SWIZZLES % one, tmp_path, f"-I{cutlass_include()}", *cuda_includes()) == "0\n"
 
 

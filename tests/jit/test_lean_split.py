@@ -131,7 +131,7 @@ def split(tools: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> ctypes.
     """The emitted function on the host: no thread of it waits for another, but for the flag."""
     code, folder = lean(three()).device.code, tmp_path_factory.mktemp("host")
     declared = between(code, "constexpr int SplitBlocks", "struct EpilogueParams")
-    body = code[code.index("// --- the launch before the kernel's") : code.index("// --- kernel ---")]
+    body = code[code.index("// --- split of f32 into tf32 parts") : code.index("// --- kernel ---")]
     (folder / "split.cpp").write_text(HARNESS + declared + body + RUN)
     line = [str(tools.host.path), "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off"]
     subprocess.run([*line, *cuda_includes(), "split.cpp", "-o", "split.so"], cwd=folder, check=True)
@@ -319,7 +319,7 @@ def test_machine_code_is_lean(
     counted = operations(code[KERNEL_NAME])
     text = lean(one).device.code
     passes = text.count("    wgmma(d + ") // 2
-    (more,) = re.findall(r"turn\(Int<(\d)>", text) or ["0"]
+    (more,) = re.findall(r"promoted_tiles\(Int<(\d)>", text) or ["0"]
     assert counted[HGMMA] == passes * (2 + int(more))
     assert not any(counted[call] for call in CALLS)
 
@@ -341,7 +341,7 @@ def test_both_compilers_put_the_parts_in_the_same_places(
 def test_each_k_tile_takes_the_smallest_terms_first_and_from_zero() -> None:
     """What is added to a large sum loses its low bits; nothing is large before the last term."""
     code = lean(three()).device.code
-    body = between(code, "void multiply(", "warpgroup_commit_batch")
+    body = between(code, "void issue_wgmma(", "wgmma_commit_group")
     found = re.findall(r"wgmma\(d \+ \d+, (\w+) \+ \d+, (\w+) \+ \d+, (\w+)\)", body)
     terms = [("a_small", "b"), ("a", "b_small"), ("a", "b")]
     assert [pair[:2] for pair in found] == [term for term in terms for _ in range(4)]
@@ -352,12 +352,14 @@ def test_each_k_tile_is_added_in_f32() -> None:
     """By a plain addition, in both loops: where tensor cores added them, long sums would drift."""
     code = lean(three()).device.code
     assert code.count("accumulators[(i / 96 * Parts + part) * 96 + i % 96] += sums[i];") == 1
-    special = between(code, "void multiply_special(", "template <class Accumulators>")
-    for multiplied in ("multiply_big", "multiply_cross"):
+    special = between(code, "void multiply_non_finite(", "template <class Accumulators>")
+    for multiplied in ("issue_wgmma_big", "issue_wgmma_cross"):
         after = special[special.index(multiplied) :]
-        assert after.index("warpgroup_wait<0>();") < after.index("add(accumulators, sums, 0);")
+        assert after.index("wgmma_wait_group<0>();") < after.index("add(accumulators, sums, 0);")
     loop = between(code, "void mma(", "// `mma` leaves")
-    assert "multiply(accumulators" not in loop and "add(accumulators.data(), sums, number % Parts);" in loop
+    assert (
+        "issue_wgmma(accumulators" not in loop and "add(accumulators.data(), sums, number % Parts);" in loop
+    )
 
 
 def test_warp_groups_that_share_no_tile_meet_at_barriers_of_their_own() -> None:

@@ -194,7 +194,7 @@ def _address(launch: Launch, access: Access, m: int, n: int, batch: Sequence[int
     return launch.base(access.pointer) + own + m * step(access.m) + n * step(access.n)
 
 
-def _tile(launch: Launch, layout: epilogue.Layout, draw: Random) -> Iterator[str]:
+def _tile(launch: Launch, layout: epilogue.EpilogueLayout, draw: Random) -> Iterator[str]:
     """Vectors along rows or columns, where all `layout.width` neighbours are inside."""
     gemm = launch.plan.problem.gemm
     slots = (*epilogue.slots(gemm, layout), *epilogue.results(gemm, layout))
@@ -215,13 +215,13 @@ def _tile(launch: Launch, layout: epilogue.Layout, draw: Random) -> Iterator[str
                     yield f"{name}: {slot.vector * access.elem.bytes} bytes at element {address}"
 
 
-def _windows_layout(problem: ConvProblem) -> epilogue.Layout:
+def _windows_layout(problem: ConvProblem) -> epilogue.EpilogueLayout:
     how = im2col(problem)
     assert isinstance(how, Im2col)
     return conv_sm90.layout_of(convolution.seen(problem), how)
 
 
-def _places_layout(problem: ConvProblem) -> epilogue.Layout:
+def _places_layout(problem: ConvProblem) -> epilogue.EpilogueLayout:
     how = places(problem)
     assert isinstance(how, Places)
     return conv_places.layout_of(problem, convolution.seen(problem), how)

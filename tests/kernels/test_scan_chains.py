@@ -107,7 +107,7 @@ def test_a_row_that_fits_a_block_needs_no_chain() -> None:
     for program in (SCAN, NORM):
         found = schedule(program, "keep registers", A=1000, L=4096)
         assert found.keep == "registers" and not found.chained
-        assert "Chain" not in made(program, "keep registers", A=1000, L=4096)[1].code
+        assert "LookBack" not in made(program, "keep registers", A=1000, L=4096)[1].code
 
 
 def test_the_same_fields_give_the_same_kernel() -> None:

@@ -376,7 +376,7 @@ def test_what_is_the_same_for_a_row_is_computed_once() -> None:
 def test_a_pick_compares_numbers_and_then_finds_its_place() -> None:
     plan, _, source = emitted("kernel k(x: f32[T, D]) -> i64[T] { return argmax[D](x) }", T=64, D=8192)
     assert (plan.schedule.threads, plan.schedule.items) == (256, 8)
-    assert "Extreme<float, true> part" in source.code and "if (meets(" in source.code
+    assert "Extreme<float, true> part" in source.code and "if (is_extreme(" in source.code
 
 
 def test_a_scan_down_takes_wide_lines_however_odd() -> None:
