@@ -43,7 +43,7 @@ from ucutlass.grammar import problems
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import SyntaxProblem, check_length, decode, parse
 from ucutlass.ir.hardware import ARCHES
-from ucutlass.kernels.gemm.rules import RULES
+from ucutlass.kernels.families import RULES
 from ucutlass.limits import Effort
 from ucutlass.shapes import complete, free_dims
 from ucutlass.typical_sizes import typical_sizes
@@ -72,7 +72,7 @@ WALL_SECONDS = 60.0
 EXTENTS = (1, 1, 2, 3, 7, 8, 16, 64, 100, 128, 129, 255, 1000, 1024, 4096, 8205, 65536, 2**31, 2**40)
 
 KNOWN = frozenset(
-    [*CODES, *(rule.code for rule in RULES), "UC0439"]
+    [*CODES, *(rule.code for rule in RULES)]
     + [v for k, v in vars(problems).items() if k.isupper() and isinstance(v, str)]
 )
 """Every code that a diagnostic may have."""

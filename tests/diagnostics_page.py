@@ -16,7 +16,7 @@ from ucutlass.codes import CODES
 from ucutlass.diagnostics import Diagnostic, ProgramError, render
 from ucutlass.grammar import problems
 from ucutlass.grammar.parse import SyntaxProblem, decode
-from ucutlass.kernels.gemm.rules import RULES
+from ucutlass.kernels.families import RULES
 from ucutlass.shapes import ShapeError, complete, parse_sizes
 
 PAGE = Path(__file__).parent.parent / "docs" / "diagnostics.md"
@@ -35,9 +35,6 @@ SYNTAX = {
     problems.MALFORMED_CONSUMED: "brackets before arguments that hold more than names",
 }
 """Codes of `ucutlass.grammar.problems`."""
-
-FOREIGN = "UC0439"
-"""The one code of a request instead of a candidate: `ucutlass.kernels.gemm.planner.foreign_fields`."""
 
 UNREACHED = {
     "UC0431": "not earned by a program: the planner chooses the routes itself",
@@ -119,7 +116,7 @@ RULED = {
     "UC0426": gemm("warps pingpong  tile 64x256x64  stages 12"),
     "UC0427": gemm("warps pingpong  split_k 2"),
     "UC0428": gemm("warps cooperative  tile 128x128x64  split_k 32"),
-    FOREIGN: gemm("warps gemv  tile 128x128x64"),
+    "UC0439": gemm("warps gemv  tile 128x128x64"),
     "UC0430": gemm("warps pingpong", "M=4294967296,N=64,K=64"),
     "UC0432": gemm("swizzle 3"),
     "UC0433": Case(
@@ -255,9 +252,11 @@ _SECTIONS = (
 
 def meanings() -> dict[str, str]:
     """Every code with its line, in order."""
-    rules = {rule.code: rule.text for rule in RULES}
-    foreign = {FOREIGN: "fields that no one kernel family has together"}
-    return dict(sorted({**SYNTAX, **CODES, **rules, **foreign}.items()))
+    texts: dict[str, dict[str, None]] = {}
+    for rule in RULES:
+        texts.setdefault(rule.code, {})[rule.text] = None
+    rules = {code: "; ".join(lines) for code, lines in texts.items()}
+    return dict(sorted({**SYNTAX, **CODES, **rules}.items()))
 
 
 def program(code: str) -> Case | None:

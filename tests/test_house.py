@@ -14,7 +14,8 @@ from ucutlass.codes import CODES
 from ucutlass.emit.function_forms import FORMS
 from ucutlass.grammar import problems
 from ucutlass.ir.functions import FUNCTIONS
-from ucutlass.kernels.gemm.rules import RULES
+from ucutlass.kernels.families import FAMILIES, RULES
+from ucutlass.kernels.family import Family
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("ucutlass", "grammar", "emit", "runtime", "agent")
@@ -161,22 +162,26 @@ def test_library_code_leaves_nothing_for_later() -> None:
 # --- tables -------------------------------------------------------------------------
 
 
-FOREIGN = "UC0439"
-"""Of a request as a whole, so no rule of a candidate's: `ucutlass.kernels.gemm.planner.foreign_fields`."""
-
-
 def _syntax_codes() -> list[str]:
     return [v for k, v in vars(problems).items() if k.isupper() and isinstance(v, str) and v.startswith("UC")]
 
 
 def test_every_diagnostic_has_a_code_of_its_own() -> None:
-    counted = Counter([*_syntax_codes(), *CODES, *(rule.code for rule in RULES)])
+    counted = Counter([*_syntax_codes(), *CODES, *{rule.code for rule in RULES}])
     assert {code for code, n in counted.items() if n > 1} == set()
     assert all(re.fullmatch(r"UC\d{4}", code) for code in counted)
 
 
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_every_rule_says_what_it_is_and_where_it_comes_from(family: Family) -> None:
+    assert family.rules
+    counted = Counter((rule.code, rule.title) for rule in family.rules)
+    assert {rule for rule, n in counted.items() if n > 1} == set()
+    assert all(rule.text and rule.source and rule.variants for rule in family.rules)
+
+
 def test_every_code_that_is_raised_is_listed() -> None:
-    listed = {*_syntax_codes(), *CODES, *(rule.code for rule in RULES), FOREIGN}
+    listed = {*_syntax_codes(), *CODES, *(rule.code for rule in RULES)}
     for name, path in modules().items():
         used = set(re.findall(r'"(UC\d{4})"', path.read_text()))
         assert used <= listed, f"{name} raises {sorted(used - listed)}"

@@ -65,7 +65,6 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0322": "an operand of attention whose head is not innermost",
         "UC0330": "two dots that no one launch computes",
         "UC0331": "ragged groups in a form that no kernel has",
-        "UC0332": "a schedule that the products' kernels do not take",
         "UC0333": "scaled parts of a sum in a form that no kernel has",
         "UC0334": "values of four bits that do not fill their bytes",
         "UC0401": "unknown architecture",
@@ -74,22 +73,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0404": "a schedule that can never be chosen",
         "UC0405": "a guard that is not a condition on extents",
         "UC0406": "a field is given twice",
-        "UC0460": "more elements than a launch numbers",
-        "UC0465": "attention for an architecture without wgmma",
-        "UC0466": "a head too wide for attention",
-        "UC0467": "an operand of attention that TMA cannot address",
-        "UC0468": "packed sequences, of which there are none",
-        "UC0470": "vectors that a sweep's tensors do not allow",
-        "UC0471": "threads and rows that make no block of a sweep",
-        "UC0472": "a row, or a square, that does not lie where the schedule says",
-        "UC0473": "blocks that cannot share a sweep's row",
-        "UC0475": "a tile that attention does not take",
-        "UC0476": "more blocks of keys than fit beside attention's rows",
-        "UC0477": "parts of attention's keys that are not combined",
-        "UC0480": "a kernel that does not take the convolution",
-        "UC0481": "a tile that a convolution's kernel does not take",
-        "UC0482": "stages and blocks of an SM that a convolution's tile leaves no room for",
-        "UC0483": "neighbours, rows or threads that the direct convolution does not take",
+        "UC0439": "fields that no one kernel family has together",
         "UC0501": "a stage's argument does not fit the callee",
         "UC0502": "a call must stand alone as a stage",
         "UC0503": "a stored binding outside a pipeline",
@@ -125,4 +109,4 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0808": "an alternative of a schedule that is given twice",
     }
 )
-"""Legality rules (UC041x and up) carry their codes in `ucutlass.kernels.gemm.rules`."""
+"""Legality rules (UC0332 and UC041x to UC0483) carry their codes: `rules.py` of each kernel family."""

@@ -14,7 +14,7 @@ from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import NAMED, ElementwiseFunction
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import FIELDS, Field, legal_values
-from ucutlass.kernels.gemm.rules import RULES
+from ucutlass.kernels.families import RULES
 
 LIMIT = 10_000
 """Most characters that the guide may take in a context."""
@@ -35,7 +35,7 @@ def guide() -> str:
         lanes=" ".join(LANES),
         arches=" ".join(ARCHES),
         fields="\n".join(_field(f) for f in FIELDS.values()),
-        rules="\n".join(f"- {rule.text}" for rule in RULES),
+        rules="\n".join(f"- {rule.text}" for rule in RULES if rule.in_guide),
     )
 
 

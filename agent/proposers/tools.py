@@ -24,7 +24,7 @@ from ucutlass.diagnostics import ProgramError, render
 from ucutlass.explain import Explanation, explain
 from ucutlass.guide import guide
 from ucutlass.ir.schedule import FIELDS, legal_values, show
-from ucutlass.kernels.gemm.rules import RULES
+from ucutlass.kernels.families import RULES
 from ucutlass.kernels.planned import Planned
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, plan_pipeline
 from ucutlass.runtime import isolation
@@ -208,9 +208,9 @@ def look_up(about: str) -> str:
     """Returns what the guide and the tables say of a code, a field or words."""
     about = plain(about).strip()[:200]
     code = about.upper()
-    if code in CODES:
-        rules = [f"{r.title}. {r.text} (from: {r.source})" for r in RULES if r.code == code]
-        return "\n".join([f"{code}: {CODES[code]}", *rules])
+    rules = [f"{code}: {r.title}. {r.text} (from: {r.source})" for r in RULES if r.code == code]
+    if code in CODES or rules:
+        return "\n".join(rules or [f"{code}: {CODES[code]}"])
     if about.lower() in FIELDS:
         field = FIELDS[about.lower()]
         return f"{field.name} {legal_values(field)}: {field.meaning}"

@@ -31,7 +31,9 @@ from ucutlass.kernels.attention.plan import (
     Number,
     Packed,
     Relative,
+    padded,
 )
+from ucutlass.kernels.attention.smem import query_tiles
 from ucutlass.kernels.gemm.plan import GemmProblem
 
 _INCLUDES = ("<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<cuda.h>", "<cuda_runtime.h>")
@@ -74,7 +76,7 @@ def render(plan: AttentionPlan) -> str:
     maps = _maps(p, s)
     modes = {m.name: m.modes for m in maps}
     head, head_v = padded(p.head), padded(p.head_v)
-    tiles_q = stages_q(p, s)
+    tiles_q = query_tiles(p, s)
     return text.render(
         "attention/attention.cu.j2",
         includes=_includes(score, result),
@@ -134,30 +136,6 @@ def _includes(*texts: ArithmeticText | None) -> list[str]:
     mine = list(_INCLUDES)
     mine += [i for i in INCLUDES if any(texts) and i not in mine]
     return [i if i.startswith("<") else f'"{i}"' for i in mine]
-
-
-def padded(head: int) -> int:
-    """A head's elements as wgmma takes them: whole steps of 16."""
-    return -(-head // 16) * 16
-
-
-MOST_SHARED = 227 * 1024
-
-
-def shared_bytes(p: AttentionProblem, s: AttentionSchedule, stages_q: int) -> int:
-    """Dynamic shared memory with so many tiles of queries; 0: the result takes the place of the one."""
-    chunks, chunks_v = -(-p.head // 64), -(-p.head_v // 64)
-    rows, keys = 64 * s.groups * 128, s.keys * 128
-    q, o = chunks * rows, chunks_v * rows if p.plain and not s.split else 0
-    tiles = stages_q * q + o if stages_q else max(q, o)
-    notes = 0 if p.packed is None else max(1, stages_q) * (32 + 8 * 64 * s.groups)
-    barriers = 16 * (max(1, stages_q) + 2 * s.stages)
-    return 1024 + tiles + s.stages * (chunks + chunks_v) * keys + barriers + notes
-
-
-def stages_q(p: AttentionProblem, s: AttentionSchedule) -> int:
-    """Returns the stages of queries: two where shared memory allows, so that a tile's queries are loaded ahead."""
-    return next((n for n in (2, 1) if shared_bytes(p, s, n) <= MOST_SHARED), 0)
 
 
 def _positions(p: AttentionProblem) -> dict[str, Any]:

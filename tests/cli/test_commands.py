@@ -13,7 +13,7 @@ from cli_machine import LINEAR, ROOT, SIZES, Machine, Ucc
 from ucutlass.cli import _COMMANDS
 from ucutlass.codes import CODES
 from ucutlass.guide import guide
-from ucutlass.kernels.gemm.rules import RULES
+from ucutlass.kernels.families import RULES
 
 Write = Callable[[str | bytes], Path]
 KNOWN = set(CODES) | {rule.code for rule in RULES}

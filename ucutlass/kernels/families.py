@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from typing import Any
 
 from ucutlass import ir
 from ucutlass.ir.hardware import Arch, Device, default_device
@@ -13,6 +14,7 @@ from ucutlass.kernels.family import Family
 from ucutlass.kernels.granularity import Granularity
 from ucutlass.kernels.planned import Plan, Planned, Resources, TileCost, Traffic
 from ucutlass.kernels.refused import Refused
+from ucutlass.kernels.rule import Rule
 from ucutlass.kernels.violation import Violation
 
 NAMES = ("convolution", "reduction", "grouped_gemm", "gemm", "attention")
@@ -21,6 +23,9 @@ NAMES = ("convolution", "reduction", "grouped_gemm", "gemm", "attention")
 FAMILIES: tuple[Family, ...] = tuple(
     import_module(f"ucutlass.kernels.{name}.family").FAMILY for name in NAMES
 )
+
+RULES: tuple[Rule[Any], ...] = tuple(rule for family in FAMILIES for rule in family.rules)
+"""The legality rules of all families."""
 
 
 def match(kernel: ir.Kernel) -> object:

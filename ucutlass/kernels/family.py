@@ -25,6 +25,7 @@ from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels.granularity import Granularity
 from ucutlass.kernels.planned import Planned, Resources, TileCost, Traffic
+from ucutlass.kernels.rule import Rule
 from ucutlass.kernels.violation import Violation
 
 
@@ -80,8 +81,8 @@ class Family:
     pattern's and a plan's family is told. `granularity` takes a plan, the names of the program's dimensions
     and the launch parameters. `resources` gives what a kernel takes of an SM; `traffic` and `tile_cost` are
     None where the kernel has no tiles that read operands again. `prices`: whether the cost model tells
-    schedules of one problem apart; otherwise only a measurement does. `refuses_extents`: whether some
-    programs are refused only once their extents are known.
+    schedules of one problem apart; otherwise only a measurement does. `rules` are those of legality.
+    `refuses_extents`: whether some programs are refused only once their extents are known.
     """
 
     name: str
@@ -96,4 +97,5 @@ class Family:
     traffic: Callable[[Planned], Traffic | None]
     tile_cost: Callable[[Planned], TileCost | None]
     prices: bool
+    rules: tuple[Rule[Any], ...]
     refuses_extents: bool = False

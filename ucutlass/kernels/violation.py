@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ucutlass.ir.schedule import FIELDS, WORDS, Family, Request, served, show_value, without
-from ucutlass.kernels.gemm.candidate import Candidate, request_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,44 +19,6 @@ class Violation:
     hint: str
     fields: tuple[str, ...]
     nearest: Request | None
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A rule's verdict before it is given the rule's code."""
-
-    message: str
-    hint: str
-    fields: tuple[str, ...]
-    nearest: Request | None
-
-
-Check: TypeAlias = Callable[[Candidate], Finding | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A legality rule. `text` is the guide's line, `source` where the rule comes from."""
-
-    code: str
-    title: str
-    families: frozenset[Family]
-    text: str
-    source: str
-    check: Check
-
-
-C = TypeVar("C")
-
-
-def found_by(
-    rules: Sequence[tuple[str, Callable[[C], Finding | None]]], candidate: C
-) -> tuple[Violation, ...]:
-    """What a family's own rules, by code, find wrong with its candidate."""
-    found = ((code, check(candidate)) for code, check in rules)
-    return tuple(
-        Violation(code, f.message, f.hint, f.fields, f.nearest) for code, f in found if f is not None
-    )
 
 
 def foreign_to(request: Request, among: Sequence[Family], what: str) -> Violation | None:
@@ -84,28 +44,3 @@ def foreign_to(request: Request, among: Sequence[Family], what: str) -> Violatio
         tuple(foreign),
         without(request, *foreign),
     )
-
-
-def changed(candidate: Candidate, **fields: Any) -> Request:
-    """The candidate's request with these fields changed."""
-    return replace(request_of(candidate), **fields)
-
-
-def on_family(candidate: Candidate, warps: str) -> Request:
-    """The candidate moved to another kernel family: that family's fields only, left to `auto`."""
-    shared = {
-        name: value
-        for name, value in request_of(candidate).given().items()
-        if name in ("swap", "raster", "swizzle") and warps != "gemv" and name in FIELDS
-    }
-    return replace(Request(), **{**shared, "warps": warps})  # type: ignore[arg-type]
-
-
-def multistage(candidate: Candidate) -> Request:
-    """What sm90 cannot do, the multistage kernel can."""
-    return on_family(candidate, "multistage")
-
-
-def nearest(value: int, legal: tuple[int, ...]) -> int:
-    """The legal value closest to the given one; the smaller of two."""
-    return min(legal, key=lambda v: (abs(v - value), v))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.kernels.attention.plan import AttentionPlan, AttentionProblem, AttentionSchedule
+from ucutlass.kernels.attention.plan import GROUP, AttentionPlan, AttentionProblem, AttentionSchedule
 from ucutlass.kernels.attention.problem import flops
-from ucutlass.kernels.attention.schedule import GROUP, SHARED_BYTES, held, most_stages, shared_bytes
+from ucutlass.kernels.attention.rules import held
+from ucutlass.kernels.attention.smem import SHARED_BYTES, most_stages, shared_bytes
 from ucutlass.kernels.gemm.candidate import tensor_bytes
 from ucutlass.kernels.planned import Estimate, Grid, Planned, Resources, TileCost, Traffic, counted
 

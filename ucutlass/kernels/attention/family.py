@@ -15,6 +15,7 @@ from ucutlass.kernels.attention.granularity import granularity
 from ucutlass.kernels.attention.match import AttentionForm, is_attention, recognise_attention
 from ucutlass.kernels.attention.plan import AttentionPlan
 from ucutlass.kernels.attention.planner import plan_attention
+from ucutlass.kernels.attention.rules import RULES
 from ucutlass.kernels.attention.space import axes
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.planned import Planned
@@ -72,4 +73,5 @@ FAMILY = Family(
     traffic=cost.traffic,
     tile_cost=cost.tile_cost,
     prices=False,
+    rules=RULES,
 )

@@ -38,6 +38,9 @@ class Call:
 Number: TypeAlias = "float | ExtentNumber | Call"
 """What a launch computes once, in double."""
 
+GROUP = 64
+"""Rows of a warp group: one instruction's."""
+
 MAX_TMA_BATCHES = 3
 """Batch modes of one tensor: TMA addresses five dimensions, of which the head and the rows are two."""
 
@@ -123,3 +126,8 @@ class AttentionPlan:
     arch: str
     problem: AttentionProblem
     schedule: AttentionSchedule
+
+
+def padded(head: int) -> int:
+    """A head's elements as wgmma takes them: whole steps of 16."""
+    return -(-head // 16) * 16

@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.access import Access
 from ucutlass.kernels.attention.cost import estimate
-from ucutlass.kernels.attention.match import MOST_HEAD, AttentionForm
+from ucutlass.kernels.attention.match import AttentionForm
 from ucutlass.kernels.attention.plan import AttentionPlan, AttentionProblem, AttentionSchedule
 from ucutlass.kernels.attention.problem import attention_problem
-from ucutlass.kernels.attention.schedule import asked, request_of
+from ucutlass.kernels.attention.rules import MOST_PARTS, PROBLEM_RULES, SPLIT_RULES, AttentionCase, SplitKeys
+from ucutlass.kernels.attention.schedule import request_of, resolve
 from ucutlass.kernels.planned import Note, Planned
+from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
-
-ALIGNED = 8
-"""Elements: TMA moves 16 bytes."""
 
 
 def plan_attention(
@@ -32,12 +29,11 @@ def plan_attention(
     """The kernel of attention for these extents, or why there is none. Raises Refused."""
     problem = attention_problem(form, sizes, aligned)
     foreign = foreign_to(request, ("attention",), "attention")
-    found = (foreign, _arch(arch), *_shapes(form, problem), _sequences(problem, sizes))
-    broken = [v for v in found if v is not None]
-    if broken:
-        return tuple(broken)
+    unserved = broken(PROBLEM_RULES, AttentionCase(arch, problem, sizes))
+    if foreign or unserved:
+        return (foreign, *unserved) if foreign else unserved
     rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
-    schedule = asked(problem, schedule_of(problem, rows), request)
+    schedule = resolve(problem, schedule_of(problem, rows), request)
     if isinstance(schedule, tuple):
         return schedule
     parts = _asked_parts(problem, keys, request) or _parts(problem, schedule, sizes, device)
@@ -118,26 +114,15 @@ def _asked_parts(problem: AttentionProblem, keys: int, request: Request) -> int 
     parts = request.split_k
     if parts is None:
         return None
-    most = 1 if problem.packed is not None else max(1, min(keys, MOST_PARTS))
-    if isinstance(parts, int) and parts <= most:
-        return parts
-    why = (
-        "keys of packed sequences are not split"
-        if problem.packed is not None
-        else (
-            f"the second launch reads at most {most} of a row"
-            if isinstance(parts, int)
-            else "attention has no stream-K: a softmax's parts are combined by a launch of their own"
-        )
-    )
-    return Violation("UC0477", f"split_k {parts}: {why}", f"use `split_k {most}` at most", ("split_k",), None)
+    violations = broken(SPLIT_RULES, SplitKeys(problem, keys, parts))
+    if violations:
+        return violations[0]
+    assert isinstance(parts, int)
+    return parts
 
 
 COMBINED = 4.0
 """Blocks of keys that a thread block would take in the time of the launch that combines parts."""
-
-MOST_PARTS = 128
-"""Parts that the second launch reads of a row at most."""
 
 
 def _section(problem: AttentionProblem, sizes: tuple[int, ...], keys: int, device: Device) -> int:
@@ -151,60 +136,7 @@ def _section(problem: AttentionProblem, sizes: tuple[int, ...], keys: int, devic
     return batches if batches < half else batches // half * half
 
 
-# --- what is refused ---------------------------------------------------------------
-
-
-def _arch(arch: Arch) -> Violation | None:
-    if arch.wgmma:
-        return None
-    return Violation(
-        "UC0465", f"attention is compiled for sm90a; {arch.name} has no wgmma", "build it for sm90a", (), None
-    )
-
-
-def _shapes(form: AttentionForm, problem: AttentionProblem) -> list[Violation]:
-    found: list[Violation] = []
-    for head in (problem.head, problem.head_v):
-        if head > MOST_HEAD:
-            found.append(
-                Violation(
-                    "UC0466",
-                    f"a head of {head} elements; attention takes {MOST_HEAD} at most",
-                    "write the two dots and the softmax as stages of a pipeline",
-                    (),
-                    None,
-                )
-            )
-    names = {"q": problem.scores.a, "k": problem.scores.b, "v": problem.results.b}
-    found += [v for name, a in names.items() if (v := _aligned(name, a)) is not None]
-    return found[:1]
-
-
-def _sequences(problem: AttentionProblem, sizes: tuple[int, ...]) -> Violation | None:
-    packed, named = problem.packed, {str(i): n for i, n in enumerate(sizes)}
-    if packed is None or min(evaluate(o.count, named) for o in (packed.q, packed.k)) > 1:
-        return None
-    return Violation(
-        "UC0468",
-        "1 offset: n sequences have n + 1, the first 0 and the last the number of tokens",
-        "pass the offset after the last sequence too",
-        (),
-        None,
-    )
-
-
-def _aligned(name: str, a: Access) -> Violation | None:
-    if a.align >= ALIGNED:
-        return None
-    return Violation(
-        "UC0467",
-        f"{name} is aligned to {a.align * a.elem.bytes} bytes: TMA needs its address and every stride but "
-        f"the innermost to be multiples of 16 bytes, {ALIGNED} elements of {a.elem.name}",
-        "make the head's extent a multiple of 8 (pad it with zeros: they change no score) and start the "
-        "tensor at a multiple of 16 bytes",
-        (),
-        None,
-    )
+# --- notes --------------------------------------------------------------------------
 
 
 def _notes(problem: AttentionProblem, schedule: AttentionSchedule) -> list[Note]:

@@ -18,7 +18,7 @@ from ucutlass.kernels.convolution.plan import (
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.plan_wgrad import Places, places
-from ucutlass.kernels.convolution.schedule import multiplied
+from ucutlass.kernels.convolution.rules import multiplied
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.gemm.smem import sm80_memory
 from ucutlass.kernels.planned import (

@@ -14,6 +14,7 @@ from ucutlass.kernels.convolution.granularity import granularity
 from ucutlass.kernels.convolution.match import ConvForm, as_gemm, is_convolution, recognise_convolution
 from ucutlass.kernels.convolution.plan import ConvPlan
 from ucutlass.kernels.convolution.planner import plan_convolution
+from ucutlass.kernels.convolution.rules import RULES
 from ucutlass.kernels.convolution.space import axes
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.gemm.match import GemmForm
@@ -78,4 +79,5 @@ FAMILY = Family(
     traffic=cost.traffic,
     tile_cost=cost.tile_cost,
     prices=False,
+    rules=RULES,
 )

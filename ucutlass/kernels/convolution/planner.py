@@ -28,16 +28,22 @@ from ucutlass.kernels.convolution.plan import (
     slide,
     unit_dim,
 )
-from ucutlass.kernels.convolution.problem import offsets, problem
-from ucutlass.kernels.convolution.schedule import KERNELS, Room, asked, no_kernel, request_of, wanted
+from ucutlass.kernels.convolution.problem import problem
+from ucutlass.kernels.convolution.rules import (
+    EXTENT_RULES,
+    MOST,
+    VARIANT_RULES,
+    ChosenWord,
+    ConvolutionCase,
+    Room,
+)
+from ucutlass.kernels.convolution.schedule import KERNELS, chosen_word, request_of, resolve
 from ucutlass.kernels.convolution.wgrad import places_schedule, prepared_places
 from ucutlass.kernels.gemm.plan import Math, Sm80Schedule
 from ucutlass.kernels.planned import Note, Planned
 from ucutlass.kernels.refused import Refused
+from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
-
-MOST = 2**31 - 1
-"""Rows, columns, contracted elements and positions of windows: the kernels count them in 32 bits."""
 
 GATHERED = ("f16", "bf16", "tf32", "f32")
 """Lanes of the kernel that gathers tiles; others multiply and add directly."""
@@ -63,12 +69,13 @@ def plan_convolution(
     """The kernel of a convolution for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, KERNELS, "a convolution"):
         return (foreign,)
-    if too_large := _too_large(form, sizes):
-        return (too_large,)
+    if too_large := broken(EXTENT_RULES, ConvolutionCase(form, sizes)):
+        return too_large
     direct = _is_direct(form, sizes)
-    word = wanted(request, direct)
+    word = chosen_word(request, direct)
     if direct and word not in (None, "direct"):
-        return no_kernel(word, "no two results of a tile would share both operands")
+        why = "no two results of a tile would share both operands"
+        return broken(VARIANT_RULES, ChosenWord(word, why))
     if direct or word == "direct":
         made, own, splits, notes = _direct(form, sizes, aligned)
     else:
@@ -85,32 +92,13 @@ def plan_convolution(
         device,
         partial(_taps_of, form, made, sizes),
     )
-    scheduled = asked(room, own, splits, request)
+    scheduled = resolve(room, own, splits, request)
     if isinstance(scheduled[0], Violation):
         return scheduled
     schedule, launch = scheduled
     price = estimate(made, schedule, sizes, arch, device, launch)
     plan = ConvPlan(arch.name, made, schedule)
     return Planned(plan, launch, sizes, request_of(schedule, launch), device, price, notes)
-
-
-def _too_large(form: ConvForm, sizes: tuple[int, ...]) -> Violation | None:
-    k = math.prod(sizes[form.position[d]] for d in form.k)
-    longest = max(
-        (sizes[form.position[p.name]] for s in (form.a, form.b) for p in s.places if p.position), default=0
-    )
-    far = max((abs(o) for o in offsets(form, sizes)), default=0)
-    worst = max(k, 4 * longest, 4 * far)
-    if worst <= MOST:
-        return None
-    return Violation(
-        "UC0460",
-        f"{k} products are summed, windows stand on axes of up to {longest}, offsets go to {far}: a launch "
-        f"counts products to {MOST} and positions to a quarter of that",
-        "cut the tensor along its longest name",
-        (),
-        None,
-    )
 
 
 # --- without a tile -----------------------------------------------------------------
@@ -217,7 +205,7 @@ def _tiled(
         if not isinstance(found, str):
             return found
     if warps == "cooperative":
-        return no_kernel(warps, why)
+        return broken(VARIANT_RULES, ChosenWord(warps, why))
     made, notes = gathered(whole, sizes)
     extents = measure(made, sizes)
     schedule = _multistage(made, extents, sizes, device)

@@ -14,6 +14,7 @@ from ucutlass.kernels.gemm.granularity import granularity
 from ucutlass.kernels.gemm.match import GemmForm, problem, recognise_gemm
 from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.kernels.gemm.resources import resources, tile_cost
+from ucutlass.kernels.gemm.rules import RULES
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.violation import Violation
 
@@ -71,4 +72,5 @@ FAMILY = Family(
     traffic=cost.traffic,
     tile_cost=tile_cost,
     prices=True,
+    rules=RULES,
 )

@@ -16,6 +16,7 @@ from ucutlass.kernels.grouped_gemm.granularity import granularity
 from ucutlass.kernels.grouped_gemm.match import ProductsForm, is_products, recognise_products
 from ucutlass.kernels.grouped_gemm.plan import ProductsPlan
 from ucutlass.kernels.grouped_gemm.planner import plan_products
+from ucutlass.kernels.grouped_gemm.rules import RULES
 from ucutlass.kernels.grouped_gemm.space import axes
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.violation import Violation
@@ -72,4 +73,5 @@ FAMILY = Family(
     traffic=cost.traffic,
     tile_cost=cost.tile_cost,
     prices=True,
+    rules=RULES,
 )

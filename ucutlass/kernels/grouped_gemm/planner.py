@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ucutlass.ir.elements import F32
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request, show_value, without
-from ucutlass.kernels.access import Access
 from ucutlass.kernels.grouped_gemm.cost import estimate, known
 from ucutlass.kernels.grouped_gemm.match import ProductsForm
 from ucutlass.kernels.grouped_gemm.plan import (
@@ -21,8 +19,19 @@ from ucutlass.kernels.grouped_gemm.plan import (
     WgmmaSchedule,
 )
 from ucutlass.kernels.grouped_gemm.problem import products_problem
-from ucutlass.kernels.grouped_gemm.smem import most_stages, promotes
+from ucutlass.kernels.grouped_gemm.rules import (
+    SCHEDULE_RULES,
+    WGMMA_RULES,
+    WgmmaCandidate,
+    WgmmaCase,
+    depths,
+    why_illegal,
+    why_not_wgmma,
+    why_unscaled,
+)
+from ucutlass.kernels.grouped_gemm.smem import most_stages
 from ucutlass.kernels.planned import Estimate, Note, Planned
+from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
 
 Warps = Literal["pingpong", "cooperative"]
@@ -62,10 +71,10 @@ def plan_products(
     if foreign := foreign_to(request, ("products", "simt"), "a pair of dots, or one over ragged groups,"):
         return (foreign,)
     problem = products_problem(form, sizes, aligned)
-    reason = why_not_wgmma(problem, arch) or _no_tile(problem, sizes)
+    reason = why_not_wgmma(problem, sizes, arch)
     if reason or request.warps == "direct":
         if without(request, "warps").given() or request.warps not in (None, "direct"):
-            return (_no_tiles(request, reason),)
+            return broken(WGMMA_RULES, WgmmaCase(problem, sizes, arch, request))[:1]
         price = estimate(problem, _SIMT, sizes, arch, device, (1,))
         plan = ProductsPlan(arch.name, problem, _SIMT)
         why = f"the Hopper kernel cannot take this: {reason}" if reason else "the schedule says so"
@@ -110,57 +119,11 @@ def _planned(
     return Planned(plan, (best.band,), sizes, full, device, best.price, notes)
 
 
-# --- what the Hopper kernel takes ---------------------------------------------------------
-
-
-def why_not_wgmma(problem: ProductsProblem, arch: Arch) -> str:
-    """The first reason why the TMA kernel does not take a problem, "" where it does."""
-    gemm = problem.gemm
-    if not arch.wgmma:
-        return f"{arch.name} has no wgmma"
-    if gemm.lane == F32:
-        return "f32 is multiplied by plain threads; tf32(..) around the operands chooses tensor cores"
-    rights = (gemm.b,) if problem.second is None else (gemm.b, problem.second)
-    if gemm.a.m is None or any(b.n is None for b in rights):
-        return "a product without rows or without columns is no tile"
-    for access in (gemm.a, *rights):
-        if not access.contiguous or access.align * access.elem.bits < 128:
-            return f"operand {access.pointer} is not aligned to 16 bytes along one of its names"
-        if (gemm.lane.bytes != 2 or access.elem.bits <= 8) and access.contiguous != "k":
-            return f"{access.elem.name} operands are read along the contracted name alone"
-    if len({b.contiguous for b in rights}) > 1:
-        return "the two right operands lie in different orders"
-    if problem.scaled is not None and any(c != "k" for c in map(_order, (gemm.a, *rights))):
-        return "operands with scaled parts are read along the contracted name alone"
-    if problem.ragged is not None and problem.ragged.mode == "k" and "k" in map(_order, (gemm.a, *rights)):
-        return "rows that are summed by groups are read across, not along, the contracted name"
-    if problem.ragged is not None and problem.ragged.mode == "m" and gemm.a.contiguous == "m":
-        # A group may begin anywhere; elsewhere the hardware faults, as an illegal instruction.
-        return "TMA loads begin at multiples of 16 bytes, and groups of rows that lie innermost do not"
-    return ""
-
-
 def depth_of(problem: ProductsProblem, columns: int, sizes: tuple[int, ...]) -> int:
     """K of a tile of so many columns: the deepest that parts of K allow, where not many columns keep the
     multipliers busy."""
-    deep = [d for d in depths(problem) if not why_unscaled(problem, (64, 64, d), sizes)]
+    deep = [d for d in depths(problem) if not why_unscaled(problem, sizes, (64, 64, d))]
     return deep[-1] if deep and columns < 256 else depths(problem)[0]
-
-
-def _no_tile(problem: ProductsProblem, sizes: tuple[int, ...]) -> str:
-    reasons = [why_unscaled(problem, (64, n, k), sizes) for k in depths(problem) for n in (64, 128)]
-    return "" if "" in reasons else reasons[0]
-
-
-def depths(problem: ProductsProblem) -> tuple[int, ...]:
-    """K of tiles: 128 bytes of the lane; of weights that are widened two such, so that rows of 4 bits have
-    64 bytes as those of 8 have."""
-    depth = 128 // problem.lane.bytes
-    return (depth, 2 * depth) if problem.converts else (depth,)
-
-
-def _order(access: Access) -> str | None:
-    return access.contiguous
 
 
 # --- candidates ---------------------------------------------------------------------------
@@ -184,7 +147,7 @@ def _candidates(
         if kind not in warps:
             continue
         for tile in tiles:
-            if why_unscaled(problem, tile, sizes):
+            if why_unscaled(problem, sizes, tile):
                 continue
             for cluster in (request.cluster,) if request.cluster else clusters:
                 made = _fitted(problem, WgmmaSchedule(tile, cluster, 2, kind), request.stages)
@@ -202,46 +165,6 @@ def _fitted(problem: ProductsProblem, schedule: WgmmaSchedule, stages: int | Non
     if stages is not None and not 2 <= stages <= most:
         return None
     return replace(schedule, stages=stages or most) if most >= 2 else None
-
-
-def why_illegal(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
-    """Why a tile or a cluster cannot be, "" where it can."""
-    (m, n, k), (cm, cn) = schedule.tile, schedule.cluster
-    groups = 2 if schedule.warps == "cooperative" else 1
-    width, columns = n * problem.products, 32 if problem.converts else 64
-    registers = m // (64 * groups) * width // 2
-    most = 64 if promotes(problem.gemm) or problem.scaled is not None else 128
-    rules = [
-        (
-            m % (64 * groups) != 0,
-            f"M of a tile is a multiple of {64 * groups} for `warps {schedule.warps}`, not {m}",
-        ),
-        (n % columns != 0, f"N of a tile is a multiple of {columns}, not {n}"),
-        (k not in depths(problem), f"K of a tile is {' or '.join(map(str, depths(problem)))}, not {k}"),
-        (width > 256, f"{problem.products} products of {n} columns are wider than an instruction's 256"),
-        (m > 256, f"M of a tile is at most 256, not {m}"),
-        (registers > most, f"a thread would hold {registers} sums, at most {most} fit"),
-        (
-            problem.converts and m != 64 * groups,
-            f"M of a tile whose A is widened is {64 * groups} for `warps {schedule.warps}`, not {m}",
-        ),
-        ((cm, cn) not in CLUSTERS, f"a cluster is 1x1, 2x1 or 1x2, not {cm}x{cn}"),
-    ]
-    return next((what for broken, what in rules if broken), "")
-
-
-def why_unscaled(problem: ProductsProblem, tile: tuple[int, int, int], sizes: tuple[int, ...]) -> str:
-    """Why a tile does not go with the parts of K and their scales, "" where it does."""
-    if problem.scaled is None:
-        return ""
-    length = math.prod(sizes[i] for i in problem.scaled.length)
-    if length % tile[2]:
-        return f"parts of {length} elements are no whole tiles of {tile[2]}"
-    for scale in (s for factor in problem.scaled.factors for s in factor if s.mode == "n"):
-        block = math.prod(sizes[i] for i in scale.within)
-        if scale.within and scale.stride is not None and block % tile[1]:
-            return f"a tile of {tile[1]} columns meets several scales, each for {block}"
-    return ""
 
 
 def band(request: Request, problem: ProductsProblem) -> int:
@@ -263,16 +186,6 @@ def _order_of(asked: Request, band_: int) -> dict[str, Any]:
 # --- refusals -----------------------------------------------------------------------------
 
 
-def _no_tiles(request: Request, reason: str) -> Violation:
-    return Violation(
-        "UC0332",
-        f"the Hopper kernel, whose fields these are, cannot take this: {reason}",
-        "leave the schedule out, or change the operands",
-        tuple(request.given()),
-        Request(),
-    )
-
-
 def _no_fit(
     problem: ProductsProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
 ) -> Violation:
@@ -280,11 +193,8 @@ def _no_fit(
     kind: Warps = "pingpong" if request.warps == "pingpong" else "cooperative"
     tile = request.tile or (128, 128 // problem.products, depths(problem)[0])
     schedule = WgmmaSchedule(tile, request.cluster or (1, 1), 2, kind)
-    why = why_illegal(problem, schedule) or why_unscaled(problem, tile, sizes)
-    if not why:
-        most = most_stages(problem, schedule)
-        stages = f"{request.stages or 2} stages of {show_value(tile)}"
-        why = f"{stages} do not fit beside the epilogue, at most {most} do"
+    scheduled = WgmmaCandidate(problem, sizes, replace(schedule, stages=request.stages or 2))
+    (violation, *_) = broken(SCHEDULE_RULES, scheduled)
     nearest = None
     for names in (("stages",), ("cluster",), ("warps",), ("tile", "stages"), tuple(request.given())):
         relaxed = without(request, *names)
@@ -295,4 +205,4 @@ def _no_fit(
             )
             break
     fields = tuple(name for name in ("tile", "warps", "cluster", "stages") if name in request.given())
-    return Violation("UC0332", why, "leave the field out, or take the nearest", fields, nearest)
+    return replace(violation, fields=fields, nearest=nearest)

@@ -17,6 +17,7 @@ from ucutlass.kernels.reduction.granularity import granularity
 from ucutlass.kernels.reduction.match import SweepForm, recognise_sweep
 from ucutlass.kernels.reduction.plan import SweepPlan
 from ucutlass.kernels.reduction.planner import plan_sweep
+from ucutlass.kernels.reduction.rules import RULES
 from ucutlass.kernels.reduction.space import axes
 from ucutlass.kernels.violation import Violation
 
@@ -71,5 +72,6 @@ FAMILY = Family(
     traffic=space.no_traffic,
     tile_cost=space.no_tile_cost,
     prices=False,
+    rules=RULES,
     refuses_extents=True,
 )

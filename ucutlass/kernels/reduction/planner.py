@@ -28,14 +28,17 @@ from ucutlass.kernels.reduction.plan import (
 )
 from ucutlass.kernels.reduction.problem import alignment, sweep_problem
 from ucutlass.kernels.reduction.reasons import notes
-from ucutlass.kernels.reduction.schedule import (
+from ucutlass.kernels.reduction.rules import (
     CHAIN_ITEMS,
     CHAIN_THREADS,
+    LAUNCH_RULES,
+    MOST_THREADS,
+    ReductionCandidate,
     Room,
-    asked,
-    moved_bytes,
-    request_of,
+    power,
 )
+from ucutlass.kernels.reduction.schedule import moved_bytes, request_of, resolve
+from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
 
 Turn: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
@@ -44,8 +47,6 @@ their elements make a word."""
 
 THREADS = 256
 """Threads of a block where nothing asks for more: eight blocks fill an SM."""
-
-MOST_THREADS = 1024
 
 ROOMS: tuple[tuple[int, int, int], ...] = (
     (32, 256, 1),
@@ -73,9 +74,6 @@ besides what it computes with."""
 
 NARROW, WORD = 16, 4
 """Vectors of a line of a narrow block, and bytes of each: two sectors."""
-
-MOST_INDEX = 2**31 - 1
-"""Vectors, or rows, that a launch numbers: they are divided in 32 bits."""
 
 LEAST_SIDE = 16
 """Elements of either side from which squares are turned in shared memory."""
@@ -113,13 +111,13 @@ def plan_sweep(
         own.threads * own.rows,
         partial(_scan_splits, blocks, device),
     )
-    schedule = asked(room, own, request)
+    schedule = resolve(room, own, request)
     if isinstance(schedule, tuple):
         return schedule
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
-    if too_large := _too_large(problem, extent, schedule):
-        return (too_large,)
+    if too_large := broken(LAUNCH_RULES, ReductionCandidate(room, schedule, request)):
+        return too_large
     price = estimate(problem, schedule, sizes, arch, device, ())
     plan = SweepPlan(arch.name, problem, schedule)
     given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
@@ -228,9 +226,9 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
         if scans or not fits or idle or (cluster > 1 and not arch.wgmma):
             continue
         share = math.ceil(vectors / cluster)
-        threads = _power(max(1, math.ceil(share * held / room), math.ceil(share / (room // 16))))
+        threads = power(max(1, math.ceil(share * held / room), math.ceil(share / (room // 16))))
         # Few vectors have a thread each; what fills a warp, two each, has one, whose sums meet in shuffles.
-        threads = min(most, max(threads, _power(share) if share < 8 else min(32, _power(share) // 2)))
+        threads = min(most, max(threads, power(share) if share < 8 else min(32, power(share) // 2)))
         items = math.ceil(share / threads)
         return SweepSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
     # Element by element one pass takes 1.1 times as long as two on an H200 (`benchmarks.memory_bound`).
@@ -242,7 +240,7 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
         # Of f32 with bool, vectors of 8 take 1.2 times as long as of 4: half of each sector at a time.
         vector = min(vector, max(1, PACK_BYTES // _widest(problem)))
         vectors, held = extent.columns // vector, kept_bytes(problem, vector)
-    threads = 256 if vectors >= 1024 else min(256, _power(vectors))
+    threads = 256 if vectors >= 1024 else min(256, power(vectors))
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
     chunks = math.ceil(vectors / (threads * items))
     # Two waves of eight blocks an SM: a layer norm of 16 rows of 4 M bf16 takes 0.97 of one wave's time
@@ -254,7 +252,7 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
 def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> SweepSchedule:
     """Vectors of rows: lines of threads side by side along the rows, and lines that share columns."""
     wide = max(1, extent.rows // vector)
-    side = min(64, max(8, _power(wide) if wide < 64 else 64))
+    side = min(64, max(8, power(wide) if wide < 64 else 64))
     held = kept_bytes(problem, vector)
     if any(isinstance(i, ScanAlong) for i in problem.instructions):
         return _scan_down(problem, extent, vector, held, wide, device)
@@ -286,7 +284,7 @@ def _narrow(problem: SweepProblem, extent: Extent, vector: int, device: Device) 
     widest = max((load.elem.bytes for load in kept(problem)), default=WORD)
     while vector > 1 and vector * widest > WORD:
         vector //= 2
-    share = _power(math.ceil(extent.columns * kept_bytes(problem, vector) / HELD))
+    share = power(math.ceil(extent.columns * kept_bytes(problem, vector) / HELD))
     if NARROW * share > MOST_THREADS or extent.rows < NARROW * vector * device.sms:
         return None
     return SweepSchedule(vector, share, NARROW, math.ceil(extent.columns / share), "registers")
@@ -301,7 +299,7 @@ def _scan_down(
 ) -> SweepSchedule:
     """Lines of 1 or 2 KB, so that what is not aligned shares few of its sectors; as many of them as threads
     have registers for (measured on an H200 by `benchmarks.memory_bound`)."""
-    side = max(8, min(_power(wide), 64 if vector >= 4 else 512 // vector))
+    side = max(8, min(power(wide), 64 if vector >= 4 else 512 // vector))
     share = 1
     while side * share < (512 if vector >= 4 else 1024) and share * 2 <= extent.columns:
         share *= 2
@@ -343,23 +341,3 @@ def _scan_splits(blocks: int, device: Device, chunks: int) -> int:
     """The same of a scan, whose parts are read once more for their totals: only where less than half of the
     GPU would read otherwise."""
     return _splits(blocks, chunks, 4, device) if 2 * blocks <= device.sms else 1
-
-
-def _power(value: int) -> int:
-    """The least power of two that is not below."""
-    return 1 << max(0, value - 1).bit_length()
-
-
-def _too_large(problem: SweepProblem, extent: Extent, schedule: SweepSchedule) -> Violation | None:
-    across = problem.across
-    rows = extent.rows // (1 if across else schedule.vector)
-    columns = extent.columns // (schedule.vector if across else 1)
-    if max(rows, columns) <= MOST_INDEX:
-        return None
-    return Violation(
-        "UC0460",
-        f"{rows} rows of {columns} vectors of columns: a launch numbers at most {MOST_INDEX} of each",
-        "cut the tensor along its outermost name",
-        (),
-        None,
-    )

@@ -9,274 +9,304 @@ from types import MappingProxyType
 from ucutlass.ir.schedule import GEMM, Family
 from ucutlass.kernels.gemm.candidate import Candidate
 from ucutlass.kernels.gemm.rules import multistage, operands, tiles, vector
-from ucutlass.kernels.violation import Rule, Violation
+from ucutlass.kernels.rule import Rule, broken
+from ucutlass.kernels.violation import Violation
 
-_SM90: frozenset[Family] = frozenset({"sm90"})
-_SM80: frozenset[Family] = frozenset({"sm80"})
-_GEMV: frozenset[Family] = frozenset({"gemv"})
+_SM90: frozenset[str] = frozenset({"sm90"})
+_SM80: frozenset[str] = frozenset({"sm80"})
+_GEMV: frozenset[str] = frozenset({"gemv"})
 _TILED = _SM90 | _SM80
 _ALL = _TILED | _GEMV
 
 _BUILDER = "CUTLASS gemm/collective/builders/sm90_gmma_builder.inl"
 _PTX = "PTX ISA, wgmma.mma_async"
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule[Candidate], ...] = (
     Rule(
         "UC0410",
         "architecture",
-        _ALL,
         "pingpong and cooperative need sm90a",
         "CUTLASS sm90 kernels: kMinComputeCapability 90; PTX ISA: wgmma needs sm_90a",
         operands.arch_has_family,
+        _ALL,
+        in_guide=True,
     ),
     Rule(
         "UC0411",
         "lane",
-        _SM90,
         "wgmma takes f16, bf16, tf32, e4m3, e5m2, s8, and f32 in three tf32 passes: with one batch mode at "
         "most, and no 8-byte elements in the epilogue",
         _PTX + "; emit/gemm/lean.py, which alone serves f32",
         operands.lane_has_kernel,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0412",
         "math",
-        _TILED,
         "`math` is for lane f32 only, `simt` for multistage only",
         "CUTLASS arch/mma.h: OpMultiplyAddFastF32",
         operands.math_fits_lane,
+        _TILED,
+        in_guide=True,
     ),
     Rule(
         "UC0413",
         "contracted modes",
-        _SM90,
         "TMA kernels walk one contracted mode; multistage walks several",
         "CUTLASS sm90 collectives: StrideA is [M, K, L]",
         operands.one_k_mode,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0415",
         "operand order",
-        _SM90,
         "A is contiguous along M or K and B along N or K",
         "cuTensorMapEncodeTiled: the innermost stride is one element",
         operands.operand_order,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0416",
         "operands contiguous along K",
-        _SM90,
         "f32, e4m3, e5m2 and s8 are contiguous along K",
         _PTX + ": transposed descriptors are for 16-bit types only",
         operands.k_major,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0417",
         "tf32 operand order",
-        _SM90,
         "tf32: B contiguous along K, or both along M and N with tile K 32, tile N in steps of 32",
         "CUTLASS sm90_mma_tma_gmma_rs_warpspecialized.hpp: SwapAB, TransposeB",
         operands.tf32_order,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0418",
         "TMA alignment",
-        _SM90,
         "A and B have 16-byte aligned addresses and strides",
         "cuTensorMapEncodeTiled: globalAddress, globalStrides",
         operands.tma_operands,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0419",
         "tile M",
-        _SM90,
         "tile M: 128 or 256 cooperative; 64, 128, 192 or 256 pingpong",
         "CUTLASS sm90_gemm_tma_warpspecialized_cooperative.hpp; " + _PTX,
         tiles.tile_m,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0420",
         "tile N",
-        _SM90,
         "tile N: a multiple of 16 from 16 to 256",
         _PTX + "; CUTLASS sm90_epilogue_tma_warpspecialized.hpp (24, 40, 72, 248 do not compile)",
         tiles.tile_n,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0421",
         "tile K",
-        _SM90,
         "tile K: a multiple of 32 bytes up to 256 elements (fp8 and f32: to 128)",
         "cute/arch/mma_sm90.hpp, ss_op_selector",
         tiles.tile_k,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0423",
         "accumulator registers",
-        _SM90,
         "accumulators a thread: 208, f32 192, tf32 not along K 160 (tile M x N / 256 cooperative, / 128 "
         "pingpong; fp8 in f32, and f32, count twice)",
         "CUTLASS HeavyRegisterPressure; NVIDIA/cutlass issues 2219 and 3372",
         tiles.accumulators_fit,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0424",
         "cluster",
-        _SM90,
         "cluster sides 1, 2, 4 or 8, product at most 8",
         "CUDA C++ Programming Guide, Thread Block Clusters; CUTLASS FastDivmodU64Pow2",
         tiles.cluster_size,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0425",
         "multicast slices",
-        _SM90,
         "tile N divides into 8-row slices by cluster M, tile M by cluster N",
         "CUTLASS make_tma_atom with num_multicast; swizzle atoms of 8 rows",
         tiles.multicast_slices,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0426",
         "stages and shared memory",
-        _TILED,
         "2 stages or more; stages and epilogue within 227 KiB (sm90a), 163 KiB (sm80), 99 KiB (sm89)",
         _BUILDER + ", compute_stage_count_or_override; CUDA C++ Programming Guide",
         tiles.stages_fit,
+        _TILED,
+        in_guide=True,
     ),
     Rule(
         "UC0427",
         "stream-K",
-        _SM90,
         "split_k needs cooperative",
         "CUTLASS sm90_gemm_tma_warpspecialized_pingpong.hpp static_assert",
         tiles.stream_k_is_cooperative,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0428",
         "split-K",
-        _TILED,
         "split_k: at most one part for each step of K",
         "CUTLASS gemm/kernel/tile_scheduler_params.h",
         tiles.splits_fit,
+        _TILED,
+        in_guide=True,
     ),
     Rule(
         "UC0430",
         "extents",
-        _ALL,
         "extents and tile counts below 2^31, TMA strides below 2^40 bytes",
         "CUDA C++ Programming Guide, grid extents; cuTensorMapEncodeTiled",
         operands.extents_fit,
+        _ALL,
+        in_guide=True,
     ),
     Rule(
         "UC0431",
         "epilogue routes",
-        _ALL,
         "whole tensors go by TMA only with 16-byte rows",
         "cuTensorMapEncodeTiled",
         operands.routes_are_possible,
+        _ALL,
+        in_guide=True,
     ),
     Rule(
         "UC0432",
         "swizzle",
-        _TILED,
         "swizzle is 1, 2, 4 or 8",
         "CUTLASS tile_scheduler_params.h, get_log_swizzle_size",
         tiles.swizzle_is_power,
+        _TILED,
+        in_guide=True,
     ),
     Rule(
         "UC0433",
         "reductions over batches",
-        _SM90,
         "TMA kernels reduce over rows, columns or both, not over batch names alone",
         "emit/gemm/sm90_epilogue.py: a reduction begins within a tile",
         operands.reduces_a_tile,
+        _SM90,
+        in_guide=True,
     ),
     Rule(
         "UC0440",
         "multistage tile K",
-        _SM80,
         "multistage tile K: a multiple of 64 bytes (simt: of 16) up to 256 elements",
         "emit/gemm/sm80.py: two steps of mma.sync are in flight",
         multistage.tile_k,
+        _SM80,
+        in_guide=True,
     ),
     Rule(
         "UC0441",
         "warp tile",
-        _SM80,
         "warp tile: multiples of 16x16 (simt: 16x32) that divide the tile",
         "emit/gemm/sm80.py: TiledMMA of 16 x 16 a warp",
         multistage.warp_tile,
+        _SM80,
+        in_guide=True,
     ),
     Rule(
         "UC0442",
         "warps",
-        _SM80,
         "multistage: 1, 2, 4, 8, 16 or 32 warps a block",
         "CUDA C++ Programming Guide: 1024 threads a block",
         multistage.warps,
+        _SM80,
+        in_guide=True,
     ),
     Rule(
         "UC0443",
         "warp registers",
-        _SM80,
         "multistage: warp tiles of at most 4096 elements (64x64), for f32 2048",
         "CUDA C++ Programming Guide: 255 registers a thread, 65536 an SM",
         multistage.accumulators_fit,
+        _SM80,
+        in_guide=True,
     ),
     Rule(
         "UC0450",
         "columns",
-        _GEMV,
         "gemv: N (M with swap) at most 8; columns 1, 2, 4 or 8, not below N",
         "emit/gemm/gemv.py",
         vector.columns,
+        _GEMV,
+        in_guide=True,
     ),
     Rule(
         "UC0451",
         "rows",
-        _GEMV,
         "gemv rows: a power of two up to 16, up to 64 where the matrix is contiguous along M",
         "emit/gemm/gemv.py",
         vector.rows,
+        _GEMV,
+        in_guide=True,
     ),
     Rule(
         "UC0452",
         "threads",
-        _GEMV,
         "gemv threads: a block of a power of two from 32 to 1024; along M it has rows x threads",
         "emit/gemm/gemv.py",
         vector.threads,
+        _GEMV,
+        in_guide=True,
     ),
     Rule(
         "UC0453",
         "running sums",
-        _GEMV,
         "gemv: at most 64 sums a thread (rows x columns), fewer in large blocks",
         "65536 registers of an SM",
         vector.sums,
+        _GEMV,
+        in_guide=True,
     ),
     Rule(
         "UC0454",
         "gemv shared memory",
-        _GEMV,
         "gemv: partial sums within a block's shared memory",
         "CUDA C++ Programming Guide",
         vector.memory,
+        _GEMV,
+        in_guide=True,
     ),
 )
-"""In the order of their codes. UC0439 (`planner.foreign_fields`) is a request's, not a candidate's."""
+"""In the order of their codes. UC0439 (`planner.foreign_fields`) judges a schedule before there is a candidate."""
 
-BY_CODE: Mapping[str, Rule] = MappingProxyType({rule.code: rule for rule in RULES})
+BY_CODE: Mapping[str, Rule[Candidate]] = MappingProxyType({rule.code: rule for rule in RULES})
 
-_FOR_FAMILY: Mapping[Family, tuple[Rule, ...]] = MappingProxyType(
-    {family: tuple(r for r in RULES if family in r.families) for family in GEMM}
+_FOR_FAMILY: Mapping[Family, tuple[Rule[Candidate], ...]] = MappingProxyType(
+    {family: tuple(r for r in RULES if family in r.variants) for family in GEMM}
 )
 
 
 def violations(candidate: Candidate) -> tuple[Violation, ...]:
     """Every rule that the candidate breaks, in the order of the table; () where it is legal."""
-    found = ((r, r.check(candidate)) for r in _FOR_FAMILY[candidate.family])
-    return tuple(Violation(r.code, f.message, f.hint, f.fields, f.nearest) for r, f in found if f is not None)
+    return broken(_FOR_FAMILY[candidate.family], candidate)
 
 
 def legal(candidate: Candidate) -> bool:

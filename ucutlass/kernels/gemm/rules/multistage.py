@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ucutlass.kernels.gemm.candidate import Candidate
 from ucutlass.kernels.gemm.plan import Sm80Schedule
+from ucutlass.kernels.gemm.rules.neighbours import changed, nearest
 from ucutlass.kernels.gemm.rules.tiles import BYTES_K, MAX_TILE, accumulators_per_thread, tile_text
-from ucutlass.kernels.violation import Finding, changed, nearest
+from ucutlass.kernels.rule import Breach
 
 ACCUMULATORS = {"tensor": 128, "tf32x3": 64, "simt": 64}
 """32-bit accumulators a thread may hold: the rest of 255 registers is fragments, of which
@@ -35,13 +36,13 @@ def k_step(c: Candidate) -> int:
     return 16 if _schedule(c).math == "simt" else 2 * BYTES_K // c.problem.lane.bytes
 
 
-def tile_k(c: Candidate) -> Finding | None:
+def tile_k(c: Candidate) -> Breach | None:
     s = _schedule(c)
     k, step = s.tile[2], k_step(c)
     if k % step == 0 and 0 < k <= MAX_TILE:
         return None
     best = nearest(k, tuple(range(step, MAX_TILE + 1, step)))
-    return Finding(
+    return Breach(
         f"multistage tile K {k} is not a multiple of {step} up to {MAX_TILE}: its pipeline takes two steps "
         f"of {step // 2} elements",
         f"use tile K {best}",
@@ -50,7 +51,7 @@ def tile_k(c: Candidate) -> Finding | None:
     )
 
 
-def warp_tile(c: Candidate) -> Finding | None:
+def warp_tile(c: Candidate) -> Breach | None:
     s = _schedule(c)
     steps = warp_steps(c)
     if all(
@@ -63,7 +64,7 @@ def warp_tile(c: Candidate) -> Finding | None:
         changed(c, warp_tile=warp) if tile == s.tile else changed(c, tile=tile, warp_tile=warp, stages=None)
     )
     said = f"`warp_tile {warp[0]}x{warp[1]}`" + ("" if tile == s.tile else f" in tile {tile_text(tile)}")
-    return Finding(
+    return Breach(
         f"warp tile {s.warp_tile[0]}x{s.warp_tile[1]} in tile {s.tile[0]}x{s.tile[1]}: warp tiles are "
         f"multiples of {steps[0]}x{steps[1]} that divide the tile",
         f"use {said}",
@@ -87,7 +88,7 @@ def _whole_warps(
     return (found[0], found[1]), (sides[0], sides[1], tile[2])
 
 
-def warps(c: Candidate) -> Finding | None:
+def warps(c: Candidate) -> Breach | None:
     s = _schedule(c)
     (m, n), (rows, columns, _) = s.warp_tile, s.tile
     if rows % m or columns % n:
@@ -95,7 +96,7 @@ def warps(c: Candidate) -> Finding | None:
     warps = (rows // m) * (columns // n)
     if warps in WARPS:
         return None
-    return Finding(
+    return Breach(
         f"warp tile {m}x{n} in a tile of {rows}x{columns} makes {warps} warps: "
         f"a power of two up to {WARPS[-1]} is needed",
         "use a tile of a power of two of warp tiles",
@@ -108,7 +109,7 @@ def warps(c: Candidate) -> Finding | None:
     )
 
 
-def accumulators_fit(c: Candidate) -> Finding | None:
+def accumulators_fit(c: Candidate) -> Breach | None:
     s, held = _schedule(c), accumulators_per_thread(c)
     threads = 32 * (s.tile[0] // s.warp_tile[0]) * (s.tile[1] // s.warp_tile[1])
     limit = min(ACCUMULATORS[s.math], SM_REGISTERS // max(32, threads) // 2)
@@ -117,7 +118,7 @@ def accumulators_fit(c: Candidate) -> Finding | None:
     m, n = s.warp_tile
     tile = tuple(min(side, FALLBACK) for side in s.tile[:2])
     half = (m // 2, n) if m >= n else (m, n // 2)
-    return Finding(
+    return Breach(
         f"a warp tile of {m}x{n} in {threads} threads is {held} accumulators each; beyond {limit} they spill",
         "use a smaller tile or warp tile",
         ("warp_tile", "tile"),

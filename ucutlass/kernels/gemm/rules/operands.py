@@ -6,8 +6,9 @@ from ucutlass.kernels.access import Access, Reduction
 from ucutlass.kernels.arithmetic import CoordinateValue
 from ucutlass.kernels.gemm.candidate import TMA_BYTES, Candidate, ceil_div, stride_bytes, tma_alignable
 from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.rules.neighbours import changed, multistage, nearest
 from ucutlass.kernels.gemm.smem_tf32x3 import lean_epilogue
-from ucutlass.kernels.violation import Finding, changed, multistage, nearest
+from ucutlass.kernels.rule import Breach
 
 TRANSPOSED = 32
 """Elements along N and K that a warp group transposes at a time: one swizzled line of tf32 along K
@@ -28,10 +29,10 @@ TMA_STRIDE = 2**40
 """A TMA stride in bytes lies below this (cuTensorMapEncodeTiled)."""
 
 
-def arch_has_family(c: Candidate) -> Finding | None:
+def arch_has_family(c: Candidate) -> Breach | None:
     if c.family != "sm90" or c.arch.wgmma:
         return None
-    return Finding(
+    return Breach(
         f"pingpong and cooperative need TMA and wgmma, which {c.arch.name} lacks",
         "use `warps multistage`, or build for sm90a",
         ("warps",),
@@ -39,10 +40,10 @@ def arch_has_family(c: Candidate) -> Finding | None:
     )
 
 
-def lane_has_kernel(c: Candidate) -> Finding | None:
+def lane_has_kernel(c: Candidate) -> Breach | None:
     lane = c.problem.lane.name
     if lane not in WGMMA_LANES:
-        return Finding(
+        return Breach(
             f"wgmma does not multiply {lane}",
             "use `warps multistage`, or cast the operands to tf32",
             ("warps",),
@@ -51,7 +52,7 @@ def lane_has_kernel(c: Candidate) -> Finding | None:
     said = _beyond_lean(c) if lane == "f32" else ""
     if not said:
         return None
-    return Finding(f"f32 by wgmma: {said}", "use `warps multistage`", ("warps",), multistage(c))
+    return Breach(f"f32 by wgmma: {said}", "use `warps multistage`", ("warps",), multistage(c))
 
 
 def _beyond_lean(c: Candidate) -> str:
@@ -69,11 +70,11 @@ def _beyond_lean(c: Candidate) -> str:
     return ""
 
 
-def math_fits_lane(c: Candidate) -> Finding | None:
+def math_fits_lane(c: Candidate) -> Breach | None:
     assert not isinstance(c.schedule, GemvSchedule)
     lane, math = c.problem.lane.name, c.schedule.math
     if lane == "f32" and math == "simt" and c.family == "sm90":
-        return Finding(
+        return Breach(
             "pingpong and cooperative multiply by wgmma, f32 in three tf32 passes; FFMA is the multistage "
             "kernel's",
             "use `math tf32x3`, or `warps multistage`",
@@ -83,13 +84,13 @@ def math_fits_lane(c: Candidate) -> Finding | None:
     if (lane == "f32") == (math != "tensor"):
         return None
     if lane == "f32":
-        return Finding(
+        return Breach(
             "tensor cores do not multiply f32 in one pass",
             "use `math tf32x3` or `math simt`",
             ("math",),
             changed(c, math="tf32x3"),
         )
-    return Finding(
+    return Breach(
         f"`math {math}` is a way to multiply f32; this lane is {lane}",
         "leave `math` out",
         ("math",),
@@ -97,11 +98,11 @@ def math_fits_lane(c: Candidate) -> Finding | None:
     )
 
 
-def one_k_mode(c: Candidate) -> Finding | None:
+def one_k_mode(c: Candidate) -> Breach | None:
     modes = len(c.problem.k)
     if modes == 1:
         return None
-    return Finding(
+    return Breach(
         f"the contracted dimensions stay {modes} separate modes; the TMA main loop walks one",
         "use `warps multistage`, or store the contracted dimensions side by side, in one order in both",
         ("warps",),
@@ -119,11 +120,11 @@ def _order(access: Access, along: str) -> str:
     return along if outer == () else ""
 
 
-def operand_order(c: Candidate) -> Finding | None:
+def operand_order(c: Candidate) -> Breach | None:
     for access, name, along in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
         if _order(access, along):
             continue
-        return Finding(
+        return Breach(
             f"operand {name} is not contiguous along K or {along}: TMA needs one of the two",
             "use `warps multistage`, or store the operand with one of them last",
             ("warps",),
@@ -132,14 +133,14 @@ def operand_order(c: Candidate) -> Finding | None:
     return None
 
 
-def k_major(c: Candidate) -> Finding | None:
+def k_major(c: Candidate) -> Breach | None:
     lane = c.problem.lane.name
     if lane not in WGMMA_K_MAJOR:
         return None
     for access, name, along in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
         if _order(access, along) == along:
             read = "the tf32 parts of f32" if lane == "f32" else lane
-            return Finding(
+            return Breach(
                 f"operand {name} is contiguous along {along}; wgmma reads {read} only contiguous along K",
                 "use `warps multistage`, or store the contracted dimension last",
                 ("warps",),
@@ -148,12 +149,12 @@ def k_major(c: Candidate) -> Finding | None:
     return None
 
 
-def tf32_order(c: Candidate) -> Finding | None:
+def tf32_order(c: Candidate) -> Breach | None:
     assert isinstance(c.schedule, Sm90Schedule)
     if c.problem.lane.name != "tf32" or _order(c.problem.b, "N") != "N":
         return None
     if _order(c.problem.a, "M") == "K":
-        return Finding(
+        return Breach(
             "A is contiguous along K and B along N: CUTLASS would compute the transpose of this tf32 problem",
             f"use `swap {'no' if c.swapped else 'yes'}`",
             ("swap",),
@@ -163,7 +164,7 @@ def tf32_order(c: Candidate) -> Finding | None:
     best = nearest(n, TRANSPOSED_N)
     if k == TRANSPOSED and n == best:
         return None
-    return Finding(
+    return Breach(
         f"both tf32 operands are contiguous along M and N: B is transposed in shared memory "
         f"{TRANSPOSED} x {TRANSPOSED} elements at a time, and the tile has {n} x {k} of it",
         f"use tile {m}x{best}x{TRANSPOSED}",
@@ -172,11 +173,11 @@ def tf32_order(c: Candidate) -> Finding | None:
     )
 
 
-def tma_operands(c: Candidate) -> Finding | None:
+def tma_operands(c: Candidate) -> Breach | None:
     for access, name in ((c.problem.a, "A"), (c.problem.b, "B")):
         held = access.align * access.elem.bytes
         if held < TMA_BYTES:
-            return Finding(
+            return Breach(
                 f"operand {name} is aligned to {held} bytes: TMA needs its address and row strides in "
                 f"multiples of {TMA_BYTES} bytes, {TMA_BYTES // access.elem.bytes} of {access.elem.name}",
                 "use `warps multistage`, or pad the contiguous extent",
@@ -186,10 +187,10 @@ def tma_operands(c: Candidate) -> Finding | None:
     return None
 
 
-def routes_are_possible(c: Candidate) -> Finding | None:
+def routes_are_possible(c: Candidate) -> Breach | None:
     for tensor, route in zip(c.tensors, c.routes, strict=True):
         if route == "tma" and not (c.family == "sm90" and tma_alignable(tensor, c.problem)):
-            return Finding(
+            return Breach(
                 f"a tensor of {tensor.elem.name} aligned to {tensor.align * tensor.elem.bytes} bytes "
                 f"cannot go by TMA",
                 "let each thread move it",
@@ -199,10 +200,10 @@ def routes_are_possible(c: Candidate) -> Finding | None:
     return None
 
 
-def reduces_a_tile(c: Candidate) -> Finding | None:
+def reduces_a_tile(c: Candidate) -> Breach | None:
     for output in c.problem.outputs:
         if isinstance(output, Reduction) and output.access.m is not None and output.access.n is not None:
-            return Finding(
+            return Breach(
                 "a result combines values of different batches at the same row and column, which lie in "
                 "different tiles",
                 "use `warps multistage`, or sum over the batch name in the dot itself",
@@ -212,14 +213,14 @@ def reduces_a_tile(c: Candidate) -> Finding | None:
     return None
 
 
-def extents_fit(c: Candidate) -> Finding | None:
+def extents_fit(c: Candidate) -> Breach | None:
     s = c.shape
     counted = c.family == "sm90" or any(
         isinstance(i, CoordinateValue) for i in c.problem.arithmetic.instructions
     )
     longest = max(s.m, s.n, s.k if c.family == "sm90" else 0, s.batch)
     if counted and longest > INT32:
-        return Finding(
+        return Breach(
             f"an extent of {longest} is above {INT32}, the largest that this kernel counts to",
             "split the problem along its longest dimension",
             ("warps",),
@@ -237,7 +238,7 @@ def extents_fit(c: Candidate) -> Finding | None:
     tiles = ceil_div(s.m, tile[0]) * ceil_div(s.n, tile[1]) * layers
     if tiles <= INT32:
         return None
-    return Finding(
+    return Breach(
         f"{tiles} output tiles are above {INT32}",
         "use a larger tile",
         ("tile",),
@@ -245,13 +246,13 @@ def extents_fit(c: Candidate) -> Finding | None:
     )
 
 
-def _tma_stride(c: Candidate) -> Finding | None:
+def _tma_stride(c: Candidate) -> Breach | None:
     moved = [t for t, r in zip(c.tensors, c.routes, strict=True) if r == "tma"]
     for access in (c.problem.a, c.problem.b, *moved):
         for stride in (access.m, access.n, *access.k, *access.batch):
             step = stride_bytes(stride, access, c.sizes)
             if step >= TMA_STRIDE:
-                return Finding(
+                return Breach(
                     f"a stride of {step} bytes is beyond TMA's {TMA_STRIDE}",
                     "use `warps multistage`",
                     ("warps",),

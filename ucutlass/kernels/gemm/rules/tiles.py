@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from ucutlass.kernels.gemm.candidate import Candidate, accumulator_bytes
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.rules.neighbours import changed, nearest
 from ucutlass.kernels.gemm.smem import SharedMemory, memory_of, most_stages, register_sourced
-from ucutlass.kernels.violation import Finding, changed, nearest
+from ucutlass.kernels.rule import Breach
 
 MAX_TILE = 256
 """A TMA box has at most 256 elements a side, a wgmma at most 256 columns."""
@@ -60,7 +61,7 @@ def tile_text(tile: tuple[int, ...]) -> str:
     return "x".join(map(str, tile))
 
 
-def tile_m(c: Candidate) -> Finding | None:
+def tile_m(c: Candidate) -> Breach | None:
     s = _sm90(c)
     m = s.tile[0]
     legal = COOPERATIVE_M if s.warps == "cooperative" else PINGPONG_M
@@ -68,7 +69,7 @@ def tile_m(c: Candidate) -> Finding | None:
         return None
     best = nearest(m, legal)
     why = "two warp groups of 64 rows each share it" if s.warps == "cooperative" else "a wgmma has 64 rows"
-    return Finding(
+    return Breach(
         f"tile M {m} is not {' or '.join(map(str, legal))}: {why}",
         f"use tile M {best}",
         ("tile",),
@@ -79,13 +80,13 @@ def tile_m(c: Candidate) -> Finding | None:
 WIDTHS = tuple(range(MIN_TILE_N, MAX_TILE + 1, 16))
 
 
-def tile_n(c: Candidate) -> Finding | None:
+def tile_n(c: Candidate) -> Breach | None:
     s = _sm90(c)
     n = s.tile[1]
     if n in WIDTHS:
         return None
     best = nearest(n, WIDTHS)
-    return Finding(
+    return Breach(
         f"tile N {n} is not a multiple of 16 from {WIDTHS[0]} to {WIDTHS[-1]}: wgmma ends at {MAX_TILE}, and "
         f"the TMA epilogue stores 16 columns at a time",
         f"use tile N {best}",
@@ -100,7 +101,7 @@ bounds count on (`ucutlass.reference.accumulation`). Stricter than the hardware,
 accuracy."""
 
 
-def tile_k(c: Candidate) -> Finding | None:
+def tile_k(c: Candidate) -> Breach | None:
     s = _sm90(c)
     k, size = s.tile[2], c.problem.lane.bytes
     step = BYTES_K // size
@@ -113,7 +114,7 @@ def tile_k(c: Candidate) -> Finding | None:
     if promotes and k > most:
         sums = "sums of f32" if c.problem.lane.name == "f32" else "fp8 sums"
         why = f"{sums} move to f32 registers at least every {most} products, and a tile's move together"
-    return Finding(
+    return Breach(
         f"tile K {k} is not a multiple of {step} up to {most}: {why}",
         f"use tile K {best}",
         ("tile",),
@@ -145,7 +146,7 @@ def most_accumulators(problem: GemmProblem) -> int:
     return MAX_ACCUMULATORS_BESIDE_A if register_sourced(problem) else MAX_ACCUMULATORS
 
 
-def accumulators_fit(c: Candidate) -> Finding | None:
+def accumulators_fit(c: Candidate) -> Breach | None:
     held, limit = accumulators_per_thread(c), most_accumulators(c.problem)
     if held <= limit:
         return None
@@ -161,11 +162,11 @@ def accumulators_fit(c: Candidate) -> Finding | None:
     )
     if s.warps == "pingpong" and m in COOPERATIVE_M and held <= 2 * limit:
         mend = changed(c, warps="cooperative", stages=None)
-        return Finding(said, "use `warps cooperative`, whose warp groups share it", ("tile", "warps"), mend)
+        return Breach(said, "use `warps cooperative`, whose warp groups share it", ("tile", "warps"), mend)
     fitted = limit * n // held // 16 * 16
     tile = (m // 2, n, k) if m >= n and m > least_m(s) else (m, fitted, k)
     mend = changed(c, tile=tile, stages=None)
-    return Finding(said, f"use tile {tile_text(tile)}", ("tile", "warps"), mend)
+    return Breach(said, f"use tile {tile_text(tile)}", ("tile", "warps"), mend)
 
 
 def least_m(s: Sm90Schedule) -> int:
@@ -173,7 +174,7 @@ def least_m(s: Sm90Schedule) -> int:
     return THREADS[s.warps] // 2
 
 
-def stages_fit(c: Candidate) -> Finding | None:
+def stages_fit(c: Candidate) -> Breach | None:
     match c.schedule:
         case Sm90Schedule(tile=tile, stages=stages):
             longest = LONGEST_RING
@@ -200,17 +201,17 @@ def stages_fit(c: Candidate) -> Finding | None:
             f"{capacity}: at most {most} stages fit"
         )
     best = min(max(stages, 2), most)
-    return Finding(said, f"use `stages {best}`", ("stages", "tile"), changed(c, stages=best))
+    return Breach(said, f"use `stages {best}`", ("stages", "tile"), changed(c, stages=best))
 
 
-def _tile_too_deep(c: Candidate, tile: tuple[int, int, int], memory: SharedMemory) -> Finding:
+def _tile_too_deep(c: Candidate, tile: tuple[int, int, int], memory: SharedMemory) -> Breach:
     """Not even two stages fit: half the K, then half the larger side."""
     m, n, k = tile
     if k * c.problem.lane.bytes >= 4 * BYTES_K:
         smaller = (m, n, k // 2)
     else:
         smaller = (m, n // 2, k) if n >= m else (m // 2, n, k)
-    return Finding(
+    return Breach(
         f"two stages of {memory.stage} bytes, {memory.epilogue} of epilogue, {memory.barriers} of barriers "
         f"are more than the {c.arch.shared_memory} bytes of shared memory that a block has",
         f"use tile {tile_text(smaller)}",
@@ -219,7 +220,7 @@ def _tile_too_deep(c: Candidate, tile: tuple[int, int, int], memory: SharedMemor
     )
 
 
-def cluster_size(c: Candidate) -> Finding | None:
+def cluster_size(c: Candidate) -> Breach | None:
     s = _sm90(c)
     m, n = s.cluster
     legal = (1, 2, 4, 8)
@@ -229,7 +230,7 @@ def cluster_size(c: Candidate) -> Finding | None:
     while best[0] * best[1] > MAX_CLUSTER:
         best[best[1] > best[0]] //= 2
     said = f"has {m * n} thread blocks" if m in legal and n in legal else "is not made of 1, 2, 4 or 8"
-    return Finding(
+    return Breach(
         f"cluster {m}x{n} {said}: sides are powers of two and the product at most "
         f"{MAX_CLUSTER}, the portable size",
         f"use `cluster {best[0]}x{best[1]}`",
@@ -238,14 +239,14 @@ def cluster_size(c: Candidate) -> Finding | None:
     )
 
 
-def multicast_slices(c: Candidate) -> Finding | None:
+def multicast_slices(c: Candidate) -> Breach | None:
     s = _sm90(c)
     m, n = s.cluster
     if s.tile[1] % (8 * m) == 0 and s.tile[0] % (8 * n) == 0:
         return None
     fewer = (max(1, m // 2), n) if s.tile[1] % (8 * m) else (m, max(1, n // 2))
     side, parts, extent = ("N", m, s.tile[1]) if s.tile[1] % (8 * m) else ("M", n, s.tile[0])
-    return Finding(
+    return Breach(
         f"a cluster of {m}x{n} loads tile {side} {extent} in {parts} slices: "
         f"each must be whole groups of 8 rows",
         f"use `cluster {fewer[0]}x{fewer[1]}`",
@@ -254,12 +255,12 @@ def multicast_slices(c: Candidate) -> Finding | None:
     )
 
 
-def stream_k_is_cooperative(c: Candidate) -> Finding | None:
+def stream_k_is_cooperative(c: Candidate) -> Breach | None:
     s = _sm90(c)
     if s.warps == "cooperative" or s.scheduler == "persistent":
         return None
     tile = s.tile if s.tile[0] in (128, 256) else (128, *s.tile[1:])
-    return Finding(
+    return Breach(
         "pingpong has no stream-K scheduler, which also splits K",
         "use `warps cooperative`, or leave `split_k` out",
         ("split_k", "warps"),
@@ -267,11 +268,11 @@ def stream_k_is_cooperative(c: Candidate) -> Finding | None:
     )
 
 
-def splits_fit(c: Candidate) -> Finding | None:
+def splits_fit(c: Candidate) -> Breach | None:
     splits, steps = c.launch.splits, c.k_tiles
     if c.family == "gemv" or 0 <= splits <= max(1, steps):
         return None
-    return Finding(
+    return Breach(
         f"`split_k {splits}` of a K of {c.shape.k}: that is {steps} steps of the tile",
         f"use `split_k {max(1, steps)}` or less",
         ("split_k",),
@@ -279,12 +280,12 @@ def splits_fit(c: Candidate) -> Finding | None:
     )
 
 
-def swizzle_is_power(c: Candidate) -> Finding | None:
+def swizzle_is_power(c: Candidate) -> Breach | None:
     swizzle = c.launch.swizzle
     if swizzle in (1, 2, 4, 8):
         return None
     best = nearest(swizzle, (1, 2, 4, 8))
-    return Finding(
+    return Breach(
         f"swizzle {swizzle} is not 1, 2, 4 or 8",
         f"use `swizzle {best}`",
         ("swizzle",),

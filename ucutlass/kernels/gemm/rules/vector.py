@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ucutlass.kernels.gemm.candidate import Candidate
 from ucutlass.kernels.gemm.plan import GemvSchedule
+from ucutlass.kernels.gemm.rules.neighbours import changed, multistage, nearest
 from ucutlass.kernels.gemm.smem import gemv_cover, memory_of
-from ucutlass.kernels.violation import Finding, changed, multistage, nearest
+from ucutlass.kernels.rule import Breach
 
 COLUMNS = (1, 2, 4, 8)
 
@@ -28,14 +29,14 @@ def _schedule(c: Candidate) -> GemvSchedule:
     return c.schedule
 
 
-def columns(c: Candidate) -> Finding | None:
+def columns(c: Candidate) -> Breach | None:
     held, n, most = _schedule(c).columns, c.shape.n, COLUMNS[-1]
     if held in COLUMNS and n <= held:
         return None
     if n <= most:
         best = next(w for w in COLUMNS if w >= max(n, min(held, most)))
         said = f"N is {n}" if held in COLUMNS else f"columns {held} is not 1, 2, 4 or 8"
-        return Finding(
+        return Breach(
             f"{said}; a kernel of {held} columns computes {held}",
             f"use `columns {best}`",
             ("columns",),
@@ -43,13 +44,13 @@ def columns(c: Candidate) -> Finding | None:
         )
     if c.shape.m <= most:
         other = "no" if c.swapped else "yes"
-        return Finding(
+        return Breach(
             f"the matrix-vector kernel takes at most {most} columns, and N is {n}",
             f"use `swap {other}`: then N is {c.shape.m}",
             ("swap",),
             changed(c, swap=other, columns=None, rows=None, threads=None),
         )
-    return Finding(
+    return Breach(
         f"the matrix-vector kernel takes at most {most} columns; M is {c.shape.m}, N is {n}",
         "use `warps multistage`, pingpong or cooperative",
         ("warps",),
@@ -57,14 +58,14 @@ def columns(c: Candidate) -> Finding | None:
     )
 
 
-def rows(c: Candidate) -> Finding | None:
+def rows(c: Candidate) -> Breach | None:
     held = _schedule(c).rows
     along_m = c.problem.a.contiguous == "m"
     legal = ROWS if along_m else tuple(r for r in ROWS if r <= MOST_ROWS_K)
     if held in legal:
         return None
     best = nearest(held, legal)
-    return Finding(
+    return Breach(
         f"rows {held} is not a power of two up to {legal[-1]}",
         f"use `rows {best}`",
         ("rows",),
@@ -72,7 +73,7 @@ def rows(c: Candidate) -> Finding | None:
     )
 
 
-def threads(c: Candidate) -> Finding | None:
+def threads(c: Candidate) -> Breach | None:
     s = _schedule(c)
     block = gemv_cover(c.problem, s).block
     if block in THREADS:
@@ -80,7 +81,7 @@ def threads(c: Candidate) -> Finding | None:
     each = block // s.threads
     best = nearest(s.threads, tuple(t // each for t in THREADS if t >= each))
     said = f"{s.rows} x {s.threads} threads" if each > 1 else f"{s.threads} threads"
-    return Finding(
+    return Breach(
         f"a block of {said} is not a power of two from {THREADS[0]} to {THREADS[-1]}",
         f"use `threads {best}`",
         ("threads", "rows"),
@@ -88,7 +89,7 @@ def threads(c: Candidate) -> Finding | None:
     )
 
 
-def sums(c: Candidate) -> Finding | None:
+def sums(c: Candidate) -> Breach | None:
     s = _schedule(c)
     cover = gemv_cover(c.problem, s)
     limit = min(MOST_SUMS, SM_REGISTERS // cover.block // 2)
@@ -99,7 +100,7 @@ def sums(c: Candidate) -> Finding | None:
         if cover.sums == s.rows * s.columns and s.rows > 1
         else changed(c, threads=max(1, s.threads // 2))
     )
-    return Finding(
+    return Breach(
         f"{cover.sums} running sums in each of {cover.block} threads; beyond {limit} they spill",
         "use fewer rows, columns or threads",
         ("rows", "threads", "columns"),
@@ -107,12 +108,12 @@ def sums(c: Candidate) -> Finding | None:
     )
 
 
-def memory(c: Candidate) -> Finding | None:
+def memory(c: Candidate) -> Breach | None:
     s = _schedule(c)
     used, capacity = memory_of(c).total, c.arch.shared_memory
     if used <= capacity:
         return None
-    return Finding(
+    return Breach(
         f"{used} bytes of shared memory for partial sums; a block has {capacity}",
         "use fewer rows or threads",
         ("rows", "threads"),

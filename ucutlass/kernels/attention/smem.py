@@ -1,0 +1,35 @@
+"""The dynamic shared memory of attention's thread blocks: tiles of queries, stages of keys and values,
+barriers, notes of packed sequences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.kernels.attention.plan import GROUP, AttentionProblem, AttentionSchedule
+
+SHARED_BYTES = ARCHES["sm90a"].shared_memory
+"""That a block may ask for."""
+
+
+def shared_bytes(p: AttentionProblem, s: AttentionSchedule, queries: int = 0) -> int:
+    """Returns the bytes with so many tiles of queries; 0: one tile, whose place the result takes."""
+    chunks, chunks_v = -(-p.head // 64), -(-p.head_v // 64)
+    rows, keys = GROUP * s.groups * 128, s.keys * 128
+    q, o = chunks * rows, chunks_v * rows if p.plain and not s.split else 0
+    tiles = queries * q + o if queries else max(q, o)
+    notes = 0 if p.packed is None else max(1, queries) * (32 + 8 * GROUP * s.groups)
+    barriers = 16 * (max(1, queries) + 2 * s.stages)
+    return 1024 + tiles + s.stages * (chunks + chunks_v) * keys + barriers + notes
+
+
+def query_tiles(p: AttentionProblem, s: AttentionSchedule) -> int:
+    """Returns the tiles of queries in flight: two where they fit, so that a tile's are there before it
+    begins; 0 where the result takes the place of the one."""
+    return next((n for n in (2, 1) if shared_bytes(p, s, n) <= SHARED_BYTES), 0)
+
+
+def most_stages(p: AttentionProblem, s: AttentionSchedule) -> int:
+    """Returns the blocks of keys, and of values, that fit beside a tile of queries."""
+    stage = shared_bytes(p, replace(s, stages=1)) - shared_bytes(p, replace(s, stages=0))
+    return max(0, (SHARED_BYTES - shared_bytes(p, replace(s, stages=0))) // stage)

@@ -1,0 +1,396 @@
+"""Legality of convolutions: rules of extents, of the kernel that `warps` chooses, and of each kernel's schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from ucutlass.ir.elements import TF32
+from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Request, without
+from ucutlass.kernels.convolution.im2col import MOST_BLOCKS, TILES, _taps, stages_held
+from ucutlass.kernels.convolution.match import ConvForm
+from ucutlass.kernels.convolution.plan import (
+    ConvProblem,
+    DirectSchedule,
+    Im2colSchedule,
+    across_mode,
+    along,
+    sides,
+)
+from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
+from ucutlass.kernels.convolution.problem import offsets
+from ucutlass.kernels.gemm.candidate import Candidate, Shape, routes_of
+from ucutlass.kernels.gemm.plan import GemmProblem, LaunchParameters, Sm80Schedule
+from ucutlass.kernels.gemm.rules import BY_CODE
+from ucutlass.kernels.rule import Breach, Rule
+
+MOST = 2**31 - 1
+"""Rows, columns, contracted elements and positions of windows: the kernels count them in 32 bits."""
+
+GROUPS: Mapping[int, int] = MappingProxyType({rows: groups for rows, _, groups in TILES})
+"""By rows of a tile: the warp groups that share them."""
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What bounds a schedule: the problem, its extents as rows, columns, summed and batch, and the taps that
+    the direct kernel's window would have for so many rows, 0 where it has none to keep."""
+
+    problem: ConvProblem
+    sizes: tuple[int, ...]
+    extents: tuple[int, int, int, int]
+    arch: Arch
+    device: Device
+    taps: Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled(Generic[S]):
+    """What bounds a schedule, the planner's own one of the kernel, the schedule with the fields that the
+    program fixed, and its launch parameters."""
+
+    room: Room
+    own: S
+    schedule: S
+    launch: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionCase:
+    """A pattern with its extents, before it has a schedule."""
+
+    form: ConvForm
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenWord:
+    """The kernel that `warps` chooses, and why it does not take the convolution; "" where it does."""
+
+    warps: str
+    reason: str
+
+
+# --- extents and the choice of the kernel ---------------------------------------------------
+
+
+def _extents(c: ConvolutionCase) -> Breach | None:
+    form, sizes = c.form, c.sizes
+    k = math.prod(sizes[form.position[d]] for d in form.k)
+    longest = max(
+        (sizes[form.position[p.name]] for s in (form.a, form.b) for p in s.places if p.position), default=0
+    )
+    far = max((abs(o) for o in offsets(form, sizes)), default=0)
+    if max(k, 4 * longest, 4 * far) <= MOST:
+        return None
+    return Breach(
+        f"{k} products are summed, windows stand on axes of up to {longest}, offsets go to {far}: a launch "
+        f"counts products to {MOST} and positions to a quarter of that",
+        "cut the tensor along its longest name",
+    )
+
+
+def _chosen(c: ChosenWord) -> Breach | None:
+    if not c.reason:
+        return None
+    return Breach(
+        f"`warps {c.warps}`: {c.reason}",
+        "leave `warps` out: the compiler takes the kernel that serves this convolution",
+        ("warps",),
+    )
+
+
+# --- what the schedules of a kernel have room for -------------------------------------------
+
+
+def repeats(problem: ConvProblem, width: int) -> bool:
+    """Whether a thread can repeat itself along a window's results: neighbours must be read together."""
+    return across_mode(problem) >= 0 and along(problem, problem.a, width > 1) != "kStep"
+
+
+def room_for(room: Room, own: Im2colSchedule, tile: tuple[int, int, int], groups: int, blocks: int) -> int:
+    """The most stages of a tile that so many blocks of an SM have room for; 0 where they have none."""
+    how = im2col(room.problem)
+    assert isinstance(how, Im2col)
+    a = room.problem.a
+    padded = -(-room.sizes[a.axes[how.channel].extent] // a.pad) * a.pad
+    parts = math.prod(_taps(s, room.sizes) for s in how.space) * -(-padded // own.part)
+    return stages_held(tile[0], tile[1], groups, blocks, -(-parts // (own.tile[2] // own.part)), room.device)
+
+
+def multiplied(problem: ConvProblem) -> GemmProblem:
+    """The product as the multistage kernel multiplies it, operands' elements as they are read."""
+    gemm = problem.gemm
+    seen = replace(gemm, a=replace(gemm.a, elem=problem.a.read), b=replace(gemm.b, elem=problem.b.read))
+    if problem.a.packed is None or problem.a.packed == problem.a.elem:
+        return seen
+    return replace(seen, lane=TF32, accumulate="f32")
+
+
+# --- schedules ------------------------------------------------------------------------------
+
+
+def _line(c: Scheduled[Sm80Schedule]) -> Breach | None:
+    """Copies of one line of K are shared by the threads of a block (`emit.conv_sm80.check`)."""
+    room, s = c.room, c.schedule
+    problem = room.problem
+    threads = 32 * (s.tile[0] // s.warp_tile[0]) * (s.tile[1] // s.warp_tile[1])
+    for side in sides(problem):
+        copies = s.tile[2] // side.copy_width
+        if side.along_k and copies > threads:
+            return Breach(
+                f"a line of {s.tile[2]} elements of K is {copies} copies: a block has {threads} threads",
+                "use a smaller K in `tile`, or a smaller `warp_tile`",
+                ("tile", "warp_tile"),
+                None,
+            )
+    return None
+
+
+def _tile(c: Scheduled[Im2colSchedule]) -> Breach | None:
+    room, own, s = c.room, c.own, c.schedule
+    (m, n, k), depth = s.tile, own.tile[2]
+    how = im2col(room.problem)
+    step = 64 if isinstance(how, Im2col) and how.across else 16
+    if m in GROUPS and n % step == 0 and step <= n <= 256 and k == depth:
+        return None
+    rows, near = " or ".join(map(str, sorted(GROUPS))), min(GROUPS, key=lambda r: abs(r - m))
+    best = min(256, max(step, round(n / step) * step))
+    return Breach(
+        f"tile {m}x{n}x{k}: its rows are {rows}, its columns multiples of {step} up to 256, its K is "
+        f"{depth}, 128 bytes",
+        f"use `tile {near}x{best}x{depth}`",
+        ("tile",),
+        None,
+    )
+
+
+def _room(c: Scheduled[Im2colSchedule]) -> Breach | None:
+    room, own, s = c.room, c.own, c.schedule
+    if _tile(c) is not None:
+        return None
+    most = room_for(room, own, s.tile, s.groups, s.blocks) if s.blocks <= MOST_BLOCKS else 0
+    if most == 0:
+        fewer = range(1, min(s.blocks, MOST_BLOCKS + 1))
+        less = [b for b in fewer if room_for(room, own, s.tile, s.groups, b)]
+        message = f"{s.blocks} blocks of {s.tile[0]}x{s.tile[1]} an SM: registers and shared memory hold "
+        return Breach(
+            f"{message}{max(less, default=0)}",
+            f"use `blocks {max(less)}` or less" if less else "use a smaller `tile`",
+            ("blocks", "tile"),
+            None,
+        )
+    if s.stages <= max(most, own.stages if s.tile == own.tile and s.blocks == own.blocks else 0):
+        return None
+    return Breach(
+        f"{s.stages} stages in each of {s.blocks} blocks an SM: {most} fit, or are all that the sum has",
+        f"use `stages {most}`" if most > 1 else "leave `stages` out",
+        ("stages", "blocks", "tile"),
+        None,
+    )
+
+
+def _width(c: Scheduled[DirectSchedule]) -> Breach | None:
+    own, s = c.own, c.schedule
+    apart = own.turned and own.width > 1 and s.width != s.rows
+    if s.width & (s.width - 1) == 0 and s.width <= own.width and not apart:
+        return None
+    side = "; the window lies along them, so `rows` are as many" if own.turned and own.width > 1 else ""
+    return Breach(
+        f"{s.width} neighbours and {s.rows} rows a thread: extents and alignments allow powers of two up to "
+        f"{own.width} neighbours{side}",
+        f"use `vector {own.width}`",
+        ("vector", "rows"),
+        None,
+    )
+
+
+def _rows(c: Scheduled[DirectSchedule]) -> Breach | None:
+    room, own, s = c.room, c.own, c.schedule
+    most = 16 if own.turned or repeats(room.problem, s.width) else 1
+    if s.rows <= most:
+        return None
+    why = "is at most 16" if most > 1 else "is 1: no window slides along results that are read together"
+    return Breach(
+        f"{s.rows} results of a thread along a window; here it {why}",
+        f"use `rows {most}`",
+        ("rows", "vector"),
+        None,
+    )
+
+
+def _threads(c: Scheduled[DirectSchedule]) -> Breach | None:
+    s = c.schedule
+    if s.threads % 32 == 0 and 32 <= s.threads <= 512:
+        return None
+    best = min(512, max(32, round(s.threads / 32) * 32))
+    return Breach(
+        f"{s.threads} threads a block: whole warps of 32 up to 512 threads are possible",
+        f"use `threads {best}`",
+        ("threads",),
+        None,
+    )
+
+
+def _wgrad(request: Request) -> Breach | None:
+    if not without(request, "warps", "raster", "swizzle").given():
+        return None
+    return Breach(
+        "this kernel's tile, stages and blocks are the planner's",
+        "leave all but `warps`, `raster` and `swizzle` out",
+        tuple(request.given()),
+    )
+
+
+# --- GEMM's rules of the multistage kernel --------------------------------------------------
+
+_FLAT = Sm80Schedule((64, 64, 64), (32, 32), 2, "tensor")
+"""In place of a schedule where a rule reads the launch parameters alone."""
+
+
+def _as_gemm(room: Room, s: Sm80Schedule, launch: tuple[int, ...]) -> Candidate:
+    """The convolution as the multistage kernel's product, for the rules that both have."""
+    gemm = multiplied(room.problem)
+    m, n, k, batch = room.extents
+    shape = Shape(m, n, k, batch, 0, 0)
+    return Candidate(
+        room.arch, gemm, room.sizes, shape, s, LaunchParameters(*launch), routes_of(gemm, "sm80"), False
+    )
+
+
+def _of_gemm(code: str, variants: frozenset[str]) -> Rule[Scheduled[Any]]:
+    """A GEMM's rule for a convolution; its nearest neighbour would be a GEMM's."""
+    rule = BY_CODE[code]
+
+    def check(c: Scheduled[Any]) -> Breach | None:
+        s = c.schedule if isinstance(c.schedule, Sm80Schedule) else _FLAT
+        breach = rule.check(_as_gemm(c.room, s, c.launch))
+        return None if breach is None else replace(breach, nearest=None)
+
+    return Rule(rule.code, rule.title, rule.text, rule.source, check, variants)
+
+
+# --- the tables -----------------------------------------------------------------------------
+
+_IM2COL, _GATHER, _DIRECT = (frozenset({name}) for name in ("im2col", "gather", "direct"))
+
+EXTENT_RULES: tuple[Rule[ConvolutionCase], ...] = (
+    Rule(
+        "UC0460",
+        "positions of a convolution",
+        "more elements than a launch numbers",
+        "emit/convolution: positions are counted in 32 bits",
+        _extents,
+        _IM2COL | _GATHER | _DIRECT,
+    ),
+)
+
+VARIANT_RULES: tuple[Rule[ChosenWord], ...] = (
+    Rule(
+        "UC0480",
+        "the kernel of a convolution",
+        "a kernel that does not take the convolution",
+        "PTX ISA, cp.async.bulk.tensor im2col mode: the layouts that TMA gathers",
+        _chosen,
+        _IM2COL | _GATHER | _DIRECT,
+    ),
+)
+
+_TILE = "a tile that a convolution's kernel does not take"
+
+IM2COL_RULES: tuple[Rule[Scheduled[Im2colSchedule]], ...] = (
+    Rule(
+        "UC0481",
+        "im2col tile",
+        _TILE,
+        "PTX ISA, wgmma.mma_async: N to 256, swizzled rows of 128 bytes",
+        _tile,
+        _IM2COL,
+    ),
+    Rule(
+        "UC0482",
+        "stages and blocks of an SM",
+        "stages and blocks of an SM that a convolution's tile leaves no room for",
+        "CUDA C++ Programming Guide: 65536 registers and 228 KiB of shared memory an SM",
+        _room,
+        _IM2COL,
+    ),
+)
+
+_SWIZZLE = _of_gemm("UC0432", _IM2COL | _GATHER)
+
+IM2COL_LAUNCH_RULES: tuple[Rule[Scheduled[Any]], ...] = (_SWIZZLE,)
+
+GEMM_RULES: tuple[Rule[Scheduled[Any]], ...] = (
+    *(_of_gemm(code, _GATHER) for code in ("UC0412", "UC0426", "UC0428")),
+    _SWIZZLE,
+    *(_of_gemm(code, _GATHER) for code in ("UC0440", "UC0441", "UC0442", "UC0443")),
+)
+"""Those that judge the multistage kernel's schedule, not a GEMM's operands."""
+
+GATHER_RULES: tuple[Rule[Scheduled[Sm80Schedule]], ...] = (
+    Rule(
+        "UC0481",
+        "multistage line of K",
+        _TILE,
+        "emit/convolution/sm80.py: the threads of a block share the copies of a line of K",
+        _line,
+        _GATHER,
+    ),
+)
+
+WGRAD_RULES: tuple[Rule[Request], ...] = (
+    Rule(
+        "UC0481",
+        "wgrad schedule",
+        _TILE,
+        "kernels/convolution/wgrad.py: the planner derives tile, stages and blocks from the windows",
+        _wgrad,
+        _IM2COL,
+    ),
+)
+
+_VECTORS = "neighbours, rows or threads that the direct convolution does not take"
+
+DIRECT_RULES: tuple[Rule[Scheduled[DirectSchedule]], ...] = (
+    Rule(
+        "UC0483",
+        "direct vectors",
+        _VECTORS,
+        "PTX ISA, ld.global.v2, v4: addresses are multiples of the vector's bytes",
+        _width,
+        _DIRECT,
+    ),
+    Rule(
+        "UC0483",
+        "direct rows",
+        _VECTORS,
+        "CUDA C++ Programming Guide: 255 registers a thread",
+        _rows,
+        _DIRECT,
+    ),
+    Rule(
+        "UC0483",
+        "direct threads",
+        _VECTORS,
+        "65536 registers an SM: 512 threads have 128 each",
+        _threads,
+        _DIRECT,
+    ),
+)
+
+RULES: tuple[Rule[Any], ...] = (
+    *GEMM_RULES,
+    *EXTENT_RULES,
+    *VARIANT_RULES,
+    *IM2COL_RULES,
+    *GATHER_RULES,
+    *WGRAD_RULES,
+    *DIRECT_RULES,
+)
