@@ -61,7 +61,7 @@ WARMUP = "warps pingpong  tile 64x64x64  cluster 1x1"
 
 STEPS = ("nvcc", "new", "epilogue", "schedules")
 
-NVCC: BuildPath = "plain"
+NVCC: BuildPath = "nvcc"
 
 
 def plan(epilogue: str, schedule: str = SCHEDULE) -> Plan:

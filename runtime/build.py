@@ -25,7 +25,7 @@ from ucutlass.runtime.toolchain import Toolchain
 if TYPE_CHECKING:
     from ucutlass.emit.text import Source
 
-BUILDERS: Mapping[str, str] = MappingProxyType({"nvcc": "nvcc", "lto": "staged-a", "nvrtc": "staged-b"})
+BUILDERS: Mapping[str, str] = MappingProxyType({"nvcc": "nvcc", "nvrtc": "staged-b"})
 """By build path (`switches.BuildPath`), the builder's name in recipes, keys and artifacts. Caches and records
 hold these names, so they stay as they are."""
 

@@ -28,20 +28,25 @@ DESCRIPTIONS: Mapping[str, str] = {
     CACHE_DIR: "folder of built kernels (default: the user's cache folder)",
     CACHE_SIZE: "size from which the least recently used kernels are removed, such as 500M (default 10G)",
     BUILD_JOBS: "compilers run at once (default: what cores and free memory allow)",
-    BUILD_PATH: "how kernels are built: nvrtc, lto, nvcc or auto, the first of these that serves a kernel "
-    "(default auto)",
+    BUILD_PATH: "how kernels are built: nvrtc, nvcc or auto, which takes nvrtc where it serves a kernel, "
+    "else nvcc (default auto)",
     CUDA_HOME: "folder of the CUDA toolkit (default: CUDA_HOME, CUDA_PATH, PATH, PyPI's packages)",
     DATA_DIR: "folder of evidence and calibrations (default: the user's data folder)",
 }
 """Name to meaning, for help texts."""
 
-BuildPath: TypeAlias = Literal["nvcc", "lto", "nvrtc", "auto"]
-"""How a kernel is built. `nvcc` compiles one file. `lto` links the epilogue's arithmetic into a skeleton of
-CUTLASS's collectives. `nvrtc` does so with this package's own collectives, compiled by NVRTC. `auto` is the
-first of nvrtc, lto and nvcc that serves a plan."""
+BuildPath: TypeAlias = Literal["nvcc", "nvrtc", "auto"]
+"""How a kernel is built. `nvcc` compiles one file. `nvrtc` compiles a kernel of this package's
+own collectives by NVRTC and links the epilogue's arithmetic into it. `auto` is `nvrtc` where that serves a
+plan, else `nvcc`."""
 
-FORMER_BUILD_PATHS: Mapping[str, BuildPath] = MappingProxyType({"plain": "nvcc", "a": "lto", "b": "nvrtc"})
+FORMER_BUILD_PATHS: Mapping[str, BuildPath] = MappingProxyType({"plain": "nvcc", "b": "nvrtc"})
 """Former names of build paths, which records and scripts hold, with what they are called now."""
+
+REMOVED_BUILD_PATHS: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(("lto", "a"), "this build path was removed: take auto, nvrtc or nvcc")
+)
+"""Names of build paths that no longer exist, with what to take. Old records hold them."""
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DEFAULT_CACHE_BYTES = 10 * 2**30
@@ -88,7 +93,8 @@ def _build_path(env: Mapping[str, str]) -> BuildPath:
     value = env.get(switch) or DEFAULT_BUILD_PATH
     path = build_path_named(value)
     if path is None:
-        raise SwitchError(switch, value, f"one of {', '.join(get_args(BuildPath))}")
+        choices = f"one of {', '.join(get_args(BuildPath))}"
+        raise SwitchError(switch, value, REMOVED_BUILD_PATHS.get(value, choices))
     return path
 
 

@@ -150,14 +150,13 @@ def recipe_of(
     # Here, since a plain load would pay 6 ms for wrappers of two compilers that it never calls.
     from ucutlass.runtime.jit import link
 
-    if build_path != "auto":
-        return link.recipe(source, link.parts(plan, build_path), toolchain(), cache, on_progress)
-    for served in link.BUILD_PATHS:
-        try:
-            return link.recipe(source, link.parts(plan, served), toolchain(), cache, on_progress)
-        except link.NotServed:
-            continue
-    return nvcc_recipe(source, toolchain())
+    try:
+        parts = link.parts(plan)
+    except link.NotServed:
+        if build_path == "nvrtc":
+            raise
+        return nvcc_recipe(source, toolchain())
+    return link.recipe(source, parts, toolchain(), cache, on_progress)
 
 
 def build_artifact(

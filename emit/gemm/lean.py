@@ -3,7 +3,7 @@
 Of a CUTLASS kernel's build nearly all is the layout algebra of CuTe in the epilogue's store and in the
 partitioning of loads and multiplications. The main loop and the epilogue here compute addresses by plain
 arithmetic instead; kernel layer, tile scheduler and pipelines are CUTLASS's. The host's side is plain C++
-without CUTLASS, which fills the same parameters. The arithmetic is linked in, as for `ucutlass.emit.gemm.staged`.
+without CUTLASS, which fills the same parameters. The arithmetic is linked in (`ucutlass.emit.gemm.arithmetic_unit`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ucutlass.emit import text
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm import sm90 as gemm_sm90
+from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME, ROUNDED, arithmetic_text, declaration
 from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES, EpilogueTensor, Result, call, slots, steps
 from ucutlass.emit.gemm.lean_mainloop import (
     CROSS,
@@ -36,8 +37,8 @@ from ucutlass.emit.gemm.lean_mainloop import (
 )
 from ucutlass.emit.gemm.lean_reductions import PartialReduction, combines, down, widths
 from ucutlass.emit.gemm.lean_split import BLOCKS, VECTOR, Split, splits
+from ucutlass.emit.gemm.sm90 import NotServed
 from ucutlass.emit.gemm.sm90_epilogue import extent
-from ucutlass.emit.gemm.staged import KERNEL_NAME, ROUNDED, NotServed, arithmetic_text, declaration
 from ucutlass.emit.text import Source
 from ucutlass.ir.elements import F32, TF32
 from ucutlass.kernels.access import Access, Store

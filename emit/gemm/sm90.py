@@ -55,11 +55,8 @@ def is_lean_alone(plan: GemmPlan) -> bool:
     return isinstance(plan.schedule, Sm90Schedule) and plan.problem.lane == F32
 
 
-def render(plan: GemmPlan, template: str = "gemm/sm90.j2", **values: object) -> str:
+def render(plan: GemmPlan) -> str:
     """The kernel's code, with `text.PLACEHOLDER` for the entry's name.
-
-    A `template` that extends the family's own, with further `values`, gives the same kernel in
-    another cut (`ucutlass.emit.gemm.staged`).
 
     Raises ValueError for a plan that this family cannot hold: another schedule, k in several
     modes, tf32 operands of which A alone is K-major, or a reduction over batch modes alone. Raises
@@ -85,7 +82,7 @@ def render(plan: GemmPlan, template: str = "gemm/sm90.j2", **values: object) -> 
     summed = {combine.name for combine in fused.combines}
     modes = len(problem.batch)
     return text.render(
-        template,
+        "gemm/sm90.j2",
         a=a,
         b=b,
         accumulator=ACCUMULATORS[problem.accumulate],
@@ -108,7 +105,6 @@ def render(plan: GemmPlan, template: str = "gemm/sm90.j2", **values: object) -> 
         tma=[a, b, *through_tma(plan)],
         vectors=vectors(plan),
         problem=problem,
-        **values,
     )
 
 

@@ -1,38 +1,28 @@
 """Builds a kernel from its skeleton and its arithmetic by NVRTC, nvJitLink, and a link of the host's side.
 
-The image that nvJitLink makes lies in the library as data, and the skeleton's host code loads it at its
-first launch; the library has the entry of the kernel as it is built plainly, with the same C interface.
+The image that nvJitLink makes lies in the library as data, and the host code loads it at the first launch; the library has the entry of the kernel as it is built plainly, with the same C interface.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import Literal, TypeAlias
 
 from ucutlass.emit.gemm.lean import Lean, lean
-from ucutlass.emit.gemm.staged import NotServed, Staged, stage
+from ucutlass.emit.gemm.sm90 import NotServed
 from ucutlass.emit.text import Source
 from ucutlass.files import put
 from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.kernels.planned import Plan
-from ucutlass.runtime import nvcc, process, ptxas
+from ucutlass.runtime import nvcc, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, BUILDERS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import ToolchainError
-from ucutlass.runtime.jit import device_compile, nvjitlink, nvrtc, skeleton
-from ucutlass.runtime.jit import nvrtc_build as lean_parts
+from ucutlass.runtime.jit import device_compile, nvjitlink, nvrtc, nvrtc_build
 from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.toolchain import INSTALL_CUDA, Toolchain, version_tuple
-
-LinkedBuildPath: TypeAlias = Literal["lto", "nvrtc"]
-"""The stages that build a kernel from two parts."""
-
-BUILD_PATHS: tuple[LinkedBuildPath, ...] = ("nvrtc", "lto")
-"""The quickest to build first."""
 
 IMAGE = "kernel.cubin"
 ARITHMETIC = "arithmetic.cu"
@@ -63,46 +53,41 @@ class CompilersDiffer(ToolchainError):
     """nvcc, NVRTC and nvJitLink are of versions whose LTO-IR does not meet."""
 
 
-def parts(plan: Plan, how: LinkedBuildPath) -> Staged | Lean:
-    """Returns the plan's kernel in the parts of a stage. Raises NotServed."""
+def parts(plan: Plan) -> Lean:
+    """Returns the plan's kernel in the parts that NVRTC builds. Raises NotServed."""
     if not isinstance(plan, GemmPlan):
-        raise NotServed("only kernels of one dot are built in stages")
-    return stage(plan) if how == "lto" else lean(plan)
+        raise NotServed("NVRTC builds kernels of one dot alone")
+    return lean(plan)
 
 
 def recipe(
     source: Source,
-    staged: Staged | Lean,
+    kernel: Lean,
     toolchain: Toolchain,
     cache: Cache,
     on_progress: OnProgress = ignore,
     limit_seconds: float = BUILD_SECONDS,
 ) -> Recipe:
-    """Returns the kernel of `source`, built from its parts. Its artifact has `source.cu` as it is built
-    plainly, `arithmetic.cu` and the image.
+    """Returns the kernel of `source`, built from its parts. Its artifact has `source.cu` as nvcc would
+    build it, `arithmetic.cu` and the image.
 
     Raises NvrtcMissing, NvJitLinkMissing, CompilersDiffer.
     """
     compiler, linker = nvrtc.version(), nvjitlink.version()
     _check(toolchain, compiler, linker)
-    how, base, beside = _skeleton(staged, toolchain, cache, limit_seconds)
+    base = nvrtc_build.recipe(kernel, toolchain, cache, limit_seconds)
     versions = {**base.versions, "nvrtc": "{}.{}".format(*compiler), "nvjitlink": "{}.{}".format(*linker)}
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
         start = time.monotonic()
         put(folder / nvcc.SOURCE, source.text)
-        put(folder / ARITHMETIC, staged.arithmetic)
+        put(folder / ARITHMETIC, kernel.arithmetic)
         skeleton_artifact = make(base, cache, on_progress=on_progress, cancel=cancel)
         skeleton_seconds = time.monotonic() - start
         linked = _image(source.entry, skeleton_artifact, folder, keep, cancel, limit_seconds)
         library_start = time.monotonic()
         put(folder / _DATA, _DATA_TEXT)
-        if how == "lto":
-            _library(source.entry, skeleton_artifact, toolchain, folder, keep, cancel, limit_seconds)
-        else:
-            _lean_library(
-                source.entry, skeleton_artifact, toolchain, cache, folder, keep, cancel, limit_seconds
-            )
+        _library(source.entry, skeleton_artifact, toolchain, cache, folder, keep, cancel, limit_seconds)
         ended = time.monotonic()
         phases = (
             ("skeleton", round(skeleton_seconds, 3)),
@@ -112,34 +97,22 @@ def recipe(
         return Produced(round(ended - start, 3), ptxas.parse(linked.log), phases=phases)
 
     return Recipe(
-        builder=BUILDERS[how],
+        builder=BUILDERS["nvrtc"],
         entry=source.entry,
         arch=source.arch,
         command=f"{base.command}, then NVRTC, nvJitLink and a link of the parts",
         versions=versions,
         material={
             **versions,
-            **beside,
+            "driver": nvrtc_build.driver_recipe(toolchain).key,
             "skeleton": base.key,
-            "arithmetic": staged.arithmetic,
+            "arithmetic": kernel.arithmetic,
             "nvrtc_options": " ".join(_NVRTC_OPTIONS),
             "link_options": " ".join((*_LINK_OPTIONS, *_library_flags(source.entry, base.entry))),
             "data": _DATA_TEXT,
         },
         produce=produce,
     )
-
-
-def _skeleton(
-    staged: Staged | Lean, toolchain: Toolchain, cache: Cache, limit_seconds: float
-) -> tuple[LinkedBuildPath, Recipe, dict[str, str]]:
-    """Returns the stage, its skeleton's recipe, and the keys of what else is linked with it."""
-    match staged:
-        case Staged():
-            return "lto", skeleton.recipe(staged.skeleton, toolchain, limit_seconds), {}
-        case Lean():
-            base = lean_parts.recipe(staged, toolchain, cache, limit_seconds)
-            return "nvrtc", base, {"driver": lean_parts.driver_recipe(toolchain).key}
 
 
 def _image(
@@ -156,7 +129,7 @@ def _image(
         folder,
         (device_compile.NvrtcCompile(ARITHMETIC, _ARITHMETIC_PART, _NVRTC_OPTIONS),),
         device_compile.NvJitLinkStep(
-            (str(skeleton_artifact.folder / skeleton.DEVICE_PART), _ARITHMETIC_PART), IMAGE, _LINK_OPTIONS
+            (str(skeleton_artifact.folder / nvrtc_build.DEVICE_PART), _ARITHMETIC_PART), IMAGE, _LINK_OPTIONS
         ),
         log=nvcc.LOG,
         command=_ARITHMETIC_COMMAND,
@@ -187,7 +160,7 @@ def _library_flags(entry: str, other: str) -> tuple[str, ...]:
     return ("-shared", nvcc.OWN_SYMBOLS, f"-Xlinker=--defsym={entry}={other}")
 
 
-def _lean_library(
+def _library(
     entry: str,
     skeleton_artifact: Artifact,
     toolchain: Toolchain,
@@ -197,68 +170,20 @@ def _lean_library(
     cancel: Event | None,
     limit_seconds: float,
 ) -> None:
-    shared = lean_parts.driver(toolchain, cache, cancel)
+    shared = nvrtc_build.driver(toolchain, cache, cancel)
     arguments = (
         "-shared",
         "-Wl,-Bsymbolic",
         f"-Wl,--defsym={entry}={skeleton_artifact.entry}",
         "-o",
         nvcc.LIBRARY,
-        str(skeleton_artifact.folder / skeleton.HOST_PART),
-        str(shared.folder / lean_parts.DRIVER_PART),
+        str(skeleton_artifact.folder / nvrtc_build.HOST_PART),
+        str(shared.folder / nvrtc_build.DRIVER_PART),
         _DATA,
     )
-    shown = f"g++ {' '.join(arguments[:5])} {skeleton.HOST_PART} {lean_parts.DRIVER_PART} {_DATA}"
-    link_command = lean_parts.Gxx(arguments, shown, nvcc.SOURCE, "link.log")
-    lean_parts.gxx(entry, link_command, toolchain, folder, keep, cancel, limit_seconds)
+    shown = f"g++ {' '.join(arguments[:5])} {nvrtc_build.HOST_PART} {nvrtc_build.DRIVER_PART} {_DATA}"
+    link_command = nvrtc_build.Gxx(arguments, shown, nvcc.SOURCE, "link.log")
+    nvrtc_build.gxx(entry, link_command, toolchain, folder, keep, cancel, limit_seconds)
 
 
-def _library(
-    entry: str,
-    skeleton_artifact: Artifact,
-    toolchain: Toolchain,
-    folder: Path,
-    keep: Callable[[], Path],
-    cancel: Event | None,
-    limit_seconds: float,
-) -> None:
-    scratch = folder / "tmp"
-    scratch.mkdir()
-    flags, log = _library_flags(entry, skeleton_artifact.entry), folder / "link.log"
-    command = [
-        str(toolchain.nvcc.path),
-        *flags,
-        f"-ccbin={toolchain.host.path}",
-        *(f"-L{place}" for place in toolchain.nvcc.library_folders),
-        "-o",
-        nvcc.LIBRARY,
-        str(skeleton_artifact.folder / skeleton.HOST_PART),
-        _DATA,
-    ]
-    ended = process.run(
-        command,
-        folder=folder,
-        env=nvcc.environment(scratch),
-        log=log,
-        limit_seconds=limit_seconds,
-        cancel=cancel,
-    )
-    shutil.rmtree(scratch)
-    status = process.exit_status(entry, ended, limit_seconds)
-    if status != 0 or not (folder / nvcc.LIBRARY).is_file():
-        shown = f"nvcc {' '.join(flags)} -o {nvcc.LIBRARY} {skeleton.HOST_PART} {_DATA}"
-        words = skeleton.failure_log(log)
-        put(folder / nvcc.LOG, words)
-        raise nvcc.refusal(entry, status, words, keep, shown)
-
-
-__all__ = [
-    "ARITHMETIC",
-    "BUILD_PATHS",
-    "IMAGE",
-    "CompilersDiffer",
-    "LinkedBuildPath",
-    "NotServed",
-    "parts",
-    "recipe",
-]
+__all__ = ["ARITHMETIC", "IMAGE", "CompilersDiffer", "NotServed", "parts", "recipe"]

@@ -7,14 +7,16 @@ for a g++ and a version of CUTLASS, and linked into each.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+from typing import TypeVar
 
 from ucutlass.emit.gemm.lean import Lean
 from ucutlass.files import put
@@ -23,9 +25,17 @@ from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, ma
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildCancelled, BuildError, BuildTimedOut, MachineError
 from ucutlass.runtime.jit import device_compile, nvrtc
-from ucutlass.runtime.jit.skeleton import DEVICE_PART, HOST_PART, awaited, failure_log
 from ucutlass.runtime.process import ProcessStatus
 from ucutlass.runtime.toolchain import Toolchain
+
+DEVICE_PART, HOST_PART = "skeleton.ltoir", "host.o"
+
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.05
+
+_FREE_BYTES = 16 * 2**20
+"""What a disk must have left, once a compiler's files are removed, to be free of blame for its silence."""
 
 NATIVE = Path(__file__).parent.parent / "native"
 DRIVER_SOURCE, HEADER, DRIVER_PART = "lean.cpp", "lean.h", "lean.o"
@@ -114,7 +124,7 @@ def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: floa
                     cancel=cancel,
                     limit_seconds=limit_seconds,
                 )
-                ended = awaited(host, stop, cancel)
+                ended = _awaited(host, stop, cancel)
             except BaseException:
                 stop.set()
                 raise
@@ -199,6 +209,26 @@ def _host(toolchain: Toolchain, cache: Cache, folder: Path, cancel: Event, limit
     return ended
 
 
+def _awaited(beside: Future[T], stop: Event, cancel: Event | None) -> T:
+    """Returns the result of a thread that ends when `stop` is set; the caller's cancellation reaches it
+    too."""
+    while not wait((beside,), _POLL_SECONDS).done:
+        if cancel is not None and cancel.is_set():
+            stop.set()
+    return beside.result()
+
+
+def _failure_log(log: Path) -> str:
+    """Returns the words of a compiler that failed. Raises OSError where there are none since its disk is
+    full."""
+    words = log.read_text(encoding="utf-8", errors="replace")
+    if not words.strip():
+        with log.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _FREE_BYTES)
+            file.truncate(0)
+    return words
+
+
 def gxx(
     entry: str,
     compilation: Gxx,
@@ -245,6 +275,6 @@ def _check(
 ) -> None:
     status = process.exit_status(entry, ended.status, limit_seconds)
     if status != 0:
-        words = failure_log(folder / compilation.log)
+        words = _failure_log(folder / compilation.log)
         put(folder / nvcc.LOG, words)
         raise nvcc.refusal(entry, status, words, keep, compilation.command, "g++", compilation.source)

@@ -13,7 +13,7 @@ from tests.emit.test_gemm_sm90 import ACC, COOPERATIVE, PINGPONG, access, bias_g
 from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit.gemm.lean import Lean, lean
-from ucutlass.emit.gemm.staged import NotServed
+from ucutlass.emit.gemm.sm90 import NotServed
 from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, S8, TF32, U8, Element
 from ucutlass.kernels.access import Store
 from ucutlass.kernels.arithmetic import Arithmetic, Compute, HostScalar, LoadSlot

@@ -1,4 +1,4 @@
-"""A staged artifact is found by its plain source, until anything that decides what it is has changed."""
+"""An artifact that NVRTC built is found by the source for nvcc, until anything that decides what it is has changed."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_what_makes_the_parts_is_there() -> None:
     assert all(found.values())
     names = {path.name for paths in found.values() for path in paths}
     assert names >= {"lean.py", "lean.cpp", "lean.h", "lean_device.j2", "lean_host.j2", "templates.json"}
-    assert names >= {"link.py", "compiler_process.py", "staged.py", "arithmetic.py"}
+    assert names >= {"link.py", "compiler_process.py", "arithmetic_unit.py", "arithmetic.py"}
 
 
 # --- an answer whose artifact is gone ---------------------------------------------

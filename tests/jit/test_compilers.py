@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from tests.emit.test_gemm_sm90 import batched_with_reductions, bias_gelu, fp8_two_stores
+from tests.jit.arithmetic_plans import biased, everything, scaled_relu
 from tests.jit.machine_code import kernels
-from tests.jit.staged_plans import biased, everything, scaled_relu
+from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.function_forms import FORMS
-from ucutlass.emit.gemm.staged import stage
+from ucutlass.emit.gemm.arithmetic_unit import arithmetic_text
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.kernels.arithmetic import Compute, Literal_
 from ucutlass.kernels.gemm.plan import GemmPlan
@@ -41,11 +42,15 @@ def each_function() -> Iterator[GemmPlan]:
             yield biased(*literals, Compute(name, args, "f32"))
 
 
+def unit(plan: GemmPlan) -> str:
+    return arithmetic_text(arithmetic(plan.problem))
+
+
 @pytest.mark.parametrize(
     "make", [bias_gelu, fp8_two_stores, batched_with_reductions, scaled_relu, everything]
 )
 def test_takes_every_arithmetic(make: Callable[[], GemmPlan], compiler: nvrtc.Nvrtc) -> None:
-    ir, said = nvrtc.compile_lto(compiler, stage(make()).arithmetic, "arithmetic.cu", OPTIONS)
+    ir, said = nvrtc.compile_lto(compiler, unit(make()), "arithmetic.cu", OPTIONS)
     assert ir and not said
 
 
@@ -53,7 +58,7 @@ def test_takes_every_float_function_without_a_header(compiler: nvrtc.Nvrtc) -> N
     plans = list(each_function())
     assert len(plans) > 10
     for one in plans:
-        nvrtc.compile_lto(compiler, stage(one).arithmetic, "arithmetic.cu", OPTIONS)
+        nvrtc.compile_lto(compiler, unit(one), "arithmetic.cu", OPTIONS)
 
 
 def test_a_refused_source_comes_with_its_line(compiler: nvrtc.Nvrtc) -> None:

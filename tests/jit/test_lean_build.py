@@ -15,9 +15,10 @@ from tests.jit.lean_plans import KINDS, biased, residual
 from tests.jit.machine_code import CALLS, HGMMA, IGMMA, QGMMA, kernels, operations
 from ucutlass import backend, frontend
 from ucutlass.emit import emit
+from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME
 from ucutlass.emit.gemm.lean import Lean, lean
 from ucutlass.emit.gemm.lean_mainloop import instructions, operands, parts, promotion, turn
-from ucutlass.emit.gemm.staged import KERNEL_NAME, NotServed
+from ucutlass.emit.gemm.sm90 import NotServed
 from ucutlass.kernels.arithmetic import Arithmetic, Compute
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
 from ucutlass.runtime import errors, process
@@ -90,7 +91,7 @@ def test_two_types_of_fp8_are_multiplied_by_one_instruction(
     assert isinstance(plan, GemmPlan)
     one = made(plan, tools, warm)
     counted = operations(kernels((one.folder / link.IMAGE).read_bytes())[KERNEL_NAME])
-    assert one.builder == BUILDERS["b"] and not one.report.findings
+    assert one.builder == BUILDERS["nvrtc"] and not one.report.findings
     assert counted[QGMMA] == multiplications(plan)
 
 
@@ -216,7 +217,7 @@ def test_both_compilers_put_the_parameters_in_the_same_places(
         built(places | {"epilogue.in1_m": places["epilogue.in1_m"] + 8})
 
 
-# --- what each stage serves -------------------------------------------------------
+# --- what each build path serves -------------------------------------------------------
 
 
 def half() -> GemmPlan:
@@ -227,24 +228,24 @@ def sm80() -> GemmPlan:
     return replace(biased(), arch="sm90a", schedule=SM80, routes=("direct", "direct"))
 
 
-@pytest.mark.parametrize(("make_plan", "builder"), [(biased, "staged-b"), (half, "staged-a"), (sm80, "nvcc")])
-def test_auto_is_the_first_stage_that_serves(
+@pytest.mark.parametrize(("make_plan", "builder"), [(biased, "staged-b"), (half, "nvcc"), (sm80, "nvcc")])
+def test_auto_is_nvrtc_where_it_serves_else_nvcc(
     make_plan: Callable[[], GemmPlan], builder: str, tools: Toolchain, cache: Cache
 ) -> None:
     plan = make_plan()
     recipe = backend.recipe_of(emit(plan, ""), plan, "auto", cache)
     assert recipe.builder == builder
-    stage = backend.BUILD_PATH_OF[builder]
-    assert backend.recipe_of(emit(plan, ""), plan, stage, cache).key == recipe.key
+    path = backend.BUILD_PATH_OF[builder]
+    assert backend.recipe_of(emit(plan, ""), plan, path, cache).key == recipe.key
 
 
-@pytest.mark.parametrize(("make_plan", "stage"), [(half, "nvrtc"), (sm80, "nvrtc"), (sm80, "lto")])
-def test_one_stage_that_was_asked_for_is_no_other(
-    make_plan: Callable[[], GemmPlan], stage: link.LinkedBuildPath, tools: Toolchain, cache: Cache
+@pytest.mark.parametrize("make_plan", [half, sm80])
+def test_nvrtc_by_its_name_is_no_other_path(
+    make_plan: Callable[[], GemmPlan], tools: Toolchain, cache: Cache
 ) -> None:
     plan = make_plan()
     with pytest.raises(NotServed):
-        backend.recipe_of(emit(plan, ""), plan, stage, cache)
+        backend.recipe_of(emit(plan, ""), plan, "nvrtc", cache)
 
 
 # --- keys -------------------------------------------------------------------------

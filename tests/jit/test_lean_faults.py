@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 import pytest
 
@@ -19,11 +18,10 @@ from tests.jit.lean_plans import biased
 from ucutlass import backend
 from ucutlass.emit import emit
 from ucutlass.emit.gemm.lean import Lean, lean
-from ucutlass.emit.gemm.staged import stage
-from ucutlass.runtime import errors, nvcc, process
+from ucutlass.runtime import errors, nvcc
 from ucutlass.runtime.build import Artifact, Recipe, make
 from ucutlass.runtime.cache import Cache, CacheEntry
-from ucutlass.runtime.jit import device_compile, link, nvjitlink, nvrtc, skeleton
+from ucutlass.runtime.jit import device_compile, link, nvjitlink, nvrtc
 from ucutlass.runtime.jit import nvrtc_build as lean_parts
 from ucutlass.runtime.jit.compiler_process import FULL
 from ucutlass.runtime.switches import BuildPath
@@ -259,29 +257,6 @@ def test_a_cancellation_after_nvrtc_reaches_the_hosts_compiler(
     assert_nothing_stays(cache)
 
 
-def test_a_cancellation_after_the_devices_pass_reaches_the_hosts(
-    tools: Toolchain, cache: Cache, compilers: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a skeleton by nvcc."""
-    part = skeleton.DEVICE_PART
-    nvcc_one, told = compilers(f'case "$*" in *-ltoir*) touch {part} ;; *) exec sleep 1000 ;; esac'), Event()
-    real = skeleton._run
-
-    def run(one: skeleton._Pass, *rest: Any) -> process.ProcessStatus:
-        status = real(one, *rest)
-        if one.part == part:
-            started(nvcc_one, 2)
-            told.set()
-        return status
-
-    monkeypatch.setattr(skeleton, "_run", run)
-    slow = replace(tools, nvcc=replace(tools.nvcc, path=nvcc_one))
-    with pytest.raises(errors.BuildCancelled):
-        make(skeleton.recipe(stage(biased()).skeleton, slow), cache, cancel=told)
-    assert all_ended(started(nvcc_one, 2))
-    assert_nothing_stays(cache)
-
-
 def test_a_hosts_compiler_that_is_killed_is_named(
     tools: Toolchain, cache: Cache, compilers: Callable[[str], Path]
 ) -> None:
@@ -364,11 +339,11 @@ def test_a_disk_that_is_really_full(
 # --- what is missing or refused ---------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["auto", "lto", "nvrtc"])
+@pytest.mark.parametrize("way", ["auto", "nvrtc"])
 def test_without_nvrtc_no_other_way_is_taken(
     way: BuildPath, tools: Toolchain, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asked for stages is told what to install, and gets no slow build instead."""
+    """Whoever asked for NVRTC is told what to install, and gets no slow build instead."""
 
     def missing() -> tuple[int, int]:
         raise nvrtc.NvrtcMissing("NVRTC cannot be loaded", nvrtc.INSTALL)
@@ -396,5 +371,5 @@ def test_a_device_text_that_is_refused_is_kept_with_what_was_said(tools: Toolcha
         make(lean_recipe(tools, cache, broken), cache)
     assert "nothing_here" in caught.value.errors[0]
     assert caught.value.source.read_text() == text and "nothing_here" in caught.value.log.read_text()
-    assert caught.value.source.name == nvcc.SOURCE and skeleton.DEVICE_PART in caught.value.command
+    assert caught.value.source.name == nvcc.SOURCE and lean_parts.DEVICE_PART in caught.value.command
     assert_nothing_stays(cache)

@@ -25,10 +25,10 @@ from tests.jit.machine_code import kernels
 from ucutlass import frontend
 from ucutlass.emit import emit
 from ucutlass.emit.arithmetic import arithmetic
+from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME
 from ucutlass.emit.gemm.lean import lean
 from ucutlass.emit.gemm.lean_reductions import combines
 from ucutlass.emit.gemm.sm90_epilogue import epilogue
-from ucutlass.emit.gemm.staged import KERNEL_NAME
 from ucutlass.ir.elements import BF16, F32
 from ucutlass.kernels.access import Output, Reduction, Store
 from ucutlass.kernels.arithmetic import Arithmetic

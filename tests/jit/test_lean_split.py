@@ -24,9 +24,10 @@ from tests.jit.machine_code import CALLS, HGMMA, kernels, operations
 from tests.kernels.gemm.problems import gemm
 from ucutlass import backend, frontend
 from ucutlass.emit import emit
+from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME
 from ucutlass.emit.gemm.lean import lean
 from ucutlass.emit.gemm.lean_split import BLOCKS
-from ucutlass.emit.gemm.staged import KERNEL_NAME, NotServed, stage
+from ucutlass.emit.gemm.sm90 import NotServed, render
 from ucutlass.ir.elements import F32
 from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.ir.schedule import Request
@@ -377,9 +378,7 @@ def test_no_other_stage_serves_it(bench: Bench) -> None:
     assert source.in_parts and source.entry != lean(one).device.entry and "#error" in source.text
     assert backend.recipe_of(source, one, "auto", cache).builder == "staged-b"
     with pytest.raises(NotServed, match="use UCUTLASS_BUILD_PATH auto or nvrtc, or `warps multistage`"):
-        stage(one)
-    with pytest.raises(NotServed):
-        backend.recipe_of(source, one, "lto", cache)
+        render(one)
     for make_recipe in (
         lambda: backend.recipe_of(source, one, "nvcc", cache),
         lambda: nvcc_recipe(source, bench.toolchain),

@@ -75,6 +75,14 @@ def test_former_names_of_the_switch_and_of_its_values_are_read(former: str, path
 @pytest.mark.parametrize("name", ["UCUTLASS_BUILD_PATH", "UCUTLASS_BUILD_STAGE"])
 @pytest.mark.parametrize("value", ["B", "c", "plain ", "none"])
 def test_another_build_path_is_refused_with_those_that_there_are(name: str, value: str) -> None:
-    with pytest.raises(SwitchError, match="one of nvcc, lto, nvrtc, auto") as caught:
+    with pytest.raises(SwitchError, match="one of nvcc, nvrtc, auto") as caught:
         switches.read({name: value})
     assert name in str(caught.value) and value in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["UCUTLASS_BUILD_PATH", "UCUTLASS_BUILD_STAGE"])
+@pytest.mark.parametrize("value", ["lto", "a"])
+def test_a_removed_build_path_is_refused_with_what_to_take(name: str, value: str) -> None:
+    with pytest.raises(SwitchError, match="was removed: take auto, nvrtc or nvcc") as caught:
+        switches.read({name: value})
+    assert name in str(caught.value)

@@ -100,7 +100,7 @@ def test_a_worker_plans_what_was_chosen(name: str) -> None:
 
 def test_what_is_asked_for(job: TuningJob) -> None:
     engine = Engine()
-    shop = live(job, engine, build_path="lto")
+    shop = live(job, engine, build_path="nvrtc")
     groups = job.space.groups[:2]
     shop.prepare()
     assert shop.build(groups) == [None, None]
@@ -111,7 +111,7 @@ def test_what_is_asked_for(job: TuningJob) -> None:
     assert isinstance(found, ConfirmedKernel) and shop.machine["uuid"] == GPUS[0]
     assert engine.names() == ["prepare", "build", "timed", "confirmed"]
     (_, build, _), (_, timed, more) = engine.asked[1], engine.asked[2]
-    assert build["build_path"] == "lto" and len(build["requests"]) == 2
+    assert build["build_path"] == "nvrtc" and len(build["requests"]) == 2
     keys = [shop.artifacts[g.plan].key for g in groups]
     assert more["artifacts"] == sorted(keys) and (more["limit_seconds"], more["wait_seconds"]) == (20.0, 30.0)
     assert timed["counts"] == [len(g.members) for g in groups] and timed["best"] is None
@@ -170,7 +170,7 @@ def test_searches_share_what_they_build(job: TuningJob) -> None:
     assert shops[0].artifacts == shops[1].artifacts == shops[2].artifacts
     # Another way of building is another binary.
     before = len(engine.asked)
-    assert live(job, engine, build_cache=made, build_path="lto").build(job.space.groups[:1]) == [None]
+    assert live(job, engine, build_cache=made, build_path="nvrtc").build(job.space.groups[:1]) == [None]
     assert len(engine.asked) == before + 1
 
 

@@ -25,7 +25,7 @@ from ucutlass.cli.options import (
     kernel_option,
     sizes_option,
 )
-from ucutlass.emit.gemm.staged import NotServed
+from ucutlass.emit.gemm.sm90 import NotServed
 from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.runtime import build_timings
 from ucutlass.runtime.build import Artifact
@@ -198,11 +198,7 @@ def _recorded_schedules(
     ]
 
 
-_BUILT = {
-    "nvcc": "by nvcc, from one file",
-    "lto": "by linking into a skeleton of CUTLASS's collectives (LTO)",
-    "nvrtc": "by NVRTC, with lean collectives",
-}
+_BUILT = {"nvcc": "by nvcc, from one file", "nvrtc": "by NVRTC, with lean collectives"}
 """By build path."""
 
 

@@ -14,7 +14,7 @@ import click
 
 from ucutlass.cli import inputs
 from ucutlass.ir.hardware import ARCHES
-from ucutlass.runtime.switches import FORMER_BUILD_PATHS, BuildPath
+from ucutlass.runtime.switches import FORMER_BUILD_PATHS, REMOVED_BUILD_PATHS, BuildPath
 
 
 class WholeNumber(click.IntRange):
@@ -153,6 +153,8 @@ class _BuildPathChoice(click.Choice[str]):
     """The build paths. Their former names are read as well."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in REMOVED_BUILD_PATHS:
+            self.fail(f"{value!r}: {REMOVED_BUILD_PATHS[value]}", param, ctx)
         return super().convert(FORMER_BUILD_PATHS.get(value, value), param, ctx)
 
 
@@ -162,6 +164,6 @@ build_path_option = click.option(
     "build_path",
     cls=_FirstNameShown,
     type=_BuildPathChoice(get_args(BuildPath)),
-    help="How to build: nvrtc, with lean collectives, and lto, with CUTLASS's own, link a new epilogue into a "
-    "compiled skeleton in a second; nvcc compiles one file; auto takes the first that serves the kernel.",
+    help="How to build: nvrtc compiles in seconds and links a new epilogue into a compiled skeleton in one; "
+    "nvcc compiles one file; auto, the default, takes nvrtc where it serves the kernel, else nvcc.",
 )

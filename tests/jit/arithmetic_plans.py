@@ -1,4 +1,4 @@
-"""Plans for kernels in stages: small tiles, each with another part of the arithmetic's interface."""
+"""Plans for kernels that are linked from two parts: small tiles, each with another part of the arithmetic's interface."""
 
 from __future__ import annotations
 
