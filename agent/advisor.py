@@ -15,9 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.advice import Advice, Counters, TimingFacts
-from ucutlass.advice.family import advise_kernel
-from ucutlass.advice.static_facts import static_facts
+from ucutlass.advice import Advice, Counters, TimingFacts, advise, facts_of
 from ucutlass.agent.evidence import BuiltCandidate, artifacts_of
 from ucutlass.agent.gpu_calls import GpuCalls, value
 from ucutlass.agent.outcome import TimedOutcome
@@ -119,11 +117,11 @@ class Advisor:
             "request": planned.request.given(),
         }
         timing = self._timed(trial, built, gpu_calls) or TimingFacts(seconds)
-        known = static_facts(subject.checked, kernel, planned, arch)
+        known = facts_of(subject.checked, kernel, planned)
         facts = replace(known, build=self._build(built), timing=timing)
         facts = replace(facts, counters=self._counters(trial, built, gpu_calls))
         rates = hit_rates(EvidenceStore.open().find(kind="advice"), planned.device)
-        return lines(advise_kernel(facts, rates))
+        return lines(advise(facts, rates))
 
     def _build(self, built: Built) -> Any:
         tool = cuda_tools.find("cuobjdump", os.environ)
@@ -191,8 +189,8 @@ def _of_kernel(
     planned = frontend.plan_kernel(checked, kernel, extents, arch, device).planned
     named = dict(zip(kernel.dims, extents, strict=True))
     bound = bounds(kernel, named, planned.device).fused.seconds
-    facts = replace(static_facts(checked, kernel, planned, arch), timing=TimingFacts(seconds))
-    advice_lines = lines(advise_kernel(facts))
+    facts = replace(facts_of(checked, kernel, planned), timing=TimingFacts(seconds))
+    advice_lines = lines(advise(facts))
     return [advice_lines[0], _standing(planned, seconds, bound), *advice_lines[1:]]
 
 
@@ -225,5 +223,5 @@ def _of_pipeline(
     if not known:
         return output
     name, kernel, longest = max(known, key=lambda stage: stage[2].seconds)
-    advice_lines = lines(advise_kernel(static_facts(checked, kernel, longest, arch)))
+    advice_lines = lines(advise(facts_of(checked, kernel, longest)))
     return [*output, f"stage {name}, {show(longest.request)}: {advice_lines[0]}", *advice_lines[1:]]

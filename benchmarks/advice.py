@@ -21,6 +21,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from ucutlass.backend import source_of, toolchain
 from ucutlass.files import write
 from ucutlass.ir.schedule import Request, request_of_json, scheduled, show
 from ucutlass.kernels.gemm.candidate import candidate_of
-from ucutlass.kernels.gemm.planner import plan
 from ucutlass.kernels.gemm.rules import legal
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import isolation
@@ -73,7 +73,7 @@ class Case:
     def spoke(self) -> bool:
         """Whether the rule that the table expects spoke at all, shown or not."""
         rule = next(r for r in RULES if r.number == self.bad.rule)
-        return finding(rule, facts_of(self.planned)) is not None
+        return finding(rule, facts_of(self.checked, self.program, self.planned)) is not None
 
 
 def case_of(bad: Bad) -> Case:
@@ -81,28 +81,30 @@ def case_of(bad: Bad) -> Case:
     checked = frontend.read_text(bad.text, f"{bad.name}.ucu")
     program = frontend.kernel(checked)
     planned = frontend.plan_kernel(checked, program, complete(program, dict(bad.sizes)), ARCH).planned
-    advice = advise(facts_of(planned))
+    advice = advise(facts_of(checked, program, planned))
     return Case(bad, checked, program, planned, advice, next((f for f in advice.findings if f.edits), None))
 
 
 # --- recorded times --------------------------------------------------------------
 
 
+@cache
+def _product(batch: str) -> frontend.Checked:
+    """Checks the recorded program; `batch` begins each of its types."""
+    return frontend.read_text(
+        f"kernel k(x: bf16[{batch}M, K], w: bf16[{batch}N, K]) -> bf16[{batch}M, N] {{ return dot[K](x, w) }}"
+    )
+
+
 def recorded() -> list[tuple[Planned, float]]:
     """Every plan that benchmarks.record timed on the H200, with its microseconds."""
     data = json.loads(RECORDED.read_text(encoding="utf-8"))
-    plain, batched = (
-        frontend.read_text(
-            f"kernel k(x: bf16[{b}M, K], w: bf16[{b}N, K]) -> bf16[{b}M, N] {{ return dot[K](x, w) }}"
-        )
-        for b in ("", "B, ")
-    )
     plans = []
     for row in data["rows"]:
         if row["request"] is None:
             continue
         b, m, n, k = row["sizes"]
-        checked = plain if b == 1 else batched
+        checked = _product("" if b == 1 else "B, ")
         program = frontend.kernel(checked)
         sizes = {"M": m, "N": n, "K": k} | ({"B": b} if b > 1 else {})
         pinned = scheduled(program, ARCH, request_of_json(row["request"]))
@@ -132,8 +134,8 @@ def data() -> int:
     best: dict[tuple[Any, ...], float] = {}
     for p, us in rows:
         best[key(p, p.request)[:4]] = min(us, best.get(key(p, p.request)[:4], us))
-    for p, us in rows:
-        facts = facts_of(p)
+    for p, us, (checked, program) in rows:
+        facts = facts_of(checked, program, p)
         for rule in RULES:
             spoken = finding(rule, facts)
             to = times.get(key(p, spoken.edits[0].request)) if spoken and spoken.edits else None
@@ -197,9 +199,8 @@ def dry() -> int:
     for bad in TABLE:
         case = case_of(bad)
         edit, p = case.edit, case.planned
-        problem = facts_of(p).problem
-        edited = plan(problem, p.sizes, candidate_of(p).arch, p.device, edit.request) if edit else ()
-        fine = case.spoke() and isinstance(edited, Planned) and legal(candidate_of(edited))
+        edited = facts_of(case.checked, case.program, p).plan(edit.request) if edit else None
+        fine = case.spoke() and edited is not None and legal(candidate_of(edited))
         ratio = _recorded_ratio(times, case) if bad.plain else None
         compared, faster = compared + (ratio is not None), faster + (ratio is not None and ratio < 1)
         wrong += not fine
@@ -260,8 +261,8 @@ def _sources(case: Case) -> tuple[Any, Any]:
     edit = case.edit
     assert edit is not None
     p = case.planned
-    edited = plan(facts_of(p).problem, p.sizes, candidate_of(p).arch, p.device, edit.request)
-    assert isinstance(edited, Planned)
+    edited = facts_of(case.checked, case.program, p).plan(edit.request)
+    assert edited is not None
     return source_of(case.checked, case.program, p), source_of(case.checked, case.program, edited)
 
 

@@ -1,80 +1,127 @@
-"""Collects what `ucc explain` shows of a planned kernel, as data: resources, work, limits, reasons."""
+"""Collects what `ucc explain` shows of a planned kernel of any family, as data and as rows of a table."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 from ucutlass.ir.schedule import show
-from ucutlass.kernels.gemm.candidate import candidate_of
-from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
-from ucutlass.kernels.gemm.smem import SharedMemory, memory_of
-from ucutlass.kernels.planned import Note, Planned
+from ucutlass.kernels.families import family_of_plan, resources
+from ucutlass.kernels.planned import Estimate, Note, Planned, Resources
+from ucutlass.sol import report
 from ucutlass.sol.bounds import TimeBounds
+from ucutlass.units import duration
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Numbers behind a plan. Bytes, seconds, registers of 32 bits; fractions from 0 to 1.
 
-    `waves`: tiles over the slots that run at a time; `quantisation`: how busy the average slot
-    is while the busiest works; `padding`: the useful part of the multiplications; `bound_share`:
-    the fused bound over the estimate. `origin`: what chose the schedule, "" where the program fixed it.
-    `routes` has a word for each epilogue tensor.
+    `variant` is the kernel of the family, `plan` has the fields of its schedule as the emitter reads them.
+    `bound_share` is the fused bound over the estimate. `origin` says
+    what chose the schedule, "" where the program fixed it.
     """
 
     arch: str
     device: str
     family: str
+    variant: str
     schedule: str
+    plan: Mapping[str, Any]
     origin: str
-    m: int
-    n: int
-    k: int
-    batch: int
-    tiles: int
-    slots: int
-    waves: float
-    quantisation: float
-    padding: float
-    k_steps: int
-    accumulators: int
-    memory: SharedMemory
-    memory_limit: int
-    routes: tuple[str, ...]
-    dram_bytes: int
-    seconds: float
+    resources: Resources
+    estimate: Estimate
     bound: TimeBounds
     bound_share: float
     notes: tuple[Note, ...]
 
 
 def explain(planned: Planned, bound: TimeBounds) -> Explanation:
-    """The numbers and reasons of a plan, for the extents it was made for. `bound` is the program's on the
-    plan's device (`ucutlass.sol.bounds`)."""
-    c, e = candidate_of(planned), planned.estimate
+    """Returns the numbers and reasons of a plan, for the extents it was made for. `bound` is the program's on
+    the plan's device (`ucutlass.sol.bounds`)."""
+    taken = resources(planned)
     return Explanation(
-        arch=c.arch.name,
+        arch=planned.plan.arch,
         device=planned.device.name,
-        family=c.family,
+        family=family_of_plan(planned.plan).name,
+        variant=taken.variant,
         schedule=show(planned.request),
+        plan=asdict(cast(Any, planned.plan.schedule)),
         origin=planned.origin,
-        m=c.shape.m,
-        n=c.shape.n,
-        k=c.shape.k,
-        batch=c.shape.batch,
-        tiles=e.tiles,
-        slots=e.slots,
-        waves=e.waves,
-        quantisation=e.quantisation,
-        padding=e.padding,
-        k_steps=c.k_tiles,
-        accumulators=accumulators_per_thread(c),
-        memory=memory_of(c),
-        memory_limit=c.arch.shared_memory,
-        routes=c.routes,
-        dram_bytes=round(e.dram_bytes),
-        seconds=e.seconds,
+        resources=taken,
+        estimate=planned.estimate,
         bound=bound,
-        bound_share=bound.fused.seconds / e.seconds,
+        bound_share=bound.fused.seconds / planned.seconds,
         notes=planned.notes,
     )
+
+
+def rows(e: Explanation) -> list[tuple[str, str]]:
+    """Returns labels and words, the same labels for every family."""
+    r, b = e.resources, e.bound
+    useful = f"; {e.estimate.padding:.0%} of the multiplications useful" if r.tile else ""
+    lines = [
+        ("family", f"{e.family.replace('_', ' ')}, {e.variant}"),
+        ("schedule", f"{e.arch} {{ {e.schedule} }}"),
+        ("chosen", e.origin or "by the program"),
+        ("planned for", e.device),
+        ("problem", f"{_extents(r)}, compute type {b.compute_type}"),
+        (
+            "tiles",
+            f"{e.estimate.tiles} on {e.estimate.slots} slots: {e.estimate.waves:.2f} waves, "
+            f"{e.estimate.quantisation:.0%} busy{useful}",
+        ),
+        ("threads", f"{r.threads} of a block{_cluster(r)}"),
+        ("steps", _steps(r)),
+        ("stages", "none" if r.stages is None else f"{r.stages} of {r.most_stages} that fit"),
+        ("accumulators", f"{r.accumulators} registers a thread"),
+        ("shared memory", _memory(r)),
+        ("epilogue", ", ".join(r.routes) or "no tensors"),
+        ("work", report.work_words(b)),
+        ("bound", f"{duration(b.fused.seconds)} by {b.limit}; {duration(b.realistic.seconds)} for this plan"),
+        (
+            "estimate",
+            f"{duration(e.estimate.seconds)}, {e.bound_share:.0%} of the bound; about "
+            f"{e.estimate.dram_bytes / 1e6:.4g} MB from memory",
+        ),
+    ]
+    return lines + [(note.field or "kernel", f"{note.value}: {note.reason}") for note in e.notes]
+
+
+def to_json(e: Explanation) -> dict[str, Any]:
+    """Returns plain JSON values of everything that is shown."""
+    taken = asdict(e.resources)
+    taken["memory"] = taken["memory"] | {"total": e.resources.shared_memory}
+    flat = {
+        name: getattr(e, name)
+        for name in ("arch", "device", "family", "variant", "schedule", "plan", "origin")
+    }
+    return (
+        flat
+        | asdict(e.estimate)
+        | taken
+        | {
+            "bound": report.row(e.bound),
+            "bound_share": e.bound_share,
+            "notes": [asdict(note) for note in e.notes],
+        }
+    )
+
+
+def _extents(r: Resources) -> str:
+    return "  ".join(f"{name} {extent}" for name, extent in r.extents.items() if extent)
+
+
+def _cluster(r: Resources) -> str:
+    return "" if r.cluster == (1, 1) else f", {r.cluster[0]}x{r.cluster[1]} blocks of a cluster"
+
+
+def _steps(r: Resources) -> str:
+    of = f"{r.steps} of {r.loop}" if r.loop else str(r.steps)
+    return of if r.parts == 1 else f"{of}, in {r.parts} parts"
+
+
+def _memory(r: Resources) -> str:
+    parts = ", ".join(f"{name} {size}" for name, size in r.memory.items() if size)
+    return f"{r.shared_memory} of {r.memory_limit} bytes" + (f": {parts}" if parts else "")

@@ -21,7 +21,7 @@ from ucutlass.agent.proposers.problem_facts import ProblemDescription, bound_lin
 from ucutlass.agent.proposers.quoting import plain
 from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError, render
-from ucutlass.explain import Explanation, explain
+from ucutlass.explain import explain, rows
 from ucutlass.guide import guide
 from ucutlass.ir.schedule import FIELDS, legal_values, show
 from ucutlass.kernels.families import RULES
@@ -159,31 +159,16 @@ def described(subject: ProblemDescription, text: str, advised: bool = True) -> s
     if isinstance(planned, PipelinePlan):
         return "\n".join(_stage(stage) for stage in planned.stages)
     bound = bounds(read.program, read.extents, subject.hardware, planned=planned)
-    if not isinstance(planned, Planned):
-        kind = type(planned.plan).__name__.removesuffix("Plan").lower()
-        times = f"estimate {duration(planned.seconds)}, bound {duration(bound.fused.seconds)}"
-        reasons = [f"{n.value}: {n.reason}" for n in planned.notes]
-        return "\n".join([f"kernel of family {kind}, {times}", *reasons])
-    advice = lines(advise(facts_of(planned))) if advised else []
-    return "\n".join([*_explained(explain(planned, bound)), *advice])
+    if not isinstance(read.program, ir.Kernel):
+        raise TypeError(type(read.program).__name__)
+    advice = lines(advise(facts_of(read.checked, read.program, planned))) if advised else []
+    explained = [f"{label}: {words}" for label, words in rows(explain(planned, bound))]
+    return "\n".join([*explained, *advice])
 
 
 def speed_of_light(subject: ProblemDescription, text: str) -> str:
     read = _read(subject, text)
     return "\n".join(bound_lines(read.checked, read.program, read.extents, subject.arch, subject.hardware))
-
-
-def _explained(e: Explanation) -> list[str]:
-    return [
-        f"schedule: {e.schedule} ({'by the program' if not e.origin else e.origin})",
-        f"problem: M {e.m}, N {e.n}, K {e.k}, batch {e.batch}, compute type {e.bound.compute_type}",
-        f"tiles: {e.tiles} on {e.slots} slots, {e.waves:.2f} waves, {e.quantisation:.0%} busy, "
-        f"{e.padding:.0%} of the multiplications useful, {e.k_steps} steps of K",
-        f"accumulators: {e.accumulators} registers a thread; shared memory {e.memory.total} of "
-        f"{e.memory_limit} bytes",
-        f"estimate: {duration(e.seconds)}, {e.bound_share:.0%} of the bound of {duration(e.bound.fused.seconds)}",
-        *(f"{n.field or 'kernel'} {n.value}: {n.reason}" for n in e.notes),
-    ]
 
 
 def _stage(stage: StagePlan) -> str:

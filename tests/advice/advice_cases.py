@@ -5,6 +5,9 @@ from __future__ import annotations
 from ucutlass import frontend
 from ucutlass.advice import KernelFacts, facts_of
 from ucutlass.ir.hardware import Device
+from ucutlass.kernels.gemm.candidate import candidate_of
+from ucutlass.kernels.gemm.plan import GemmProblem
+from ucutlass.kernels.gemm.transpose import transpose
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
 
@@ -26,12 +29,21 @@ RESIDUAL = (
 def planned(
     text: str, m: int, n: int, k: int, schedule: str = "", arch: str = "sm90a", device: Device | None = None
 ) -> Planned:
+    return facts(text, m, n, k, schedule, arch, device).planned
+
+
+def facts(
+    text: str, m: int, n: int, k: int, schedule: str = "", arch: str = "sm90a", device: Device | None = None
+) -> KernelFacts:
     block = f"schedule {arch} {{ {schedule} }}" if schedule else ""
     checked = frontend.read_text(text.replace("SCHEDULE", block))
     program = frontend.kernel(checked)
     extents = complete(program, {"M": m, "N": n, "K": k})
-    return frontend.plan_kernel(checked, program, extents, arch, device).planned
+    plan = frontend.plan_kernel(checked, program, extents, arch, device).planned
+    return facts_of(checked, program, plan)
 
 
-def facts(text: str, m: int, n: int, k: int, schedule: str = "") -> KernelFacts:
-    return facts_of(planned(text, m, n, k, schedule))
+def problem_of(f: KernelFacts) -> GemmProblem:
+    """The GEMM as the program states it, whether or not the plan swaps its operands."""
+    c = candidate_of(f.planned)
+    return transpose(c.problem) if c.swapped else c.problem

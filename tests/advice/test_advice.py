@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from advice_cases import GELU, PLAIN, facts, planned
+from advice_cases import GELU, PLAIN, facts, planned, problem_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,7 +45,7 @@ def check_edits(f: KernelFacts) -> None:
     for rule in RULES:
         found = finding(rule, f)
         for edit in found.edits if found else ():
-            made = plan(f.problem, p.sizes, candidate_of(p).arch, p.device, edit.request)
+            made = plan(problem_of(f), p.sizes, candidate_of(p).arch, p.device, edit.request)
             assert isinstance(made, Planned), (rule.number, edit.schedule)
             assert legal(candidate_of(made)) and made.request == edit.request
             assert edit.changes and edit.request != p.request
@@ -196,7 +196,7 @@ def test_a_bad_schedule_is_noticed(bad: Bad) -> None:
     assert case.spoke(), f"rule {bad.rule} is silent"
     assert case.edit is not None
     p = case.planned
-    made = plan(facts_of(p).problem, p.sizes, candidate_of(p).arch, p.device, case.edit.request)
+    made = facts_of(case.checked, case.program, p).plan(case.edit.request)
     assert isinstance(made, Planned) and legal(candidate_of(made))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from advice_cases import FP8, GELU, PLAIN, RESIDUAL, facts, planned
+from advice_cases import FP8, GELU, PLAIN, RESIDUAL, facts, problem_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ucutlass import frontend
-from ucutlass.advice import KernelFacts, advise, facts_of, finding
+from ucutlass.advice import KernelFacts, advise, finding
 from ucutlass.advice.considered import NOT_CONSIDERED, SCHEDULE_FIXES, explained, priced
 from ucutlass.advice.finding import ScheduleEdit
 from ucutlass.advice.rules import RULES
@@ -35,9 +35,9 @@ def edits(f: KernelFacts) -> list[ScheduleEdit]:
 def test_what_is_cheaper_than_the_planners_choice_is_outside_of_its_search(
     text: str, m: int, n: int, k: int
 ) -> None:
-    f = facts_of(planned(text, m, n, k))
+    f = facts(text, m, n, k)
     p = f.planned
-    searched = {priced(c.request) for c in candidates(f.problem, p.sizes, ARCHES[p.plan.arch], p.device)}
+    searched = {priced(c.request) for c in candidates(problem_of(f), p.sizes, ARCHES[p.plan.arch], p.device)}
     for edit in edits(f):
         cheaper = edit.ratio < 1
         if cheaper:
@@ -48,7 +48,7 @@ def test_what_is_cheaper_than_the_planners_choice_is_outside_of_its_search(
 
 def test_an_edit_outside_of_the_search_says_so() -> None:
     text = "kernel k(x: f16[B=8, M, K], w: f16[B, K, N]) -> f32[B, M, N] { return dot[K](x, w) SCHEDULE }"
-    f = facts_of(planned(text, 16, 16384, 16))
+    f = facts(text, 16, 16384, 16)
     notes = [explained(f, e).note for e in edits(f) if e.ratio < 1]
     assert notes and set(notes) == {NOT_CONSIDERED}
 

@@ -281,10 +281,10 @@ def test_explain_gives_reasons_and_numbers(ucc: Ucc) -> None:
         line[0] for line in lines
     }
     row = ucc("explain", LINEAR, *SIZES, "--device", "H200", "--json").json
-    assert row["m"] == row["n"] == row["k"] == 256
+    assert row["extents"] == {"M": 256, "N": 256, "K": 256, "batch": 1}
     assert row["waves"] > 0
     memory = row["memory"]
-    parts = memory["stage"] * memory["stages"] + memory["epilogue"] + memory["barriers"]
+    parts = memory["stages"] + memory["epilogue"] + memory["barriers"]
     assert 0 < parts == memory["total"] <= row["memory_limit"]
 
 

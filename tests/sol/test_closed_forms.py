@@ -16,7 +16,8 @@ from ucutlass.check import check
 from ucutlass.ir import Kernel, Program
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.kernels.families import match
-from ucutlass.kernels.gemm.match import problem
+from ucutlass.kernels.gemm.candidate import shape_of
+from ucutlass.kernels.gemm.match import GemmForm, problem
 from ucutlass.shapes import complete
 from ucutlass.sol import speed_of_light
 from ucutlass.sol.bounds import bounds
@@ -255,14 +256,20 @@ def test_the_program_bound_is_the_problem_bound(name: str, shape: tuple[int, int
     program, sizes = program_of(GEMMS[name], **({"M": m, "K": k} | ({"N": n} if name != "vector" else {})))
     assert isinstance(program, Kernel)
     extents = tuple(sizes[d] for d in program.dims)
-    other = speed_of_light(problem(match(program), extents), extents, DEVICES[device])
-    found = bounds(program, sizes, DEVICES[device])
-    lane = "s8" if name == "integer" else found.compute_type
-    assert found.least.bytes == other.bytes
-    assert found.intensity * found.least.bytes == pytest.approx(other.flops)
-    assert lane == other.compute_type
-    assert found.fused.seconds == pytest.approx(other.seconds)
-    assert found.limit == other.limit
+    pattern, gpu = match(program), DEVICES[device]
+    assert isinstance(pattern, GemmForm)
+    made = problem(pattern, extents)
+    shape, light = shape_of(made, extents), speed_of_light(bounds(program, sizes, gpu))
+    rates = ("f32", "tf32x3") if made.lane.name == "f32" else (made.lane.name,)
+    peak = max((gpu.peaks[rate] for rate in rates if rate in gpu.peaks), default=gpu.peaks["f16"])
+    moved = shape.operand_bytes + shape.epilogue_bytes
+    assert (light.bytes, light.flops) == (moved, shape.flops)
+    assert light.compute_seconds == pytest.approx(shape.flops / peak)
+    assert light.memory_seconds == pytest.approx(moved / gpu.bandwidth)
+    assert light.seconds == pytest.approx(max(light.compute_seconds, light.memory_seconds))
+    assert light.limit == ("multiplications" if light.compute_seconds >= light.memory_seconds else "memory")
+    assert light.intensity == pytest.approx(shape.flops / moved)
+    assert light.ridge == pytest.approx(peak / gpu.bandwidth)
 
 
 def test_the_same_value_in_two_launches_counts_once() -> None:

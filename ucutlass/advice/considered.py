@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 
 from ucutlass.advice.facts import KernelFacts
 from ucutlass.advice.finding import ScheduleEdit
-from ucutlass.ir.hardware import ARCHES, Device
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.gemm.plan import GemmProblem
-from ucutlass.kernels.gemm.planner import candidates
+from ucutlass.kernels.families import candidates
 
 NOT_CONSIDERED = "outside of the planner's search"
 SCHEDULE_FIXES = "the planner chooses it, or a cheaper one, where the schedule leaves these fields free"
@@ -19,11 +16,10 @@ _PRICED = ("warps", "tile", "cluster", "split_k", "swap", "math", "warp_tile", "
 
 
 def explained(facts: KernelFacts, edit: ScheduleEdit) -> ScheduleEdit:
-    """The edit with a note, where the cost model prices it below the plan."""
-    if edit.ratio >= 1:
+    """Returns the edit with a note, where a cost model that tells schedules apart prices it below the plan."""
+    if edit.ratio >= 1 or not facts.prices:
         return edit
-    p = facts.planned
-    searched = priced(edit.request) in _searched(facts.problem, p.sizes, p.plan.arch, p.device)
+    searched = priced(edit.request) in _searched(facts)
     return replace(edit, note=SCHEDULE_FIXES if searched else NOT_CONSIDERED)
 
 
@@ -32,7 +28,8 @@ def priced(request: Request) -> Request:
     return Request(**{name: getattr(request, name) for name in _PRICED})
 
 
-@lru_cache(maxsize=64)
-def _searched(problem: GemmProblem, sizes: tuple[int, ...], arch: str, device: Device) -> frozenset[Request]:
-    """The schedules that the planner prices where every field is left to it."""
-    return frozenset(priced(p.request) for p in candidates(problem, sizes, ARCHES[arch], device))
+def _searched(facts: KernelFacts) -> frozenset[Request]:
+    """Returns the schedules that the planner prices where every field is left to it."""
+    p = facts.planned
+    every = candidates(facts.pattern, p.sizes, facts.arch, p.device, Request())
+    return frozenset(priced(other.request) for other in every)

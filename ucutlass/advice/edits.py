@@ -6,15 +6,14 @@ no edit can propose a kernel that does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from ucutlass.advice.facts import KernelFacts
 from ucutlass.advice.finding import ExpectedRatio, ScheduleEdit
 from ucutlass.ir.schedule import Request, differing, show, without
-from ucutlass.kernels.gemm.candidate import candidate_of
-from ucutlass.kernels.gemm.planner import candidates, plan
+from ucutlass.kernels.families import candidates
 from ucutlass.kernels.planned import Planned
 
 PAYS = 0.95
@@ -25,6 +24,9 @@ those at 0.90 to 0.97 were faster on the H200, and 99 % of those below 0.90 (`py
 
 MODEL_LOW, MODEL_HIGH = 0.82, 1.15
 """Measured over predicted ratio of those pairs: 10th and 90th percentile (median 0.99)."""
+
+UNPRICED = ExpectedRatio(0.8, 1.25, "no model prices this field: measure it")
+"""The range of an edit that a family's cost model does not tell from the schedule as it is (a judgement)."""
 
 MOST_EDITS = 2
 
@@ -49,7 +51,9 @@ def neighbours(
     """Returns the best legal kernels with these fields freed (and others fixed), at most two, best first.
 
     `keep` selects candidates by their plan. `max_ratio` bounds the cost model's ratio of times; None where
-    the model does not price what the rule is about, and then `expected` must be given.
+    the model does not price what the rule is about, and then `expected` must be given. Where the family's
+    model does not tell schedules apart, `keep` alone selects, among those that it prices no higher; without
+    one there is no edit.
     """
     freed = {tied for name in free for tied in _DEPENDENT_FIELDS.get(name, (name,))}
     return legal_edits(
@@ -65,10 +69,14 @@ def legal_edits(
     expected: ExpectedRatio | None = None,
 ) -> tuple[ScheduleEdit, ...]:
     """Returns what `neighbours` does, for an explicit request."""
-    edits: list[ScheduleEdit] = []
-    for planned in _legal(facts, request):
+    priced = facts.prices or max_ratio is None
+    if not priced and keep is accept_all:
+        return ()
+    bound = max_ratio if priced else 1.0
+    p, edits = facts.planned, list[ScheduleEdit]()
+    for planned in candidates(facts.pattern, p.sizes, facts.arch, p.device, request):
         ratio = planned.estimate.seconds / facts.analytic.seconds
-        if max_ratio is not None and ratio > max_ratio:
+        if bound is not None and ratio > bound:
             break
         edit = edit_to(facts, planned, expected)
         if edit.changes and keep(planned) and all(_differ(edit, e) for e in edits):
@@ -78,15 +86,10 @@ def legal_edits(
     return tuple(edits)
 
 
-def _legal(facts: KernelFacts, request: Request) -> Iterator[Planned]:
-    planned = facts.planned
-    yield from candidates(facts.problem, planned.sizes, candidate_of(planned).arch, planned.device, request)
-
-
 def _differ(left: ScheduleEdit, right: ScheduleEdit) -> bool:
     """Returns whether two edits change the kernel differently, beyond its launch parameters, and so are worth
     showing together."""
-    names = ("warps", "tile", "cluster", "swap", "split_k", "math")
+    names = ("warps", "tile", "cluster", "swap", "split_k", "math", "vector", "items", "keep", "blocks")
     return any(getattr(left.request, n) != getattr(right.request, n) for n in names)
 
 
@@ -94,15 +97,8 @@ def single_change(
     facts: KernelFacts, expected: ExpectedRatio | None = None, **fixed: Any
 ) -> tuple[ScheduleEdit, ...]:
     """Returns the plan with these fields changed and nothing else, where that is legal."""
-    planned = facts.planned
-    changed = plan(
-        facts.problem,
-        planned.sizes,
-        candidate_of(planned).arch,
-        planned.device,
-        replace(planned.request, **fixed),
-    )
-    if not isinstance(changed, Planned) or changed.request == planned.request:
+    changed = facts.plan(replace(facts.planned.request, **fixed))
+    if changed is None or changed.request == facts.planned.request:
         return ()
     return (edit_to(facts, changed, expected),)
 
@@ -115,7 +111,7 @@ def edit_to(facts: KernelFacts, planned: Planned, expected: ExpectedRatio | None
         show(planned.request),
         differing(facts.planned.request, planned.request),
         ratio,
-        expected or from_model(ratio),
+        expected or (from_model(ratio) if facts.prices or ratio <= PAYS else UNPRICED),
     )
 
 

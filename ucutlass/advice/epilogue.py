@@ -5,8 +5,6 @@ from __future__ import annotations
 from ucutlass.advice.edits import best, neighbours
 from ucutlass.advice.facts import KernelFacts
 from ucutlass.advice.finding import Diagnosis, ExpectedRatio, Metric, ScheduleEdit
-from ucutlass.kernels.gemm.candidate import candidate_of
-from ucutlass.kernels.gemm.plan import GemvSchedule, Sm90Schedule
 
 EXPOSED = 0.15
 """Share of the time from which an exposed epilogue is worth hiding."""
@@ -40,7 +38,7 @@ def exposed(f: KernelFacts) -> Diagnosis | None:
     t = f.timing
     bare = t.bare_seconds if t else None
     share = f.analytic.epilogue_share if t is None or bare is None else max(0.0, 1 - bare / t.seconds)
-    if share <= EXPOSED or isinstance(candidate_of(f.planned).schedule, GemvSchedule):
+    if share <= EXPOSED or f.resources.tile is None:
         return None
     edits = _pingpong(f)
     if not edits:
@@ -80,7 +78,7 @@ def special_functions(f: KernelFacts) -> Diagnosis | None:
 def side_path(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 24: whole tensors of the epilogue that threads move, or move in narrow accesses."""
     a, b, c = f.analytic, f.build, f.counters
-    if not isinstance(candidate_of(f.planned).schedule, Sm90Schedule):
+    if f.resources.unit != "wgmma":
         return None
     share = a.direct_bytes / f.bound.bytes
     if share <= SIDE_PATH:
@@ -124,7 +122,8 @@ def bank_conflicts(f: KernelFacts) -> Diagnosis | None:
     return Diagnosis(
         "counters",
         (Metric("conflicts over wavefronts", share, "%", ">", CONFLICTS),),
-        "threads of a warp meet in shared memory's banks; the epilogue's subtile decides how",
+        "threads of a warp meet in shared memory's banks"
+        + ("; the epilogue's subtile decides how" if f.resources.tile else ""),
         edits,
-        "" if edits else "another tile N changes the epilogue's subtile",
+        "" if edits or f.resources.tile is None else "another tile N changes the epilogue's subtile",
     )

@@ -6,19 +6,16 @@ zero, so that a rule which needs it stays silent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ucutlass.ir.hardware import cluster_slots
+from ucutlass import frontend, ir
+from ucutlass.ir.hardware import ARCHES, Arch, cluster_slots
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.gemm.candidate import candidate_of
-from ucutlass.kernels.gemm.cost import DEFAULT, Constants, epilogue_cycles, l2_bytes
-from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule, Sm90Schedule
-from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
-from ucutlass.kernels.gemm.smem import memory_of
-from ucutlass.kernels.gemm.transpose import transpose
-from ucutlass.kernels.planned import Planned
-from ucutlass.sol import SpeedOfLight, speed_of_light
+from ucutlass.kernels import families
+from ucutlass.kernels.planned import Planned, Resources
+from ucutlass.sol.bounds import bounds
+from ucutlass.sol.speed import SpeedOfLight, speed_of_light
 
 Tier: TypeAlias = Literal["analytic", "build", "timing", "counters"]
 
@@ -31,11 +28,11 @@ class Analytic:
     """Counted from the plan, without a GPU. Seconds and cycles are the cost model's.
 
     `slots` is the number of thread blocks that run at a time, `sms` that of the device's SMs. `part_steps`
-    are the steps of K of one split (all of them where K is not split). `most_stages` is the number of stages
-    that would fit. `l2_bytes` is what tiles read from L2, with multicast, and `l2_seconds` the time that L2
-    needs for it. `epilogue_share` is the epilogue's share of a tile's cycles, `function_share` that of its
-    arithmetic. `step_cycles` are SM cycles per step of K. `floor_share` is the launch floor's share of the
-    estimate. `direct_bytes` are bytes of whole epilogue tensors that threads move instead of TMA.
+    are the steps of the loop in one part (all of them where it is not split). `most_stages` is the number of
+    stages that would fit. `l2_bytes` is what tiles read from L2, with multicast, and `l2_seconds` the time
+    that L2 needs for it. `epilogue_share` is the epilogue's share of a tile's cycles, `function_share` that of
+    its arithmetic. `step_cycles` are SM cycles per step of the loop. `floor_share` is the launch floor's share
+    of the estimate. `direct_bytes` are bytes of whole epilogue tensors that threads move instead of TMA.
     """
 
     seconds: float
@@ -143,10 +140,13 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """A plan and what is known of it. `bound` is the problem's speed of light on the device."""
+    """A plan and what is known of it. `pattern` is what the kernel's family made of the program, from which
+    other schedules are planned. `bound` is the program's speed of light on the device."""
 
+    pattern: object
     planned: Planned
     bound: SpeedOfLight
+    resources: Resources
     analytic: Analytic
     build: BuildFacts | None = None
     timing: TimingFacts | None = None
@@ -158,10 +158,19 @@ class KernelFacts:
         return self.timing.seconds if self.timing else self.analytic.seconds
 
     @property
-    def problem(self) -> GemmProblem:
-        """The problem as the program states it, whether or not the plan swaps its operands."""
-        c = candidate_of(self.planned)
-        return transpose(c.problem) if c.swapped else c.problem
+    def arch(self) -> Arch:
+        return ARCHES[self.planned.plan.arch]
+
+    @property
+    def prices(self) -> bool:
+        """Whether the family's cost model tells schedules of this problem apart."""
+        return families.family_of_plan(self.planned.plan).prices
+
+    def plan(self, request: Request) -> Planned | None:
+        """Returns the same problem under another schedule; None where that is not legal."""
+        p = self.planned
+        other = families.plan_pattern(self.pattern, p.sizes, self.arch, p.device, request)
+        return other if isinstance(other, Planned) else None
 
     def tiers(self) -> tuple[Tier, ...]:
         """Returns the tiers that have facts."""
@@ -169,79 +178,40 @@ class KernelFacts:
         return tuple(t for t, k in zip(TIERS, by_tier, strict=True) if k is not None)
 
 
-def facts_of(
-    planned: Planned,
-    *,
-    build: BuildFacts | None = None,
-    timing: TimingFacts | None = None,
-    counters: Counters | None = None,
-    constants: Constants = DEFAULT,
-) -> KernelFacts:
-    """Returns the facts of a plan; the analytic ones are computed here, the others are passed in."""
-    c = candidate_of(planned)
-    bound = speed_of_light(c.problem, c.sizes, planned.device)
-    return KernelFacts(planned, bound, analytic(planned, constants), build, timing, counters)
+def facts_of(checked: frontend.Checked, kernel: ir.Kernel, planned: Planned) -> KernelFacts:
+    """Returns the facts of a plan of `kernel`, whatever its family, without building or timing it."""
+    sizes = dict(zip(kernel.dims, planned.sizes, strict=True))
+    bound = speed_of_light(bounds(kernel, sizes, planned.device))
+    resources = families.resources(planned)
+    return KernelFacts(frontend.pattern(checked, kernel), planned, bound, resources, analytic(planned))
 
 
-def analytic(planned: Planned, constants: Constants = DEFAULT) -> Analytic:
-    """Returns the analytic facts of a plan, with the cost model's constants."""
-    candidate, estimate, device = candidate_of(planned), planned.estimate, planned.device
-    steps, parts = candidate.k_tiles, max(1, candidate.launch.splits)
-    memory = memory_of(candidate)
-    cluster = candidate.schedule.cluster if isinstance(candidate.schedule, Sm90Schedule) else (1, 1)
-    stage_capacity = candidate.arch.shared_memory - memory.epilogue - memory.barriers
-    pipelined = not isinstance(candidate.schedule, GemvSchedule)
-    l2_read = l2_bytes(planned)
-    epilogue, arithmetic, tile_cycles = _epilogue(planned, constants)
+def analytic(planned: Planned) -> Analytic:
+    """Returns the analytic facts of a plan, by its family's cost model."""
+    estimate, device = planned.estimate, planned.device
+    taken, cost, tiles = families.resources(planned), families.tile_cost(planned), families.traffic(planned)
     return Analytic(
         seconds=estimate.seconds,
         tiles=estimate.tiles,
         slots=estimate.slots,
         sms=device.sms,
-        cluster_slots=cluster_slots(device, cluster[0] * cluster[1]),
+        cluster_slots=cluster_slots(device, taken.cluster[0] * taken.cluster[1]),
         waves=estimate.waves,
         quantisation=estimate.quantisation,
         padding=estimate.padding,
-        steps=steps,
-        part_steps=-(-steps // parts),
-        stages=memory.stages if pipelined else None,
-        most_stages=stage_capacity // memory.stage if pipelined else None,
-        accumulators=accumulators_per_thread(candidate),
+        steps=taken.steps,
+        part_steps=taken.part_steps,
+        stages=taken.stages,
+        most_stages=taken.most_stages,
+        accumulators=taken.accumulators,
         dram_bytes=estimate.dram_bytes,
         dram_seconds=estimate.dram_seconds,
         power_seconds=estimate.power_seconds,
-        l2_bytes=l2_read,
-        l2_seconds=l2_read / (constants.l2_bytes * device.sms * device.clock * constants.clock),
-        epilogue_share=epilogue / tile_cycles,
-        function_share=arithmetic / tile_cycles,
-        step_cycles=(tile_cycles - epilogue) / max(1, -(-steps // parts)),
+        l2_bytes=float(taken.operand_bytes) if tiles is None else tiles.l2_bytes,
+        l2_seconds=cost.l2_seconds if cost else taken.operand_bytes / device.l2_bandwidth,
+        epilogue_share=cost.epilogue_share if cost else 0.0,
+        function_share=cost.function_share if cost else 0.0,
+        step_cycles=cost.step_cycles if cost else 0.0,
         floor_share=device.launch_floor / estimate.seconds,
-        direct_bytes=_direct_bytes(planned),
-    )
-
-
-def _epilogue(planned: Planned, constants: Constants) -> tuple[float, float, float]:
-    """Returns SM cycles of a tile's epilogue, of its arithmetic alone, and of the whole tile, by shares of
-    the cost model: the main loop is what remains of the busiest slot's time."""
-    candidate, estimate, device = candidate_of(planned), planned.estimate, planned.device
-    match candidate.schedule:
-        case GemvSchedule():
-            return 0.0, 0.0, 1.0
-        case schedule:
-            elements = schedule.tile[0] * schedule.tile[1]
-    epilogue = epilogue_cycles(candidate, elements, constants)
-    arithmetic = epilogue - epilogue_cycles(candidate, elements, replace(constants, function=0.0))
-    resident = min(max(1, estimate.slots // device.sms), -(-estimate.tiles // device.sms))
-    tile_passes = -(-estimate.tiles // estimate.slots) * resident
-    tile_cycles = estimate.sm_seconds * device.clock * constants.clock / tile_passes
-    return epilogue, arithmetic, max(tile_cycles, epilogue, 1.0)
-
-
-def _direct_bytes(planned: Planned) -> int:
-    """Returns bytes of whole epilogue tensors that threads move themselves."""
-    candidate = candidate_of(planned)
-    return sum(
-        candidate.shape.m * candidate.shape.n * candidate.shape.batch * t.elem.bytes
-        for t, route in zip(candidate.tensors, candidate.routes, strict=True)
-        if route == "direct" and t.shape == "full"
+        direct_bytes=taken.direct_bytes,
     )

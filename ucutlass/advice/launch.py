@@ -5,9 +5,6 @@ from __future__ import annotations
 from ucutlass.advice.edits import edit_to, neighbours
 from ucutlass.advice.facts import KernelFacts, Tier, analytic
 from ucutlass.advice.finding import Diagnosis, ExpectedRatio, Metric
-from ucutlass.kernels.gemm.candidate import candidate_of
-from ucutlass.kernels.gemm.planner import plan
-from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
 from ucutlass.kernels.planned import Planned
 
 LAUNCH, FLOOR = 0.20, 0.50
@@ -43,14 +40,13 @@ def launch_bound(f: KernelFacts) -> Diagnosis | None:
 
 def fp8_accumulation(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 17, which informs and is never tuned."""
-    problem = candidate_of(f.planned).problem
-    if problem.lane.name not in ("e4m3", "e5m2") or candidate_of(f.planned).family != "sm90":
+    compute_type, accumulators = f.planned.plan.problem.lane.name, f.resources.accumulators
+    if compute_type not in ("e4m3", "e5m2") or f.resources.unit != "wgmma":
         return None
-    accumulators = accumulators_per_thread(candidate_of(f.planned))
     return Diagnosis(
         "analytic",
         (Metric("accumulators a thread, both sets", accumulators, "", "=", accumulators),),
-        f"lane {problem.lane.name} adds partial sums into a second f32 set, which halves the largest tile",
+        f"lane {compute_type} adds partial sums into a second f32 set, which halves the largest tile",
         (),
         "how fp8 accumulates belongs to the algorithm: it is no tuning knob",
     )
@@ -97,9 +93,8 @@ def less_energy(f: KernelFacts) -> Diagnosis | None:
     if not equal:
         return None
     joules, rival = min(equal, key=lambda pair: pair[0])
-    p = f.planned
-    rival_plan = plan(f.problem, p.sizes, candidate_of(p).arch, p.device, rival.request)
-    if not isinstance(rival_plan, Planned):
+    rival_plan = f.plan(rival.request)
+    if rival_plan is None:
         return None
     measured = ExpectedRatio(1 - TIE, 1 + TIE, "measured beside this one")
     return Diagnosis(

@@ -9,14 +9,11 @@ from ucutlass.advice.edits import best, edit_to, legal_edits, neighbours, single
 from ucutlass.advice.facts import Analytic, KernelFacts, analytic
 from ucutlass.advice.finding import Diagnosis, ExpectedRatio, Metric, ScheduleEdit
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.gemm.candidate import candidate_of, ceil_div
-from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
-from ucutlass.kernels.gemm.planner import plan
-from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
-from ucutlass.kernels.gemm.search import LINE
+from ucutlass.kernels.families import resources
 from ucutlass.kernels.planned import Planned
 
-LEAST_STAGES = 3
+LINE = 128
+"""Bytes of K in a big tile: a line of the widest swizzle of shared memory."""
 
 RING_STALL, DRAM_BUSY = 0.20, 0.70
 
@@ -35,11 +32,6 @@ NO_TENSOR = 0.05
 LATENCY = 479.0
 """Cycles from a load to its data in DRAM on an idle H100 (arXiv 2402.13499, table of memory latencies). A
 loaded memory system answers later; the range below takes once and twice this."""
-
-UNAVAILABLE_STAGES = 2
-"""Stages that no load can be in flight for: the one being multiplied and the one before it, which CUTLASS
-releases once the next wgmma was issued (K_PIPE_MMAS is 1). With two stages every step waits for a whole load:
-an H200 took 0.38 to 0.63 of the time with all stages that fit (benchmarks/data/h200_advice.json)."""
 
 _NONE: tuple[ScheduleEdit, ...] = ()
 
@@ -87,8 +79,10 @@ def spills(f: KernelFacts) -> Diagnosis | None:
 
 def _fewer_registers(f: KernelFacts, expected: ExpectedRatio) -> tuple[ScheduleEdit, ...]:
     def keep(p: Planned) -> bool:
-        return accumulators_per_thread(candidate_of(p)) < f.analytic.accumulators
+        return resources(p).accumulators < f.analytic.accumulators
 
+    if f.resources.tile is None:
+        return neighbours(f, "items", "threads", "vector", keep=keep, max_ratio=None, expected=expected)
     return best(
         neighbours(f, "tile", keep=keep, max_ratio=None, expected=expected),
         neighbours(f, "warps", "tile", keep=keep, max_ratio=None, expected=expected),
@@ -98,7 +92,7 @@ def _fewer_registers(f: KernelFacts, expected: ExpectedRatio) -> tuple[ScheduleE
 def multicast(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 6: thread blocks of a cluster load a shared operand once."""
     a, c = f.analytic, f.counters
-    if isinstance(candidate_of(f.planned).schedule, GemvSchedule):
+    if f.resources.tile is None:
         return None
     counted = c is not None and c.l2 is not None and c.tensor is not None
     l2 = c.l2 if c and c.l2 is not None else a.l2_seconds / f.seconds
@@ -133,9 +127,10 @@ def few_stages(f: KernelFacts) -> Diagnosis | None:
     stall = _ring_stall(f)
     dram = c.dram if c else None
     starved = stall is not None and stall > RING_STALL and dram is not None and dram < DRAM_BUSY
-    if (a.stages >= LEAST_STAGES and not starved) or a.most_stages < LEAST_STAGES:
+    least = _least_stages(f)
+    if (a.stages >= least and not starved) or a.most_stages < least:
         return None
-    evidence = [Metric("stages", a.stages, "", "<", LEAST_STAGES)] if a.stages < LEAST_STAGES else []
+    evidence = [Metric("stages", a.stages, "", "<", least)] if a.stages < least else []
     if starved and stall is not None and dram is not None:
         evidence += [
             Metric("warps waiting for the ring", stall, "%", ">", RING_STALL),
@@ -148,7 +143,7 @@ def few_stages(f: KernelFacts) -> Diagnosis | None:
     return Diagnosis(
         "counters" if starved else "analytic",
         tuple(evidence),
-        f"with {a.stages} stages a load has {max(0, a.stages - UNAVAILABLE_STAGES) * a.step_cycles:.0f} cycles to arrive "
+        f"with {a.stages} stages a load has {max(0, a.stages - f.resources.busy_stages) * a.step_cycles:.0f} cycles to arrive "
         f"before the multipliers wait; "
         f"{a.most_stages} stages fit",
         (edit,),
@@ -164,10 +159,10 @@ def _ring_stall(f: KernelFacts) -> float | None:
 
 def capped_stages(f: KernelFacts) -> Diagnosis | None:
     """Rule 8: shared memory beside the epilogue holds fewer than three stages."""
-    a, s = f.analytic, candidate_of(f.planned).schedule
-    if a.most_stages is None or a.most_stages >= LEAST_STAGES or isinstance(s, GemvSchedule):
+    a, tile, least = f.analytic, f.resources.tile, _least_stages(f)
+    if a.most_stages is None or a.most_stages >= least or tile is None:
         return None
-    m, n, k = s.tile
+    m, n, k = tile
     edits: list[ScheduleEdit] = []
     for request in (
         replace(f.planned.request, tile=(m, n, k // 2), stages=None),
@@ -175,15 +170,15 @@ def capped_stages(f: KernelFacts) -> Diagnosis | None:
         replace(f.planned.request, tile=(m // 2, n, k), stages=None),
     ):
         halved = _planned(f, request)
-        if halved is not None and (analytic(halved).stages or 0) >= LEAST_STAGES:
+        if halved is not None and (analytic(halved).stages or 0) >= least:
             edits.append(edit_to(f, halved, _latency_range(f, halved)))
-    other = neighbours(f, "warps", "tile", keep=lambda p: (analytic(p).stages or 0) >= LEAST_STAGES)
+    other = neighbours(f, "warps", "tile", keep=lambda p: (analytic(p).stages or 0) >= least)
     chosen = best(other, tuple(sorted(edits, key=lambda e: e.expected.low)[:1]))
     if not chosen:
         return None
     return Diagnosis(
         "analytic",
-        (Metric("stages that fit", a.most_stages, "", "<", LEAST_STAGES),),
+        (Metric("stages that fit", a.most_stages, "", "<", least),),
         f"a {m}x{n}x{k} tile and its epilogue leave room for {a.most_stages} stages: a load has one step "
         "of K to arrive",
         chosen,
@@ -191,36 +186,41 @@ def capped_stages(f: KernelFacts) -> Diagnosis | None:
 
 
 def _planned(f: KernelFacts, request: Request) -> Planned | None:
-    planned = f.planned
-    if request.tile is not None and min(request.tile) < 1:
-        return None
-    outcome = plan(f.problem, planned.sizes, candidate_of(planned).arch, planned.device, request)
-    return outcome if isinstance(outcome, Planned) else None
+    return None if request.tile is not None and min(request.tile) < 1 else f.plan(request)
+
+
+def _least_stages(f: KernelFacts) -> int:
+    """Returns the stages by which one load is in flight. With CUTLASS's two busy stages, the one being
+    multiplied and the one before it, which it releases once the next wgmma was issued (K_PIPE_MMAS is 1),
+    two stages make every step wait for a whole load: an H200 took 0.38 to 0.63 of the time with all stages
+    that fit (benchmarks/data/h200_advice.json)."""
+    return f.resources.busy_stages + 1
 
 
 def _latency_range(f: KernelFacts, halved: Planned) -> ExpectedRatio:
     """Returns a range by Little's law: a step cannot be shorter than the latency over the loads in flight.
     The range is for the latency of an idle and of a loaded memory system, times the model's own ratio."""
     ratio = halved.estimate.seconds / f.analytic.seconds
-    halved_facts = analytic(halved)
+    halved_facts, busy = analytic(halved), f.resources.busy_stages
     low, high = (
-        ratio * _stall_factor(halved_facts, t) / _stall_factor(f.analytic, t) for t in (2 * LATENCY, LATENCY)
+        ratio * _stall_factor(halved_facts, busy, t) / _stall_factor(f.analytic, busy, t)
+        for t in (2 * LATENCY, LATENCY)
     )
     basis = f"from Little's law at {LATENCY:.0f} to {2 * LATENCY:.0f} cycles of latency"
     return ExpectedRatio(min(low, high), max(low, high), basis)
 
 
-def _stall_factor(a: Analytic, latency: float) -> float:
+def _stall_factor(a: Analytic, busy: int, latency: float) -> float:
     if a.step_cycles <= 0:
         return 1.0
-    flying = (a.stages or 1) - UNAVAILABLE_STAGES
+    flying = (a.stages or 1) - busy
     return max(1.0, latency / flying / a.step_cycles) if flying > 0 else 1 + latency / a.step_cycles
 
 
 def short_loop(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 9."""
     a = f.analytic
-    if a.stages is None or a.part_steps >= SHORT_K:
+    if f.resources.tile is None or a.part_steps >= SHORT_K:
         return None
     split = a.part_steps < a.steps
     edits = best(
@@ -229,11 +229,12 @@ def short_loop(f: KernelFacts) -> Diagnosis | None:
     )
     if not edits:
         return None
-    cause = f"; K was split into {candidate_of(f.planned).launch.splits} parts" if split else ""
+    loop = f.resources.loop
+    cause = f"; {loop} was split into {f.resources.parts} parts" if split else ""
     return Diagnosis(
         "analytic",
-        (Metric("steps of K", a.part_steps, "", "<", SHORT_K),),
-        f"a part has {a.part_steps} steps of K: filling the ring and the epilogue weigh as much as the "
+        (Metric(f"steps of {loop}", a.part_steps, "", "<", SHORT_K),),
+        f"a part has {a.part_steps} steps of {loop}: filling the ring and the epilogue weigh as much as the "
         f"multiplications{cause}",
         edits,
     )
@@ -241,26 +242,26 @@ def short_loop(f: KernelFacts) -> Diagnosis | None:
 
 def big_tile(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 11."""
-    s, c = candidate_of(f.planned).schedule, f.counters
-    if isinstance(s, GemvSchedule) or f.bound.intensity <= 2 * f.bound.ridge:
+    taken, c = f.resources, f.counters
+    if taken.tile is None or taken.loop != "K" or f.bound.intensity <= 2 * f.bound.ridge:
         return None
-    big = BIG_TILE if isinstance(s, Sm90Schedule) else BIG_MULTISTAGE
-    shape, device = candidate_of(f.planned).shape, f.planned.device
-    tiles = ceil_div(shape.m, big[0]) * ceil_div(shape.n, big[1]) * shape.batch
-    if math.prod(s.tile[:2]) >= math.prod(big) or tiles < 2 * device.sms:
+    own = taken.tile[:2]
+    big = BIG_TILE if taken.unit == "wgmma" else BIG_MULTISTAGE
+    tiles = -(-taken.rows // big[0]) * -(-taken.columns // big[1]) * taken.batch
+    if math.prod(own) >= math.prod(big) or tiles < 2 * f.planned.device.sms:
         return None
     if c is not None and c.tensor is not None and c.tensor >= FULL_TENSOR:
         return None
-    edits, more = _larger(f, big), _relative_loads(s.tile[:2]) / _relative_loads(big)
+    edits, more = _larger(f, big), _relative_loads(own) / _relative_loads(big)
     if not edits:
         return None
     return Diagnosis(
         "counters" if c is not None and c.tensor is not None else "analytic",
         (
             Metric("FLOP per byte", f.bound.intensity, "", ">", 2 * f.bound.ridge),
-            Metric("elements of a tile", math.prod(s.tile[:2]), "", "<", math.prod(big)),
+            Metric("elements of a tile", math.prod(own), "", "<", math.prod(big)),
         ),
-        f"the multipliers decide, and {s.tile[0]}x{s.tile[1]} tiles load {more:.1f} times what "
+        f"the multipliers decide, and {own[0]}x{own[1]} tiles load {more:.1f} times what "
         f"{big[0]}x{big[1]} tiles load for the same work",
         edits,
     )
@@ -272,35 +273,35 @@ def _relative_loads(tile: tuple[int, int]) -> float:
 
 
 def _larger(f: KernelFacts, big: tuple[int, int]) -> tuple[ScheduleEdit, ...]:
-    """Returns, on Hopper, the two big cooperative tiles with a cluster of two, else the best larger tile."""
-    if not isinstance(candidate_of(f.planned).schedule, Sm90Schedule):
+    """Returns, of wgmma with clusters, the two big cooperative tiles with a cluster of two, else the best
+    larger tile."""
+    if f.resources.unit != "wgmma" or f.planned.request.cluster is None:
         return neighbours(f, "tile", keep=lambda p: _area(p) > _area(f.planned))
-    depth = LINE // f.problem.lane.bytes
+    depth = LINE // f.planned.plan.problem.lane.bytes
     requests = (Request(warps="cooperative", tile=(*t, depth), cluster=(2, 1)) for t in (big, big[::-1]))
     return best(*(legal_edits(f, request) for request in requests))
 
 
 def _area(p: Planned) -> int:
-    s = candidate_of(p).schedule
-    return 0 if isinstance(s, GemvSchedule) else s.tile[0] * s.tile[1]
+    tile = resources(p).tile
+    return 0 if tile is None else tile[0] * tile[1]
 
 
 def wrong_pipe(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 16: a slower unit multiplies although a faster one could."""
-    p, b, c = f.planned, f.build, f.counters
-    s = candidate_of(p).schedule
-    if isinstance(s, GemvSchedule):
+    b, c = f.build, f.counters
+    if f.resources.tile is None:
         return None
     unit, edits = "", _NONE
-    if isinstance(s, Sm80Schedule) and s.math == "simt":
+    ffma = f.resources.unit == "ffma"
+    if ffma:
         unit = "FFMA multiplies, not the tensor cores"
-        edits = single_change(f, math="tf32x3", tile=p.request.tile, warp_tile=None, stages=None)
-    elif isinstance(s, Sm80Schedule) and candidate_of(p).arch.wgmma:
+        edits = _on_tensor_cores(f)
+    elif f.resources.unit == "mma" and f.arch.wgmma:
         unit = "mma.sync multiplies, which reaches a part of what Hopper's wgmma does"
-        edits = best(legal_edits(f, Request(warps="cooperative")), legal_edits(f, Request(warps="pingpong")))
+        edits = _on_wgmma(f)
     evidence = [Metric("wgmma kernel", 0, "", "<", 1)] if edits else []
     tier = "analytic"
-    ffma = isinstance(s, Sm80Schedule) and s.math == "simt"
     if b is not None and b.tensor_instructions == 0 and not ffma:
         unit, tier = "the built kernel holds no tensor instruction", "build"
         evidence.append(Metric("tensor instructions in SASS", 0, "", "<", 1))
@@ -323,3 +324,18 @@ def wrong_pipe(f: KernelFacts) -> Diagnosis | None:
         edits,
         act,
     )
+
+
+def _on_tensor_cores(f: KernelFacts) -> tuple[ScheduleEdit, ...]:
+    request = f.planned.request
+    if request.math == "simt":
+        return single_change(f, math="tf32x3", tile=request.tile, warp_tile=None, stages=None)
+    return _on_wgmma(f) if f.arch.wgmma else _NONE
+
+
+def _on_wgmma(f: KernelFacts) -> tuple[ScheduleEdit, ...]:
+    def keep(p: Planned) -> bool:
+        return resources(p).unit == "wgmma"
+
+    kinds = (Request(warps="cooperative"), Request(warps="pingpong"))
+    return best(*(legal_edits(f, request, keep) for request in kinds))

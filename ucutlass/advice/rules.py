@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ucutlass.advice import epilogue, launch, mainloop, tiling, traffic
+from ucutlass.advice import epilogue, launch, mainloop, near, tiling, traffic
 from ucutlass.advice.finding import AdviceRule, Bottleneck
 
 _ALL: frozenset[Bottleneck] = frozenset({"multiplications", "memory", "latency", "launch"})
@@ -312,9 +312,9 @@ NEAR = AdviceRule(
     "tie",
     ("analytic", "timing"),
     _ALL,
-    "Of kernels besides those of one product, whose fields no cost model prices: the range is a judgement.",
-    None,
+    "Of families whose cost model does not tell schedules apart: the range is a judgement.",
+    near.schedules_nearby,
 )
-"""The rule of `ucutlass.advice.family`; it applies to no GEMM."""
+"""The rule that speaks where no other has an edit."""
 
 BY_NUMBER: Mapping[int, AdviceRule] = MappingProxyType({rule.number: rule for rule in (*RULES, NEAR)})

@@ -10,7 +10,7 @@ from ucutlass.advice.classify import Classification, classify
 from ucutlass.advice.considered import explained
 from ucutlass.advice.facts import KernelFacts, Tier
 from ucutlass.advice.finding import GROUPS, AdviceRule, Finding, ScheduleEdit
-from ucutlass.advice.rules import BY_NUMBER, RULES
+from ucutlass.advice.rules import BY_NUMBER, NEAR, RULES
 from ucutlass.ir.schedule import Request
 from ucutlass.sol import SpeedOfLight
 
@@ -54,6 +54,8 @@ def advise(facts: KernelFacts, rates: Mapping[int, HitRate] | None = None) -> Ad
         for rule in RULES
         if classification.bottleneck in rule.classes and (f := finding(rule, facts))
     ]
+    if not any(f.edits for _, f in ranked_findings) and (near := finding(NEAR, facts)):
+        ranked_findings.append((NEAR, near))
     ranked = sorted(ranked_findings, key=lambda pair: _rank(pair[0], pair[1], known_rates))
     distinct = _distinct(f for _, f in ranked)[:MOST_FINDINGS]
     shown = tuple(replace(f, edits=tuple(explained(facts, e) for e in f.edits)) for f in distinct)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from ucutlass.advice.edits import best, neighbours, single_change
 from ucutlass.advice.facts import KernelFacts
 from ucutlass.advice.finding import Diagnosis, Metric, ScheduleEdit
 from ucutlass.ir.hardware import cluster_slots
-from ucutlass.kernels.gemm.candidate import candidate_of
-from ucutlass.kernels.gemm.plan import Sm90Schedule
+from ucutlass.kernels.families import resources
 from ucutlass.kernels.planned import Planned
 
 BUSY = 0.85
@@ -34,7 +35,7 @@ _BETTER = 0.05
 def wave_quantisation(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 4."""
     a = f.analytic
-    if a.stages is None or a.quantisation >= BUSY or a.waves >= FEW_WAVES:
+    if f.resources.tile is None or a.quantisation >= BUSY or a.waves >= FEW_WAVES:
         return None
     edits = _fuller(f)
     if not edits:
@@ -60,10 +61,9 @@ def _fuller(f: KernelFacts) -> tuple[ScheduleEdit, ...]:
 
 def idle_clusters(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 5. The counter `clusters_active` is the driver's own maximum for this kernel."""
-    a, s = f.analytic, candidate_of(f.planned).schedule
-    if not isinstance(s, Sm90Schedule) or s.cluster == (1, 1):
+    a, size = f.analytic, math.prod(f.resources.cluster)
+    if size == 1:
         return None
-    size = s.cluster[0] * s.cluster[1]
     seen = (f.counters.clusters_active if f.counters else None) or None  # the tool writes 0 for "none"
     usable = a.cluster_slots if seen is None else seen * size
     if usable >= USABLE * a.sms:
@@ -71,8 +71,8 @@ def idle_clusters(f: KernelFacts) -> Diagnosis | None:
     device = f.planned.device
 
     def keep(p: Planned) -> bool:
-        other = candidate_of(p).schedule
-        return isinstance(other, Sm90Schedule) and cluster_slots(device, _size(other)) > usable
+        other = resources(p)
+        return other.unit == f.resources.unit and cluster_slots(device, math.prod(other.cluster)) > usable
 
     edits = best(neighbours(f, "cluster", keep=keep), single_change(f, cluster=(2, 1)) if size > 2 else ())
     if not edits:
@@ -85,10 +85,6 @@ def idle_clusters(f: KernelFacts) -> Diagnosis | None:
     )
 
 
-def _size(s: Sm90Schedule) -> int:
-    return s.cluster[0] * s.cluster[1]
-
-
 def padding(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 22."""
     a = f.analytic
@@ -98,7 +94,7 @@ def padding(f: KernelFacts) -> Diagnosis | None:
     def keep(p: Planned) -> bool:
         return p.estimate.padding > a.padding + _BETTER
 
-    if a.stages is None:
+    if f.resources.tile is None:
         edits = neighbours(f, "columns", keep=keep)
     else:
         edits = best(
@@ -107,11 +103,11 @@ def padding(f: KernelFacts) -> Diagnosis | None:
         )
     if not edits:
         return None
-    shape = candidate_of(f.planned).shape
+    taken = f.resources
     return Diagnosis(
         "analytic",
         (Metric("useful multiplications", a.padding, "%", "<", USEFUL),),
-        f"{1 - a.padding:.0%} of the multiplications fall outside the {shape.m} x {shape.n} result",
+        f"{1 - a.padding:.0%} of the multiplications fall outside the {taken.rows} x {taken.columns} result",
         edits,
     )
 
@@ -126,7 +122,7 @@ def too_little_at_work(f: KernelFacts) -> Diagnosis | None:
     def keep(p: Planned) -> bool:
         return p.estimate.waves > a.waves
 
-    if a.stages is None:
+    if f.resources.tile is None:
         edits = neighbours(f, "rows", "threads", keep=keep)
     else:
         edits = best(

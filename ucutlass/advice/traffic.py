@@ -8,8 +8,6 @@ from ucutlass.advice.edits import best, legal_edits, neighbours, single_change
 from ucutlass.advice.facts import KernelFacts, Tier
 from ucutlass.advice.finding import Diagnosis, ExpectedRatio, Metric, ScheduleEdit
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.gemm.candidate import candidate_of, ceil_div
-from ucutlass.kernels.gemm.plan import GemvSchedule
 from ucutlass.kernels.planned import Planned
 
 SKINNY = 128
@@ -31,15 +29,18 @@ lost by the wrong one), and what it may cost where it does not matter."""
 
 _ORDER = ExpectedRatio(_LOST, _NOISE, "from CUTLASS pull request 3373")
 
+_ROW_FIELDS = ("keep", "threads", "rows", "items", "vector", "cluster", "split_k")
+"""What decides how much of a row a kernel without tiles keeps."""
+
 PANELS = 1.15
 """Bytes that a wave of tiles reads in the forced order over those in the other one."""
 
 
 def skinny(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 12: with few rows (or columns), reading the matrix is all the work."""
-    a, shape = f.analytic, candidate_of(f.planned).shape
-    few, used = min(shape.m, shape.n), f.bound.memory_seconds / f.seconds
-    if few > SKINNY or f.bound.limit != "memory" or used >= BANDWIDTH:
+    a, taken = f.analytic, f.resources
+    few, used = min(taken.rows, taken.columns), f.bound.memory_seconds / f.seconds
+    if taken.unit is None or few > SKINNY or f.bound.limit != "memory" or used >= BANDWIDTH:
         return None
     edits = legal_edits(f, Request())
     if not edits:
@@ -90,14 +91,18 @@ def excess(f: KernelFacts) -> Diagnosis | None:
     def keep(p: Planned) -> bool:
         return p.estimate.dram_bytes < 0.95 * a.dram_bytes
 
-    edits = best(neighbours(f, "tile", keep=keep), neighbours(f, "warps", "tile", "cluster", keep=keep))
+    if f.resources.tile is None:
+        edits, cure = neighbours(f, *_ROW_FIELDS, keep=keep), "rows kept in registers are read once"
+    else:
+        edits = best(neighbours(f, "tile", keep=keep), neighbours(f, "warps", "tile", "cluster", keep=keep))
+        cure = "larger tiles read operands less often"
     if not edits:
         return None
     return Diagnosis(
         "analytic" if counted is None else "counters",
         (Metric("bytes from memory over compulsory", ratio, "", ">", EXCESS),),
         f"{traffic / 1e6:,.0f} MB cross the memory interface for {f.bound.bytes / 1e6:,.0f} MB of tensors: "
-        "larger tiles read operands less often",
+        f"{cure}",
         edits,
     )
 
@@ -105,9 +110,9 @@ def excess(f: KernelFacts) -> Diagnosis | None:
 def order(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 13. Without counters only a raster that was forced against CUTLASS's own choice counts."""
     a, c = f.analytic, f.counters
-    shape = candidate_of(f.planned).shape
-    outgrown = shape.operand_bytes // shape.batch > f.planned.device.l2
-    if a.stages is None or a.waves < 2 or not outgrown:
+    taken = f.resources
+    outgrown = taken.operand_bytes // taken.batch > f.planned.device.l2
+    if taken.tile is None or f.planned.request.raster is None or a.waves < 2 or not outgrown:
         return None
     counted = c.dram_bytes if c else None
     forced = _forced_raster_ratio(f)
@@ -133,13 +138,13 @@ def _forced_raster_ratio(f: KernelFacts) -> float:
     """Returns, where the schedule forces a raster, the bytes of operands that a wave of tiles reads in it
     over those in the other one. Along M the tiles of a wave fill columns of the grid, along N rows. Returns 1
     where none is forced."""
-    c, s, raster = candidate_of(f.planned), candidate_of(f.planned).schedule, f.planned.request.raster
-    if isinstance(s, GemvSchedule) or raster not in ("along_m", "along_n"):
+    taken, raster = f.resources, f.planned.request.raster
+    if taken.tile is None or raster not in ("along_m", "along_n"):
         return 1.0
-    (m, n, _), slots = s.tile, f.analytic.slots
-    rows, columns = ceil_div(c.shape.m, m), ceil_div(c.shape.n, n)
-    along_m = min(rows, slots) * m + min(columns, ceil_div(slots, rows)) * n
-    along_n = min(columns, slots) * n + min(rows, ceil_div(slots, columns)) * m
+    (m, n, _), slots = taken.tile, f.analytic.slots
+    rows, columns = -(-taken.rows // m), -(-taken.columns // n)
+    along_m = min(rows, slots) * m + min(columns, -(-slots // rows)) * n
+    along_n = min(columns, slots) * n + min(rows, -(-slots // columns)) * m
     return along_m / along_n if raster == "along_m" else along_n / along_m
 
 

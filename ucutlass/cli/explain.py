@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
@@ -16,14 +15,12 @@ from ucutlass.cli.advice import past, rows, within_schedule
 from ucutlass.cli.cpu_limit import cpu_limited
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
-from ucutlass.explain import Explanation, explain
+from ucutlass.explain import explain, to_json
+from ucutlass.explain import rows as explained_rows
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.ir.schedule import show as show_schedule
-from ucutlass.kernels.gemm.plan import GemmPlan
-from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
-from ucutlass.sol import report
-from ucutlass.sol.bounds import TimeBounds, bounds
+from ucutlass.sol.bounds import bounds
 from ucutlass.tune.database import TunedRow
 from ucutlass.tune.lookup import rows_by_gpu
 from ucutlass.units import duration
@@ -61,48 +58,15 @@ def command(
                 return
             planned = frontend.plan_kernel(checked, program, extents, arch, gpu).planned
             bound = bounds(program, by_name, planned.device, planned=planned)
-        if not isinstance(planned.plan, GemmPlan):
-            _family(planned, bound, rows_by_gpu(program, extents, arch), as_json)
-            return
         explanation = explain(planned, bound)
-        advice = advise(facts_of(planned), past(planned.device))
+        advice = advise(facts_of(checked, program, planned), past(planned.device))
         advice = within_schedule(advice, program, extents, arch)
         tuned = rows_by_gpu(program, extents, arch)
     if as_json:
-        memory = asdict(explanation.memory) | {"total": explanation.memory.total}
-        row = asdict(explanation) | {"memory": memory, "advice": select.to_json(advice)}
-        row |= {"bound": report.row(explanation.bound)}
-        row["recorded"] = _recorded_json(tuned)
+        row = to_json(explanation) | {"advice": select.to_json(advice), "recorded": _recorded_json(tuned)}
         show.data(row, default=str)
     else:
-        show.table(("", ""), _lines(explanation) + _recorded(tuned) + rows(advice))
-
-
-def _family(planned: Planned, bound: TimeBounds, tuned: Mapping[str, TunedRow], as_json: bool) -> None:
-    """Prints what there is to say of a kernel without a cost model of tiles: its choices and their
-    reasons."""
-    if as_json:
-        row: dict[str, Any] = {
-            "arch": planned.plan.arch,
-            "device": planned.device.name,
-            "seconds": planned.seconds,
-            "schedule": show_schedule(planned.request),
-            "plan": asdict(cast(Any, planned.plan.schedule)),
-            "bound": report.row(bound),
-            "notes": [asdict(note) for note in planned.notes],
-            "recorded": _recorded_json(tuned),
-        }
-        show.data(row, default=str)
-        return
-    lines = [
-        ("kernel", type(planned.plan).__name__.removesuffix("Plan").lower()),
-        ("schedule", f"{planned.plan.arch} {{ {show_schedule(planned.request)} }}"),
-        ("device", planned.device.name),
-        ("estimate", duration(planned.seconds)),
-        ("bound", duration(bound.fused.seconds)),
-        *((note.value, note.reason) for note in planned.notes),
-    ]
-    show.table(("", ""), lines + _recorded(tuned))
+        show.table(("", ""), explained_rows(explanation) + _recorded(tuned) + rows(advice))
 
 
 def _recorded_json(tuned: Mapping[str, TunedRow]) -> list[dict[str, Any]]:
@@ -122,35 +86,3 @@ def _recorded(tuned: Mapping[str, TunedRow]) -> list[tuple[str, str]]:
         ("recorded", f"{duration(row.microseconds * 1e-6)} on {gpu}: {show_schedule(row.request)}")
         for gpu, row in tuned.items()
     ]
-
-
-def _lines(e: Explanation) -> list[tuple[str, str]]:
-    b = e.bound
-    lines = [
-        ("schedule", f"{e.arch} {{ {e.schedule} }}"),
-        ("chosen", e.origin or "by the program"),
-        ("planned for", e.device),
-        ("problem", f"M {e.m}  N {e.n}  K {e.k}  batch {e.batch}, compute type {b.compute_type}"),
-        (
-            "tiles",
-            f"{e.tiles} on {e.slots} slots: {e.waves:.2f} waves, {e.quantisation:.0%} busy; {e.padding:.0%} "
-            "of the multiplications useful",
-        ),
-        ("steps of K", str(e.k_steps)),
-        ("accumulators", f"{e.accumulators} registers a thread"),
-        ("shared memory", f"{e.memory.total} of {e.memory_limit} bytes: {_memory(e)}"),
-        ("epilogue", ", ".join(e.routes) or "no tensors"),
-        ("work", report.work_words(b)),
-        ("bound", f"{duration(b.fused.seconds)} by {b.limit}; {duration(b.realistic.seconds)} for this plan"),
-        (
-            "estimate",
-            f"{duration(e.seconds)}, {e.bound_share:.0%} of the bound; about {e.dram_bytes / 1e6:.4g} MB "
-            "from memory",
-        ),
-    ]
-    return lines + [(note.field or "kernel", f"{note.value}: {note.reason}") for note in e.notes]
-
-
-def _memory(e: Explanation) -> str:
-    parts = asdict(e.memory)
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in parts.items())

@@ -9,14 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 
 from ucutlass import frontend, ir
-from ucutlass.advice import Advice, Counters, KernelFacts, select
-from ucutlass.advice.family import FamilyFacts, advise_kernel
-from ucutlass.advice.static_facts import static_facts
+from ucutlass.advice import Advice, Counters, KernelFacts, advise, facts_of, select
 from ucutlass.backend import Built, build_kernel
 from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.advice import ledger_rows, past, rows, within_schedule
@@ -44,9 +42,6 @@ from ucutlass.tasks import hardware_counters
 from ucutlass.tasks.profile import AGREE, timing_of
 from ucutlass.tasks.record_subject import subject_of_built
 from ucutlass.units import duration
-
-Known: TypeAlias = KernelFacts | FamilyFacts
-"""What is known of a kernel, of whatever family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +119,7 @@ def command(
             fail(Status.CALL, "a FILE is needed, or --ledger", as_json)
         job = _job(inputs.read(file), name, parse_sizes(sizes), arch, seed, limit, wait)
         known, row, missing = _look(job, counters, energy, cache)
-        advice = advise_kernel(known, past(job.built.planned.device))
+        advice = advise(known, past(job.built.planned.device))
         advice = within_schedule(advice, job.program, job.built.planned.sizes, job.arch)
         row |= {"advice": select.to_json(advice), "unavailable": missing}
         parent = _keep(job, row)
@@ -161,7 +156,7 @@ def _job(
 
 def _look(
     job: ProfileJob, counters: bool, energy: bool, cache: ncu.CacheControl
-) -> tuple[Known, dict[str, Any], dict[str, str]]:
+) -> tuple[KernelFacts, dict[str, Any], dict[str, str]]:
     """Returns the facts, what was measured as JSON values, and why each missing tier is missing."""
     planned, missing = job.built.planned, dict[str, str]()
     row: dict[str, Any] = {
@@ -176,7 +171,7 @@ def _look(
         missing["disassembly"] = codes.reason
     build = sass.build_facts(job.built.artifact.report, codes)
     row["build"] = asdict(build)
-    known = static_facts(job.checked, job.program, planned, job.arch)
+    known = facts_of(job.checked, job.program, planned)
     facts = replace(known, build=build)
     if job.gpu is None:
         absent = ("timing", "counters", "energy") if energy else ("timing", "counters")
@@ -201,13 +196,13 @@ def _gpu_lock(job: ProfileJob) -> Iterator[None]:
 
 def _measured(
     job: ProfileJob,
-    facts: Known,
+    facts: KernelFacts,
     row: dict[str, Any],
     missing: dict[str, str],
     counters: bool,
     energy: bool,
     cache: ncu.CacheControl,
-) -> tuple[Known, dict[str, Any], dict[str, str]]:
+) -> tuple[KernelFacts, dict[str, Any], dict[str, str]]:
     answer = _timed(job, energy)
     if "lost" in answer:
         missing |= {"timing": answer["lost"], "counters": "the kernel does not run"}

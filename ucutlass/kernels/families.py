@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -12,7 +13,7 @@ from ucutlass.ir.schedule import Request
 from ucutlass.ir.traversal import find
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.granularity import Granularity
-from ucutlass.kernels.planned import Plan, Planned, Resources, TileCost, Traffic
+from ucutlass.kernels.planned import BY_MODEL, Plan, Planned, Resources, TileCost, Traffic
 from ucutlass.kernels.refused import Refused
 from ucutlass.kernels.rule import Rule
 from ucutlass.kernels.violation import Violation
@@ -26,6 +27,10 @@ FAMILIES: tuple[Family, ...] = tuple(
 
 RULES: tuple[Rule[Any], ...] = tuple(rule for family in FAMILIES for rule in family.rules)
 """The legality rules of all families."""
+
+
+BY_RULES = "by the planner's rules"
+"""The origin of a schedule that no price decided."""
 
 
 def match(kernel: ir.Kernel) -> object:
@@ -61,7 +66,11 @@ def plan_pattern(
     """As `family.PlanPattern`; without a device the architecture's default one is planned for."""
     gpu = device or default_device(arch)
     fine = None if aligned is None else tuple(aligned)
-    return family_of(pattern).plan_pattern(pattern, tuple(sizes), arch, gpu, request, fine)
+    family = family_of(pattern)
+    planned = family.plan_pattern(pattern, tuple(sizes), arch, gpu, request, fine)
+    if isinstance(planned, tuple) or planned.origin or planned.request == request:
+        return planned
+    return replace(planned, origin=BY_MODEL if family.prices else BY_RULES)
 
 
 def schedules(

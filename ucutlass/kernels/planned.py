@@ -224,6 +224,10 @@ class TileCost:
     l2_seconds: float
 
 
+BY_MODEL = "by the cost model"
+"""The origin of a schedule that the family's cost model chose."""
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A kernel and how to launch it for these extents, in the order of the program's dimensions.

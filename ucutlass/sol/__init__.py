@@ -1,15 +1,7 @@
 """Speed-of-light analysis: lower bounds on the time of any kernel on a device."""
 
 from ucutlass.sol.ceilings import Ceilings, CeilingsError
-from ucutlass.sol.gemm import SpeedOfLight, fastest_compute_type, speed_of_light
+from ucutlass.sol.speed import SpeedOfLight, speed_of_light
 from ucutlass.sol.work import Work, total
 
-__all__ = [
-    "Ceilings",
-    "CeilingsError",
-    "SpeedOfLight",
-    "Work",
-    "fastest_compute_type",
-    "speed_of_light",
-    "total",
-]
+__all__ = ["Ceilings", "CeilingsError", "SpeedOfLight", "Work", "speed_of_light", "total"]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.gemm.problems import gemm
+from ucutlass import frontend
 from ucutlass.emit.gemm import gemv
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm90 as gemm_sm90
@@ -28,7 +29,8 @@ from ucutlass.kernels.gemm.smem import memory_of
 from ucutlass.kernels.gemm.transpose import transpose
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.violation import Violation
-from ucutlass.sol import speed_of_light
+from ucutlass.sol import SpeedOfLight, speed_of_light
+from ucutlass.sol.bounds import bounds
 
 SM90 = ARCHES["sm90a"]
 
@@ -108,7 +110,7 @@ def test_plans_are_legal_and_so_are_the_neighbours(made: object, request: Reques
         again = build(case(made, arch), result.request)
         assert (again.schedule, again.launch, again.problem) == (
             result.plan.schedule,
-            result.launch,
+            LaunchParameters(*result.launch),
             result.plan.problem,
         )
         assert {note.field for note in result.notes} >= set(result.request.given()) - set(request.given())
@@ -344,14 +346,17 @@ def test_devices() -> None:
     assert arch_for((7, 5)) is None
 
 
+def light(m: int, n: int, k: int, elem: str = "bf16") -> SpeedOfLight:
+    text = f"kernel k(x: {elem}[M, K], w: {elem}[N, K]) -> {elem}[M, N] {{ return dot[K](x, w) }}"
+    kernel = frontend.kernel(frontend.read_text(text))
+    return speed_of_light(bounds(kernel, {"M": m, "N": n, "K": k}, DEVICES["H200"]))
+
+
 def test_speed_of_light_counts_every_tensor_once() -> None:
-    problem, sizes = gemm(4096, 4096, 4096)
-    bound = speed_of_light(problem, sizes, DEVICES["H200"])
+    bound = light(4096, 4096, 4096)
     assert bound.flops == 2 * 4096**3
     assert bound.bytes == 3 * 4096**2 * 2
     assert bound.limit == "multiplications"
     assert bound.seconds == pytest.approx(2 * 4096**3 / 989.4e12)
-    problem, sizes = gemm(1, 4096, 4096)
-    assert speed_of_light(problem, sizes, DEVICES["H200"]).limit == "memory"
-    problem, sizes = gemm(512, 512, 512, lane="f32")
-    assert speed_of_light(problem, sizes, DEVICES["H200"]).lane == "tf32x3"
+    assert light(1, 4096, 4096).limit == "memory"
+    assert light(512, 512, 512, "f32").compute_type == "tf32x3"

@@ -43,7 +43,7 @@ def resources(planned: Planned) -> Resources:
     rows, keys, batch = _extents(problem, planned.sizes)
     one = schedule.stages * _stage_bytes(problem, schedule)
     return Resources(
-        variant="attention",
+        variant="wgmma",
         extents={"rows": rows, "keys": keys, "head": problem.head, "batch": batch},
         unit="wgmma",
         threads=128 * (schedule.groups + 1),

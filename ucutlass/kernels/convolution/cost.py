@@ -211,7 +211,8 @@ def resources(planned: Planned) -> Resources:
     if isinstance(schedule, DirectSchedule):
         tile, stages, most, variant = None, None, None, "direct"
     else:
-        tile, variant = schedule.tile, "gather" if isinstance(schedule, Sm80Schedule) else "im2col"
+        tile = schedule.tile
+        variant = "gather" if isinstance(schedule, Sm80Schedule) else "im2col"
         stages, most = schedule.stages, _most_stages(problem, schedule, arch, planned.device)
     steps = 1 if tile is None else _steps(problem, schedule, planned.sizes)
     parts = planned.launch[2]

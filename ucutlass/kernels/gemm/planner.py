@@ -19,14 +19,11 @@ from ucutlass.kernels.gemm.reasons import reasons
 from ucutlass.kernels.gemm.rules import legal, violations
 from ucutlass.kernels.gemm.schedule import Case, build, case_of
 from ucutlass.kernels.gemm.search import expand, rounds
-from ucutlass.kernels.planned import Estimate, Planned
+from ucutlass.kernels.planned import BY_MODEL, Estimate, Planned
 from ucutlass.kernels.violation import Violation, foreign_to
 
 AUTO = Request()
 """Every field left to the planner."""
-
-
-BY_MODEL = "by the cost model"
 
 
 def plan(

@@ -222,7 +222,7 @@ def resources(planned: Planned) -> Resources:
     match schedule:
         case SimtSchedule(tile=tile):
             return Resources(
-                variant="direct",
+                variant="simt",
                 extents=extents,
                 unit="ffma",
                 threads=_SIMT_THREADS,
@@ -246,7 +246,7 @@ def resources(planned: Planned) -> Resources:
     rows = m if problem.ragged is not None and problem.ragged.mode == "m" else m * groups
     sets = 2 if promotes(problem.gemm) or problem.scaled is not None else 1
     return Resources(
-        variant="products",
+        variant="wgmma",
         extents=extents,
         unit="wgmma",
         threads=384,

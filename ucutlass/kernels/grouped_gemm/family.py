@@ -11,7 +11,7 @@ from ucutlass.ir.schedule import Request
 from ucutlass.ir.traversal import find
 from ucutlass.kernels import space
 from ucutlass.kernels.family import Family
-from ucutlass.kernels.grouped_gemm import cost
+from ucutlass.kernels.grouped_gemm import cost, planner
 from ucutlass.kernels.grouped_gemm.granularity import granularity
 from ucutlass.kernels.grouped_gemm.match import ProductsForm, is_products, recognise_products
 from ucutlass.kernels.grouped_gemm.plan import ProductsPlan
@@ -37,8 +37,8 @@ def plan_pattern(
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The best legal kernel that the request allows, or why there is none. Raises Refused."""
-    planner = partial(plan_products, pattern, sizes, arch, device, aligned=aligned)
-    return space.planned(planner, axes, request)
+    plan = partial(plan_products, pattern, sizes, arch, device, aligned=aligned)
+    return space.planned(plan, axes, request)
 
 
 def schedules(
@@ -56,8 +56,9 @@ def schedules(
 def candidates(
     pattern: ProductsForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
 ) -> Iterator[Planned]:
-    """Kernels near the planner's choice for a request, the cheapest first. Raises Refused."""
-    return space.candidates(partial(plan_products, pattern, sizes, arch, device), axes, request)
+    """Every legal Hopper kernel that the planner would consider for a request, the cheapest first. Raises
+    Refused."""
+    return planner.candidates(pattern, sizes, arch, device, request)
 
 
 FAMILY = Family(

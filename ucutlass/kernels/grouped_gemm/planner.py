@@ -86,6 +86,20 @@ def plan_products(
     return _planned(problem, found[0], sizes, arch, device, request)
 
 
+def candidates(
+    form: ProductsForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+) -> Iterator[Planned]:
+    """Every legal Hopper kernel that the planner would consider for a request, the cheapest first. Raises
+    Refused."""
+    if foreign_to(request, ("products", "simt"), "") or request.warps == "direct":
+        return
+    problem = products_problem(form, sizes, None)
+    if why_not_wgmma(problem, arch) or _no_tile(problem, sizes):
+        return
+    ranked = sorted(_candidates(problem, sizes, arch, device, request), key=lambda c: c.price.seconds)
+    yield from (_planned(problem, c, sizes, arch, device, request) for c in ranked)
+
+
 def _planned(
     problem: ProductsProblem,
     best: Candidate,

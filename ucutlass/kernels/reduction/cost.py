@@ -127,6 +127,15 @@ def kept(problem: SweepProblem) -> list[Load]:
 # --- what reports read -----------------------------------------------------------------------
 
 
+def _variant(s: SweepSchedule) -> str:
+    """Returns where the kernel's rows lie between their loads and their results."""
+    if s.turned:
+        return "transpose"
+    if s.chained:
+        return "look-back"
+    return "registers" if s.keep == "registers" else "multi-pass"
+
+
 def resources(planned: Planned) -> Resources:
     """Returns what a block takes of an SM, and how rows and columns are cut."""
     plan = planned.plan
@@ -135,7 +144,7 @@ def resources(planned: Planned) -> Resources:
     extent = measure(problem, planned.sizes)
     chunks = _chunks(problem, s, extent) if problem.columns else 1
     return Resources(
-        variant="sweep",
+        variant=_variant(s),
         extents={"rows": extent.rows, "columns": extent.columns, "summed": 0, "batch": 1},
         unit=None,
         threads=s.threads * s.rows,
