@@ -94,7 +94,7 @@ def candidates(
     if foreign_to(request, ("products", "simt"), "") or request.warps == "direct":
         return
     problem = products_problem(form, sizes, None)
-    if why_not_wgmma(problem, arch) or _no_tile(problem, sizes):
+    if why_not_wgmma(problem, sizes, arch):
         return
     ranked = sorted(_candidates(problem, sizes, arch, device, request), key=lambda c: c.price.seconds)
     yield from (_planned(problem, c, sizes, arch, device, request) for c in ranked)
