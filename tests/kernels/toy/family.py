@@ -14,6 +14,7 @@ from ucutlass.ir.schedule import Request
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.granularity import Granularity
 from ucutlass.kernels.planned import Grid, Planned, Resources, counted
+from ucutlass.kernels.rule import Breach, Rule, broken
 from ucutlass.kernels.violation import Violation
 
 THREADS = 128
@@ -49,6 +50,25 @@ class DoublingPlan:
     launch_parameters: ClassVar[tuple[str, ...]] = ()
 
 
+def whole_block(schedule: DoublingSchedule) -> Breach | None:
+    if schedule.threads <= 1024:
+        return None
+    message = f"threads is {schedule.threads}, a block has 1024 at most"
+    return Breach(message, "take `threads 1024`", ("threads",), Request(threads=1024))
+
+
+RULES = (
+    Rule(
+        "UC0470",
+        "threads",
+        "a block has 1024 threads at most",
+        "CUDA C++ Programming Guide, compute capabilities",
+        whole_block,
+        frozenset({"doubling"}),
+    ),
+)
+
+
 def match(kernel: ir.Kernel) -> DoublingPattern | None:
     """The pattern of `return x + x`."""
     value = kernel.results[0].value
@@ -66,9 +86,8 @@ def plan_pattern(
 ) -> Planned | tuple[Violation, ...]:
     """A thread an element; `threads` is the one field, up to 1024."""
     threads = request.threads or THREADS
-    if threads > 1024:
-        hint = "take `threads 1024`"
-        return (Violation("UC0470", f"threads is {threads}", hint, ("threads",), Request(threads=1024)),)
+    if violations := broken(RULES, DoublingSchedule(threads)):
+        return violations
     moved = 8.0 * math.prod(sizes)
     plan = DoublingPlan(arch.name, DoublingProblem(F32, len(sizes)), DoublingSchedule(threads))
     seconds, grid = moved / device.bandwidth, Grid(math.prod(sizes) // threads + 1, device.sms)
@@ -125,4 +144,5 @@ FAMILY = Family(
     traffic=nothing,
     tile_cost=nothing,
     prices=False,
+    rules=RULES,
 )
