@@ -16,10 +16,10 @@ from ucutlass.emit import text
 from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
-from ucutlass.emit.gemm.sm80 import PAD_M, PAD_N
 from ucutlass.ir.elements import BF16, F16, TF32
 from ucutlass.kernels.convolution.plan import ConvProblem, Im2colSchedule, PlacesSchedule, Walk
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
+from ucutlass.kernels.convolution.smem import deep, end_of_tiles, rows_staged, tables_bytes
 from ucutlass.kernels.gemm.plan import GemmProblem
 
 INCLUDES = (
@@ -97,25 +97,25 @@ def render(problem: ConvProblem, schedule: Im2colSchedule) -> str:
     if reason := check(problem, schedule):
         raise ValueError(reason)
     layout = layout_of(convolution.seen(problem), how)
-    apart = how.phases > 1
+    apart, along = how.phases > 1, epilogue.layout(problem.gemm).along
     values = convolution.values(problem, layout, "int(row)" if apart else epilogue.ROW)
-    values |= hopper_values(problem, schedule, _end(problem, schedule))
+    values |= hopper_values(problem, schedule, end_of_tiles(problem, schedule, along))
     if apart:
         values["scattered"] = "row_table(shared)"
     if how.across:
         values["modifiers"] = ", 1, 1, 0, 1"
-    deep, row_bytes = is_deep(schedule), schedule.part * problem.a.read.bytes
+    halved, row_bytes = deep(*schedule.tile[:2], schedule.groups), schedule.part * problem.a.read.bytes
     sums = schedule.tile[0] * schedule.tile[1] // schedule.groups
     b_dims = _b_dims(problem, how, schedule)
     return text.render(
         "convolution/im2col.cu.j2",
         parts=schedule.tile[2] // schedule.part,
-        stage_rows=rows_staged(problem, schedule),
-        deep=deep,
-        halves=2 if deep else 1,
+        stage_rows=rows_staged(problem, schedule, along),
+        deep=halved,
+        halves=2 if halved else 1,
         phases=how.phases,
         windows=_space(problem, how),
-        registers=schedule.tile[1] // (4 if deep else 2),
+        registers=schedule.tile[1] // (4 if halved else 2),
         across=how.across,
         row_bytes=row_bytes,
         swizzle_code=_SWIZZLE[row_bytes],
@@ -127,7 +127,7 @@ def render(problem: ConvProblem, schedule: Im2colSchedule) -> str:
         a_dims=windowed_dims(problem, how.channel, tuple(s.axis for s in how.space), how.image, how.group),
         b_dims=b_dims,
         b_rank=len(b_dims),
-        groups_at_once=2 if sums <= 4096 or (schedule.blocks == 1 and not deep) else 1,
+        groups_at_once=2 if sums <= 4096 or (schedule.blocks == 1 and not halved) else 1,
         **values,
     )
 
@@ -145,7 +145,7 @@ def hopper_values(
         "groups": schedule.groups,
         "stages": schedule.stages,
         "blocks": schedule.blocks,
-        "shared_bytes": around(end, schedule),
+        "shared_bytes": end + tables_bytes(tile_m, schedule.stages),
         "tables": end,
         "barriers": end + 4 * tile_m,
         "instruction_k": lane.k,
@@ -155,12 +155,6 @@ def hopper_values(
         "tma_type": lane.tma,
         "strides_alone": True,
     }
-
-
-def around(end: int, schedule: Im2colSchedule | PlacesSchedule) -> int:
-    """Dynamic shared memory of a thread block: `end` bytes of stages or epilogue, a table of rows, barriers,
-    and what bringing them to a multiple of 1024 bytes may take."""
-    return end + 4 * schedule.tile[0] + 16 * schedule.stages + 1024
 
 
 def check(problem: ConvProblem, schedule: Im2colSchedule) -> str:
@@ -180,49 +174,10 @@ def check(problem: ConvProblem, schedule: Im2colSchedule) -> str:
     return ""
 
 
-def is_deep(schedule: Im2colSchedule) -> bool:
-    """Whether the sums of three warp groups need registers that only a producer's group can leave them: a
-    quarter of an SM's 16384 a warp, four of which are four times 128 a thread."""
-    return schedule.groups > 2 and schedule.tile[0] * schedule.tile[1] // (128 * schedule.groups) > 96
-
-
 def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.EpilogueLayout:
     """As the multistage GEMM's; rows of several phases lie apart, so that along M no two are neighbours."""
     made = epilogue.layout(gemm)
     return epilogue.EpilogueLayout("m", 1) if made.along == "m" and how.phases > 1 else made
-
-
-def pipeline_bytes(problem: ConvProblem, schedule: Im2colSchedule) -> int:
-    """Shared memory of the stages."""
-    m, n, k = schedule.tile
-    return schedule.stages * k * (m + n) * problem.a.read.bytes
-
-
-def stage_bytes(problem: ConvProblem, schedule: Im2colSchedule, rows: int) -> int:
-    """Shared memory of the epilogue when `rows` rows of the tile pass at a time."""
-    n = schedule.tile[1]
-    elements = rows * (n + PAD_N) if epilogue.layout(problem.gemm).along == "n" else n * (rows + PAD_M)
-    return elements * (4 + sum(slot.bytes for slot in epilogue.reductions(problem.gemm)))
-
-
-def rows_staged(problem: ConvProblem, schedule: Im2colSchedule) -> int:
-    """The most rows that the epilogue can take at a time in the stages' shared memory."""
-    rows = schedule.tile[0]
-    while rows > 32 and stage_bytes(problem, schedule, rows) > pipeline_bytes(problem, schedule):
-        rows //= 2
-    return rows
-
-
-def _end(problem: ConvProblem, schedule: Im2colSchedule) -> int:
-    used = max(
-        pipeline_bytes(problem, schedule), stage_bytes(problem, schedule, rows_staged(problem, schedule))
-    )
-    return (used + 15) // 16 * 16
-
-
-def shared_bytes(problem: ConvProblem, schedule: Im2colSchedule) -> int:
-    """Dynamic shared memory of a thread block."""
-    return around(_end(problem, schedule), schedule)
 
 
 # --- text -------------------------------------------------------------------------

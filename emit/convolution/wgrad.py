@@ -14,10 +14,10 @@ from ucutlass.emit import text
 from ucutlass.emit.convolution import im2col as conv_sm90
 from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
-from ucutlass.emit.gemm.sm80 import PAD_M, PAD_N
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvProblem, PlacesSchedule
 from ucutlass.kernels.convolution.plan_wgrad import Places, padded, places
+from ucutlass.kernels.convolution.smem import end_of_tiles, rows_staged
 from ucutlass.kernels.gemm.plan import GemmProblem
 
 LANES = ("f16", "bf16")
@@ -54,9 +54,9 @@ def render(problem: ConvProblem, schedule: PlacesSchedule) -> str:
         raise ValueError(reason)
     layout = layout_of(problem, convolution.seen(problem), how)
     spatial_axes = _spatial_axes(problem, how)
-    channel = problem.a.axes[how.channel].extent
+    channel, along = problem.a.axes[how.channel].extent, epilogue.layout(problem.gemm).along
     values = convolution.values(problem, layout, "int(row)")
-    values |= conv_sm90.hopper_values(problem, schedule, _end(problem, schedule))
+    values |= conv_sm90.hopper_values(problem, schedule, end_of_tiles(problem, schedule, along))
     values["modifiers"] = ", 1, 1, 1, 1"
     values["stage_elements"] = "0"
     values["m"] = " * ".join(
@@ -64,7 +64,7 @@ def render(problem: ConvProblem, schedule: PlacesSchedule) -> str:
     )
     return text.render(
         "convolution/wgrad.cu.j2",
-        stage_rows=rows_staged(problem, schedule),
+        stage_rows=rows_staged(problem, schedule, along),
         windows=spatial_axes,
         registers=schedule.tile[1] // 2,
         first_channel=_first(problem, how.group, conv_sm90.extent_of(problem.a, how.channel)),
@@ -107,35 +107,6 @@ def layout_of(problem: ConvProblem, gemm: GemmProblem, how: Places) -> epilogue.
     made = epilogue.layout(gemm)
     together = problem.m[-1] == problem.a.axes[how.channel].extent and not padded(problem.a)
     return made if made.along == "n" or together else epilogue.EpilogueLayout("m", 1)
-
-
-def pipeline_bytes(schedule: PlacesSchedule) -> int:
-    """Shared memory of the stages."""
-    m, n, k = schedule.tile
-    return schedule.stages * k * (m + n) * 2
-
-
-def rows_staged(problem: ConvProblem, schedule: PlacesSchedule) -> int:
-    """The most rows that the epilogue can take at a time in the stages' shared memory."""
-    rows = schedule.tile[0]
-    while rows % 64 == 0 and _stage_bytes(problem, schedule, rows) > pipeline_bytes(schedule):
-        rows //= 2
-    return rows
-
-
-def _stage_bytes(problem: ConvProblem, schedule: PlacesSchedule, rows: int) -> int:
-    n = schedule.tile[1]
-    return 4 * (rows * (n + PAD_N) if epilogue.layout(problem.gemm).along == "n" else n * (rows + PAD_M))
-
-
-def _end(problem: ConvProblem, schedule: PlacesSchedule) -> int:
-    rows = rows_staged(problem, schedule)
-    return (max(pipeline_bytes(schedule), _stage_bytes(problem, schedule, rows)) + 15) // 16 * 16
-
-
-def shared_bytes(problem: ConvProblem, schedule: PlacesSchedule) -> int:
-    """Dynamic shared memory of a thread block."""
-    return conv_sm90.around(_end(problem, schedule), schedule)
 
 
 # --- text -------------------------------------------------------------------------

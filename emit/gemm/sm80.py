@@ -18,10 +18,7 @@ from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, S8, TF32, Element
 from ucutlass.kernels.access import Access
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule
-
-PAD_N, PAD_M = 8, 4
-"""Elements added to a staged row (column) of accumulators, so that the eight rows that a warp
-writes at once fall into different banks."""
+from ucutlass.kernels.gemm.smem import SM80_PAD_M, SM80_PAD_N, sm80_bytes, sm80_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,7 @@ def render(problem: GemmProblem, schedule: Sm80Schedule) -> str:
 def staged(layout: epilogue.EpilogueLayout) -> Mapping[str, str]:
     """How accumulators lie in shared memory as C++."""
     return {
-        "pitch": f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",
+        "pitch": f"kTileN + {SM80_PAD_N}" if layout.along == "n" else f"kStageRows + {SM80_PAD_M}",
         "stage_elements": "kStageRows * kStagePitch" if layout.along == "n" else "kTileN * kStagePitch",
         "sums_per_tile": "kTileM * kTileN",
     }
@@ -126,35 +123,15 @@ def warps_of(schedule: Sm80Schedule) -> tuple[int, int]:
     return schedule.tile[0] // schedule.warp_tile[0], schedule.tile[1] // schedule.warp_tile[1]
 
 
-def pipeline_bytes(problem: GemmProblem, schedule: Sm80Schedule) -> int:
-    """Shared memory of the main loop: stages of both operands' tiles."""
-    m, n, k = schedule.tile
-    return schedule.stages * k * (m * problem.a.elem.bytes + n * problem.b.elem.bytes)
-
-
-def stage_bytes(problem: GemmProblem, schedule: Sm80Schedule, rows: int) -> int:
-    """Shared memory of the epilogue when `rows` rows of the tile pass at a time: accumulators
-    of 4 bytes, and one more such tile for every reduction."""
-    n = schedule.tile[1]
-    layout = epilogue.layout(problem)
-    elements = rows * (n + PAD_N) if layout.along == "n" else n * (rows + PAD_M)
-    return elements * (4 + sum(slot.bytes for slot in epilogue.reductions(problem)))
-
-
 def rows_staged(problem: GemmProblem, schedule: Sm80Schedule) -> int:
-    """The most rows that the epilogue can take at a time in the main loop's shared memory, in
-    whole MMA rows of all warps; at least one such."""
-    rows, least = schedule.tile[0], 16 * warps_of(schedule)[0]
-    room = pipeline_bytes(problem, schedule)
-    while rows % (2 * least) == 0 and stage_bytes(problem, schedule, rows) > room:
-        rows //= 2
-    return rows
+    """The rows that the epilogue takes at a time in the main loop's shared memory."""
+    along = epilogue.layout(problem).along
+    return sm80_rows(problem, schedule.tile, schedule.warp_tile, schedule.stages, along)
 
 
 def shared_bytes(problem: GemmProblem, schedule: Sm80Schedule) -> int:
     """Dynamic shared memory of a thread block, in bytes."""
-    stage = stage_bytes(problem, schedule, rows_staged(problem, schedule))
-    return max(pipeline_bytes(problem, schedule), stage)
+    return sm80_bytes(problem, schedule, epilogue.layout(problem).along)
 
 
 def check(problem: GemmProblem, schedule: Sm80Schedule) -> str:

@@ -19,6 +19,7 @@ from ucutlass.emit import emit
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32, Element
 from ucutlass.kernels.gemm.plan import GemmPlan, LaunchParameters, Sm80Schedule
+from ucutlass.kernels.gemm.smem import stage_bytes
 
 SIMT = Sm80Schedule((64, 64, 16), (32, 32), 2, "simt")
 BYTES = Sm80Schedule((64, 64, 64), (32, 32), 3, "tensor")
@@ -87,7 +88,7 @@ def test_rules(lane: Element, schedule: Sm80Schedule, reason: str) -> None:
 def test_shared_memory_is_the_larger_of_pipeline_and_epilogue() -> None:
     problem = plain(F16, F16, align=8).problem
     schedule = Sm80Schedule((128, 128, 32), (64, 32), 4, "tensor")
-    assert gemm_sm80.pipeline_bytes(problem, schedule) == 4 * 32 * (128 + 128) * 2
+    assert schedule.stages * stage_bytes(problem, schedule.tile) == 4 * 32 * (128 + 128) * 2
     assert gemm_sm80.rows_staged(problem, schedule) == 64
     assert gemm_sm80.shared_bytes(problem, schedule) == 65536
     shallow = replace(schedule, stages=2)

@@ -14,10 +14,12 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
 from ucutlass.emit.convolution import im2col as conv_sm90
 from ucutlass.emit.convolution import wgrad as conv_places
+from ucutlass.emit.gemm.sm80_epilogue import layout
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.kernels.convolution.match import ConvForm
 from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule, PlacesSchedule
 from ucutlass.kernels.convolution.plan_im2col import im2col
+from ucutlass.kernels.convolution.smem import shared_bytes
 from ucutlass.kernels.gemm.match import GemmForm
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm80Schedule
 from ucutlass.kernels.planned import Planned
@@ -173,6 +175,11 @@ def test_gradients_of_weights_are_summed_over_places() -> None:
     assert isinstance(f32.schedule, Sm80Schedule)
 
 
+def shared_of(made: ConvPlan) -> int:
+    assert isinstance(made.schedule, Im2colSchedule | PlacesSchedule)
+    return shared_bytes(made.problem, made.schedule, layout(made.problem.gemm).along)
+
+
 def test_every_chosen_tile_of_a_gradient_is_legal() -> None:
     draw = random.Random(8)
     for _ in range(60):
@@ -181,7 +188,7 @@ def test_every_chosen_tile_of_a_gradient_is_legal() -> None:
         made = _conv(plan(PROGRAMS["weight gradient odd"][0], sizes, "sm90a"))
         assert isinstance(made.schedule, PlacesSchedule)
         assert conv_places.check(made.problem, made.schedule) == ""
-        shared, arch = conv_places.shared_bytes(made.problem, made.schedule), ARCHES["sm90a"]
+        shared, arch = shared_of(made), ARCHES["sm90a"]
         assert shared <= arch.shared_memory
         assert made.schedule.blocks * (shared + arch.shared_memory_reserved) <= arch.shared_memory_sm
 
@@ -218,7 +225,7 @@ def test_every_chosen_tile_is_legal() -> None:
         made = _conv(plan(PROGRAMS["bf16 fused"][0], sizes, "sm90a"))
         if isinstance(made.schedule, Im2colSchedule):
             assert conv_sm90.check(made.problem, made.schedule) == ""
-            shared = conv_sm90.shared_bytes(made.problem, made.schedule)
+            shared = shared_of(made)
             arch = ARCHES["sm90a"]
             assert shared <= arch.shared_memory
             assert made.schedule.blocks * (shared + arch.shared_memory_reserved) <= arch.shared_memory_sm

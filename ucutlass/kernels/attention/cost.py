@@ -8,7 +8,7 @@ from ucutlass.ir.hardware import Arch, Device
 from ucutlass.kernels.attention.plan import GROUP, AttentionPlan, AttentionProblem, AttentionSchedule
 from ucutlass.kernels.attention.problem import flops
 from ucutlass.kernels.attention.rules import held
-from ucutlass.kernels.attention.smem import SHARED_BYTES, most_stages, shared_bytes
+from ucutlass.kernels.attention.smem import SHARED_BYTES, most_stages, shared_bytes, stage_bytes
 from ucutlass.kernels.gemm.candidate import tensor_bytes
 from ucutlass.kernels.planned import Estimate, Grid, Planned, Resources, TileCost, Traffic, counted
 
@@ -41,7 +41,7 @@ def resources(planned: Planned) -> Resources:
     """Returns what a block takes of an SM, and how rows and keys are cut."""
     problem, schedule = _plan(planned)
     rows, keys, batch = _extents(problem, planned.sizes)
-    one = schedule.stages * _stage_bytes(problem, schedule)
+    one = schedule.stages * stage_bytes(problem, schedule)
     return Resources(
         variant="wgmma",
         extents={"rows": rows, "keys": keys, "head": problem.head, "batch": batch},
@@ -110,8 +110,3 @@ def _tensor_bytes(problem: AttentionProblem, sizes: tuple[int, ...]) -> int:
     ofs = [(t, scores) for t in (scores.a, scores.b, *scores.inputs)]
     ofs += [(t, results) for t in (results.b, *results.inputs, *(o.access for o in results.outputs))]
     return sum(tensor_bytes(t, p, sizes) for t, p in ofs)
-
-
-def _stage_bytes(problem: AttentionProblem, schedule: AttentionSchedule) -> int:
-    """Bytes of a block of keys and one of values, in chunks of 64 elements of a head."""
-    return (-(-problem.head // 64) + -(-problem.head_v // 64)) * schedule.keys * 128

@@ -12,15 +12,20 @@ SHARED_BYTES = ARCHES["sm90a"].shared_memory
 """That a block may ask for."""
 
 
+def stage_bytes(p: AttentionProblem, s: AttentionSchedule) -> int:
+    """Returns the bytes of a block of keys and one of values, in chunks of 64 elements of a head."""
+    return (-(-p.head // 64) + -(-p.head_v // 64)) * s.keys * 128
+
+
 def shared_bytes(p: AttentionProblem, s: AttentionSchedule, queries: int = 0) -> int:
     """Returns the bytes with so many tiles of queries; 0: one tile, whose place the result takes."""
     chunks, chunks_v = -(-p.head // 64), -(-p.head_v // 64)
-    rows, keys = GROUP * s.groups * 128, s.keys * 128
+    rows = GROUP * s.groups * 128
     q, o = chunks * rows, chunks_v * rows if p.plain and not s.split else 0
     tiles = queries * q + o if queries else max(q, o)
     notes = 0 if p.packed is None else max(1, queries) * (32 + 8 * GROUP * s.groups)
     barriers = 16 * (max(1, queries) + 2 * s.stages)
-    return 1024 + tiles + s.stages * (chunks + chunks_v) * keys + barriers + notes
+    return 1024 + tiles + s.stages * stage_bytes(p, s) + barriers + notes
 
 
 def query_tiles(p: AttentionProblem, s: AttentionSchedule) -> int:

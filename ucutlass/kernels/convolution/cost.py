@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from ucutlass.ir.hardware import ARCHES, Arch, Device
-from ucutlass.kernels.convolution.im2col import MOST_STAGES, stages_held
 from ucutlass.kernels.convolution.plan import (
     ConvPlan,
     ConvProblem,
@@ -19,6 +18,7 @@ from ucutlass.kernels.convolution.plan import (
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.plan_wgrad import Places, places
 from ucutlass.kernels.convolution.rules import multiplied
+from ucutlass.kernels.convolution.smem import MOST_STAGES, stage_bytes, stages_held, tables_bytes
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.gemm.smem import sm80_memory
 from ucutlass.kernels.planned import (
@@ -185,14 +185,13 @@ def _memory(problem: ConvProblem, schedule: ConvSchedule) -> dict[str, int]:
             memory = sm80_memory(multiplied(problem), tile, warp_tile, stages)
             return {"stages": memory.stage * stages, "epilogue": memory.epilogue}
         case Im2colSchedule() | PlacesSchedule():
-            m, n, k = schedule.tile
-            stages = schedule.stages * k * (m + n) * problem.a.read.bytes
+            m, n, _ = schedule.tile
+            stages = schedule.stages * stage_bytes(problem, schedule)
             epilogue = 4 * max(_LEAST_ROWS * (n + _PAD), n * (_LEAST_ROWS + _PAD))
-            rest = 4 * m + 16 * schedule.stages + 1024
             return {
                 "stages": stages,
                 "epilogue": max(0, epilogue - stages),
-                "table of rows and barriers": rest,
+                "table of rows and barriers": tables_bytes(m, schedule.stages),
             }
 
 

@@ -12,6 +12,7 @@ from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvProblem, Im2colSchedule, PlacesSchedule, Walk, unit_dim
 from ucutlass.kernels.convolution.plan_im2col import Im2col, Space, im2col
+from ucutlass.kernels.convolution.smem import stages_held
 
 LANES = ("f16", "bf16", "tf32")
 """Lanes that wgmma multiplies here; f32 goes to the multistage kernel's three tf32 passes."""
@@ -36,7 +37,6 @@ TILES = (
 )
 """Tiles, M x N, and the warp groups that share them."""
 
-MOST_STAGES = 12
 MOST_BLOCKS = 6
 
 
@@ -219,29 +219,6 @@ def _taps(space: Space, sizes: tuple[int, ...]) -> int:
 
 def _candidates() -> tuple[tuple[int, int, int, int], ...]:
     return tuple((m, n, g, b) for m, n, g in TILES for b in range(1, MOST_BLOCKS + 1))
-
-
-def deep(tile_m: int, tile_n: int, groups: int) -> bool:
-    """Whether three warp groups hold sums in registers that a producer's group leaves them."""
-    return groups > 2 and tile_m * tile_n // (128 * groups) > 96
-
-
-def stages_held(tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device) -> int:
-    """Stages of 128 bytes of K that so many blocks of an SM have room for, no more than there are steps;
-    0 where registers or shared memory do not suffice for two."""
-    warps = 4 * groups + 1
-    registers = tile_m * tile_n // (128 * groups) + 28
-    if deep(tile_m, tile_n, groups):
-        if blocks > 1 or registers > 160:
-            return 0
-    elif (warps + warps % 2) * 32 * blocks * registers > 65536 or registers > 232:
-        return 0
-    room = device.shared_memory // blocks - 1024 - 1024 - 4 * tile_m - 16 * MOST_STAGES - 64
-    fit = min(room // ((tile_m + tile_n) * 128), MOST_STAGES)
-    # The epilogue passes 32 rows of accumulators through at least.
-    if fit < min(2, steps) or room < 64 * (tile_n + 8) * 4:
-        return 0
-    return max(2, min(fit, steps + 1)) if steps > 1 else max(1, min(fit, 2))
 
 
 def clocks(

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from ucutlass.ir.elements import TF32
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request, without
-from ucutlass.kernels.convolution.im2col import MOST_BLOCKS, TILES, _taps, stages_held
+from ucutlass.kernels.convolution.im2col import MOST_BLOCKS, TILES, _taps
 from ucutlass.kernels.convolution.match import ConvForm
 from ucutlass.kernels.convolution.plan import (
     ConvProblem,
@@ -23,6 +23,7 @@ from ucutlass.kernels.convolution.plan import (
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.problem import offsets
+from ucutlass.kernels.convolution.smem import stages_held
 from ucutlass.kernels.gemm.candidate import Candidate, Shape, routes_of
 from ucutlass.kernels.gemm.plan import GemmProblem, LaunchParameters, Sm80Schedule
 from ucutlass.kernels.gemm.rules import BY_CODE

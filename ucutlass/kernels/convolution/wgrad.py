@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
-from ucutlass.kernels.convolution.im2col import clocks, ordered, out_of_reach, stages_held
+from ucutlass.kernels.convolution.im2col import clocks, ordered, out_of_reach
 from ucutlass.kernels.convolution.plan import ConvProblem, PlacesSchedule, Walk, unit_dim
 from ucutlass.kernels.convolution.plan_wgrad import Places, places
+from ucutlass.kernels.convolution.smem import stages_held
 
 LANES = ("f16", "bf16")
 """Lanes that wgmma takes with the contracted side outside."""

@@ -5,14 +5,15 @@ The sm90 numbers follow CUTLASS 4.2: `sm90_compute_tile_shape_or_override` and
 `Sm90TmaWarpSpecialized`'s collective and of the `Sm90AuxLoad`, `Sm90AuxStore` and
 `Sm90RowBroadcast` visitors, and the kernels' `SharedStorage`
 (gemm/kernel/sm90_gemm_tma_warpspecialized_{pingpong,cooperative}.hpp). A test holds them against
-values of `SharedStorageSize` that nvcc computed. The sm80 numbers are emit/gemm/sm80.py's.
+values of `SharedStorageSize` that nvcc computed. The emitter of the sm80
+kernels reads their numbers here.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from ucutlass.kernels.access import Access, Reduction
 from ucutlass.kernels.gemm.candidate import Candidate, ceil_div, epilogue_tensors
@@ -26,8 +27,12 @@ SWIZZLES = ((128, 1024), (64, 512), (32, 256))
 """Bytes of a shared-memory line, and the alignment of a tile whose lines are multiples of them
 (`alignment_for_swizzle`, 2^(B+M+S)); 128 otherwise."""
 
+Along: TypeAlias = Literal["m", "n"]
+"""The mode along which staged accumulators lie side by side."""
+
 SM80_PAD_N, SM80_PAD_M = 8, 4
-"""Elements added to a staged row or column of accumulators (emit/gemm/sm80.py)."""
+"""Elements added to a staged row or column of accumulators, so that the eight rows that a warp writes at once
+fall into different banks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +210,39 @@ def sm80_memory(
     """Shared memory of a multistage kernel. Its epilogue stages rows of accumulators, and of
     every reduction's values, through the main loop's bytes; only what is beyond them counts."""
     stage = stage_bytes(problem, tile)
-    item = _SUM_BYTES + _reduced_bytes(problem)
+    rows = sm80_rows(problem, tile, warp_tile, stages)
+    return SharedMemory(stage, stages, max(0, staged_bytes(problem, rows, tile[1]) - stage * stages), 0)
 
-    def staged(rows: int) -> int:
-        return item * max(rows * (tile[1] + SM80_PAD_N), tile[1] * (rows + SM80_PAD_M))
 
+def sm80_rows(
+    problem: GemmProblem,
+    tile: tuple[int, int, int],
+    warp_tile: tuple[int, int],
+    stages: int,
+    along: Along | None = None,
+) -> int:
+    """The most rows that the multistage kernel's epilogue stages at a time through the main loop's bytes, in
+    whole MMA rows of all warps; at least one such. `along` is as for `staged_bytes`."""
     rows, least = tile[0], 16 * max(1, tile[0] // warp_tile[0])
-    while rows > least and rows % (2 * least) == 0 and staged(rows) > stage * stages:
+    main = stages * stage_bytes(problem, tile)
+    while rows % (2 * least) == 0 and staged_bytes(problem, rows, tile[1], along) > main:
         rows //= 2
-    return SharedMemory(stage, stages, max(0, staged(rows) - stage * stages), 0)
+    return rows
+
+
+def sm80_bytes(problem: GemmProblem, schedule: Sm80Schedule, along: Along) -> int:
+    """The dynamic shared memory of a multistage kernel's block: its stages, through which the epilogue goes."""
+    rows = sm80_rows(problem, schedule.tile, schedule.warp_tile, schedule.stages, along)
+    main = schedule.stages * stage_bytes(problem, schedule.tile)
+    return max(main, staged_bytes(problem, rows, schedule.tile[1], along))
+
+
+def staged_bytes(problem: GemmProblem, rows: int, columns: int, along: Along | None = None) -> int:
+    """The bytes of so many rows of a tile in the epilogue of a kernel of ours: accumulators, and a value for
+    every reduction. `along` is the mode along which they lie side by side; None: the larger of the two."""
+    by_mode = {"n": rows * (columns + SM80_PAD_N), "m": columns * (rows + SM80_PAD_M)}
+    elements = max(by_mode.values()) if along is None else by_mode[along]
+    return elements * (_SUM_BYTES + _reduced_bytes(problem))
 
 
 _SUM_BYTES = 4
@@ -221,8 +250,10 @@ _SUM_BYTES = 4
 
 
 def _reduced_bytes(problem: GemmProblem) -> int:
-    """Bytes that such an epilogue stages besides for an element: a value for every reduction."""
-    return sum(8 if o.wide else 4 for o in problem.outputs if isinstance(o, Reduction))
+    """Bytes that such an epilogue stages besides for an element: a value for every reduction over rows or
+    columns."""
+    reduced = (o for o in problem.outputs if isinstance(o, Reduction) and None in (o.access.m, o.access.n))
+    return sum(8 if o.wide else 4 for o in reduced)
 
 
 @dataclass(frozen=True, slots=True)

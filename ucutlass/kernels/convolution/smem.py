@@ -1,0 +1,73 @@
+"""Shared memory of convolution's kernels of TMA and wgmma: stages, through which the epilogue goes, a table of
+rows, and barriers. The multistage kernel's is a GEMM's (`ucutlass.kernels.gemm.smem`)."""
+
+from __future__ import annotations
+
+from ucutlass.ir.hardware import ARCHES, Device
+from ucutlass.kernels.convolution.plan import ConvProblem, Im2colSchedule, PlacesSchedule
+from ucutlass.kernels.gemm.smem import Along, staged_bytes
+
+MOST_STAGES = 12
+
+RESERVED = ARCHES["sm90a"].shared_memory_reserved
+"""Bytes of an SM's shared memory that the system takes for each thread block."""
+
+
+def stage_bytes(problem: ConvProblem, schedule: Im2colSchedule | PlacesSchedule) -> int:
+    """Returns the bytes of one stage: a tile of each operand."""
+    m, n, k = schedule.tile
+    return k * (m + n) * problem.a.read.bytes
+
+
+def rows_staged(problem: ConvProblem, schedule: Im2colSchedule | PlacesSchedule, along: Along) -> int:
+    """Returns the most rows that the epilogue takes at a time in the stages' bytes, which lie side by side
+    along N or along M."""
+    rows, main = schedule.tile[0], schedule.stages * stage_bytes(problem, schedule)
+    whole = isinstance(schedule, PlacesSchedule)
+    while rows > 32 and staged_bytes(problem.gemm, rows, schedule.tile[1], along) > main:
+        if whole and rows % 64:
+            break
+        rows //= 2
+    return rows
+
+
+def end_of_tiles(problem: ConvProblem, schedule: Im2colSchedule | PlacesSchedule, along: Along) -> int:
+    """Returns the bytes of the stages or the epilogue, whichever are more, behind which the table of rows and
+    the barriers lie."""
+    main = schedule.stages * stage_bytes(problem, schedule)
+    rows = rows_staged(problem, schedule, along)
+    return (max(main, staged_bytes(problem.gemm, rows, schedule.tile[1], along)) + 15) // 16 * 16
+
+
+def tables_bytes(tile_m: int, stages: int) -> int:
+    """Returns the bytes of a table of rows, of barriers, and of what bringing the tiles to a multiple of 1024
+    bytes may take."""
+    return 4 * tile_m + 16 * stages + 1024
+
+
+def shared_bytes(problem: ConvProblem, schedule: Im2colSchedule | PlacesSchedule, along: Along) -> int:
+    """Returns the dynamic shared memory of a thread block."""
+    return end_of_tiles(problem, schedule, along) + tables_bytes(schedule.tile[0], schedule.stages)
+
+
+def deep(tile_m: int, tile_n: int, groups: int) -> bool:
+    """Whether three warp groups hold sums in registers that a producer's group leaves them."""
+    return groups > 2 and tile_m * tile_n // (128 * groups) > 96
+
+
+def stages_held(tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device) -> int:
+    """Stages of 128 bytes of K that so many blocks of an SM have room for, no more than there are steps;
+    0 where registers or shared memory do not suffice for two."""
+    warps = 4 * groups + 1
+    registers = tile_m * tile_n // (128 * groups) + 28
+    if deep(tile_m, tile_n, groups):
+        if blocks > 1 or registers > 160:
+            return 0
+    elif (warps + warps % 2) * 32 * blocks * registers > 65536 or registers > 232:
+        return 0
+    room = device.shared_memory // blocks - RESERVED - tables_bytes(tile_m, MOST_STAGES) - 64
+    fit = min(room // ((tile_m + tile_n) * 128), MOST_STAGES)
+    # The epilogue passes 32 rows of accumulators through at least.
+    if fit < min(2, steps) or room < 64 * (tile_n + 8) * 4:
+        return 0
+    return max(2, min(fit, steps + 1)) if steps > 1 else max(1, min(fit, 2))
