@@ -25,6 +25,4 @@ pairs:      ## a program for every pair of features, emulated on the host
 	./setup.sh python -m benchmarks.pairs
 
 golden:     ## write the golden files anew; read the difference before you commit it
-	./setup.sh python -m ucutlass.grammar.tables
-	./setup.sh python -m ucutlass.emit.keep_templates
 	./setup.sh python -m pytest -q -m "not gpu and not nvcc" tests/grammar tests/emit --update-golden

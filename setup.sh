@@ -54,6 +54,9 @@ install() {
         "$venv/bin/python" -m pip install --quiet --index-url "$TORCH_INDEX" --constraint "$root/constraints.txt" torch
     fi
     "$venv/bin/python" -m pip install "$@" || die "pip could not install ucutlass; its words are above"
+    for tables in ucutlass.grammar.tables ucutlass.emit.keep_templates; do
+        "$venv/bin/python" -m "$tables" || die "$tables could not be written; Python's words are above"
+    done
     command -v g++ >/dev/null 2>&1 ||
         echo "setup: no g++ here, which nvcc needs; on Debian and Ubuntu: apt-get install g++" >&2
     cat "$root/pyproject.toml" "$root/constraints.txt" >"$venv/installed"

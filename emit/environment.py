@@ -2,9 +2,9 @@
 
 The first kernel of a process is emitted in 6 ms so, in 24 where Jinja compiles. Python is kept under the
 digest of the very text that it was made from, and used by the same Jinja with the same settings only:
-what does not fit is compiled from its text. It lies in the package and is trusted as the package's
-modules are; nothing is read from, or written to, any other place.
-`python -m ucutlass.emit.keep_templates` writes it anew.
+what does not fit, or was never written, is compiled from its text. It lies in the package and is trusted as
+the package's modules are; nothing is read from, or written to, any other place. It is written at install
+(`python -m ucutlass.emit.keep_templates`).
 """
 
 from __future__ import annotations
@@ -43,8 +43,11 @@ class Kept(BytecodeCache):
 
 @cache
 def _read(file: Path) -> Any:
-    """{"key": .., "code": {digest of the text: {"name": .., "python": ..}}}"""
-    return json.loads(file.read_text(encoding="ascii"))
+    """{"key": .., "code": {digest of the text: {"name": .., "python": ..}}}, without code where it is absent."""
+    try:
+        return json.loads(file.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return {"key": None, "code": {}}
 
 
 @cache
@@ -70,3 +73,14 @@ def environment(kept: Kept | None) -> Environment:
 def key(made_by: Environment) -> dict[str, object]:
     """What kept Python is good for, besides the text: Jinja's version and the settings."""
     return {"jinja2": version("jinja2"), **{name: getattr(made_by, name) for name in _SETTINGS}}
+
+
+def compiled() -> str:
+    """Returns the content of FILE for the templates as they are, one line a template."""
+    plain, sums = environment(None), BytecodeCache()
+    code = {}
+    for path in sorted(FOLDER.rglob("*.j2")):
+        name, text = path.relative_to(FOLDER).as_posix(), path.read_text(encoding="utf-8")
+        code[sums.get_source_checksum(text)] = {"name": name, "python": plain.compile(text, name, raw=True)}
+    lines = ",\n".join(f"{json.dumps(digest)}: {json.dumps(row)}" for digest, row in code.items())
+    return f'{{"key": {json.dumps(key(plain))}, "code": {{\n{lines}\n}}}}\n'

@@ -1,8 +1,8 @@
 """The parser's tables, kept beside the grammar so that a process need not compute them.
 
 Building them from the grammar takes about 55 ms, reading them 12 ms; the tables are only used
-for the very text and Lark version that they were made from. `python -m ucutlass.grammar.tables`
-writes them anew.
+for the very text and Lark version that they were made from. They are written at install
+(`python -m ucutlass.grammar.tables`); where they are absent or of another text, the parser is built.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def grammar_text() -> str:
 def load_parser(transformer: Any) -> Lark:
     """The LALR(1) parser of the grammar, whose reductions call `transformer`."""
     text = grammar_text()
-    kept = json.loads(_FILE.read_text(encoding="ascii"))
+    try:
+        kept = json.loads(_FILE.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return build(text, transformer)
     if kept["key"] != key(text):
         return build(text, transformer)
     data = kept["data"]

@@ -226,7 +226,8 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-_HARNESS = frozenset({".py", ".j2", ".c", ".h", ".ptx", ".lark", ".json"})
+_HARNESS = frozenset({".py", ".j2", ".c", ".h", ".ptx", ".lark"})
+"""Endings of sources. Tables that are made of them at install, or not at all, are left out."""
 
 
 @cache
@@ -242,8 +243,8 @@ def harness_digest() -> str:
 
 
 def tree_digest(root: Path) -> str:
-    """Returns the hex SHA-256 of the paths below `root` and bytes of all sources and tables there, through
-    links too: the rooms of a checkout are links. Raises OSError."""
+    """Returns the hex SHA-256 of the paths below `root` and bytes of all sources there, through links too: the
+    rooms of a checkout are links. Raises OSError."""
     files = {
         path.relative_to(root).as_posix(): path
         for folder, _, names in os.walk(root, followlinks=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _RUNTIME = Path(__file__).parent.parent
 _EMIT = _RUNTIME.parent / "emit"
 _MAKERS = (
-    *((_EMIT, pattern) for pattern in ("**/*.py", "templates.json", "**/*.j2")),
+    *((_EMIT, pattern) for pattern in ("**/*.py", "**/*.j2")),
     *((_RUNTIME, pattern) for pattern in ("jit/*.py", "native/lean.*")),
 )
 """Files that decide what the parts of a kernel are."""

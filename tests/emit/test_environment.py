@@ -11,7 +11,6 @@ import pytest
 from jinja2 import Environment
 
 from ucutlass.emit import environment as kept
-from ucutlass.emit.keep_templates import content
 
 NAMES = sorted(p.relative_to(kept.FOLDER).as_posix() for p in kept.FOLDER.rglob("*.j2"))
 
@@ -21,7 +20,7 @@ MARK = "\nkept_marker = 1\n"
 @cache
 def now() -> Any:
     """What would be kept of the templates as they are. To be read only."""
-    return json.loads(content())
+    return json.loads(kept.compiled())
 
 
 def marked(tmp_path: Path, **other: Any) -> Environment:
@@ -40,13 +39,14 @@ def from_kept(environment: Environment, name: str) -> bool:
     return bucket.code is not None and "kept_marker" in bucket.code.co_names
 
 
-def test_what_is_kept_is_of_these_templates() -> None:
-    written = json.loads(kept.FILE.read_text())
-    mend = "a template changed: run python -m ucutlass.emit.keep_templates"
-    names = {digest: made["name"] for digest, made in written["code"].items()}
-    assert names == {digest: made["name"] for digest, made in now()["code"].items()}, mend
-    if written["key"]["jinja2"] == now()["key"]["jinja2"]:
-        assert written == now(), mend
+@pytest.mark.parametrize("content", [None, "", "{", "\xff"])
+def test_without_a_file_templates_are_compiled_from_their_text(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "templates.json"
+    if content is not None:
+        file.write_text(content, encoding="latin-1")
+    environment = kept.environment(kept.Kept(file))
+    assert not any(from_kept(environment, name) for name in NAMES)
+    assert all(environment.get_template(name).name == name for name in NAMES)
 
 
 def test_every_template_is_kept_once() -> None:
@@ -68,7 +68,8 @@ def test_python_of_another_jinja_or_of_other_settings_is_not_used(
 
 def test_python_of_another_text_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A template that was edited is compiled from its text, whatever is kept of the old one."""
-    folder = tmp_path / "templates"
+    file, folder = tmp_path / "templates.json", tmp_path / "templates"
+    file.write_text(kept.compiled())
     folder.mkdir()
     for name in NAMES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -76,10 +77,11 @@ def test_python_of_another_text_is_not_used(tmp_path: Path, monkeypatch: pytest.
     edited = NAMES[0]
     (folder / edited).write_text("edited {{ 1 + 1 }}")
     monkeypatch.setattr(kept, "FOLDER", folder)
-    environment = kept.environment(kept.Kept(kept.FILE))
+    environment = kept.environment(kept.Kept(file))
     assert environment.get_template(edited).render() == "edited 2"
 
 
-def test_kept_python_names_the_template_in_tracebacks() -> None:
+def test_kept_python_names_the_template_in_tracebacks(tmp_path: Path) -> None:
+    environment = marked(tmp_path)
     for name in NAMES:
-        assert kept.templates().get_template(name).filename == str(kept.FOLDER / name)
+        assert environment.get_template(name).filename == str(kept.FOLDER / name)
