@@ -100,7 +100,7 @@ class Profiler:
 @pytest.fixture(autouse=True)
 def _store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(advisor.tools, "find", lambda *_: None)
+    monkeypatch.setattr(advisor.cuda_tools, "find", lambda *_: None)
 
 
 def subject(text: str) -> BuiltCandidate:
