@@ -33,7 +33,7 @@ from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
 from ucutlass.emit.gemm.lean import lean
-from ucutlass.emit.gemm.sm90 import NotServed
+from ucutlass.emit.parts import NotServed
 from ucutlass.emit.text import Source
 from ucutlass.ir.schedule import Request, show
 from ucutlass.kernels.attention.plan import AttentionPlan

@@ -6,16 +6,17 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Protocol, cast
 
+from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.emit.text import Source, finish
 from ucutlass.kernels.planned import Plan
 from ucutlass.spans import span
 
-__all__ = ["Source", "emit", "in_parts"]
+__all__ = ["Lean", "NotServed", "Source", "emit", "in_parts", "parts"]
 
 
 class Emitter(Protocol):
-    """What the module has that a plan names as its emitter. A module without `in_parts` writes kernels of one
-    file alone."""
+    """What the module has that a plan names as its emitter. A module without `parts` and `in_parts` writes
+    kernels of one file alone."""
 
     def render(self, plan: Any) -> str:
         """The code of a plan, as `ucutlass.emit.text.finish` takes it."""
@@ -35,6 +36,14 @@ def in_parts(plan: Plan) -> bool:
     """Whether a plan's kernel is built in parts or not at all."""
     asks = getattr(_emitter(plan), "in_parts", None)
     return asks is not None and asks(plan)
+
+
+def parts(plan: Plan) -> Lean:
+    """The plan's kernel in the parts that NVRTC builds. Raises NotServed."""
+    divide = getattr(_emitter(plan), "parts", None)
+    if divide is None:
+        raise NotServed("NVRTC builds kernels of one dot alone")
+    return cast(Lean, divide(plan))
 
 
 def _emitter(plan: Plan) -> Emitter:

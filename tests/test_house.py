@@ -14,7 +14,7 @@ from ucutlass.codes import CODES
 from ucutlass.emit.function_forms import FORMS
 from ucutlass.grammar import problems
 from ucutlass.ir.functions import FUNCTIONS
-from ucutlass.kernels.families import FAMILIES, RULES
+from ucutlass.kernels.families import FAMILIES, NAMES, RULES
 from ucutlass.kernels.family import Family
 
 ROOT = Path(__file__).parent.parent
@@ -108,6 +108,42 @@ def test_imports_point_one_way(module: str) -> None:
 def test_emitters_read_plans_and_tables_only(module: str) -> None:
     meaning = {name for name in imports(module) if layer(name) == "meaning"}
     assert not {name for name in meaning if not READ_BY_EMIT.fullmatch(name)}
+
+
+FAMILY_MODULE = re.compile(rf"ucutlass\.(kernels|emit)\.({'|'.join(NAMES)})\b")
+
+SHARED_BY_EMITTERS = {
+    "attention": {"gemm.sm80_epilogue"},
+    "convolution": {"gemm.sm80", "gemm.sm80_epilogue"},
+    "grouped_gemm": {
+        "gemm.lean",
+        "gemm.lean_epilogue",
+        "gemm.lean_mainloop",
+        "gemm.sm90",
+        "gemm.sm90_epilogue",
+    },
+}
+"""Modules of another family's emitter that a family's own may import: what all kernels of one multiplier
+have in common."""
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in modules() if not m.startswith(("ucutlass.kernels", "ucutlass.emit"))]
+)
+def test_no_family_is_named_outside_of_kernels_and_emit(module: str) -> None:
+    named = {name for name in imports(module) if FAMILY_MODULE.match(name)}
+    assert not named, f"{module} imports {sorted(named)}: ask ucutlass.kernels.families, or ucutlass.emit"
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m.startswith("ucutlass.emit.")])
+def test_emitters_share_what_is_listed(module: str) -> None:
+    own = module.split(".")[2]
+    others = {
+        name.removeprefix("ucutlass.emit.")
+        for name in imports(module)
+        if name.startswith("ucutlass.emit.") and name.split(".")[2] in set(NAMES) - {own}
+    }
+    assert others <= SHARED_BY_EMITTERS.get(own, set()), f"{module} imports {sorted(others)}"
 
 
 @pytest.mark.parametrize("module", [m for m in modules() if layer(m) == "grammar"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 
 from ucutlass import ir
 from ucutlass.diagnostics import Lines
-from ucutlass.emit import emit, in_parts
+from ucutlass.emit import NotServed, emit, in_parts, parts
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, ChosenPlan, plan_kernel
 from ucutlass.header import header
@@ -151,12 +151,12 @@ def recipe_of(
     from ucutlass.runtime.jit import link
 
     try:
-        parts = link.parts(plan)
-    except link.NotServed:
+        kernel = parts(plan)
+    except NotServed:
         if build_path == "nvrtc":
             raise
         return nvcc_recipe(source, toolchain())
-    return link.recipe(source, parts, toolchain(), cache, on_progress)
+    return link.recipe(source, kernel, toolchain(), cache, on_progress)
 
 
 def build_artifact(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ucutlass.emit.gemm import gemv, sm80, sm90
+from ucutlass.emit.parts import Lean
 from ucutlass.kernels.gemm.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
 
 
@@ -20,6 +21,14 @@ def render(plan: GemmPlan) -> str:
             return sm80.render(plan.problem, schedule)
         case GemvSchedule() as schedule:
             return gemv.render(plan.problem, schedule)
+
+
+def parts(plan: GemmPlan) -> Lean:
+    """The plan's kernel for NVRTC. Raises NotServed."""
+    # Here, since most processes never need what builds kernels in parts.
+    from ucutlass.emit.gemm.lean import lean
+
+    return lean(plan)
 
 
 def in_parts(plan: GemmPlan) -> bool:

@@ -37,9 +37,8 @@ from ucutlass.emit.gemm.lean_mainloop import (
 )
 from ucutlass.emit.gemm.lean_reductions import PartialReduction, combines, down, widths
 from ucutlass.emit.gemm.lean_split import BLOCKS, VECTOR, Split, splits
-from ucutlass.emit.gemm.sm90 import NotServed
 from ucutlass.emit.gemm.sm90_epilogue import extent
-from ucutlass.emit.text import Source
+from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.ir.elements import F32, TF32
 from ucutlass.kernels.access import Access, Store
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Sm90Schedule
@@ -56,16 +55,6 @@ TMA_TF32 = 11
 
 
 _COLLECTIVES = "CUTLASS's own collectives serve it"
-
-
-@dataclass(frozen=True, slots=True)
-class Lean:
-    """`device` is for NVRTC, `host` is C++ for the host's compiler, with the entry; `arithmetic` for NVRTC
-    defines what `device` leaves out. `device.entry` names the content of both."""
-
-    device: Source
-    host: str
-    arithmetic: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ucutlass.emit.arithmetic import ArithmeticText
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm.lean_mainloop import WIDEST, SharedOperand
-from ucutlass.emit.gemm.sm90 import NotServed
 from ucutlass.emit.gemm.sm90_epilogue import element, extent
+from ucutlass.emit.parts import NotServed
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.kernels.access import Access, Reduction
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Sm90Schedule

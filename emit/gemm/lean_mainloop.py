@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ucutlass.emit.gemm import sm90 as gemm_sm90
-from ucutlass.emit.gemm.sm90 import NotServed
+from ucutlass.emit.parts import NotServed
 from ucutlass.ir.compute_types import FP8
 from ucutlass.ir.elements import Element
 from ucutlass.kernels.access import Access

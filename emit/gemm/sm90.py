@@ -12,6 +12,7 @@ from types import MappingProxyType
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.gemm.sm90_epilogue import epilogue, extent, grouped, operands, tensor, through_tma, vectors
+from ucutlass.emit.parts import NotServed
 from ucutlass.ir.elements import F32, TF32
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Sm90Schedule
 
@@ -44,10 +45,6 @@ an fp8 partial sum is added to the f32 accumulator. It has to be a multiple of a
 
 FP8_INSTRUCTION_K = 32
 """Elements of K that one fp8 wgmma takes."""
-
-
-class NotServed(ValueError):
-    """This way of building does not serve the plan; the message says why."""
 
 
 def is_lean_alone(plan: GemmPlan) -> bool:

@@ -10,12 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
-from ucutlass.emit.gemm.lean import Lean, lean
-from ucutlass.emit.gemm.sm90 import NotServed
+from ucutlass.emit.parts import Lean
 from ucutlass.emit.text import Source
 from ucutlass.files import put
-from ucutlass.kernels.gemm.plan import GemmPlan
-from ucutlass.kernels.planned import Plan
 from ucutlass.runtime import nvcc, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, BUILDERS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
@@ -51,13 +48,6 @@ ucc_image:
 
 class CompilersDiffer(ToolchainError):
     """nvcc, NVRTC and nvJitLink are of versions whose LTO-IR does not meet."""
-
-
-def parts(plan: Plan) -> Lean:
-    """Returns the plan's kernel in the parts that NVRTC builds. Raises NotServed."""
-    if not isinstance(plan, GemmPlan):
-        raise NotServed("NVRTC builds kernels of one dot alone")
-    return lean(plan)
 
 
 def recipe(
@@ -186,4 +176,4 @@ def _library(
     nvrtc_build.gxx(entry, link_command, toolchain, folder, keep, cancel, limit_seconds)
 
 
-__all__ = ["ARITHMETIC", "IMAGE", "CompilersDiffer", "NotServed", "parts", "recipe"]
+__all__ = ["ARITHMETIC", "IMAGE", "CompilersDiffer", "recipe"]

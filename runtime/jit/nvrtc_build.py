@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Event
 from typing import TypeVar
 
-from ucutlass.emit.gemm.lean import Lean
+from ucutlass.emit.parts import Lean
 from ucutlass.files import put
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, make

@@ -16,7 +16,7 @@ import pytest
 
 from tests.emit.emulator import ALIGNED, garbage
 from tests.emit.harness import cuda_includes, cutlass_include
-from ucutlass.emit.gemm.lean import Lean
+from ucutlass.emit.parts import Lean
 from ucutlass.runtime.jit.nvrtc_build import NATIVE
 
 HERE = Path(__file__).parent

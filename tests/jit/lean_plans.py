@@ -12,8 +12,8 @@ from benchmarks.random_programs import random_program
 from tests.emit.test_gemm_sm90 import ACC, COOPERATIVE, PINGPONG, access, bias_gelu, matrix, plan
 from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
-from ucutlass.emit.gemm.lean import Lean, lean
-from ucutlass.emit.gemm.sm90 import NotServed
+from ucutlass.emit.gemm.lean import lean
+from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, S8, TF32, U8, Element
 from ucutlass.kernels.access import Store
 from ucutlass.kernels.arithmetic import Arithmetic, Compute, HostScalar, LoadSlot

@@ -16,9 +16,9 @@ from tests.jit.machine_code import CALLS, HGMMA, IGMMA, QGMMA, kernels, operatio
 from ucutlass import backend, frontend
 from ucutlass.emit import emit
 from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME
-from ucutlass.emit.gemm.lean import Lean, lean
+from ucutlass.emit.gemm.lean import lean
 from ucutlass.emit.gemm.lean_mainloop import instructions, operands, parts, promotion, turn
-from ucutlass.emit.gemm.sm90 import NotServed
+from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.kernels.arithmetic import Arithmetic, Compute
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
 from ucutlass.runtime import errors, process

@@ -17,7 +17,8 @@ import pytest
 from tests.jit.lean_plans import biased
 from ucutlass import backend
 from ucutlass.emit import emit
-from ucutlass.emit.gemm.lean import Lean, lean
+from ucutlass.emit.gemm.lean import lean
+from ucutlass.emit.parts import Lean
 from ucutlass.runtime import errors, nvcc
 from ucutlass.runtime.build import Artifact, Recipe, make
 from ucutlass.runtime.cache import Cache, CacheEntry

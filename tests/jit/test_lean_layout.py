@@ -23,7 +23,7 @@ from ucutlass.emit.gemm.lean_mainloop import (
     parts,
     promotion,
 )
-from ucutlass.emit.gemm.sm90 import NotServed
+from ucutlass.emit.parts import NotServed
 from ucutlass.ir.elements import F16, TF32, Element
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
 

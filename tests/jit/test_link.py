@@ -16,7 +16,8 @@ from tests.jit.machine_code import kernels
 from ucutlass import backend, frontend
 from ucutlass.emit import emit
 from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME
-from ucutlass.emit.gemm.lean import Lean, lean
+from ucutlass.emit.gemm.lean import lean
+from ucutlass.emit.parts import Lean
 from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.runtime import errors, nvcc, process
 from ucutlass.runtime.build import BUILDERS, Artifact, make

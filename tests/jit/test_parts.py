@@ -10,7 +10,7 @@ from tests.emit.gemm_plans import SMALL as SM80
 from tests.jit.arithmetic_plans import biased, everything, gelu, scaled_relu
 from ucutlass.emit import emit
 from ucutlass.emit.gemm.lean import lean
-from ucutlass.emit.gemm.sm90 import NotServed
+from ucutlass.emit.parts import NotServed
 from ucutlass.kernels.arithmetic import Compute, CoordinateValue, HostScalar
 from ucutlass.kernels.gemm.plan import GemmPlan
 

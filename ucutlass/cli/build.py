@@ -25,7 +25,7 @@ from ucutlass.cli.options import (
     kernel_option,
     sizes_option,
 )
-from ucutlass.emit.gemm.sm90 import NotServed
+from ucutlass.emit.parts import NotServed
 from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.runtime import build_timings
 from ucutlass.runtime.build import Artifact

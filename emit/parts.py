@@ -1,0 +1,21 @@
+"""A kernel in the parts that NVRTC builds, in place of one file for nvcc."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass.emit.text import Source
+
+
+class NotServed(ValueError):
+    """This way of building does not serve the plan; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lean:
+    """`device` is for NVRTC, `host` is C++ for the host's compiler, with the entry; `arithmetic` for NVRTC
+    defines what `device` leaves out. `device.entry` names the content of both."""
+
+    device: Source
+    host: str
+    arithmetic: str
