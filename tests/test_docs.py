@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.ir.schedule import FIELDS
+from ucutlass.kernels.families import FAMILIES
 from ucutlass.runtime.environment_allowlist import ALLOWED
 from ucutlass.runtime.switches import DESCRIPTIONS
 
@@ -120,6 +122,20 @@ def test_paths_exist() -> None:
     for page in WRITTEN:
         for name in _PATH.findall(page.read_text()):
             assert (DOCS.parent / name).exists(), f"{page.name} names {name}"
+
+
+def test_the_language_page_lists_the_fields_of_each_kernel() -> None:
+    page = (diagnostics_page.PAGE.parent / "language.md").read_text()
+    table = page.partition("| kernel | `warps` | fields besides |")[2].partition("\n\n")[0]
+    listed = []
+    for row in table.splitlines()[2:]:
+        _, _, words, fields, *_ = (
+            [n for part in re.findall("`([^`]*)`", cell) for n in re.findall(r"\w+", part)]
+            for cell in row.split("|")
+        )
+        listed.append((tuple(words), frozenset(fields)))
+    variants = [v for family in FAMILIES for v in family.variants]
+    assert Counter(listed) == Counter((v.words, frozenset(v.fields) - {"warps"}) for v in variants)
 
 
 def test_diagnostics_page_is_up_to_date(golden: Callable[[str, str], None]) -> None:

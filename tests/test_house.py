@@ -14,6 +14,7 @@ from ucutlass.codes import CODES
 from ucutlass.emit.function_forms import FORMS
 from ucutlass.grammar import problems
 from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.ir.schedule import FIELDS
 from ucutlass.kernels.families import FAMILIES, NAMES, RULES
 from ucutlass.kernels.family import Family
 
@@ -214,6 +215,15 @@ def test_every_rule_says_what_it_is_and_where_it_comes_from(family: Family) -> N
     counted = Counter((rule.code, rule.title) for rule in family.rules)
     assert {rule for rule, n in counted.items() if n > 1} == set()
     assert all(rule.text and rule.source and rule.variants for rule in family.rules)
+    names = {variant.name for variant in family.variants}
+    assert all(rule.variants <= names for rule in family.rules)
+
+
+def test_kernels_have_fields_and_words_of_the_table() -> None:
+    variants = [variant for family in FAMILIES for variant in family.variants]
+    assert {name for variant in variants for name in variant.fields} == set(FIELDS)
+    assert {word for variant in variants for word in variant.words} == set(FIELDS["warps"].words)
+    assert all(bool(variant.words) == ("warps" in variant.fields) for variant in variants)
 
 
 def test_every_code_that_is_raised_is_listed() -> None:

@@ -14,7 +14,8 @@ from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import NAMED, ElementwiseFunction
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import FIELDS, Field, legal_values
-from ucutlass.kernels.families import RULES
+from ucutlass.kernels.families import FAMILIES, RULES
+from ucutlass.kernels.variant import Variant
 
 LIMIT = 10_000
 """Most characters that the guide may take in a context."""
@@ -35,6 +36,7 @@ def guide() -> str:
         lanes=" ".join(LANES),
         arches=" ".join(ARCHES),
         fields="\n".join(_field(f) for f in FIELDS.values()),
+        kernels={v.name: " ".join(_besides_warps(v)) for family in FAMILIES for v in family.variants},
         rules="\n".join(f"- {rule.text}" for rule in RULES if rule.in_guide),
     )
 
@@ -45,6 +47,10 @@ def _function(f: ElementwiseFunction) -> str:
     required = len(f.parameters) - len(f.defaults)
     shown = [p if i < required else f"{p}={f.defaults[i - required]:g}" for i, p in enumerate(f.parameters)]
     return f"{f.name}({', '.join(shown)})"
+
+
+def _besides_warps(variant: Variant) -> tuple[str, ...]:
+    return tuple(name for name in variant.fields if name != "warps")
 
 
 def _field(field: Field) -> str:

@@ -10,40 +10,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from ucutlass.ir import Choice, Kernel, ScheduleBlock
 
-Family: TypeAlias = Literal[
-    "sm90", "sm80", "gemv", "products", "simt", "im2col", "gather", "direct", "attention", "sweep"
-]
-"""Which kernel. Of one product: `sm90` TMA and wgmma, `sm80` multistage, `gemv` matrix-vector. Of pairs,
-groups and scaled parts: `products` TMA and wgmma, `simt` plain threads. Of a convolution: `im2col` TMA and
-wgmma, `gather` multistage, `direct` plain threads. The others have one kernel each."""
-
 Warps: TypeAlias = Literal["pingpong", "cooperative", "multistage", "gemv", "direct"]
-
-WORDS: Mapping[Family, tuple[Warps, ...]] = MappingProxyType(
-    {
-        "sm90": ("pingpong", "cooperative"),
-        "sm80": ("multistage",),
-        "gemv": ("gemv",),
-        "products": ("pingpong", "cooperative"),
-        "simt": ("direct",),
-        "im2col": ("cooperative",),
-        "gather": ("multistage",),
-        "direct": ("direct",),
-        "attention": (),
-        "sweep": (),
-    }
-)
-"""The words of the field `warps` that mean each kernel."""
-
-GEMM: tuple[Family, ...] = ("sm90", "gemv", "sm80")
-"""The kernels of one product, best first."""
-
-FAMILY: Mapping[str, Family] = MappingProxyType({word: f for f in GEMM for word in WORDS[f]})
-"""The kernel of one product that each word of the field `warps` selects."""
 
 Value: TypeAlias = int | str | tuple[int, ...]
 
@@ -55,12 +26,11 @@ RASTERS: Mapping[str, int] = MappingProxyType({"heuristic": 0, "along_m": 1, "al
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. `families` are the kernels that have it. `rank` counts the extents of a shape (0: not a
-    shape), `words` are the legal words besides `auto`, `numbers` the legal whole numbers (inclusive bounds)
-    where it takes any. `hopper`: only kernels of compute capability 9.0 have it."""
+    """One field; the kernels that have it list it (`ucutlass.kernels.variant`). `rank` counts the extents of a
+    shape (0: not a shape), `words` are the legal words besides `auto`, `numbers` the legal whole numbers
+    (inclusive bounds) where it takes any. `hopper`: only kernels of compute capability 9.0 have it."""
 
     name: str
-    families: frozenset[Family]
     rank: int
     words: tuple[str, ...]
     numbers: tuple[int, int] | None
@@ -68,76 +38,29 @@ class Field:
     hopper: bool = False
 
 
-_GEMM: frozenset[Family] = frozenset(GEMM)
-_TILED: frozenset[Family] = frozenset({"sm90", "sm80", "products", "im2col", "gather"})
-_MULTISTAGE: frozenset[Family] = frozenset({"sm80", "gather"})
-_TMA: frozenset[Family] = frozenset({"sm90", "products"})
-_CHOSEN: frozenset[Family] = _GEMM | _TILED | {"simt", "direct"}
-_THREADS: frozenset[Family] = frozenset({"gemv", "sweep", "direct"})
-_VECTORS: frozenset[Family] = frozenset({"sweep", "direct"})
-_SWEEP: frozenset[Family] = frozenset({"sweep"})
-
 FIELDS: Mapping[str, Field] = MappingProxyType(
     {
         f.name: f
         for f in (
             Field(
-                "warps",
-                _CHOSEN,
-                0,
-                tuple(dict.fromkeys(w for f in WORDS for w in WORDS[f])),
-                None,
-                "two TMA kernels, multistage, matrix-vector, plain threads",
+                "warps", 0, get_args(Warps), None, "two TMA kernels, multistage, matrix-vector, plain threads"
             ),
-            Field(
-                "tile",
-                _TILED | {"attention"},
-                3,
-                (),
-                None,
-                "elements of a thread block; attention: rows x keys x head",
-            ),
-            Field(
-                "cluster",
-                _TMA | _SWEEP,
-                2,
-                (),
-                None,
-                "blocks that share loads; without dot 1xN share a row",
-                True,
-            ),
-            Field("stages", _TILED | {"attention"}, 0, (), (2, 32), "tiles of K (keys) in flight"),
-            Field("warp_tile", _MULTISTAGE, 2, (), None, "elements of a warp"),
-            Field(
-                "math",
-                frozenset({"sm90", "sm80", "gather"}),
-                0,
-                ("tf32x3", "simt"),
-                None,
-                "lane f32: three tf32 passes, or FFMA (`multistage`)",
-            ),
-            Field(
-                "swap", _GEMM, 0, ("no", "yes"), None, "yes computes the transpose: N takes the tile's M side"
-            ),
-            Field(
-                "split_k",
-                frozenset({"sm90", "sm80", "gather", "sweep", "attention"}),
-                0,
-                ("stream",),
-                (1, 1024),
-                "parts of K, or of a row, added; `stream`: stream-K",
-            ),
-            Field("raster", _TILED, 0, tuple(RASTERS), None, "order of tiles; no build"),
-            Field("swizzle", _TILED, 0, (), (1, 8), "tiles side by side; no build"),
-            Field("rows", _THREADS, 0, (), (1, 1024), "rows, or vectors of rows, of a block"),
-            Field("columns", frozenset({"gemv"}), 0, (), (1, 8), "vectors at a time"),
-            Field("threads", _THREADS, 0, (), (1, 1024), "threads that share K, or a row"),
-            Field("vector", _VECTORS, 0, (), (1, 16), "elements a thread takes at a time"),
-            Field("items", _SWEEP, 0, (), (1, 64), "vectors a thread holds"),
-            Field(
-                "keep", _SWEEP, 0, ("registers", "reread", "shared"), None, "where a row lies between passes"
-            ),
-            Field("blocks", frozenset({"im2col"}), 0, (), (1, 8), "thread blocks an SM holds", True),
+            Field("tile", 3, (), None, "elements of a thread block; attention: rows x keys x head"),
+            Field("cluster", 2, (), None, "blocks that share loads; without dot 1xN share a row", True),
+            Field("stages", 0, (), (2, 32), "tiles of K (keys) in flight"),
+            Field("warp_tile", 2, (), None, "elements of a warp"),
+            Field("math", 0, ("tf32x3", "simt"), None, "lane f32: three tf32 passes, or FFMA (`multistage`)"),
+            Field("swap", 0, ("no", "yes"), None, "yes computes the transpose: N takes the tile's M side"),
+            Field("split_k", 0, ("stream",), (1, 1024), "parts of K, or of a row, added; `stream`: stream-K"),
+            Field("raster", 0, tuple(RASTERS), None, "order of tiles; no build"),
+            Field("swizzle", 0, (), (1, 8), "tiles side by side; no build"),
+            Field("rows", 0, (), (1, 1024), "rows, or vectors of rows, of a block"),
+            Field("columns", 0, (), (1, 8), "vectors at a time"),
+            Field("threads", 0, (), (1, 1024), "threads that share K, or a row"),
+            Field("vector", 0, (), (1, 16), "elements a thread takes at a time"),
+            Field("items", 0, (), (1, 64), "vectors a thread holds"),
+            Field("keep", 0, ("registers", "reread", "shared"), None, "where a row lies between passes"),
+            Field("blocks", 0, (), (1, 8), "thread blocks an SM holds", True),
         )
     }
 )
@@ -250,20 +173,3 @@ def scheduled(program: Kernel, arch: str, request: Request) -> Kernel:
     """The kernel with one schedule for an architecture in place of its own blocks."""
     choices = tuple(Choice(name, (value,), program.span) for name, value in request.given().items())
     return replace(program, schedules=(ScheduleBlock(arch, None, choices, program.span),))
-
-
-def served(request: Request, among: Iterable[Family]) -> tuple[Family, ...]:
-    """Those of some kernels that have every fixed field and are what `warps` means."""
-    given = request.given()
-    return tuple(
-        family
-        for family in among
-        if (request.warps is None or request.warps in WORDS[family])
-        and all(family in FIELDS[name].families for name in given)
-    )
-
-
-def families(request: Request) -> tuple[Family, ...]:
-    """The kernels of one product that have every fixed field, best first; empty where none has."""
-    found = served(request, GEMM)
-    return tuple(f for f in found if not (f == "sm80" and request.split_k == "stream"))

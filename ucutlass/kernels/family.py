@@ -4,7 +4,8 @@ A family is a package of `ucutlass.kernels` with the same file names as the othe
 
     match.py        the typed kernel to the family's pattern: which name has which role
     problem.py      the pattern with concrete extents: strides as products of extents by position
-    schedule.py     the kernels of the family and a program's schedule for them
+    variants.py     the kernels of the family: the words of `warps` that choose each, and its fields
+    schedule.py     a program's schedule for them: what is fixed is kept, the rest follows
     rules.py        legality: each rule once, with its code, its source and the nearest legal neighbour
     cost.py         the price of a schedule on a device, in seconds
     smem.py         the layout of shared memory, which the rules and the emitter both read
@@ -26,6 +27,7 @@ from ucutlass.ir.schedule import Request
 from ucutlass.kernels.granularity import Granularity
 from ucutlass.kernels.planned import Planned, Resources, TileCost, Traffic
 from ucutlass.kernels.rule import Rule
+from ucutlass.kernels.variant import Variant
 from ucutlass.kernels.violation import Violation
 
 
@@ -81,7 +83,8 @@ class Family:
     pattern's and a plan's family is told. `granularity` takes a plan, the names of the program's dimensions
     and the launch parameters. `resources` gives what a kernel takes of an SM; `traffic` and `tile_cost` are
     None where the kernel has no tiles that read operands again. `prices`: whether the cost model tells
-    schedules of one problem apart; otherwise only a measurement does. `rules` are those of legality.
+    schedules of one problem apart; otherwise only a measurement does. `rules` are those of legality,
+    `variants` the kernels with the words of `warps` and the fields of each.
     `refuses_extents`: whether some programs are refused only once their extents are known.
     """
 
@@ -98,4 +101,5 @@ class Family:
     tile_cost: Callable[[Planned], TileCost | None]
     prices: bool
     rules: tuple[Rule[Any], ...]
+    variants: tuple[Variant, ...]
     refuses_extents: bool = False

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ucutlass.ir.schedule import FIELDS, WORDS, Family, Request, served, show_value, without
+from ucutlass.ir.schedule import FIELDS, Request, show_value, without
+from ucutlass.kernels.variant import Variant, served
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +22,21 @@ class Violation:
     nearest: Request | None
 
 
-def foreign_to(request: Request, among: Sequence[Family], what: str) -> Violation | None:
+def foreign_to(request: Request, among: Sequence[Variant], what: str) -> Violation | None:
     """UC0439 for a request that none of a form's kernels keeps: for fields that none of them has, for a
     word of `warps` that means none of them, or for fields that no one of them has together. `what` names
     the form with its article."""
     if served(request, among):
         return None
     given = request.given()
-    words = tuple(dict.fromkeys(w for family in among for w in WORDS[family]))
-    of_kernel = tuple(f for f in among if request.warps in WORDS[f]) or tuple(among)
-    foreign = [n for n in given if not any(f in FIELDS[n].families for f in of_kernel)]
+    words = tuple(dict.fromkeys(w for variant in among for w in variant.words))
+    of_kernel = tuple(v for v in among if request.warps in v.words) or tuple(among)
+    foreign = [n for n in given if not any(n in v.fields for v in of_kernel)]
     if request.warps is not None and request.warps not in words and "warps" not in foreign:
         foreign = ["warps"]
     foreign = foreign or list(given)
     names = ", ".join(f"`{name} {show_value(given[name])}`" for name in foreign)
-    kept = [n for n, field in FIELDS.items() if any(f in field.families for f in among)]
+    kept = [n for n in FIELDS if any(n in v.fields for v in among)]
     beside = f" runs as {' or '.join(f'`{w}`' for w in words)}, and" if words else ""
     return Violation(
         "UC0439",

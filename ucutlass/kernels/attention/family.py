@@ -17,6 +17,7 @@ from ucutlass.kernels.attention.plan import AttentionPlan
 from ucutlass.kernels.attention.planner import plan_attention
 from ucutlass.kernels.attention.rules import RULES
 from ucutlass.kernels.attention.space import axes
+from ucutlass.kernels.attention.variants import VARIANTS
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.violation import Violation
@@ -74,4 +75,5 @@ FAMILY = Family(
     tile_cost=cost.tile_cost,
     prices=False,
     rules=RULES,
+    variants=VARIANTS,
 )

@@ -13,6 +13,7 @@ from ucutlass.kernels.attention.plan import AttentionPlan, AttentionProblem, Att
 from ucutlass.kernels.attention.problem import attention_problem
 from ucutlass.kernels.attention.rules import MOST_PARTS, PROBLEM_RULES, SPLIT_RULES, AttentionCase, SplitKeys
 from ucutlass.kernels.attention.schedule import request_of, resolve
+from ucutlass.kernels.attention.variants import VARIANTS
 from ucutlass.kernels.planned import Note, Planned
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
@@ -28,7 +29,7 @@ def plan_attention(
 ) -> Planned | tuple[Violation, ...]:
     """The kernel of attention for these extents, or why there is none. Raises Refused."""
     problem = attention_problem(form, sizes, aligned)
-    foreign = foreign_to(request, ("attention",), "attention")
+    foreign = foreign_to(request, VARIANTS, "attention")
     unserved = broken(PROBLEM_RULES, AttentionCase(arch, problem, sizes))
     if foreign or unserved:
         return (foreign, *unserved) if foreign else unserved

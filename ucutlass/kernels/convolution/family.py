@@ -16,6 +16,7 @@ from ucutlass.kernels.convolution.plan import ConvPlan
 from ucutlass.kernels.convolution.planner import plan_convolution
 from ucutlass.kernels.convolution.rules import RULES
 from ucutlass.kernels.convolution.space import axes
+from ucutlass.kernels.convolution.variants import VARIANTS
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.gemm.match import GemmForm
 from ucutlass.kernels.planned import Planned
@@ -80,4 +81,5 @@ FAMILY = Family(
     tile_cost=cost.tile_cost,
     prices=False,
     rules=RULES,
+    variants=VARIANTS,
 )

@@ -37,7 +37,8 @@ from ucutlass.kernels.convolution.rules import (
     ConvolutionCase,
     Room,
 )
-from ucutlass.kernels.convolution.schedule import KERNELS, chosen_word, request_of, resolve
+from ucutlass.kernels.convolution.schedule import chosen_word, request_of, resolve
+from ucutlass.kernels.convolution.variants import VARIANTS
 from ucutlass.kernels.convolution.wgrad import places_schedule, prepared_places
 from ucutlass.kernels.gemm.plan import Math, Sm80Schedule
 from ucutlass.kernels.planned import Note, Planned
@@ -67,7 +68,7 @@ def plan_convolution(
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The kernel of a convolution for these extents, or why there is none. Raises Refused."""
-    if foreign := foreign_to(request, KERNELS, "a convolution"):
+    if foreign := foreign_to(request, VARIANTS, "a convolution"):
         return (foreign,)
     if too_large := broken(EXTENT_RULES, ConvolutionCase(form, sizes)):
         return too_large

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from ucutlass.ir.schedule import RASTERS, WORDS, Family, Request, Warps, served
+from ucutlass.ir.schedule import RASTERS, Request, Warps
 from ucutlass.kernels.convolution.im2col import MOST_BLOCKS
 from ucutlass.kernels.convolution.plan import ConvSchedule, DirectSchedule, Im2colSchedule
 from ucutlass.kernels.convolution.rules import (
@@ -22,14 +22,14 @@ from ucutlass.kernels.convolution.rules import (
     repeats,
     room_for,
 )
+from ucutlass.kernels.convolution.variants import VARIANTS
 from ucutlass.kernels.gemm.candidate import RASTER_WORD
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.gemm.schedule import warp_tile
 from ucutlass.kernels.gemm.smem import stage_bytes
 from ucutlass.kernels.rule import broken
+from ucutlass.kernels.variant import served
 from ucutlass.kernels.violation import Violation
-
-KERNELS: tuple[Family, ...] = ("im2col", "gather", "direct")
 
 SWIZZLE = 4
 """Tiles side by side where the schedule says nothing."""
@@ -97,9 +97,10 @@ def resolve(room: Room, own: ConvSchedule, splits: int, request: Request) -> Lau
 def chosen_word(request: Request, direct: bool) -> Warps | None:
     """The kernel that a request means, by its word: what it says, or the one kernel that has its fields; None
     where the planner chooses, among the tiled ones or, where there is no tile to share, the `direct` one."""
-    among = served(request, KERNELS)
-    open_ = "direct" in among if direct else {"im2col", "gather"} <= set(among)
-    return request.warps or (None if open_ else WORDS[among[0]][0])
+    among = served(request, VARIANTS)
+    names = {variant.name for variant in among}
+    undecided = "direct" in names if direct else {"im2col", "gather"} <= names
+    return request.warps or (None if undecided else among[0].words[0])
 
 
 # --- what follows from what is fixed ------------------------------------------------------

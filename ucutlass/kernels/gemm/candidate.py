@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ucutlass.ir.hardware import ARCHES, Arch
-from ucutlass.ir.schedule import Family, Request
+from ucutlass.ir.schedule import Request
 from ucutlass.kernels.access import Access, Product, Reduction, Stride
 from ucutlass.kernels.gemm.plan import (
     GemmPlan,
@@ -97,7 +97,7 @@ class Candidate:
     swapped: bool
 
     @property
-    def family(self) -> Family:
+    def family(self) -> str:
         match self.schedule:
             case Sm90Schedule():
                 return "sm90"
@@ -165,7 +165,7 @@ def tma_alignable(access: Access, problem: GemmProblem) -> bool:
 _TMA_ELEMENTS = frozenset({"f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "i32"})
 
 
-def routes_of(problem: GemmProblem, family: Family) -> tuple[Route, ...]:
+def routes_of(problem: GemmProblem, family: str) -> tuple[Route, ...]:
     """How each epilogue tensor moves, inputs first: by TMA wherever it can, on sm90."""
     reduced = {id(o.access) for o in problem.outputs if isinstance(o, Reduction)}
     return tuple(

@@ -15,6 +15,7 @@ from ucutlass.kernels.gemm.match import GemmForm, problem, recognise_gemm
 from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.kernels.gemm.resources import resources, tile_cost
 from ucutlass.kernels.gemm.rules import RULES
+from ucutlass.kernels.gemm.variants import VARIANTS
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.violation import Violation
 
@@ -73,4 +74,5 @@ FAMILY = Family(
     tile_cost=tile_cost,
     prices=True,
     rules=RULES,
+    variants=VARIANTS,
 )

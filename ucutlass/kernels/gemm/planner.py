@@ -11,7 +11,7 @@ from dataclasses import astuple, replace
 from functools import lru_cache
 
 from ucutlass.ir.hardware import Arch, Device, default_device
-from ucutlass.ir.schedule import FAMILY, FIELDS, GEMM, Family, Request, families, show_value, without
+from ucutlass.ir.schedule import Request, show_value, without
 from ucutlass.kernels.gemm import cost
 from ucutlass.kernels.gemm.candidate import Candidate, request_of
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem
@@ -19,6 +19,7 @@ from ucutlass.kernels.gemm.reasons import reasons
 from ucutlass.kernels.gemm.rules import legal, violations
 from ucutlass.kernels.gemm.schedule import Case, build, case_of
 from ucutlass.kernels.gemm.search import expand, rounds
+from ucutlass.kernels.gemm.variants import BY_NAME, BY_WORD, VARIANTS, variants_of
 from ucutlass.kernels.planned import BY_MODEL, Estimate, Planned
 from ucutlass.kernels.violation import Violation, foreign_to
 
@@ -107,13 +108,13 @@ def _planned(case: Case, c: Candidate, price: Estimate, asked: Request) -> Plann
 
 def foreign_fields(request: Request) -> Violation | None:
     """UC0439: fields that no one kernel family has together."""
-    if families(request):
+    if variants_of(request):
         return None
     given = request.given()
-    wanted: Family = FAMILY.get(request.warps or "", "sm90")
-    foreign = [name for name in given if wanted not in FIELDS[name].families]
-    if request.warps and request.warps not in FAMILY:
-        return foreign_to(request, GEMM, "a product of two tensors")
+    variant = BY_NAME[BY_WORD.get(request.warps or "", "sm90")]
+    foreign = [name for name in given if name not in variant.fields]
+    if request.warps and request.warps not in BY_WORD:
+        return foreign_to(request, VARIANTS, "a product of two tensors")
     if not foreign:
         return Violation(
             "UC0439",
@@ -167,7 +168,7 @@ def nearest_legal(case: Case, request: Request) -> Candidate | None:
     does not end, the best kernel with as few fields given up as needed; None if there is none."""
     attempt = request
     for _ in range(_MENDS):
-        if not families(attempt):
+        if not variants_of(attempt):
             break
         candidate = _first(case, attempt)
         broken = violations(candidate)
@@ -179,7 +180,7 @@ def nearest_legal(case: Case, request: Request) -> Candidate | None:
         attempt = mended
     for count in range(len(_GIVE_UP) + 1):
         relaxed = without(request, *_GIVE_UP[:count])
-        if families(relaxed) and legal(best := _first(case, relaxed)):
+        if variants_of(relaxed) and legal(best := _first(case, relaxed)):
             return best
     return None
 

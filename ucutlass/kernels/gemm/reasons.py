@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ucutlass.ir.schedule import Request, differing, families, show_value
+from ucutlass.ir.schedule import Request, differing, show_value
 from ucutlass.kernels.gemm.candidate import Candidate, request_of
 from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.rules import violations
 from ucutlass.kernels.gemm.schedule import Case, build
+from ucutlass.kernels.gemm.variants import variants_of
 from ucutlass.kernels.planned import Estimate, Note
 
 
@@ -27,7 +28,7 @@ def _why_not_hopper(case: Case, asked: Request) -> str:
     broken = violations(build(case, Request(warps="pingpong", tile=(64, 64, depth))))
     if broken:
         return f"the Hopper kernels cannot take this: {broken[0].message}"
-    if "sm90" not in families(asked) or asked.math == "simt":
+    if "sm90" not in variants_of(asked) or asked.math == "simt":
         return "asked for"
     return "predicted to be faster than wgmma, for which a launch splits the operands first"
 

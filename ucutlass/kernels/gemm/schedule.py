@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import FAMILY, RASTERS, Request
+from ucutlass.ir.schedule import RASTERS, Request
 from ucutlass.kernels.gemm.candidate import Candidate, Shape, routes_of, shape_of
 from ucutlass.kernels.gemm.plan import (
     GemmProblem,
@@ -20,6 +20,7 @@ from ucutlass.kernels.gemm.rules.multistage import ACCUMULATORS
 from ucutlass.kernels.gemm.rules.vector import COLUMNS
 from ucutlass.kernels.gemm.smem import sm90_stages, stage_bytes
 from ucutlass.kernels.gemm.transpose import transpose
+from ucutlass.kernels.gemm.variants import BY_WORD
 
 Swap: TypeAlias = Literal["no", "yes"]
 
@@ -75,7 +76,7 @@ def build(case: Case, request: Request) -> Candidate:
     splits = 0 if request.split_k == "stream" else request.split_k or 1
     launch = LaunchParameters(RASTERS[request.raster or "heuristic"], request.swizzle or 1, splits)
     assert request.warps is not None
-    routes = routes_of(side.problem, FAMILY[request.warps])
+    routes = routes_of(side.problem, BY_WORD[request.warps])
     schedule: Sm90Schedule | Sm80Schedule | GemvSchedule
     match request.warps:
         case "gemv":

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from ucutlass.ir.schedule import Family, Request, SplitK, Warps, families
+from ucutlass.ir.schedule import Request, SplitK, Warps
 from ucutlass.kernels.gemm.candidate import TMA_BYTES, Shape, ceil_div
 from ucutlass.kernels.gemm.fitting import fitted
 from ucutlass.kernels.gemm.rules.operands import WGMMA_LANES
@@ -15,6 +15,7 @@ from ucutlass.kernels.gemm.rules.tiles import accumulator_sets, most_accumulator
 from ucutlass.kernels.gemm.rules.vector import COLUMNS
 from ucutlass.kernels.gemm.schedule import Case, Side, Swap
 from ucutlass.kernels.gemm.smem import operand_parts
+from ucutlass.kernels.gemm.variants import variants_of
 
 Tile: TypeAlias = tuple[int, int, int]
 
@@ -88,16 +89,16 @@ _SKINNY = 512
 """Below this extent the transpose may fit the tile's rows better."""
 
 
-def rounds(case: Case, request: Request) -> tuple[tuple[Family, ...], ...]:
+def rounds(case: Case, request: Request) -> tuple[tuple[str, ...], ...]:
     """Kernel families to price together; a later round is for when the rules leave none of an
     earlier one. The multistage kernel comes after Hopper's where those can run at all, but for f32."""
-    allowed = families(request)
+    allowed = variants_of(request)
     if request.warps is not None:
         return (allowed,)
     shape = case.written.shape
     short = min(shape.m, shape.n) <= COLUMNS[-1]
-    gemv: tuple[Family, ...] = ("gemv",) if "gemv" in allowed and (short or len(allowed) == 1) else ()
-    sm80: tuple[Family, ...] = ("sm80",) if "sm80" in allowed else ()
+    gemv: tuple[str, ...] = ("gemv",) if "gemv" in allowed and (short or len(allowed) == 1) else ()
+    sm80: tuple[str, ...] = ("sm80",) if "sm80" in allowed else ()
     likely = request.math != "simt" and _sm90_likely(case)
     if "sm90" in allowed and (likely or not sm80):
         if case.written.problem.lane.name == "f32":
@@ -116,7 +117,7 @@ def _sm90_likely(case: Case) -> bool:
     return likely and ordered
 
 
-def expand(case: Case, request: Request, tried: tuple[Family, ...]) -> Iterator[Request]:
+def expand(case: Case, request: Request, tried: tuple[str, ...]) -> Iterator[Request]:
     """The requests to price for these kernel families: the given one with its open fields filled."""
     for family in tried:
         match family:

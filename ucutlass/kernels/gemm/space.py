@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Family, Request
+from ucutlass.ir.schedule import Request
 from ucutlass.kernels.gemm.candidate import RASTER_WORD, Candidate, ceil_div, request_of
 from ucutlass.kernels.gemm.cost import effective_swizzle, estimate
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, LaunchParameters, Sm90Schedule
@@ -93,7 +93,7 @@ def _splits(c: Candidate) -> tuple[int, ...]:
             return (1, *SPLITS)
 
 
-_SIDES: Mapping[Family, tuple[tuple[int, ...], tuple[int, ...]]] = MappingProxyType(
+_SIDES: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = MappingProxyType(
     {
         "sm90": ((64, 128, 192, 256), tuple(range(16, 257, 16))),
         "sm80": ((32, 64, 128, 256), (32, 64, 128, 256)),
@@ -101,12 +101,12 @@ _SIDES: Mapping[Family, tuple[tuple[int, ...], tuple[int, ...]]] = MappingProxyT
 )
 """M and N of tiles."""
 
-_DEPTHS: Mapping[Family, tuple[int, ...]] = MappingProxyType(
+_DEPTHS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {"sm90": (LINE, 2 * LINE), "sm80": (LINE // 2, LINE)}
 )
 """Bytes of K in a tile."""
 
-_FIELDS: Mapping[Family, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
+_FIELDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
     {
         "sm90": {
             "warps": ("pingpong", "cooperative"),
@@ -130,7 +130,7 @@ def _everything(case: Case) -> Iterator[Candidate]:
                 yield candidate
 
 
-def _tiles(case: Case, family: Family) -> tuple[tuple[int, int, int] | None, ...]:
+def _tiles(case: Case, family: str) -> tuple[tuple[int, int, int] | None, ...]:
     if family not in _SIDES:
         return (None,)
     item = case.written.problem.lane.bytes

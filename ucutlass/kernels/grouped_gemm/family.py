@@ -18,6 +18,7 @@ from ucutlass.kernels.grouped_gemm.plan import ProductsPlan
 from ucutlass.kernels.grouped_gemm.planner import plan_products
 from ucutlass.kernels.grouped_gemm.rules import RULES
 from ucutlass.kernels.grouped_gemm.space import axes
+from ucutlass.kernels.grouped_gemm.variants import VARIANTS
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.violation import Violation
 
@@ -75,4 +76,5 @@ FAMILY = Family(
     tile_cost=cost.tile_cost,
     prices=True,
     rules=RULES,
+    variants=VARIANTS,
 )

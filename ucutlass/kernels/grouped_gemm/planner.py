@@ -30,6 +30,7 @@ from ucutlass.kernels.grouped_gemm.rules import (
     why_unscaled,
 )
 from ucutlass.kernels.grouped_gemm.smem import most_stages
+from ucutlass.kernels.grouped_gemm.variants import VARIANTS
 from ucutlass.kernels.planned import Estimate, Note, Planned
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
@@ -68,7 +69,7 @@ def plan_products(
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The kernel of one or two products for these extents, or why there is none. Raises Refused."""
-    if foreign := foreign_to(request, ("products", "simt"), "a pair of dots, or one over ragged groups,"):
+    if foreign := foreign_to(request, VARIANTS, "a pair of dots, or one over ragged groups,"):
         return (foreign,)
     problem = products_problem(form, sizes, aligned)
     reason = why_not_wgmma(problem, sizes, arch)

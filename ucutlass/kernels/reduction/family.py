@@ -19,6 +19,7 @@ from ucutlass.kernels.reduction.plan import SweepPlan
 from ucutlass.kernels.reduction.planner import plan_sweep
 from ucutlass.kernels.reduction.rules import RULES
 from ucutlass.kernels.reduction.space import axes
+from ucutlass.kernels.reduction.variants import VARIANTS
 from ucutlass.kernels.violation import Violation
 
 
@@ -73,5 +74,6 @@ FAMILY = Family(
     tile_cost=space.no_tile_cost,
     prices=False,
     rules=RULES,
+    variants=VARIANTS,
     refuses_extents=True,
 )

@@ -38,6 +38,7 @@ from ucutlass.kernels.reduction.rules import (
     power,
 )
 from ucutlass.kernels.reduction.schedule import moved_bytes, request_of, resolve
+from ucutlass.kernels.reduction.variants import VARIANTS
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
 
@@ -92,7 +93,7 @@ def plan_sweep(
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The kernel of a sweep for these extents, or why there is none. Raises Refused."""
-    if foreign := foreign_to(request, ("sweep",), "a kernel without dot"):
+    if foreign := foreign_to(request, VARIANTS, "a kernel without dot"):
         return (foreign,)
     problem = sweep_problem(form, sizes, aligned)
     extent = measure(problem, sizes)

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ucutlass.ir.schedule import GEMM, Family
 from ucutlass.kernels.gemm.candidate import Candidate
 from ucutlass.kernels.gemm.rules import multistage, operands, tiles, vector
+from ucutlass.kernels.gemm.variants import VARIANTS
 from ucutlass.kernels.rule import Rule, broken
 from ucutlass.kernels.violation import Violation
 
@@ -299,16 +299,16 @@ RULES: tuple[Rule[Candidate], ...] = (
 
 BY_CODE: Mapping[str, Rule[Candidate]] = MappingProxyType({rule.code: rule for rule in RULES})
 
-_FOR_FAMILY: Mapping[Family, tuple[Rule[Candidate], ...]] = MappingProxyType(
-    {family: tuple(r for r in RULES if family in r.variants) for family in GEMM}
+_FOR_VARIANT: Mapping[str, tuple[Rule[Candidate], ...]] = MappingProxyType(
+    {v.name: tuple(r for r in RULES if v.name in r.variants) for v in VARIANTS}
 )
 
 
 def violations(candidate: Candidate) -> tuple[Violation, ...]:
     """Every rule that the candidate breaks, in the order of the table; () where it is legal."""
-    return broken(_FOR_FAMILY[candidate.family], candidate)
+    return broken(_FOR_VARIANT[candidate.family], candidate)
 
 
 def legal(candidate: Candidate) -> bool:
     """Whether no rule is broken; stops at the first that is."""
-    return all(r.check(candidate) is None for r in _FOR_FAMILY[candidate.family])
+    return all(r.check(candidate) is None for r in _FOR_VARIANT[candidate.family])

@@ -1,0 +1,12 @@
+"""The kernels of pairs, groups and scaled parts: TMA and wgmma, and plain threads."""
+
+from __future__ import annotations
+
+from ucutlass.kernels.variant import Variant
+
+VARIANTS = (
+    Variant(
+        "products", ("pingpong", "cooperative"), ("warps", "tile", "cluster", "stages", "raster", "swizzle")
+    ),
+    Variant("simt", ("direct",), ("warps",)),
+)
