@@ -15,6 +15,7 @@ from ucutlass.kernels.family import Family
 from ucutlass.kernels.granularity import Granularity
 from ucutlass.kernels.planned import Grid, Planned, Resources, counted
 from ucutlass.kernels.rule import Breach, Rule, broken
+from ucutlass.kernels.variant import Variant
 from ucutlass.kernels.violation import Violation
 
 THREADS = 128
@@ -56,6 +57,8 @@ def whole_block(schedule: DoublingSchedule) -> Breach | None:
     message = f"threads is {schedule.threads}, a block has 1024 at most"
     return Breach(message, "take `threads 1024`", ("threads",), Request(threads=1024))
 
+
+VARIANTS = (Variant("doubling", (), ("threads",)),)
 
 RULES = (
     Rule(
@@ -145,4 +148,5 @@ FAMILY = Family(
     tile_cost=nothing,
     prices=False,
     rules=RULES,
+    variants=VARIANTS,
 )

@@ -92,7 +92,7 @@ def candidates(
 ) -> Iterator[Planned]:
     """Every legal Hopper kernel that the planner would consider for a request, the cheapest first. Raises
     Refused."""
-    if foreign_to(request, ("products", "simt"), "") or request.warps == "direct":
+    if foreign_to(request, VARIANTS, "") or request.warps == "direct":
         return
     problem = products_problem(form, sizes, None)
     if why_not_wgmma(problem, sizes, arch):
