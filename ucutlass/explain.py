@@ -74,7 +74,7 @@ def rows(e: Explanation) -> list[tuple[str, str]]:
         ),
         ("threads", f"{r.threads} of a block{_cluster(r)}"),
         ("steps", _steps(r)),
-        ("stages", "none" if r.stages is None else f"{r.stages} of {r.most_stages} that fit"),
+        ("pipeline", "none" if r.stages is None else f"{r.stages} stages of {r.most_stages} that fit"),
         ("accumulators", f"{r.accumulators} registers a thread"),
         ("shared memory", _memory(r)),
         ("epilogue", ", ".join(r.routes) or "no tensors"),

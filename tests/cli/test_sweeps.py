@@ -50,7 +50,8 @@ def test_build_writes_the_files(ucc: Ucc, tmp_path: Path) -> None:
 def test_profile_proposes_schedules_next_to_it(ucc: Ucc) -> None:
     result = ucc("profile", EMBED, *SIZES, "--json")
     assert result.status == 0, result.err
-    (finding,) = result.json["advice"]["findings"]
+    launch, finding = result.json["advice"]["findings"]
+    assert launch["name"] == "launch" and launch["act"]
     assert finding["name"] == "schedules next to it" and len(finding["edits"]) == 3
     assert all(e["changes"] and e["schedule"] != result.json["schedule"] for e in finding["edits"])
 
@@ -72,3 +73,15 @@ def test_check_finds_what_comes_up_on_the_way_to_a_plan(ucc: Ucc, tmp_path: Path
     file.write_text("kernel k(x: f32[M, N]) -> f32[M] { return sum[N](x)[M = size(M) - 1 - M] }\n")
     result = ucc("check", file)
     assert result.status == 1 and "[UC0314]" in result.err
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes"), [("task_c_layer_norm", ()), ("task_r_embedding_scaled", SIZES)]
+)
+def test_explain_has_the_rows_of_a_gemm_and_advice(ucc: Ucc, program: str, sizes: tuple[str, ...]) -> None:
+    linear = ucc("explain", ROOT / "examples" / "linear_gelu.ucu", "-s", "M=256,N=256,K=256")
+    own = ucc("explain", ROOT / "examples" / "tasks" / f"{program}.ucu", *sizes)
+    rows = [[line.partition("\t")[0] for line in result.out.splitlines()] for result in (linear, own)]
+    end = rows[0].index("estimate") + 1
+    assert rows[0][:end] == rows[1][:end]
+    assert "bottleneck" in rows[0] and "bottleneck" in rows[1]
