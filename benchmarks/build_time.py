@@ -68,10 +68,10 @@ def plan(epilogue: str, schedule: str = SCHEDULE) -> Plan:
     return harness.planned(PROGRAM.format(epilogue=epilogue, schedule=schedule), SIZES)
 
 
-def build(plans: Sequence[Plan], folder: Path, stage: BuildPath | None = None) -> None:
+def build(plans: Sequence[Plan], folder: Path, build_path: BuildPath | None = None) -> None:
     """Builds with the cache of a folder. Raises SystemExit where a kernel is not built."""
     with mock.patch.dict(os.environ, {CACHE_DIR: str(folder)}):
-        results = build_sources([(source_of(*p), p[2].plan) for p in plans], build_path=stage)
+        results = build_sources([(source_of(*p), p[2].plan) for p in plans], build_path=build_path)
     if failed := [result for result in results if not isinstance(result, Artifact)]:
         raise SystemExit(f"a kernel was not built: {failed[0]}")
 

@@ -1,5 +1,4 @@
-"""Reads every environment switch of the library. Nothing else in the library reads UCUTLASS_ variables.
-Nothing else in the library reads UCUTLASS_ variables."""
+"""Reads every environment switch of the library. Nothing else in the library reads UCUTLASS_ variables."""
 
 from __future__ import annotations
 

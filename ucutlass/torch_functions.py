@@ -27,12 +27,12 @@ class UnsupportedCall(Exception):
 @dataclass(frozen=True, slots=True)
 class TorchFunction:
     """One function of `tensors` tensors. `keywords` maps each named number to its type; those in `required`
-    have no default. `takes` is `float` for f64, f32, f16 and bf16, `number` for the integers too, `plain` for
-    bool too, `any` for all element types of whole bytes. `gives` maps a tensor's element type to the
-    result's; `shape` raises UnsupportedCall for shapes that never fit."""
+    have no default. `takes` is `wide float` for f64 and f32, `float` for f16 and bf16 too, `number` for the
+    integers too, `plain` for bool too, `any` for all element types of whole bytes. `gives` maps a tensor's
+    element type to the result's; `shape` raises UnsupportedCall for shapes that never fit."""
 
     name: str
-    takes: Literal["float", "number", "plain", "any"]
+    takes: Literal["wide float", "float", "number", "plain", "any"]
     shape: Callable[[Sequence[Shape], Keywords], Shape]
     keywords: Mapping[str, type[int] | type[bool]]
     required: tuple[str, ...] = ()
@@ -50,6 +50,8 @@ class TorchFunction:
         """Returns whether torch computes this on a tensor of the element type, on a CPU and on a GPU."""
         if elem.bits < 8 or (elem.kind == "float" and elem.bits < 16):
             return self.takes == "any" and elem.bits >= 8
+        if self.takes == "wide float":
+            return elem.kind == "float" and elem.bits >= 32
         return elem.kind in {"float": ("float",), "number": ("float", "int")}.get(self.takes, (elem.kind,))
 
     def result(
@@ -205,7 +207,7 @@ _TABLE = (
     TorchFunction("cumsum", "plain", _shape_along("dim", None), _DIM, ("dim",), gives=_summed),
     TorchFunction("diag", "any", _diagonal, _DIAGONAL),
     TorchFunction("flip", "any", _shape_along("dims", 0), {"dims": int}),
-    TorchFunction("inverse", "float", _square, {}),
+    TorchFunction("inverse", "wide float", _square, {}),
     TorchFunction("log_softmax", "float", _shape_along("dim", None), _DIM, ("dim",)),
     TorchFunction("matmul", "float", _product, {}, tensors=2),
     TorchFunction("relu", "number", _same, {}),

@@ -50,8 +50,8 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None, int]]
     """In place of compilers: the cache, the path and the number of kernels of each build, in order."""
     seen: list[tuple[str, str | None, int]] = []
 
-    def build_sources(pairs: Sequence[Any], *, stage: str | None) -> list[Artifact]:
-        seen.append((Path(os.environ[CACHE_DIR]).name, stage, len(pairs)))
+    def build_sources(pairs: Sequence[Any], *, build_path: str | None) -> list[Artifact]:
+        seen.append((Path(os.environ[CACHE_DIR]).name, build_path, len(pairs)))
         return [ARTIFACT for _ in pairs]
 
     monkeypatch.setattr(build_time, "build_sources", build_sources)
@@ -64,7 +64,7 @@ def test_a_round_builds_each_thing_from_an_empty_cache(
 ) -> None:
     assert set(build_round(SCHEDULE, forwards)) == set(STEPS)
     new = [("new", None, 1), ("new", None, 1)]
-    groups = [[("nvcc", "plain", 1)], new, [("schedules", None, len(SCHEDULES))]]
+    groups = [[("nvcc", "nvcc", 1)], new, [("schedules", None, len(SCHEDULES))]]
     turns = groups if forwards else groups[::-1]
     assert builds == [("new", None, 1), ("schedules", None, 1), *(b for group in turns for b in group)]
 

@@ -52,7 +52,7 @@ def test_problems_plan_on_an_h200_in_their_lane(task: Task) -> None:
         case ir.Pipeline():
             made = plan_pipeline(checked, program, sizes, ARCH, H200)
             assert all(stage.chosen is not None for stage in made.stages)  # nothing is left to torch
-    assert task.problem.lane == task.lane
+    assert task.problem.compute_type == task.lane
 
 
 @EVERY

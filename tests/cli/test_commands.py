@@ -259,7 +259,7 @@ def test_emit_in_json(ucc: Ucc, tmp_path: Path) -> None:
     assert row["sizes"] == {"M": 256, "K": 256, "N": 256}
     assert f"int32_t {row['entry']}(" in row["source"]
     assert f"schedule sm90a {{ {row['schedule']} }}" in row["source"]
-    assert row["knobs"].keys() == {"raster", "swizzle", "splits"}
+    assert row["launch"].keys() == {"raster", "swizzle", "splits"}
     output = tmp_path / "out.cu"
     assert ucc("emit", LINEAR, *SIZES, "--json", "-o", output).json == row | {"output": str(output)}
     assert output.read_text() == row["source"]

@@ -26,8 +26,8 @@ from ucutlass.runtime.store.file import DamagedWarning
 ENDLESS = """
 from pathlib import Path
 from records import made
-from ucutlass.runtime.store import Store
-store = Store(Path(sys.argv[1]))
+from ucutlass.runtime.store import EvidenceStore
+store = EvidenceStore(Path(sys.argv[1]))
 number = int(sys.argv[2])
 while True:
     id = store.add(made(number, result={"samples": [1.5] * 2000}))
@@ -39,16 +39,16 @@ while True:
 ADDS = """
 from pathlib import Path
 from records import made
-from ucutlass.runtime.store import Store
-store = Store(Path(sys.argv[1]))
+from ucutlass.runtime.store import EvidenceStore
+store = EvidenceStore(Path(sys.argv[1]))
 for number in range(int(sys.argv[2]), int(sys.argv[3])):
     store.add(made(number, protocol={"n": number}))
 """
 
 READS = """
 from pathlib import Path
-from ucutlass.runtime.store import Store
-store, seen = Store(Path(sys.argv[1])), 0
+from ucutlass.runtime.store import EvidenceStore
+store, seen = EvidenceStore(Path(sys.argv[1])), 0
 while seen < int(sys.argv[2]):
     assert len(found := store.find()) >= seen and store.check() == ()
     seen = len(found)
@@ -106,7 +106,7 @@ import os
 from pathlib import Path
 from ucutlass.runtime.store import file as store_file
 from records import made
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 
 class Halting(store_file.sqlite3.Connection):
     left = int(sys.argv[2])
@@ -118,7 +118,7 @@ class Halting(store_file.sqlite3.Connection):
 
 connect = store_file.sqlite3.connect
 store_file.sqlite3.connect = lambda *a, **k: connect(*a, **k, factory=Halting)
-Store(Path(sys.argv[1])).add(made())
+EvidenceStore(Path(sys.argv[1])).add(made())
 """
     for statements in range(100):
         path = store.path.with_name(f"{statements}.sqlite")
@@ -218,8 +218,8 @@ LIMITED = """
 import resource
 from pathlib import Path
 from records import made
-from ucutlass.runtime.store import Store
-store = Store(Path(sys.argv[1]))
+from ucutlass.runtime.store import EvidenceStore
+store = EvidenceStore(Path(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 for number in range(2000):
     try:
@@ -247,14 +247,14 @@ WITHOUT_RIGHTS = """
 import ctypes
 from pathlib import Path
 from records import made
-from ucutlass.runtime.store import Store
+from ucutlass.runtime.store import EvidenceStore
 from ucutlass.runtime.errors import MachineError
 
 # capset(2) with _LINUX_CAPABILITY_VERSION_3 and no capability: root obeys the mode bits then.
 header = (ctypes.c_uint32 * 2)(0x20080522, 0)
 none = (ctypes.c_uint32 * 6)()
 assert ctypes.CDLL(None).capset(header, none) == 0
-store = Store(Path(sys.argv[1]))
+store = EvidenceStore(Path(sys.argv[1]))
 try:
     sys.stdout.write(f"{len(store.find())} {len(store.check())}")
     store.add(made(7))
@@ -281,7 +281,7 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("in the way")
     store = EvidenceStore(tmp_path / "data" / "evidence.sqlite")
     for act in (lambda: store.add(made()), store.find, store.check, lambda: store.get("0000"), store.prepare):
-        with pytest.raises(errors.StoreUnusable, match="is no folder") as caught:
+        with pytest.raises(errors.StoreUnusable, match="is not a folder") as caught:
             act()
         assert "UCUTLASS_DATA_DIR" in caught.value.fix
 

@@ -114,9 +114,9 @@ from pathlib import Path
 from tests.optimise.made_up import Bench, Proposer
 from tests.optimise.test_journal import CHOSEN
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.run import opened, resumed, run
+from ucutlass.agent.run import open_journal_session, resume_session, run
 journal = Journal(Path(sys.argv[1]))
-session = resumed(journal, "s") if journal.sessions() else opened(
+session = resume_session(journal, "s") if journal.sessions() else open_journal_session(
     journal, {"text": "5"}, CHOSEN, bound=1e-6, baseline=None, id="s")
 print("begun", flush=True)
 run(session, Proposer(), Bench())

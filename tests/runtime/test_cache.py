@@ -262,7 +262,7 @@ def test_a_cache_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
     for cache in (Cache(tmp_path / "cache", 1), Cache(tmp_path / "cache" / "below", 1)):
         for act in (cache.entries, cache.stats, cache.verify, cache.clear, lambda: put(cache), cache.tidy):  # noqa: B023
-            with pytest.raises(errors.CacheUnusable, match=r"is no folder.*move it away") as caught:
+            with pytest.raises(errors.CacheUnusable, match=r"is not a folder.*move it away") as caught:
                 act()
             assert "UCUTLASS_CACHE_DIR" in caught.value.fix
         with pytest.raises(errors.CacheUnusable):

@@ -104,7 +104,7 @@ def test_a_link_that_another_user_laid(place: Path, tmp_path: Path) -> None:
 def test_a_file_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below" / "it"):
-        with pytest.raises(FolderUnusable, match=r"file is no folder.*move it away"):
+        with pytest.raises(FolderUnusable, match=r"file is not a folder.*move it away"):
             check(folder)
 
 

@@ -112,7 +112,7 @@ def test_compiler_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(NativeUnbuildable, match=r"is no folder.*UCUTLASS_CACHE_DIR"):
+    with pytest.raises(NativeUnbuildable, match=r"is not a folder.*UCUTLASS_CACHE_DIR"):
         compile_native(tmp_path / "file" / "cache")
 
 

@@ -41,7 +41,7 @@ def build(
     sizes: dict[str, int],
     arch: str,
     requests: Sequence[Mapping[str, Any]],
-    stage: str | None,
+    build_path: str | None,
     cancel: Event,
 ) -> dict[str, Any]:
     cache = Cache.from_switches()

@@ -186,7 +186,7 @@ def test_a_shape_without_a_legal_kernel_is_told_before_any_is_tuned(
 
 def test_an_engine_that_is_none(machine: Machine, gpu: Gpu, program: Path) -> None:
     result = machine.ucc("tune", program, *SIZES, "--engine", "cloud")
-    assert result.status == 2 and "is no engine" in result.err
+    assert result.status == 2 and "is not an engine" in result.err
 
 
 class Elsewhere:

@@ -40,7 +40,7 @@ def tune_many(
     *,
     limit: float = LIMIT_SECONDS,
     wait: float = WAIT_SECONDS,
-    stage: BuildPath | None = None,
+    build_path: BuildPath | None = None,
     on_done: Callable[[int, Ended], None] = lambda _, __: None,
 ) -> tuple[Ended, ...]:
     """Returns one result a job, in their order; a search that fails gives its error and stops no other.
@@ -54,7 +54,7 @@ def tune_many(
     build_cache = BuildCache()
 
     def run_job(number: int) -> Ended:
-        ended = _search_job(jobs[number], engine, settings, build_cache, compilers, limit, wait, stage)
+        ended = _search_job(jobs[number], engine, settings, build_cache, compilers, limit, wait, build_path)
         on_done(number, ended)
         return ended
 
@@ -70,7 +70,7 @@ def _search_job(
     compilers: int,
     limit: float,
     wait: float,
-    stage: BuildPath | None,
+    build_path: BuildPath | None,
 ) -> Ended:
     arch, seed = job.first.plan.arch, settings.seed
     evaluator = EngineEvaluator(
@@ -82,7 +82,7 @@ def _search_job(
         limit,
         wait,
         engine=engine,
-        build_path=stage,
+        build_path=build_path,
         build_cache=build_cache,
     )
     try:
