@@ -30,7 +30,7 @@ from ucutlass import frontend, ir
 from ucutlass.advice import RULES, Advice, Finding, ScheduleEdit, advise, facts_of, finding
 from ucutlass.backend import source_of, toolchain
 from ucutlass.files import write
-from ucutlass.ir.schedule import Request, request_of_json, scheduled, show
+from ucutlass.ir.schedule import PartialSchedule, partial_schedule_of_json, scheduled, show
 from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.rules import legal
 from ucutlass.kernels.planned import Planned
@@ -107,13 +107,13 @@ def recorded() -> list[tuple[Planned, float]]:
         checked = _product("" if b == 1 else "B, ")
         program = frontend.kernel(checked)
         sizes = {"M": m, "N": n, "K": k} | ({"B": b} if b > 1 else {})
-        pinned = scheduled(program, ARCH, request_of_json(row["request"]))
+        pinned = scheduled(program, ARCH, partial_schedule_of_json(row["request"]))
         planned = frontend.plan_kernel(checked, pinned, complete(program, sizes), ARCH).planned
         plans.append((planned, row["us"]))
     return plans
 
 
-def key(planned: Planned, request: Request) -> tuple[Any, ...]:
+def key(planned: Planned, request: PartialSchedule) -> tuple[Any, ...]:
     """A plain bf16 product's shape and whole schedule, for finding it among the recorded ones."""
     s = candidate_of(planned).shape
     sides = (s.n, s.m) if candidate_of(planned).swapped else (s.m, s.n)

@@ -35,7 +35,7 @@ from ucutlass.emit import emit
 from ucutlass.emit.gemm.lean import lean
 from ucutlass.emit.parts import NotServed
 from ucutlass.emit.text import Source
-from ucutlass.ir.schedule import Request, show
+from ucutlass.ir.schedule import PartialSchedule, show
 from ucutlass.kernels.attention.plan import AttentionPlan
 from ucutlass.kernels.convolution.plan import ConvPlan
 from ucutlass.kernels.gemm.plan import GemmPlan
@@ -332,7 +332,7 @@ def _of_family(case: Case, planned: Planned) -> Case:
     return replace(case, family=family, kernel_kind=_kind(planned.request))
 
 
-def _kind(request: Request) -> str:
+def _kind(request: PartialSchedule) -> str:
     """What of a schedule means another template or another branch of one."""
     cluster = "cluster" if request.cluster not in (None, (1, 1)) else ""
     split = "split" if request.split_k not in (None, 1) else ""

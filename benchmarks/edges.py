@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.gemm.candidate import Candidate
 from ucutlass.kernels.gemm.plan import Route, Sm80Schedule
 
@@ -35,8 +35,8 @@ class Edge:
     what: str
     text: str
     sizes: dict[str, int]
-    beyond: Request
-    beside: Request | None = None
+    beyond: PartialSchedule
+    beside: PartialSchedule | None = None
     arch: str = "sm90a"
     alter: Callable[[Candidate], Candidate] = unchanged
     cut: Cut = ()
@@ -56,12 +56,12 @@ SQUARE = {"M": 2048, "N": 2048, "K": 2048}
 THIN = {"M": 4096, "N": 8, "K": 2048}
 LONG = {"M": 2**31 + 256, "N": 8, "K": 8}
 
-COOPERATIVE = Request(warps="cooperative", tile=(128, 128, 64), cluster=(1, 1), swap="no", split_k=1)
-PINGPONG = Request(warps="pingpong", tile=(64, 128, 64), cluster=(1, 1), swap="no", split_k=1)
-MULTISTAGE = Request(
+COOPERATIVE = PartialSchedule(warps="cooperative", tile=(128, 128, 64), cluster=(1, 1), swap="no", split_k=1)
+PINGPONG = PartialSchedule(warps="pingpong", tile=(64, 128, 64), cluster=(1, 1), swap="no", split_k=1)
+MULTISTAGE = PartialSchedule(
     warps="multistage", tile=(128, 128, 32), warp_tile=(64, 64), stages=3, swap="no", split_k=1
 )
-GEMV = Request(warps="gemv", rows=2, columns=8, threads=64, swap="no")
+GEMV = PartialSchedule(warps="gemv", rows=2, columns=8, threads=64, swap="no")
 
 TMA_GUARD: Cut = (
     ("bool whole = reinterpret_cast<uintptr_t>(address) % 16 == 0;", "bool whole = true;"),
@@ -87,7 +87,7 @@ def by_tma(candidate: Candidate) -> Candidate:
     return replace(candidate, routes=(tma,) * len(candidate.routes))
 
 
-def _tiled(base: Request, tile: tuple[int, int, int], **more: object) -> Request:
+def _tiled(base: PartialSchedule, tile: tuple[int, int, int], **more: object) -> PartialSchedule:
     return replace(base, tile=tile, **more)  # type: ignore[arg-type]
 
 

@@ -35,7 +35,7 @@ from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.files import write
 from ucutlass.ir.hardware import ARCHES
-from ucutlass.ir.schedule import Request, Warps, show
+from ucutlass.ir.schedule import PartialSchedule, Warps, show
 from ucutlass.kernels.gemm import planner
 from ucutlass.kernels.gemm.match import GemmForm, problem
 from ucutlass.kernels.gemm.plan import LaunchParameters, Sm90Schedule
@@ -132,7 +132,7 @@ def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, Planned]:
         aligned = [not job.shifted] * tensors + [True] * len(kernel.results)
         return checked, kernel, frontend.plan_kernel(checked, kernel, sizes, ARCH, aligned=aligned).planned
     what = problem(frontend.pattern(checked, kernel), sizes)
-    answer = planner.plan(what, sizes, ARCHES[ARCH], None, Request(warps=job.warps))
+    answer = planner.plan(what, sizes, ARCHES[ARCH], None, PartialSchedule(warps=job.warps))
     if isinstance(answer, Planned):
         return checked, kernel, answer
     raise ShownViolation("; ".join(f"{v.code} {v.message}" for v in answer))

@@ -29,7 +29,7 @@ import torch
 from benchmarks.speed import BATCHED, PLAIN, Shape, extents_of
 from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.gemm.candidate import Candidate, candidate_of
 from ucutlass.kernels.gemm.cost import DEFAULT, Constants, estimate
 from ucutlass.kernels.gemm.match import problem
@@ -135,9 +135,9 @@ def _text(shape: Shape, dtype: str) -> str:
     return (PLAIN if shape[1] == 1 else BATCHED).format(t=dtype)
 
 
-def request(recorded: Mapping[str, Any]) -> Request:
+def request(recorded: Mapping[str, Any]) -> PartialSchedule:
     """A request out of JSON, which has lists for tuples."""
-    return Request(**{name: tuple(v) if isinstance(v, list) else v for name, v in recorded.items()})
+    return PartialSchedule(**{name: tuple(v) if isinstance(v, list) else v for name, v in recorded.items()})
 
 
 def by_shape(rows: Sequence[Row]) -> list[Group]:

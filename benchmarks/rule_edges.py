@@ -35,7 +35,7 @@ from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.text import Source
 from ucutlass.ir.elements import TF32
 from ucutlass.ir.hardware import ARCHES, default_device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.gemm import cost as heuristic
 from ucutlass.kernels.gemm.candidate import Candidate, request_of
 from ucutlass.kernels.gemm.match import problem
@@ -75,7 +75,7 @@ class Forced:
     broken: tuple[str, ...]
 
 
-def force(edge: Edge, request: Request, legal: bool) -> Forced:
+def force(edge: Edge, request: PartialSchedule, legal: bool) -> Forced:
     """The plan of a request as it stands. Raises what an emitter raises."""
     checked = frontend.read_text(edge.text)
     program = frontend.kernel(checked)

@@ -17,7 +17,7 @@ from benchmarks.speed import FUSED, GELU, HELD_OUT, PLAIN, RESIDUAL, Shape, exte
 from ucutlass import frontend
 from ucutlass.api import LoadedKernel
 from ucutlass.ir import Kernel
-from ucutlass.ir.schedule import request_of_json, scheduled
+from ucutlass.ir.schedule import partial_schedule_of_json, scheduled
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.timing import compare, sets_for
@@ -169,7 +169,7 @@ def compared(item: Item) -> Row:
     task, kind = task_of(item), KINDS[item["kind"]]
     torch.backends.cuda.matmul.allow_tf32 = False
     checked = frontend.read_text(task.text)
-    program = scheduled(frontend.kernel(checked), ARCH, request_of_json(item["request"]))
+    program = scheduled(frontend.kernel(checked), ARCH, partial_schedule_of_json(item["request"]))
     kernel = LoadedKernel(checked, program, ARCH)
     sets = _sets(program, task.sizes)
     rivals: dict[str, Run] = {kind.rival: kind.eager}

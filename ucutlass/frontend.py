@@ -15,7 +15,7 @@ from ucutlass.grammar.parse import SyntaxProblem, decode
 from ucutlass.grammar.problems import MAX_CHARACTERS
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir.hardware import ARCHES, Device
-from ucutlass.ir.schedule import Request, requests, show
+from ucutlass.ir.schedule import PartialSchedule, partial_schedules, show
 from ucutlass.kernels.families import family_of, match, plan_pattern
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.refused import Refused
@@ -150,7 +150,7 @@ def plan_kernel(
     matched = pattern(checked, program)
     blocks = matching(program, sizes, arch)
     if not blocks:
-        outcome = _planned(checked, matched, sizes, arch, device, Request(), aligned)
+        outcome = _planned(checked, matched, sizes, arch, device, PartialSchedule(), aligned)
         return ChosenPlan(_legal(checked, outcome, program.span, None), None)
     best: list[tuple[float, ChosenPlan]] = []
     for block, request in alternatives(blocks):
@@ -166,7 +166,7 @@ def _planned(
     sizes: Sequence[int],
     arch: str,
     device: Device | None,
-    request: Request,
+    request: PartialSchedule,
     aligned: Sequence[bool] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     try:
@@ -175,9 +175,9 @@ def _planned(
         raise checked.error(refused.diagnostic) from None
 
 
-def alternatives(blocks: Iterable[ir.ScheduleBlock]) -> Iterable[tuple[ir.ScheduleBlock, Request]]:
+def alternatives(blocks: Iterable[ir.ScheduleBlock]) -> Iterable[tuple[ir.ScheduleBlock, PartialSchedule]]:
     """Returns every schedule that blocks of one condition stand for."""
-    return ((block, request) for block in blocks for request in requests(block.choices))
+    return ((block, request) for block in blocks for request in partial_schedules(block.choices))
 
 
 def matching(program: ir.Kernel, sizes: Sequence[int], arch: str) -> tuple[ir.ScheduleBlock, ...]:
@@ -219,14 +219,14 @@ def check_schedules(
     """
     matched, shapes = pattern(checked, program), TypicalSizes(program, effort or Effort())
     if family_of(matched).refuses_extents and (ordinary := shapes.sizes(None)) is not None:
-        _planned(checked, matched, ordinary, "sm90a", None, Request())
+        _planned(checked, matched, ordinary, "sm90a", None, PartialSchedule())
     diagnostics: list[Diagnostic] = []
     for block in program.schedules:
         admitted = shapes.sizes(block.guard)
         sizes = admitted if admitted is not None else shapes.sizes(None)
         if sizes is None:
             continue
-        for request in requests(block.choices):
+        for request in partial_schedules(block.choices):
             outcome = _planned(checked, matched, sizes, block.arch, None, request)
             if isinstance(outcome, tuple):
                 illegal = [_diagnostic(v, program.span, block) for v in outcome]

@@ -9,7 +9,7 @@ from advice_cases import FP8, GELU, PLAIN, RELU, RESIDUAL, facts
 
 from ucutlass.advice import BuildFacts, Counters, Finding, KernelFacts, Rival, TimingFacts, finding
 from ucutlass.advice.rules import BY_NUMBER, RULES
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.gemm.rules import BY_CODE
 
 GOOD = "warps cooperative tile 128x256x64 cluster 2x1"
@@ -151,7 +151,7 @@ def test_power() -> None:
 
 
 def test_energy_breaks_a_tie() -> None:
-    other = Request(warps="cooperative", tile=(256, 128, 64), cluster=(2, 1))
+    other = PartialSchedule(warps="cooperative", tile=(256, 128, 64), cluster=(2, 1))
     timing = TimingFacts(seconds=1e-4, joules=0.05, rivals=(Rival(other, 1.005e-4, 0.045),))
     found = spoken(29, good(timing=timing))
     assert found.edits[0].request.tile == (256, 128, 64)

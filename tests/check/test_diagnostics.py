@@ -11,7 +11,7 @@ from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir import extents
 from ucutlass.ir.hardware import ARCHES
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.families import match, plan_pattern
 from ucutlass.kernels.refused import Refused
 from ucutlass.limits import ERRORS
@@ -190,7 +190,7 @@ def test_recognition_refuses(code: str) -> None:
     with pytest.raises(Refused) as caught:
         form = match(program)
         if code in SIZED:
-            plan_pattern(form, [4] * len(program.dims), ARCHES["sm90a"], None, Request())
+            plan_pattern(form, [4] * len(program.dims), ARCHES["sm90a"], None, PartialSchedule())
     assert caught.value.diagnostic.code == code
 
 

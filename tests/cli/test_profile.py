@@ -13,7 +13,7 @@ import pytest
 from cli_machine import H200, Machine
 
 from ucutlass import frontend
-from ucutlass.ir.schedule import request_of_json, scheduled
+from ucutlass.ir.schedule import partial_schedule_of_json, scheduled
 from ucutlass.runtime import isolation
 
 BAD = """kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {
@@ -228,7 +228,7 @@ def test_requests_cross_as_json() -> None:
     checked = frontend.read_text(BAD)
     program = frontend.kernel(checked)
     planned = frontend.plan_kernel(checked, program, (4096, 4096, 4096), "sm90a").planned
-    crossed = request_of_json(json.loads(json.dumps(planned.request.given())))
+    crossed = partial_schedule_of_json(json.loads(json.dumps(planned.request.given())))
     assert crossed == planned.request
     pinned = scheduled(program, "sm90a", crossed)
     again = frontend.plan_kernel(checked, pinned, (4096, 4096, 4096), "sm90a").planned

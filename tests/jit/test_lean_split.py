@@ -30,7 +30,7 @@ from ucutlass.emit.gemm.lean_split import BLOCKS
 from ucutlass.emit.gemm.sm90 import NotServed, render
 from ucutlass.ir.elements import F32
 from ucutlass.ir.hardware import ARCHES, DEVICES
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.access import Output, Reduction, Store
 from ucutlass.kernels.arithmetic import Arithmetic, Compute
 from ucutlass.kernels.gemm.plan import GemmPlan, Route
@@ -447,7 +447,7 @@ def test_what_the_rules_allow_is_served(
     if warps == "cooperative" and rows not in COOPERATIVE_M:
         rows = COOPERATIVE_M[0]
     tile = (rows, columns, 8 * steps)
-    request = Request(warps=warps, tile=tile, cluster=cluster)
+    request = PartialSchedule(warps=warps, tile=tile, cluster=cluster)
     found = candidate_of(case_of(problem, sizes, SM90, H200), request)
     made, broken = GemmPlan("sm90a", found.problem, found.schedule, found.routes), violations(found)
     if not broken:

@@ -19,7 +19,7 @@ from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
 from ucutlass.ir.hardware import ARCHES
-from ucutlass.ir.schedule import FIELDS, Request, request_of_json, show
+from ucutlass.ir.schedule import FIELDS, PartialSchedule, partial_schedule_of_json, show
 from ucutlass.kernels.attention.plan import AttentionPlan
 from ucutlass.kernels.attention.smem import SHARED_BYTES, shared_bytes
 from ucutlass.kernels.families import plan_pattern, schedules
@@ -44,7 +44,7 @@ def space(name: str, arch: str = "sm90a") -> tuple[frontend.Checked, ir.Kernel, 
     kernel = frontend.kernel(checked)
     extents = complete(kernel, {d: sizes[d] for d in free_dims(kernel)})
     form = frontend.pattern(checked, kernel)
-    return checked, kernel, tuple(schedules(form, extents, ARCHES[arch], None, Request()))
+    return checked, kernel, tuple(schedules(form, extents, ARCHES[arch], None, PartialSchedule()))
 
 
 def _planned(text: str, sizes: tuple[int, ...], arch: str = "sm90a") -> Planned:
@@ -79,7 +79,7 @@ def test_what_a_space_yields_is_emitted_and_is_the_same_once_written_and_read(da
     again = _planned(_with(CASES[name][0], show(one.request)), one.sizes)
     assert (again.plan, again.launch, again.request) == (one.plan, one.launch, one.request)
     kept = {n: list(v) if isinstance(v, tuple) else v for n, v in one.request.given().items()}
-    assert request_of_json(kept) == one.request
+    assert partial_schedule_of_json(kept) == one.request
 
 
 @settings(deadline=None, max_examples=100)
@@ -89,7 +89,7 @@ def test_any_values_are_kept_or_refused_with_a_rule_and_a_legal_neighbour(data: 
     names = data.draw(st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, max_size=3, unique=True))
     given_ = {n: data.draw(_value(n)) for n in names}
     checked, kernel, found = space(name)
-    form, asked = frontend.pattern(checked, kernel), request_of_json(given_)
+    form, asked = frontend.pattern(checked, kernel), partial_schedule_of_json(given_)
     made = plan_pattern(form, found[0].sizes, ARCHES["sm90a"], None, asked)
     if isinstance(made, Planned):
         assert asked.given().items() <= made.request.given().items()

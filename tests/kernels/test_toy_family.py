@@ -12,7 +12,7 @@ from tests.kernels.toy.family import FAMILY, DoublingPlan
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.ir.hardware import ARCHES
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels import families
 from ucutlass.kernels.gemm.plan import LaunchParameters
 from ucutlass.reference import evaluate
@@ -52,6 +52,6 @@ def test_the_rest_of_the_house_serves_it() -> None:
 def test_its_rule_names_the_field_and_the_nearest_schedule() -> None:
     kernel = frontend.kernel(frontend.read_text(TEXT))
     pattern = families.match(kernel)
-    broken = families.plan_pattern(pattern, (9, 37), ARCHES["sm90a"], None, Request(threads=4096))
+    broken = families.plan_pattern(pattern, (9, 37), ARCHES["sm90a"], None, PartialSchedule(threads=4096))
     assert isinstance(broken, tuple)
-    assert [(v.fields, v.nearest) for v in broken] == [(("threads",), Request(threads=1024))]
+    assert [(v.fields, v.nearest) for v in broken] == [(("threads",), PartialSchedule(threads=1024))]

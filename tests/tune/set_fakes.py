@@ -11,7 +11,7 @@ from typing import Any
 from tune_fakes import TABLES
 
 from ucutlass import frontend
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.tune.job import TuningJob
 from ucutlass.tune.shapes_file import WeightedShape
@@ -42,18 +42,18 @@ class TableShop:
 
     table: RecordedTable
     library: Path
-    wrong: frozenset[Request] = frozenset()
-    turns: Mapping[Request, float] = field(default_factory=dict)
+    wrong: frozenset[PartialSchedule] = frozenset()
+    turns: Mapping[PartialSchedule, float] = field(default_factory=dict)
     binaries: list[Any] = field(default_factory=list)
-    timed: list[Request] = field(default_factory=list)
-    confirmed: list[tuple[Request, ...]] = field(default_factory=list)
+    timed: list[PartialSchedule] = field(default_factory=list)
+    confirmed: list[tuple[PartialSchedule, ...]] = field(default_factory=list)
     closed: bool = False
     cancelled: bool = False
     clock: float = 0.0
     machine: dict[str, Any] = field(default_factory=lambda: dict(MACHINE))
 
     @property
-    def times(self) -> dict[Request, float]:
+    def times(self) -> dict[PartialSchedule, float]:
         pairs = zip(self.table.space.groups, self.table.times, strict=True)
         return {m.request: s for g, row in pairs for m, s in zip(g.members, row, strict=True)}
 
@@ -77,7 +77,7 @@ class TableShop:
         self.confirmed.append(tuple(f.request for f in finalists))
         return [self._confirmed(f.request) for f in finalists]
 
-    def _confirmed(self, request: Request) -> ConfirmedKernel | FailedTrial:
+    def _confirmed(self, request: PartialSchedule) -> ConfirmedKernel | FailedTrial:
         if request in self.wrong:
             return FailedTrial("verification", "normal: beyond its bound")
         return ConfirmedKernel((self.times[request] / self.turns.get(request, 1.0),) * 24)
@@ -101,8 +101,8 @@ class Floor:
     """All the shops of one test, the latest of each shape last."""
 
     library: Path
-    wrong: Mapping[str, frozenset[Request]] = field(default_factory=dict)
-    turns: Mapping[str, Mapping[Request, float]] = field(default_factory=dict)
+    wrong: Mapping[str, frozenset[PartialSchedule]] = field(default_factory=dict)
+    turns: Mapping[str, Mapping[PartialSchedule, float]] = field(default_factory=dict)
     shops: list[TableShop] = field(default_factory=list)
 
     def shop_of(self, job: TuningJob) -> TableShop:

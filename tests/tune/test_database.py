@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ucutlass import frontend
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.runtime import errors
 from ucutlass.runtime.store import file as store_file
 from ucutlass.shapes import complete
@@ -31,7 +31,9 @@ from ucutlass.tune.database import (
 
 ROOT = Path(__file__).parent.parent.parent
 KEY = TuningKey("NVIDIA H200", "sm90a", "a" * 64, (4096, 4096))
-REQUEST = Request(warps="cooperative", tile=(128, 256, 64), cluster=(2, 1), split_k="stream", swizzle=2)
+REQUEST = PartialSchedule(
+    warps="cooperative", tile=(128, 256, 64), cluster=(2, 1), split_k="stream", swizzle=2
+)
 ROW = TunedRow(
     REQUEST, 100.0, 90.0, {"nvcc": "13.0.88", "ucutlass": "1"}, "f" * 64, "2026-03-01T12:00:00+00:00"
 )

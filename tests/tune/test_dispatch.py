@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.tune.dispatch import KEEP, ShapeTimes, cover_shapes, geomean
 
-A, B, C, D = (Request(stages=n) for n in (2, 3, 4, 5))
+A, B, C, D = (PartialSchedule(stages=n) for n in (2, 3, 4, 5))
 
 
 def test_one_schedule_that_keeps_the_speed_of_all_serves_all() -> None:
@@ -70,7 +70,7 @@ def test_heavy_shapes_do_not_cost_schedules() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_every_shape_is_served_and_few_schedules_are_taken(seed: int) -> None:
     rng = random.Random(seed)
-    requests = [Request(stages=n) for n in range(2, 9)]
+    requests = [PartialSchedule(stages=n) for n in range(2, 9)]
     shapes = []
     for _ in range(8):
         seconds = {r: rng.choice((1.0, 1.01, 1.2)) for r in rng.sample(requests, 4)}
@@ -79,7 +79,7 @@ def test_every_shape_is_served_and_few_schedules_are_taken(seed: int) -> None:
     assert sorted(itertools.chain.from_iterable(e.shapes for e in found)) == list(range(len(shapes)))
     assert all(shapes[at].share(e.request) >= KEEP for e in found for at in e.shapes)
 
-    def serves(chosen: tuple[Request, ...]) -> bool:
+    def serves(chosen: tuple[PartialSchedule, ...]) -> bool:
         return all(any(r in s.seconds and s.share(r) >= KEEP for r in chosen) for s in shapes)
 
     least = next(n for n in range(1, 8) if any(map(serves, itertools.combinations(requests, n))))

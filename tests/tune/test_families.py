@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ucutlass import frontend
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
@@ -75,17 +75,21 @@ def test_knobs_share_a_binary() -> None:
 
 
 def test_a_neighbour_differs_in_one_field_and_what_follows_from_it() -> None:
-    a = Request(threads=128, rows=1, vector=8, items=4, keep="registers", cluster=(1, 1))
-    assert neighbours(a, Request(threads=64, rows=1, vector=8, items=8, keep="registers", cluster=(1, 1)))
-    assert neighbours(a, Request(threads=256, rows=1, vector=8, items=2, keep="reread", split_k=1))
-    assert not neighbours(a, Request(threads=64, rows=4, vector=4, items=8, keep="registers", cluster=(1, 2)))
+    a = PartialSchedule(threads=128, rows=1, vector=8, items=4, keep="registers", cluster=(1, 1))
+    assert neighbours(
+        a, PartialSchedule(threads=64, rows=1, vector=8, items=8, keep="registers", cluster=(1, 1))
+    )
+    assert neighbours(a, PartialSchedule(threads=256, rows=1, vector=8, items=2, keep="reread", split_k=1))
+    assert not neighbours(
+        a, PartialSchedule(threads=64, rows=4, vector=4, items=8, keep="registers", cluster=(1, 2))
+    )
 
 
 @dataclass
 class Shop:
     """Every kernel takes what `seconds` says of its schedule; `drift` slows what is confirmed first."""
 
-    best: Request
+    best: PartialSchedule
     built: list[BinaryGroup] = field(default_factory=list)
 
     def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:

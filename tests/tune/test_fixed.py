@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ucutlass import frontend
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.tune.fixed import fixed_fields, outside, requests_for
 from ucutlass.tune.job import job_of
 
@@ -43,7 +43,7 @@ def test_a_program_without_a_schedule_withholds_nothing() -> None:
 
 
 def test_fields_of_every_alternative() -> None:
-    one, other = Request(warps="cooperative", tile=(128, 128, 64)), Request(warps="pingpong")
+    one, other = PartialSchedule(warps="cooperative", tile=(128, 128, 64)), PartialSchedule(warps="pingpong")
     assert fixed_fields((one, other)) == {"warps": ("cooperative", "pingpong")}
     assert fixed_fields(()) == {}
 
@@ -51,9 +51,10 @@ def test_fields_of_every_alternative() -> None:
 def test_a_schedule_outside_of_what_a_program_denotes() -> None:
     checked = frontend.read_text(TEXT)
     admitted = requests_for(frontend.kernel(checked), (4096, 4096, 4096), "sm90a")
-    inside = Request(warps="cooperative", tile=(256, 128, 64), cluster=(2, 1))
+    inside = PartialSchedule(warps="cooperative", tile=(256, 128, 64), cluster=(2, 1))
     assert outside(inside, admitted) == ""
     assert (
-        outside(Request(warps="cooperative", tile=(64, 64, 64)), admitted) == "tile 128x256x64 or 256x128x64"
+        outside(PartialSchedule(warps="cooperative", tile=(64, 64, 64)), admitted)
+        == "tile 128x256x64 or 256x128x64"
     )
     assert outside(inside, ()) == ""

@@ -16,7 +16,7 @@ from cli_machine import H200, NVCC, Machine
 
 import ucutlass
 from ucutlass import backend, frontend
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.runtime import launch_spec
 from ucutlass.runtime.launch import BoundKernel
 from ucutlass.shapes import complete
@@ -48,7 +48,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
 
 
 @functools.cache
-def another(text: str = PLAIN.format(""), place: int = 5) -> Request:
+def another(text: str = PLAIN.format(""), place: int = 5) -> PartialSchedule:
     """A legal schedule that the compiler would not choose."""
     checked = frontend.read_text(text)
     program = frontend.kernel(checked)
@@ -56,7 +56,9 @@ def another(text: str = PLAIN.format(""), place: int = 5) -> Request:
     return space.groups[place].request
 
 
-def recorded(request: Request, text: str = PLAIN.format(""), gpu: str = GPU, **sizes: int) -> TunedRow:
+def recorded(
+    request: PartialSchedule, text: str = PLAIN.format(""), gpu: str = GPU, **sizes: int
+) -> TunedRow:
     program = frontend.kernel(frontend.read_text(text))
     row = TunedRow(request, 12.5, 10.0, {"nvcc": "13.0.88"}, "f" * 64, "2026-03-01T12:00:00+00:00")
     key = key_of(program, complete(program, {**SIZES, **sizes}), gpu, "sm90a")
@@ -67,12 +69,12 @@ def recorded(request: Request, text: str = PLAIN.format(""), gpu: str = GPU, **s
 
 
 @pytest.fixture
-def bound(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+def bound(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[PartialSchedule]:
     """The schedules of the kernels that were bound; their launches do nothing."""
     entry = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)(lambda *_: 0)
     address = ctypes.cast(entry, ctypes.c_void_p).value
     assert address is not None
-    found: list[Request] = []
+    found: list[PartialSchedule] = []
 
     def bind(built: backend.Built, name: str) -> BoundKernel:
         found.append(built.planned.request)
@@ -91,7 +93,7 @@ def tensors(m: int = SIZES["M"]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(m, SIZES["K"], dtype=torch.bfloat16), torch.zeros(256, 128, dtype=torch.bfloat16)
 
 
-def test_load_takes_exactly_this_device_program_and_shape(bound: list[Request]) -> None:
+def test_load_takes_exactly_this_device_program_and_shape(bound: list[PartialSchedule]) -> None:
     wanted = another()
     row = recorded(wanted)
     k = ucutlass.loads(PLAIN.format(""), tuned=True)
@@ -107,7 +109,7 @@ def test_load_takes_exactly_this_device_program_and_shape(bound: list[Request]) 
 
 
 def test_load_of_a_file_takes_it_in_place_of_what_the_program_fixes(
-    bound: list[Request], tmp_path: Path
+    bound: list[PartialSchedule], tmp_path: Path
 ) -> None:
     wanted = another()
     assert wanted.tile != (128, 256, 64)
@@ -121,7 +123,7 @@ def test_load_of_a_file_takes_it_in_place_of_what_the_program_fixes(
     assert [o.kind for o in plain.origins.values()] == ["program"]
 
 
-def test_tensors_that_are_not_aligned_are_planned_for(bound: list[Request]) -> None:
+def test_tensors_that_are_not_aligned_are_planned_for(bound: list[PartialSchedule]) -> None:
     wanted = another()
     recorded(wanted)
     k = ucutlass.loads(PLAIN.format(""), tuned=True)
@@ -130,7 +132,7 @@ def test_tensors_that_are_not_aligned_are_planned_for(bound: list[Request]) -> N
     assert bound[0] != wanted and [o.kind for o in k.origins.values()] == ["planner"]
 
 
-def test_nothing_recorded_is_nothing_to_say(bound: list[Request]) -> None:
+def test_nothing_recorded_is_nothing_to_say(bound: list[PartialSchedule]) -> None:
     recorded(another(), gpu="NVIDIA H200 NVL")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -138,7 +140,7 @@ def test_nothing_recorded_is_nothing_to_say(bound: list[Request]) -> None:
     assert len(bound) == 1
 
 
-def test_an_unreadable_database_is_announced_and_the_kernel_planned(bound: list[Request]) -> None:
+def test_an_unreadable_database_is_announced_and_the_kernel_planned(bound: list[PartialSchedule]) -> None:
     TuningDatabase.open().prepare()
     TuningDatabase.open().path.write_bytes(b"no database" * 1000)
     k = ucutlass.loads(PLAIN.format(""), tuned=True)
@@ -147,7 +149,7 @@ def test_an_unreadable_database_is_announced_and_the_kernel_planned(bound: list[
     assert len(bound) == 1 and "could not be read" in str(*k.origins.values())
 
 
-def test_a_schedule_that_is_not_legal_any_more_is_announced_and_ignored(bound: list[Request]) -> None:
+def test_a_schedule_that_is_not_legal_any_more_is_announced_and_ignored(bound: list[PartialSchedule]) -> None:
     recorded(replace(another(), tile=(128, 100, 64)))
     k = ucutlass.loads(PLAIN.format(""), tuned=True)
     with pytest.warns(NotLegalWarning, match=r"tile 128x100x64.*not legal any more.*\[UC04"):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tune_fakes import TABLES
 
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.tune.correction import PRIOR, distance, factor
 from ucutlass.tune.policy import (
     OPENING,
@@ -22,7 +22,7 @@ from ucutlass.tune.policy import (
     stop_reason,
 )
 
-BASE = Request(
+BASE = PartialSchedule(
     warps="cooperative",
     tile=(128, 256, 64),
     cluster=(2, 1),
@@ -57,7 +57,7 @@ def seen(*groups: int) -> dict[int, float | None]:
         (replace(BASE, tile=(256, 128, 64), cluster=(1, 1)), False),
     ],
 )
-def test_neighbours_differ_in_one_field_that_costs_a_build(other: Request, one_field: bool) -> None:
+def test_neighbours_differ_in_one_field_that_costs_a_build(other: PartialSchedule, one_field: bool) -> None:
     assert neighbours(BASE, other) is one_field and neighbours(other, BASE) is one_field
 
 

@@ -12,7 +12,7 @@ from set_fakes import CHECKED, PROGRAM, Floor, TableShop, job_of, shape
 from tune_fakes import TABLES
 
 from ucutlass import frontend
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.runtime.store import EvidenceStore
 from ucutlass.shapes import complete
 from ucutlass.tune.database import TuningDatabase, key_of
@@ -54,7 +54,7 @@ def floor(tmp_path: Path) -> Floor:
     return Floor(tmp_path / "kernel.so")
 
 
-def share(name: str, request: Request, floor: Floor) -> float:
+def share(name: str, request: PartialSchedule, floor: Floor) -> float:
     """The winner's recorded time over that of a schedule."""
     times = floor.of(name)[0].times
     key = key_of(PROGRAM, tuple(shape(name).sizes.values()), "NVIDIA H200", "sm90a")
@@ -93,7 +93,7 @@ class Estimated(TableShop):
     """Of any extents: a schedule takes what the model says."""
 
     @property
-    def times(self) -> dict[Request, float]:
+    def times(self) -> dict[PartialSchedule, float]:
         members = [m for g in self.job.space.groups for m in g.members]
         return {m.request: m.estimate.seconds for m in members}
 

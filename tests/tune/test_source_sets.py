@@ -9,7 +9,7 @@ import pytest
 from ucutlass import frontend
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
-from ucutlass.ir.schedule import Request, scheduled
+from ucutlass.ir.schedule import PartialSchedule, scheduled
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
 from ucutlass.tune.source import MOST_IN_GUARD, with_schedules
@@ -23,7 +23,7 @@ def sized(m: int, n: int = 4096) -> dict[str, int]:
     return {"M": m, "N": n, "K": 4096}
 
 
-def kernel_at(text: str, sizes: dict[str, int], request: Request) -> Planned:
+def kernel_at(text: str, sizes: dict[str, int], request: PartialSchedule) -> Planned:
     """A schedule at other extents than it was found at."""
     checked = frontend.read_text(text)
     program = scheduled(frontend.kernel(checked), "sm90a", request)
@@ -31,7 +31,7 @@ def kernel_at(text: str, sizes: dict[str, int], request: Request) -> Planned:
 
 
 @pytest.fixture(scope="module")
-def requests() -> tuple[Request, Request]:
+def requests() -> tuple[PartialSchedule, PartialSchedule]:
     """Two schedules that the program does not denote."""
     checked = frontend.read_text(LINEAR)
     program = frontend.kernel(checked)
@@ -39,7 +39,7 @@ def requests() -> tuple[Request, Request]:
     return space.groups[40].members[-1].request, space.groups[90].members[0].request
 
 
-def written(text: str, *winners: tuple[dict[str, int], Request]) -> str:
+def written(text: str, *winners: tuple[dict[str, int], PartialSchedule]) -> str:
     checked = frontend.read_text(text)
     found = [(sizes, kernel_at(text, sizes, request)) for sizes, request in winners]
     return with_schedules(checked, frontend.kernel(checked), found, None)
@@ -51,7 +51,9 @@ def planned(text: str, sizes: dict[str, int]) -> Planned:
     return frontend.plan_kernel(checked, program, complete(program, sizes), "sm90a").planned
 
 
-def test_a_schedule_for_several_shapes_is_one_block(requests: tuple[Request, Request]) -> None:
+def test_a_schedule_for_several_shapes_is_one_block(
+    requests: tuple[PartialSchedule, PartialSchedule],
+) -> None:
     a, b = requests
     text = written(LINEAR, (sized(128), a), (sized(4096), b), (sized(256), a), (sized(256, 8192), a))
     assert text.count("\n  schedule ") == BLOCKS + 2 and format_file(parse(text)) == text
@@ -63,7 +65,9 @@ def test_a_schedule_for_several_shapes_is_one_block(requests: tuple[Request, Req
         assert planned(text, others).request == planned(LINEAR, others).request
 
 
-def test_blocks_of_shapes_that_are_written_anew_go_and_others_stay(requests: tuple[Request, Request]) -> None:
+def test_blocks_of_shapes_that_are_written_anew_go_and_others_stay(
+    requests: tuple[PartialSchedule, PartialSchedule],
+) -> None:
     a, b = requests
     first = written(LINEAR, (sized(128), a), (sized(256), a), (sized(4096), b))
     again = written(first, (sized(128), b), (sized(256), b))
@@ -75,7 +79,7 @@ def test_blocks_of_shapes_that_are_written_anew_go_and_others_stay(requests: tup
     assert planned(partly, sized(128)).request == b and planned(partly, sized(256)).request == a
 
 
-def test_a_condition_that_a_person_wrote_stays(requests: tuple[Request, Request]) -> None:
+def test_a_condition_that_a_person_wrote_stays(requests: tuple[PartialSchedule, PartialSchedule]) -> None:
     a, _ = requests
     assert "when M <= 64" in written(LINEAR, (sized(64), a), (sized(1), a))
     by_hand = LINEAR.replace("when M <= 64", "when M == 64 and N == 4096")
@@ -84,7 +88,7 @@ def test_a_condition_that_a_person_wrote_stays(requests: tuple[Request, Request]
     assert written(turned, (sized(64), a)).count("\n  schedule ") == BLOCKS
 
 
-def test_more_shapes_than_a_condition_holds(requests: tuple[Request, Request]) -> None:
+def test_more_shapes_than_a_condition_holds(requests: tuple[PartialSchedule, PartialSchedule]) -> None:
     a, _ = requests
     shapes = [sized(128 * m) for m in range(1, MOST_IN_GUARD + 3)]
     text = written(LINEAR, *((sizes, a) for sizes in shapes))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ucutlass.advice.facts import KernelFacts
 from ucutlass.advice.finding import ScheduleEdit
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.families import candidates
 
 NOT_CONSIDERED = "outside of the planner's search"
@@ -23,13 +23,13 @@ def explained(facts: KernelFacts, edit: ScheduleEdit) -> ScheduleEdit:
     return replace(edit, note=SCHEDULE_FIXES if searched else NOT_CONSIDERED)
 
 
-def priced(request: Request) -> Request:
+def priced(request: PartialSchedule) -> PartialSchedule:
     """The fields of a schedule that the cost model prices."""
-    return Request(**{name: getattr(request, name) for name in _PRICED})
+    return PartialSchedule(**{name: getattr(request, name) for name in _PRICED})
 
 
-def _searched(facts: KernelFacts) -> frozenset[Request]:
+def _searched(facts: KernelFacts) -> frozenset[PartialSchedule]:
     """Returns the schedules that the planner prices where every field is left to it."""
     p = facts.planned
-    every = candidates(facts.pattern, p.sizes, facts.arch, p.device, Request())
+    every = candidates(facts.pattern, p.sizes, facts.arch, p.device, PartialSchedule())
     return frozenset(priced(other.request) for other in every)

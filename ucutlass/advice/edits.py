@@ -12,7 +12,7 @@ from typing import Any
 
 from ucutlass.advice.facts import KernelFacts
 from ucutlass.advice.finding import ExpectedRatio, ScheduleEdit
-from ucutlass.ir.schedule import Request, differing, show, without
+from ucutlass.ir.schedule import PartialSchedule, differing, show, without
 from ucutlass.kernels.families import candidates
 from ucutlass.kernels.planned import Planned
 
@@ -63,7 +63,7 @@ def neighbours(
 
 def legal_edits(
     facts: KernelFacts,
-    request: Request,
+    request: PartialSchedule,
     keep: Keep = accept_all,
     max_ratio: float | None = PAYS,
     expected: ExpectedRatio | None = None,

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from ucutlass import frontend, ir
 from ucutlass.ir.hardware import ARCHES, Arch, cluster_slots
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels import families
 from ucutlass.kernels.planned import Planned, Resources
 from ucutlass.sol.bounds import bounds
@@ -80,7 +80,7 @@ class BuildFacts:
 class Rival:
     """Another schedule of the same problem, measured beside this one. Seconds and joules are per launch."""
 
-    request: Request
+    request: PartialSchedule
     seconds: float
     joules: float | None
 
@@ -166,7 +166,7 @@ class KernelFacts:
         """Whether the family's cost model tells schedules of this problem apart."""
         return families.family_of_plan(self.planned.plan).prices
 
-    def plan(self, request: Request) -> Planned | None:
+    def plan(self, request: PartialSchedule) -> Planned | None:
         """Returns the same problem under another schedule; None where that is not legal."""
         p = self.planned
         other = families.plan_pattern(self.pattern, p.sizes, self.arch, p.device, request)

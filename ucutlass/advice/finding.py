@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ucutlass.advice.facts import KernelFacts, Tier
-from ucutlass.ir.schedule import Request, Value
+from ucutlass.ir.schedule import PartialSchedule, Value
 
 Bottleneck: TypeAlias = Literal["multiplications", "memory", "latency", "launch"]
 """What limits the time: the multipliers, bytes from memory, neither (too little in flight), or the launch."""
@@ -64,7 +64,7 @@ class ScheduleEdit:
     such field). `ratio` is the cost model's ratio of the times. `note` says why the planner
     did not choose it itself, or that the program's schedule excludes it; "" where neither needs a word."""
 
-    request: Request
+    request: PartialSchedule
     schedule: str
     changes: Mapping[str, Value | None]
     ratio: float

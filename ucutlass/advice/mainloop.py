@@ -8,7 +8,7 @@ from dataclasses import replace
 from ucutlass.advice.edits import best, edit_to, legal_edits, neighbours, single_change
 from ucutlass.advice.facts import Analytic, KernelFacts, analytic
 from ucutlass.advice.finding import Diagnosis, ExpectedRatio, Metric, ScheduleEdit
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.families import resources
 from ucutlass.kernels.planned import Planned
 
@@ -185,7 +185,7 @@ def capped_stages(f: KernelFacts) -> Diagnosis | None:
     )
 
 
-def _planned(f: KernelFacts, request: Request) -> Planned | None:
+def _planned(f: KernelFacts, request: PartialSchedule) -> Planned | None:
     return None if request.tile is not None and min(request.tile) < 1 else f.plan(request)
 
 
@@ -278,7 +278,9 @@ def _larger(f: KernelFacts, big: tuple[int, int]) -> tuple[ScheduleEdit, ...]:
     if f.resources.unit != "wgmma" or f.planned.request.cluster is None:
         return neighbours(f, "tile", keep=lambda p: _area(p) > _area(f.planned))
     depth = LINE // f.planned.plan.problem.lane.bytes
-    requests = (Request(warps="cooperative", tile=(*t, depth), cluster=(2, 1)) for t in (big, big[::-1]))
+    requests = (
+        PartialSchedule(warps="cooperative", tile=(*t, depth), cluster=(2, 1)) for t in (big, big[::-1])
+    )
     return best(*(legal_edits(f, request) for request in requests))
 
 
@@ -337,5 +339,5 @@ def _on_wgmma(f: KernelFacts) -> tuple[ScheduleEdit, ...]:
     def keep(p: Planned) -> bool:
         return resources(p).unit == "wgmma"
 
-    kinds = (Request(warps="cooperative"), Request(warps="pingpong"))
+    kinds = (PartialSchedule(warps="cooperative"), PartialSchedule(warps="pingpong"))
     return best(*(legal_edits(f, request, keep) for request in kinds))

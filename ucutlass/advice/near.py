@@ -6,7 +6,7 @@ from __future__ import annotations
 from ucutlass.advice.edits import UNPRICED, edit_to
 from ucutlass.advice.facts import KernelFacts
 from ucutlass.advice.finding import Diagnosis, Metric
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.families import candidates
 
 MOST_EDITS = 3
@@ -23,7 +23,7 @@ def schedules_nearby(f: KernelFacts) -> Diagnosis | None:
     p = f.planned
     others = (
         edit_to(f, k, UNPRICED)
-        for k in candidates(f.pattern, p.sizes, f.arch, p.device, Request())
+        for k in candidates(f.pattern, p.sizes, f.arch, p.device, PartialSchedule())
         if k.plan != p.plan
     )
     edits = tuple(edit for edit, _ in zip(others, range(MOST_EDITS), strict=False))

@@ -11,7 +11,7 @@ from ucutlass.advice.considered import explained
 from ucutlass.advice.facts import KernelFacts, Tier
 from ucutlass.advice.finding import GROUPS, AdviceRule, Finding, ScheduleEdit
 from ucutlass.advice.rules import BY_NUMBER, NEAR, RULES
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.sol import SpeedOfLight
 
 MOST_FINDINGS = 3
@@ -85,7 +85,7 @@ def _rank(rule: AdviceRule, f: Finding, rates: Mapping[int, HitRate]) -> tuple[i
 def _distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Shows an edit once, under the first finding that has it; a finding all of whose edits are shown already
     is dropped."""
-    shown: set[Request] = set()
+    shown: set[PartialSchedule] = set()
     distinct: list[Finding] = []
     for f in findings:
         fresh: tuple[ScheduleEdit, ...] = tuple(e for e in f.edits if e.request not in shown)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ucutlass.advice.edits import best, legal_edits, neighbours, single_change
 from ucutlass.advice.facts import KernelFacts, Tier
 from ucutlass.advice.finding import Diagnosis, ExpectedRatio, Metric, ScheduleEdit
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.planned import Planned
 
 SKINNY = 128
@@ -42,7 +42,7 @@ def skinny(f: KernelFacts) -> Diagnosis | None:
     few, used = min(taken.rows, taken.columns), f.bound.memory_seconds / f.seconds
     if taken.unit is None or few > SKINNY or f.bound.limit != "memory" or used >= BANDWIDTH:
         return None
-    edits = legal_edits(f, Request())
+    edits = legal_edits(f, PartialSchedule())
     if not edits:
         return None
     return Diagnosis(

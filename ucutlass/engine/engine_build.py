@@ -8,7 +8,7 @@ from typing import Any
 
 from ucutlass import frontend
 from ucutlass.backend import build_planned
-from ucutlass.ir.schedule import request_of_json, scheduled
+from ucutlass.ir.schedule import partial_schedule_of_json, scheduled
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.switches import BuildPath
@@ -19,7 +19,7 @@ def planned(
     checked: frontend.Checked, name: str, sizes: Mapping[str, int], arch: str, request: Mapping[str, Any]
 ) -> Planned:
     """Returns the plan of one schedule. Raises ProgramError and ShapeError."""
-    program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))
+    program = scheduled(frontend.kernel(checked, name), arch, partial_schedule_of_json(request))
     return frontend.plan_kernel(checked, program, complete(program, sizes), arch).planned
 
 

@@ -67,7 +67,7 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PartialSchedule:
     """A partial schedule: what a program fixed. None is `auto`."""
 
     warps: Warps | None = None
@@ -93,12 +93,12 @@ class Request:
         return {name: v for name in FIELDS if (v := getattr(self, name)) is not None}
 
 
-def differing(a: Request, b: Request) -> dict[str, Value | None]:
+def differing(a: PartialSchedule, b: PartialSchedule) -> dict[str, Value | None]:
     """The fields of `b` that are not as in `a`, with `b`'s values."""
     return {f.name: getattr(b, f.name) for f in fields(b) if getattr(a, f.name) != getattr(b, f.name)}
 
 
-def without(request: Request, *names: str) -> Request:
+def without(request: PartialSchedule, *names: str) -> PartialSchedule:
     """The request with these fields back to `auto`."""
     return replace(request, **dict.fromkeys(names))
 
@@ -108,7 +108,7 @@ def show_value(value: Value) -> str:
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def show(request: Request) -> str:
+def show(request: PartialSchedule) -> str:
     """`tile 128x256x64  cluster 2x1`: the fixed fields as a schedule writes them."""
     return "  ".join(f"{name} {show_value(value)}" for name, value in request.given().items())
 
@@ -136,7 +136,7 @@ def fits(field: Field, value: Value) -> bool:
             return field.numbers is not None and field.numbers[0] <= value <= field.numbers[1]
 
 
-def request_of_json(fields: object) -> Request:
+def partial_schedule_of_json(fields: object) -> PartialSchedule:
     """The request that was kept as JSON, which knows lists alone; null is a field left out.
 
     Raises ValueError for what is no such request: another kind, an unknown field, a value that does not
@@ -150,7 +150,7 @@ def request_of_json(fields: object) -> Request:
             continue
         if name not in FIELDS or not _is_value(value) or value == "auto" or not fits(FIELDS[name], value):
             raise ValueError(f"the schedule has {name[:40]!r} {value!r:.80}")
-    return Request(**given)
+    return PartialSchedule(**given)
 
 
 def _is_value(value: object) -> bool:
@@ -158,7 +158,7 @@ def _is_value(value: object) -> bool:
     return type(value) is str or all(type(part) is int for part in parts)
 
 
-def requests(choices: Iterable[Choice]) -> Iterator[Request]:
+def partial_schedules(choices: Iterable[Choice]) -> Iterator[PartialSchedule]:
     """Every schedule that a block's alternatives stand for, in the order written.
 
     The choices must fit their fields (`fits`). Raises KeyError for an unknown field.
@@ -166,10 +166,10 @@ def requests(choices: Iterable[Choice]) -> Iterator[Request]:
     named = [(FIELDS[c.field].name, c.values) for c in choices]
     for values in itertools.product(*(v for _, v in named)):
         fixed = {name: v for (name, _), v in zip(named, values, strict=True) if v != "auto"}
-        yield replace(Request(), **fixed)  # type: ignore[arg-type]
+        yield replace(PartialSchedule(), **fixed)  # type: ignore[arg-type]
 
 
-def scheduled(program: Kernel, arch: str, request: Request) -> Kernel:
+def scheduled(program: Kernel, arch: str, request: PartialSchedule) -> Kernel:
     """The kernel with one schedule for an architecture in place of its own blocks."""
     choices = tuple(Choice(name, (value,), program.span) for name, value in request.given().items())
     return replace(program, schedules=(ScheduleBlock(arch, None, choices, program.span),))

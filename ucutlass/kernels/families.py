@@ -9,7 +9,7 @@ from typing import Any
 
 from ucutlass import ir
 from ucutlass.ir.hardware import Arch, Device, default_device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.ir.traversal import find
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.granularity import Granularity
@@ -60,7 +60,7 @@ def plan_pattern(
     sizes: Sequence[int],
     arch: Arch,
     device: Device | None,
-    request: Request,
+    request: PartialSchedule,
     aligned: Sequence[bool] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """As `family.PlanPattern`; without a device the architecture's default one is planned for."""
@@ -78,7 +78,7 @@ def schedules(
     sizes: Sequence[int],
     arch: Arch,
     device: Device | None,
-    request: Request,
+    request: PartialSchedule,
     free: bool = False,
 ) -> Iterator[Planned]:
     """As `family.ListSchedules`; without a device the architecture's default one is planned for."""
@@ -87,7 +87,7 @@ def schedules(
 
 
 def candidates(
-    pattern: object, sizes: Sequence[int], arch: Arch, device: Device, request: Request
+    pattern: object, sizes: Sequence[int], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """As `family.ListCandidates`."""
     return family_of(pattern).candidates(pattern, tuple(sizes), arch, device, request)

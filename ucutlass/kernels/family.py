@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from ucutlass import ir
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.granularity import Granularity
 from ucutlass.kernels.planned import Planned, Resources, TileCost, Traffic
 from ucutlass.kernels.rule import Rule
@@ -45,7 +45,7 @@ class PlanPattern(Protocol):
         sizes: tuple[int, ...],
         arch: Arch,
         device: Device,
-        request: Request,
+        request: PartialSchedule,
         aligned: tuple[bool, ...] | None = None,
     ) -> Planned | tuple[Violation, ...]: ...
 
@@ -60,7 +60,7 @@ class ListSchedules(Protocol):
         sizes: tuple[int, ...],
         arch: Arch,
         device: Device,
-        request: Request,
+        request: PartialSchedule,
         free: bool = False,
     ) -> Iterator[Planned]: ...
 
@@ -70,7 +70,7 @@ class ListCandidates(Protocol):
     apart in the order of `ListSchedules`: what an edit of a schedule chooses from. Raises Refused."""
 
     def __call__(
-        self, pattern: Any, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+        self, pattern: Any, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
     ) -> Iterator[Planned]: ...
 
 

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from ucutlass.ir.elements import Element
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 
 
 class PlanProblem(Protocol):
@@ -240,7 +240,7 @@ class Planned:
     plan: Plan
     launch: tuple[int, ...]
     sizes: tuple[int, ...]
-    request: Request
+    request: PartialSchedule
     device: Device
     estimate: Estimate
     notes: tuple[Note, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.violation import Violation
 
 C = TypeVar("C")
@@ -19,7 +19,7 @@ class Breach:
     message: str
     hint: str
     fields: tuple[str, ...] = ()
-    nearest: Request | None = None
+    nearest: PartialSchedule | None = None
 
 
 @dataclass(frozen=True, slots=True)

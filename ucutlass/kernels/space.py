@@ -13,11 +13,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from ucutlass.ir.schedule import FIELDS, RASTERS, Request, Value, without
+from ucutlass.ir.schedule import FIELDS, RASTERS, PartialSchedule, Value, without
 from ucutlass.kernels.planned import Planned, TileCost, Traffic
 from ucutlass.kernels.violation import Violation
 
-Plan: TypeAlias = Callable[[Request], "Planned | tuple[Violation, ...]"]
+Plan: TypeAlias = Callable[[PartialSchedule], "Planned | tuple[Violation, ...]"]
 """A family's planner for one form, extents and device."""
 
 Axes: TypeAlias = Mapping[str, tuple[Value, ...]]
@@ -47,14 +47,14 @@ def no_tile_cost(planned: Planned) -> TileCost | None:
     return None
 
 
-def candidates(plan: Plan, axes: Callable[[Planned], Axes], request: Request) -> Iterator[Planned]:
+def candidates(plan: Plan, axes: Callable[[Planned], Axes], request: PartialSchedule) -> Iterator[Planned]:
     """Kernels near the planner's choice for a request, the cheapest first."""
     near = itertools.islice(kernels(plan, axes, request), MOST_CANDIDATES)
     yield from sorted(near, key=lambda planned: planned.seconds)
 
 
 def kernels(
-    plan: Plan, axes: Callable[[Planned], Axes], asked: Request, free: bool = False
+    plan: Plan, axes: Callable[[Planned], Axes], asked: PartialSchedule, free: bool = False
 ) -> Iterator[Planned]:
     """The planner's choice for a request, then every other legal kernel within a few fields of it that keeps
     what is asked: fewer changes and shorter ways first, no kernel twice."""
@@ -75,7 +75,9 @@ def _key(one: Planned) -> tuple[object, ...]:
     return one.plan, one.launch
 
 
-def _around(start: Request, asked: Request, open_: Axes, most: int) -> Iterator[Request]:
+def _around(
+    start: PartialSchedule, asked: PartialSchedule, open_: Axes, most: int
+) -> Iterator[PartialSchedule]:
     """`asked` with up to so many more fields fixed to other values than the start's. Where the way there is
     the same, the order is the table's."""
     found = []
@@ -119,7 +121,9 @@ ORDER: Axes = {"raster": tuple(RASTERS), "swizzle": (1, 2, 4, 8)}
 # --- the nearest legal neighbour -----------------------------------------------------------
 
 
-def planned(plan: Plan, axes: Callable[[Planned], Axes], request: Request) -> Planned | tuple[Violation, ...]:
+def planned(
+    plan: Plan, axes: Callable[[Planned], Axes], request: PartialSchedule
+) -> Planned | tuple[Violation, ...]:
     """The planner's answer for a request; of violations each with a legal request nearby."""
     answer = plan(request)
     if isinstance(answer, tuple) and request.given():
@@ -128,27 +132,29 @@ def planned(plan: Plan, axes: Callable[[Planned], Axes], request: Request) -> Pl
 
 
 def with_nearest(
-    plan: Plan, axes: Callable[[Planned], Axes], asked: Request, broken: Sequence[Violation]
+    plan: Plan, axes: Callable[[Planned], Axes], asked: PartialSchedule, broken: Sequence[Violation]
 ) -> tuple[Violation, ...]:
     """The violations, each with a legal request near what was asked where there is one."""
-    own = plan(Request())
+    own = plan(PartialSchedule())
     if isinstance(own, tuple):
         return tuple(broken)
     return tuple(replace(v, nearest=_nearest(plan, axes(own), own, asked, v)) for v in broken)
 
 
-def _nearest(plan: Plan, near: Axes, own: Planned, asked: Request, broken: Violation) -> Request | None:
+def _nearest(
+    plan: Plan, near: Axes, own: Planned, asked: PartialSchedule, broken: Violation
+) -> PartialSchedule | None:
     """The blamed fields moved, one of them, to the nearest value that is legal beside the others; else given
     up one by one, and at last all together."""
     blamed = [n for n in broken.fields if getattr(asked, n) is not None]
-    tried: list[Request] = [] if broken.nearest is None else [broken.nearest]
+    tried: list[PartialSchedule] = [] if broken.nearest is None else [broken.nearest]
     for name in blamed:
         given = getattr(asked, name)
         values = {v for v in (*near.get(name, ()), getattr(own.request, name)) if v not in (None, given)}
         ways = sorted(values, key=lambda v: (apart(given, v), str(v)))
         tried += [replace(asked, **{name: value}) for value in ways]
     tried += [without(asked, *blamed[:count]) for count in range(1, len(blamed) + 1)]
-    for request in (*tried, Request()):
+    for request in (*tried, PartialSchedule()):
         made = plan(request)
         if not isinstance(made, tuple):
             return made.request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ucutlass.ir.schedule import Request, Warps
+from ucutlass.ir.schedule import PartialSchedule, Warps
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Variant:
     fields: tuple[str, ...]
 
 
-def served(request: Request, variants: Iterable[Variant]) -> tuple[Variant, ...]:
+def served(request: PartialSchedule, variants: Iterable[Variant]) -> tuple[Variant, ...]:
     """Returns those of some kernels that have every fixed field and are what `warps` means."""
     given = request.given()
     return tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ucutlass.ir.schedule import FIELDS, Request, show_value, without
+from ucutlass.ir.schedule import FIELDS, PartialSchedule, show_value, without
 from ucutlass.kernels.variant import Variant, served
 
 
@@ -19,10 +19,10 @@ class Violation:
     message: str
     hint: str
     fields: tuple[str, ...]
-    nearest: Request | None
+    nearest: PartialSchedule | None
 
 
-def foreign_to(request: Request, among: Sequence[Variant], what: str) -> Violation | None:
+def foreign_to(request: PartialSchedule, among: Sequence[Variant], what: str) -> Violation | None:
     """UC0439 for a request that none of a form's kernels keeps: for fields that none of them has, for a
     word of `warps` that means none of them, or for fields that no one of them has together. `what` names
     the form with its article."""

@@ -14,7 +14,7 @@ from functools import partial
 
 from ucutlass import ir
 from ucutlass.ir.hardware import ARCHES, Device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.families import match, plan_pattern
 from ucutlass.kernels.refused import Refused
 from ucutlass.limits import LimitPassed
@@ -83,7 +83,7 @@ def _fused_seconds(fuse_stages: Callable[[], FusedKernel], arch: str, device: De
     family serves it."""
     try:
         fused = fuse_stages()
-        planned = plan_pattern(match(fused.kernel), fused.sizes, ARCHES[arch], device, Request())
+        planned = plan_pattern(match(fused.kernel), fused.sizes, ARCHES[arch], device, PartialSchedule())
     except LimitPassed:
         raise NotFusible("together they are too large a program") from None
     except Refused as refused:

@@ -152,10 +152,10 @@ def _launches(
 def _loaded(text: str, file: str, name: str, arch: str, request: Mapping[str, Any]) -> LoadedKernel:
     from ucutlass import frontend
     from ucutlass.api import LoadedKernel
-    from ucutlass.ir.schedule import request_of_json, scheduled
+    from ucutlass.ir.schedule import partial_schedule_of_json, scheduled
 
     checked = frontend.read_text(text, file)
-    program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))
+    program = scheduled(frontend.kernel(checked, name), arch, partial_schedule_of_json(request))
     return LoadedKernel(checked, program, arch)
 
 

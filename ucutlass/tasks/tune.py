@@ -159,14 +159,14 @@ def _loaded(
 ) -> LoadedSchedule:
     from ucutlass import frontend
     from ucutlass.backend import Built, bind, source_of
-    from ucutlass.ir.schedule import request_of_json, scheduled
+    from ucutlass.ir.schedule import partial_schedule_of_json, scheduled
     from ucutlass.runtime.build import cached_artifact
     from ucutlass.runtime.cache import Cache
     from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
     from ucutlass.runtime.launch_spec import spec_of
 
     checked = frontend.read_text(text, file)
-    program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))
+    program = scheduled(frontend.kernel(checked, name), arch, partial_schedule_of_json(request))
     cache = Cache.from_switches()
     artifact = cached_artifact(key, cache)
     if artifact is None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from operator import attrgetter, ne
 
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 
 APART = 1.0
 """Distance at which one kernel says 1 / e of what it says of itself."""
@@ -42,7 +42,7 @@ _STEP = 0.5
 """Distance of another value in one of these fields, and of a tile's side twice as long."""
 
 
-def distance(a: Request, b: Request) -> float:
+def distance(a: PartialSchedule, b: PartialSchedule) -> float:
     """Returns how unlike two schedules are: 0 for the same binary."""
     # Asked some hundred thousand times a search: every group against everything measured.
     changed: int = sum(map(ne, _VALUES(a), _VALUES(b)))
@@ -61,7 +61,7 @@ def _twice(x: int, y: int) -> float:
     return abs(math.log2(x / y))
 
 
-def factor(of: Request, measured: Sequence[tuple[Request, float]]) -> float:
+def factor(of: PartialSchedule, measured: Sequence[tuple[PartialSchedule, float]]) -> float:
     """Returns what to multiply the estimate of a schedule with, 1 where nothing was measured; `measured`
     pairs schedules with the log of their measured over their estimated time. 1 where nothing was measured."""
     weights = [math.exp(-distance(of, other) / APART) for other, _ in measured]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ucutlass import ir
-from ucutlass.ir.schedule import Request, request_of_json
+from ucutlass.ir.schedule import PartialSchedule, partial_schedule_of_json
 from ucutlass.runtime import folders, switches
 from ucutlass.runtime.errors import StoreError, StoreForeign
 from ucutlass.runtime.store import faults
@@ -70,7 +70,7 @@ class TunedRow:
     realistic one (0: none is known). `versions` are those of what built it and of ucutlass, `record` the
     evidence's id, `created` its time."""
 
-    request: Request
+    request: PartialSchedule
     microseconds: float
     bound: float
     versions: Mapping[str, str]
@@ -232,5 +232,5 @@ def _row(values: tuple[Any, ...]) -> TunedRow:
     if not isinstance(named, dict):
         raise ValueError("its versions are none")
     return TunedRow(
-        request_of_json(json.loads(schedule)), microseconds, bound, named, str(record), str(created)
+        partial_schedule_of_json(json.loads(schedule)), microseconds, bound, named, str(record), str(created)
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 
 KEEP = 0.98
 """Of the speed of a shape's winner, that the schedule it is given must have."""
@@ -24,16 +24,16 @@ class ShapeTimes:
     """Describes one shape: its winner, and seconds of every schedule that was timed for it, the winner
     too."""
 
-    winner: Request
-    seconds: Mapping[Request, float]
+    winner: PartialSchedule
+    seconds: Mapping[PartialSchedule, float]
     weight: float = 1.0
 
-    def share(self, request: Request) -> float:
+    def share(self, request: PartialSchedule) -> float:
         """Returns the winner's time over this schedule's."""
         return self.seconds[self.winner] / self.seconds[request]
 
 
-Banned: TypeAlias = Set[tuple[int, Request]]
+Banned: TypeAlias = Set[tuple[int, PartialSchedule]]
 """Shapes by number and schedules that were found to be wrong or slow there; never a shape's winner."""
 
 
@@ -41,7 +41,7 @@ Banned: TypeAlias = Set[tuple[int, Request]]
 class DispatchEntry:
     """Describes a schedule and the numbers of the shapes that take it."""
 
-    request: Request
+    request: PartialSchedule
     shapes: tuple[int, ...]
 
 
@@ -50,24 +50,24 @@ def cover_shapes(
 ) -> tuple[DispatchEntry, ...]:
     """Returns the dispatch table; `most` limits its schedules, which then are those that serve most weight:
     shapes that none of them serves are in no entry. The entry of most weight comes first."""
-    serves: dict[Request, set[int]] = {}
+    serves: dict[PartialSchedule, set[int]] = {}
     for at, shape in enumerate(shapes):
         for request in shape.seconds:
             if (at, request) not in banned and shape.share(request) >= KEEP:
                 serves.setdefault(request, set()).add(at)
 
-    def worth(request: Request, open_: Set[int]) -> tuple[float, float]:
+    def worth(request: PartialSchedule, open_: Set[int]) -> tuple[float, float]:
         mine = serves[request] & open_
         count = math.fsum(1.0 if most is None else shapes[at].weight for at in mine)
         return count, math.fsum(shapes[at].weight * math.log(shapes[at].share(request)) for at in mine)
 
-    chosen: list[Request] = []
+    chosen: list[PartialSchedule] = []
     left = set(range(len(shapes)))
     while left and (most is None or len(chosen) < most):
         best = max(serves, key=lambda request: worth(request, left))
         chosen.append(best)
         left -= serves[best]
-    taken: dict[Request, list[int]] = {}
+    taken: dict[PartialSchedule, list[int]] = {}
     for at, shape in enumerate(shapes):
         if mine := [request for request in chosen if at in serves[request]]:
             taken.setdefault(max(mine, key=shape.share), []).append(at)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ucutlass import frontend, ir
 from ucutlass.ir.hardware import Device
-from ucutlass.ir.schedule import Request, show_value
+from ucutlass.ir.schedule import PartialSchedule, show_value
 from ucutlass.tune.space import ScheduleSpace, explore
 
 
@@ -49,19 +49,19 @@ def fixed_by(
     return Fixed(fields, space.kernels, len(space.groups), free.kernels, len(free.groups))
 
 
-def requests_for(program: ir.Kernel, sizes: tuple[int, ...], arch: str) -> tuple[Request, ...]:
+def requests_for(program: ir.Kernel, sizes: tuple[int, ...], arch: str) -> tuple[PartialSchedule, ...]:
     """Every alternative of the schedule that holds for these extents; none where no schedule does."""
     return tuple(r for _, r in frontend.alternatives(frontend.matching(program, sizes, arch)))
 
 
-def fixed_fields(requests: tuple[Request, ...]) -> dict[str, tuple[str, ...]]:
+def fixed_fields(requests: tuple[PartialSchedule, ...]) -> dict[str, tuple[str, ...]]:
     """The values of each field that all alternatives give."""
     given = [request.given() for request in requests]
     names = [name for name in (given[0] if given else ()) if all(name in one for one in given)]
     return {name: tuple(dict.fromkeys(show_value(one[name]) for one in given)) for name in names}
 
 
-def outside(request: Request, requests: tuple[Request, ...]) -> str:
+def outside(request: PartialSchedule, requests: tuple[PartialSchedule, ...]) -> str:
     """Which fields of a schedule the alternatives of a program exclude, with the values that they admit; ""
     where one of them admits the schedule, or there are none."""
     excluded = [

@@ -9,7 +9,7 @@ from ucutlass import ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.frontend import Checked, alternatives, matching, plan_kernel
 from ucutlass.ir.hardware import Device
-from ucutlass.ir.schedule import Request, scheduled, show
+from ucutlass.ir.schedule import PartialSchedule, scheduled, show
 from ucutlass.runtime.errors import StoreError
 from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
 from ucutlass.tune.origin import Origin, written
@@ -88,7 +88,7 @@ def recorded(
         return True
 
 
-def allowed_by_program(program: ir.Kernel, sizes: Sequence[int], arch: str, request: Request) -> bool:
+def allowed_by_program(program: ir.Kernel, sizes: Sequence[int], arch: str, request: PartialSchedule) -> bool:
     """Returns whether a schedule is one of those that the program stands for at these extents: it has every
     value that one alternative of the block which holds fixes. A program without one fixes nothing."""
     alternatives_given = [r.given() for _, r in alternatives(matching(program, sizes, arch))]

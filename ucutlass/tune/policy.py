@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.tune.correction import factor
 from ucutlass.tune.space import BinaryGroup, ScheduleSpace
 
@@ -66,7 +66,7 @@ _TIED: Mapping[str, frozenset[str]] = MappingProxyType(
 """Fields that follow another: as many stages as fit beside a tile are no change of their own."""
 
 
-def neighbours(a: Request, b: Request) -> bool:
+def neighbours(a: PartialSchedule, b: PartialSchedule) -> bool:
     """Returns whether two schedules differ in one field, launch knobs and what follows from it aside."""
     changed = {f for f in FIELDS if getattr(a, f) != getattr(b, f)}
     return any(changed - _TIED.get(f, frozenset()) == {f} for f in changed)

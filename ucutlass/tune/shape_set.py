@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES
-from ucutlass.ir.schedule import Request, show
+from ucutlass.ir.schedule import PartialSchedule, show
 from ucutlass.kernels.families import plan_pattern
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.runtime.statistics import summary
@@ -34,7 +34,7 @@ class ScheduleShapes:
     """Describes a schedule and the shapes that take it: each one's number, and the share of its winner's
     speed that it keeps (above 1 where it is faster)."""
 
-    request: Request
+    request: PartialSchedule
     shapes: tuple[tuple[int, float], ...]
 
 
@@ -74,9 +74,9 @@ class _ShapeMeasurements:
     job: TuningJob
     winner: Planned
     weight: float
-    seconds: dict[Request, float] = field(default_factory=dict)
-    kernels: dict[Request, Planned] = field(default_factory=dict)
-    confirmed_shares: dict[Request, float] = field(default_factory=dict)
+    seconds: dict[PartialSchedule, float] = field(default_factory=dict)
+    kernels: dict[PartialSchedule, Planned] = field(default_factory=dict)
+    confirmed_shares: dict[PartialSchedule, float] = field(default_factory=dict)
 
     def add(self, group: BinaryGroup, result: TimedGroup | FailedTrial) -> None:
         if isinstance(result, TimedGroup):
@@ -165,7 +165,7 @@ def _time_across_shapes(benches: Sequence[_ShapeMeasurements], evaluator_of: Eva
                     bench.add(group, result)
 
 
-def _planned(job: TuningJob, requests: Iterable[Request]) -> list[Planned]:
+def _planned(job: TuningJob, requests: Iterable[PartialSchedule]) -> list[Planned]:
     """Returns the schedules that are legal at a job's extents."""
     first = job.first
     what, arch = frontend.pattern(job.checked, job.program), ARCHES[first.plan.arch]

@@ -14,7 +14,7 @@ from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.ir.hardware import Device
-from ucutlass.ir.schedule import Request, Value
+from ucutlass.ir.schedule import PartialSchedule, Value
 from ucutlass.kernels.planned import Planned
 from ucutlass.pipeline.names import written_stage
 from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
@@ -119,7 +119,7 @@ def _rewritten(
 ) -> str:
     """Returns the file with the winners' blocks in a program, of a stage if it is a pipeline; `names` are the
     dimensions that tell calls apart."""
-    groups: dict[Request, list[tuple[Sizes, Planned]]] = {}
+    groups: dict[PartialSchedule, list[tuple[Sizes, Planned]]] = {}
     for sizes, winner in winners:
         groups.setdefault(winner.request, []).append(({name: sizes[name] for name in names}, winner))
     blocks = tuple(
@@ -200,7 +200,7 @@ def _shapes(when: syntax.Expr) -> list[dict[str, int]] | None:
     return None
 
 
-def _fields(request: Request) -> tuple[syntax.Field, ...]:
+def _fields(request: PartialSchedule) -> tuple[syntax.Field, ...]:
     return tuple(syntax.Field(name, (_value(value),)) for name, value in request.given().items())
 
 

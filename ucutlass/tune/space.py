@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ucutlass import ir
 from ucutlass.frontend import Checked, alternatives, matching, pattern, plan_kernel
 from ucutlass.ir.hardware import ARCHES, Device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.families import schedules
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.sol.bounds import data_sheet, fused_bound, realistic_bound
@@ -28,7 +28,7 @@ class BinaryGroup:
     members: tuple[Planned, ...]
 
     @property
-    def request(self) -> Request:
+    def request(self) -> PartialSchedule:
         return self.members[0].request
 
     @property
@@ -70,7 +70,7 @@ def explore(
     own = plan_kernel(checked, program, sizes, arch, device).planned
     requests = [] if free else [r for _, r in alternatives(matching(program, sizes, arch))]
     matched, target = pattern(checked, program), ARCHES[arch]
-    around = (schedules(matched, sizes, target, device, r, free) for r in requests or [Request()])
+    around = (schedules(matched, sizes, target, device, r, free) for r in requests or [PartialSchedule()])
     space = group_by_binary([own, *itertools.chain.from_iterable(around)])
     return with_start(program, space, own)
 
@@ -85,7 +85,7 @@ def with_start(program: ir.Kernel, space: ScheduleSpace, own: Planned) -> Schedu
 
 def group_by_binary(kernels: Iterable[Planned]) -> ScheduleSpace:
     """Returns the kernels, each once, by binary; those of one price in the order in which they came."""
-    groups: dict[Plan, dict[Request, Planned]] = {}
+    groups: dict[Plan, dict[PartialSchedule, Planned]] = {}
     for kernel in kernels:
         groups.setdefault(kernel.plan, {}).setdefault(kernel.request, kernel)
     binaries = [

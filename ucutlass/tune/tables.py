@@ -16,7 +16,7 @@ from typing import Any
 from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device, device_named
-from ucutlass.ir.schedule import Request, request_of_json, scheduled
+from ucutlass.ir.schedule import PartialSchedule, partial_schedule_of_json, scheduled
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.shapes import complete
 from ucutlass.tune.space import ScheduleSpace, group_by_binary, least_bound, with_start
@@ -77,7 +77,7 @@ class _Kernels:
 
     program: ir.Kernel
     planned: tuple[Planned, ...]
-    seconds: Mapping[tuple[Plan, Request], float]
+    seconds: Mapping[tuple[Plan, PartialSchedule], float]
 
     def times(self, space: ScheduleSpace) -> tuple[tuple[float, ...], ...]:
         return tuple(tuple(self.seconds[g.plan, m.request] for m in g.members) for g in space.groups)
@@ -89,12 +89,12 @@ def _kernels(
     checked = frontend.read_text(text)
     program = frontend.kernel(checked)
     extents = complete(program, sizes)
-    seconds: dict[tuple[Plan, Request], float] = {}
-    planned: dict[tuple[Plan, Request], Planned] = {}
+    seconds: dict[tuple[Plan, PartialSchedule], float] = {}
+    planned: dict[tuple[Plan, PartialSchedule], Planned] = {}
     for row in rows:
         if row["us"] is None:
             continue
-        as_scheduled = scheduled(program, arch, request_of_json(row["request"]))
+        as_scheduled = scheduled(program, arch, partial_schedule_of_json(row["request"]))
         try:
             kernel = frontend.plan_kernel(checked, as_scheduled, extents, arch, device).planned
         except ProgramError:
@@ -109,7 +109,7 @@ def _exhaustive_table(file: str, table: Mapping[str, Any], device: Device | None
     table was made. Raises ValueError where that has no time."""
     rows = table["rows"]
     kernels = _kernels(table["text"], table["sizes"], table["arch"], rows, device)
-    chosen = request_of_json(table["own"])
+    chosen = partial_schedule_of_json(table["own"])
     own = next((p for p in kernels.planned if p.request == chosen), None)
     if own is None:
         raise ValueError(f"{table['shape']}: the compiler's own choice has no time")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.gemm.problems import gemm
 from ucutlass.ir.hardware import ARCHES, DEVICES
-from ucutlass.ir.schedule import Request, Warps
+from ucutlass.ir.schedule import PartialSchedule, Warps
 from ucutlass.kernels.gemm.candidate import ceil_div
 from ucutlass.kernels.gemm.cost import Estimate, estimate
 from ucutlass.kernels.gemm.plan import GemvSchedule, LaunchParameters, Sm90Schedule
@@ -19,14 +19,16 @@ from ucutlass.kernels.planned import Planned
 SM90, H200 = ARCHES["sm90a"], DEVICES["H200"]
 
 TILED = st.builds(
-    Request,
+    PartialSchedule,
     warps=st.sampled_from(["cooperative", "pingpong", "multistage"]),
     tile=st.sampled_from([(128, 128, 64), (128, 64, 64), (128, 256, 64)]),
     swap=st.just("no"),
 )
 
 
-def price(m: int, n: int, k: int, request: Request, batch: int = 1, residual: bool = False) -> Estimate:
+def price(
+    m: int, n: int, k: int, request: PartialSchedule, batch: int = 1, residual: bool = False
+) -> Estimate:
     problem, sizes = gemm(m, n, k, batch, residual=residual)
     case = case_of(problem, sizes, SM90, H200)
     return estimate(build(case, request), H200)
@@ -40,7 +42,7 @@ def chosen(m: int, n: int, k: int) -> Planned:
 
 @settings(max_examples=200)
 @given(TILED, *[st.integers(1, 6)] * 3, st.sampled_from(["m", "n", "k", "batch", "residual"]))
-def test_more_work_is_never_cheaper(request: Request, m: int, n: int, k: int, more: str) -> None:
+def test_more_work_is_never_cheaper(request: PartialSchedule, m: int, n: int, k: int, more: str) -> None:
     """Extents of whole tiles: rows that only fill up a tile are another matter (below)."""
     extents = {"m": 256 * m, "n": 256 * n, "k": 512 * k, "batch": 2}
     less = price(request=request, **extents).seconds  # type: ignore[arg-type]
@@ -53,15 +55,15 @@ def test_more_work_is_never_cheaper(request: Request, m: int, n: int, k: int, mo
 
 @pytest.mark.parametrize("warps", ["cooperative", "pingpong"])
 def test_rows_beyond_the_edge_cost_more_than_rows_inside(warps: Warps) -> None:
-    request = Request(warps=warps, tile=(128, 128, 64), cluster=(1, 1), swap="no")
+    request = PartialSchedule(warps=warps, tile=(128, 128, 64), cluster=(1, 1), swap="no")
     assert price(1, 14336, 4096, request).sm_seconds > price(128, 14336, 4096, request).sm_seconds
 
 
 @given(st.sampled_from([(2, 1), (1, 2)]), st.integers(1, 8), st.integers(1, 8))
 def test_a_cluster_that_fits_loads_less_through_l2(cluster: tuple[int, int], m: int, n: int) -> None:
-    request = Request(warps="cooperative", tile=(128, 128, 64), swap="no")
+    request = PartialSchedule(warps="cooperative", tile=(128, 128, 64), swap="no")
     alone = price(512 * m, 512 * n, 4096, request)
-    shared = price(512 * m, 512 * n, 4096, Request(**{**request.given(), "cluster": cluster}))  # type: ignore[arg-type]
+    shared = price(512 * m, 512 * n, 4096, PartialSchedule(**{**request.given(), "cluster": cluster}))  # type: ignore[arg-type]
     assert shared.l2_seconds < alone.l2_seconds
 
 
@@ -69,9 +71,9 @@ def test_a_limit_is_not_undercut() -> None:
     """Whatever limits a kernel, its price is at least that."""
     for m, n, k in ((4096, 4096, 4096), (1, 8192, 8192), (8192, 8192, 64), (256, 256, 16384)):
         for request in (
-            Request(warps="cooperative", tile=(128, 128, 64)),
-            Request(warps="multistage", tile=(128, 128, 32)),
-            Request(warps="gemv"),
+            PartialSchedule(warps="cooperative", tile=(128, 128, 64)),
+            PartialSchedule(warps="multistage", tile=(128, 128, 32)),
+            PartialSchedule(warps="gemv"),
         ):
             e = price(m, n, k, request)
             assert e.seconds > max(e.sm_seconds, e.l2_seconds, e.dram_seconds)

@@ -17,7 +17,7 @@ from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.gemm.lean import lean
 from ucutlass.ir import Choice
 from ucutlass.ir.hardware import ARCHES, DEVICES, arch_for, cluster_slots, default_device, device_named
-from ucutlass.ir.schedule import FIELDS, Request, Warps, fits, legal_values, requests
+from ucutlass.ir.schedule import FIELDS, PartialSchedule, Warps, fits, legal_values, partial_schedules
 from ucutlass.kernels.arithmetic import CoordinateValue
 from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.cost import Estimate
@@ -74,7 +74,7 @@ def either(*values: object) -> st.SearchStrategy[object]:
 
 
 asked = st.builds(
-    Request,
+    PartialSchedule,
     warps=either("pingpong", "cooperative", "multistage", "gemv"),
     tile=either(
         (64, 64, 64),
@@ -100,7 +100,7 @@ asked = st.builds(
 
 @settings(max_examples=500)
 @given(problems, asked, st.sampled_from(sorted(ARCHES)))
-def test_plans_are_legal_and_so_are_the_neighbours(made: object, request: Request, arch: str) -> None:
+def test_plans_are_legal_and_so_are_the_neighbours(made: object, request: PartialSchedule, arch: str) -> None:
     problem, sizes = made  # type: ignore[misc]
     result = plan(problem, sizes, ARCHES[arch], None, request)
     if isinstance(result, Planned):
@@ -139,7 +139,7 @@ def test_transposing_twice_is_nothing(made: object) -> None:
 
 @settings(max_examples=300)
 @given(problems, asked, st.sampled_from(sorted(ARCHES)))
-def test_templates_take_what_the_rules_take(made: object, request: Request, arch: str) -> None:
+def test_templates_take_what_the_rules_take(made: object, request: PartialSchedule, arch: str) -> None:
     problem, sizes = made  # type: ignore[misc]
     chosen = plan(problem, sizes, ARCHES[arch], None, request)
     if not isinstance(chosen, Planned):
@@ -184,7 +184,7 @@ def test_what_tma_cannot_take_goes_to_multistage_and_says_so(made: object, why: 
     chosen = planned(plan(problem, sizes, SM90))
     assert isinstance(chosen.plan.schedule, Sm80Schedule)
     assert any(why in note.reason for note in chosen.notes if note.field == "")
-    refused = plan(problem, sizes, SM90, None, Request(warps="cooperative"))
+    refused = plan(problem, sizes, SM90, None, PartialSchedule(warps="cooperative"))
     assert isinstance(refused, tuple)
     assert refused[0].nearest is not None
     assert refused[0].nearest.warps == "multistage"
@@ -219,22 +219,23 @@ def test_f32_goes_to_wgmma_where_its_launch_before_pays() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [Request(warps="multistage"), Request(math="simt"), Request(warp_tile=(32, 32))]
+    "asked",
+    [PartialSchedule(warps="multistage"), PartialSchedule(math="simt"), PartialSchedule(warp_tile=(32, 32))],
 )
-def test_f32_stays_where_it_was_asked_for(asked: Request) -> None:
+def test_f32_stays_where_it_was_asked_for(asked: PartialSchedule) -> None:
     chosen = planned(plan(*gemm(*F32["large"], lane="f32"), SM90, None, asked))
     assert isinstance(chosen.plan.schedule, Sm80Schedule)
     assert [note.reason for note in chosen.notes if note.field == ""] == ["asked for"]
 
 
 def test_math_alone_leaves_the_kernel_open() -> None:
-    chosen = planned(plan(*gemm(*F32["large"], lane="f32"), SM90, None, Request(math="tf32x3")))
+    chosen = planned(plan(*gemm(*F32["large"], lane="f32"), SM90, None, PartialSchedule(math="tf32x3")))
     assert isinstance(chosen.plan.schedule, Sm90Schedule)
 
 
 @pytest.mark.parametrize("warps", ["cooperative", "pingpong"])
 def test_ffma_by_a_hopper_kernel_is_refused_with_a_mend(warps: Warps) -> None:
-    asked = Request(warps=warps, math="simt")
+    asked = PartialSchedule(warps=warps, math="simt")
     (refused,) = refusals(plan(*gemm(*F32["large"], lane="f32"), SM90, None, asked))
     assert (refused.code, refused.fields) == ("UC0412", ("math", "warps"))
     assert refused.nearest is not None
@@ -243,7 +244,7 @@ def test_ffma_by_a_hopper_kernel_is_refused_with_a_mend(warps: Warps) -> None:
 
 def test_three_passes_cost_three_times_one_and_a_launch() -> None:
     """The price of a large product is about that of three in tf32; of few rows, the split's."""
-    request = Request(warps="cooperative", tile=(128, 128, 32), cluster=(2, 1))
+    request = PartialSchedule(warps="cooperative", tile=(128, 128, 32), cluster=(2, 1))
 
     def price(lane: str, *sizes: int) -> Estimate:
         return planned(plan(*gemm(*sizes, lane=lane), SM90, None, request)).estimate
@@ -278,7 +279,7 @@ def test_no_width_falls_off_a_cliff() -> None:
     """Every multiple of 16 has a wgmma of its own: a wider tile costs less a column."""
 
     def price(n: int) -> float:
-        request = Request(warps="cooperative", tile=(128, n, 64), cluster=(1, 1))
+        request = PartialSchedule(warps="cooperative", tile=(128, n, 64), cluster=(1, 1))
         made = planned(plan(*gemm(4096, 16 * n, 4096), SM90, None, request))
         return made.estimate.sm_seconds / n
 
@@ -300,7 +301,7 @@ def test_candidates_are_ranked_and_distinct() -> None:
 
 
 def test_fields_of_two_kernels_do_not_mix() -> None:
-    refused = plan(*gemm(512, 512, 512), SM90, None, Request(warps="multistage", cluster=(2, 1)))
+    refused = plan(*gemm(512, 512, 512), SM90, None, PartialSchedule(warps="multistage", cluster=(2, 1)))
     assert isinstance(refused, tuple)
     assert [v.code for v in refused] == ["UC0439"]
     assert refused[0].fields == ("cluster",)
@@ -309,18 +310,22 @@ def test_fields_of_two_kernels_do_not_mix() -> None:
 
 
 def test_a_family_ruled_out_hides_the_faults_of_its_tile() -> None:
-    refused = plan(*gemm(512, 512, 510), SM90, None, Request(warps="cooperative", tile=(100, 100, 10)))
+    refused = plan(
+        *gemm(512, 512, 510), SM90, None, PartialSchedule(warps="cooperative", tile=(100, 100, 10))
+    )
     assert isinstance(refused, tuple)
     assert [v.code for v in refused] == ["UC0418"]
 
 
 def test_alternatives_expand_in_order() -> None:
-    made = list(requests([Choice("tile", ((128, 128, 64), (128, 256, 64))), Choice("stages", ("auto", 4))]))
+    made = list(
+        partial_schedules([Choice("tile", ((128, 128, 64), (128, 256, 64))), Choice("stages", ("auto", 4))])
+    )
     assert made == [
-        Request(tile=(128, 128, 64)),
-        Request(tile=(128, 128, 64), stages=4),
-        Request(tile=(128, 256, 64)),
-        Request(tile=(128, 256, 64), stages=4),
+        PartialSchedule(tile=(128, 128, 64)),
+        PartialSchedule(tile=(128, 128, 64), stages=4),
+        PartialSchedule(tile=(128, 256, 64)),
+        PartialSchedule(tile=(128, 256, 64), stages=4),
     ]
 
 

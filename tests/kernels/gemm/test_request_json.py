@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ucutlass.ir.schedule import FIELDS, Field, Request, request_of_json
+from ucutlass.ir.schedule import FIELDS, Field, PartialSchedule, partial_schedule_of_json
 
 
 def _values(field: Field) -> st.SearchStrategy[Any]:
@@ -21,12 +21,12 @@ def _values(field: Field) -> st.SearchStrategy[Any]:
 
 @given(st.fixed_dictionaries({}, optional={name: _values(field) for name, field in FIELDS.items()}))
 def test_every_request_is_read_as_it_was_kept(fixed: dict[str, Any]) -> None:
-    request = Request(**fixed)
-    assert request_of_json(json.loads(json.dumps(request.given()))) == request
+    request = PartialSchedule(**fixed)
+    assert partial_schedule_of_json(json.loads(json.dumps(request.given()))) == request
 
 
 def test_null_is_a_field_left_out() -> None:
-    assert request_of_json({"stages": 3, "warp_tile": None}) == Request(stages=3)
+    assert partial_schedule_of_json({"stages": 3, "warp_tile": None}) == PartialSchedule(stages=3)
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_null_is_a_field_left_out() -> None:
 )
 def test_what_is_no_request_is_refused(kept: object) -> None:
     with pytest.raises(ValueError, match="the schedule "):
-        request_of_json(kept)
+        partial_schedule_of_json(kept)

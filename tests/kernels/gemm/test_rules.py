@@ -9,7 +9,7 @@ import pytest
 from tests.kernels.gemm.problems import gemm
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.hardware import ARCHES, Arch, default_device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.arithmetic import CoordinateValue
 from ucutlass.kernels.gemm.candidate import Candidate
@@ -21,11 +21,11 @@ from ucutlass.kernels.gemm.schedule import Case, build, case_of
 SM90, SM80, SM89 = ARCHES["sm90a"], ARCHES["sm80"], ARCHES["sm89"]
 
 Made = tuple[GemmProblem, tuple[int, ...]]
-COOPERATIVE = Request(warps="cooperative", tile=(128, 128, 64))
-F32_COOPERATIVE = Request(warps="cooperative", tile=(128, 128, 32))
-PINGPONG = Request(warps="pingpong", tile=(64, 128, 64))
-MULTISTAGE = Request(warps="multistage", tile=(128, 128, 32))
-GEMV = Request(warps="gemv")
+COOPERATIVE = PartialSchedule(warps="cooperative", tile=(128, 128, 64))
+F32_COOPERATIVE = PartialSchedule(warps="cooperative", tile=(128, 128, 32))
+PINGPONG = PartialSchedule(warps="pingpong", tile=(64, 128, 64))
+MULTISTAGE = PartialSchedule(warps="multistage", tile=(128, 128, 32))
+GEMV = PartialSchedule(warps="gemv")
 
 
 def square(**how: object) -> Made:
@@ -74,7 +74,7 @@ def over_batches() -> Made:
     return replace(problem, outputs=(summed,)), sizes
 
 
-EDGES: tuple[tuple[str, Arch, Made, Request, Made, Request], ...] = (
+EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...] = (
     ("UC0410", SM80, square(), COOPERATIVE, square(), MULTISTAGE),
     (
         "UC0411",
@@ -263,9 +263,9 @@ EDGES: tuple[tuple[str, Arch, Made, Request, Made, Request], ...] = (
         "UC0443",
         SM80,
         square(lane="f32"),
-        Request(warps="multistage", tile=(128, 128, 16), warp_tile=(64, 64), math="tf32x3"),
+        PartialSchedule(warps="multistage", tile=(128, 128, 16), warp_tile=(64, 64), math="tf32x3"),
         square(lane="f32"),
-        Request(warps="multistage", tile=(128, 128, 16), warp_tile=(64, 32), math="tf32x3"),
+        PartialSchedule(warps="multistage", tile=(128, 128, 16), warp_tile=(64, 32), math="tf32x3"),
     ),
     (
         "UC0424",
@@ -411,12 +411,14 @@ def case(arch: Arch, of: Made) -> Case:
     return case_of(*of, arch, default_device(arch))
 
 
-def made(arch: Arch, of: Made, request: Request) -> Candidate:
+def made(arch: Arch, of: Made, request: PartialSchedule) -> Candidate:
     return build(case(arch, of), request)
 
 
 @pytest.mark.parametrize(("code", "arch", "bad", "beyond", "good", "inside"), EDGES)
-def test_edge(code: str, arch: Arch, bad: Made, beyond: Request, good: Made, inside: Request) -> None:
+def test_edge(
+    code: str, arch: Arch, bad: Made, beyond: PartialSchedule, good: Made, inside: PartialSchedule
+) -> None:
     broken = violations(made(arch, bad, beyond))
     assert code in {v.code for v in broken}
     assert legal(made(arch, good, inside)), violations(made(arch, good, inside))
@@ -461,7 +463,7 @@ def test_f32_is_told_of_its_second_set() -> None:
 
 
 def test_pingpong_tile_that_two_warp_groups_could_share() -> None:
-    (violation,) = violations(made(SM90, square(), Request(warps="pingpong", tile=(128, 256, 64))))
+    (violation,) = violations(made(SM90, square(), PartialSchedule(warps="pingpong", tile=(128, 256, 64))))
     assert "256 accumulator registers in each of 128 threads" in violation.message
     assert violation.nearest is not None
     assert (violation.nearest.warps, violation.nearest.tile) == ("cooperative", (128, 256, 64))
@@ -470,5 +472,5 @@ def test_pingpong_tile_that_two_warp_groups_could_share() -> None:
 @pytest.mark.parametrize("lane", sorted(set(ELEMENTS) & {"f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"}))
 def test_multistage_takes_every_lane(lane: str) -> None:
     depth = 128 // ELEMENTS[lane].bytes
-    request = Request(warps="multistage", tile=(64, 64, depth), warp_tile=(32, 32))
+    request = PartialSchedule(warps="multistage", tile=(64, 64, depth), warp_tile=(32, 32))
     assert legal(made(SM80, square(lane=lane), request))

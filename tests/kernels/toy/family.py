@@ -10,7 +10,7 @@ from typing import ClassVar
 from ucutlass import ir
 from ucutlass.ir.elements import F32, Element
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.granularity import Granularity
 from ucutlass.kernels.planned import Grid, Planned, Resources, counted
@@ -55,7 +55,7 @@ def whole_block(schedule: DoublingSchedule) -> Breach | None:
     if schedule.threads <= 1024:
         return None
     message = f"threads is {schedule.threads}, a block has 1024 at most"
-    return Breach(message, "take `threads 1024`", ("threads",), Request(threads=1024))
+    return Breach(message, "take `threads 1024`", ("threads",), PartialSchedule(threads=1024))
 
 
 VARIANTS = (Variant("doubling", (), ("threads",)),)
@@ -84,7 +84,7 @@ def plan_pattern(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    request: Request,
+    request: PartialSchedule,
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """A thread an element; `threads` is the one field, up to 1024."""
@@ -95,7 +95,7 @@ def plan_pattern(
     plan = DoublingPlan(arch.name, DoublingProblem(F32, len(sizes)), DoublingSchedule(threads))
     seconds, grid = moved / device.bandwidth, Grid(math.prod(sizes) // threads + 1, device.sms)
     price = counted(grid, device.launch_floor + seconds, 0.0, seconds, moved)
-    return Planned(plan, (), sizes, Request(threads=threads), device, price)
+    return Planned(plan, (), sizes, PartialSchedule(threads=threads), device, price)
 
 
 def schedules(
@@ -103,18 +103,20 @@ def schedules(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    request: Request,
+    request: PartialSchedule,
     free: bool = False,
 ) -> Iterator[Planned]:
     """Blocks of 128, 256 and 512 threads."""
     for threads in (THREADS, 2 * THREADS, 4 * THREADS):
-        planned = plan_pattern(pattern, sizes, arch, device, Request(threads=request.threads or threads))
+        planned = plan_pattern(
+            pattern, sizes, arch, device, PartialSchedule(threads=request.threads or threads)
+        )
         if isinstance(planned, Planned):
             yield planned
 
 
 def candidates(
-    pattern: DoublingPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+    pattern: DoublingPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     return schedules(pattern, sizes, arch, device, request)
 

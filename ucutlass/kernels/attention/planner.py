@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.attention.cost import estimate
 from ucutlass.kernels.attention.match import AttentionForm
 from ucutlass.kernels.attention.plan import AttentionPlan, AttentionProblem, AttentionSchedule
@@ -24,7 +24,7 @@ def plan_attention(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    request: Request,
+    request: PartialSchedule,
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The kernel of attention for these extents, or why there is none. Raises Refused."""
@@ -110,7 +110,7 @@ def _parts(
     return best if cost(best) < 0.9 * cost(1) else 1
 
 
-def _asked_parts(problem: AttentionProblem, keys: int, request: Request) -> int | Violation | None:
+def _asked_parts(problem: AttentionProblem, keys: int, request: PartialSchedule) -> int | Violation | None:
     """The parts of the keys that a request fixes; None where it leaves them open."""
     parts = request.split_k
     if parts is None:

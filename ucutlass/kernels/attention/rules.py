@@ -7,7 +7,7 @@ from typing import Any
 
 from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Arch
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.access import Access
 from ucutlass.kernels.attention.match import MOST_HEAD
 from ucutlass.kernels.attention.plan import GROUP, AttentionProblem, AttentionSchedule, padded
@@ -45,7 +45,7 @@ class AttentionCandidate:
 
     problem: AttentionProblem
     schedule: AttentionSchedule
-    request: Request
+    request: PartialSchedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.attention.plan import GROUP, AttentionProblem, AttentionSchedule
 from ucutlass.kernels.attention.rules import SCHEDULE_RULES, AttentionCandidate
 from ucutlass.kernels.attention.smem import most_stages
@@ -12,13 +12,13 @@ from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation
 
 
-def request_of(problem: AttentionProblem, s: AttentionSchedule) -> Request:
+def request_of(problem: AttentionProblem, s: AttentionSchedule) -> PartialSchedule:
     """The schedule as fields."""
-    return Request(tile=(GROUP * s.groups, s.keys, problem.head), stages=s.stages)
+    return PartialSchedule(tile=(GROUP * s.groups, s.keys, problem.head), stages=s.stages)
 
 
 def resolve(
-    problem: AttentionProblem, own: AttentionSchedule, request: Request
+    problem: AttentionProblem, own: AttentionSchedule, request: PartialSchedule
 ) -> AttentionSchedule | tuple[Violation, ...]:
     """The planner's own schedule with what a request fixes, or the rules that are broken."""
     if request.given().items() <= request_of(problem, own).given().items():

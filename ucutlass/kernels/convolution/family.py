@@ -7,7 +7,7 @@ from functools import partial
 
 from ucutlass import ir
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels import space
 from ucutlass.kernels.convolution import cost
 from ucutlass.kernels.convolution.granularity import granularity
@@ -40,7 +40,7 @@ def plan_pattern(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    request: Request,
+    request: PartialSchedule,
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The best legal kernel that the request allows, or why there is none. Raises Refused."""
@@ -53,7 +53,7 @@ def schedules(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    request: Request,
+    request: PartialSchedule,
     free: bool = False,
 ) -> Iterator[Planned]:
     """The planner's choice for a request and the other legal kernels around it. Raises Refused."""
@@ -61,7 +61,7 @@ def schedules(
 
 
 def candidates(
-    pattern: ConvForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+    pattern: ConvForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """Kernels near the planner's choice for a request, the cheapest first. Raises Refused."""
     return space.candidates(partial(plan_convolution, pattern, sizes, arch, device), axes, request)

@@ -9,7 +9,7 @@ from functools import partial
 from ucutlass.ir.elements import F16, F32, TF32, Element
 from ucutlass.ir.extents import Fixed
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Request, Warps
+from ucutlass.ir.schedule import PartialSchedule, Warps
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.addresses import vector_width
 from ucutlass.kernels.convolution.cost import Extents, estimate, measure
@@ -64,7 +64,7 @@ def plan_convolution(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    request: Request,
+    request: PartialSchedule,
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The kernel of a convolution for these extents, or why there is none. Raises Refused."""

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from ucutlass.ir.elements import TF32
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Request, without
+from ucutlass.ir.schedule import PartialSchedule, without
 from ucutlass.kernels.convolution.im2col import MOST_BLOCKS, TILES, _taps
 from ucutlass.kernels.convolution.match import ConvForm
 from ucutlass.kernels.convolution.plan import (
@@ -239,7 +239,7 @@ def _threads(c: Scheduled[DirectSchedule]) -> Breach | None:
     )
 
 
-def _wgrad(request: Request) -> Breach | None:
+def _wgrad(request: PartialSchedule) -> Breach | None:
     if not without(request, "warps", "raster", "swizzle").given():
         return None
     return Breach(
@@ -346,7 +346,7 @@ GATHER_RULES: tuple[Rule[Scheduled[Sm80Schedule]], ...] = (
     ),
 )
 
-WGRAD_RULES: tuple[Rule[Request], ...] = (
+WGRAD_RULES: tuple[Rule[PartialSchedule], ...] = (
     Rule(
         "UC0481",
         "wgrad schedule",

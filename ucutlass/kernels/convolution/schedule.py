@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from ucutlass.ir.schedule import RASTERS, Request, Warps
+from ucutlass.ir.schedule import RASTERS, PartialSchedule, Warps
 from ucutlass.kernels.convolution.im2col import MOST_BLOCKS
 from ucutlass.kernels.convolution.plan import ConvSchedule, DirectSchedule, Im2colSchedule
 from ucutlass.kernels.convolution.rules import (
@@ -41,15 +41,15 @@ Launched: TypeAlias = "tuple[ConvSchedule, tuple[int, ...]]"
 """A schedule and the launch parameters: raster, swizzle, splits."""
 
 
-def request_of(s: ConvSchedule, launch: tuple[int, ...]) -> Request:
+def request_of(s: ConvSchedule, launch: tuple[int, ...]) -> PartialSchedule:
     """The schedule as fields. One stage, of a sum of one step, is no choice."""
     raster, swizzle, splits = launch
     word = RASTER_WORD[raster]
     match s:
         case DirectSchedule(width, rows, _, _, threads):
-            return Request(warps="direct", vector=width, rows=rows, threads=threads)
+            return PartialSchedule(warps="direct", vector=width, rows=rows, threads=threads)
         case Sm80Schedule(tile, warp, stages, math_):
-            return Request(
+            return PartialSchedule(
                 warps="multistage",
                 tile=tile,
                 warp_tile=warp,
@@ -60,7 +60,7 @@ def request_of(s: ConvSchedule, launch: tuple[int, ...]) -> Request:
                 swizzle=swizzle,
             )
         case Im2colSchedule(tile, _, stages, _, blocks):
-            return Request(
+            return PartialSchedule(
                 warps="cooperative",
                 tile=tile,
                 stages=stages if stages > 1 else None,
@@ -68,10 +68,12 @@ def request_of(s: ConvSchedule, launch: tuple[int, ...]) -> Request:
                 raster=word,
                 swizzle=swizzle,
             )
-    return Request(warps="cooperative", raster=word, swizzle=swizzle)
+    return PartialSchedule(warps="cooperative", raster=word, swizzle=swizzle)
 
 
-def resolve(room: Room, own: ConvSchedule, splits: int, request: Request) -> Launched | tuple[Violation, ...]:
+def resolve(
+    room: Room, own: ConvSchedule, splits: int, request: PartialSchedule
+) -> Launched | tuple[Violation, ...]:
     """The planner's own schedule of the kernel with what a request fixes, or the rules that are broken."""
     usual = (RASTERS["heuristic"], SWIZZLE, splits)
     if request.given().items() <= request_of(own, usual).given().items():
@@ -94,7 +96,7 @@ def resolve(room: Room, own: ConvSchedule, splits: int, request: Request) -> Lau
     return broken(WGRAD_RULES, request) or (own, launch)
 
 
-def chosen_word(request: Request, direct: bool) -> Warps | None:
+def chosen_word(request: PartialSchedule, direct: bool) -> Warps | None:
     """The kernel that a request means, by its word: what it says, or the one kernel that has its fields; None
     where the planner chooses, among the tiled ones or, where there is no tile to share, the `direct` one."""
     among = served(request, VARIANTS)
@@ -106,7 +108,7 @@ def chosen_word(request: Request, direct: bool) -> Warps | None:
 # --- what follows from what is fixed ------------------------------------------------------
 
 
-def _direct(room: Room, own: DirectSchedule, r: Request) -> DirectSchedule:
+def _direct(room: Room, own: DirectSchedule, r: PartialSchedule) -> DirectSchedule:
     threads = r.threads or own.threads
     if own.turned:
         # The window lies along the neighbours, so that these are the repeats; one by one they stay so.
@@ -118,7 +120,7 @@ def _direct(room: Room, own: DirectSchedule, r: Request) -> DirectSchedule:
     return replace(own, width=width, rows=rows, taps=room.taps(rows) if rows > 1 else 0, threads=threads)
 
 
-def _im2col(room: Room, own: Im2colSchedule, r: Request) -> Im2colSchedule:
+def _im2col(room: Room, own: Im2colSchedule, r: PartialSchedule) -> Im2colSchedule:
     tile = r.tile or own.tile
     groups = own.groups if tile[0] == own.tile[0] else GROUPS.get(tile[0], 1)
     held = {b: room_for(room, own, tile, groups, b) for b in range(1, MOST_BLOCKS + 1)}
@@ -129,7 +131,7 @@ def _im2col(room: Room, own: Im2colSchedule, r: Request) -> Im2colSchedule:
     )
 
 
-def _gather(room: Room, own: Sm80Schedule, r: Request) -> Sm80Schedule:
+def _gather(room: Room, own: Sm80Schedule, r: PartialSchedule) -> Sm80Schedule:
     math_, tile = r.math or own.math, r.tile or own.tile
     same = tile == own.tile and math_ == own.math
     warps = r.warp_tile or (own.warp_tile if same else warp_tile(tile, math_))

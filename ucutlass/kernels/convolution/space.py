@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.planned import Planned
@@ -20,7 +20,7 @@ def axes(planned: Planned) -> Axes:
     return _tiled(planned.request, plan.problem.lane.bytes, isinstance(plan.schedule, Sm80Schedule))
 
 
-def _tiled(own: Request, item: int, gathered: bool) -> Axes:
+def _tiled(own: PartialSchedule, item: int, gathered: bool) -> Axes:
     kernel: Axes = {"warps": ("cooperative", "multistage"), "stages": (2, 3, 4, 5, 6, 8, 10, 12), **ORDER}
     if not gathered:
         sides = itertools.product((64, 128, 192), (32, 64, 96, 128, 160, 192, 256), (128 // item,))
@@ -31,7 +31,7 @@ def _tiled(own: Request, item: int, gathered: bool) -> Axes:
     return {**kernel, "tile": tuple(tiles), "math": ("tf32x3", "simt"), "split_k": parts}
 
 
-def _direct(own: Request) -> Axes:
+def _direct(own: PartialSchedule) -> Axes:
     return {
         "vector": ladder("vector", own.vector, 3),
         "rows": ladder("rows", own.rows, 3),

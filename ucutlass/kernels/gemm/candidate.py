@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ucutlass.ir.hardware import ARCHES, Arch
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.access import Access, Product, Reduction, Stride
 from ucutlass.kernels.gemm.plan import (
     GemmPlan,
@@ -174,14 +174,14 @@ def routes_of(problem: GemmProblem, family: str) -> tuple[Route, ...]:
     )
 
 
-def request_of(candidate: Candidate) -> Request:
+def request_of(candidate: Candidate) -> PartialSchedule:
     """The candidate as a request in which every field of its family is fixed."""
     launch = candidate.launch
     swap: Literal["no", "yes"] = "yes" if candidate.swapped else "no"
     match candidate.schedule:
         case Sm90Schedule(tile, cluster, stages, warps, scheduler, math_):
             stream = scheduler == "stream_k" and launch.splits == 0
-            return Request(
+            return PartialSchedule(
                 warps=warps,
                 tile=tile,
                 cluster=cluster,
@@ -193,7 +193,7 @@ def request_of(candidate: Candidate) -> Request:
                 swizzle=launch.swizzle,
             )
         case Sm80Schedule(tile, warp_tile, stages, math_):
-            return Request(
+            return PartialSchedule(
                 warps="multistage",
                 tile=tile,
                 warp_tile=warp_tile,
@@ -205,4 +205,4 @@ def request_of(candidate: Candidate) -> Request:
                 swizzle=launch.swizzle,
             )
         case GemvSchedule(rows, columns, threads):
-            return Request(warps="gemv", rows=rows, columns=columns, threads=threads, swap=swap)
+            return PartialSchedule(warps="gemv", rows=rows, columns=columns, threads=threads, swap=swap)

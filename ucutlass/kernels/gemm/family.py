@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ucutlass import ir
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.ir.traversal import find
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.gemm import cost, planner, space
@@ -34,7 +34,7 @@ def plan_pattern(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    request: Request,
+    request: PartialSchedule,
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The cheapest legal kernel that the request allows, or why there is none. Raises Refused."""
@@ -46,7 +46,7 @@ def schedules(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    request: Request,
+    request: PartialSchedule,
     free: bool = False,
 ) -> Iterator[Planned]:
     """Every legal kernel that the cost model weighs for a request. Raises Refused."""
@@ -54,7 +54,7 @@ def schedules(
 
 
 def candidates(
-    pattern: GemmForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+    pattern: GemmForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """Every legal kernel that the planner would consider for a request, the cheapest first. Raises Refused."""
     return planner.candidates(problem(pattern, sizes), sizes, arch, device, request)

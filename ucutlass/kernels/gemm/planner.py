@@ -11,7 +11,7 @@ from dataclasses import astuple, replace
 from functools import lru_cache
 
 from ucutlass.ir.hardware import Arch, Device, default_device
-from ucutlass.ir.schedule import Request, show_value, without
+from ucutlass.ir.schedule import PartialSchedule, show_value, without
 from ucutlass.kernels.gemm import cost
 from ucutlass.kernels.gemm.candidate import Candidate, request_of
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem
@@ -23,7 +23,7 @@ from ucutlass.kernels.gemm.variants import BY_NAME, BY_WORD, VARIANTS, variants_
 from ucutlass.kernels.planned import BY_MODEL, Estimate, Planned
 from ucutlass.kernels.violation import Violation, foreign_to
 
-AUTO = Request()
+AUTO = PartialSchedule()
 """Every field left to the planner."""
 
 
@@ -32,7 +32,7 @@ def plan(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device | None = None,
-    request: Request = AUTO,
+    request: PartialSchedule = AUTO,
 ) -> Planned | tuple[Violation, ...]:
     """The cheapest legal kernel that the request allows, or why there is none.
 
@@ -45,7 +45,7 @@ def plan(
 
 @lru_cache(maxsize=4096)
 def _plan(
-    problem: GemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+    problem: GemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Planned | tuple[Violation, ...]:
     case = case_of(problem, sizes, arch, device)
     if foreign := foreign_fields(request):
@@ -74,7 +74,7 @@ def candidates(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device | None = None,
-    request: Request = AUTO,
+    request: PartialSchedule = AUTO,
 ) -> Iterator[Planned]:
     """Every legal kernel that the planner would consider, the cheapest first."""
     case = case_of(problem, sizes, arch, device or default_device(arch))
@@ -87,7 +87,7 @@ def candidates(
             return
 
 
-def _ranked(case: Case, request: Request) -> Iterator[list[tuple[Estimate, Candidate]]]:
+def _ranked(case: Case, request: PartialSchedule) -> Iterator[list[tuple[Estimate, Candidate]]]:
     """Round after round of candidates with their prices, the cheapest first."""
     for tried in rounds(case, request):
         made = (build(case, full) for full in expand(case, request, tried))
@@ -95,18 +95,18 @@ def _ranked(case: Case, request: Request) -> Iterator[list[tuple[Estimate, Candi
         yield sorted(priced, key=lambda pair: pair[0].seconds)
 
 
-def _chosen(case: Case, request: Request, price: Estimate, cheapest: Candidate) -> Planned:
+def _chosen(case: Case, request: PartialSchedule, price: Estimate, cheapest: Candidate) -> Planned:
     planned = _planned(case, cheapest, price, request)
     return planned if planned.request == request else replace(planned, origin=BY_MODEL)
 
 
-def _planned(case: Case, c: Candidate, price: Estimate, asked: Request) -> Planned:
+def _planned(case: Case, c: Candidate, price: Estimate, asked: PartialSchedule) -> Planned:
     made = GemmPlan(c.arch.name, c.problem, c.schedule, c.routes)
     notes = tuple(reasons(case, c, price, asked))
     return Planned(made, astuple(c.launch), c.sizes, request_of(c), case.device, price, notes)
 
 
-def foreign_fields(request: Request) -> Violation | None:
+def foreign_fields(request: PartialSchedule) -> Violation | None:
     """UC0439: fields that no one kernel family has together."""
     if variants_of(request):
         return None
@@ -163,7 +163,7 @@ def _with_nearest(violation: Violation, case: Case) -> Violation:
     return replace(violation, nearest=None if found is None else request_of(found))
 
 
-def nearest_legal(case: Case, request: Request) -> Candidate | None:
+def nearest_legal(case: Case, request: PartialSchedule) -> Candidate | None:
     """A legal candidate near a request: its broken rules mended one by one, and where that
     does not end, the best kernel with as few fields given up as needed; None if there is none."""
     attempt = request
@@ -185,7 +185,7 @@ def nearest_legal(case: Case, request: Request) -> Candidate | None:
     return None
 
 
-def _first(case: Case, request: Request) -> Candidate:
+def _first(case: Case, request: PartialSchedule) -> Candidate:
     """The cheapest legal candidate of a request, or else the cheapest."""
     ranked = [c for found in _ranked(case, request) for _, c in found]
     return next((c for c in ranked if legal(c)), ranked[0])

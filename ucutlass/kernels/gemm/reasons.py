@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ucutlass.ir.schedule import Request, differing, show_value
+from ucutlass.ir.schedule import PartialSchedule, differing, show_value
 from ucutlass.kernels.gemm.candidate import Candidate, request_of
 from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.rules import violations
@@ -13,7 +13,7 @@ from ucutlass.kernels.gemm.variants import variants_of
 from ucutlass.kernels.planned import Estimate, Note
 
 
-def reasons(case: Case, c: Candidate, price: Estimate, asked: Request) -> Iterator[Note]:
+def reasons(case: Case, c: Candidate, price: Estimate, asked: PartialSchedule) -> Iterator[Note]:
     """Notes for every field that the request left out, and for a family forced by a rule."""
     if c.arch.wgmma and c.family == "sm80":
         yield Note("", "multistage", _why_not_hopper(case, asked))
@@ -22,10 +22,10 @@ def reasons(case: Case, c: Candidate, price: Estimate, asked: Request) -> Iterat
             yield Note(name, show_value(value), _reason(name, c, price, case))
 
 
-def _why_not_hopper(case: Case, asked: Request) -> str:
+def _why_not_hopper(case: Case, asked: PartialSchedule) -> str:
     """The rule that keeps the TMA kernels away, with its numbers; or what else did."""
     depth = 128 // case.written.problem.lane.bytes
-    broken = violations(build(case, Request(warps="pingpong", tile=(64, 64, depth))))
+    broken = violations(build(case, PartialSchedule(warps="pingpong", tile=(64, 64, depth))))
     if broken:
         return f"the Hopper kernels cannot take this: {broken[0].message}"
     if "sm90" not in variants_of(asked) or asked.math == "simt":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import RASTERS, Request
+from ucutlass.ir.schedule import RASTERS, PartialSchedule
 from ucutlass.kernels.gemm.candidate import Candidate, Shape, routes_of, shape_of
 from ucutlass.kernels.gemm.plan import (
     GemmProblem,
@@ -67,7 +67,7 @@ def case_of(problem: GemmProblem, sizes: tuple[int, ...], arch: Arch, device: De
     )
 
 
-def build(case: Case, request: Request) -> Candidate:
+def build(case: Case, request: PartialSchedule) -> Candidate:
     """The candidate that a request stands for; fields still left out get their plain default.
 
     The request fixes `warps`, and `tile` for the tiled kernels. Legality is the rules' matter.
@@ -99,11 +99,11 @@ def build(case: Case, request: Request) -> Candidate:
     return Candidate(case.arch, side.problem, case.sizes, side.shape, schedule, launch, routes, side.swapped)
 
 
-def _math(problem: GemmProblem, request: Request) -> Math:
+def _math(problem: GemmProblem, request: PartialSchedule) -> Math:
     return request.math or ("tf32x3" if problem.lane.name == "f32" else "tensor")
 
 
-def _sm80(problem: GemmProblem, arch: Arch, request: Request) -> Sm80Schedule:
+def _sm80(problem: GemmProblem, arch: Arch, request: PartialSchedule) -> Sm80Schedule:
     tile = request.tile
     assert tile is not None
     math = _math(problem, request)
@@ -134,7 +134,7 @@ _LONG_ROW = 4096
 """Bytes of a matrix row from which 128 threads share it."""
 
 
-def _gemv(side: Side, device: Device, request: Request) -> GemvSchedule:
+def _gemv(side: Side, device: Device, request: PartialSchedule) -> GemvSchedule:
     """Columns as N needs, and as many rows a block as leave every SM some blocks."""
     problem, shape = side.problem, side.shape
     columns = request.columns or next((w for w in COLUMNS if w >= shape.n), COLUMNS[-1])

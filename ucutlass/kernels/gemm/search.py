@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from ucutlass.ir.schedule import Request, SplitK, Warps
+from ucutlass.ir.schedule import PartialSchedule, SplitK, Warps
 from ucutlass.kernels.gemm.candidate import TMA_BYTES, Shape, ceil_div
 from ucutlass.kernels.gemm.fitting import fitted
 from ucutlass.kernels.gemm.rules.operands import WGMMA_LANES
@@ -89,7 +89,7 @@ _SKINNY = 512
 """Below this extent the transpose may fit the tile's rows better."""
 
 
-def rounds(case: Case, request: Request) -> tuple[tuple[str, ...], ...]:
+def rounds(case: Case, request: PartialSchedule) -> tuple[tuple[str, ...], ...]:
     """Kernel families to price together; a later round is for when the rules leave none of an
     earlier one. The multistage kernel comes after Hopper's where those can run at all, but for f32."""
     allowed = variants_of(request)
@@ -117,7 +117,7 @@ def _sm90_likely(case: Case) -> bool:
     return likely and ordered
 
 
-def expand(case: Case, request: Request, tried: tuple[str, ...]) -> Iterator[Request]:
+def expand(case: Case, request: PartialSchedule, tried: tuple[str, ...]) -> Iterator[PartialSchedule]:
     """The requests to price for these kernel families: the given one with its open fields filled."""
     for family in tried:
         match family:
@@ -132,7 +132,7 @@ def expand(case: Case, request: Request, tried: tuple[str, ...]) -> Iterator[Req
 # --- Hopper ------------------------------------------------------------------------
 
 
-def _sm90(case: Case, request: Request) -> Iterator[Request]:
+def _sm90(case: Case, request: PartialSchedule) -> Iterator[PartialSchedule]:
     swaps, depth = _orders(case, request)
     for swap in swaps:
         side = case.side(swap)
@@ -151,7 +151,7 @@ def _sm90(case: Case, request: Request) -> Iterator[Request]:
                     )
 
 
-def _orders(case: Case, request: Request) -> tuple[tuple[Swap, ...], int]:
+def _orders(case: Case, request: PartialSchedule) -> tuple[tuple[Swap, ...], int]:
     """Orientations to try, and the tile's K. tf32 with A along K and B along N runs only
     transposed, and with both along M and N takes 32 elements of K."""
     problem, shape = case.written.problem, case.written.shape
@@ -167,7 +167,7 @@ def _orders(case: Case, request: Request) -> tuple[tuple[Swap, ...], int]:
 _Sides: TypeAlias = tuple[tuple[Warps, tuple[int, int]], ...]
 
 
-def _fitted(case: Case, shape: Shape, request: Request) -> _Sides:
+def _fitted(case: Case, shape: Shape, request: PartialSchedule) -> _Sides:
     if request.tile is not None:
         return ()
     problem = case.written.problem
@@ -176,7 +176,7 @@ def _fitted(case: Case, shape: Shape, request: Request) -> _Sides:
     return tuple(tile for tile in found if request.warps in (None, tile[0]))
 
 
-def _listed(shape: Shape, request: Request) -> _Sides:
+def _listed(shape: Shape, request: PartialSchedule) -> _Sides:
     small = min(shape.m, shape.n) <= _SMALL_SIDE or shape.m * shape.n <= _SMALL_AREA
     return tuple(
         (warps, (rows, columns))
@@ -188,7 +188,7 @@ def _listed(shape: Shape, request: Request) -> _Sides:
 
 
 def _sm90_tiles(
-    case: Case, shape: Shape, depth: int, request: Request, fits: _Sides
+    case: Case, shape: Shape, depth: int, request: PartialSchedule, fits: _Sides
 ) -> Iterator[tuple[Warps, Tile]]:
     if request.tile is not None:
         options: tuple[Warps, ...] = (request.warps,) if request.warps else ("cooperative", "pingpong")
@@ -214,7 +214,7 @@ def _too_large(extent: int, side: int, least: int) -> bool:
 
 
 def _clusters(
-    case: Case, shape: Shape, tile: Tile, request: Request, fits: bool
+    case: Case, shape: Shape, tile: Tile, request: PartialSchedule, fits: bool
 ) -> tuple[tuple[int, int], ...]:
     """A cluster shares loads among neighbours that exist."""
     if request.cluster is not None:
@@ -228,7 +228,9 @@ def _clusters(
     )
 
 
-def _splits(case: Case, shape: Shape, tile: Tile, warps: Warps, request: Request) -> tuple[SplitK, ...]:
+def _splits(
+    case: Case, shape: Shape, tile: Tile, warps: Warps, request: PartialSchedule
+) -> tuple[SplitK, ...]:
     """No split; where fewer than half the slots have a tile, the split that fills them too; and
     stream-K where the last wave is less than half full."""
     if request.split_k is not None:
@@ -256,7 +258,7 @@ def _swizzle(case: Case, side: Side, tile: Tile, cluster: tuple[int, int]) -> in
 # --- the other families ------------------------------------------------------------
 
 
-def _sm80(case: Case, request: Request) -> Iterator[Request]:
+def _sm80(case: Case, request: PartialSchedule) -> Iterator[PartialSchedule]:
     side = case.side(request.swap)
     maths: tuple[Literal["tf32x3", "simt"] | None, ...] = (request.math,)
     if side.problem.lane.name == "f32" and request.math is None:
@@ -274,7 +276,7 @@ def _sm80(case: Case, request: Request) -> Iterator[Request]:
                 )
 
 
-def _sm80_tiles(side: Side, math: str | None, request: Request) -> Iterator[Tile]:
+def _sm80_tiles(side: Side, math: str | None, request: PartialSchedule) -> Iterator[Tile]:
     if request.tile is not None:
         yield request.tile
         return
@@ -289,7 +291,7 @@ def _sm80_tiles(side: Side, math: str | None, request: Request) -> Iterator[Tile
             yield rows, columns, depth
 
 
-def _gemv(case: Case, request: Request) -> Iterator[Request]:
+def _gemv(case: Case, request: PartialSchedule) -> Iterator[PartialSchedule]:
     """Both orientations that leave few columns; as written where neither does."""
     if request.swap is not None:
         yield replace(request, warps="gemv")

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.gemm.candidate import RASTER_WORD, Candidate, ceil_div, request_of
 from ucutlass.kernels.gemm.cost import effective_swizzle, estimate
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, LaunchParameters, Sm90Schedule
@@ -28,7 +28,12 @@ SPLITS = (2, 4, 8, 16)
 
 
 def kernels(
-    problem: GemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request, free: bool
+    problem: GemmProblem,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: PartialSchedule,
+    free: bool,
 ) -> Iterator[Planned]:
     """The legal kernels of a request, each as a plan without notes: nothing was left out for the planner."""
     case = case_of(problem, sizes, arch, device)
@@ -42,7 +47,7 @@ def planned(c: Candidate, device: Device) -> Planned:
     return Planned(plan, astuple(c.launch), c.sizes, request_of(c), device, estimate(c, device))
 
 
-def _weighed(case: Case, request: Request) -> Iterator[Candidate]:
+def _weighed(case: Case, request: PartialSchedule) -> Iterator[Candidate]:
     """What the planner prices for a request, with the other settings of the knobs that it leaves open."""
     for tried in rounds(case, request):
         found = [c for full in expand(case, request, tried) if legal(c := build(case, full))]
@@ -54,10 +59,10 @@ def _weighed(case: Case, request: Request) -> Iterator[Candidate]:
 
 def _free(case: Case) -> Iterator[Candidate]:
     for candidate in _everything(case):
-        yield from (v for v in variants(candidate, Request()) if legal(v))
+        yield from (v for v in variants(candidate, PartialSchedule()) if legal(v))
 
 
-def variants(candidate: Candidate, asked: Request) -> Iterator[Candidate]:
+def variants(candidate: Candidate, asked: PartialSchedule) -> Iterator[Candidate]:
     """The candidate, and it with one launch parameter changed that `asked` leaves open: a sweep of whole products
     would be timed for longer than another build takes."""
     yield candidate
@@ -125,7 +130,7 @@ def _everything(case: Case) -> Iterator[Candidate]:
         names = (*table, "swap", "tile")
         values = itertools.product(*table.values(), ("no", "yes"), _tiles(case, family))
         for chosen in values:
-            candidate = build(case, Request(**dict(zip(names, chosen, strict=True))))
+            candidate = build(case, PartialSchedule(**dict(zip(names, chosen, strict=True))))
             if legal(candidate):
                 yield candidate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.variant import Variant, served
 
 VARIANTS = (
@@ -31,7 +31,7 @@ BY_WORD: Mapping[str, str] = MappingProxyType(
 """The name of the kernel that each word of the field `warps` selects."""
 
 
-def variants_of(request: Request) -> tuple[str, ...]:
+def variants_of(request: PartialSchedule) -> tuple[str, ...]:
     """Returns the names of the kernels that have every fixed field, best first; () where none has."""
     names = tuple(variant.name for variant in served(request, VARIANTS))
     return tuple(name for name in names if not (name == "sm80" and request.split_k == "stream"))

@@ -7,7 +7,7 @@ from functools import partial
 
 from ucutlass import ir
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.ir.traversal import find
 from ucutlass.kernels import space
 from ucutlass.kernels.family import Family
@@ -34,7 +34,7 @@ def plan_pattern(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    request: Request,
+    request: PartialSchedule,
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The best legal kernel that the request allows, or why there is none. Raises Refused."""
@@ -47,7 +47,7 @@ def schedules(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    request: Request,
+    request: PartialSchedule,
     free: bool = False,
 ) -> Iterator[Planned]:
     """The planner's choice for a request and the other legal kernels around it. Raises Refused."""
@@ -55,7 +55,7 @@ def schedules(
 
 
 def candidates(
-    pattern: ProductsForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+    pattern: ProductsForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """Every legal Hopper kernel that the planner would consider for a request, the cheapest first. Raises
     Refused."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Request, show_value, without
+from ucutlass.ir.schedule import PartialSchedule, show_value, without
 from ucutlass.kernels.grouped_gemm.cost import estimate, known
 from ucutlass.kernels.grouped_gemm.match import ProductsForm
 from ucutlass.kernels.grouped_gemm.plan import (
@@ -65,7 +65,7 @@ def plan_products(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    request: Request,
+    request: PartialSchedule,
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The kernel of one or two products for these extents, or why there is none. Raises Refused."""
@@ -79,7 +79,7 @@ def plan_products(
         price = estimate(problem, _SIMT, sizes, arch, device, (1,))
         plan = ProductsPlan(arch.name, problem, _SIMT)
         why = f"the Hopper kernel cannot take this: {reason}" if reason else "the schedule says so"
-        full, note = Request(warps="direct"), Note("", "plain multiply-adds", why)
+        full, note = PartialSchedule(warps="direct"), Note("", "plain multiply-adds", why)
         return Planned(plan, (1,), sizes, full, device, price, (note,))
     found = sorted(_candidates(problem, sizes, arch, device, request), key=lambda c: c.price.seconds)
     if not found:
@@ -88,7 +88,7 @@ def plan_products(
 
 
 def candidates(
-    form: ProductsForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+    form: ProductsForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """Every legal Hopper kernel that the planner would consider for a request, the cheapest first. Raises
     Refused."""
@@ -107,10 +107,10 @@ def _planned(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    asked: Request,
+    asked: PartialSchedule,
 ) -> Planned:
     schedule = best.schedule
-    full = Request(
+    full = PartialSchedule(
         warps=schedule.warps,
         tile=schedule.tile,
         cluster=schedule.cluster,
@@ -145,7 +145,7 @@ def depth_of(problem: ProductsProblem, columns: int, sizes: tuple[int, ...]) -> 
 
 
 def _candidates(
-    problem: ProductsProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+    problem: ProductsProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Candidate]:
     tiles = (
         [request.tile]
@@ -182,7 +182,7 @@ def _fitted(problem: ProductsProblem, schedule: WgmmaSchedule, stages: int | Non
     return replace(schedule, stages=stages or most) if most >= 2 else None
 
 
-def band(request: Request, problem: ProductsProblem) -> int:
+def band(request: PartialSchedule, problem: ProductsProblem) -> int:
     """The launch's band: see `ucutlass.kernels.grouped_gemm.plan`."""
     if request.raster == "along_m":
         return WHOLE
@@ -192,7 +192,7 @@ def band(request: Request, problem: ProductsProblem) -> int:
     return request.swizzle or (ACROSS_BAND if rows and problem.gemm.b.contiguous != "k" else BAND)
 
 
-def _order_of(asked: Request, band_: int) -> dict[str, Any]:
+def _order_of(asked: PartialSchedule, band_: int) -> dict[str, Any]:
     """The fields that say the band: as asked for, else so that they say it."""
     raster = asked.raster or ("along_m" if band_ == WHOLE else "heuristic")
     return {"raster": raster, "swizzle": asked.swizzle or (None if raster == "along_m" else band_)}
@@ -202,7 +202,7 @@ def _order_of(asked: Request, band_: int) -> dict[str, Any]:
 
 
 def _no_fit(
-    problem: ProductsProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+    problem: ProductsProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Violation:
     """UC0332 with the first rule that what was asked for breaks, and the nearest that is legal."""
     kind: Warps = "pingpong" if request.warps == "pingpong" else "cooperative"

@@ -10,7 +10,7 @@ from typing import Any
 
 from ucutlass.ir.elements import F32
 from ucutlass.ir.hardware import Arch
-from ucutlass.ir.schedule import Request, show_value
+from ucutlass.ir.schedule import PartialSchedule, show_value
 from ucutlass.kernels.access import Access
 from ucutlass.kernels.grouped_gemm.plan import CLUSTERS, ProductsProblem, WgmmaSchedule
 from ucutlass.kernels.grouped_gemm.smem import most_stages, promotes
@@ -24,7 +24,7 @@ class WgmmaCase:
     problem: ProductsProblem
     sizes: tuple[int, ...]
     arch: Arch
-    request: Request
+    request: PartialSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _of_case(title: str, source: str, reason: Callable[[WgmmaCase], str]) -> Rul
             f"the Hopper kernel, whose fields these are, cannot take this: {why}",
             "leave the schedule out, or change the operands",
             tuple(c.request.given()),
-            Request(),
+            PartialSchedule(),
         )
 
     return Rule("UC0332", title, _NOT_TAKEN, source, check, frozenset({"products"}))
@@ -253,7 +253,7 @@ _REASONS = (_arch, _compute_type, _modes, _layout, _orders, _ragged, _parts)
 
 def why_not_wgmma(problem: ProductsProblem, sizes: tuple[int, ...], arch: Arch) -> str:
     """The first reason why the kernel does not take a problem, "" where it does."""
-    case = WgmmaCase(problem, sizes, arch, Request())
+    case = WgmmaCase(problem, sizes, arch, PartialSchedule())
     return next((why for reason in _REASONS if (why := reason(case))), "")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.grouped_gemm.plan import ProductsPlan, SimtSchedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.space import ORDER, Axes
@@ -19,7 +19,7 @@ def axes(planned: Planned) -> Axes:
     return _tiled(planned.request, plan.problem.products)
 
 
-def _tiled(own: Request, products: int) -> Axes:
+def _tiled(own: PartialSchedule, products: int) -> Axes:
     """Stages stay as many as fit, as for one product."""
     assert own.tile is not None
     columns = (64 // products, 128 // products, 256 // products)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.addresses import PACK_BYTES, Sizes
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.reduction.cost import Extent, estimate, kept, kept_bytes, measure, passes_of
@@ -89,7 +89,7 @@ def plan_sweep(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    request: Request,
+    request: PartialSchedule,
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The kernel of a sweep for these extents, or why there is none. Raises Refused."""

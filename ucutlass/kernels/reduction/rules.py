@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ucutlass.ir.hardware import Arch
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.reduction.plan import TILE, SweepProblem, SweepSchedule, phases, scans_of
 from ucutlass.kernels.rule import Breach, Rule
 
@@ -74,7 +74,7 @@ class ReductionCandidate:
 
     room: Room
     schedule: SweepSchedule
-    request: Request
+    request: PartialSchedule
 
 
 def power(value: int) -> int:
@@ -173,7 +173,7 @@ def _kept(c: ReductionCandidate) -> Breach | None:
     return _held(room, s)
 
 
-def _chained(room: Room, s: SweepSchedule, r: Request) -> Breach | None:
+def _chained(room: Room, s: SweepSchedule, r: PartialSchedule) -> Breach | None:
     """A row in the registers of several blocks, of which each scans a part."""
     line, part = room.line(s.vector), s.threads * s.items
     parts, said = math.ceil(line / part), f"a block's registers hold {part * s.vector} elements of a row"

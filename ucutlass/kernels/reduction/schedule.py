@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ucutlass.ir.schedule import Request
+from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.reduction.plan import TILE, SweepProblem, SweepSchedule
 from ucutlass.kernels.reduction.rules import (
     CHAIN_ITEMS,
@@ -30,14 +30,14 @@ def moved_bytes(problem: SweepProblem, vector: int) -> int:
     return max((x.elem.bytes for x in problem.loads), default=4) * vector * max(1, len(problem.loads))
 
 
-def request_of(room: Room, s: SweepSchedule) -> Request:
+def request_of(room: Room, s: SweepSchedule) -> PartialSchedule:
     """The schedule as fields: those that its kernel has."""
     if not room.problem.columns:
-        return Request(
+        return PartialSchedule(
             vector=s.vector, rows=s.rows, items=s.items, keep="shared" if s.turned else "registers"
         )
     clustered = s.keep == "registers" and room.problem.across and room.arch.wgmma and not room.scans
-    return Request(
+    return PartialSchedule(
         vector=s.vector,
         threads=s.threads,
         rows=s.rows,
@@ -48,7 +48,9 @@ def request_of(room: Room, s: SweepSchedule) -> Request:
     )
 
 
-def resolve(room: Room, own: SweepSchedule, request: Request) -> SweepSchedule | tuple[Violation, ...]:
+def resolve(
+    room: Room, own: SweepSchedule, request: PartialSchedule
+) -> SweepSchedule | tuple[Violation, ...]:
     """The planner's own schedule with what a request fixes, or the rules that are broken."""
     if request.given().items() <= request_of(room, own).given().items():
         return own
@@ -66,7 +68,7 @@ def resolve(room: Room, own: SweepSchedule, request: Request) -> SweepSchedule |
 # --- what follows from what is fixed ------------------------------------------------------
 
 
-def _filled(room: Room, own: SweepSchedule, r: Request, cluster: int) -> SweepSchedule:
+def _filled(room: Room, own: SweepSchedule, r: PartialSchedule, cluster: int) -> SweepSchedule:
     vector = r.vector or own.vector
     if not room.problem.columns:
         return _elements(room, own, r, vector)
@@ -93,7 +95,7 @@ def _filled(room: Room, own: SweepSchedule, r: Request, cluster: int) -> SweepSc
     )
 
 
-def _elements(room: Room, own: SweepSchedule, r: Request, vector: int) -> SweepSchedule:
+def _elements(room: Room, own: SweepSchedule, r: PartialSchedule, vector: int) -> SweepSchedule:
     keep = r.keep or ("shared" if own.turned else "registers")
     rows = r.rows or own.rows
     if keep == "shared" and room.turn is not None:
@@ -105,7 +107,7 @@ def _elements(room: Room, own: SweepSchedule, r: Request, vector: int) -> SweepS
 
 
 def _chain(
-    room: Room, own: SweepSchedule, r: Request, vector: int, keep: str, cluster: int
+    room: Room, own: SweepSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
 ) -> tuple[int, int, int]:
     """A scan whose row, or a part of it, lies in the registers of a block."""
     line = room.line(vector)
@@ -120,7 +122,7 @@ def _chain(
 
 
 def _across(
-    room: Room, own: SweepSchedule, r: Request, vector: int, keep: str, cluster: int
+    room: Room, own: SweepSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
 ) -> tuple[int, int, int]:
     held, share = room.held(vector), math.ceil(room.line(vector) / cluster)
     if keep == "registers":
@@ -137,7 +139,7 @@ def _across(
 
 
 def _down(
-    room: Room, own: SweepSchedule, r: Request, vector: int, keep: str, cluster: int
+    room: Room, own: SweepSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
 ) -> tuple[int, int, int]:
     held, columns = room.held(vector), room.columns
     rows = r.rows or (min(own.rows, max(1, MOST_THREADS // r.threads)) if r.threads else own.rows)

@@ -5,26 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ucutlass.ir.schedule import FIELDS, Request
+from ucutlass.ir.schedule import FIELDS, PartialSchedule
 from ucutlass.kernels.gemm.candidate import Candidate, request_of
 
 
-def changed(candidate: Candidate, **fields: Any) -> Request:
+def changed(candidate: Candidate, **fields: Any) -> PartialSchedule:
     """The candidate's request with these fields changed."""
     return replace(request_of(candidate), **fields)
 
 
-def on_family(candidate: Candidate, warps: str) -> Request:
+def on_family(candidate: Candidate, warps: str) -> PartialSchedule:
     """The candidate moved to another kernel family: that family's fields only, left to `auto`."""
     shared = {
         name: value
         for name, value in request_of(candidate).given().items()
         if name in ("swap", "raster", "swizzle") and warps != "gemv" and name in FIELDS
     }
-    return replace(Request(), **{**shared, "warps": warps})  # type: ignore[arg-type]
+    return replace(PartialSchedule(), **{**shared, "warps": warps})  # type: ignore[arg-type]
 
 
-def multistage(candidate: Candidate) -> Request:
+def multistage(candidate: Candidate) -> PartialSchedule:
     """What sm90 cannot do, the multistage kernel can."""
     return on_family(candidate, "multistage")
 
