@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import files, ir
-from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.elements import ELEMENTS, Element
 from ucutlass.reference.binding import bind, shape_of
 from ucutlass.reference.errors import CallError
@@ -206,7 +206,7 @@ def widest(facts: ModuleSignature) -> Element | None:
     dtypes = {tensor.dtype for tensor in (*facts.inputs, *facts.state) if isinstance(tensor, TensorSpec)}
     elements = [
         compute_type.elem
-        for compute_type in LANES.values()
+        for compute_type in COMPUTE_TYPES.values()
         if compute_type.elem.storable and compute_type.elem.torch in dtypes
     ]
     return max((e for e in elements if e.kind == "float"), key=lambda e: (e.bits, e.mantissa), default=None)

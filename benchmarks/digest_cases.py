@@ -39,9 +39,9 @@ from ucutlass.ir.schedule import PartialSchedule, show
 from ucutlass.kernels.attention.plan import AttentionPlan
 from ucutlass.kernels.convolution.plan import ConvPlan
 from ucutlass.kernels.gemm.plan import GemmPlan
-from ucutlass.kernels.grouped_gemm.plan import ProductsPlan
+from ucutlass.kernels.grouped_gemm.plan import GroupedGemmPlan
 from ucutlass.kernels.planned import Planned
-from ucutlass.kernels.reduction.plan import SweepPlan
+from ucutlass.kernels.reduction.plan import ReductionPlan
 from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.typical_sizes import typical_sizes
@@ -321,13 +321,13 @@ def _of_family(case: Case, planned: Planned) -> Case:
     match planned.plan:
         case GemmPlan():
             family = "gemm"
-        case ProductsPlan():
+        case GroupedGemmPlan():
             family = "grouped GEMM"
         case ConvPlan():
             family = "convolution"
         case AttentionPlan():
             family = "attention"
-        case SweepPlan():
+        case ReductionPlan():
             family = "reduction"
     return replace(case, family=family, kernel_kind=_kind(planned.request))
 

@@ -37,7 +37,7 @@ from ucutlass.files import write
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import PartialSchedule, Warps, show
 from ucutlass.kernels.gemm import planner
-from ucutlass.kernels.gemm.match import GemmForm, problem
+from ucutlass.kernels.gemm.match import GemmPattern, problem
 from ucutlass.kernels.gemm.plan import LaunchParameters, Sm90Schedule
 from ucutlass.kernels.grouped_gemm.plan import WgmmaSchedule
 from ucutlass.kernels.planned import Planned
@@ -101,7 +101,7 @@ def example_jobs() -> Iterator[Job]:
         checked = frontend.read(path)
         for kernel in checked.module.programs:
             if isinstance(kernel, ir.Kernel) and isinstance(
-                form := frontend.pattern(checked, kernel), GemmForm
+                form := frontend.pattern(checked, kernel), GemmPattern
             ):
                 for warps in EMULABLE:
                     sizes = _odd(kernel, form, warps)
@@ -112,7 +112,7 @@ def example_jobs() -> Iterator[Job]:
 _ODD = (37, 19, 53, 29, 67)
 
 
-def _odd(kernel: ir.Kernel, form: GemmForm, warps: Warps) -> dict[str, int]:
+def _odd(kernel: ir.Kernel, form: GemmPattern, warps: Warps) -> dict[str, int]:
     """Odd extents; few columns (or rows, where columns are fixed) for the matrix-vector kernel."""
     free = free_dims(kernel)
     sizes = {d: 3 if d in form.batch else _ODD[i % len(_ODD)] for i, d in enumerate(free)}

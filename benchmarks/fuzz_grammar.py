@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ucutlass.check.calls import REDUCTIONS
-from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import NAMED
 from ucutlass.ir.hardware import ARCHES
-from ucutlass.ir.schedule import FIELDS, Field
+from ucutlass.ir.schedule import FIELDS, ScheduleField
 
 Dims = tuple[str, ...]
 
@@ -414,7 +414,7 @@ def _bindings(b: Body, dims: Dims) -> None:
 def _product(b: Body) -> tuple[str, Dims]:
     """A dot under an epilogue."""
     d = b.d
-    lane = d.r.choice((*LANES, "bf16", "f16", "bf16"))
+    lane = d.r.choice((*COMPUTE_TYPES, "bf16", "f16", "bf16"))
     elem, cast = ("f32", "tf32") if lane == "tf32" else (lane, "")
     d.mark("dot")
     d.mark(f"element {lane}")
@@ -422,7 +422,7 @@ def _product(b: Body) -> tuple[str, Dims]:
     x, w = b.param((*batch, "A", "K"), elem), b.param((*batch, "C", "K"), elem)
     operands = f"{cast}({x}), {cast}({w})" if cast else f"{x}, {w}"
     if d.chance(0.15):
-        operands += d.mark("acc", f", acc={d.r.choice(LANES[lane].accumulations)}")
+        operands += d.mark("acc", f", acc={d.r.choice(COMPUTE_TYPES[lane].accumulations)}")
     term, dims = f"dot[K]({operands})", (*batch, "A", "C")
     for _ in range(d.r.choice((0, 1, 2))):
         name = d.r.choice(("relu", "gelu", "silu", "tanh", "sigmoid", "abs"))
@@ -431,7 +431,7 @@ def _product(b: Body) -> tuple[str, Dims]:
     return term, dims
 
 
-def _value_of(field_: Field, d: Drawing) -> str:
+def _value_of(field_: ScheduleField, d: Drawing) -> str:
     options = [*field_.words, "auto"]
     if field_.numbers:
         low, high = field_.numbers

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from benchmarks.gemm_pairs import LANES
 from benchmarks.pair_text import Axis, Stored, kernel
 from benchmarks.pairs import Choice, Program, Space
-from ucutlass.kernels.grouped_gemm.plan import ProductsPlan
+from ucutlass.kernels.grouped_gemm.plan import GroupedGemmPlan
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
     {"chosen": "", "direct": "warps direct", "cooperative": "warps cooperative", "pingpong": "warps pingpong"}
@@ -272,5 +272,5 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
 )
 
 PRODUCTS = Space(
-    "products", AXES, program, lambda planned: isinstance(planned.plan, ProductsPlan), refused=REFUSED
+    "products", AXES, program, lambda planned: isinstance(planned.plan, GroupedGemmPlan), refused=REFUSED
 )

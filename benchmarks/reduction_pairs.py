@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from benchmarks.pairs import Choice, Program, Space
-from ucutlass.kernels.reduction.plan import SweepPlan
+from ucutlass.kernels.reduction.plan import ReductionPlan
 
 NAMES = ("B", "L", "D")
 """The names of the value, in their natural order."""
@@ -321,4 +321,4 @@ def program(choice: Choice, draw: random.Random) -> Program:
     return Program(f"kernel k({params}) -> {result} {{\n{body}return {text}{schedule}\n}}\n", draft.sizes)
 
 
-REDUCTIONS = Space("reduction", AXES, program, lambda planned: isinstance(planned.plan, SweepPlan))
+REDUCTIONS = Space("reduction", AXES, program, lambda planned: isinstance(planned.plan, ReductionPlan))

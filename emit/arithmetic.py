@@ -42,7 +42,7 @@ from ucutlass.kernels.arithmetic import (
     ExtentValue,
     HostScalar,
     Instruction,
-    Literal_,
+    LiteralValue,
     LoadSlot,
     Round,
     ScalarKind,
@@ -130,7 +130,7 @@ def arithmetic(problem: GemmProblem, accumulators: int = 1) -> ArithmeticText:
     """
     live = _live(problem.arithmetic)
     tolerant = _tolerant(problem, live)
-    params = _Params.of(problem, live)
+    params = _ParameterFields.of(problem, live)
     writer = _Writer(problem, params, tolerant)
     lines = [line for i in live if (line := writer.statement(i))]
     lines += [writer.result(j) for j in range(len(problem.outputs))]
@@ -208,7 +208,7 @@ def _forgives(output: Output) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Params:
+class _ParameterFields:
     """The struct's fields: host scalars, extents as numbers, divisors of coordinates."""
 
     scalars: tuple[HostScalar, ...]
@@ -216,7 +216,7 @@ class _Params:
     divisors: tuple[Product, ...]
 
     @staticmethod
-    def of(problem: GemmProblem, live: Sequence[int]) -> _Params:
+    def of(problem: GemmProblem, live: Sequence[int]) -> _ParameterFields:
         used = [problem.arithmetic.instructions[i] for i in live]
         divisors = [
             divisor
@@ -225,7 +225,7 @@ class _Params:
             for divisor in _divisors(problem, instruction)
             if divisor
         ]
-        return _Params(
+        return _ParameterFields(
             scalars=tuple(dict.fromkeys(i for i in used if isinstance(i, HostScalar))),
             extents=tuple(dict.fromkeys(i for i in used if isinstance(i, ExtentValue))),
             divisors=tuple(dict.fromkeys(divisors)),
@@ -292,7 +292,7 @@ class _Writer:
     """Writes instruction i as variable v<i>; what is an argument or a literal stays in place."""
 
     problem: GemmProblem
-    params: _Params
+    params: _ParameterFields
     tolerant: frozenset[int]
 
     def statement(self, i: int) -> str:
@@ -353,7 +353,7 @@ class _Writer:
                 return f"p.scalar{self.params.scalars.index(instruction)}"
             case ExtentValue():
                 return f"p.extent{self.params.extents.index(instruction)}"
-            case Literal_(value, kind):
+            case LiteralValue(value, kind):
                 return literal(value, kind)
             case _:
                 return f"v{i}"

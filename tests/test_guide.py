@@ -10,7 +10,7 @@ from ucutlass import frontend, ir
 from ucutlass.check.calls import BUILTINS
 from ucutlass.diagnostics import ProgramError
 from ucutlass.guide import LIMIT, guide
-from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.ir.hardware import ARCHES
@@ -83,7 +83,7 @@ def test_every_builtin_is_in_it(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [e.name for e in ELEMENTS.values() if e.storable] + list(LANES) + list(ARCHES)
+    "name", [e.name for e in ELEMENTS.values() if e.storable] + list(COMPUTE_TYPES) + list(ARCHES)
 )
 def test_every_element_lane_and_target_is_in_it(name: str) -> None:
     assert _mentions(name)

@@ -10,7 +10,7 @@ import torch
 from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.guide import guide
-from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.elements import F32
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import show
@@ -218,7 +218,9 @@ def test_the_first_accumulation_is_the_default() -> None:
     assert "the first is the default: f16 f32 or f16" in guide()
     checked = frontend.read_text(kernel(MM, "f32[M, N]", "dot[K](x, w)"))
     (result,) = frontend.kernel(checked).results
-    assert isinstance(result.value, ir.Dot) and result.value.accumulate == LANES["f16"].accumulations[0]
+    assert (
+        isinstance(result.value, ir.Dot) and result.value.accumulate == COMPUTE_TYPES["f16"].accumulations[0]
+    )
 
 
 def test_plain_f32_operands_give_f32_accuracy() -> None:

@@ -9,11 +9,11 @@ from typing import get_args
 from jinja2 import Environment, StrictUndefined
 
 from ucutlass import grammar, ir
-from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import NAMED, ElementwiseFunction
 from ucutlass.ir.hardware import ARCHES
-from ucutlass.ir.schedule import FIELDS, Field, legal_values
+from ucutlass.ir.schedule import FIELDS, ScheduleField, legal_values
 from ucutlass.kernels.families import FAMILIES, RULES
 from ucutlass.kernels.variant import Variant
 
@@ -28,12 +28,12 @@ def guide() -> str:
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     return environment.from_string(template).render(
         accumulations="; ".join(
-            f"{lane.elem.name} {' or '.join(lane.accumulations)}" for lane in LANES.values()
+            f"{lane.elem.name} {' or '.join(lane.accumulations)}" for lane in COMPUTE_TYPES.values()
         ),
         reductions=" ".join(get_args(ir.ReduceOp)),
         functions=" ".join(_function(f) for f in NAMED.values()),
         elements=" ".join(name for name, e in ELEMENTS.items() if e.storable),
-        lanes=" ".join(LANES),
+        lanes=" ".join(COMPUTE_TYPES),
         arches=" ".join(ARCHES),
         fields="\n".join(_field(f) for f in FIELDS.values()),
         kernels={v.name: " ".join(_besides_warps(v)) for family in FAMILIES for v in family.variants},
@@ -53,6 +53,6 @@ def _besides_warps(variant: Variant) -> tuple[str, ...]:
     return tuple(name for name in variant.fields if name != "warps")
 
 
-def _field(field: Field) -> str:
+def _field(field: ScheduleField) -> str:
     values = legal_values(field).replace(", `auto`", "").replace(" in whole numbers", "")
     return f"- `{field.name}` {values}: {field.meaning}"

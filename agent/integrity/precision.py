@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ucutlass import ir
-from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.elements import ELEMENTS, Element
 
 EXPONENT_BITS: Mapping[str, int] = MappingProxyType(
@@ -49,16 +49,18 @@ class PrecisionLoss:
 
 def precision_name(compute_type: str, accumulate: str) -> str:
     return (
-        compute_type if accumulate == LANES[compute_type].accumulations[0] else f"{compute_type}/{accumulate}"
+        compute_type
+        if accumulate == COMPUTE_TYPES[compute_type].accumulations[0]
+        else f"{compute_type}/{accumulate}"
     )
 
 
 def declared(text: str) -> DeclaredPrecision:
     """Reads a compute type. Raises UnknownComputeType, which lists those there are."""
     compute_type, _, accumulate = text.partition("/")
-    if compute_type not in LANES:
-        raise UnknownComputeType(f"{text!r} is no compute type; compute types are {', '.join(LANES)}")
-    known = LANES[compute_type].accumulations
+    if compute_type not in COMPUTE_TYPES:
+        raise UnknownComputeType(f"{text!r} is no compute type; compute types are {', '.join(COMPUTE_TYPES)}")
+    known = COMPUTE_TYPES[compute_type].accumulations
     if accumulate and accumulate not in known:
         raise UnknownComputeType(
             f"compute type {compute_type} does not accumulate in {accumulate!r}; it has {', '.join(known)}"
@@ -75,10 +77,14 @@ def operand_precision(program: ir.Program) -> DeclaredPrecision | None:
         for dot in nodes(kernel)
         if isinstance(dot, ir.Dot)
         for node in (_source(dot.left), _source(dot.right))
-        if isinstance(node, ir.ParamValue) and node.elem.name in LANES
+        if isinstance(node, ir.ParamValue) and node.elem.name in COMPUTE_TYPES
     ]
     widest = max(operand_types, key=lambda e: (e.bits, e.mantissa), default=None)
-    return None if widest is None else DeclaredPrecision(widest.name, LANES[widest.name].accumulations[0])
+    return (
+        None
+        if widest is None
+        else DeclaredPrecision(widest.name, COMPUTE_TYPES[widest.name].accumulations[0])
+    )
 
 
 def holds(elem: Element, least: Element) -> bool:
@@ -115,7 +121,7 @@ def _of_kernel(kernel: ir.Kernel, policy: DeclaredPrecision, least: Element) -> 
             where = f"dot[{', '.join(node.over)}] of {kernel.name}"
             if not holds(node.lane, least):
                 yield PrecisionLoss("compute type", where, node.lane.name)
-            elif node.accumulate not in (LANES[node.lane.name].accumulations[0], policy.accumulate):
+            elif node.accumulate not in (COMPUTE_TYPES[node.lane.name].accumulations[0], policy.accumulate):
                 yield PrecisionLoss("accumulation", where, precision_name(node.lane.name, node.accumulate))
     for node in nodes(kernel):
         if isinstance(node, ir.Cast) and node not in operands and _rounds(node, least):

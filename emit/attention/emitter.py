@@ -26,11 +26,11 @@ from ucutlass.kernels.attention.plan import (
     AttentionPlan,
     AttentionProblem,
     AttentionSchedule,
-    Call,
     ExtentNumber,
     Number,
     Packed,
     Relative,
+    ScoreCall,
     padded,
 )
 from ucutlass.kernels.attention.smem import query_tiles
@@ -235,7 +235,7 @@ def _number(number: Number) -> str:
     match number:
         case ExtentNumber(extent):
             return f"double({_extent(extent)})"
-        case Call(function, args):
+        case ScoreCall(function, args):
             return _CALLS[function].format(*(_number(a) for a in args))
         case float():
             return number.hex() if math.isfinite(number) else f"double({'-' if number < 0 else ''}INFINITY)"

@@ -20,7 +20,7 @@ from ucutlass.kernels.access import Access, Store
 from ucutlass.kernels.convolution.plan import (
     ConvProblem,
     DirectSchedule,
-    Walk,
+    OperandAccess,
     across_mode,
     along,
     moves,
@@ -150,7 +150,7 @@ def _slot(index: int, access: Access, value: str, vector: bool) -> EpilogueSlot:
     return EpilogueSlot(index, cpp, value, access.pointer, batch_strides(access), unit, narrow)
 
 
-def _with_steps(problem: ConvProblem, walk: Walk, made: AccessText, across: int) -> AccessText:
+def _with_steps(problem: ConvProblem, walk: OperandAccess, made: AccessText, across: int) -> AccessText:
     """Returns the access with the parts of a step along neighbouring results and of one across them."""
     number = {axis: i for i, axis in enumerate(walk.windows)}
 

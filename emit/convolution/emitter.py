@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ucutlass.emit.convolution import direct, im2col, sm80, wgrad
-from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule, PlacesSchedule
+from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule, WgradSchedule
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 
 
@@ -14,7 +14,7 @@ def render(plan: ConvPlan) -> str:
             return direct.render(plan.problem, schedule)
         case Im2colSchedule() as schedule:
             return im2col.render(plan.problem, schedule)
-        case PlacesSchedule() as schedule:
+        case WgradSchedule() as schedule:
             return wgrad.render(plan.problem, schedule)
         case Sm80Schedule() as schedule:
             return sm80.render(plan.problem, schedule)

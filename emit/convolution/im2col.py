@@ -17,7 +17,7 @@ from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.ir.elements import BF16, F16, TF32
-from ucutlass.kernels.convolution.plan import ConvProblem, Im2colSchedule, PlacesSchedule, Walk
+from ucutlass.kernels.convolution.plan import ConvProblem, Im2colSchedule, OperandAccess, WgradSchedule
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.smem import deep, end_of_tiles, rows_staged, tables_bytes
 from ucutlass.kernels.gemm.plan import GemmProblem
@@ -133,7 +133,7 @@ def render(problem: ConvProblem, schedule: Im2colSchedule) -> str:
 
 
 def hopper_values(
-    problem: ConvProblem, schedule: Im2colSchedule | PlacesSchedule, end: int
+    problem: ConvProblem, schedule: Im2colSchedule | WgradSchedule, end: int
 ) -> Mapping[str, object]:
     """The variables that both kernels of TMA and wgmma take; `end`: bytes of shared memory that stages or the
     epilogue use, behind which the table of rows and the barriers lie."""
@@ -183,7 +183,7 @@ def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.EpilogueLayout:
 # --- text -------------------------------------------------------------------------
 
 
-def extent_of(walk: Walk, axis: int) -> str:
+def extent_of(walk: OperandAccess, axis: int) -> str:
     """An axis's extent as it lies when the product reads it, as C++."""
     return next(one.extent for one in convolution.layout(walk) if one.axis == axis)
 

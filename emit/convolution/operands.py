@@ -12,7 +12,7 @@ from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.emit.text import over_extents
 from ucutlass.ir.extents import Extent
-from ucutlass.kernels.convolution.plan import Axis, ConvProblem, Walk
+from ucutlass.kernels.convolution.plan import ConvProblem, OperandAccess, OperandAxisExtent
 from ucutlass.kernels.gemm.plan import GemmProblem
 
 
@@ -76,7 +76,7 @@ def accesses(problem: ConvProblem) -> tuple[AccessText, AccessText]:
     return _access(problem, problem.a, "A", problem.m), _access(problem, problem.b, "B", problem.n)
 
 
-def _access(problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...]) -> AccessText:
+def _access(problem: ConvProblem, walk: OperandAccess, name: str, rows: tuple[int, ...]) -> AccessText:
     number = {axis: i for i, axis in enumerate(walk.windows)}
     windows = tuple(
         WindowText(i, a.window.scale, a.extent, spelled(a.window.offset))
@@ -108,7 +108,7 @@ def _names(dims: Sequence[int]) -> dict[int, str]:
     return {d: f"c[{i}]" for i, d in enumerate(dims)}
 
 
-def layout(walk: Walk) -> tuple[LayoutText, ...]:
+def layout(walk: OperandAccess) -> tuple[LayoutText, ...]:
     """The axes as the product reads them."""
     made = [LayoutText(i, f"e[{walk.axes[i].extent}]") for i in reversed(walk.order)]
     if walk.pad > 1:
@@ -116,7 +116,7 @@ def layout(walk: Walk) -> tuple[LayoutText, ...]:
     return tuple(made)
 
 
-def sums(walk: Walk, names: Mapping[int, str], number: Mapping[int, int]) -> tuple[str, ...]:
+def sums(walk: OperandAccess, names: Mapping[int, str], number: Mapping[int, int]) -> tuple[str, ...]:
     """What these coordinates add to an address; scaled windows are divided once all is added."""
     lines: list[str] = []
     for i, axis in enumerate(walk.axes):
@@ -131,7 +131,7 @@ def sums(walk: Walk, names: Mapping[int, str], number: Mapping[int, int]) -> tup
     return tuple(lines)
 
 
-def _base(problem: ConvProblem, walk: Walk, number: Mapping[int, int]) -> tuple[str, ...]:
+def _base(problem: ConvProblem, walk: OperandAccess, number: Mapping[int, int]) -> tuple[str, ...]:
     names: dict[int, str] = {}
     lines: list[str] = []
     for i, run in enumerate(problem.batch):
@@ -153,7 +153,7 @@ def _base(problem: ConvProblem, walk: Walk, number: Mapping[int, int]) -> tuple[
     return (*lines, *(line for line in added if line not in untouched), *untouched)
 
 
-def _scale(axis: Axis) -> int:
+def _scale(axis: OperandAxisExtent) -> int:
     return axis.window.scale if axis.window is not None else 1
 
 

@@ -14,7 +14,7 @@ from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.emit.gemm.sm80 import MMAS, Copies, Mma
 from ucutlass.ir.elements import S8, TF32, Element
-from ucutlass.kernels.convolution.plan import ConvProblem, Side, sides
+from ucutlass.kernels.convolution.plan import ConvProblem, GatheredOperand, sides
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule
 
 _INCLUDES = (
@@ -103,7 +103,7 @@ def _mma(problem: ConvProblem, schedule: Sm80Schedule) -> Mma | None:
     return MMAS[multiplied(problem).name, accumulate, schedule.math]
 
 
-def _copies(side: Side, name: str, schedule: Sm80Schedule) -> Copies:
+def _copies(side: GatheredOperand, name: str, schedule: Sm80Schedule) -> Copies:
     walk, along = side.walk, side.along_k
     depth = schedule.tile[2]
     width = schedule.tile[0 if name == "A" else 1]

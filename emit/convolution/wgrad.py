@@ -15,8 +15,8 @@ from ucutlass.emit.convolution import im2col as conv_sm90
 from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.kernels.access import Reduction
-from ucutlass.kernels.convolution.plan import ConvProblem, PlacesSchedule
-from ucutlass.kernels.convolution.plan_wgrad import Places, padded, places
+from ucutlass.kernels.convolution.plan import ConvProblem, WgradSchedule
+from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, padded, places
 from ucutlass.kernels.convolution.smem import end_of_tiles, rows_staged
 from ucutlass.kernels.gemm.plan import GemmProblem
 
@@ -42,7 +42,7 @@ class SpatialAxisText:
     batch: str | None
 
 
-def render(problem: ConvProblem, schedule: PlacesSchedule) -> str:
+def render(problem: ConvProblem, schedule: WgradSchedule) -> str:
     """The code of a plan with a PlacesSchedule, for `ucutlass.emit.text.finish`.
 
     Raises ValueError for a problem that TMA cannot gather, or a schedule that breaks `check`'s rules.
@@ -87,7 +87,7 @@ def render(problem: ConvProblem, schedule: PlacesSchedule) -> str:
     )
 
 
-def check(problem: ConvProblem, schedule: PlacesSchedule) -> str:
+def check(problem: ConvProblem, schedule: WgradSchedule) -> str:
     """Why the template cannot take this schedule, or ""."""
     m, n, k = schedule.tile
     if problem.lane.name not in LANES or problem.gemm.accumulate != "f32":
@@ -101,7 +101,7 @@ def check(problem: ConvProblem, schedule: PlacesSchedule) -> str:
     return ""
 
 
-def layout_of(problem: ConvProblem, gemm: GemmProblem, how: Places) -> epilogue.EpilogueLayout:
+def layout_of(problem: ConvProblem, gemm: GemmProblem, how: WgradAccess) -> epilogue.EpilogueLayout:
     """As the multistage GEMM's, but rows are neighbours as far as channels are, whose count is then a
     multiple of what is read together."""
     made = epilogue.layout(gemm)
@@ -119,7 +119,7 @@ def _stride(problem: ConvProblem, dim: int | None) -> str:
     return " * ".join(f"e[{d}]" for d in problem.m[problem.m.index(dim) + 1 :]) or "1"
 
 
-def _spatial_axes(problem: ConvProblem, how: Places) -> tuple[SpatialAxisText, ...]:
+def _spatial_axes(problem: ConvProblem, how: WgradAccess) -> tuple[SpatialAxisText, ...]:
     return tuple(
         SpatialAxisText(
             s.along,
@@ -151,11 +151,11 @@ def _first(problem: ConvProblem, group: int | None, each: str) -> str:
     return f"{_batched(problem, problem.a.axes[group].extent)} * int({each.replace('e[', 'p.e[')})"
 
 
-def _columns(problem: ConvProblem, how: Places) -> str:
+def _columns(problem: ConvProblem, how: WgradAccess) -> str:
     """Columns of a group as they lie."""
     return " * ".join(conv_sm90.extent_of(problem.b, i) for i in how.columns)
 
 
-def _a_dims(problem: ConvProblem, how: Places) -> tuple[conv_sm90.DimText, ...]:
+def _a_dims(problem: ConvProblem, how: WgradAccess) -> tuple[conv_sm90.DimText, ...]:
     axes = (how.channel, tuple(s.axis for s in how.space), how.image, how.group)
     return conv_sm90.windowed_dims(problem, *axes)

@@ -17,7 +17,7 @@ from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME, ROUNDED, arithmetic_text, declaration
-from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES, EpilogueTensor, Result, call, slots, steps
+from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES, EpilogueTensor, StoredResult, call, slots, steps
 from ucutlass.emit.gemm.lean_mainloop import (
     CROSS,
     TYPES,
@@ -84,7 +84,7 @@ class LeanLayout:
     load_stages: int
     inputs: tuple[EpilogueTensor, ...]
     written: tuple[EpilogueTensor, ...]
-    outputs: tuple[Result, ...]
+    outputs: tuple[StoredResult, ...]
     combines: tuple[PartialReduction, ...]
     reads_coordinates: bool
     call: str
@@ -242,7 +242,7 @@ def _layout(
     wide = widths(schedule, atoms, reduced, stores[0].size if stores else None)
     walk = steps(schedule, loaded, groups, atoms, stores, loads, staged, wide)
     results = [
-        Result(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
+        StoredResult(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
         for slot, kind in zip(outputs, operation.outputs, strict=True)
         if slot.shape != "reduced"
     ]

@@ -75,7 +75,7 @@ class EpilogueTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StoredResult:
     """A result inside a step: its slot's name, its element, and the type that it is computed in."""
 
     name: str

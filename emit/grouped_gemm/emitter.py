@@ -16,7 +16,7 @@ from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.gemm.lean import TMA_TF32, TMA_TYPES, TensorMap, tensor_map
-from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES, EpilogueTensor, Result
+from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES, EpilogueTensor, StoredResult
 from ucutlass.emit.gemm.lean_mainloop import (
     TYPES,
     WIDEST,
@@ -33,7 +33,12 @@ from ucutlass.emit.text import render as template
 from ucutlass.ir.elements import TF32, U8
 from ucutlass.kernels.access import Access
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm90Schedule
-from ucutlass.kernels.grouped_gemm.plan import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
+from ucutlass.kernels.grouped_gemm.plan import (
+    GroupedGemmPlan,
+    GroupedGemmProblem,
+    SimtSchedule,
+    WgmmaSchedule,
+)
 from ucutlass.kernels.grouped_gemm.smem import promotes, steps, stored_in_boxes
 
 _INCLUDES = ("<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<limits>")
@@ -67,7 +72,7 @@ class GroupedGemmLayout:
     inputs: tuple[EpilogueTensor, ...]
     boxes: tuple[EpilogueTensor, ...]
     direct_outputs: tuple[EpilogueTensor, ...]
-    outputs: tuple[Result, ...]
+    outputs: tuple[StoredResult, ...]
     call: str
 
     @property
@@ -91,7 +96,7 @@ class GroupedGemmLayout:
         return (*self.inputs, *self.boxes, *self.direct_outputs)
 
 
-def render(plan: ProductsPlan) -> str:
+def render(plan: GroupedGemmPlan) -> str:
     """The code of a plan, for `ucutlass.emit.text.finish`. Raises ValueError for a schedule that does not
     fit the problem, or shared memory."""
     match plan.schedule:
@@ -101,7 +106,7 @@ def render(plan: ProductsPlan) -> str:
             return products_simt.render(plan.problem, plan.schedule)
 
 
-def _wgmma(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
+def _wgmma(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> str:
     operation = arithmetic(problem.gemm, problem.products)
     layout = _layout(problem, schedule, operation)
     gemm = problem.gemm
@@ -124,7 +129,7 @@ def _wgmma(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
 
 
 def _layout(
-    problem: ProductsProblem, schedule: WgmmaSchedule, operation: ArithmeticText
+    problem: GroupedGemmProblem, schedule: WgmmaSchedule, operation: ArithmeticText
 ) -> GroupedGemmLayout:
     gemm, groups = problem.gemm, 2 if schedule.warps == "cooperative" else 1
     tile_m, tile_n, _ = schedule.tile
@@ -184,7 +189,7 @@ def _layout(
         boxes=boxes,
         direct_outputs=tuple(slot for slot in slots if slot.shape == "direct"),
         outputs=tuple(
-            Result(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
+            StoredResult(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
             for slot, kind in zip(slots, operation.outputs, strict=True)
         ),
         call=_call(operation, inputs, problem.products),
@@ -207,7 +212,7 @@ def _parts(every: tuple[Instruction, ...], count: int) -> tuple[tuple[Instructio
     return tuple(every[i * each : (i + 1) * each] for i in range(count))
 
 
-def _modifiers(problem: ProductsProblem, a: SharedOperand, b: SharedOperand) -> str:
+def _modifiers(problem: GroupedGemmProblem, a: SharedOperand, b: SharedOperand) -> str:
     """A in registers has no order that an instruction could exchange."""
     return f", 1, 1, {int(b.inner == 'mn')}" if problem.converts else modifiers(problem.gemm, a, b)
 
@@ -283,7 +288,7 @@ def _in_bytes(map_: TensorMap, packed: int) -> TensorMap:
     return replace(map_, inner=inner, outer_stride=outer, batch_stride=batch)
 
 
-def _maps(problem: ProductsProblem, layout: GroupedGemmLayout) -> list[TensorMap]:
+def _maps(problem: GroupedGemmProblem, layout: GroupedGemmLayout) -> list[TensorMap]:
     gemm = problem.gemm
     kind = TMA_TF32 if gemm.lane == TF32 else TMA_TYPES[gemm.lane.bytes]
     made = []

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
-from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, Result
+from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult
 from ucutlass.emit.gemm.sm90_epilogue import element, extent
 from ucutlass.emit.grouped_gemm.scales import ScaleSlot, factors_of
 from ucutlass.emit.text import render as template
 from ucutlass.kernels.access import Access, Stride
-from ucutlass.kernels.grouped_gemm.plan import ProductsProblem, SimtSchedule
+from ucutlass.kernels.grouped_gemm.plan import GroupedGemmProblem, SimtSchedule
 
 _INCLUDES = ("<algorithm>", "<cmath>", "<cstdint>", "<limits>")
 
@@ -39,7 +39,7 @@ class SimtLayout:
     factors: tuple[tuple[ScaleSlot, ...], ...]
     inputs: tuple[EpilogueTensor, ...]
     results: tuple[EpilogueTensor, ...]
-    outputs: tuple[Result, ...]
+    outputs: tuple[StoredResult, ...]
     call: str
 
     @property
@@ -51,11 +51,11 @@ class SimtLayout:
         return (*self.inputs, *self.results)
 
     @property
-    def stored(self) -> tuple[tuple[EpilogueTensor, Result], ...]:
+    def stored(self) -> tuple[tuple[EpilogueTensor, StoredResult], ...]:
         return tuple(zip(self.results, self.outputs, strict=True))
 
 
-def render(problem: ProductsProblem, schedule: SimtSchedule) -> str:
+def render(problem: GroupedGemmProblem, schedule: SimtSchedule) -> str:
     """The code, for `ucutlass.emit.text.finish`."""
     gemm = problem.gemm
     operation = arithmetic(gemm, problem.products)
@@ -74,7 +74,7 @@ def render(problem: ProductsProblem, schedule: SimtSchedule) -> str:
     )
 
 
-def _layout(problem: ProductsProblem, operation: ArithmeticText) -> SimtLayout:
+def _layout(problem: GroupedGemmProblem, operation: ArithmeticText) -> SimtLayout:
     gemm = problem.gemm
     rights = [gemm.b] if problem.second is None else [gemm.b, problem.second]
     inputs = tuple(
@@ -85,7 +85,7 @@ def _layout(problem: ProductsProblem, operation: ArithmeticText) -> SimtLayout:
         for j, o in enumerate(gemm.outputs)
     )
     outputs = tuple(
-        Result(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
+        StoredResult(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
         for slot, kind in zip(results, operation.outputs, strict=True)
     )
     return SimtLayout(
@@ -108,7 +108,7 @@ def _operand(name: str, access: Access, row: Stride) -> SimtOperand:
     return SimtOperand(name, data, access.pointer, row_, k, l_)
 
 
-def _call(operation: ArithmeticText, inputs: tuple[EpilogueTensor, ...], problem: ProductsProblem) -> str:
+def _call(operation: ArithmeticText, inputs: tuple[EpilogueTensor, ...], problem: GroupedGemmProblem) -> str:
     names = ["m", "n", *(["l"] * operation.batch)]
     return operation.call(
         "p.arithmetic",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ucutlass.emit.reduction.writer import host_extent
 from ucutlass.emit.text import product
-from ucutlass.kernels.reduction.plan import TILE, Load, Output, SweepProblem, SweepSchedule
+from ucutlass.kernels.reduction.plan import TILE, Load, ReductionOutput, ReductionProblem, ReductionSchedule
 
 
-def filled(problem: SweepProblem, schedule: SweepSchedule) -> str:
+def filled(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
     """What a full schedule relies on, of the columns or of a square's sides."""
     if schedule.turned and schedule.full:
         sides = (problem.vector or 0, schedule.across)
@@ -18,9 +18,9 @@ def filled(problem: SweepProblem, schedule: SweepSchedule) -> str:
     return f"p.columns % {line} == 0" if schedule.full else ""
 
 
-def aligned(problem: SweepProblem, schedule: SweepSchedule) -> list[dict[str, object]]:
+def aligned(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict[str, object]]:
     """By pointer, the bytes at whose multiples a tensor must start where they are more than an element's."""
-    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
     words = [(problem.loads[k], word) for k, word in schedule.turned]
     needs: dict[int, int] = {}
     for x, elements in (*((x, _reach(x)) for x in every), *words):
@@ -29,7 +29,7 @@ def aligned(problem: SweepProblem, schedule: SweepSchedule) -> list[dict[str, ob
     return [{"pointer": pointer, "bytes": n} for pointer, n in sorted(needs.items())]
 
 
-def multiples(problem: SweepProblem, schedule: SweepSchedule) -> list[dict[str, object]]:
+def multiples(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict[str, object]]:
     """What the plan relies on: vectors divide their mode, words that of a square, strides keep alignments."""
     needs: dict[tuple[str, int], None] = {}
     vector = schedule.vector
@@ -40,7 +40,7 @@ def multiples(problem: SweepProblem, schedule: SweepSchedule) -> list[dict[str, 
             needs |= dict.fromkeys((product(x), word) for x in (inner, *strides))
     if problem.vector is not None and vector > 1:
         needs[product(problem.modes[problem.vector]), vector] = None
-    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
     for one in every:
         for axis in one.axes:
             if min(one.align, vector) > 1 and axis.stride:
@@ -50,6 +50,6 @@ def multiples(problem: SweepProblem, schedule: SweepSchedule) -> list[dict[str, 
     return [{"value": value, "of": of} for value, of in needs]
 
 
-def _reach(one: Load | Output) -> int:
+def _reach(one: Load | ReductionOutput) -> int:
     """Elements at whose multiples the tensor must start."""
     return max(one.align, one.span if isinstance(one, Load) else 1)

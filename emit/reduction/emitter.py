@@ -20,19 +20,19 @@ from ucutlass.emit.reduction.loads import Loader
 from ucutlass.emit.reduction.lookback import LookBackText
 from ucutlass.emit.reduction.reductions import Reducer
 from ucutlass.emit.reduction.splits import Splits
-from ucutlass.emit.reduction.writer import Fields, Names, Writer, accumulator, stored_cpp, touched
+from ucutlass.emit.reduction.writer import Fields, LocalNames, Writer, accumulator, stored_cpp, touched
 from ucutlass.emit.tolerance import coarse, tolerant
 from ucutlass.ir.elements import BF16, TF32
 from ucutlass.kernels.arithmetic import Round
 from ucutlass.kernels.reduction.plan import (
     TILE,
     Load,
-    Output,
+    ReductionOutput,
+    ReductionPlan,
+    ReductionProblem,
     RowReduce,
+    RowWindow,
     ScanAlong,
-    SweepPlan,
-    SweepProblem,
-    Window,
     arguments,
     beside,
     phase_of,
@@ -44,7 +44,7 @@ from ucutlass.kernels.reduction.plan import (
 _INCLUDES = ("<cmath>", "<cstdint>", "<cstring>", "<limits>", "<type_traits>", "<cuda_runtime.h>")
 
 
-def render(plan: SweepPlan) -> str:
+def render(plan: ReductionPlan) -> str:
     """The code of a plan, for `ucutlass.emit.text.finish`."""
     problem, schedule = plan.problem, plan.schedule
     exact = [o.value for o in problem.outputs if not coarse(o.elem)]
@@ -60,12 +60,12 @@ def render(plan: SweepPlan) -> str:
     writer = made.writer
     integers = [INTEGER] if "ucc_integer<" in body else []
     fields = writer.fields
-    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
     elems = {x.elem for x in every} | {i.elem for i in problem.instructions if isinstance(i, Round)}
     types = types_of(elems)
     across = problem.across
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
-    reductions = any(isinstance(i, RowReduce | Window) for i in problem.instructions)
+    reductions = any(isinstance(i, RowReduce | RowWindow) for i in problem.instructions)
     block = (schedule.threads, schedule.rows)
     return text.render(
         "reduction/reduction.cu.j2",
@@ -121,13 +121,13 @@ def _indented(lines: Iterable[str]) -> Iterable[str]:
 class _Body:
     """The kernel's statements."""
 
-    plan: SweepPlan
+    plan: ReductionPlan
     writer: Writer
     loader: Loader
     index: IndexText
 
     @property
-    def problem(self) -> SweepProblem:
+    def problem(self) -> ReductionProblem:
         return self.plan.problem
 
     @property
@@ -184,7 +184,7 @@ class _Body:
 
     # --- loads
 
-    def _loads(self, targets: Sequence[int], loaded: set[int], names: Names) -> list[str]:
+    def _loads(self, targets: Sequence[int], loaded: set[int], names: LocalNames) -> list[str]:
         """Loads of all items that the targets need, that are not there yet and that are not loaded item by
         item."""
         keep = self.plan.schedule.keep == "registers"
@@ -201,7 +201,7 @@ class _Body:
             lines += self.loader.load(k, "ok", names)
         return [*lines, "}"]
 
-    def _late(self, targets: Sequence[int], loaded: set[int], scanned: Sequence[int] = ()) -> Names:
+    def _late(self, targets: Sequence[int], loaded: set[int], scanned: Sequence[int] = ()) -> LocalNames:
         """The names of a pass over the targets and what is scanned.
 
         Of the targets what is the same for all rows, or for a vector's elements, comes from the caches, item
@@ -215,7 +215,7 @@ class _Body:
         for k in fetched:
             if k not in late and k not in loaded:
                 late -= set(self.writer.address_loads(k))
-        return Names(self.problem.vector, local=frozenset(late))
+        return LocalNames(self.problem.vector, local=frozenset(late))
 
     def _cached(self, load: int) -> bool:
         """Whether a load is the same for all rows, or for a vector's elements."""
@@ -223,7 +223,7 @@ class _Body:
         modes = touched(self.plan, (*one.axes, *one.guards))
         return modes.isdisjoint(range(len(self.problem.rows))) or self.problem.vector not in modes
 
-    def _item_loads(self, targets: Sequence[int], names: Names) -> list[str]:
+    def _item_loads(self, targets: Sequence[int], names: LocalNames) -> list[str]:
         """Loads of this item alone and its windows: what gives an address stands before what reads there."""
         loads = [k for k in self.writer.fetched(targets) if k in names.local]
         lines, windows = [], self.writer.windows(targets)
@@ -251,7 +251,7 @@ class _Body:
         self,
         targets: Sequence[int],
         work: list[str],
-        names: Names,
+        names: LocalNames,
         before: Sequence[str] = (),
         backwards: bool = False,
     ) -> list[str]:
@@ -277,7 +277,7 @@ class _Body:
             "}",
         ]
 
-    def _once(self, targets: Sequence[int], names: Names) -> tuple[list[str], Names]:
+    def _once(self, targets: Sequence[int], names: LocalNames) -> tuple[list[str], LocalNames]:
         """The lines that compute once a row what of the targets is the same for all of it."""
         known = self.writer.of_row(targets)
         if not known or not self.problem.columns:
@@ -350,7 +350,7 @@ class _Body:
         ]
 
     def _following(
-        self, targets: Sequence[int], loaded: set[int], names: Names
+        self, targets: Sequence[int], loaded: set[int], names: LocalNames
     ) -> tuple[list[str], list[str]]:
         """As `_loads`, for one pass over chunks: each chunk's loads are under way while the one before is
         computed. What stands before the chunks, and what stands in them."""
@@ -368,7 +368,7 @@ class _Body:
         inside += ["int const chunk = next_chunk;", *load, "}"]
         return early, inside
 
-    def _scan(self, i: int, s: ScanAlong, names: Names) -> list[str]:
+    def _scan(self, i: int, s: ScanAlong, names: LocalNames) -> list[str]:
         """A chunk's values of a scan."""
         neutral, cpp = "0" if s.op == "sum" else "1", CPP[s.kind]
         at = "kVector - 1 - v" if s.reverse and self.problem.across else "v"
@@ -387,7 +387,7 @@ class _Body:
         """Through which the parts of a row learn what stands before them, as a further argument."""
         return f", {LookBackText(self.plan).of(i, s)}" if self.plan.schedule.chained else ""
 
-    def _narrow(self, o: Output, names: Names) -> str:
+    def _narrow(self, o: ReductionOutput, names: LocalNames) -> str:
         kind = self.writer.kind(o.value)
         value = convert(self.writer.operand(o.value, names), kind, kind_of(o.elem))
         match o.elem.kind:
@@ -398,13 +398,13 @@ class _Body:
             case "int":
                 return f"{o.elem.cpp}({rounded(self.writer.operand(o.value, names), kind, o.elem)})"
 
-    def _store(self, j: int, o: Output) -> list[str]:
+    def _store(self, j: int, o: ReductionOutput) -> list[str]:
         vector = self.problem.vector
         lines = [f"auto const out{j} = narrow<{stored_cpp(o.elem)}>(wide{j});"]
         if vector is None or beside(o.axes, vector):
-            inner = self.writer.address(o.axes, (), Names(None))
+            inner = self.writer.address(o.axes, (), LocalNames(None))
             return [*lines, "{", *inner, f"store<kVector, {o.align}>(p.t{o.pointer} + o, out{j});", "}"]
-        inner = self.writer.address(o.axes, (), Names(vector))
+        inner = self.writer.address(o.axes, (), LocalNames(vector))
         return [
             *lines,
             "#pragma unroll",
@@ -421,7 +421,7 @@ class _Body:
         if not rows:
             return []
         across = self.problem.across
-        names = Names(None if across else self.problem.vector)
+        names = LocalNames(None if across else self.problem.vector)
         leader = "threadIdx.x" if across else "threadIdx.y"
         targets = [o.value for o in rows]
         part = "part" if self.plan.schedule.chained else "blockIdx.y"
@@ -438,7 +438,7 @@ class _Body:
         lines.append("}")
         for j, o in enumerate(rows):
             if across:
-                inner = self.writer.address(o.axes, (), Names(None))
+                inner = self.writer.address(o.axes, (), LocalNames(None))
                 made = f"narrow<{stored_cpp(o.elem)}>(wide{j})"
                 lines += ["{", *inner, f"p.t{o.pointer}[o] = {made}.value[0];", "}"]
             else:
@@ -446,6 +446,6 @@ class _Body:
         return [*lines, "}"]
 
 
-def _wide(o: Output) -> str:
+def _wide(o: ReductionOutput) -> str:
     """What a result is before it is narrowed: floats are rounded a vector at a time."""
     return "float" if o.elem.kind == "float" else stored_cpp(o.elem)

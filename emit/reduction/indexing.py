@@ -8,14 +8,14 @@ from ucutlass.emit.reduction.loads import Loader
 from ucutlass.emit.reduction.lookback import LookBackText
 from ucutlass.emit.reduction.writer import Writer, stored_cpp
 from ucutlass.emit.text import product
-from ucutlass.kernels.reduction.plan import TILE, SweepPlan, SweepProblem, scans_of
+from ucutlass.kernels.reduction.plan import TILE, ReductionPlan, ReductionProblem, scans_of
 
 
 @dataclass(frozen=True, slots=True)
 class IndexText:
     """Writes coordinates: q<mode> of a mode where an item's vector starts."""
 
-    plan: SweepPlan
+    plan: ReductionPlan
     writer: Writer
     loader: Loader
 
@@ -24,7 +24,7 @@ class IndexText:
         return LookBackText(self.plan)
 
     @property
-    def problem(self) -> SweepProblem:
+    def problem(self) -> ReductionProblem:
         return self.plan.problem
 
     def totals(self) -> None:

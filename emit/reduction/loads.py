@@ -10,28 +10,36 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from ucutlass.emit.reduction.writer import Names, Writer, fill, moves, stored_cpp, touched, window_accumulator
+from ucutlass.emit.reduction.writer import (
+    LocalNames,
+    Writer,
+    fill,
+    moves,
+    stored_cpp,
+    touched,
+    window_accumulator,
+)
 from ucutlass.ir.extents import Fixed
 from ucutlass.kernels.reduction.plan import (
-    Along,
+    AxisAccess,
     Fetch,
-    Linear,
+    LinearIndex,
     Load,
-    SweepPlan,
-    SweepProblem,
-    Window,
+    ReductionPlan,
+    ReductionProblem,
+    RowWindow,
     arguments,
     beside,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LoadSpan:
     """What one vector's windows touch: `packs` vectors of `align` elements from `first` on, relative to
     where the vector's first element lies; `modes` are the windows that move within it, by factor."""
 
     load: int
-    along: Along
+    along: AxisAccess
     align: int
     first: int
     shift: int
@@ -44,11 +52,11 @@ class Span:
 class Loader:
     """Writes the loads of one plan."""
 
-    plan: SweepPlan
+    plan: ReductionPlan
     writer: Writer
 
     @property
-    def problem(self) -> SweepProblem:
+    def problem(self) -> ReductionProblem:
         return self.plan.problem
 
     def declared(self, load: int, count: str = "kItems", into: str = "raw") -> str:
@@ -56,7 +64,7 @@ class Loader:
         width = "kVector" if moves(self.plan, one) else "1"
         return f"Pack<{raw_cpp(one)}, {width}> {into}{load}[{count}];"
 
-    def load(self, k: int, valid: str, names: Names) -> list[str]:
+    def load(self, k: int, valid: str, names: LocalNames) -> list[str]:
         """raw<k> of the item at hand; `valid`: whether its coordinates are there."""
         one, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
         if k in dict(plan.schedule.turned):
@@ -103,7 +111,7 @@ class Loader:
         vector = self.problem.vector
         return "" if vector is None else f"[[maybe_unused]] int64_t const c{vector} = q{vector} + v;"
 
-    def _ids(self, ids: Sequence[int], names: Names) -> list[str]:
+    def _ids(self, ids: Sequence[int], names: LocalNames) -> list[str]:
         """The gathered coordinates of the element at hand."""
         if not ids:
             return []
@@ -126,7 +134,7 @@ class Loader:
         assert vector is not None
         one = problem.loads[k]
         cpp = stored_cpp(one.elem)
-        names = Names(None)
+        names = LocalNames(None)
         lines = fields.mode(vector, problem.modes[vector])
         wide = fields.mode(across, problem.modes[across])
         slot = [
@@ -167,17 +175,17 @@ class Loader:
 
     # --- windows
 
-    def windows(self, windows: Iterable[int], names: Names) -> list[str]:
+    def windows(self, windows: Iterable[int], names: LocalNames) -> list[str]:
         """These windows, of all elements of the item at hand."""
         instructions = self.problem.instructions
         return [
             line
             for i in windows
-            if isinstance(window := instructions[i], Window)
+            if isinstance(window := instructions[i], RowWindow)
             for line in self._window(i, window, names)
         ]
 
-    def _window(self, i: int, window: Window, names: Names) -> list[str]:
+    def _window(self, i: int, window: RowWindow, names: LocalNames) -> list[str]:
         problem = self.problem
         spans = self.spans(window)
         inside = [m for span in spans for m, _ in span.modes]
@@ -227,13 +235,13 @@ class Loader:
         pragma = ["#pragma unroll"] if 0 < taps <= MOST_TAPS else []
         return [*pragma, f"for (int w{mode} = 0; w{mode} < {bound}; ++w{mode}) {{"]
 
-    def spans(self, window: Window) -> list[Span]:
+    def spans(self, window: RowWindow) -> list[LoadSpan]:
         loads = [o.load for j in window.body if isinstance(o := self.problem.instructions[j], Fetch)]
         found = [span for k in dict.fromkeys(loads) if (span := self._span_of(k, window)) is not None]
         # All or none: the loops of a span's windows are inside the others.
         return found if len({span.modes for span in found}) <= 1 else []
 
-    def _span_of(self, k: int, window: Window) -> Span | None:
+    def _span_of(self, k: int, window: RowWindow) -> LoadSpan | None:
         """The span of a load, where it has one."""
         problem, vector = self.problem, self.problem.vector
         one = problem.loads[k]
@@ -263,14 +271,14 @@ class Loader:
         count = step * (self.plan.schedule.vector - 1) + sum(c * (taps[m] - 1) for m, c in modes) + 1
         shift = offset % align
         packs = -(-(shift + count) // align)
-        return Span(k, along, align, offset - shift, shift, packs, step, modes)
+        return LoadSpan(k, along, align, offset - shift, shift, packs, step, modes)
 
-    def _span(self, span: Span, names: Names) -> list[str]:
+    def _span(self, span: LoadSpan, names: LocalNames) -> list[str]:
         one, vector = self.problem.loads[span.load], self.problem.vector
         cpp, here = raw_cpp(one), replace(names, vector=None)
         others = tuple(a for a in one.axes if a is not span.along)
         rest = tuple((m, c) for m, c in span.along.at.terms if m not in dict(span.modes))
-        start = self.writer.linear(Linear(rest, Fixed(span.first)), here)
+        start = self.writer.linear(LinearIndex(rest, Fixed(span.first)), here)
         assert span.along.extent is not None and vector is not None
         bound = self.writer.fields.number(span.along.extent)
         k = span.load
@@ -297,7 +305,7 @@ MOST_TAPS = 32
 """Extent of a window that is unrolled."""
 
 
-def _tap(span: Span) -> str:
+def _tap(span: LoadSpan) -> str:
     taps = "".join(f" + {c} * w{m}" for m, c in span.modes)
     return f"span{span.load}.value[{span.shift} + {span.step} * v{taps}]"
 

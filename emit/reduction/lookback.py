@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ucutlass.emit.functions import CPP
 from ucutlass.kernels.arithmetic import ScalarKind
-from ucutlass.kernels.reduction.plan import Load, ScanAlong, SweepPlan, scans_of
+from ucutlass.kernels.reduction.plan import Load, ReductionPlan, ScanAlong, scans_of
 
 RADIX = {True: 32, False: 16}
 """Parts of a group, and groups of a run, by whether vectors lie along columns. With 32 each lane of a warp reads one
@@ -34,7 +34,7 @@ COUNTER = 16
 class LookBackText:
     """Writes the statuses by which the blocks of one plan communicate."""
 
-    plan: SweepPlan
+    plan: ReductionPlan
 
     @property
     def _lanes(self) -> int:

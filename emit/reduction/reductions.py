@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.reduction.indexing import IndexText
 from ucutlass.emit.reduction.loads import Loader
-from ucutlass.emit.reduction.writer import Names
-from ucutlass.kernels.reduction.plan import RowReduce, SweepPlan
+from ucutlass.emit.reduction.writer import LocalNames
+from ucutlass.kernels.reduction.plan import ReductionPlan, RowReduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Passes:
 class Reducer:
     """Writes the reductions of one plan."""
 
-    plan: SweepPlan
+    plan: ReductionPlan
     loader: Loader
     index: IndexText
 
@@ -96,4 +96,4 @@ class Reducer:
 
     def _count(self) -> str:
         """The coordinate along the one name that argmax and argmin take."""
-        return Names(self.plan.problem.vector).at(len(self.plan.problem.rows))
+        return LocalNames(self.plan.problem.vector).at(len(self.plan.problem.rows))

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.reduction.writer import accumulator
-from ucutlass.kernels.reduction.plan import RowReduce, ScanAlong, SweepPlan
+from ucutlass.kernels.reduction.plan import ReductionPlan, RowReduce, ScanAlong
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
     """Writes what the launches of one plan leave and gather."""
 
-    plan: SweepPlan
+    plan: ReductionPlan
 
     @property
     def _lanes(self) -> str:

@@ -20,19 +20,19 @@ from ucutlass.ir.elements import Element
 from ucutlass.ir.extents import Extent, Fixed
 from ucutlass.ir.neutral import in_element
 from ucutlass.kernels.access import Product
-from ucutlass.kernels.arithmetic import Compute, ExtentValue, HostScalar, Literal_, Round, ScalarKind
+from ucutlass.kernels.arithmetic import Compute, ExtentValue, HostScalar, LiteralValue, Round, ScalarKind
 from ucutlass.kernels.reduction.plan import (
-    Along,
+    AxisAccess,
     Fetch,
     Inside,
-    Linear,
+    LinearIndex,
     Load,
     Point,
+    ReductionPlan,
     RowReduce,
     RowValue,
+    RowWindow,
     ScanAlong,
-    SweepPlan,
-    Window,
     arguments,
 )
 
@@ -85,7 +85,7 @@ def host_extent(extent: Extent) -> str:
 class Writer:
     """Writes the instructions of one plan. `down`: row values are arrays over the vector."""
 
-    plan: SweepPlan
+    plan: ReductionPlan
     fields: Fields
     uses: dict[Use, None]
     fast: frozenset[int]
@@ -107,7 +107,7 @@ class Writer:
             match problem.instructions[i]:
                 case RowValue() | ScanAlong():
                     pass
-                case Window(body=body) as window:
+                case RowWindow(body=body) as window:
                     inner = {a for b in body for a in arguments(problem.instructions[b], problem.loads)}
                     stack += (inner | {window.arg}) - set(body)
                 case one:
@@ -123,7 +123,7 @@ class Writer:
 
     def windows(self, targets: Iterable[int]) -> list[int]:
         """The windows that the targets need, those of addresses first."""
-        return [i for i in self.live(targets) if isinstance(self.plan.problem.instructions[i], Window)]
+        return [i for i in self.live(targets) if isinstance(self.plan.problem.instructions[i], RowWindow)]
 
     def address_loads(self, load: int) -> list[int]:
         """The loads that give a load's gathered coordinates, of their own coordinates too."""
@@ -133,14 +133,14 @@ class Writer:
         """Whether a window or a scan gives a load's gathered coordinates: then its elements cannot be loaded
         before these are computed."""
         instructions = self.plan.problem.instructions
-        return any(isinstance(instructions[i], Window | ScanAlong) for i in self.live(self.ids(load)))
+        return any(isinstance(instructions[i], RowWindow | ScanAlong) for i in self.live(self.ids(load)))
 
     def ids(self, load: int) -> list[int]:
         """The instructions that give a load's gathered coordinates."""
         one = self.plan.problem.loads[load]
         return [a.gathered for a in (*one.axes, *one.guards) if a.gathered is not None]
 
-    def statements(self, targets: Iterable[int], names: Names) -> list[str]:
+    def statements(self, targets: Iterable[int], names: LocalNames) -> list[str]:
         """The lines that compute the targets for the element at hand."""
         return [line for i in self.live(targets, names.known) for line in self.line(i, names)]
 
@@ -152,7 +152,7 @@ class Writer:
         same: set[int] = set()
         for i in live:
             one = instructions[i]
-            constant = isinstance(one, RowValue | HostScalar | Literal_ | ExtentValue)
+            constant = isinstance(one, RowValue | HostScalar | LiteralValue | ExtentValue)
             computed = isinstance(one, Compute | Round) and same.issuperset(arguments(one, loads))
             if constant or computed:
                 same.add(i)
@@ -160,7 +160,7 @@ class Writer:
         wanted = (read | set(targets)) & same
         return sorted(i for i in wanted if isinstance(instructions[i], Compute | Round))
 
-    def line(self, i: int, names: Names) -> list[str]:
+    def line(self, i: int, names: LocalNames) -> list[str]:
         one = self.plan.problem.instructions[i]
         match one:
             case Fetch(load):
@@ -180,7 +180,7 @@ class Writer:
             case Round(arg, elem, kind):
                 value = rounded(self.operand(arg, names), self.kind(arg), plain(elem))
                 text = convert(f"({value})", kind_of(elem), kind)
-            case Window():
+            case RowWindow():
                 text = f"a{i}[{names.element}].value"
             case ScanAlong():
                 place = f"kVector - 1 - {names.element}" if one.reverse and not self.down else names.element
@@ -192,11 +192,11 @@ class Writer:
     def kind(self, i: int) -> ScalarKind:
         return self.plan.problem.instructions[i].kind
 
-    def operand(self, i: int, names: Names) -> str:
+    def operand(self, i: int, names: LocalNames) -> str:
         """Instruction i as a C++ primary of its kind."""
         one = self.plan.problem.instructions[i]
         match one:
-            case Literal_(value, kind):
+            case LiteralValue(value, kind):
                 return literal(value, kind)
             case HostScalar(index, kind):
                 text = f"s[{index}] != 0.0" if kind == "bool" else f"{CPP[kind]}(s[{index}])"
@@ -215,19 +215,21 @@ class Writer:
 
     # --- addresses
 
-    def linear(self, at: Linear, names: Names) -> str:
+    def linear(self, at: LinearIndex, names: LocalNames) -> str:
         terms = [f"{names.at(m)}" if c == 1 else f"{names.at(m)} * {c}" for m, c in at.terms]
         if at.offset != Fixed(0) or not terms:
             terms.append(self.fields.number(at.offset))
         return " + ".join(terms)
 
-    def position(self, along: Along, names: Names) -> str:
+    def position(self, along: AxisAccess, names: LocalNames) -> str:
         """The coordinate along an axis, before it is divided by the scale."""
         if along.gathered is None:
             return self.linear(along.at, names)
         return convert(self.operand(along.gathered, names), self.kind(along.gathered), "i64")
 
-    def address(self, axes: Sequence[Along], guards: Sequence[Along], names: Names) -> list[str]:
+    def address(
+        self, axes: Sequence[AxisAccess], guards: Sequence[AxisAccess], names: LocalNames
+    ) -> list[str]:
         """Lines that leave the element's offset in `o`, and in `in` whether it is there."""
         lines = ["int64_t o = 0;", "[[maybe_unused]] bool in = true;"]
         for along in axes:
@@ -241,7 +243,7 @@ class Writer:
             lines += [*self._bounded(along, names), "}"]
         return lines
 
-    def _bounded(self, along: Along, names: Names) -> list[str]:
+    def _bounded(self, along: AxisAccess, names: LocalNames) -> list[str]:
         lines = [f"{{ int64_t x = {self.position(along, names)};"]
         if along.scale != 1:
             lines.append(f"in = in && x % {along.scale} == 0; x /= {along.scale};")
@@ -251,13 +253,13 @@ class Writer:
             lines.append(f"in = in && {low} && x < {self.fields.number(along.extent)};")
         return lines
 
-    def _inside(self, i: int, axes: Sequence[Along], names: Names) -> list[str]:
+    def _inside(self, i: int, axes: Sequence[AxisAccess], names: LocalNames) -> list[str]:
         lines = [f"bool v{i}; {{ bool in = true;"]
         for along in axes:
             lines += [*self._bounded(along, names), "}"]
         return [*lines, f"v{i} = in; }}"]
 
-    def _fetched(self, load: int, names: Names) -> str:
+    def _fetched(self, load: int, names: LocalNames) -> str:
         one = self.plan.problem.loads[load]
         if load in names.spans:
             return widened(names.spans[load], one)
@@ -304,7 +306,7 @@ _ACCUMULATOR = MappingProxyType(
 """The library's type that accumulates a reduction, of values of type t."""
 
 
-def window_accumulator(one: Window, kind: ScalarKind) -> str:
+def window_accumulator(one: RowWindow, kind: ScalarKind) -> str:
     """The library's type that accumulates a window."""
     return _ACCUMULATOR[one.op].format(t=CPP[kind])
 
@@ -314,7 +316,7 @@ def accumulator(one: RowReduce) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class LocalNames:
     """What coordinates and loads are called at a place: `vector` is the mode whose elements differ there, if
     any; `windows` the modes whose loops stand around it; loads of `local` are those of this item alone, those
     of all items lie in the arrays `<raw><load>`, elements of `spans` lie there; `known` are the values that
@@ -335,7 +337,7 @@ class Names:
         return f"c{mode}" if mode == self.vector else f"q{mode}"
 
 
-def touched(plan: SweepPlan, axes: Iterable[Along]) -> set[int]:
+def touched(plan: ReductionPlan, axes: Iterable[AxisAccess]) -> set[int]:
     """The modes that move an address, through gathered coordinates too."""
     found: set[int] = set()
     for along in axes:
@@ -345,7 +347,7 @@ def touched(plan: SweepPlan, axes: Iterable[Along]) -> set[int]:
     return found
 
 
-def moved_by(plan: SweepPlan, i: int) -> set[int]:
+def moved_by(plan: ReductionPlan, i: int) -> set[int]:
     """The modes that change an instruction's value."""
     problem = plan.problem
     one = problem.instructions[i]
@@ -364,7 +366,7 @@ def moved_by(plan: SweepPlan, i: int) -> set[int]:
             return {m for a in arguments(one, problem.loads) for m in moved_by(plan, a)}
 
 
-def moves(plan: SweepPlan, load: Load) -> bool:
+def moves(plan: ReductionPlan, load: Load) -> bool:
     """Whether a load differs between the elements of a vector."""
     return plan.problem.vector in touched(plan, (*load.axes, *load.guards))
 

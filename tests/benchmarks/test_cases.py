@@ -10,7 +10,7 @@ from benchmarks.campaign import Accepted, Case
 from benchmarks.cases import cases
 from benchmarks.correctness import group_of, planned, summarise, table
 from ucutlass import ir
-from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule, Sm80Schedule, Sm90Schedule
@@ -55,7 +55,7 @@ def test_every_function_is_in_an_epilogue(accepted: list[Accepted]) -> None:
 
 def test_every_lane_and_accumulation_runs_in_every_family_that_has_it(accepted: list[Accepted]) -> None:
     seen = {(p.lane.name, p.accumulate, schedule) for p, schedule in problems(accepted)}
-    for lane in LANES.values():
+    for lane in COMPUTE_TYPES.values():
         for accumulate in lane.accumulations:
             assert (lane.elem.name, accumulate, Sm80Schedule) in seen
             assert (lane.elem.name, accumulate, Sm90Schedule) in seen

@@ -14,7 +14,7 @@ from benchmarks.pair_spaces import SPACES
 from benchmarks.pair_text import Stored, kernel
 from benchmarks.pairs import OTHER, Judged, Program, Space, cover, refusal, table, undrawn
 from benchmarks.pairs_emulated import emulated
-from ucutlass.kernels.reduction.plan import SweepPlan
+from ucutlass.kernels.reduction.plan import ReductionPlan
 
 DIAGNOSTICS = (Path(__file__).parents[2] / "docs" / "diagnostics.md").read_text(encoding="utf-8")
 
@@ -91,7 +91,7 @@ ROWS = Space(
     "rows",
     {"elem": ("f32", "f16", "i32", "f64"), "along": ("rows", "columns"), "rest": ("a", "b")},
     _rows,
-    lambda planned: isinstance(planned.plan, SweepPlan),
+    lambda planned: isinstance(planned.plan, ReductionPlan),
 )
 
 

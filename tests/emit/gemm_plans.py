@@ -14,7 +14,7 @@ from ucutlass.kernels.arithmetic import (
     CoordinateValue,
     ExtentValue,
     HostScalar,
-    Literal_,
+    LiteralValue,
     LoadSlot,
 )
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, Sm80Schedule
@@ -125,7 +125,7 @@ def rich(
                 Compute("subtract", (13, 12), "f32"),
                 HostScalar(0, "f32"),
                 Compute("multiply", (14, 15), "f32"),
-                Literal_(0.0, "f32"),
+                LiteralValue(0.0, "f32"),
                 Compute("greater", (16, 17), "bool"),
                 ExtentValue((1,), "i64"),
                 Compute("subtract", (16, 19), "f32"),

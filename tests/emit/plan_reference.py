@@ -23,7 +23,7 @@ from ucutlass.kernels.arithmetic import (
     CoordinateValue,
     ExtentValue,
     HostScalar,
-    Literal_,
+    LiteralValue,
     LoadSlot,
     Round,
 )
@@ -162,7 +162,7 @@ def reference(
                 value = buffers[problem.inputs[slot].pointer].view.to(torch.float64)
             case HostScalar(index):
                 value = torch.tensor(scalars[index], dtype=torch.float64)
-            case Literal_(number):
+            case LiteralValue(number):
                 value = torch.tensor(number, dtype=torch.float64)
             case ExtentValue(product):
                 value = torch.tensor(extent(product, sizes), dtype=torch.float64)

@@ -34,7 +34,7 @@ from ucutlass.kernels.arithmetic import (
     ExtentValue,
     HostScalar,
     Instruction,
-    Literal_,
+    LiteralValue,
     LoadSlot,
     Round,
     ScalarKind,
@@ -111,9 +111,9 @@ def instructions(draw: st.DrawFn, before: Sequence[Instruction]) -> Instruction:
     atoms = st.one_of(
         st.builds(HostScalar, st.integers(0, 1), any_kind),
         st.builds(ExtentValue, st.sampled_from([(), (0,), (1, 3)]), st.sampled_from(KINDS[:3])),
-        st.builds(Literal_, st.floats(width=32), st.just("f32")),
-        st.builds(Literal_, st.integers(-(2**31), 2**31 - 1), st.sampled_from(["i32", "i64"])),
-        st.builds(Literal_, st.booleans(), st.just("bool")),
+        st.builds(LiteralValue, st.floats(width=32), st.just("f32")),
+        st.builds(LiteralValue, st.integers(-(2**31), 2**31 - 1), st.sampled_from(["i32", "i64"])),
+        st.builds(LiteralValue, st.booleans(), st.just("bool")),
         st.sampled_from(
             [
                 CoordinateValue("m", 0, (3,), (0,), "i64"),
@@ -186,7 +186,7 @@ def interpret(
                 )
             case ExtentValue(extent, kind):
                 value = torch.full((count,), math.prod(extents[i] for i in extent))
-            case Literal_(number, kind):
+            case LiteralValue(number, kind):
                 value = torch.full((count,), number, dtype=TORCH[kind])
             case CoordinateValue(mode, batch, inner, extent, kind):
                 along = points[:, {"m": 0, "n": 1}.get(mode, 2 + batch)].astype(np.int64)

@@ -13,7 +13,7 @@ from ucutlass.kernels.arithmetic import (
     CoordinateValue,
     HostScalar,
     Instruction,
-    Literal_,
+    LiteralValue,
     LoadSlot,
     Round,
 )
@@ -34,7 +34,7 @@ def gelu() -> GemmPlan:
 
 
 def scaled_relu() -> GemmPlan:
-    return biased(Literal_(0.5, "f32"), Compute("multiply", (2, 3), "f32"), Compute("relu", (4,), "f32"))
+    return biased(LiteralValue(0.5, "f32"), Compute("multiply", (2, 3), "f32"), Compute("relu", (4,), "f32"))
 
 
 def everything() -> GemmPlan:

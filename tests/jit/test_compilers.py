@@ -21,7 +21,7 @@ from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.function_forms import FORMS
 from ucutlass.emit.gemm.arithmetic_unit import arithmetic_text
 from ucutlass.ir.functions import FUNCTIONS
-from ucutlass.kernels.arithmetic import Compute, Literal_
+from ucutlass.kernels.arithmetic import Compute, LiteralValue
 from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.runtime.jit import compiler_process, device_compile, nvjitlink, nvrtc, shared_library
 
@@ -37,7 +37,7 @@ extern "C" __global__ void kernel(float* x) { x[threadIdx.x] = arithmetic(x[thre
 def each_function() -> Iterator[GemmPlan]:
     for name, function in FUNCTIONS.items():
         if function.domain == "float" and name in FORMS:
-            literals = [Literal_(0.5, "f32") for _ in function.parameters[1:]]
+            literals = [LiteralValue(0.5, "f32") for _ in function.parameters[1:]]
             args = (2, *range(3, 3 + len(literals)))
             yield biased(*literals, Compute(name, args, "f32"))
 

@@ -20,16 +20,16 @@ from ucutlass.kernels.convolution.plan import (
     ConvPlan,
     ConvProblem,
     DirectSchedule,
+    GatheredOperand,
     Im2colSchedule,
-    Side,
-    Walk,
+    OperandAccess,
     across_mode,
     along,
     sides,
     slide,
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
-from ucutlass.kernels.convolution.plan_wgrad import Places, places
+from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, places
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 
 MOST = 200
@@ -76,7 +76,7 @@ def wrong_accesses(launch: Launch, draw: Random) -> Iterator[str]:
 # --- where an operand's element lies ------------------------------------------------------
 
 
-def place(launch: Launch, walk: Walk, at: Coordinates) -> int | None:
+def place(launch: Launch, walk: OperandAccess, at: Coordinates) -> int | None:
     """The element's number as the product reads it, from a multiple of 16 bytes on; None outside."""
     by_name = {str(i): n for i, n in enumerate(launch.sizes)}
     offset, stride = 0, 1
@@ -117,7 +117,7 @@ def _together(what: str, width: int, bytes_: int, addresses: Sequence[int | None
         yield f"{what}: {width * bytes_} bytes at element {first}"
 
 
-def _gathered(launch: Launch, name: str, side: Side, draw: Random) -> Iterator[str]:
+def _gathered(launch: Launch, name: str, side: GatheredOperand, draw: Random) -> Iterator[str]:
     problem, width = launch.plan.problem, side.copy_width
     if width == 1:
         return
@@ -223,7 +223,7 @@ def _windows_layout(problem: ConvProblem) -> epilogue.EpilogueLayout:
 
 def _places_layout(problem: ConvProblem) -> epilogue.EpilogueLayout:
     how = places(problem)
-    assert isinstance(how, Places)
+    assert isinstance(how, WgradAccess)
     return conv_places.layout_of(problem, convolution.seen(problem), how)
 
 

@@ -9,10 +9,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from ucutlass.emit.reduction.loads import Loader, Span
+from ucutlass.emit.reduction.loads import Loader, LoadSpan
 from ucutlass.emit.reduction.writer import Fields, Writer, touched
 from ucutlass.ir.extents import evaluate
-from ucutlass.kernels.reduction.plan import Along, Linear, Load, Output, SweepPlan, Window, beside
+from ucutlass.kernels.reduction.plan import (
+    AxisAccess,
+    LinearIndex,
+    Load,
+    ReductionOutput,
+    ReductionPlan,
+    RowWindow,
+    beside,
+)
 
 MOST = 60
 """Places of one access that are looked at."""
@@ -23,7 +31,7 @@ class Launch:
     """A plan with the extents and base addresses of a call: pointer i begins at a multiple of 16 bytes where
     `aligned[i]`, else one element behind one."""
 
-    plan: SweepPlan
+    plan: ReductionPlan
     sizes: tuple[int, ...]
     aligned: tuple[bool, ...]
 
@@ -33,11 +41,13 @@ class Launch:
         every = (*problem.rows, *problem.columns, *problem.windows)
         return tuple(math.prod(self.sizes[d] for d in run) for run in every)
 
-    def at(self, linear: Linear, coordinates: list[int]) -> int:
+    def at(self, linear: LinearIndex, coordinates: list[int]) -> int:
         named = {str(i): n for i, n in enumerate(self.sizes)}
         return sum(c * coordinates[m] for m, c in linear.terms) + evaluate(linear.offset, named)
 
-    def address(self, x: Load | Output, axes: tuple[Along, ...], coordinates: list[int], draw: Random) -> int:
+    def address(
+        self, x: Load | ReductionOutput, axes: tuple[AxisAccess, ...], coordinates: list[int], draw: Random
+    ) -> int:
         """The element's number from a multiple of 16 bytes on, along these axes."""
         found = 0 if self.aligned[x.pointer] else 1
         for axis in axes:
@@ -64,7 +74,7 @@ def wrong_accesses(launch: Launch, draw: Random) -> Iterator[str]:
             yield from _vectors(launch, f"result {i}", output, problem.vector, schedule.vector, width, draw)
     loader = Loader(plan, Writer(plan, Fields(), {}, frozenset()))
     for window in problem.instructions:
-        if isinstance(window, Window):
+        if isinstance(window, RowWindow):
             for span in loader.spans(window):
                 yield from _span(launch, span, draw)
 
@@ -78,7 +88,13 @@ def _coordinates(launch: Launch, mode: int | None, step: int, draw: Random) -> l
 
 
 def _vectors(
-    launch: Launch, what: str, x: Load | Output, mode: int | None, step: int, width: int, draw: Random
+    launch: Launch,
+    what: str,
+    x: Load | ReductionOutput,
+    mode: int | None,
+    step: int,
+    width: int,
+    draw: Random,
 ) -> Iterator[str]:
     assert mode is not None
     if launch.modes()[mode] % step:
@@ -89,14 +105,14 @@ def _vectors(
             yield f"{what}: {width * x.elem.bytes} bytes at element {address}"
 
 
-def _span(launch: Launch, span: Span, draw: Random) -> Iterator[str]:
+def _span(launch: Launch, span: LoadSpan, draw: Random) -> Iterator[str]:
     problem = launch.plan.problem
     load, extent = problem.loads[span.load], span.along.extent
     assert extent is not None
-    length = launch.at(Linear((), extent), [])
+    length = launch.at(LinearIndex((), extent), [])
     others = tuple(a for a in load.axes if a is not span.along)
     terms = tuple((m, c) for m, c in span.along.at.terms if m not in dict(span.modes))
-    rest = Linear(terms, span.along.at.offset)
+    rest = LinearIndex(terms, span.along.at.offset)
     for _ in range(MOST if span.align > 1 else 0):
         at = _coordinates(launch, problem.vector, launch.plan.schedule.vector, draw)
         start = launch.at(rest, at) - span.shift

@@ -19,9 +19,9 @@ from tests.kernels.access_model import Launch, unravel, wrong_accesses
 from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.elements import F16, F32, S8
-from ucutlass.kernels.addresses import PACK_BYTES, Modes, Operand, Sizes, access, runs, vector_width
-from ucutlass.kernels.convolution.plan import ConvPlan, Side
-from ucutlass.kernels.reduction.plan import SweepPlan
+from ucutlass.kernels.addresses import PACK_BYTES, MergedModes, Operand, Sizes, access, runs, vector_width
+from ucutlass.kernels.convolution.plan import ConvPlan, GatheredOperand
+from ucutlass.kernels.reduction.plan import ReductionPlan
 from ucutlass.shapes import complete, free_dims
 
 
@@ -66,7 +66,7 @@ def sweep_launch_of(seed: int, draw: Random) -> sweep_access_model.Launch | None
         planned = frontend.plan_kernel(checked, kernel, sizes, "sm90a", aligned=aligned).planned
     except ProgramError:
         return None
-    assert isinstance(planned.plan, SweepPlan)
+    assert isinstance(planned.plan, ReductionPlan)
     return sweep_access_model.Launch(planned.plan, planned.sizes, aligned)
 
 
@@ -110,7 +110,7 @@ def test_an_operand_s_alignment_holds_along_every_mode(data: st.DataObject) -> N
     role = {n: data.draw(st.sampled_from(("m", "n", "k", "batch"))) for n in names}
     parts = {r: runs([n for n in names if role[n] == r], [tensor]) for r in ("m", "n", "k", "batch")}
     m, n = (parts[r][-1] if parts[r] else () for r in ("m", "n"))
-    modes = Modes(m, n, parts["k"], (*parts["m"][:-1], *parts["n"][:-1], *parts["batch"]))
+    modes = MergedModes(m, n, parts["k"], (*parts["m"][:-1], *parts["n"][:-1], *parts["batch"]))
     found = access(tensor, modes, sizes, True)
     if found.contiguous is None:
         assert found.align == 1
@@ -131,7 +131,7 @@ def test_an_operand_s_alignment_holds_along_every_mode(data: st.DataObject) -> N
     assert addresses[0] % found.align == 0
 
 
-def _as_memory_says(side: Side) -> int:
+def _as_memory_says(side: GatheredOperand) -> int:
     return min(side.walk.align, 16 // side.walk.read.bytes)
 
 

@@ -10,9 +10,9 @@ from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.extents import evaluate
-from ucutlass.kernels.attention.match import AttentionForm
+from ucutlass.kernels.attention.match import AttentionPattern
 from ucutlass.kernels.attention.plan import AttentionPlan, AttentionSchedule, Packed
-from ucutlass.kernels.attention.problem import Window
+from ucutlass.kernels.attention.problem import KeyWindow
 from ucutlass.kernels.attention.score import worth
 from ucutlass.kernels.planned import Planned
 from ucutlass.reference.expect import expect
@@ -43,7 +43,7 @@ def refused(program: str, **sizes: int) -> tuple[str, str]:
 def test_every_program_is_attention_and_is_emitted(name: str, lane: str) -> None:
     checked = frontend.read_text(text(name, lane))
     kernel = frontend.kernel(checked)
-    assert isinstance(frontend.pattern(checked, kernel), AttentionForm)
+    assert isinstance(frontend.pattern(checked, kernel), AttentionPattern)
     made = planned(text(name, lane))
     assert "wgmma.mma_async" in source_of(checked, kernel, made).text
 
@@ -65,7 +65,7 @@ def test_every_program_is_attention_and_is_emitted(name: str, lane: str) -> None
 def test_windows_of_keys_are_taken_off_the_score(name: str, above: int, below: int) -> None:
     made = planned(text(name, "bf16"))
     assert isinstance(made.plan, AttentionPlan)
-    assert Window.of(made.plan.problem, made.sizes) == Window(above, below)
+    assert KeyWindow.of(made.plan.problem, made.sizes) == KeyWindow(above, below)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_masks_that_need_offsets_are_taken_off(name: str, above: object, below: 
 def test_a_causal_mask_over_tokens_of_one_axis_needs_no_offsets() -> None:
     made = planned(text("packed causal", "bf16"))
     assert isinstance(made.plan, AttentionPlan)
-    assert Window.of(made.plan.problem, made.sizes) == Window(0, -FAR)
+    assert KeyWindow.of(made.plan.problem, made.sizes) == KeyWindow(0, -FAR)
 
 
 def test_segments_that_tell_no_sequences_apart_are_refused() -> None:

@@ -16,14 +16,14 @@ from ucutlass.emit.convolution import im2col as conv_sm90
 from ucutlass.emit.convolution import wgrad as conv_places
 from ucutlass.emit.gemm.sm80_epilogue import layout
 from ucutlass.ir.hardware import ARCHES
-from ucutlass.kernels.convolution.match import ConvForm
-from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule, PlacesSchedule
+from ucutlass.kernels.convolution.match import ConvolutionPattern
+from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule, WgradSchedule
 from ucutlass.kernels.convolution.plan_im2col import im2col
 from ucutlass.kernels.convolution.smem import shared_bytes
-from ucutlass.kernels.gemm.match import GemmForm
+from ucutlass.kernels.gemm.match import GemmPattern
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm80Schedule
 from ucutlass.kernels.planned import Planned
-from ucutlass.kernels.reduction.match import SweepForm
+from ucutlass.kernels.reduction.match import ReductionPattern
 from ucutlass.shapes import complete
 
 FORWARD = "x: f16[N, H, W, C], w: f16[K, R=3, S=3, C]"
@@ -70,7 +70,7 @@ def _conv(planned: Planned) -> ConvPlan:
 )
 def test_roles(name: str, m: str, n: str, k: str, batch: str) -> None:
     form = _form(PROGRAMS[name][0])
-    assert isinstance(form, ConvForm)
+    assert isinstance(form, ConvolutionPattern)
     assert {*form.m} == {*m} and {*form.n} == {*n} and {*form.k} == {*k} and {*form.batch} == {*batch}
     assert form.summed == ("first" in name)
 
@@ -79,16 +79,16 @@ def test_a_convolution_of_one_tap_and_step_is_a_gemm() -> None:
     head, result = "x: f16[N, H, W, C], w: f16[K, R=1, S=1, C]", "f16[N, P=(H-1)//1+1, Q=W, K]"
     text = _kernel(head, result, "relu(dot[R, S, C](x[H = P + R, W = Q + S], w))")
     form = _form(text)
-    assert isinstance(form, GemmForm) and (form.m, form.n, form.k) == (("N", "P", "Q"), ("K",), ("C",))
+    assert isinstance(form, GemmPattern) and (form.m, form.n, form.k) == (("N", "P", "Q"), ("K",), ("C",))
     planned = plan(text, {"N": 2, "H": 4, "W": 4, "C": 64, "K": 64}, "sm90a").plan
     assert isinstance(planned, GemmPlan) and {len(planned.problem.m), len(planned.problem.n)} == {1, 3}
     strided = _kernel(head, "f16[N, P=(H-1)//2+1, Q=W, K]", "dot[R, S, C](x[H = 2*P + R, W = Q + S], w)")
-    assert isinstance(_form(strided), ConvForm)
+    assert isinstance(_form(strided), ConvolutionPattern)
 
 
 def test_a_window_that_sums_no_product_is_no_convolution() -> None:
     text = _kernel("x: f32[N, H, C]", "f32[N, P=H, C]", "sum[R=3](x[H = P + R - 1])")
-    assert isinstance(_form(text), SweepForm)
+    assert isinstance(_form(text), ReductionPattern)
 
 
 def test_what_one_kernel_cannot_read_is_refused_where_it_stands() -> None:
@@ -161,22 +161,22 @@ def test_gradients_of_weights_are_summed_over_places() -> None:
     text = PROGRAMS["weight gradient"][0]
     deep = plan(text, {"N": 32, "H": 28, "W": 28, "C": 128, "K": 128}, "sm90a")
     made = _conv(deep)
-    assert isinstance(made.schedule, PlacesSchedule) and made.schedule.part == 64
+    assert isinstance(made.schedule, WgradSchedule) and made.schedule.part == 64
     assert deep.launch[2] > 4 and made.problem.a.pack is None and made.problem.b.pack is None
     wide = plan(text, {"N": 8, "H": 7, "W": 7, "C": 1024, "K": 1024}, "sm90a")
     assert wide.launch[2] == 1
     exchanged = _conv(plan(*PROGRAMS["weight gradient exchanged"], "sm90a"))
-    assert isinstance(exchanged.schedule, PlacesSchedule)
+    assert isinstance(exchanged.schedule, WgradSchedule)
     assert [a.window is not None for a in exchanged.problem.a.axes] == [False, True, True, False]
     first = text.replace("x: f16[N, H, W, C]", "x: f16[N, C, H, W]")
     turned = _conv(plan(first, {"N": 2, "H": 9, "W": 9, "C": 64, "K": 64}, "sm90a"))
-    assert isinstance(turned.schedule, PlacesSchedule) and turned.problem.a.pack == (0, 2, 3, 1)
+    assert isinstance(turned.schedule, WgradSchedule) and turned.problem.a.pack == (0, 2, 3, 1)
     f32 = _conv(plan(text.replace("f16", "f32"), {"N": 2, "H": 9, "W": 9, "C": 64, "K": 64}, "sm90a"))
     assert isinstance(f32.schedule, Sm80Schedule)
 
 
 def shared_of(made: ConvPlan) -> int:
-    assert isinstance(made.schedule, Im2colSchedule | PlacesSchedule)
+    assert isinstance(made.schedule, Im2colSchedule | WgradSchedule)
     return shared_bytes(made.problem, made.schedule, layout(made.problem.gemm).along)
 
 
@@ -186,7 +186,7 @@ def test_every_chosen_tile_of_a_gradient_is_legal() -> None:
         sizes = {"N": draw.choice((1, 3, 32)), "H": draw.randrange(3, 70), "W": draw.randrange(3, 70)}
         sizes |= {"C": draw.randrange(1, 300), "K": draw.randrange(1, 300)}
         made = _conv(plan(PROGRAMS["weight gradient odd"][0], sizes, "sm90a"))
-        assert isinstance(made.schedule, PlacesSchedule)
+        assert isinstance(made.schedule, WgradSchedule)
         assert conv_places.check(made.problem, made.schedule) == ""
         shared, arch = shared_of(made), ARCHES["sm90a"]
         assert shared <= arch.shared_memory
@@ -280,7 +280,7 @@ def test_values_of_a_gradient_in_parts_on_the_host(name: str) -> None:
         return replace(planned, knob_values=(0, 4, 9))
 
     text, sizes = PROGRAMS[name]
-    assert isinstance(_conv(plan(text, sizes, "sm90a")).schedule, PlacesSchedule)
+    assert isinstance(_conv(plan(text, sizes, "sm90a")).schedule, WgradSchedule)
     assert judge(text, {**sizes, "N": 16}, arch="sm90a", change=in_parts) == []
     assert judge(text, sizes, arch="sm90a") == []
 

@@ -13,10 +13,10 @@ from ucutlass.emit import emit
 from ucutlass.ir.elements import S4
 from ucutlass.ir.hardware import ARCHES, default_device
 from ucutlass.kernels.grouped_gemm.cost import estimate
-from ucutlass.kernels.grouped_gemm.match import ProductsForm
-from ucutlass.kernels.grouped_gemm.plan import ProductsPlan, SimtSchedule, WgmmaSchedule
+from ucutlass.kernels.grouped_gemm.match import GroupedGemmPattern
+from ucutlass.kernels.grouped_gemm.plan import GroupedGemmPlan, SimtSchedule, WgmmaSchedule
 from ucutlass.kernels.grouped_gemm.planner import why_illegal
-from ucutlass.kernels.grouped_gemm.problem import products_problem
+from ucutlass.kernels.grouped_gemm.problem import grouped_gemm_problem
 from ucutlass.kernels.grouped_gemm.smem import SHARED_BYTES, most_stages, stage_bytes, steps
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
@@ -33,16 +33,16 @@ def planned(text: str, arch: str = "sm90a", **sizes: int) -> Planned:
     return found
 
 
-def plan(text: str, **sizes: int) -> ProductsPlan:
+def plan(text: str, **sizes: int) -> GroupedGemmPlan:
     made = planned(text, **sizes).plan
-    assert isinstance(made, ProductsPlan)
+    assert isinstance(made, GroupedGemmPlan)
     return made
 
 
-def form(text: str) -> ProductsForm:
+def form(text: str) -> GroupedGemmPattern:
     checked = frontend.read_text(text)
     found = frontend.pattern(checked, frontend.kernel(checked))
-    assert isinstance(found, ProductsForm)
+    assert isinstance(found, GroupedGemmPattern)
     return found
 
 
@@ -61,7 +61,7 @@ def test_every_program_is_planned_and_emitted(name: str) -> None:
 def test_roles_of_a_ragged_product() -> None:
     found = form(MOE)
     assert (found.m, found.n, found.k, found.batch) == (("T",), ("F",), ("D",), ("E",))
-    made = products_problem(found, complete(found.kernel, {"T": 64, "D": 16, "F": 8, "E": 4}))
+    made = grouped_gemm_problem(found, complete(found.kernel, {"T": 64, "D": 16, "F": 8, "E": 4}))
     assert made.ragged is not None and made.ragged.mode == "m" and made.ragged.pointer == 2
     assert made.gemm.a.batch == (None,)
     assert made.gemm.b.batch != (None,)
@@ -70,7 +70,7 @@ def test_roles_of_a_ragged_product() -> None:
 def test_roles_of_a_gradient() -> None:
     found = form(PRODUCTS["moe, gradient of weights"].text)
     assert (found.m, found.n, found.k, found.batch) == (("F",), ("D",), ("T",), ("E",))
-    made = products_problem(found, complete(found.kernel, {"T": 64, "D": 16, "F": 8, "O": 4}))
+    made = grouped_gemm_problem(found, complete(found.kernel, {"T": 64, "D": 16, "F": 8, "O": 4}))
     assert made.ragged is not None and made.ragged.mode == "k"
     assert made.gemm.a.contiguous == "m" and made.gemm.b.contiguous == "n"
 
@@ -137,7 +137,7 @@ def test_what_tma_does_not_take_goes_to_plain_multiply_adds() -> None:
         ),
     ):
         found = planned(text, **sizes)
-        assert isinstance(found.plan, ProductsPlan) and isinstance(found.plan.schedule, SimtSchedule)
+        assert isinstance(found.plan, GroupedGemmPlan) and isinstance(found.plan.schedule, SimtSchedule)
         assert "cannot take this" in found.notes[0].reason
     assert isinstance(plan(PAIR, T=64, D=64, F=64).schedule, WgmmaSchedule)
 
@@ -145,7 +145,7 @@ def test_what_tma_does_not_take_goes_to_plain_multiply_adds() -> None:
 def test_ada_and_ampere_are_served() -> None:
     for arch in ("sm80", "sm89"):
         found = planned(MOE, arch, T=64, D=64, F=64, E=3).plan
-        assert isinstance(found, ProductsPlan) and isinstance(found.schedule, SimtSchedule)
+        assert isinstance(found, GroupedGemmPlan) and isinstance(found.schedule, SimtSchedule)
 
 
 def test_few_rows_get_low_tiles_and_many_rows_high_ones() -> None:
@@ -162,7 +162,7 @@ def scheduled(fields: str) -> str:
 def test_a_schedule_is_followed() -> None:
     text = scheduled("tile 64x256x64  stages 4  warps pingpong  swizzle 4")
     found = planned(text, T=1024, D=256, F=512, E=8)
-    assert isinstance(found.plan, ProductsPlan) and isinstance(found.plan.schedule, WgmmaSchedule)
+    assert isinstance(found.plan, GroupedGemmPlan) and isinstance(found.plan.schedule, WgmmaSchedule)
     assert found.plan.schedule.tile == (64, 256, 64)
     assert found.plan.schedule.stages == 4
     assert found.launch == (4,)
@@ -261,7 +261,7 @@ def test_schedules_of_widened_weights_are_those_measured() -> None:
     assert isinstance(few, WgmmaSchedule) and isinstance(many, WgmmaSchedule)
     assert (few.tile, few.cluster) == ((128, 32, 128), (2, 1)) and many.tile == (128, 256, 64)
     made = planned(PRODUCTS["weights of four bits, scales of parts"].text, M=128, G=112, J=128, N=4096)
-    assert isinstance(made.plan, ProductsPlan) and isinstance(made.plan.schedule, WgmmaSchedule)
+    assert isinstance(made.plan, GroupedGemmPlan) and isinstance(made.plan.schedule, WgmmaSchedule)
     assert made.plan.schedule.tile == (64, 64, 128)
 
 

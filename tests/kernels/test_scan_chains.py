@@ -20,7 +20,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import Source
 from ucutlass.kernels.gemm.plan import LaunchParameters
 from ucutlass.kernels.planned import Planned
-from ucutlass.kernels.reduction.plan import SweepPlan, SweepSchedule
+from ucutlass.kernels.reduction.plan import ReductionPlan, ReductionSchedule
 from ucutlass.runtime import isolation
 from ucutlass.shapes import complete
 
@@ -48,9 +48,9 @@ def made(program: str, fields: str = "", arch: str = "sm90a", **sizes: int) -> t
     return planned, source_of(checked, kernel, planned)
 
 
-def schedule(program: str, fields: str = "", **sizes: int) -> SweepSchedule:
+def schedule(program: str, fields: str = "", **sizes: int) -> ReductionSchedule:
     plan = made(program, fields, **sizes)[0].plan
-    assert isinstance(plan, SweepPlan)
+    assert isinstance(plan, ReductionPlan)
     return plan.schedule
 
 
@@ -69,11 +69,11 @@ def schedule(program: str, fields: str = "", **sizes: int) -> SweepSchedule:
 )
 def test_few_long_rows_are_read_once(program: str, sizes: dict[str, int]) -> None:
     plan, source = made(program, **sizes)
-    assert isinstance(plan.plan, SweepPlan) and plan.plan.schedule.chained
+    assert isinstance(plan.plan, ReductionPlan) and plan.plan.schedule.chained
     assert source.code.count("cudaLaunchKernelEx(&config, reduction<") == 1
     assert any("in one pass" in note.value for note in plan.notes)
     twice, _ = made(program, "keep reread", **sizes)
-    assert isinstance(twice.plan, SweepPlan) and twice.plan.schedule.splits > 1
+    assert isinstance(twice.plan, ReductionPlan) and twice.plan.schedule.splits > 1
     assert plan.seconds < twice.seconds
     assert any("read for their totals first" in note.reason for note in twice.notes)
     assert any("each of 2 passes reads it" in note.reason for note in twice.notes)

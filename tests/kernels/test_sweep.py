@@ -25,37 +25,37 @@ from ucutlass.diagnostics import Diagnostic, ProgramError
 from ucutlass.emit.text import Source
 from ucutlass.kernels.gemm.plan import LaunchParameters
 from ucutlass.kernels.planned import Planned
-from ucutlass.kernels.reduction.match import SweepForm
+from ucutlass.kernels.reduction.match import ReductionPattern
 from ucutlass.kernels.reduction.plan import (
+    ReductionPlan,
     RowReduce,
     RowValue,
+    RowWindow,
     ScanAlong,
-    SweepPlan,
-    Window,
     phases,
     reductions,
 )
 from ucutlass.shapes import complete, free_dims
 
 
-def form(body: str, params: str, result: str) -> SweepForm:
+def form(body: str, params: str, result: str) -> ReductionPattern:
     checked = frontend.read_text(f"kernel k({params}) -> {result} {{ {body} }}")
     found = frontend.pattern(checked, frontend.kernel(checked))
-    assert isinstance(found, SweepForm)
+    assert isinstance(found, ReductionPattern)
     return found
 
 
-def emitted(text: str, aligned: bool = True, **sizes: int) -> tuple[SweepPlan, Planned, Source]:
+def emitted(text: str, aligned: bool = True, **sizes: int) -> tuple[ReductionPlan, Planned, Source]:
     """The plan for sm90a on an H200, and its source."""
     checked = frontend.read_text(text)
     kernel = frontend.kernel(checked)
     fine = None if aligned else [False] * 9
     made = frontend.plan_kernel(checked, kernel, complete(kernel, sizes), "sm90a", aligned=fine).planned
-    assert isinstance(made, Planned) and isinstance(made.plan, SweepPlan)
+    assert isinstance(made, Planned) and isinstance(made.plan, ReductionPlan)
     return made.plan, made, source_of(checked, kernel, made)
 
 
-def planned(text: str, aligned: bool = True, **sizes: int) -> SweepPlan:
+def planned(text: str, aligned: bool = True, **sizes: int) -> ReductionPlan:
     return emitted(text, aligned, **sizes)[0]
 
 
@@ -456,7 +456,7 @@ def test_scans_and_windows_are_instructions() -> None:
     (found,) = (i for i in scan.problem.instructions if isinstance(i, ScanAlong))
     assert (found.op, found.exclusive, found.reverse) == ("prod", True, True)
     pool = planned("kernel k(x: f32[L]) -> f32[P=L] { return mean[R=3](x[L = P + R - 1]) }", L=64)
-    (window,) = (i for i in pool.problem.instructions if isinstance(i, Window))
+    (window,) = (i for i in pool.problem.instructions if isinstance(i, RowWindow))
     assert window.op == "sum" and pool.problem.taps == (3,)
 
 
@@ -497,7 +497,7 @@ def test_arguments_that_break_the_plan_are_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the emulated kernel")
 def test_a_square_whose_words_the_arguments_break_is_refused(tmp_path: Path) -> None:
     entry, made = _entry("kernel k(x: bf16[A, L]) -> bf16[L, A] { return x }", tmp_path, A=64, L=66)
-    assert isinstance(made.plan, SweepPlan) and made.plan.schedule.turned == ((0, 2),)
+    assert isinstance(made.plan, ReductionPlan) and made.plan.schedule.turned == ((0, 2),)
     x, y = torch.ones(64 * 66 + 8, dtype=torch.bfloat16), torch.zeros(66 * 64, dtype=torch.bfloat16)
 
     def launched(at: int, sizes: tuple[int, int]) -> int:
@@ -533,7 +533,7 @@ def test_a_pick_is_the_first_of_equals_and_of_nans(order: str, tmp_path: Path) -
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the emulated kernel")
 def test_the_workspace_is_asked_for_and_needed(tmp_path: Path) -> None:
     entry, made = _entry("kernel k(x: f32[D]) -> f32[] { return sum[D](x) }", tmp_path, D=2**22)
-    assert isinstance(made.plan, SweepPlan) and made.plan.schedule.splits > 1
+    assert isinstance(made.plan, ReductionPlan) and made.plan.schedule.splits > 1
     size = ctypes.c_uint64(0)
     pointers, extents = (ctypes.c_void_p * 2)(64, 64), (ctypes.c_int64 * 1)(2**22)
     assert entry(pointers, extents, None, None, ctypes.c_void_p(72), None, None) == 1, "not at 16 bytes"

@@ -19,7 +19,7 @@ from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.kernels.access import Access
 from ucutlass.kernels.arithmetic import Compute
 from ucutlass.kernels.families import Refused
-from ucutlass.kernels.gemm.match import GemmForm, problem
+from ucutlass.kernels.gemm.match import GemmPattern, problem
 from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.gemm.transpose import transpose
 from ucutlass.reference import evaluate
@@ -56,7 +56,7 @@ def check_program(text: str, given: dict[str, int], seed: int = 0) -> Lowered:
         checked = frontend.read_text(text)
         kernel = frontend.kernel(checked)
         form = frontend.pattern(checked, kernel)
-        if not isinstance(form, GemmForm):
+        if not isinstance(form, GemmPattern):
             other = type(form).__name__
             return Lowered(seed, text, given, "rejected", wrong=(f"another family serves it: {other}",))
         sizes = complete(kernel, given)

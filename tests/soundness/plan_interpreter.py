@@ -24,7 +24,7 @@ from ucutlass.kernels.arithmetic import (
     ExtentValue,
     HostScalar,
     Instruction,
-    Literal_,
+    LiteralValue,
     LoadSlot,
     Round,
     ScalarKind,
@@ -133,7 +133,7 @@ def _step(
             return _read(memory, access, addresses(problem, access, "mn", sizes)).to(dtype)
         case HostScalar(index):
             return torch.tensor(scalars[index], dtype=dtype)
-        case Literal_(number):
+        case LiteralValue(number):
             return torch.tensor(number, dtype=dtype)
         case ExtentValue(product):
             return torch.tensor(extent(product, sizes), dtype=dtype)

@@ -10,7 +10,7 @@ from ucutlass.check.calls import BUILTINS
 from ucutlass.check.functions import unknown_names
 from ucutlass.check.lint import warnings
 from ucutlass.check.pipelines import check_pipeline
-from ucutlass.check.programs import Findings, Names, TooManyErrors, check_kernel
+from ucutlass.check.programs import Findings, ProgramNames, TooManyErrors, check_kernel
 from ucutlass.check.scope import Reject, beyond
 from ucutlass.diagnostics import Diagnostic, ProgramError, listed
 from ucutlass.grammar import syntax
@@ -109,7 +109,7 @@ def _blocks(module: ir.Module) -> Iterator[ir.ScheduleBlock]:
     return (block for kernel in kernels.values() for block in kernel.schedules)
 
 
-def _names(tree: syntax.File, findings: Findings) -> Names:
+def _names(tree: syntax.File, findings: Findings) -> ProgramNames:
     functions: dict[str, syntax.Function] = {}
     programs: dict[str, syntax.Program] = {}
     for item in tree.items:
@@ -127,4 +127,4 @@ def _names(tree: syntax.File, findings: Findings) -> Names:
         span = list(programs.values())[PROGRAMS.most].name_span
         findings.reject(Reject(PROGRAMS.code, PROGRAMS.message(len(programs)), span, PROGRAMS.hint))
         raise TooManyErrors
-    return Names(functions, programs)
+    return ProgramNames(functions, programs)

@@ -17,7 +17,7 @@ from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_expression
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Dims, Value
-from ucutlass.ir.compute_types import LANES, multiply_together
+from ucutlass.ir.compute_types import COMPUTE_TYPES, multiply_together
 from ucutlass.ir.elements import BOOL, ELEMENTS, F32, I64, Element
 from ucutlass.ir.functions import NAMED, ElementwiseFunction
 from ucutlass.ir.neutral import NEUTRAL, survives
@@ -279,7 +279,7 @@ def _dot(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
     (first, second), named = _positional(call, 2, 2, ("acc",))
     left, right = scope.check_all((first, second))
     _check_operands(left, right, consumed, call)
-    lane = LANES[left.elem.name]
+    lane = COMPUTE_TYPES[left.elem.name]
     accumulate = _accumulation(named.get("acc"), lane.elem.name)
     over = scope.dims.order(d for d, _ in consumed)
     dims = scope.dims.order(d for d in (*left.dims, *right.dims) if d not in over)
@@ -306,12 +306,14 @@ def _check_operands(left: Value, right: Value, consumed: Consumed, call: syntax.
             f"{'right' if narrow is left else 'left'} operand",
             (("left operand", left.span), ("right operand", right.span)),
         )
-    if left.elem.name not in LANES:
-        raise Reject("UC0204", f"no lane multiplies {left.elem.name}", call.span, "lanes: " + " ".join(LANES))
+    if left.elem.name not in COMPUTE_TYPES:
+        raise Reject(
+            "UC0204", f"no lane multiplies {left.elem.name}", call.span, "lanes: " + " ".join(COMPUTE_TYPES)
+        )
 
 
 def _accumulation(given: syntax.Argument | None, lane: str) -> str:
-    allowed = LANES[lane].accumulations
+    allowed = COMPUTE_TYPES[lane].accumulations
     if given is None:
         return allowed[0]
     match given.value:

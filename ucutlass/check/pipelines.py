@@ -6,7 +6,7 @@ from ucutlass import ir
 from ucutlass.check import expressions, programs, types
 from ucutlass.check.draft import Draft, declared_type, define
 from ucutlass.check.graph import Graph
-from ucutlass.check.programs import Findings, Names
+from ucutlass.check.programs import Findings, ProgramNames
 from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, beyond
 from ucutlass.check.stage_calls import arguments_of, call_stage, callee_of, check_same, name_axes, torch_stage
 from ucutlass.check.stages import Scheduling
@@ -20,7 +20,7 @@ from ucutlass.limits import BLOCKS, STAGES, LimitPassed, within
 
 
 def check_pipeline(
-    program: syntax.Program, names: Names, kernels: dict[str, ir.Kernel], findings: Findings
+    program: syntax.Program, names: ProgramNames, kernels: dict[str, ir.Kernel], findings: Findings
 ) -> ir.Pipeline | None:
     """The typed pipeline, or None where anything in it was rejected. Raises LimitPassed for what is no one
     statement's."""

@@ -20,7 +20,7 @@ from ucutlass.limits import BLOCKS, DIMENSIONS, ERRORS, PARAMETERS, RESULTS, Eff
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ProgramNames:
     """What a file defines, as far as its programs may refer to it."""
 
     functions: Mapping[str, syntax.Function]
@@ -51,7 +51,7 @@ class Findings:
         return any(d.severity == "error" for d in self.diagnostics)
 
 
-def check_kernel(program: syntax.Program, names: Names, findings: Findings) -> ir.Kernel | None:
+def check_kernel(program: syntax.Program, names: ProgramNames, findings: Findings) -> ir.Kernel | None:
     """The typed kernel, or None where anything in it was rejected. Raises LimitPassed for what is no one
     statement's."""
     before = len(findings.diagnostics)
@@ -128,7 +128,7 @@ def _readers(values: Sequence[Value]) -> list[ir.ParamValue]:
     return [node for node in walk(*values, into=into) if isinstance(node, ir.ParamValue)]
 
 
-def new_scope(program: syntax.Program, names: Names) -> Scope:
+def new_scope(program: syntax.Program, names: ProgramNames) -> Scope:
     bound = {t.name: t.span for s in program.body if isinstance(s, syntax.Bind) for t in s.targets}
     graph = Graph(names.effort)
     return Scope(expressions.check, DimTable(), graph, names.functions, names.programs, {}, bound=bound)

@@ -10,7 +10,7 @@ from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32, Elem
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class ComputeType:
     """A lane: operands' element, what lies in memory, the dot's own element type.
 
     `accumulations` are the words that `dot[K](a, b, acc=WORD)` takes, the default first.
@@ -24,17 +24,17 @@ class Lane:
     accumulations: tuple[str, ...]
 
 
-LANES: Mapping[str, Lane] = MappingProxyType(
+COMPUTE_TYPES: Mapping[str, ComputeType] = MappingProxyType(
     {
         lane.elem.name: lane
         for lane in (
-            Lane(F16, F16, F32, ("f32", "f16")),
-            Lane(BF16, BF16, F32, ("f32",)),
-            Lane(TF32, F32, F32, ("f32",)),
-            Lane(F32, F32, F32, ("f32",)),
-            Lane(E4M3, E4M3, F32, ("f32", "fast")),
-            Lane(E5M2, E5M2, F32, ("f32", "fast")),
-            Lane(S8, S8, I32, ("s32",)),
+            ComputeType(F16, F16, F32, ("f32", "f16")),
+            ComputeType(BF16, BF16, F32, ("f32",)),
+            ComputeType(TF32, F32, F32, ("f32",)),
+            ComputeType(F32, F32, F32, ("f32",)),
+            ComputeType(E4M3, E4M3, F32, ("f32", "fast")),
+            ComputeType(E5M2, E5M2, F32, ("f32", "fast")),
+            ComputeType(S8, S8, I32, ("s32",)),
         )
     }
 )

@@ -25,7 +25,7 @@ RASTERS: Mapping[str, int] = MappingProxyType({"heuristic": 0, "along_m": 1, "al
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ScheduleField:
     """One field; the kernels that have it list it (`ucutlass.kernels.variant`). `rank` counts the extents of a
     shape (0: not a shape), `words` are the legal words besides `auto`, `numbers` the legal whole numbers
     (inclusive bounds) where it takes any. `hopper`: only kernels of compute capability 9.0 have it."""
@@ -38,29 +38,39 @@ class Field:
     hopper: bool = False
 
 
-FIELDS: Mapping[str, Field] = MappingProxyType(
+FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
     {
         f.name: f
         for f in (
-            Field(
+            ScheduleField(
                 "warps", 0, get_args(Warps), None, "two TMA kernels, multistage, matrix-vector, plain threads"
             ),
-            Field("tile", 3, (), None, "elements of a thread block; attention: rows x keys x head"),
-            Field("cluster", 2, (), None, "blocks that share loads; without dot 1xN share a row", True),
-            Field("stages", 0, (), (2, 32), "tiles of K (keys) in flight"),
-            Field("warp_tile", 2, (), None, "elements of a warp"),
-            Field("math", 0, ("tf32x3", "simt"), None, "lane f32: three tf32 passes, or FFMA (`multistage`)"),
-            Field("swap", 0, ("no", "yes"), None, "yes computes the transpose: N takes the tile's M side"),
-            Field("split_k", 0, ("stream",), (1, 1024), "parts of K, or of a row, added; `stream`: stream-K"),
-            Field("raster", 0, tuple(RASTERS), None, "order of tiles; no build"),
-            Field("swizzle", 0, (), (1, 8), "tiles side by side; no build"),
-            Field("rows", 0, (), (1, 1024), "rows, or vectors of rows, of a block"),
-            Field("columns", 0, (), (1, 8), "vectors at a time"),
-            Field("threads", 0, (), (1, 1024), "threads that share K, or a row"),
-            Field("vector", 0, (), (1, 16), "elements a thread takes at a time"),
-            Field("items", 0, (), (1, 64), "vectors a thread holds"),
-            Field("keep", 0, ("registers", "reread", "shared"), None, "where a row lies between passes"),
-            Field("blocks", 0, (), (1, 8), "thread blocks an SM holds", True),
+            ScheduleField("tile", 3, (), None, "elements of a thread block; attention: rows x keys x head"),
+            ScheduleField(
+                "cluster", 2, (), None, "blocks that share loads; without dot 1xN share a row", True
+            ),
+            ScheduleField("stages", 0, (), (2, 32), "tiles of K (keys) in flight"),
+            ScheduleField("warp_tile", 2, (), None, "elements of a warp"),
+            ScheduleField(
+                "math", 0, ("tf32x3", "simt"), None, "lane f32: three tf32 passes, or FFMA (`multistage`)"
+            ),
+            ScheduleField(
+                "swap", 0, ("no", "yes"), None, "yes computes the transpose: N takes the tile's M side"
+            ),
+            ScheduleField(
+                "split_k", 0, ("stream",), (1, 1024), "parts of K, or of a row, added; `stream`: stream-K"
+            ),
+            ScheduleField("raster", 0, tuple(RASTERS), None, "order of tiles; no build"),
+            ScheduleField("swizzle", 0, (), (1, 8), "tiles side by side; no build"),
+            ScheduleField("rows", 0, (), (1, 1024), "rows, or vectors of rows, of a block"),
+            ScheduleField("columns", 0, (), (1, 8), "vectors at a time"),
+            ScheduleField("threads", 0, (), (1, 1024), "threads that share K, or a row"),
+            ScheduleField("vector", 0, (), (1, 16), "elements a thread takes at a time"),
+            ScheduleField("items", 0, (), (1, 64), "vectors a thread holds"),
+            ScheduleField(
+                "keep", 0, ("registers", "reread", "shared"), None, "where a row lies between passes"
+            ),
+            ScheduleField("blocks", 0, (), (1, 8), "thread blocks an SM holds", True),
         )
     }
 )
@@ -113,7 +123,7 @@ def show(request: PartialSchedule) -> str:
     return "  ".join(f"{name} {show_value(value)}" for name, value in request.given().items())
 
 
-def legal_values(field: Field) -> str:
+def legal_values(field: ScheduleField) -> str:
     """What the field takes, in words, for the guide and for diagnostics."""
     parts = [f"`{w}`" for w in field.words]
     if field.rank:
@@ -123,7 +133,7 @@ def legal_values(field: Field) -> str:
     return ", ".join([*parts, "`auto`"])
 
 
-def fits(field: Field, value: Value) -> bool:
+def fits(field: ScheduleField, value: Value) -> bool:
     """Whether a value has the field's kind and range; legality for a kernel is the rules'."""
     match value:
         case "auto":

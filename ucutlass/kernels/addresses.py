@@ -91,7 +91,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Modes:
+class MergedModes:
     """The problem's modes, each a run of names; `k` and `batch` may have several."""
 
     m: tuple[str, ...]
@@ -100,7 +100,7 @@ class Modes:
     batch: tuple[tuple[str, ...], ...]
 
 
-def access(tensor: Operand, modes: Modes, sizes: Sizes, aligned: bool) -> Access:
+def access(tensor: Operand, modes: MergedModes, sizes: Sizes, aligned: bool) -> Access:
     """A tensor's strides by mode and its alignment for these sizes.
 
     `aligned`: the base address is a multiple of 16 bytes.
@@ -120,7 +120,7 @@ def access(tensor: Operand, modes: Modes, sizes: Sizes, aligned: bool) -> Access
     )
 
 
-def _alignment(a: Access, modes: Modes, sizes: Sizes, aligned: bool) -> int:
+def _alignment(a: Access, modes: MergedModes, sizes: Sizes, aligned: bool) -> int:
     """`vector_width` along the contiguous mode; 1 without a contiguous m, n or k."""
     runs_ = {"m": modes.m, "n": modes.n, "k": modes.k[-1] if modes.k else ()}
     contiguous = a.contiguous

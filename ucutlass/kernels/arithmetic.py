@@ -38,7 +38,7 @@ class HostScalar:
 
 
 @dataclass(frozen=True, slots=True)
-class Literal_:
+class LiteralValue:
     value: float | int | bool
     kind: ScalarKind
 
@@ -82,7 +82,7 @@ class Round:
 
 
 Instruction: TypeAlias = (
-    Accumulator | LoadSlot | HostScalar | Literal_ | ExtentValue | CoordinateValue | Compute | Round
+    Accumulator | LoadSlot | HostScalar | LiteralValue | ExtentValue | CoordinateValue | Compute | Round
 )
 
 

@@ -14,7 +14,7 @@ from ucutlass.ir.elements import BOOL, F32, I64, Element
 from ucutlass.ir.extents import Extent
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.ir.traversal import walk
-from ucutlass.kernels.addresses import Modes, Operand, Sizes, operand
+from ucutlass.kernels.addresses import MergedModes, Operand, Sizes, operand
 from ucutlass.kernels.arithmetic import (
     Accumulator,
     Arithmetic,
@@ -23,7 +23,7 @@ from ucutlass.kernels.arithmetic import (
     ExtentValue,
     HostScalar,
     Instruction,
-    Literal_,
+    LiteralValue,
     LoadSlot,
     Round,
     ScalarKind,
@@ -62,7 +62,7 @@ class EpilogueOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Epilogue:
+class EpiloguePattern:
     """Inputs in slot order, with the value nodes that read them; outputs in result order. `others` are
     further dots over the same names, whose values are accumulators beside `dot`'s."""
 
@@ -81,7 +81,7 @@ def epilogue(
     loaded: tuple[str, ...],
     others: tuple[Summed, ...] = (),
     own: ir.Segment | None = None,
-) -> Epilogue:
+) -> EpiloguePattern:
     """The access structure around a dot, and `others` over the same names. A tensor gathered by `own`, the
     group of each row, is an operand over the groups. Raises Refused where it cannot be fused."""
     tensors = sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
@@ -98,7 +98,7 @@ def around(
     loaded: tuple[str, ...],
     others: tuple[Summed, ...] = (),
     own: ir.Segment | None = None,
-) -> Epilogue:
+) -> EpiloguePattern:
     """The operands that outputs computed from a dot, and `others`, read besides. Raises Refused where one
     cannot be read at the element's own coordinates."""
     inputs: list[Operand] = []
@@ -111,7 +111,7 @@ def around(
             if found not in inputs:
                 inputs.append(found)
             slots[id(node)] = inputs.index(found)
-    return Epilogue(kernel, dot, tuple(inputs), slots, outputs, others)
+    return EpiloguePattern(kernel, dot, tuple(inputs), slots, outputs, others)
 
 
 def _above(
@@ -251,7 +251,7 @@ def _stage_before(node: ir.Value) -> str:
 # --- arithmetic -------------------------------------------------------------------
 
 
-def arithmetic(e: Epilogue, modes: Modes, sizes: Sizes) -> Arithmetic:
+def arithmetic(e: EpiloguePattern, modes: MergedModes, sizes: Sizes) -> Arithmetic:
     """The scalar function of the epilogue, every shared value computed once."""
     build = _Build(e, modes, sizes)
     results = []
@@ -284,7 +284,7 @@ def _taken(output: EpilogueOutput) -> ScalarKind:
 class _Build(Instructions[Instruction]):
     """Appends instructions, each distinct one once."""
 
-    def __init__(self, e: Epilogue, modes: Modes, sizes: Sizes) -> None:
+    def __init__(self, e: EpiloguePattern, modes: MergedModes, sizes: Sizes) -> None:
         super().__init__()
         self._e = e
         self._modes = modes
@@ -307,7 +307,7 @@ class _Build(Instructions[Instruction]):
                 scalars = sum(isinstance(p.type, ir.ScalarType) for p in self._e.kernel.params[:index])
                 return self._narrow(self.add(HostScalar(scalars, kind_of(node.elem))), node.elem)
             case ir.Constant(value, elem):
-                return self.add(Literal_(value, kind_of(elem)))
+                return self.add(LiteralValue(value, kind_of(elem)))
             case ir.Size(extent):
                 return self._extent(extent)
             case ir.Coordinate(dim):
@@ -321,7 +321,7 @@ class _Build(Instructions[Instruction]):
     def _extent(self, extent: Extent) -> int:
         match extent:
             case extents.Fixed(value):
-                return self.add(Literal_(value, "i64"))
+                return self.add(LiteralValue(value, "i64"))
             case extents.Free(dim):
                 return self.add(ExtentValue(self._sizes.product((dim,)), "i64"))
             case extents.Combined(op, left, right):

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from ucutlass.ir.elements import BOOL, F32, I32, I64, Element
 from ucutlass.ir.functions import ElementwiseFunction
-from ucutlass.kernels.arithmetic import Literal_, Round, ScalarKind
+from ucutlass.kernels.arithmetic import LiteralValue, Round, ScalarKind
 
 ELEMENT: Mapping[ScalarKind, Element] = MappingProxyType({"f32": F32, "i32": I32, "i64": I64, "bool": BOOL})
 """The element whose values a kind holds."""
@@ -27,10 +27,10 @@ class Instructions(Generic[T]):
     """Appends instructions, each distinct one once."""
 
     def __init__(self) -> None:
-        self.instructions: list[T | Literal_ | Round] = []
-        self._known: dict[T | Literal_ | Round, int] = {}
+        self.instructions: list[T | LiteralValue | Round] = []
+        self._known: dict[T | LiteralValue | Round, int] = {}
 
-    def add(self, instruction: T | Literal_ | Round) -> int:
+    def add(self, instruction: T | LiteralValue | Round) -> int:
         if instruction not in self._known:
             self._known[instruction] = len(self.instructions)
             self.instructions.append(instruction)
@@ -41,8 +41,8 @@ class Instructions(Generic[T]):
         now = self.instructions[at]
         if now.kind == kind:
             return at
-        if isinstance(now, Literal_):
-            return self.add(Literal_(converted(now.value, kind), kind))
+        if isinstance(now, LiteralValue):
+            return self.add(LiteralValue(converted(now.value, kind), kind))
         return self.add(Round(at, ELEMENT[kind], kind))
 
     def kind(self, at: int) -> ScalarKind:
@@ -61,13 +61,13 @@ class Instructions(Generic[T]):
         if any(one.kind == "f32" for one in operands):
             return "f32"
         wide = [one for one in operands if one.kind == "i64" and not _fits(one)]
-        alone = all(isinstance(one, Literal_) for one in operands)
+        alone = all(isinstance(one, LiteralValue) for one in operands)
         return "i64" if wide or alone else "i32"
 
 
 def _fits(instruction: _Typed) -> bool:
     """Whether it is a literal within i32."""
-    return isinstance(instruction, Literal_) and -(2**31) <= instruction.value < 2**31
+    return isinstance(instruction, LiteralValue) and -(2**31) <= instruction.value < 2**31
 
 
 def converted(value: float | int | bool, kind: ScalarKind) -> float | int | bool:

@@ -22,7 +22,7 @@ from ucutlass.ir import (
     Value,
     children,
 )
-from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.elements import BF16, F32, I32, Element
 from ucutlass.ir.extents import Fixed
 from ucutlass.sol.demand import Demand
@@ -108,7 +108,7 @@ class _Eager:
         """Returns the element type in which an eager framework stores a value."""
         match node:
             case Dot(lane=lane):
-                return _PRODUCTS.get(lane.name, LANES[lane.name].memory)
+                return _PRODUCTS.get(lane.name, COMPUTE_TYPES[lane.name].memory)
             case Cast(elem=elem):
                 return elem if elem.storable else F32
             case Apply(args=args) if node.elem.kind == "float":

@@ -12,7 +12,7 @@ from ucutlass.tune.space import ScheduleSpace, explore
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class WithheldFields:
     """The fields that the schedule gives for these extents, with their values as a program writes them; the
     kernels and binaries that this leaves, and those that the planner weighs where it is free."""
 
@@ -39,14 +39,14 @@ def fixed_by(
     arch: str,
     device: Device | None,
     space: ScheduleSpace,
-) -> Fixed | None:
+) -> WithheldFields | None:
     """What the schedule that holds for these extents fixes, None where it fixes nothing; `space` is what the
     program denotes. Raises ProgramError."""
     fields = fixed_fields(requests_for(program, sizes, arch))
     if not fields:
         return None
     free = explore(checked, replace(program, schedules=()), sizes, arch, device)
-    return Fixed(fields, space.kernels, len(space.groups), free.kernels, len(free.groups))
+    return WithheldFields(fields, space.kernels, len(space.groups), free.kernels, len(free.groups))
 
 
 def requests_for(program: ir.Kernel, sizes: tuple[int, ...], arch: str) -> tuple[PartialSchedule, ...]:

@@ -21,7 +21,7 @@ from ucutlass.runtime.store import EvidenceStore, record
 from ucutlass.shapes import complete
 from ucutlass.tasks.record_subject import subject_of_built
 from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
-from ucutlass.tune.fixed import Fixed, fixed_by
+from ucutlass.tune.fixed import WithheldFields, fixed_by
 from ucutlass.tune.policy import Name, SearchLimits
 from ucutlass.tune.space import ScheduleSpace, explore
 from ucutlass.tune.tune import (
@@ -76,7 +76,7 @@ class TuningJob:
     sizes: Mapping[str, int]
     device: Device | None
     space: ScheduleSpace
-    fixed: Fixed | None = None
+    fixed: WithheldFields | None = None
 
     @property
     def first(self) -> Planned:

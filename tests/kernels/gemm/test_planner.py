@@ -24,7 +24,7 @@ from ucutlass.kernels.gemm.cost import Estimate
 from ucutlass.kernels.gemm.plan import GemvSchedule, LaunchParameters, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.planner import candidates, plan
 from ucutlass.kernels.gemm.rules import legal, violations
-from ucutlass.kernels.gemm.schedule import Case, build, case_of
+from ucutlass.kernels.gemm.schedule import PlanningCase, build, case_of
 from ucutlass.kernels.gemm.smem import memory_of
 from ucutlass.kernels.gemm.transpose import transpose
 from ucutlass.kernels.planned import Planned
@@ -45,7 +45,7 @@ def refusals(made: object) -> tuple[Violation, ...]:
     return made
 
 
-def case(made: object, arch: str) -> Case:
+def case(made: object, arch: str) -> PlanningCase:
     problem, sizes = made  # type: ignore[misc]
     return case_of(problem, sizes, ARCHES[arch], default_device(ARCHES[arch]))
 

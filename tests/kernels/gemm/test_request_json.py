@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ucutlass.ir.schedule import FIELDS, Field, PartialSchedule, partial_schedule_of_json
+from ucutlass.ir.schedule import FIELDS, PartialSchedule, ScheduleField, partial_schedule_of_json
 
 
-def _values(field: Field) -> st.SearchStrategy[Any]:
+def _values(field: ScheduleField) -> st.SearchStrategy[Any]:
     words = [st.sampled_from(field.words)] if field.words else []
     numbers = [st.integers(*field.numbers)] if field.numbers else []
     shapes = [st.tuples(*[st.integers(1, 4096)] * field.rank)] if field.rank else []

@@ -16,7 +16,7 @@ from ucutlass.kernels.gemm.candidate import Candidate
 from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.gemm.planner import nearest_legal
 from ucutlass.kernels.gemm.rules import BY_CODE, RULES, legal, violations
-from ucutlass.kernels.gemm.schedule import Case, build, case_of
+from ucutlass.kernels.gemm.schedule import PlanningCase, build, case_of
 
 SM90, SM80, SM89 = ARCHES["sm90a"], ARCHES["sm80"], ARCHES["sm89"]
 
@@ -407,7 +407,7 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
 )
 
 
-def case(arch: Arch, of: Made) -> Case:
+def case(arch: Arch, of: Made) -> PlanningCase:
     return case_of(*of, arch, default_device(arch))
 
 

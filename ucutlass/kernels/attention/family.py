@@ -12,7 +12,7 @@ from ucutlass.ir.traversal import find
 from ucutlass.kernels import space
 from ucutlass.kernels.attention import cost
 from ucutlass.kernels.attention.granularity import granularity
-from ucutlass.kernels.attention.match import AttentionForm, is_attention, recognise_attention
+from ucutlass.kernels.attention.match import AttentionPattern, is_attention, match_attention
 from ucutlass.kernels.attention.plan import AttentionPlan
 from ucutlass.kernels.attention.planner import plan_attention
 from ucutlass.kernels.attention.rules import RULES
@@ -23,14 +23,14 @@ from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.violation import Violation
 
 
-def match(kernel: ir.Kernel) -> AttentionForm | None:
+def match(kernel: ir.Kernel) -> AttentionPattern | None:
     """The pattern of two dots around a softmax. Raises Refused."""
     dots = find(kernel, ir.Dot)
-    return recognise_attention(kernel, dots) if is_attention(dots) else None
+    return match_attention(kernel, dots) if is_attention(dots) else None
 
 
 def plan_pattern(
-    pattern: AttentionForm,
+    pattern: AttentionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -43,7 +43,7 @@ def plan_pattern(
 
 
 def schedules(
-    pattern: AttentionForm,
+    pattern: AttentionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -55,7 +55,7 @@ def schedules(
 
 
 def candidates(
-    pattern: AttentionForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
+    pattern: AttentionPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """Kernels near the planner's choice for a request, the cheapest first. Raises Refused."""
     return space.candidates(partial(plan_attention, pattern, sizes, arch, device), axes, request)
@@ -63,7 +63,7 @@ def candidates(
 
 FAMILY = Family(
     name="attention",
-    pattern=AttentionForm,
+    pattern=AttentionPattern,
     plan=AttentionPlan,
     match=match,
     plan_pattern=plan_pattern,

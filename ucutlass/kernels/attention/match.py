@@ -17,7 +17,7 @@ from ucutlass.ir.elements import F32, Element
 from ucutlass.ir.traversal import walk
 from ucutlass.kernels.addresses import Operand, operand
 from ucutlass.kernels.attention.packed import PackedForm, packed_of
-from ucutlass.kernels.epilogue import Epilogue, EpilogueOutput, around, epilogue, require_dims
+from ucutlass.kernels.epilogue import EpilogueOutput, EpiloguePattern, around, epilogue, require_dims
 from ucutlass.kernels.gemm.match import LOADED, STORED, pointer
 from ucutlass.kernels.refused import Refused
 
@@ -29,7 +29,7 @@ MOST_HEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionForm:
+class AttentionPattern:
     """A kernel seen as attention. `queries` only q has, `keys` are what the softmax runs over, `head` is
     what the first dot sums, `head_v` what of v the result keeps; all other names are batch. `score` is
     the softmax's argument as the first dot's epilogue, without the masks of `packed` sequences; `outcome`
@@ -46,8 +46,8 @@ class AttentionForm:
     head: tuple[str, ...]
     head_v: str
     batch: tuple[str, ...]
-    score: Epilogue
-    outcome: Epilogue
+    score: EpiloguePattern
+    outcome: EpiloguePattern
     packed: PackedForm | None = None
 
     @property
@@ -80,7 +80,7 @@ def _weights(second: ir.Dot, first: ir.Dot) -> ir.Softmax | None:
     return None
 
 
-def recognise_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionForm:
+def match_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionPattern:
     """The form of a kernel for which `is_attention` holds. Raises Refused."""
     first, second = dots if _weights(dots[1], dots[0]) else dots[::-1]
     weights = _weights(second, first)
@@ -106,7 +106,7 @@ def recognise_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionForm:
                 output.value.span,
                 "store the result, reduce it in a second stage",
             )
-    return AttentionForm(
+    return AttentionPattern(
         kernel,
         first,
         second,
@@ -228,7 +228,7 @@ def _head_of(kernel: ir.Kernel, q: Operand, k: Operand, v: Operand, first: ir.Do
     return v.order[-1]
 
 
-def _score(kernel: ir.Kernel, first: ir.Dot, masked: ir.Value) -> Epilogue:
+def _score(kernel: ir.Kernel, first: ir.Dot, masked: ir.Value) -> EpiloguePattern:
     for node in walk(masked):
         if isinstance(node, ir.Softmax | ir.Reduce | ir.Scan):
             raise Refused(

@@ -16,7 +16,7 @@ from ucutlass import ir
 from ucutlass.ir.elements import I32, I64, Element
 from ucutlass.ir.extents import Extent
 from ucutlass.ir.traversal import walk
-from ucutlass.kernels.attention.score import Limit, Start, number_of, window_of, worth
+from ucutlass.kernels.attention.score import KeyLimit, Start, number_of, window_of, worth
 from ucutlass.kernels.gemm.match import pointer
 
 
@@ -38,7 +38,7 @@ class PackedForm:
     key: str
     q: OffsetsForm
     k: OffsetsForm
-    limits: tuple[Limit, ...]
+    limits: tuple[KeyLimit, ...]
 
 
 def packed_of(
@@ -56,7 +56,7 @@ def packed_of(
         return score, None
     form = PackedForm(found[0].dim, found[1].dim, sides[0], sides[1], ())
     resolve = _resolver(form)
-    limits: list[Limit] = []
+    limits: list[KeyLimit] = []
     rest: list[ir.Value] = []
     for part in parts:
         if _own(part, queries, keys) is not None:

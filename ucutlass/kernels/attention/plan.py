@@ -28,14 +28,14 @@ class ExtentNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ScoreCall:
     """A function of `ucutlass.ir.functions` of numbers."""
 
     function: str
     args: tuple[Number, ...]
 
 
-Number: TypeAlias = "float | ExtentNumber | Call"
+Number: TypeAlias = "float | ExtentNumber | ScoreCall"
 """What a launch computes once, in double."""
 
 GROUP = 64

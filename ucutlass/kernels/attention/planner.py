@@ -8,7 +8,7 @@ from dataclasses import replace
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.attention.cost import estimate
-from ucutlass.kernels.attention.match import AttentionForm
+from ucutlass.kernels.attention.match import AttentionPattern
 from ucutlass.kernels.attention.plan import AttentionPlan, AttentionProblem, AttentionSchedule
 from ucutlass.kernels.attention.problem import attention_problem
 from ucutlass.kernels.attention.rules import MOST_PARTS, PROBLEM_RULES, SPLIT_RULES, AttentionCase, SplitKeys
@@ -20,7 +20,7 @@ from ucutlass.kernels.violation import Violation, foreign_to
 
 
 def plan_attention(
-    form: AttentionForm,
+    form: AttentionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,

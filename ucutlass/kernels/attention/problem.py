@@ -10,27 +10,27 @@ from ucutlass import ir
 from ucutlass.ir.elements import F32
 from ucutlass.ir.extents import Combined, Extent, Fixed, Free, evaluate
 from ucutlass.kernels.access import MAX_BATCH_MODES, Access, Store
-from ucutlass.kernels.addresses import Modes, Operand, Sizes, access, runs
+from ucutlass.kernels.addresses import MergedModes, Operand, Sizes, access, runs
 from ucutlass.kernels.arithmetic import Accumulator, Arithmetic, CoordinateValue
-from ucutlass.kernels.attention.match import AttentionForm
+from ucutlass.kernels.attention.match import AttentionPattern
 from ucutlass.kernels.attention.plan import (
     MAX_TMA_BATCHES,
     AttentionProblem,
-    Call,
     ExtentNumber,
     Number,
     Offsets,
     Packed,
     Relative,
+    ScoreCall,
 )
 from ucutlass.kernels.attention.score import Score, score_of
-from ucutlass.kernels.epilogue import Epilogue, arithmetic
+from ucutlass.kernels.epilogue import EpiloguePattern, arithmetic
 from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.refused import Refused
 
 
 def attention_problem(
-    form: AttentionForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None
+    form: AttentionPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None
 ) -> AttentionProblem:
     """The form with concrete extents, in the order of `kernel.dims`.
 
@@ -46,7 +46,7 @@ def attention_problem(
     score = score_of(form.score.outputs[0].value, form.first, row, key, by_name)
     if len(batch) > MAX_BATCH_MODES:
         raise _too_many(form, len(batch), MAX_BATCH_MODES)
-    first, second = Modes(rows, keys, (head,), batch), Modes(rows, (form.head_v,), (keys,), batch)
+    first, second = MergedModes(rows, keys, (head,), batch), MergedModes(rows, (form.head_v,), (keys,), batch)
     scores = _product(form, first, at, aligned, (form.q, form.k), score)
     results = _product(form, second, at, aligned, (form.q, form.v), None)
     for a in (scores.a, scores.b, results.b):
@@ -84,8 +84,8 @@ def _placed(number: Number, position: Mapping[str, int]) -> Number:
     match number:
         case ExtentNumber(extent):
             return ExtentNumber(_extent(extent, position))
-        case Call(function, args):
-            return Call(function, tuple(_placed(a, position) for a in args))
+        case ScoreCall(function, args):
+            return ScoreCall(function, tuple(_placed(a, position) for a in args))
         case float():
             return number
 
@@ -94,7 +94,7 @@ def _placed(number: Number, position: Mapping[str, int]) -> Number:
 
 
 def _one(
-    form: AttentionForm, names: tuple[str, ...], tensors: tuple[Operand, ...], at: Sizes
+    form: AttentionPattern, names: tuple[str, ...], tensors: tuple[Operand, ...], at: Sizes
 ) -> tuple[str, ...]:
     made = runs(names, (*tensors, *form.score.inputs))
     if len(made) == 1:
@@ -108,7 +108,7 @@ def _one(
 
 
 def _rows(
-    form: AttentionForm, at: Sizes, by_name: dict[str, int]
+    form: AttentionPattern, at: Sizes, by_name: dict[str, int]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """The run of names that a tile's rows are, and the batch modes.
 
@@ -141,7 +141,7 @@ def _tiles(run: tuple[str, ...], every: Sequence[tuple[str, ...]], at: Sizes) ->
 
 
 def _batch(
-    form: AttentionForm, parts: Sequence[tuple[str, ...]], rows: tuple[str, ...]
+    form: AttentionPattern, parts: Sequence[tuple[str, ...]], rows: tuple[str, ...]
 ) -> tuple[tuple[str, ...], ...]:
     rest = [name for part in parts if part != rows for name in part]
     return runs([*form.batch, *rest], form.tensors)
@@ -152,7 +152,7 @@ def _apart(run: tuple[str, ...], name: str) -> list[tuple[str, ...]]:
     return [part for part in (run[:i], (name,), run[i + 1 :]) if part]
 
 
-def _walked(form: AttentionForm, by_name: dict[str, int]) -> str:
+def _walked(form: AttentionPattern, by_name: dict[str, int]) -> str:
     """The name of the queries that a window of keys is around, or that is packed; "" for none."""
     if form.packed is not None:
         return form.packed.query
@@ -178,7 +178,7 @@ def _walk(
     return CoordinateValue("batch", i, at.product(run[run.index(walked) + 1 :]), extent, "i64")
 
 
-def _packed(form: AttentionForm) -> Packed | None:
+def _packed(form: AttentionPattern) -> Packed | None:
     if form.packed is None:
         return None
     found, place = form.packed, form.position
@@ -198,8 +198,8 @@ def _packed(form: AttentionForm) -> Packed | None:
 
 
 def _product(
-    form: AttentionForm,
-    modes: Modes,
+    form: AttentionPattern,
+    modes: MergedModes,
     at: Sizes,
     aligned: Sequence[bool] | None,
     operands: tuple[Operand, Operand],
@@ -210,9 +210,9 @@ def _product(
     pointers = sum(isinstance(p.type, ir.TensorType) for p in params) + len(form.kernel.results)
     fine = tuple(aligned) if aligned is not None else (True,) * pointers
     around = form.outcome if score is None else _scored(form.score, score)
-    outer = Modes(modes.m, modes.n, (), modes.batch)
+    outer = MergedModes(modes.m, modes.n, (), modes.batch)
 
-    def reach(tensor: Operand, over: Modes) -> Access:
+    def reach(tensor: Operand, over: MergedModes) -> Access:
         return access(tensor, over, at, fine[tensor.pointer])
 
     if score is None:
@@ -242,17 +242,17 @@ def _product(
     )
 
 
-def _scored(whole: Epilogue, score: Score) -> Epilogue:
+def _scored(whole: EpiloguePattern, score: Score) -> EpiloguePattern:
     return replace(whole, outputs=(replace(whole.outputs[0], value=score.rest),))
 
 
-def _addressed(form: AttentionForm, a: Access) -> None:
+def _addressed(form: AttentionPattern, a: Access) -> None:
     batches = sum(stride is not None for stride in a.batch)
     if batches > MAX_TMA_BATCHES:
         raise _too_many(form, batches, MAX_TMA_BATCHES)
 
 
-def _too_many(form: AttentionForm, count: int, most: int) -> Refused:
+def _too_many(form: AttentionPattern, count: int, most: int) -> Refused:
     return Refused(
         "UC0305",
         f"{count} batch dimensions lie apart in memory; attention addresses {most} of a tensor",
@@ -261,7 +261,7 @@ def _too_many(form: AttentionForm, count: int, most: int) -> Refused:
     )
 
 
-def _is_plain(form: AttentionForm, results: GemmProblem) -> bool:
+def _is_plain(form: AttentionPattern, results: GemmProblem) -> bool:
     """Whether the second dot's value is all there is to store, in boxes that TMA takes."""
     output = form.outcome.outputs[0]
     tensor = results.outputs[0].access
@@ -276,18 +276,18 @@ def _is_plain(form: AttentionForm, results: GemmProblem) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class KeyWindow:
     """For these extents: the most and the least that a key's position may exceed a row's."""
 
     above: int
     below: int
 
     @staticmethod
-    def of(problem: AttentionProblem, sizes: Sequence[int]) -> Window:
+    def of(problem: AttentionProblem, sizes: Sequence[int]) -> KeyWindow:
         named = {str(i): n for i, n in enumerate(sizes)}
         above = [evaluate(e, named) for e in problem.above]
         below = [evaluate(e, named) for e in problem.below]
-        return Window(min(above, default=2**40), max(below, default=-(2**40)))
+        return KeyWindow(min(above, default=2**40), max(below, default=-(2**40)))
 
     def keys(self, row: int, keys: int) -> int:
         """How many keys a row looks at."""
@@ -298,7 +298,7 @@ def flops(problem: AttentionProblem, sizes: Sequence[int]) -> float:
     """Multiplications and additions of both products, within the window."""
     rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
     batches = math.prod(sizes[i] for mode in problem.scores.batch for i in mode)
-    window, sampled = Window.of(problem, sizes), range(0, rows, max(1, rows // 256))
+    window, sampled = KeyWindow.of(problem, sizes), range(0, rows, max(1, rows // 256))
     if problem.packed is not None:  # where sequences begin is not known here: as for equal ones
         each = max(1, evaluate(problem.packed.q.count, {str(i): n for i, n in enumerate(sizes)}) - 1)
         seen = rows * keys / each * (0.5 if problem.packed.above or problem.above else 1.0)

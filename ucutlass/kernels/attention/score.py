@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from ucutlass import ir
 from ucutlass.ir.extents import Combined, Extent, Fixed, evaluate
-from ucutlass.kernels.attention.plan import Call, ExtentNumber, Number
+from ucutlass.kernels.attention.plan import ExtentNumber, Number, ScoreCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class KeyLimit:
     """`key - row` is at most (`above`) or at least the constant and so many times the starts."""
 
     above: bool
@@ -77,7 +77,7 @@ Term: TypeAlias = "str | Start"
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearPosition:
     """The sum of n times each of `terms`, and a constant."""
 
     terms: Mapping[Term, int]
@@ -86,7 +86,7 @@ class Linear:
 
 def window_of(
     condition: ir.Value, row: str, key: str, start: Callable[[ir.Value], Start | None] = lambda _: None
-) -> tuple[Limit, ...] | None:
+) -> tuple[KeyLimit, ...] | None:
     """The limits of `key - row` that a condition stands for, if it says just that. `start` tells the values
     that are starts of sequences."""
     if not isinstance(condition, ir.Apply):
@@ -105,24 +105,24 @@ def window_of(
     rest = {of: n for of, n in sides.terms.items() if n and of not in (key, row)}
     if a + b != 0 or abs(a) != 1 or any(isinstance(of, str) for of in rest):
         return None
-    return (_LIMITS[condition.function](a, Linear(rest, sides.constant)),)
+    return (_LIMITS[condition.function](a, LinearPosition(rest, sides.constant)),)
 
 
-def _less(a: int, rest: Linear) -> Limit:
+def _less(a: int, rest: LinearPosition) -> KeyLimit:
     """Where a * (key - row) + rest <= 0."""
     if a > 0:
         rest = _minus(_ZERO, rest)
     starts = tuple((of, n) for of, n in rest.terms.items() if isinstance(of, Start))
-    return Limit(a > 0, rest.constant, starts)
+    return KeyLimit(a > 0, rest.constant, starts)
 
 
-def _more(rest: Linear) -> Linear:
-    return Linear(rest.terms, Combined("+", rest.constant, Fixed(1)))
+def _more(rest: LinearPosition) -> LinearPosition:
+    return LinearPosition(rest.terms, Combined("+", rest.constant, Fixed(1)))
 
 
-_ZERO = Linear({}, Fixed(0))
+_ZERO = LinearPosition({}, Fixed(0))
 
-_LIMITS: Mapping[str, Callable[[int, Linear], Limit]] = MappingProxyType(
+_LIMITS: Mapping[str, Callable[[int, LinearPosition], KeyLimit]] = MappingProxyType(
     {
         "less_equal": _less,
         "less": lambda a, rest: _less(a, _more(rest)),
@@ -132,22 +132,22 @@ _LIMITS: Mapping[str, Callable[[int, Linear], Limit]] = MappingProxyType(
 )
 
 
-def _minus(a: Linear, b: Linear) -> Linear:
+def _minus(a: LinearPosition, b: LinearPosition) -> LinearPosition:
     terms = {d: a.terms.get(d, 0) - b.terms.get(d, 0) for d in (*a.terms, *b.terms)}
-    return Linear(terms, Combined("-", a.constant, b.constant))
+    return LinearPosition(terms, Combined("-", a.constant, b.constant))
 
 
-def _linear(value: ir.Value, start: Callable[[ir.Value], Start | None]) -> Linear | None:
+def _linear(value: ir.Value, start: Callable[[ir.Value], Start | None]) -> LinearPosition | None:
     known = start(value)
     if known is not None:
-        return Linear({known: 1}, Fixed(0))
+        return LinearPosition({known: 1}, Fixed(0))
     match value:
         case ir.Coordinate(dim):
-            return Linear({dim: 1}, Fixed(0))
+            return LinearPosition({dim: 1}, Fixed(0))
         case ir.Size(extent):
-            return Linear({}, extent)
+            return LinearPosition({}, extent)
         case ir.Constant(number) if isinstance(number, int) and not isinstance(number, bool):
-            return Linear({}, Fixed(number))
+            return LinearPosition({}, Fixed(number))
         case ir.Apply(function="add" | "subtract" as function, args=(left, right)):
             a, b = _linear(left, start), _linear(right, start)
             if a is None or b is None:
@@ -171,11 +171,11 @@ def _factor(value: ir.Value, dot: ir.Dot) -> Number | None:
             for part, other in ((left, right), (right, left)):
                 a, b = _factor(part, dot), number_of(other)
                 if a is not None and b is not None:
-                    return Call("multiply", (a, b))
+                    return ScoreCall("multiply", (a, b))
         case ir.Apply(function="divide", args=(left, right)):
             a, b = _factor(left, dot), number_of(right)
             if a is not None and b is not None:
-                return Call("divide", (a, b))
+                return ScoreCall("divide", (a, b))
     return None
 
 
@@ -205,7 +205,7 @@ def number_of(value: ir.Value) -> Number | None:
         case ir.Apply(function, args) if function in _MEANINGS:
             numbers = [number_of(a) for a in args]
             parts = tuple(n for n in numbers if n is not None)
-            return Call(function, parts) if len(parts) == len(args) else None
+            return ScoreCall(function, parts) if len(parts) == len(args) else None
     return None
 
 
@@ -214,7 +214,7 @@ def worth(number: Number, sizes: Mapping[str, int]) -> float:
     match number:
         case ExtentNumber(extent):
             return float(evaluate(extent, sizes))
-        case Call(function, args):
+        case ScoreCall(function, args):
             try:
                 return _MEANINGS[function](*(worth(a, sizes) for a in args))
             except (ArithmeticError, ValueError):

@@ -12,11 +12,11 @@ from ucutlass.kernels.convolution.plan import (
     ConvSchedule,
     DirectSchedule,
     Im2colSchedule,
-    PlacesSchedule,
-    Walk,
+    OperandAccess,
+    WgradSchedule,
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
-from ucutlass.kernels.convolution.plan_wgrad import Places, places
+from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, places
 from ucutlass.kernels.convolution.rules import multiplied
 from ucutlass.kernels.convolution.smem import MOST_STAGES, stage_bytes, stages_held, tables_bytes
 from ucutlass.kernels.gemm.plan import Sm80Schedule
@@ -87,7 +87,7 @@ def estimate(
     return counted(grid, seconds, multiplied_seconds, memory, moved)
 
 
-def _walk_elements(walk: Walk, sizes: tuple[int, ...]) -> int:
+def _walk_elements(walk: OperandAccess, sizes: tuple[int, ...]) -> int:
     return math.prod(sizes[a.extent] for a in walk.axes)
 
 
@@ -129,9 +129,9 @@ def _rows(problem: ConvProblem, schedule: ConvSchedule, sizes: tuple[int, ...]) 
             how = im2col(problem)
             phases = how.phases if isinstance(how, Im2col) else 1
             return math.ceil(extents.m / phases), extents.batch * phases
-        case PlacesSchedule(part=part):
+        case WgradSchedule(part=part):
             places_ = places(problem)
-            if not isinstance(places_, Places):
+            if not isinstance(places_, WgradAccess):
                 return extents.m, extents.batch
             channels = sizes[problem.a.axes[places_.channel].extent]
             return extents.m // channels * math.ceil(channels / part) * part, extents.batch
@@ -142,7 +142,7 @@ def _rows(problem: ConvProblem, schedule: ConvSchedule, sizes: tuple[int, ...]) 
 def _resident(problem: ConvProblem, schedule: ConvSchedule, arch: Arch) -> int:
     """Returns the thread blocks that an SM holds."""
     match schedule:
-        case Im2colSchedule(blocks=blocks) | PlacesSchedule(blocks=blocks):
+        case Im2colSchedule(blocks=blocks) | WgradSchedule(blocks=blocks):
             return blocks
         case Sm80Schedule():
             registers = min(255, _sums(schedule) + 96)
@@ -160,7 +160,7 @@ def _threads(schedule: ConvSchedule) -> int:
             return threads
         case Sm80Schedule(tile=tile, warp_tile=warp):
             return 32 * (tile[0] // warp[0]) * (tile[1] // warp[1])
-        case Im2colSchedule(groups=groups) | PlacesSchedule(groups=groups):
+        case Im2colSchedule(groups=groups) | WgradSchedule(groups=groups):
             return 32 * (4 * groups + 1)
 
 
@@ -171,7 +171,7 @@ def _sums(schedule: ConvSchedule) -> int:
             return rows * (1 if turned else width)
         case Sm80Schedule(warp_tile=(m, n)):
             return m * n // 32
-        case Im2colSchedule(tile=(m, n, _), groups=groups) | PlacesSchedule(tile=(m, n, _), groups=groups):
+        case Im2colSchedule(tile=(m, n, _), groups=groups) | WgradSchedule(tile=(m, n, _), groups=groups):
             return m * n // (128 * groups)
 
 
@@ -184,7 +184,7 @@ def _memory(problem: ConvProblem, schedule: ConvSchedule) -> dict[str, int]:
         case Sm80Schedule(tile, warp_tile, stages, _):
             memory = sm80_memory(multiplied(problem), tile, warp_tile, stages)
             return {"stages": memory.stage * stages, "epilogue": memory.epilogue}
-        case Im2colSchedule() | PlacesSchedule():
+        case Im2colSchedule() | WgradSchedule():
             m, n, _ = schedule.tile
             stages = schedule.stages * stage_bytes(problem, schedule)
             epilogue = 4 * max(_LEAST_ROWS * (n + _PAD), n * (_LEAST_ROWS + _PAD))
@@ -238,7 +238,7 @@ def resources(planned: Planned) -> Resources:
 
 def _unit(schedule: ConvSchedule) -> Unit:
     match schedule:
-        case Im2colSchedule() | PlacesSchedule():
+        case Im2colSchedule() | WgradSchedule():
             return "wgmma"
         case Sm80Schedule(math=math_) if math_ != "simt":
             return "mma"
@@ -247,14 +247,14 @@ def _unit(schedule: ConvSchedule) -> Unit:
 
 
 def _most_stages(
-    problem: ConvProblem, schedule: Sm80Schedule | Im2colSchedule | PlacesSchedule, arch: Arch, device: Device
+    problem: ConvProblem, schedule: Sm80Schedule | Im2colSchedule | WgradSchedule, arch: Arch, device: Device
 ) -> int:
     """Returns the stages that fit, of so many blocks an SM."""
     match schedule:
         case Sm80Schedule(tile, warp_tile, stages, _):
             memory = sm80_memory(multiplied(problem), tile, warp_tile, stages)
             return (arch.shared_memory - memory.epilogue) // memory.stage
-        case Im2colSchedule() | PlacesSchedule():
+        case Im2colSchedule() | WgradSchedule():
             m, n, _ = schedule.tile
             return stages_held(m, n, schedule.groups, schedule.blocks, MOST_STAGES, device)
 

@@ -11,24 +11,24 @@ from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels import space
 from ucutlass.kernels.convolution import cost
 from ucutlass.kernels.convolution.granularity import granularity
-from ucutlass.kernels.convolution.match import ConvForm, as_gemm, is_convolution, recognise_convolution
+from ucutlass.kernels.convolution.match import ConvolutionPattern, as_gemm, is_convolution, match_convolution
 from ucutlass.kernels.convolution.plan import ConvPlan
 from ucutlass.kernels.convolution.planner import plan_convolution
 from ucutlass.kernels.convolution.rules import RULES
 from ucutlass.kernels.convolution.space import axes
 from ucutlass.kernels.convolution.variants import VARIANTS
 from ucutlass.kernels.family import Family
-from ucutlass.kernels.gemm.match import GemmForm
+from ucutlass.kernels.gemm.match import GemmPattern
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.refused import Refused
 from ucutlass.kernels.violation import Violation
 
 
-def match(kernel: ir.Kernel) -> ConvForm | GemmForm | None:
+def match(kernel: ir.Kernel) -> ConvolutionPattern | GemmPattern | None:
     """The pattern of a dot of windows; GEMM's where the windows are of one position. Raises Refused."""
     if not is_convolution(kernel):
         return None
-    pattern = recognise_convolution(kernel)
+    pattern = match_convolution(kernel)
     gemm = as_gemm(pattern)
     if gemm is None and not pattern.summed and pattern.dot.left.elem is not pattern.dot.right.elem:
         raise Refused.mixed_fp8(pattern.dot.span)
@@ -36,7 +36,7 @@ def match(kernel: ir.Kernel) -> ConvForm | GemmForm | None:
 
 
 def plan_pattern(
-    pattern: ConvForm,
+    pattern: ConvolutionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -49,7 +49,7 @@ def plan_pattern(
 
 
 def schedules(
-    pattern: ConvForm,
+    pattern: ConvolutionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -61,7 +61,7 @@ def schedules(
 
 
 def candidates(
-    pattern: ConvForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
+    pattern: ConvolutionPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """Kernels near the planner's choice for a request, the cheapest first. Raises Refused."""
     return space.candidates(partial(plan_convolution, pattern, sizes, arch, device), axes, request)
@@ -69,7 +69,7 @@ def candidates(
 
 FAMILY = Family(
     name="convolution",
-    pattern=ConvForm,
+    pattern=ConvolutionPattern,
     plan=ConvPlan,
     match=match,
     plan_pattern=plan_pattern,

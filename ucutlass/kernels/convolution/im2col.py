@@ -10,7 +10,13 @@ from types import MappingProxyType
 from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
-from ucutlass.kernels.convolution.plan import ConvProblem, Im2colSchedule, PlacesSchedule, Walk, unit_dim
+from ucutlass.kernels.convolution.plan import (
+    ConvProblem,
+    Im2colSchedule,
+    OperandAccess,
+    WgradSchedule,
+    unit_dim,
+)
 from ucutlass.kernels.convolution.plan_im2col import Im2col, Space, im2col
 from ucutlass.kernels.convolution.smem import stages_held
 
@@ -82,7 +88,7 @@ def prepared(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, Im
 
 
 def _channel(made: ConvProblem, sizes: tuple[int, ...]) -> int | None:
-    def plain(walk: Walk, dim: int) -> bool:
+    def plain(walk: OperandAccess, dim: int) -> bool:
         windowed = any(dim == d for a in walk.axes if a.window for d, _ in a.window.terms)
         return sum(a.extent == dim and a.window is None for a in walk.axes) == 1 and not windowed
 
@@ -132,7 +138,7 @@ def _reads_across(made: ConvProblem) -> bool:
     return innermost and b.elem.bytes == 2 and unit_dim(b) is not None and b.align == width
 
 
-def ordered(walk: Walk, order: tuple[int, ...], adjacent: bool) -> Walk:
+def ordered(walk: OperandAccess, order: tuple[int, ...], adjacent: bool) -> OperandAccess:
     """The operand in this order, as it lies where TMA reads it so; `adjacent`: neighbours of the innermost
     axis there are neighbours in memory."""
     width = BYTES // walk.elem.bytes
@@ -222,7 +228,7 @@ def _candidates() -> tuple[tuple[int, int, int, int], ...]:
 
 
 def clocks(
-    s: Im2colSchedule | PlacesSchedule, m: float, n: int, batch: int, steps: int, device: Device
+    s: Im2colSchedule | WgradSchedule, m: float, n: int, batch: int, steps: int, device: Device
 ) -> float:
     """Clocks of the SM with the most blocks, by `MODEL`."""
     (tile_m, tile_n, _), held = s.tile, s.stages

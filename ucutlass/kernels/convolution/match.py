@@ -15,13 +15,13 @@ from ucutlass.ir.elements import F32, TF32, Element
 from ucutlass.ir.extents import Extent, Fixed, agree
 from ucutlass.ir.traversal import find
 from ucutlass.kernels.addresses import Operand, all_named
-from ucutlass.kernels.epilogue import Epilogue, epilogue
-from ucutlass.kernels.gemm.match import LOADED, STORED, GemmForm, pointer
+from ucutlass.kernels.epilogue import EpiloguePattern, epilogue
+from ucutlass.kernels.gemm.match import LOADED, STORED, GemmPattern, pointer
 from ucutlass.kernels.refused import Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WindowPosition:
     """How one axis of an operand is read: by the dimension `name`, or at a position."""
 
     name: str
@@ -29,12 +29,12 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ConvolutionOperand:
     """A tensor operand of the product, its axes as declared."""
 
     pointer: int
     elem: Element
-    places: tuple[Place, ...]
+    places: tuple[WindowPosition, ...]
 
     @property
     def names(self) -> frozenset[str]:
@@ -49,8 +49,8 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class ConvForm:
-    """A kernel seen as D = epilogue(A * B) with windows. Roles are as in `GemmForm`.
+class ConvolutionPattern:
+    """A kernel seen as D = epilogue(A * B) with windows. Roles are as in `GemmPattern`.
 
     `kernel` and `dot` are those that `epilogue` speaks of; where the program wrote a sum of products,
     they hold a dot in its place and `summed` is true: then every product is a multiply-add in f32.
@@ -58,13 +58,13 @@ class ConvForm:
 
     kernel: ir.Kernel
     dot: ir.Dot
-    a: Source
-    b: Source
+    a: ConvolutionOperand
+    b: ConvolutionOperand
     m: tuple[str, ...]
     n: tuple[str, ...]
     k: tuple[str, ...]
     batch: tuple[str, ...]
-    epilogue: Epilogue
+    epilogue: EpiloguePattern
     summed: bool
 
     @property
@@ -73,7 +73,7 @@ class ConvForm:
         return {name: i for i, name in enumerate(self.kernel.dims)}
 
 
-def exchanged(form: ConvForm) -> ConvForm:
+def exchanged(form: ConvolutionPattern) -> ConvolutionPattern:
     """The same with the operands' roles exchanged: rows of the product are its columns."""
     return replace(form, a=form.b, b=form.a, m=form.n, n=form.m)
 
@@ -133,7 +133,7 @@ def _stored(kernel: ir.Kernel, value: ir.Value) -> bool:
     return is_tensor and value.elem.kind == "float"
 
 
-def recognise_convolution(kernel: ir.Kernel) -> ConvForm:
+def match_convolution(kernel: ir.Kernel) -> ConvolutionPattern:
     """The form of a kernel for which `is_convolution` holds. Raises Refused."""
     dots = find(kernel, ir.Dot)
     if dots:
@@ -160,7 +160,7 @@ def _with_dot(kernel: ir.Kernel, summed: ir.Reduce) -> tuple[ir.Kernel, ir.Dot]:
     return replace(kernel, results=results), dot
 
 
-def as_gemm(form: ConvForm) -> GemmForm | None:
+def as_gemm(form: ConvolutionPattern) -> GemmPattern | None:
     """The form as one of no windows, where each is of one tap and stands still: a convolution of 1 x 1 and
     step 1, however it is written. None for any other."""
     if form.summed:
@@ -171,10 +171,10 @@ def as_gemm(form: ConvForm) -> GemmForm | None:
     k = tuple(d for d in form.k if d not in alone)
     if a is None or b is None or not k:
         return None
-    return GemmForm(form.kernel, form.dot, a, b, form.m, form.n, k, form.batch, form.epilogue)
+    return GemmPattern(form.kernel, form.dot, a, b, form.m, form.n, k, form.batch, form.epilogue)
 
 
-def _standing(side: Source, extents_: Mapping[str, Extent], alone: set[str]) -> Operand | None:
+def _standing(side: ConvolutionOperand, extents_: Mapping[str, Extent], alone: set[str]) -> Operand | None:
     """The operand by the names that move over it, without axes of extent 1; None if a window moves."""
     order: list[str] = []
     for place in side.places:
@@ -191,13 +191,13 @@ def _standing(side: Source, extents_: Mapping[str, Extent], alone: set[str]) -> 
     return Operand(side.pointer, side.elem, tuple(order)) if len(set(order)) == len(order) else None
 
 
-def _form(kernel: ir.Kernel, dot: ir.Dot, summed: bool) -> ConvForm:
+def _form(kernel: ir.Kernel, dot: ir.Dot, summed: bool) -> ConvolutionPattern:
     a, b = _source(kernel, dot.left, summed), _source(kernel, dot.right, summed)
     shared = a.names & b.names
     beside = [d for d in dot.over if d not in shared]
     names = (*dot.dims, *dot.over)
     own = {side: [d for d in names if d in side.names and d not in dot.over] for side in (a, b)}
-    return ConvForm(
+    return ConvolutionPattern(
         kernel,
         dot,
         a,
@@ -211,7 +211,7 @@ def _form(kernel: ir.Kernel, dot: ir.Dot, summed: bool) -> ConvForm:
     )
 
 
-def _source(kernel: ir.Kernel, value: ir.Value, summed: bool) -> Source:
+def _source(kernel: ir.Kernel, value: ir.Value, summed: bool) -> ConvolutionOperand:
     lane, span = value.elem, value.span
     positions: dict[str, ir.Position] = {}
     while isinstance(value, ir.Read | ir.Cast):
@@ -238,7 +238,7 @@ def _source(kernel: ir.Kernel, value: ir.Value, summed: bool) -> Source:
         )
     all_named(type_, span)
     places = tuple(_place(kernel, d, positions.get(d)) for d in type_.dims)
-    return Source(pointer(kernel, value.index), type_.elem, places)
+    return ConvolutionOperand(pointer(kernel, value.index), type_.elem, places)
 
 
 def _composed(read: ir.Read, outer: Mapping[str, ir.Position]) -> dict[str, ir.Position]:
@@ -266,11 +266,11 @@ def _composed(read: ir.Read, outer: Mapping[str, ir.Position]) -> dict[str, ir.P
     return found
 
 
-def _place(kernel: ir.Kernel, dim: str, position: ir.Position | None) -> Place:
+def _place(kernel: ir.Kernel, dim: str, position: ir.Position | None) -> WindowPosition:
     if position is None:
-        return Place(dim, None)
+        return WindowPosition(dim, None)
     terms = position.at.terms
     plain = position.scale == 1 and position.at.offset == Fixed(0) and len(terms) == 1 and terms[0][1] == 1
     if plain and kernel.dims[dim] == kernel.dims[terms[0][0]]:
-        return Place(terms[0][0], None)
-    return Place(dim, position)
+        return WindowPosition(terms[0][0], None)
+    return WindowPosition(dim, position)

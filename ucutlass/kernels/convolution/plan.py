@@ -21,7 +21,7 @@ from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AxisWindow:
     """How an axis is read: `terms` are (dimension, coefficient), the dimension by position in the
     extent array. In `offset` the dimension "3" is extent 3."""
 
@@ -31,16 +31,16 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class OperandAxisExtent:
     """One axis of an operand in memory: of `extent`, read by the dimension itself where `window`
     is None (then `extent` is that dimension alone)."""
 
     extent: int
-    window: Window | None = None
+    window: AxisWindow | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class OperandAccess:
     """An operand of the product: its axes as declared, outermost first, and dense.
 
     `pack` is the order of axes in the workspace that a kernel before the product copies it to, or
@@ -53,7 +53,7 @@ class Walk:
 
     pointer: int
     elem: Element
-    axes: tuple[Axis, ...]
+    axes: tuple[OperandAxisExtent, ...]
     align: int
     pack: tuple[int, ...] | None = None
     pad: int = 1
@@ -70,7 +70,7 @@ class Walk:
         return self.pack if self.pack is not None else tuple(range(len(self.axes)))
 
     @property
-    def contiguous(self) -> Axis | None:
+    def contiguous(self) -> OperandAxisExtent | None:
         """The axis whose neighbours are adjacent; None for a single element."""
         return self.axes[self.order[-1]] if self.axes else None
 
@@ -94,8 +94,8 @@ class ConvProblem:
     n: tuple[int, ...]
     k: tuple[int, ...]
     batch: tuple[tuple[int, ...], ...]
-    a: Walk
-    b: Walk
+    a: OperandAccess
+    b: OperandAccess
 
     @property
     def lane(self) -> Element:
@@ -109,7 +109,7 @@ class ConvProblem:
     def scalars(self) -> int:
         return self.gemm.scalars
 
-    def stride(self, walk: Walk, axis: int) -> Product | None:
+    def stride(self, walk: OperandAccess, axis: int) -> Product | None:
         """Elements between neighbours along an axis of an operand that is read as it lies."""
         return None if walk.pack is not None else tuple(a.extent for a in walk.axes[axis + 1 :])
 
@@ -144,7 +144,7 @@ class Im2colSchedule:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacesSchedule:
+class WgradSchedule:
     """Hopper's for gradients of weights: TMA gathers places of windows, wgmma multiplies over them. `tile` is
     M x N x K in elements, K the places of a stage, M in blocks of `part` channels of one tap each; the rest
     as in `Im2colSchedule`."""
@@ -156,7 +156,7 @@ class PlacesSchedule:
     blocks: int
 
 
-ConvSchedule: TypeAlias = Sm80Schedule | DirectSchedule | Im2colSchedule | PlacesSchedule
+ConvSchedule: TypeAlias = Sm80Schedule | DirectSchedule | Im2colSchedule | WgradSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class ConvPlan:
 # --- how a tile is gathered -----------------------------------------------------------
 
 
-def unit_dim(walk: Walk) -> int | None:
+def unit_dim(walk: OperandAccess) -> int | None:
     """The dimension along which an operand's elements are adjacent and nothing else moves, if any."""
     last = walk.contiguous
     if last is None or last.window is not None:
@@ -185,11 +185,11 @@ def unit_dim(walk: Walk) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class GatheredOperand:
     """An operand of a tile: `rows` are the dimensions of its rows (those of M for A, of N for B), `summed`
     the contracted ones; both outermost first, as a tile's index is taken apart."""
 
-    walk: Walk
+    walk: OperandAccess
     rows: tuple[int, ...]
     summed: tuple[int, ...]
 
@@ -213,9 +213,9 @@ class Side:
         return min(self.walk.align, 16 // self.walk.read.bytes)
 
 
-def sides(problem: ConvProblem) -> tuple[Side, Side]:
+def sides(problem: ConvProblem) -> tuple[GatheredOperand, GatheredOperand]:
     """Operands A and B."""
-    return Side(problem.a, problem.m, problem.k), Side(problem.b, problem.n, problem.k)
+    return GatheredOperand(problem.a, problem.m, problem.k), GatheredOperand(problem.b, problem.n, problem.k)
 
 
 # --- how a direct kernel steps from result to result ----------------------------------
@@ -224,17 +224,17 @@ Along: TypeAlias = Literal["kSame", "kUnit", "kStep"]
 """An operand stays, its elements are adjacent, or each has a place of its own."""
 
 
-def _uses(axis: Axis) -> dict[int, int]:
+def _uses(axis: OperandAxisExtent) -> dict[int, int]:
     """The dimensions in an axis's position, with their coefficients."""
     return {axis.extent: 1} if axis.window is None else dict(axis.window.terms)
 
 
-def moves(problem: ConvProblem, walk: Walk, mode: int) -> bool:
+def moves(problem: ConvProblem, walk: OperandAccess, mode: int) -> bool:
     """Whether an operand's address depends on a result mode."""
     return any(d in _uses(axis) for axis in walk.axes for d in problem.batch[mode])
 
 
-def along(problem: ConvProblem, walk: Walk, vector: bool) -> Along:
+def along(problem: ConvProblem, walk: OperandAccess, vector: bool) -> Along:
     """How an operand goes on along the last result mode."""
     if not problem.batch:
         return "kSame"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ucutlass.ir.extents import Extent, Fixed
-from ucutlass.kernels.convolution.plan import ConvProblem, Walk
+from ucutlass.kernels.convolution.plan import ConvProblem, OperandAccess
 
 MOST_PHASES = 8
 """Each has a descriptor of 128 bytes among the kernel's parameters."""
@@ -110,7 +110,7 @@ def _batch(problem: ConvProblem) -> set[int] | None:
     return {run[0] for run in problem.batch}
 
 
-def _in(walk: Walk, dim: int) -> bool:
+def _in(walk: OperandAccess, dim: int) -> bool:
     return any(axis.window is None and axis.extent == dim for axis in walk.axes)
 
 

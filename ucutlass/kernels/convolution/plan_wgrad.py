@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ucutlass.ir.extents import Extent, Fixed
-from ucutlass.kernels.convolution.plan import ConvProblem, Walk
+from ucutlass.kernels.convolution.plan import ConvProblem, OperandAccess
 from ucutlass.kernels.convolution.plan_im2col import MOST_STEP
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SpatialAxis:
     """A spatial axis of A, `axis`: the place, dimension `place`, is read with coefficient `along`, the tap
     with `tap` (dimension None: no tap)."""
 
@@ -29,19 +29,19 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class WgradAccess:
     """`space` innermost first. `channel`, `image` and `group` are axes of A (or None), `group_b` and
     `columns` of B, these innermost first."""
 
     channel: int
-    space: tuple[Room, ...]
+    space: tuple[SpatialAxis, ...]
     image: int | None
     group: int | None
     group_b: int | None
     columns: tuple[int, ...]
 
 
-def places(problem: ConvProblem) -> Places | str:
+def places(problem: ConvProblem) -> WgradAccess | str:
     """How TMA gathers the problem in the order in which operands are read, or why it cannot."""
     a = problem.a
     batch = {d for run in problem.batch for d in run}
@@ -56,7 +56,7 @@ def places(problem: ConvProblem) -> Places | str:
         image = rest.pop(0)
     if not 1 <= len(rest) <= 3:
         return f"A has {len(rest)} spatial axes, not 1 to 3"
-    space: list[Room] = []
+    space: list[SpatialAxis] = []
     for axis in reversed(rest):
         found = _room(problem, axis, batch)
         if isinstance(found, str):
@@ -73,15 +73,15 @@ def places(problem: ConvProblem) -> Places | str:
     own = {a.axes[group].extent} if group is not None else set()
     if batch - own - taps:
         return "a name of the batch is neither a group nor a tap"
-    return _columns(problem, Places(a.order[-1], tuple(space), image, group, None, ()), summed, own)
+    return _columns(problem, WgradAccess(a.order[-1], tuple(space), image, group, None, ()), summed, own)
 
 
-def _room(problem: ConvProblem, axis: int, batch: set[int]) -> Room | str:
+def _room(problem: ConvProblem, axis: int, batch: set[int]) -> SpatialAxis | str:
     read = problem.a.axes[axis]
     if read.window is None:
         if read.extent not in problem.k:
             return "a spatial axis of A is no place that is summed"
-        return Room(axis, read.extent, 1, None, 0, Fixed(0))
+        return SpatialAxis(axis, read.extent, 1, None, 0, Fixed(0))
     summed = [(d, c) for d, c in read.window.terms if d in problem.k]
     taps = [(d, c) for d, c in read.window.terms if d in problem.m or d in batch]
     if len(summed) != 1 or len(taps) > 1 or len(summed) + len(taps) != len(read.window.terms):
@@ -89,10 +89,10 @@ def _room(problem: ConvProblem, axis: int, batch: set[int]) -> Room | str:
     if read.window.scale != 1 or not 1 <= summed[0][1] <= MOST_STEP:
         return f"TMA walks whole positions in steps of 1 to {MOST_STEP}"
     tap_dim, tap = taps[0] if taps else (None, 0)
-    return Room(axis, summed[0][0], summed[0][1], tap_dim, tap, read.window.offset)
+    return SpatialAxis(axis, summed[0][0], summed[0][1], tap_dim, tap, read.window.offset)
 
 
-def _columns(problem: ConvProblem, found: Places, summed: list[int], own: set[int]) -> Places | str:
+def _columns(problem: ConvProblem, found: WgradAccess, summed: list[int], own: set[int]) -> WgradAccess | str:
     b = problem.b
     if b.windows:
         return "B has windows"
@@ -111,9 +111,9 @@ def _columns(problem: ConvProblem, found: Places, summed: list[int], own: set[in
         return "the names of the columns lie apart in B"
     if padded(b) and len(rest) > 1:
         return "padded columns of several names are not side by side"
-    return Places(found.channel, found.space, found.image, found.group, group_b, tuple(reversed(rest)))
+    return WgradAccess(found.channel, found.space, found.image, found.group, group_b, tuple(reversed(rest)))
 
 
-def padded(walk: Walk) -> bool:
+def padded(walk: OperandAccess) -> bool:
     """Whether the last axis may end in zeros that the tensor has not."""
     return walk.pack is not None and walk.pad > 1

@@ -14,14 +14,14 @@ from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.addresses import vector_width
 from ucutlass.kernels.convolution.cost import Extents, estimate, measure
 from ucutlass.kernels.convolution.im2col import prepared, schedule_of
-from ucutlass.kernels.convolution.match import ConvForm, exchanged
+from ucutlass.kernels.convolution.match import ConvolutionPattern, exchanged
 from ucutlass.kernels.convolution.plan import (
     ConvPlan,
     ConvProblem,
     ConvSchedule,
     DirectSchedule,
-    Side,
-    Walk,
+    GatheredOperand,
+    OperandAccess,
     across_mode,
     along,
     sides,
@@ -35,7 +35,7 @@ from ucutlass.kernels.convolution.rules import (
     VARIANT_RULES,
     ChosenWord,
     ConvolutionCase,
-    Room,
+    ScheduleBounds,
 )
 from ucutlass.kernels.convolution.schedule import chosen_word, request_of, resolve
 from ucutlass.kernels.convolution.variants import VARIANTS
@@ -60,7 +60,7 @@ COPY_BYTES = 4
 
 
 def plan_convolution(
-    form: ConvForm,
+    form: ConvolutionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -85,7 +85,7 @@ def plan_convolution(
             return chosen
         made, own, splits, notes = chosen
     extents = measure(made, sizes)
-    room = Room(
+    room = ScheduleBounds(
         made,
         sizes,
         (extents.m, extents.n, extents.k, extents.batch),
@@ -105,7 +105,7 @@ def plan_convolution(
 # --- without a tile -----------------------------------------------------------------
 
 
-def _is_direct(form: ConvForm, sizes: tuple[int, ...]) -> bool:
+def _is_direct(form: ConvolutionPattern, sizes: tuple[int, ...]) -> bool:
     """Nothing is shared between rows and columns of a tile, or its multipliers do not take the operands."""
     n, m = (math.prod(sizes[form.position[d]] for d in names) for names in (form.n, form.m))
     return (
@@ -116,7 +116,7 @@ def _is_direct(form: ConvForm, sizes: tuple[int, ...]) -> bool:
 _Chosen = tuple[ConvProblem, ConvSchedule, int, tuple[Note, ...]]
 
 
-def _direct(form: ConvForm, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> _Chosen:
+def _direct(form: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> _Chosen:
     made = problem(form, sizes, aligned, apart=True)
     if any(isinstance(o, Reduction) for o in made.gemm.outputs):
         raise Refused(
@@ -158,7 +158,7 @@ def _taps(made: ConvProblem, mode: int, sizes: tuple[int, ...], fixed: set[int])
     return taps if taps <= MOST_TAPS else 0
 
 
-def _taps_of(form: ConvForm, made: ConvProblem, sizes: tuple[int, ...], rows: int) -> int:
+def _taps_of(form: ConvolutionPattern, made: ConvProblem, sizes: tuple[int, ...], rows: int) -> int:
     """The taps that the direct kernel keeps where a thread repeats itself along the window's results."""
     fixed = {i for i, extent in enumerate(form.kernel.dims.values()) if isinstance(extent, Fixed)}
     return _taps(made, across_mode(made), sizes, fixed) if rows > 1 else 0
@@ -187,7 +187,7 @@ def _width(made: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] 
 
 
 def _tiled(
-    form: ConvForm,
+    form: ConvolutionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -265,7 +265,7 @@ def gathered(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, tu
 def summed_channel(made: ConvProblem, sizes: tuple[int, ...]) -> int | None:
     """The longest contracted dimension that is one plain axis of each operand, and in no window."""
 
-    def plain(walk: Walk, dim: int) -> bool:
+    def plain(walk: OperandAccess, dim: int) -> bool:
         users = [a for a in walk.axes if dim == a.extent and a.window is None]
         windowed = any(dim == d for a in walk.axes if a.window for d, _ in a.window.terms)
         return len(users) == 1 and not windowed
@@ -274,7 +274,7 @@ def summed_channel(made: ConvProblem, sizes: tuple[int, ...]) -> int | None:
     return max(found, key=lambda d: sizes[d], default=None)
 
 
-def packed(side: Side, dim: int) -> Walk:
+def packed(side: GatheredOperand, dim: int) -> OperandAccess:
     """The operand with a plain axis innermost and padded to 16 bytes; as it lies where it is so already."""
     walk, pad = side.walk, 16 // side.walk.elem.bytes
     if unit_dim(walk) == dim and side.copy_width == pad:

@@ -10,16 +10,22 @@ from operator import mul
 from ucutlass import ir
 from ucutlass.ir.extents import Combined, Extent, Fixed, Free, evaluate
 from ucutlass.kernels.access import MAX_BATCH_MODES, Access, Output, Reduction, Store
-from ucutlass.kernels.addresses import Modes, Operand, Sizes, access, runs, vector_width
-from ucutlass.kernels.convolution.match import ConvForm, Source
-from ucutlass.kernels.convolution.plan import Axis, ConvProblem, Walk, Window, unit_dim
+from ucutlass.kernels.addresses import MergedModes, Operand, Sizes, access, runs, vector_width
+from ucutlass.kernels.convolution.match import ConvolutionOperand, ConvolutionPattern
+from ucutlass.kernels.convolution.plan import (
+    AxisWindow,
+    ConvProblem,
+    OperandAccess,
+    OperandAxisExtent,
+    unit_dim,
+)
 from ucutlass.kernels.epilogue import ReduceTo, arithmetic
 from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.refused import Refused
 
 
 def problem(
-    form: ConvForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None, apart: bool = False
+    form: ConvolutionPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None, apart: bool = False
 ) -> ConvProblem:
     """The form with concrete extents, in the order of `kernel.dims`. `apart`: every result name is a
     batch mode of its own, as the direct kernel addresses them, m and n are empty.
@@ -68,23 +74,25 @@ def problem(
     )
 
 
-def offsets(form: ConvForm, sizes: Sequence[int]) -> tuple[int, ...]:
+def offsets(form: ConvolutionPattern, sizes: Sequence[int]) -> tuple[int, ...]:
     """The windows' offsets for these extents, A's first."""
     by_name = dict(zip(form.kernel.dims, sizes, strict=True))
     places = (*form.a.places, *form.b.places)
     return tuple(evaluate(p.position.at.offset, by_name) for p in places if p.position is not None)
 
 
-def _walk(side: Source, at: Sizes, aligned: bool) -> Walk:
+def _walk(side: ConvolutionOperand, at: Sizes, aligned: bool) -> OperandAccess:
     axes = []
     for place in side.places:
         if place.position is None:
-            axes.append(Axis(at.position[place.name]))
+            axes.append(OperandAxisExtent(at.position[place.name]))
             continue
         terms = tuple((at.position[d], c) for d, c in place.position.at.terms)
         offset = renamed(place.position.at.offset, at.position)
-        axes.append(Axis(at.position[place.name], Window(place.position.scale, terms, offset)))
-    walk = Walk(side.pointer, side.elem, tuple(axes), 1)
+        axes.append(
+            OperandAxisExtent(at.position[place.name], AxisWindow(place.position.scale, terms, offset))
+        )
+    walk = OperandAccess(side.pointer, side.elem, tuple(axes), 1)
     if unit_dim(walk) is None:
         return walk
     # The extent of the innermost axis, then the stride of each axis around it.
@@ -103,7 +111,7 @@ def renamed(extent: Extent, position: Mapping[str, int]) -> Extent:
             return extent
 
 
-def _contracted(form: ConvForm, walks: Sequence[Walk]) -> list[str]:
+def _contracted(form: ConvolutionPattern, walks: Sequence[OperandAccess]) -> list[str]:
     """The contracted names, the one along which an operand is contiguous innermost (A's first)."""
     names = list(form.k)
     by_position = {i: name for name, i in form.position.items()}
@@ -115,11 +123,11 @@ def _contracted(form: ConvForm, walks: Sequence[Walk]) -> list[str]:
     return names
 
 
-def _tensors(form: ConvForm) -> tuple[Operand, ...]:
+def _tensors(form: ConvolutionPattern) -> tuple[Operand, ...]:
     return (*(o.tensor for o in form.epilogue.outputs), *form.epilogue.inputs)
 
 
-def _modes(form: ConvForm, at: Sizes) -> Modes:
+def _modes(form: ConvolutionPattern, at: Sizes) -> MergedModes:
     tensors = _tensors(form)
     m, m_rest = _longest(runs(form.m, tensors), at)
     n, n_rest = _longest(runs(form.n, tensors), at)
@@ -133,7 +141,7 @@ def _modes(form: ConvForm, at: Sizes) -> Modes:
             form.dot.span,
             "store operands or the result with these names next to each other",
         )
-    return Modes(m, n, (), batch)
+    return MergedModes(m, n, (), batch)
 
 
 def _longest(
@@ -146,9 +154,9 @@ def _longest(
     return parts[best], tuple(p for i, p in enumerate(parts) if i != best)
 
 
-def _apart(form: ConvForm) -> Modes:
+def _apart(form: ConvolutionPattern) -> MergedModes:
     """Every result name a batch mode, in the order in which the first result stores them."""
     names = (*form.m, *form.n, *form.batch)
     stored = [d for tensor in _tensors(form) for d in tensor.order if d in names]
     order = dict.fromkeys((*stored, *names))
-    return Modes((), (), (), tuple((d,) for d in order))
+    return MergedModes((), (), (), tuple((d,) for d in order))

@@ -12,7 +12,7 @@ from ucutlass.ir.elements import TF32
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule, without
 from ucutlass.kernels.convolution.im2col import MOST_BLOCKS, TILES, _taps
-from ucutlass.kernels.convolution.match import ConvForm
+from ucutlass.kernels.convolution.match import ConvolutionPattern
 from ucutlass.kernels.convolution.plan import (
     ConvProblem,
     DirectSchedule,
@@ -39,7 +39,7 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ScheduleBounds:
     """What bounds a schedule: the problem, its extents as rows, columns, summed and batch, and the taps that
     the direct kernel's window would have for so many rows, 0 where it has none to keep."""
 
@@ -56,7 +56,7 @@ class Scheduled(Generic[S]):
     """What bounds a schedule, the planner's own one of the kernel, the schedule with the fields that the
     program fixed, and its launch parameters."""
 
-    room: Room
+    room: ScheduleBounds
     own: S
     schedule: S
     launch: tuple[int, ...]
@@ -66,7 +66,7 @@ class Scheduled(Generic[S]):
 class ConvolutionCase:
     """A pattern with its extents, before it has a schedule."""
 
-    form: ConvForm
+    form: ConvolutionPattern
     sizes: tuple[int, ...]
 
 
@@ -115,7 +115,9 @@ def repeats(problem: ConvProblem, width: int) -> bool:
     return across_mode(problem) >= 0 and along(problem, problem.a, width > 1) != "kStep"
 
 
-def room_for(room: Room, own: Im2colSchedule, tile: tuple[int, int, int], groups: int, blocks: int) -> int:
+def room_for(
+    room: ScheduleBounds, own: Im2colSchedule, tile: tuple[int, int, int], groups: int, blocks: int
+) -> int:
     """The most stages of a tile that so many blocks of an SM have room for; 0 where they have none."""
     how = im2col(room.problem)
     assert isinstance(how, Im2col)
@@ -255,7 +257,7 @@ _FLAT = Sm80Schedule((64, 64, 64), (32, 32), 2, "tensor")
 """In place of a schedule where a rule reads the launch parameters alone."""
 
 
-def _as_gemm(room: Room, s: Sm80Schedule, launch: tuple[int, ...]) -> Candidate:
+def _as_gemm(room: ScheduleBounds, s: Sm80Schedule, launch: tuple[int, ...]) -> Candidate:
     """The convolution as the multistage kernel's product, for the rules that both have."""
     gemm = multiplied(room.problem)
     m, n, k, batch = room.extents

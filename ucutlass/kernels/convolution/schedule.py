@@ -16,7 +16,7 @@ from ucutlass.kernels.convolution.rules import (
     IM2COL_LAUNCH_RULES,
     IM2COL_RULES,
     WGRAD_RULES,
-    Room,
+    ScheduleBounds,
     Scheduled,
     multiplied,
     repeats,
@@ -72,7 +72,7 @@ def request_of(s: ConvSchedule, launch: tuple[int, ...]) -> PartialSchedule:
 
 
 def resolve(
-    room: Room, own: ConvSchedule, splits: int, request: PartialSchedule
+    room: ScheduleBounds, own: ConvSchedule, splits: int, request: PartialSchedule
 ) -> Launched | tuple[Violation, ...]:
     """The planner's own schedule of the kernel with what a request fixes, or the rules that are broken."""
     usual = (RASTERS["heuristic"], SWIZZLE, splits)
@@ -108,7 +108,7 @@ def chosen_word(request: PartialSchedule, direct: bool) -> Warps | None:
 # --- what follows from what is fixed ------------------------------------------------------
 
 
-def _direct(room: Room, own: DirectSchedule, r: PartialSchedule) -> DirectSchedule:
+def _direct(room: ScheduleBounds, own: DirectSchedule, r: PartialSchedule) -> DirectSchedule:
     threads = r.threads or own.threads
     if own.turned:
         # The window lies along the neighbours, so that these are the repeats; one by one they stay so.
@@ -120,7 +120,7 @@ def _direct(room: Room, own: DirectSchedule, r: PartialSchedule) -> DirectSchedu
     return replace(own, width=width, rows=rows, taps=room.taps(rows) if rows > 1 else 0, threads=threads)
 
 
-def _im2col(room: Room, own: Im2colSchedule, r: PartialSchedule) -> Im2colSchedule:
+def _im2col(room: ScheduleBounds, own: Im2colSchedule, r: PartialSchedule) -> Im2colSchedule:
     tile = r.tile or own.tile
     groups = own.groups if tile[0] == own.tile[0] else GROUPS.get(tile[0], 1)
     held = {b: room_for(room, own, tile, groups, b) for b in range(1, MOST_BLOCKS + 1)}
@@ -131,7 +131,7 @@ def _im2col(room: Room, own: Im2colSchedule, r: PartialSchedule) -> Im2colSchedu
     )
 
 
-def _gather(room: Room, own: Sm80Schedule, r: PartialSchedule) -> Sm80Schedule:
+def _gather(room: ScheduleBounds, own: Sm80Schedule, r: PartialSchedule) -> Sm80Schedule:
     math_, tile = r.math or own.math, r.tile or own.tile
     same = tile == own.tile and math_ == own.math
     warps = r.warp_tile or (own.warp_tile if same else warp_tile(tile, math_))

@@ -9,8 +9,8 @@ from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.im2col import clocks, ordered, out_of_reach
-from ucutlass.kernels.convolution.plan import ConvProblem, PlacesSchedule, Walk, unit_dim
-from ucutlass.kernels.convolution.plan_wgrad import Places, places
+from ucutlass.kernels.convolution.plan import ConvProblem, OperandAccess, WgradSchedule, unit_dim
+from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, places
 from ucutlass.kernels.convolution.smem import stages_held
 
 LANES = ("f16", "bf16")
@@ -56,7 +56,7 @@ class Finish:
 FINISH = Finish()
 
 
-def prepared_places(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, Places] | str:
+def prepared_places(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, WgradAccess] | str:
     """The problem with operands in an order that TMA gathers, or why there is none."""
     if made.lane.name not in LANES or made.gemm.accumulate != "f32":
         return f"lane {made.lane.name} accumulated in {made.gemm.accumulate} is not multiplied by wgmma here"
@@ -117,12 +117,12 @@ def _order_b(made: ConvProblem, summed: list[int], batch: set[int]) -> tuple[int
     return tuple(sorted(range(len(axes)), key=rank))
 
 
-def _ordered(walk: Walk, order: tuple[int, ...]) -> Walk:
+def _ordered(walk: OperandAccess, order: tuple[int, ...]) -> OperandAccess:
     last = walk.axes[order[-1]]
     return ordered(walk, order, last.window is None and unit_dim(walk) == last.extent)
 
 
-def _too_far(made: ConvProblem, how: Places, sizes: tuple[int, ...]) -> str | None:
+def _too_far(made: ConvProblem, how: WgradAccess, sizes: tuple[int, ...]) -> str | None:
     """Why windows reach farther than TMA's box does, by the formulas of `convolution/wgrad.cu.j2`."""
     by_name = {str(i): n for i, n in enumerate(sizes)}
     for s in how.space:
@@ -135,8 +135,8 @@ def _too_far(made: ConvProblem, how: Places, sizes: tuple[int, ...]) -> str | No
 
 
 def places_schedule(
-    made: ConvProblem, how: Places, sizes: tuple[int, ...], device: Device
-) -> tuple[PlacesSchedule, int]:
+    made: ConvProblem, how: WgradAccess, sizes: tuple[int, ...], device: Device
+) -> tuple[WgradSchedule, int]:
     """The tile and how many parts of the sum fill the device best."""
     channels = sizes[made.a.axes[how.channel].extent]
     least = min(math.ceil(channels / p) * p for p in (64, 32, 16))
@@ -145,13 +145,13 @@ def places_schedule(
     n = math.prod(sizes[d] for d in made.n)
     batch = math.prod(sizes[d] for run in made.batch for d in run)
     steps = math.ceil(math.prod(sizes[d] for d in made.k) / DEPTH)
-    found: list[tuple[float, int, PlacesSchedule]] = []
+    found: list[tuple[float, int, WgradSchedule]] = []
     for tile_m, tile_n, groups in TILES:
         for blocks in range(1, MOST_BLOCKS + 1):
             held = stages_held(tile_m, tile_n, groups, blocks, steps, device)
             if held == 0:
                 continue
-            schedule = PlacesSchedule((tile_m, tile_n, DEPTH), part, held, groups, blocks)
+            schedule = WgradSchedule((tile_m, tile_n, DEPTH), part, held, groups, blocks)
             tiles = math.ceil(rows / tile_m) * math.ceil(n / tile_n) * batch
             for splits in _splits(tiles, blocks, steps, device):
                 time = clocks(schedule, rows, n, batch * splits, math.ceil(steps / splits), device)

@@ -11,7 +11,7 @@ from ucutlass.ir.traversal import find
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.gemm import cost, planner, space
 from ucutlass.kernels.gemm.granularity import granularity
-from ucutlass.kernels.gemm.match import GemmForm, problem, recognise_gemm
+from ucutlass.kernels.gemm.match import GemmPattern, match_gemm, problem
 from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.kernels.gemm.resources import resources, tile_cost
 from ucutlass.kernels.gemm.rules import RULES
@@ -20,17 +20,17 @@ from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.violation import Violation
 
 
-def match(kernel: ir.Kernel) -> GemmForm | None:
+def match(kernel: ir.Kernel) -> GemmPattern | None:
     """The pattern of one dot. Raises Refused."""
     match find(kernel, ir.Dot):
         case [dot]:
-            return recognise_gemm(kernel, dot)
+            return match_gemm(kernel, dot)
         case _:
             return None
 
 
 def plan_pattern(
-    pattern: GemmForm,
+    pattern: GemmPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -42,7 +42,7 @@ def plan_pattern(
 
 
 def schedules(
-    pattern: GemmForm,
+    pattern: GemmPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -54,7 +54,7 @@ def schedules(
 
 
 def candidates(
-    pattern: GemmForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
+    pattern: GemmPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """Every legal kernel that the planner would consider for a request, the cheapest first. Raises Refused."""
     return planner.candidates(problem(pattern, sizes), sizes, arch, device, request)
@@ -62,7 +62,7 @@ def candidates(
 
 FAMILY = Family(
     name="gemm",
-    pattern=GemmForm,
+    pattern=GemmPattern,
     plan=GemmPlan,
     match=match,
     plan_pattern=plan_pattern,

@@ -13,8 +13,8 @@ from ucutlass import ir
 from ucutlass.check.indexing import is_rename
 from ucutlass.ir.elements import F32, TF32
 from ucutlass.kernels.access import MAX_BATCH_MODES, Access, Output, Reduction, Store
-from ucutlass.kernels.addresses import Modes, Operand, Sizes, access, operand, runs
-from ucutlass.kernels.epilogue import Epilogue, ReduceTo, arithmetic, epilogue
+from ucutlass.kernels.addresses import MergedModes, Operand, Sizes, access, operand, runs
+from ucutlass.kernels.epilogue import EpiloguePattern, ReduceTo, arithmetic, epilogue
 from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.refused import Refused
 
@@ -26,7 +26,7 @@ LOADED = ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "i32", "bool")
 
 
 @dataclass(frozen=True, slots=True)
-class GemmForm:
+class GemmPattern:
     """A kernel seen as D = epilogue(A B). Roles list dimension names:
 
     `m` only A has, `n` only B has, `k` are summed, `batch` both have.
@@ -40,7 +40,7 @@ class GemmForm:
     n: tuple[str, ...]
     k: tuple[str, ...]
     batch: tuple[str, ...]
-    epilogue: Epilogue
+    epilogue: EpiloguePattern
 
     @property
     def tensors(self) -> tuple[Operand, ...]:
@@ -53,12 +53,12 @@ class GemmForm:
         return {name: i for i, name in enumerate(self.kernel.dims)}
 
 
-def recognise_gemm(kernel: ir.Kernel, dot: ir.Dot) -> GemmForm:
+def match_gemm(kernel: ir.Kernel, dot: ir.Dot) -> GemmPattern:
     """The form of a kernel with this one dot. Raises Refused."""
     a = _dot_operand(kernel, dot, dot.left)
     b = _dot_operand(kernel, dot, dot.right)
     k = dot.over
-    return GemmForm(
+    return GemmPattern(
         kernel,
         dot,
         a,
@@ -111,7 +111,7 @@ def pointer(kernel: ir.Kernel, param: int) -> int:
     return sum(isinstance(p.type, ir.TensorType) for p in kernel.params[:param])
 
 
-def problem(form: GemmForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None) -> GemmProblem:
+def problem(form: GemmPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None) -> GemmProblem:
     """The form with concrete extents, in the order of `kernel.dims`.
 
     `aligned[i]` says whether pointer i is a multiple of 16 bytes; None: all are.
@@ -125,7 +125,7 @@ def problem(form: GemmForm, sizes: Sequence[int], aligned: Sequence[bool] | None
     def reach(tensor: Operand, without_k: bool = True) -> Access:
         return access(
             tensor,
-            modes if not without_k else Modes(modes.m, modes.n, (), modes.batch),
+            modes if not without_k else MergedModes(modes.m, modes.n, (), modes.batch),
             at,
             fine[tensor.pointer],
         )
@@ -152,7 +152,7 @@ def problem(form: GemmForm, sizes: Sequence[int], aligned: Sequence[bool] | None
     )
 
 
-def _modes(form: GemmForm, sizes: Sizes) -> Modes:
+def _modes(form: GemmPattern, sizes: Sizes) -> MergedModes:
     m, m_rest = _longest(runs(form.m, form.tensors), sizes)
     n, n_rest = _longest(runs(form.n, form.tensors), sizes)
     batch = [*runs(form.batch, form.tensors), *m_rest, *n_rest]
@@ -164,7 +164,7 @@ def _modes(form: GemmForm, sizes: Sizes) -> Modes:
             form.dot.span,
             "store operands or the result with these names next to each other",
         )
-    return Modes(m, n, runs(form.k, (form.a, form.b)), merged)
+    return MergedModes(m, n, runs(form.k, (form.a, form.b)), merged)
 
 
 def _longest(

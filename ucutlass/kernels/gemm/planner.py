@@ -17,7 +17,7 @@ from ucutlass.kernels.gemm.candidate import Candidate, request_of
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem
 from ucutlass.kernels.gemm.reasons import reasons
 from ucutlass.kernels.gemm.rules import legal, violations
-from ucutlass.kernels.gemm.schedule import Case, build, case_of
+from ucutlass.kernels.gemm.schedule import PlanningCase, build, case_of
 from ucutlass.kernels.gemm.search import expand, rounds
 from ucutlass.kernels.gemm.variants import BY_NAME, BY_WORD, VARIANTS, variants_of
 from ucutlass.kernels.planned import BY_MODEL, Estimate, Planned
@@ -87,7 +87,7 @@ def candidates(
             return
 
 
-def _ranked(case: Case, request: PartialSchedule) -> Iterator[list[tuple[Estimate, Candidate]]]:
+def _ranked(case: PlanningCase, request: PartialSchedule) -> Iterator[list[tuple[Estimate, Candidate]]]:
     """Round after round of candidates with their prices, the cheapest first."""
     for tried in rounds(case, request):
         made = (build(case, full) for full in expand(case, request, tried))
@@ -95,12 +95,12 @@ def _ranked(case: Case, request: PartialSchedule) -> Iterator[list[tuple[Estimat
         yield sorted(priced, key=lambda pair: pair[0].seconds)
 
 
-def _chosen(case: Case, request: PartialSchedule, price: Estimate, cheapest: Candidate) -> Planned:
+def _chosen(case: PlanningCase, request: PartialSchedule, price: Estimate, cheapest: Candidate) -> Planned:
     planned = _planned(case, cheapest, price, request)
     return planned if planned.request == request else replace(planned, origin=BY_MODEL)
 
 
-def _planned(case: Case, c: Candidate, price: Estimate, asked: PartialSchedule) -> Planned:
+def _planned(case: PlanningCase, c: Candidate, price: Estimate, asked: PartialSchedule) -> Planned:
     made = GemmPlan(c.arch.name, c.problem, c.schedule, c.routes)
     notes = tuple(reasons(case, c, price, asked))
     return Planned(made, astuple(c.launch), c.sizes, request_of(c), case.device, price, notes)
@@ -157,13 +157,13 @@ _GIVE_UP = (
 """The order in which a request's fields are given up where mending does not end."""
 
 
-def _with_nearest(violation: Violation, case: Case) -> Violation:
+def _with_nearest(violation: Violation, case: PlanningCase) -> Violation:
     start = violation.nearest
     found = nearest_legal(case, start) if start is not None else None
     return replace(violation, nearest=None if found is None else request_of(found))
 
 
-def nearest_legal(case: Case, request: PartialSchedule) -> Candidate | None:
+def nearest_legal(case: PlanningCase, request: PartialSchedule) -> Candidate | None:
     """A legal candidate near a request: its broken rules mended one by one, and where that
     does not end, the best kernel with as few fields given up as needed; None if there is none."""
     attempt = request
@@ -185,7 +185,7 @@ def nearest_legal(case: Case, request: PartialSchedule) -> Candidate | None:
     return None
 
 
-def _first(case: Case, request: PartialSchedule) -> Candidate:
+def _first(case: PlanningCase, request: PartialSchedule) -> Candidate:
     """The cheapest legal candidate of a request, or else the cheapest."""
     ranked = [c for found in _ranked(case, request) for _, c in found]
     return next((c for c in ranked if legal(c)), ranked[0])

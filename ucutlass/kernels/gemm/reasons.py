@@ -8,12 +8,12 @@ from ucutlass.ir.schedule import PartialSchedule, differing, show_value
 from ucutlass.kernels.gemm.candidate import Candidate, request_of
 from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.rules import violations
-from ucutlass.kernels.gemm.schedule import Case, build
+from ucutlass.kernels.gemm.schedule import PlanningCase, build
 from ucutlass.kernels.gemm.variants import variants_of
 from ucutlass.kernels.planned import Estimate, Note
 
 
-def reasons(case: Case, c: Candidate, price: Estimate, asked: PartialSchedule) -> Iterator[Note]:
+def reasons(case: PlanningCase, c: Candidate, price: Estimate, asked: PartialSchedule) -> Iterator[Note]:
     """Notes for every field that the request left out, and for a family forced by a rule."""
     if c.arch.wgmma and c.family == "sm80":
         yield Note("", "multistage", _why_not_hopper(case, asked))
@@ -22,7 +22,7 @@ def reasons(case: Case, c: Candidate, price: Estimate, asked: PartialSchedule) -
             yield Note(name, show_value(value), _reason(name, c, price, case))
 
 
-def _why_not_hopper(case: Case, asked: PartialSchedule) -> str:
+def _why_not_hopper(case: PlanningCase, asked: PartialSchedule) -> str:
     """The rule that keeps the TMA kernels away, with its numbers; or what else did."""
     depth = 128 // case.written.problem.lane.bytes
     broken = violations(build(case, PartialSchedule(warps="pingpong", tile=(64, 64, depth))))
@@ -33,7 +33,7 @@ def _why_not_hopper(case: Case, asked: PartialSchedule) -> str:
     return "predicted to be faster than wgmma, for which a launch splits the operands first"
 
 
-def _reason(name: str, c: Candidate, price: Estimate, case: Case) -> str:
+def _reason(name: str, c: Candidate, price: Estimate, case: PlanningCase) -> str:
     tiles = f"{price.tiles} tiles on {price.slots} slots of {case.device.name}, {price.waves:.2f} waves"
     texts = {
         "tile": f"{tiles}, {price.quantisation:.0%} busy, {price.padding:.0%} of the multiplications useful",

@@ -32,7 +32,7 @@ SM80_STAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Orientation:
     """The problem in one orientation, with its extents."""
 
     problem: GemmProblem
@@ -41,33 +41,33 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PlanningCase:
     """A problem with concrete extents, for an architecture and a device. `turned` is its
     transpose."""
 
     arch: Arch
     device: Device
     sizes: tuple[int, ...]
-    written: Side
-    turned: Side
+    written: Orientation
+    turned: Orientation
 
-    def side(self, swap: Swap | None) -> Side:
+    def side(self, swap: Swap | None) -> Orientation:
         return self.turned if swap == "yes" else self.written
 
 
-def case_of(problem: GemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device) -> Case:
+def case_of(problem: GemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device) -> PlanningCase:
     """The case; `sizes` has the extent of every dimension by position."""
     turned = transpose(problem)
-    return Case(
+    return PlanningCase(
         arch,
         device,
         sizes,
-        Side(problem, shape_of(problem, sizes), False),
-        Side(turned, shape_of(turned, sizes), True),
+        Orientation(problem, shape_of(problem, sizes), False),
+        Orientation(turned, shape_of(turned, sizes), True),
     )
 
 
-def build(case: Case, request: PartialSchedule) -> Candidate:
+def build(case: PlanningCase, request: PartialSchedule) -> Candidate:
     """The candidate that a request stands for; fields still left out get their plain default.
 
     The request fixes `warps`, and `tile` for the tiled kernels. Legality is the rules' matter.
@@ -134,7 +134,7 @@ _LONG_ROW = 4096
 """Bytes of a matrix row from which 128 threads share it."""
 
 
-def _gemv(side: Side, device: Device, request: PartialSchedule) -> GemvSchedule:
+def _gemv(side: Orientation, device: Device, request: PartialSchedule) -> GemvSchedule:
     """Columns as N needs, and as many rows a block as leave every SM some blocks."""
     problem, shape = side.problem, side.shape
     columns = request.columns or next((w for w in COLUMNS if w >= shape.n), COLUMNS[-1])

@@ -13,7 +13,7 @@ from ucutlass.kernels.gemm.fitting import fitted
 from ucutlass.kernels.gemm.rules.operands import WGMMA_LANES
 from ucutlass.kernels.gemm.rules.tiles import accumulator_sets, most_accumulators
 from ucutlass.kernels.gemm.rules.vector import COLUMNS
-from ucutlass.kernels.gemm.schedule import Case, Side, Swap
+from ucutlass.kernels.gemm.schedule import Orientation, PlanningCase, Swap
 from ucutlass.kernels.gemm.smem import operand_parts
 from ucutlass.kernels.gemm.variants import variants_of
 
@@ -89,7 +89,7 @@ _SKINNY = 512
 """Below this extent the transpose may fit the tile's rows better."""
 
 
-def rounds(case: Case, request: PartialSchedule) -> tuple[tuple[str, ...], ...]:
+def rounds(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[str, ...], ...]:
     """Kernel families to price together; a later round is for when the rules leave none of an
     earlier one. The multistage kernel comes after Hopper's where those can run at all, but for f32."""
     allowed = variants_of(request)
@@ -108,7 +108,7 @@ def rounds(case: Case, request: PartialSchedule) -> tuple[tuple[str, ...], ...]:
     return ((*sm80, *gemv),)
 
 
-def _sm90_likely(case: Case) -> bool:
+def _sm90_likely(case: PlanningCase) -> bool:
     """A glance that spares pricing; the rules decide."""
     problem = case.written.problem
     aligned = all(t.align * t.elem.bytes >= TMA_BYTES for t in (problem.a, problem.b))
@@ -117,7 +117,7 @@ def _sm90_likely(case: Case) -> bool:
     return likely and ordered
 
 
-def expand(case: Case, request: PartialSchedule, tried: tuple[str, ...]) -> Iterator[PartialSchedule]:
+def expand(case: PlanningCase, request: PartialSchedule, tried: tuple[str, ...]) -> Iterator[PartialSchedule]:
     """The requests to price for these kernel families: the given one with its open fields filled."""
     for family in tried:
         match family:
@@ -132,7 +132,7 @@ def expand(case: Case, request: PartialSchedule, tried: tuple[str, ...]) -> Iter
 # --- Hopper ------------------------------------------------------------------------
 
 
-def _sm90(case: Case, request: PartialSchedule) -> Iterator[PartialSchedule]:
+def _sm90(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
     swaps, depth = _orders(case, request)
     for swap in swaps:
         side = case.side(swap)
@@ -151,7 +151,7 @@ def _sm90(case: Case, request: PartialSchedule) -> Iterator[PartialSchedule]:
                     )
 
 
-def _orders(case: Case, request: PartialSchedule) -> tuple[tuple[Swap, ...], int]:
+def _orders(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[Swap, ...], int]:
     """Orientations to try, and the tile's K. tf32 with A along K and B along N runs only
     transposed, and with both along M and N takes 32 elements of K."""
     problem, shape = case.written.problem, case.written.shape
@@ -167,7 +167,7 @@ def _orders(case: Case, request: PartialSchedule) -> tuple[tuple[Swap, ...], int
 _Sides: TypeAlias = tuple[tuple[Warps, tuple[int, int]], ...]
 
 
-def _fitted(case: Case, shape: Shape, request: PartialSchedule) -> _Sides:
+def _fitted(case: PlanningCase, shape: Shape, request: PartialSchedule) -> _Sides:
     if request.tile is not None:
         return ()
     problem = case.written.problem
@@ -188,7 +188,7 @@ def _listed(shape: Shape, request: PartialSchedule) -> _Sides:
 
 
 def _sm90_tiles(
-    case: Case, shape: Shape, depth: int, request: PartialSchedule, fits: _Sides
+    case: PlanningCase, shape: Shape, depth: int, request: PartialSchedule, fits: _Sides
 ) -> Iterator[tuple[Warps, Tile]]:
     if request.tile is not None:
         options: tuple[Warps, ...] = (request.warps,) if request.warps else ("cooperative", "pingpong")
@@ -214,7 +214,7 @@ def _too_large(extent: int, side: int, least: int) -> bool:
 
 
 def _clusters(
-    case: Case, shape: Shape, tile: Tile, request: PartialSchedule, fits: bool
+    case: PlanningCase, shape: Shape, tile: Tile, request: PartialSchedule, fits: bool
 ) -> tuple[tuple[int, int], ...]:
     """A cluster shares loads among neighbours that exist."""
     if request.cluster is not None:
@@ -229,7 +229,7 @@ def _clusters(
 
 
 def _splits(
-    case: Case, shape: Shape, tile: Tile, warps: Warps, request: PartialSchedule
+    case: PlanningCase, shape: Shape, tile: Tile, warps: Warps, request: PartialSchedule
 ) -> tuple[SplitK, ...]:
     """No split; where fewer than half the slots have a tile, the split that fills them too; and
     stream-K where the last wave is less than half full."""
@@ -247,7 +247,7 @@ def _splits(
     return (1, "stream") if warps == "cooperative" and tail else (1,)
 
 
-def _swizzle(case: Case, side: Side, tile: Tile, cluster: tuple[int, int]) -> int:
+def _swizzle(case: PlanningCase, side: Orientation, tile: Tile, cluster: tuple[int, int]) -> int:
     """The widest swizzle up to 4 that adds no tiles, once the operands outgrow L2."""
     if side.shape.operand_bytes // side.shape.batch < case.device.l2:
         return 1
@@ -258,7 +258,7 @@ def _swizzle(case: Case, side: Side, tile: Tile, cluster: tuple[int, int]) -> in
 # --- the other families ------------------------------------------------------------
 
 
-def _sm80(case: Case, request: PartialSchedule) -> Iterator[PartialSchedule]:
+def _sm80(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
     side = case.side(request.swap)
     maths: tuple[Literal["tf32x3", "simt"] | None, ...] = (request.math,)
     if side.problem.lane.name == "f32" and request.math is None:
@@ -276,7 +276,7 @@ def _sm80(case: Case, request: PartialSchedule) -> Iterator[PartialSchedule]:
                 )
 
 
-def _sm80_tiles(side: Side, math: str | None, request: PartialSchedule) -> Iterator[Tile]:
+def _sm80_tiles(side: Orientation, math: str | None, request: PartialSchedule) -> Iterator[Tile]:
     if request.tile is not None:
         yield request.tile
         return
@@ -291,7 +291,7 @@ def _sm80_tiles(side: Side, math: str | None, request: PartialSchedule) -> Itera
             yield rows, columns, depth
 
 
-def _gemv(case: Case, request: PartialSchedule) -> Iterator[PartialSchedule]:
+def _gemv(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
     """Both orientations that leave few columns; as written where neither does."""
     if request.swap is not None:
         yield replace(request, warps="gemv")

@@ -18,7 +18,7 @@ from ucutlass.kernels.gemm.cost import effective_swizzle, estimate
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, LaunchParameters, Sm90Schedule
 from ucutlass.kernels.gemm.rules import legal
 from ucutlass.kernels.gemm.rules.vector import ROWS, THREADS
-from ucutlass.kernels.gemm.schedule import Case, build, case_of
+from ucutlass.kernels.gemm.schedule import PlanningCase, build, case_of
 from ucutlass.kernels.gemm.search import LINE, expand, rounds
 from ucutlass.kernels.planned import Planned
 
@@ -47,7 +47,7 @@ def planned(c: Candidate, device: Device) -> Planned:
     return Planned(plan, astuple(c.launch), c.sizes, request_of(c), device, estimate(c, device))
 
 
-def _weighed(case: Case, request: PartialSchedule) -> Iterator[Candidate]:
+def _weighed(case: PlanningCase, request: PartialSchedule) -> Iterator[Candidate]:
     """What the planner prices for a request, with the other settings of the knobs that it leaves open."""
     for tried in rounds(case, request):
         found = [c for full in expand(case, request, tried) if legal(c := build(case, full))]
@@ -57,7 +57,7 @@ def _weighed(case: Case, request: PartialSchedule) -> Iterator[Candidate]:
             return
 
 
-def _free(case: Case) -> Iterator[Candidate]:
+def _free(case: PlanningCase) -> Iterator[Candidate]:
     for candidate in _everything(case):
         yield from (v for v in variants(candidate, PartialSchedule()) if legal(v))
 
@@ -124,7 +124,7 @@ _FIELDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 )
 
 
-def _everything(case: Case) -> Iterator[Candidate]:
+def _everything(case: PlanningCase) -> Iterator[Candidate]:
     """Every legal candidate of the tables, in both orientations."""
     for family, table in _FIELDS.items():
         names = (*table, "swap", "tile")
@@ -135,7 +135,7 @@ def _everything(case: Case) -> Iterator[Candidate]:
                 yield candidate
 
 
-def _tiles(case: Case, family: str) -> tuple[tuple[int, int, int] | None, ...]:
+def _tiles(case: PlanningCase, family: str) -> tuple[tuple[int, int, int] | None, ...]:
     if family not in _SIDES:
         return (None,)
     item = case.written.problem.lane.bytes

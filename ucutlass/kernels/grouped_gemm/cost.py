@@ -14,8 +14,8 @@ from typing import Literal
 from ucutlass.ir.hardware import ARCHES, Arch, Device
 from ucutlass.kernels.grouped_gemm.plan import (
     CLUSTERS,
-    ProductsPlan,
-    ProductsProblem,
+    GroupedGemmPlan,
+    GroupedGemmProblem,
     ProductsSchedule,
     SimtSchedule,
     WgmmaSchedule,
@@ -87,7 +87,7 @@ _ALONE = 0.6
 
 
 def estimate(
-    problem: ProductsProblem,
+    problem: GroupedGemmProblem,
     schedule: ProductsSchedule,
     sizes: tuple[int, ...],
     arch: Arch,
@@ -109,7 +109,7 @@ def estimate(
 
 
 def _wgmma(
-    problem: ProductsProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...], device: Device, moved: float
+    problem: GroupedGemmProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...], device: Device, moved: float
 ) -> Estimate:
     tiles, ragged = _tiles(problem, schedule, sizes), problem.ragged is not None
     waves = max(1.0, math.ceil(tiles / device.sms * 4) / 4 if ragged else math.ceil(tiles / device.sms))
@@ -124,14 +124,14 @@ def _wgmma(
     return counted(grid, seconds, computed, memory, moved)
 
 
-def _extents(problem: ProductsProblem, sizes: tuple[int, ...]) -> tuple[int, int, int, int]:
+def _extents(problem: GroupedGemmProblem, sizes: tuple[int, ...]) -> tuple[int, int, int, int]:
     """Rows, columns, summed elements, and groups or batches."""
     gemm = problem.gemm
     m, n, k = (math.prod(sizes[i] for i in e) for e in (gemm.m, gemm.n, gemm.k[0]))
     return m, n, k, math.prod(sizes[i] for e in gemm.batch for i in e)
 
 
-def _tiles(problem: ProductsProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...]) -> float:
+def _tiles(problem: GroupedGemmProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...]) -> float:
     m, n, _, groups = _extents(problem, sizes)
     (tile_m, tile_n, _), (_, cluster_n) = schedule.tile, schedule.cluster
     mode = problem.ragged.mode if problem.ragged else None
@@ -141,7 +141,7 @@ def _tiles(problem: ProductsProblem, schedule: WgmmaSchedule, sizes: tuple[int, 
 
 
 def _tile_seconds(
-    problem: ProductsProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...], device: Device
+    problem: GroupedGemmProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...], device: Device
 ) -> tuple[float, float]:
     """Returns a tile's main loop, and what of its epilogue nothing overlaps."""
     gemm, (tile_m, tile_n, _) = problem.gemm, schedule.tile
@@ -153,13 +153,13 @@ def _tile_seconds(
     return loop, alone
 
 
-def _depth(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
+def _depth(problem: GroupedGemmProblem, sizes: tuple[int, ...]) -> float:
     """Elements that a tile sums: of ragged parts of K the average one's."""
     _, _, k, groups = _extents(problem, sizes)
     return k / groups if problem.ragged is not None and problem.ragged.mode == "k" else k
 
 
-def _share(problem: ProductsProblem, schedule: WgmmaSchedule) -> float:
+def _share(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> float:
     shape = (schedule.warps, schedule.tile[0], schedule.tile[1] * problem.products)
     scaled = problem.scaled is not None
     if problem.converts and shape in _WIDENED:
@@ -169,13 +169,13 @@ def _share(problem: ProductsProblem, schedule: WgmmaSchedule) -> float:
     return share * _ALONE if alone else share
 
 
-def _operations(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
+def _operations(problem: GroupedGemmProblem, sizes: tuple[int, ...]) -> float:
     gemm = problem.gemm
     extents = [gemm.m, gemm.n, gemm.k[0], *(gemm.batch if problem.ragged is None else ())]
     return 2.0 * problem.products * math.prod(sizes[i] for e in extents for i in e)
 
 
-def _bytes(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
+def _bytes(problem: GroupedGemmProblem, sizes: tuple[int, ...]) -> float:
     gemm = problem.gemm
     modes = {"m": gemm.m, "n": gemm.n, "k": gemm.k[0]}
     total = 0.0
@@ -189,7 +189,7 @@ def _bytes(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
 
 
 def _simt_grid(
-    problem: ProductsProblem, schedule: SimtSchedule, sizes: tuple[int, ...], arch: Arch, device: Device
+    problem: GroupedGemmProblem, schedule: SimtSchedule, sizes: tuple[int, ...], arch: Arch, device: Device
 ) -> Grid:
     m, n, _, groups = _extents(problem, sizes)
     rows, columns, _ = schedule.tile
@@ -204,7 +204,7 @@ _SIMT_THREADS, _SIMT_REGISTERS = 256, 16
 """Threads of a block of plain multiply-adds, and the sums of each product that one holds."""
 
 
-def _simt_bytes(problem: ProductsProblem, schedule: SimtSchedule) -> int:
+def _simt_bytes(problem: GroupedGemmProblem, schedule: SimtSchedule) -> int:
     """Tiles of A and of each B in 32-bit elements, a line of them padded by one."""
     rows, columns, depth = schedule.tile
     return 4 * depth * (rows + 1 + problem.products * (columns + 1))
@@ -265,7 +265,7 @@ def resources(planned: Planned) -> Resources:
     )
 
 
-def _epilogue_bytes(problem: ProductsProblem, schedule: WgmmaSchedule) -> int:
+def _epilogue_bytes(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> int:
     columns, buffers = steps(problem, schedule)
     stored = (o.access.elem.bytes for o in problem.gemm.outputs if stored_in_boxes(problem, o.access))
     return 2 * buffers * 64 * columns * sum(stored)
@@ -300,13 +300,13 @@ def tile_cost(planned: Planned) -> TileCost:
     return TileCost(cycles, alone / (loop + alone), 0.0, l2)
 
 
-def _plan(planned: Planned) -> tuple[ProductsProblem, ProductsSchedule]:
+def _plan(planned: Planned) -> tuple[GroupedGemmProblem, ProductsSchedule]:
     plan = planned.plan
-    assert isinstance(plan, ProductsPlan), type(plan)
+    assert isinstance(plan, GroupedGemmPlan), type(plan)
     return plan.problem, plan.schedule
 
 
-def _operand_bytes(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
+def _operand_bytes(problem: GroupedGemmProblem, sizes: tuple[int, ...]) -> float:
     m, n, k, groups = _extents(problem, sizes)
     gemm, ragged = problem.gemm, problem.ragged
     spread = 1 if ragged is not None and ragged.mode == "k" else groups
@@ -314,7 +314,7 @@ def _operand_bytes(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
     return (rows * gemm.a.elem.bits + n * k * spread * problem.products * gemm.b.elem.bits) / 8
 
 
-def known(problem: ProductsProblem, schedule: WgmmaSchedule) -> bool:
+def known(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> bool:
     """Whether a main loop's rate is known."""
     shape = (schedule.warps, schedule.tile[0], schedule.tile[1] * problem.products)
     return shape in (_WIDENED if problem.converts else _SHARE)

@@ -13,9 +13,9 @@ from ucutlass.kernels import space
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.grouped_gemm import cost, planner
 from ucutlass.kernels.grouped_gemm.granularity import granularity
-from ucutlass.kernels.grouped_gemm.match import ProductsForm, is_products, recognise_products
-from ucutlass.kernels.grouped_gemm.plan import ProductsPlan
-from ucutlass.kernels.grouped_gemm.planner import plan_products
+from ucutlass.kernels.grouped_gemm.match import GroupedGemmPattern, is_products, match_grouped_gemm
+from ucutlass.kernels.grouped_gemm.plan import GroupedGemmPlan
+from ucutlass.kernels.grouped_gemm.planner import plan_grouped_gemm
 from ucutlass.kernels.grouped_gemm.rules import RULES
 from ucutlass.kernels.grouped_gemm.space import axes
 from ucutlass.kernels.grouped_gemm.variants import VARIANTS
@@ -23,14 +23,14 @@ from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.violation import Violation
 
 
-def match(kernel: ir.Kernel) -> ProductsForm | None:
+def match(kernel: ir.Kernel) -> GroupedGemmPattern | None:
     """The pattern of dots over one left operand, over ragged groups or not. Raises Refused."""
     dots = find(kernel, ir.Dot)
-    return recognise_products(kernel, dots) if is_products(kernel, dots) else None
+    return match_grouped_gemm(kernel, dots) if is_products(kernel, dots) else None
 
 
 def plan_pattern(
-    pattern: ProductsForm,
+    pattern: GroupedGemmPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -38,12 +38,12 @@ def plan_pattern(
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The best legal kernel that the request allows, or why there is none. Raises Refused."""
-    plan = partial(plan_products, pattern, sizes, arch, device, aligned=aligned)
+    plan = partial(plan_grouped_gemm, pattern, sizes, arch, device, aligned=aligned)
     return space.planned(plan, axes, request)
 
 
 def schedules(
-    pattern: ProductsForm,
+    pattern: GroupedGemmPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -51,11 +51,11 @@ def schedules(
     free: bool = False,
 ) -> Iterator[Planned]:
     """The planner's choice for a request and the other legal kernels around it. Raises Refused."""
-    return space.kernels(partial(plan_products, pattern, sizes, arch, device), axes, request, free)
+    return space.kernels(partial(plan_grouped_gemm, pattern, sizes, arch, device), axes, request, free)
 
 
 def candidates(
-    pattern: ProductsForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
+    pattern: GroupedGemmPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """Every legal Hopper kernel that the planner would consider for a request, the cheapest first. Raises
     Refused."""
@@ -64,8 +64,8 @@ def candidates(
 
 FAMILY = Family(
     name="grouped_gemm",
-    pattern=ProductsForm,
-    plan=ProductsPlan,
+    pattern=GroupedGemmPattern,
+    plan=GroupedGemmPlan,
     match=match,
     plan_pattern=plan_pattern,
     schedules=schedules,

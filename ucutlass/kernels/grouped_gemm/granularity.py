@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ucutlass.kernels.granularity import Granularity
-from ucutlass.kernels.grouped_gemm.plan import ProductsPlan, WgmmaSchedule
+from ucutlass.kernels.grouped_gemm.plan import GroupedGemmPlan, WgmmaSchedule
 
 
-def granularity(plan: ProductsPlan, dims: Sequence[str], launch: Sequence[int]) -> Granularity:
+def granularity(plan: GroupedGemmPlan, dims: Sequence[str], launch: Sequence[int]) -> Granularity:
     """As a GEMM's: the tile of each mode lies on its innermost dimension."""
     gemm, schedule, second = plan.problem.gemm, plan.schedule, plan.problem.second
     modes = (gemm.m, gemm.n, gemm.k[0])

@@ -21,7 +21,7 @@ from ucutlass.check.indexing import is_rename
 from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, I32, I64, S4, S8, TF32, U8
 from ucutlass.ir.traversal import walk
 from ucutlass.kernels.addresses import Operand, operand
-from ucutlass.kernels.epilogue import Epilogue, epilogue
+from ucutlass.kernels.epilogue import EpiloguePattern, epilogue
 from ucutlass.kernels.gemm.match import LOADED, STORED, pointer
 from ucutlass.kernels.grouped_gemm.scaled import ScaledSum, scaled_sum
 from ucutlass.kernels.refused import Refused
@@ -37,8 +37,8 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class ProductsForm:
-    """A kernel seen as D = epilogue(A B0, A B1). Roles list dimension names as in GemmForm; with
+class GroupedGemmPattern:
+    """A kernel seen as D = epilogue(A B0, A B1). Roles list dimension names as in GemmPattern; with
     `groups`, `m` is the ragged dimension, or else `k` is, and `batch` the groups."""
 
     kernel: ir.Kernel
@@ -50,7 +50,7 @@ class ProductsForm:
     k: tuple[str, ...]
     batch: tuple[str, ...]
     groups: Groups | None
-    epilogue: Epilogue
+    epilogue: EpiloguePattern
     scaled: ScaledSum | None = None
 
     @property
@@ -85,7 +85,7 @@ class _Side:
     widened: bool = False
 
 
-def recognise_products(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> ProductsForm:
+def match_grouped_gemm(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> GroupedGemmPattern:
     """The form of a kernel with these dots. Raises Refused."""
     for dot in dots:
         if dot.left.elem is not dot.right.elem:
@@ -109,7 +109,7 @@ def recognise_products(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> ProductsFor
         shared = [d for d in shared if d not in parts.groups]
         over = (*parts.groups, *over)
         _only_scaled(dots, groups)
-    return ProductsForm(
+    return GroupedGemmPattern(
         kernel,
         tuple(dots),
         a.tensor,
@@ -172,7 +172,7 @@ def _own(side: _Side) -> tuple[ir.Segment, str] | None:
 
 def _epilogue(
     kernel: ir.Kernel, dots: Sequence[ir.Dot], own: ir.Segment | None, parts: ScaledSum | None
-) -> Epilogue:
+) -> EpiloguePattern:
     begins = dots[0] if parts is None else parts.total
     made = epilogue(kernel, begins, STORED, LOADED, tuple(dots[1:]), own)
     for output in made.outputs:

@@ -49,7 +49,7 @@ class Scaled:
 
 
 @dataclass(frozen=True, slots=True)
-class ProductsProblem:
+class GroupedGemmProblem:
     """What is computed: `gemm` with its `a` and `b`, and where there is a `second` right operand, of the
     same element and the same modes, the arithmetic takes both accumulators (`Accumulator.index`).
 
@@ -114,7 +114,7 @@ ProductsSchedule: TypeAlias = WgmmaSchedule | SimtSchedule
 
 
 @dataclass(frozen=True, slots=True)
-class ProductsPlan:
+class GroupedGemmPlan:
     """Everything that shapes the emitted source. Its one knob is the band: tiles along M that are taken
     for a column of tiles before the next column."""
 
@@ -122,5 +122,5 @@ class ProductsPlan:
     launch_parameters: ClassVar[tuple[str, ...]] = ("band",)
 
     arch: str
-    problem: ProductsProblem
+    problem: GroupedGemmProblem
     schedule: ProductsSchedule

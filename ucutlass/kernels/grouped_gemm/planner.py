@@ -10,15 +10,15 @@ from typing import Any, Literal
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule, show_value, without
 from ucutlass.kernels.grouped_gemm.cost import estimate, known
-from ucutlass.kernels.grouped_gemm.match import ProductsForm
+from ucutlass.kernels.grouped_gemm.match import GroupedGemmPattern
 from ucutlass.kernels.grouped_gemm.plan import (
     CLUSTERS,
-    ProductsPlan,
-    ProductsProblem,
+    GroupedGemmPlan,
+    GroupedGemmProblem,
     SimtSchedule,
     WgmmaSchedule,
 )
-from ucutlass.kernels.grouped_gemm.problem import products_problem
+from ucutlass.kernels.grouped_gemm.problem import grouped_gemm_problem
 from ucutlass.kernels.grouped_gemm.rules import (
     SCHEDULE_RULES,
     WGMMA_RULES,
@@ -52,7 +52,7 @@ _SIMT = SimtSchedule((64, 64, 16))
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PricedSchedule:
     """A schedule, its launch's band and its estimate."""
 
     schedule: WgmmaSchedule
@@ -60,8 +60,8 @@ class Candidate:
     price: Estimate
 
 
-def plan_products(
-    form: ProductsForm,
+def plan_grouped_gemm(
+    form: GroupedGemmPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -71,13 +71,13 @@ def plan_products(
     """The kernel of one or two products for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, VARIANTS, "a pair of dots, or one over ragged groups,"):
         return (foreign,)
-    problem = products_problem(form, sizes, aligned)
+    problem = grouped_gemm_problem(form, sizes, aligned)
     reason = why_not_wgmma(problem, sizes, arch)
     if reason or request.warps == "direct":
         if without(request, "warps").given() or request.warps not in (None, "direct"):
             return broken(WGMMA_RULES, WgmmaCase(problem, sizes, arch, request))[:1]
         price = estimate(problem, _SIMT, sizes, arch, device, (1,))
-        plan = ProductsPlan(arch.name, problem, _SIMT)
+        plan = GroupedGemmPlan(arch.name, problem, _SIMT)
         why = f"the Hopper kernel cannot take this: {reason}" if reason else "the schedule says so"
         full, note = PartialSchedule(warps="direct"), Note("", "plain multiply-adds", why)
         return Planned(plan, (1,), sizes, full, device, price, (note,))
@@ -88,13 +88,13 @@ def plan_products(
 
 
 def candidates(
-    form: ProductsForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
+    form: GroupedGemmPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """Every legal Hopper kernel that the planner would consider for a request, the cheapest first. Raises
     Refused."""
     if foreign_to(request, VARIANTS, "") or request.warps == "direct":
         return
-    problem = products_problem(form, sizes, None)
+    problem = grouped_gemm_problem(form, sizes, None)
     if why_not_wgmma(problem, sizes, arch):
         return
     ranked = sorted(_candidates(problem, sizes, arch, device, request), key=lambda c: c.price.seconds)
@@ -102,8 +102,8 @@ def candidates(
 
 
 def _planned(
-    problem: ProductsProblem,
-    best: Candidate,
+    problem: GroupedGemmProblem,
+    best: PricedSchedule,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -130,11 +130,11 @@ def _planned(
         for name, value in full.given().items()
         if name in reasons and getattr(asked, name) is None
     )
-    plan = ProductsPlan(arch.name, problem, schedule)
+    plan = GroupedGemmPlan(arch.name, problem, schedule)
     return Planned(plan, (best.band,), sizes, full, device, best.price, notes)
 
 
-def depth_of(problem: ProductsProblem, columns: int, sizes: tuple[int, ...]) -> int:
+def depth_of(problem: GroupedGemmProblem, columns: int, sizes: tuple[int, ...]) -> int:
     """K of a tile of so many columns: the deepest that parts of K allow, where not many columns keep the
     multipliers busy."""
     deep = [d for d in depths(problem) if not why_unscaled(problem, sizes, (64, 64, d))]
@@ -145,8 +145,8 @@ def depth_of(problem: ProductsProblem, columns: int, sizes: tuple[int, ...]) -> 
 
 
 def _candidates(
-    problem: ProductsProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
-) -> Iterator[Candidate]:
+    problem: GroupedGemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
+) -> Iterator[PricedSchedule]:
     tiles = (
         [request.tile]
         if request.tile
@@ -169,10 +169,10 @@ def _candidates(
                 if made is not None and (known(problem, made) or request.tile):
                     order = band(request, problem)
                     price = estimate(problem, made, sizes, arch, device, (order,))
-                    yield Candidate(made, order, price)
+                    yield PricedSchedule(made, order, price)
 
 
-def _fitted(problem: ProductsProblem, schedule: WgmmaSchedule, stages: int | None) -> WgmmaSchedule | None:
+def _fitted(problem: GroupedGemmProblem, schedule: WgmmaSchedule, stages: int | None) -> WgmmaSchedule | None:
     """The schedule with its stages, None where it is illegal."""
     if why_illegal(problem, schedule):
         return None
@@ -182,7 +182,7 @@ def _fitted(problem: ProductsProblem, schedule: WgmmaSchedule, stages: int | Non
     return replace(schedule, stages=stages or most) if most >= 2 else None
 
 
-def band(request: PartialSchedule, problem: ProductsProblem) -> int:
+def band(request: PartialSchedule, problem: GroupedGemmProblem) -> int:
     """The launch's band: see `ucutlass.kernels.grouped_gemm.plan`."""
     if request.raster == "along_m":
         return WHOLE
@@ -202,7 +202,7 @@ def _order_of(asked: PartialSchedule, band_: int) -> dict[str, Any]:
 
 
 def _no_fit(
-    problem: ProductsProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
+    problem: GroupedGemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Violation:
     """UC0332 with the first rule that what was asked for breaks, and the nearest that is legal."""
     kind: Warps = "pingpong" if request.warps == "pingpong" else "cooperative"

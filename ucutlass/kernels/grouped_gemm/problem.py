@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from ucutlass import ir
 from ucutlass.kernels.access import Access, Store
-from ucutlass.kernels.addresses import Modes, Operand, Sizes, access, runs
+from ucutlass.kernels.addresses import MergedModes, Operand, Sizes, access, runs
 from ucutlass.kernels.epilogue import arithmetic
 from ucutlass.kernels.gemm.plan import GemmProblem
-from ucutlass.kernels.grouped_gemm.match import ProductsForm
-from ucutlass.kernels.grouped_gemm.plan import ProductsProblem, Ragged
+from ucutlass.kernels.grouped_gemm.match import GroupedGemmPattern
+from ucutlass.kernels.grouped_gemm.plan import GroupedGemmProblem, Ragged
 from ucutlass.kernels.grouped_gemm.scaled import scaled
 from ucutlass.kernels.refused import Refused
 
 
-def products_problem(
-    form: ProductsForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None
-) -> ProductsProblem:
+def grouped_gemm_problem(
+    form: GroupedGemmPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None
+) -> GroupedGemmProblem:
     """The form with concrete extents, in the order of `kernel.dims`.
 
     `aligned[i]` says whether pointer i is a multiple of 16 bytes; None: all are. Raises Refused UC0305
@@ -30,7 +30,7 @@ def products_problem(
     fine = tuple(aligned) if aligned is not None else (True,) * pointers
 
     def reach(tensor: Operand, k: tuple[tuple[str, ...], ...] = ()) -> Access:
-        return access(tensor, Modes(modes.m, modes.n, k, modes.batch), at, fine[tensor.pointer])
+        return access(tensor, MergedModes(modes.m, modes.n, k, modes.batch), at, fine[tensor.pointer])
 
     dot = form.dots[0]
     gemm = GemmProblem(
@@ -51,7 +51,7 @@ def products_problem(
     )
     second = reach(form.b[1], modes.k) if len(form.b) > 1 else None
     parts = None if form.scaled is None else scaled(form.scaled, modes, at, form.scaled.total)
-    return ProductsProblem(gemm, second, _ragged(form), parts)
+    return GroupedGemmProblem(gemm, second, _ragged(form), parts)
 
 
 def _fills_bytes(kernel: ir.Kernel, at: Sizes) -> None:
@@ -73,7 +73,7 @@ def _fills_bytes(kernel: ir.Kernel, at: Sizes) -> None:
             )
 
 
-def _ragged(form: ProductsForm) -> Ragged | None:
+def _ragged(form: GroupedGemmPattern) -> Ragged | None:
     if form.groups is None:
         return None
     offsets = form.groups.offsets
@@ -81,7 +81,7 @@ def _ragged(form: ProductsForm) -> Ragged | None:
     return Ragged("k" if form.groups.rows in form.k else "m", offsets, tensors[offsets].elem)
 
 
-def _modes(form: ProductsForm) -> Modes:
+def _modes(form: GroupedGemmPattern) -> MergedModes:
     tensors = form.tensors
     m, n = runs(form.m, tensors), runs(form.n, tensors)
     k, batch = runs(form.k, (form.a, *form.b)), runs(form.batch, tensors)
@@ -94,4 +94,4 @@ def _modes(form: ProductsForm) -> Modes:
             form.dots[0].span,
             "store operands and results with these names next to each other, in one order",
         )
-    return Modes(m[-1] if m else (), n[-1] if n else (), k, batch)
+    return MergedModes(m[-1] if m else (), n[-1] if n else (), k, batch)

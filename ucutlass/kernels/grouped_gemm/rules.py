@@ -12,7 +12,7 @@ from ucutlass.ir.elements import F32
 from ucutlass.ir.hardware import Arch
 from ucutlass.ir.schedule import PartialSchedule, show_value
 from ucutlass.kernels.access import Access
-from ucutlass.kernels.grouped_gemm.plan import CLUSTERS, ProductsProblem, WgmmaSchedule
+from ucutlass.kernels.grouped_gemm.plan import CLUSTERS, GroupedGemmProblem, WgmmaSchedule
 from ucutlass.kernels.grouped_gemm.smem import most_stages, promotes
 from ucutlass.kernels.rule import Breach, Rule
 
@@ -21,7 +21,7 @@ from ucutlass.kernels.rule import Breach, Rule
 class WgmmaCase:
     """A problem with its extents and target, before it has a schedule, and the fields that the program fixed."""
 
-    problem: ProductsProblem
+    problem: GroupedGemmProblem
     sizes: tuple[int, ...]
     arch: Arch
     request: PartialSchedule
@@ -31,12 +31,12 @@ class WgmmaCase:
 class WgmmaCandidate:
     """A problem with its extents, and a schedule."""
 
-    problem: ProductsProblem
+    problem: GroupedGemmProblem
     sizes: tuple[int, ...]
     schedule: WgmmaSchedule
 
 
-def depths(problem: ProductsProblem) -> tuple[int, ...]:
+def depths(problem: GroupedGemmProblem) -> tuple[int, ...]:
     """K of tiles: 128 bytes of the lane; of weights that are widened two such, so that rows of 4 bits have
     64 bytes as those of 8 have."""
     depth = 128 // problem.lane.bytes
@@ -97,16 +97,16 @@ def _parts(c: WgmmaCase) -> str:
     return "" if "" in reasons else reasons[0]
 
 
-def _rights(problem: ProductsProblem) -> tuple[Access, ...]:
+def _rights(problem: GroupedGemmProblem) -> tuple[Access, ...]:
     return (problem.gemm.b,) if problem.second is None else (problem.gemm.b, problem.second)
 
 
-def _orders_of(problem: ProductsProblem) -> list[str | None]:
+def _orders_of(problem: GroupedGemmProblem) -> list[str | None]:
     """The mode along which each operand is contiguous, A's first."""
     return [access.contiguous for access in (problem.gemm.a, *_rights(problem))]
 
 
-def why_unscaled(problem: ProductsProblem, sizes: tuple[int, ...], tile: tuple[int, int, int]) -> str:
+def why_unscaled(problem: GroupedGemmProblem, sizes: tuple[int, ...], tile: tuple[int, int, int]) -> str:
     """Why a tile does not go with the parts of K and their scales, "" where it does."""
     if problem.scaled is None:
         return ""
@@ -251,13 +251,13 @@ RULES: tuple[Rule[Any], ...] = (*WGMMA_RULES, *SCHEDULE_RULES)
 _REASONS = (_arch, _compute_type, _modes, _layout, _orders, _ragged, _parts)
 
 
-def why_not_wgmma(problem: ProductsProblem, sizes: tuple[int, ...], arch: Arch) -> str:
+def why_not_wgmma(problem: GroupedGemmProblem, sizes: tuple[int, ...], arch: Arch) -> str:
     """The first reason why the kernel does not take a problem, "" where it does."""
     case = WgmmaCase(problem, sizes, arch, PartialSchedule())
     return next((why for reason in _REASONS if (why := reason(case))), "")
 
 
-def why_illegal(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
+def why_illegal(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> str:
     """Why a tile or a cluster cannot be, "" where it can."""
     candidate = WgmmaCandidate(problem, (), schedule)
     return next((b.message for rule in TILE_RULES if (b := rule.check(candidate))), "")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ucutlass import ir
 from ucutlass.ir.traversal import find, walk
 from ucutlass.kernels.access import Product, Stride
-from ucutlass.kernels.addresses import Modes, Operand, Sizes, operand
+from ucutlass.kernels.addresses import MergedModes, Operand, Sizes, operand
 from ucutlass.kernels.gemm.match import pointer
 from ucutlass.kernels.grouped_gemm.plan import Scale, Scaled
 from ucutlass.kernels.refused import Refused
@@ -96,7 +96,7 @@ def _no_scale(what: str, value: ir.Value) -> Refused:
     )
 
 
-def scaled(form: ScaledSum, modes: Modes, sizes: Sizes, span: ir.Value) -> Scaled:
+def scaled(form: ScaledSum, modes: MergedModes, sizes: Sizes, span: ir.Value) -> Scaled:
     """The parts with concrete strides. Raises Refused UC0333 for a scale that lies otherwise."""
     if modes.k != ((*form.groups, *form.inner),):
         raise _no_scale("parts of K that do not lie side by side in both operands", span)
@@ -104,7 +104,7 @@ def scaled(form: ScaledSum, modes: Modes, sizes: Sizes, span: ir.Value) -> Scale
     return Scaled(sizes.product(form.inner), factors)
 
 
-def _scale(tensor: Operand, form: ScaledSum, modes: Modes, sizes: Sizes, span: ir.Value) -> Scale:
+def _scale(tensor: Operand, form: ScaledSum, modes: MergedModes, sizes: Sizes, span: ir.Value) -> Scale:
     along = [d for d in tensor.order if d not in form.groups]
     grouped = [d for d in tensor.order if d in form.groups]
     mode, run = ("n", modes.n) if along and along[0] in modes.n else ("m", modes.m)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.kernels.access import Access
 from ucutlass.kernels.gemm.plan import GemmProblem
-from ucutlass.kernels.grouped_gemm.plan import ProductsProblem, WgmmaSchedule
+from ucutlass.kernels.grouped_gemm.plan import GroupedGemmProblem, WgmmaSchedule
 
 SHARED_BYTES = ARCHES["sm90a"].shared_memory
 """That a block may ask for."""
@@ -28,20 +28,20 @@ def in_boxes(access: Access) -> bool:
     return () in (access.m, access.n) and access.align * access.elem.bytes == 16
 
 
-def stored_in_boxes(problem: ProductsProblem, access: Access) -> bool:
+def stored_in_boxes(problem: GroupedGemmProblem, access: Access) -> bool:
     """Whether TMA stores this result. Rows of ragged groups are told apart in rows alone."""
     ragged = problem.ragged is not None and problem.ragged.mode == "m"
     return in_boxes(access) and not (ragged and access.n != ())
 
 
-def stage_bytes(problem: ProductsProblem, schedule: WgmmaSchedule) -> int:
+def stage_bytes(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> int:
     """Of one stage of the main loop."""
     tile_m, tile_n, tile_k = schedule.tile
     bits = tile_m * problem.gemm.a.elem.bits + tile_n * problem.products * problem.lane.bits
     return bits * tile_k // 8
 
 
-def steps(problem: ProductsProblem, schedule: WgmmaSchedule) -> tuple[int, int]:
+def steps(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> tuple[int, int]:
     """The columns of a step of the epilogue and the buffers of such steps, as many as shared memory holds.
 
     A tile's steps are a multiple of the buffers, so that each step has its own. Raises ValueError where
@@ -61,7 +61,7 @@ def steps(problem: ProductsProblem, schedule: WgmmaSchedule) -> tuple[int, int]:
     raise ValueError(f"{schedule.stages} stages of {schedule.tile} leave no shared memory for the epilogue")
 
 
-def most_stages(problem: ProductsProblem, schedule: WgmmaSchedule) -> int:
+def most_stages(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> int:
     """The most stages that leave room for the epilogue; 0 where two do not."""
     found = 0
     for stages in range(2, MOST_STAGES + 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.grouped_gemm.plan import ProductsPlan, SimtSchedule
+from ucutlass.kernels.grouped_gemm.plan import GroupedGemmPlan, SimtSchedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.space import ORDER, Axes
 
@@ -13,7 +13,7 @@ from ucutlass.kernels.space import ORDER, Axes
 def axes(planned: Planned) -> Axes:
     """The values worth trying near a kernel, by field."""
     plan = planned.plan
-    assert isinstance(plan, ProductsPlan)
+    assert isinstance(plan, GroupedGemmPlan)
     if isinstance(plan.schedule, SimtSchedule):
         return {"warps": ("pingpong", "cooperative")}
     return _tiled(planned.request, plan.problem.products)

@@ -9,11 +9,11 @@ from ucutlass.ir.hardware import ARCHES, Arch, Device
 from ucutlass.kernels.planned import Estimate, Grid, Planned, Resources, blocks_per_sm, counted
 from ucutlass.kernels.reduction.plan import (
     TILE,
-    Along,
+    AxisAccess,
     Load,
-    SweepPlan,
-    SweepProblem,
-    SweepSchedule,
+    ReductionPlan,
+    ReductionProblem,
+    ReductionSchedule,
     phases,
     scans_of,
 )
@@ -30,8 +30,8 @@ class Extent:
 
 
 def estimate(
-    problem: SweepProblem,
-    schedule: SweepSchedule,
+    problem: ReductionProblem,
+    schedule: ReductionSchedule,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -53,7 +53,7 @@ _WORKING = 24
 """Registers of a thread beside what it holds of a row: addresses, partial results (a judgement)."""
 
 
-def _blocks(problem: SweepProblem, s: SweepSchedule, extent: Extent) -> int:
+def _blocks(problem: ReductionProblem, s: ReductionSchedule, extent: Extent) -> int:
     """Returns the thread blocks of a launch."""
     if not problem.columns:
         if s.turned:
@@ -64,26 +64,26 @@ def _blocks(problem: SweepProblem, s: SweepSchedule, extent: Extent) -> int:
     return rows * parts * s.cluster
 
 
-def _chunks(problem: SweepProblem, s: SweepSchedule, extent: Extent) -> int:
+def _chunks(problem: ReductionProblem, s: ReductionSchedule, extent: Extent) -> int:
     """Returns the parts of a row that a block holds one after another."""
     line = extent.columns / (s.vector if problem.across else 1)
     return math.ceil(line / (s.threads * s.items * s.cluster))
 
 
-def _held_registers(problem: SweepProblem, s: SweepSchedule) -> int:
+def _held_registers(problem: ReductionProblem, s: ReductionSchedule) -> int:
     """Returns the 32-bit registers of a thread that hold loads."""
     held = kept_bytes(problem, s.vector) if problem.columns else moved_bytes(problem, s.vector)
     return math.ceil(held * s.items / 4)
 
 
-def _memory(problem: SweepProblem, s: SweepSchedule) -> dict[str, int]:
+def _memory(problem: ReductionProblem, s: ReductionSchedule) -> dict[str, int]:
     """Returns bytes of shared memory by part: the squares that are transposed."""
     loads = ((problem.loads[k].elem.bytes, word) for k, word in s.turned)
     squares = sum(TILE * (TILE + word) * size for size, word in loads)
     return {"squares": squares} if squares else {}
 
 
-def measure(problem: SweepProblem, sizes: tuple[int, ...]) -> Extent:
+def measure(problem: ReductionProblem, sizes: tuple[int, ...]) -> Extent:
     """The problem's numbers for these extents."""
 
     def count(modes: tuple[tuple[int, ...], ...]) -> int:
@@ -95,24 +95,24 @@ def measure(problem: SweepProblem, sizes: tuple[int, ...]) -> Extent:
     return Extent(rows, columns, moved)
 
 
-def _reach(problem: SweepProblem, axes: tuple[Along, ...], sizes: tuple[int, ...]) -> int:
+def _reach(problem: ReductionProblem, axes: tuple[AxisAccess, ...], sizes: tuple[int, ...]) -> int:
     """Elements that a load reads at most: the product of the modes that move it."""
     modes = {m for axis in axes for m, _ in axis.at.terms}
     return math.prod(sizes[i] for m in modes for i in problem.modes[m])
 
 
-def passes_of(problem: SweepProblem, s: SweepSchedule) -> int:
+def passes_of(problem: ReductionProblem, s: ReductionSchedule) -> int:
     """How often the loads are read. A scan's parts in one pass are read once, however many they are."""
     return 1 if s.keep == "registers" else 1 + phases(problem) + (s.splits > 1 and bool(scans_of(problem)))
 
 
-def kept_bytes(problem: SweepProblem, vector: int) -> int:
+def kept_bytes(problem: ReductionProblem, vector: int) -> int:
     """Bytes a thread keeps of one vector of every load; what is the same in many rows (a gain of groups) is
     read again from the caches."""
     return max(vector * sum(load.elem.bytes for load in kept(problem)), 4)
 
 
-def kept(problem: SweepProblem) -> list[Load]:
+def kept(problem: ReductionProblem) -> list[Load]:
     """The loads that differ from every row to the next and along the vector."""
     rows = set(range(len(problem.rows)))
     columns = set(range(len(problem.rows), len(problem.rows) + len(problem.columns)))
@@ -127,7 +127,7 @@ def kept(problem: SweepProblem) -> list[Load]:
 # --- what reports read -----------------------------------------------------------------------
 
 
-def _variant(s: SweepSchedule) -> str:
+def _variant(s: ReductionSchedule) -> str:
     """Returns where the kernel's rows lie between their loads and their results."""
     if s.turned:
         return "transpose"
@@ -139,7 +139,7 @@ def _variant(s: SweepSchedule) -> str:
 def resources(planned: Planned) -> Resources:
     """Returns what a block takes of an SM, and how rows and columns are cut."""
     plan = planned.plan
-    assert isinstance(plan, SweepPlan), type(plan)
+    assert isinstance(plan, ReductionPlan), type(plan)
     problem, s = plan.problem, plan.schedule
     extent = measure(problem, planned.sizes)
     chunks = _chunks(problem, s, extent) if problem.columns else 1

@@ -14,22 +14,22 @@ from ucutlass.kernels.family import Family
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.reduction import cost
 from ucutlass.kernels.reduction.granularity import granularity
-from ucutlass.kernels.reduction.match import SweepForm, recognise_sweep
-from ucutlass.kernels.reduction.plan import SweepPlan
-from ucutlass.kernels.reduction.planner import plan_sweep
+from ucutlass.kernels.reduction.match import ReductionPattern, match_reduction
+from ucutlass.kernels.reduction.plan import ReductionPlan
+from ucutlass.kernels.reduction.planner import plan_reduction
 from ucutlass.kernels.reduction.rules import RULES
 from ucutlass.kernels.reduction.space import axes
 from ucutlass.kernels.reduction.variants import VARIANTS
 from ucutlass.kernels.violation import Violation
 
 
-def match(kernel: ir.Kernel) -> SweepForm | None:
+def match(kernel: ir.Kernel) -> ReductionPattern | None:
     """The pattern of a kernel without a dot. Raises Refused."""
-    return None if find(kernel, ir.Dot) else recognise_sweep(kernel)
+    return None if find(kernel, ir.Dot) else match_reduction(kernel)
 
 
 def plan_pattern(
-    pattern: SweepForm,
+    pattern: ReductionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -37,12 +37,12 @@ def plan_pattern(
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The best legal kernel that the request allows, or why there is none. Raises Refused."""
-    planner = partial(plan_sweep, pattern, sizes, arch, device, aligned=aligned)
+    planner = partial(plan_reduction, pattern, sizes, arch, device, aligned=aligned)
     return space.planned(planner, axes, request)
 
 
 def schedules(
-    pattern: SweepForm,
+    pattern: ReductionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -50,20 +50,20 @@ def schedules(
     free: bool = False,
 ) -> Iterator[Planned]:
     """The planner's choice for a request and the other legal kernels around it. Raises Refused."""
-    return space.kernels(partial(plan_sweep, pattern, sizes, arch, device), axes, request, free)
+    return space.kernels(partial(plan_reduction, pattern, sizes, arch, device), axes, request, free)
 
 
 def candidates(
-    pattern: SweepForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
+    pattern: ReductionPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """Kernels near the planner's choice for a request, the cheapest first. Raises Refused."""
-    return space.candidates(partial(plan_sweep, pattern, sizes, arch, device), axes, request)
+    return space.candidates(partial(plan_reduction, pattern, sizes, arch, device), axes, request)
 
 
 FAMILY = Family(
     name="reduction",
-    pattern=SweepForm,
-    plan=SweepPlan,
+    pattern=ReductionPattern,
+    plan=ReductionPlan,
     match=match,
     plan_pattern=plan_pattern,
     schedules=schedules,

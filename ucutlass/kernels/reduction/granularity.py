@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ucutlass.kernels.granularity import Granularity
-from ucutlass.kernels.reduction.plan import Load, Output, SweepPlan
+from ucutlass.kernels.reduction.plan import Load, ReductionOutput, ReductionPlan
 
 
-def granularity(plan: SweepPlan, dims: Sequence[str], launch: Sequence[int]) -> Granularity:
+def granularity(plan: ReductionPlan, dims: Sequence[str], launch: Sequence[int]) -> Granularity:
     """A tile is what a block takes of the vector mode; vectors divide it, and strides their alignment."""
     problem, schedule = plan.problem, plan.schedule
     if problem.vector is None:
@@ -16,7 +16,7 @@ def granularity(plan: SweepPlan, dims: Sequence[str], launch: Sequence[int]) -> 
     along = schedule.threads if problem.across else schedule.rows
     inner = problem.modes[problem.vector][-1]
     step: dict[int, int] = {inner: schedule.vector}
-    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
     for one in every:
         for axis in one.axes:
             whole = any(step.get(i, 1) % one.align == 0 for i in axis.stride)

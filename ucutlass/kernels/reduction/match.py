@@ -17,7 +17,7 @@ SWEPT = frozenset(name for name in ELEMENTS if name not in ("tf32", "s4", "f64")
 
 
 @dataclass(frozen=True, slots=True)
-class SweepForm:
+class ReductionPattern:
     """A kernel seen as a sweep. `columns` are the names that reductions consume or a scan runs along,
     in the order of `kernel.dims`; `rows` all other names of the results; `windows` the names that
     window reductions sum over. `isolated` names are modes of their own: their coordinates matter."""
@@ -29,7 +29,7 @@ class SweepForm:
     isolated: frozenset[str]
 
 
-def recognise_sweep(kernel: ir.Kernel) -> SweepForm:
+def match_reduction(kernel: ir.Kernel) -> ReductionPattern:
     """The form of a kernel without dots. Raises Refused."""
     nodes = list(upwards(*(r.value for r in kernel.results)))
     windows = _windows(kernel, nodes)
@@ -42,7 +42,7 @@ def recognise_sweep(kernel: ir.Kernel) -> SweepForm:
         _result(kernel, result, rows, columns)
     if not any(isinstance(p.type, ir.TensorType) for p in kernel.params):
         raise Refused.no_family(kernel, "a kernel that reads no tensor")
-    return SweepForm(
+    return ReductionPattern(
         kernel,
         rows,
         _ordered(kernel, set(columns)),

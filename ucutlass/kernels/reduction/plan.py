@@ -21,13 +21,13 @@ from typing import ClassVar, Literal, TypeAlias
 from ucutlass.ir.elements import Element
 from ucutlass.ir.extents import Extent, Fixed
 from ucutlass.kernels.access import Product
-from ucutlass.kernels.arithmetic import Compute, ExtentValue, HostScalar, Literal_, Round, ScalarKind
+from ucutlass.kernels.arithmetic import Compute, ExtentValue, HostScalar, LiteralValue, Round, ScalarKind
 
 # --- where elements lie -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearIndex:
     """`sum(c * coordinate of mode) + offset`; in `offset` the dimension "3" is extent 3."""
 
     terms: tuple[tuple[int, int], ...]
@@ -35,7 +35,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Along:
+class AxisAccess:
     """How one axis of a tensor is walked: the x with `scale * x == at`, `stride` elements apart.
 
     `extent` is the axis's, to stay within: no such x, or one outside, is not read. None: `at` is
@@ -43,7 +43,7 @@ class Along:
     """
 
     stride: Product
-    at: Linear
+    at: LinearIndex
     scale: int = 1
     extent: Extent | None = None
     gathered: int | None = None
@@ -59,8 +59,8 @@ class Load:
 
     pointer: int
     elem: Element
-    axes: tuple[Along, ...]
-    guards: tuple[Along, ...]
+    axes: tuple[AxisAccess, ...]
+    guards: tuple[AxisAccess, ...]
     fill: float
     align: int
     span: int = 1
@@ -85,7 +85,7 @@ class Fetch:
 class Point:
     """A coordinate as a number."""
 
-    at: Linear
+    at: LinearIndex
     kind: ScalarKind
 
 
@@ -93,7 +93,7 @@ class Point:
 class Inside:
     """Whether positions are within their axes."""
 
-    axes: tuple[Along, ...]
+    axes: tuple[AxisAccess, ...]
     kind: ScalarKind = "bool"
 
 
@@ -120,7 +120,7 @@ WindowOp: TypeAlias = Literal["sum", "prod", "max", "min", "argmax", "argmin"]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RowWindow:
     """`arg` reduced over `modes`, in order, in one thread; `body` lists the instructions that change
     inside. argmax and argmin give the coordinate along the one mode."""
 
@@ -142,28 +142,28 @@ class ScanAlong:
     kind: ScalarKind
 
 
-SweepInstruction: TypeAlias = (
+ReductionInstruction: TypeAlias = (
     Fetch
     | Point
     | Inside
     | RowReduce
     | RowValue
-    | Window
+    | RowWindow
     | ScanAlong
     | HostScalar
-    | Literal_
+    | LiteralValue
     | ExtentValue
     | Compute
     | Round
 )
 
 
-def arguments(instruction: SweepInstruction, loads: Sequence[Load]) -> tuple[int, ...]:
+def arguments(instruction: ReductionInstruction, loads: Sequence[Load]) -> tuple[int, ...]:
     """The instructions that one reads: those of its addresses too."""
     match instruction:
         case Compute(args=args):
             return args
-        case Round(arg=arg) | RowReduce(arg=arg) | ScanAlong(arg=arg) | Window(arg=arg):
+        case Round(arg=arg) | RowReduce(arg=arg) | ScanAlong(arg=arg) | RowWindow(arg=arg):
             return (arg,)
         case RowValue(reduction=reduction):
             return (reduction,)
@@ -177,19 +177,19 @@ def arguments(instruction: SweepInstruction, loads: Sequence[Load]) -> tuple[int
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class ReductionOutput:
     """A result: instruction `value` stored at `axes`. `whole`: one for every column; else one a row."""
 
     pointer: int
     elem: Element
-    axes: tuple[Along, ...]
+    axes: tuple[AxisAccess, ...]
     value: int
     whole: bool
     align: int
 
 
 @dataclass(frozen=True, slots=True)
-class SweepProblem:
+class ReductionProblem:
     """What is computed, with no schedule in it. `instructions` is in static single assignment; those of a
     window's body stand in the list too, and are computed only there.
 
@@ -203,8 +203,8 @@ class SweepProblem:
     taps: tuple[int, ...]
     vector: int | None
     loads: tuple[Load, ...]
-    instructions: tuple[SweepInstruction, ...]
-    outputs: tuple[Output, ...]
+    instructions: tuple[ReductionInstruction, ...]
+    outputs: tuple[ReductionOutput, ...]
     dims: int
     pointers: int
     scalars: int
@@ -224,7 +224,7 @@ class SweepProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepSchedule:
+class ReductionSchedule:
     """`vector` elements are taken at a time. `threads` share a row's columns, `rows` rows (or vectors
     of rows) are a block's. A thread holds `items` vectors at a time: of the columns, or where there are
     none, of the rows.
@@ -261,18 +261,18 @@ TILE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class SweepPlan:
+class ReductionPlan:
     """Everything that shapes the emitted source."""
 
     emitter: ClassVar[str] = "ucutlass.emit.reduction.emitter"
     launch_parameters: ClassVar[tuple[str, ...]] = ()
 
     arch: str
-    problem: SweepProblem
-    schedule: SweepSchedule
+    problem: ReductionProblem
+    schedule: ReductionSchedule
 
 
-def phase_of(problem: SweepProblem) -> tuple[int, ...]:
+def phase_of(problem: ReductionProblem) -> tuple[int, ...]:
     """By instruction: how many reductions over columns must be known one after another before it; of a
     reduction itself, before its argument is."""
     known: list[int] = []
@@ -282,7 +282,7 @@ def phase_of(problem: SweepProblem) -> tuple[int, ...]:
     return tuple(known)
 
 
-def reductions(problem: SweepProblem) -> tuple[int, ...]:
+def reductions(problem: ReductionProblem) -> tuple[int, ...]:
     """The reductions over columns that a result needs."""
     found: set[int] = set()
     stack = [o.value for o in problem.outputs]
@@ -292,24 +292,24 @@ def reductions(problem: SweepProblem) -> tuple[int, ...]:
             found.add(i)
             one = problem.instructions[i]
             stack += arguments(one, problem.loads)
-            if isinstance(one, Window):
+            if isinstance(one, RowWindow):
                 stack += [a for b in one.body for a in arguments(problem.instructions[b], problem.loads)]
     return tuple(sorted(i for i in found if isinstance(problem.instructions[i], RowReduce)))
 
 
-def scans_of(problem: SweepProblem) -> tuple[tuple[int, ScanAlong], ...]:
+def scans_of(problem: ReductionProblem) -> tuple[tuple[int, ScanAlong], ...]:
     """The scans, by instruction."""
     return tuple((i, s) for i, s in enumerate(problem.instructions) if isinstance(s, ScanAlong))
 
 
-def phases(problem: SweepProblem) -> int:
+def phases(problem: ReductionProblem) -> int:
     """Passes over the columns before the results can be computed."""
     known = phase_of(problem)
     return max((known[i] + 1 for i in reductions(problem)), default=0)
 
 
-def beside(axes: Sequence[Along], mode: int | None) -> bool:
+def beside(axes: Sequence[AxisAccess], mode: int | None) -> bool:
     """Whether elements along a mode lie side by side, from a whole vector on: it moves the axis of stride 1
     alone, one to one."""
     moved = [a for a in axes if any(m == mode for m, _ in a.at.terms)]
-    return mode is not None and moved == [Along((), Linear(((mode, 1),), Fixed(0)))]
+    return mode is not None and moved == [AxisAccess((), LinearIndex(((mode, 1),), Fixed(0)))]

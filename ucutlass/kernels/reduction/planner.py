@@ -12,21 +12,21 @@ from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.addresses import PACK_BYTES, Sizes
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.reduction.cost import Extent, estimate, kept, kept_bytes, measure, passes_of
-from ucutlass.kernels.reduction.match import SweepForm
+from ucutlass.kernels.reduction.match import ReductionPattern
 from ucutlass.kernels.reduction.plan import (
     TILE,
     Load,
-    Output,
+    ReductionOutput,
+    ReductionPlan,
+    ReductionProblem,
+    ReductionSchedule,
     RowReduce,
     ScanAlong,
-    SweepPlan,
-    SweepProblem,
-    SweepSchedule,
     beside,
     phases,
     scans_of,
 )
-from ucutlass.kernels.reduction.problem import alignment, sweep_problem
+from ucutlass.kernels.reduction.problem import alignment, reduction_problem
 from ucutlass.kernels.reduction.reasons import notes
 from ucutlass.kernels.reduction.rules import (
     CHAIN_ITEMS,
@@ -34,7 +34,7 @@ from ucutlass.kernels.reduction.rules import (
     LAUNCH_RULES,
     MOST_THREADS,
     ReductionCandidate,
-    Room,
+    ReductionCase,
     power,
 )
 from ucutlass.kernels.reduction.schedule import moved_bytes, request_of, resolve
@@ -84,8 +84,8 @@ _FLIGHT = 4
 latency asks for."""
 
 
-def plan_sweep(
-    form: SweepForm,
+def plan_reduction(
+    form: ReductionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -95,13 +95,13 @@ def plan_sweep(
     """The kernel of a sweep for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, VARIANTS, "a kernel without dot"):
         return (foreign,)
-    problem = sweep_problem(form, sizes, aligned)
+    problem = reduction_problem(form, sizes, aligned)
     extent = measure(problem, sizes)
     turn = _turned(problem, sizes, aligned)
     own = schedule_of(problem, extent, sizes, arch, device, turn)
     held = partial(kept_bytes if problem.columns else moved_bytes, problem)
     blocks = math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows)
-    room = Room(
+    room = ReductionCase(
         problem,
         arch,
         extent.rows,
@@ -120,7 +120,7 @@ def plan_sweep(
     if too_large := broken(LAUNCH_RULES, ReductionCandidate(room, schedule, request)):
         return too_large
     price = estimate(problem, schedule, sizes, arch, device, ())
-    plan = SweepPlan(arch.name, problem, schedule)
+    plan = ReductionPlan(arch.name, problem, schedule)
     given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
     fields = replace(request_of(room, schedule), **given)
     passes, widest = passes_of(problem, schedule), vector_of(problem, sizes)
@@ -129,28 +129,28 @@ def plan_sweep(
 
 
 def schedule_of(
-    problem: SweepProblem,
+    problem: ReductionProblem,
     extent: Extent,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
     turn: Turn | None,
-) -> SweepSchedule:
+) -> ReductionSchedule:
     """Threads, vectors and what is kept, by the rules that the notes name."""
     vector = vector_of(problem, sizes)
     if not problem.columns:
         if turn is not None:
             across, turned = turn
             items = TILE * TILE // vector // THREADS
-            return SweepSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, turned)
+            return ReductionSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, turned)
         items = _items(problem, extent, vector, device)
-        return SweepSchedule(vector, 1, THREADS, items, "registers")
+        return ReductionSchedule(vector, 1, THREADS, items, "registers")
     if problem.across:
         return _across(problem, extent, vector, arch, device)
     return _down(problem, extent, vector, device)
 
 
-def _retain(problem: SweepProblem, extent: Extent, s: SweepSchedule, device: Device) -> bool:
+def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, device: Device) -> bool:
     """Whether rows in registers stream through an L2 that could not hold them. Measured on an H200, an RMS
     norm of 131072 rows of 4096 bf16: 500 us with their lines the last to leave, 521 without a policy, 549 as
     the first to leave; rows of 32000, whose last vectors not every thread has: 718 us, 497 without."""
@@ -158,7 +158,7 @@ def _retain(problem: SweepProblem, extent: Extent, s: SweepSchedule, device: Dev
     return norm and s.full and extent.bytes > 2 * device.l2
 
 
-def _full(problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], s: SweepSchedule) -> bool:
+def _full(problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], s: ReductionSchedule) -> bool:
     """Whether every thread has all its items of every row, or a square all its lines."""
     if not problem.columns:
         sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
@@ -167,12 +167,12 @@ def _full(problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], s: Swee
     return columns == line * s.cluster if s.keep == "registers" and not s.chained else columns % line == 0
 
 
-def vector_of(problem: SweepProblem, sizes: tuple[int, ...]) -> int:
+def vector_of(problem: ReductionProblem, sizes: tuple[int, ...]) -> int:
     """Elements a thread takes at a time: 16 bytes of the narrowest tensor that lies along the vector mode,
     or what divides the mode."""
     if problem.vector is None:
         return 1
-    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
     along = [(x.elem.bytes, x.align) for x in every if x.align > 1]
     widest = max((align for _, align in along), default=1)
     vector = min(widest, PACK_BYTES // min((b for b, _ in along), default=PACK_BYTES), 8)
@@ -182,7 +182,9 @@ def vector_of(problem: SweepProblem, sizes: tuple[int, ...]) -> int:
     return vector
 
 
-def _turned(problem: SweepProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> Turn | None:
+def _turned(
+    problem: ReductionProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
+) -> Turn | None:
     """None where every load can be read as it lies, or squares would be empty. `aligned` is as
     `sweep_problem` takes it."""
     at, fine = Sizes({}, sizes), aligned or (True,) * problem.pointers
@@ -206,7 +208,7 @@ def _turned(problem: SweepProblem, sizes: tuple[int, ...], aligned: tuple[bool, 
     return None
 
 
-def _items(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> int:
+def _items(problem: ReductionProblem, extent: Extent, vector: int, device: Device) -> int:
     """Vectors a thread takes: few where few threads would be left."""
     threads = extent.rows // vector
     held = max((x.elem.bytes for x in problem.loads), default=4) * vector * max(1, len(problem.loads))
@@ -216,7 +218,9 @@ def _items(problem: SweepProblem, extent: Extent, vector: int, device: Device) -
     return most
 
 
-def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, device: Device) -> SweepSchedule:
+def _across(
+    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device
+) -> ReductionSchedule:
     vectors = extent.columns // vector
     held = kept_bytes(problem, vector)
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
@@ -231,12 +235,12 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
         # Few vectors have a thread each; what fills a warp, two each, has one, whose sums meet in shuffles.
         threads = min(most, max(threads, power(share) if share < 8 else min(32, power(share) // 2)))
         items = math.ceil(share / threads)
-        return SweepSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
+        return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
     # Element by element one pass takes 1.1 times as long as two on an H200 (`benchmarks.memory_bound`).
     if scans and phases(problem) == 0 and vector > 1:
         items = _chain_items(problem, vector, held)
         if _chains(extent.rows, math.ceil(vectors / (CHAIN_THREADS * items)), device):
-            return SweepSchedule(vector, CHAIN_THREADS, 1, items, "registers", chained=True)
+            return ReductionSchedule(vector, CHAIN_THREADS, 1, items, "registers", chained=True)
     if scans:
         # Of f32 with bool, vectors of 8 take 1.2 times as long as of 4: half of each sector at a time.
         vector = min(vector, max(1, PACK_BYTES // _widest(problem)))
@@ -247,10 +251,10 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
     # Two waves of eight blocks an SM: a layer norm of 16 rows of 4 M bf16 takes 0.97 of one wave's time
     # (`benchmarks.optimise`, l1_40).
     splits = _scan_splits(extent.rows, device, chunks) if scans else _splits(extent.rows, chunks, 16, device)
-    return SweepSchedule(vector, threads, max(1, 128 // threads), items, "reread", splits)
+    return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "reread", splits)
 
 
-def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> SweepSchedule:
+def _down(problem: ReductionProblem, extent: Extent, vector: int, device: Device) -> ReductionSchedule:
     """Vectors of rows: lines of threads side by side along the rows, and lines that share columns."""
     wide = max(1, extent.rows // vector)
     side = min(64, max(8, power(wide) if wide < 64 else 64))
@@ -263,7 +267,7 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
     while side * share < 1024 and extent.columns * held > share * HELD:
         share *= 2
     if extent.columns * held <= share * HELD:
-        return SweepSchedule(vector, share, side, math.ceil(extent.columns / share), "registers")
+        return ReductionSchedule(vector, share, side, math.ceil(extent.columns / share), "registers")
     if blocks < device.sms and (narrow := _narrow(problem, extent, vector, device)) is not None:
         return narrow
     # Of 1024 threads where loads are of single elements and rows fill the GPU: an argmax and a sum over the
@@ -272,10 +276,12 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
     share = min(share, max(1, block // side))
     items = max(1, min(8, HELD // max(1, held), math.ceil(extent.columns / share)))
     splits = _splits(blocks, math.ceil(extent.columns / (share * items)), 4, device)
-    return SweepSchedule(vector, share, side, items, "reread", splits)
+    return ReductionSchedule(vector, share, side, items, "reread", splits)
 
 
-def _narrow(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> SweepSchedule | None:
+def _narrow(
+    problem: ReductionProblem, extent: Extent, vector: int, device: Device
+) -> ReductionSchedule | None:
     """Vectors of 4 bytes, whose columns registers hold: blocks of rows that fill the GPU, where wider ones
     would share their columns. With one of its two means so, a pipeline with a batch norm of 1024 x 8192 takes
     193 us for 201 in bf16, 367 for 374 in f32 (`benchmarks.optimise`, l2_33 and l2_84). None where they do
@@ -288,16 +294,16 @@ def _narrow(problem: SweepProblem, extent: Extent, vector: int, device: Device) 
     share = power(math.ceil(extent.columns * kept_bytes(problem, vector) / HELD))
     if NARROW * share > MOST_THREADS or extent.rows < NARROW * vector * device.sms:
         return None
-    return SweepSchedule(vector, share, NARROW, math.ceil(extent.columns / share), "registers")
+    return ReductionSchedule(vector, share, NARROW, math.ceil(extent.columns / share), "registers")
 
 
-def _picks(problem: SweepProblem) -> bool:
+def _picks(problem: ReductionProblem) -> bool:
     return any(isinstance(i, RowReduce) and i.op in ("argmax", "argmin") for i in problem.instructions)
 
 
 def _scan_down(
-    problem: SweepProblem, extent: Extent, vector: int, held: int, wide: int, device: Device
-) -> SweepSchedule:
+    problem: ReductionProblem, extent: Extent, vector: int, held: int, wide: int, device: Device
+) -> ReductionSchedule:
     """Lines of 1 or 2 KB, so that what is not aligned shares few of its sectors; as many of them as threads
     have registers for (measured on an H200 by `benchmarks.memory_bound`)."""
     side = max(8, min(power(wide), 64 if vector >= 4 else 512 // vector))
@@ -309,14 +315,14 @@ def _scan_down(
     items = next(whole, most)
     blocks, chained = math.ceil(wide / side), _chain_items(problem, vector, held)
     if phases(problem) == 0 and _chains(blocks, math.ceil(extent.columns / (share * chained)), device):
-        return SweepSchedule(vector, share, side, chained, "registers", chained=True)
+        return ReductionSchedule(vector, share, side, chained, "registers", chained=True)
     splits = _scan_splits(blocks, device, math.ceil(extent.columns / (share * items)))
-    return SweepSchedule(vector, share, side, items, "reread", splits)
+    return ReductionSchedule(vector, share, side, items, "reread", splits)
 
 
-def _widest(problem: SweepProblem) -> int:
+def _widest(problem: ReductionProblem) -> int:
     """Bytes of an element of the widest tensor that lies along the vectors."""
-    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
     return max((x.elem.bytes for x in every if x.align > 1), default=1)
 
 
@@ -332,7 +338,7 @@ def _chains(blocks: int, parts: int, device: Device) -> bool:
     return blocks < device.sms and parts > 4
 
 
-def _chain_items(problem: SweepProblem, vector: int, held: int) -> int:
+def _chain_items(problem: ReductionProblem, vector: int, held: int) -> int:
     """Vectors of a part that a thread takes: of what it scans, the registers of those loaded serve again."""
     scanned = vector * sum(8 if s.kind == "i64" else 4 for _, s in scans_of(problem))
     return max(1, min(CHAIN_ITEMS, HELD // max(held, scanned)))

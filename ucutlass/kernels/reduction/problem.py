@@ -9,14 +9,14 @@ from ucutlass import ir
 from ucutlass.ir.elements import F32
 from ucutlass.ir.extents import Extent, Fixed, evaluate
 from ucutlass.kernels.addresses import PACK_BYTES, Operand, Sizes, vector_width
-from ucutlass.kernels.reduction.match import SweepForm
-from ucutlass.kernels.reduction.plan import Load, Output, SweepProblem, beside
-from ucutlass.kernels.reduction.values import Builder, Modes, fused_moments
+from ucutlass.kernels.reduction.match import ReductionPattern
+from ucutlass.kernels.reduction.plan import Load, ReductionOutput, ReductionProblem, beside
+from ucutlass.kernels.reduction.values import Builder, ModeIndex, fused_moments
 
 
-def sweep_problem(
-    form: SweepForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None
-) -> SweepProblem:
+def reduction_problem(
+    form: ReductionPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None
+) -> ReductionProblem:
     """The form with concrete extents, in the order of `kernel.dims`.
 
     `aligned[i]` says whether pointer i is a multiple of 16 bytes; None: all are. Raises Refused for
@@ -27,7 +27,7 @@ def sweep_problem(
     tensors = _tensors(kernel)
     results = tensors[len(tensors) - len(kernel.results) :]
     vector = _vector_dim(form, tensors, at)
-    modes = Modes(
+    modes = ModeIndex(
         _last(_runs(form.rows, form, results, tensors), vector),
         _last(_runs(form.columns, form, results, tensors), vector),
         tuple((d,) for d in form.windows),
@@ -35,11 +35,11 @@ def sweep_problem(
     build = Builder(form, at, modes)
     values = [build.result(r) for r in kernel.results]
     outputs = tuple(
-        Output(t.pointer, t.elem, build.axes(t.order), value, _whole(form, t), 1)
+        ReductionOutput(t.pointer, t.elem, build.axes(t.order), value, _whole(form, t), 1)
         for t, value in zip(results, values, strict=True)
     )
     mode = next((i for i, run in enumerate(modes.all) if vector is not None and run[-1] == vector), None)
-    made = SweepProblem(
+    made = ReductionProblem(
         rows=tuple(at.product(run) for run in modes.rows),
         columns=tuple(at.product(run) for run in modes.columns),
         windows=tuple(at.product(run) for run in modes.windows),
@@ -67,11 +67,11 @@ def _tensors(kernel: ir.Kernel) -> tuple[Operand, ...]:
     return tuple(Operand(i, t.elem, t.dims) for i, t in enumerate(types))
 
 
-def _whole(form: SweepForm, tensor: Operand) -> bool:
+def _whole(form: ReductionPattern, tensor: Operand) -> bool:
     return bool(form.columns) and set(form.columns) <= set(tensor.order)
 
 
-def _vector_dim(form: SweepForm, tensors: tuple[Operand, ...], at: Sizes) -> str | None:
+def _vector_dim(form: ReductionPattern, tensors: tuple[Operand, ...], at: Sizes) -> str | None:
     """The name along which most bytes lie side by side; results weigh more among equals."""
     walked = {*form.rows, *form.columns}
     weights: dict[str, tuple[int, int]] = {}
@@ -84,7 +84,7 @@ def _vector_dim(form: SweepForm, tensors: tuple[Operand, ...], at: Sizes) -> str
 
 
 def _runs(
-    names: tuple[str, ...], form: SweepForm, results: tuple[Operand, ...], tensors: tuple[Operand, ...]
+    names: tuple[str, ...], form: ReductionPattern, results: tuple[Operand, ...], tensors: tuple[Operand, ...]
 ) -> tuple[tuple[str, ...], ...]:
     """Names in memory order, merged where every tensor stores them side by side or has neither."""
     first = next((t for t in (*results, *tensors) if set(names) <= set(t.order)), None)
@@ -98,7 +98,7 @@ def _runs(
     return tuple(made)
 
 
-def _merge(outer: str, inner: str, form: SweepForm, tensors: tuple[Operand, ...]) -> bool:
+def _merge(outer: str, inner: str, form: ReductionPattern, tensors: tuple[Operand, ...]) -> bool:
     if outer in form.isolated or inner in form.isolated:
         return False
     return all(_adjacent(outer, inner, t.order) for t in tensors)
@@ -118,8 +118,8 @@ def _last(runs: tuple[tuple[str, ...], ...], vector: str | None) -> tuple[tuple[
 # --- alignment --------------------------------------------------------------------
 
 
-def _with_alignments(problem: SweepProblem, at: Sizes, fine: tuple[bool, ...]) -> SweepProblem:
-    def align(x: Load | Output) -> int:
+def _with_alignments(problem: ReductionProblem, at: Sizes, fine: tuple[bool, ...]) -> ReductionProblem:
+    def align(x: Load | ReductionOutput) -> int:
         return alignment(problem, problem.vector, x, at, fine[x.pointer])
 
     return replace(
@@ -130,9 +130,9 @@ def _with_alignments(problem: SweepProblem, at: Sizes, fine: tuple[bool, ...]) -
 
 
 def alignment(
-    problem: SweepProblem,
+    problem: ReductionProblem,
     mode: int | None,
-    x: Load | Output,
+    x: Load | ReductionOutput,
     at: Sizes,
     aligned: bool,
     most: int = PACK_BYTES,

@@ -6,17 +6,17 @@ import math
 
 from ucutlass.kernels.planned import Note
 from ucutlass.kernels.reduction.plan import (
+    ReductionProblem,
+    ReductionSchedule,
     RowReduce,
     ScanAlong,
-    SweepProblem,
-    SweepSchedule,
     phases,
     scans_of,
 )
 
 
 def notes(
-    problem: SweepProblem, s: SweepSchedule, rows: int, columns: int, passes: int, widest: int
+    problem: ReductionProblem, s: ReductionSchedule, rows: int, columns: int, passes: int, widest: int
 ) -> tuple[Note, ...]:
     """Of a schedule, for these extents; `passes` are those over the loads, `widest` is the vector that
     extents and types allow."""

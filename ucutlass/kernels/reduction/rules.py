@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ucutlass.ir.hardware import Arch
 from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.reduction.plan import TILE, SweepProblem, SweepSchedule, phases, scans_of
+from ucutlass.kernels.reduction.plan import TILE, ReductionProblem, ReductionSchedule, phases, scans_of
 from ucutlass.kernels.rule import Breach, Rule
 
 CLUSTERS = (1, 2, 4, 8)
@@ -32,13 +32,13 @@ MOST_INDEX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ReductionCase:
     """What bounds a schedule. `rows`, `columns` count elements, `held` gives the bytes a thread keeps of so
     many elements at a time, `widest` is the longest vector, `turn` what a square in shared memory would turn:
     the mode, and the loads with their words; `largest` are the threads of the planner's own block;
     `spread` gives the blocks that share a row of so many chunks where nothing asks for another number."""
 
-    problem: SweepProblem
+    problem: ReductionProblem
     arch: Arch
     rows: int
     columns: int
@@ -72,8 +72,8 @@ class Room:
 class ReductionCandidate:
     """What bounds a schedule, the schedule, and the fields that the program fixed."""
 
-    room: Room
-    schedule: SweepSchedule
+    room: ReductionCase
+    schedule: ReductionSchedule
     request: PartialSchedule
 
 
@@ -173,7 +173,7 @@ def _kept(c: ReductionCandidate) -> Breach | None:
     return _held(room, s)
 
 
-def _chained(room: Room, s: SweepSchedule, r: PartialSchedule) -> Breach | None:
+def _chained(room: ReductionCase, s: ReductionSchedule, r: PartialSchedule) -> Breach | None:
     """A row in the registers of several blocks, of which each scans a part."""
     line, part = room.line(s.vector), s.threads * s.items
     parts, said = math.ceil(line / part), f"a block's registers hold {part * s.vector} elements of a row"
@@ -211,7 +211,7 @@ def _chained(room: Room, s: SweepSchedule, r: PartialSchedule) -> Breach | None:
     return None
 
 
-def _held(room: Room, s: SweepSchedule) -> Breach | None:
+def _held(room: ReductionCase, s: ReductionSchedule) -> Breach | None:
     kept = s.keep == "registers" and room.scans
     bytes_ = (room.kept if kept else room.held)(s.vector) * s.items
     if s.items == 1 or bytes_ <= MOST_HELD:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.reduction.plan import TILE, SweepProblem, SweepSchedule
+from ucutlass.kernels.reduction.plan import TILE, ReductionProblem, ReductionSchedule
 from ucutlass.kernels.reduction.rules import (
     CHAIN_ITEMS,
     CHAIN_THREADS,
@@ -18,19 +18,19 @@ from ucutlass.kernels.reduction.rules import (
     MOST_THREADS,
     SCHEDULE_RULES,
     ReductionCandidate,
-    Room,
+    ReductionCase,
     power,
 )
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation
 
 
-def moved_bytes(problem: SweepProblem, vector: int) -> int:
+def moved_bytes(problem: ReductionProblem, vector: int) -> int:
     """Bytes of all loads of one vector, where there are no columns to tell what is kept from what is not."""
     return max((x.elem.bytes for x in problem.loads), default=4) * vector * max(1, len(problem.loads))
 
 
-def request_of(room: Room, s: SweepSchedule) -> PartialSchedule:
+def request_of(room: ReductionCase, s: ReductionSchedule) -> PartialSchedule:
     """The schedule as fields: those that its kernel has."""
     if not room.problem.columns:
         return PartialSchedule(
@@ -49,8 +49,8 @@ def request_of(room: Room, s: SweepSchedule) -> PartialSchedule:
 
 
 def resolve(
-    room: Room, own: SweepSchedule, request: PartialSchedule
-) -> SweepSchedule | tuple[Violation, ...]:
+    room: ReductionCase, own: ReductionSchedule, request: PartialSchedule
+) -> ReductionSchedule | tuple[Violation, ...]:
     """The planner's own schedule with what a request fixes, or the rules that are broken."""
     if request.given().items() <= request_of(room, own).given().items():
         return own
@@ -68,7 +68,9 @@ def resolve(
 # --- what follows from what is fixed ------------------------------------------------------
 
 
-def _filled(room: Room, own: SweepSchedule, r: PartialSchedule, cluster: int) -> SweepSchedule:
+def _filled(
+    room: ReductionCase, own: ReductionSchedule, r: PartialSchedule, cluster: int
+) -> ReductionSchedule:
     vector = r.vector or own.vector
     if not room.problem.columns:
         return _elements(room, own, r, vector)
@@ -83,7 +85,7 @@ def _filled(room: Room, own: SweepSchedule, r: PartialSchedule, cluster: int) ->
     chunks = math.ceil(room.line(vector) / (threads * items))
     kept = own.splits if keep == own.keep else room.spread(chunks) if own.chained else 1
     # A word that is no whole row is the rules' to refuse: `shared` has no kernel with columns.
-    return SweepSchedule(
+    return ReductionSchedule(
         vector,
         threads,
         rows,
@@ -95,19 +97,21 @@ def _filled(room: Room, own: SweepSchedule, r: PartialSchedule, cluster: int) ->
     )
 
 
-def _elements(room: Room, own: SweepSchedule, r: PartialSchedule, vector: int) -> SweepSchedule:
+def _elements(
+    room: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int
+) -> ReductionSchedule:
     keep = r.keep or ("shared" if own.turned else "registers")
     rows = r.rows or own.rows
     if keep == "shared" and room.turn is not None:
         across, turned = room.turn
         items = r.items or max(1, TILE * TILE // vector // rows)
-        return SweepSchedule(vector, r.threads or 1, rows, items, "registers", 1, across, turned)
+        return ReductionSchedule(vector, r.threads or 1, rows, items, "registers", 1, across, turned)
     items = r.items or (1 if own.turned else own.items)
-    return SweepSchedule(vector, r.threads or 1, rows, items, "registers")
+    return ReductionSchedule(vector, r.threads or 1, rows, items, "registers")
 
 
 def _chain(
-    room: Room, own: SweepSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
+    room: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
 ) -> tuple[int, int, int]:
     """A scan whose row, or a part of it, lies in the registers of a block."""
     line = room.line(vector)
@@ -122,7 +126,7 @@ def _chain(
 
 
 def _across(
-    room: Room, own: SweepSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
+    room: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
 ) -> tuple[int, int, int]:
     held, share = room.held(vector), math.ceil(room.line(vector) / cluster)
     if keep == "registers":
@@ -139,7 +143,7 @@ def _across(
 
 
 def _down(
-    room: Room, own: SweepSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
+    room: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
 ) -> tuple[int, int, int]:
     held, columns = room.held(vector), room.columns
     rows = r.rows or (min(own.rows, max(1, MOST_THREADS // r.threads)) if r.threads else own.rows)

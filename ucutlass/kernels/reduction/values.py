@@ -14,23 +14,23 @@ from ucutlass.ir.extents import Combined, Extent, Fixed, Free, combined
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.ir.neutral import in_element
 from ucutlass.kernels.addresses import Sizes
-from ucutlass.kernels.arithmetic import Compute, ExtentValue, HostScalar, Literal_, Round, ScalarKind
+from ucutlass.kernels.arithmetic import Compute, ExtentValue, HostScalar, LiteralValue, Round, ScalarKind
 from ucutlass.kernels.epilogue import kind_of
 from ucutlass.kernels.gemm.match import pointer
 from ucutlass.kernels.instructions import ELEMENT, Instructions
-from ucutlass.kernels.reduction.match import SweepForm, is_window
+from ucutlass.kernels.reduction.match import ReductionPattern, is_window
 from ucutlass.kernels.reduction.plan import (
-    Along,
+    AxisAccess,
     Fetch,
     Inside,
-    Linear,
+    LinearIndex,
     Load,
     Point,
+    ReductionInstruction,
     RowReduce,
     RowValue,
+    RowWindow,
     ScanAlong,
-    SweepInstruction,
-    Window,
     WindowOp,
     arguments,
 )
@@ -41,7 +41,7 @@ _CALLS = {"+": "add", "-": "subtract", "*": "multiply", "//": "floor_divide", "%
 
 
 @dataclass(frozen=True, slots=True)
-class Modes:
+class ModeIndex:
     """Runs of names that are walked as one, innermost last."""
 
     rows: tuple[tuple[str, ...], ...]
@@ -83,10 +83,10 @@ _WINDOW_OPS: Mapping[str, WindowOp] = MappingProxyType(
 """What a window accumulates for a reduction; a mean is a sum that is divided."""
 
 
-class Builder(Instructions[SweepInstruction]):
+class Builder(Instructions[ReductionInstruction]):
     """Appends instructions and loads, each distinct one once."""
 
-    def __init__(self, form: SweepForm, sizes: Sizes, modes: Modes) -> None:
+    def __init__(self, form: ReductionPattern, sizes: Sizes, modes: ModeIndex) -> None:
         super().__init__()
         self.loads: list[Load] = []
         self._numbers: dict[Load, int] = {}
@@ -125,7 +125,7 @@ class Builder(Instructions[SweepInstruction]):
             case ir.ParamValue():
                 return self._parameter(node, env, guards, 0.0, ())
             case ir.Constant(value, elem):
-                return self.add(Literal_(value, kind_of(elem)))
+                return self.add(LiteralValue(value, kind_of(elem)))
             case ir.Size(extent):
                 return self.extent(extent)
             case ir.Coordinate(dim):
@@ -166,25 +166,25 @@ class Builder(Instructions[SweepInstruction]):
             self.loads.append(load)
         return self.add(Fetch(number, kind_of(node.elem)))
 
-    def axes(self, order: tuple[str, ...], env: Env = ()) -> tuple[Along, ...]:
+    def axes(self, order: tuple[str, ...], env: Env = ()) -> tuple[AxisAccess, ...]:
         """How a tensor of this memory order is walked."""
         elsewhere, made = dict(env), []
         for mode, run in enumerate(self._modes.all):
             if run[-1] in order and not set(run) & set(elsewhere):
                 stride = self._sizes.product(order[order.index(run[-1]) + 1 :])
-                made.append(Along(stride, Linear(((mode, 1),), Fixed(0))))
+                made.append(AxisAccess(stride, LinearIndex(((mode, 1),), Fixed(0))))
         for name in order:
             if name in elsewhere:
                 stride = self._sizes.product(order[order.index(name) + 1 :])
                 made.append(self._along(name, elsewhere[name], stride))
         return tuple(made)
 
-    def _along(self, name: str, at: At, stride: tuple[int, ...]) -> Along:
+    def _along(self, name: str, at: At, stride: tuple[int, ...]) -> AxisAccess:
         extent = None if at.inside else self._positions(Free(name))
-        return Along(stride, self._linear(at), at.scale, extent, at.gathered)
+        return AxisAccess(stride, self._linear(at), at.scale, extent, at.gathered)
 
-    def _linear(self, at: At) -> Linear:
-        return Linear(tuple((self._mode[d], c) for d, c in at.terms), self._positions(at.offset))
+    def _linear(self, at: At) -> LinearIndex:
+        return LinearIndex(tuple((self._mode[d], c) for d, c in at.terms), self._positions(at.offset))
 
     def _positions(self, extent: Extent) -> Extent:
         match extent:
@@ -199,7 +199,7 @@ class Builder(Instructions[SweepInstruction]):
         """An extent as an i64 value."""
         match extent:
             case Fixed(value):
-                return self.add(Literal_(value, "i64"))
+                return self.add(LiteralValue(value, "i64"))
             case Free(dim):
                 return self.add(ExtentValue(self._sizes.product((dim,)), "i64"))
             case Combined(op, left, right):
@@ -207,13 +207,13 @@ class Builder(Instructions[SweepInstruction]):
 
     def _coordinate(self, dim: str, at: At | None) -> int:
         if at is None:
-            return self.add(Point(Linear(((self._mode[dim], 1),), Fixed(0)), "i64"))
+            return self.add(Point(LinearIndex(((self._mode[dim], 1),), Fixed(0)), "i64"))
         if at.gathered is not None:
             return self.convert(at.gathered, "i64")
         point = self.add(Point(self._linear(at), "i64"))
         if at.scale == 1:
             return point
-        return self.compute("floor_divide", (point, self.add(Literal_(at.scale, "i64"))), "i64")
+        return self.compute("floor_divide", (point, self.add(LiteralValue(at.scale, "i64"))), "i64")
 
     def _cast(self, at: int, elem: Element) -> int:
         kind = kind_of(elem)
@@ -243,7 +243,7 @@ class Builder(Instructions[SweepInstruction]):
         if not checks:
             return value
         inside = self.add(Inside(tuple(self._along(d, at, ()) for d, at in checks)))
-        fill = self.add(Literal_(in_element(node.fill, node.elem), self.kind(value)))
+        fill = self.add(LiteralValue(in_element(node.fill, node.elem), self.kind(value)))
         return self.compute("where", (inside, value, fill), self.kind(value))
 
     def _composed(self, p: ir.Position, here: dict[str, At], inside: bool, node: ir.Read) -> At:
@@ -286,7 +286,7 @@ class Builder(Instructions[SweepInstruction]):
         if node.op == "mean":
             arg = self.convert(arg, "f32")
         kind: ScalarKind = "i64" if node.op in ("argmax", "argmin") else self.kind(arg)
-        made = self.add(Window(op, modes, self._moving(arg, set(modes)), arg, kind))
+        made = self.add(RowWindow(op, modes, self._moving(arg, set(modes)), arg, kind))
         if node.op != "mean":
             return made
         count = self.add(ExtentValue(self._sizes.product(node.over), "f32"))
@@ -305,7 +305,7 @@ class Builder(Instructions[SweepInstruction]):
         moves(root)
         return tuple(sorted(i for i, moving in known.items() if moving))
 
-    def _touched(self, instruction: SweepInstruction) -> set[int]:
+    def _touched(self, instruction: ReductionInstruction) -> set[int]:
         match instruction:
             case Fetch(load):
                 along = [*self.loads[load].axes, *self.loads[load].guards]
@@ -338,7 +338,7 @@ class Builder(Instructions[SweepInstruction]):
         shifted = self.compute("subtract", (x, largest), "f32")
         if log:
             return self.compute("subtract", (shifted, self.compute("log", (total,), "f32")), "f32")
-        one = self.add(Literal_(1.0, "f32"))
+        one = self.add(LiteralValue(1.0, "f32"))
         inverse = self.compute("divide", (one, total), "f32")
         return self.compute("multiply", (self.compute("exp", (shifted,), "f32"), inverse), "f32")
 
@@ -364,7 +364,9 @@ class Builder(Instructions[SweepInstruction]):
         return self.add(RowValue(row, "value", "i64" if picks else self.kind(arg)))
 
 
-def fused_moments(instructions: list[SweepInstruction], loads: Sequence[Load]) -> list[SweepInstruction]:
+def fused_moments(
+    instructions: list[ReductionInstruction], loads: Sequence[Load]
+) -> list[ReductionInstruction]:
     """`mean(x)` with `mean((x - mean(x)) ** 2)` as one reduction, which reads a row once: the squares about
     the mean that the row's moments have."""
     made = list(instructions)
@@ -389,12 +391,12 @@ def fused_moments(instructions: list[SweepInstruction], loads: Sequence[Load]) -
     return made
 
 
-def _centred_square(instructions: list[SweepInstruction], at: int) -> tuple[int, int] | None:
+def _centred_square(instructions: list[ReductionInstruction], at: int) -> tuple[int, int] | None:
     """Where instruction `at` is (x - mean(x)) squared: the mean, and the row's value that it divides."""
     match instructions[at]:
         case Compute("multiply", (left, right)) if left == right:
             centred = instructions[left]
-        case Compute("power" | "pow", (left, two)) if instructions[two] == Literal_(2.0, "f32"):
+        case Compute("power" | "pow", (left, two)) if instructions[two] == LiteralValue(2.0, "f32"):
             centred = instructions[left]
         case _:
             return None
