@@ -35,7 +35,7 @@ class ScoreCall:
     args: tuple[Number, ...]
 
 
-Number: TypeAlias = "float | ExtentNumber | ScoreCall"
+Number: TypeAlias = float | ExtentNumber | ScoreCall
 """What a launch computes once, in double."""
 
 GROUP = 64
