@@ -11,6 +11,7 @@ from typing import Any
 
 from ucutlass.engine.work import TaskEntry, TaskTable
 from ucutlass.files import put
+from ucutlass.handoff import checked_of, planned_of
 from ucutlass.runtime.cache import Cache, CacheEntry
 from ucutlass.runtime.ptxas import PtxasReport
 from ucutlass.tasks.tune import FINAL_ROUNDS
@@ -35,17 +36,15 @@ def _key(text: str, arch: str, request: Mapping[str, Any]) -> str:
 
 
 def build(
-    text: str,
-    file: str,
+    program: Mapping[str, Any],
     name: str,
-    sizes: dict[str, int],
-    arch: str,
-    requests: Sequence[Mapping[str, Any]],
+    plans: Sequence[Mapping[str, Any]],
     build_path: str | None,
     cancel: Event,
 ) -> dict[str, Any]:
     cache = Cache.from_switches()
-    keys = [_key(text, arch, r) for r in requests]
+    planned = [planned_of(plan) for plan in plans]
+    keys = [_key(checked_of(program).source, p.plan.arch, p.request.given()) for p in planned]
     for key in keys:
         with cache.locked(key, timeout_seconds=60):
             if isinstance(cache.load(key), CacheEntry):
@@ -55,7 +54,7 @@ def build(
                 about = {
                     "builder": "dry",
                     "entry": f"ucc_{key[:16]}",
-                    "arch": arch,
+                    "arch": "sm90a",
                     "command": "",
                     "versions": {},
                     "seconds": 0.0,
@@ -67,12 +66,10 @@ def build(
 
 
 def timed(
-    text: str,
-    file: str,
+    program: Mapping[str, Any],
     name: str,
     sizes: dict[str, int],
-    arch: str,
-    requests: list[dict[str, Any]],
+    plans: list[dict[str, Any]],
     keys: list[str],
     seed: int,
     counts: list[int] | None = None,
@@ -84,21 +81,20 @@ def timed(
         found, library = cache.load(key), bytes.fromhex(key) * 1000
         if not isinstance(found, CacheEntry) or (found.folder / "kernel.so").read_bytes() != library:
             raise LookupError(f"{key} is not in {cache.root}")
+    requests = [planned_of(plan).request.given() for plan in plans]
     seconds = [(1 + int(_digest(sizes, r)[:8], 16) / 2**32) * 1e-4 for r in requests]
     return {"seconds": seconds, "words": [""] * len(requests)}
 
 
 def confirmed(
-    text: str,
-    file: str,
+    program: Mapping[str, Any],
     name: str,
     sizes: dict[str, int],
-    arch: str,
-    requests: list[dict[str, Any]],
+    plans: list[dict[str, Any]],
     keys: list[str],
     seed: int,
     versions: dict[str, str],
 ) -> dict[str, Any]:
-    found = timed(text, file, name, sizes, arch, requests, keys, seed)["seconds"]
+    found = timed(program, name, sizes, plans, keys, seed)["seconds"]
     machine = {"device": "none", "uuid": os.environ["CUDA_VISIBLE_DEVICES"], "versions": {}}
     return {"machine": machine, "rounds": [[s] * FINAL_ROUNDS for s in found], "words": [""] * len(found)}

@@ -13,6 +13,7 @@ from cli_machine import H200, NVCC, Machine
 from tune_fakes import RECORDING
 
 from ucutlass import backend, frontend
+from ucutlass.handoff import planned_of
 from ucutlass.runtime import isolation
 from ucutlass.runtime.store import EvidenceStore
 from ucutlass.shapes import complete
@@ -73,9 +74,10 @@ class Gpu:
 
     def run(self, target: str, arguments: dict[str, Any], **_: Any) -> isolation.CallOutcome:
         asked = json.loads(json.dumps(arguments))
-        if "requests" not in asked:
+        if "plans" not in asked:
             return isolation.Returned(None, "")  # it is woken
-        what, requests = target.removeprefix("ucutlass.tasks.tune:"), asked["requests"]
+        what = target.removeprefix("ucutlass.tasks.tune:")
+        requests = [planned_of(plan).request.given() for plan in asked["plans"]]
         self.calls.append((what, requests))
         tiles = [tuple(r["tile"]) for r in requests]
         if self.crash in tiles:

@@ -16,10 +16,10 @@ from benchmarks.engine import jobs
 from tests.tune import engine_stub
 from ucutlass import backend
 from ucutlass.backend import Built
-from ucutlass.engine.engine_build import planned
 from ucutlass.engine.errors import NoWorkers, TaskLost
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import EngineTask
+from ucutlass.handoff import checked_of, plan_payload, planned_of
 from ucutlass.runtime import isolation
 from ucutlass.runtime.errors import CompilerMissing, MachineError
 from ucutlass.runtime.isolation import Crashed, Returned
@@ -88,14 +88,13 @@ def live(job: TuningJob, engine: Engine, **more: Any) -> EngineEvaluator:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_worker_plans_what_was_chosen(name: str) -> None:
-    """From JSON, without knowing the device: the same binary with the same knobs."""
+def test_a_worker_gets_the_plan_that_was_chosen(name: str) -> None:
+    """As JSON: the same binary with the same launch parameters, and nothing is planned again."""
     job = JOBS[name]
     for group in job.space.groups:
         for member in group.members:
-            asked = json.loads(json.dumps(member.request.given()))
-            again = planned(job.checked, job.program.name, job.sizes, "sm90a", asked)
-            assert (again.plan, again.launch) == (group.plan, member.launch)
+            arrived = planned_of(json.loads(json.dumps(plan_payload(member))))
+            assert arrived == member and arrived.plan == group.plan
 
 
 def test_what_is_asked_for(job: TuningJob) -> None:
@@ -111,7 +110,7 @@ def test_what_is_asked_for(job: TuningJob) -> None:
     assert isinstance(found, ConfirmedKernel) and shop.machine["uuid"] == GPUS[0]
     assert engine.names() == ["prepare", "build", "timed", "confirmed"]
     (_, build, _), (_, timed, more) = engine.asked[1], engine.asked[2]
-    assert build["build_path"] == "nvrtc" and len(build["requests"]) == 2
+    assert build["build_path"] == "nvrtc" and len(build["plans"]) == 2
     keys = [shop.artifacts[g.plan].key for g in groups]
     assert more["artifacts"] == sorted(keys) and (more["limit_seconds"], more["wait_seconds"]) == (20.0, 30.0)
     assert timed["counts"] == [len(g.members) for g in groups] and timed["best"] is None
@@ -123,11 +122,10 @@ def test_what_is_asked_for(job: TuningJob) -> None:
 
 def test_who_takes_its_process_along_is_alone_with_it(job: TuningJob) -> None:
     groups = job.space.groups[:3]
-    bad = groups[1].members[0].request.given()
+    bad = json.loads(json.dumps(plan_payload(groups[1].members[0])))
 
     def fault(name: str, given: Mapping[str, Any]) -> isolation.CallOutcome | None:
-        asked = json.loads(json.dumps(bad))
-        return Crashed("SIGSEGV", "") if name == "timed" and asked in given["requests"] else None
+        return Crashed("SIGSEGV", "") if name == "timed" and bad in given["plans"] else None
 
     engine = Engine(fault)
     shop = live(job, engine)
@@ -165,7 +163,7 @@ def test_searches_share_what_they_build(job: TuningJob) -> None:
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda shop: shop.build(job.space.groups[:4]), shops))
     assert found == [[None] * 4] * 3
-    built = [r for name, given, _ in engine.asked if name == "build" for r in given["requests"]]
+    built = [r for name, given, _ in engine.asked if name == "build" for r in given["plans"]]
     assert len(built) == 4, "each once"
     assert shops[0].artifacts == shops[1].artifacts == shops[2].artifacts
     # Another way of building is another binary.
@@ -216,8 +214,7 @@ def test_what_is_timed_is_the_entry_that_was_named(job: TuningJob, monkeypatch: 
     backend.toolchain.cache_clear()
     monkeypatch.setattr("ucutlass.backend.find", lambda: pytest.fail("a tool chain was looked for"))
     for member in group.members:
-        asked = json.loads(json.dumps(member.request.given()))
-        loaded = trials._loaded(job.checked.source, "f.ucu", job.program.name, "sm90a", asked, key)
+        loaded = trials._loaded(job.checked, job.program.name, plan_payload(member), key)
         choose: Any = loaded.launcher
         choose(LaunchRequest(member.sizes, (True, True, True), torch.device("cuda")))
     assert [(b.artifact.key, b.planned.plan, b.planned.launch) for b in bound] == [
@@ -227,9 +224,8 @@ def test_what_is_timed_is_the_entry_that_was_named(job: TuningJob, monkeypatch: 
 
 @pytest.mark.parametrize("key", ["", "ab" * 32])
 def test_an_entry_that_is_not_there_is_said_to_be_gone(job: TuningJob, key: str) -> None:
-    asked = json.loads(json.dumps(job.first.request.given()))
     with pytest.raises(trials.ArtifactGone):
-        trials._loaded(job.checked.source, "f.ucu", job.program.name, "sm90a", asked, key)
+        trials._loaded(job.checked, job.program.name, plan_payload(job.first), key)
 
 
 # --- many at once ----------------------------------------------------------------
@@ -263,7 +259,9 @@ def test_one_that_fails_stops_no_other(job: TuningJob) -> None:
     engine = Engine(
         lambda name, given: (
             NoWorkers("none", "start one")
-            if name == "timed" and given["sizes"] == JOBS[names[2]].sizes and "bf16" in given["text"]
+            if name == "timed"
+            and given["sizes"] == JOBS[names[2]].sizes
+            and "bf16" in checked_of(given["program"]).source
             else None
         )
     )

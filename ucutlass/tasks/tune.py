@@ -1,7 +1,8 @@
 """Times many schedules of one kernel on the GPU, or verifies them and times them in turns, for `ucc tune`.
 
 Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`. `keys` name the schedules'
-artefacts in the cache, one a request: nothing is built here, so no compiler is needed where a GPU is.
+artefacts in the cache, one a plan: nothing is read, planned or built here, so no compiler is needed where a
+GPU is. `program` and `plans` are payloads of `ucutlass.handoff`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ucutlass.runtime.errors import CacheError
 
 if TYPE_CHECKING:
     from ucutlass import ir
+    from ucutlass.frontend import Checked
     from ucutlass.runtime.launch import Launcher
 
 ROUNDS = 5
@@ -70,12 +72,10 @@ def ready() -> None:
 
 
 def timed(
-    text: str,
-    file: str,
+    program: dict[str, Any],
     name: str,
     sizes: dict[str, int],
-    arch: str,
-    requests: list[dict[str, Any]],
+    plans: list[dict[str, Any]],
     keys: list[str],
     seed: int,
     counts: list[int],
@@ -89,6 +89,7 @@ def timed(
     """
     import torch
 
+    from ucutlass.handoff import checked_of
     from ucutlass.runtime.entry_codes import LaunchError
     from ucutlass.runtime.timing import compare
 
@@ -97,13 +98,14 @@ def timed(
     words: list[str] = []
     heads = {sum(counts[:i]) for i in range(len(counts))}
     worth = True
-    for at, (request, key) in enumerate(zip(requests, keys, strict=True)):
+    checked = checked_of(program)
+    for at, (plan, key) in enumerate(zip(plans, keys, strict=True)):
         worth = worth or at in heads
         if not worth:
             seconds.append(None)
             words.append("not timed: the binary is far from the best")
             continue
-        kernel = _loaded(text, file, name, arch, request, key)
+        kernel = _loaded(checked, name, plan, key)
         sets = sets or _sets(kernel, sizes, seed)
         try:
             timing = compare({"kernel": _launch(kernel, sets)}, len(sets), rounds=ROUNDS)["kernel"]
@@ -125,22 +127,22 @@ def timed(
 
 
 def confirmed(
-    text: str,
-    file: str,
+    program: dict[str, Any],
     name: str,
     sizes: dict[str, int],
-    arch: str,
-    requests: list[dict[str, Any]],
+    plans: list[dict[str, Any]],
     keys: list[str],
     seed: int,
     versions: dict[str, str],
 ) -> dict[str, Any]:
     """Returns `machine`, and of each schedule its `rounds` in seconds, empty where it is wrong, which
     `words` say: a wrong kernel has no speed."""
+    from ucutlass.handoff import checked_of
     from ucutlass.runtime.subject import machine_of
     from ucutlass.runtime.timing import compare
 
-    kernels = [_loaded(text, file, name, arch, r, k) for r, k in zip(requests, keys, strict=True)]
+    checked = checked_of(program)
+    kernels = [_loaded(checked, name, plan, key) for plan, key in zip(plans, keys, strict=True)]
     words = [_wrong(k, sizes, seed) for k in kernels]
     sets = _sets(kernels[0], sizes, seed)
     right = {str(i): _launch(k, sets) for i, (k, w) in enumerate(zip(kernels, words, strict=True)) if not w}
@@ -154,19 +156,16 @@ def confirmed(
     }
 
 
-def _loaded(
-    text: str, file: str, name: str, arch: str, request: Mapping[str, Any], key: str
-) -> LoadedSchedule:
+def _loaded(checked: Checked, name: str, plan: Mapping[str, Any], key: str) -> LoadedSchedule:
     from ucutlass import frontend
     from ucutlass.backend import Built, bind, source_of
-    from ucutlass.ir.schedule import partial_schedule_of_json, scheduled
+    from ucutlass.handoff import planned_of
     from ucutlass.runtime.build import cached_artifact
     from ucutlass.runtime.cache import Cache
     from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
     from ucutlass.runtime.launch_spec import spec_of
 
-    checked = frontend.read_text(text, file)
-    program = scheduled(frontend.kernel(checked, name), arch, partial_schedule_of_json(request))
+    program, planned = frontend.kernel(checked, name), planned_of(plan)
     cache = Cache.from_switches()
     artifact = cached_artifact(key, cache)
     if artifact is None:
@@ -174,8 +173,10 @@ def _loaded(
         raise ArtifactGone(words, "give the cache more room, and run it again")
 
     def choose(request: LaunchRequest) -> BoundKernel:
-        chosen = frontend.plan_kernel(checked, program, request.extents, arch, aligned=request.aligned)
-        return bind(Built(chosen, source_of(checked, program, chosen.planned), artifact), program.name)
+        if request.extents != planned.sizes or not all(request.aligned):
+            raise ValueError(f"the plan is for aligned tensors of {planned.sizes}, not for {request}")
+        source = source_of(checked, program, planned)
+        return bind(Built(frontend.ChosenPlan(planned, None), source, artifact), program.name)
 
     return LoadedSchedule(program, Launcher(spec_of(program, []), choose))
 

@@ -17,6 +17,7 @@ from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine, EngineTask
 from ucutlass.frontend import ChosenPlan
+from ucutlass.handoff import plan_payload, program_payload
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.runtime import isolation
 from ucutlass.runtime.build import Artifact, cached_artifact
@@ -58,12 +59,14 @@ class EngineEvaluator:
     artifacts: dict[Plan, Artifact] = field(default_factory=dict)
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
     _engine: Engine = field(init=False)
+    _payload: dict[str, Any] = field(init=False)
     _best: float | None = None
     _builds: list[EngineTask] = field(default_factory=list)
     _stop: Event = field(default_factory=Event)
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
+        self._payload = program_payload(self.checked)
         self._engine = LocalEngine(on_wait=self.on_wait) if self.engine is None else self.engine
 
     def prepare(self) -> None:
@@ -104,13 +107,12 @@ class EngineEvaluator:
         keys = [""] * len(groups)
         try:
             # One compiler a call: the search decides how many calls run at once.
-            requests = [g.members[0].request.given() for g in groups]
+            plans = [plan_payload(g.members[0]) for g in groups]
             with self._lock:
                 if self._stop.is_set():
                     return [FailedTrial("build", "cancelled")] * len(groups)
-                task = self._engine.submit(
-                    "build", self._what(requests, build_path=self.build_path), near=self.near
-                )
+                arguments = self._what(plans, build_path=self.build_path)
+                task = self._engine.submit("build", arguments, near=self.near)
                 self._builds.append(task)
             answer = _answer(task, "the build")
             if isinstance(answer, str):
@@ -184,16 +186,8 @@ class EngineEvaluator:
         source = source_of(self.checked, self.program, kernel)
         return Built(ChosenPlan(kernel, None), source, self.artifacts[kernel.plan])
 
-    def _what(self, requests: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
-        return {
-            "text": self.checked.source,
-            "file": self.checked.file,
-            "name": self.program.name,
-            "sizes": dict(self.sizes),
-            "arch": self.arch,
-            "requests": list(requests),
-            **more,
-        }
+    def _what(self, plans: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+        return {"program": self._payload, "name": self.program.name, "plans": list(plans), **more}
 
     def _keys(self, kernels: Sequence[Planned]) -> list[str]:
         """Returns the keys of kernels, empty for one that was never built: the process that should load it
@@ -204,8 +198,8 @@ class EngineEvaluator:
         self, what: str, kernels: Sequence[Planned], keys: Sequence[str], **more: Any
     ) -> dict[str, Any] | FailedTrial:
         """Returns what a function of `ucutlass.tasks.tune` returned."""
-        requests = [k.request.given() for k in kernels]
-        arguments = self._what(requests, keys=list(keys), seed=self.seed, **more)
+        plans = [plan_payload(kernel) for kernel in kernels]
+        arguments = self._what(plans, sizes=dict(self.sizes), keys=list(keys), seed=self.seed, **more)
         task = self._engine.submit(
             what,
             arguments,
