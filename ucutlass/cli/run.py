@@ -23,6 +23,7 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
+from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import ARCHES, default_device
 from ucutlass.runtime import isolation
 from ucutlass.shapes import complete, parse_sizes
@@ -150,14 +151,7 @@ def _isolated(
 ) -> dict[str, Any]:
     outcome = isolation.run(
         f"ucutlass.tasks.run:{what}",
-        {
-            "text": checked.source,
-            "file": checked.file,
-            "name": program.name,
-            "sizes": sizes,
-            "seed": seed,
-            **more,
-        },
+        {"program": program_payload(checked), "name": program.name, "sizes": sizes, "seed": seed, **more},
         limit_seconds=limit,
     )
     if not isinstance(outcome, isolation.Returned):

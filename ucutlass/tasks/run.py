@@ -1,6 +1,7 @@
 """Runs one kernel once, judges it and times it, for `ucc run`.
 
-Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`; `program` is a payload of
+`ucutlass.handoff`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 
 def on_gpu(
-    text: str, file: str, name: str | None, sizes: dict[str, int], arch: str | None, seed: int
+    program: dict[str, Any], name: str, sizes: dict[str, int], arch: str | None, seed: int
 ) -> dict[str, Any]:
     """Runs, verifies against the float64 reference, then times over rotated buffers.
 
@@ -23,11 +24,12 @@ def on_gpu(
 
     from ucutlass import frontend
     from ucutlass.api import LoadedPipeline, loaded
+    from ucutlass.handoff import checked_of
     from ucutlass.runtime import verify
     from ucutlass.runtime.inputs import generate
     from ucutlass.runtime.stage_times import torch_share
 
-    checked = frontend.read_text(text, file)
+    checked = checked_of(program)
     k = loaded(checked, frontend.program(checked, name), arch)
     arguments = generate(k.program, sizes, "normal", seed=seed, device="cuda")
     verdict = verify.check(k.program, k.judged(*arguments), arguments)
@@ -61,19 +63,19 @@ def _time(k: Any, sizes: dict[str, int], seed: int) -> Any:
     return compare({"kernel": lambda i: k(*sets[i])}, len(sets))["kernel"]
 
 
-def on_cpu(text: str, file: str, name: str | None, sizes: dict[str, int], seed: int) -> dict[str, Any]:
+def on_cpu(program: dict[str, Any], name: str, sizes: dict[str, int], seed: int) -> dict[str, Any]:
     """Evaluates the reference interpreter in float64 on random arguments.
 
     Returns for every result its name, shape, mean and whether all of it is finite.
     """
     from ucutlass import frontend
+    from ucutlass.handoff import checked_of
     from ucutlass.reference import evaluate
     from ucutlass.runtime.inputs import generate
     from ucutlass.runtime.launch_spec import results_of
 
-    checked = frontend.read_text(text, file)
-    program = frontend.program(checked, name)
-    results = evaluate(program, generate(program, sizes, "normal", seed=seed))
+    checked_program = frontend.program(checked_of(program), name)
+    results = evaluate(checked_program, generate(checked_program, sizes, "normal", seed=seed))
     return {
         "results": [
             {
@@ -82,6 +84,6 @@ def on_cpu(text: str, file: str, name: str | None, sizes: dict[str, int], seed: 
                 "mean": float(result.double().mean()),
                 "finite": bool(result.double().isfinite().all()),
             }
-            for (result_name, _), result in zip(results_of(program), results, strict=True)
+            for (result_name, _), result in zip(results_of(checked_program), results, strict=True)
         ]
     }
