@@ -25,7 +25,7 @@ from ucutlass.advice import (
     select,
 )
 from ucutlass.advice.edits import MODEL_HIGH, MODEL_LOW, PAYS
-from ucutlass.advice.finding import GROUPS
+from ucutlass.advice.finding import GROUPS, Finding
 from ucutlass.advice.rules import BY_NUMBER, RULES
 from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.planner import plan
@@ -103,7 +103,7 @@ def test_the_range_is_the_models_band() -> None:
     assert f"{edit.ratio:.2f}" in edit.expected.basis
 
 
-def finding_of(number: int, schedule: str) -> select.Finding:
+def finding_of(number: int, schedule: str) -> Finding:
     found = finding(BY_NUMBER[number], facts(PLAIN, 8192, 8192, 8192, schedule))
     assert found is not None
     return found

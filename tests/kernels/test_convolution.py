@@ -277,7 +277,7 @@ def test_values_of_hopper_s_kernel_on_the_host(name: str) -> None:
 def test_values_of_a_gradient_in_parts_on_the_host(name: str) -> None:
     # Of nine parts, four threads share what is added.
     def in_parts(planned: Planned) -> Planned:
-        return replace(planned, knob_values=(0, 4, 9))
+        return replace(planned, launch=(0, 4, 9))
 
     text, sizes = PROGRAMS[name]
     assert isinstance(_conv(plan(text, sizes, "sm90a")).schedule, WgradSchedule)
