@@ -1,17 +1,21 @@
 # Every target sets up .venv first, once.
-.PHONY: run test test-slow test-gpu lint fuzz pairs golden
+.PHONY: run test test-slow test-all test-gpu lint fuzz pairs golden
 
 run:        ## build, run and verify the first example
 	./setup.sh ucc run examples/linear_gelu.ucu -s M=4096,N=4096,K=4096
 
-test:       ## lint, types and the tests that need no GPU
+test:       ## lint, types and the quick tests
 	./setup.sh test
 
 test-gpu:   ## the tests that need an NVIDIA GPU, built in parallel by NVRTC where it serves; fails where all are skipped
 	UCUTLASS_BUILD_PATH=auto ./setup.sh python -m pytest -m gpu -n auto --dist worksteal
 
-test-slow:  ## the tests that the test command leaves out for time
-	./setup.sh python -m pytest -n 2 -m slow
+test-slow:  ## the tests without a GPU that `make test` leaves out for time
+	./setup.sh test-slow
+
+test-all:   ## all tests that need no GPU
+	./setup.sh test
+	./setup.sh test-slow
 
 lint:       ## ruff and mypy alone
 	./setup.sh ruff check .

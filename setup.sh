@@ -1,12 +1,14 @@
 #!/bin/sh
 # Sets up .venv once, then runs what is asked in it:
 #   ./setup.sh                    set up only
-#   ./setup.sh test [ARGS]        lint, types, tests; ARGS go to pytest
+#   ./setup.sh test [ARGS]        lint, types and the quick tests; ARGS go to pytest
+#   ./setup.sh test-slow [ARGS]   the other tests that need no GPU
 #   ./setup.sh COMMAND [ARGS]     any command, such as: ./setup.sh ucc doctor
 # Variables:
 #   PYTHON        interpreter to start from, 3.10 or newer; by default the first python3 that is.
 #                 If it already has torch, the environment uses that one.
 #   VENV          folder of the environment; by default .venv
+#   JOBS          processes that run tests; by default 2
 #   TORCH_INDEX   where pip gets torch, such as PyTorch's index of CPU builds
 set -eu
 root=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
@@ -78,7 +80,12 @@ test)
     ruff check .
     ruff format --check .
     mypy
-    exec python -m pytest -n "${JOBS:-2}" -m "not gpu and not slow" "$@"
+    exec python -m pytest -n "${JOBS:-2}" --dist worksteal -m "not gpu and not nvcc and not slow" "$@"
+    ;;
+test-slow)
+    shift
+    cd "$root"
+    exec python -m pytest -n "${JOBS:-2}" --dist worksteal -m "not gpu and (nvcc or slow)" "$@"
     ;;
 *) exec "$@" ;;
 esac

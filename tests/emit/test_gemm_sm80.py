@@ -125,7 +125,9 @@ def _emulate(name: str, folder: Path) -> None:
             assert worst(done, plan.problem) == [0.0] * len(plan.problem.outputs), (sizes, knobs)
 
 
-@pytest.mark.parametrize("name", EMULATED)
+@pytest.mark.parametrize(
+    "name", [EMULATED[0], *(pytest.param(name, marks=pytest.mark.slow) for name in EMULATED[1:])]
+)
 def test_integers_come_out_exact_on_the_host(name: str, tmp_path: Path) -> None:
     _emulate(name, tmp_path)
 

@@ -62,7 +62,9 @@ def test_golden_text(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"gemv_{name}.cu", emit(PLANS[name], "").text)
 
 
-@pytest.mark.parametrize("name", EMULATED)
+@pytest.mark.parametrize(
+    "name", [EMULATED[0], *(pytest.param(name, marks=pytest.mark.slow) for name in EMULATED[1:])]
+)
 def test_integers_come_out_exact_on_the_host(name: str, tmp_path: Path) -> None:
     plan = PLANS[name]
     entry = build(emit(plan, ""), tmp_path)

@@ -16,8 +16,8 @@ from ucutlass.shapes import free_dims
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
 
-QUICK = {"causal at the end", "bias", "packed causal at the end"}
-"""One of each way through the emitter; the others are slow tests, for their number."""
+QUICK = {"packed causal at the end"}
+"""The others are slow tests, for their number."""
 
 SIZES = {"B": 1, "H": 2, "G": 2, "L": 70, "S": 150, "E": 72, "O": 6}
 
@@ -43,9 +43,8 @@ def test_heads_compute_attention(name: str, head: int) -> None:
     right(text(name, "f16", head), SIZES | {"H": 3, "L": 200})
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("window", marks=pytest.mark.slow), "grouped causal at the end"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["window", "grouped causal at the end"])
 def test_parts_of_keys_are_combined(name: str) -> None:
     right(text(name, "bf16", 32), SIZES | {"L": 5, "S": 1700})
 
@@ -60,14 +59,15 @@ def test_random_programs_compute_attention(seed: int) -> None:
 HUGE_SIZES = SIZES | {"S": 300}
 
 
-@pytest.mark.parametrize("lane", ["bf16", "f16"])
+@pytest.mark.parametrize("lane", ["bf16", pytest.param("f16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "scores", ["positive", pytest.param("negative", marks=pytest.mark.slow), "rising", "falling"]
+    "scores",
+    ["rising", *(pytest.param(s, marks=pytest.mark.slow) for s in ("positive", "negative", "falling"))],
 )
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
-        ("causal at the end", {}),
+        pytest.param("causal at the end", {}, marks=pytest.mark.slow),
         pytest.param("bias", {}, marks=pytest.mark.slow),
         pytest.param("mask", {}, marks=pytest.mark.slow),
         pytest.param("packed causal at the end", {}, marks=pytest.mark.slow),

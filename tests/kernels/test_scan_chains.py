@@ -173,7 +173,7 @@ def test_scans_compute_their_programs(program: str, sizes: dict[str, int], field
     ("program", "shape", "fields"),
     [
         (SCAN, (1, 34_003), "keep registers  threads 32  items 1"),
-        (DOWN, (3_001, 8), "keep registers  threads 4  rows 2  items 1"),
+        pytest.param(DOWN, (3_001, 8), "keep registers  threads 4  rows 2  items 1", marks=pytest.mark.slow),
     ],
 )
 def test_blocks_side_by_side_in_any_order_give_the_same_bits(

@@ -14,7 +14,11 @@ JOBS = list(random_jobs(first=20, count=3))
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
-@pytest.mark.parametrize("job", JOBS, ids=[job.name for job in JOBS])
+@pytest.mark.parametrize(
+    "job",
+    [JOBS[0], *(pytest.param(job, marks=pytest.mark.slow) for job in JOBS[1:])],
+    ids=[j.name for j in JOBS],
+)
 def test_emitted_kernels_compute_their_programs(job: Job) -> None:
     row = emulate(job)
     assert row.status == "right", f"{row.detail}\n{row.job.text}{row.job.sizes}"
@@ -29,7 +33,7 @@ WRAPS = """kernel k(x: s8[M, K], w: s8[N, K], r: i32[M, N])
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
-@pytest.mark.parametrize("warps", ["multistage", "gemv"])
+@pytest.mark.parametrize("warps", [pytest.param("multistage", marks=pytest.mark.slow), "gemv"])
 def test_integer_work_wraps_and_sums_saturate_as_the_reference(warps: Warps) -> None:
     """Products leave 32 bits at once; sums of 64 bits leave those of i32 and s8 when stored."""
     row = emulate(Job("wraps", WRAPS, "k", {"M": 21, "N": 3, "K": 17}, warps, 0))
@@ -44,6 +48,7 @@ APART = """kernel k(x: f16[E, A, B, C, D, M, K], w: f16[D, E, C, B, A, K, N], r:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
 @pytest.mark.parametrize("warps", ["multistage", "gemv"])
 def test_five_batch_modes_that_lie_apart(warps: Warps) -> None:
