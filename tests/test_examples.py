@@ -41,6 +41,7 @@ SIZES = {
 """Extents of the free dimensions; every kernel of a file takes its own of them."""
 
 
+@pytest.mark.slow
 def test_the_session_by_hand_runs_without_a_gpu(tmp_path: Path) -> None:
     script = EXAMPLES[0].with_name("ask_tell.py")
     journal = tmp_path / "sessions.sqlite"

@@ -102,6 +102,7 @@ def test_both_searches_have_equal_attempts_and_are_compared(tmp_path: Path, pool
     assert json.loads(json.dumps(found)) == found
 
 
+@pytest.mark.slow
 def test_a_pipeline_ends_where_nothing_is_left(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
     found = row(Shared(Engine(), H200, pool), item(tmp_path, 3, "l3_01_mlp bf16"))
     assert found["ok"] and found["us"]["rules"] <= found["us"]["default"]

@@ -62,9 +62,8 @@ def test_each_feature_changes_a_program(name: str) -> None:
         assert len(shown) == len(features), f"{axis}: two features write the same programs"
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "attention" else pytest.param(name, marks=pytest.mark.slow) for name in SPACES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPACES)
 def test_every_accepted_pair_is_drawn(name: str) -> None:
     space = SPACES[name]
     covered = cover(space, 0)

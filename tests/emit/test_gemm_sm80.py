@@ -132,6 +132,7 @@ def test_integers_come_out_exact_on_the_host(name: str, tmp_path: Path) -> None:
     _emulate(name, tmp_path)
 
 
+@pytest.mark.slow
 def test_arguments_that_break_the_plan_are_refused(tmp_path: Path) -> None:
     plan = plain(F16, F16, align=8)
     entry = build(emit(plan, ""), tmp_path)

@@ -24,6 +24,8 @@ from ucutlass.runtime import archive
 from ucutlass.runtime.cache import Cache, CacheEntry
 from ucutlass.runtime.isolation import Crashed, Raised, Returned
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("distributed")
 
 

@@ -27,6 +27,8 @@ from ucutlass.engine.errors import NoWorkers
 from ucutlass.engine.work import TaskEntry
 from ucutlass.runtime.cache import Cache
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("distributed")
 
 TILES = ("64x64x64", "128x64x64", "128x128x64", "128x256x64", "256x128x64")

@@ -250,12 +250,7 @@ LOWERINGS: tuple[Lowering, ...] = (
     ),
     Lowering("bias assumed zero", (12,), "the bias is not added", "bias", (("= acc + in0;", "= acc;"),)),
     Lowering(
-        "input assumed positive",
-        (12,),
-        "abs is simplified away",
-        "vector",
-        (("= fabsf(acc);", "= acc;"),),
-        quick=True,
+        "input assumed positive", (12,), "abs is simplified away", "vector", (("= fabsf(acc);", "= acc;"),)
     ),
     Lowering(
         "pre-activation assumed positive",
@@ -353,7 +348,6 @@ LOWERINGS: tuple[Lowering, ...] = (
                 "const_cast<ElementA*>(p.a.data)[p.a.row - 1] = ElementA(0);",
             ),
         ),
-        quick=True,
     ),
     # --- launches (25, 26) ---
     Lowering(
@@ -369,7 +363,6 @@ LOWERINGS: tuple[Lowering, ...] = (
         "its status is dropped",
         "vector",
         (_FAILS, (_STATUS, "return 0;")),
-        quick=True,
     ),
     Lowering("failed launch", (25, 26), "the launch fails and says so", "vector", (_FAILS,)),
     # --- order (27) ---

@@ -184,6 +184,7 @@ def test_every_proposed_schedule_is_another_legal_candidate() -> None:
     assert len({n.key for n in state.tree.nodes}) == 25
 
 
+@pytest.mark.slow
 def test_a_session_on_a_made_up_gpu_is_the_same_when_it_is_resumed() -> None:
     whole = _session(Mortal())
     sink = Mortal(dies={9: "after", 14: "before", 21: "after"})

@@ -110,6 +110,7 @@ DEEP = (
 )
 
 
+@pytest.mark.slow
 def test_something_else_is_seen_where_bounds_allow_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     """One part in a thousand in the middle of many stages; bounds alone see nothing of it."""
     monkeypatch.setattr(asked, "DRAWS", ("normal",))

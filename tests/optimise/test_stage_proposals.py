@@ -163,6 +163,7 @@ def test_schedules_stay_with_the_stages_that_compute_what_they_did() -> None:
 # --- sessions ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [nominate, nominate_uniformly])
 def test_every_proposal_is_another_legal_candidate_of_cuts_and_of_stages(draw: Draw) -> None:
     state = session(problem(), 24, draw=draw)
@@ -203,6 +204,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "explore", first)
 
 
+@pytest.mark.slow
 def test_stages_that_call_a_kernel_get_it_there_and_torch_functions_none(few: None) -> None:
     state = session(problem(FOUR, FOUR_SIZES), 12)
     whys = [n.why for n in state.tree.nodes[1:]]

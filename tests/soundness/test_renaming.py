@@ -61,6 +61,7 @@ def test_the_reverse_order_of_names_changes_nothing(where: str) -> None:
         assert_same(text, program.name, None, "sm90a", reversed_names(text))
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.data())
 def test_other_names_change_nothing(data: st.DataObject) -> None:
