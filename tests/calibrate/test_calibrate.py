@@ -248,7 +248,7 @@ def test_names_of_drivers_are_no_paths(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("{", "is not JSON"), ("[]", "holds no ceilings"), ('{"ceilings": {}}', "no copy"), ("", "is no JSON")],
+    [("{", "is not JSON"), ("[]", "holds no ceilings"), ('{"ceilings": {}}', "no copy"), ("", "is not JSON")],
 )
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, text: str, words: str) -> None:
     path("d", "u", tmp_path).write_text(text)
