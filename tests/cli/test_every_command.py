@@ -475,8 +475,10 @@ def started(*arguments: str, environ: Mapping[str, str], folder: Path) -> subpro
     )
 
 
-@pytest.mark.parametrize("name", ["explain", "optimize"])
-@pytest.mark.parametrize("seconds", [0.005, 0.05, 0.15, 0.4])
+@pytest.mark.parametrize("name", ["explain", pytest.param("optimize", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seconds", [0.05, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.005, 0.15, 0.4))]
+)
 def test_a_signal_while_it_imports(name: str, seconds: float, environ: dict[str, str], home: Path) -> None:
     process = started(*call(name), environ=environ, folder=home)
     assert process.stdout is not None and process.stdout.readline() == b"\n"
@@ -496,7 +498,9 @@ LOCALES: tuple[Mapping[str, str], ...] = (
 
 
 @pytest.mark.parametrize("locale", LOCALES, ids=str)
-@pytest.mark.parametrize("name", ["explain", "fmt", "emit"])
+@pytest.mark.parametrize(
+    "name", ["fmt", *(pytest.param(n, marks=pytest.mark.slow) for n in ("explain", "emit"))]
+)
 def test_a_foreign_locale(name: str, locale: Mapping[str, str], environ: dict[str, str], home: Path) -> None:
     """Programs are UTF-8 going in and coming out, whatever the terminal's letters are."""
     (home / "größe.ucu").write_text(f"# größer als ½ → 1\n{PROGRAM}", encoding="utf-8")
