@@ -19,6 +19,7 @@ settings.load_profile("ucutlass")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
+    parser.addoption("--every", type=int, default=1, help="of the tests marked slow, run one in so many")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,8 +47,15 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return compare
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what this machine cannot run, saying which part is missing."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips what this machine cannot run, saying which part is missing. Deselects slow tests by `--every`."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    sampled = set(slow[:: config.getoption("--every")])
+    left_out = [item for item in slow if item not in sampled]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        excluded = set(left_out)
+        items[:] = [item for item in items if item not in excluded]
     lacks = {
         "gpu": None if _has_gpu() else "no NVIDIA GPU",
         "nvcc": None if shutil.which("nvcc") else "no nvcc",
