@@ -124,6 +124,7 @@ def test_a_checkout_without_links_imports(tmp_path: Path) -> None:
     assert _run(copied, SEEN).splitlines()[0].endswith("True")
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_everything(tmp_path: Path) -> None:
     source = _copy(tmp_path / "source")
     done = subprocess.run(

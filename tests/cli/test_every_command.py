@@ -497,6 +497,7 @@ LOCALES: tuple[Mapping[str, str], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", LOCALES, ids=str)
 @pytest.mark.parametrize(
     "name", ["fmt", *(pytest.param(n, marks=pytest.mark.slow) for n in ("explain", "emit"))]

@@ -77,6 +77,7 @@ def test_a_right_kernel_becomes_a_record(verify: Verify, machine: Machine) -> No
     assert record.machine.device == "NVIDIA H200"
 
 
+@pytest.mark.slow
 def test_the_seed_is_secret_unless_given(verify: Verify) -> None:
     first, again = (verify("right", "--json").json for _ in range(2))
     assert first["seed"] != again["seed"]
@@ -123,6 +124,7 @@ def test_what_is_left_open_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "right: 1 of 2 cases right" in said
 
 
+@pytest.mark.slow
 def test_a_lost_kernel(verify: Verify) -> None:
     row = verify("crash", "--json")
     assert row.status == 1

@@ -215,6 +215,7 @@ def interpret(
     return outputs
 
 
+@pytest.mark.slow
 # No shrinking: every step of it is a compilation.
 @settings(
     max_examples=40,

@@ -125,6 +125,7 @@ def _emulate(name: str, folder: Path) -> None:
             assert worst(done, plan.problem) == [0.0] * len(plan.problem.outputs), (sizes, knobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [EMULATED[0], *(pytest.param(name, marks=pytest.mark.slow) for name in EMULATED[1:])]
 )

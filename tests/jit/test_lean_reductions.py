@@ -278,6 +278,7 @@ def partials(output: Reduction, product: Array, schedule: Sm90Schedule, warps: i
     return value.reshape(tiles_n * tiles_m * warps, batch, 1)
 
 
+@pytest.mark.slow
 def test_every_partial_result_is_there_with_the_bits_of_cutlass(run: Run) -> None:
     for output, held, expected in valued(run):
         assert held.shape == expected.shape

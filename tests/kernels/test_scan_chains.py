@@ -159,6 +159,7 @@ SMALL = (
 """More than a run of parts along columns, 1024, and down them, 256."""
 
 
+@pytest.mark.slow
 @compiled
 @pytest.mark.parametrize(
     ("program", "sizes", "fields"), [SMALL[0], *(pytest.param(*s, marks=pytest.mark.slow) for s in SMALL[1:])]

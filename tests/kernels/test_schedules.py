@@ -70,6 +70,7 @@ def test_a_space_begins_with_the_planners_choice_and_has_no_kernel_twice(name: s
     assert len({k.request for k in found}) == len(found)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_what_a_space_yields_is_emitted_and_is_the_same_once_written_and_read(data: st.DataObject) -> None:

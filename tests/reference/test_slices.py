@@ -65,6 +65,7 @@ def joined(made: Sequence[ReferenceSlice], number: int) -> tuple[Tensor, Tensor]
     return torch.cat([e.reference for e in slices], axis), torch.cat([e.bound for e in slices], axis)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [random_sweeps.program, random_products.program], ids=["sweeps", "products"])
 def test_slices_of_random_programs_are_their_reference(made: Callable[[int], Any]) -> None:
     sliced = 0

@@ -55,6 +55,7 @@ def test_what_cannot_be_exported_says_why(tmp_path: Path, text: str, words: str)
     assert words in str(refused.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [

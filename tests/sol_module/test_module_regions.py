@@ -50,6 +50,7 @@ def _apply(steps: list[str]) -> str | None:
     return "\n".join([*lines, "return torch.exp(x)"])
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5))
 def test_a_chain_of_views_is_never_overstated(

@@ -255,6 +255,7 @@ def test_who_is_second_to_make_it_takes_what_the_first_made(
     assert database.find(KEY) == ROW == database.find(other)
 
 
+@pytest.mark.slow
 def test_a_writer_killed_before_each_of_its_statements(database: TuningDatabase) -> None:
     for statements in range(40):
         mine = TuningDatabase(database.path.with_name(f"{statements}.sqlite"))
