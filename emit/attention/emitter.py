@@ -33,7 +33,7 @@ from ucutlass.kernels.attention.plan import (
     ScoreCall,
     padded,
 )
-from ucutlass.kernels.attention.smem import query_tiles
+from ucutlass.kernels.attention.smem import query_stages
 from ucutlass.kernels.gemm.plan import GemmProblem
 
 _INCLUDES = ("<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<cuda.h>", "<cuda_runtime.h>")
@@ -76,7 +76,7 @@ def render(plan: AttentionPlan) -> str:
     maps = _maps(p, s)
     modes = {m.name: m.modes for m in maps}
     head, head_v = padded(p.head), padded(p.head_v)
-    tiles_q = query_tiles(p, s)
+    stages_q = query_stages(p, s)
     return text.render(
         "attention/attention.cu.j2",
         includes=_includes(score, result),
@@ -85,11 +85,11 @@ def render(plan: AttentionPlan) -> str:
         groups=s.groups,
         keys=s.keys,
         stages=s.stages,
-        stages_q=max(1, tiles_q),
-        shares_q=tiles_q == 0,
+        stages_q=max(1, stages_q),
+        shares_q=stages_q == 0,
         boxed=boxed,
         split=s.split,
-        across=s.across and tiles_q > 1,
+        across=s.across and stages_q > 1,
         batch_modes=len(batch),
         lane=p.lane.name,
         result_type=p.results.outputs[0].access.elem.name,

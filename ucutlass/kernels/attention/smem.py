@@ -18,7 +18,7 @@ def stage_bytes(p: AttentionProblem, s: AttentionSchedule) -> int:
 
 
 def shared_bytes(p: AttentionProblem, s: AttentionSchedule, queries: int = 0) -> int:
-    """Returns the bytes with so many tiles of queries; 0: one tile, whose place the result takes."""
+    """Returns the bytes with so many stages of queries; 0: one stage, in which the result is staged too."""
     chunks, chunks_v = -(-p.head // 64), -(-p.head_v // 64)
     rows = GROUP * s.groups * 128
     q, o = chunks * rows, chunks_v * rows if p.plain and not s.split else 0
@@ -28,9 +28,9 @@ def shared_bytes(p: AttentionProblem, s: AttentionSchedule, queries: int = 0) ->
     return 1024 + tiles + s.stages * stage_bytes(p, s) + barriers + notes
 
 
-def query_tiles(p: AttentionProblem, s: AttentionSchedule) -> int:
-    """Returns the tiles of queries in flight: two where they fit, so that a tile's are there before it
-    begins; 0 where the result takes the place of the one."""
+def query_stages(p: AttentionProblem, s: AttentionSchedule) -> int:
+    """Returns the stages of queries: two where shared memory allows, so that a tile's queries are loaded
+    ahead; 0 where the result is staged in the shared memory of the only stage."""
     return next((n for n in (2, 1) if shared_bytes(p, s, n) <= SHARED_BYTES), 0)
 
 
