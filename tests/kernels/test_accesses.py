@@ -141,7 +141,7 @@ def _sixteen_bytes(bits: int, *_: object) -> int:
 
 BROKEN = {
     "a batch moves along the vectors": (
-        "ucutlass.kernels.convolution.plan.Side.copy_width",
+        "ucutlass.kernels.convolution.plan.GatheredOperand.copy_width",
         property(_as_memory_says),
     ),
     "odd extents under a thread's neighbours": (
