@@ -96,8 +96,8 @@ def _product(batch: str) -> frontend.Checked:
     )
 
 
-def recorded() -> list[tuple[Planned, float]]:
-    """Every plan that benchmarks.record timed on the H200, with its microseconds."""
+def recorded() -> list[tuple[Planned, float, tuple[frontend.Checked, ir.Kernel]]]:
+    """Every plan that benchmarks.record timed on the H200, with its microseconds and its program."""
     data = json.loads(RECORDED.read_text(encoding="utf-8"))
     plans = []
     for row in data["rows"]:
@@ -109,7 +109,7 @@ def recorded() -> list[tuple[Planned, float]]:
         sizes = {"M": m, "N": n, "K": k} | ({"B": b} if b > 1 else {})
         pinned = scheduled(program, ARCH, partial_schedule_of_json(row["request"]))
         planned = frontend.plan_kernel(checked, pinned, complete(program, sizes), ARCH).planned
-        plans.append((planned, row["us"]))
+        plans.append((planned, row["us"], (checked, program)))
     return plans
 
 
@@ -127,12 +127,13 @@ def index(rows: Iterable[tuple[Planned, float]]) -> dict[tuple[Any, ...], float]
 def data() -> int:
     """Each rule's first edit against the recorded time of the schedule that it leads to."""
     rows = recorded()
-    times = index(rows)
+    timed = [(planned, us) for planned, us, _ in rows]
+    times = index(timed)
     ratios: defaultdict[int, list[tuple[float, ScheduleEdit]]] = defaultdict(list)
     first: list[float] = []
     silent: list[float] = []
     best: dict[tuple[Any, ...], float] = {}
-    for p, us in rows:
+    for p, us in timed:
         best[key(p, p.request)[:4]] = min(us, best.get(key(p, p.request)[:4], us))
     for p, us, (checked, program) in rows:
         facts = facts_of(checked, program, p)
@@ -161,7 +162,7 @@ def data() -> int:
         f"no finding: {len(silent)} pairs, in the median {statistics.median(silent):.3f} times the shape's "
         f"best recorded time, {sum(s > 1.1 for s in silent)} of them more than 1.1 times"
     )
-    pairs(rows)
+    pairs(timed)
     return 0
 
 
@@ -193,7 +194,7 @@ def pairs(rows: list[tuple[Planned, float]]) -> None:
 
 def dry() -> int:
     """Each kernel of the table: legal, its rule speaks, the first edit is legal; recorded times."""
-    times = index(recorded())
+    times = index((planned, us) for planned, us, _ in recorded())
     print("kernel                     rule spoke first  model  H200 recorded  edit")
     wrong = faster = compared = 0
     for bad in TABLE:
