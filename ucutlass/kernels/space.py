@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import FIELDS, RASTERS, PartialSchedule, Value, without
 from ucutlass.kernels.planned import Planned, TileCost, Traffic
 from ucutlass.kernels.violation import Violation
@@ -51,6 +53,47 @@ def candidates(plan: Plan, axes: Callable[[Planned], Axes], request: PartialSche
     """Kernels near the planner's choice for a request, the cheapest first."""
     near = itertools.islice(kernels(plan, axes, request), MOST_CANDIDATES)
     yield from sorted(near, key=lambda planned: planned.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSpace:
+    """What a family's contract asks of its schedules (`ucutlass.kernels.family`), where its planner fills and
+    judges one partial schedule at a time. `planner` takes a pattern, extents, target, device, partial schedule
+    and alignments; `axes` gives the values worth trying near a kernel, by field."""
+
+    planner: Callable[..., Planned | tuple[Violation, ...]]
+    axes: Callable[[Planned], Axes]
+
+    def plan_pattern(
+        self,
+        pattern: Any,
+        sizes: tuple[int, ...],
+        arch: Arch,
+        device: Device,
+        request: PartialSchedule,
+        aligned: tuple[bool, ...] | None = None,
+    ) -> Planned | tuple[Violation, ...]:
+        """As `family.PlanPattern`. Raises Refused."""
+        planner = partial(self.planner, pattern, sizes, arch, device, aligned=aligned)
+        return planned(planner, self.axes, request)
+
+    def schedules(
+        self,
+        pattern: Any,
+        sizes: tuple[int, ...],
+        arch: Arch,
+        device: Device,
+        request: PartialSchedule,
+        free: bool = False,
+    ) -> Iterator[Planned]:
+        """As `family.ListSchedules`. Raises Refused."""
+        return kernels(partial(self.planner, pattern, sizes, arch, device), self.axes, request, free)
+
+    def candidates(
+        self, pattern: Any, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
+    ) -> Iterator[Planned]:
+        """As `family.ListCandidates`. Raises Refused."""
+        return candidates(partial(self.planner, pattern, sizes, arch, device), self.axes, request)
 
 
 def kernels(

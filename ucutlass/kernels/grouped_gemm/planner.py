@@ -88,13 +88,13 @@ def plan_grouped_gemm(
 
 
 def candidates(
-    form: GroupedGemmPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
+    pattern: GroupedGemmPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """Every legal Hopper kernel that the planner would consider for a request, the cheapest first. Raises
     Refused."""
     if foreign_to(request, VARIANTS, "") or request.warps == "direct":
         return
-    problem = grouped_gemm_problem(form, sizes, None)
+    problem = grouped_gemm_problem(pattern, sizes, None)
     if why_not_wgmma(problem, sizes, arch):
         return
     ranked = sorted(_candidates(problem, sizes, arch, device, request), key=lambda c: c.price.seconds)
