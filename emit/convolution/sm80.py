@@ -27,9 +27,6 @@ _INCLUDES = (
     "<type_traits>",
     "<cuda_runtime.h>",
     "<cuda/std/limits>",
-    "cute/tensor.hpp",
-    "cute/atom/copy_atom.hpp",
-    "cute/atom/mma_atom.hpp",
 )
 
 
@@ -107,12 +104,12 @@ def _copies(side: GatheredOperand, name: str, schedule: Sm80Schedule) -> Copies:
     walk, along = side.walk, side.along_k
     depth = schedule.tile[2]
     width = schedule.tile[0 if name == "A" else 1]
-    line, swizzle, atom = gemm_sm80.shared_atom(walk.read, depth if along else width, along)
+    line, swizzle = gemm_sm80.shared_lines(walk.read, depth if along else width, along)
     load: Literal["async"] = "async"
     flag = "true" if along else "false"
     rows_text = "kTileM" if name == "A" else "kTileN"
     loader = f"GatherLoad<Access{name}, Shared{name}, {rows_text}, {flag}, {side.copy_width}, {line}>"
-    return Copies(load, loader, swizzle, atom, flag, gemm_sm80.read_atom(walk.read, along))
+    return Copies(load, loader, line, swizzle, flag, gemm_sm80.smem_read(walk.read, along))
 
 
 def _checks(problem: ConvProblem) -> list[object]:

@@ -23,41 +23,45 @@ from ucutlass.kernels.gemm.smem import SM80_PAD_M, SM80_PAD_N, sm80_bytes, sm80_
 
 @dataclass(frozen=True, slots=True)
 class Mma:
-    """How a lane multiplies on tensor cores.
+    """How a compute type multiplies on tensor cores.
 
-    `atom` lays out the fragments; `k` is its extent along K in elements of `element`, which
-    fragments hold. `multiply` chooses what turns fragments into products, see
-    `gemm/sm80_mma.j2`; `fp8` is the narrow type where that widens, `fp8_b` that of B where it is another. `sum` is the sums' type.
+    `shape` and `types` are those of the `mma.sync` instruction in PTX. `k` is the extent along K in elements of
+    the operands' fragments. `multiply` chooses what turns fragments into products, see `gemm/sm80_mma.j2`;
+    `fp8` is the narrow type where that widens, `fp8_b` that of B where it is another. `sum` is the type of the
+    sums, `registers` how many registers an instruction's sums take, `register` and `constraint` the type of these
+    registers in C++ and in asm.
     """
 
-    atom: str
+    shape: str
+    types: str
     k: int
-    element: str
     multiply: Literal["plain", "tf32", "tf32x3", "fp8"]
-    sum: str
+    sum: str = "float"
+    register: str = "float"
+    constraint: str = "f"
+    registers: int = 4
     fp8: str = ""
     fp8_b: str = ""
 
 
-_BYTES = "SM80_16x8x32_S32S8S8S32_TN"
-_TF32 = "SM80_16x8x8_F32TF32TF32F32_TN"
+_F16_SUMS = Mma("m16n8k16", "f16.f16.f16.f16", 16, "plain", F16.cpp, "uint32_t", "r", 2)
 
 MMAS: Mapping[tuple[str, str, str], Mma] = MappingProxyType(
     {
-        (F16.name, "f32", "tensor"): Mma("SM80_16x8x16_F32F16F16F32_TN", 16, F16.cpp, "plain", "float"),
-        (F16.name, "f16", "tensor"): Mma("SM80_16x8x16_F16F16F16F16_TN", 16, F16.cpp, "plain", F16.cpp),
-        (BF16.name, "f32", "tensor"): Mma("SM80_16x8x16_F32BF16BF16F32_TN", 16, BF16.cpp, "plain", "float"),
-        (TF32.name, "f32", "tensor"): Mma(_TF32, 8, TF32.cpp, "tf32", "float"),
-        (F32.name, "f32", "tf32x3"): Mma(_TF32, 8, TF32.cpp, "tf32x3", "float"),
-        (S8.name, "s32", "tensor"): Mma(_BYTES, 32, "int8_t", "plain", "int32_t"),
+        (F16.name, "f32", "tensor"): Mma("m16n8k16", "f32.f16.f16.f32", 16, "plain"),
+        (F16.name, "f16", "tensor"): _F16_SUMS,
+        (BF16.name, "f32", "tensor"): Mma("m16n8k16", "f32.bf16.bf16.f32", 16, "plain"),
+        (TF32.name, "f32", "tensor"): Mma("m16n8k8", "f32.tf32.tf32.f32", 8, "tf32"),
+        (F32.name, "f32", "tf32x3"): Mma("m16n8k8", "f32.tf32.tf32.f32", 8, "tf32x3"),
+        (S8.name, "s32", "tensor"): Mma("m16n8k32", "s32.s8.s8.s32", 32, "plain", "int32_t", "int32_t", "r"),
         **{
-            (elem.name, accumulate, "tensor"): Mma(_BYTES, 32, "int8_t", "fp8", "float", elem.cpp)
+            (elem.name, accumulate, "tensor"): Mma("m16n8k16", "f32.f16.f16.f32", 32, "fp8", fp8=elem.cpp)
             for elem in (E4M3, E5M2)
             for accumulate in ("f32", "fast")
         },
     }
 )
-"""By lane, accumulation and math. fp8 products are made in f16, exactly, and added in f32, also
+"""By compute type, accumulation and math. fp8 products are made in f16, exactly, and added in f32, also
 where `fast` would allow less. f32 with `simt` needs no entry."""
 
 
@@ -65,16 +69,17 @@ where `fast` would allow less. f32 with `simt` needs no entry."""
 class Copies:
     """How a matrix operand gets to shared memory and from there to registers.
 
-    `load` is the way to shared memory and `loader` its C++ type; `swizzle` and `atom` make the
-    layout there, along K where `shared_k`, and `read` is the copy to registers.
+    `load` is the way to shared memory and `loader` its C++ type. There, lines of `line` elements lie along K
+    where `shared_k` is "true", and `swizzle` has the parameters of CuTe's Swizzle. `read` is the copy to
+    registers.
     """
 
     load: Literal["async", "staged"]
     loader: str
+    line: int
     swizzle: str
-    atom: str
     shared_k: str
-    read: str
+    read: Literal["ldmatrix", "ldmatrix_trans", "element"]
 
 
 def render(problem: GemmProblem, schedule: Sm80Schedule) -> str:
@@ -175,11 +180,7 @@ _INCLUDES = (
     "<type_traits>",
     "<cuda_runtime.h>",
     "<cuda/std/limits>",
-    "cute/tensor.hpp",
-    "cute/atom/copy_atom.hpp",
-    "cute/atom/mma_atom.hpp",
 )
-"""In this order: CuTe's atoms do not stand without cute/tensor.hpp before them."""
 
 
 def includes(own: Sequence[str]) -> tuple[str, ...]:
@@ -201,12 +202,12 @@ def _copies(access: Access, name: str, rows: int, depth: int) -> Copies:
     elem, width = access.elem, vector(access)
     contiguous = access.contiguous
     along_k = contiguous not in ("m", "n")
-    # ldmatrix transposes 16-bit elements only; FFMA and tf32 read 32-bit ones in either order.
+    # ldmatrix transposes 16-bit elements only; FFMA and TF32 read 32-bit ones in either order.
     shared_k = along_k or elem.bits == 8
     shared = f"Shared{name}, kTile{'M' if name == 'A' else 'N'}"
     direct = width * elem.bytes >= 4 and along_k == shared_k
     load: Literal["async", "staged"] = "async" if direct else "staged"
-    line, swizzle, atom = shared_atom(elem, depth if shared_k else rows, shared_k)
+    line, swizzle = shared_lines(elem, depth if shared_k else rows, shared_k)
     flags = f"{_bool(along_k)}, {_bool(contiguous is not None)}"
     loader = (
         f"AsyncLoad<{elem.cpp}, {shared}, {flags}, {width}, {line}>"
@@ -216,10 +217,10 @@ def _copies(access: Access, name: str, rows: int, depth: int) -> Copies:
     return Copies(
         load=load,
         loader=loader,
+        line=line,
         swizzle=swizzle,
-        atom=atom,
         shared_k=_bool(shared_k),
-        read=read_atom(elem, shared_k),
+        read=smem_read(elem, shared_k),
     )
 
 
@@ -227,10 +228,10 @@ def _bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def shared_atom(elem: Element, extent: int, shared_k: bool) -> tuple[int, str, str]:
-    """The elements of a line in shared memory, the swizzle, and the layout of eight lines, (rows,
-    K), that it permutes; both repeat over the tile. Lines lie along K where `shared_k`, else
-    along the rows; `extent` is the tile's there.
+def shared_lines(elem: Element, extent: int, shared_k: bool) -> tuple[int, str]:
+    """Returns the elements of a line in shared memory and the swizzle of eight lines, as bits, base and shift;
+    both repeat over the tile. Lines lie along K where `shared_k`, else along the rows; `extent` is the tile's
+    there.
 
     A line is up to 128 bytes. The 16-byte chunks in one place of eight lines fall into different
     banks, as ldmatrix reads them. 32-bit operands along the rows are read one by one, by lanes
@@ -240,18 +241,11 @@ def shared_atom(elem: Element, extent: int, shared_k: bool) -> tuple[int, str, s
     line = next(n for n in (longest, longest // 2, longest // 4) if extent % n == 0)
     chunk = (16 // elem.bytes).bit_length() - 1
     bits = (line * elem.bytes // 16).bit_length() - 1
-    swizzle = f"{bits}, {chunk}, 3" if shared_k or elem.bits == 16 else f"{bits - 1}, 3, 2"
-    shape, strides = f"cute::_8, cute::_{line}", f"cute::_{line}, cute::_1"
-    if not shared_k:
-        shape, strides = f"cute::_{line}, cute::_8", f"cute::_1, cute::_{line}"
-    return line, f"cute::Swizzle<{swizzle}>", f"cute::Layout<cute::Shape<{shape}>, cute::Stride<{strides}>>"
+    return line, f"{bits}, {chunk}, 3" if shared_k or elem.bits == 16 else f"{bits - 1}, 3, 2"
 
 
-def read_atom(elem: Element, shared_k: bool) -> str:
-    match (shared_k, elem.bits):
-        case (True, _):
-            return "SM75_U32x4_LDSM_N"
-        case (False, 16):
-            return "SM75_U16x8_LDSM_T"
-        case _:
-            return f"UniversalCopy<{TF32.cpp}>"
+def smem_read(elem: Element, shared_k: bool) -> Literal["ldmatrix", "ldmatrix_trans", "element"]:
+    """Returns how a fragment is read from shared memory."""
+    if shared_k:
+        return "ldmatrix"
+    return "ldmatrix_trans" if elem.bits == 16 else "element"

@@ -1,8 +1,6 @@
 """Runs an emitted mma.sync kernel on the host: its own source, with the PTX in it replaced.
 
-CUTLASS's headers stand as they are but for the instructions that the kernels use, in copies of
-three files that come first on the include path; `emulator.h` executes those on fibers. What it
-cannot show: races between warps that no order of fibers reveals, and the hardware's rounding
+`emulator.h` executes the instructions on fibers. What it cannot show: races between warps that no order of fibers reveals, and the hardware's rounding
 inside an MMA (sums are kept in double here).
 """
 
@@ -14,7 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,14 @@ import pytest
 from tests.emit.harness import cuda_includes, cutlass_include
 from ucutlass.emit import Source
 
-_MMA = re.compile(
-    r"#if defined\(CUTE_ARCH_MMA_SM80_ENABLED\)\s*asm volatile\(\s*\""
-    r"(mma\.sync\.aligned\.(?:m16n8k16\.row\.col\.(?:f32\.f16\.f16\.f32|f16\.f16\.f16\.f16|f32\.bf16\.bf16\.f32)"
-    r"|m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32|m16n8k32\.row\.col\.s32\.s8\.s8\.s32)) .*?#endif\n",
-    re.DOTALL,
-)
+_MMA = re.compile(r'asm volatile\(\s*"(mma\.sync\.aligned\.\S+) "(.*?)\);\n', re.DOTALL)
+_LDMATRIX = re.compile(r'asm volatile\("ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\..*?\);\n', re.DOTALL)
+_CALLS = {
+    "uint32_t(__cvta_generic_to_shared(pointer))": "uint32_t(static_cast<uint8_t const*>(pointer) - emu::shared())",
+    'asm volatile("cp.async.commit_group;" ::: "memory")': "emu::fence()",
+    'asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory")': "emu::wait(kPending)",
+}
+"""Instructions of the multistage kernel, as the emulator has them."""
 _ON_DEVICE = re.compile(r"#if defined\(__CUDA_ARCH__\).*?#else\n(.*?)#endif\n", re.DOTALL)
 _HOPPER = re.compile(r"// --- PTX instructions -.*?(?=// --- tiles -)", re.DOTALL)
 """What of attention's kernel holds PTX."""
@@ -59,7 +59,6 @@ def build_unit(preamble: str, sources: Sequence[Source], folder: Path, threads: 
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++ to compile the emulated kernel")
-    _shadow(folder)
     text, library = folder / f"{sources[0].entry}.cpp", folder / f"{sources[0].entry}.so"
     text.write_text("\n".join([preamble, *(source.text for source in sources)]), encoding="utf-8")
     # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here.
@@ -99,9 +98,11 @@ def translated(text: str) -> str:
         "  emu::copy_async<kBytes>(target, source, valid);\n}\n",
         text,
     )
-    text = _HOPPER.sub(_hopper, text).replace(
-        "extern __shared__ uint8_t dynamic[];", "uint8_t* const dynamic = emu::shared();"
-    )
+    text = _HOPPER.sub(_hopper, text)
+    text = _LDMATRIX.sub(_emulated_ldmatrix, _MMA.sub(_emulated_mma, text))
+    for instruction, call in _CALLS.items():
+        text = text.replace(instruction, call)
+    text = text.replace("extern __shared__ uint8_t dynamic[];", "uint8_t* const dynamic = emu::shared();")
     text = _TMA_RANK.sub(r"\1", _WINDOWS.sub(_windows, text))
     text = _WINDOW_MAPS.sub('#include "emulator_im2col_maps.h"\n', text).replace(
         "extern __shared__ uint8_t unaligned[];", "uint8_t* const unaligned = emu::shared();"
@@ -147,30 +148,14 @@ def _windows(found: re.Match[str]) -> str:
     return "\n".join(lines)
 
 
-def _shadow(folder: Path) -> None:
-    """Writes CUTLASS's instruction headers with the emulator's calls in place of PTX."""
-    arch = cutlass_include() / "cute" / "arch"
-    target = folder / "cute" / "arch"
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "mma_sm80.hpp").write_text(_MMA.sub(_emulated_mma, (arch / "mma_sm80.hpp").read_text()))
-    loads = (arch / "copy_sm75.hpp").read_text()
-    for atom, transposed in (("SM75_U32x4_LDSM_N", "false"), ("SM75_U16x8_LDSM_T", "true")):
-        pattern = re.compile(rf"(struct {atom}\n.*?)#if defined(.*?)#endif\n", re.DOTALL)
-        loads = pattern.sub(partial(_emulated_ldmatrix, transposed), loads, count=1)
-    (target / "copy_sm75.hpp").write_text(loads)
-    copies = (arch / "copy_sm80.hpp").read_text()
-    copies = re.sub(r"(cp_async_fence\(\)\n\{\n).*?\n\}", r"\1  emu::fence();\n}", copies, flags=re.DOTALL)
-    copies = re.sub(r"(cp_async_wait\(\)\n\{\n).*?\n\}", r"\1  emu::wait(N);\n}", copies, flags=re.DOTALL)
-    (target / "copy_sm80.hpp").write_text(copies)
-
-
 def _emulated_mma(found: re.Match[str]) -> str:
-    outputs = re.findall(r'"=[fr]"\((\w+)\)', found[0])
-    inputs = re.findall(r'(?<!=)"[fr]"\((\w+)\)', found[0])
-    given = ", ".join(f"std::as_const({name})" for name in inputs)
-    return f'    emu::mma("{found[1]}", std::tie({", ".join(outputs)}), std::forward_as_tuple({given}));\n'
+    """A call of the emulator for an instruction whose sums are read and written in place."""
+    sums = re.findall(r'"\+[fr]"\(([^()]+)\)', found[2])
+    operands = re.findall(r'(?<!\+)"r"\(([^()]+)\)', found[2])
+    given = ", ".join(f"std::as_const({name})" for name in (*operands, *sums))
+    return f'emu::mma("{found[1]}", std::tie({", ".join(sums)}), std::forward_as_tuple({given}));\n'
 
 
-def _emulated_ldmatrix(transposed: str, found: re.Match[str]) -> str:
-    targets = ", ".join(re.findall(r'"=r"\((\w+)\)', found[2]))
-    return f"{found[1]}    emu::ldmatrix({transposed}, &smem_src, {targets});\n"
+def _emulated_ldmatrix(found: re.Match[str]) -> str:
+    transposed = "true" if found[1] else "false"
+    return f"emu::ldmatrix({transposed}, emu::shared() + smem, r[0], r[1], r[2], r[3]);\n"

@@ -8,15 +8,12 @@
 #include <cuda_runtime.h>
 #include <cuda/std/limits>
 #include <cmath>
-#include "cute/tensor.hpp"
-#include "cute/atom/copy_atom.hpp"
-#include "cute/atom/mma_atom.hpp"
 #include "cutlass/cutlass.h"
 #include "cutlass/fast_math.h"
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_42b20e0abbe90c9e_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_a4f2203199425074_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -195,10 +192,33 @@ __device__ int64_t dot(int64_t const (&coordinate)[kModes], int64_t const (&stri
 // A stage holds a tile of A and one of B, swizzled so that neither the copies that fill it nor
 // the reads to registers meet in a bank.
 
-using SharedAtomA = decltype(cute::composition(cute::Swizzle<3, 2, 3>{}, cute::Layout<cute::Shape<cute::_8, cute::_32>, cute::Stride<cute::_32, cute::_1>>{}));
-using SharedA = decltype(cute::tile_to_shape(SharedAtomA{}, cute::Shape<cute::Int<kTileM>, cute::Int<kTileK>>{}));
-using SharedAtomB = decltype(cute::composition(cute::Swizzle<2, 3, 2>{}, cute::Layout<cute::Shape<cute::_32, cute::_8>, cute::Stride<cute::_1, cute::_32>>{}));
-using SharedB = decltype(cute::tile_to_shape(SharedAtomB{}, cute::Shape<cute::Int<kTileN>, cute::Int<kTileK>>{}));
+/// The address in the shared state space, as PTX instructions take it.
+__device__ __forceinline__ uint32_t cast_smem_ptr_to_uint(void const* pointer) {
+  return uint32_t(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/// Waits until all but so many of the thread's groups have arrived.
+template <int kPending>
+__device__ __forceinline__ void cp_async_wait_group() { asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
+
+/// The offset in elements of an element of a tile of kRows x kTileK. Eight lines of kLine elements, along K where
+/// kAlongK and else along the rows, are an atom, and atoms stand along the rows first. Within an atom, kBits bits of
+/// the offset from bit kBase + kShift on are added to those from bit kBase on, modulo 2 (CuTe's Swizzle).
+template <int kRows, bool kAlongK, int kLine, int kBits, int kBase, int kShift>
+struct SwizzledTile {
+  __device__ constexpr int operator()(int row, int k) const {
+    constexpr int kAtomRows = kAlongK ? 8 : kLine, kAtomK = kAlongK ? kLine : 8;
+    unsigned const r = unsigned(row), c = unsigned(k);
+    unsigned const atom = r / kAtomRows + c / kAtomK * (kRows / kAtomRows);
+    unsigned const offset = atom * (8 * kLine) + (kAlongK ? r % kAtomRows * kLine + c % kAtomK : c % kAtomK * kLine + r % kAtomRows);
+    return int(offset ^ (offset >> kShift & ((1u << kBits) - 1) << kBase));
+  }
+};
+
+using SharedA = SwizzledTile<kTileM, true, 32, 3, 2, 3>;
+using SharedB = SwizzledTile<kTileN, false, 32, 2, 3, 2>;
 constexpr int kElementsA = kTileM * kTileK, kElementsB = kTileN * kTileK;
 
 // --- global to shared memory ---------------------------------------------------------
@@ -274,7 +294,7 @@ struct Cover {
 /// Copies kBytes; those from `valid` on are zeros and are not read.
 template <int kBytes>
 __device__ void copy_async(void* target, void const* source, int valid) {
-  uint32_t const address = cute::cast_smem_ptr_to_uint(target);
+  uint32_t const address = cast_smem_ptr_to_uint(target);
   if constexpr (kBytes == 16) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(valid));
   } else {
@@ -336,15 +356,77 @@ using LoadB = AsyncLoad<float, SharedB, kTileN, false, true, 1, 32>;
 
 // --- main loop: tensor cores ---------------------------------------------------------
 
-using TiledMma = cute::TiledMMA<
-    cute::MMA_Atom<cute::SM80_16x8x8_F32TF32TF32F32_TN>,
-    cute::Layout<cute::Shape<cute::Int<kWarpsM>, cute::Int<kWarpsN>, cute::_1>>,
-    cute::Tile<cute::Int<16 * kWarpsM>, cute::Int<16 * kWarpsN>, cute::Int<8>>>;
-using FragmentElement = cutlass::tfloat32_t;
+/// Each lane passes the address of a row of 8 elements.
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t smem) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(smem) : "memory");
+}
 
-using ReadA = cute::Copy_Atom<cute::SM75_U32x4_LDSM_N, FragmentElement>;
-using ReadB = cute::Copy_Atom<cute::UniversalCopy<cutlass::tfloat32_t>, FragmentElement>;
+/// D = A * B + D for a warp, in the fragments that PTX gives to m16n8k8.
+__device__ __forceinline__ void mma_sync(float* d, uint32_t const (&a)[4], uint32_t const (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{ %0, %1, %2, %3}, { %4, %5, %6, %7}, { %8, %9}, { %0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 
+constexpr int kMmaK = 8;                // of one instruction, in elements
+constexpr int kSteps = kTileK / kMmaK;
+constexpr int kMmasM = kTileM / (16 * kWarpsM), kMmasN = kTileN / (8 * kWarpsN);
+constexpr int kSums = 4 * kMmasM * kMmasN;  // of a thread
+static_assert(kSteps >= 2, "the register pipeline needs two steps along K");
+static_assert(kMmasN % 2 == 0, "ldmatrix reads two columns of fragments of B");
+
+__device__ inline int warp_m() { return threadIdx.x / 32 % kWarpsM; }
+__device__ inline int warp_n() { return threadIdx.x / 32 / kWarpsM; }
+
+// Fragments of one step along K, in 32-bit registers.
+using FragmentA = uint32_t[kMmasM][4];
+using FragmentB = uint32_t[kMmasN][2];
+
+/// Reads the fragments of A of a step along K. Instruction i of the warp takes rows from
+/// 16 * (warp_m() + kWarpsM * i) on.
+__device__ inline void read_a(ElementA const* tile, int step, FragmentA& fragment) {
+  // Lane 8 * j + r passes row r of matrix j.
+  int const matrix = threadIdx.x % 32 / 8, line = threadIdx.x % 8;
+  uint32_t const smem = cast_smem_ptr_to_uint(tile);
+  constexpr int kChunk = 16 / int(sizeof(ElementA));
+  int const row = 16 * warp_m() + 8 * (matrix % 2) + line;
+  int const first = SharedA{}(row, step * kMmaK + kChunk * (matrix / 2));
+#pragma unroll
+  for (int i = 0; i < kMmasM; ++i) {
+    int const offset = first + SharedA{}(16 * kWarpsM * i, 0);  // whole atoms on
+    ldmatrix_x4(fragment[i], smem + uint32_t(sizeof(ElementA)) * offset);
+  }
+}
+
+/// Reads the fragments of B of a step along K. Instruction i of the warp takes columns from
+/// 8 * (warp_n() + kWarpsN * i) on.
+__device__ inline void read_b(ElementB const* tile, int step, FragmentB& fragment) {
+  int const lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < kMmasN; ++i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      int const row = 8 * (warp_n() + kWarpsN * i) + lane / 4;
+      int const k = lane % 4 + 4 * j;
+      fragment[i][j] = reinterpret_cast<uint32_t const*>(tile)[SharedB{}(row, k) + SharedB{}(0, step * kMmaK)];
+    }
+  }
+}
+
+/// Adds the products of fragments, whose neighbours share registers: every second column goes back up.
+__device__ inline void multiply_fragments(FragmentA const& a, FragmentB const& b, Sum* sums) {
+#pragma unroll
+  for (int n = 0; n < kMmasN; ++n) {
+#pragma unroll
+    for (int i = 0; i < kMmasM; ++i) {
+      int const m = n % 2 ? kMmasM - 1 - i : i;
+      mma_sync(sums + 4 * (m + kMmasM * n), a[m], b[n]);
+    }
+  }
+}
 
 /// To tf32, to nearest, ties to even, as TMA rounds; the low 13 bits are 0.
 __device__ inline float round_tf32(float x) {
@@ -364,84 +446,51 @@ __device__ inline float round_tf32(float x) {
 
 /// x = big + small up to 2**-22 |x|, each a tf32. Where x or big is not finite, small is 0 and
 /// `cross` too, so that the cross products add no NaN to big * big.
-template <class Source, class Fragment>
-__device__ void split(Source const& x, Fragment& big, Fragment& small, Fragment& cross) {
-  auto const values = cute::recast<float const>(x);
-  auto bigs = cute::recast<float>(big);
-  auto smalls = cute::recast<float>(small);
-  auto crosses = cute::recast<float>(cross);
-#pragma unroll
-  for (int i = 0; i < cute::size(values); ++i) {
-    float const high = round_tf32(values(i));
-    float const low = values(i) - high;
-    bool const finite = fabsf(low) < INFINITY;
-    bigs(i) = high;
-    smalls(i) = finite ? round_tf32(low) : 0.0f;
-    crosses(i) = finite ? high : 0.0f;
-  }
+__device__ inline void split(uint32_t x, uint32_t& big, uint32_t& small, uint32_t& cross) {
+  float const value = __uint_as_float(x);
+  float const high = round_tf32(value);
+  float const low = value - high;
+  bool const finite = fabsf(low) < INFINITY;
+  big = __float_as_uint(high);
+  small = finite ? __float_as_uint(round_tf32(low)) : 0u;
+  cross = finite ? big : 0u;
 }
 
 /// f32 accuracy from three tf32 products; the smallest terms go first.
-template <class A, class B, class C>
-__device__ void multiply(TiledMma const& mma, A&& a, B&& b, C& c) {
-  auto a_big = cute::make_fragment_like(a), a_small = cute::make_fragment_like(a), a_cross = cute::make_fragment_like(a);
-  auto b_big = cute::make_fragment_like(b), b_small = cute::make_fragment_like(b), b_cross = cute::make_fragment_like(b);
-  split(a, a_big, a_small, a_cross);
-  split(b, b_big, b_small, b_cross);
-  cute::gemm(mma, a_small, b_cross, c);
-  cute::gemm(mma, a_cross, b_small, c);
-  cute::gemm(mma, a_big, b_big, c);
+__device__ inline void multiply(FragmentA const& a, FragmentB const& b, Sum* sums) {
+  FragmentA a_big, a_small, a_cross;
+  FragmentB b_big, b_small, b_cross;
+#pragma unroll
+  for (int i = 0; i < 4 * kMmasM; ++i) split(a[i / 4][i % 4], a_big[i / 4][i % 4], a_small[i / 4][i % 4], a_cross[i / 4][i % 4]);
+#pragma unroll
+  for (int i = 0; i < 2 * kMmasN; ++i) split(b[i / 2][i % 2], b_big[i / 2][i % 2], b_small[i / 2][i % 2], b_cross[i / 2][i % 2]);
+  multiply_fragments(a_small, b_cross, sums);
+  multiply_fragments(a_cross, b_small, sums);
+  multiply_fragments(a_big, b_big, sums);
 }
 
-template <class T>
-__device__ auto make_accumulators() {
-  // Not partition_fragment_C: the atom that lays out fp8 fragments has integer sums.
-  auto sums = cute::make_tensor<T>(cute::partition_shape_C(TiledMma{}, cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>>{}));
-  cute::clear(sums);
-  return sums;
+/// The row and the column in the tile of a thread's i-th sum.
+__device__ inline int accumulator_row(int i) {
+  return 16 * (warp_m() + kWarpsM * (i / 4 % kMmasM)) + 8 * (i % 4 / 2) + threadIdx.x % 32 / 4;
 }
-
-/// The tile coordinates (row, column) of each of a thread's accumulators.
-__device__ inline auto accumulator_coordinates() {
-  auto const tile = cute::make_identity_tensor(cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>>{});
-  return TiledMma{}.get_slice(threadIdx.x).partition_C(tile);
+__device__ inline int accumulator_column(int i) {
+  return 8 * (warp_n() + kWarpsN * (i / 4 / kMmasM)) + 2 * (threadIdx.x % 4) + i % 2;
 }
 
 /// Adds the products of k-tiles first..last-1. While one tile is multiplied, kStages - 1 are on
 /// their way to shared memory and the next step's fragments on theirs to registers.
-template <class Sums>
-__device__ void accumulate(Params const& p, Tile const& tile, int first, int last, uint8_t* shared, Sums& sums) {
-  using namespace cute;
+__device__ inline void accumulate(Params const& p, Tile const& tile, int first, int last, uint8_t* shared, Sum* sums) {
   int64_t batch[kBatchModes];
   unravel(tile.batch, p.batch, batch);
 
   auto* const shared_a = reinterpret_cast<ElementA*>(shared);
   auto* const shared_b = reinterpret_cast<ElementB*>(shared_a + kStages * kElementsA);
-
-  TiledMma mma;
-  auto const thread_mma = mma.get_slice(threadIdx.x);
-  Tensor tile_a = make_tensor(make_smem_ptr(reinterpret_cast<FragmentElement*>(shared_a)), SharedA{});
-  Tensor tile_b = make_tensor(make_smem_ptr(reinterpret_cast<FragmentElement*>(shared_b)), SharedB{});
-  Tensor fragment_a = thread_mma.partition_fragment_A(tile_a);  // (MMA, MMA_M, MMA_K)
-  Tensor fragment_b = thread_mma.partition_fragment_B(tile_b);  // (MMA, MMA_N, MMA_K)
-
-  auto const read_a = make_tiled_copy_A(ReadA{}, mma);
-  auto const read_b = make_tiled_copy_B(ReadB{}, mma);
-  auto const thread_read_a = read_a.get_slice(threadIdx.x);
-  auto const thread_read_b = read_b.get_slice(threadIdx.x);
-  Tensor source_a = thread_read_a.partition_S(tile_a);  // (CPY, MMA_M, MMA_K) of stage 0
-  Tensor source_b = thread_read_b.partition_S(tile_b);  // (CPY, MMA_N, MMA_K) of stage 0
-  Tensor target_a = thread_read_a.retile_D(fragment_a);
-  Tensor target_b = thread_read_b.retile_D(fragment_b);
-  auto const read = [&](auto step, int stage) {
-    // Stages are whole swizzle periods: only the pointer moves, offsets stay in registers.
-    Tensor stage_a = make_tensor(source_a.data() + stage * kElementsA, source_a.layout());
-    Tensor stage_b = make_tensor(source_b.data() + stage * kElementsB, source_b.layout());
-    copy(read_a, stage_a(_, _, step), target_a(_, _, step));
-    copy(read_b, stage_b(_, _, step), target_b(_, _, step));
+  FragmentA fragment_a[kSteps];
+  FragmentB fragment_b[kSteps];
+  auto const read = [&](int step, int stage) {
+    read_a(shared_a + stage * kElementsA, step, fragment_a[step]);
+    read_b(shared_b + stage * kElementsB, step, fragment_b[step]);
   };
-  constexpr int kSteps = decltype(size<2>(fragment_a))::value;
-  static_assert(kSteps >= 2, "the register pipeline needs two steps along K");
 
   LoadA load_a(p.a, dot(batch, p.a.batch), tile.m, tile.rows);
   LoadB load_b(p.b, dot(batch, p.b.batch), tile.n, tile.columns);
@@ -465,40 +514,44 @@ __device__ void accumulate(Params const& p, Tile const& tile, int first, int las
   for (int stage = 0; stage < kStages - 1; ++stage) {
     fetch(stage);
     place(stage);
-    cp_async_fence();
+    cp_async_commit_group();
   }
   // Tensor cores cut the low bits of their sums, and long sums drift: a k tile's own sum is added in f32.
-  Tensor partial = make_fragment_like(sums);
+  Sum partial[kSums];
   int reading = 0, writing = kStages - 1;
-  cp_async_wait<kStages - 2>();
+  cp_async_wait_group<kStages - 2>();
   __syncthreads();
-  read(Int<0>{}, reading);
+  read(0, reading);
 
 #pragma unroll 1
   for (int count = last - first; count > 0; --count) {
-    cute::for_each(cute::make_int_sequence<kSteps>{}, [&](auto step) {
-      if constexpr (step == kSteps - 1) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (step == kSteps - 1) {
         // Every thread has read this stage: the next one may be read, the oldest overwritten.
         place(writing);
-        cp_async_wait<kStages - 2>();
+        cp_async_wait_group<kStages - 2>();
         __syncthreads();
         writing = reading;
         reading = reading + 1 == kStages ? 0 : reading + 1;
       }
-      read(Int<(step + 1) % kSteps>{}, reading);
-      if constexpr (step == 0) {
+      read((step + 1) % kSteps, reading);
+      if (step == 0) {
         fetch(writing);
-        cp_async_fence();
+        cp_async_commit_group();
       }
-      if constexpr (step == 0) clear(partial);
-      multiply(mma, fragment_a(_, _, step), fragment_b(_, _, step), partial);
-      if constexpr (step == kSteps - 1) {
+      if (step == 0) {
 #pragma unroll
-        for (int i = 0; i < size(sums); ++i) sums(i) += partial(i);
+        for (int i = 0; i < kSums; ++i) partial[i] = 0.0f;
       }
-    });
+      multiply(fragment_a[step], fragment_b[step], partial);
+      if (step == kSteps - 1) {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) sums[i] += partial[i];
+      }
+    }
   }
-  cp_async_wait<0>();
+  cp_async_wait_group<0>();
   __syncthreads();
 }
 
@@ -594,14 +647,15 @@ __global__ void __launch_bounds__(kThreads) gemm(__grid_constant__ Params const 
   int64_t const tiles = int64_t(p.tiles_m) * p.tiles_n * p.batches;
   if (block >= tiles * (kPass == Pass::kPartial ? p.splits : 1)) return;
   Tile const tile = locate(p, block);
-  auto sums = make_accumulators<std::conditional_t<kPass == Pass::kFinish, Accumulator, Sum>>();
-  constexpr int kSums = decltype(cute::size(sums))::value;
+  alignas(16) std::conditional_t<kPass == Pass::kFinish, Accumulator, Sum> sums[kSums];
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) sums[i] = {};
 
   if constexpr (kPass == Pass::kFinish) {
     for (int split = 0; split < p.splits; ++split) {
       Accumulator const* const source = p.partial_sums + (split * tiles + tile.tile) * (kSums * kThreads) + threadIdx.x;
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) sums(i) += source[i * kThreads];
+      for (int i = 0; i < kSums; ++i) sums[i] += source[i * kThreads];
     }
   } else {
     int const first = int(int64_t(p.k_tiles) * tile.split / p.splits);
@@ -611,17 +665,16 @@ __global__ void __launch_bounds__(kThreads) gemm(__grid_constant__ Params const 
   if constexpr (kPass == Pass::kPartial) {
     Accumulator* const target = p.partial_sums + (tile.split * tiles + tile.tile) * (kSums * kThreads) + threadIdx.x;
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) target[i * kThreads] = Accumulator(sums(i));
+    for (int i = 0; i < kSums; ++i) target[i * kThreads] = Accumulator(sums[i]);
   } else {
     auto* const stage = reinterpret_cast<Accumulator*>(shared);
-    auto const coordinates = accumulator_coordinates();
 #pragma unroll 1
     for (int first_row = 0; first_row < kTileM; first_row += kStageRows) {
       if (first_row > 0) __syncthreads();
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
-        int const m = cute::get<0>(coordinates(i)) - first_row, n = cute::get<1>(coordinates(i));
-        if (kStageRows == kTileM || (m >= 0 && m < kStageRows)) stage[staged(m, n)] = Accumulator(sums(i));
+        int const m = accumulator_row(i) - first_row, n = accumulator_column(i);
+        if (kStageRows == kTileM || (m >= 0 && m < kStageRows)) stage[staged(m, n)] = Accumulator(sums[i]);
       }
       __syncthreads();
       epilogue(p, tile, first_row, shared);
@@ -674,14 +727,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_42b20e0abbe90c9e_kernel
+}  // namespace ucc_a4f2203199425074_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_42b20e0abbe90c9e(
+extern "C" int32_t ucc_a4f2203199425074(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_42b20e0abbe90c9e_kernel;
+  using namespace ucc_a4f2203199425074_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }
