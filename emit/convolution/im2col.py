@@ -32,11 +32,6 @@ INCLUDES = (
     "<cuda.h>",
     "<cuda_runtime.h>",
     "<cuda/std/limits>",
-    "cute/tensor.hpp",
-    "cute/arch/copy_sm90_desc.hpp",
-    "cute/arch/copy_sm90_tma.hpp",
-    "cute/arch/mma_sm90_gmma.hpp",
-    "cutlass/arch/barrier.h",
 )
 
 
