@@ -142,20 +142,20 @@ BASES: Mapping[str, Base] = MappingProxyType(
 _DEPTH = "return int(min(int64_t(kTileK), p.k[kContracted - 1] - int64_t(inner) * kTileK));"
 _INNER = "int64_t const inner = ceil_div(p.k[kContracted - 1], kTileK);"
 _FETCH = "load_a.fetch(next.offset_a, depth,"
-_MULTIPLY = "multiply(mma, fragment_a(_, _, step), fragment_b(_, _, step), sums);"
+_MULTIPLY = "multiply(fragment_a[step], fragment_b[step], sums);"
 _LOCATE = "Tile const tile = locate(p, block);"
 _ROWS = "tile.rows = int(min(int64_t(kTileM), p.m - tile.m));"
 _BLOCKS = "int64_t const blocks = tiles_m * tiles_n * p.batches;"
 _COUNT = "int const count = min(kWidth, fast_extent - fast);"
 _STORE = "target[kAlong == Along::kUnit ? i : i * stride] = narrow<Element>(value[i]);"
-_STAGE = "stage[staged(m, n)] = Accumulator(sums(i))"
+_STAGE = "stage[staged(m, n)] = Accumulator(sums[i])"
 _LAUNCH = "error = cudaLaunchKernelEx(&config, kKernel, args...);"
 _STATUS = "return 1000 + int(error);"
 _PARTIAL = "if constexpr (kPass == Pass::kPartial) {"
 _FINISH = "for (int split = 0; split < p.splits; ++split) {"
 _LANES = "for (int distance = 16; distance >= kApart;"
-_TARGET = "target[i * kThreads] = Accumulator(sums(i));"
-_WAIT = "cp_async_wait<kStages - 2>();"
+_TARGET = "target[i * kThreads] = Accumulator(sums[i]);"
+_WAIT = "cp_async_wait_group<kStages - 2>();"
 _SYNC = "__syncthreads();"
 _FIRST = "int(int64_t(p.k_tiles) * tile.split / p.splits)"
 _LAST = "int(int64_t(p.k_tiles) * (tile.split + 1) / p.splits)"
@@ -304,7 +304,7 @@ LOWERINGS: tuple[Lowering, ...] = (
         (17,),
         "every other step of K is left out",
         "bias",
-        (change(_MULTIPLY, "multiply(", "if constexpr (step % 2 == 0) multiply("),),
+        (change(_MULTIPLY, "multiply(", "if (step % 2 == 0) multiply("),),
     ),
     # --- NaN and infinity (18) ---
     Lowering(
@@ -385,7 +385,7 @@ LOWERINGS: tuple[Lowering, ...] = (
         (27,),
         "a stage is read while its copy is in flight",
         "bias",
-        ((_WAIT, "cp_async_wait<kStages - 1>();"),),
+        ((_WAIT, "cp_async_wait_group<kStages - 1>();"),),
     ),
     Lowering(
         "no barrier between halves of a tile",
@@ -463,14 +463,14 @@ LOWERINGS: tuple[Lowering, ...] = (
         (14, 15),
         "accumulators pass through half precision",
         "split",
-        (change(_STAGE, "(sums(i))", "(cutlass::half_t(float(sums(i))))"),),
+        (change(_STAGE, "(sums[i])", "(cutlass::half_t(float(sums[i])))"),),
     ),
     Lowering(
         "one tf32 pass for f32",
         (15,),
         "the cross products are left out",
         "f32",
-        (("  cute::gemm(mma, a_small, b_cross, c);\n  cute::gemm(mma, a_cross, b_small, c);\n", ""),),
+        (("  multiply_fragments(a_small, b_cross, sums);\n  multiply_fragments(a_cross, b_small, sums);\n", ""),),
     ),
     Lowering(
         "stores scaled down",

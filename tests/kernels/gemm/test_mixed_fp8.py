@@ -50,7 +50,7 @@ def test_the_multistage_kernel_widens_each_operand(a: str, b: str) -> None:
     source = emit(made, "").text
     assert f"NumericArrayConverter<cutlass::half_t, {CPP[made.problem.a.elem.name]}, 4>" in source
     assert f"NumericArrayConverter<cutlass::half_t, {CPP[made.problem.b.elem.name]}, 4>" in source
-    assert "widen_b(words_b" in source
+    assert "widen_b(b[n][half]" in source
 
 
 def test_operands_of_one_type_are_widened_alike() -> None:
