@@ -7,8 +7,8 @@ run:        ## build, run and verify the first example
 test:       ## lint, types and the quick tests
 	./setup.sh test
 
-test-gpu:   ## the tests that need an NVIDIA GPU, built in parallel by NVRTC where it serves; fails where all are skipped
-	UCUTLASS_BUILD_PATH=auto ./setup.sh python -m pytest -m gpu -n auto --dist worksteal
+test-gpu:   ## the tests that need an NVIDIA GPU; fails where all are skipped
+	./setup.sh test-gpu
 
 test-slow:  ## the tests without a GPU that `make test` leaves out for time
 	./setup.sh test-slow

@@ -3,6 +3,7 @@
 #   ./setup.sh                    set up only
 #   ./setup.sh test [ARGS]        lint, types and the quick tests; ARGS go to pytest
 #   ./setup.sh test-slow [ARGS]   the other tests that need no GPU
+#   ./setup.sh test-gpu [ARGS]    the tests that need an NVIDIA GPU: on all cores, then those that time it
 #   ./setup.sh COMMAND [ARGS]     any command, such as: ./setup.sh ucc doctor
 # Variables:
 #   PYTHON        interpreter to start from, 3.10 or newer; by default the first python3 that is.
@@ -86,6 +87,15 @@ test-slow)
     shift
     cd "$root"
     exec python -m pytest -n "${JOBS:-2}" --dist worksteal -m "not gpu and (nvcc or slow)" "$@"
+    ;;
+test-gpu)
+    shift
+    cd "$root"
+    export UCUTLASS_BUILD_PATH="${UCUTLASS_BUILD_PATH:-auto}"
+    status=0
+    python -m pytest -n auto --dist worksteal -m "gpu and not alone" "$@" || status=$?
+    python -m pytest -m "gpu and alone" "$@" || status=$?
+    exit "$status"
     ;;
 *) exec "$@" ;;
 esac

@@ -13,6 +13,7 @@ from ucutlass.runtime.bench.protocol import Protocol
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.alone,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 

@@ -24,7 +24,7 @@ from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime import gpu, switches
 from ucutlass.runtime.store import EvidenceStore
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 KERNEL = "kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return relu(dot[K](x, w)) }\n"
 CHAIN = """

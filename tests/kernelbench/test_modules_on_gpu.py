@@ -41,6 +41,7 @@ def test_a_module_is_asked_on_the_gpu(wide: TorchModule) -> None:
     assert "something else" in unlike(program, other, wide, lanes, seed=0, limit=300.0)
 
 
+@pytest.mark.alone
 def test_a_module_is_timed_in_every_way(wide: TorchModule) -> None:
     program = frontend.program(frontend.read_text(LINEAR))
     met = match_module(program, wide)

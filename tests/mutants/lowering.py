@@ -470,7 +470,12 @@ LOWERINGS: tuple[Lowering, ...] = (
         (15,),
         "the cross products are left out",
         "f32",
-        (("  multiply_fragments(a_small, b_cross, sums);\n  multiply_fragments(a_cross, b_small, sums);\n", ""),),
+        (
+            (
+                "  multiply_fragments(a_small, b_cross, sums);\n  multiply_fragments(a_cross, b_small, sums);\n",
+                "",
+            ),
+        ),
     ),
     Lowering(
         "stores scaled down",
