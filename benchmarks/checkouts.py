@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 Row: TypeAlias = dict[str, Any]
-"""`class`, `text` and `sizes` of a program; `name` is the first two in one line."""
+"""`class`, `text` and `sizes` of a program."""
 
 TURNS = ("other", "this", "this", "other")
 
@@ -52,10 +52,11 @@ def main() -> None:
     )
     parser.add_argument("other", type=Path, help="the root of another checkout, set up like this one")
     parser.add_argument("--seed", type=int, default=0, help="of the extents")
+    parser.add_argument("--class", action="append", dest="classes", metavar="CLASS", help="these rows alone")
     parser.add_argument("--noise", type=float, default=0.02, help="a slower row is one beyond this share")
     parser.add_argument("--out", type=Path, help="every row's times, JSON")
     options = parser.parse_args()
-    rows = drawn(options.seed)
+    rows = [row for row in drawn(options.seed) if not options.classes or row["class"] in options.classes]
     folders = {"this": Path(__file__).resolve().parent.parent, "other": options.other.resolve()}
     times: dict[str, list[list[float | None]]] = {"this": [], "other": []}
     for turn in TURNS:
@@ -105,13 +106,13 @@ def drawn(seed: int) -> list[Row]:
         return CONV.format(e=e), {"N": draw.choice((8, 32)), "H": side, "W": side, **channels}
 
     return [
-        *rows("gemm, TMA", 12, lambda i: gemm(("bf16", "f16", "f32")[i % 3], 16)),
-        *rows("gemm, multistage", 8, lambda i: gemm(("bf16", "f16")[i % 2], 1, "warps multistage")),
-        *rows("gemm, multistage f32", 4, lambda i: gemm("f32", 1)),
+        *rows("TMA GEMM", 12, lambda i: gemm(("bf16", "f16", "f32")[i % 3], 16)),
+        *rows("multistage GEMM", 8, lambda i: gemm(("bf16", "f16")[i % 2], 1, "warps multistage")),
+        *rows("f32 GEMM", 4, lambda i: gemm("f32", 1)),
         *rows("attention", 6, attention),
         *rows("reduction", 12, reduction),
         *rows("convolution", 6, lambda i: conv(("bf16", "f16")[i % 2])),
-        *rows("convolution f32", 4, lambda i: conv("f32")),
+        *rows("f32 convolution", 4, lambda i: conv("f32")),
     ]
 
 
