@@ -492,14 +492,14 @@ def gathered(v: Value, dim: str, ids: Value) -> Value:
     names = tuple(dict.fromkeys([*here, *ids.dims]))
     axis = names.index("#")
     shape = [max(a, b) if min(a, b) else 0 for a, b in zip(x.shape, index.shape, strict=True)]
-    one, all_ = ([*shape[:axis], n, *shape[axis + 1 :]] for n in (index.shape[axis], extent))
+    single, all_ = ([*shape[:axis], n, *shape[axis + 1 :]] for n in (index.shape[axis], extent))
     rest = tuple(d for d in names if d != "#")
     if ids.data.numel() and (int(ids.data.min()) < 0 or int(ids.data.max()) >= extent):
         lost = torch.zeros([*shape[:axis], *shape[axis + 1 :]], dtype=v.data.dtype)
         raise Undefined(exact(lost, rest, v.elem))
-    index = index.expand(one)
+    index = index.expand(single)
     out, error = (t.expand(all_).gather(axis, index).squeeze(axis) for t in (x, e))
-    doubt = unsure.expand(one).squeeze(axis) > 0
+    doubt = unsure.expand(single).squeeze(axis) > 0
     return Value(out, rest, v.elem, torch.where(doubt, math.inf, error))
 
 

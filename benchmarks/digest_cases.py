@@ -145,10 +145,10 @@ class Case:
 def programs() -> Iterator[Program]:
     """Every program of the corpus, each once, in an order that does not change."""
     known: set[str] = set()
-    for one in _programs():
-        if one.name not in known:
-            known.add(one.name)
-            yield one
+    for program in _programs():
+        if program.name not in known:
+            known.add(program.name)
+            yield program
 
 
 def _programs() -> Iterator[Program]:
@@ -220,13 +220,13 @@ def drawn(program: Program, number: int) -> Iterator[Case]:
     checked = _checked(program.text)
     if checked is None:
         return
-    found = frontend.program(checked, program.kernel)
-    if isinstance(found, ir.Pipeline):
-        yield from _stages(program, checked, found)
+    typed = frontend.program(checked, program.kernel)
+    if isinstance(typed, ir.Pipeline):
+        yield from _stages(program, checked, typed)
         return
     older = (OLDER[number // OLDER_EVERY % 2],) if number % OLDER_EVERY == 0 else ()
     for arch in (HOPPER, *older):
-        yield from _in_parts(_of_kernel(program, checked, found, arch, number))
+        yield from _in_parts(_of_kernel(program, checked, typed, arch, number))
 
 
 def _checked(text: str) -> frontend.Checked | None:
@@ -289,9 +289,9 @@ def _altered(own: Planned, draw: random.Random) -> str:
     return "  ".join(f"{name} {value}" for name, value in drawn.items())
 
 
-def _in_parts(made: Iterable[tuple[Case, Planned]]) -> Iterator[Case]:
+def _in_parts(planned_cases: Iterable[tuple[Case, Planned]]) -> Iterator[Case]:
     """The cases, and again those that NVRTC builds of parts."""
-    for case, planned in made:
+    for case, planned in planned_cases:
         yield case
         if isinstance(planned.plan, GemmPlan) and _is_lean(planned.plan):
             yield replace(case, kernel_kind=f"{case.kernel_kind} in parts", in_parts=True)

@@ -218,12 +218,12 @@ def _declared(text: str) -> set[str]:
     another's, so that renaming it alters the digest; no foreign function is taken for a declared one."""
     bare = "".join(" " if token["space"] else token[0] for token in _TOKEN.finditer(text))
     return {
-        found["name"]
+        match["name"]
         for pattern in _DECLARED
-        for found in pattern.finditer(bare)
-        if found["name"] not in _KEPT
-        and not _FOREIGN.fullmatch(found["name"])
-        and found["before"] not in _BEFORE_NO_NAME
+        for match in pattern.finditer(bare)
+        if match["name"] not in _KEPT
+        and not _FOREIGN.fullmatch(match["name"])
+        and match["before"] not in _BEFORE_NO_NAME
     }
 
 
@@ -256,8 +256,8 @@ def _rows(known: Sequence[Row] | None, processes: int) -> list[Row]:
     # Fresh processes: torch's threads do not survive a fork.
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         if known is None:
-            made = pool.imap_unordered(_drawn_rows, list(enumerate(programs())), chunksize=16)
-            return key_order(chain.from_iterable(made))
+            drawn = pool.imap_unordered(_drawn_rows, list(enumerate(programs())), chunksize=16)
+            return key_order(chain.from_iterable(drawn))
         cases = [from_json(row) for row in known]
         return key_order(row for row in pool.imap_unordered(row_of, cases, chunksize=32) if row is not None)
 
@@ -285,9 +285,9 @@ def with_sass(
     by_key = {row["key"]: row for row in rows}
     same = {key for key in keys if not rebuild and _same_text(by_key.get(key), before.get(key))}
     cases = {key: from_json(by_key[key]) for key in keys if key in by_key and key not in same}
-    made = {key: {name: before[key][name] for name in ("sass_digest", "sass")} for key in same}
-    made |= compiled(cases, processes)
-    return [{**row, **made.get(row["key"], {})} for row in rows]
+    digests = {key: {name: before[key][name] for name in ("sass_digest", "sass")} for key in same}
+    digests |= compiled(cases, processes)
+    return [{**row, **digests.get(row["key"], {})} for row in rows]
 
 
 def _same_text(row: Row | None, known: Row | None) -> bool:
@@ -302,21 +302,21 @@ def differences(before: Sequence[Row], after: Sequence[Row]) -> dict[str, list[R
     `sass`."""
     old, new = ({row["key"]: row for row in rows} for rows in (before, after))
     both = [(old[key], row) for key, row in new.items() if key in old]
-    found = {
+    changed = {
         "vanished": [row for key, row in old.items() if key not in new],
         "appeared": [row for key, row in new.items() if key not in old],
     }
     for name in ("text", "alpha", "sass"):
         digest = f"{name}_digest"
-        found[name] = [b for a, b in both if digest in a and digest in b and a[digest] != b[digest]]
-    return found
+        changed[name] = [b for a, b in both if digest in a and digest in b and a[digest] != b[digest]]
+    return changed
 
 
-def table(rows: Sequence[Row], found: Mapping[str, Sequence[Row]]) -> str:
+def table(rows: Sequence[Row], changed: Mapping[str, Sequence[Row]]) -> str:
     """Counts by family: of all rows, of those with machine code, and of each kind of difference."""
     counts = {"cases": Counter(row["family"] for row in rows)}
     counts["compiled"] = Counter(row["family"] for row in rows if "sass_digest" in row)
-    counts |= {name: Counter(row["family"] for row in of) for name, of in found.items()}
+    counts |= {name: Counter(row["family"] for row in of) for name, of in changed.items()}
     lines = [f"{'family':14}" + "".join(f"{name:>10}" for name in counts)]
     for family in sorted({*counts["cases"], *counts.get("vanished", ())}):
         lines.append(f"{family:14}" + "".join(f"{counts[name][family]:10}" for name in counts))
@@ -351,15 +351,15 @@ def main() -> None:
                 row.get("sass_digest", "-")[:16],
                 row["key"],
             )
-    found = {} if known is None else differences(known, rows)
-    for name, of in found.items():
+    changed = {} if known is None else differences(known, rows)
+    for name, of in changed.items():
         for row in of[:SHOWN]:
             print(f"{name}: {row['key']}")
         if len(of) > SHOWN:
             print(f"{name}: and {len(of) - SHOWN} more")
-    print(table(rows, found))
+    print(table(rows, changed))
     failing = ("sass", "vanished", *(("text",) if options.strict else ()))
-    sys.exit(1 if any(found.get(name) for name in failing) else 0)
+    sys.exit(1 if any(changed.get(name) for name in failing) else 0)
 
 
 if __name__ == "__main__":

@@ -202,8 +202,8 @@ def emulate(job: Job) -> Row:
         "benchmarks.emulated:emulate_here", {"job": asdict(job)}, limit_seconds=LIMIT_SECONDS
     )
     match outcome:
-        case isolation.Returned(value=dict(found)):
-            return Row(job, **found)
+        case isolation.Returned(value=dict(fields)):
+            return Row(job, **fields)
         case _:
             return Row(job, "wrong", str(outcome)[-1500:])
 

@@ -253,19 +253,19 @@ def check(data: bytes, checked: list[Checked]) -> str:
     """`done`, `typed` for a program whose schedules or family are refused, `refused` for one without a
     meaning; what was read is appended to `checked`."""
     try:
-        found = frontend.read_text(frontend.decoded(data, "<fuzz>"), "<fuzz>")
+        source = frontend.read_text(frontend.decoded(data, "<fuzz>"), "<fuzz>")
     except ProgramError as problem:
         assert problem.diagnostics
         assert {d.code for d in problem.diagnostics} <= KNOWN
         assert str(problem)
         return "refused"
-    checked.append(found)
+    checked.append(source)
     refused = False
     work = Effort()
-    for program in found.module.programs:
+    for program in source.module.programs:
         if isinstance(program, ir.Kernel):
             try:
-                refused |= bool(frontend.check_schedules(found, program, work))
+                refused |= bool(frontend.check_schedules(source, program, work))
             except ProgramError:
                 refused = True
     return "typed" if refused else "done"

@@ -4,7 +4,7 @@
 
 Prints the lines of each room by kind of file, the names that several modules define as classes, the modules
 outside the kernel families' folders that name a family, the places that parse program text, the words of the
-documentation, local variables called by a past participle or the like, and switched-off formatting. Counts are of
+documentation, local variables whose names do not say what they hold, and switched-off formatting. Counts are of
 the tree under FOLDER, which may be a checkout of another commit. The seconds of the test command are measured by
 hand and given.
 """
@@ -71,7 +71,8 @@ PARSERS = frozenset(
 )
 """The functions that parse a program's text, by the modules that define them."""
 
-PARTICIPLES = frozenset({"made", "found", "said", "told", "kept", "asked", "wanted"})
+VAGUE_NAMES = frozenset({"made", "found", "said", "told", "kept", "asked", "wanted", "one"})
+"""Names of variables that do not say what they hold."""
 
 # --- the tree -------------------------------------------------------------------------
 
@@ -130,12 +131,12 @@ def duplicate_classes(modules: Mapping[str, ast.Module]) -> dict[str, list[str]]
 
 def naming_families(modules: Mapping[str, ast.Module]) -> dict[str, list[str]]:
     """The modules outside the families' folders that name a family, with the names."""
-    found = {
+    named = {
         path: sorted(set(_family_names(tree)))
         for path, tree in modules.items()
         if not path.startswith(OF_FAMILIES)
     }
-    return {path: names for path, names in found.items() if names}
+    return {path: names for path, names in named.items() if names}
 
 
 def _family_names(tree: ast.Module) -> Iterator[str]:
@@ -157,14 +158,14 @@ def _family_names(tree: ast.Module) -> Iterator[str]:
 
 def parsing_calls(modules: Mapping[str, ast.Module]) -> list[str]:
     """`path:line function` of every call of a parser, by what its name was imported as."""
-    found: list[str] = []
+    calls: list[str] = []
     for path, tree in modules.items():
         own = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         imported = _imported(tree) | {name: f"{dotted(path)}.{name}" for name in own}
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and (called := _called(node.func, imported)) in PARSERS:
-                found.append(f"{path}:{node.lineno} {called}")
-    return found
+                calls.append(f"{path}:{node.lineno} {called}")
+    return calls
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
@@ -189,13 +190,13 @@ def _called(function: ast.expr, imported: Mapping[str, str]) -> str:
             return ""
 
 
-def participle_locals(modules: Mapping[str, ast.Module]) -> Counter[str]:
+def vague_locals(modules: Mapping[str, ast.Module]) -> Counter[str]:
     """How many functions have a local variable or a parameter of each of the names."""
     counts: Counter[str] = Counter()
     for tree in modules.values():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                counts.update(_bound(node) & PARTICIPLES)
+                counts.update(_bound(node) & VAGUE_NAMES)
     return counts
 
 
@@ -252,7 +253,7 @@ def measures(root: Path) -> dict[str, Any]:
         "naming_families": naming_families(modules),
         "parsing_calls": parsing_calls(modules),
         "words": words(root),
-        "participle_locals": dict(participle_locals(modules).most_common()),
+        "vague_locals": dict(vague_locals(modules).most_common()),
         "switched_off_formatting": switched_off_formatting(root),
     }
 
@@ -281,9 +282,9 @@ def report(values: Mapping[str, Any]) -> str:
     docs = sum(count for page, count in pages.items() if page.startswith("docs/"))
     out.append(f"words: docs {docs}, README {pages.get('README.md', 0)}")
     out += [f"  {page} {count}" for page, count in pages.items()]
-    locals_ = values["participle_locals"]
+    locals_ = values["vague_locals"]
     shown = ", ".join(f"{name} {count}" for name, count in locals_.items())
-    out.append(f"functions with a local called by a participle: {sum(locals_.values())} ({shown})")
+    out.append(f"functions with a local of a vague name: {sum(locals_.values())} ({shown})")
     out.append(f"switched-off formatting: {values['switched_off_formatting']}")
     if values.get("test_seconds") is not None:
         out.append(f"seconds of the test command: {values['test_seconds']:g}")

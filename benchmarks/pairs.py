@@ -291,7 +291,7 @@ def as_json(space: Space, covered: Cover, judged: Sequence[Judged]) -> dict[str,
     return {
         "space": space.name,
         "programs": len(judged),
-        "states": Counter(one.state for one in judged),
+        "states": Counter(judgement.state for judgement in judged),
         "pairs": [
             {"pair": pair, "states": states.get(pair, {}), "refused": covered.refused.get(pair)}
             for pair in space.pairs()

@@ -106,7 +106,7 @@ def _entries(sources: Sequence[Source]) -> dict[str, Any]:
     finally:
         shutil.rmtree(folder)
     alone = [_entries([source]) for source in distinct.values() if source.entry in emulable]
-    return {**refused, **{entry: found for one in alone for entry, found in one.items()}}
+    return {**refused, **{entry: value for entries in alone for entry, value in entries.items()}}
 
 
 def _judge(entry: Any, kernel: ir.Kernel, planned: Planned, program: dict[str, Any]) -> dict[str, str]:

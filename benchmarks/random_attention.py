@@ -48,16 +48,16 @@ class Maker:
 
     def packed(self) -> str:
         """Sequences in one axis of tokens, of which the queries' and the keys' may be one."""
-        one, wide = self.draw.random() < 0.4, self.draw.choice(("i32", "i32", "i64"))
+        square, wide = self.draw.random() < 0.4, self.draw.choice(("i32", "i32", "i64"))
         self.sizes = {n: self.sizes[n] for n in ("H", "G", "L", "S") if n in self.sizes}
         self.sizes = {**self.sizes, "O": self.draw.choice((2, 3, 6, 30))}
-        if one:
+        if square:
             del self.sizes["S"]
         heads = "(H G)" if self.shared else "H"
         queries, keys = (f"L, {heads}", "S, H") if self.draw.random() < 0.7 else (f"{heads}, L", "H, S")
-        first = keys.replace("S", "S=L") if one else keys
-        starts = f"a: {wide}[O]" if one else f"a: {wide}[O], c: {wide}[P=O]"
-        of_keys = ("a", "O") if one else ("c", "P")
+        first = keys.replace("S", "S=L") if square else keys
+        starts = f"a: {wide}[O]" if square else f"a: {wide}[O], c: {wide}[P=O]"
+        of_keys = ("a", "O") if square else ("c", "P")
         row, key = "first[L, O](a)", f"first[S, {of_keys[1]}]({of_keys[0]})"
         limits = [
             f"{key} <= {row}",

@@ -96,10 +96,10 @@ class ArithmeticText:
 
         Raises ValueError where a list has another length than the problem's.
         """
-        wanted = (2 + self.batch, len(self.inputs), len(self.outputs))
-        if (len(coordinates), len(inputs), len(outputs)) != wanted:
+        counts = (2 + self.batch, len(self.inputs), len(self.outputs))
+        if (len(coordinates), len(inputs), len(outputs)) != counts:
             raise ValueError(
-                f"ucc_arithmetic takes {wanted[0]} coordinates, {wanted[1]} inputs and {wanted[2]} outputs, "
+                f"ucc_arithmetic takes {counts[0]} coordinates, {counts[1]} inputs and {counts[2]} outputs, "
                 f"not {len(coordinates)}, {len(inputs)} and {len(outputs)}"
             )
         return f"ucc_arithmetic({', '.join((params, *coordinates, acc, *inputs, *outputs))})"
@@ -372,8 +372,8 @@ def use_of(instruction: Compute, kinds: Sequence[ScalarKind], fast: bool) -> Use
 def computed(instruction: Compute, use: Use, operands: Sequence[tuple[str, ScalarKind]]) -> str:
     """The call as an expression of the instruction's kind; `operands` are C++ primaries with their kinds."""
     function = FUNCTIONS[instruction.function]
-    wanted = ["bool", use.kind, use.kind] if function.domain == "any" else [use.kind] * len(operands)
-    args = [convert(text, have, kind) for (text, have), kind in zip(operands, wanted, strict=True)]
+    kinds = ["bool", use.kind, use.kind] if function.domain == "any" else [use.kind] * len(operands)
+    args = [convert(text, have, kind) for (text, have), kind in zip(operands, kinds, strict=True)]
     missing = len(function.parameters) - len(args)
     args += [literal(value, use.kind) for value in function.defaults[len(function.defaults) - missing :]]
     result = "bool" if function.outcome == "bool" else use.kind

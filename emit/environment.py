@@ -32,10 +32,10 @@ class Kept(BytecodeCache):
         self.file = file
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        kept = _read(self.file)
-        found = kept["code"].get(bucket.checksum)
-        if found is not None and kept["key"] == key(bucket.environment):
-            bucket.code = compile(found["python"], str(FOLDER / found["name"]), "exec")
+        stored = _read(self.file)
+        code = stored["code"].get(bucket.checksum)
+        if code is not None and stored["key"] == key(bucket.environment):
+            bucket.code = compile(code["python"], str(FOLDER / code["name"]), "exec")
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         """Keeps nothing: `keep_templates` alone writes the file."""
@@ -56,7 +56,7 @@ def templates() -> Environment:
     return environment(Kept(FILE))
 
 
-def environment(kept: Kept | None) -> Environment:
+def environment(bytecode: Kept | None) -> Environment:
     """As `templates`, with another file of kept Python, or none."""
     return Environment(
         loader=FileSystemLoader(FOLDER),
@@ -65,7 +65,7 @@ def environment(kept: Kept | None) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
-        bytecode_cache=kept,
+        bytecode_cache=bytecode,
     )
 
 

@@ -56,11 +56,11 @@ def apply(use: Use, args: Sequence[str]) -> str:
 
 def definitions(uses: Iterable[Use]) -> str:
     """The device functions that `apply` calls for these uses, each once, callees first."""
-    found: dict[Use, None] = {}
+    defined: dict[Use, None] = {}
     for use in uses:
         if use.kind not in FORMS[use.name].inline:
-            found.update(dict.fromkeys((*_callees(use), _defined(use))))
-    text = "\n".join(_definition(use) for use in found)
+            defined.update(dict.fromkeys((*_callees(use), _defined(use))))
+    text = "\n".join(_definition(use) for use in defined)
     for name, unit in reversed(tuple(UNITS.items())):
         if f"{name}(" in text:
             text = f"{unit}\n{text}"

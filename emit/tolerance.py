@@ -33,8 +33,8 @@ def tolerant(
                 strict.add(arg)
             case Compute() | Round():
                 pass
-            case one:
-                strict.update(read(one))
+            case instruction:
+                strict.update(read(instruction))
     return frozenset(live) - strict
 
 

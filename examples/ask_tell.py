@@ -45,13 +45,13 @@ def propose(problem: OptimizationProblem, ask: Ask, state: SessionState) -> Answ
 
 def judge(problem: OptimizationProblem, text: str, state: SessionState) -> tuple[CandidateJudgement, str]:
     """Where a GPU would be. The key tells candidates apart; one that is known is not judged again."""
-    found = candidate_of(problem, text)
-    if isinstance(found, RefusedOutcome):
-        return CandidateJudgement(found), f"refused:{len(state.tree)}"
-    kernel = frontend.kernel(found.checked, problem.program)
+    candidate = candidate_of(problem, text)
+    if isinstance(candidate, RefusedOutcome):
+        return CandidateJudgement(candidate), f"refused:{len(state.tree)}"
+    kernel = frontend.kernel(candidate.checked, problem.program)
     sizes = complete(kernel, problem.sizes)
-    planned = frontend.plan_kernel(found.checked, kernel, sizes, problem.arch, DEVICE).planned
-    key = f"{found.key}|{show(planned.request)}"
+    planned = frontend.plan_kernel(candidate.checked, kernel, sizes, problem.arch, DEVICE).planned
+    key = f"{candidate.key}|{show(planned.request)}"
     before = state.tree.find(key)
     if before is not None:
         return CandidateJudgement(RepeatedOutcome(before.id)), key
@@ -66,8 +66,8 @@ def work(journal: Journal, id: str, problem: OptimizationProblem, steps: int | N
             case Ask() as ask:
                 record_ask(session, ask)  # from here on a call may cost something: it is written down first
                 record_answer(session, ask, propose(problem, ask, session.state))
-            case Judge() as one:
-                record_judgement(session, one, *judge(problem, one.text, session.state))
+            case Judge() as due_judgement:
+                record_judgement(session, due_judgement, *judge(problem, due_judgement.text, session.state))
             case Review() | End():  # no judge by a model was asked for; nothing is left to do
                 break
         steps = None if steps is None else steps - 1

@@ -48,20 +48,20 @@ def parse(source: str) -> File:
     _check_text(source)
     language = _language()
     scan = language.scanner.scan(source)
-    found = list(scan.problems)
+    problems = list(scan.problems)
     items: list[Item] = []
     for tokens, following in _split(scan.tokens):
-        if len(found) >= MAX_PROBLEMS:
+        if len(problems) >= MAX_PROBLEMS:
             break
         if any(_holds(tokens, p.span) for p in scan.problems):
             continue
         match language.item(tokens, following):
             case Problem() as problem:
-                found += _with_brackets(tokens, problem)
+                problems += _with_brackets(tokens, problem)
             case item:
                 items.append(item)
-    if found:
-        raise SyntaxProblem(tuple(sorted(found, key=lambda p: p.span.start)))
+    if problems:
+        raise SyntaxProblem(tuple(sorted(problems, key=lambda p: p.span.start)))
     return attach(File(tuple(items)), scan.tokens, scan.comments)
 
 

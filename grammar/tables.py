@@ -32,14 +32,14 @@ def load_parser(transformer: Any) -> Lark:
     """The LALR(1) parser of the grammar, whose reductions call `transformer`."""
     text = grammar_text()
     try:
-        kept = json.loads(_FILE.read_text(encoding="ascii"))
+        stored = json.loads(_FILE.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return build(text, transformer)
-    if kept["key"] != key(text):
+    if stored["key"] != key(text):
         return build(text, transformer)
-    data = kept["data"]
+    data = stored["data"]
     data["parser"]["parser"]["states"] = _whole_keys(data["parser"]["parser"]["states"])
-    memo = _whole_keys(kept["memo"])
+    memo = _whole_keys(stored["memo"])
     loaded: Lark = Lark._load_from_dict(data, memo, transformer=transformer)  # type: ignore[no-untyped-call]
     return loaded
 

@@ -54,13 +54,13 @@ class Scanner:
         """Never fails: what is no token becomes a problem and is skipped."""
         tokens: list[Token] = []
         comments: list[Comment] = []
-        found: list[Problem] = []
+        problems: list[Problem] = []
         at, end, match = 0, len(source), self._regex.match
-        while at < end and len(found) < MAX_PROBLEMS:
+        while at < end and len(problems) < MAX_PROBLEMS:
             m = match(source, at)
             if m is None:
                 stop = _stray_end(source, at)
-                found.append(_unexpected_character(source, at, stop, tokens[-1] if tokens else None))
+                problems.append(_unexpected_character(source, at, stop, tokens[-1] if tokens else None))
                 at = stop
                 continue
             kind, text, start, at = m.lastgroup, m.group(), at, m.end()
@@ -70,11 +70,11 @@ class Scanner:
                 comments.append(_comment(source, text, start, tokens))
                 continue
             if kind != "SIGN" and tokens and tokens[-1].end_pos == start and tokens[-1].type in _NUMBERS:
-                found.append(_malformed_number(tokens[-1], text, start))
+                problems.append(_malformed_number(tokens[-1], text, start))
             name = kind if kind in _NUMBERS else self.literals.get(text, kind)
             assert name is not None
             tokens.append(Token(name, text, start_pos=start, end_pos=at))
-        return TokenScan(tuple(tokens), tuple(comments), tuple(found))
+        return TokenScan(tuple(tokens), tuple(comments), tuple(problems))
 
 
 def _comment(source: str, text: str, start: int, tokens: list[Token]) -> Comment:

@@ -37,13 +37,19 @@ _GROUPS: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
 def expected(accepts: Iterable[str], literals: Mapping[str, str]) -> str:
     """What the terminals `accepts` are to a reader; `literals` maps a sign or word to its terminal."""
     rest = frozenset(accepts)
-    said: list[str] = []
+    alternatives: list[str] = []
     for needed, covered, words in _GROUPS:
         if needed <= rest:
-            said.append(words)
+            alternatives.append(words)
             rest -= covered
-    said += sorted(f"`{text}`" for text, name in literals.items() if name in rest)
-    return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} or {said[-1]}" if said else "nothing more"
+    alternatives += sorted(f"`{text}`" for text, name in literals.items() if name in rest)
+    return (
+        alternatives[0]
+        if len(alternatives) == 1
+        else f"{', '.join(alternatives[:-1])} or {alternatives[-1]}"
+        if alternatives
+        else "nothing more"
+    )
 
 
 @dataclass(frozen=True, slots=True)

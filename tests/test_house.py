@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.house import vague_locals
 from ucutlass.codes import CODES
 from ucutlass.emit.function_forms import FORMS
 from ucutlass.grammar import problems
@@ -194,6 +195,12 @@ def test_commands_print_in_one_place() -> None:
 def test_library_code_leaves_nothing_for_later() -> None:
     marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
     assert not [name for name, path in modules().items() if marks.search(path.read_text())]
+
+
+@pytest.mark.parametrize("module", modules())
+def test_variables_say_what_they_hold(module: str) -> None:
+    """No function of the product has a variable called `found`, `made`, `one` or the like."""
+    assert not vague_locals({module: ast.parse(modules()[module].read_text())})
 
 
 # --- tables -------------------------------------------------------------------------

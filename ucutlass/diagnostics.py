@@ -28,9 +28,9 @@ class Diagnostic:
     severity: Literal["error", "warning"] = "error"
 
 
-def listed(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+def listed(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     """Each once, as many as a reader is shown; where there are more, a last one says so."""
-    every = tuple(dict.fromkeys(found))
+    every = tuple(dict.fromkeys(diagnostics))
     if len(every) <= ERRORS.most:
         return every
     first = every[ERRORS.most]

@@ -143,10 +143,10 @@ def _positions(p: AttentionProblem) -> dict[str, Any]:
     of a tile skip blocks of their own."""
     windows = bool(p.above or p.below) and p.packed is None
     walk = p.walk if windows else None
-    found = {"windows": windows, "walk": walk, "skips": bool(p.above) and walk is None}
+    fields = {"windows": windows, "walk": walk, "skips": bool(p.above) and walk is None}
     if walk is None:
-        return found
-    return found | {"position_inner": product(walk.inner), "position_extent": product(walk.extent)}
+        return fields
+    return fields | {"position_inner": product(walk.inner), "position_extent": product(walk.extent)}
 
 
 def _packed(packed: Packed | None) -> dict[str, Any]:
@@ -176,12 +176,12 @@ def _starts(limit: Relative) -> str:
 def _maps(p: AttentionProblem, s: AttentionSchedule) -> list[AttentionMap]:
     q, k, v, o = p.scores.a, p.scores.b, p.results.b, p.results.outputs[0].access
     rows, keys = product(p.scores.m), product(p.scores.n)
-    made = [
+    maps = [
         _map("q", q, p.head, rows, q.m, 64 * s.groups, p.scores),
         _map("k", k, p.head, keys, k.n, s.keys, p.scores),
         _map("v", v, p.head_v, keys, v.k[0], s.keys, p.results),
     ]
-    return [*made, _map("o", o, p.head_v, rows, o.m, 64, p.results)] if p.plain and not s.split else made
+    return [*maps, _map("o", o, p.head_v, rows, o.m, 64, p.results)] if p.plain and not s.split else maps
 
 
 def _map(
@@ -275,10 +275,10 @@ def _defined(lines: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _score_body(problem: GemmProblem, made: ArithmeticText) -> str:
+def _score_body(problem: GemmProblem, arithmetic: ArithmeticText) -> str:
     lines, values = _loads("score_in", problem.inputs, "p.rows", "p.keys")
-    batch = [f"tile.batch[{i}]" for i in range(made.batch)]
-    call = made.call("p.score", ["m", "n_at", *batch], "s[at]", values, ["s[at]"])
+    batch = [f"tile.batch[{i}]" for i in range(arithmetic.batch)]
+    call = arithmetic.call("p.score", ["m", "n_at", *batch], "s[at]", values, ["s[at]"])
     return _defined(
         [
             "#pragma unroll",
@@ -295,19 +295,19 @@ def _score_body(problem: GemmProblem, made: ArithmeticText) -> str:
     )
 
 
-def _result_parts(problem: GemmProblem, made: ArithmeticText) -> tuple[list[str], list[str]]:
+def _result_parts(problem: GemmProblem, arithmetic: ArithmeticText) -> tuple[list[str], list[str]]:
     """What is read and pointed at before a row's outcomes, and what is done with each."""
     lines, values = _loads("result_in", problem.inputs, "p.rows", "p.columns")
-    batch = [f"tile.batch[{i}]" for i in range(made.batch)]
+    batch = [f"tile.batch[{i}]" for i in range(arithmetic.batch)]
     outs = [f"out{j}" for j in range(len(problem.outputs))]
-    call = made.call("p.result", ["m", "n_at", *batch], "o[at]", values, outs)
+    call = arithmetic.call("p.result", ["m", "n_at", *batch], "o[at]", values, outs)
     pointed, stores = _targets(problem)
-    declared = [f"      {CPP[kind]} out{j};" for j, kind in enumerate(made.outputs)]
+    declared = [f"      {CPP[kind]} out{j};" for j, kind in enumerate(arithmetic.outputs)]
     return [*lines, *pointed], [*declared, f"      result::{call};", *stores]
 
 
-def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
-    before, each = _result_parts(problem, made)
+def _result_body(problem: GemmProblem, arithmetic: ArithmeticText) -> str:
+    before, each = _result_parts(problem, arithmetic)
     return _defined(
         [
             "#pragma unroll",
@@ -326,9 +326,9 @@ def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
     )
 
 
-def _combine_body(problem: GemmProblem, made: ArithmeticText) -> str:
+def _combine_body(problem: GemmProblem, arithmetic: ArithmeticText) -> str:
     """As `_result_body`, of the one row m whose outcomes a warp has."""
-    before, each = _result_parts(problem, made)
+    before, each = _result_parts(problem, arithmetic)
     return _defined(
         [
             *before,

@@ -72,8 +72,8 @@ def render(problem: ConvProblem, schedule: DirectSchedule) -> str:
     checked += [f"p.input{s.index}.data" for s in stored.inputs if s.unit]
     checked += [f"p.output{s.index}.data" for s in stored.outputs if s.unit]
     access_texts = tuple(
-        _with_steps(problem, walk, made, across)
-        for walk, made in zip((problem.a, problem.b), convolution.accesses(problem), strict=True)
+        _with_steps(problem, walk, access_text, across)
+        for walk, access_text in zip((problem.a, problem.b), convolution.accesses(problem), strict=True)
     )
     return text.render(
         "convolution/direct.cu.j2",
@@ -150,7 +150,7 @@ def _slot(index: int, access: Access, value: str, vector: bool) -> EpilogueSlot:
     return EpilogueSlot(index, cpp, value, access.pointer, batch_strides(access), unit, narrow)
 
 
-def _with_steps(problem: ConvProblem, walk: OperandAccess, made: AccessText, across: int) -> AccessText:
+def _with_steps(problem: ConvProblem, walk: OperandAccess, text: AccessText, across: int) -> AccessText:
     """Returns the access with the parts of a step along neighbouring results and of one across them."""
     number = {axis: i for i, axis in enumerate(walk.windows)}
 
@@ -160,9 +160,9 @@ def _with_steps(problem: ConvProblem, walk: OperandAccess, made: AccessText, acr
         return convolution.sums(walk, dict.fromkeys(problem.batch[mode], "1"), number)
 
     steps: Mapping[str, Sequence[str]] = {"along": step(len(problem.batch) - 1), "across": step(across)}
-    column = [part for part in made.parts if part[0] == "column"]
+    column = [part for part in text.parts if part[0] == "column"]
     return replace(
-        made,
+        text,
         parts=(*column, ("along", 0), ("across", 0)),
-        sums={**made.sums, **{k: tuple(v) for k, v in steps.items()}},
+        sums={**text.sums, **{k: tuple(v) for k, v in steps.items()}},
     )

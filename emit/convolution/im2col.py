@@ -171,8 +171,8 @@ def check(problem: ConvProblem, schedule: Im2colSchedule) -> str:
 
 def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.EpilogueLayout:
     """As the multistage GEMM's; rows of several phases lie apart, so that along M no two are neighbours."""
-    made = epilogue.layout(gemm)
-    return epilogue.EpilogueLayout("m", 1) if made.along == "m" and how.phases > 1 else made
+    layout = epilogue.layout(gemm)
+    return epilogue.EpilogueLayout("m", 1) if layout.along == "m" and how.phases > 1 else layout
 
 
 # --- text -------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.EpilogueLayout:
 
 def extent_of(walk: OperandAccess, axis: int) -> str:
     """An axis's extent as it lies when the product reads it, as C++."""
-    return next(one.extent for one in convolution.layout(walk) if one.axis == axis)
+    return next(text.extent for text in convolution.layout(walk) if text.axis == axis)
 
 
 def _space(problem: ConvProblem, how: Im2col) -> tuple[Im2colAxisText, ...]:
@@ -239,12 +239,12 @@ def windowed_dims(
             _dim(extent_of(problem.a, axis)), f"cuuint64_t(p.a.stride[{axis}]) * sizeof(ElementA)", "", ""
         )
 
-    made = [DimText(_dim(channels), "", "", ""), *(dim(axis) for axis in space)]
+    dims = [DimText(_dim(channels), "", "", ""), *(dim(axis) for axis in space)]
     if image is not None:
-        return (*made, dim(image))
+        return (*dims, dim(image))
     last = space[-1]
     return (
-        *made,
+        *dims,
         DimText(
             "1", f"cuuint64_t(p.a.stride[{last}] * {extent_of(problem.a, last)}) * sizeof(ElementA)", "", ""
         ),
@@ -253,26 +253,26 @@ def windowed_dims(
 
 def _b_dims(problem: ConvProblem, how: Im2col, schedule: Im2colSchedule) -> tuple[DimText, ...]:
     b = problem.b
-    made: list[DimText] = []
+    dims: list[DimText] = []
     taps = {s.tap_dim: i for i, s in enumerate(how.space) if s.tap_dim is not None}
     columns = False
     for axis in reversed(b.order):
         stride = f"cuuint64_t(p.b.stride[{axis}]) * sizeof(ElementB)"
         if axis == how.channel_b:
-            made.append(DimText(_dim(extent_of(b, axis)), stride, "channel", "kPart"))
+            dims.append(DimText(_dim(extent_of(b, axis)), stride, "channel", "kPart"))
         elif axis in how.columns:
             if not columns:
                 extent = " * ".join(extent_of(b, i) for i in how.columns)
                 at, box = ("column + 64 * block", "64") if how.across else ("column", "kTileN")
-                made.append(DimText(_dim(extent), stride, at, box))
+                dims.append(DimText(_dim(extent), stride, at, box))
             columns = True
         elif axis == how.group_b:
-            made.append(
+            dims.append(
                 DimText(
                     _dim(extent_of(b, axis)), stride, f"int({_batch_of(problem, b.axes[axis].extent)})", "1"
                 )
             )
         else:
             tap = f"weight[{taps[b.axes[axis].extent]}]"
-            made.append(DimText(_dim(extent_of(b, axis)), stride, tap, "1"))
-    return tuple(made)
+            dims.append(DimText(_dim(extent_of(b, axis)), stride, tap, "1"))
+    return tuple(dims)

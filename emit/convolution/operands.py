@@ -110,10 +110,10 @@ def _names(dims: Sequence[int]) -> dict[int, str]:
 
 def layout(walk: OperandAccess) -> tuple[LayoutText, ...]:
     """The axes as the product reads them."""
-    made = [LayoutText(i, f"e[{walk.axes[i].extent}]") for i in reversed(walk.order)]
+    axes = [LayoutText(i, f"e[{walk.axes[i].extent}]") for i in reversed(walk.order)]
     if walk.pad > 1:
-        made[0] = replace(made[0], extent=f"ceil_div({made[0].extent}, {walk.pad}) * {walk.pad}")
-    return tuple(made)
+        axes[0] = replace(axes[0], extent=f"ceil_div({axes[0].extent}, {walk.pad}) * {walk.pad}")
+    return tuple(axes)
 
 
 def sums(walk: OperandAccess, names: Mapping[int, str], number: Mapping[int, int]) -> tuple[str, ...]:
@@ -159,13 +159,13 @@ def _scale(axis: OperandAxisExtent) -> int:
 
 def packs(problem: ConvProblem) -> tuple[PackText, ...]:
     """The operands that are copied before the product."""
-    made: list[PackText] = []
+    texts: list[PackText] = []
     most = max(len(problem.a.axes), len(problem.b.axes), 1)
     for name, walk in (("A", problem.a), ("B", problem.b)):
         if walk.pack is None:
             continue
         lies = layout(walk)
-        made.append(
+        texts.append(
             PackText(
                 name,
                 f"pack_{name.lower()}",
@@ -180,23 +180,23 @@ def packs(problem: ConvProblem) -> tuple[PackText, ...]:
                 " * ".join(a.extent for a in lies),
                 len(walk.axes) - 1,
                 lies[0].axis,
-                tuple(p.data for p in made),
+                tuple(p.data for p in texts),
             )
         )
-    return tuple(made)
+    return tuple(texts)
 
 
 def contracted(problem: ConvProblem) -> tuple[str, ...]:
     """The contracted extents as C++; the innermost is padded where an operand is."""
-    made = [f"e[{d}]" for d in problem.k] or ["1"]
+    extents = [f"e[{d}]" for d in problem.k] or ["1"]
     pads = [
         w.pad
         for w in (problem.a, problem.b)
         if w.pad > 1 and w.contiguous and w.contiguous.extent == problem.k[-1]
     ]
     if pads:
-        made[-1] = f"ceil_div({made[-1]}, {max(pads)}) * {max(pads)}"
-    return tuple(made)
+        extents[-1] = f"ceil_div({extents[-1]}, {max(pads)}) * {max(pads)}"
+    return tuple(extents)
 
 
 def values(

@@ -104,9 +104,9 @@ def check(problem: ConvProblem, schedule: WgradSchedule) -> str:
 def layout_of(problem: ConvProblem, gemm: GemmProblem, how: WgradAccess) -> epilogue.EpilogueLayout:
     """As the multistage GEMM's, but rows are neighbours as far as channels are, whose count is then a
     multiple of what is read together."""
-    made = epilogue.layout(gemm)
+    layout = epilogue.layout(gemm)
     together = problem.m[-1] == problem.a.axes[how.channel].extent and not padded(problem.a)
-    return made if made.along == "n" or together else epilogue.EpilogueLayout("m", 1)
+    return layout if layout.along == "n" or together else epilogue.EpilogueLayout("m", 1)
 
 
 # --- text -------------------------------------------------------------------------

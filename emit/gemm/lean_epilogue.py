@@ -140,9 +140,9 @@ def steps(
             continue
         if not loads and stages != 2:
             continue
-        one = [_round_up(groups * 64 * columns * s.size) for s in stores]
+        buffer = [_round_up(groups * 64 * columns * s.size) for s in stores]
         each = [_round_up(groups * 64 * columns * s.size) for s in loads]
-        epilogue = _round_up(buffers * sum(one) + stages * sum(each) + vectors)
+        epilogue = _round_up(buffers * sum(buffer) + stages * sum(each) + vectors)
         if BARRIERS + epilogue + main <= SHARED_BYTES:
             return Steps(columns, buffers, stages)
     raise NotServed("shared memory, which it uses less sparingly")

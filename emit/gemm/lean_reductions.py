@@ -74,7 +74,7 @@ def combines(
 ) -> tuple[PartialReduction, ...]:
     """The reductions among the results. Raises ValueError for one over batch modes alone."""
     warps = 8 if schedule.warps == "cooperative" else 4
-    made = []
+    partials = []
     for j, (output, kind) in enumerate(zip(problem.outputs, operation.outputs, strict=True)):
         if not isinstance(output, Reduction):
             continue
@@ -84,7 +84,7 @@ def combines(
         # The kernel has at most one batch mode.
         batched = bool(access.batch)
         stays = batched and access.batch[0] is not None
-        made.append(
+        partials.append(
             PartialReduction(
                 name=f"out{j}",
                 pointer=access.pointer,
@@ -102,7 +102,7 @@ def combines(
                 summed=Modes("L", "1") if batched and not stays else ONE,
             )
         )
-    return tuple(made)
+    return tuple(partials)
 
 
 def removed(output: Reduction) -> Removed:
@@ -130,7 +130,7 @@ def _left(over: Removed, m: Stride, n: Stride) -> tuple[str, Product]:
 
 
 def widths(
-    schedule: Sm90Schedule, atoms: int, made: tuple[PartialReduction, ...], first_size: int | None
+    schedule: Sm90Schedule, atoms: int, partials: tuple[PartialReduction, ...], first_size: int | None
 ) -> tuple[int, ...]:
     """The widths that a step of the epilogue may have. `first_size` is the bytes of an element of the first
     result that TMA stores, if there is one.
@@ -138,14 +138,14 @@ def widths(
     Where a thread adds rows of several atoms to one number, it does so in the order of CUTLASS's epilogue,
     whose subtiles (`EpilogueTileAuto`) decide it: the same bits.
     """
-    over = {combine.removed for combine in made}
+    over = {combine.removed for combine in partials}
     if "MN" in over and atoms > 1:
         wide = 64 if schedule.warps == "pingpong" and first_size == 1 and schedule.tile[1] % 64 == 0 else 32
         return (gcd(wide, schedule.tile[1]),)
     return _FEW if "M" in over else _WIDTHS
 
 
-def down(made: tuple[PartialReduction, ...]) -> bool:
+def down(partials: tuple[PartialReduction, ...]) -> bool:
     """Whether steps go down M first, as CUTLASS's subtiles do: then columns finish one step at a time, and
     few registers hold them."""
-    return any("M" in combine.removed for combine in made)
+    return any("M" in combine.removed for combine in partials)

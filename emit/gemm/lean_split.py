@@ -41,12 +41,12 @@ class Split:
 
 def splits(problem: GemmProblem, a: SharedOperand, b: SharedOperand) -> tuple[Split, ...]:
     """Both operands, in the order of their blocks."""
-    made = []
+    parts = []
     for i, (operand, rows) in enumerate(((a, "M"), (b, "N"))):
         access = operand.access
         across = access.m if rows == "M" else access.n
         batch = access.batch[0] if access.batch else None
-        made.append(
+        parts.append(
             Split(
                 name=operand.name,
                 pointer=access.pointer,
@@ -57,4 +57,4 @@ def splits(problem: GemmProblem, a: SharedOperand, b: SharedOperand) -> tuple[Sp
                 batch_stride="0" if batch is None else extent(batch),
             )
         )
-    return tuple(made)
+    return tuple(parts)

@@ -107,12 +107,12 @@ def reductions(problem: GemmProblem) -> tuple[EpilogueArgument, ...]:
 
 def results(problem: GemmProblem, how: EpilogueLayout) -> tuple[EpilogueArgument, ...]:
     """The epilogue's results; every reduction's stage lies behind those of the ones before."""
-    made: list[EpilogueArgument] = []
+    arguments: list[EpilogueArgument] = []
     offset = 4
     for i, output in enumerate(problem.outputs):
-        made.append(_result(problem, i, output, how, offset))
-        offset += made[-1].bytes
-    return tuple(made)
+        arguments.append(_result(problem, i, output, how, offset))
+        offset += arguments[-1].bytes
+    return tuple(arguments)
 
 
 ROW = "int(first_m) + m"
@@ -192,7 +192,7 @@ def _result(
             }[keep_m, keep_n]
             kind = taken(output)
             value = "int32_t" if kind == "bool" else CPP[kind]
-            kept = [extent for extent, keep in (("p.m", keep_m), ("p.n", keep_n)) if keep]
+            extents = [extent for extent, keep in (("p.m", keep_m), ("p.n", keep_n)) if keep]
             return replace(
                 slot,
                 value=value,
@@ -203,7 +203,7 @@ def _result(
                 keep_n=keep_n,
                 batch_mask=sum(1 << i for i in kept_batch),
                 kept_batches=" * ".join(f"p.batch[{i}]" for i in kept_batch) or "1",
-                kept=" * ".join(kept) or "1",
+                kept=" * ".join(extents) or "1",
                 parts=parts,
                 bytes=0 if keep_m and keep_n else 8 if value == "int64_t" else 4,
                 offset=offset,

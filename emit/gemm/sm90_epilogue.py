@@ -311,7 +311,7 @@ def _combine(output: Reduction, t: Tensor, value: str) -> Combine:
         "M": ("int64_t(ceil_div(M, TileM{})) * Warps", "N", access.n or ()),
         "N": ("ceil_div(N, TileN{})", "M", access.m or ()),
     }[_removed(output)]
-    kept = [i for i, s in enumerate(access.batch) if s is not None]
+    modes = [i for i, s in enumerate(access.batch) if s is not None]
     summed = [i for i, s in enumerate(access.batch) if s is None]
     linear = [" * ".join(["int64_t(B0)", "B1"][:i]) or "int64_t(1)" for i in range(len(access.batch))]
     return Combine(
@@ -323,8 +323,8 @@ def _combine(output: Reduction, t: Tensor, value: str) -> Combine:
         parts=parts,
         extent=remains,
         stride=extent(stride),
-        kept=_layout((f"B{i}", linear[i]) for i in kept),
-        placed=_layout((f"B{i}", extent(access.batch[i] or ())) for i in kept),
+        kept=_layout((f"B{i}", linear[i]) for i in modes),
+        placed=_layout((f"B{i}", extent(access.batch[i] or ())) for i in modes),
         summed=_layout((f"B{i}", linear[i]) for i in summed),
     )
 

@@ -270,14 +270,14 @@ def _in_pairs(slot: EpilogueTensor) -> bool:
 
 
 def _checks(layout: GroupedGemmLayout) -> list[Check]:
-    made = []
+    checks = []
     for slot in layout.pointers:
         elements = 16 // slot.size if slot.shape == "box" else 2
         if slot.shape == "box" or _in_pairs(slot):
             m, n, per_batch = slot.strides
             strides = ("N", m, per_batch) if slot.rows == "true" else ("M", n, per_batch)
-            made.append(Check(slot.access.pointer, elements * slot.size, elements, strides))
-    return made
+            checks.append(Check(slot.access.pointer, elements * slot.size, elements, strides))
+    return checks
 
 
 def _in_bytes(map_: TensorMap, packed: int) -> TensorMap:
@@ -291,7 +291,7 @@ def _in_bytes(map_: TensorMap, packed: int) -> TensorMap:
 def _maps(problem: GroupedGemmProblem, layout: GroupedGemmLayout) -> list[TensorMap]:
     gemm = problem.gemm
     kind = TMA_TF32 if gemm.lane == TF32 else TMA_TYPES[gemm.lane.bytes]
-    made = []
+    maps = []
     for operand, mode in ((layout.a, "M"), *((b, "N") for b in layout.b)):
         access = operand.access
         along_k = operand.inner == "k"
@@ -308,11 +308,11 @@ def _maps(problem: GroupedGemmProblem, layout: GroupedGemmLayout) -> list[Tensor
             operand.box,
             operand.width,
         )
-        made.append(_in_bytes(map_, access.elem.packed))
+        maps.append(_in_bytes(map_, access.elem.packed))
     for slot in layout.boxes:
         rows = slot.rows == "true"
         width = layout.columns * slot.size if rows else min(WIDEST, 64 * slot.size)
-        made.append(
+        maps.append(
             tensor_map(
                 f"{slot.name}_map",
                 slot.access,
@@ -324,4 +324,4 @@ def _maps(problem: GroupedGemmProblem, layout: GroupedGemmLayout) -> list[Tensor
                 width,
             )
         )
-    return made
+    return maps

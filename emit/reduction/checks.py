@@ -41,15 +41,15 @@ def multiples(problem: ReductionProblem, schedule: ReductionSchedule) -> list[di
     if problem.vector is not None and vector > 1:
         needs[product(problem.modes[problem.vector]), vector] = None
     every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
-    for one in every:
-        for axis in one.axes:
-            if min(one.align, vector) > 1 and axis.stride:
-                needs[product(axis.stride), min(one.align, vector)] = None
-            if isinstance(one, Load) and one.span > 1 and axis.extent is not None:
-                needs[product(axis.stride) if axis.stride else host_extent(axis.extent), one.span] = None
+    for access in every:
+        for axis in access.axes:
+            if min(access.align, vector) > 1 and axis.stride:
+                needs[product(axis.stride), min(access.align, vector)] = None
+            if isinstance(access, Load) and access.span > 1 and axis.extent is not None:
+                needs[product(axis.stride) if axis.stride else host_extent(axis.extent), access.span] = None
     return [{"value": value, "of": of} for value, of in needs]
 
 
-def _reach(one: Load | ReductionOutput) -> int:
+def _reach(access: Load | ReductionOutput) -> int:
     """Elements at whose multiples the tensor must start."""
-    return max(one.align, one.span if isinstance(one, Load) else 1)
+    return max(access.align, access.span if isinstance(access, Load) else 1)

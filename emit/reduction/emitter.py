@@ -49,15 +49,15 @@ def render(plan: ReductionPlan) -> str:
     problem, schedule = plan.problem, plan.schedule
     exact = [o.value for o in problem.outputs if not coarse(o.elem)]
     live, loads = range(len(problem.instructions)), problem.loads
-    fast = tolerant(problem.instructions, live, exact, lambda one: arguments(one, loads))
+    fast = tolerant(problem.instructions, live, exact, lambda instruction: arguments(instruction, loads))
     writer = Writer(plan, Fields(), {}, fast)
     loader = Loader(plan, writer)
-    made = _Body(plan, writer, loader, IndexText(plan, writer, loader))
+    rows = _Body(plan, writer, loader, IndexText(plan, writer, loader))
     look_back = LookBackText(plan)
-    statements = made.lines()
+    statements = rows.lines()
     require_definitions(statements)
     body = "\n".join(_indented(statements))
-    writer = made.writer
+    writer = rows.writer
     integers = [INTEGER] if "ucc_integer<" in body else []
     fields = writer.fields
     every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
@@ -88,7 +88,7 @@ def render(plan: ReductionPlan) -> str:
         host=fields.host,
         body=body,
         dims=problem.dims,
-        launches=made.launches,
+        launches=rows.launches,
         splits=schedule.splits,
         whole=any(o.whole for o in problem.outputs),
         block=", ".join(map(str, block if across else reversed(block))),
@@ -158,16 +158,16 @@ class _Body:
         loaded: set[int] = set()
         for phase in range(phases(problem)):
             reductions = self._reductions(phase)
-            out += [f"{accumulator(one)} r{i}[{self._lanes}];" for i, one in reductions]
-            made = self._phase(reductions, loaded)
-            made += [f"reduce(r{i}, buffer);" for i, _ in reductions]
+            out += [f"{accumulator(reduction)} r{i}[{self._lanes}];" for i, reduction in reductions]
+            phase_lines = self._phase(reductions, loaded)
+            phase_lines += [f"reduce(r{i}, buffer);" for i, _ in reductions]
             if not split:
-                out += made
+                out += phase_lines
                 continue
-            out += [f"if constexpr (kLaunch == {phase}) {{", *made]
-            out += [line for i, one in reductions for line in splits.leave(i, one)]
+            out += [f"if constexpr (kLaunch == {phase}) {{", *phase_lines]
+            out += [line for i, reduction in reductions for line in splits.leave(i, reduction)]
             out += ["return;", "} else {"]
-            out += [line for i, one in reductions for line in splits.gather(i, one)]
+            out += [line for i, reduction in reductions for line in splits.gather(i, reduction)]
             out += ["}"]
         if any(o.whole for o in problem.outputs) or not problem.columns:
             out += self._results(loaded)
@@ -188,16 +188,16 @@ class _Body:
         """Loads of all items that the targets need, that are not there yet and that are not loaded item by
         item."""
         keep = self.plan.schedule.keep == "registers"
-        wanted = [
+        missing = [
             k for k in self.writer.fetched(targets) if k not in names.local and not (keep and k in loaded)
         ]
         if keep:
-            loaded.update(wanted)
-        if not wanted:
+            loaded.update(missing)
+        if not missing:
             return []
-        lines = [] if keep else [self.loader.declared(k) for k in wanted]
+        lines = [] if keep else [self.loader.declared(k) for k in missing]
         lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item()]
-        for k in wanted:
+        for k in missing:
             lines += self.loader.load(k, "ok", names)
         return [*lines, "}"]
 
@@ -219,8 +219,8 @@ class _Body:
 
     def _cached(self, load: int) -> bool:
         """Whether a load is the same for all rows, or for a vector's elements."""
-        one = self.problem.loads[load]
-        modes = touched(self.plan, (*one.axes, *one.guards))
+        source = self.problem.loads[load]
+        modes = touched(self.plan, (*source.axes, *source.guards))
         return modes.isdisjoint(range(len(self.problem.rows))) or self.problem.vector not in modes
 
     def _item_loads(self, targets: Sequence[int], names: LocalNames) -> list[str]:
@@ -238,8 +238,8 @@ class _Body:
 
     def _reductions(self, phase: int) -> list[tuple[int, RowReduce]]:
         at = phase_of(self.problem)
-        found = [(i, self.problem.instructions[i]) for i in reductions(self.problem) if at[i] == phase]
-        return [(i, one) for i, one in found if isinstance(one, RowReduce)]
+        numbered = [(i, self.problem.instructions[i]) for i in reductions(self.problem) if at[i] == phase]
+        return [(i, instruction) for i, instruction in numbered if isinstance(instruction, RowReduce)]
 
     def _chunks(self, inside: list[str]) -> list[str]:
         """Over a row's chunks; one is all where the row lies in registers."""
@@ -288,22 +288,25 @@ class _Body:
         return lines, replace(names, known=frozenset(known))
 
     def _phase(self, reductions: list[tuple[int, RowReduce]], loaded: set[int]) -> list[str]:
-        targets = [one.arg for _, one in reductions]
+        targets = [reduction.arg for _, reduction in reductions]
         once, names = self._once(targets, self._late(targets, loaded))
         lines = [*once, *self._loads(targets, loaded, names)]
         reducer = Reducer(self.plan, self.loader, self.index)
-        made = [reducer.passes(i, one, self.writer.operand(one.arg, names)) for i, one in reductions]
-        before = [line for m in made for line in m.counted]
-        lines += [line for m in made for line in m.declared]
-        lines += self._each(targets, [line for m in made for line in m.first], names, before)
-        lines += [line for m in made for line in m.between]
+        passes = [
+            reducer.passes(i, reduction, self.writer.operand(reduction.arg, names))
+            for i, reduction in reductions
+        ]
+        before = [line for m in passes for line in m.counted]
+        lines += [line for m in passes for line in m.declared]
+        lines += self._each(targets, [line for m in passes for line in m.first], names, before)
+        lines += [line for m in passes for line in m.between]
         for backwards in (False, True):
-            pairs = zip(made, reductions, strict=True)
-            again = [(m, one) for m, (_, one) in pairs if m.second and m.backwards == backwards]
+            pairs = zip(passes, reductions, strict=True)
+            again = [(m, reduction) for m, (_, reduction) in pairs if m.second and m.backwards == backwards]
             if again:
                 work = [line for m, _ in again for line in m.second]
-                lines += self._each([one.arg for _, one in again], work, names, (), backwards)
-        return self._chunks([*lines, *(line for m in made for line in m.ends)])
+                lines += self._each([reduction.arg for _, reduction in again], work, names, (), backwards)
+        return self._chunks([*lines, *(line for m in passes for line in m.ends)])
 
     def _results(self, loaded: set[int]) -> list[str]:
         whole = [o for o in self.problem.outputs if o.whole or not self.problem.columns]
@@ -354,16 +357,16 @@ class _Body:
     ) -> tuple[list[str], list[str]]:
         """As `_loads`, for one pass over chunks: each chunk's loads are under way while the one before is
         computed. What stands before the chunks, and what stands in them."""
-        wanted = [k for k in self.writer.fetched(targets) if k not in names.local]
+        missing = [k for k in self.writer.fetched(targets) if k not in names.local]
         load = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item()]
-        for k in wanted:
+        for k in missing:
             load += self.loader.load(k, "ok", replace(names, raw="next"))
         load.append("}")
-        early = [self.loader.declared(k, into="next") for k in wanted]
+        early = [self.loader.declared(k, into="next") for k in missing]
         early += ["{", "int const chunk = first_chunk;", *load, "}"]
-        inside = [self.loader.declared(k) for k in wanted]
+        inside = [self.loader.declared(k) for k in missing]
         inside += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {"]
-        inside += [*(f"raw{k}[i] = next{k}[i];" for k in wanted), "}"]
+        inside += [*(f"raw{k}[i] = next{k}[i];" for k in missing), "}"]
         inside += ["if (int const next_chunk = chunk + 1; next_chunk < last_chunk) {"]
         inside += ["int const chunk = next_chunk;", *load, "}"]
         return early, inside
@@ -439,8 +442,8 @@ class _Body:
         for j, o in enumerate(rows):
             if across:
                 inner = self.writer.address(o.axes, (), LocalNames(None))
-                made = f"narrow<{stored_cpp(o.elem)}>(wide{j})"
-                lines += ["{", *inner, f"p.t{o.pointer}[o] = {made}.value[0];", "}"]
+                narrowed = f"narrow<{stored_cpp(o.elem)}>(wide{j})"
+                lines += ["{", *inner, f"p.t{o.pointer}[o] = {narrowed}.value[0];", "}"]
             else:
                 lines += self._store(j, o)
         return [*lines, "}"]

@@ -60,42 +60,42 @@ class Loader:
         return self.plan.problem
 
     def declared(self, load: int, count: str = "kItems", into: str = "raw") -> str:
-        one = self.problem.loads[load]
-        width = "kVector" if moves(self.plan, one) else "1"
-        return f"Pack<{raw_cpp(one)}, {width}> {into}{load}[{count}];"
+        source = self.problem.loads[load]
+        width = "kVector" if moves(self.plan, source) else "1"
+        return f"Pack<{raw_cpp(source)}, {width}> {into}{load}[{count}];"
 
     def load(self, k: int, valid: str, names: LocalNames) -> list[str]:
         """raw<k> of the item at hand; `valid`: whether its coordinates are there."""
-        one, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
+        source, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
         if k in dict(plan.schedule.turned):
             return [f"raw{k}[i] = read_tile_row(tile{k}, tile_row, tile_column);"]
-        cpp, ids = raw_cpp(one), self.writer.ids(k)
+        cpp, ids = raw_cpp(source), self.writer.ids(k)
         pack = f"raw{k}[0]" if k in names.local else f"{names.raw}{k}[{names.item}]"
-        outside = f"{cpp}({fill(one)})"
-        moved = [a for a in (*one.axes, *one.guards) if vector in touched(plan, [a])]
-        if not moved or (len(moved) == 1 and beside(one.axes, vector)):
+        outside = f"{cpp}({fill(source)})"
+        moved = [a for a in (*source.axes, *source.guards) if vector in touched(plan, [a])]
+        if not moved or (len(moved) == 1 and beside(source.axes, vector)):
             # Neighbours: one address for all.
             here = replace(names, vector=None)
-            count, align = ("kVector", one.align) if moved else ("1", 1)
+            count, align = ("kVector", source.align) if moved else ("1", 1)
             how = "load_retained" if self._retained(k) else "load"
-            read = f"{how}<{count}, {align}>(p.t{one.pointer} + o)"
-            if cpp != stored_cpp(one.elem):
+            read = f"{how}<{count}, {align}>(p.t{source.pointer} + o)"
+            if cpp != stored_cpp(source.elem):
                 read = f"widen<{cpp}>({read})"
             return [
                 "{",
                 *self._ids(ids, here),
-                *self.writer.address(one.axes, one.guards, here),
+                *self.writer.address(source.axes, source.guards, here),
                 f"{pack} = in && {valid} ? {read} : splat<{count}>({outside});",
                 "}",
             ]
         here = replace(names, vector=vector)
-        read = f"{cpp}(load<1, 1>(p.t{one.pointer} + o).value[0])"
+        read = f"{cpp}(load<1, 1>(p.t{source.pointer} + o).value[0])"
         return [
             "#pragma unroll",
             "for (int v = 0; v < kVector; ++v) {",
             self.element(),
             *self._ids(ids, here),
-            *self.writer.address(one.axes, one.guards, here),
+            *self.writer.address(source.axes, source.guards, here),
             f"{pack}.value[v] = in && {valid} ? {read} : {outside};",
             "}",
         ]
@@ -103,8 +103,8 @@ class Loader:
     def _retained(self, k: int) -> bool:
         """Whether no two rows share an element of a load, and its lines are to leave the L2 last."""
         walked = set(range(len(self.problem.rows) + len(self.problem.columns)))
-        one = self.problem.loads[k]
-        return self.plan.schedule.retain and touched(self.plan, (*one.axes, *one.guards)) == walked
+        source = self.problem.loads[k]
+        return self.plan.schedule.retain and touched(self.plan, (*source.axes, *source.guards)) == walked
 
     def element(self) -> str:
         """The coordinate of the vector's element at hand."""
@@ -132,8 +132,8 @@ class Loader:
         problem, fields = self.problem, self.writer.fields
         vector, across = problem.vector, self.plan.schedule.across
         assert vector is not None
-        one = problem.loads[k]
-        cpp = stored_cpp(one.elem)
+        source = problem.loads[k]
+        cpp = stored_cpp(source.elem)
         names = LocalNames(None)
         lines = fields.mode(vector, problem.modes[vector])
         wide = fields.mode(across, problem.modes[across])
@@ -154,8 +154,8 @@ class Loader:
             f"for (int a = 0; a < {word}; ++a) {{",
             f"int64_t const q{across} = first_{across} + lu, q{vector} = first_{vector} + lw + a;",
             "{" if self.plan.schedule.full else f"if (q{across} < {wide} && q{vector} < {lines}) {{",
-            *self.writer.address(one.axes, (), names),
-            f"source_rows[j][a] = load<{word}, {word}>(p.t{one.pointer} + o);",
+            *self.writer.address(source.axes, (), names),
+            f"source_rows[j][a] = load<{word}, {word}>(p.t{source.pointer} + o);",
             "}",
             "}",
             "}",
@@ -237,16 +237,16 @@ class Loader:
 
     def spans(self, window: RowWindow) -> list[LoadSpan]:
         loads = [o.load for j in window.body if isinstance(o := self.problem.instructions[j], Fetch)]
-        found = [span for k in dict.fromkeys(loads) if (span := self._span_of(k, window)) is not None]
+        spans = [span for k in dict.fromkeys(loads) if (span := self._span_of(k, window)) is not None]
         # All or none: the loops of a span's windows are inside the others.
-        return found if len({span.modes for span in found}) <= 1 else []
+        return spans if len({span.modes for span in spans}) <= 1 else []
 
     def _span_of(self, k: int, window: RowWindow) -> LoadSpan | None:
         """The span of a load, where it has one."""
         problem, vector = self.problem, self.problem.vector
-        one = problem.loads[k]
-        moved = [a for a in (*one.axes, *one.guards) if vector in touched(self.plan, [a])]
-        if len(moved) != 1 or moved[0] not in one.axes or moved[0].stride != () or vector is None:
+        source = problem.loads[k]
+        moved = [a for a in (*source.axes, *source.guards) if vector in touched(self.plan, [a])]
+        if len(moved) != 1 or moved[0] not in source.axes or moved[0].stride != () or vector is None:
             return None
         (along,) = moved
         terms = dict(along.at.terms)
@@ -257,7 +257,7 @@ class Loader:
         # Coordinates that a window's loop loads are not there yet where its span is read.
         steady = not any(
             m in touched(self.plan, [a])
-            for a in (*one.axes, *one.guards)
+            for a in (*source.axes, *source.guards)
             if a is not along
             for m in (taps if a.gathered is None else window.modes)
         )
@@ -267,16 +267,16 @@ class Loader:
         step, offset = terms[vector], along.at.offset.value
         # Where a span starts: at multiples of what a vector steps over, and of every other name's factor.
         starts = [c for m, c in terms.items() if m != vector and m not in taps]
-        align = gcd(one.span, step * self.plan.schedule.vector, *starts)
+        align = gcd(source.span, step * self.plan.schedule.vector, *starts)
         count = step * (self.plan.schedule.vector - 1) + sum(c * (taps[m] - 1) for m, c in modes) + 1
         shift = offset % align
         packs = -(-(shift + count) // align)
         return LoadSpan(k, along, align, offset - shift, shift, packs, step, modes)
 
     def _span(self, span: LoadSpan, names: LocalNames) -> list[str]:
-        one, vector = self.problem.loads[span.load], self.problem.vector
-        cpp, here = raw_cpp(one), replace(names, vector=None)
-        others = tuple(a for a in one.axes if a is not span.along)
+        source, vector = self.problem.loads[span.load], self.problem.vector
+        cpp, here = raw_cpp(source), replace(names, vector=None)
+        others = tuple(a for a in source.axes if a is not span.along)
         rest = tuple((m, c) for m, c in span.along.at.terms if m not in dict(span.modes))
         start = self.writer.linear(LinearIndex(rest, Fixed(span.first)), here)
         assert span.along.extent is not None and vector is not None
@@ -286,14 +286,14 @@ class Loader:
             f"Pack<{cpp}, {span.packs * span.align}> span{k};",
             "{",
             *self._ids(self.writer.ids(k), here),
-            *self.writer.address(others, one.guards, here),
+            *self.writer.address(others, source.guards, here),
             f"int64_t const start = {start};",
             "#pragma unroll",
             f"for (int j = 0; j < {span.packs}; ++j) {{",
             f"int64_t const x = start + j * {span.align};",
             f"auto const pack = in && x >= 0 && x < {bound}"
-            f" ? widen<{cpp}>(load<{span.align}, {span.align}>(p.t{one.pointer} + o + x))"
-            f" : splat<{span.align}>({cpp}({fill(one)}));",
+            f" ? widen<{cpp}>(load<{span.align}, {span.align}>(p.t{source.pointer} + o + x))"
+            f" : splat<{span.align}>({cpp}({fill(source)}));",
             "#pragma unroll",
             f"for (int b = 0; b < {span.align}; ++b) span{k}.value[j * {span.align} + b] = pack.value[b];",
             "}",

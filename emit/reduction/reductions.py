@@ -34,13 +34,13 @@ class Reducer:
     loader: Loader
     index: IndexText
 
-    def passes(self, i: int, one: RowReduce, x: str) -> Passes:
+    def passes(self, i: int, reduction: RowReduce, x: str) -> Passes:
         """How a chunk's elements, each called x, enter reduction i."""
         across = self.plan.problem.across
         lane, count = ("0", "1") if across else ("v", "kVector")
         part, lanes = f"part{i}[{lane}]", f"for (int l = 0; l < {count}; ++l)"
         merged = (f"{lanes} r{i}[l].merge(part{i}[l]);",)
-        match one.op:
+        match reduction.op:
             case "logsumexp":
                 return Passes(
                     (f"{part}.largest = extreme<true>({part}.largest, {x});",),
@@ -62,8 +62,8 @@ class Reducer:
             case "argmax" | "argmin":
                 # The extreme first, then where it stands: the last that is met, backwards, is the first.
                 code = "i * kVector + v" if across else "i"
-                largest = "true" if one.op == "argmax" else "false"
-                kind = CPP[one.kind]
+                largest = "true" if reduction.op == "argmax" else "false"
+                kind = CPP[reduction.kind]
                 return Passes(
                     (f"{part}.add({x});",),
                     (

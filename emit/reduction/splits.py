@@ -23,14 +23,14 @@ class Splits:
     def _sizes(self) -> list[tuple[int, RowReduce | ScanAlong, str]]:
         """Reductions and scans with the offset of their parts in the workspace."""
         lanes = 1 if self.plan.problem.across else self.plan.schedule.vector
-        found, before = [], "0"
-        for i, one in enumerate(self.plan.problem.instructions):
-            if isinstance(one, RowReduce | ScanAlong):
-                found.append((i, one, before))
+        sizes, before = [], "0"
+        for i, instruction in enumerate(self.plan.problem.instructions):
+            if isinstance(instruction, RowReduce | ScanAlong):
+                sizes.append((i, instruction, before))
                 count = lanes * self.plan.schedule.splits
                 # Whole words of 8 bytes: what comes behind stays aligned.
-                before = f"{before} + p.rows * {count} * int64_t((sizeof({_part(one)}) + 7) / 8 * 8)"
-        return found
+                before = f"{before} + p.rows * {count} * int64_t((sizeof({_part(instruction)}) + 7) / 8 * 8)"
+        return sizes
 
     def workspace(self) -> str:
         """Bytes of partial results, as the host computes them."""
@@ -41,25 +41,27 @@ class Splits:
         count = len(self._sizes()) * lanes * self.plan.schedule.splits * 24
         return f"uint64_t(p.rows) * {count}"
 
-    def _at(self, i: int, one: RowReduce | ScanAlong) -> str:
+    def _at(self, i: int, instruction: RowReduce | ScanAlong) -> str:
         offset = next(o for j, _, o in self._sizes() if j == i)
-        return f"reinterpret_cast<{_part(one)}*>(p.partial + {offset}) + row * {self._lanes} * kSplits"
+        return (
+            f"reinterpret_cast<{_part(instruction)}*>(p.partial + {offset}) + row * {self._lanes} * kSplits"
+        )
 
-    def leave(self, i: int, one: RowReduce | ScanAlong) -> list[str]:
+    def leave(self, i: int, instruction: RowReduce | ScanAlong) -> list[str]:
         leader = "threadIdx.x" if self.plan.problem.across else "threadIdx.y"
-        name = f"r{i}" if isinstance(one, RowReduce) else f"carry{i}"
+        name = f"r{i}" if isinstance(instruction, RowReduce) else f"carry{i}"
         return [
             f"if (has_row && {leader} == 0) {{",
-            f"auto* const partials = {self._at(i, one)};",
+            f"auto* const partials = {self._at(i, instruction)};",
             f"for (int l = 0; l < {self._lanes}; ++l) partials[l * kSplits + blockIdx.y] = {name}[l];",
             "}",
         ]
 
-    def gather(self, i: int, one: RowReduce) -> list[str]:
+    def gather(self, i: int, reduction: RowReduce) -> list[str]:
         thread = "threadIdx.x" if self.plan.problem.across else "threadIdx.y"
         return [
             "if (has_row) {",
-            f"auto const* const partials = {self._at(i, one)};",
+            f"auto const* const partials = {self._at(i, reduction)};",
             f"for (int l = 0; l < {self._lanes}; ++l) {{",
             f"for (int part = {thread}; part < kSplits; part += kThreads) "
             f"r{i}[l].merge(partials[l * kSplits + part]);",
@@ -68,12 +70,12 @@ class Splits:
             f"reduce(r{i}, buffer);",
         ]
 
-    def carry(self, i: int, one: ScanAlong) -> list[str]:
+    def carry(self, i: int, scan: ScanAlong) -> list[str]:
         """The scan of the parts before this block's."""
-        op = "Add" if one.op == "sum" else "Multiply"
+        op = "Add" if scan.op == "sum" else "Multiply"
         return [
             "if (has_row) {",
-            f"auto const* const partials = {self._at(i, one)};",
+            f"auto const* const partials = {self._at(i, scan)};",
             f"for (int l = 0; l < {self._lanes}; ++l) {{",
             "#pragma unroll 16",
             "for (int part = 0; part < int(blockIdx.y); ++part) "
@@ -83,5 +85,5 @@ class Splits:
         ]
 
 
-def _part(one: RowReduce | ScanAlong) -> str:
-    return accumulator(one) if isinstance(one, RowReduce) else CPP[one.kind]
+def _part(instruction: RowReduce | ScanAlong) -> str:
+    return accumulator(instruction) if isinstance(instruction, RowReduce) else CPP[instruction.kind]

@@ -97,29 +97,31 @@ class Writer:
     def live(self, targets: Iterable[int], known: Collection[int] = ()) -> list[int]:
         """What the targets need outside of windows and reductions and is not known yet, in order."""
         problem = self.plan.problem
-        found: set[int] = set()
+        reached: set[int] = set()
         stack = list(targets)
         while stack:
             i = stack.pop()
-            if i in found or i in known:
+            if i in reached or i in known:
                 continue
-            found.add(i)
+            reached.add(i)
             match problem.instructions[i]:
                 case RowValue() | ScanAlong():
                     pass
                 case RowWindow(body=body) as window:
                     inner = {a for b in body for a in arguments(problem.instructions[b], problem.loads)}
                     stack += (inner | {window.arg}) - set(body)
-                case one:
-                    stack += arguments(one, problem.loads)
-        return sorted(found)
+                case instruction:
+                    stack += arguments(instruction, problem.loads)
+        return sorted(reached)
 
     def fetched(self, targets: Iterable[int]) -> list[int]:
         """The loads that the targets need before an element is computed, those of addresses first."""
         instructions = self.plan.problem.instructions
         # Instructions are in static single assignment: what gives an address stands before what reads there.
-        fetches = (one for i in self.live(targets) if isinstance(one := instructions[i], Fetch))
-        return list(dict.fromkeys(one.load for one in fetches))
+        fetches = (
+            instruction for i in self.live(targets) if isinstance(instruction := instructions[i], Fetch)
+        )
+        return list(dict.fromkeys(instruction.load for instruction in fetches))
 
     def windows(self, targets: Iterable[int]) -> list[int]:
         """The windows that the targets need, those of addresses first."""
@@ -137,8 +139,8 @@ class Writer:
 
     def ids(self, load: int) -> list[int]:
         """The instructions that give a load's gathered coordinates."""
-        one = self.plan.problem.loads[load]
-        return [a.gathered for a in (*one.axes, *one.guards) if a.gathered is not None]
+        source = self.plan.problem.loads[load]
+        return [a.gathered for a in (*source.axes, *source.guards) if a.gathered is not None]
 
     def statements(self, targets: Iterable[int], names: LocalNames) -> list[str]:
         """The lines that compute the targets for the element at hand."""
@@ -151,18 +153,20 @@ class Writer:
         live = self.live(targets)
         same: set[int] = set()
         for i in live:
-            one = instructions[i]
-            constant = isinstance(one, RowValue | HostScalar | LiteralValue | ExtentValue)
-            computed = isinstance(one, Compute | Round) and same.issuperset(arguments(one, loads))
+            instruction = instructions[i]
+            constant = isinstance(instruction, RowValue | HostScalar | LiteralValue | ExtentValue)
+            computed = isinstance(instruction, Compute | Round) and same.issuperset(
+                arguments(instruction, loads)
+            )
             if constant or computed:
                 same.add(i)
         read = {a for i in live if i not in same for a in arguments(instructions[i], loads)}
-        wanted = (read | set(targets)) & same
-        return sorted(i for i in wanted if isinstance(instructions[i], Compute | Round))
+        held = (read | set(targets)) & same
+        return sorted(i for i in held if isinstance(instructions[i], Compute | Round))
 
     def line(self, i: int, names: LocalNames) -> list[str]:
-        one = self.plan.problem.instructions[i]
-        match one:
+        instruction = self.plan.problem.instructions[i]
+        match instruction:
             case Fetch(load):
                 text = self._fetched(load, names)
             case Point(at, kind):
@@ -170,32 +174,38 @@ class Writer:
             case Inside(axes):
                 return self._inside(i, axes, names)
             case Compute():
-                kinds = [self.kind(a) for a in one.args]
-                if (about := self._exponential(one)) is not None:
+                kinds = [self.kind(a) for a in instruction.args]
+                if (about := self._exponential(instruction)) is not None:
                     x, largest = (self.operand(a, names) for a in about)
                     return [f"float const v{i} = exponential({x}, {largest});"]
-                use = use_of(one, kinds, i in self.fast)
+                use = use_of(instruction, kinds, i in self.fast)
                 self.uses[use] = None
-                text = computed(one, use, [(self.operand(a, names), self.kind(a)) for a in one.args])
+                text = computed(
+                    instruction, use, [(self.operand(a, names), self.kind(a)) for a in instruction.args]
+                )
             case Round(arg, elem, kind):
                 value = rounded(self.operand(arg, names), self.kind(arg), plain(elem))
                 text = convert(f"({value})", kind_of(elem), kind)
             case RowWindow():
                 text = f"a{i}[{names.element}].value"
             case ScanAlong():
-                place = f"kVector - 1 - {names.element}" if one.reverse and not self.down else names.element
+                place = (
+                    f"kVector - 1 - {names.element}"
+                    if instruction.reverse and not self.down
+                    else names.element
+                )
                 text = f"s{i}[{names.item}][{place}]"
             case _:
                 return []
-        return [f"{CPP[one.kind]} const v{i} = {text};"]
+        return [f"{CPP[instruction.kind]} const v{i} = {text};"]
 
     def kind(self, i: int) -> ScalarKind:
         return self.plan.problem.instructions[i].kind
 
     def operand(self, i: int, names: LocalNames) -> str:
         """Instruction i as a C++ primary of its kind."""
-        one = self.plan.problem.instructions[i]
-        match one:
+        instruction = self.plan.problem.instructions[i]
+        match instruction:
             case LiteralValue(value, kind):
                 return literal(value, kind)
             case HostScalar(index, kind):
@@ -260,19 +270,19 @@ class Writer:
         return [*lines, f"v{i} = in; }}"]
 
     def _fetched(self, load: int, names: LocalNames) -> str:
-        one = self.plan.problem.loads[load]
+        source = self.plan.problem.loads[load]
         if load in names.spans:
-            return widened(names.spans[load], one)
+            return widened(names.spans[load], source)
         pack = f"raw{load}[0]" if load in names.local else f"{names.raw}{load}[{names.item}]"
-        element = names.element if moves(self.plan, one) else "0"
-        if one.elem.kind == "float":
+        element = names.element if moves(self.plan, source) else "0"
+        if source.elem.kind == "float":
             return f"number({pack}, {element})"
-        return widened(f"{pack}.value[{element}]", one)
+        return widened(f"{pack}.value[{element}]", source)
 
-    def _exponential(self, one: Compute) -> tuple[int, int] | None:
+    def _exponential(self, exponential: Compute) -> tuple[int, int] | None:
         """x and the row's largest, where this is exp(x - largest)."""
         instructions = self.plan.problem.instructions
-        inner = instructions[one.args[0]] if one.function == "exp" else None
+        inner = instructions[exponential.args[0]] if exponential.function == "exp" else None
         if not isinstance(inner, Compute) or inner.function != "subtract":
             return None
         x, largest = inner.args
@@ -306,13 +316,13 @@ _ACCUMULATOR = MappingProxyType(
 """The library's type that accumulates a reduction, of values of type t."""
 
 
-def window_accumulator(one: RowWindow, kind: ScalarKind) -> str:
+def window_accumulator(window: RowWindow, kind: ScalarKind) -> str:
     """The library's type that accumulates a window."""
-    return _ACCUMULATOR[one.op].format(t=CPP[kind])
+    return _ACCUMULATOR[window.op].format(t=CPP[kind])
 
 
-def accumulator(one: RowReduce) -> str:
-    return _ACCUMULATOR[one.op].format(t=CPP[one.kind])
+def accumulator(reduction: RowReduce) -> str:
+    return _ACCUMULATOR[reduction.op].format(t=CPP[reduction.kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,19 +349,19 @@ class LocalNames:
 
 def touched(plan: ReductionPlan, axes: Iterable[AxisAccess]) -> set[int]:
     """The modes that move an address, through gathered coordinates too."""
-    found: set[int] = set()
+    modes: set[int] = set()
     for along in axes:
-        found |= {m for m, _ in along.at.terms}
+        modes |= {m for m, _ in along.at.terms}
         if along.gathered is not None:
-            found |= moved_by(plan, along.gathered)
-    return found
+            modes |= moved_by(plan, along.gathered)
+    return modes
 
 
 def moved_by(plan: ReductionPlan, i: int) -> set[int]:
     """The modes that change an instruction's value."""
     problem = plan.problem
-    one = problem.instructions[i]
-    match one:
+    instruction = problem.instructions[i]
+    match instruction:
         case Fetch(load):
             return touched(plan, (*problem.loads[load].axes, *problem.loads[load].guards))
         case Inside(axes):
@@ -363,7 +373,7 @@ def moved_by(plan: ReductionPlan, i: int) -> set[int]:
         case ScanAlong():
             return set(range(len(problem.rows) + len(problem.columns)))
         case _:
-            return {m for a in arguments(one, problem.loads) for m in moved_by(plan, a)}
+            return {m for a in arguments(instruction, problem.loads) for m in moved_by(plan, a)}
 
 
 def moves(plan: ReductionPlan, load: Load) -> bool:

@@ -39,7 +39,7 @@ def test_measures(tree: Path) -> None:
     assert values["naming_families"] == {"ucutlass/tune.py": ["ucutlass.kernels.gemm.plan"]}
     assert values["parsing_calls"] == ["ucutlass/tune.py:5 ucutlass.frontend.read_text"]
     assert values["words"] == {"README.md": 2, "docs/page.md": 3}
-    assert values["participle_locals"] == {"made": 1}
+    assert values["vague_locals"] == {"made": 1}
     assert values["switched_off_formatting"] == 1
 
 

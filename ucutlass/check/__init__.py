@@ -44,8 +44,8 @@ def check_with_warnings(source: str, file: str = "<text>") -> tuple[ir.Module, t
 
 def program_error(problem: SyntaxProblem, source: str, file: str) -> ProgramError:
     """What is wrong with a text's syntax, as diagnostics."""
-    found = tuple(Diagnostic(p.code, p.message, p.span, p.hint) for p in problem.problems)
-    return ProgramError(found, source, file)
+    diagnostics = tuple(Diagnostic(p.code, p.message, p.span, p.hint) for p in problem.problems)
+    return ProgramError(diagnostics, source, file)
 
 
 def check_tree(tree: syntax.File) -> tuple[ir.Module, tuple[Diagnostic, ...]]:
@@ -69,22 +69,22 @@ def _check(tree: syntax.File, findings: Findings) -> ir.Module:
         for problem in unknown_names(function, names.functions, callables):
             findings.reject(problem)
     kernels: dict[str, ir.Kernel] = {}
-    made: dict[str, ir.Program] = {}
+    programs: dict[str, ir.Program] = {}
     ordered = sorted(names.programs.values(), key=lambda program: program.kind == "pipeline")
     for program in ordered:
         try:
             if program.kind == "pipeline":
-                found: ir.Program | None = check_pipeline(program, names, kernels, findings)
+                checked: ir.Program | None = check_pipeline(program, names, kernels, findings)
             else:
-                found = check_kernel(program, names, findings)
+                checked = check_kernel(program, names, findings)
         except LimitPassed as problem:
             findings.reject(beyond(problem, program.name_span))
             continue
-        if found is not None:
-            made[program.name] = found
-        if isinstance(found, ir.Kernel):
-            kernels[program.name] = found
-    module = ir.Module(tuple(made[name] for name in names.programs if name in made))
+        if checked is not None:
+            programs[program.name] = checked
+        if isinstance(checked, ir.Kernel):
+            kernels[program.name] = checked
+    module = ir.Module(tuple(programs[name] for name in names.programs if name in programs))
     _check_alternatives(module, findings)
     return module
 

@@ -214,7 +214,7 @@ _PLAIN: Mapping[str, Callable[[syntax.Call, Scope], Value]] = {
 def _consumed(call: syntax.Call, scope: Scope) -> tuple[tuple[str, Span], ...]:
     """The dimensions in a call's brackets. A name that has no extent yet takes the one written here, or that
     of the dimension which a rename in the call's arguments gives it: `sum[S](x[L = S])`."""
-    found: dict[str, Span] = {}
+    dims: dict[str, Span] = {}
     for b in call.brackets or ():
         if b.extent is None and scope.alias is None and not scope.known(b.name):
             _introduce_renamed(b, call, scope)
@@ -225,10 +225,10 @@ def _consumed(call: syntax.Call, scope: Scope) -> tuple[tuple[str, Span], ...]:
                 scope.need_dim(b.name, b.span), positive(extent_of(b.extent, scope.dims), b.span), b.span
             )
         dim = scope.need_dim(b.name, b.span)
-        if dim in found:
+        if dim in dims:
             raise Reject("UC0103", f"{b.name} is consumed twice", b.span)
-        found[dim] = b.span
-    return tuple(found.items())
+        dims[dim] = b.span
+    return tuple(dims.items())
 
 
 def _introduce_renamed(bracket: syntax.BracketName, call: syntax.Call, scope: Scope) -> None:

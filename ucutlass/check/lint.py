@@ -17,15 +17,15 @@ from ucutlass.ir.extents import Extent
 def warnings(tree: syntax.File, module: ir.Module) -> tuple[Diagnostic, ...]:
     """Of a file without errors, in the order of the text."""
     checked = {program.name: program for program in module.programs}
-    found = list(_unused_functions(tree))
+    diagnostics = list(_unused_functions(tree))
     for item in tree.items:
         if isinstance(item, syntax.Function):
-            found += _unused_in_function(item)
+            diagnostics += _unused_in_function(item)
             continue
-        found += _unused_in_program(item)
-        found += _conditions(item, checked[item.name])
-        found += _repeated(item)
-    return tuple(sorted(found, key=lambda d: d.span.start))
+        diagnostics += _unused_in_program(item)
+        diagnostics += _conditions(item, checked[item.name])
+        diagnostics += _repeated(item)
+    return tuple(sorted(diagnostics, key=lambda d: d.span.start))
 
 
 def _warning(
@@ -106,16 +106,16 @@ def _brings_extents(param: syntax.Param, program: syntax.Program, used: Set[str]
 
 def _dims(type_: syntax.TypeExpr) -> set[str]:
     """Every name in a type: those of its axes, and those of which their extents are made."""
-    found: set[str] = set()
+    dims: set[str] = set()
     for axis in type_.axes or ():
         match axis:
             case syntax.NamelessAxis(extent):
-                found |= names(extent)
+                dims |= names(extent)
             case syntax.NamedAxis() | syntax.CompositeAxis():
                 parts = axis.parts if isinstance(axis, syntax.CompositeAxis) else (axis,)
                 for part in parts:
-                    found |= {part.name} | (names(part.extent) if part.extent is not None else set())
-    return found
+                    dims |= {part.name} | (names(part.extent) if part.extent is not None else set())
+    return dims
 
 
 def _used(body: Iterable[syntax.Statement]) -> set[str]:

@@ -111,13 +111,13 @@ def _bind(statement: syntax.Bind, draft: Draft) -> None:
         (target,) = statement.targets
         assert target.type is not None
         if target.type.axes is None:
-            made = expressions.check(value, scope)
-            type_ = _own_type(target.type, made)
+            expression = expressions.check(value, scope)
+            type_ = _own_type(target.type, expression)
             draft.unordered.append(target.name)
         else:
             type_ = declared_type(target, scope)
-            made = expressions.check(value, scope)
-        _inline_stage(made, type_, target.name, target.span, draft)
+            expression = expressions.check(value, scope)
+        _inline_stage(expression, type_, target.name, target.span, draft)
         define(target.name, type_, target.span, draft)
     else:
         programs.bind(statement, scope)

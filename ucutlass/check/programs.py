@@ -73,16 +73,16 @@ def check_kernel(program: syntax.Program, names: ProgramNames, findings: Finding
 
 def _own_schedules(program: syntax.Program, findings: Findings) -> list[syntax.Schedule]:
     """A kernel's blocks; one for a stage is a pipeline's."""
-    found: list[syntax.Schedule] = []
+    schedules: list[syntax.Schedule] = []
     for block in (s for s in program.body if isinstance(s, syntax.Schedule)):
         if block.stage is None:
-            found.append(block)
+            schedules.append(block)
             continue
         problem = Reject(
             "UC0505", "a kernel is one launch and has no stages", block.stage.span, "leave `for` out"
         )
         findings.reject(problem)
-    return found
+    return schedules
 
 
 def finish(
@@ -291,21 +291,21 @@ def _results(
     except Reject as problem:
         findings.reject(problem)
         return None
-    made: list[ir.ResultDecl] = []
+    results: list[ir.ResultDecl] = []
     for name, item in items.items():
         type_, span = declared[name]
         try:
             value = expressions.check(item.value, scope)
             fit(value, type_.dims, item.span, scope)
             check_known((*type_.dims, *value.dims), scope)
-            made.append(ir.ResultDecl(name, type_, value, span))
+            results.append(ir.ResultDecl(name, type_, value, span))
         except Reject as problem:
             findings.reject(problem)
         except Cascade:
             pass
         except LimitPassed as problem:
             findings.reject(beyond(problem, item.span))
-    return tuple(made) if len(made) == len(declared) == len(program.results) else None
+    return tuple(results) if len(results) == len(declared) == len(program.results) else None
 
 
 def match_return(
@@ -319,13 +319,13 @@ def match_return(
         raise Reject("UC0223", words, span, hint)
     (statement,) = returned
     items = {item.name or "": item for item in statement.items}
-    wanted = [r.name or "" for r in program.results]
-    if len(items) != len(statement.items) or set(items) != set(wanted):
-        shape = "return e" if wanted == [""] else "return " + ", ".join(f"{w} = .." for w in wanted)
+    results = [r.name or "" for r in program.results]
+    if len(items) != len(statement.items) or set(items) != set(results):
+        shape = "return e" if results == [""] else "return " + ", ".join(f"{w} = .." for w in results)
         raise Reject(
             "UC0218", "return does not name the declared results, each once", statement.span, f"write {shape}"
         )
-    return {name: items[name] for name in wanted if name in set(declared)}
+    return {name: items[name] for name in results if name in set(declared)}
 
 
 def check_known(dims: Iterable[str], scope: Scope) -> None:

@@ -17,7 +17,7 @@ def check_blocks(
 ) -> tuple[ir.ScheduleBlock, ...]:
     """Every block that is sound; findings go to `reject`."""
     unconditional: dict[str, syntax.Schedule] = {}
-    made = []
+    schedules = []
     for block in blocks:
         try:
             if block.arch not in ARCHES:
@@ -40,22 +40,22 @@ def check_blocks(
             guard = None if block.when is None else expressions.truth(block.when, scope)
             if block.when is None:
                 unconditional.setdefault(block.arch, block)
-            made.append(ir.ScheduleBlock(block.arch, guard, _choices(block, reject), block.arch_span))
+            schedules.append(ir.ScheduleBlock(block.arch, guard, _choices(block, reject), block.arch_span))
         except Reject as problem:
             reject(problem)
         except Cascade:
             pass
-    return tuple(made)
+    return tuple(schedules)
 
 
 def _choices(block: syntax.Schedule, reject: Callable[[Reject], None]) -> tuple[ir.Choice, ...]:
-    made: dict[str, ir.Choice] = {}
+    choices: dict[str, ir.Choice] = {}
     for field in block.fields:
         try:
-            made[field.name] = _choice(field, made, block.arch)
+            choices[field.name] = _choice(field, choices, block.arch)
         except Reject as problem:
             reject(problem)
-    return tuple(made.values())
+    return tuple(choices.values())
 
 
 def _choice(field: syntax.Field, earlier: dict[str, ir.Choice], arch: str) -> ir.Choice:

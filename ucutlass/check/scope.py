@@ -132,13 +132,13 @@ class DimTable:
 def combine(op: str, left: Extent, right: Extent) -> Extent:
     """`left op right`, folded where both are numbers. Raises LimitPassed for more terms, or a greater
     number, than extents are followed with."""
-    made = extents.Combined(op, left, right)  # type: ignore[arg-type]
+    extent = extents.Combined(op, left, right)  # type: ignore[arg-type]
     if isinstance(left, Fixed) and isinstance(right, Fixed) and not (op in ("//", "%") and right.value == 0):
-        value = extents.evaluate(made, {})
+        value = extents.evaluate(extent, {})
         within(MAGNITUDE, abs(value))
         return Fixed(value)
     within(TERMS, extents.terms(left) + extents.terms(right))
-    return made
+    return extent
 
 
 @dataclass(slots=True)
@@ -211,10 +211,10 @@ class Scope:
 
     def need_dim(self, name: str, span: Span) -> str:
         """As `dim`. Raises Reject UC0101."""
-        found = self.dim(name)
-        if found is None:
+        dim = self.dim(name)
+        if dim is None:
             raise self.unknown_dim(name, span)
-        return found
+        return dim
 
     def unknown_dim(self, name: str, span: Span) -> Reject:
         known = list(self.alias) if self.alias is not None else list(self.dims.extents)

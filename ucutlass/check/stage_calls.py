@@ -108,7 +108,7 @@ def _argument(
     param: ir.ParamDecl, argument: syntax.Argument, sizes: dict[str, Extent], draft: Draft
 ) -> str | float | int:
     match argument.value, param.type:
-        case syntax.Name(name), TensorType() as wanted:
+        case syntax.Name(name), TensorType() as expected:
             if isinstance(draft.scope.values.get(name), Poisoned):
                 raise Cascade
             given = draft.buffers.get(name)
@@ -117,10 +117,10 @@ def _argument(
                     "UC0501",
                     f"{param.name} is a tensor in memory; {name} is not stored",
                     argument.span,
-                    f"store it first: {name}: {wanted.elem.name}[..] = ..",
+                    f"store it first: {name}: {expected.elem.name}[..] = ..",
                 )
             _check_ordered(name, argument.span, draft)
-            unify(wanted, given, param.name, argument.span, sizes, draft.scope.dims.expand)
+            unify(expected, given, param.name, argument.span, sizes, draft.scope.dims.expand)
             return name
         case syntax.Name(name), ScalarType() as scalar if isinstance(draft.buffers.get(name), ScalarType):
             if draft.buffers[name].elem is not scalar.elem:
@@ -154,17 +154,17 @@ def _check_ordered(name: str, span: Span, draft: Draft) -> None:
 
 
 def check_same(
-    declared: TensorType, made: TensorType, sizes: dict[str, Extent], span: Span, draft: Draft
+    declared: TensorType, result: TensorType, sizes: dict[str, Extent], span: Span, draft: Draft
 ) -> None:
     """A callee's result fits the type it is bound or returned as: element and every extent.
 
     A name that the type introduces takes the callee's extent. Raises Reject UC0501.
     """
-    if declared.elem is not made.elem:
+    if declared.elem is not result.elem:
         raise Reject(
-            "UC0501", f"the callee gives {made.elem.name}, the type here is {declared.elem.name}", span
+            "UC0501", f"the callee gives {result.elem.name}, the type here is {declared.elem.name}", span
         )
-    shape = [substitute(axis.extent, sizes) for axis in made.axes]
+    shape = [substitute(axis.extent, sizes) for axis in result.axes]
     check_shape(declared, shape, "the callee", "UC0501", span, draft)
 
 

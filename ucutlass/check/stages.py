@@ -30,7 +30,7 @@ class Scheduling:
 
     def stages_with(self, blocks: Sequence[syntax.Schedule], reject: RejectTo) -> tuple[Stage, ...]:
         """The stages with their schedules, in the order of the text; findings go to `reject`."""
-        found = list(self.stages)
+        stages = list(self.stages)
         by_stage: dict[int, list[syntax.Schedule]] = {}
         for block in blocks:
             try:
@@ -41,8 +41,8 @@ class Scheduling:
             if at is not None:
                 by_stage.setdefault(at, []).append(block)
         for at, mine in by_stage.items():
-            found[at] = self._with(found[at], mine, reject)
-        return tuple(found)
+            stages[at] = self._with(stages[at], mine, reject)
+        return tuple(stages)
 
     def _stage(self, block: syntax.Schedule) -> int | None:
         """The number of the stage that a block is for; None where its binding was rejected. Raises Reject."""
@@ -83,29 +83,29 @@ class Scheduling:
             what, hint = f"no stage is named {name}", did_you_mean(name, self._inline()) or hint
         return Reject("UC0506", what, stage.span, hint)
 
-    def _check_inline(self, stage: Stage, said: syntax.StageName) -> None:
+    def _check_inline(self, stage: Stage, stage_name: syntax.StageName) -> None:
         """Raises Reject UC0507 for a stage whose schedule has another place."""
         match stage.call:
             case ir.TorchCall(function):
                 raise Reject(
                     "UC0507",
-                    f"{said.words} is torch.{function}, which the compiler does not schedule",
-                    said.span,
+                    f"{stage_name.words} is torch.{function}, which the compiler does not schedule",
+                    stage_name.span,
                 )
             case ir.Kernel(name) as kernel if self.called.get(name) is kernel:
                 raise Reject(
                     "UC0507",
-                    f"{said.words} calls the kernel {name}, where its schedules stand",
-                    said.span,
+                    f"{stage_name.words} calls the kernel {name}, where its schedules stand",
+                    stage_name.span,
                     f"write them in {name}, without `for`",
                 )
         copied = {result: name for name, result in self._copies().items()}
-        if said.words in copied:
-            name = copied[said.words]
+        if stage_name.words in copied:
+            name = copied[stage_name.words]
             raise Reject(
                 "UC0507",
-                f"{said.words} is {name} itself, so that no launch fills it",
-                said.span,
+                f"{stage_name.words} is {name} itself, so that no launch fills it",
+                stage_name.span,
                 f"write the schedule for {name}",
             )
 
@@ -118,8 +118,8 @@ class Scheduling:
         kernel = stage.call
         assert isinstance(kernel, ir.Kernel)
         places = {block.arch_span: block for block in blocks}
-        made = check_blocks(blocks, self.scope, reject)
-        for block in made:
+        schedules = check_blocks(blocks, self.scope, reject)
+        for block in schedules:
             when = places[block.span].when
             own = () if block.guard is None else _extents(block.guard)
             foreign = [d for d in own if d not in kernel.dims]
@@ -132,7 +132,7 @@ class Scheduling:
                         f"a stage's conditions are on its own extents: {', '.join(kernel.dims)}",
                     )
                 )
-        return replace(stage, call=replace(kernel, schedules=made))
+        return replace(stage, call=replace(kernel, schedules=schedules))
 
     def _inline(self) -> list[str]:
         """The stages that can have a schedule here."""

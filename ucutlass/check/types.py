@@ -14,28 +14,28 @@ MAX_EXTENT = 2**31 - 1
 
 def element(name: str, span: Span) -> Element:
     """The element type of a name. Raises Reject UC0201."""
-    found = ELEMENTS.get(name)
-    if found is None:
+    elem = ELEMENTS.get(name)
+    if elem is None:
         raise Reject(
             "UC0201",
             f"no element type is named {name}",
             span,
             did_you_mean(name, ELEMENTS) or "one of " + " ".join(ELEMENTS),
         )
-    return found
+    return elem
 
 
 def stored_element(name: str, span: Span) -> Element:
     """An element type that can lie in memory. Raises Reject UC0201 or UC0216."""
-    found = element(name, span)
-    if not found.storable:
+    elem = element(name, span)
+    if not elem.storable:
         raise Reject(
             "UC0216",
             f"{name} is a way to round an operand of dot; it does not lie in memory",
             span,
             "store f32 and write tf32(x) in the dot",
         )
-    return found
+    return elem
 
 
 def extent_of(expr: syntax.Expr, dims: DimTable) -> Extent:

@@ -15,20 +15,20 @@ Expand: TypeAlias = Callable[[Extent], Extent]
 
 
 def unify(
-    wanted: TensorType, given: TensorType, what: str, span: Span, sizes: dict[str, Extent], expand: Expand
+    expected: TensorType, given: TensorType, what: str, span: Span, sizes: dict[str, Extent], expand: Expand
 ) -> None:
     """Fits a buffer to a parameter axis by axis, in memory order; `sizes` collects the callee's
     dimensions. Raises Reject UC0501."""
-    if wanted.elem is not given.elem:
+    if expected.elem is not given.elem:
         raise Reject(
             "UC0501",
-            f"{what} is {wanted.elem.name}, the buffer {given.elem.name}",
+            f"{what} is {expected.elem.name}, the buffer {given.elem.name}",
             span,
-            f"store it as {wanted.elem.name}",
+            f"store it as {expected.elem.name}",
         )
-    if len(wanted.axes) != len(given.axes):
-        raise Reject("UC0501", f"{what} has {len(wanted.axes)} axes, the buffer {len(given.axes)}", span)
-    for want, have in zip(wanted.axes, given.axes, strict=False):
+    if len(expected.axes) != len(given.axes):
+        raise Reject("UC0501", f"{what} has {len(expected.axes)} axes, the buffer {len(given.axes)}", span)
+    for want, have in zip(expected.axes, given.axes, strict=False):
         _axis(want, have, what, span, sizes, expand)
 
 
@@ -89,8 +89,8 @@ def settle(
                 call,
                 hint_if_one(here, there),
             )
-    for what, wanted, got, span in given:
-        for i, (want, have) in enumerate(zip(wanted.axes, got.axes, strict=True)):
+    for what, expected, got, span in given:
+        for i, (want, have) in enumerate(zip(expected.axes, got.axes, strict=True)):
             here, there = expand(have.extent), expand(substitute(want.extent, sizes))
             if not agree(here, there):
                 raise Reject(

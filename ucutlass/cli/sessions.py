@@ -27,27 +27,27 @@ def command(unended: bool, journal: Path | None, as_json: bool) -> None:
     An id's first digits serve `ucc optimize --resume`, `ucc report` and `ucc replay`.
     """
     with reported(as_json):
-        kept = Journal.open(journal)
-        found = [one for one in sessions(kept) if not unended or one.state == "open"]
+        opened = Journal.open(journal)
+        listed = [session for session in sessions(opened) if not unended or session.state == "open"]
         if as_json:
-            show.data([asdict(one) for one in found])
-        elif not found:
-            show.say(f"no {'open ' if unended else ''}sessions in {kept.path}")
+            show.data([asdict(session) for session in listed])
+        elif not listed:
+            show.say(f"no {'open ' if unended else ''}sessions in {opened.path}")
         else:
-            show.table(_HEAD, [_row(one) for one in found])
+            show.table(_HEAD, [_row(session) for session in listed])
 
 
-def _row(one: SessionSummary) -> tuple[str, ...]:
+def _row(session: SessionSummary) -> tuple[str, ...]:
     return (
-        one.id[:12],
-        one.problem,
-        str(one.candidates),
-        _time(one.own),
-        _time(one.best),
-        "-" if one.gain is None else f"{one.gain:.3f}",
-        _spent(one),
-        one.last[:16].replace("T", " "),
-        one.state,
+        session.id[:12],
+        session.problem,
+        str(session.candidates),
+        _time(session.own),
+        _time(session.best),
+        "-" if session.gain is None else f"{session.gain:.3f}",
+        _spent(session),
+        session.last[:16].replace("T", " "),
+        session.state,
     )
 
 
@@ -55,8 +55,8 @@ def _time(seconds: float | None) -> str:
     return "-" if seconds is None else duration(seconds)
 
 
-def _spent(one: SessionSummary) -> str:
-    s = one.spend
+def _spent(session: SessionSummary) -> str:
+    s = session.spend
     parts = [f"{s.attempts} attempts", f"{duration(s.gpu_seconds)} of GPU"]
     parts += [f"{s.tokens} tokens"] if s.tokens else []
     parts += [f"${s.dollars:.2f}"] if s.dollars else []

@@ -73,11 +73,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         headed = [columns, *rows] if any(columns) else rows
         _write("".join("\t".join(map(one_line, row)) + "\n" for row in headed))
         return
-    made = Table(*columns, box=None, pad_edge=False, show_header=any(columns))
+    grid = Table(*columns, box=None, pad_edge=False, show_header=any(columns))
     for row in rows:
-        made.add_row(*(Text(one_line(cell)) for cell in row))
+        grid.add_row(*(Text(one_line(cell)) for cell in row))
     with _written():
-        Console(highlight=False).print(made)
+        Console(highlight=False).print(grid)
 
 
 def line(*cells: str) -> None:

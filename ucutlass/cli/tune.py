@@ -51,10 +51,10 @@ class _Budget(PositiveNumber):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = re.fullmatch(r"(.*?)(s|m)", value.strip()) if isinstance(value, str) else None
-        if found is None:
+        match = re.fullmatch(r"(.*?)(s|m)", value.strip()) if isinstance(value, str) else None
+        if match is None:
             return super().convert(value, param, ctx)
-        return super().convert(found[1], param, ctx) * (60 if found[2] == "m" else 1)
+        return super().convert(match[1], param, ctx) * (60 if match[2] == "m" else 1)
 
 
 @click.command("tune")
@@ -137,11 +137,11 @@ def command(
         shapes = _one(program, rest) if listed is None else shapes_file.read(listed, program, rest)
         # One engine for all shapes: its processes have imported what they need.
         with closing(opened(spec, as_json)) as hall:
-            found = at_hand(hall)
-            if found is None:
+            gpu = at_hand(hall)
+            if gpu is None:
                 where = "here" if isinstance(hall, LocalEngine) else "at the engine's worker"
                 fail(Status.MACHINE, _NO_GPU.format(where), as_json)
-            target, device = arch or found.arch.name, found.device
+            target, device = arch or gpu.arch.name, gpu.device
             for shape in shapes:  # and the program's, before minutes of tuning
                 frontend.plan_kernel(checked, program, complete(program, shape.sizes), target, device)
             prepare()

@@ -26,22 +26,22 @@ def replayed(files: Sequence[Path], as_json: bool) -> None:
     head = ("shape", "binaries", *(f"{n}, builds {counts}" for n in names), "guided stops at")
     rows = [
         (
-            one.shape,
-            str(one.binaries),
-            *(_shares(one.shares[n]) for n in names),
-            f"{one.builds} builds, {one.share:.1%}: {one.stopped}",
+            line.shape,
+            str(line.binaries),
+            *(_shares(line.shares[n]) for n in names),
+            f"{line.builds} builds, {line.share:.1%}: {line.stopped}",
         )
-        for one in lines
+        for line in lines
     ]
-    for file in dict.fromkeys(one.file for one in lines):
-        rows += _totals(file, [one for one in lines if one.file == file])
+    for file in dict.fromkeys(line.file for line in lines):
+        rows += _totals(file, [line for line in lines if line.file == file])
     show.table(head, rows)
 
 
 def _totals(file: str, lines: Sequence[replay.ReplayRow]) -> list[tuple[str, ...]]:
     """A file's mean, its worst shape, and how many shapes have what the tuner is held to."""
     names, total = tuple(POLICIES), replay.summary(lines)
-    own = sum(one.share >= replay.ENOUGH for one in lines)
+    own = sum(line.share >= replay.ENOUGH for line in lines)
     enough = (" ".join(f"{c:>6}" for c in total.enough[n]) for n in names)
     return [
         (f"{file}: mean", "", *(_shares(total.mean[n]) for n in names), ""),

@@ -50,8 +50,10 @@ def _lines(shapes: int, limits: SearchLimits) -> OnJob:
 
         def on_trial(trial: Trial) -> None:
             trials.append(trial)
-            said = "; ".join([_named(job, at, shapes), *_standing(job, trials, limits), *_words(job, trial)])
-            show.note(f"ucc: {show.one_line(said)}")
+            message = "; ".join(
+                [_named(job, at, shapes), *_standing(job, trials, limits), *_words(job, trial)]
+            )
+            show.note(f"ucc: {show.one_line(message)}")
 
         return on_trial
 
@@ -74,20 +76,20 @@ class _View:
         return self.trials.append
 
     def __rich__(self) -> Table:
-        made = Table.grid(padding=(0, 2))
+        grid = Table.grid(padding=(0, 2))
         job, trials = self.job, list(self.trials)
         if job is None:
-            made.add_row("tuning")
-            return made
-        made.add_row("tuning", Text(show.one_line(_named(job, self.at, self.shapes))))
+            grid.add_row("tuning")
+            return grid
+        grid.add_row("tuning", Text(show.one_line(_named(job, self.at, self.shapes))))
         for words in _standing(job, trials, self.limits):
-            made.add_row("", Text(words))
+            grid.add_row("", Text(words))
         if self.limits.seconds < _LONG:
             left = max(0.0, self.limits.seconds - (time.monotonic() - self.start))
-            made.add_row("", f"{left:.0f} s left")
+            grid.add_row("", f"{left:.0f} s left")
         for trial in trials[-LAST:]:
-            made.add_row(*(Text(show.one_line(words)) for words in _words(job, trial)))
-        return made
+            grid.add_row(*(Text(show.one_line(words)) for words in _words(job, trial)))
+        return grid
 
 
 _LONG = 1e6
@@ -102,10 +104,10 @@ def _named(job: TuningJob, at: int, shapes: int) -> str:
 def _standing(job: TuningJob, trials: list[Trial], limits: SearchLimits) -> list[str]:
     """The best so far with its share of what any plan could come to, and what is left to build."""
     best = best_so_far(trials)
-    said = "nothing ran yet" if best is None else f"best {duration(best)}"
+    standing = "nothing ran yet" if best is None else f"best {duration(best)}"
     share = f", {job.space.bound / best:.0%} of the bound" if best and job.space.bound else ""
     most = min(limits.builds, len(job.space.groups))
-    return [said + share, f"{len(trials)} of at most {most} builds"]
+    return [standing + share, f"{len(trials)} of at most {most} builds"]
 
 
 def _words(job: TuningJob, trial: Trial) -> tuple[str, str]:
@@ -158,9 +160,9 @@ def _said(row: Mapping[str, Any]) -> str:
 def report_set(row: Mapping[str, Any]) -> None:
     """What `shape_set.to_json` gives, on the terminal: a line a shape, a line a schedule."""
     head = ("shape", "weight", "time", "of the bound", "speed-up", "schedule", "keeps")
-    show.table(head, [_shape(one) for one in row["shapes"]])
+    show.table(head, [_shape(shape) for shape in row["shapes"]])
     arch = row["arch"]
-    known = [one for one in row["shapes"] if one["speedup"] is not None]
+    known = [shape for shape in row["shapes"] if shape["speedup"] is not None]
     gain = "no shape's" if row["gain"] is None else f"{row['gain']:.3f} times the untuned speed"
     after = [(f"schedule {n}", f"{arch} {{ {d['schedule']} }}") for n, d in enumerate(row["dispatch"], 1)]
     after.append(("gain", f"{gain}, weighted geometric mean of {len(known)} of {len(row['shapes'])} shapes"))
@@ -169,11 +171,11 @@ def report_set(row: Mapping[str, Any]) -> None:
     show.table(("", ""), after)
 
 
-def _shape(one: Mapping[str, Any]) -> tuple[str, ...]:
-    sizes = ",".join(f"{n}={v}" for n, v in one["sizes"].items())
-    if not one["ok"]:
-        return sizes, f"{one['weight']:g}", "none", "", "", "", one["stopped"]
-    share = f"{one['bound'] / one['microseconds']:.0%}" if one["bound"] else ""
-    speedup = "" if one["speedup"] is None else f"{one['speedup']:.3f}"
-    taken = ("", "") if one["dispatch"] is None else (str(one["dispatch"] + 1), f"{one['keeps']:.1%}")
-    return sizes, f"{one['weight']:g}", duration(one["microseconds"] * 1e-6), share, speedup, *taken
+def _shape(shape: Mapping[str, Any]) -> tuple[str, ...]:
+    sizes = ",".join(f"{n}={v}" for n, v in shape["sizes"].items())
+    if not shape["ok"]:
+        return sizes, f"{shape['weight']:g}", "none", "", "", "", shape["stopped"]
+    share = f"{shape['bound'] / shape['microseconds']:.0%}" if shape["bound"] else ""
+    speedup = "" if shape["speedup"] is None else f"{shape['speedup']:.3f}"
+    taken = ("", "") if shape["dispatch"] is None else (str(shape["dispatch"] + 1), f"{shape['keeps']:.1%}")
+    return sizes, f"{shape['weight']:g}", duration(shape["microseconds"] * 1e-6), share, speedup, *taken

@@ -285,8 +285,8 @@ def device_named(name: str) -> Device | None:
     if name in DEVICES:
         return DEVICES[name]
     upper = name.upper()
-    found = next((d for marks, d in _MARKS if all(m in upper for m in marks)), None)
-    return None if found is None else DEVICES[found]
+    key = next((d for marks, d in _MARKS if all(m in upper for m in marks)), None)
+    return None if key is None else DEVICES[key]
 
 
 def arch_for(capability: tuple[int, int]) -> Arch | None:

@@ -48,13 +48,13 @@ def runs(names: Sequence[str], tensors: Iterable[Operand]) -> tuple[tuple[str, .
     """
     tensors = tuple(tensors)
     order = _common_order(names, tensors)
-    made: list[list[str]] = []
+    merged: list[list[str]] = []
     for name in order:
-        if made and all(_adjacent(made[-1][-1], name, t.order) for t in tensors):
-            made[-1].append(name)
+        if merged and all(_adjacent(merged[-1][-1], name, t.order) for t in tensors):
+            merged[-1].append(name)
         else:
-            made.append([name])
-    return tuple(tuple(run) for run in made)
+            merged.append([name])
+    return tuple(tuple(run) for run in merged)
 
 
 def _common_order(names: Sequence[str], tensors: tuple[Operand, ...]) -> list[str]:
@@ -106,7 +106,7 @@ def access(tensor: Operand, modes: MergedModes, sizes: Sizes, aligned: bool) -> 
     `aligned`: the base address is a multiple of 16 bytes.
     """
     k = tuple(sizes.stride(run, tensor) for run in modes.k)
-    made = Access(
+    access_ = Access(
         tensor.pointer,
         tensor.elem,
         sizes.stride(modes.m, tensor),
@@ -116,7 +116,13 @@ def access(tensor: Operand, modes: MergedModes, sizes: Sizes, aligned: bool) -> 
         1,
     )
     return Access(
-        made.pointer, made.elem, made.m, made.n, made.k, made.batch, _alignment(made, modes, sizes, aligned)
+        access_.pointer,
+        access_.elem,
+        access_.m,
+        access_.n,
+        access_.k,
+        access_.batch,
+        _alignment(access_, modes, sizes, aligned),
     )
 
 

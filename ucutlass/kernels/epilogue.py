@@ -104,13 +104,13 @@ def around(
     inputs: list[Operand] = []
     slots: dict[int, int] = {}
     for node in _above((dot, *others), outputs, own):
-        if any(node is one for one in (dot, *others)):
+        if any(node is root for root in (dot, *others)):
             continue
-        found = _input(kernel, dot, node, loaded, own)
-        if found is not None:
-            if found not in inputs:
-                inputs.append(found)
-            slots[id(node)] = inputs.index(found)
+        input_ = _input(kernel, dot, node, loaded, own)
+        if input_ is not None:
+            if input_ not in inputs:
+                inputs.append(input_)
+            slots[id(node)] = inputs.index(input_)
     return EpiloguePattern(kernel, dot, tuple(inputs), slots, outputs, others)
 
 
@@ -348,8 +348,8 @@ class _Build(Instructions[Instruction]):
 
     def _apply(self, function: str, args: tuple[ir.Value, ...], elem: Element) -> int:
         spec = FUNCTIONS[function]
-        made = [self.value(a) for a in args]
-        picks = made[1:] if spec.domain == "any" else made
+        slots = [self.value(a) for a in args]
+        picks = slots[1:] if spec.domain == "any" else slots
         kind = self.operand_kind(spec, picks, kind_of(elem))
         converted = [self.convert(a, kind) for a in picks]
-        return self.add(Compute(function, (*made[: len(made) - len(picks)], *converted), kind_of(elem)))
+        return self.add(Compute(function, (*slots[: len(slots) - len(picks)], *converted), kind_of(elem)))

@@ -58,10 +58,10 @@ class Instructions(Generic[T]):
         if function.outcome != "bool":
             return outcome
         operands = [self.instructions[i] for i in at]
-        if any(one.kind == "f32" for one in operands):
+        if any(operand.kind == "f32" for operand in operands):
             return "f32"
-        wide = [one for one in operands if one.kind == "i64" and not _fits(one)]
-        alone = all(isinstance(one, LiteralValue) for one in operands)
+        wide = [operand for operand in operands if operand.kind == "i64" and not _fits(operand)]
+        alone = all(isinstance(operand, LiteralValue) for operand in operands)
         return "i64" if wide or alone else "i32"
 
 

@@ -97,41 +97,41 @@ class PlannerSpace:
 
 
 def kernels(
-    plan: Plan, axes: Callable[[Planned], Axes], asked: PartialSchedule, free: bool = False
+    plan: Plan, axes: Callable[[Planned], Axes], base: PartialSchedule, free: bool = False
 ) -> Iterator[Planned]:
     """The planner's choice for a request, then every other legal kernel within a few fields of it that keeps
     what is asked: fewer changes and shorter ways first, no kernel twice."""
-    own = plan(asked)
+    own = plan(base)
     if isinstance(own, tuple):
         return
     seen = {_key(own)}
     yield own
-    open_ = {n: values for n, values in axes(own).items() if getattr(asked, n) is None}
-    for request in itertools.islice(_around(own.request, asked, open_, STEPS_FREE if free else STEPS), MOST):
-        made = plan(request)
-        if not isinstance(made, tuple) and _key(made) not in seen:
-            seen.add(_key(made))
-            yield made
+    open_ = {n: values for n, values in axes(own).items() if getattr(base, n) is None}
+    for request in itertools.islice(_around(own.request, base, open_, STEPS_FREE if free else STEPS), MOST):
+        planned = plan(request)
+        if not isinstance(planned, tuple) and _key(planned) not in seen:
+            seen.add(_key(planned))
+            yield planned
 
 
-def _key(one: Planned) -> tuple[object, ...]:
-    return one.plan, one.launch
+def _key(planned: Planned) -> tuple[object, ...]:
+    return planned.plan, planned.launch
 
 
 def _around(
-    start: PartialSchedule, asked: PartialSchedule, open_: Axes, most: int
+    start: PartialSchedule, base: PartialSchedule, open_: Axes, most: int
 ) -> Iterator[PartialSchedule]:
-    """`asked` with up to so many more fields fixed to other values than the start's. Where the way there is
+    """`base` with up to so many more fields fixed to other values than the start's. Where the way there is
     the same, the order is the table's."""
-    found = []
+    requests = []
     for count in range(1, most + 1):
         for names in itertools.combinations(open_, count):
             ways = [[v for v in open_[n] if v != getattr(start, n)] for n in names]
             for values in itertools.product(*ways):
                 given: dict[str, Any] = dict(zip(names, values, strict=True))
                 way = sum(FAR.get(n, 1.0) * apart(getattr(start, n), v) for n, v in given.items())
-                found.append((count + way, given))
-    yield from (replace(asked, **given) for _, given in sorted(found, key=lambda pair: pair[0]))
+                requests.append((count + way, given))
+    yield from (replace(base, **given) for _, given in sorted(requests, key=lambda pair: pair[0]))
 
 
 def apart(a: Value | None, b: Value) -> float:
@@ -153,8 +153,8 @@ def ladder(field: str, start: Value | None, steps: int = 2) -> tuple[Value, ...]
     bounds = FIELDS[field].numbers
     if not isinstance(start, int) or bounds is None:
         return ()
-    found = dict.fromkeys(v for step in range(1, steps + 1) for v in (start << step, start >> step))
-    return tuple(v for v in found if bounds[0] <= v <= bounds[1])
+    rungs = dict.fromkeys(v for step in range(1, steps + 1) for v in (start << step, start >> step))
+    return tuple(v for v in rungs if bounds[0] <= v <= bounds[1])
 
 
 ORDER: Axes = {"raster": tuple(RASTERS), "swizzle": (1, 2, 4, 8)}
@@ -175,30 +175,30 @@ def planned(
 
 
 def with_nearest(
-    plan: Plan, axes: Callable[[Planned], Axes], asked: PartialSchedule, broken: Sequence[Violation]
+    plan: Plan, axes: Callable[[Planned], Axes], base: PartialSchedule, broken: Sequence[Violation]
 ) -> tuple[Violation, ...]:
     """The violations, each with a legal request near what was asked where there is one."""
     own = plan(PartialSchedule())
     if isinstance(own, tuple):
         return tuple(broken)
-    return tuple(replace(v, nearest=_nearest(plan, axes(own), own, asked, v)) for v in broken)
+    return tuple(replace(v, nearest=_nearest(plan, axes(own), own, base, v)) for v in broken)
 
 
 def _nearest(
-    plan: Plan, near: Axes, own: Planned, asked: PartialSchedule, broken: Violation
+    plan: Plan, near: Axes, own: Planned, base: PartialSchedule, broken: Violation
 ) -> PartialSchedule | None:
     """The blamed fields moved, one of them, to the nearest value that is legal beside the others; else given
     up one by one, and at last all together."""
-    blamed = [n for n in broken.fields if getattr(asked, n) is not None]
+    blamed = [n for n in broken.fields if getattr(base, n) is not None]
     tried: list[PartialSchedule] = [] if broken.nearest is None else [broken.nearest]
     for name in blamed:
-        given = getattr(asked, name)
+        given = getattr(base, name)
         values = {v for v in (*near.get(name, ()), getattr(own.request, name)) if v not in (None, given)}
         ways = sorted(values, key=lambda v: (apart(given, v), str(v)))
-        tried += [replace(asked, **{name: value}) for value in ways]
-    tried += [without(asked, *blamed[:count]) for count in range(1, len(blamed) + 1)]
+        tried += [replace(base, **{name: value}) for value in ways]
+    tried += [without(base, *blamed[:count]) for count in range(1, len(blamed) + 1)]
     for request in (*tried, PartialSchedule()):
-        made = plan(request)
-        if not isinstance(made, tuple):
-            return made.request
+        planned = plan(request)
+        if not isinstance(planned, tuple):
+            return planned.request
     return None

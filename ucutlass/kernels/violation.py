@@ -36,11 +36,11 @@ def foreign_to(request: PartialSchedule, among: Sequence[Variant], what: str) ->
         foreign = ["warps"]
     foreign = foreign or list(given)
     names = ", ".join(f"`{name} {show_value(given[name])}`" for name in foreign)
-    kept = [n for n in FIELDS if any(n in v.fields for v in among)]
+    fields = [n for n in FIELDS if any(n in v.fields for v in among)]
     beside = f" runs as {' or '.join(f'`{w}`' for w in words)}, and" if words else ""
     return Violation(
         "UC0439",
-        f"{names}: {what}{beside} has the fields {' '.join(kept)}",
+        f"{names}: {what}{beside} has the fields {' '.join(fields)}",
         f"leave {' and '.join(f'`{name}`' for name in foreign)} out",
         tuple(foreign),
         without(request, *foreign),

@@ -41,13 +41,13 @@ def resources(planned: Planned) -> Resources:
     """Returns what a block takes of an SM, and how rows and keys are cut."""
     problem, schedule = _plan(planned)
     rows, keys, batch = _extents(problem, planned.sizes)
-    one = schedule.stages * stage_bytes(problem, schedule)
+    ring = schedule.stages * stage_bytes(problem, schedule)
     return Resources(
         variant="wgmma",
         extents={"rows": rows, "keys": keys, "head": problem.head, "batch": batch},
         unit="wgmma",
         threads=128 * (schedule.groups + 1),
-        memory={"stages": one, "queries and barriers": shared_bytes(problem, schedule) - one},
+        memory={"stages": ring, "queries and barriers": shared_bytes(problem, schedule) - ring},
         memory_limit=SHARED_BYTES,
         accumulators=held(problem, schedule.keys),
         operand_bytes=sum(

@@ -48,13 +48,13 @@ def packed_of(
     apart, or by something else than two segments."""
     masks, inner = _masks(score)
     parts = [part for mask in masks for part in _conjuncts(mask.args[0])]
-    found = next((pair for part in parts if (pair := _own(part, queries, keys)) is not None), None)
-    if found is None:
+    operands = next((pair for part in parts if (pair := _own(part, queries, keys)) is not None), None)
+    if operands is None:
         return score, None
-    sides = tuple(_offsets(kernel, side) for side in found)
+    sides = tuple(_offsets(kernel, side) for side in operands)
     if sides[0] is None or sides[1] is None:
         return score, None
-    form = PackedForm(found[0].dim, found[1].dim, sides[0], sides[1], ())
+    form = PackedForm(operands[0].dim, operands[1].dim, sides[0], sides[1], ())
     resolve = _resolver(form)
     limits: list[KeyLimit] = []
     rest: list[ir.Value] = []
@@ -74,14 +74,14 @@ def packed_of(
 
 def _masks(value: ir.Value) -> tuple[list[ir.Apply], ir.Value]:
     """The outer `where(c, e, -inf)` of a score, and the e of the last."""
-    found: list[ir.Apply] = []
+    masks: list[ir.Apply] = []
     while isinstance(value, ir.Apply) and value.function == "where":
         fill = number_of(value.args[2])
         if fill is None or not _is_minus_infinity(fill):
             break
-        found.append(value)
+        masks.append(value)
         value = value.args[1]
-    return found, value
+    return masks, value
 
 
 def _is_minus_infinity(fill: object) -> bool:

@@ -52,7 +52,7 @@ def schedule_of(problem: AttentionProblem, rows: int) -> AttentionSchedule:
     """Warp groups and keys that fit registers: 160 of a thread where three groups share a tile, 240 for
     fewer; scores take half of `keys`, the narrowed ones a quarter, outcomes half of the head."""
     head = max(problem.head, problem.head_v)
-    groups, keys = next(found for limit, found in _FITS if head <= limit)
+    groups, keys = next(fit for limit, fit in _FITS if head <= limit)
     if problem.factor is None or problem.packed is not None:
         groups = min(groups, 2)  # the score's function needs registers too; so do bounds of each row
     elif problem.above and rows <= SHORT:

@@ -96,9 +96,9 @@ def _placed(number: Number, position: Mapping[str, int]) -> Number:
 def _one(
     form: AttentionPattern, names: tuple[str, ...], tensors: tuple[Operand, ...], at: Sizes
 ) -> tuple[str, ...]:
-    made = runs(names, (*tensors, *form.score.inputs))
-    if len(made) == 1:
-        return made[0]
+    merged = runs(names, (*tensors, *form.score.inputs))
+    if len(merged) == 1:
+        return merged[0]
     raise Refused(
         "UC0321",
         f"the keys' names, {', '.join(names)}, lie apart in memory; the kernel walks them as one",
@@ -136,7 +136,7 @@ FEW = 64
 
 def _tiles(run: tuple[str, ...], every: Sequence[tuple[str, ...]], at: Sizes) -> int:
     """Tiles of 64 rows where this run is the rows."""
-    others = math.prod(at.number(at.product(one)) for one in every if one != run)
+    others = math.prod(at.number(at.product(run_)) for run_ in every if run_ != run)
     return others * -(-at.number(at.product(run)) // 64)
 
 
@@ -158,8 +158,8 @@ def _walked(form: AttentionPattern, by_name: dict[str, int]) -> str:
         return form.packed.query
     for key in form.keys:
         for name in form.queries:
-            found = score_of(form.score.outputs[0].value, form.first, name, key, by_name)
-            if found.above or found.below:
+            score = score_of(form.score.outputs[0].value, form.first, name, key, by_name)
+            if score.above or score.below:
                 return name
     return ""
 
@@ -181,16 +181,16 @@ def _walk(
 def _packed(form: AttentionPattern) -> Packed | None:
     if form.packed is None:
         return None
-    found, place = form.packed, form.position
+    packed, place = form.packed, form.position
     limits = {
         above: tuple(
-            Relative(_extent(one.constant, place), tuple((s.side, s.after, n) for s, n in one.starts))
-            for one in found.limits
-            if one.above is above
+            Relative(_extent(limit.constant, place), tuple((s.side, s.after, n) for s, n in limit.starts))
+            for limit in packed.limits
+            if limit.above is above
         )
         for above in (True, False)
     }
-    q, k = (Offsets(o.pointer, o.elem, _extent(o.count, place)) for o in (found.q, found.k))
+    q, k = (Offsets(o.pointer, o.elem, _extent(o.count, place)) for o in (packed.q, packed.k))
     return Packed(q, k, limits[True], limits[False])
 
 

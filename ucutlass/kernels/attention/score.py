@@ -36,11 +36,11 @@ def score_of(
         condition, taken, other = value.args
         fill = number_of(other)
         masks = fill is not None and worth(fill, sizes) == -math.inf
-        found = window_of(condition, row, key) if masks else None
-        if found is None:
+        window = window_of(condition, row, key) if masks else None
+        if window is None:
             break
-        above += tuple(one.constant for one in found if one.above)
-        below += tuple(one.constant for one in found if not one.above)
+        above += tuple(limit.constant for limit in window if limit.above)
+        below += tuple(limit.constant for limit in window if not limit.above)
         value = taken
     factor = _factor(value, dot)
     size = math.nan if factor is None else worth(factor, sizes)
@@ -154,8 +154,8 @@ def _linear(value: ir.Value, start: Callable[[ir.Value], Start | None]) -> Linea
                 return None
             return _minus(a, b if function == "subtract" else _minus(_ZERO, b))
         case ir.Apply(function="negate", args=(inner,)):
-            found = _linear(inner, start)
-            return None if found is None else _minus(_ZERO, found)
+            position = _linear(inner, start)
+            return None if position is None else _minus(_ZERO, position)
     return None
 
 

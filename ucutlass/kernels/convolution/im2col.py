@@ -66,41 +66,41 @@ class Model:
 MODEL = Model()
 
 
-def prepared(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, Im2col] | str:
+def prepared(problem: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, Im2col] | str:
     """The problem with operands in an order that TMA gathers, or why there is none."""
-    if made.lane.name not in LANES or made.gemm.accumulate != "f32":
-        return f"lane {made.lane.name} accumulated in {made.gemm.accumulate} is not multiplied by wgmma here"
-    channel = _channel(made, sizes)
+    if problem.lane.name not in LANES or problem.gemm.accumulate != "f32":
+        return f"lane {problem.lane.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
+    channel = _channel(problem, sizes)
     if channel is None:
         return "no name is summed that is an axis of both operands and in no window"
-    a = ordered(made.a, _order_a(made, channel), unit_dim(made.a) == channel)
-    b = made.b
-    if not _reads_across(made):
-        b = ordered(b, _order_b(made, channel), unit_dim(b) == channel)
-    k = (*(d for d in made.k if d != channel), channel)
-    ready = replace(made, a=a, b=b, k=k)
+    a = ordered(problem.a, _order_a(problem, channel), unit_dim(problem.a) == channel)
+    b = problem.b
+    if not _reads_across(problem):
+        b = ordered(b, _order_b(problem, channel), unit_dim(b) == channel)
+    k = (*(d for d in problem.k if d != channel), channel)
+    ready = replace(problem, a=a, b=b, k=k)
     how = im2col(ready)
     if isinstance(how, str):
         return how
-    if how.phases > 1 and any(isinstance(o, Reduction) for o in made.gemm.outputs):
+    if how.phases > 1 and any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         return "rows that lie apart are not reduced"
     return too_far(ready, how, sizes) or (ready, how)
 
 
-def _channel(made: ConvProblem, sizes: tuple[int, ...]) -> int | None:
+def _channel(problem: ConvProblem, sizes: tuple[int, ...]) -> int | None:
     def plain(walk: OperandAccess, dim: int) -> bool:
         windowed = any(dim == d for a in walk.axes if a.window for d, _ in a.window.terms)
         return sum(a.extent == dim and a.window is None for a in walk.axes) == 1 and not windowed
 
-    found = [d for d in made.k if plain(made.a, d) and plain(made.b, d)]
-    return max(found, key=lambda d: sizes[d], default=None)
+    channels = [d for d in problem.k if plain(problem.a, d) and plain(problem.b, d)]
+    return max(channels, key=lambda d: sizes[d], default=None)
 
 
-def _order_a(made: ConvProblem, channel: int) -> tuple[int, ...]:
+def _order_a(problem: ConvProblem, channel: int) -> tuple[int, ...]:
     """Images, windows, groups, channels; other plain axes stay between."""
-    axes = made.a.axes
-    batch = {d for run in made.batch for d in run}
-    shared = {a.extent for a in made.b.axes if a.window is None}
+    axes = problem.a.axes
+    batch = {d for run in problem.batch for d in run}
+    shared = {a.extent for a in problem.b.axes if a.window is None}
 
     def rank(i: int) -> int:
         axis = axes[i]
@@ -117,24 +117,24 @@ def _order_a(made: ConvProblem, channel: int) -> tuple[int, ...]:
     return tuple(sorted(range(len(axes)), key=rank))
 
 
-def _order_b(made: ConvProblem, channel: int) -> tuple[int, ...]:
+def _order_b(problem: ConvProblem, channel: int) -> tuple[int, ...]:
     """As it lies but for the channels; columns together, in the order of the result's."""
-    axes = made.b.axes
-    columns = [i for i, a in enumerate(axes) if a.extent in made.n]
+    axes = problem.b.axes
+    columns = [i for i, a in enumerate(axes) if a.extent in problem.n]
     others = [i for i, a in enumerate(axes) if i not in columns and a.extent != channel]
     (last,) = [i for i, a in enumerate(axes) if a.extent == channel and a.window is None]
     together = columns == list(range(columns[0], columns[-1] + 1)) if columns else True
-    if last == len(axes) - 1 and together and [axes[i].extent for i in columns] == list(made.n):
+    if last == len(axes) - 1 and together and [axes[i].extent for i in columns] == list(problem.n):
         return tuple(range(len(axes)))
-    return (*others, *sorted(columns, key=lambda i: made.n.index(axes[i].extent)), last)
+    return (*others, *sorted(columns, key=lambda i: problem.n.index(axes[i].extent)), last)
 
 
-def _reads_across(made: ConvProblem) -> bool:
+def _reads_across(problem: ConvProblem) -> bool:
     """Whether B is read as it lies with its columns innermost."""
-    b, width = made.b, BYTES // made.b.elem.bytes
-    columns = [i for i, a in enumerate(b.axes) if a.extent in made.n]
+    b, width = problem.b, BYTES // problem.b.elem.bytes
+    columns = [i for i, a in enumerate(b.axes) if a.extent in problem.n]
     last = list(range(len(b.axes) - len(columns), len(b.axes)))
-    innermost = bool(columns) and columns == last and [b.axes[i].extent for i in columns] == list(made.n)
+    innermost = bool(columns) and columns == last and [b.axes[i].extent for i in columns] == list(problem.n)
     return innermost and b.elem.bytes == 2 and unit_dim(b) is not None and b.align == width
 
 
@@ -147,12 +147,12 @@ def ordered(walk: OperandAccess, order: tuple[int, ...], adjacent: bool) -> Oper
     return replace(walk, pack=order, pad=width, align=width)
 
 
-def too_far(made: ConvProblem, how: Im2col, sizes: tuple[int, ...]) -> str | None:
+def too_far(problem: ConvProblem, how: Im2col, sizes: tuple[int, ...]) -> str | None:
     """Why windows reach farther than TMA's box does, by the formulas of `convolution/im2col.cu.j2`."""
     by_name = {str(i): n for i, n in enumerate(sizes)}
     for s in how.space:
         taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
-        offset, places = evaluate(s.offset, by_name), sizes[made.a.axes[s.axis].extent]
+        offset, places = evaluate(s.offset, by_name), sizes[problem.a.axes[s.axis].extent]
         for a in range(min(s.scale, sizes[s.result])):
             first = next((t for t in range(s.scale) if (a + s.tap * t + offset) % s.scale == 0), 0)
             count = -(-(taps - first) // s.scale) if first < taps else 0
@@ -177,12 +177,12 @@ def out_of_reach(space: int, lower: int, upper: int, length: int) -> str | None:
 
 
 def schedule_of(
-    made: ConvProblem, how: Im2col, sizes: tuple[int, ...], device: Device
+    problem: ConvProblem, how: Im2col, sizes: tuple[int, ...], device: Device
 ) -> Im2colSchedule | str:
     """The tile that fills the device best, or why no part of the channels fits."""
-    size = made.a.read.bytes
-    channels = sizes[made.a.axes[how.channel].extent]
-    padded = -(-channels // made.a.pad) * made.a.pad
+    size = problem.a.read.bytes
+    channels = sizes[problem.a.axes[how.channel].extent]
+    padded = -(-channels // problem.a.pad) * problem.a.pad
     if padded * size < 32:
         return f"{channels} channels fill half of TMA's shortest row, which takes it as long as a whole one"
     parts = [row // size for row in (128, 64, 32)]
@@ -195,9 +195,9 @@ def schedule_of(
     depth = 128 // size
     steps = math.prod(_taps(s, sizes) for s in how.space) * -(-padded // part)
     stages = -(-steps // (depth // part))
-    m, n = math.prod(sizes[d] for d in made.m) / how.phases, math.prod(sizes[d] for d in made.n)
-    batch = math.prod(sizes[d] for run in made.batch for d in run) * how.phases
-    found = [
+    m, n = math.prod(sizes[d] for d in problem.m) / how.phases, math.prod(sizes[d] for d in problem.n)
+    batch = math.prod(sizes[d] for run in problem.batch for d in run) * how.phases
+    candidates = [
         (
             clocks(
                 Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks),
@@ -212,7 +212,7 @@ def schedule_of(
         for i, (tile_m, tile_n, groups, blocks) in enumerate(_candidates())
         if (held := stages_held(tile_m, tile_n, groups, blocks, stages, device)) > 0
     ]
-    (_, chosen) = min(found)
+    (_, chosen) = min(candidates)
     tile_m, tile_n, groups, blocks = _candidates()[chosen]
     held = stages_held(tile_m, tile_n, groups, blocks, stages, device)
     return Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks)

@@ -39,8 +39,8 @@ class ConvolutionOperand:
     @property
     def names(self) -> frozenset[str]:
         """The dimensions that take part in its addresses."""
-        found = {p.name for p in self.places if p.position is None}
-        return frozenset(found | {d for p in self.places if p.position for d, _ in p.position.at.terms})
+        dims = {p.name for p in self.places if p.position is None}
+        return frozenset(dims | {d for p in self.places if p.position for d, _ in p.position.at.terms})
 
     @property
     def windowed(self) -> bool:
@@ -246,11 +246,11 @@ def _composed(read: ir.Read, outer: Mapping[str, ir.Position]) -> dict[str, ir.P
     window that is no plain renaming: where the inner reads zeros, the outer's coordinates may be inside."""
     if not outer:
         return {p.dim: p for p in read.positions}
-    found = dict(outer)
+    positions = dict(outer)
     for inner in read.positions:
-        at = [found.pop(d, None) for d, _ in inner.at.terms]
+        at = [positions.pop(d, None) for d, _ in inner.at.terms]
         if not any(at):
-            found[inner.dim] = inner
+            positions[inner.dim] = inner
             continue
         simple = (
             len(at) == 1 and inner.at.terms[0][1] == 1 and inner.at.offset == Fixed(0) and inner.scale == 1
@@ -262,8 +262,8 @@ def _composed(read: ir.Read, outer: Mapping[str, ir.Position]) -> dict[str, ir.P
                 read.span,
                 "write one position, x[H = 2*P + R - 1]",
             )
-        found[inner.dim] = replace(at[0], dim=inner.dim)
-    return found
+        positions[inner.dim] = replace(at[0], dim=inner.dim)
+    return positions
 
 
 def _place(kernel: ir.Kernel, dim: str, position: ir.Position | None) -> WindowPosition:

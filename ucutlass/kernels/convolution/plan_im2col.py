@@ -84,10 +84,10 @@ def im2col(problem: ConvProblem) -> Im2col | str:
         return f"A has {len(rest)} spatial axes, not 1 to 3"
     space: list[Space] = []
     for axis in reversed(rest):
-        found = _space(problem, axis)
-        if isinstance(found, str):
-            return found
-        space.append(found)
+        window = _space(problem, axis)
+        if isinstance(window, str):
+            return window
+        space.append(window)
     rows = [s.result for s in reversed(space)]
     if image is not None and a.axes[image].extent in problem.m:
         rows.insert(0, a.axes[image].extent)
@@ -133,9 +133,9 @@ def _space(problem: ConvProblem, axis: int) -> Space | str:
     return Space(axis, result, along, tap_dim, tap, scale, read.window.offset)
 
 
-def _weights(problem: ConvProblem, found: Im2col, taps: set[int]) -> Im2col | str:
+def _weights(problem: ConvProblem, access: Im2col, taps: set[int]) -> Im2col | str:
     a, b = problem.a, problem.b
-    channel = a.axes[found.channel].extent
+    channel = a.axes[access.channel].extent
     if b.windows or b.contiguous is None:
         return "B has windows"
     across = b.contiguous.extent in problem.n and b.read.bytes == 2
@@ -146,8 +146,8 @@ def _weights(problem: ConvProblem, found: Im2col, taps: set[int]) -> Im2col | st
         others = [i for i in others if b.axes[i].extent != channel]
     group = (
         None
-        if found.group is None
-        else next(i for i in others if b.axes[i].extent == a.axes[found.group].extent)
+        if access.group is None
+        else next(i for i in others if b.axes[i].extent == a.axes[access.group].extent)
     )
     columns = [i for i in reversed(others) if b.axes[i].extent in problem.n]
     if [b.axes[i].extent for i in reversed(columns)] != list(problem.n):
@@ -162,5 +162,5 @@ def _weights(problem: ConvProblem, found: Im2col, taps: set[int]) -> Im2col | st
     if len(others) - len(columns) + 2 > MOST_AXES:
         return f"B has more than {MOST_AXES} axes"
     return Im2col(
-        found.channel, found.space, found.image, found.group, channel_b, group, tuple(columns), across
+        access.channel, access.space, access.image, access.group, channel_b, group, tuple(columns), across
     )

@@ -58,10 +58,10 @@ def places(problem: ConvProblem) -> WgradAccess | str:
         return f"A has {len(rest)} spatial axes, not 1 to 3"
     space: list[SpatialAxis] = []
     for axis in reversed(rest):
-        found = _room(problem, axis, batch)
-        if isinstance(found, str):
-            return found
-        space.append(found)
+        window = _room(problem, axis, batch)
+        if isinstance(window, str):
+            return window
+        space.append(window)
     summed = [s.place for s in reversed(space)]
     if image is not None:
         summed.insert(0, a.axes[image].extent)
@@ -92,7 +92,9 @@ def _room(problem: ConvProblem, axis: int, batch: set[int]) -> SpatialAxis | str
     return SpatialAxis(axis, summed[0][0], summed[0][1], tap_dim, tap, read.window.offset)
 
 
-def _columns(problem: ConvProblem, found: WgradAccess, summed: list[int], own: set[int]) -> WgradAccess | str:
+def _columns(
+    problem: ConvProblem, access: WgradAccess, summed: list[int], own: set[int]
+) -> WgradAccess | str:
     b = problem.b
     if b.windows:
         return "B has windows"
@@ -111,7 +113,9 @@ def _columns(problem: ConvProblem, found: WgradAccess, summed: list[int], own: s
         return "the names of the columns lie apart in B"
     if padded(b) and len(rest) > 1:
         return "padded columns of several names are not side by side"
-    return WgradAccess(found.channel, found.space, found.image, found.group, group_b, tuple(reversed(rest)))
+    return WgradAccess(
+        access.channel, access.space, access.image, access.group, group_b, tuple(reversed(rest))
+    )
 
 
 def padded(walk: OperandAccess) -> bool:

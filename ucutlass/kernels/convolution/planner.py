@@ -78,27 +78,27 @@ def plan_convolution(
         why = "no two results of a tile would share both operands"
         return broken(VARIANT_RULES, ChosenWord(word, why))
     if direct or word == "direct":
-        made, own, splits, notes = _direct(form, sizes, aligned)
+        problem_, own, splits, notes = _direct(form, sizes, aligned)
     else:
         chosen = _tiled(form, sizes, arch, device, aligned, word)
         if isinstance(chosen[0], Violation):
             return chosen
-        made, own, splits, notes = chosen
-    extents = measure(made, sizes)
+        problem_, own, splits, notes = chosen
+    extents = measure(problem_, sizes)
     room = ScheduleBounds(
-        made,
+        problem_,
         sizes,
         (extents.m, extents.n, extents.k, extents.batch),
         arch,
         device,
-        partial(_taps_of, form, made, sizes),
+        partial(_taps_of, form, problem_, sizes),
     )
     scheduled = resolve(room, own, splits, request)
     if isinstance(scheduled[0], Violation):
         return scheduled
     schedule, launch = scheduled
-    price = estimate(made, schedule, sizes, arch, device, launch)
-    plan = ConvPlan(arch.name, made, schedule)
+    price = estimate(problem_, schedule, sizes, arch, device, launch)
+    plan = ConvPlan(arch.name, problem_, schedule)
     return Planned(plan, launch, sizes, request_of(schedule, launch), device, price, notes)
 
 
@@ -117,68 +117,68 @@ _Chosen = tuple[ConvProblem, ConvSchedule, int, tuple[Note, ...]]
 
 
 def _direct(form: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> _Chosen:
-    made = problem(form, sizes, aligned, apart=True)
-    if any(isinstance(o, Reduction) for o in made.gemm.outputs):
+    problem_ = problem(form, sizes, aligned, apart=True)
+    if any(isinstance(o, Reduction) for o in problem_.gemm.outputs):
         raise Refused(
             "UC0309",
             "the kernel of a depthwise convolution reduces nothing of its result",
             form.dot.span,
             "store the convolution's result and reduce it in a second stage",
         )
-    width = _width(made, sizes, aligned)
+    width = _width(problem_, sizes, aligned)
     fixed = {i for i, extent in enumerate(form.kernel.dims.values()) if isinstance(extent, Fixed)}
-    own = _taps(made, len(made.batch) - 1, sizes, fixed)
+    own = _taps(problem_, len(problem_.batch) - 1, sizes, fixed)
     if own > 0:
         schedule = DirectSchedule(width, width if width > 1 else 8, own, True)
     else:
-        slides = across_mode(made) >= 0 and along(made, made.a, width > 1) != "kStep"
-        taps = _taps(made, across_mode(made), sizes, fixed) if slides else 0
-        schedule = DirectSchedule(width, _rows(made, taps, sizes) if slides else 1, taps)
+        slides = across_mode(problem_) >= 0 and along(problem_, problem_.a, width > 1) != "kStep"
+        taps = _taps(problem_, across_mode(problem_), sizes, fixed) if slides else 0
+        schedule = DirectSchedule(width, _rows(problem_, taps, sizes) if slides else 1, taps)
     why = "one multiply-add for each product: no two results of a tile share both operands"
-    return made, schedule, 1, (Note("", "direct", why),)
+    return problem_, schedule, 1, (Note("", "direct", why),)
 
 
-def _rows(made: ConvProblem, taps: int, sizes: tuple[int, ...]) -> int:
+def _rows(problem: ConvProblem, taps: int, sizes: tuple[int, ...]) -> int:
     """Results of a thread along a window: of few taps as many as its registers hold (read off an H200: 8, of
     windows two apart 7), where they divide the results nearly."""
-    moving = slide(made, across_mode(made))
+    moving = slide(problem, across_mode(problem))
     if moving is None or not 0 < taps <= FEW_TAPS or moving.along > 2:
         return 4
-    rows, (dim,) = (8, 7)[moving.along - 1], made.batch[across_mode(made)]
+    rows, (dim,) = (8, 7)[moving.along - 1], problem.batch[across_mode(problem)]
     return rows if math.ceil(sizes[dim] / rows) * rows <= 1.1 * sizes[dim] else 4
 
 
-def _taps(made: ConvProblem, mode: int, sizes: tuple[int, ...], fixed: set[int]) -> int:
+def _taps(problem: ConvProblem, mode: int, sizes: tuple[int, ...], fixed: set[int]) -> int:
     """The taps of a window that slides along a result mode, 0 where none does, they are many, or a call
     may bring others."""
-    moving = slide(made, mode)
-    if moving is None or max(moving.along, moving.tap) > MOST_TAPS or made.k[moving.k] not in fixed:
+    moving = slide(problem, mode)
+    if moving is None or max(moving.along, moving.tap) > MOST_TAPS or problem.k[moving.k] not in fixed:
         return 0
-    taps = sizes[made.k[moving.k]]
+    taps = sizes[problem.k[moving.k]]
     return taps if taps <= MOST_TAPS else 0
 
 
-def _taps_of(form: ConvolutionPattern, made: ConvProblem, sizes: tuple[int, ...], rows: int) -> int:
+def _taps_of(form: ConvolutionPattern, problem: ConvProblem, sizes: tuple[int, ...], rows: int) -> int:
     """The taps that the direct kernel keeps where a thread repeats itself along the window's results."""
     fixed = {i for i, extent in enumerate(form.kernel.dims.values()) if isinstance(extent, Fixed)}
-    return _taps(made, across_mode(made), sizes, fixed) if rows > 1 else 0
+    return _taps(problem, across_mode(problem), sizes, fixed) if rows > 1 else 0
 
 
-def _width(made: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> int:
+def _width(problem: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> int:
     """Neighbouring results of a thread, at most 8: 16 bytes of the widest tensor that lies along them. A
     tensor's other strides are multiples of their extent, which is innermost in it."""
-    if not made.batch:
+    if not problem.batch:
         return 1
-    (dim,) = made.batch[-1]
+    (dim,) = problem.batch[-1]
     touched: list[tuple[int, Element]] = [
         (a.pointer, a.elem)
-        for a in (*made.gemm.inputs, *(o.access for o in made.gemm.outputs))
+        for a in (*problem.gemm.inputs, *(o.access for o in problem.gemm.outputs))
         if a.batch[-1] == ()
     ]
-    touched += [(w.pointer, w.elem) for w in (made.a, made.b) if unit_dim(w) == dim]
+    touched += [(w.pointer, w.elem) for w in (problem.a, problem.b) if unit_dim(w) == dim]
     fine = aligned is None or all(aligned[p] for p, _ in touched)
     # A wider operand of the epilogue is read one by one.
-    own = {made.a.pointer, made.b.pointer, *(o.access.pointer for o in made.gemm.outputs)}
+    own = {problem.a.pointer, problem.b.pointer, *(o.access.pointer for o in problem.gemm.outputs)}
     most = [F16.bits, *(e.bits for p, e in touched if p in own)]
     return min(vector_width(bits, fine, (sizes[dim],)) for bits in most)
 
@@ -199,30 +199,35 @@ def _tiled(
     whole = problem(form, sizes, aligned)
     why = "before Hopper"
     if arch.wgmma and warps != "multistage":
-        found = _hopper(whole, sizes, device)
-        why = found if isinstance(found, str) else ""
-        if isinstance(found, str) and form.b.windowed and not form.a.windowed:
-            found = _hopper(problem(exchanged(form), sizes, aligned), sizes, device)
-        if not isinstance(found, str):
-            return found
+        hopper = _hopper(whole, sizes, device)
+        why = hopper if isinstance(hopper, str) else ""
+        if isinstance(hopper, str) and form.b.windowed and not form.a.windowed:
+            hopper = _hopper(problem(exchanged(form), sizes, aligned), sizes, device)
+        if not isinstance(hopper, str):
+            return hopper
     if warps == "cooperative":
         return broken(VARIANT_RULES, ChosenWord(warps, why))
-    made, notes = gathered(whole, sizes)
-    extents = measure(made, sizes)
-    schedule = _multistage(made, extents, sizes, device)
+    problem_, notes = gathered(whole, sizes)
+    extents = measure(problem_, sizes)
+    schedule = _multistage(problem_, extents, sizes, device)
     splits = _splits(schedule, extents, device)
-    return made, schedule, splits, (Note("", "multistage", f"tiles are gathered by cp.async: {why}"), *notes)
+    return (
+        problem_,
+        schedule,
+        splits,
+        (Note("", "multistage", f"tiles are gathered by cp.async: {why}"), *notes),
+    )
 
 
-def _hopper(made: ConvProblem, sizes: tuple[int, ...], device: Device) -> _Chosen | str:
+def _hopper(problem: ConvProblem, sizes: tuple[int, ...], device: Device) -> _Chosen | str:
     """A kernel of TMA and wgmma, or why none takes the problem: windows of a sum over channels, or those of
     a sum over the places where they stand."""
-    found = prepared(made, sizes)
-    chosen = found if isinstance(found, str) else schedule_of(*found, sizes, device)
-    if not isinstance(found, str) and not isinstance(chosen, str):
-        notes = (Note("", "im2col", "TMA gathers the windows, wgmma multiplies"), *_packs(found[0]))
-        return found[0], chosen, 1, notes
-    gradient = prepared_places(made, sizes)
+    im2col = prepared(problem, sizes)
+    chosen = im2col if isinstance(im2col, str) else schedule_of(*im2col, sizes, device)
+    if not isinstance(im2col, str) and not isinstance(chosen, str):
+        notes = (Note("", "im2col", "TMA gathers the windows, wgmma multiplies"), *_packs(im2col[0]))
+        return im2col[0], chosen, 1, notes
+    gradient = prepared_places(problem, sizes)
     if isinstance(gradient, str):
         return str(chosen)
     schedule, splits = places_schedule(*gradient, sizes, device)
@@ -230,8 +235,8 @@ def _hopper(made: ConvProblem, sizes: tuple[int, ...], device: Device) -> _Chose
     return gradient[0], schedule, splits, (Note("", "im2col", why), *_packs(gradient[0]))
 
 
-def _packs(made: ConvProblem) -> tuple[Note, ...]:
-    names = " and ".join(n for n, w in (("A", made.a), ("B", made.b)) if w.pack is not None)
+def _packs(problem: ConvProblem) -> tuple[Note, ...]:
+    names = " and ".join(n for n, w in (("A", problem.a), ("B", problem.b)) if w.pack is not None)
     if not names:
         return ()
     return (
@@ -239,30 +244,30 @@ def _packs(made: ConvProblem) -> tuple[Note, ...]:
     )
 
 
-def gathered(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, tuple[Note, ...]]:
+def gathered(problem: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, tuple[Note, ...]]:
     """The problem with operands that cp.async can read: at least 4 bytes at a time, along the rows or along
     the innermost contracted name. Operands of 16 bits that are read one by one, and vectors that lie along
     another name than the innermost one of its rows or of the contracted, are copied to the workspace:
     channels innermost and padded where both have them summed. Without such channels elements of 4 bytes are
     read one by one, those of 2 are widened to f32, whose tf32 products are exact."""
-    both = sides(made)
+    both = sides(problem)
     crossed = any(s.walk.align > 1 and s.copy_width == 1 for s in both)
     narrow = any(s.copy_width * s.walk.read.bytes < COPY_BYTES for s in both)
-    channel = summed_channel(made, sizes)
+    channel = summed_channel(problem, sizes)
     if channel is not None and (crossed or narrow):
-        k = (*(d for d in made.k if d != channel), channel)
+        k = (*(d for d in problem.k if d != channel), channel)
         a, b = (packed(replace(s, summed=k), channel) for s in both)
-        ready = replace(made, a=a, b=b, k=k)
+        ready = replace(problem, a=a, b=b, k=k)
         return ready, _packs(ready)
     if not narrow:
-        return made, ()
-    a, b = (replace(w, pack=tuple(range(len(w.axes))), packed=F32, align=1) for w in (made.a, made.b))
-    return replace(made, a=a, b=b), (
+        return problem, ()
+    a, b = (replace(w, pack=tuple(range(len(w.axes))), packed=F32, align=1) for w in (problem.a, problem.b))
+    return replace(problem, a=a, b=b), (
         Note("", "layout", "operands are read one by one: widened to f32 in the workspace first"),
     )
 
 
-def summed_channel(made: ConvProblem, sizes: tuple[int, ...]) -> int | None:
+def summed_channel(problem: ConvProblem, sizes: tuple[int, ...]) -> int | None:
     """The longest contracted dimension that is one plain axis of each operand, and in no window."""
 
     def plain(walk: OperandAccess, dim: int) -> bool:
@@ -270,8 +275,8 @@ def summed_channel(made: ConvProblem, sizes: tuple[int, ...]) -> int | None:
         windowed = any(dim == d for a in walk.axes if a.window for d, _ in a.window.terms)
         return len(users) == 1 and not windowed
 
-    found = [d for d in made.k if plain(made.a, d) and plain(made.b, d)]
-    return max(found, key=lambda d: sizes[d], default=None)
+    channels = [d for d in problem.k if plain(problem.a, d) and plain(problem.b, d)]
+    return max(channels, key=lambda d: sizes[d], default=None)
 
 
 def packed(side: GatheredOperand, dim: int) -> OperandAccess:
@@ -284,10 +289,12 @@ def packed(side: GatheredOperand, dim: int) -> OperandAccess:
     return replace(walk, pack=order, pad=pad, align=pad)
 
 
-def _multistage(made: ConvProblem, extents: Extents, sizes: tuple[int, ...], device: Device) -> Sm80Schedule:
-    lane: Element = TF32 if made.a.packed else made.lane
+def _multistage(
+    problem: ConvProblem, extents: Extents, sizes: tuple[int, ...], device: Device
+) -> Sm80Schedule:
+    lane: Element = TF32 if problem.a.packed else problem.lane
     math_: Math = "tf32x3" if lane == F32 else "tensor"
-    narrow = any(s.copy_width == 1 for s in sides(made))
+    narrow = any(s.copy_width == 1 for s in sides(problem))
     deep = 32 if lane.name in ("f16", "bf16") else 16
     small = extents.n <= 64 or narrow or math_ == "tf32x3"
     tiles = [((128, 128, deep), (64, 64), 4)] if not small else []

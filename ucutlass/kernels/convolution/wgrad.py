@@ -56,20 +56,20 @@ class Finish:
 FINISH = Finish()
 
 
-def prepared_places(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, WgradAccess] | str:
+def prepared_places(problem: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, WgradAccess] | str:
     """The problem with operands in an order that TMA gathers, or why there is none."""
-    if made.lane.name not in LANES or made.gemm.accumulate != "f32":
-        return f"lane {made.lane.name} accumulated in {made.gemm.accumulate} is not multiplied by wgmma here"
-    if any(isinstance(o, Reduction) for o in made.gemm.outputs):
+    if problem.lane.name not in LANES or problem.gemm.accumulate != "f32":
+        return f"lane {problem.lane.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
+    if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         return "rows that lie apart are not reduced"
-    batch = {d for run in made.batch for d in run}
-    channels = [a.extent for a in made.a.axes if a.window is None and a.extent in made.m]
+    batch = {d for run in problem.batch for d in run}
+    channels = [a.extent for a in problem.a.axes if a.window is None and a.extent in problem.m]
     if len(channels) != 1:
         return "rows of the result have not one name of channels"
-    a = _ordered(made.a, _order_a(made, channels[0], batch))
-    summed = [d for i in a.order for d in _summed(made, i)]
-    b = _ordered(made.b, _order_b(made, summed, batch))
-    ready = replace(made, a=a, b=b)
+    a = _ordered(problem.a, _order_a(problem, channels[0], batch))
+    summed = [d for i in a.order for d in _summed(problem, i)]
+    b = _ordered(problem.b, _order_b(problem, summed, batch))
+    ready = replace(problem, a=a, b=b)
     how = places(ready)
     if isinstance(how, str):
         return how
@@ -80,31 +80,31 @@ def prepared_places(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProb
     return _too_far(ready, how, sizes) or (ready, how)
 
 
-def _summed(made: ConvProblem, axis: int) -> list[int]:
+def _summed(problem: ConvProblem, axis: int) -> list[int]:
     """The summed names in the position of one of A's axes."""
-    read = made.a.axes[axis]
+    read = problem.a.axes[axis]
     names = [read.extent] if read.window is None else [d for d, _ in read.window.terms]
-    return [d for d in names if d in made.k]
+    return [d for d in names if d in problem.k]
 
 
-def _order_a(made: ConvProblem, channel: int, batch: set[int]) -> tuple[int, ...]:
+def _order_a(problem: ConvProblem, channel: int, batch: set[int]) -> tuple[int, ...]:
     """As it lies, but plain summed names before windows, then groups, then channels."""
-    axes = made.a.axes
+    axes = problem.a.axes
 
     def rank(i: int) -> int:
         if axes[i].window is not None:
             return 1
         return 3 if axes[i].extent == channel else 2 if axes[i].extent in batch else 0
 
-    found = sorted(range(len(axes)), key=lambda i: 2 * rank(i) if rank(i) > 1 else 1)
-    if found and rank(found[0]) == 1 and any(rank(i) == 0 for i in found):
-        found = sorted(range(len(axes)), key=rank)
-    return tuple(found)
+    order = sorted(range(len(axes)), key=lambda i: 2 * rank(i) if rank(i) > 1 else 1)
+    if order and rank(order[0]) == 1 and any(rank(i) == 0 for i in order):
+        order = sorted(range(len(axes)), key=rank)
+    return tuple(order)
 
 
-def _order_b(made: ConvProblem, summed: list[int], batch: set[int]) -> tuple[int, ...]:
+def _order_b(problem: ConvProblem, summed: list[int], batch: set[int]) -> tuple[int, ...]:
     """Summed names in A's order, groups, columns in the result's order."""
-    axes = made.b.axes
+    axes = problem.b.axes
 
     def rank(i: int) -> tuple[int, int]:
         d = axes[i].extent
@@ -112,7 +112,7 @@ def _order_b(made: ConvProblem, summed: list[int], batch: set[int]) -> tuple[int
             return 0, summed.index(d)
         if d in batch:
             return 1, 0
-        return 2, made.n.index(d) if d in made.n else 0
+        return 2, problem.n.index(d) if d in problem.n else 0
 
     return tuple(sorted(range(len(axes)), key=rank))
 
@@ -122,30 +122,30 @@ def _ordered(walk: OperandAccess, order: tuple[int, ...]) -> OperandAccess:
     return ordered(walk, order, last.window is None and unit_dim(walk) == last.extent)
 
 
-def _too_far(made: ConvProblem, how: WgradAccess, sizes: tuple[int, ...]) -> str | None:
+def _too_far(problem: ConvProblem, how: WgradAccess, sizes: tuple[int, ...]) -> str | None:
     """Why windows reach farther than TMA's box does, by the formulas of `convolution/wgrad.cu.j2`."""
     by_name = {str(i): n for i, n in enumerate(sizes)}
     for s in how.space:
         taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
         lower = evaluate(s.offset, by_name) - (abs(s.tap) * (taps - 1) if s.tap < 0 else 0)
-        upper = lower + (sizes[s.place] - 1) * s.along - (sizes[made.a.axes[s.axis].extent] - 1)
+        upper = lower + (sizes[s.place] - 1) * s.along - (sizes[problem.a.axes[s.axis].extent] - 1)
         if why := out_of_reach(len(how.space), lower, upper, abs(s.tap) * (taps - 1)):
             return why
     return None
 
 
 def places_schedule(
-    made: ConvProblem, how: WgradAccess, sizes: tuple[int, ...], device: Device
+    problem: ConvProblem, how: WgradAccess, sizes: tuple[int, ...], device: Device
 ) -> tuple[WgradSchedule, int]:
     """The tile and how many parts of the sum fill the device best."""
-    channels = sizes[made.a.axes[how.channel].extent]
+    channels = sizes[problem.a.axes[how.channel].extent]
     least = min(math.ceil(channels / p) * p for p in (64, 32, 16))
     part = next(p for p in (64, 32, 16) if math.ceil(channels / p) * p <= 1.15 * least)
-    rows = math.prod(sizes[d] for d in made.m) // channels * math.ceil(channels / part) * part
-    n = math.prod(sizes[d] for d in made.n)
-    batch = math.prod(sizes[d] for run in made.batch for d in run)
-    steps = math.ceil(math.prod(sizes[d] for d in made.k) / DEPTH)
-    found: list[tuple[float, int, WgradSchedule]] = []
+    rows = math.prod(sizes[d] for d in problem.m) // channels * math.ceil(channels / part) * part
+    n = math.prod(sizes[d] for d in problem.n)
+    batch = math.prod(sizes[d] for run in problem.batch for d in run)
+    steps = math.ceil(math.prod(sizes[d] for d in problem.k) / DEPTH)
+    candidates: list[tuple[float, int, WgradSchedule]] = []
     for tile_m, tile_n, groups in TILES:
         for blocks in range(1, MOST_BLOCKS + 1):
             held = stages_held(tile_m, tile_n, groups, blocks, steps, device)
@@ -160,8 +160,8 @@ def places_schedule(
                 if splits > 1:
                     moved = 8.0 * splits * tiles * tile_m * tile_n
                     time += FINISH.launch + moved / FINISH.bytes
-                found.append((time, splits, schedule))
-    _, splits, schedule = min(found, key=lambda f: f[:2])
+                candidates.append((time, splits, schedule))
+    _, splits, schedule = min(candidates, key=lambda f: f[:2])
     return schedule, splits
 
 

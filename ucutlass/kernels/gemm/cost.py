@@ -303,13 +303,13 @@ def _sm90_busiest(
     """Cycles of the slot with most work, and the seconds that splitting K adds."""
     steps, splits = c.k_tiles, c.launch.splits
     each = ceil_div(tiles, slots)
-    one = steps * step
+    mainloop = steps * step
     if s.warps == "pingpong":
-        turns = ceil_div(each, 2) * (one + epilogue) + (one if each % 2 == 0 else 0)
+        turns = ceil_div(each, 2) * (mainloop + epilogue) + (mainloop if each % 2 == 0 else 0)
         # CUTLASS's order barrier lets one warp group at a time into its epilogue.
-        return max(each * one + epilogue, turns, one + each * epilogue), 0.0
+        return max(each * mainloop + epilogue, turns, mainloop + each * epilogue), 0.0
     if s.scheduler == "persistent" or splits == 1:
-        return each * (one + epilogue), 0.0
+        return each * (mainloop + epilogue), 0.0
     fix = s.tile[0] * s.tile[1] * 4 / k.reduce_bytes
     if splits > 1:
         part = ceil_div(steps, splits) * step + fix + k.tile
@@ -317,12 +317,12 @@ def _sm90_busiest(
     epilogue += k.tile  # the stream-K scheduler starts its tiles more slowly
     waves, tail = divmod(tiles, slots)
     if tail == 0 or 2 * tail >= slots or steps <= STREAM_K_ITERATIONS:
-        return each * (one + epilogue), 0.0
+        return each * (mainloop + epilogue), 0.0
     whole = max(0, waves - 1)
     length = max(STREAM_K_ITERATIONS, (tiles - whole * slots) * steps / slots)
     parts = max(1.0, steps / length)
     mended = parts * (fix + k.handover) + 2 * fix + k.tile  # a slot mostly ends one tile and begins another
-    return whole * (one + epilogue) + length * step + mended + epilogue, k.split
+    return whole * (mainloop + epilogue) + length * step + mended + epilogue, k.split
 
 
 def rate_key(c: Candidate, device: Device) -> str:
@@ -375,8 +375,8 @@ def _sm80(c: Candidate, s: Sm80Schedule, device: Device, k: Constants) -> Estima
     steps = ceil_div(c.k_tiles, splits)
     step = max(2 * s.tile[0] * s.tile[1] * s.tile[2] / (rate * reached), k.shortest_step / busy)
     stage = memory_of(c).stage
-    one = steps * max(step, stage / k.sm_bytes) + epilogue_cycles(c, s.tile[0] * s.tile[1], k)
-    sm = each * busy * one / (device.clock * k.clock)
+    mainloop = steps * max(step, stage / k.sm_bytes) + epilogue_cycles(c, s.tile[0] * s.tile[1], k)
+    sm = each * busy * mainloop / (device.clock * k.clock)
     if splits > 1:
         sm += k.split + splits * c.shape.m * c.shape.n * c.shape.batch * 8 / (
             k.l2_bytes * device.sms * device.clock

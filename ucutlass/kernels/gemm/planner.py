@@ -90,8 +90,8 @@ def candidates(
 def _ranked(case: PlanningCase, request: PartialSchedule) -> Iterator[list[tuple[Estimate, Candidate]]]:
     """Round after round of candidates with their prices, the cheapest first."""
     for tried in rounds(case, request):
-        made = (build(case, full) for full in expand(case, request, tried))
-        priced = ((cost.estimate(c, case.device), c) for c in made)
+        candidates = (build(case, full) for full in expand(case, request, tried))
+        priced = ((cost.estimate(c, case.device), c) for c in candidates)
         yield sorted(priced, key=lambda pair: pair[0].seconds)
 
 
@@ -100,10 +100,10 @@ def _chosen(case: PlanningCase, request: PartialSchedule, price: Estimate, cheap
     return planned if planned.request == request else replace(planned, origin=BY_MODEL)
 
 
-def _planned(case: PlanningCase, c: Candidate, price: Estimate, asked: PartialSchedule) -> Planned:
-    made = GemmPlan(c.arch.name, c.problem, c.schedule, c.routes)
-    notes = tuple(reasons(case, c, price, asked))
-    return Planned(made, astuple(c.launch), c.sizes, request_of(c), case.device, price, notes)
+def _planned(case: PlanningCase, c: Candidate, price: Estimate, request: PartialSchedule) -> Planned:
+    plan = GemmPlan(c.arch.name, c.problem, c.schedule, c.routes)
+    notes = tuple(reasons(case, c, price, request))
+    return Planned(plan, astuple(c.launch), c.sizes, request_of(c), case.device, price, notes)
 
 
 def foreign_fields(request: PartialSchedule) -> Violation | None:
@@ -159,8 +159,8 @@ _GIVE_UP = (
 
 def _with_nearest(violation: Violation, case: PlanningCase) -> Violation:
     start = violation.nearest
-    found = nearest_legal(case, start) if start is not None else None
-    return replace(violation, nearest=None if found is None else request_of(found))
+    nearest = nearest_legal(case, start) if start is not None else None
+    return replace(violation, nearest=None if nearest is None else request_of(nearest))
 
 
 def nearest_legal(case: PlanningCase, request: PartialSchedule) -> Candidate | None:
@@ -187,5 +187,5 @@ def nearest_legal(case: PlanningCase, request: PartialSchedule) -> Candidate | N
 
 def _first(case: PlanningCase, request: PartialSchedule) -> Candidate:
     """The cheapest legal candidate of a request, or else the cheapest."""
-    ranked = [c for found in _ranked(case, request) for _, c in found]
+    ranked = [c for batch in _ranked(case, request) for _, c in batch]
     return next((c for c in ranked if legal(c)), ranked[0])

@@ -13,22 +13,22 @@ from ucutlass.kernels.gemm.variants import variants_of
 from ucutlass.kernels.planned import Estimate, Note
 
 
-def reasons(case: PlanningCase, c: Candidate, price: Estimate, asked: PartialSchedule) -> Iterator[Note]:
+def reasons(case: PlanningCase, c: Candidate, price: Estimate, request: PartialSchedule) -> Iterator[Note]:
     """Notes for every field that the request left out, and for a family forced by a rule."""
     if c.arch.wgmma and c.family == "sm80":
-        yield Note("", "multistage", _why_not_hopper(case, asked))
-    for name, value in differing(asked, request_of(c)).items():
+        yield Note("", "multistage", _why_not_hopper(case, request))
+    for name, value in differing(request, request_of(c)).items():
         if value is not None:
             yield Note(name, show_value(value), _reason(name, c, price, case))
 
 
-def _why_not_hopper(case: PlanningCase, asked: PartialSchedule) -> str:
+def _why_not_hopper(case: PlanningCase, request: PartialSchedule) -> str:
     """The rule that keeps the TMA kernels away, with its numbers; or what else did."""
     depth = 128 // case.written.problem.lane.bytes
     broken = violations(build(case, PartialSchedule(warps="pingpong", tile=(64, 64, depth))))
     if broken:
         return f"the Hopper kernels cannot take this: {broken[0].message}"
-    if "sm90" not in variants_of(asked) or asked.math == "simt":
+    if "sm90" not in variants_of(request) or request.math == "simt":
         return "asked for"
     return "predicted to be faster than wgmma, for which a launch splits the operands first"
 

@@ -172,8 +172,8 @@ def _fitted(case: PlanningCase, shape: Shape, request: PartialSchedule) -> _Side
         return ()
     problem = case.written.problem
     held = most_accumulators(problem) // accumulator_sets(problem)
-    found = fitted(shape, case.device.sms, held, _listed(shape, request))
-    return tuple(tile for tile in found if request.warps in (None, tile[0]))
+    tiles = fitted(shape, case.device.sms, held, _listed(shape, request))
+    return tuple(tile for tile in tiles if request.warps in (None, tile[0]))
 
 
 def _listed(shape: Shape, request: PartialSchedule) -> _Sides:

@@ -43,13 +43,13 @@ def lean_epilogue(
     vectors = sum(2 * _round(sizes[t.shape] * t.elem.bytes, 16) for t in problem.inputs if t.shape in sizes)
     taken = sum(t.elem.bytes for t in stores) + 2 * sum(t.elem.bytes for t in loads)
     first = stores[0].elem.bytes if stores else None
-    found = [
+    needs = [
         columns * rows * taken
         for columns in _widths(problem, tile, warps, first)
         if tile[1] % columns == 0
         and all(_ROW[0] <= columns * t.elem.bytes <= _ROW[1] for t in (*stores, *loads) if t.n == ())
     ]
-    return _round(min(found) + vectors, BORDER) if found else None
+    return _round(min(needs) + vectors, BORDER) if needs else None
 
 
 def lean_ring(problem: GemmProblem, tile: tuple[int, int, int], stages: int) -> int:

@@ -50,10 +50,10 @@ def planned(c: Candidate, device: Device) -> Planned:
 def _weighed(case: PlanningCase, request: PartialSchedule) -> Iterator[Candidate]:
     """What the planner prices for a request, with the other settings of the knobs that it leaves open."""
     for tried in rounds(case, request):
-        found = [c for full in expand(case, request, tried) if legal(c := build(case, full))]
-        for candidate in found:
+        candidates = [c for full in expand(case, request, tried) if legal(c := build(case, full))]
+        for candidate in candidates:
             yield from (v for v in variants(candidate, request) if legal(v))
-        if found:
+        if candidates:
             return
 
 
@@ -62,19 +62,19 @@ def _free(case: PlanningCase) -> Iterator[Candidate]:
         yield from (v for v in variants(candidate, PartialSchedule()) if legal(v))
 
 
-def variants(candidate: Candidate, asked: PartialSchedule) -> Iterator[Candidate]:
-    """The candidate, and it with one launch parameter changed that `asked` leaves open: a sweep of whole products
+def variants(candidate: Candidate, request: PartialSchedule) -> Iterator[Candidate]:
+    """The candidate, and it with one launch parameter changed that `request` leaves open: a sweep of whole products
     would be timed for longer than another build takes."""
     yield candidate
     if isinstance(candidate.schedule, GemvSchedule):
         return
     now = candidate.launch
     settings: list[LaunchParameters] = []
-    if asked.raster is None:
+    if request.raster is None:
         settings += [replace(now, raster=r) for r in RASTER_WORD if r != now.raster]
-    if asked.swizzle is None:
+    if request.swizzle is None:
         settings += [replace(now, swizzle=s) for s in _swizzles(candidate)]
-    if asked.split_k is None:
+    if request.split_k is None:
         settings += [replace(now, splits=s) for s in _splits(candidate) if s != now.splits]
     yield from (replace(candidate, launch=launch) for launch in settings)
 

@@ -174,8 +174,8 @@ def _epilogue(
     kernel: ir.Kernel, dots: Sequence[ir.Dot], own: ir.Segment | None, parts: ScaledSum | None
 ) -> EpiloguePattern:
     begins = dots[0] if parts is None else parts.total
-    made = epilogue(kernel, begins, STORED, LOADED, tuple(dots[1:]), own)
-    for output in made.outputs:
+    pattern = epilogue(kernel, begins, STORED, LOADED, tuple(dots[1:]), own)
+    for output in pattern.outputs:
         if output.reduce is not None:
             raise Refused(
                 "UC0309",
@@ -183,7 +183,7 @@ def _epilogue(
                 output.value.span,
                 "store the outcome and reduce it in a second stage",
             )
-    return made
+    return pattern
 
 
 # --- operands -----------------------------------------------------------------------
@@ -196,8 +196,8 @@ def _side(kernel: ir.Kernel, value: ir.Value) -> _Side:
         inner = value.value
         if widened or isinstance(inner, ir.Apply) or (value.elem is TF32 and inner.elem is F32):
             value = inner
-    if isinstance(value, ir.Apply) and (found := _mask(value)) is not None:
-        value, masked = found[0], found[1:]
+    if isinstance(value, ir.Apply) and (mask := _mask(value)) is not None:
+        value, masked = mask[0], mask[1:]
         if value.elem is not lane and (value.elem, lane) != (F32, TF32):
             raise _stored_first(f"{lane.name}(..) of {value.elem.name} rows", outer, lane.name)
     picked = value if isinstance(value, ir.Gather) else None
@@ -235,14 +235,14 @@ def _mask(value: ir.Apply) -> tuple[ir.Value, ir.Segment, str] | None:
     """`where(segment(T, offsets) == index(E), e, 0)` as (e, the segment, E)."""
     if value.function != "where":
         return None
-    own, kept, other = value.args
+    own, passed, other = value.args
     if not (isinstance(other, ir.Constant) and other.value == 0):
         return None
     if not (isinstance(own, ir.Apply) and own.function == "equal"):
         return None
     match own.args:
         case (ir.Segment() as of, ir.Coordinate(group)) | (ir.Coordinate(group), ir.Segment() as of):
-            return kept, of, group
+            return passed, of, group
     return None
 
 
@@ -251,11 +251,11 @@ def _mask(value: ir.Apply) -> tuple[ir.Value, ir.Segment, str] | None:
 
 def _shared_first(dots: Sequence[ir.Dot], sides: list[tuple[_Side, _Side]]) -> list[tuple[_Side, _Side]]:
     """Each dot's sides with the operand that both dots have in front. Raises Refused UC0330."""
-    one, two = sides
+    first, second = sides
     for i in (0, 1):
         for j in (0, 1):
-            if one[i].node is two[j].node:
-                return [(one[i], one[1 - i]), (two[j], two[1 - j])]
+            if first[i].node is second[j].node:
+                return [(first[i], first[1 - i]), (second[j], second[1 - j])]
     raise Refused(
         "UC0330",
         "two dots are one launch where they have an operand in common, as dot[D](x, a) and dot[D](x, b) do",
@@ -269,16 +269,16 @@ def _alike(dots: Sequence[ir.Dot], rights: Sequence[_Side]) -> None:
     if len(dots) == 1:
         return
     a, b = dots
-    one, two = rights
+    first, second = rights
     differ = [
         (set(a.over) != set(b.over), f"names summed, {', '.join(a.over)} and {', '.join(b.over)}"),
         (a.lane is not b.lane, f"lane, {a.lane.name} and {b.lane.name}"),
         (a.accumulate != b.accumulate, f"accumulation, {a.accumulate} and {b.accumulate}"),
         (
-            set(one.tensor.order) != set(two.tensor.order) or set(a.dims) != set(b.dims),
-            f"names, {', '.join(one.tensor.order)} and {', '.join(two.tensor.order)}",
+            set(first.tensor.order) != set(second.tensor.order) or set(a.dims) != set(b.dims),
+            f"names, {', '.join(first.tensor.order)} and {', '.join(second.tensor.order)}",
         ),
-        (_own(one) != _own(two) or one.masked != two.masked, "groups of rows"),
+        (_own(first) != _own(second) or first.masked != second.masked, "groups of rows"),
     ]
     for differs, what in differ:
         if differs:

@@ -81,10 +81,10 @@ def plan_grouped_gemm(
         why = f"the Hopper kernel cannot take this: {reason}" if reason else "the schedule says so"
         full, note = PartialSchedule(warps="direct"), Note("", "plain multiply-adds", why)
         return Planned(plan, (1,), sizes, full, device, price, (note,))
-    found = sorted(_candidates(problem, sizes, arch, device, request), key=lambda c: c.price.seconds)
-    if not found:
+    candidates = sorted(_candidates(problem, sizes, arch, device, request), key=lambda c: c.price.seconds)
+    if not candidates:
         return (_no_fit(problem, sizes, arch, device, request),)
-    return _planned(problem, found[0], sizes, arch, device, request)
+    return _planned(problem, candidates[0], sizes, arch, device, request)
 
 
 def candidates(
@@ -107,7 +107,7 @@ def _planned(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    asked: PartialSchedule,
+    request: PartialSchedule,
 ) -> Planned:
     schedule = best.schedule
     full = PartialSchedule(
@@ -115,7 +115,7 @@ def _planned(
         tile=schedule.tile,
         cluster=schedule.cluster,
         stages=schedule.stages,
-        **_order_of(asked, best.band),
+        **_order_of(request, best.band),
     )
     reasons = {
         "tile": "the least time by tiles, waves and what a main loop of it reaches",
@@ -128,7 +128,7 @@ def _planned(
     notes = tuple(
         Note(name, show_value(value), reasons[name])
         for name, value in full.given().items()
-        if name in reasons and getattr(asked, name) is None
+        if name in reasons and getattr(request, name) is None
     )
     plan = GroupedGemmPlan(arch.name, problem, schedule)
     return Planned(plan, (best.band,), sizes, full, device, best.price, notes)
@@ -165,11 +165,11 @@ def _candidates(
             if why_unscaled(problem, sizes, tile):
                 continue
             for cluster in (request.cluster,) if request.cluster else clusters:
-                made = _fitted(problem, WgmmaSchedule(tile, cluster, 2, kind), request.stages)
-                if made is not None and (known(problem, made) or request.tile):
+                schedule = _fitted(problem, WgmmaSchedule(tile, cluster, 2, kind), request.stages)
+                if schedule is not None and (known(problem, schedule) or request.tile):
                     order = band(request, problem)
-                    price = estimate(problem, made, sizes, arch, device, (order,))
-                    yield PricedSchedule(made, order, price)
+                    price = estimate(problem, schedule, sizes, arch, device, (order,))
+                    yield PricedSchedule(schedule, order, price)
 
 
 def _fitted(problem: GroupedGemmProblem, schedule: WgmmaSchedule, stages: int | None) -> WgmmaSchedule | None:
@@ -192,10 +192,10 @@ def band(request: PartialSchedule, problem: GroupedGemmProblem) -> int:
     return request.swizzle or (ACROSS_BAND if rows and problem.gemm.b.contiguous != "k" else BAND)
 
 
-def _order_of(asked: PartialSchedule, band_: int) -> dict[str, Any]:
+def _order_of(request: PartialSchedule, band_: int) -> dict[str, Any]:
     """The fields that say the band: as asked for, else so that they say it."""
-    raster = asked.raster or ("along_m" if band_ == WHOLE else "heuristic")
-    return {"raster": raster, "swizzle": asked.swizzle or (None if raster == "along_m" else band_)}
+    raster = request.raster or ("along_m" if band_ == WHOLE else "heuristic")
+    return {"raster": raster, "swizzle": request.swizzle or (None if raster == "along_m" else band_)}
 
 
 # --- refusals -----------------------------------------------------------------------------
@@ -213,8 +213,10 @@ def _no_fit(
     nearest = None
     for names in (("stages",), ("cluster",), ("warps",), ("tile", "stages"), tuple(request.given())):
         relaxed = without(request, *names)
-        if found := sorted(_candidates(problem, sizes, arch, device, relaxed), key=lambda c: c.price.seconds):
-            best = found[0].schedule
+        if candidates := sorted(
+            _candidates(problem, sizes, arch, device, relaxed), key=lambda c: c.price.seconds
+        ):
+            best = candidates[0].schedule
             nearest = replace(
                 relaxed, warps=best.warps, tile=best.tile, cluster=best.cluster, stages=best.stages
             )

@@ -63,11 +63,11 @@ def steps(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> tuple[int, in
 
 def most_stages(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> int:
     """The most stages that leave room for the epilogue; 0 where two do not."""
-    found = 0
+    most = 0
     for stages in range(2, MOST_STAGES + 1):
         try:
             steps(problem, replace(schedule, stages=stages))
         except ValueError:
             break
-        found = stages
-    return found
+        most = stages
+    return most

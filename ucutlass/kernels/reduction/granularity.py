@@ -17,9 +17,9 @@ def granularity(plan: ReductionPlan, dims: Sequence[str], launch: Sequence[int])
     inner = problem.modes[problem.vector][-1]
     step: dict[int, int] = {inner: schedule.vector}
     every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
-    for one in every:
-        for axis in one.axes:
-            whole = any(step.get(i, 1) % one.align == 0 for i in axis.stride)
-            if one.align > 1 and axis.stride and not whole:
-                step[axis.stride[-1]] = one.align
+    for access in every:
+        for axis in access.axes:
+            whole = any(step.get(i, 1) % access.align == 0 for i in axis.stride)
+            if access.align > 1 and axis.stride and not whole:
+                step[axis.stride[-1]] = access.align
     return Granularity({dims[inner]: along * schedule.vector}, {dims[i]: n for i, n in step.items()}, {})

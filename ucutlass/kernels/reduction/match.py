@@ -59,18 +59,18 @@ def is_window(node: ir.Value, windows: Collection[str]) -> bool:
 def _windows(kernel: ir.Kernel, nodes: list[ir.Value]) -> frozenset[str]:
     """The names of windows: a reduction over them reads its operand at positions that they move together
     with other names. Names of results are none, and what an inner window reads is its own affair."""
-    kept = {d for r in kernel.results for d in r.type.dims}
+    results = {d for r in kernel.results for d in r.type.dims}
     moving: dict[int, frozenset[str]] = {}
-    found: set[str] = set()
+    dims: set[str] = set()
     for node in nodes:
         names = frozenset().union(*(moving[id(c)] for c in ir.children(node)), _moving(node))
-        if isinstance(node, ir.Reduce) and names & set(node.over) and not kept & set(node.over):
-            found |= set(node.over)
+        if isinstance(node, ir.Reduce) and names & set(node.over) and not results & set(node.over):
+            dims |= set(node.over)
             names = frozenset()
         moving[id(node)] = names
-    while more := {d for n in nodes if is_window(n, found) for d in n.over} - found:  # type: ignore[union-attr]
-        found |= more
-    return frozenset(found)
+    while more := {d for n in nodes if is_window(n, dims) for d in n.over} - dims:  # type: ignore[union-attr]
+        dims |= more
+    return frozenset(dims)
 
 
 def _moving(node: ir.Value) -> Iterator[str]:

@@ -276,25 +276,27 @@ def phase_of(problem: ReductionProblem) -> tuple[int, ...]:
     """By instruction: how many reductions over columns must be known one after another before it; of a
     reduction itself, before its argument is."""
     known: list[int] = []
-    for one in problem.instructions:
-        below = max((known[a] for a in arguments(one, problem.loads)), default=0)
-        known.append(below + 1 if isinstance(one, RowValue) else below)
+    for instruction in problem.instructions:
+        below = max((known[a] for a in arguments(instruction, problem.loads)), default=0)
+        known.append(below + 1 if isinstance(instruction, RowValue) else below)
     return tuple(known)
 
 
 def reductions(problem: ReductionProblem) -> tuple[int, ...]:
     """The reductions over columns that a result needs."""
-    found: set[int] = set()
+    reached: set[int] = set()
     stack = [o.value for o in problem.outputs]
     while stack:
         i = stack.pop()
-        if i not in found:
-            found.add(i)
-            one = problem.instructions[i]
-            stack += arguments(one, problem.loads)
-            if isinstance(one, RowWindow):
-                stack += [a for b in one.body for a in arguments(problem.instructions[b], problem.loads)]
-    return tuple(sorted(i for i in found if isinstance(problem.instructions[i], RowReduce)))
+        if i not in reached:
+            reached.add(i)
+            instruction = problem.instructions[i]
+            stack += arguments(instruction, problem.loads)
+            if isinstance(instruction, RowWindow):
+                stack += [
+                    a for b in instruction.body for a in arguments(problem.instructions[b], problem.loads)
+                ]
+    return tuple(sorted(i for i in reached if isinstance(problem.instructions[i], RowReduce)))
 
 
 def scans_of(problem: ReductionProblem) -> tuple[tuple[int, ScanAlong], ...]:

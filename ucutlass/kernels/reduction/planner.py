@@ -124,8 +124,8 @@ def plan_reduction(
     given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
     fields = replace(request_of(room, schedule), **given)
     passes, widest = passes_of(problem, schedule), vector_of(problem, sizes)
-    said = notes(problem, schedule, extent.rows, extent.columns, passes, widest)
-    return Planned(plan, (), sizes, fields, device, price, said)
+    reasons = notes(problem, schedule, extent.rows, extent.columns, passes, widest)
+    return Planned(plan, (), sizes, fields, device, price, reasons)
 
 
 def schedule_of(
@@ -194,7 +194,7 @@ def _turned(
     for mode, run in enumerate(problem.rows):
         if mode == vector or at.number(run) < LEAST_SIDE:
             continue
-        found = [
+        modes = [
             (k, alignment(problem, mode, load, at, fine[load.pointer], WORD))
             for k, load in enumerate(problem.loads)
             if load.elem.bytes in (2, 4)
@@ -203,8 +203,8 @@ def _turned(
             and any(vector in dict(a.at.terms) for a in load.axes)
             and all(a.extent is None and a.gathered is None for a in load.axes)
         ]
-        if found:
-            return mode, tuple(found)
+        if modes:
+            return mode, tuple(modes)
     return None
 
 

@@ -39,7 +39,7 @@ def reduction_problem(
         for t, value in zip(results, values, strict=True)
     )
     mode = next((i for i, run in enumerate(modes.all) if vector is not None and run[-1] == vector), None)
-    made = ReductionProblem(
+    problem = ReductionProblem(
         rows=tuple(at.product(run) for run in modes.rows),
         columns=tuple(at.product(run) for run in modes.columns),
         windows=tuple(at.product(run) for run in modes.windows),
@@ -53,7 +53,7 @@ def reduction_problem(
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in kernel.params),
         lane=F32,
     )
-    return _with_alignments(made, at, tuple(aligned) if aligned is not None else (True,) * len(tensors))
+    return _with_alignments(problem, at, tuple(aligned) if aligned is not None else (True,) * len(tensors))
 
 
 def _fixed(extent: Extent) -> int:
@@ -89,13 +89,13 @@ def _runs(
     """Names in memory order, merged where every tensor stores them side by side or has neither."""
     first = next((t for t in (*results, *tensors) if set(names) <= set(t.order)), None)
     order = names if first is None else tuple(d for d in first.order if d in names)
-    made: list[tuple[str, ...]] = []
+    merged: list[tuple[str, ...]] = []
     for name in order:
-        if made and _merge(made[-1][-1], name, form, tensors):
-            made[-1] = (*made[-1], name)
+        if merged and _merge(merged[-1][-1], name, form, tensors):
+            merged[-1] = (*merged[-1], name)
         else:
-            made.append((name,))
-    return tuple(made)
+            merged.append((name,))
+    return tuple(merged)
 
 
 def _merge(outer: str, inner: str, form: ReductionPattern, tensors: tuple[Operand, ...]) -> bool:

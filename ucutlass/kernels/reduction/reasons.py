@@ -22,26 +22,26 @@ def notes(
     extents and types allow."""
     where = "none" if problem.vector is None else "columns" if problem.across else "rows"
     why = f"{'the widest' if s.vector == widest else f'of {widest}'} that extents and types allow"
-    found = [Note("", f"vectors of {s.vector}", f"along the {where}, {why}")]
+    reasons = [Note("", f"vectors of {s.vector}", f"along the {where}, {why}")]
     if any(isinstance(i, RowReduce | ScanAlong) for i in problem.instructions):
-        kept = (
+        text = (
             "every element is read once and kept in registers"
             if s.keep == "registers"
             else f"a row's {columns} columns do not fit registers: each of {passes} passes reads it"
         )
-        found.append(Note("", f"{s.threads} threads a {'part' if s.chained else 'row'}", kept))
+        reasons.append(Note("", f"{s.threads} threads a {'part' if s.chained else 'row'}", text))
     if s.cluster > 1:
-        found.append(
+        reasons.append(
             Note("", f"a cluster of {s.cluster} blocks a row", "one block's registers do not hold it")
         )
     if s.chained:
         part = s.threads * s.items * (s.vector if problem.across else 1)
         why = f"{rows} rows alone do not fill the GPU; a block waits for what earlier ones sum to"
-        found.append(Note("", f"{math.ceil(columns / part)} blocks a row, in one pass", why))
+        reasons.append(Note("", f"{math.ceil(columns / part)} blocks a row, in one pass", why))
     if s.splits > 1:
         why = f"{rows} rows alone do not fill the GPU"
         if scans_of(problem):
             why += "; the parts are read for their totals first, then scanned"
             why += ", since what is scanned needs the whole row before" if phases(problem) else ""
-        found.append(Note("", f"{s.splits} blocks a row", why))
-    return tuple(found)
+        reasons.append(Note("", f"{s.splits} blocks a row", why))
+    return tuple(reasons)

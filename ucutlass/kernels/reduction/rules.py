@@ -176,26 +176,26 @@ def _kept(c: ReductionCandidate) -> Breach | None:
 def _chained(room: ReductionCase, s: ReductionSchedule, r: PartialSchedule) -> Breach | None:
     """A row in the registers of several blocks, of which each scans a part."""
     line, part = room.line(s.vector), s.threads * s.items
-    parts, said = math.ceil(line / part), f"a block's registers hold {part * s.vector} elements of a row"
+    parts, limit = math.ceil(line / part), f"a block's registers hold {part * s.vector} elements of a row"
     if not room.problem.across:
-        said = f"a block's registers hold {part} of a row's elements"
+        limit = f"a block's registers hold {part} of a row's elements"
     if not room.chains:
         return Breach(
-            f"{said}, and what is scanned needs all {room.columns} of them first",
+            f"{limit}, and what is scanned needs all {room.columns} of them first",
             "use `keep reread`, with `split_k` for several blocks a row",
             ("keep", "threads", "items"),
             None,
         )
     if room.problem.across and s.rows > 1:
         return Breach(
-            f"{said}: {parts} blocks share each row, and {s.rows} rows a block",
+            f"{limit}: {parts} blocks share each row, and {s.rows} rows a block",
             "use `rows 1`",
             ("rows", "keep"),
             None,
         )
     if r.split_k is not None:
         return Breach(
-            f"{said}, so that {parts} blocks share a row of {room.columns} and read it once",
+            f"{limit}, so that {parts} blocks share a row of {room.columns} and read it once",
             "leave `split_k` out, or use `keep reread`",
             ("split_k", "keep"),
             None,
@@ -203,7 +203,7 @@ def _chained(room: ReductionCase, s: ReductionSchedule, r: PartialSchedule) -> B
     blocks = math.ceil(room.rows // (1 if room.problem.across else s.vector) / s.rows) * parts
     if blocks > MOST_BLOCKS:
         return Breach(
-            f"{said}: the launch would have {blocks} blocks, and at most {MOST_BLOCKS} fit",
+            f"{limit}: the launch would have {blocks} blocks, and at most {MOST_BLOCKS} fit",
             "use more `threads` or `items`, or `keep reread`",
             ("keep", "threads", "items"),
             None,
@@ -212,8 +212,8 @@ def _chained(room: ReductionCase, s: ReductionSchedule, r: PartialSchedule) -> B
 
 
 def _held(room: ReductionCase, s: ReductionSchedule) -> Breach | None:
-    kept = s.keep == "registers" and room.scans
-    bytes_ = (room.kept if kept else room.held)(s.vector) * s.items
+    in_registers = s.keep == "registers" and room.scans
+    bytes_ = (room.kept if in_registers else room.held)(s.vector) * s.items
     if s.items == 1 or bytes_ <= MOST_HELD:
         return None
     return Breach(

@@ -83,7 +83,7 @@ def _filled(
     fill = _chain if scanned else _across if room.problem.across else _down
     threads, rows, items = fill(room, own, r, vector, keep, clustered)
     chunks = math.ceil(room.line(vector) / (threads * items))
-    kept = own.splits if keep == own.keep else room.spread(chunks) if own.chained else 1
+    least = own.splits if keep == own.keep else room.spread(chunks) if own.chained else 1
     # A word that is no whole row is the rules' to refuse: `shared` has no kernel with columns.
     return ReductionSchedule(
         vector,
@@ -91,7 +91,7 @@ def _filled(
         rows,
         items,
         "registers" if keep == "registers" else "reread",
-        splits or min(kept, chunks),
+        splits or min(least, chunks),
         cluster=clustered,
         chained=scanned and chunks > 1,
     )
@@ -130,9 +130,9 @@ def _across(
 ) -> tuple[int, int, int]:
     held, share = room.held(vector), math.ceil(room.line(vector) / cluster)
     if keep == "registers":
-        wanted = math.ceil(share / r.items) if r.items else math.ceil(share * held / 64)
+        enough = math.ceil(share / r.items) if r.items else math.ceil(share * held / 64)
         least = 32 if cluster > 1 else min(32, power(share))
-        threads = r.threads or min(MOST_THREADS, max(power(wanted), least))
+        threads = r.threads or min(MOST_THREADS, max(power(enough), least))
         items = r.items or max(1, math.ceil(share / threads))
     else:
         share = math.ceil(share / (r.split_k if isinstance(r.split_k, int) else 1))
@@ -148,8 +148,8 @@ def _down(
     held, columns = room.held(vector), room.columns
     rows = r.rows or (min(own.rows, max(1, MOST_THREADS // r.threads)) if r.threads else own.rows)
     if keep == "registers":
-        wanted = math.ceil(columns / r.items) if r.items else math.ceil(columns * held / (MOST_HELD // 2))
-        lines = r.threads or max(own.threads if not r.items and not r.rows else 1, power(wanted))
+        enough = math.ceil(columns / r.items) if r.items else math.ceil(columns * held / (MOST_HELD // 2))
+        lines = r.threads or max(own.threads if not r.items and not r.rows else 1, power(enough))
         return lines, rows, r.items or max(1, math.ceil(columns / lines))
     lines = r.threads or min(own.threads, max(1, MOST_THREADS // rows))
     part = columns / (r.split_k if isinstance(r.split_k, int) else 1)

@@ -168,16 +168,16 @@ class Builder(Instructions[ReductionInstruction]):
 
     def axes(self, order: tuple[str, ...], env: Env = ()) -> tuple[AxisAccess, ...]:
         """How a tensor of this memory order is walked."""
-        elsewhere, made = dict(env), []
+        elsewhere, accesses = dict(env), []
         for mode, run in enumerate(self._modes.all):
             if run[-1] in order and not set(run) & set(elsewhere):
                 stride = self._sizes.product(order[order.index(run[-1]) + 1 :])
-                made.append(AxisAccess(stride, LinearIndex(((mode, 1),), Fixed(0))))
+                accesses.append(AxisAccess(stride, LinearIndex(((mode, 1),), Fixed(0))))
         for name in order:
             if name in elsewhere:
                 stride = self._sizes.product(order[order.index(name) + 1 :])
-                made.append(self._along(name, elsewhere[name], stride))
-        return tuple(made)
+                accesses.append(self._along(name, elsewhere[name], stride))
+        return tuple(accesses)
 
     def _along(self, name: str, at: At, stride: tuple[int, ...]) -> AxisAccess:
         extent = None if at.inside else self._positions(Free(name))
@@ -221,12 +221,12 @@ class Builder(Instructions[ReductionInstruction]):
             return self.convert(at, kind)
         return self.add(Round(at, elem, kind))
 
-    def _apply(self, function: str, made: list[int], elem: Element) -> int:
+    def _apply(self, function: str, operands: list[int], elem: Element) -> int:
         spec = FUNCTIONS[function]
-        picks = made[1:] if spec.domain == "any" else made
+        picks = operands[1:] if spec.domain == "any" else operands
         kind = self.operand_kind(spec, picks, kind_of(elem))
         converted = [self.convert(a, kind) for a in picks]
-        return self.compute(function, (*made[: len(made) - len(picks)], *converted), kind_of(elem))
+        return self.compute(function, (*operands[: len(operands) - len(picks)], *converted), kind_of(elem))
 
     # --- indices
 
@@ -234,9 +234,9 @@ class Builder(Instructions[ReductionInstruction]):
         here = dict(env)
         renames = is_rename(node, self._kernel.dims)
         moved = tuple((p.dim, self._composed(p, here, renames, node)) for p in node.positions)
-        kept = tuple((d, at) for d, at in env if d in node.value.dims and d not in dict(moved))
+        rest = tuple((d, at) for d, at in env if d in node.value.dims and d not in dict(moved))
         checks = () if renames else moved
-        inner, around = (*moved, *kept), (*guards, *checks)
+        inner, around = (*moved, *rest), (*guards, *checks)
         if isinstance(node.value, ir.ParamValue):
             return self._parameter(node.value, inner, around, node.fill, checks)
         value = self.value(node.value, inner, around)
@@ -270,8 +270,8 @@ class Builder(Instructions[ReductionInstruction]):
     def _gather(self, node: ir.Gather, env: Env, guards: Env) -> int:
         ids = self.value(node.ids, env, guards)
         at = At((), Fixed(0), 1, ids)
-        kept = tuple((d, a) for d, a in env if d in node.value.dims and d != node.dim)
-        inner = ((node.dim, at), *kept)
+        rest = tuple((d, a) for d, a in env if d in node.value.dims and d != node.dim)
+        inner = ((node.dim, at), *rest)
         if isinstance(node.value, ir.ParamValue):
             return self._parameter(node.value, inner, guards, 0.0, ())
         return self.value(node.value, inner, (*guards, (node.dim, at)))
@@ -286,11 +286,11 @@ class Builder(Instructions[ReductionInstruction]):
         if node.op == "mean":
             arg = self.convert(arg, "f32")
         kind: ScalarKind = "i64" if node.op in ("argmax", "argmin") else self.kind(arg)
-        made = self.add(RowWindow(op, modes, self._moving(arg, set(modes)), arg, kind))
+        window = self.add(RowWindow(op, modes, self._moving(arg, set(modes)), arg, kind))
         if node.op != "mean":
-            return made
+            return window
         count = self.add(ExtentValue(self._sizes.product(node.over), "f32"))
-        return self.compute("divide", (made, count), "f32")
+        return self.compute("divide", (window, count), "f32")
 
     def _moving(self, root: int, modes: set[int]) -> tuple[int, ...]:
         """The instructions below `root` that change along the modes."""
@@ -324,8 +324,8 @@ class Builder(Instructions[ReductionInstruction]):
         match node:
             case ir.Scan(op, _, _, exclusive, reverse):
                 arg = arg if self.kind(arg) == "f32" else self.convert(arg, "i64")
-                made = ScanAlong("sum" if op == "cumsum" else "prod", arg, exclusive, reverse, self.kind(arg))
-                return self.add(made)
+                scan = ScanAlong("sum" if op == "cumsum" else "prod", arg, exclusive, reverse, self.kind(arg))
+                return self.add(scan)
             case ir.Softmax(log=log):
                 return self._softmax(self.convert(arg, "f32"), log)
             case ir.Reduce():
@@ -338,8 +338,8 @@ class Builder(Instructions[ReductionInstruction]):
         shifted = self.compute("subtract", (x, largest), "f32")
         if log:
             return self.compute("subtract", (shifted, self.compute("log", (total,), "f32")), "f32")
-        one = self.add(LiteralValue(1.0, "f32"))
-        inverse = self.compute("divide", (one, total), "f32")
+        unit = self.add(LiteralValue(1.0, "f32"))
+        inverse = self.compute("divide", (unit, total), "f32")
         return self.compute("multiply", (self.compute("exp", (shifted,), "f32"), inverse), "f32")
 
     def _reduce(self, node: ir.Reduce, arg: int) -> int:
@@ -369,26 +369,28 @@ def fused_moments(
 ) -> list[ReductionInstruction]:
     """`mean(x)` with `mean((x - mean(x)) ** 2)` as one reduction, which reads a row once: the squares about
     the mean that the row's moments have."""
-    made = list(instructions)
-    for i, one in enumerate(instructions):
-        found = (
-            _centred_square(instructions, one.arg) if isinstance(one, RowReduce) and one.op == "sum" else None
+    fused = list(instructions)
+    for i, instruction in enumerate(instructions):
+        pair = (
+            _centred_square(instructions, instruction.arg)
+            if isinstance(instruction, RowReduce) and instruction.op == "sum"
+            else None
         )
-        if found is None:
+        if pair is None:
             continue
-        mean, total = found
+        mean, total = pair
         first = instructions[total]
         assert isinstance(first, RowValue)
         if [j for j, o in enumerate(instructions) if total in arguments(o, loads)] != [mean]:
             continue
         x = instructions[first.reduction]
         assert isinstance(x, RowReduce)
-        made[first.reduction] = RowReduce("moments", x.arg, "f32")
-        made[mean] = RowValue(first.reduction, "mean", "f32")
+        fused[first.reduction] = RowReduce("moments", x.arg, "f32")
+        fused[mean] = RowValue(first.reduction, "mean", "f32")
         for j, other in enumerate(instructions):
             if isinstance(other, RowValue) and other.reduction == i:
-                made[j] = RowValue(first.reduction, "squares", "f32")
-    return made
+                fused[j] = RowValue(first.reduction, "squares", "f32")
+    return fused
 
 
 def _centred_square(instructions: list[ReductionInstruction], at: int) -> tuple[int, int] | None:

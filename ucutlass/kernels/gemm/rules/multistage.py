@@ -63,11 +63,11 @@ def warp_tile(c: Candidate) -> Breach | None:
     mend = (
         changed(c, warp_tile=warp) if tile == s.tile else changed(c, tile=tile, warp_tile=warp, stages=None)
     )
-    said = f"`warp_tile {warp[0]}x{warp[1]}`" + ("" if tile == s.tile else f" in tile {tile_text(tile)}")
+    text = f"`warp_tile {warp[0]}x{warp[1]}`" + ("" if tile == s.tile else f" in tile {tile_text(tile)}")
     return Breach(
         f"warp tile {s.warp_tile[0]}x{s.warp_tile[1]} in tile {s.tile[0]}x{s.tile[1]}: warp tiles are "
         f"multiples of {steps[0]}x{steps[1]} that divide the tile",
-        f"use {said}",
+        f"use {text}",
         ("warp_tile", "tile"),
         mend,
     )
@@ -81,11 +81,11 @@ def _whole_warps(
         side if side % step == 0 else max(step, side // step * step)
         for side, step in zip(tile, steps, strict=False)
     ]
-    found = [
+    sides_ = [
         nearest(w, tuple(d for d in range(step, side + 1, step) if side % d == 0))
         for w, side, step in zip(warp, sides, steps, strict=True)
     ]
-    return (found[0], found[1]), (sides[0], sides[1], tile[2])
+    return (sides_[0], sides_[1]), (sides[0], sides[1], tile[2])
 
 
 def warps(c: Candidate) -> Breach | None:

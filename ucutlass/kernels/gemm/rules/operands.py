@@ -49,10 +49,10 @@ def lane_has_kernel(c: Candidate) -> Breach | None:
             ("warps",),
             multistage(c),
         )
-    said = _beyond_lean(c) if lane == "f32" else ""
-    if not said:
+    limit = _beyond_lean(c) if lane == "f32" else ""
+    if not limit:
         return None
-    return Breach(f"f32 by wgmma: {said}", "use `warps multistage`", ("warps",), multistage(c))
+    return Breach(f"f32 by wgmma: {limit}", "use `warps multistage`", ("warps",), multistage(c))
 
 
 def _beyond_lean(c: Candidate) -> str:

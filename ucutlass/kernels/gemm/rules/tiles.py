@@ -156,17 +156,17 @@ def accumulators_fit(c: Candidate) -> Breach | None:
     of = "a k tile" if c.problem.lane.name == "f32" else "fp8"
     sets = f", in two sets: partial sums of {of} and the f32 total" if accumulator_sets(c.problem) > 1 else ""
     sets += ", beside fragments of A, which is not contiguous along K" if register_sourced(c.problem) else ""
-    said = (
+    text = (
         f"a tile of {m}x{n} is {held} accumulator registers in each of {threads} threads{sets}; "
         f"beyond {limit} wgmma is serialised and spills"
     )
     if s.warps == "pingpong" and m in COOPERATIVE_M and held <= 2 * limit:
         mend = changed(c, warps="cooperative", stages=None)
-        return Breach(said, "use `warps cooperative`, whose warp groups share it", ("tile", "warps"), mend)
+        return Breach(text, "use `warps cooperative`, whose warp groups share it", ("tile", "warps"), mend)
     fitted = limit * n // held // 16 * 16
     tile = (m // 2, n, k) if m >= n and m > least_m(s) else (m, fitted, k)
     mend = changed(c, tile=tile, stages=None)
-    return Breach(said, f"use tile {tile_text(tile)}", ("tile", "warps"), mend)
+    return Breach(text, f"use tile {tile_text(tile)}", ("tile", "warps"), mend)
 
 
 def least_m(s: Sm90Schedule) -> int:
@@ -191,17 +191,17 @@ def stages_fit(c: Candidate) -> Breach | None:
     if most < 2 or 2 <= stages <= most:
         return _tile_too_deep(c, tile, memory)
     if stages < 2:
-        said = f"{stages} stages: the main loop needs at least 2"
+        text = f"{stages} stages: the main loop needs at least 2"
     elif memory.total <= capacity:
-        said = f"{stages} stages: the ring takes at most {longest}"
+        text = f"{stages} stages: the ring takes at most {longest}"
     else:
-        said = (
+        text = (
             f"{stages} stages of {memory.stage} bytes, {memory.epilogue} of epilogue and "
             f"{memory.barriers} of barriers are {memory.total} bytes of shared memory; a block has "
             f"{capacity}: at most {most} stages fit"
         )
     best = min(max(stages, 2), most)
-    return Breach(said, f"use `stages {best}`", ("stages", "tile"), changed(c, stages=best))
+    return Breach(text, f"use `stages {best}`", ("stages", "tile"), changed(c, stages=best))
 
 
 def _tile_too_deep(c: Candidate, tile: tuple[int, int, int], memory: SharedMemory) -> Breach:
@@ -229,9 +229,9 @@ def cluster_size(c: Candidate) -> Breach | None:
     best = [nearest(m, legal), nearest(n, legal)]
     while best[0] * best[1] > MAX_CLUSTER:
         best[best[1] > best[0]] //= 2
-    said = f"has {m * n} thread blocks" if m in legal and n in legal else "is not made of 1, 2, 4 or 8"
+    text = f"has {m * n} thread blocks" if m in legal and n in legal else "is not made of 1, 2, 4 or 8"
     return Breach(
-        f"cluster {m}x{n} {said}: sides are powers of two and the product at most "
+        f"cluster {m}x{n} {text}: sides are powers of two and the product at most "
         f"{MAX_CLUSTER}, the portable size",
         f"use `cluster {best[0]}x{best[1]}`",
         ("cluster",),

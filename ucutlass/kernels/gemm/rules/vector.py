@@ -35,9 +35,9 @@ def columns(c: Candidate) -> Breach | None:
         return None
     if n <= most:
         best = next(w for w in COLUMNS if w >= max(n, min(held, most)))
-        said = f"N is {n}" if held in COLUMNS else f"columns {held} is not 1, 2, 4 or 8"
+        text = f"N is {n}" if held in COLUMNS else f"columns {held} is not 1, 2, 4 or 8"
         return Breach(
-            f"{said}; a kernel of {held} columns computes {held}",
+            f"{text}; a kernel of {held} columns computes {held}",
             f"use `columns {best}`",
             ("columns",),
             changed(c, columns=best),
@@ -80,9 +80,9 @@ def threads(c: Candidate) -> Breach | None:
         return None
     each = block // s.threads
     best = nearest(s.threads, tuple(t // each for t in THREADS if t >= each))
-    said = f"{s.rows} x {s.threads} threads" if each > 1 else f"{s.threads} threads"
+    text = f"{s.rows} x {s.threads} threads" if each > 1 else f"{s.threads} threads"
     return Breach(
-        f"a block of {said} is not a power of two from {THREADS[0]} to {THREADS[-1]}",
+        f"a block of {text} is not a power of two from {THREADS[0]} to {THREADS[-1]}",
         f"use `threads {best}`",
         ("threads", "rows"),
         changed(c, threads=best),
