@@ -1,6 +1,6 @@
 """The corpus of `benchmarks.digests`: programs of every family, and the schedules that each is emitted with.
 
-Programs are drawn by seed from the feature tables (`benchmarks.pair_spaces`), the random generators and the
+Programs are drawn by seed from the feature tables (`benchmarks.pair_spaces`), the random GEMMs and the
 lists of cases. Each is planned for Hopper and for one older architecture. What the planner chooses is written
 into the case as an explicit schedule, as are further legal schedules of the same program, so that a case does
 not depend on later choices of the planner; a case without a schedule, every few programs, depends on them by
@@ -23,12 +23,7 @@ from benchmarks.cases import cases
 from benchmarks.convolution_cases import CASES as CONVOLUTIONS
 from benchmarks.memory_cases import PROBLEMS
 from benchmarks.pair_spaces import SPACES
-from benchmarks.random_attention import Maker as AttentionMaker
-from benchmarks.random_convolutions import program as random_convolution
-from benchmarks.random_products import program as random_product
 from benchmarks.random_programs import random_program
-from benchmarks.random_sweeps import COMPOSED
-from benchmarks.random_sweeps import program as random_sweep
 from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
@@ -51,7 +46,7 @@ ROOT = Path(__file__).parent.parent
 HOPPER, OLDER = "sm90a", ("sm80", "sm89")
 
 DRAWS: Mapping[str, int] = MappingProxyType(
-    {"reduction": 330, "gemm": 330, "products": 640, "attention": 220, "convolution": 420}
+    {"reduction": 430, "gemm": 330, "products": 740, "attention": 280, "convolution": 520}
 )
 """Choices drawn of each feature table; the compiler refuses some of them."""
 
@@ -66,10 +61,7 @@ OFTEN: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """Features that two draws of three are confined to, for tables most of whose choices TMA does not take."""
 
-SEEDS: Mapping[str, int] = MappingProxyType(
-    {"gemm": 150, "products": 100, "attention": 60, "convolution": 100, "reduction": 100}
-)
-"""Programs of each random generator."""
+RANDOM_GEMMS = 150
 
 SAMPLED, TRIES = 2, 8
 """Further schedules of a program for Hopper, and how many are proposed for them."""
@@ -159,7 +151,9 @@ def _programs() -> Iterator[Program]:
             choice = {axis: draw.choice(often.get(axis, features)) for axis, features in space.axes.items()}
             drawn = space.program(choice, draw)
             yield _named(f"pairs {space.name}", drawn.text, "k", drawn.sizes)
-    yield from _seeded()
+    for seed in range(RANDOM_GEMMS):
+        gemm = random_program(seed)
+        yield _named("random gemm", gemm.text, None, gemm.sizes)
     for case in cases():
         for sizes in (case.shapes[0], case.shapes[-1]):
             yield _named(case.name, case.text, "k", sizes)
@@ -171,24 +165,6 @@ def _programs() -> Iterator[Program]:
     folders = (ROOT / "examples", ROOT / "examples" / "tasks", ROOT / "benchmarks" / "programs")
     for path in sorted(path for folder in folders for path in folder.glob("*.ucu")):
         yield from _of_file(path)
-
-
-def _seeded() -> Iterator[Program]:
-    for seed in range(SEEDS["gemm"]):
-        gemm = random_program(seed)
-        yield _named("random gemm", gemm.text, None, gemm.sizes)
-    for seed in range(SEEDS["products"]):
-        product = random_product(seed, host=seed % 2 == 0)
-        yield _named("random products", product.text, None, product.sizes)
-    for seed in range(SEEDS["attention"]):
-        attention = AttentionMaker(seed)
-        yield _named("random attention", attention.text, None, attention.sizes)
-    for seed in range(SEEDS["convolution"]):
-        convolution = random_convolution(seed)
-        yield _named("random convolution", convolution.text, None, convolution.sizes)
-    for seed in range(SEEDS["reduction"]):
-        sweep = random_sweep(seed, COMPOSED) if seed % 3 == 0 else random_sweep(seed)
-        yield _named("random reduction", sweep.text, None, sweep.sizes)
 
 
 def _of_file(path: Path) -> Iterator[Program]:

@@ -79,6 +79,11 @@ class Space:
         axes = self.axes
         return [((a, x), (b, y)) for a, b in combinations(axes, 2) for x in axes[a] for y in axes[b]]
 
+    def drawn(self, seed: int) -> Program:
+        """Returns the program of a seed, its features independent of each other; a rule may refuse it."""
+        draw = random.Random(f"{self.name} {seed}")
+        return self.program({axis: draw.choice(features) for axis, features in self.axes.items()}, draw)
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:

@@ -96,6 +96,13 @@ def _window(d: Draft) -> str:
     return f"{op}[R=3]({d.operand(*dims)}[Z = {name} + R - 1])"
 
 
+def _window_of_two_names(d: Draft) -> str:
+    step = d.draw.randint(1, 5)
+    d.sizes["Z"] = d.sizes["L"] * d.draw.randint(1, 2) + step * d.sizes["D"]
+    op = d.draw.choice(("sum", "max"))
+    return f"{op}[R={d.draw.randint(2, 4)}]({d.operand('B', 'Z')}[Z = {step}*D + L + R - 1])"
+
+
 def _constant(d: Draft) -> str:
     d.sizes["Z"] = d.draw.choice((2, 5))
     return d.everywhere(f"{d.operand('B', 'Z', 'D')}[Z = 1]", "L")
@@ -167,6 +174,7 @@ FORMS: Mapping[str, Callable[[Draft], str]] = MappingProxyType(
         "stride": _strided,
         "divided": _divided,
         "window": _window,
+        "window of two names": _window_of_two_names,
         "constant": _constant,
         "gather": lambda d: f"{d.table('V', 'D')}[V = {d.coordinates('B', 'L')}]",
         "gather along D": lambda d: f"{d.table('B', 'L', 'V')}[V = {d.coordinates('D')}]",

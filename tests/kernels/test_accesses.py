@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.random_convolutions import Maker, seeded
-from benchmarks.random_sweeps import KINDS
-from benchmarks.random_sweeps import program as sweep_program
+from benchmarks.pair_spaces import SPACES
+from benchmarks.pairs import Program
 from tests.kernels import sweep_access_model
 from tests.kernels.access_model import Launch, unravel, wrong_accesses
 from ucutlass import frontend
@@ -25,7 +24,7 @@ from ucutlass.kernels.reduction.plan import ReductionPlan
 from ucutlass.shapes import complete, free_dims
 
 
-def launch_of(made: Maker, arch: str, fine: Random | None = None) -> Launch | None:
+def launch_of(made: Program, arch: str, fine: Random | None = None) -> Launch | None:
     """The plan of a program, where a convolution's serves it; `fine` draws which tensors are aligned."""
     try:
         checked = frontend.read_text(made.text)
@@ -45,19 +44,16 @@ def launch_of(made: Maker, arch: str, fine: Random | None = None) -> Launch | No
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.randoms(use_true_random=False), st.sampled_from(("sm80", "sm90a")))
-def test_every_access_of_a_convolution_is_aligned(draw: Random, arch: str) -> None:
-    made = Maker(draw)
+@given(st.integers(0, 2**31), st.randoms(use_true_random=False), st.sampled_from(("sm80", "sm90a")))
+def test_every_access_of_a_convolution_is_aligned(seed: int, draw: Random, arch: str) -> None:
+    made = SPACES["convolution"].drawn(seed)
     if (launch := launch_of(made, arch, draw)) is not None:
         assert list(wrong_accesses(launch, draw)) == [], f"{made.text}{made.sizes} {launch.aligned}"
 
 
-SWEEP_KINDS = (*KINDS, "window", "window of two names", "element-wise")
-
-
 def sweep_launch_of(seed: int, draw: Random) -> sweep_access_model.Launch | None:
     """The plan of the sweep of a seed, where there is one; `draw` draws which tensors are aligned."""
-    made = sweep_program(seed, SWEEP_KINDS)
+    made = SPACES["reduction"].drawn(seed)
     try:
         checked = frontend.read_text(made.text)
         kernel = frontend.kernel(checked)
@@ -75,7 +71,7 @@ def sweep_launch_of(seed: int, draw: Random) -> sweep_access_model.Launch | None
 def test_every_access_of_a_sweep_is_aligned(seed: int, draw: Random) -> None:
     if (launch := sweep_launch_of(seed, draw)) is not None:
         wrong = list(sweep_access_model.wrong_accesses(launch, draw))
-        assert wrong == [], f"{sweep_program(seed, SWEEP_KINDS)} {launch.aligned}"
+        assert wrong == [], f"{SPACES['reduction'].drawn(seed)} {launch.aligned}"
 
 
 # --- the law, and that the models see what breaks it ----------------------------------------
@@ -158,7 +154,7 @@ def test_the_model_sees_accesses_that_leave_their_alignment(
     mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*BROKEN[mistake])
-    launches = (launch_of(seeded(seed), "sm80") for seed in range(200))
+    launches = (launch_of(SPACES["convolution"].drawn(seed), "sm80") for seed in range(200))
     assert any(any(wrong_accesses(x, Random(0))) for x in launches if x is not None)
 
 

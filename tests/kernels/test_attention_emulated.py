@@ -7,7 +7,6 @@ import shutil
 import pytest
 
 from benchmarks.emulated import LIMIT_SECONDS, Job, emulate
-from benchmarks.random_attention import job
 from tests.kernels.huge_numbers import Scores
 from tests.programs_attention import PROGRAMS, text
 from ucutlass import frontend
@@ -47,13 +46,6 @@ def test_heads_compute_attention(name: str, head: int) -> None:
 @pytest.mark.parametrize("name", ["window", "grouped causal at the end"])
 def test_parts_of_keys_are_combined(name: str) -> None:
     right(text(name, "bf16", 32), SIZES | {"L": 5, "S": 1700})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-def test_random_programs_compute_attention(seed: int) -> None:
-    row = emulate(job(seed))
-    assert row.status in ("right", "rejected"), f"{row.detail}\n{row.job.text}{row.job.sizes}"
 
 
 HUGE_SIZES = SIZES | {"S": 300}

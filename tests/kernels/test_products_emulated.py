@@ -7,7 +7,6 @@ import shutil
 import pytest
 
 from benchmarks.emulated import Job, emulate
-from benchmarks.random_products import program
 from tests.kernels.product_programs import PRODUCTS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
@@ -23,11 +22,3 @@ def test_products_compute_their_programs(name: str) -> None:
     products = PRODUCTS[name]
     row = emulate(Job(name, products.text, "k", dict(products.small), None, 0))
     assert row.status == "right", row.detail
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-def test_random_products_compute_their_programs(seed: int) -> None:
-    made = program(seed, host=True)
-    row = emulate(Job(f"{seed}", made.text, "k", made.sizes, None, seed))
-    assert row.status == "right", f"{row.detail}\n{made.text}{made.sizes}"

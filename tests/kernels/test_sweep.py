@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.random_sweeps import program as random_sweep
+from benchmarks.pair_spaces import SPACES
 from tests.emit import emulator, plan_reference
 from tests.emit.harness import HOST_SHIM
 from tests.fuzz.test_identifiers import MARK, renamed
@@ -548,14 +548,13 @@ def test_the_workspace_is_asked_for_and_needed(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**31))
 def test_what_is_accepted_is_planned_and_emitted_without_a_name(seed: int) -> None:
-    made = random_sweep(seed)
+    made = SPACES["reduction"].drawn(seed)
     try:
         checked = frontend.read_text(made.text)
-        frontend.check_schedules(checked, frontend.kernel(checked))
+        sizes = {d: made.sizes[d] for d in free_dims(frontend.kernel(checked))}
+        plan, _, first = emitted(made.text, **sizes)
     except ProgramError:
         return
-    sizes = {d: made.sizes[d] for d in free_dims(frontend.kernel(checked))}
-    plan, _, first = emitted(made.text, **sizes)
     again, _, second = emitted(made.text, **sizes)
     assert (plan, first.code, first.entry) == (again, second.code, second.entry)
     other = renamed(made.text)
@@ -569,18 +568,6 @@ def _renaming(text: str, other: str) -> Mapping[str, str]:
     """The new name of each name: the words of both texts, one by one."""
     words = re.findall(r"[A-Za-z_]\w*", text)
     return dict(zip(words, re.findall(r"[A-Za-z_]\w*", other), strict=True))
-
-
-def test_random_programs_are_mostly_accepted() -> None:
-    accepted = 0
-    for seed in range(100):
-        checked = frontend.read_text(random_sweep(seed).text)
-        try:
-            frontend.check_schedules(checked, frontend.kernel(checked))
-        except ProgramError:
-            continue
-        accepted += 1
-    assert accepted >= 80
 
 
 def test_rows_that_stream_stay_in_the_l2_longest() -> None:

@@ -7,7 +7,6 @@ import shutil
 import pytest
 
 from benchmarks.emulated import LIMIT_SECONDS, Job, emulate
-from benchmarks.random_sweeps import job
 from tests.kernels.sweep_programs import SWEEPS
 from ucutlass.runtime import isolation
 
@@ -33,13 +32,6 @@ def test_sweeps_compute_their_programs(name: str) -> None:
 def test_tensors_that_do_not_begin_at_16_bytes(name: str) -> None:
     row = emulate(Job(name, SWEEPS[name].text, "k", dict(SWEEPS[name].small), None, 0, shifted=True))
     assert row.status == "right", row.detail
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-def test_random_sweeps_compute_their_programs(seed: int) -> None:
-    row = emulate(job(seed))
-    assert row.status in ("right", "rejected"), f"{row.detail}\n{row.job.text}{row.job.sizes}"
 
 
 HUGE = {

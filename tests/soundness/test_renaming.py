@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import random_attention, random_convolutions, random_products, random_programs, random_sweeps
+from benchmarks.pair_spaces import SPACES
+from benchmarks.random_programs import random_program
 from tests.check.test_diagnostics import CHECKED
 from tests.renaming import corpus, decided, own_names, renamed, reversed_names
 from ucutlass import frontend
@@ -72,13 +73,7 @@ def test_other_names_change_nothing(data: st.DataObject) -> None:
     assert_same(text, program.name, sizes, arch, data.draw(renamings(text)))
 
 
-RANDOM = {
-    "product of two tensors": random_programs.random_program,
-    "products": random_products.program,
-    "reduction": random_sweeps.program,
-    "convolution": random_convolutions.program,
-    "attention": random_attention.Maker,
-}
+RANDOM = {"random GEMM": random_program, **{name: space.drawn for name, space in SPACES.items()}}
 
 
 @settings(max_examples=100)
