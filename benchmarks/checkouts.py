@@ -126,7 +126,8 @@ def timed_by(folder: Path, rows: Sequence[Row]) -> list[float | None]:
         given, answer = Path(scratch, "rows.json"), Path(scratch, "times.json")
         given.write_text(json.dumps(rows), encoding="utf-8")
         code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import checkouts; checkouts.turn()"
-        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         command = [sys.executable, "-c", code, str(given), str(answer)]
         subprocess.run(command, cwd=folder, env=environment, check=True)
         times: list[float | None] = json.loads(answer.read_text(encoding="utf-8"))

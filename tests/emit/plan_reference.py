@@ -143,12 +143,12 @@ def reference(
     """The results in float64, each of shape (batch.., m, n) with 1 for reduced modes."""
     batch = len(problem.batch)
     contracted = tuple(range(batch + 2, batch + 2 + len(problem.k)))
-    operands = [buffers[x.pointer].view.to(torch.float64) for x in (problem.a, problem.b)]
+    # An operand's view has the other operand's mode too, with stride 0: it goes before the copy is made.
+    a = buffers[problem.a.pointer].view.select(batch + 1, 0).to(torch.float64)
+    b = buffers[problem.b.pointer].view.select(batch, 0).to(torch.float64)
     if problem.lane.name == "tf32":
-        operands = [_tf32(x) for x in operands]
+        a, b = _tf32(a), _tf32(b)
     letters = [*range(batch), batch, batch + 1, *contracted]
-    a = operands[0].select(batch + 1, 0)
-    b = operands[1].select(batch, 0)
     of_a = [i for i in letters if i != batch + 1]
     of_b = [i for i in letters if i != batch]
     dot = torch.einsum(a, of_a, b, of_b, letters[: batch + 2])
