@@ -1,6 +1,7 @@
 """Every operator, compute type, operand order and epilogue function against the float64 reference.
 
     python -m benchmarks.correctness --out FOLDER [--only GROUP,..] [--processes 4]
+    python -m benchmarks.correctness --out FOLDER --random 300    # so many random programs in place of the cases
     python -m benchmarks.correctness --plan                       # no GPU: check, plan and emit alone
 
 Claim: all runs are right. A run is a shape with one distribution of inputs. It is right where every element of
@@ -14,14 +15,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.campaign import GROUP_HELP, PROCESSES, Accepted, Case, Rejected, judge, plan
+from benchmarks.campaign import PROCESSES, Accepted, Case, Rejected, judge, plan
 from benchmarks.cases import cases
+from benchmarks.random_programs import random_program
 
 
 @dataclass(slots=True)
@@ -73,20 +75,38 @@ def planned(every: Iterable[Case]) -> tuple[list[Accepted], list[Rejected]]:
     return [a for a in answers if isinstance(a, Accepted)], [a for a in answers if isinstance(a, Rejected)]
 
 
+def random_accepted(seed: int, count: int) -> Iterator[Accepted]:
+    """Yields `count` random programs that the checker and the planner accept, from this seed on."""
+    while count:
+        program = random_program(seed)
+        answer = plan(Case(f"random/{seed}", program.text, (program.sizes,), seed=seed))
+        seed += 1
+        if isinstance(answer, Accepted):
+            count -= 1
+            yield answer
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, help="folder for report.json, rows.jsonl and build.json")
+    parser.add_argument("--out", type=Path, help="folder for report.json and rows.jsonl")
     parser.add_argument(
         "--only", default="", help="names of groups, or their beginnings, with commas: lanes,orders"
     )
     parser.add_argument("--processes", type=int, default=PROCESSES, help="processes that judge side by side")
-    parser.add_argument("--group", type=int, default=1, help=GROUP_HELP)
+    parser.add_argument(
+        "--random", type=int, default=0, metavar="N", help="N random accepted programs instead"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the first random program")
     parser.add_argument("--plan", action="store_true", help="check, plan and emit; build and run nothing")
     options = parser.parse_args()
     starts = tuple(filter(None, options.only.split(",")))
-    accepted, rejected = planned(c for c in cases() if not starts or c.name.startswith(starts))
+    if options.random:
+        # What the rules refuse of random programs is no failure: the claim is of those that they accept.
+        accepted, rejected = list(random_accepted(options.seed, options.random)), []
+    else:
+        accepted, rejected = planned(c for c in cases() if not starts or c.name.startswith(starts))
     distinct = {source.code for a in accepted for source in a.sources()}
     print(
         f"{len(accepted)} cases accepted, {len(rejected)} rejected, {len(distinct)} distinct sources",
@@ -98,7 +118,7 @@ def main() -> None:
         sys.exit(bool(rejected))
     if options.out is None:
         parser.error("--out FOLDER is needed, or --plan")
-    judged = judge(accepted, options.out, group=options.group, processes=options.processes)
+    judged = judge(accepted, options.out, processes=options.processes)
     for name, why in judged.unbuilt.items():
         print("not built:", name, why[:300])
     groups = summarise(accepted, judged.rows)

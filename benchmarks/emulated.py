@@ -1,25 +1,12 @@
-"""Evidence without a GPU: what plans compute, and what emitted kernels compute on the host.
-
-    python -m benchmarks.emulated --lowering 5000 [--seed 0] [--out FOLDER]
-    python -m benchmarks.emulated --programs 120 [--seed 0] [--processes 2] [--out FOLDER]
-
-The first compares the planned problem of random programs with their typed program (plain
-interpretation, no code). The second compiles the CUDA files of random programs of the multistage and
-matrix-vector kernels, and of every example forced onto both, with g++ behind the emulator of
-tests/emit, and judges what they compute as `ucc run` would on a GPU.
-"""
+"""What an emitted kernel computes on the host: its CUDA file compiled by g++ behind the emulator of tests/emit,
+and judged as `ucc run` would on a GPU. For `benchmarks.pairs` and the tests of kernels."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -29,22 +16,21 @@ from torch import Tensor
 from benchmarks.random_programs import random_program
 from tests.emit import emulator, hopper, plan_reference
 from tests.emit.harness import HOST_SHIM
-from tests.soundness.lowering import Lowered, distinct_scalars, lowered
+from tests.soundness.lowering import distinct_scalars
 from ucutlass import frontend, ir
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
-from ucutlass.files import write
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import PartialSchedule, Warps, show
 from ucutlass.kernels.gemm import planner
-from ucutlass.kernels.gemm.match import GemmPattern, problem
+from ucutlass.kernels.gemm.match import problem
 from ucutlass.kernels.gemm.plan import LaunchParameters, Sm90Schedule
 from ucutlass.kernels.grouped_gemm.plan import WgmmaSchedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
 from ucutlass.runtime import isolation, verify
 from ucutlass.runtime.inputs import Distribution, generate
-from ucutlass.shapes import complete, free_dims
+from ucutlass.shapes import complete
 
 EMULABLE: tuple[Warps, ...] = ("multistage", "gemv")
 DISTRIBUTIONS: tuple[Distribution, ...] = ("integer", "normal")
@@ -93,33 +79,6 @@ def random_jobs(first: int, count: int) -> Iterator[Job]:
             continue
         count -= 1
         yield job
-
-
-def example_jobs() -> Iterator[Job]:
-    """Every product of examples/, by both kernels, with small odd extents."""
-    for path in sorted(EXAMPLES.glob("*.ucu")):
-        checked = frontend.read(path)
-        for kernel in checked.module.programs:
-            if isinstance(kernel, ir.Kernel) and isinstance(
-                form := frontend.pattern(checked, kernel), GemmPattern
-            ):
-                for warps in EMULABLE:
-                    sizes = _odd(kernel, form, warps)
-                    name = f"{path.name} {kernel.name} {warps}"
-                    yield Job(name, checked.source, kernel.name, sizes, warps, 0)
-
-
-_ODD = (37, 19, 53, 29, 67)
-
-
-def _odd(kernel: ir.Kernel, form: GemmPattern, warps: Warps) -> dict[str, int]:
-    """Odd extents; few columns (or rows, where columns are fixed) for the matrix-vector kernel."""
-    free = free_dims(kernel)
-    sizes = {d: 3 if d in form.batch else _ODD[i % len(_ODD)] for i, d in enumerate(free)}
-    if warps == "gemv":
-        few = [d for d in form.n if d in free] if all(d in free for d in form.n) else form.m
-        sizes |= {d: 3 if i == 0 else 1 for i, d in enumerate(few)}
-    return sizes
 
 
 def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, Planned]:
@@ -206,72 +165,3 @@ def emulate(job: Job) -> Row:
             return Row(job, **fields)
         case _:
             return Row(job, "wrong", str(outcome)[-1500:])
-
-
-def failed(rows: Sequence[Row]) -> bool:
-    """Whether a kernel is wrong or could not be judged at all. One that is undecided is reported: its bounds
-    say nothing, which is no fault of the kernel."""
-    return any(row.status in ("wrong", "not emulable") for row in rows)
-
-
-# --- campaigns ----------------------------------------------------------------------
-
-
-def run_emulated(programs: int, seed: int, processes: int, out: Path) -> list[Row]:
-    jobs = [*example_jobs(), *random_jobs(seed, programs)]
-    rows: list[Row] = []
-    with ThreadPoolExecutor(processes) as pool, (out / "emulated.jsonl").open("w", encoding="utf-8") as log:
-        for done in as_completed([pool.submit(emulate, job) for job in jobs]):
-            rows.append(done.result())
-            log.write(json.dumps(asdict(rows[-1])) + "\n")
-            log.flush()
-    return rows
-
-
-def show_emulated(rows: Sequence[Row]) -> None:
-    for kind, mine in (
-        ("examples", [r for r in rows if r.job.warps]),
-        ("random", [r for r in rows if not r.job.warps]),
-    ):
-        counts = Counter(r.status for r in mine)
-        print(f"{kind:9} {len(mine):4} programs: " + ", ".join(f"{n} {s}" for s, n in counts.most_common()))
-    for row in rows:
-        if row.status != "right":
-            print(f"\n{row.job.name}: {row.status} {row.job.sizes} {row.schedule}\n{row.detail[:700]}")
-            if row.status == "wrong":
-                print(row.job.text)
-
-
-def run_lowering(programs: int, seed: int, processes: int, out: Path) -> list[Lowered]:
-    with ProcessPoolExecutor(processes, initializer=partial(torch.set_num_threads, 1)) as pool:
-        outcomes = list(pool.map(lowered, range(seed, seed + programs), chunksize=20))
-    wrong = [asdict(each) for each in outcomes if each.outcome != "right"]
-    write(out / "lowering.json", json.dumps({"programs": programs, "not right": wrong}, indent=1))
-    return outcomes
-
-
-def show_lowering(outcomes: Sequence[Lowered]) -> None:
-    counts = Counter(each.outcome for each in outcomes)
-    legal = sum(each.planned for each in outcomes)
-    print(f"{len(outcomes)} programs: {dict(counts)}; schedule legal for {legal}")
-    for each in [o for o in outcomes if o.outcome == "wrong"][:10]:
-        print(f"\nseed {each.seed} {each.sizes}\n{each.text}" + "\n".join(each.wrong[:4]))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--lowering", type=int, default=0)
-    parser.add_argument("--programs", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "ucutlass-emulated")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    if options.lowering:
-        show_lowering(run_lowering(options.lowering, options.seed, options.processes, options.out))
-    if options.programs:
-        show_emulated(run_emulated(options.programs, options.seed, options.processes, options.out))
-
-
-if __name__ == "__main__":
-    main()

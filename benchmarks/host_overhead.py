@@ -1,310 +1,227 @@
-"""Host microseconds per call: compiled kernels against torch.mm.
+"""Host microseconds of a call: a kernel against torch.mm, and a pipeline of three kernels against torch's five.
 
-    python -m benchmarks.host_overhead --program examples/linear_gelu.ucu --extent M=256 --extent N=256
-    python -m benchmarks.host_overhead                 # no program: an entry that does nothing
-    python -m benchmarks.host_overhead --also guarded --also chain --json host.json
-    python -m benchmarks.host_overhead --dry           # all of it, without a GPU
+    python -m benchmarks.host_overhead [--extent 256] [--json host.json]
+    python -m benchmarks.host_overhead --dry          # without a GPU
 
-`guarded` alternates between the shapes of four guarded schedules, and times the first call of shapes
-never seen; `chain` is three kernels in a row (`benchmarks.host_programs`), as calls and as a replayed
-CUDA graph, against the same in torch ops. Seven kernels are built for the two where the cache lacks them.
+The kernel is a linear layer; the pipeline is gelu(x @ w1), then @ w2 with x added, then @ w3, of which gelu and
+the sum are epilogues of ours and launches of their own in torch. It is called kernel by kernel and as one. With
+`--dry` each shape is planned as on a GPU, and what is launched returns at once: of the figures only what the
+launcher itself costs means something.
 
-Without a program the kernel's entry returns at once, so the figure is what the launcher itself
-costs: checks, dispatch, allocation of the result; that also runs without a GPU. A dry run has such
-entries everywhere, plans each shape as on a GPU, and takes the calls themselves for a graph's replay:
-of it only what the launcher costs means something.
-
-Protocol: every variant is called in batches, few enough that the device's queue never fills, with
-the device idle before each batch; batches of all variants alternate, in an order that rotates;
-garbage collection is off. Reported: median, 5th and 95th percentile over batches of the time of a
-batch divided by its calls, and of the ratio of each batch to that of the same round of what the variant
-is held `against`. `call` is the cost of calling an empty Python function, not deducted.
+Protocol: every variant is called in batches, few enough that the device's queue never fills, with the device
+idle before each batch; batches of all variants alternate, in an order that rotates; garbage collection is off.
+Prints the median, 5th and 95th percentile over batches of a batch's time divided by its calls, and the median
+ratio of each batch to that of the same round of what the variant is held against.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import gc
-import itertools
 import json
-import platform
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 import ucutlass
-from benchmarks import host_programs
-from benchmarks.host_programs import Make, Variant
-from ucutlass.files import write
-from ucutlass.ir.elements import BF16
-from ucutlass.ir.extents import Fixed, Free, evaluate
-from ucutlass.runtime.launch import BoundKernel, Launcher
-from ucutlass.runtime.launch_spec import (
-    LaunchSpec,
-    ScalarSlot,
-    SlotAxis,
-    TensorSlot,
-    dtype_of,
-    shape_of,
-    spec_of,
-)
-from ucutlass.runtime.library import KernelEntry, Native, NoNative, native
+from ucutlass import frontend, ir
+from ucutlass.files import put, write
+from ucutlass.pipeline.planning import plan_pipeline
+from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
+from ucutlass.runtime.launch_sequence import LaunchSequence
+from ucutlass.runtime.launch_spec import spec_of
+from ucutlass.runtime.library import KernelEntry, load_entry
+from ucutlass.runtime.pipeline import sequence_of
 
-DEFAULT_EXTENT = 256
+ARCH = "sm90a"
 WARMUP_CALLS = 200
-ALSO = ("guarded", "chain")
+
+LINEAR = (Path(__file__).parent.parent / "examples" / "linear_gelu.ucu").read_text(encoding="utf-8")
+
+CHAIN = """\
+kernel up(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {
+  return gelu(dot[K](x, w))
+}
+
+kernel down(h: bf16[M, F], w: bf16[P, F], r: bf16[M, P]) -> bf16[M, P] {
+  return dot[F](h, w) + r
+}
+
+kernel head(y: bf16[M, D], w: bf16[Q, D]) -> bf16[M, Q] {
+  return dot[D](y, w)
+}
+
+pipeline whole(x: bf16[M, D], w1: bf16[F, D], w2: bf16[D, F], w3: bf16[Q, D]) -> bf16[M, Q] {
+  h = up(x, w1)
+  y = down(h, w2, x)
+  return head(y, w3)
+}
+"""
+
+Loader: TypeAlias = Callable[[str, str], Callable[..., Any]]
+"""From a text and the name of a program in it to what calls it."""
 
 
-def linear_spec(device: str) -> LaunchSpec:
-    """linear(x: bf16[M, K], w: bf16[N, K], bias: bf16[N]) -> bf16[M, N]"""
-    m, n, k = SlotAxis((0,)), SlotAxis((1,)), SlotAxis((2,))
-    return LaunchSpec(
-        name="linear",
-        dims=(("M", Free("M")), ("N", Free("N")), ("K", Free("K"))),
-        params=(TensorSlot("x", BF16, (m, k)), TensorSlot("w", BF16, (n, k)), TensorSlot("bias", BF16, (n,))),
-        results=(TensorSlot("", BF16, (m, n)),),
-        device=device,
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A call; its time is divided by that of the variant named `against`."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    against: str = ""
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+
+# --- entries that do nothing ---------------------------------------------------------
+
+NOTHING = """#include <stdint.h>
+int32_t nothing(void* const* t, int64_t const* e, double const* s, int64_t const* k, void* w,
+                uint64_t* size, void* stream) {
+  (void)t, (void)e, (void)s, (void)k, (void)w, (void)size, (void)stream;
+  return 0;
+}
+"""
+
+
+def nothing(folder: Path) -> KernelEntry:
+    """Returns an entry that returns at once."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        sys.exit("a C compiler is needed for the entry that does nothing")
+    source, library = folder / "nothing.c", folder / "nothing.so"
+    put(source, NOTHING)
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return load_entry(library, "nothing")
+
+
+def planned(entry: KernelEntry) -> Loader:
+    """Returns a loader of programs that plan each new shape as real ones do, and launch `entry`."""
+
+    def load(text: str, name: str) -> Callable[..., Any]:
+        checked = frontend.read_text(text)
+        program = frontend.program(checked, name)
+
+        def choose(request: LaunchRequest) -> BoundKernel | LaunchSequence:
+            if isinstance(program, ir.Pipeline):
+                plan = plan_pipeline(checked, program, request.extents, ARCH)
+                stages = [BoundKernel(entry.address, (0, 1, 1), 0, entry) for _ in plan.stages]
+                return sequence_of(plan.sized, plan.streams, stages)
+            choice = frontend.plan_kernel(checked, program, request.extents, ARCH, aligned=request.aligned)
+            return BoundKernel(entry.address, tuple(int(k) for k in choice.planned.launch), 0, entry)
+
+        return Launcher(spec_of(program, device="cpu"), choose)
+
+    return load
+
+
+# --- what is timed -------------------------------------------------------------------
+
+
+def variants(load: Loader, device: str, extent: int) -> dict[str, Variant]:
+    """Returns what is timed, by name. On the CPU a product itself is the host's work, so that torch has the
+    least of it.
+
+    Raises AssertionError where the pipeline gives another result on the GPU than its kernels.
+    """
+    draw = torch.Generator().manual_seed(0)
+    x, w1, w2, w3, y = (
+        (torch.randn(extent, extent, generator=draw) * extent**-0.5).bfloat16().to(device) for _ in range(5)
     )
+    bias = torch.zeros(extent, dtype=torch.bfloat16, device=device)
+    few = [t if device == "cuda" else t[:1, :1] for t in (x, w1, w2, w3)]
+    linear, whole = load(LINEAR, "linear_gelu"), load(CHAIN, "whole")
+    up, down, head = (load(CHAIN, name) for name in ("up", "down", "head"))
 
+    def in_turn() -> Any:
+        return head(down(up(x, w1), w2, x), w3)
 
-def empty_kernels(entry: KernelEntry, spec: LaunchSpec) -> dict[str, Callable[..., Any]]:
-    """A launcher for each route, over an entry that does nothing."""
+    def torchs() -> Any:
+        h = torch.nn.functional.gelu(torch.mm(few[0], few[1].t()))
+        return torch.mm(torch.add(torch.mm(h, few[2].t()), few[0]), few[3].t())
 
-    def bound(_: object) -> BoundKernel:
-        return BoundKernel(entry.address, (0, 1, 1), 0, entry)
-
+    if device == "cuda":
+        assert torch.equal(whole(x, w1, w2, w3), in_turn()), "the pipeline gives another result"
     return {
-        "kernel": Launcher(spec, bound),
-        "kernel by ctypes": Launcher(spec, bound, NoNative("for comparison")),
+        "kernel": Variant(linear, (x, w1, bias), "torch.mm"),
+        "kernel, out=": Variant(linear, (x, w1, bias), "torch.mm", {"out": y}),
+        "torch.mm": Variant(torch.mm, (few[0], few[1].t())),
+        "three kernels": Variant(in_turn, (), "five torch calls"),
+        "pipeline": Variant(whole, (x, w1, w2, w3), "five torch calls"),
+        "five torch calls": Variant(torchs, ()),
     }
 
 
-def compiled_kernel(program: Path) -> tuple[LaunchSpec, dict[str, Callable[..., Any]]]:
-    loaded = ucutlass.load(program)
-    return spec_of(loaded.program), {"kernel": loaded}
-
-
-def arguments_for(spec: LaunchSpec, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-    """The extents, and tensors and numbers, of one call."""
-    known: dict[str, int] = {}
-    for name, extent in spec.dims:
-        if isinstance(extent, Fixed):
-            known[name] = extent.value
-        elif extent == Free(name):
-            known[name] = sizes.get(name, DEFAULT_EXTENT)
-    for name, extent in spec.dims:
-        if name not in known:
-            known[name] = evaluate(extent, known)
-    extents = tuple(known[name] for name, _ in spec.dims)
-
-    def value(slot: TensorSlot | ScalarSlot) -> Any:
-        if isinstance(slot, ScalarSlot):
-            return {"float": 1.0, "int": 1, "bool": True}[slot.elem.kind]
-        return torch.zeros(shape_of(spec, slot, extents), dtype=dtype_of(slot.elem), device=spec.device)
-
-    return extents, tuple(value(p) for p in spec.params)
-
-
-def variants(
-    spec: LaunchSpec, kernels: Mapping[str, Callable[..., Any]], sizes: Mapping[str, int]
-) -> dict[str, Variant]:
-    """What is timed, by name."""
-    extents, arguments = arguments_for(spec, sizes)
-    outs = tuple(
-        torch.empty(shape_of(spec, r, extents), dtype=dtype_of(r.elem), device=spec.device)
-        for r in spec.results
-    )
-    named: dict[str, Variant] = {}
-    for name, kernel in kernels.items():
-        out = outs[0] if len(outs) == 1 else outs
-        named[name] = Variant(kernel, ((arguments, {}),), "torch.mm")
-        named[f"{name}, out="] = Variant(kernel, ((arguments, {"out": out}),), "torch.mm, out=")
-    m, n, k = (sizes.get(d, DEFAULT_EXTENT) for d in "MNK")
-    a = torch.zeros(m, k, dtype=torch.bfloat16, device=spec.device)
-    b = torch.zeros(n, k, dtype=torch.bfloat16, device=spec.device).t()
-    c = torch.empty(m, n, dtype=torch.bfloat16, device=spec.device)
-    if spec.device == "cpu":  # there the product itself is the host's work: take the least of it
-        a, b, c = a[:1, :1], b[:1, :1], torch.empty(1, 1, dtype=torch.bfloat16)
-    new = (((m, n),), {"dtype": torch.bfloat16, "device": a.device})
-    return named | {
-        "torch.mm": Variant(torch.mm, (((a, b), {}),), ""),
-        "torch.mm, out=": Variant(torch.mm, (((a, b), {"out": c}),), ""),
-        "torch.empty": Variant(torch.empty, (new,), ""),
-        "call": Variant(_nothing, ((arguments, {}),), ""),
-    }
-
-
-def more(
-    also: Sequence[str], make: Make, device: str, extent: int, first: int
-) -> tuple[dict[str, Variant], dict[str, list[float]]]:
-    """Further variants, and microseconds of first calls, by name."""
-    named: dict[str, Variant] = {}
-    firsts: dict[str, list[float]] = {}
-    if "guarded" in also:
-        named |= host_programs.guarded(make, device, extent)
-        firsts = host_programs.first_calls(make, device, extent, first)
-    if "chain" in also:
-        capture = host_programs.captured if device == "cuda" else host_programs.played
-        named |= host_programs.chain(make, device, extent, capture)
-    return named, firsts
-
-
-def _nothing(*_: object) -> None:
-    pass
-
-
-def measure(variants: Mapping[str, Variant], device: str, rounds: int, batch: int) -> dict[str, list[float]]:
-    """Microseconds per call of every batch."""
-    synchronize: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else _nothing
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    names = list(variants)
-    batches = {name: [*itertools.islice(itertools.cycle(v.calls), batch)] for name, v in variants.items()}
-    for variant in variants.values():
-        for args, keywords in itertools.islice(itertools.cycle(variant.calls), WARMUP_CALLS):
-            variant.function(*args, **keywords)
+def measure(timed: Mapping[str, Variant], device: str, rounds: int, batch: int) -> dict[str, list[float]]:
+    """Returns microseconds per call of every batch."""
+    synchronize: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
+    times: dict[str, list[float]] = {name: [] for name in timed}
+    names = list(timed)
+    for variant in timed.values():
+        for _ in range(WARMUP_CALLS):
+            variant.function(*variant.arguments, **variant.keywords)
     gc.collect()
     gc.disable()
     try:
         for i in range(rounds):
             for name in names[i % len(names) :] + names[: i % len(names)]:
-                function = variants[name].function
+                function, arguments, keywords = (
+                    timed[name].function,
+                    timed[name].arguments,
+                    timed[name].keywords,
+                )
                 synchronize()
                 start = time.perf_counter_ns()
-                for args, keywords in batches[name]:
-                    function(*args, **keywords)
+                for _ in range(batch):
+                    function(*arguments, **keywords)
                 times[name].append((time.perf_counter_ns() - start) / batch / 1000)
     finally:
         gc.enable()
     return times
 
 
-def spread(values: Sequence[float], unit: str) -> dict[str, float]:
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return {
-        f"median{unit}": statistics.median(ordered),
-        f"p05{unit}": ordered[round(0.05 * last)],
-        f"p95{unit}": ordered[round(0.95 * last)],
-    }
-
-
 def summary(times: Mapping[str, Sequence[float]], against: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Each variant's microseconds, and its ratio to its base, round by round."""
+    """Returns each variant's microseconds, and its ratio to its base, round by round."""
     rows: dict[str, dict[str, Any]] = {}
     for name, values in times.items():
-        rows[name] = spread(values, "_us")
+        ordered, last = sorted(values), len(values) - 1
+        p05, p95 = ordered[round(0.05 * last)], ordered[round(0.95 * last)]
+        rows[name] = {"median_us": statistics.median(ordered), "p05_us": p05, "p95_us": p95}
         if base := against.get(name):
             ratios = [ours / theirs for ours, theirs in zip(values, times[base], strict=True)]
-            rows[name] |= {"against": base, "ratio": spread(ratios, "")}
+            rows[name] |= {"against": base, "ratio": statistics.median(ratios)}
     return rows
 
 
-def machine(device: str) -> dict[str, str]:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return {
-        "cpu": next((line.partition(":")[2].strip() for line in lines if "model name" in line), "unknown"),
-        "device": torch.cuda.get_device_name() if device == "cuda" else "none",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--program", type=Path, help="a .ucu file with one kernel")
-    parser.add_argument(
-        "--extent", action="append", default=[], metavar="NAME=N", help="extent of a dimension"
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu"
-    )
-    parser.add_argument(
-        "--also", action="append", default=[], choices=ALSO, help="measure this, too; may be repeated"
-    )
-    parser.add_argument(
-        "--dry", action="store_true", help="all of it on the CPU, with entries that do nothing"
-    )
+    parser.add_argument("--extent", type=int, default=256, help="of every dimension")
+    parser.add_argument("--dry", action="store_true", help="on the CPU, with entries that do nothing")
     parser.add_argument("--rounds", type=int, default=200, help="batches of each variant")
     parser.add_argument("--batch", type=int, default=100, help="calls in a batch")
-    parser.add_argument("--first", type=int, default=64, help="shapes whose first call is timed")
     parser.add_argument("--json", type=Path, help="also write the report here")
-    options = parser.parse_args(argv)
-    if options.dry and options.program is not None:
-        parser.error("--dry takes no --program: nothing is built")
-    if not 0 < options.first <= host_programs.FIRST_CALLS_MOST:
-        parser.error(f"--first takes 1 to {host_programs.FIRST_CALLS_MOST}")
-    if options.dry:
-        options.device, options.also = "cpu", list(ALSO)
-    if options.also and options.device == "cpu" and not options.dry:
-        parser.error("--also needs a GPU, or --dry")
-    return options
-
-
-def show(about: Mapping[str, str], results: Mapping[str, Mapping[str, Any]]) -> None:
-    print("  ".join(f"{key}: {value}" for key, value in about.items()))
-    print(f"{'variant':<33}{'median us':>11}{'p05':>9}{'p95':>9}  ratio (p05 to p95)")
-    for name, row in results.items():
-        line = f"{name:<33}{row['median_us']:>11.3f}{row['p05_us']:>9.3f}{row['p95_us']:>9.3f}"
-        if ratio := row.get("ratio"):
-            line += f"  {ratio['median']:.3f} ({ratio['p05']:.3f} to {ratio['p95']:.3f}) of {row['against']}"
-        print(line)
-
-
-def kernels_of(options: argparse.Namespace, entry: Callable[[], KernelEntry], extent: int) -> Make:
-    """What makes the kernels of `--also`."""
-    if options.dry:
-        return host_programs.planned(entry(), options.device, [])
-    square = dict.fromkeys("NK", extent)
-    sizes = {
-        "guarded": (host_programs.GUARDED, [{**square, "M": m} for m in host_programs.GUARDED_ROWS]),
-        "chain": (host_programs.CHAIN, [host_programs.chain_sizes(extent)]),
-    }
-    return host_programs.compiled(dict(sizes[name] for name in options.also))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(argv)
-    sizes = {name: int(number) for name, _, number in (e.partition("=") for e in options.extent)}
-    extent = sizes.get("N", DEFAULT_EXTENT)
+    options = parser.parse_args(arguments)
+    device = "cpu" if options.dry else "cuda"
     with tempfile.TemporaryDirectory() as folder:
-        entry = functools.cache(lambda: host_programs.nothing(Path(folder)))
-        if options.program is None:
-            spec = linear_spec(options.device)
-            kernels = empty_kernels(entry(), spec)
-        else:
-            spec, kernels = compiled_kernel(options.program)
-        named, firsts = variants(spec, kernels, sizes), dict[str, list[float]]()
-        if options.also:
-            make = kernels_of(options, entry, extent)
-            further, firsts = more(options.also, make, options.device, extent, options.first)
-            named |= further
-        times = measure(named, options.device, options.rounds, options.batch)
-    against = {name: variant.against for name, variant in named.items()}
-    about, results = machine(options.device), summary(times, against)
-    if firsts:
-        ours, theirs = firsts
-        results |= summary(firsts, {ours: theirs})
-    show(about, results)
+        load = planned(nothing(Path(folder))) if options.dry else ucutlass.loads
+        timed = variants(load, device, options.extent)
+        times = measure(timed, device, options.rounds, options.batch)
+    rows = summary(times, {name: variant.against for name, variant in timed.items()})
+    for name, row in rows.items():
+        ratio = f"  {row['ratio']:.3f} of {row['against']}" if "ratio" in row else ""
+        print(f"{name:<20}{row['median_us']:9.3f} us ({row['p05_us']:.3f} to {row['p95_us']:.3f}){ratio}")
     if options.json is not None:
-        report = {
-            "machine": about,
-            "dry": options.dry,
-            "native_launcher": isinstance(native(), Native),
-            "program": str(options.program or "an entry that does nothing"),
-            "also": list(options.also),
-            "extents": sizes,
-            "protocol": {"rounds": options.rounds, "batch": options.batch, "warmup_calls": WARMUP_CALLS},
-            "results": results,
-        }
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        write(options.json, json.dumps(report, indent=2) + "\n")
+        write(options.json, json.dumps({"dry": options.dry, "results": rows}, indent=1) + "\n")
     return 0
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from benchmarks import campaign
 from benchmarks.campaign import Accepted, Case
 from benchmarks.cases import cases
-from benchmarks.correctness import group_of, planned, summarise, table
+from benchmarks.correctness import group_of, planned, random_accepted, summarise, table
 from ucutlass import ir
 from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.errors import BuildError
+from ucutlass.runtime.ptxas import PtxasReport
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +106,27 @@ def test_shapes_of_a_case_may_need_several_kernels() -> None:
     text = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }"
     (found,), _ = planned([Case("two", text, ({"M": 64, "N": 64, "K": 64}, {"M": 7, "N": 7, "K": 7}))])
     assert len(found.sources()) == 2
+
+
+TEXT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {{ return dot[K](x, w) {} }}"
+
+
+def test_a_kernel_that_is_not_built_loses_its_case_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    artifact = Artifact("key", tmp_path, "nvcc", "ucc_0", "sm_90a", "nvcc", {}, 1.0, PtxasReport())
+    refused = BuildError("ucc_0", ("error: no",), Path("s"), Path("l"), "nvcc")
+    tiles = ("", "schedule sm90a { tile 64x64x64 }", "schedule sm90a { tile 64x128x64 }")
+    every = [
+        Case(name, TEXT.format(tile), ({"M": 64, "N": 128, "K": 64},))
+        for name, tile in zip("abc", tiles, strict=True)
+    ]
+    found, _ = planned(every)
+    monkeypatch.setattr(campaign, "build_sources", lambda pairs: [artifact, refused, artifact])
+    monkeypatch.setattr(campaign.harness, "run", lambda _, items, rows, **more: items)
+    judged = campaign.judge(found, tmp_path)
+    assert [row["name"] for row in judged.rows] == ["a", "c"] and list(judged.unbuilt) == ["b"]
+
+
+def test_random_programs_are_those_that_are_accepted() -> None:
+    assert [a.case.name.split("/")[0] for a in random_accepted(3, 4)] == ["random"] * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from ucutlass.ir import Kernel, Pipeline
 from ucutlass.reference import expect, sizes_of
 from ucutlass.reference.expect import expect_in
 from ucutlass.reference.interpreter import Argument, run_stage, stage_arguments
+from ucutlass.runtime import verify
 from ucutlass.runtime.fan_in import fan_in
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.verify import Comparison, compare
@@ -107,3 +109,11 @@ def test_a_kernel_keeps_its_numbers() -> None:
         frontend.read_text("kernel k(x: bf16[M, K], w: bf16[N, K]) -> f32[M, N] { return dot[K](x, w) }")
     )
     assert not fan_in(kernel, {"M": 4, "N": 4, "K": 64})
+
+
+@pytest.mark.parametrize(
+    ("states", "together"),
+    [(["right", "right"], "right"), (["right", "undecided"], "undecided"), (["undecided", "wrong"], "wrong")],
+)
+def test_verdicts_together(states: list[Any], together: str) -> None:
+    assert verify.worst(states) == together
