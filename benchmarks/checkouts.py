@@ -24,6 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ucutlass import files
+
 Row: TypeAlias = dict[str, Any]
 """`class`, `text` and `sizes` of a program."""
 
@@ -63,7 +65,7 @@ def main() -> None:
         times[turn].append(timed_by(folders[turn], rows))
     report = [judged(row, times, i) for i, row in enumerate(rows)]
     if options.out:
-        options.out.write_text(json.dumps(report, indent=1), encoding="utf-8")
+        files.write(options.out, json.dumps(report, indent=1))
     slower = table(report, options.noise)
     sys.exit(bool(slower))
 
@@ -124,7 +126,7 @@ def timed_by(folder: Path, rows: Sequence[Row]) -> list[float | None]:
     CalledProcessError where the process fails."""
     with tempfile.TemporaryDirectory() as scratch:
         given, answer = Path(scratch, "rows.json"), Path(scratch, "times.json")
-        given.write_text(json.dumps(rows), encoding="utf-8")
+        files.put(given, json.dumps(rows))
         code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import checkouts; checkouts.turn()"
         paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -145,7 +147,7 @@ def turn() -> None:
     for launcher in prepared:
         times.append(None if launcher is None else median_of(*launcher))
         torch.cuda.empty_cache()
-    Path(sys.argv[2]).write_text(json.dumps(times), encoding="utf-8")
+    files.put(Path(sys.argv[2]), json.dumps(times))
 
 
 def prepare(row: Row) -> tuple[Any, dict[str, int]] | None:

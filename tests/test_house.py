@@ -261,7 +261,6 @@ WRITES_ITSELF = {
     "runtime/verify/batch.py": "a log of lines, open while a batch runs; in a temporary folder",
     "runtime/isolation_child.py": "pipes; it imports nothing of ours",
     "agent/proposers/traffic.py": "lines are added, and one that was cut short is taken away",
-    "benchmarks/emulated.py": "a log of lines, open while a campaign runs",
 }
 """Files with a bare way of writing, and why."""
 
