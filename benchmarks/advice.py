@@ -31,8 +31,8 @@ from ucutlass.advice import RULES, Advice, Finding, ScheduleEdit, advise, facts_
 from ucutlass.backend import source_of, toolchain
 from ucutlass.files import write
 from ucutlass.ir.schedule import PartialSchedule, partial_schedule_of_json, scheduled, show
-from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.rules import legal
+from ucutlass.kernels.gemm.schedule import candidate_of
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench import gpu_lock

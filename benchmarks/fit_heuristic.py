@@ -30,10 +30,9 @@ from benchmarks.speed import BATCHED, PLAIN, Shape, extents_of
 from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
 from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.gemm.candidate import Candidate, candidate_of
 from ucutlass.kernels.gemm.cost import DEFAULT, Constants, estimate
-from ucutlass.kernels.gemm.match import problem
-from ucutlass.kernels.gemm.schedule import build, case_of
+from ucutlass.kernels.gemm.problem import gemm_problem
+from ucutlass.kernels.gemm.schedule import Candidate, build, candidate_of, case_of
 from ucutlass.shapes import complete
 
 FITTED = (
@@ -113,7 +112,7 @@ def _recorded(recorded: Mapping[str, Any], device: Device) -> Iterator[Row]:
         checked = frontend.read_text(_text(shape, recorded["dtype"]))
         program = frontend.kernel(checked)
         sizes = tuple(complete(program, extents_of(shape)))
-        case = case_of(problem(frontend.pattern(checked, program), sizes), sizes, arch, device)
+        case = case_of(gemm_problem(frontend.pattern(checked, program), sizes), sizes, arch, device)
         candidate = build(case, request(row["request"]))
         yield Row(row["shape"], row["schedule"], row["us"] * 1e-6, candidate)
 

@@ -43,7 +43,7 @@ MAY_IMPORT = {
 
 READ_BY_EMIT = re.compile(
     r"ucutlass\.(ir(\.(elements|functions|extents|hardware|compute_types|neutral))?|spans"
-    r"|kernels(\.(access|arithmetic|planned|\w+\.(plan\w*|smem\w*|gemv)))?)"
+    r"|kernels(\.(access|arithmetic|planned|\w+\.(plan\w*|smem\w*)))?)"
 )
 """What an emitter reads: typed programs, plans, layouts of shared memory and the tables; no checker,
 planner or rule. `spans` only measures it."""

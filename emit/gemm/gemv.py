@@ -11,8 +11,8 @@ from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.emit.gemm.sm80 import includes
 from ucutlass.ir.elements import S8
-from ucutlass.kernels.gemm.gemv import cover
 from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule
+from ucutlass.kernels.gemm.smem import gemv_bytes, gemv_cover, gemv_staged
 
 _INCLUDES = (
     "<algorithm>",
@@ -34,7 +34,7 @@ def render(problem: GemmProblem, schedule: GemvSchedule) -> str:
     """
     if reason := check(problem, schedule):
         raise ValueError(reason)
-    how = cover(problem, schedule)
+    how = gemv_cover(problem, schedule)
     along = epilogue.layout(problem)
     fast = schedule.columns if along.along == "n" else how.tile_m
     layout = epilogue.EpilogueLayout(along.along, min(along.width, fast))
@@ -51,7 +51,7 @@ def render(problem: GemmProblem, schedule: GemvSchedule) -> str:
         vector=how.vector,
         unroll=how.unroll,
         parts=how.parts,
-        shared_bytes=shared_bytes(problem, schedule),
+        shared_bytes=gemv_bytes(problem, schedule),
         a=epilogue.matrix(a, a.m),
         b=epilogue.matrix(b, b.n),
         a_unit_k=a.contiguous == "k",
@@ -60,23 +60,10 @@ def render(problem: GemmProblem, schedule: GemvSchedule) -> str:
         pack_b=min(b.align, how.vector) if b.contiguous == "k" else 1,
         accumulator="int32_t" if problem.lane == S8 else "float",
         pitch="kTileN" if layout.along == "n" else "kStageRows",
-        stage_elements=_stage_elements(problem, schedule),
+        stage_elements=gemv_staged(problem, schedule),
         sums_per_tile="kTileM * kTileN",
         **epilogue.values(problem, layout, arithmetic(problem)),
     )
-
-
-def shared_bytes(problem: GemmProblem, schedule: GemvSchedule) -> int:
-    """Dynamic shared memory of a thread block: sums of every part, the accumulators of the
-    tile, and one such tile for every reduction; in bytes."""
-    how = cover(problem, schedule)
-    stages = 4 + sum(slot.bytes for slot in epilogue.reductions(problem))
-    return how.parts * how.tile_m * schedule.columns * 4 + _stage_elements(problem, schedule) * stages
-
-
-def _stage_elements(problem: GemmProblem, schedule: GemvSchedule) -> int:
-    # At least one for every warp, which reduce_stage keeps its warps' values in.
-    return max(32, cover(problem, schedule).tile_m * schedule.columns)
 
 
 def check(problem: GemmProblem, schedule: GemvSchedule) -> str:

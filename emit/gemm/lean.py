@@ -17,7 +17,7 @@ from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME, ROUNDED, arithmetic_text, declaration
-from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES, EpilogueTensor, StoredResult, call, slots, steps
+from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult, call, slots
 from ucutlass.emit.gemm.lean_mainloop import (
     CROSS,
     TYPES,
@@ -35,13 +35,14 @@ from ucutlass.emit.gemm.lean_mainloop import (
     small,
     turn,
 )
-from ucutlass.emit.gemm.lean_reductions import PartialReduction, combines, down, widths
+from ucutlass.emit.gemm.lean_reductions import PartialReduction, combines, down
 from ucutlass.emit.gemm.lean_split import BLOCKS, VECTOR, Split, splits
 from ucutlass.emit.gemm.sm90_epilogue import extent
 from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.ir.elements import F32, TF32
 from ucutlass.kernels.access import Access, Store
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Sm90Schedule
+from ucutlass.kernels.gemm.smem import SHARED_BYTES, lean_epilogue
 
 _SCHEDULER_BYTES: Mapping[str, int] = MappingProxyType({"persistent": 120, "stream_k": 280})
 """Size of CUTLASS's parameters of a tile scheduler (PersistentTileSchedulerSm90Params and its stream-K
@@ -236,11 +237,10 @@ def _layout(
     loaded = (a, b, small(a), small(b)) if in_parts else (a, b)
     atoms = tile_m // (64 * groups)
     inputs, outputs = slots(plan, problem, schedule)
-    stores, loads = ([s for s in of if s.shape == "box"] for of in (outputs, inputs))
-    staged = [s for s in inputs if s.count]
     reduced = combines(problem, schedule, operation)
-    wide = widths(schedule, atoms, reduced, stores[0].size if stores else None)
-    walk = steps(schedule, loaded, groups, atoms, stores, loads, staged, wide)
+    epilogue = lean_epilogue(problem, plan.routes, schedule)
+    if epilogue is None:
+        raise NotServed("shared memory, which it uses less sparingly")
     results = [
         StoredResult(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
         for slot, kind in zip(outputs, operation.outputs, strict=True)
@@ -270,9 +270,9 @@ def _layout(
         warp_groups=groups,
         scheduler_bytes=_SCHEDULER_BYTES[schedule.scheduler],
         stream_k=schedule.scheduler == "stream_k",
-        columns=walk.columns,
-        store_buffers=walk.store_buffers,
-        load_stages=walk.load_stages,
+        columns=epilogue.columns,
+        store_buffers=epilogue.store_buffers,
+        load_stages=epilogue.load_stages,
         inputs=tuple(inputs),
         written=tuple(outputs),
         outputs=tuple(results),

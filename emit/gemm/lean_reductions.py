@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -17,12 +16,6 @@ from ucutlass.kernels.access import Product, Reduction, Stride
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm90Schedule
 
 Removed: TypeAlias = Literal["M", "N", "MN"]
-
-_WIDTHS = (64, 32, 16)
-"""Columns of a step of the epilogue, the widest first."""
-
-_FEW = (32, 16)
-"""With results by columns: a thread holds one of each column that it meets in a step."""
 
 _PARTS: Mapping[Removed, str] = MappingProxyType(
     {"MN": "tiles.tiles_m * tiles.tiles_n * {warps}", "M": "tiles.tiles_m * {warps}", "N": "tiles.tiles_n"}
@@ -127,22 +120,6 @@ def _left(over: Removed, m: Stride, n: Stride) -> tuple[str, Product]:
             return "N", n or ()
         case "N":
             return "M", m or ()
-
-
-def widths(
-    schedule: Sm90Schedule, atoms: int, partials: tuple[PartialReduction, ...], first_size: int | None
-) -> tuple[int, ...]:
-    """The widths that a step of the epilogue may have. `first_size` is the bytes of an element of the first
-    result that TMA stores, if there is one.
-
-    Where a thread adds rows of several atoms to one number, it does so in the order of CUTLASS's epilogue,
-    whose subtiles (`EpilogueTileAuto`) decide it: the same bits.
-    """
-    over = {combine.removed for combine in partials}
-    if "MN" in over and atoms > 1:
-        wide = 64 if schedule.warps == "pingpong" and first_size == 1 and schedule.tile[1] % 64 == 0 else 32
-        return (gcd(wide, schedule.tile[1]),)
-    return _FEW if "M" in over else _WIDTHS
 
 
 def down(partials: tuple[PartialReduction, ...]) -> bool:

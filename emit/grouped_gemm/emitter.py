@@ -16,7 +16,7 @@ from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.gemm.lean import TMA_TF32, TMA_TYPES, TensorMap, tensor_map
-from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES, EpilogueTensor, StoredResult
+from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult
 from ucutlass.emit.gemm.lean_mainloop import (
     TYPES,
     WIDEST,
@@ -39,7 +39,7 @@ from ucutlass.kernels.grouped_gemm.plan import (
     SimtSchedule,
     WgmmaSchedule,
 )
-from ucutlass.kernels.grouped_gemm.smem import promotes, steps, stored_in_boxes
+from ucutlass.kernels.grouped_gemm.smem import SHARED_BYTES, promotes, steps, stored_in_boxes
 
 _INCLUDES = ("<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<limits>")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ucutlass import frontend
 from ucutlass.advice import KernelFacts, facts_of
 from ucutlass.ir.hardware import Device
-from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.plan import GemmProblem
-from ucutlass.kernels.gemm.transpose import transpose
+from ucutlass.kernels.gemm.problem import transpose
+from ucutlass.kernels.gemm.schedule import candidate_of
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
 

@@ -27,9 +27,9 @@ from ucutlass.advice import (
 from ucutlass.advice.edits import MODEL_HIGH, MODEL_LOW, PAYS
 from ucutlass.advice.finding import GROUPS, Finding
 from ucutlass.advice.rules import BY_NUMBER, RULES
-from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.planner import plan
 from ucutlass.kernels.gemm.rules import legal
+from ucutlass.kernels.gemm.schedule import candidate_of
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
 

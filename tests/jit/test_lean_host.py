@@ -14,11 +14,11 @@ import pytest
 from tests.jit.lean_host import Bench, Call, Problem, good, tensor
 from tests.jit.lean_plans import KINDS, biased, interleaved, residual, shared, turned, wide
 from ucutlass.emit.gemm.lean import lean
-from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES
 from ucutlass.emit.gemm.lean_mainloop import WIDEST
 from ucutlass.kernels.access import Store
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
-from ucutlass.kernels.gemm.transpose import transpose
+from ucutlass.kernels.gemm.problem import transpose
+from ucutlass.kernels.gemm.smem import SHARED_BYTES
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import ToolchainError
 from ucutlass.runtime.toolchain import find

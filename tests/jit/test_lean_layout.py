@@ -13,7 +13,6 @@ from hypothesis import assume, given, settings
 from tests.jit.lean_model import EMPTY, MOST, Box, Descriptor, Memory, number, read, write
 from tests.jit.lean_plans import KINDS, plain, plain_plans, random_kernels
 from ucutlass.emit.gemm.lean import lean
-from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES
 from ucutlass.emit.gemm.lean_mainloop import (
     WIDEST,
     SharedOperand,
@@ -26,6 +25,7 @@ from ucutlass.emit.gemm.lean_mainloop import (
 from ucutlass.emit.parts import NotServed
 from ucutlass.ir.elements import F16, TF32, Element
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
+from ucutlass.kernels.gemm.smem import SHARED_BYTES
 
 STAGE = 1
 """Of shared memory, that the model fills: not the first, so that a stage's own border counts too."""

@@ -16,8 +16,8 @@ from ucutlass.check import check
 from ucutlass.ir import Kernel, Program
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.kernels.families import match
-from ucutlass.kernels.gemm.candidate import shape_of
-from ucutlass.kernels.gemm.match import GemmPattern, problem
+from ucutlass.kernels.gemm.match import GemmPattern
+from ucutlass.kernels.gemm.problem import gemm_problem, shape_of
 from ucutlass.shapes import complete
 from ucutlass.sol import speed_of_light
 from ucutlass.sol.bounds import bounds
@@ -258,7 +258,7 @@ def test_the_program_bound_is_the_problem_bound(name: str, shape: tuple[int, int
     extents = tuple(sizes[d] for d in program.dims)
     pattern, gpu = match(program), DEVICES[device]
     assert isinstance(pattern, GemmPattern)
-    made = problem(pattern, extents)
+    made = gemm_problem(pattern, extents)
     shape, light = shape_of(made, extents), speed_of_light(bounds(program, sizes, gpu))
     rates = ("f32", "tf32x3") if made.lane.name == "f32" else (made.lane.name,)
     peak = max((gpu.peaks[rate] for rate in rates if rate in gpu.peaks), default=gpu.peaks["f16"])

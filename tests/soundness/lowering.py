@@ -19,9 +19,9 @@ from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.kernels.access import Access
 from ucutlass.kernels.arithmetic import Compute
 from ucutlass.kernels.families import Refused
-from ucutlass.kernels.gemm.match import GemmPattern, problem
+from ucutlass.kernels.gemm.match import GemmPattern
 from ucutlass.kernels.gemm.plan import GemmProblem
-from ucutlass.kernels.gemm.transpose import transpose
+from ucutlass.kernels.gemm.problem import gemm_problem, transpose
 from ucutlass.reference import evaluate
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.rounding import cast
@@ -62,7 +62,7 @@ def check_program(text: str, given: dict[str, int], seed: int = 0) -> Lowered:
         sizes = complete(kernel, given)
         pointers = len(form.kernel.results) + sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
         aligned = [r.random() < 0.9 for _ in range(pointers)]
-        made = problem(form, sizes, aligned)
+        made = gemm_problem(form, sizes, aligned)
     except (ProgramError, Refused) as refused:
         return Lowered(seed, text, given, "rejected", wrong=(str(refused),))
     chosen = _chosen(checked, kernel, sizes, aligned)

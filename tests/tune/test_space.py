@@ -7,9 +7,9 @@ import pytest
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
-from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.plan import LaunchParameters
 from ucutlass.kernels.gemm.rules import legal
+from ucutlass.kernels.gemm.schedule import candidate_of
 from ucutlass.kernels.gemm.space import SPLITS
 from ucutlass.shapes import complete
 from ucutlass.tune.space import ScheduleSpace, explore

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.ir.schedule import Warps
-from ucutlass.kernels.gemm.candidate import Shape
-from ucutlass.kernels.gemm.fitting import fitted, work
+from ucutlass.kernels.gemm.problem import Shape
 from ucutlass.kernels.gemm.rules.tiles import MAX_ACCUMULATORS, MAX_TILE, THREADS
+from ucutlass.kernels.gemm.search import fitted, work
 
 SMS = DEVICES["H200"].sms
 LISTED: tuple[tuple[Warps, tuple[int, int]], ...] = (

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.kernels.gemm.problems import gemm
 from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.ir.schedule import PartialSchedule, Warps
-from ucutlass.kernels.gemm.candidate import ceil_div
 from ucutlass.kernels.gemm.cost import Estimate, estimate
 from ucutlass.kernels.gemm.plan import GemvSchedule, LaunchParameters, Sm90Schedule
 from ucutlass.kernels.gemm.planner import plan
+from ucutlass.kernels.gemm.problem import ceil_div
 from ucutlass.kernels.gemm.schedule import build, case_of
 from ucutlass.kernels.planned import Planned
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernels.gemm.problems import gemm
 from ucutlass.ir.elements import ELEMENTS
-from ucutlass.kernels.gemm.candidate import routes_of
+from ucutlass.kernels.gemm.schedule import routes_of
 from ucutlass.kernels.gemm.smem import sm80_memory, sm90_memory
 
 Measured = tuple[

@@ -19,14 +19,13 @@ from ucutlass.ir import Choice
 from ucutlass.ir.hardware import ARCHES, DEVICES, arch_for, cluster_slots, default_device, device_named
 from ucutlass.ir.schedule import FIELDS, PartialSchedule, Warps, fits, legal_values, partial_schedules
 from ucutlass.kernels.arithmetic import CoordinateValue
-from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.cost import Estimate
 from ucutlass.kernels.gemm.plan import GemvSchedule, LaunchParameters, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.planner import candidates, plan
+from ucutlass.kernels.gemm.problem import transpose
 from ucutlass.kernels.gemm.rules import legal, violations
-from ucutlass.kernels.gemm.schedule import PlanningCase, build, case_of
-from ucutlass.kernels.gemm.smem import memory_of
-from ucutlass.kernels.gemm.transpose import transpose
+from ucutlass.kernels.gemm.schedule import PlanningCase, build, candidate_of, case_of
+from ucutlass.kernels.gemm.smem import gemv_bytes
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.violation import Violation
 from ucutlass.sol import SpeedOfLight, speed_of_light
@@ -114,7 +113,7 @@ def test_plans_are_legal_and_so_are_the_neighbours(made: object, request: Partia
             result.plan.problem,
         )
         assert {note.field for note in result.notes} >= set(result.request.given()) - set(request.given())
-        assert memory_of(candidate_of(result)).total <= ARCHES[arch].shared_memory
+        assert candidate_of(result).memory.total <= ARCHES[arch].shared_memory
         return
     assert result
     for violation in result:
@@ -144,14 +143,14 @@ def test_templates_take_what_the_rules_take(made: object, request: PartialSchedu
     chosen = plan(problem, sizes, ARCHES[arch], None, request)
     if not isinstance(chosen, Planned):
         return
-    what, memory = chosen.plan.problem, memory_of(candidate_of(chosen)).total
+    what, memory = chosen.plan.problem, candidate_of(chosen).memory.total
     match chosen.plan.schedule:
         case Sm80Schedule() as schedule:
             assert gemm_sm80.check(what, schedule) == ""
             assert gemm_sm80.shared_bytes(what, schedule) <= memory
         case GemvSchedule() as schedule:
             assert gemv.check(what, schedule) == ""
-            assert gemv.shared_bytes(what, schedule) <= memory
+            assert gemv_bytes(what, schedule) <= memory
         case Sm90Schedule(math="tf32x3"):
             assert lean(chosen.plan)
         case Sm90Schedule():

@@ -12,11 +12,10 @@ from ucutlass.ir.hardware import ARCHES, Arch, default_device
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.arithmetic import CoordinateValue
-from ucutlass.kernels.gemm.candidate import Candidate
 from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.gemm.planner import nearest_legal
 from ucutlass.kernels.gemm.rules import BY_CODE, RULES, legal, violations
-from ucutlass.kernels.gemm.schedule import PlanningCase, build, case_of
+from ucutlass.kernels.gemm.schedule import Candidate, PlanningCase, build, case_of
 
 SM90, SM80, SM89 = ARCHES["sm90a"], ARCHES["sm80"], ARCHES["sm89"]
 

@@ -9,7 +9,7 @@ from ucutlass.kernels.attention.plan import GROUP, AttentionPlan, AttentionProbl
 from ucutlass.kernels.attention.problem import flops
 from ucutlass.kernels.attention.rules import held
 from ucutlass.kernels.attention.smem import SHARED_BYTES, most_stages, shared_bytes, stage_bytes
-from ucutlass.kernels.gemm.candidate import tensor_bytes
+from ucutlass.kernels.gemm.problem import tensor_bytes
 from ucutlass.kernels.planned import Estimate, Grid, Planned, Resources, TileCost, Traffic, counted
 
 REACHED = 0.65

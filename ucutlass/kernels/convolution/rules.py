@@ -24,9 +24,10 @@ from ucutlass.kernels.convolution.plan import (
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.problem import offsets
 from ucutlass.kernels.convolution.smem import stages_held
-from ucutlass.kernels.gemm.candidate import Candidate, Shape, routes_of
 from ucutlass.kernels.gemm.plan import GemmProblem, LaunchParameters, Sm80Schedule
+from ucutlass.kernels.gemm.problem import Shape
 from ucutlass.kernels.gemm.rules import BY_CODE
+from ucutlass.kernels.gemm.schedule import Candidate, routes_of
 from ucutlass.kernels.rule import Breach, Rule
 
 MOST = 2**31 - 1

@@ -23,9 +23,8 @@ from ucutlass.kernels.convolution.rules import (
     room_for,
 )
 from ucutlass.kernels.convolution.variants import VARIANTS
-from ucutlass.kernels.gemm.candidate import RASTER_WORD
 from ucutlass.kernels.gemm.plan import Sm80Schedule
-from ucutlass.kernels.gemm.schedule import warp_tile
+from ucutlass.kernels.gemm.schedule import RASTER_WORD, warp_tile
 from ucutlass.kernels.gemm.smem import stage_bytes
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.variant import served

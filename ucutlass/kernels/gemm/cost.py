@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ucutlass.ir.hardware import Device, cluster_slots, lane_key
 from ucutlass.kernels.access import Store
 from ucutlass.kernels.arithmetic import Compute
-from ucutlass.kernels.gemm.candidate import TMA_BYTES, Candidate, Shape, candidate_of, ceil_div
 from ucutlass.kernels.gemm.plan import GemvSchedule, Math, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.problem import Shape, ceil_div
 from ucutlass.kernels.gemm.rules.tiles import STREAM_K_ITERATIONS, accumulators_per_thread
-from ucutlass.kernels.gemm.smem import memory_of, operand_parts
-from ucutlass.kernels.planned import Estimate, Planned, Traffic
+from ucutlass.kernels.gemm.schedule import TMA_BYTES, Candidate, candidate_of
+from ucutlass.kernels.gemm.smem import gemv_cover, operand_parts
+from ucutlass.kernels.planned import Estimate, Planned, Resources, TileCost, Traffic, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +349,7 @@ def blocks_per_sm(c: Candidate) -> int:
     assert isinstance(c.schedule, Sm80Schedule)
     warps = warps_of(c.schedule)
     registers = min(255, accumulators_per_thread(c) + 96)
-    memory = memory_of(c).total + c.arch.shared_memory_reserved
+    memory = c.memory.total + c.arch.shared_memory_reserved
     return max(
         1,
         min(
@@ -374,7 +375,7 @@ def _sm80(c: Candidate, s: Sm80Schedule, device: Device, k: Constants) -> Estima
     rate = device.peaks[rate_key(c, device)] / (device.sms * device.clock)
     steps = ceil_div(c.k_tiles, splits)
     step = max(2 * s.tile[0] * s.tile[1] * s.tile[2] / (rate * reached), k.shortest_step / busy)
-    stage = memory_of(c).stage
+    stage = c.memory.stage
     mainloop = steps * max(step, stage / k.sm_bytes) + epilogue_cycles(c, s.tile[0] * s.tile[1], k)
     sm = each * busy * mainloop / (device.clock * k.clock)
     if splits > 1:
@@ -432,3 +433,90 @@ def l2_bytes(planned: Planned) -> float:
     rows = min(tile[0], c.shape.m) * c.problem.a.elem.bytes / cluster[1]
     columns = min(tile[1], c.shape.n) * c.problem.b.elem.bytes / cluster[0]
     return planned.estimate.tiles / splits * c.shape.k * (rows + columns) * parts
+
+
+# --- what reports read ------------------------------------------------------------------
+
+
+def resources(planned: Planned) -> Resources:
+    """Returns what a block takes of an SM, and how the product is cut."""
+    c = candidate_of(planned)
+    memory = c.memory
+    s, shape = c.schedule, c.shape
+    pipelined = not isinstance(s, GemvSchedule)
+    capacity = c.arch.shared_memory - memory.epilogue - memory.barriers
+    parts = {"stages": memory.stage * memory.stages, "epilogue": memory.epilogue, "barriers": memory.barriers}
+    return Resources(
+        variant=c.family,
+        extents={"M": shape.m, "N": shape.n, "K": shape.k, "batch": shape.batch},
+        unit=_unit(c),
+        threads=_threads(c),
+        memory={name: size for name, size in parts.items() if size},
+        memory_limit=c.arch.shared_memory,
+        accumulators=accumulators_per_thread(c),
+        operand_bytes=shape.operand_bytes,
+        tile=None if isinstance(s, GemvSchedule) else s.tile,
+        cluster=s.cluster if isinstance(s, Sm90Schedule) else (1, 1),
+        stages=memory.stages if pipelined else None,
+        most_stages=capacity // memory.stage if pipelined else None,
+        loop="K",
+        steps=c.k_tiles,
+        parts=max(1, c.launch.splits),
+        routes=c.routes,
+        direct_bytes=_direct_bytes(c),
+    )
+
+
+def _unit(c: Candidate) -> Unit:
+    match c.schedule:
+        case Sm90Schedule():
+            return "wgmma"
+        case Sm80Schedule(math=math_) if math_ != "simt":
+            return "mma"
+        case _:
+            return "ffma"
+
+
+def _threads(c: Candidate) -> int:
+    match c.schedule:
+        case Sm90Schedule():
+            return 384
+        case Sm80Schedule() as schedule:
+            return 32 * warps_of(schedule)
+        case GemvSchedule() as schedule:
+            return gemv_cover(c.problem, schedule).block
+
+
+def _direct_bytes(c: Candidate) -> int:
+    """Returns bytes of whole epilogue tensors that threads move themselves."""
+    return sum(
+        c.shape.m * c.shape.n * c.shape.batch * t.elem.bytes
+        for t, route in zip(c.tensors, c.routes, strict=True)
+        if route == "direct" and t.shape == "full"
+    )
+
+
+def tile_cost(planned: Planned, constants: Constants = DEFAULT) -> TileCost | None:
+    """Returns how a tile's cycles divide: the main loop is what remains of the busiest slot's time beside the
+    epilogue. None for the matrix-vector kernel, which has no tiles."""
+    c = candidate_of(planned)
+    if isinstance(c.schedule, GemvSchedule):
+        return None
+    elements = c.schedule.tile[0] * c.schedule.tile[1]
+    epilogue = epilogue_cycles(c, elements, constants)
+    functions = epilogue - epilogue_cycles(c, elements, replace(constants, function=0.0))
+    cycles = max(_tile_cycles(planned.estimate, planned.device, constants), epilogue, 1.0)
+    steps = max(1, -(-c.k_tiles // max(1, c.launch.splits)))
+    device = planned.device
+    return TileCost(
+        (cycles - epilogue) / steps,
+        epilogue / cycles,
+        functions / cycles,
+        l2_bytes(planned) / (constants.l2_bytes * device.sms * device.clock * constants.clock),
+    )
+
+
+def _tile_cycles(estimate: Estimate, device: Device, constants: Constants) -> float:
+    resident = min(max(1, estimate.slots // device.sms), -(-estimate.tiles // device.sms))
+    passes = -(-estimate.tiles // estimate.slots) * resident
+    return estimate.sm_seconds * device.clock * constants.clock / passes

@@ -10,10 +10,11 @@ from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.ir.traversal import find
 from ucutlass.kernels.family import Family
 from ucutlass.kernels.gemm import cost, planner, space
+from ucutlass.kernels.gemm.cost import resources, tile_cost
 from ucutlass.kernels.gemm.granularity import granularity
-from ucutlass.kernels.gemm.match import GemmPattern, match_gemm, problem
+from ucutlass.kernels.gemm.match import GemmPattern, match_gemm
 from ucutlass.kernels.gemm.plan import GemmPlan
-from ucutlass.kernels.gemm.resources import resources, tile_cost
+from ucutlass.kernels.gemm.problem import gemm_problem
 from ucutlass.kernels.gemm.rules import RULES
 from ucutlass.kernels.gemm.variants import VARIANTS
 from ucutlass.kernels.planned import Planned
@@ -38,7 +39,7 @@ def plan_pattern(
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The cheapest legal kernel that the request allows, or why there is none. Raises Refused."""
-    return planner.plan(problem(pattern, sizes, aligned), sizes, arch, device, request)
+    return planner.plan(gemm_problem(pattern, sizes, aligned), sizes, arch, device, request)
 
 
 def schedules(
@@ -50,14 +51,14 @@ def schedules(
     free: bool = False,
 ) -> Iterator[Planned]:
     """Every legal kernel that the cost model weighs for a request. Raises Refused."""
-    return space.kernels(problem(pattern, sizes), sizes, arch, device, request, free)
+    return space.kernels(gemm_problem(pattern, sizes), sizes, arch, device, request, free)
 
 
 def candidates(
     pattern: GemmPattern, sizes: tuple[int, ...], arch: Arch, device: Device, request: PartialSchedule
 ) -> Iterator[Planned]:
     """Every legal kernel that the planner would consider for a request, the cheapest first. Raises Refused."""
-    return planner.candidates(problem(pattern, sizes), sizes, arch, device, request)
+    return planner.candidates(gemm_problem(pattern, sizes), sizes, arch, device, request)
 
 
 FAMILY = Family(

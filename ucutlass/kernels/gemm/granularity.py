@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ucutlass.kernels.access import Access, Product
-from ucutlass.kernels.gemm import gemv
 from ucutlass.kernels.gemm.plan import GemmPlan, GemvSchedule, LaunchParameters, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.smem import gemv_cover
 from ucutlass.kernels.granularity import Granularity, steps
 
 
@@ -29,7 +29,7 @@ def _tile(plan: GemmPlan) -> tuple[int, int, int]:
         case Sm90Schedule(tile=tile) | Sm80Schedule(tile=tile):
             return tile
         case GemvSchedule(columns=columns) as schedule:
-            how = gemv.cover(plan.problem, schedule)
+            how = gemv_cover(plan.problem, schedule)
             vector = how.vector if how.order == "k" else 1
             return how.tile_m, columns, how.threads_k * how.unroll * vector
 

@@ -1,21 +1,18 @@
-"""The GEMM form: one dot of two stored operands, batched, with a fused epilogue.
+"""The pattern of a GEMM: one dot of two stored operands, batched, with a fused epilogue.
 
-A form speaks of names and serves every shape; `problem` turns it into the plan's
-GemmProblem for concrete extents.
+A pattern speaks of names and serves every shape; `ucutlass.kernels.gemm.problem` gives it extents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ucutlass import ir
 from ucutlass.check.indexing import is_rename
 from ucutlass.ir.elements import F32, TF32
-from ucutlass.kernels.access import MAX_BATCH_MODES, Access, Output, Reduction, Store
-from ucutlass.kernels.addresses import MergedModes, Operand, Sizes, access, operand, runs
-from ucutlass.kernels.epilogue import EpiloguePattern, ReduceTo, arithmetic, epilogue
-from ucutlass.kernels.gemm.plan import GemmProblem
+from ucutlass.kernels.addresses import Operand, operand
+from ucutlass.kernels.epilogue import EpiloguePattern, epilogue
 from ucutlass.kernels.refused import Refused
 
 STORED = ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "i32", "bool")
@@ -109,76 +106,3 @@ def _dot_operand(kernel: ir.Kernel, dot: ir.Dot, value: ir.Value) -> Operand:
 def pointer(kernel: ir.Kernel, param: int) -> int:
     """A tensor parameter's place in the pointer array."""
     return sum(isinstance(p.type, ir.TensorType) for p in kernel.params[:param])
-
-
-def problem(form: GemmPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None) -> GemmProblem:
-    """The form with concrete extents, in the order of `kernel.dims`.
-
-    `aligned[i]` says whether pointer i is a multiple of 16 bytes; None: all are.
-    Raises Refused UC0305 where more batch modes remain than a kernel addresses.
-    """
-    at = Sizes(form.position, tuple(sizes))
-    modes = _modes(form, at)
-    pointers = sum(isinstance(p.type, ir.TensorType) for p in form.kernel.params) + len(form.kernel.results)
-    fine = tuple(aligned) if aligned is not None else (True,) * pointers
-
-    def reach(tensor: Operand, without_k: bool = True) -> Access:
-        return access(
-            tensor,
-            modes if not without_k else MergedModes(modes.m, modes.n, (), modes.batch),
-            at,
-            fine[tensor.pointer],
-        )
-
-    outputs: list[Output] = [
-        Reduction(o.reduce.op, reach(o.tensor)) if isinstance(o.reduce, ReduceTo) else Store(reach(o.tensor))
-        for o in form.epilogue.outputs
-    ]
-    return GemmProblem(
-        lane=form.dot.lane,
-        accumulate=form.dot.accumulate,
-        m=at.product(modes.m),
-        n=at.product(modes.n),
-        k=tuple(at.product(run) for run in modes.k),
-        batch=tuple(at.product(run) for run in modes.batch),
-        a=reach(form.a, False),
-        b=reach(form.b, False),
-        inputs=tuple(reach(t) for t in form.epilogue.inputs),
-        outputs=tuple(outputs),
-        arithmetic=arithmetic(form.epilogue, modes, at),
-        dims=len(form.kernel.dims),
-        pointers=pointers,
-        scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
-    )
-
-
-def _modes(form: GemmPattern, sizes: Sizes) -> MergedModes:
-    m, m_rest = _longest(runs(form.m, form.tensors), sizes)
-    n, n_rest = _longest(runs(form.n, form.tensors), sizes)
-    batch = [*runs(form.batch, form.tensors), *m_rest, *n_rest]
-    merged = _merge_batches(batch, form.tensors)
-    if len(merged) > MAX_BATCH_MODES:
-        raise Refused(
-            "UC0305",
-            f"{len(merged)} batch dimensions lie apart in memory; a kernel addresses {MAX_BATCH_MODES}",
-            form.dot.span,
-            "store operands or the result with these names next to each other",
-        )
-    return MergedModes(m, n, runs(form.k, (form.a, form.b)), merged)
-
-
-def _longest(
-    parts: tuple[tuple[str, ...], ...], sizes: Sizes
-) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """The run that becomes the GEMM's own mode (the longest, innermost among equals); the rest
-    become batch modes over which the other operand is broadcast."""
-    if not parts:
-        return (), ()
-    best = max(range(len(parts)), key=lambda i: (sizes.number(sizes.product(parts[i])), i))
-    return parts[best], tuple(p for i, p in enumerate(parts) if i != best)
-
-
-def _merge_batches(parts: list[tuple[str, ...]], tensors: tuple[Operand, ...]) -> tuple[tuple[str, ...], ...]:
-    """Batch runs of different roles that still lie side by side in every tensor."""
-    merged = runs([n for part in parts for n in part], tensors)
-    return merged if len(merged) < len(parts) else tuple(parts)

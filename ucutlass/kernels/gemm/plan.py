@@ -112,6 +112,8 @@ class GemvSchedule:
     threads: int
 
 
+GemmSchedule: TypeAlias = Sm90Schedule | Sm80Schedule | GemvSchedule
+
 Route: TypeAlias = Literal["tma", "direct"]
 """How an epilogue tensor over M and N moves: through shared memory by TMA, or by each thread."""
 
@@ -126,5 +128,10 @@ class GemmPlan:
 
     arch: str
     problem: GemmProblem
-    schedule: Sm90Schedule | Sm80Schedule | GemvSchedule
+    schedule: GemmSchedule
     routes: tuple[Route, ...]
+
+
+def epilogue_tensors(problem: GemmProblem) -> tuple[Access, ...]:
+    """Epilogue tensors, inputs first: `GemmPlan.routes` has an entry for each."""
+    return problem.inputs + tuple(output.access for output in problem.outputs)

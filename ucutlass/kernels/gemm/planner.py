@@ -11,16 +11,14 @@ from dataclasses import astuple, replace
 from functools import lru_cache
 
 from ucutlass.ir.hardware import Arch, Device, default_device
-from ucutlass.ir.schedule import PartialSchedule, show_value, without
+from ucutlass.ir.schedule import PartialSchedule, differing, show_value, without
 from ucutlass.kernels.gemm import cost
-from ucutlass.kernels.gemm.candidate import Candidate, request_of
-from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem
-from ucutlass.kernels.gemm.reasons import reasons
+from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.rules import legal, violations
-from ucutlass.kernels.gemm.schedule import PlanningCase, build, case_of
+from ucutlass.kernels.gemm.schedule import Candidate, PlanningCase, build, case_of, request_of
 from ucutlass.kernels.gemm.search import expand, rounds
 from ucutlass.kernels.gemm.variants import BY_NAME, BY_WORD, VARIANTS, variants_of
-from ucutlass.kernels.planned import BY_MODEL, Estimate, Planned
+from ucutlass.kernels.planned import BY_MODEL, Estimate, Note, Planned
 from ucutlass.kernels.violation import Violation, foreign_to
 
 AUTO = PartialSchedule()
@@ -102,7 +100,7 @@ def _chosen(case: PlanningCase, request: PartialSchedule, price: Estimate, cheap
 
 def _planned(case: PlanningCase, c: Candidate, price: Estimate, request: PartialSchedule) -> Planned:
     plan = GemmPlan(c.arch.name, c.problem, c.schedule, c.routes)
-    notes = tuple(reasons(case, c, price, request))
+    notes = tuple(_reasons(case, c, price, request))
     return Planned(plan, astuple(c.launch), c.sizes, request_of(c), case.device, price, notes)
 
 
@@ -189,3 +187,80 @@ def _first(case: PlanningCase, request: PartialSchedule) -> Candidate:
     """The cheapest legal candidate of a request, or else the cheapest."""
     ranked = [c for batch in _ranked(case, request) for _, c in batch]
     return next((c for c in ranked if legal(c)), ranked[0])
+
+
+# --- why: a sentence for each field that a schedule left out -------------------------------
+
+
+def _reasons(case: PlanningCase, c: Candidate, price: Estimate, request: PartialSchedule) -> Iterator[Note]:
+    """Notes for every field that the request left out, and for a family forced by a rule."""
+    if c.arch.wgmma and c.family == "sm80":
+        yield Note("", "multistage", _why_not_hopper(case, request))
+    for name, value in differing(request, request_of(c)).items():
+        if value is not None:
+            yield Note(name, show_value(value), _reason(name, c, price, case))
+
+
+def _why_not_hopper(case: PlanningCase, request: PartialSchedule) -> str:
+    """The rule that keeps the TMA kernels away, with its numbers; or what else did."""
+    depth = 128 // case.written.problem.lane.bytes
+    broken = violations(build(case, PartialSchedule(warps="pingpong", tile=(64, 64, depth))))
+    if broken:
+        return f"the Hopper kernels cannot take this: {broken[0].message}"
+    if "sm90" not in variants_of(request) or request.math == "simt":
+        return "asked for"
+    return "predicted to be faster than wgmma, for which a launch splits the operands first"
+
+
+def _reason(name: str, c: Candidate, price: Estimate, case: PlanningCase) -> str:
+    tiles = f"{price.tiles} tiles on {price.slots} slots of {case.device.name}, {price.waves:.2f} waves"
+    texts = {
+        "tile": f"{tiles}, {price.quantisation:.0%} busy, {price.padding:.0%} of the multiplications useful",
+        "warps": _warps(c),
+        "cluster": _cluster(c),
+        "stages": "as many as fit in shared memory beside the epilogue, and no more than help",
+        "split_k": _split(c, tiles),
+        "swap": "N lies on the tile's M side" if c.swapped else "as written",
+        "math": _math(c),
+        "swizzle": "operands against L2; costs no build to change",
+        "raster": "the scheduler takes the shorter side; costs no build to change",
+        "warp_tile": "as many accumulators a thread as fit",
+        "columns": f"N is {c.shape.n}",
+        "rows": "so that every SM has blocks",
+        "threads": f"share a K of {c.shape.k}",
+    }
+    return texts[name]
+
+
+def _warps(c: Candidate) -> str:
+    match c.schedule:
+        case GemvSchedule():
+            return f"N is {c.shape.n}: reading the matrix once is all the work"
+        case Sm80Schedule():
+            return "the kernel that takes every alignment and memory order"
+        case Sm90Schedule(warps="pingpong"):
+            return "one warp group's epilogue runs under the other's multiplications"
+        case Sm90Schedule(scheduler="stream_k"):
+            return "the kernel whose scheduler splits K"
+        case _:
+            return "two warp groups share a tile"
+
+
+def _math(c: Candidate) -> str:
+    if request_of(c).math == "simt":
+        return "f32 in FFMA"
+    before = "; a launch before the kernel's splits the operands" if c.family == "sm90" else ""
+    return f"three tf32 passes keep f32 accuracy{before}"
+
+
+def _cluster(c: Candidate) -> str:
+    m, n = request_of(c).cluster or (1, 1)
+    if m * n == 1:
+        return "sharing loads would not pay here"
+    return f"{m * n} neighbours share loads of {'B' if n == 1 else 'A' if m == 1 else 'A and B'} by multicast"
+
+
+def _split(c: Candidate, tiles: str) -> str:
+    if c.launch.splits == 1:
+        return f"no split: {tiles}"
+    return f"{tiles}, {c.k_tiles} steps of K each: splitting K fills the rest"

@@ -1,26 +1,30 @@
-"""A planning case, and how a request becomes a concrete candidate of it."""
+"""A GEMM's schedule: a candidate with every field fixed, how a partial schedule becomes one, and one a partial
+schedule again. The rules judge candidates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
-from ucutlass.ir.hardware import Arch, Device
-from ucutlass.ir.schedule import RASTERS, PartialSchedule
-from ucutlass.kernels.gemm.candidate import Candidate, Shape, routes_of, shape_of
+from ucutlass.ir.hardware import ARCHES, Arch, Device
+from ucutlass.ir.schedule import FIELDS, RASTERS, PartialSchedule
+from ucutlass.kernels.access import Access, Reduction
 from ucutlass.kernels.gemm.plan import (
+    GemmPlan,
     GemmProblem,
+    GemmSchedule,
     GemvSchedule,
     LaunchParameters,
     Math,
+    Route,
     Sm80Schedule,
     Sm90Schedule,
+    epilogue_tensors,
 )
-from ucutlass.kernels.gemm.rules.multistage import ACCUMULATORS
-from ucutlass.kernels.gemm.rules.vector import COLUMNS
-from ucutlass.kernels.gemm.smem import sm90_stages, stage_bytes
-from ucutlass.kernels.gemm.transpose import transpose
+from ucutlass.kernels.gemm.problem import Shape, ceil_div, shape_of, transpose
+from ucutlass.kernels.gemm.smem import SharedMemory, memory_of, sm90_stages, stage_bytes
 from ucutlass.kernels.gemm.variants import BY_WORD
+from ucutlass.kernels.planned import Planned
 
 Swap: TypeAlias = Literal["no", "yes"]
 
@@ -29,6 +33,117 @@ MOST_STAGES = 12
 
 SM80_STAGES = 4
 """cp.async stages beyond this hide nothing on A100 (CUTLASS's generator takes 3 to 5)."""
+
+COLUMNS = (1, 2, 4, 8)
+"""Columns that a matrix-vector kernel computes."""
+
+ACCUMULATORS = {"tensor": 128, "tf32x3": 64, "simt": 64}
+"""32-bit accumulators a thread of a multistage kernel may hold: the rest of 255 registers is fragments, of which
+tf32x3 has five times as many and FFMA four steps of K."""
+
+RASTER_WORD: dict[int, Literal["heuristic", "along_m", "along_n"]] = {
+    0: "heuristic",
+    1: "along_m",
+    2: "along_n",
+}
+"""`raster` words by the launch parameter's number: `ir.schedule.RASTERS` the other way round."""
+
+TMA_BYTES = 16
+"""Alignment in bytes of a TMA tensor's address and of all its strides but the unit one (CUDA
+driver API, cuTensorMapEncodeTiled)."""
+
+TMA_BYTES = 16
+"""Alignment in bytes of a TMA tensor's address and of all its strides but the unit one (CUDA
+driver API, cuTensorMapEncodeTiled)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """`problem` is what the kernel computes: already transposed where `swapped`. `routes` is
+    as in GemmPlan."""
+
+    arch: Arch
+    problem: GemmProblem
+    sizes: tuple[int, ...]
+    shape: Shape
+    schedule: GemmSchedule
+    launch: LaunchParameters
+    routes: tuple[Route, ...]
+    swapped: bool
+
+    @property
+    def family(self) -> str:
+        match self.schedule:
+            case Sm90Schedule():
+                return "sm90"
+            case Sm80Schedule():
+                return "sm80"
+            case GemvSchedule():
+                return "gemv"
+
+    @property
+    def k_tiles(self) -> int:
+        """Steps of the main loop; the whole of K for a matrix-vector kernel."""
+        match self.schedule:
+            case GemvSchedule():
+                return 1
+            case schedule:
+                return ceil_div(self.shape.k, schedule.tile[2])
+
+    @property
+    def tensors(self) -> tuple[Access, ...]:
+        """Epilogue tensors, inputs first: `routes` has an entry for each."""
+        return epilogue_tensors(self.problem)
+
+    @property
+    def memory(self) -> SharedMemory:
+        """Its shared memory."""
+        return memory_of(self.problem, self.schedule, self.routes)
+
+
+def candidate_of(planned: Planned) -> Candidate:
+    """The candidate that was planned: everything of it stands in the plan, the launch and the request."""
+    plan = planned.plan
+    assert isinstance(plan, GemmPlan), type(plan)
+    return Candidate(
+        ARCHES[plan.arch],
+        plan.problem,
+        planned.sizes,
+        shape_of(plan.problem, planned.sizes),
+        plan.schedule,
+        LaunchParameters(*planned.launch),
+        plan.routes,
+        planned.request.swap == "yes",
+    )
+
+
+# --- how epilogue tensors move --------------------------------------------------------
+
+
+def tma_alignable(access: Access) -> bool:
+    """Whether TMA can move an epilogue tensor: over M and N, one of them contiguous, 16-byte
+    strides, and an element that CUTLASS's epilogue copies take."""
+    return (
+        access.shape == "full"
+        and (access.m == () or access.n == ())
+        and access.align * access.elem.bytes >= TMA_BYTES
+        and access.elem.name in _TMA_ELEMENTS
+    )
+
+
+_TMA_ELEMENTS = frozenset({"f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "i32"})
+
+
+def routes_of(problem: GemmProblem, family: str) -> tuple[Route, ...]:
+    """How each epilogue tensor moves, inputs first: by TMA wherever it can, on sm90."""
+    reduced = {id(o.access) for o in problem.outputs if isinstance(o, Reduction)}
+    return tuple(
+        "tma" if family == "sm90" and id(t) not in reduced and tma_alignable(t) else "direct"
+        for t in epilogue_tensors(problem)
+    )
+
+
+# --- a partial schedule filled ----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +192,7 @@ def build(case: PlanningCase, request: PartialSchedule) -> Candidate:
     launch = LaunchParameters(RASTERS[request.raster or "heuristic"], request.swizzle or 1, splits)
     assert request.warps is not None
     routes = routes_of(side.problem, BY_WORD[request.warps])
-    schedule: Sm90Schedule | Sm80Schedule | GemvSchedule
+    schedule: GemmSchedule
     match request.warps:
         case "gemv":
             schedule = _gemv(side, case.device, request)
@@ -146,3 +261,65 @@ def _gemv(side: Orientation, device: Device, request: PartialSchedule) -> GemvSc
     threads = request.threads or (128 if shape.k * problem.a.elem.bytes >= _LONG_ROW else 64)
     tall = request.rows or next((r for r in (4, 2) if rows >= 4 * r * device.sms), 1)
     return GemvSchedule(tall, columns, threads)
+
+
+# --- a candidate as a partial schedule --------------------------------------------------
+
+
+def request_of(candidate: Candidate) -> PartialSchedule:
+    """The candidate as a request in which every field of its family is fixed."""
+    launch = candidate.launch
+    swap: Literal["no", "yes"] = "yes" if candidate.swapped else "no"
+    match candidate.schedule:
+        case Sm90Schedule(tile, cluster, stages, warps, scheduler, math_):
+            stream = scheduler == "stream_k" and launch.splits == 0
+            return PartialSchedule(
+                warps=warps,
+                tile=tile,
+                cluster=cluster,
+                stages=stages,
+                swap=swap,
+                math=None if math_ == "tensor" else math_,
+                split_k="stream" if stream else launch.splits,
+                raster=RASTER_WORD[launch.raster],
+                swizzle=launch.swizzle,
+            )
+        case Sm80Schedule(tile, warp_tile, stages, math_):
+            return PartialSchedule(
+                warps="multistage",
+                tile=tile,
+                warp_tile=warp_tile,
+                stages=stages,
+                swap=swap,
+                math=None if math_ == "tensor" else math_,
+                split_k=launch.splits,
+                raster=RASTER_WORD[launch.raster],
+                swizzle=launch.swizzle,
+            )
+        case GemvSchedule(rows, columns, threads):
+            return PartialSchedule(warps="gemv", rows=rows, columns=columns, threads=threads, swap=swap)
+
+
+def changed(candidate: Candidate, **fields: Any) -> PartialSchedule:
+    """The candidate's request with these fields changed."""
+    return replace(request_of(candidate), **fields)
+
+
+def on_family(candidate: Candidate, warps: str) -> PartialSchedule:
+    """The candidate moved to another kernel family: that family's fields only, left to `auto`."""
+    shared = {
+        name: value
+        for name, value in request_of(candidate).given().items()
+        if name in ("swap", "raster", "swizzle") and warps != "gemv" and name in FIELDS
+    }
+    return replace(PartialSchedule(), **{**shared, "warps": warps})  # type: ignore[arg-type]
+
+
+def multistage(candidate: Candidate) -> PartialSchedule:
+    """What sm90 cannot do, the multistage kernel can."""
+    return on_family(candidate, "multistage")
+
+
+def nearest(value: int, legal: tuple[int, ...]) -> int:
+    """The legal value closest to the given one; the smaller of two."""
+    return min(legal, key=lambda v: (abs(v - value), v))

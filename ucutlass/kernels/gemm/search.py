@@ -8,18 +8,25 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from ucutlass.ir.schedule import PartialSchedule, SplitK, Warps
-from ucutlass.kernels.gemm.candidate import TMA_BYTES, Shape, ceil_div
-from ucutlass.kernels.gemm.fitting import fitted
+from ucutlass.kernels.gemm.problem import Shape, ceil_div
 from ucutlass.kernels.gemm.rules.operands import WGMMA_LANES
-from ucutlass.kernels.gemm.rules.tiles import accumulator_sets, most_accumulators
-from ucutlass.kernels.gemm.rules.vector import COLUMNS
-from ucutlass.kernels.gemm.schedule import Orientation, PlanningCase, Swap
+from ucutlass.kernels.gemm.rules.tiles import (
+    MAX_TILE,
+    MIN_TILE_N,
+    THREADS,
+    accumulator_sets,
+    most_accumulators,
+)
+from ucutlass.kernels.gemm.schedule import COLUMNS, TMA_BYTES, Orientation, PlanningCase, Swap
 from ucutlass.kernels.gemm.smem import operand_parts
 from ucutlass.kernels.gemm.variants import variants_of
 
 Tile: TypeAlias = tuple[int, int, int]
 
-_LARGE: tuple[tuple[Warps, tuple[int, int]], ...] = (
+WarpsTile: TypeAlias = tuple[Warps, tuple[int, int]]
+"""Warps, and the elements of a tile along M and N."""
+
+_LARGE: tuple[WarpsTile, ...] = (
     ("cooperative", (128, 256)),
     ("cooperative", (256, 128)),
     ("cooperative", (128, 128)),
@@ -32,7 +39,7 @@ _LARGE: tuple[tuple[Warps, tuple[int, int]], ...] = (
     ("cooperative", (256, 96)),
     ("pingpong", (64, 192)),
 )
-_SMALL: tuple[tuple[Warps, tuple[int, int]], ...] = (
+_SMALL: tuple[WarpsTile, ...] = (
     ("pingpong", (64, 64)),
     ("pingpong", (64, 32)),
     ("pingpong", (64, 16)),
@@ -40,7 +47,7 @@ _SMALL: tuple[tuple[Warps, tuple[int, int]], ...] = (
     ("cooperative", (128, 32)),
     ("cooperative", (128, 16)),
 )
-"""Tiles of the Hopper kernels that are tried for every shape; `ucutlass.kernels.gemm.fitting` has the others."""
+"""Tiles of the Hopper kernels that are tried for every shape; `fitted` has the others."""
 
 _LEAST: dict[Warps, int] = {"pingpong": 64, "cooperative": 128}
 """The smallest tile M."""
@@ -164,10 +171,7 @@ def _orders(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[Swap, .
     return ("no", "yes") if skinny else ("no",), depth
 
 
-_Sides: TypeAlias = tuple[tuple[Warps, tuple[int, int]], ...]
-
-
-def _fitted(case: PlanningCase, shape: Shape, request: PartialSchedule) -> _Sides:
+def _fitted(case: PlanningCase, shape: Shape, request: PartialSchedule) -> tuple[WarpsTile, ...]:
     if request.tile is not None:
         return ()
     problem = case.written.problem
@@ -176,7 +180,7 @@ def _fitted(case: PlanningCase, shape: Shape, request: PartialSchedule) -> _Side
     return tuple(tile for tile in tiles if request.warps in (None, tile[0]))
 
 
-def _listed(shape: Shape, request: PartialSchedule) -> _Sides:
+def _listed(shape: Shape, request: PartialSchedule) -> tuple[WarpsTile, ...]:
     small = min(shape.m, shape.n) <= _SMALL_SIDE or shape.m * shape.n <= _SMALL_AREA
     return tuple(
         (warps, (rows, columns))
@@ -188,7 +192,7 @@ def _listed(shape: Shape, request: PartialSchedule) -> _Sides:
 
 
 def _sm90_tiles(
-    case: PlanningCase, shape: Shape, depth: int, request: PartialSchedule, fits: _Sides
+    case: PlanningCase, shape: Shape, depth: int, request: PartialSchedule, fits: tuple[WarpsTile, ...]
 ) -> Iterator[tuple[Warps, Tile]]:
     if request.tile is not None:
         options: tuple[Warps, ...] = (request.warps,) if request.warps else ("cooperative", "pingpong")
@@ -255,7 +259,62 @@ def _swizzle(case: PlanningCase, side: Orientation, tile: Tile, cluster: tuple[i
     return next((s for s in (4, 2) if rows % (s * cluster[0]) == 0 and columns % (s * cluster[1]) == 0), 1)
 
 
-# --- the other families ------------------------------------------------------------
+# --- widths that fill the GPU's waves ------------------------------------------------
+
+# Those that are tried for every shape leave up to half of the SMs idle in the last wave where there are few
+# tiles.
+
+_HEIGHTS: tuple[tuple[Warps, int], ...] = (
+    ("cooperative", 128),
+    ("cooperative", 256),
+    ("pingpong", 64),
+    ("pingpong", 128),
+    ("pingpong", 192),
+)
+_FITTED_WORK = 1.1
+"""Share of the least work of the tiles that are tried anyway, up to which another width is worth a price."""
+
+_FITTED_WAVES = 4
+"""Beyond so many waves the last one weighs little."""
+
+
+_LOAD_WEIGHT = 32
+"""What loading a row or a column of the tile weighs beside one product; coarse, the cost model is to say."""
+
+
+def work(shape: Shape, tile: WarpsTile, sms: int) -> int:
+    """Of the busiest SM, in products for each step of K, where the waves go on whole."""
+    _, (rows, columns) = tile
+    return ceil_div(_tiles(shape, rows, columns), sms) * (rows * columns + _LOAD_WEIGHT * (rows + columns))
+
+
+def fitted(shape: Shape, sms: int, accumulators: int, tried: tuple[WarpsTile, ...]) -> Iterator[WarpsTile]:
+    """For each kind and height of a tile the width, in columns, by which the busiest SM works least, where
+    that is at most a tenth more than with the best of `tried`, and is none of them. `accumulators` are what
+    a thread may hold, in 32-bit registers."""
+    known = min((work(shape, tile, sms) for tile in tried), default=None)
+    for warps, rows in _HEIGHTS:
+        if rows >= 2 * shape.m and rows > 64:
+            continue
+        widest = min(MAX_TILE, accumulators * THREADS[warps] // rows // MIN_TILE_N * MIN_TILE_N)
+        widths = range(MIN_TILE_N, widest + 1, MIN_TILE_N)
+        options = [(warps, (rows, width)) for width in widths if _few_waves(shape, rows, width, sms)]
+        best = min(options, key=lambda tile: work(shape, tile, sms), default=None)
+        if best is None or best in tried:
+            continue
+        if known is None or work(shape, best, sms) < _FITTED_WORK * known:
+            yield best
+
+
+def _few_waves(shape: Shape, rows: int, width: int, sms: int) -> bool:
+    return _tiles(shape, rows, width) <= _FITTED_WAVES * sms
+
+
+def _tiles(shape: Shape, rows: int, columns: int) -> int:
+    return ceil_div(shape.m, rows) * ceil_div(shape.n, columns) * shape.batch
+
+
+# --- the other kernels ------------------------------------------------------------
 
 
 def _sm80(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:

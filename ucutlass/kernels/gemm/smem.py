@@ -1,24 +1,33 @@
-"""Shared memory of the tiled kernels, byte for byte.
+"""Shared memory of a GEMM's kernels, byte for byte, which the rules and the emitters both read.
 
-The sm90 numbers follow CUTLASS 4.2: `sm90_compute_tile_shape_or_override` and
+The sm90 numbers of CUTLASS's collectives follow CUTLASS 4.2: `sm90_compute_tile_shape_or_override` and
 `sm90_get_tma_dispatch_policy` (epilogue/collective/builders/sm90_builder.inl), the storage of
 `Sm90TmaWarpSpecialized`'s collective and of the `Sm90AuxLoad`, `Sm90AuxStore` and
 `Sm90RowBroadcast` visitors, and the kernels' `SharedStorage`
 (gemm/kernel/sm90_gemm_tma_warpspecialized_{pingpong,cooperative}.hpp). A test holds them against
-values of `SharedStorageSize` that nvcc computed. The emitter of the sm80
-kernels reads their numbers here.
+values of `SharedStorageSize` that nvcc computed. The lean, multistage and matrix-vector kernels are our own: their
+emitters take the layout from here.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from ucutlass.ir.hardware import ARCHES
 from ucutlass.kernels.access import Access, Reduction
-from ucutlass.kernels.gemm.candidate import Candidate, ceil_div, epilogue_tensors
-from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule, Route, Sm80Schedule, Sm90Schedule
-from ucutlass.kernels.gemm.smem_tf32x3 import BARRIERS, lean_epilogue, lean_ring
+from ucutlass.kernels.gemm.plan import (
+    GemmProblem,
+    GemmSchedule,
+    GemvSchedule,
+    Route,
+    Sm80Schedule,
+    Sm90Schedule,
+    epilogue_tensors,
+)
 
 BARRIER = 8
 """Bytes of an mbarrier."""
@@ -165,10 +174,10 @@ def sm90_memory(
 ) -> SharedMemory:
     """Shared memory of an sm90 kernel with that many stages; padding counts as barriers."""
     if problem.lane.name == "f32":
-        # In two parts, each as large as the operands (emit/gemm/lean_split.py), by a kernel of our own.
-        least, stage = lean_epilogue(problem, routes, tile, warps), 2 * stage_bytes(problem, tile)
-        padding = lean_ring(problem, tile, stages) - stages * stage
-        return SharedMemory(stage, stages, least or 0, BARRIERS + padding)
+        # In two parts, each as large as the operands (emit/gemm/lean_split.py), by a lean kernel alone.
+        least, stage = least_lean_epilogue(problem, routes, tile, warps), 2 * stage_bytes(problem, tile)
+        padding = lean_main_loop(problem, tile, stages) - stages * stage
+        return SharedMemory(stage, stages, least or 0, LEAN_BARRIERS + padding)
     epilogue = sm90_epilogue(problem, routes, tile, warps)
     order = 2 * BARRIER + (4 * BARRIER if warps == "pingpong" else 0)
     scheduler = 16
@@ -202,6 +211,122 @@ _REGISTER_SOURCED = 1024
 def register_sourced(problem: GemmProblem) -> bool:
     """Whether CUTLASS passes A through registers: wgmma reads 4-byte operands K-major alone."""
     return problem.lane.name == "tf32" and not (problem.a.k == ((),) and problem.b.k == ((),))
+
+
+# --- the lean kernel --------------------------------------------------------------------
+
+SHARED_BYTES = ARCHES["sm90a"].shared_memory
+"""Bytes that a block of a lean kernel asks for, all that there are."""
+
+LEAN_BARRIERS = 1024
+"""Bytes before its tiles, whose alignment it is: barriers and the scheduler's state are fewer."""
+
+_TILE_ALIGNMENT = 1024
+"""At which tensors that TMA moves begin."""
+
+_BOX_ROW = (16, 128)
+"""Bytes that the row of a TMA box has at least and at most."""
+
+_COLUMNS = (64, 32, 16)
+"""Columns of a step of the epilogue, the widest first."""
+
+_FEW_COLUMNS = (32, 16)
+"""With results by columns: a thread holds one of each column that it meets in a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeanEpilogue:
+    """How the epilogue goes through a tile: the columns of a step, the buffers of a step's results, the stages of
+    what a step loads, and the bytes that these and the vectors of two tiles take."""
+
+    columns: int
+    store_buffers: int
+    load_stages: int
+    bytes: int
+
+
+def lean_main_loop(problem: GemmProblem, tile: tuple[int, int, int], stages: int) -> int:
+    """Bytes of the main loop: A and B, and for f32 their small parts, each in stages of its own."""
+    m, n, k = tile
+    operands = (_round(stages * rows * k * problem.lane.bytes, _TILE_ALIGNMENT) for rows in (m, n))
+    return operand_parts(problem) * sum(operands)
+
+
+def lean_epilogue(
+    problem: GemmProblem, routes: tuple[Route, ...], schedule: Sm90Schedule
+) -> LeanEpilogue | None:
+    """The epilogue with the widest steps, then the most buffers, that fit beside the main loop's stages; None
+    where none does."""
+    left = SHARED_BYTES - LEAN_BARRIERS - lean_main_loop(problem, schedule.tile, schedule.stages)
+    epilogues = _lean_epilogues(problem, routes, schedule.tile, schedule.warps)
+    return next((epilogue for epilogue in epilogues if epilogue.bytes <= left), None)
+
+
+def least_lean_epilogue(
+    problem: GemmProblem,
+    routes: tuple[Route, ...],
+    tile: tuple[int, int, int],
+    warps: Literal["pingpong", "cooperative"],
+) -> int | None:
+    """The bytes that the epilogue takes at least; None where no width of a step serves all its tensors."""
+    return min((epilogue.bytes for epilogue in _lean_epilogues(problem, routes, tile, warps)), default=None)
+
+
+def vector_elements(access: Access, tile: tuple[int, int, int]) -> int:
+    """Elements of a tile that a warp stages of an input: those of a row or a column, or the only one; 0 of a
+    whole tensor."""
+    return {"row": tile[1], "column": tile[0], "full": 0}.get(access.shape, 1)
+
+
+def _lean_epilogues(
+    problem: GemmProblem,
+    routes: tuple[Route, ...],
+    tile: tuple[int, int, int],
+    warps: Literal["pingpong", "cooperative"],
+) -> Iterator[LeanEpilogue]:
+    """The best first. A stage of loads is written anew at most one tile after it was read (there are vectors of
+    two tiles), so that there are at most as many as steps and one more."""
+    loads, stores = through_tma(problem, routes)
+    rows = 128 if warps == "cooperative" else 64
+    counts = ((vector_elements(t, tile), t.elem.bytes) for t in problem.inputs)
+    vectors = sum(2 * _round(count * size, 16) for count, size in counts)
+    along_n = [t.elem.bytes for t in (*loads, *stores) if t.n == ()]
+    first = stores[0].elem.bytes if stores else None
+
+    def staged(tensors: list[Access], columns: int) -> int:
+        return sum(_round(rows * columns * t.elem.bytes, _TILE_ALIGNMENT) for t in tensors)
+
+    for columns in _lean_columns(problem, tile, warps, first):
+        if tile[1] % columns or not all(_BOX_ROW[0] <= columns * size <= _BOX_ROW[1] for size in along_n):
+            continue
+        steps = max(1, tile[0] // rows) * tile[1] // columns
+        for buffers, stages in itertools.product((2, 1), (4, 3, 2) if loads else (2,)):
+            if loads and vectors and stages > steps + 1:
+                continue
+            bytes_ = buffers * staged(stores, columns) + stages * staged(loads, columns) + vectors
+            yield LeanEpilogue(columns, buffers, stages, _round(bytes_, _TILE_ALIGNMENT))
+
+
+def _lean_columns(
+    problem: GemmProblem,
+    tile: tuple[int, int, int],
+    warps: Literal["pingpong", "cooperative"],
+    first: int | None,
+) -> tuple[int, ...]:
+    """The columns that a step may have. `first` is the bytes of an element of the first result that TMA stores.
+
+    Where a thread adds rows of several atoms to one number, it does so in the order of CUTLASS's epilogue,
+    whose subtiles (`EpilogueTileAuto`) decide it: the same bits.
+    """
+    reduced = [o.access for o in problem.outputs if isinstance(o, Reduction)]
+    several = tile[0] > (128 if warps == "cooperative" else 64)
+    if several and any(t.m is None and t.n is None for t in reduced):
+        wide = 64 if warps == "pingpong" and first == 1 and tile[1] % 64 == 0 else 32
+        return (math.gcd(wide, tile[1]),)
+    return _FEW_COLUMNS if any(t.m is None and t.n is not None for t in reduced) else _COLUMNS
+
+
+# --- the multistage kernel --------------------------------------------------------------
 
 
 def sm80_memory(
@@ -256,40 +381,75 @@ def _reduced_bytes(problem: GemmProblem) -> int:
     return sum(8 if o.wide else 4 for o in reduced)
 
 
+# --- the matrix-vector kernel -----------------------------------------------------------
+
+_IN_FLIGHT = 8
+"""Loads of the matrix that a thread has in flight at a time, about."""
+
+
 @dataclass(frozen=True, slots=True)
 class GemvCover:
-    """How a matrix-vector block covers the matrix: rows of its tile, threads of the block, groups
-    of threads that leave sums in shared memory, and running sums of a thread."""
+    """How a block of the matrix-vector kernel covers its tile.
 
+    `order` is the mode along which neighbouring threads read the matrix. `threads_m` x `threads_k` threads share
+    rows and K, `block` in all; a thread loads `unroll` vectors of `vector` elements at a time and has so many
+    running `sums`; `parts` groups of threads leave theirs in shared memory.
+    """
+
+    order: Literal["k", "m"]
     tile_m: int
-    block: int
+    threads_m: int
+    threads_k: int
+    vector: int
+    unroll: int
     parts: int
     sums: int
 
+    @property
+    def block(self) -> int:
+        return self.threads_m * self.threads_k
+
 
 def gemv_cover(problem: GemmProblem, schedule: GemvSchedule) -> GemvCover:
-    """emit/gemm/gemv.py's cover: along M neighbouring threads take neighbouring vectors of rows, else
-    the threads of a block share the K of each row."""
-    a, rows, threads = problem.a, schedule.rows, schedule.threads
-    if a.contiguous != "m":
-        return GemvCover(rows, threads, ceil_div(threads, 32), rows * schedule.columns)
-    vector = min(a.align, 16 // a.elem.bytes, 8)
-    parts = threads if rows >= 32 else ceil_div(rows * threads, 32)
-    return GemvCover(rows * vector, rows * threads, parts, vector * schedule.columns)
+    """The cover of a tile. Along M a thread's rows are adjacent, one vector of at most 8; along K
+    vectors are short enough for a thread's share of the matrix to stay in registers."""
+    a, rows, columns, threads = problem.a, schedule.rows, schedule.columns, schedule.threads
+    widest = min(a.align, 16 // a.elem.bytes) if a.contiguous else 1
+    if a.contiguous == "m":
+        vector = min(widest, 8)
+        parts = threads if rows >= 32 else -(-rows * threads // 32)
+        return GemvCover("m", rows * vector, rows, threads, vector, _IN_FLIGHT // 2, parts, vector * columns)
+    vector = min(widest, max(4, 64 // rows))
+    unroll = max(1, min(4, _IN_FLIGHT // rows))
+    return GemvCover("k", rows, 1, threads, vector, unroll, -(-threads // 32), rows * columns)
 
 
-def memory_of(candidate: Candidate) -> SharedMemory:
-    """Shared memory of a candidate."""
-    match candidate.schedule:
+def gemv_staged(problem: GemmProblem, schedule: GemvSchedule) -> int:
+    """Elements that the epilogue stages: the tile's, and at least one for every warp, in which a reduction keeps
+    the warps' values."""
+    return max(32, gemv_cover(problem, schedule).tile_m * schedule.columns)
+
+
+def gemv_bytes(problem: GemmProblem, schedule: GemvSchedule) -> int:
+    """The dynamic shared memory of a block: sums of every part, the accumulators of the tile, and a value for
+    every reduction."""
+    cover = gemv_cover(problem, schedule)
+    parts = cover.parts * cover.tile_m * schedule.columns * _SUM_BYTES
+    return parts + gemv_staged(problem, schedule) * (_SUM_BYTES + _reduced_bytes(problem))
+
+
+# --- any kernel -------------------------------------------------------------------------
+
+
+def memory_of(problem: GemmProblem, schedule: GemmSchedule, routes: tuple[Route, ...]) -> SharedMemory:
+    """Shared memory of a kernel."""
+    match schedule:
         case Sm90Schedule(tile, _, stages, warps, _):
-            return sm90_memory(candidate.problem, candidate.routes, tile, warps, stages)
+            return sm90_memory(problem, routes, tile, warps, stages)
         case Sm80Schedule(tile, warp_tile, stages, _):
-            return sm80_memory(candidate.problem, tile, warp_tile, stages)
-        case schedule:
-            cover = gemv_cover(candidate.problem, schedule)
-            sums = cover.tile_m * schedule.columns
-            staged = max(32, sums) * (_SUM_BYTES + _reduced_bytes(candidate.problem))
-            return SharedMemory(0, 0, cover.parts * sums * _SUM_BYTES + staged, 0)
+            return sm80_memory(problem, tile, warp_tile, stages)
+        case GemvSchedule():
+            return SharedMemory(0, 0, gemv_bytes(problem, schedule), 0)
 
 
 def most_stages(memory: SharedMemory, capacity: int) -> int:
@@ -302,4 +462,4 @@ def _alignment(line: int) -> int:
 
 
 def _round(value: int, to: int) -> int:
-    return ceil_div(value, to) * to
+    return -(-value // to) * to

@@ -13,12 +13,12 @@ from typing import Any
 
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.gemm.candidate import RASTER_WORD, Candidate, ceil_div, request_of
 from ucutlass.kernels.gemm.cost import effective_swizzle, estimate
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, LaunchParameters, Sm90Schedule
+from ucutlass.kernels.gemm.problem import ceil_div
 from ucutlass.kernels.gemm.rules import legal
 from ucutlass.kernels.gemm.rules.vector import ROWS, THREADS
-from ucutlass.kernels.gemm.schedule import PlanningCase, build, case_of
+from ucutlass.kernels.gemm.schedule import RASTER_WORD, Candidate, PlanningCase, build, case_of, request_of
 from ucutlass.kernels.gemm.search import LINE, expand, rounds
 from ucutlass.kernels.planned import Planned
 

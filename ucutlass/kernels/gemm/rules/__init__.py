@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ucutlass.kernels.gemm.candidate import Candidate
 from ucutlass.kernels.gemm.rules import multistage, operands, tiles, vector
+from ucutlass.kernels.gemm.schedule import Candidate
 from ucutlass.kernels.gemm.variants import VARIANTS
 from ucutlass.kernels.rule import Rule, broken
 from ucutlass.kernels.violation import Violation

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from ucutlass.kernels.gemm.candidate import Candidate
 from ucutlass.kernels.gemm.plan import Sm80Schedule
-from ucutlass.kernels.gemm.rules.neighbours import changed, nearest
 from ucutlass.kernels.gemm.rules.tiles import BYTES_K, MAX_TILE, accumulators_per_thread, tile_text
+from ucutlass.kernels.gemm.schedule import ACCUMULATORS, Candidate, changed, nearest
 from ucutlass.kernels.rule import Breach
-
-ACCUMULATORS = {"tensor": 128, "tf32x3": 64, "simt": 64}
-"""32-bit accumulators a thread may hold: the rest of 255 registers is fragments, of which
-tf32x3 has five times as many and FFMA four steps of K."""
 
 SM_REGISTERS = 65536
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ucutlass.kernels.access import Access, Reduction
 from ucutlass.kernels.arithmetic import CoordinateValue
-from ucutlass.kernels.gemm.candidate import TMA_BYTES, Candidate, ceil_div, stride_bytes, tma_alignable
 from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
-from ucutlass.kernels.gemm.rules.neighbours import changed, multistage, nearest
-from ucutlass.kernels.gemm.smem_tf32x3 import lean_epilogue
+from ucutlass.kernels.gemm.problem import ceil_div, stride_bytes
+from ucutlass.kernels.gemm.schedule import TMA_BYTES, Candidate, changed, multistage, nearest, tma_alignable
+from ucutlass.kernels.gemm.smem import least_lean_epilogue
 from ucutlass.kernels.rule import Breach
 
 TRANSPOSED = 32
@@ -65,7 +65,7 @@ def _beyond_lean(c: Candidate) -> str:
     if wide is not None:
         return f"the epilogue takes elements of {MOST_BYTES_F32} bytes at most, {wide.name} has {wide.bytes}"
     assert isinstance(c.schedule, Sm90Schedule)
-    if lean_epilogue(c.problem, c.routes, c.schedule.tile, c.schedule.warps) is None:
+    if least_lean_epilogue(c.problem, c.routes, c.schedule.tile, c.schedule.warps) is None:
         return "no step of the epilogue is as wide as all its results and reductions want"
     return ""
 
@@ -189,7 +189,7 @@ def tma_operands(c: Candidate) -> Breach | None:
 
 def routes_are_possible(c: Candidate) -> Breach | None:
     for tensor, route in zip(c.tensors, c.routes, strict=True):
-        if route == "tma" and not (c.family == "sm90" and tma_alignable(tensor, c.problem)):
+        if route == "tma" and not (c.family == "sm90" and tma_alignable(tensor)):
             return Breach(
                 f"a tensor of {tensor.elem.name} aligned to {tensor.align * tensor.elem.bytes} bytes "
                 f"cannot go by TMA",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.kernels.gemm.candidate import Candidate, accumulator_bytes
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule, Sm90Schedule
-from ucutlass.kernels.gemm.rules.neighbours import changed, nearest
-from ucutlass.kernels.gemm.smem import SharedMemory, memory_of, most_stages, register_sourced
+from ucutlass.kernels.gemm.problem import accumulator_bytes
+from ucutlass.kernels.gemm.schedule import Candidate, changed, nearest
+from ucutlass.kernels.gemm.smem import SharedMemory, most_stages, register_sourced
 from ucutlass.kernels.rule import Breach
 
 MAX_TILE = 256
@@ -182,7 +182,7 @@ def stages_fit(c: Candidate) -> Breach | None:
             longest = MULTISTAGE_RING
         case _:
             return None
-    memory, capacity = memory_of(c), c.arch.shared_memory
+    memory, capacity = c.memory, c.arch.shared_memory
     # The multistage epilogue reuses the ring; what it needs beyond one shrinks as the ring grows.
     fixed = replace(memory, epilogue=0) if c.family == "sm80" else memory
     most = min(longest, most_stages(fixed, capacity))

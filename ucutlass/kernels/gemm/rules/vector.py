@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from ucutlass.kernels.gemm.candidate import Candidate
 from ucutlass.kernels.gemm.plan import GemvSchedule
-from ucutlass.kernels.gemm.rules.neighbours import changed, multistage, nearest
-from ucutlass.kernels.gemm.smem import gemv_cover, memory_of
+from ucutlass.kernels.gemm.schedule import COLUMNS, Candidate, changed, multistage, nearest
+from ucutlass.kernels.gemm.smem import gemv_cover
 from ucutlass.kernels.rule import Breach
-
-COLUMNS = (1, 2, 4, 8)
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -110,7 +107,7 @@ def sums(c: Candidate) -> Breach | None:
 
 def memory(c: Candidate) -> Breach | None:
     s = _schedule(c)
-    used, capacity = memory_of(c).total, c.arch.shared_memory
+    used, capacity = c.memory.total, c.arch.shared_memory
     if used <= capacity:
         return None
     return Breach(
