@@ -17,8 +17,8 @@ from ucutlass import frontend, ir
 from ucutlass.backend import build_sources, source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit.text import Source
-from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.plan import GemmPlan
+from ucutlass.kernels.gemm.schedule import candidate_of
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.refused import Refused
 from ucutlass.runtime.build import Artifact

@@ -23,8 +23,8 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import PartialSchedule, Warps, show
 from ucutlass.kernels.gemm import planner
-from ucutlass.kernels.gemm.match import problem
 from ucutlass.kernels.gemm.plan import LaunchParameters, Sm90Schedule
+from ucutlass.kernels.gemm.problem import gemm_problem
 from ucutlass.kernels.grouped_gemm.plan import WgmmaSchedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
@@ -90,7 +90,7 @@ def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, Planned]:
         tensors = sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
         aligned = [not job.shifted] * tensors + [True] * len(kernel.results)
         return checked, kernel, frontend.plan_kernel(checked, kernel, sizes, ARCH, aligned=aligned).planned
-    what = problem(frontend.pattern(checked, kernel), sizes)
+    what = gemm_problem(frontend.pattern(checked, kernel), sizes)
     answer = planner.plan(what, sizes, ARCHES[ARCH], None, PartialSchedule(warps=job.warps))
     if isinstance(answer, Planned):
         return checked, kernel, answer
