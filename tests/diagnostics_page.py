@@ -323,39 +323,51 @@ _PRODUCT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {\n  return dot
 _SHOWN = 600
 """Characters of the longest program that the page shows whole."""
 
-_NEAREST = "; nearest legal schedule: "
-"""What follows it in a hint is left out of the page."""
-
-
 def page() -> str:
     """Returns the whole page."""
     parts = [
         "# Diagnostics\n",
         "This page lists every code with its meaning, the smallest program that raises it, the extents where "
-        "they matter, the message and the hint. `tests/diagnostics_page.py` writes it from the compiler's "
-        "tables; `pytest tests/test_docs.py --update-golden` writes it again.\n",
+        "they matter, and the message. `tests/diagnostics_page.py` writes it from the compiler's tables; "
+        "`pytest tests/test_docs.py --update-golden` writes it again.\n",
         "`ucc` prints `file:line:column: severity: message [code]`, the source line, notes on other places, and "
-        "the hint. `--json` prints the same with character offsets. The exit status is 1, for UC06xx 2, for "
-        "UC08xx 0.\n",
-        f"A program without `kernel` is the body of `{_HEAD.strip()} .. }}`. A lone schedule belongs to "
-        f"`{' '.join(_PRODUCT.split())} .. }}` at `{PRODUCT_SIZES}`. A message about a schedule ends with the "
-        "nearest legal schedule, which is left out here.\n",
+        "a hint, which says what to write and names the nearest legal schedule; hints are left out here. "
+        "`--json` prints the same with character offsets. The exit status is 1, for UC06xx 2, for UC08xx 0.\n",
+        f"A program without `kernel` is the body of `{_HEAD.strip()} .. }}`. A lone schedule belongs to the "
+        f"program above it or, from UC0410 to UC0454, to `{' '.join(_PRODUCT.split())} .. }}` at "
+        f"`{PRODUCT_SIZES}`.\n",
     ]
     for title, prefix, about in _SECTIONS:
         parts.append(f"## {title}\n\n{about}\n")
-        parts += [_entry(code, text) for code, text in meanings().items() if code.startswith(prefix)]
+        above = ""
+        for code, text in meanings().items():
+            if code.startswith(prefix):
+                parts.append(_entry(code, text, above))
+                above = _without_schedule(code) or above
     return "\n".join(parts)
 
 
-def _entry(code: str, text: str) -> str:
+def _entry(code: str, text: str, above: str) -> str:
     head = f"### {code}\n\n{text[0].upper()}{text[1:]}.\n"
     if code in UNREACHED:
         return head + f"\n{UNREACHED[code][0].upper()}{UNREACHED[code][1:]}.\n"
-    lines = (*_example(code), *_short(code, message(code)))
+    lines = (*_example(code, above), *_messages(code, message(code)))
     return "\n".join((head, *(f"    {line}".rstrip() for line in lines), ""))
 
 
-def _example(code: str) -> list[str]:
+_BLOCK = re.compile(r"^  (schedule .*\})\n", re.MULTILINE)
+
+
+def _without_schedule(code: str) -> str:
+    """Returns the program and the extents of a code without its schedule block, nothing where the page shows a
+    part of the program alone."""
+    case = None if code in _LONG else program(code)
+    if case is None or case.text.startswith((_PRODUCT, _HEAD)) or len(case.text) > _SHOWN:
+        return ""
+    return f"{_BLOCK.sub('', case.text)}{case.sizes}"
+
+
+def _example(code: str, above: str) -> list[str]:
     """The program of a code and its extents, without what the page says once."""
     if code in _LONG:
         return [_LONG[code][1].replace("`", "")]
@@ -363,6 +375,8 @@ def _example(code: str) -> list[str]:
     if case is None:
         return ["The byte FF."]
     text = case.text.rstrip()
+    if (block := _BLOCK.search(case.text)) and _without_schedule(code) == above:
+        return [block[1]]
     if case.text.startswith(_PRODUCT) and case.sizes == PRODUCT_SIZES:
         return [text.removeprefix(_PRODUCT).removesuffix("\n}").strip()]
     if case.text.startswith(_HEAD) and text.endswith("\n}"):
@@ -372,13 +386,11 @@ def _example(code: str) -> list[str]:
     return [*text.split("\n"), *([f"-s {case.sizes}"] if case.sizes else [])]
 
 
-def _short(code: str, rendered: str) -> list[str]:
-    """Message and hint of a rendered diagnostic, without place, code, notes and source lines."""
+def _messages(code: str, rendered: str) -> list[str]:
+    """Returns the messages of rendered diagnostics, without place, code, notes, source lines and hints."""
     lines: list[str] = []
     for line in rendered.split("\n"):
-        if line.startswith("  hint: "):
-            lines.append(line.strip().partition(_NEAREST)[0])
-        elif line.startswith("ucc: "):
+        if line.startswith("ucc: "):
             lines.append(f"error: {line.removeprefix('ucc: ').removesuffix(f' [{code}]')}")
         elif found := re.match(r"k\.ucu:\d+:\d+: ((?:error|warning): .*)$", line):
             lines.append(found[1].removesuffix(f" [{code}]"))
