@@ -162,8 +162,7 @@ def test_the_commands_page_names_every_command_and_switch() -> None:
         assert f"## ucc {name}" in text
     for name, meaning in DESCRIPTIONS.items():
         assert f"`{name}`" in text and meaning in text
-    for name, reason in ALLOWED.items():
-        assert f"| `{name}` | {reason} |" in text
+    assert f"`{' '.join(ALLOWED)}`" in text
 
 
 def test_the_commands_page_names_every_option() -> None:
