@@ -323,6 +323,7 @@ _PRODUCT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {\n  return dot
 _SHOWN = 600
 """Characters of the longest program that the page shows whole."""
 
+
 def page() -> str:
     """Returns the whole page."""
     parts = [

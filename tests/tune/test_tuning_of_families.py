@@ -10,6 +10,7 @@ import pytest
 
 from ucutlass import frontend
 from ucutlass.ir.schedule import PartialSchedule
+from ucutlass.kernels.families import FAMILIES, family_of_plan
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
@@ -44,6 +45,12 @@ def space(text: str, schedule: str = "", free: bool = False) -> ScheduleSpace:
     checked = frontend.read_text(text.format(schedule))
     program = frontend.kernel(checked)
     return explore(checked, program, complete(program, parse_sizes([SIZES[text]])), "sm90a", free=free)
+
+
+def test_every_family_is_tuned() -> None:
+    """GEMM is what the other tests of tuning tune."""
+    served = {family_of_plan(space(text).groups[0].members[0].plan).name for text in SIZES}
+    assert served | {"gemm"} == {family.name for family in FAMILIES}
 
 
 @pytest.mark.parametrize("text", SIZES)
