@@ -40,8 +40,8 @@ class GpuCalls:
             # How long the dead held the lock nobody knows: all of it counts, rather than nothing.
             self.held += time.monotonic() - start
             return str(lost)
-        self.held += outcome.lane_seconds
-        self.waited += max(0.0, time.monotonic() - start - outcome.lane_seconds)
+        self.held += outcome.gpu_seconds
+        self.waited += max(0.0, time.monotonic() - start - outcome.gpu_seconds)
         return outcome
 
 

@@ -64,7 +64,7 @@ def _within(number: int, part: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProblemResult:
-    """Describes one problem. `lane` is the least precision that its candidates might work in, `versus` the
+    """Describes one problem. `lane` is the compute type, the least precision that its candidates might work in, `versus` the
     speed-up over each baseline that has a time. `said` is the best result, or why there is none."""
 
     name: str

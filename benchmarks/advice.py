@@ -326,7 +326,7 @@ def _record(case: Case, answer: dict[str, Any], built: Artifact, ratio: tuple[fl
         case.checked.source,
         case.planned.sizes,
         arch=ARCH,
-        lane=case.planned.plan.problem.lane.name,
+        compute_type=case.planned.plan.problem.compute_type.name,
         schedule=show(case.planned.request),
         code=_sources(case)[0].code,
         library=built.library,

@@ -62,7 +62,7 @@ LENGTHS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = MappingProxyTyp
 
 AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "lane": ("f16", "bf16"),
+        "compute type": ("f16", "bf16"),
         "head": ("64", "8", "24", "72", "128", "256", "values of 32"),
         "heads": ("own", "shared", "shared apart", "one of keys", "none"),
         "order": ("heads, tokens", "tokens, heads", "tokens outermost"),
@@ -121,17 +121,17 @@ class _Names:
 def program(choice: Choice, draw: Random) -> Program:
     """The program of a choice. Features that a choice leaves no room for fall away: packed sequences have no
     batch, and where they share one axis there are as many keys as queries."""
-    names, lane = _names(choice), choice["lane"]
+    names, compute_type = _names(choice), choice["compute type"]
     extents = _extents(choice, draw)
-    q = Stored("q", lane, (*_order(choice["order"], names.batch, names.query_heads, "L"), "D"))
+    q = Stored("q", compute_type, (*_order(choice["order"], names.batch, names.query_heads, "L"), "D"))
     of_keys = names.heads if names.own_keys else ()
     keys = _order(choice["keys' order"], names.batch, of_keys, "S")
     value = "E" if choice["head"] == "values of 32" else "D"
-    parameters = [q, Stored("k", lane, (*keys, "D")), Stored("v", lane, (*keys, value))]
+    parameters = [q, Stored("k", compute_type, (*keys, "D")), Stored("v", compute_type, (*keys, value))]
     score = _score(choice, names, parameters, extents)
     sides = draw.choice(("q, k", "k, q"))
     masked, functions = _masked(choice, names, parameters, extents)
-    bindings = [f"d = dot[D]({sides})", *score, *masked, f"o = dot[S]({lane}(softmax[S](f)), v)"]
+    bindings = [f"d = dot[D]({sides})", *score, *masked, f"o = dot[S]({compute_type}(softmax[S](f)), v)"]
     results = _results(choice, names, value, parameters)
     schedule = SCHEDULES[choice["schedule"]].format(D=extents["D"])
     shown = {d: n for d, n in extents.items() if d != "S" or choice["mask"] != "one packed"}
@@ -191,7 +191,7 @@ def _masked(
     choice: Choice, names: _Names, parameters: list[Stored], extents: dict[str, int]
 ) -> tuple[list[str], str]:
     """The binding `f`, and the functions that it calls; adds masks and offsets to the parameters."""
-    kind, wide = choice["mask"], "i32" if choice["lane"] == "f16" else "i64"
+    kind, wide = choice["mask"], "i32" if choice["compute type"] == "f16" else "i64"
     condition, functions = MASKS[kind], ""
     if kind.startswith("of "):
         rows: tuple[Axis, ...] = ("L",) if "queries" in kind else ()

@@ -1,4 +1,4 @@
-"""The cases of `benchmarks.correctness`: every operator, lane, operand order and epilogue function.
+"""The cases of `benchmarks.correctness`: every operator, compute type, operand order and epilogue function.
 
 Schedules are fixed in what shapes a kernel's source, so that one build serves all shapes of a
 case: what costs time is a distinct source. Shapes stand at the edges of the tiles, at primes and
@@ -32,7 +32,7 @@ from benchmarks.schedule_cases import schedules, vectors
 
 def cases() -> Iterator[Case]:
     """All of them; `group/case` is a name."""
-    yield from lanes()
+    yield from compute_types()
     yield from orders()
     yield from batches()
     yield from vectors()
@@ -40,9 +40,9 @@ def cases() -> Iterator[Case]:
     yield from schedules()
 
 
-# --- lanes ---------------------------------------------------------------------------
+# --- compute types ---------------------------------------------------------------------------
 
-LANES: tuple[tuple[str, str, str, str, str, str], ...] = (
+COMPUTE_TYPES: tuple[tuple[str, str, str, str, str, str], ...] = (
     # name, memory, result, dot, the TMA schedule, tile of multistage
     ("f16", "f16", "f32", "dot[K](x, w)", pingpong(), "64x64x32"),
     ("f16 in f16", "f16", "f32", "dot[K](x, w, acc=f16)", cooperative(), "64x64x32"),
@@ -63,8 +63,9 @@ LANES: tuple[tuple[str, str, str, str, str, str], ...] = (
 )
 
 
-def lanes() -> Iterator[Case]:
-    for name, memory, result, dot, tma, tile in LANES:
+def compute_types() -> Iterator[Case]:
+    """Every compute type by TMA and multistage; results are recorded under the names `lanes, ..`."""
+    for name, memory, result, dot, tma, tile in COMPUTE_TYPES:
         fp8 = memory in ("e4m3", "e5m2")
         shapes = SMALL_K if fp8 else TMA
         # Half-precision sums end at 65504: no wide values there.

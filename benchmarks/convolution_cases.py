@@ -30,7 +30,7 @@ FORWARD1 = _kernel(
 FORWARD2 = _kernel(
     "x: {t}[N, H, W, C], w: {t}[K, R={r}, S={r}, C]",
     f"N, {_ROWS}, K",
-    f"dot[R, S, C]({{lane}}{_READ}{{close}}, {{lane}}w{{close}})",
+    f"dot[R, S, C]({{compute_type}}{_READ}{{close}}, {{compute_type}}w{{close}})",
 )
 FORWARD3 = _kernel(
     "x: {t}[N, D, H, W, C], w: {t}[K, T={r}, R={r}, S={r}, C]",
@@ -62,7 +62,7 @@ DATA = _kernel(
 class Case:
     """A shape. `kind` is forward, depthwise, grouped, transposed, or the gradient data or weights; `size` the
     spatial extent of the images, in every one of `space` dimensions; channels of a group are `c` and `k`. `t`
-    is the lane: tf32 and f32 have f32 tensors."""
+    is the compute type: tf32 and f32 have f32 tensors."""
 
     name: str
     kind: str
@@ -91,7 +91,7 @@ class Case:
         bias = f"b: {stored}[(G K)]" if self.kind == "grouped" else f"b: {stored}[K]"
         return template.format(
             t=stored,
-            lane="tf32(" if self.t == "tf32" else "",
+            compute_type="tf32(" if self.t == "tf32" else "",
             close=")" if self.t == "tf32" else "",
             p=self.p,
             s=self.s,
@@ -155,7 +155,7 @@ def _gradients(kind: str, *names: str) -> list[Case]:
     return [replace(c, name=f"{kind} {c.name}", kind=kind) for n in names for c in _FORWARD if c.name == n]
 
 
-def _lane(t: str) -> list[Case]:
+def _compute_type(t: str) -> list[Case]:
     same = ("3x3 64 at 56", "3x3 128 at 28", "3x3 256 at 14")
     return [replace(c, name=f"{c.name} {t}", t=t) for c in _FORWARD if c.name in same]
 
@@ -173,8 +173,8 @@ CASES: tuple[Case, ...] = (
         "stem 7x7/2",
     ),
     *_gradients("data", "3x3 128 at 28", "3x3/2 128 at 56", "3x3 512 at 7"),
-    *_lane("tf32"),
-    *_lane("f32"),
+    *_compute_type("tf32"),
+    *_compute_type("f32"),
 )
 
 NOT_FUSED = ("weights", "data")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 
-from benchmarks.gemm_pairs import LANES
+from benchmarks.gemm_pairs import COMPUTE_TYPES
 from benchmarks.pair_text import Axis, Stored, kernel
 from benchmarks.pairs import Choice, Program, Space
 from ucutlass.kernels.convolution.plan import ConvPlan
@@ -62,7 +62,7 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
 AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "kind": ("forward", "grouped", "depthwise", "summed product", "weights"),
-        "lane": ("bf16", "f16", "f16, sums in f16", "tf32", "f32", "e4m3", "s8"),
+        "compute type": ("bf16", "f16", "f16, sums in f16", "tf32", "f32", "e4m3", "s8"),
         "space": ("2", "1", "3"),
         "window": tuple(WINDOWS),
         "position": tuple(POSITIONS),
@@ -111,7 +111,7 @@ def program(choice: Choice, draw: Random) -> Program:
     """The program of a choice."""
     form = _form(choice)
     extents = _extents(choice, form, draw)
-    elem, around, accumulation = LANES[choice["lane"]]
+    elem, around, accumulation = COMPUTE_TYPES[choice["compute type"]]
     parameters = [Stored("x", elem, _input(choice, form)), Stored("w", elem, _weights(choice, form))]
     read = ", ".join(
         WINDOWS[choice["window"] if i == 0 else _second(choice["window"])].format(x=x, p=p, r=r)
@@ -236,7 +236,7 @@ def _epilogue(
         case "gathered":
             parameters.append(Stored("ids", "i32", (batch,)))
             extents["A"], read = 8, "p[A = ids]"
-    value = "d * 0.0625" if choice["lane"] == "s8" else "d"
+    value = "d * 0.0625" if choice["compute type"] == "s8" else "d"
     if kind != "none":
         parameters.append(Stored("p", elem, axes))
         value = f"where({read}, {value}, -1)" if elem == "bool" else f"{value} + {read} * 0.5"
@@ -286,13 +286,13 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     # What the plain threads of `direct` serve alone, and what they have no reductions for.
     {"kind": ("depthwise", "summed product"), "outcome": REDUCED},
     {"kind": ("depthwise", "summed product"), "schedule": TILED},
-    {"lane": ("e4m3", "s8"), "outcome": REDUCED},
-    {"lane": ("e4m3", "s8"), "schedule": TILED},
+    {"compute type": ("e4m3", "s8"), "outcome": REDUCED},
+    {"compute type": ("e4m3", "s8"), "schedule": TILED},
     {"outcome": REDUCED, "schedule": ("direct",)},
-    {"lane": ("f16, sums in f16", "f32"), "schedule": ("cooperative",)},
+    {"compute type": ("f16, sums in f16", "f32"), "schedule": ("cooperative",)},
     {"position": ("a constant", "from the end"), "schedule": ("cooperative",)},
     # A sum of products of integers is an i64, which no convolution is.
-    {"kind": ("summed product",), "lane": ("s8",)},
+    {"kind": ("summed product",), "compute type": ("s8",)},
 )
 
 CONVOLUTION = Space(

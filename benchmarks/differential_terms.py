@@ -62,7 +62,7 @@ LITERALS = (
     2**62,
     2**63 - 1,
 )
-LANES = ("f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8")
+COMPUTE_TYPES = ("f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,28 +456,28 @@ def _gather(kind: str) -> Maker:
 
 
 def _dot(d: Drawing, depth: int) -> Term:
-    lane = d.r.choice([elem for elem in LANES if elem != "s8"])
-    return _product(d, depth, lane)
+    compute_type = d.r.choice([elem for elem in COMPUTE_TYPES if elem != "s8"])
+    return _product(d, depth, compute_type)
 
 
 def _whole_dot(d: Drawing, depth: int) -> Term:
     return _product(d, depth, "s8")
 
 
-def _product(d: Drawing, depth: int, lane: str) -> Term:
-    kind = "int" if lane == "s8" else "float"
+def _product(d: Drawing, depth: int, compute_type: str) -> Term:
+    kind = "int" if compute_type == "s8" else "float"
     a, name = d.over(kind, depth)
     before = d.undefined
     b = d.term(kind, depth)
     if name not in b.value.dims:
         d.undefined = before
-        b = d.tensor("s8" if lane == "s8" else "f32", every=True)
-    x, y = (ft.cast(t.value, lane) for t in (a, b))
-    accumulate = "f16" if lane == "f16" and d.r.random() < 0.3 else ""
-    d.note(f"dot {lane} {accumulate}".strip(), lane)
+        b = d.tensor("s8" if compute_type == "s8" else "f32", every=True)
+    x, y = (ft.cast(t.value, compute_type) for t in (a, b))
+    accumulate = "f16" if compute_type == "f16" and d.r.random() < 0.3 else ""
+    d.note(f"dot {compute_type} {accumulate}".strip(), compute_type)
     option = f", acc={accumulate}" if accumulate else ""
-    text = f"dot[{name}]({lane}({a.text}), {lane}({b.text}){option})"
-    return Term(text, ft.dot([name], x, y, lane, accumulate))
+    text = f"dot[{name}]({compute_type}({a.text}), {compute_type}({b.text}){option})"
+    return Term(text, ft.dot([name], x, y, compute_type, accumulate))
 
 
 READS = ("shift", "flip", "stride", "divide", "constant", "other name", "sum of names")

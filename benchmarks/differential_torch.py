@@ -503,12 +503,12 @@ def gathered(v: Value, dim: str, ids: Value) -> Value:
     return Value(out, rest, v.elem, torch.where(doubt, math.inf, error))
 
 
-def dot(over: Sequence[str], a: Value, b: Value, lane: str, accumulate: str) -> Value:
+def dot(over: Sequence[str], a: Value, b: Value, compute_type: str, accumulate: str) -> Value:
     dims, (x, y), (ex, ey) = aligned([a, b])
     axes = [dims.index(d) for d in over]
     rest = tuple(d for d in dims if d not in over)
     steps = math.prod(max(x.shape[i], y.shape[i]) if min(x.shape[i], y.shape[i]) else 0 for i in axes)
-    if lane == "s8":
+    if compute_type == "s8":
         return exact((x * y).sum(axes).to(torch.int32).long(), rest, "i32")
     terms = x * y
     size = (x.abs() + ex) * (y.abs() + ey)

@@ -55,7 +55,7 @@ OFTEN: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "products": {
             "extents": ("tiles", "aligned"),
             "element": ("f32", "f16", "bf16"),
-            "lane": ("bf16", "f16", "e4m3"),
+            "compute type": ("bf16", "f16", "e4m3"),
         }
     }
 )

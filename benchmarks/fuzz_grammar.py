@@ -414,15 +414,15 @@ def _bindings(b: Body, dims: Dims) -> None:
 def _product(b: Body) -> tuple[str, Dims]:
     """A dot under an epilogue."""
     d = b.d
-    lane = d.r.choice((*COMPUTE_TYPES, "bf16", "f16", "bf16"))
-    elem, cast = ("f32", "tf32") if lane == "tf32" else (lane, "")
+    compute_type = d.r.choice((*COMPUTE_TYPES, "bf16", "f16", "bf16"))
+    elem, cast = ("f32", "tf32") if compute_type == "tf32" else (compute_type, "")
     d.mark("dot")
-    d.mark(f"element {lane}")
+    d.mark(f"element {compute_type}")
     batch = ("B",) if d.chance(0.2) else ()
     x, w = b.param((*batch, "A", "K"), elem), b.param((*batch, "C", "K"), elem)
     operands = f"{cast}({x}), {cast}({w})" if cast else f"{x}, {w}"
     if d.chance(0.15):
-        operands += d.mark("acc", f", acc={d.r.choice(COMPUTE_TYPES[lane].accumulations)}")
+        operands += d.mark("acc", f", acc={d.r.choice(COMPUTE_TYPES[compute_type].accumulations)}")
     term, dims = f"dot[K]({operands})", (*batch, "A", "C")
     for _ in range(d.r.choice((0, 1, 2))):
         name = d.r.choice(("relu", "gelu", "silu", "tanh", "sigmoid", "abs"))

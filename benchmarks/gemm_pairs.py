@@ -11,7 +11,7 @@ from benchmarks.pair_text import Axis, Stored, kernel
 from benchmarks.pairs import Choice, Program, Space
 from ucutlass.kernels.gemm.plan import GemmPlan
 
-LANES: Mapping[str, tuple[str, str, str]] = MappingProxyType(
+COMPUTE_TYPES: Mapping[str, tuple[str, str, str]] = MappingProxyType(
     {
         "bf16": ("bf16", "{}", ""),
         "f16": ("f16", "{}", ""),
@@ -56,7 +56,7 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
 
 AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "lane": tuple(LANES),
+        "compute type": tuple(COMPUTE_TYPES),
         "order": ("K last", "rows last", "columns last", "K first"),
         "names": (
             "plain",
@@ -121,7 +121,7 @@ def program(choice: Choice, draw: Random) -> Program:
     side alone has, in a product with itself."""
     itself = choice["names"] == "with itself"
     names = _names(choice)
-    elem, around, accumulation = LANES[choice["lane"]]
+    elem, around, accumulation = COMPUTE_TYPES[choice["compute type"]]
     x, w = _operands(choice, names, elem)
     parameters = [x] if itself else [x, w]
     left, right = _reads(choice, draw)
@@ -191,7 +191,7 @@ def _reads(choice: Choice, draw: Random) -> tuple[str, str]:
 def _epilogue(choice: Choice, names: _Names, parameters: list[Stored], extents: dict[str, int]) -> list[str]:
     """The bindings, of which the last is `r`; adds the operand to the parameters."""
     elem, kind = choice["operand element"], choice["operand"]
-    value = "d * 0.0625" if choice["lane"] == "s8" else "d"
+    value = "d * 0.0625" if choice["compute type"] == "s8" else "d"
     (m, *_), (n, *_) = names.rows, names.columns
     axes: tuple[Axis, ...] | None = {
         "none": None,

@@ -1,6 +1,6 @@
 """The agent without a model on KernelBench's problems: against torch, random search and default schedules.
 
-    python -m benchmarks.optimise --out optimise.json [--attempts 40] [--only l2_86,l1_88] [--lanes tf32,f32]
+    python -m benchmarks.optimise --out optimise.json [--attempts 40] [--only l2_86,l1_88] [--compute-types tf32,f32]
     python -m benchmarks.optimise --plan                # no GPU: problems, default schedules, spaces
     python -m benchmarks.optimise --table optimise.json # no GPU: the tables again
 
@@ -104,12 +104,12 @@ def planned(tasks: Sequence[Task], device: Device) -> Iterator[str]:
                 plan = plan_pipeline(checked, program, sizes, task.problem.arch, device)
                 other = len(cuts.neighbours(task.text, task.problem, device))
                 what = f"{len(plan.stages):5} stages, {other} other cuts"
-        yield f"{task.name:42} level {task.level} class {task.letter} lane {task.lane:4} {what}"
+        yield f"{task.name:42} level {task.level} class {task.letter} compute type {task.compute_type:4} {what}"
 
 
 def main() -> None:
     parser = harness.parser_of(__doc__, compiles=True, out_needed=False)
-    parser.add_argument("--lanes", default="", help="compute types, with commas")
+    parser.add_argument("--compute-types", "--lanes", default="", help="compute types, with commas")
     parser.add_argument("--attempts", type=int, default=40)
     parser.add_argument("--searches", default="rules,random")
     parser.add_argument("--programs", type=int, default=8, help="of one answer, built at once")
@@ -122,8 +122,12 @@ def main() -> None:
     if options.table:
         print(table(json.loads(options.table.read_text(encoding="utf-8"))["rows"]))
         return
-    lanes = _words(options.lanes)
-    tasks = [t for t in harness.selected(TASKS, options, lambda t: t.name) if not lanes or t.lane in lanes]
+    compute_types = _words(options.compute_types)
+    tasks = [
+        t
+        for t in harness.selected(TASKS, options, lambda t: t.name)
+        if not compute_types or t.compute_type in compute_types
+    ]
     if options.plan:
         for line in planned(tasks, next(d for d in DEVICES.values() if "H200" in d.name)):
             print(line, flush=True)
@@ -170,12 +174,12 @@ def means(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """By lane, by class and of all."""
+    """By compute type, by class and of all."""
     timed = [r for r in rows if "us" in r]
-    lanes = sorted({r["lane"] for r in timed})
+    compute_types = sorted({r["lane"] for r in timed})
     letters = [x for x in "ERWMSAP" if any(r["letter"] == x for r in timed)]
     return {
-        "lane": {x: means([r for r in timed if r["lane"] == x]) for x in lanes},
+        "lane": {x: means([r for r in timed if r["lane"] == x]) for x in compute_types},
         "class": {x: means([r for r in timed if r["letter"] == x]) for x in letters},
         "all": means(timed) if timed else None,
         "lost": [r["name"] for r in rows if "us" not in r],
@@ -190,7 +194,7 @@ def table(rows: Sequence[Row]) -> str:
     lines = [f"{'problem':42} {'class':5} {'tries':>5} {'us':>9} " + _heads() + "  bound  wall s  gpu s"]
     lines += [_line(r) for r in rows]
     lines += ["", f"{'geomeans':42} {'':5} {'n':>5} {'right':>9} " + _heads()]
-    lines += [_mean(f"lane {x}", m) for x, m in groups["lane"].items()]
+    lines += [_mean(f"compute type {x}", m) for x, m in groups["lane"].items()]
     lines += [_mean(f"class {x}", m) for x, m in groups["class"].items()]
     if groups["all"]:
         lines.append(_mean("all", groups["all"]))

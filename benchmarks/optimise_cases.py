@@ -1,7 +1,7 @@
 """Problems of KernelBench for the agent: kernels here, pipelines from `benchmarks.pipeline_cases`, each with
 what a PyTorch user would write.
 
-Extents are KernelBench's own. Programs are written in bf16; a lane makes others of them (`in_lane`). Images
+Extents are KernelBench's own. Programs are written in bf16; a compute type makes others of them (`in_compute_type`). Images
 lie channels last, for both sides. Every class of what the language expresses has some: E a contraction with
 its epilogue, R one with reductions behind it, W reductions, M maps, S scans, A attention, P pipelines.
 """
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks import pipeline_cases
-from benchmarks.pipeline_cases import in_lane
+from benchmarks.pipeline_cases import in_compute_type
 from ucutlass import frontend, ir
 from ucutlass.agent.problem import OptimizationProblem, problem_of
 from ucutlass.grammar.format import format_file
@@ -32,12 +32,12 @@ ARCH = "sm90a"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A problem in a lane. `small` are extents for the interpreter; `twin` takes the parameters in order."""
+    """A problem in a compute type. `small` are extents for the interpreter; `twin` takes the parameters in order."""
 
     name: str
     level: int
     letter: Letter
-    lane: str
+    compute_type: str
     text: str
     sizes: Sizes
     small: Sizes
@@ -50,7 +50,7 @@ class Task:
 
     @property
     def problem(self) -> OptimizationProblem:
-        return problem_of(self.text, f"{self.name}.ucu", None, self.sizes, ARCH, self.lane)
+        return problem_of(self.text, f"{self.name}.ucu", None, self.sizes, ARCH, self.compute_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +407,7 @@ def _known() -> dict[str, _Case]:
     return {c.name[:5]: c for c in (*_KERNELS, *_PIPELINES, *others)}
 
 
-# --- which of them, in which lanes, in which order --------------------------------------------
+# --- which of them, in which compute types, in which order --------------------------------------------
 
 ORDER = """
 l2_86 tf32, l1_88 f32, l2_99 bf16, l1_40 f32, l1_89 f32, l1_97 bf16, l3_43 bf16, l2_57 tf32,
@@ -419,16 +419,23 @@ l1_01 tf32, l2_62 tf32, l1_51 f32, l1_88 bf16, l2_86 bf16, l1_40 bf16, l2_99 tf3
 l1_01 bf16, l1_18 bf16, l2_91 bf16, l2_85 bf16, l2_46 tf32, l3_03 tf32, l2_37 bf16, l1_17 f32,
 l1_36 f32, l1_25 f32, l1_23 f32
 """
-"""Classes, levels and lanes in turns, and what is quick to judge before what is slow, so that a run that ends
-early has seen most kinds. A problem that the lane changes nothing of stands once."""
+"""Classes, levels and compute types in turns, and what is quick to judge before what is slow, so that a run that ends
+early has seen most kinds. A problem that the compute type changes nothing of stands once."""
 
 
 def _task(words: str) -> Task:
-    short, lane = words.split()
+    short, compute_type = words.split()
     case = _KNOWN[short]
-    text = format_file(parse(in_lane(case.text, lane)))
+    text = format_file(parse(in_compute_type(case.text, compute_type)))
     return Task(
-        f"{case.name} {lane}", int(short[1]), case.letter, lane, text, case.sizes, case.small, case.twin
+        f"{case.name} {compute_type}",
+        int(short[1]),
+        case.letter,
+        compute_type,
+        text,
+        case.sizes,
+        case.small,
+        case.twin,
     )
 
 

@@ -27,7 +27,7 @@ IMPORTS = " ".join(
         "ucutlass.tasks.tune",
     )
 )
-"""torch.compile's too: the lane would be held for the seconds that they take."""
+"""torch.compile's too: the GPU lock would be held for the seconds that they take."""
 
 GPU: TaskTable = {
     **TABLE,
@@ -64,15 +64,15 @@ def compared(
     for name, text in texts.items():
         checked = frontend.read_text(text, name)
         launches[name] = turns(loaded(checked, frontend.program(checked), ARCH), sets)
-    twin, single = problem.twin, problem.lane in ("tf32", "f32")
+    twin, single = problem.twin, problem.compute_type in ("tf32", "f32")
     launches["eager"] = lambda i: _with(False, twin, sets[i])
     if single:
         launches["eager_tf32"] = lambda i: _with(True, twin, sets[i])
     uncompiled = ""
     if compiled:
         try:
-            # Within the lane: a tf32 problem's compiled twin may use TF32 too.
-            launches["compile"] = _compiled(twin, problem.lane == "tf32", sets)
+            # Within the compute type: a tf32 problem's compiled twin may use TF32 too.
+            launches["compile"] = _compiled(twin, problem.compute_type == "tf32", sets)
         except Exception as failure:  # a backend of torch's that fails is a row's finding
             uncompiled = f"{type(failure).__name__}: {failure}"[:400]
     compiled_in = time.monotonic() - start
@@ -134,7 +134,7 @@ def _compiled(
 
 def values(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[str, Any]:
     """The suite's first `cases` at the asked extents, one distribution each, drawn on the GPU: what the
-    suite proper draws on one core would hold the lane for seconds a case."""
+    suite proper draws on one core would hold the GPU lock for seconds a case."""
     from benchmarks.optimise_cases import ARCH
     from ucutlass import frontend
     from ucutlass.api import loaded

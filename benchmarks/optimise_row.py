@@ -68,7 +68,7 @@ def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
     if here is None:
         raise LookupError("no NVIDIA GPU here that a compile target serves")
     with builder_pool(count) as pool, closing(LocalEngine(table=GPU)) as engine:
-        # Imports while the first kernels are built, not on the lane.
+        # Imports while the first kernels are built, not under the GPU lock.
         engine.submit("prepare", {}).result()
         os.nice(NICE)
         return harness.serve(partial(row, Shared(engine, here.device, pool)), items, rows, item_seconds)
@@ -87,7 +87,7 @@ def row(shared: Shared, item: Item) -> Row:
         "task": task.name,
         "level": task.level,
         "letter": task.letter,
-        "lane": task.lane,
+        "lane": task.compute_type,
         "attempts": item["attempts"],
         "search_seconds": round(searched_in, 1),
         "searches": {s: _session(state, counts[s]) for s, state in states.items()},

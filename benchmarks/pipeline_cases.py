@@ -1,7 +1,7 @@
 """Twenty chains of KernelBench's level 2 and five blocks of its level 3: each a pipeline in
 `benchmarks/programs/`, and the same in eager torch.
 
-The programs are written in bf16; `in_lane` gives the same text in another lane. Shapes are KernelBench's;
+The programs are written in bf16; `in_compute_type` gives the same text in another compute type. Shapes are KernelBench's;
 images lie channels last, for both sides.
 """
 
@@ -24,7 +24,7 @@ from ucutlass.reference.rounding import outer_dtype
 from ucutlass.shapes import complete
 
 PROGRAMS = Path(__file__).parent / "programs"
-LANES = ("bf16", "f16", "tf32", "f32")
+COMPUTE_TYPES = ("bf16", "f16", "tf32", "f32")
 
 Sizes = Mapping[str, int]
 
@@ -43,18 +43,18 @@ class Case:
         return (PROGRAMS / f"{self.name}.ucu").read_text(encoding="utf-8")
 
 
-# --- lanes -------------------------------------------------------------------------
+# --- compute types -------------------------------------------------------------------------
 
 
-def in_lane(text: str, lane: str) -> str:
-    """A program written in bf16, in another lane; `tf32` keeps f32 in memory and rounds dots' operands.
-    No attention kernel multiplies in either of f32's lanes, so there scores and weights are stored."""
-    if lane not in ("tf32", "f32"):
-        return text.replace("bf16", lane)
+def in_compute_type(text: str, compute_type: str) -> str:
+    """A program written in bf16, in another compute type; `tf32` keeps f32 in memory and rounds dots' operands.
+    No attention kernel multiplies in either of f32's compute types, so there scores and weights are stored."""
+    if compute_type not in ("tf32", "f32"):
+        return text.replace("bf16", compute_type)
     for before, cut in _ATTENTION_CUTS:
         text = text.replace(before, cut)
     text = text.replace("bf16", "f32")
-    if lane == "f32":
+    if compute_type == "f32":
         return text
     text_, at = "", 0
     while (start := text.find("dot[", at)) >= 0:
@@ -87,8 +87,8 @@ def _operands(text: str, opening: int) -> tuple[int, int]:
     raise ValueError("a dot is not closed")
 
 
-def checked(case: Case, lane: str) -> tuple[frontend.Checked, ir.Pipeline]:
-    text = frontend.read_text(in_lane(case.text, lane), f"{case.name}.{lane}.ucu")
+def checked(case: Case, compute_type: str) -> tuple[frontend.Checked, ir.Pipeline]:
+    text = frontend.read_text(in_compute_type(case.text, compute_type), f"{case.name}.{compute_type}.ucu")
     program = frontend.program(text)
     assert isinstance(program, ir.Pipeline)
     return text, program

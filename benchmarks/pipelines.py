@@ -1,6 +1,6 @@
 """Chains and blocks of KernelBench as pipelines, against the same in eager torch and torch.compile.
 
-    python -m benchmarks.pipelines --out pipelines.json [--lanes bf16,tf32] [--only l2_99,l3] [--no-compile]
+    python -m benchmarks.pipelines --out pipelines.json [--compute-types bf16,tf32] [--only l2_99,l3] [--no-compile]
     python -m benchmarks.pipelines --plan            # no GPU: which plan, and what stops the others
 
 Claim: whole programs of several kernels are right, and faster than eager and torch.compile.
@@ -31,7 +31,7 @@ import torch
 
 from benchmarks import harness
 from benchmarks.harness import Item, Row, geomean, machine
-from benchmarks.pipeline_cases import CASES, LANES, Case, arguments, checked
+from benchmarks.pipeline_cases import CASES, COMPUTE_TYPES, Case, arguments, checked
 from ucutlass.api import LoadedPipeline
 from ucutlass.backend import build_sources, source_of
 from ucutlass.diagnostics import ProgramError
@@ -50,16 +50,16 @@ ROW_SECONDS = 180.0
 @dataclass(frozen=True, slots=True)
 class Task:
     case: Case
-    lane: str
+    compute_type: str
 
     @property
     def name(self) -> str:
-        return f"{self.lane} {self.case.name}"
+        return f"{self.compute_type} {self.case.name}"
 
 
-def planned(case: Case, lane: str) -> PipelinePlan:
+def planned(case: Case, compute_type: str) -> PipelinePlan:
     """Raises ProgramError where a stage has no kernel."""
-    text, program = checked(case, lane)
+    text, program = checked(case, compute_type)
     return plan_pipeline(text, program, complete(program, case.sizes), ARCH)
 
 
@@ -71,7 +71,7 @@ def all_planned(chosen: Sequence[Task]) -> tuple[Plans, dict[str, str]]:
     plans, stopped = {}, {}
     for task in chosen:
         try:
-            plans[task.name] = planned(task.case, task.lane)
+            plans[task.name] = planned(task.case, task.compute_type)
         except ProgramError as problem:
             d = problem.diagnostics[0]
             stopped[task.name] = f"{d.message} [{d.code}]"
@@ -83,7 +83,7 @@ def prebuild(chosen: Sequence[Task], plans: Plans) -> dict[str, str]:
     Returns what stops a pipeline, by its task's name."""
     pairs, owners = [], []
     for task in chosen:
-        text, _ = checked(task.case, task.lane)
+        text, _ = checked(task.case, task.compute_type)
         for stage in plans[task.name].stages:
             kernel, choice = stage.step.kernel, stage.chosen
             if kernel is not None and choice is not None:
@@ -105,12 +105,12 @@ def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
 def _row(item: Item) -> Row:
     """`ok` is whether it is right. Raises whatever a build, a launch or torch does."""
     case = next(c for c in CASES if c.name == item["case"])
-    lane: str = item["lane"]
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = lane == "tf32"
-    text, program = checked(case, lane)
+    compute_type: str = item["lane"]
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = compute_type == "tf32"
+    text, program = checked(case, compute_type)
     ours = LoadedPipeline(text, program, ARCH)
     first = arguments(program, case.sizes, "cuda", seed=item["seed"])
-    row: Row = {"case": case.name, "lane": lane} | _judged(case, ours, first)
+    row: Row = {"case": case.name, "lane": compute_type} | _judged(case, ours, first)
     moved = sum(a.numel() * a.element_size() for a in first)
     sets = [[a.clone() for a in first] for _ in range(sets_for(moved))]
     launches: dict[str, Callable[[int], object]] = {
@@ -193,7 +193,7 @@ def run(chosen: Sequence[Task], journal: Path, more: Item) -> Row:
     """Builds, verifies and times; returns the report. `more` is what every item has besides."""
     plans, stopped = all_planned(chosen)
     ready = [task for task in chosen if task.name in plans]
-    items = [{"name": t.name, "case": t.case.name, "lane": t.lane, **more} for t in ready]
+    items = [{"name": t.name, "case": t.case.name, "lane": t.compute_type, **more} for t in ready]
     with ThreadPoolExecutor(1) as beside:
         # A row waits, at its kernels' locks in the cache, for what is still being built.
         built = beside.submit(prebuild, ready, plans)
@@ -203,14 +203,14 @@ def run(chosen: Sequence[Task], journal: Path, more: Item) -> Row:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Row]:
-    """By lane: how many were timed, what was wrong or lost, and baseline over ours, the geomean, least and
+    """By compute type: how many were timed, what was wrong or lost, and baseline over ours, the geomean, least and
     most."""
-    lanes: dict[str, Row] = {}
-    for lane in LANES:
-        mine = [r for r in rows if r["name"].startswith(f"{lane} ")]
+    compute_types: dict[str, Row] = {}
+    for compute_type in COMPUTE_TYPES:
+        mine = [r for r in rows if r["name"].startswith(f"{compute_type} ")]
         timed = [r for r in mine if "us" in r and r["ok"]]
         if mine:
-            lanes[lane] = {
+            compute_types[compute_type] = {
                 "timed": len(timed),
                 "not right": [r["name"] for r in mine if not r["ok"]],
                 "of_eager": _ratios([r["us"]["eager"] / r["us"]["ours"] for r in timed]),
@@ -222,7 +222,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Row]:
                 "rest_on_stages": [r["name"] for r in timed if r["rests_on_stages"]],
                 "error_over_theirs": _ratios([r["error"] / r["theirs"] for r in timed if r["theirs"]]),
             }
-    return lanes
+    return compute_types
 
 
 def _ratios(ratios: list[float]) -> Row | None:
@@ -234,7 +234,7 @@ def _ratios(ratios: list[float]) -> Row | None:
 def table(report: Mapping[str, Any]) -> str:
     lines = [_words(row) for row in report["rows"]]
     lines += [f"{name:57} {why[:100]}" for name, why in report["stopped"].items()]
-    for lane, of in report["by_lane"].items():
+    for compute_type, of in report["by_lane"].items():
         ratios = [
             f"{r['geomean']:.3f} ({r['least']:.2f} to {r['most']:.2f}, {r['of']}) of {name}"
             for name in ("eager", "compile", "best")
@@ -242,10 +242,12 @@ def table(report: Mapping[str, Any]) -> str:
         ]
         rest = f"{len(of['rest_on_stages'])} by their stages alone"
         lines.append(
-            f"{lane}: {of['timed']} right and timed, {rest}, {len(of['not right'])} not; {'; '.join(ratios)}"
+            f"{compute_type}: {of['timed']} right and timed, {rest}, {len(of['not right'])} not; {'; '.join(ratios)}"
         )
         if (errors := of["error_over_theirs"]) is not None:
-            lines.append(f"{lane}: error over eager's {errors['geomean']:.3f} (at most {errors['most']:.2f})")
+            lines.append(
+                f"{compute_type}: error over eager's {errors['geomean']:.3f} (at most {errors['most']:.2f})"
+            )
     return "\n".join(lines)
 
 
@@ -264,7 +266,7 @@ def plans(chosen: Sequence[Task]) -> str:
     lines = []
     for task in chosen:
         try:
-            plan = planned(task.case, task.lane)
+            plan = planned(task.case, task.compute_type)
         except ProgramError as problem:
             d = problem.diagnostics[0]
             lines.append(f"{task.name:57} {d.message} [{d.code}]")
@@ -277,14 +279,16 @@ def plans(chosen: Sequence[Task]) -> str:
 
 def main() -> None:
     parser = harness.parser_of(__doc__, compiles=True, out_needed=False)
-    parser.add_argument("--lanes", default="bf16", help=f"compute types, of {', '.join(LANES)}")
+    parser.add_argument(
+        "--compute-types", "--lanes", default="bf16", help=f"compute types, of {', '.join(COMPUTE_TYPES)}"
+    )
     parser.add_argument("--plan", action="store_true", help="only say what plans")
     options = parser.parse_args()
-    lanes = options.lanes.split(",")
-    if unknown := set(lanes) - set(LANES):
+    compute_types = options.compute_types.split(",")
+    if unknown := set(compute_types) - set(COMPUTE_TYPES):
         parser.error(f"no compute type is named {', '.join(unknown)}")
     cases = harness.selected(CASES, options, lambda case: case.name)
-    chosen = [Task(case, lane) for lane in lanes for case in cases]
+    chosen = [Task(case, compute_type) for compute_type in compute_types for case in cases]
     if options.plan:
         print(plans(chosen))
         return

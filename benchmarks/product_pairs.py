@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 
-from benchmarks.gemm_pairs import LANES
+from benchmarks.gemm_pairs import COMPUTE_TYPES
 from benchmarks.pair_text import Axis, Stored, kernel
 from benchmarks.pairs import Choice, Program, Space
 from ucutlass.kernels.grouped_gemm.plan import GroupedGemmPlan
@@ -50,7 +50,7 @@ AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "scaled s4",
             "scaled s8",
         ),
-        "lane": ("bf16", "f16", "tf32", "f32", "e4m3", "e5m2", "s8"),
+        "compute type": ("bf16", "f16", "tf32", "f32", "e4m3", "e5m2", "s8"),
         "order": ("K last", "rows last", "columns last", "K first"),
         "sides": ("rows first", "columns first"),
         "operand": ("none", "columns", "rows", "all", "groups", "host", "device", "shifted", "gathered"),
@@ -71,7 +71,7 @@ class _Form:
     """The dimensions of a form by role, and how its kernels write the left and the right operands.
 
     `batch` is an axis of results, whose name `groups` is; `stored` the right operands' element, None: the
-    lane's. `left` and `right` stand around the operands in a dot.
+    compute type's. `left` and `right` stand around the operands in a dot.
     """
 
     rows: tuple[str, ...] = ("T",)
@@ -85,9 +85,11 @@ class _Form:
 
 
 def _form(choice: Choice) -> _Form:
-    kind, lane = choice["form"], LANES[choice["lane"]][0]
+    kind, compute_type = choice["form"], COMPUTE_TYPES[choice["compute type"]][0]
     cast = (
-        f"{choice['lane']}({{w}})" if choice["lane"] in ("bf16", "f16", "f32", "tf32") else f"{lane}({{w}})"
+        f"{choice['compute type']}({{w}})"
+        if choice["compute type"] in ("bf16", "f16", "f32", "tf32")
+        else f"{compute_type}({{w}})"
     )
     match kind.split():
         case ["pair"]:
@@ -127,7 +129,7 @@ def program(choice: Choice, draw: Random) -> Program:
 
 
 def _operands(choice: Choice, form: _Form) -> list[Stored]:
-    elem = LANES[choice["lane"]][0]
+    elem = COMPUTE_TYPES[choice["compute type"]][0]
     summed: tuple[Axis, ...] = form.summed if len(form.summed) == 1 else (form.summed,)
     columns: tuple[Axis, ...] = form.columns if len(form.columns) == 1 else (form.columns,)
     batch: tuple[Axis, ...] = ("B",) if choice["form"] == "batched pair" else ()
@@ -143,21 +145,21 @@ def _operands(choice: Choice, form: _Form) -> list[Stored]:
 
 def _dots(choice: Choice, form: _Form, parameters: list[Stored], draw: Random) -> list[str]:
     """The bindings `d`, of the first dot, and `e`, of the second where there is one."""
-    lane, around, _ = LANES[choice["lane"]]
+    compute_type, around, _ = COMPUTE_TYPES[choice["compute type"]]
     masked = choice["form"] == "group sums"
-    if masked and choice["lane"] not in ("f32", "tf32"):
-        around = f"{lane}({{}})"
+    if masked and choice["compute type"] not in ("f32", "tf32"):
+        around = f"{compute_type}({{}})"
     over = form.summed[-1]
     bindings = []
     for name, right in zip("de", ("w", "u") if form.two else ("w",), strict=False):
-        # A cast of a narrow operand is to the lane already.
+        # A cast of a narrow operand is to the compute type already.
         outer = "{}" if form.stored else around
         pair = [around.format(form.left.format(x="x")), outer.format(form.right.format(w=right))]
         sides = pair if choice["sides"] == "rows first" else pair[::-1]
         value = f"dot[{over}]({', '.join(sides)})"
         if choice["form"].startswith("scaled"):
             value = _scaled(choice, value, form, parameters, draw)
-        bindings.append(f"{name} = {value} * {0.001 if choice['lane'] == 's8' else 0.25}")
+        bindings.append(f"{name} = {value} * {0.001 if choice['compute type'] == 's8' else 0.25}")
     return bindings
 
 
@@ -264,10 +266,10 @@ TMA = ("cooperative", "pingpong")
 REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"operand": ("shifted", "gathered")},
     {"extents": ("odd",), "schedule": TMA},
-    {"lane": ("f32",), "schedule": TMA},
+    {"compute type": ("f32",), "schedule": TMA},
     # What f16 and bf16 hold exactly is widened to these.
-    {"form": NARROW, "lane": ("tf32", "f32", "e4m3", "e5m2", "s8")},
-    {"form": SCALED, "lane": ("s8",)},
+    {"form": NARROW, "compute type": ("tf32", "f32", "e4m3", "e5m2", "s8")},
+    {"form": SCALED, "compute type": ("s8",)},
     {"form": (*SCALED, "scaled s4", "scaled s8"), "order": ("rows last", "columns last", "K first")},
 )
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LANES = ("bf16", "f16", "f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "f32")
+COMPUTE_TYPES = ("bf16", "f16", "f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "f32")
 EXTENTS = (
     1,
     2,
@@ -103,7 +103,7 @@ class _Draw:
         self.params: list[str] = []
         self.determined: set[str] = set()
         self.fixed: set[str] = set()
-        self.lane = self.r.choice(LANES)
+        self.compute_type = self.r.choice(COMPUTE_TYPES)
         self.batch = self.r.choices(([], ["B"], ["B", "C"]), (6, 4, 1))[0]
         self.m = self.r.choices((["M"], ["M", "U"], []), (12, 3, 1))[0]
         self.n = self.r.choices((["N"], ["N", "V"], []), (12, 3, 1))[0]
@@ -119,10 +119,10 @@ class _Draw:
             self.extents["J"] = self.extents["M"]
 
     def possible(self, warps: str) -> bool:
-        return self.lane != "f32" or warps in ("multistage", "gemv")
+        return self.compute_type != "f32" or warps in ("multistage", "gemv")
 
     def program(self) -> RandomProgram:
-        memory = {"tf32": "f32"}.get(self.lane, self.lane)
+        memory = {"tf32": "f32"}.get(self.compute_type, self.compute_type)
         shared_a = [d for d in self.batch if self.r.random() < 0.85]
         shared_b = [d for d in self.batch if self.r.random() < 0.85 or d not in shared_a]
         if self.gram:
@@ -130,7 +130,7 @@ class _Draw:
         self.params.append(f"x: {memory}{self.parameter(shared_a + self.m + self.k)}")
         if not self.gram:
             self.params.append(f"w: {memory}{self.parameter(shared_b + self.n + self.k)}")
-        wrap = "tf32({})" if self.lane == "tf32" else "{}"
+        wrap = "tf32({})" if self.compute_type == "tf32" else "{}"
         left, right = "x", "x[M = J]" if self.gram else "w"
         if self.gram and self.r.random() < 0.3:
             left, right = right, left
@@ -151,9 +151,9 @@ class _Draw:
         return {d for d in self.extents if any(f"{a}{d}{b}" in head for a in "[( " for b in "]), ")}
 
     def accumulation(self) -> str:
-        if self.lane == "f16" and self.r.random() < 0.2:
+        if self.compute_type == "f16" and self.r.random() < 0.2:
             return ", acc=f16"
-        if self.lane in ("e4m3", "e5m2") and self.r.random() < 0.4:
+        if self.compute_type in ("e4m3", "e5m2") and self.r.random() < 0.4:
             return ", acc=fast"
         return ""
 
@@ -234,7 +234,7 @@ class _Draw:
         return f"{name}[T = J]"
 
     def element_of_operand(self) -> str:
-        if self.lane == "s8":
+        if self.compute_type == "s8":
             return self.r.choice(("f32", "f32", "i32", "u8", "s8"))
         return self.r.choice(("f32", "f16", "bf16", "f32", "f16", "bf16", "e4m3", "u8", "i32", "s8"))
 
@@ -242,7 +242,7 @@ class _Draw:
         """Bindings of the epilogue; the last one is the plain result."""
         values = ["d"]
         value = "d"
-        if self.lane in ("e4m3", "e5m2", "s8") and self.r.random() < 0.5:
+        if self.compute_type in ("e4m3", "e5m2", "s8") and self.r.random() < 0.5:
             value = f"{value} * {self.r.choice((0.25, 0.5, 0.125))}"
         for step in range(self.r.choice((0, 1, 1, 2, 2, 3, 4))):
             value = self.step(value)
@@ -318,7 +318,7 @@ class _Draw:
                 continue
             op = self.r.choice(("sum", "max", "min", "mean"))
             floats, integers = ("f32", "f32", "f16", "bf16"), ("i32", "i32", "f32")
-            elem = self.r.choice(integers if self.lane == "s8" else floats)
+            elem = self.r.choice(integers if self.compute_type == "s8" else floats)
             reduced = f"{op}[{', '.join(over)}]({self.r.choice(values)})"
             outputs.append((f"{elem}{self.axes(rest, 0.8) if rest else '[]'}", reduced))
         if len(outputs) == 1:
@@ -330,9 +330,9 @@ class _Draw:
         shape = self.axes(self.dims, 0.7) if self.dims else "[]"
         if self.r.random() < 0.06:
             return f"bool{shape}", f"{value} > {self.r.choice(('0', '0.5', 'd'))}"
-        if self.lane == "s8":
+        if self.compute_type == "s8":
             return f"{self.r.choice(('i32', 'f32', 's8', 'f16'))}{shape}", value
-        narrow = "e4m3" if self.lane.startswith("e") else "f32"
+        narrow = "e4m3" if self.compute_type.startswith("e") else "f32"
         return f"{self.r.choice(('f32', 'f16', 'bf16', 'bf16', 'f16', narrow))}{shape}", value
 
     # --- schedules ----------------------------------------------------------------
@@ -351,7 +351,7 @@ class _Draw:
 
     def block(self) -> str:
         fields = [f"warps {self.warps}"]
-        k = {"tf32": 32, "f32": 32, "e4m3": 128, "e5m2": 128, "s8": 128}.get(self.lane, 64)
+        k = {"tf32": 32, "f32": 32, "e4m3": 128, "e5m2": 128, "s8": 128}.get(self.compute_type, 64)
         if self.warps in ("pingpong", "cooperative"):
             tiles = [self.hopper_tile(k) for _ in range(self.r.choices((1, 2), (6, 1))[0])]
             fields.append(f"tile {' or '.join(tiles)}")
@@ -364,7 +364,7 @@ class _Draw:
             fields.append(f"tile {m}x{n}x{self.r.choice((16, 32, 64))}")
             self.maybe(fields, 0.3, "stages", (2, 3, 4, "3 or 2"))
             self.maybe(fields, 0.3, "split_k", (1, 2, 3, 5, "2 or 4"))
-            if self.lane == "f32":
+            if self.compute_type == "f32":
                 self.maybe(fields, 0.7, "math", ("simt", "tf32x3", "simt or tf32x3"))
         else:
             self.maybe(fields, 0.5, "rows", (1, 2, 4, 8, 16))

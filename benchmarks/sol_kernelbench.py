@@ -51,7 +51,7 @@ class Row:
 
 
 def work_of(problem: Problem) -> ModuleWork:
-    """Exports and counts a problem in lane tf32. Raises ModuleLost."""
+    """Exports and counts a problem in compute type tf32. Raises ModuleLost."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{problem.key}.py"
         put(file, problem.source)

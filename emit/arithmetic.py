@@ -6,7 +6,7 @@ The emitted text, in this order: the device functions used, `struct ArithmeticPa
     CUTLASS_DEVICE void ucc_arithmetic(
         ArithmeticParams const& p,
         int m, int n, int b0, ..,       // coordinates of the element: one b for every batch mode
-        float acc,                      // the dot's value: int32_t in the integer lanes; of several
+        float acc,                      // the dot's value: int32_t in the integer compute types; of several
                                         // dots acc, acc1, ..
         float in0, int32_t in1, ..,     // one for every problem input, widened
         float& out0, ..)                // one for every problem output
@@ -144,7 +144,7 @@ def arithmetic(problem: GemmProblem, accumulators: int = 1) -> ArithmeticText:
         struct=params.struct(),
         maker=params.maker(),
         function=f"CUTLASS_DEVICE void ucc_arithmetic(\n    {signature}) {{\n{body}\n}}\n",
-        accumulator=kind_of(problem.lane),
+        accumulator=kind_of(problem.compute_type),
         inputs=tuple(kind_of(access.elem) for access in problem.inputs),
         outputs=tuple(taken(output) for output in problem.outputs),
         batch=len(problem.batch),
@@ -160,7 +160,7 @@ def _signature(problem: GemmProblem, accumulators: int) -> str:
     point = ["int m", "int n", *(f"int b{i}" for i in range(len(problem.batch)))]
     inputs = [f"{CPP[kind_of(a.elem)]} in{i}" for i, a in enumerate(problem.inputs)]
     outputs = [f"{CPP[taken(o)]}& out{j}" for j, o in enumerate(problem.outputs)]
-    sums = [f"{CPP[kind_of(problem.lane)]} {_ACCUMULATED[i]}" for i in range(accumulators)]
+    sums = [f"{CPP[kind_of(problem.compute_type)]} {_ACCUMULATED[i]}" for i in range(accumulators)]
     groups = [["ArithmeticParams const& p"], point, sums, inputs, outputs]
     return ",\n    ".join(", ".join(group) for group in groups if group)
 
@@ -346,7 +346,7 @@ class _Writer:
         instruction = self.problem.arithmetic.instructions[i]
         match instruction:
             case Accumulator(kind, index):
-                return convert(_ACCUMULATED[index], kind_of(self.problem.lane), kind)
+                return convert(_ACCUMULATED[index], kind_of(self.problem.compute_type), kind)
             case LoadSlot(slot, kind):
                 return convert(f"in{slot}", kind_of(self.problem.inputs[slot].elem), kind)
             case HostScalar():

@@ -141,7 +141,7 @@ def _signs(shape: _Shape, random: Generator) -> Tensor:
 def _denormal(elem: Element, shape: _Shape, random: Generator) -> Tensor:
     """Returns multiples of the smallest positive number below the smallest normal one.
 
-    In f32 memory they are multiples of tf32's smallest, 2**-136: a lane that multiplies f32 in tf32
+    In f32 memory they are multiples of tf32's smallest, 2**-136: a compute type that multiplies f32 in tf32
     parts has those exactly, too, so that only flushing to 0 can change them.
     """
     if elem.name not in FORMATS:

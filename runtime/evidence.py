@@ -22,7 +22,8 @@ EvidenceKind: TypeAlias = Literal["verify", "bench", "profile", "audit", "calibr
 class RecordSubject:
     """What was looked at. `program`, `algorithm`, `source` and `binary` are hex SHA-256 of the
     file's text, of the computation (no names, no schedules), of the emitted code and of the library;
-    empty where there is none, as for a baseline of PyTorch. `sizes` has every extent by name.
+    empty where there is none, as for a baseline of PyTorch. `lane` is the compute type, under the key
+    that sealed records have. `sizes` has every extent by name.
     `ucutlass.runtime.subject` makes them."""
 
     kernel: str

@@ -187,8 +187,8 @@ def _kernel_roles(kernel: Kernel) -> dict[str, ArgumentRole]:
                 mark(ids, ArgumentRole(below=dim))
             case Segment(dim=dim, offsets=offsets):
                 mark(offsets, ArgumentRole(offsets_of=dim))
-            case Dot(lane=lane, accumulate=accumulate, over=over, left=left, right=right):
-                known = ACCUMULATORS.get((lane.name, accumulate))
+            case Dot(compute_type=compute_type, accumulate=accumulate, over=over, left=left, right=right):
+                known = ACCUMULATORS.get((compute_type.name, accumulate))
                 limit = known.exact if known else math.inf
                 mark(right, ArgumentRole(exact=limit, over=over, right=True))
                 mark(left, ArgumentRole(exact=limit, over=over))

@@ -37,7 +37,7 @@ class Returned:
 
     value: Any
     output: str
-    lane_seconds: float = 0.0
+    gpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Raised:
     message: str
     traceback: str
     output: str
-    lane_seconds: float = 0.0
+    gpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Crashed:
 
     signal: str
     output: str
-    lane_seconds: float = 0.0
+    gpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class TimedOut:
 
     limit_seconds: float
     output: str
-    lane_seconds: float = 0.0
+    gpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class TooMuchMemory:
 
     limit_bytes: int
     output: str
-    lane_seconds: float = 0.0
+    gpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,11 @@ class Exited:
 
     status: int
     output: str
-    lane_seconds: float = 0.0
+    gpu_seconds: float = 0.0
 
 
 CallOutcome: TypeAlias = Returned | Raised | Crashed | TimedOut | TooMuchMemory | Exited
-"""`output` is the last 64 KiB of what the process printed, both streams together; `lane_seconds` how long the
+"""`output` is the last 64 KiB of what the process printed, both streams together; `gpu_seconds` how long the
 call held a GPU's timing lock, where whoever started it held one for it, waiting for it not counted."""
 
 

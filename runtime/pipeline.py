@@ -33,15 +33,15 @@ from ucutlass.runtime.verify.stages import StagedLaunch
 
 
 def sequence_of(
-    pipeline_layout: SizedPipeline, lanes: StreamAssignment, bounds: Sequence[BoundKernel | None]
+    pipeline_layout: SizedPipeline, streams: StreamAssignment, bounds: Sequence[BoundKernel | None]
 ) -> LaunchSequence:
     """Returns what a call launches; `bounds` by step, for the step's extents, None for a torch function."""
     memory = workspace.workspace_layout(
-        pipeline_layout, lanes, [b.workspace if b is not None else 0 for b in bounds]
+        pipeline_layout, streams, [b.workspace if b is not None else 0 for b in bounds]
     )
-    events = _events(lanes)
-    builder = _StepBuilder(pipeline_layout, lanes, memory, events)
-    forked = any(turn.forks for turn in lanes.slots)
+    events = _events(streams)
+    builder = _StepBuilder(pipeline_layout, streams, memory, events)
+    forked = any(turn.forks for turn in streams.slots)
     first_join = len(events) + forked
     return LaunchSequence(
         tuple(
@@ -49,15 +49,15 @@ def sequence_of(
             for i, (step, bound) in enumerate(zip(pipeline_layout.steps, bounds, strict=True))
         ),
         memory.bytes,
-        lanes.count,
-        first_join + len(lanes.joins),
+        streams.count,
+        first_join + len(streams.joins),
         len(events) if forked else None,
-        tuple((stream, first_join + i) for i, stream in enumerate(lanes.joins)),
+        tuple((stream, first_join + i) for i, stream in enumerate(streams.joins)),
     )
 
 
 def staged_launch(
-    pipeline_layout: SizedPipeline, lanes: StreamAssignment, bounds: Sequence[BoundKernel | None]
+    pipeline_layout: SizedPipeline, streams: StreamAssignment, bounds: Sequence[BoundKernel | None]
 ) -> StagedLaunch:
     """Returns the pipeline's launch on its one workspace, and each step's alone, for the judge."""
     apart = [
@@ -66,7 +66,7 @@ def staged_launch(
         else direct_launch(spec_of(step.kernel), single_launch(spec_of(step.kernel), step.sizes, bound))
         for step, bound in zip(pipeline_layout.steps, bounds, strict=True)
     ]
-    entire = direct_launch(spec_of(pipeline_layout.pipeline), sequence_of(pipeline_layout, lanes, bounds))
+    entire = direct_launch(spec_of(pipeline_layout.pipeline), sequence_of(pipeline_layout, streams, bounds))
     return StagedLaunch(entire, pipeline_layout, tuple(apart))
 
 
@@ -86,17 +86,17 @@ def rebind_all(
     return staged_launch(pipeline_layout, workspace.streams_of(pipeline_layout), again)
 
 
-def _events(lanes: StreamAssignment) -> Mapping[int, int]:
+def _events(streams: StreamAssignment) -> Mapping[int, int]:
     """Returns the event of each step that another stream waits for. Behind them come that of the start, then
     those of the joins."""
-    recorded = [i for i, turn in enumerate(lanes.slots) if turn.records]
+    recorded = [i for i, turn in enumerate(streams.slots) if turn.records]
     return {step: event for event, step in enumerate(recorded)}
 
 
 @dataclass(frozen=True, slots=True)
 class _StepBuilder:
     layout: SizedPipeline
-    lanes: StreamAssignment
+    streams: StreamAssignment
     memory: WorkspaceLayout
     events: Mapping[int, int]
 
@@ -134,7 +134,7 @@ class _StepBuilder:
         return CallScalar(scalars.index(argument))
 
     def _order(self, number: int) -> StreamOrder:
-        turn = self.lanes.slots[number]
+        turn = self.streams.slots[number]
         start = (len(self.events),) if turn.forks else ()
         return StreamOrder(
             turn.stream, (*start, *(self.events[w] for w in turn.waits)), self.events.get(number)

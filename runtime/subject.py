@@ -130,8 +130,8 @@ def _attributes(value: ir.Value, place: _Places) -> list[Any]:
             return [function]
         case ir.Cast():
             return []
-        case ir.Dot(over=over, lane=lane, accumulate=accumulate):
-            return [_dims(over, place), lane.name, accumulate]
+        case ir.Dot(over=over, compute_type=compute_type, accumulate=accumulate):
+            return [_dims(over, place), compute_type.name, accumulate]
         case ir.Reduce(op=op, over=over):
             return [op, _dims(over, place)]
         case ir.Softmax(over=over, log=log):
@@ -180,7 +180,7 @@ def subject_of(
     sizes: Sequence[int],
     *,
     arch: str,
-    lane: str,
+    compute_type: str,
     schedule: str,
     code: str = "",
     library: Path | Sequence[Path] | None = None,
@@ -197,7 +197,7 @@ def subject_of(
         algorithm=algorithm_digest(program),
         schedule=schedule,
         arch=arch,
-        lane=lane,
+        lane=compute_type,
         sizes=dict(zip(program.dims, sizes, strict=True)),
         source=program_digest(code) if code else "",
         binary=_binary(library),

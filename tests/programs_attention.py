@@ -119,10 +119,10 @@ PROGRAMS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""By name, with {t} for the lane."""
+"""By name, with {t} for the compute type."""
 
 
-def text(name: str, lane: str, head: int | None = None) -> str:
-    """A program in a lane; with a head the text says how long it is, so that a suite varies the rest."""
-    made = PROGRAMS[name].replace("{{", "{").replace("}}", "}").replace("{t}", lane)
+def text(name: str, compute_type: str, head: int | None = None) -> str:
+    """A program in a compute type; with a head the text says how long it is, so that a suite varies the rest."""
+    made = PROGRAMS[name].replace("{{", "{").replace("}}", "}").replace("{t}", compute_type)
     return made if head is None else made.replace(", D]", f", D={head}]", 1)

@@ -85,7 +85,7 @@ def test_every_builtin_is_in_it(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [e.name for e in ELEMENTS.values() if e.storable] + list(COMPUTE_TYPES) + list(ARCHES)
 )
-def test_every_element_lane_and_target_is_in_it(name: str) -> None:
+def test_every_element_compute_type_and_target_is_in_it(name: str) -> None:
     assert _mentions(name)
 
 

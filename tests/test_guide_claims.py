@@ -228,7 +228,7 @@ def test_plain_f32_operands_give_f32_accuracy() -> None:
     checked = frontend.read_text(kernel(MM.replace("f16", "f32"), "f32[M, N]", "dot[K](x, w)"))
     program = frontend.kernel(checked)
     planned = frontend.plan_kernel(checked, program, (4096, 4096, 4096), "sm90a").planned
-    assert planned.plan.problem.lane is F32
+    assert planned.plan.problem.compute_type is F32
     x, w = (torch.randn(8, 64, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     (value,) = evaluate(program, [x, w])
     torch.testing.assert_close(value.double(), x.double() @ w.double().T, rtol=1e-5, atol=1e-5)

@@ -28,12 +28,13 @@ def guide() -> str:
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     return environment.from_string(template).render(
         accumulations="; ".join(
-            f"{lane.elem.name} {' or '.join(lane.accumulations)}" for lane in COMPUTE_TYPES.values()
+            f"{compute_type.elem.name} {' or '.join(compute_type.accumulations)}"
+            for compute_type in COMPUTE_TYPES.values()
         ),
         reductions=" ".join(get_args(ir.ReduceOp)),
         functions=" ".join(_function(f) for f in NAMED.values()),
         elements=" ".join(name for name, e in ELEMENTS.items() if e.storable),
-        lanes=" ".join(COMPUTE_TYPES),
+        compute_types=" ".join(COMPUTE_TYPES),
         arches=" ".join(ARCHES),
         fields="\n".join(_field(f) for f in FIELDS.values()),
         kernels={v.name: " ".join(_besides_warps(v)) for family in FAMILIES for v in family.variants},

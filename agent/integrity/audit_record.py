@@ -21,7 +21,7 @@ def record_of(
     sizes = [candidate.sizes[d] for d in candidate.program.dims]
     subject = next(
         (r.subject for r in mine),
-        subject_of(candidate.program, candidate.checked.source, sizes, arch="", lane="", schedule=""),
+        subject_of(candidate.program, candidate.checked.source, sizes, arch="", compute_type="", schedule=""),
     )
     machine = next((r.machine for r in mine), machine_of(None))
     protocol = {

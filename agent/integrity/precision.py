@@ -119,10 +119,15 @@ def _of_kernel(kernel: ir.Kernel, policy: DeclaredPrecision, least: Element) -> 
         if isinstance(node, ir.Dot):
             operands |= {node.left, node.right}
             where = f"dot[{', '.join(node.over)}] of {kernel.name}"
-            if not holds(node.lane, least):
-                yield PrecisionLoss("compute type", where, node.lane.name)
-            elif node.accumulate not in (COMPUTE_TYPES[node.lane.name].accumulations[0], policy.accumulate):
-                yield PrecisionLoss("accumulation", where, precision_name(node.lane.name, node.accumulate))
+            if not holds(node.compute_type, least):
+                yield PrecisionLoss("compute type", where, node.compute_type.name)
+            elif node.accumulate not in (
+                COMPUTE_TYPES[node.compute_type.name].accumulations[0],
+                policy.accumulate,
+            ):
+                yield PrecisionLoss(
+                    "accumulation", where, precision_name(node.compute_type.name, node.accumulate)
+                )
     for node in nodes(kernel):
         if isinstance(node, ir.Cast) and node not in operands and _rounds(node, least):
             yield PrecisionLoss("cast", f"a cast of {kernel.name}", node.elem.name, ends == {node.elem.name})

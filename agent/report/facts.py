@@ -121,7 +121,7 @@ class RooflineCeiling:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """`operations` of `lane` and the compulsory `bytes` of one call, and the device's ceilings."""
+    """`operations` of the compute type `lane` and the compulsory `bytes` of one call, and the device's ceilings."""
 
     device: str
     lane: str

@@ -91,7 +91,7 @@ def render(plan: AttentionPlan) -> str:
         split=s.split,
         across=s.across and stages_q > 1,
         batch_modes=len(batch),
-        lane=p.lane.name,
+        compute_type=p.compute_type.name,
         result_type=p.results.outputs[0].access.elem.name,
         above=[_extent(e) for e in p.above],
         below=[_extent(e) for e in p.below],

@@ -1,5 +1,5 @@
 """Convolution without a tile: a thread multiplies and adds for its own results. For depthwise and one-channel
-groups, which only memory bounds, for sums of products of mixed elements, and for lanes that no tensor-core
+groups, which only memory bounds, for sums of products of mixed elements, and for compute types that no tensor-core
 kernel here gathers. The template is `convolution/direct.cu.j2`."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def render(problem: ConvProblem, schedule: DirectSchedule) -> str:
     return text.render(
         "convolution/direct.cu.j2",
         includes=includes(_INCLUDES),
-        lane="tf32" if problem.lane == TF32 else "",
+        compute_type="tf32" if problem.compute_type == TF32 else "",
         width=1 if turned else schedule.width,
         rows=schedule.rows,
         threads=schedule.threads,
@@ -91,7 +91,7 @@ def render(problem: ConvProblem, schedule: DirectSchedule) -> str:
         across=across if across >= 0 else -1,
         contracted=max(1, len(problem.k)),
         batch_modes=modes,
-        accumulator="int32_t" if problem.lane == S8 else "float",
+        accumulator="int32_t" if problem.compute_type == S8 else "float",
         arithmetic=stored.spell.text,
         coordinates=stored.spell.coordinates,
         accesses=access_texts,

@@ -36,8 +36,8 @@ INCLUDES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """How wgmma takes a lane: operand types, its K, what follows the predicate, TMA's element."""
+class WgmmaType:
+    """How wgmma takes a compute type: operand types, its K, what follows the predicate, TMA's element."""
 
     types: str
     k: int
@@ -45,11 +45,11 @@ class Lane:
     tma: str
 
 
-LANES: Mapping[str, Lane] = MappingProxyType(
+WGMMA_TYPES: Mapping[str, WgmmaType] = MappingProxyType(
     {
-        F16.name: Lane("f32.f16.f16", 16, ", 1, 1, 0, 0", "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"),
-        BF16.name: Lane("f32.bf16.bf16", 16, ", 1, 1, 0, 0", "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"),
-        TF32.name: Lane("f32.tf32.tf32", 8, ", 1, 1", "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32"),
+        F16.name: WgmmaType("f32.f16.f16", 16, ", 1, 1, 0, 0", "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"),
+        BF16.name: WgmmaType("f32.bf16.bf16", 16, ", 1, 1, 0, 0", "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"),
+        TF32.name: WgmmaType("f32.tf32.tf32", 8, ", 1, 1", "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32"),
     }
 )
 """TMA rounds f32 to tf32 as it reads, to nearest, ties to even."""
@@ -132,7 +132,7 @@ def hopper_values(
 ) -> Mapping[str, object]:
     """The variables that both kernels of TMA and wgmma take; `end`: bytes of shared memory that stages or the
     epilogue use, behind which the table of rows and the barriers lie."""
-    lane, (tile_m, _, _) = LANES[problem.lane.name], schedule.tile
+    compute_type, (tile_m, _, _) = WGMMA_TYPES[problem.compute_type.name], schedule.tile
     return {
         "includes": gemm_sm80.includes(INCLUDES),
         "tile": schedule.tile,
@@ -143,11 +143,11 @@ def hopper_values(
         "shared_bytes": end + tables_bytes(tile_m, schedule.stages),
         "tables": end,
         "barriers": end + 4 * tile_m,
-        "instruction_k": lane.k,
-        "types": lane.types,
-        "modifiers": lane.modifiers,
+        "instruction_k": compute_type.k,
+        "types": compute_type.types,
+        "modifiers": compute_type.modifiers,
         "swizzle_name": f"CU_TENSOR_MAP_SWIZZLE_{schedule.part * problem.a.read.bytes}B",
-        "tma_type": lane.tma,
+        "tma_type": compute_type.tma,
         "strides_alone": True,
     }
 
@@ -155,14 +155,18 @@ def hopper_values(
 def check(problem: ConvProblem, schedule: Im2colSchedule) -> str:
     """Why the template cannot take this schedule, or ""."""
     m, n, k = schedule.tile
-    if problem.lane.name not in LANES or problem.gemm.accumulate != "f32":
-        return f"lane {problem.lane.name} accumulated in {problem.gemm.accumulate} has no wgmma here"
-    lane = LANES[problem.lane.name]
+    if problem.compute_type.name not in WGMMA_TYPES or problem.gemm.accumulate != "f32":
+        return f"compute type {problem.compute_type.name} accumulated in {problem.gemm.accumulate} has no wgmma here"
+    compute_type = WGMMA_TYPES[problem.compute_type.name]
     if m % (64 * schedule.groups) or not 8 <= n <= 256 or n % 8:
         return f"tile {m}x{n} is not whole instructions of {schedule.groups} warp groups"
     if isinstance(how := im2col(problem), Im2col) and how.across and n % 64:
         return f"tile N {n} is not whole rows of 128 bytes"
-    if schedule.part % lane.k or schedule.part * problem.a.read.bytes not in _SWIZZLE or k % schedule.part:
+    if (
+        schedule.part % compute_type.k
+        or schedule.part * problem.a.read.bytes not in _SWIZZLE
+        or k % schedule.part
+    ):
         return (
             f"parts of {schedule.part} channels are no rows of 32 to 128 bytes, or tile K {k} no whole parts"
         )

@@ -54,7 +54,7 @@ def render(problem: ConvProblem, schedule: Sm80Schedule) -> str:
         copy_b=_copies(side_b, "B", schedule),
         mma=mma,
         sum=mma.sum if mma else "float",
-        accumulator="int32_t" if problem.lane == S8 else "float",
+        accumulator="int32_t" if problem.compute_type == S8 else "float",
         **values,
     )
 
@@ -80,7 +80,7 @@ def check(problem: ConvProblem, schedule: Sm80Schedule) -> str:
 
 def _as_multiplied(problem: ConvProblem) -> GemmProblem:
     gemm = convolution.seen(problem)
-    return replace(gemm, lane=multiplied(problem), accumulate="f32") if widened(problem) else gemm
+    return replace(gemm, compute_type=multiplied(problem), accumulate="f32") if widened(problem) else gemm
 
 
 def widened(problem: ConvProblem) -> bool:
@@ -89,8 +89,8 @@ def widened(problem: ConvProblem) -> bool:
 
 
 def multiplied(problem: ConvProblem) -> Element:
-    """The lane in which the multipliers work."""
-    return TF32 if widened(problem) else problem.lane
+    """The compute type in which the multipliers work."""
+    return TF32 if widened(problem) else problem.compute_type
 
 
 def _mma(problem: ConvProblem, schedule: Sm80Schedule) -> Mma | None:

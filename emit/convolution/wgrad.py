@@ -20,8 +20,8 @@ from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, padded, places
 from ucutlass.kernels.convolution.smem import end_of_tiles, rows_staged
 from ucutlass.kernels.gemm.plan import GemmProblem
 
-LANES = ("f16", "bf16")
-"""Lanes that wgmma takes with K outside."""
+WGMMA_TYPES = ("f16", "bf16")
+"""Compute types that wgmma takes with K outside."""
 
 ROWS = {128: 64, 64: 32, 32: 16}
 """Channels of a part by bytes of its rows."""
@@ -90,8 +90,8 @@ def render(problem: ConvProblem, schedule: WgradSchedule) -> str:
 def check(problem: ConvProblem, schedule: WgradSchedule) -> str:
     """Why the template cannot take this schedule, or ""."""
     m, n, k = schedule.tile
-    if problem.lane.name not in LANES or problem.gemm.accumulate != "f32":
-        return f"{problem.lane.name} accumulated in {problem.gemm.accumulate} has no wgmma with K outside"
+    if problem.compute_type.name not in WGMMA_TYPES or problem.gemm.accumulate != "f32":
+        return f"{problem.compute_type.name} accumulated in {problem.gemm.accumulate} has no wgmma with K outside"
     if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         return "rows that lie apart are not reduced"
     if m % (64 * schedule.groups) or n % 64 or not 64 <= n <= 256:

@@ -1,7 +1,7 @@
 """The matrix-vector product: few columns, so that reading the matrix is all the time.
 
 The matrix is operand A. Products and sums are plain multiply-adds in f32 (i32 for s8), whatever
-the lane. The template is `gemm/gemv.cu.j2`; parameters and epilogue are the multistage GEMM's.
+the compute type. The template is `gemm/gemv.cu.j2`; parameters and epilogue are the multistage GEMM's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def render(problem: GemmProblem, schedule: GemvSchedule) -> str:
     return text.render(
         "gemm/gemv.cu.j2",
         includes=includes(_INCLUDES),
-        lane=problem.lane.name,
+        compute_type=problem.compute_type.name,
         order=how.order,
         tile_m=how.tile_m,
         tile_n=schedule.columns,
@@ -58,7 +58,7 @@ def render(problem: GemmProblem, schedule: GemvSchedule) -> str:
         b_unit_k=b.contiguous == "k",
         pack_a=how.vector if a.contiguous else 1,
         pack_b=min(b.align, how.vector) if b.contiguous == "k" else 1,
-        accumulator="int32_t" if problem.lane == S8 else "float",
+        accumulator="int32_t" if problem.compute_type == S8 else "float",
         pitch="kTileN" if layout.along == "n" else "kStageRows",
         stage_elements=gemv_staged(problem, schedule),
         sums_per_tile="kTileM * kTileN",

@@ -209,11 +209,12 @@ def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
         "k in several modes": len(problem.k) != 1,
         "several batch modes": len(problem.batch) > 1,
         "accumulation in f16": problem.accumulate == "f16",
-        f"lane {problem.lane.name}, math {schedule.math}": problem.lane.name not in TYPES
-        or (problem.lane == F32) != (schedule.math == "tf32x3"),
+        f"compute type {problem.compute_type.name}, math {schedule.math}": problem.compute_type.name
+        not in TYPES
+        or (problem.compute_type == F32) != (schedule.math == "tf32x3"),
         "operands without M, N or K": None in (problem.a.m, problem.b.n, problem.a.k[0], problem.b.k[0]),
         "elements of 8 bytes": any(a.elem.bytes > 4 for a in _accesses(problem)),
-        "4-byte or 1-byte operands that are not K-major": problem.lane.bytes != 2
+        "4-byte or 1-byte operands that are not K-major": problem.compute_type.bytes != 2
         and not problem.a.k[0] == problem.b.k[0] == (),
     }
     for what, refused in refusals.items():
@@ -246,7 +247,7 @@ def _layout(
         for slot, kind in zip(outputs, operation.outputs, strict=True)
         if slot.shape != "reduced"
     ]
-    accumulate = "s32" if problem.lane.kind == "int" else "f32"
+    accumulate = "s32" if problem.compute_type.kind == "int" else "f32"
     types = (TYPES[multiplied(problem, operand).name] for operand in (problem.a, problem.b))
     terms, promoted, registers = passes(schedule), promotion(problem, schedule), atoms * tile_n // 2
     count = parts(schedule, promoted, registers)
@@ -256,7 +257,7 @@ def _layout(
         b=b,
         loaded=loaded,
         splits=splits(problem, a, b) if in_parts else (),
-        instruction_k=32 // problem.lane.bytes,
+        instruction_k=32 // problem.compute_type.bytes,
         types=".".join((accumulate, *types)),
         modifiers=modifiers(problem, a, b),
         constraint="r" if accumulate == "s32" else "f",
@@ -310,7 +311,7 @@ def _maps(layout: LeanLayout, problem: GemmProblem) -> list[TensorMap]:
         access = operand.access
         across = access.m if mode == "M" else access.n
         along_k = operand.inner == "k"
-        kind = TMA_TF32 if problem.lane in (TF32, F32) else TMA_TYPES[problem.lane.bytes]
+        kind = TMA_TF32 if problem.compute_type in (TF32, F32) else TMA_TYPES[problem.compute_type.bytes]
         extents = ("K", mode) if along_k else (mode, "K")
         outer = across if along_k else access.k[0]
         maps.append(
@@ -318,7 +319,7 @@ def _maps(layout: LeanLayout, problem: GemmProblem) -> list[TensorMap]:
                 f"mainloop.{operand.name}",
                 access,
                 kind,
-                problem.lane.bytes,
+                problem.compute_type.bytes,
                 extents,
                 extent(outer or ()),
                 operand.box,

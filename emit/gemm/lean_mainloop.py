@@ -30,7 +30,7 @@ TYPES: Mapping[str, str] = MappingProxyType(
         "f32": "tf32",
     }
 )
-"""A lane's name in wgmma; f32 is multiplied as sums of two tf32."""
+"""A compute type's name in wgmma; f32 is multiplied as sums of two tf32."""
 
 SMALL = "_small"
 """Ends the name of an operand's small parts: what TMA's rounding to tf32 takes from it."""
@@ -125,14 +125,14 @@ def operands(
 
 def multiplied(problem: GemmProblem, operand: Access) -> Element:
     """The element as which wgmma takes an operand: of fp8 the operand's own, else the problem's."""
-    return operand.elem if problem.lane in FP8 else problem.lane
+    return operand.elem if problem.compute_type in FP8 else problem.compute_type
 
 
 def _operand(
     name: str,
     access: Access,
     along_k: bool,
-    lane: Element,
+    compute_type: Element,
     rows: int,
     tile_k: int,
     slices: int,
@@ -140,7 +140,7 @@ def _operand(
     mask: int,
     groups: int,
 ) -> SharedOperand:
-    size, first = lane.bytes, "m0" if name == "a" else "n0"
+    size, first = compute_type.bytes, "m0" if name == "a" else "n0"
     length = (tile_k if along_k else rows) * size
     width = next((w for w in (WIDEST, 64, 32) if length % w == 0), None)
     across = rows if along_k else tile_k
@@ -155,7 +155,7 @@ def _operand(
         along = f"{'k' if along_k else first} + {panel * per_row}"
         over = f"{first if along_k else 'k'}{sliced}"
         copies.append(Copy(place, along, over))
-    step_bytes = 32  # of K, for every lane's instruction
+    step_bytes = 32  # of K, for every compute type's instruction
     if along_k:
         steps = [(at // width) * panel_bytes + at % width for at in range(0, tile_k * size, step_bytes)]
         row_step = width
@@ -165,7 +165,7 @@ def _operand(
     return SharedOperand(
         name=name,
         access=access,
-        element=lane.cpp,
+        element=compute_type.cpp,
         bytes=rows * tile_k * size,
         width=width,
         box=(per_row, part),
@@ -243,11 +243,15 @@ def part_step(b: SharedOperand, columns: int) -> int:
 
 
 def modifiers(problem: GemmProblem, a: SharedOperand, b: SharedOperand) -> str:
-    """What follows the scale of D: signs of A and B, and for 16-bit lanes whether they are transposed."""
-    if problem.lane.kind == "int":
+    """What follows the scale of D: signs of A and B, and for 16-bit compute types whether they are transposed."""
+    if problem.compute_type.kind == "int":
         return ""
     signs = ", 1, 1"
-    return f"{signs}, {int(a.inner == 'mn')}, {int(b.inner == 'mn')}" if problem.lane.bytes == 2 else signs
+    return (
+        f"{signs}, {int(a.inner == 'mn')}, {int(b.inner == 'mn')}"
+        if problem.compute_type.bytes == 2
+        else signs
+    )
 
 
 def promotion(problem: GemmProblem, schedule: Sm90Schedule) -> int:
@@ -255,7 +259,7 @@ def promotion(problem: GemmProblem, schedule: Sm90Schedule) -> int:
     CUTLASS; for f32 one, since each addition there cuts low bits off, and long sums drift."""
     if schedule.math == "tf32x3":
         return 1
-    if problem.lane.name not in ("e4m3", "e5m2") or problem.accumulate == "fast":
+    if problem.compute_type.name not in ("e4m3", "e5m2") or problem.accumulate == "fast":
         return 0
     instructions = schedule.tile[2] // gemm_sm90.FP8_INSTRUCTION_K
     return max(1, gemm_sm90.FP8_PROMOTION // instructions)

@@ -108,7 +108,7 @@ def render(problem: GemmProblem, schedule: Sm80Schedule) -> str:
         copy_b=_copies(problem.b, "B", schedule.tile[1], schedule.tile[2]),
         mma=mma,
         sum=mma.sum if mma else "float",
-        accumulator="int32_t" if problem.lane == S8 else "float",
+        accumulator="int32_t" if problem.compute_type == S8 else "float",
         **staged(layout),
         **epilogue.values(problem, layout, spell),
     )
@@ -142,9 +142,9 @@ def shared_bytes(problem: GemmProblem, schedule: Sm80Schedule) -> int:
 def check(problem: GemmProblem, schedule: Sm80Schedule) -> str:
     """Why the template cannot take this schedule, or "": what divides what. Shared memory and
     registers are the legality rules' business."""
-    key = (problem.lane.name, problem.accumulate, schedule.math)
-    if key not in MMAS and (schedule.math, problem.lane) != ("simt", F32):
-        return f"lane {key[0]} accumulated in {key[1]} has no math '{key[2]}'"
+    key = (problem.compute_type.name, problem.accumulate, schedule.math)
+    if key not in MMAS and (schedule.math, problem.compute_type) != ("simt", F32):
+        return f"compute type {key[0]} accumulated in {key[1]} has no math '{key[2]}'"
     mma = _mma(problem, schedule)
     m, n, k = schedule.tile
     warp_m, warp_n = schedule.warp_tile
@@ -166,7 +166,11 @@ def check(problem: GemmProblem, schedule: Sm80Schedule) -> str:
 def _mma(problem: GemmProblem, schedule: Sm80Schedule) -> Mma | None:
     if schedule.math == "simt":
         return None
-    mma, a, b = MMAS[problem.lane.name, problem.accumulate, schedule.math], problem.a.elem, problem.b.elem
+    mma, a, b = (
+        MMAS[problem.compute_type.name, problem.accumulate, schedule.math],
+        problem.a.elem,
+        problem.b.elem,
+    )
     return replace(mma, fp8=a.cpp, fp8_b=b.cpp) if mma.fp8 and a is not b else mma
 
 

@@ -49,7 +49,7 @@ FP8_INSTRUCTION_K = 32
 
 def is_lean_alone(plan: GemmPlan) -> bool:
     """Whether a plan is built in one way only, as `ucutlass.emit.gemm.lean` emits it: f32 by wgmma."""
-    return isinstance(plan.schedule, Sm90Schedule) and plan.problem.lane == F32
+    return isinstance(plan.schedule, Sm90Schedule) and plan.problem.compute_type == F32
 
 
 def render(plan: GemmPlan) -> str:
@@ -68,7 +68,7 @@ def render(plan: GemmPlan) -> str:
         )
     if len(problem.k) != 1:
         raise ValueError(f"a TMA main loop contracts one mode, the plan has {len(problem.k)}")
-    if problem.lane == TF32 and problem.a.k[0] == () != problem.b.k[0]:
+    if problem.compute_type == TF32 and problem.a.k[0] == () != problem.b.k[0]:
         # `SwapAB` of CUTLASS's RS main loops: the epilogue would meet D transposed.
         raise ValueError("tf32 with A alone K-major: exchange the operands and compute the transpose")
     operation = arithmetic(problem)
@@ -108,10 +108,10 @@ def render(plan: GemmPlan) -> str:
 def _promotion(problem: GemmProblem, schedule: Sm90Schedule) -> int | None:
     """`mma_promotion_interval` of a k tile that CUTLASS's own does not hold in whole, else None."""
     instructions = schedule.tile[2] // FP8_INSTRUCTION_K
-    promotes = problem.lane.name in ("e4m3", "e5m2") and problem.accumulate != "fast"
+    promotes = problem.compute_type.name in ("e4m3", "e5m2") and problem.accumulate != "fast"
     return instructions if promotes and FP8_PROMOTION % instructions else None
 
 
 def _through_registers(problem: GemmProblem) -> bool:
     """Whether CUTLASS passes an operand through registers: wgmma wants 4-byte operands K-major."""
-    return problem.lane == TF32 and not problem.a.k[0] == problem.b.k[0] == ()
+    return problem.compute_type == TF32 and not problem.a.k[0] == problem.b.k[0] == ()

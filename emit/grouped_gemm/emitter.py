@@ -117,10 +117,10 @@ def _wgmma(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> str:
         schedule=schedule,
         lean=layout,
         arithmetic=operation,
-        accumulator=gemm_sm90.ACCUMULATORS["s32" if gemm.lane.kind == "int" else "f32"],
+        accumulator=gemm_sm90.ACCUMULATORS["s32" if gemm.compute_type.kind == "int" else "f32"],
         extents=[extent(product) for product in (gemm.m, gemm.n, gemm.k[0])],
         batch=extent(gemm.batch[0]) if gemm.batch else "1",
-        lane=gemm.lane.cpp,
+        compute_type=gemm.compute_type.cpp,
         part=extent(problem.scaled.length) if problem.scaled else "",
         part_k=PART_K,
         maps=_maps(problem, layout),
@@ -161,7 +161,7 @@ def _layout(
     boxes = tuple(slot for slot in slots if slot.shape == "box")
     every = tuple(instructions(a, first, atoms, width))
     columns, buffers = steps(problem, schedule)
-    lane, integer = TYPES[gemm.lane.name], gemm.lane.kind == "int"
+    compute_type, integer = TYPES[gemm.compute_type.name], gemm.compute_type.kind == "int"
     inputs = tuple(_input(i, access) for i, access in enumerate(gemm.inputs))
     return GroupedGemmLayout(
         products=problem.products,
@@ -174,12 +174,12 @@ def _layout(
         shared_bytes=SHARED_BYTES,
         a=a,
         b=tuple(rights),
-        instruction_k=32 // gemm.lane.bytes,
-        types=f"{'s32' if integer else 'f32'}.{lane}.{lane}",
+        instruction_k=32 // gemm.compute_type.bytes,
+        types=f"{'s32' if integer else 'f32'}.{compute_type}.{compute_type}",
         modifiers=_modifiers(problem, a, first),
         converts=problem.converts,
         packed=gemm.a.elem.packed,
-        bias=_BIASES.get(gemm.lane.name, ("0", 0)),
+        bias=_BIASES.get(gemm.compute_type.name, ("0", 0)),
         parts=_parts(every, schedule.tile[2] // PART_K),
         constraint="r" if integer else "f",
         instructions=every,
@@ -224,7 +224,7 @@ def _narrow(gemm: GemmProblem, schedule: WgmmaSchedule, groups: int, steps: int)
     in_bytes = Sm90Schedule(
         (m, n, k // elem.packed), schedule.cluster, schedule.stages, schedule.warps, "persistent"
     )
-    a, _ = operands(replace(gemm, lane=U8), in_bytes, groups)
+    a, _ = operands(replace(gemm, compute_type=U8), in_bytes, groups)
     at = f"k / {elem.packed}" if elem.packed > 1 else "k"
     copies = tuple(replace(c, inner=at + c.inner.removeprefix("k")) for c in a.copies)
     return replace(a, element=element(elem), copies=copies, instruction_steps=(0,) * steps)
@@ -290,7 +290,7 @@ def _in_bytes(map_: TensorMap, packed: int) -> TensorMap:
 
 def _maps(problem: GroupedGemmProblem, layout: GroupedGemmLayout) -> list[TensorMap]:
     gemm = problem.gemm
-    kind = TMA_TF32 if gemm.lane == TF32 else TMA_TYPES[gemm.lane.bytes]
+    kind = TMA_TF32 if gemm.compute_type == TF32 else TMA_TYPES[gemm.compute_type.bytes]
     maps = []
     for operand, mode in ((layout.a, "M"), *((b, "N") for b in layout.b)):
         access = operand.access
@@ -301,7 +301,7 @@ def _maps(problem: GroupedGemmProblem, layout: GroupedGemmLayout) -> list[Tensor
         map_ = tensor_map(
             operand.name,
             access,
-            kind if size == gemm.lane.bytes else TMA_TYPES[size],
+            kind if size == gemm.compute_type.bytes else TMA_TYPES[size],
             size,
             names,
             extent(outer or ()),

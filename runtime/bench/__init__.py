@@ -1,6 +1,6 @@
 """Measures the device time of kernels with clocks, cache regimes, a protocol, baselines and a lock per GPU.
 
-    lane        one comparison at a time on a GPU, between processes
+    gpu_lock    one comparison at a time on a GPU, between processes
     eager       the typed program as a PyTorch user would write it
     baselines   eager, compiled, cuBLAS; workload: the buffers that all share
     regimes     how many buffer sets rotate, and fresh content for each

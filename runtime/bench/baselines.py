@@ -82,7 +82,7 @@ def _cublas(name: str, buffers: Buffers, sizes: Mapping[str, int], device: str) 
     kernel = product_alone(buffers.program)
     dot = kernel.results[0].value
     assert isinstance(dot, ir.Dot)
-    if dot.lane.name in ("e4m3", "e5m2", "s8"):
+    if dot.compute_type.name in ("e4m3", "e5m2", "s8"):
         # torch's products of these have no out=, and fp8 ones give bf16.
         loosened = replace(kernel, results=(_as_torch_gives(kernel.results[0]),))
         return _module(name, eager(loosened, sizes, device), buffers, loosened, sizes)

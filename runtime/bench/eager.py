@@ -4,7 +4,7 @@ The plain way, which is also what these baselines cost: a dot is torch's product
 their own element type and has that type (so does F.linear, which takes a bias along); element-wise work
 and reductions go on in whatever type torch's own promotion gives; the result is cast at
 the end. No f32 in between unless the program casts: rounding is torch's, and results agree with
-the reference only as closely as that does. Products in f32 use f32, in the lane tf32 TF32
+the reference only as closely as that does. Products in f32 use f32, in the compute type tf32 TF32
 (`needs_tf32`); fp8 goes through torch._scaled_mm, whose result is bf16.
 """
 
@@ -66,23 +66,23 @@ def eager(program: ir.Program, sizes: Mapping[str, int], device: str = "cuda") -
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
-def lanes(program: ir.Program) -> frozenset[str]:
-    """Returns the names of the lanes of all dots."""
+def compute_types(program: ir.Program) -> frozenset[str]:
+    """Returns the names of the compute types of all dots."""
     kernels = (
         [program]
         if isinstance(program, ir.Kernel)
         else [s.call for s in program.stages if isinstance(s.call, ir.Kernel)]
     )
-    return frozenset(d.lane.name for k in kernels for d in dots(k))
+    return frozenset(d.compute_type.name for k in kernels for d in dots(k))
 
 
 def needs_tf32(program: ir.Program) -> bool:
     """Returns whether f32 products are to use TF32. Raises NotAvailable where both kinds occur: torch's
     switch is the process's."""
-    compute_types = lanes(program)
-    if {"f32", "tf32"} <= compute_types:
+    types = compute_types(program)
+    if {"f32", "tf32"} <= types:
         raise NotAvailable("dots in f32 and in tf32 together: torch has one switch for both")
-    return "tf32" in compute_types
+    return "tf32" in types
 
 
 def dots(kernel: ir.Kernel) -> tuple[ir.Dot, ...]:
@@ -315,10 +315,10 @@ class _FxGraphWriter:
             return None
         for i in (0, 1):
             dot, bias = node.args[i], of[1 - i]
-            if not isinstance(dot, ir.Dot) or dot.lane.name not in ("f16", "bf16", "f32", "tf32"):
+            if not isinstance(dot, ir.Dot) or dot.compute_type.name not in ("f16", "bf16", "f32", "tf32"):
                 continue
             left, right = (self._done[id(c)] for c in ir.children(dot))
-            if bias.number or node.args[1 - i].elem.name != dot.lane.name.replace("tf32", "f32"):
+            if bias.number or node.args[1 - i].elem.name != dot.compute_type.name.replace("tf32", "f32"):
                 continue
             if len(dot.over) == 1 and len(right.dims) == 2 and left.dims[-1:] == dot.over:
                 n = next((d for d in right.dims if d not in dot.over), None)
@@ -336,7 +336,7 @@ class _FxGraphWriter:
     def _dot(self, node: ir.Dot, left: _Value, right: _Value) -> _Value:
         if left.number or right.number:
             raise NotAvailable("a dot of a number")
-        match node.lane.name:
+        match node.compute_type.name:
             case "e4m3" | "e5m2":
                 return self._scaled(node, left, right)
             case "s8":
@@ -359,7 +359,7 @@ class _FxGraphWriter:
         """(M, K) and (K, N), a view of (N, K) where that is how it lies."""
         over = node.over
         if len(over) != 1 or len(left.dims) != 2 or len(right.dims) != 2 or len(node.dims) != 2:
-            raise NotAvailable(f"torch multiplies {node.lane.name} as two matrices only")
+            raise NotAvailable(f"torch multiplies {node.compute_type.name} as two matrices only")
         m, n = ((d for d in v.dims if d not in over) for v in (left, right))
         names = (next(m), next(n))
         return self._spread(left, (names[0], over[0])), self._spread(right, (over[0], names[1])), names

@@ -27,7 +27,7 @@ FOLDER = "ceilings"
 """Below the data folder (UCUTLASS_DATA_DIR)."""
 
 RATES = ("copy", "read", "l2")
-"""Quantities in bytes per second; `launch_floor` is in seconds, every other is a lane in FLOP/s."""
+"""Quantities in bytes per second; `launch_floor` is in seconds, every other is a compute type in FLOP/s."""
 
 
 class CalibrationFailed(MachineError):
@@ -55,7 +55,7 @@ class ProbeTimer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CeilingProbe:
-    """One way to reach one ceiling. `quantity` is of RATES, `launch_floor` or a lane; `amount` the
+    """One way to reach one ceiling. `quantity` is of RATES, `launch_floor` or a compute type; `amount` the
     bytes or operations of a launch; `make` allocates and gives the launch."""
 
     quantity: str
@@ -154,12 +154,12 @@ def ceilings(
     device: str, uuid: str, readings: Sequence[CeilingMeasurement], *, evidence: str = "", created: str = ""
 ) -> Ceilings:
     """Returns the ceilings that readings show. Raises CalibrationFailed where copy, read, the launch
-    floor, every lane or every clock is missing."""
+    floor, every compute type or every clock is missing."""
     reached = best(readings)
-    lanes = {q: r.rate for q, r in reached.items() if q not in (*RATES, "launch_floor")}
-    clocks = [r.clock for q, r in reached.items() if q in lanes and r.clock is not None]
+    peaks = {q: r.rate for q, r in reached.items() if q not in (*RATES, "launch_floor")}
+    clocks = [r.clock for q, r in reached.items() if q in peaks and r.clock is not None]
     missing = [q for q in ("copy", "read", "launch_floor") if q not in reached]
-    missing += [what for what, has in (("any matrix product", lanes), ("the SM clock", clocks)) if not has]
+    missing += [what for what, has in (("any matrix product", peaks), ("the SM clock", clocks)) if not has]
     if missing:
         raise CalibrationFailed(
             f"{device}: {', '.join(missing)} could not be measured",
@@ -169,7 +169,7 @@ def ceilings(
     return Ceilings(
         device,
         uuid,
-        lanes,
+        peaks,
         reached["copy"].rate,
         reached["read"].rate,
         l2,

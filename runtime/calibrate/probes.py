@@ -38,11 +38,11 @@ def sizes_for(l2: int, free: int) -> ProbeSizes:
 
 
 def torch_probes(sizes: ProbeSizes, device: str) -> list[CeilingProbe]:
-    """Returns the probes that torch alone can run, copy and read first, then lane by lane."""
+    """Returns the probes that torch alone can run, copy and read first, then compute type by compute type."""
     memory = [*_copies(sizes.memory, device), *_reads(sizes.memory, device)]
     return memory + [
-        CeilingProbe(lane, f"{name} {m}x{n}x{k}", 2.0 * m * n * k, _bind(make, device, (m, n, k)))
-        for lane, name, make in _PRODUCTS
+        CeilingProbe(compute_type, f"{name} {m}x{n}x{k}", 2.0 * m * n * k, _bind(make, device, (m, n, k)))
+        for compute_type, name, make in _PRODUCTS
         for m, n, k in sizes.products
     ]
 
@@ -94,7 +94,7 @@ def _reads(size: int, device: str) -> list[CeilingProbe]:
 
 
 def _operands(dtype: torch.dtype, device: str, shape: ProductShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns `[M, K]` and `[K, N]`, both contiguous in K: the layout that every lane supports."""
+    """Returns `[M, K]` and `[K, N]`, both contiguous in K: the layout that every compute type supports."""
     m, n, k = shape
     if dtype == torch.int8:
         a, b = (torch.randint(-128, 128, (rows, k), dtype=dtype, device=device) for rows in (m, n))

@@ -29,7 +29,7 @@ count as `tf32x3`, three tf32 passes or f32, whichever a device does faster."""
 
 POLICIES: tuple[str, ...] = get_args(ComputePolicy)
 
-_LANES: Mapping[str, str] = MappingProxyType(
+_COMPUTE_TYPES: Mapping[str, str] = MappingProxyType(
     {
         "float16": "f16",
         "bfloat16": "bf16",
@@ -167,7 +167,7 @@ def _operations(
 
 def _product_compute_type(dtype: str, kind: str, policy: ComputePolicy) -> str | None:
     if dtype != "float32":
-        return _LANES.get(dtype)
+        return _COMPUTE_TYPES.get(dtype)
     compute_type = {"matmul": "f32", "convolution": "tf32"}[kind] if policy == "pytorch" else policy
     return "tf32x3" if compute_type == "f32" else compute_type
 

@@ -89,7 +89,7 @@ def _is_time(value: Any) -> bool:
 
 
 def compare(a: Record, b: Record) -> RecordComparison:
-    """Returns what two bench records say of one another. Raises Incomparable for other lanes, devices,
+    """Returns what two bench records say of one another. Raises Incomparable for other compute types, devices,
     sizes, regimes or clocks, and as `time_of`."""
     x, y = time_of(a), time_of(b)
     if reasons := _differences(_MUST_AGREE, a, b):
@@ -157,7 +157,7 @@ def _sizes(record: Record) -> str:
 Facts = Mapping[str, Callable[[Record], str]]
 
 _MUST_AGREE: Facts = {
-    "lanes": lambda r: r.subject.lane,
+    "compute types": lambda r: r.subject.lane,
     "devices": lambda r: r.machine.device,
     "sizes": _sizes,
     "regimes": lambda r: str(r.protocol.get("regime", "")),

@@ -81,7 +81,7 @@ def subject(checked: frontend.Checked, sizes: dict[str, int], **changes: Any) ->
         checked.source,
         extents,
         arch="sm90a",
-        lane="bf16",
+        compute_type="bf16",
         schedule="auto",
         code=source_of(checked, kernel, planned).code,
     )

@@ -163,7 +163,7 @@ def test_a_trick_that_the_bench_caught(store: EvidenceStore, audit: Audit) -> No
     assert found["verdict"] == "gaming" and "off-stream" in found["findings"][0]["words"]
 
 
-def test_a_lower_lane_than_declared(store: EvidenceStore, audit: Audit) -> None:
+def test_a_lower_compute_type_than_declared(store: EvidenceStore, audit: Audit) -> None:
     keep(store, 1.5 * BOUND)
     found = answer(audit("--json", "--lane", "f32"))
     assert (found["verdict"], found["findings"][0]["rule"]) == ("gaming", "lane")

@@ -73,10 +73,10 @@ def test_stages_of_a_pipeline() -> None:
     assert found[1].seconds == pytest.approx(4 * 4096**2 / H200.bandwidth)
 
 
-# --- lanes -------------------------------------------------------------------------------
+# --- compute types -------------------------------------------------------------------------------
 
 
-def test_lanes_are_read_as_written() -> None:
+def test_compute_types_are_read_as_written() -> None:
     assert declared("bf16") == DeclaredPrecision("bf16", "f32") and str(declared("bf16")) == "bf16"
     assert declared("f16/f16") == DeclaredPrecision("f16", "f16") and str(declared("f16/f16")) == "f16/f16"
     assert str(declared("e4m3/f32")) == "e4m3"
@@ -88,7 +88,7 @@ def test_lanes_are_read_as_written() -> None:
                 declared(text)
 
 
-def test_a_programs_own_lane_is_its_operands_memory() -> None:
+def test_a_programs_own_compute_type_is_its_operands_memory() -> None:
     assert operand_precision(program(LINEAR)) == DeclaredPrecision("bf16", "f32")
     cast = LINEAR.replace("bf16[M, K], w: bf16", "f32[M, K], w: f32").replace("(x, w)", "(tf32(x), tf32(w))")
     assert operand_precision(program(cast)) == DeclaredPrecision("f32", "f32")

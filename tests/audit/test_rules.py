@@ -270,7 +270,7 @@ def test_library_nodes_without_countable_work_are_all_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "lane", "verdict"),
+    ("body", "compute_type", "verdict"),
     [
         ("dot[K](x, w)", "f32", "ok"),
         ("dot[K](tf32(x), tf32(w))", "tf32", "ok"),
@@ -284,9 +284,9 @@ def test_library_nodes_without_countable_work_are_all_of_it() -> None:
         ("dot[K](x, w)", None, "ok"),
     ],
 )
-def test_the_lane(body: str, lane: str | None, verdict: str) -> None:
+def test_the_compute_type(body: str, compute_type: str | None, verdict: str) -> None:
     text = f"kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] {{\n  return {body}\n}}\n"
-    bundle = honest(program=program(text), precision=None if lane is None else declared(lane))
+    bundle = honest(program=program(text), precision=None if compute_type is None else declared(compute_type))
     assert audit(bundle).verdict == verdict
 
 

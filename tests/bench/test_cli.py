@@ -192,7 +192,7 @@ def test_without_a_gpu_nothing_is_timed(machine: Machine, monkeypatch: pytest.Mo
     assert machine.builds == 0
 
 
-def test_the_lane_is_held_while_it_times(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_lock_is_held_while_it_times(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
     @contextlib.contextmanager

@@ -10,7 +10,7 @@ import torch
 from ucutlass import frontend, ir
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.reference import evaluate
-from ucutlass.runtime.bench.eager import FORMS, NotAvailable, eager, lanes, needs_tf32
+from ucutlass.runtime.bench.eager import FORMS, NotAvailable, compute_types, eager, needs_tf32
 from ucutlass.runtime.inputs import generate
 from ucutlass.shapes import complete, free_dims
 
@@ -64,11 +64,11 @@ def test_examples_agree_with_the_reference(file: Path, name: str) -> None:
         return
     module = eager(program, sizes, "cpu")
     # Without a dot numbers are rounded as the tensors are.
-    used = lanes(program) or {t.elem.name for t in _floats(program)}
+    used = compute_types(program) or {t.elem.name for t in _floats(program)}
     if used & NEEDS_GPU:
         assert "_scaled_mm" in module.code
         return
-    close(program, sizes, module, max(TOLERANCE[lane] for lane in used))
+    close(program, sizes, module, max(TOLERANCE[compute_type] for compute_type in used))
 
 
 def test_a_linear_layer_is_written_as_one_would() -> None:

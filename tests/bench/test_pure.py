@@ -321,7 +321,7 @@ def test_one_process_at_a_time_times_on_a_gpu(tmp_path: Path) -> None:
         pass
 
 
-def test_without_a_driver_there_is_no_lane() -> None:
+def test_without_a_driver_there_is_no_gpu_lock() -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has an NVIDIA driver")
     with pytest.raises(gpu_lock.NoGpu):

@@ -58,20 +58,22 @@ def test_every_function_is_in_an_epilogue(accepted: list[Accepted]) -> None:
     assert set(FUNCTIONS) - used == set()
 
 
-def test_every_lane_and_accumulation_runs_in_every_family_that_has_it(accepted: list[Accepted]) -> None:
-    seen = {(p.lane.name, p.accumulate, schedule) for p, schedule in problems(accepted)}
-    for lane in COMPUTE_TYPES.values():
-        for accumulate in lane.accumulations:
-            assert (lane.elem.name, accumulate, Sm80Schedule) in seen
-            assert (lane.elem.name, accumulate, Sm90Schedule) in seen
-        assert (lane.elem.name, lane.accumulations[0], GemvSchedule) in seen
+def test_every_compute_type_and_accumulation_runs_in_every_family_that_has_it(
+    accepted: list[Accepted],
+) -> None:
+    seen = {(p.compute_type.name, p.accumulate, schedule) for p, schedule in problems(accepted)}
+    for compute_type in COMPUTE_TYPES.values():
+        for accumulate in compute_type.accumulations:
+            assert (compute_type.elem.name, accumulate, Sm80Schedule) in seen
+            assert (compute_type.elem.name, accumulate, Sm90Schedule) in seen
+        assert (compute_type.elem.name, compute_type.accumulations[0], GemvSchedule) in seen
 
 
 def test_every_operand_order_runs_by_tma(accepted: list[Accepted]) -> None:
     seen = {
         (p.a.contiguous, p.b.contiguous, p.outputs[0].access.contiguous)
         for p, schedule in problems(accepted)
-        if schedule is Sm90Schedule and p.lane.name == "f16"
+        if schedule is Sm90Schedule and p.compute_type.name == "f16"
     }
     assert {(a, b, d) for a in "km" for b in "kn" for d in "nm"} <= seen
 

@@ -41,7 +41,7 @@ def test_all_rows_of_both_files_are_read(recorded: list[Row]) -> None:
     timed = read(DATA / "h200_speed.json")[0]
     report = json.loads((DATA / "h200_speed.json").read_text())["gemm"]
     assert [row.seconds for row in timed] == pytest.approx([row["ours"] * 1e-6 for row in report])
-    assert {row.candidate.problem.lane.name for row in timed} == {"bf16", "f16"}
+    assert {row.candidate.problem.compute_type.name for row in timed} == {"bf16", "f16"}
 
 
 def test_the_fit_finds_what_made_the_times(few: list[Row]) -> None:

@@ -24,12 +24,12 @@ NEAR = {"bf16": 2e-2, "f16": 2e-3, "tf32": 4e-3, "f32": 2e-6}
 """In the norm, against torch in float64: what rounding operands and what is stored brings."""
 
 
-def test_there_are_thirty_problems_of_every_class_level_and_lane() -> None:
+def test_there_are_thirty_problems_of_every_class_level_and_compute_type() -> None:
     assert len({task.name for task in TASKS}) == len(TASKS)
     assert len({task.name.split()[0] for task in TASKS}) >= 30
     assert {task.letter for task in TASKS} == set("ERWMSAP")
     assert {task.level for task in TASKS} == {1, 2, 3}
-    assert {task.lane for task in TASKS} == set(NEAR)
+    assert {task.compute_type for task in TASKS} == set(NEAR)
 
 
 def test_the_first_ten_are_of_every_class_and_level() -> None:
@@ -43,7 +43,7 @@ def test_problems_are_in_canonical_form(task: Task) -> None:
 
 
 @EVERY
-def test_problems_plan_on_an_h200_in_their_lane(task: Task) -> None:
+def test_problems_plan_on_an_h200_in_their_compute_type(task: Task) -> None:
     checked, program = task.checked
     sizes = complete(program, task.sizes)
     match program:
@@ -52,7 +52,7 @@ def test_problems_plan_on_an_h200_in_their_lane(task: Task) -> None:
         case ir.Pipeline():
             made = plan_pipeline(checked, program, sizes, ARCH, H200)
             assert all(stage.chosen is not None for stage in made.stages)  # nothing is left to torch
-    assert task.problem.compute_type == task.lane
+    assert task.problem.compute_type == task.compute_type
 
 
 @EVERY
@@ -66,7 +66,7 @@ def test_problems_compute_what_their_twins_do(task: Task) -> None:
         assert torch.equal(result, wanted)
         return
     error = float((result.double() - wanted).norm() / wanted.norm())
-    assert error <= NEAR[task.lane], error
+    assert error <= NEAR[task.compute_type], error
 
 
 def _double(given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The benchmark's pipelines compute what their eager twins do, in every lane, and are cut where they say."""
+"""The benchmark's pipelines compute what their eager twins do, in every compute type, and are cut where they say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from benchmarks import harness, pipelines
-from benchmarks.pipeline_cases import CASES, LANES, PROGRAMS, Case, arguments, checked, in_lane
+from benchmarks.pipeline_cases import (
+    CASES,
+    COMPUTE_TYPES,
+    PROGRAMS,
+    Case,
+    arguments,
+    checked,
+    in_compute_type,
+)
 from tests.pipeline.test_stages import staged
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
@@ -32,40 +40,40 @@ def test_programs_are_in_canonical_form(case: Case) -> None:
     assert format_file(parse(case.text)) == case.text
 
 
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("compute_type", COMPUTE_TYPES)
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_a_pipeline_computes_what_its_twin_does(case: Case, lane: str) -> None:
-    _, program = checked(case, lane)
+def test_a_pipeline_computes_what_its_twin_does(case: Case, compute_type: str) -> None:
+    _, program = checked(case, compute_type)
     given = arguments(program, case.small, "cpu", seed=7)
     (result,) = evaluate(program, given)
     wanted = case.twin(*(a.float() for a in given))
     assert result.shape == wanted.shape
     error = float((result.double() - wanted.double()).norm() / wanted.double().norm())
-    assert error <= NEAR[lane], error
+    assert error <= NEAR[compute_type], error
 
 
-def test_a_lane_wraps_both_operands_of_every_dot() -> None:
+def test_a_compute_type_wraps_both_operands_of_every_dot() -> None:
     text = "dot[S](bf16(a), v) + dot[R, S, C](x[H = P + R, W = Q + S], w)"
-    assert in_lane(text, "tf32") == (
+    assert in_compute_type(text, "tf32") == (
         "dot[S](tf32(f32(a)), tf32(v)) + dot[R, S, C](tf32(x[H = P + R, W = Q + S]), tf32(w))"
     )
-    assert in_lane(text, "f16").startswith("dot[S](f16(a), v)")
+    assert in_compute_type(text, "f16").startswith("dot[S](f16(a), v)")
 
 
 def test_attention_in_f32_is_cut_at_its_scores() -> None:
     (block,) = (case for case in CASES if case.name.startswith("l3_44"))
-    stages = {lane: len(checked(block, lane)[1].stages) for lane in LANES}
+    stages = {compute_type: len(checked(block, compute_type)[1].stages) for compute_type in COMPUTE_TYPES}
     assert stages == {"bf16": 9, "f16": 9, "tf32": 11, "f32": 11}
 
 
-@pytest.mark.parametrize("lane", ["bf16", "f32"])
+@pytest.mark.parametrize("compute_type", ["bf16", "f32"])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_norms_are_small_for_what_is_right_and_tell_what_is_not(case: Case, lane: str) -> None:
-    _, program = checked(case, lane)
+def test_norms_are_small_for_what_is_right_and_tell_what_is_not(case: Case, compute_type: str) -> None:
+    _, program = checked(case, compute_type)
     given = arguments(program, case.small, "cpu", seed=7)
     (result,) = evaluate(program, given)
     row = pipelines.norms(case, result, given)
-    assert row["error"] < NEAR[lane] and row["theirs"] < NEAR[lane]
+    assert row["error"] < NEAR[compute_type] and row["theirs"] < NEAR[compute_type]
     assert pipelines.norms(case, result * 1.1, given)["error"] > 0.05
 
 
@@ -91,7 +99,7 @@ def test_seeds_differ() -> None:
 def test_a_report_sorts_what_was_timed_lost_and_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = [pipelines.Task(case, lane) for lane in ("bf16", "f32") for case in CASES[:2]]
+    chosen = [pipelines.Task(case, compute_type) for compute_type in ("bf16", "f32") for case in CASES[:2]]
     timed = {
         "us": {"ours": 10.0, "eager": 20.0},
         "ok": True,
@@ -117,13 +125,19 @@ def test_a_report_sorts_what_was_timed_lost_and_stopped(
     monkeypatch.setattr(pipelines, "machine", dict)
     report = pipelines.run(chosen, tmp_path / "p.jsonl", {"seed": 1, "compile": True})
     assert report["stopped"] == stopped
-    (lane,) = report["by_lane"].items()
-    assert lane[0] == "bf16" and lane[1]["timed"] == 1 and lane[1]["not right"] == [chosen[1].name]
-    assert lane[1]["of_best"]["geomean"] == pytest.approx(2.0)
-    assert lane[1]["of_eager"]["least"] == pytest.approx(2.0) and lane[1]["of_compile"] is None
-    assert lane[1]["torch_share"] == 0.25
-    assert lane[1]["error_over_theirs"]["most"] == pytest.approx(2 / 3)
-    assert lane[1]["rest_on_stages"] == [chosen[0].name]
+    (compute_type,) = report["by_lane"].items()
+    assert (
+        compute_type[0] == "bf16"
+        and compute_type[1]["timed"] == 1
+        and compute_type[1]["not right"] == [chosen[1].name]
+    )
+    assert compute_type[1]["of_best"]["geomean"] == pytest.approx(2.0)
+    assert (
+        compute_type[1]["of_eager"]["least"] == pytest.approx(2.0) and compute_type[1]["of_compile"] is None
+    )
+    assert compute_type[1]["torch_share"] == 0.25
+    assert compute_type[1]["error_over_theirs"]["most"] == pytest.approx(2 / 3)
+    assert compute_type[1]["rest_on_stages"] == [chosen[0].name]
     words = pipelines.table(report)
     assert "x2.00" in words and "error 2.00e-03 theirs 3.00e-03" in words
     assert "Crashed: SIGSEGV" in words and "no kernel [UC0300]" in words

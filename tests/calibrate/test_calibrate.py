@@ -137,8 +137,10 @@ def test_probes_count_what_they_move_and_multiply() -> None:
     amounts = {p.quantity: p.amount for p in probes}
     assert amounts["copy"] == 2 * 64 * 4096
     assert amounts["read"] == 64 * 4096
-    lanes = {"f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"}
-    assert {q: a for q, a in amounts.items() if q in lanes} == dict.fromkeys(lanes, 2.0 * 32 * 48 * 64)
+    compute_types = {"f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"}
+    assert {q: a for q, a in amounts.items() if q in compute_types} == dict.fromkeys(
+        compute_types, 2.0 * 32 * 48 * 64
+    )
 
 
 @pytest.mark.parametrize("chosen", torch_probes(TINY, "cpu"), ids=lambda p: f"{p.quantity} {p.name}")
@@ -153,7 +155,7 @@ def test_a_probe_does_what_its_name_says(chosen: CeilingProbe) -> None:
 
 
 def test_products_multiply_right() -> None:
-    """A lane is worth nothing if its launch computes something else: against float64, with its rounding."""
+    """A compute type is worth nothing if its launch computes something else: against float64, with its rounding."""
     for chosen in torch_probes(TINY, "cpu"):
         if chosen.quantity in ("f16", "bf16", "f32", "s8"):
             torch.manual_seed(0)

@@ -21,11 +21,11 @@ def kernel(body: str, params: str = "x: bf16[M, K], w: bf16[N, K]", result: str 
     return f"kernel k({params}) -> {result} {{\n  {body}\n}}\n"
 
 
-def attention(lane: str, over: str = "S", v: str = "H, S, D") -> str:
+def attention(compute_type: str, over: str = "S", v: str = "H, S, D") -> str:
     weights = f"softmax[{over}](dot[D](q, k))"
-    weights = weights if lane == "f32" else f"{lane}({weights})"
+    weights = weights if compute_type == "f32" else f"{compute_type}({weights})"
     return (
-        f"kernel k(q: {lane}[H, L, D], k: {lane}[H, S, D], v: {lane}[{v}]) -> {lane}[H, L, D] {{\n"
+        f"kernel k(q: {compute_type}[H, L, D], k: {compute_type}[H, S, D], v: {compute_type}[{v}]) -> {compute_type}[H, L, D] {{\n"
         f"  return dot[S]({weights}, v)\n}}\n"
     )
 

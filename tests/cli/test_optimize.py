@@ -70,7 +70,7 @@ def engine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
 
     def live(*arguments: Any, **more: Any) -> GpuEvaluator:
         bench = GpuEvaluator(*arguments, **more)
-        bench.confirm = lambda subject, how, lanes: TimedOutcome(
+        bench.confirm = lambda subject, how, gpu: TimedOutcome(
             (100 - made.asked.count("attempt")) * 1e-7, 2.0, 1.9, 2.1, records=("a" * 64,)
         )
         return bench

@@ -98,7 +98,7 @@ def gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pa
     """An H200 whose trials answer at once; the folder of the toolkit's programs."""
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
     monkeypatch.setattr("ucutlass.runtime.isolation.run", answers(TIMED))
-    own = f"GPU-{uuid.uuid4()}"  # another run of the suite on this machine must not hold its lane
+    own = f"GPU-{uuid.uuid4()}"  # another run of the suite on this machine must not hold its GPU lock
     monkeypatch.setattr("ucutlass.runtime.bench.gpu_lock.gpu_uuid", lambda: own)
     machine.behave(
         PTXAS.replace("24 bytes spill", "0 bytes spill").replace("40 bytes", "0 bytes") + ": > kernel.so\n"

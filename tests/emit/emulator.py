@@ -123,10 +123,10 @@ def translated(text: str) -> str:
 
 def _hopper(found: re.Match[str]) -> str:
     """The device functions of `emulator_hopper.h`, told the elements of operands and of results."""
-    lane, out = re.findall(r"cvt\.rn\.(\w+)x2\.f32", found[0]), "EMU_OUT_BF16"
+    compute_type, out = re.findall(r"cvt\.rn\.(\w+)x2\.f32", found[0]), "EMU_OUT_BF16"
     lines = [
-        f"#define EMU_BF16 {int(lane[0] == 'bf16')}",
-        f"#define {out} {int(lane[-1] == 'bf16')}",
+        f"#define EMU_BF16 {int(compute_type[0] == 'bf16')}",
+        f"#define {out} {int(compute_type[-1] == 'bf16')}",
         '#include "emulator_hopper.h"',
         "#undef EMU_BF16",
         f"#undef {out}\n\n",
@@ -136,10 +136,10 @@ def _hopper(found: re.Match[str]) -> str:
 
 def _windows(found: re.Match[str]) -> str:
     """The device functions of `emulator_im2col.h`, told the elements and which way operands lie."""
-    lane, after = re.findall(r"\.f32\.(\w+)\.\w+ .*?p(, 1, 1[, 01]*);", found[0], re.DOTALL)[0]
+    compute_type, after = re.findall(r"\.f32\.(\w+)\.\w+ .*?p(, 1, 1[, 01]*);", found[0], re.DOTALL)[0]
     defines = {
-        "EMU_BF16": lane == "bf16",
-        "EMU_ELEMENT": 4 if lane == "tf32" else 2,
+        "EMU_BF16": compute_type == "bf16",
+        "EMU_ELEMENT": 4 if compute_type == "tf32" else 2,
         "EMU_ACROSS": after in (", 1, 1, 0, 1", ", 1, 1, 1, 1"),
         "EMU_ACROSS_A": after == ", 1, 1, 1, 1",
     }

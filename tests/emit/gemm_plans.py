@@ -35,7 +35,7 @@ def access(
 
 
 def plain(
-    lane: Element,
+    compute_type: Element,
     out: Element,
     a: Literal["m", "k", None] = "k",
     b: Literal["n", "k", None] = "k",
@@ -46,13 +46,13 @@ def plain(
 ) -> GemmPlan:
     """D = A B: each operand contiguous along the mode that is named, or along neither (which
     takes M = N = K: the other modes' strides are K and K * K there)."""
-    memory = lane if lane.storable else F32
+    memory = compute_type if compute_type.storable else F32
     order: dict[str | None, tuple[Product, Product]] = {"k": ((2,), ()), None: ((2, 2), (2,))}
     row_a, k_a = order[a] if a != "m" else ((), (0,))
     row_b, k_b = order[b] if b != "n" else ((), (1,))
     problem = GemmProblem(
-        lane=lane,
-        accumulate=accumulate or ("s32" if lane == S8 else "f32"),
+        compute_type=compute_type,
+        accumulate=accumulate or ("s32" if compute_type == S8 else "f32"),
         m=(0,),
         n=(1,),
         k=((2,),),
@@ -61,7 +61,7 @@ def plain(
         b=access(1, memory, n=row_b, k=(k_b,), align=align),
         inputs=(),
         outputs=(Store(access(2, out, m=(1,), n=(), align=min(align, 16 // out.bytes))),),
-        arithmetic=Arithmetic((Accumulator("i32" if lane == S8 else "f32"),), (0,)),
+        arithmetic=Arithmetic((Accumulator("i32" if compute_type == S8 else "f32"),), (0,)),
         dims=3,
         pointers=3,
         scalars=0,
@@ -85,7 +85,7 @@ def rich(
     m, n = ((1,), ()) if along == "n" else ((), (0,))
     batch: tuple[Stride, ...] = ((5, 1, 0), (1, 0))
     problem = GemmProblem(
-        lane=elem,
+        compute_type=elem,
         accumulate="s32" if elem == S8 else "f32",
         m=(0,),
         n=(1,),

@@ -183,13 +183,13 @@ def problem(  # noqa: PLR0913, PLR0917
     results: Sequence[int],
     inputs: Sequence[Element] = (),
     outputs: Sequence[Element] = (F32,),
-    lane: Element = BF16,
+    compute_type: Element = BF16,
     batch: tuple[tuple[int, ...], ...] = (),
 ) -> GemmProblem:
     """Extents: 0 and 3 along M, 1 along N, 2 along K."""
-    operand = Access(0, lane, (2,), None, ((),), (), 8)
+    operand = Access(0, compute_type, (2,), None, ((),), (), 8)
     return GemmProblem(
-        lane,
+        compute_type,
         "f32",
         (0, 3),
         (1,),

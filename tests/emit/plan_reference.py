@@ -146,7 +146,7 @@ def reference(
     # An operand's view has the other operand's mode too, with stride 0: it goes before the copy is made.
     a = buffers[problem.a.pointer].view.select(batch + 1, 0).to(torch.float64)
     b = buffers[problem.b.pointer].view.select(batch, 0).to(torch.float64)
-    if problem.lane.name == "tf32":
+    if problem.compute_type.name == "tf32":
         a, b = _tf32(a), _tf32(b)
     letters = [*range(batch), batch, batch + 1, *contracted]
     of_a = [i for i in letters if i != batch + 1]

@@ -351,7 +351,7 @@ def test_integer_store_saturates(host: Toolchain) -> None:
         HostScalar(1, "f32"),
         Compute("multiply", (0, 1), "f32"),
     ]
-    text = arithmetic(problem(program, [0, 2], [], [S8, S8], lane=S8))
+    text = arithmetic(problem(program, [0, 2], [], [S8, S8], compute_type=S8))
     acc = np.array([-1000, -129, -128, -1, 0, 127, 128, 2**31 - 1], np.int32)
     whole, scaled = execute(host.build({"f": text}), "f", text, [acc], scalars=[9.0, 0.5])
     assert list(whole) == [-128, -128, -128, -1, 0, 127, 127, 127]

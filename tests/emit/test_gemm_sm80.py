@@ -64,7 +64,7 @@ def extents(plan: GemmPlan) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("lane", "schedule", "reason"),
+    ("compute_type", "schedule", "reason"),
     [
         (F16, replace(SMALL, tile=(64, 64, 16)), "tile K is 16, not a multiple of 32"),
         (F16, replace(SMALL, warp_tile=(32, 8)), "warp tile N is 8, not a multiple of 16"),
@@ -72,15 +72,15 @@ def extents(plan: GemmPlan) -> list[tuple[int, ...]]:
         (F16, replace(SMALL, tile=(96, 64, 32), warp_tile=(32, 64)), "3 warps: a power of two"),
         (F16, replace(SMALL, tile=(80, 64, 32)), "not whole warp tiles of 32x32"),
         (F16, replace(SMALL, stages=1), "1 stages"),
-        (F16, replace(SMALL, math="simt"), "lane f16 accumulated in f32 has no math 'simt'"),
-        (F32, SMALL, "lane f32 accumulated in f32 has no math 'tensor'"),
+        (F16, replace(SMALL, math="simt"), "compute type f16 accumulated in f32 has no math 'simt'"),
+        (F32, SMALL, "compute type f32 accumulated in f32 has no math 'tensor'"),
         (F32, replace(SIMT, warp_tile=(64, 16)), "warp tile N is 16, not a multiple of 32"),
         (S8, SMALL, "tile K is 32, not a multiple of 64"),
         (S8, BYTES, ""),
     ],
 )
-def test_rules(lane: Element, schedule: Sm80Schedule, reason: str) -> None:
-    problem = plain(lane, F32).problem
+def test_rules(compute_type: Element, schedule: Sm80Schedule, reason: str) -> None:
+    problem = plain(compute_type, F32).problem
     found = gemm_sm80.check(problem, schedule)
     assert (reason in found) if reason else not found
 

@@ -39,7 +39,7 @@ def plan(
     inputs = tuple(tensor for tensor, _ in moved if isinstance(tensor, Access))
     outputs = tuple(tensor for tensor, _ in moved if not isinstance(tensor, Access))
     problem = GemmProblem(
-        lane=elem,
+        compute_type=elem,
         accumulate="f32",
         m=M,
         n=N,
@@ -182,8 +182,10 @@ def test_refuses_tf32_that_cutlass_would_transpose() -> None:
     base = PLANS["bias_gelu"]
     a, b = access(0, F32, m=K, k=((),)), access(1, F32, n=(), k=(N,))
     with pytest.raises(ValueError, match="exchange the operands"):
-        emit(replace(base, problem=replace(base.problem, lane=TF32, a=a, b=b)), "")
-    exchanged = replace(base.problem, lane=TF32, a=replace(a, k=(M,), m=()), b=replace(b, k=((),), n=K))
+        emit(replace(base, problem=replace(base.problem, compute_type=TF32, a=a, b=b)), "")
+    exchanged = replace(
+        base.problem, compute_type=TF32, a=replace(a, k=(M,), m=()), b=replace(b, k=((),), n=K)
+    )
     code = emit(replace(base, problem=exchanged), "").code
     assert "static constexpr int bytes = 4;" in code
 

@@ -71,7 +71,7 @@ def test_two_engines_exclude_each_other_on_a_gpu(cache: Cache, tmp_path: Path) -
     assert all(b == f"end {a.split()[1]}" for a, b in zip(lines[::2], lines[1::2], strict=True)), lines
 
 
-def test_who_waits_for_a_lane_says_so_and_gives_up(cache: Cache, tmp_path: Path) -> None:
+def test_who_waits_for_a_gpu_says_so_and_gives_up(cache: Cache, tmp_path: Path) -> None:
     said: list[str] = []
     engine = LocalEngine(GPUS[3:], 1, table=table(), on_wait=said.append)
     with gpu_lock.hold_gpu(GPUS[3], timeout_seconds=1, on_wait=said.append), pytest.raises(LockTimeout):
@@ -90,7 +90,7 @@ def test_the_timing_process_stays_and_the_confirming_one_is_fresh(engine: LocalE
     assert os.getpid() not in warm and all_ended([int(str(p)) for p in fresh])
 
 
-def test_processes_are_woken_on_the_lane_and_do_not_wait_for_it_themselves(
+def test_processes_are_woken_on_the_gpu_and_do_not_wait_for_it_themselves(
     cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"

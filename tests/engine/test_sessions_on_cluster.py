@@ -52,7 +52,7 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def made(*arguments: Any, **more: Any) -> Any:
         bench = live(*arguments, **more)
-        bench.confirm = lambda subject, how, lanes: TimedOutcome(1e-5, records=("a",))
+        bench.confirm = lambda subject, how, gpu: TimedOutcome(1e-5, records=("a",))
         return bench
 
     monkeypatch.setattr(optimize, "GpuEvaluator", made)

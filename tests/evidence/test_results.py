@@ -132,7 +132,7 @@ def test_what_else_differs_is_told() -> None:
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (bench(1, subject={"lane": "f16"}), "lanes are f16 and bf16"),
+        (bench(1, subject={"lane": "f16"}), "compute types are f16 and bf16"),
         (bench(1, machine={"device": "NVIDIA A100"}), "devices are NVIDIA A100 and NVIDIA H200"),
         (bench(1, subject={"sizes": {"M": 1}}), "sizes are M=1 and M=64 N=128"),
         (bench(1, protocol={"regime": "warm"}), "regimes are warm and cold"),
@@ -285,7 +285,7 @@ def test_compare(mine: EvidenceStore) -> None:
     assert "a takes 0.500" in apart and "verdict: a" not in apart and "not interleaved" in apart
     assert json.loads(results("compare", elsewhere.id, b.id, "--json").stdout)["verdict"] is None
     refused = results("compare", lane.id, b.id, status=2)
-    assert refused.stdout == "" and "the lanes are f16 and bf16" in refused.stderr
+    assert refused.stdout == "" and "the compute types are f16 and bf16" in refused.stderr
 
 
 def test_carrying_records_elsewhere(

@@ -301,7 +301,7 @@ def test_a_subject_of_plain_values(tmp_path: Path) -> None:
     (program,) = checked.module.programs
     library = tmp_path / "kernel.so"
     library.write_bytes(b"\x7fELF one")
-    facts: dict[str, Any] = {"arch": "sm90a", "lane": "bf16", "schedule": "tile 128x128x64"}
+    facts: dict[str, Any] = {"arch": "sm90a", "compute_type": "bf16", "schedule": "tile 128x128x64"}
     one = subject.subject_of(program, LINEAR, (1, 2, 3), **facts, code="code", library=library)
     assert one.sizes == dict(zip(program.dims, (1, 2, 3), strict=True)) and one.kernel == "linear"
     assert (one.program, one.algorithm) == (program_digest(LINEAR), algorithm_digest(program))

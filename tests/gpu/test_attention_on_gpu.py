@@ -55,15 +55,15 @@ def stands(program: str, sizes: dict[str, int], most: int = 40) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_stand(name: str) -> None:
-    lane = "bf16" if len(name) % 2 else "f16"
-    stands(text(name, lane, 64), SIZES)
+    compute_type = "bf16" if len(name) % 2 else "f16"
+    stands(text(name, compute_type, 64), SIZES)
 
 
 @pytest.mark.parametrize("name", ["plain", "causal at the end", "capped"])
 @pytest.mark.parametrize("head", [8, 32, 72, 96, 128, 192, 256])
 def test_heads_stand(name: str, head: int) -> None:
-    lane = "f16" if head % 64 else "bf16"
-    stands(text(name, lane, head), SIZES | {"L": 333 if head > 64 else 70}, most=12)
+    compute_type = "f16" if head % 64 else "bf16"
+    stands(text(name, compute_type, head), SIZES | {"L": 333 if head > 64 else 70}, most=12)
 
 
 @pytest.mark.parametrize("rows", [1, 64, 65, 1031])
@@ -149,7 +149,7 @@ def test_long_sequences_agree_with_pytorch() -> None:
     assert float(error) < 0.01
 
 
-@pytest.mark.parametrize("lane", ["bf16", "f16"])
+@pytest.mark.parametrize("compute_type", ["bf16", "f16"])
 @pytest.mark.parametrize("scores", ["positive", "negative", "both", "rising", "falling"])
 @pytest.mark.parametrize(
     ("name", "head", "sizes"),
@@ -165,9 +165,9 @@ def test_long_sequences_agree_with_pytorch() -> None:
     ],
 )
 def test_huge_scores_have_their_softmax(
-    name: str, head: int, sizes: dict[str, int], scores: Scores, lane: str
+    name: str, head: int, sizes: dict[str, int], scores: Scores, compute_type: str
 ) -> None:
-    program = text(name, lane, head)
+    program = text(name, compute_type, head)
     kernel = frontend.kernel(frontend.read_text(program))
     named = {d: (SIZES | sizes)[d] for d in free_dims(kernel)}
     arguments = arguments_of(kernel, named, scores, seed=3)

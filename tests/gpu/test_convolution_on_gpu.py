@@ -1,4 +1,4 @@
-"""Convolutions on a GPU: every form, lane and order against the float64 interpreter, outputs and workspace
+"""Convolutions on a GPU: every form, compute type and order against the float64 interpreter, outputs and workspace
 poisoned, at small extents that leave edges and at larger ones that fill tiles; for Hopper's kernels and for
 those of any GPU."""
 

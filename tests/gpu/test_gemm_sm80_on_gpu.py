@@ -1,7 +1,7 @@
 """The mma.sync GEMM and the matrix-vector product on a GPU, against torch in float64.
 
 Every plan of the host tests is built once, in parallel. Integers must come out exact; random
-floats within a component-wise bound of the lane.
+floats within a component-wise bound of the compute type.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EXACT: dict[str, GemmPlan] = {
     "s8_wide": plain(S8, I32, align=16, schedule=Sm80Schedule((128, 128, 64), (64, 64), 4, "tensor")),
 }
 ROUNDING = {"tf32x3_wide": 2.0**-20}
-"""What a lane loses in each product, where products are not exact."""
+"""What a compute type loses in each product, where products are not exact."""
 
 
 def sources(arch: str) -> dict[str, Source]:
@@ -105,7 +105,7 @@ def test_integers_come_out_exact(name: str, entries: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", FLOATS)
-def test_floats_are_within_the_lanes_bound(name: str, entries: dict[str, Any]) -> None:
+def test_floats_are_within_the_compute_types_bound(name: str, entries: dict[str, Any]) -> None:
     plan = FLOATS[name]
     for sizes in _extents(plan):
         for knobs in (LaunchParameters(), LaunchParameters(splits=4)):
@@ -115,7 +115,7 @@ def test_floats_are_within_the_lanes_bound(name: str, entries: dict[str, Any]) -
             magnitude = a[:, 0, :].double().abs() @ b[0, :, :].double().abs().T
             # Tensor cores add with truncation: 2**-22 for every addition covers it.
             bound = magnitude * (ROUNDING.get(name, 0.0) + (sizes[-1] + 4) * 2.0**-22)
-            if plan.problem.lane == TF32:
+            if plan.problem.compute_type == TF32:
                 bound = bound + magnitude * 2.0**-30
             store = 2.0 ** -plan.problem.outputs[0].access.elem.mantissa
             error = (out.double() - done.expected[0]).abs()

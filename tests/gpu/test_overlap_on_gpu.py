@@ -30,9 +30,9 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> L
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("wgmma is of compute capability 9.0")
     monkeypatch.setenv(switches.BUILD_PATH, "auto")
-    lane, schedule = SCHEDULES[request.param]
+    compute_type, schedule = SCHEDULES[request.param]
     return ucutlass.loads(
-        f"kernel k(x: {lane}[M, K], w: {lane}[N, K], b: {lane}[N], r: {lane}[M, N]) -> {lane}[M, N] "
+        f"kernel k(x: {compute_type}[M, K], w: {compute_type}[N, K], b: {compute_type}[N], r: {compute_type}[M, N]) -> {compute_type}[M, N] "
         f"{{ return dot[K](x, w) + b + r\n  schedule sm90a {{ {schedule} }} }}"
     )
 

@@ -1,4 +1,4 @@
-"""Plans for lean kernels: random ones over lanes, orders and schedules, and one of each kind."""
+"""Plans for lean kernels: random ones over compute types, orders and schedules, and one of each kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ucutlass.shapes import complete
 
 Warps: TypeAlias = Literal["pingpong", "cooperative"]
 
-LANES: tuple[Element, ...] = (F16, BF16, TF32, F32, E4M3, E5M2, S8, U8)
+COMPUTE_TYPES: tuple[Element, ...] = (F16, BF16, TF32, F32, E4M3, E5M2, S8, U8)
 
 CLUSTERS = tuple((m, n) for m in (1, 2, 4, 8) for n in (1, 2, 4, 8) if m * n <= MAX_CLUSTER)
 
@@ -37,26 +37,26 @@ def ordered(base: GemmPlan, a: str, b: str) -> GemmPlan:
     return replace(base, problem=replace(p, a=turned_a, b=turned_b))
 
 
-def plain(lane: Element, schedule: Sm90Schedule) -> GemmPlan:
+def plain(compute_type: Element, schedule: Sm90Schedule) -> GemmPlan:
     """The product alone, in bf16 by TMA."""
-    return plan(lane, Arithmetic((ACC,), (0,)), ((Store(matrix(2, BF16)), "tma"),), schedule)
+    return plan(compute_type, Arithmetic((ACC,), (0,)), ((Store(matrix(2, BF16)), "tma"),), schedule)
 
 
 @st.composite
 def plain_plans(draw: st.DrawFn) -> GemmPlan:
-    """Every legal tile, cluster, lane and order, also where shared memory does not hold its stages."""
-    lane = draw(st.sampled_from(LANES))
+    """Every legal tile, cluster, compute type and order, also where shared memory does not hold its stages."""
+    compute_type = draw(st.sampled_from(COMPUTE_TYPES))
     warps: Warps = draw(st.sampled_from(get_args(Warps)))
-    step = 32 // lane.bytes
+    step = 32 // compute_type.bytes
     tile = (
         draw(st.sampled_from(COOPERATIVE_M if warps == "cooperative" else PINGPONG_M)),
         draw(st.sampled_from(WIDTHS)),
         step * draw(st.integers(1, MAX_TILE // step)),
     )
-    math: Math = "tf32x3" if lane == F32 else "tensor"
+    math: Math = "tf32x3" if compute_type == F32 else "tensor"
     schedule = Sm90Schedule(tile, draw(st.sampled_from(CLUSTERS)), 2, warps, "persistent", math)
-    orders = st.sampled_from(("k", "mn")) if lane.bytes == 2 else st.just("k")
-    return ordered(plain(lane, schedule), draw(orders), draw(orders))
+    orders = st.sampled_from(("k", "mn")) if compute_type.bytes == 2 else st.just("k")
+    return ordered(plain(compute_type, schedule), draw(orders), draw(orders))
 
 
 def random_kernels(seeds: range) -> Iterator[tuple[GemmPlan, Lean]]:

@@ -77,10 +77,12 @@ class Map:
 def maps_of(plan: GemmPlan, extents: tuple[int, ...]) -> list[Map]:
     p, problem = plan.problem, Problem(plan, extents)
     types = {1: 0, 2: 1, 4: 2}  # CU_TENSOR_MAP_DATA_TYPE_UINT8, _UINT16, _UINT32
-    lane = 11 if p.lane.name == "tf32" else types[p.lane.bytes]  # _TFLOAT32: rounds what it loads
+    compute_type = (
+        11 if p.compute_type.name == "tf32" else types[p.compute_type.bytes]
+    )  # _TFLOAT32: rounds what it loads
     found = [
-        Map("mainloop.a", problem.descriptor(p.a, "mk"), lane, p.lane.bytes),
-        Map("mainloop.b", problem.descriptor(p.b, "nk"), lane, p.lane.bytes),
+        Map("mainloop.a", problem.descriptor(p.a, "mk"), compute_type, p.compute_type.bytes),
+        Map("mainloop.b", problem.descriptor(p.b, "nk"), compute_type, p.compute_type.bytes),
     ]
     named = [(f"in{i}", access) for i, access in enumerate(p.inputs)]
     named += [(f"out{i}", output.access) for i, output in enumerate(p.outputs)]

@@ -78,7 +78,7 @@ def test_wgmma_reads_what_tma_wrote(plan: GemmPlan) -> None:
     """Also: boxes cover a stage exactly once, and no instruction reads beyond it."""
     main = served(plan)
     tile_m, tile_n, tile_k = main.schedule.tile
-    size = plan.problem.lane.bytes
+    size = plan.problem.compute_type.bytes
     memory_a, memory_b = filled(main.a, tile_m, tile_k), filled(main.b, tile_n, tile_k)
     for memory, one in ((memory_a, main.a), (memory_b, main.b)):
         assert (memory[STAGE * one.bytes :] != EMPTY).all() and (memory[: STAGE * one.bytes] == EMPTY).all()
@@ -179,8 +179,8 @@ def test_random_programs_have_boxes_that_the_driver_takes() -> None:
         assert isinstance(plan.schedule, Sm90Schedule)
         checked_boxes(kernel.host)
         assert shared_bytes(kernel.device.code, plan.schedule) <= SHARED_BYTES
-        kinds.add((plan.problem.lane.name, plan.schedule.warps))
-    assert {lane for lane, _ in kinds} > {"f16", "bf16", "tf32", "e4m3"}
+        kinds.add((plan.problem.compute_type.name, plan.schedule.warps))
+    assert {compute_type for compute_type, _ in kinds} > {"f16", "bf16", "tf32", "e4m3"}
     assert {warps for _, warps in kinds} == {"pingpong", "cooperative"}
 
 
@@ -222,13 +222,13 @@ def test_what_is_declared_is_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lane", "schedule"),
+    ("compute_type", "schedule"),
     [
         pytest.param(F16, Sm90Schedule((256, 192, 64), (1, 1), 4, "cooperative", "persistent"), id="memory"),
         pytest.param(TF32, Sm90Schedule((64, 16, 32), (4, 1), 2, "pingpong", "persistent"), id="slices"),
     ],
 )
-def test_what_does_not_fit_is_not_served(lane: Element, schedule: Sm90Schedule) -> None:
-    plan = plain(lane, schedule)
+def test_what_does_not_fit_is_not_served(compute_type: Element, schedule: Sm90Schedule) -> None:
+    plan = plain(compute_type, schedule)
     with pytest.raises(NotServed, match="CUTLASS's own collectives"):
         lean(plan)

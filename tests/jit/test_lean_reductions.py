@@ -55,7 +55,7 @@ class Case:
     """A program that stores no product, so that its epilogue needs no TMA. `results` are what it returns:
     the operation, what is left, the element."""
 
-    lane: str
+    compute_type: str
     results: tuple[tuple[str, str, str], ...]
     schedule: str
     sizes: dict[str, int]
@@ -71,7 +71,7 @@ class Case:
             over = ", ".join(mode for mode in modes if mode not in left.split(", "))
             values.append(f"{a} = {op}[{over}](d)")
         return (
-            f"kernel k(x: {self.lane}[{batch}M, K], w: {self.lane}[{batch}N, K]) -> ({made}) {{\n"
+            f"kernel k(x: {self.compute_type}[{batch}M, K], w: {self.compute_type}[{batch}N, K]) -> ({made}) {{\n"
             f"  d = dot[K](x, w)\n  return {', '.join(values)}\n"
             f"  schedule sm90a {{ {self.schedule}  cluster 1x1  swap no  split_k 1 }}\n}}\n"
         )
@@ -160,7 +160,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     # A tile more than the problem has, and what must not count.
     height, width = (-(-m // tile_m) + 1) * tile_m, (-(-n // tile_n) + 1) * tile_n
     product: Array
-    if case.lane == "s8":
+    if case.compute_type == "s8":
         product = np.full((batch, height, width), -(2**31), np.int32)
         product[:, :m, :n] = random.integers(-(2**31), 2**31, (batch, m, n))
         product[:, :2, :n] = 2**31 - 1  # sums beyond 32 bits

@@ -442,7 +442,15 @@ def test_what_the_rules_allow_is_served(
     """No other kernel stands in for it, so that the rules must refuse what it does not serve, and only that:
     they count the bytes of its epilogue."""
     problem, sizes = gemm(
-        512, 512, 512, 4 if batched else 1, lane="f32", residual=residual, bias=bias, reduce=reduces, out=out
+        512,
+        512,
+        512,
+        4 if batched else 1,
+        compute_type="f32",
+        residual=residual,
+        bias=bias,
+        reduce=reduces,
+        out=out,
     )
     if warps == "cooperative" and rows not in COOPERATIVE_M:
         rows = COOPERATIVE_M[0]

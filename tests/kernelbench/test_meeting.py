@@ -279,10 +279,12 @@ def test_a_start_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
         problem_of_module(of, LINEAR.replace("fc_bias", "bias"), "s.ucu", None, "sm90a")
 
 
-def test_no_candidate_works_below_the_lane(tmp_path: Path) -> None:
+def test_no_candidate_works_below_the_compute_type(tmp_path: Path) -> None:
     of = made(tmp_path, linear())
     low = LINEAR.replace("dot[K](x, fc_weight)", "dot[K](bf16(x), bf16(fc_weight))")
-    strict, loose = (problem_of_module(of, LINEAR, "s.ucu", None, "sm90a", lane) for lane in (None, "bf16"))
+    strict, loose = (
+        problem_of_module(of, LINEAR, "s.ucu", None, "sm90a", compute_type) for compute_type in (None, "bf16")
+    )
     found = candidate_of(strict, low)
     assert isinstance(found, RefusedOutcome) and "below the problem's compute type f32" in found.words
     assert isinstance(candidate_of(loose, low), ProgramCandidate)

@@ -172,13 +172,13 @@ def test_a_first_program_is_built_ahead_at_the_module_s_extents(
     assert [tuple(sizes) for sizes in built] == [(32, 48, 40)]
 
 
-def test_asking_a_module_on_the_gpu_is_spent_and_waiting_for_the_lane_is_not(
+def test_asking_a_module_on_the_gpu_is_spent_and_waiting_for_the_gpu_lock_is_not(
     problem: OptimizationProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
 
     @contextmanager
-    def lane(uuid: str, **how: Any) -> Iterator[None]:
+    def gpu_lock(uuid: str, **how: Any) -> Iterator[None]:
         clock[0] += 100.0
         yield
 
@@ -188,13 +188,13 @@ def test_asking_a_module_on_the_gpu_is_spent_and_waiting_for_the_lane_is_not(
 
     monkeypatch.setattr(equivalence.gpu, "at_hand", lambda: object())
     monkeypatch.setattr(equivalence, "gpu_uuid", lambda: "GPU-0")
-    monkeypatch.setattr(equivalence, "hold_gpu", lane)
+    monkeypatch.setattr(equivalence, "hold_gpu", gpu_lock)
     monkeypatch.setattr(equivalence.isolation, "run", asked)
     monkeypatch.setattr(equivalence.time, "monotonic", lambda: clock[0])
-    lanes, program = GpuCalls(Engine(), "x", 1.0), frontend.program(frontend.read_text(LINEAR))
+    gpu, program = GpuCalls(Engine(), "x", 1.0), frontend.program(frontend.read_text(LINEAR))
     assert problem.module is not None
-    assert equivalence.unlike(program, LINEAR, problem.module, lanes, seed=0, limit=9.0) == ""
-    assert (lanes.held, lanes.waited) == (7.0, 100.0)
+    assert equivalence.unlike(program, LINEAR, problem.module, gpu, seed=0, limit=9.0) == ""
+    assert (gpu.held, gpu.waited) == (7.0, 100.0)
 
 
 def test_a_model_is_told_the_module_as_data_with_its_names(problem: OptimizationProblem) -> None:

@@ -33,12 +33,12 @@ def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TorchModule:
 
 def test_a_module_is_asked_on_the_gpu(wide: TorchModule) -> None:
     with closing(LocalEngine()) as engine:
-        lanes = GpuCalls(engine, "x", 600.0)
+        gpu = GpuCalls(engine, "x", 600.0)
     program = frontend.program(frontend.read_text(LINEAR))
-    assert unlike(program, LINEAR, wide, lanes, seed=0, limit=300.0) == "" and lanes.held > 0.0
+    assert unlike(program, LINEAR, wide, gpu, seed=0, limit=300.0) == "" and gpu.held > 0.0
     other = LINEAR.replace("* 2", "* 2.000001")
     program = frontend.program(frontend.read_text(other))
-    assert "something else" in unlike(program, other, wide, lanes, seed=0, limit=300.0)
+    assert "something else" in unlike(program, other, wide, gpu, seed=0, limit=300.0)
 
 
 @pytest.mark.alone

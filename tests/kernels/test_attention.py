@@ -38,13 +38,13 @@ def refused(program: str, **sizes: int) -> tuple[str, str]:
     return found.code, found.message
 
 
-@pytest.mark.parametrize("lane", ["f16", "bf16"])
+@pytest.mark.parametrize("compute_type", ["f16", "bf16"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_every_program_is_attention_and_is_emitted(name: str, lane: str) -> None:
-    checked = frontend.read_text(text(name, lane))
+def test_every_program_is_attention_and_is_emitted(name: str, compute_type: str) -> None:
+    checked = frontend.read_text(text(name, compute_type))
     kernel = frontend.kernel(checked)
     assert isinstance(frontend.pattern(checked, kernel), AttentionPattern)
-    made = planned(text(name, lane))
+    made = planned(text(name, compute_type))
     assert "wgmma.mma_async" in source_of(checked, kernel, made).text
 
 
@@ -208,7 +208,7 @@ def test_a_head_that_is_not_innermost() -> None:
     assert refused(program)[0] == "UC0322"
 
 
-def test_lanes_and_names() -> None:
+def test_compute_types_and_names() -> None:
     f32 = text("plain", "bf16").replace("bf16(p)", "p").replace("bf16", "f32")
     assert refused(f32)[0] == "UC0320"
     both = (

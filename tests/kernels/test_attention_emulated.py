@@ -51,7 +51,7 @@ def test_parts_of_keys_are_combined(name: str) -> None:
 HUGE_SIZES = SIZES | {"S": 300}
 
 
-@pytest.mark.parametrize("lane", ["bf16", pytest.param("f16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("compute_type", ["bf16", pytest.param("f16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "scores",
     ["rising", *(pytest.param(s, marks=pytest.mark.slow) for s in ("positive", "negative", "falling"))],
@@ -66,9 +66,11 @@ HUGE_SIZES = SIZES | {"S": 300}
         ("grouped causal at the end", {"L": 5, "S": 1700}),
     ],
 )
-def test_huge_scores_have_their_softmax(name: str, sizes: dict[str, int], scores: Scores, lane: str) -> None:
+def test_huge_scores_have_their_softmax(
+    name: str, sizes: dict[str, int], scores: Scores, compute_type: str
+) -> None:
     """Where the score times its scale is so large that its rounding is more than exponentials span."""
-    program = text(name, lane, 64)
+    program = text(name, compute_type, 64)
     kernel = frontend.kernel(frontend.read_text(program))
     named = {d: (HUGE_SIZES | sizes)[d] for d in free_dims(kernel)}
     outcome = isolation.run(
@@ -78,4 +80,4 @@ def test_huge_scores_have_their_softmax(name: str, sizes: dict[str, int], scores
     )
     assert isinstance(outcome, isolation.Returned), outcome
     assert outcome.value["missing"] == 0
-    assert outcome.value["error"] < (2.0**-7 if lane == "bf16" else 2.0**-8)
+    assert outcome.value["error"] < (2.0**-7 if compute_type == "bf16" else 2.0**-8)

@@ -33,11 +33,13 @@ def plans(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "lane"), [("f32", "f32"), ("f32", "tf32"), ("e4m3", "e4m3")], ids=("f32", "tf32", "e4m3")
+    ("stored", "compute_type"),
+    [("f32", "f32"), ("f32", "tf32"), ("e4m3", "e4m3")],
+    ids=("f32", "tf32", "e4m3"),
 )
-def test_attention_in_another_lane_is_three_stages(stored: str, lane: str) -> None:
-    q, k, v = ("q", "k", "v") if lane == stored else (f"{lane}({name})" for name in "qkv")
-    p = "softmax[S](s)" if lane == "f32" else f"{lane}(softmax[S](s))"
+def test_attention_in_another_compute_type_is_three_stages(stored: str, compute_type: str) -> None:
+    q, k, v = ("q", "k", "v") if compute_type == stored else (f"{compute_type}({name})" for name in "qkv")
+    p = "softmax[S](s)" if compute_type == "f32" else f"{compute_type}(softmax[S](s))"
     params = PARAMS.format(stored)
     hint = hint_of(
         f"kernel a({params}) -> {RESULT} {{ s = dot[D]({q}, {k})  return dot[S]({p}, {v}) }}", "UC0320"

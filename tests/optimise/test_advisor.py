@@ -115,14 +115,14 @@ def subject(text: str) -> BuiltCandidate:
 
 
 def profiled(engine: Profiler, advisor: Advisor) -> tuple[str, GpuCalls]:
-    lanes = GpuCalls(engine, "x", 1.0)
-    return advisor.profiled(subject(SLOW), "sm90a", lanes, 0, 5e-4), lanes
+    gpu = GpuCalls(engine, "x", 1.0)
+    return advisor.profiled(subject(SLOW), "sm90a", gpu, 0, 5e-4), gpu
 
 
-def test_a_leader_is_timed_and_counted_and_its_lane_seconds_are_spent() -> None:
+def test_a_leader_is_timed_and_counted_and_its_gpu_seconds_are_spent() -> None:
     engine = Profiler()
-    said, lanes = profiled(engine, Advisor("profiled"))
-    assert engine.asked == ["profiled", "counted"] and lanes.held == 4.0
+    said, gpu = profiled(engine, Advisor("profiled"))
+    assert engine.asked == ["profiled", "counted"] and gpu.held == 4.0
     assert headline(said).startswith("bottleneck: ") and "advice: " in said
     without, _ = profiled(Profiler(counters={"missing": "no ncu"}), Advisor("profiled"))
     assert said.splitlines()[:-1] != without.splitlines()[:-1], "counters say more"
@@ -169,7 +169,7 @@ def test_only_a_new_leader_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     seconds = iter((1e-5, 1.01e-5, 0.9e-5))
 
-    def agreed(subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCalls) -> Outcome:
+    def agreed(subject: BuiltCandidate, how: ConfirmationSettings, gpu: GpuCalls) -> Outcome:
         return TimedOutcome(next(seconds), 2.0, 1.9, 2.1, records=("a",))
 
     live = bench([took(1e-5), took(1e-5), took(1e-5), took(9.0)], agreed)

@@ -79,7 +79,7 @@ class Engine:
 
 
 def bench(answers: Sequence[Any], confirm: Any = None, of: str = LINEAR) -> GpuEvaluator:
-    def agreed(subject: Any, how: ConfirmationSettings, lanes: GpuCalls) -> Outcome:
+    def agreed(subject: Any, how: ConfirmationSettings, gpu: GpuCalls) -> Outcome:
         return TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("a", "b"))
 
     how = ConfirmationSettings("sm90a", H200, None)

@@ -1,4 +1,4 @@
-"""What counts as spent: the time that a lane was held, and none in which it was waited for."""
+"""What counts as spent: the time that a GPU was held, and none in which it was waited for."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @dataclass
 class Crowded:
-    """An engine whose lane is free after 100 s, and then has every call for 2 s; or kills its workers."""
+    """an engine whose GPU is free after 100 s, and then has every call for 2 s; or kills its workers."""
 
     clock: Clock
     dies: bool = False
@@ -69,14 +69,14 @@ class Crowded:
     def close(self) -> None: ...
 
 
-def test_the_wait_for_a_lane_is_in_no_spend(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_gpu_is_in_no_spend(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     def built(*_: Any, **__: Any) -> BuiltPipeline:
         clock.now += 30.0
         return BuiltPipeline(None, ())  # type: ignore[arg-type]
 
-    def confirm(subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCalls) -> Outcome:
+    def confirm(subject: BuiltCandidate, how: ConfirmationSettings, gpu: GpuCalls) -> Outcome:
         for name in ("verified", "compared"):
-            assert isinstance(lanes.call(name, {}, limit=1.0), isolation.Returned)
+            assert isinstance(gpu.call(name, {}, limit=1.0), isolation.Returned)
         clock.now += 5.0  # the audit's own work
         return TimedOutcome(1e-5, 2.0, 1.9, 2.1)
 
@@ -96,19 +96,19 @@ def test_two_problems_may_be_on_two_gpus() -> None:
 
 
 def test_what_lost_workers_took_counts(clock: Clock) -> None:
-    lanes = GpuCalls(Crowded(clock, dies=True), "x", 1.0)
-    words = value(lanes.call("attempt", {}, limit=1.0), "the attempt")
+    gpu = GpuCalls(Crowded(clock, dies=True), "x", 1.0)
+    words = value(gpu.call("attempt", {}, limit=1.0), "the attempt")
     assert isinstance(words, str) and "lost 3 times" in words
-    assert (lanes.held, lanes.waited) == (102.0, 0.0)
+    assert (gpu.held, gpu.waited) == (102.0, 0.0)
 
 
-def test_a_call_that_ended_badly_held_the_lane_too() -> None:
-    lanes = GpuCalls(Engine([isolation.TimedOut(3.0, "", 3.5)]), "x", 1.0)
-    assert "did not end" in str(value(lanes.call("attempt", {}, limit=3.0), "the attempt"))
-    assert lanes.held == 3.5
+def test_a_call_that_ended_badly_held_the_gpu_lock_too() -> None:
+    gpu = GpuCalls(Engine([isolation.TimedOut(3.0, "", 3.5)]), "x", 1.0)
+    assert "did not end" in str(value(gpu.call("attempt", {}, limit=3.0), "the attempt"))
+    assert gpu.held == 3.5
 
 
-def test_a_place_says_how_long_it_had_the_lane(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_says_how_long_it_had_the_gpu(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def held(*_: Any, **__: Any) -> Iterator[None]:
         clock.now += 100.0

@@ -33,8 +33,8 @@ pipeline chain(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {
 SIZES = {"M": 256, "N": 256, "K": 256}
 
 
-def judged(text: str, of: str = LINEAR, lane: str | None = None) -> ProgramCandidate | RefusedOutcome:
-    return candidate_of(problem_of(of, "p.ucu", None, SIZES, "sm90a", lane), text)
+def judged(text: str, of: str = LINEAR, compute_type: str | None = None) -> ProgramCandidate | RefusedOutcome:
+    return candidate_of(problem_of(of, "p.ucu", None, SIZES, "sm90a", compute_type), text)
 
 
 def test_a_problem_comes_back_from_json() -> None:
@@ -89,10 +89,10 @@ def test_a_megabyte_is_not_read() -> None:
     assert isinstance(found, RefusedOutcome) and str(MOST_CHARACTERS) in found.words
 
 
-def test_a_lane_below_the_declared_one() -> None:
-    assert isinstance(judged(LINEAR, lane="bf16"), ProgramCandidate)
+def test_a_compute_type_below_the_declared_one() -> None:
+    assert isinstance(judged(LINEAR, compute_type="bf16"), ProgramCandidate)
     # The problem's own program works below f32: what it does already is no loss of the candidate's.
-    assert isinstance(judged(LINEAR, lane="f32"), ProgramCandidate)
+    assert isinstance(judged(LINEAR, compute_type="f32"), ProgramCandidate)
 
 
 def test_extents_that_do_not_fit() -> None:

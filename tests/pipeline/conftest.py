@@ -82,18 +82,18 @@ def load(stages: Path, route: Native | NoNative, monkeypatch: pytest.MonkeyPatch
     knob is the stage's number. `workspaces` and `codes` are by stage."""
     library = ctypes.PyDLL(str(stages))
 
-    def fakes(device: torch.device, main: int, lanes: int, events: int) -> Branches:
+    def fakes(device: torch.device, main: int, streams: int, events: int) -> Branches:
         record, wait = (
             ctypes.cast(getattr(library, n), ctypes.c_void_p).value for n in ("fake_record", "fake_wait")
         )
         assert record is not None and wait is not None
-        return Branches(tuple(range(lanes)), tuple(FIRST_EVENT + i for i in range(events)), (record, wait))
+        return Branches(tuple(range(streams)), tuple(FIRST_EVENT + i for i in range(events)), (record, wait))
 
     monkeypatch.setattr(beside, "branches", fakes)
     monkeypatch.setattr(launch, "branches", fakes)
 
     def make(
-        text: str, workspaces: Mapping[int, int] = {}, codes: Mapping[int, int] = {}, most_lanes: int = 4
+        text: str, workspaces: Mapping[int, int] = {}, codes: Mapping[int, int] = {}, most_streams: int = 4
     ) -> Loaded:
         pipeline = frontend.program(frontend.read_text(text))
         assert isinstance(pipeline, ir.Pipeline)
@@ -110,7 +110,7 @@ def load(stages: Path, route: Native | NoNative, monkeypatch: pytest.MonkeyPatch
                 knobs = (i, workspaces.get(i, 0), codes.get(i, 0))
                 bound = BoundKernel(entry.address, knobs, 0, entry)
                 bounds.append(rebind(spec_of(step.kernel, device="cpu"), bound, step.sizes, request.device))
-            made.series[request] = sequence_of(found, streams_of(found, most_lanes), bounds)
+            made.series[request] = sequence_of(found, streams_of(found, most_streams), bounds)
             return made.series[request]
 
         made = Loaded(Launcher(spec_of(pipeline, device="cpu"), choose, route), library)

@@ -41,13 +41,13 @@ def _executed(made: StreamAssignment) -> list[frozenset[int]]:
     for step, turn in enumerate(made.slots):
         known = tail.get(turn.stream, frozenset())
         if turn.stream and turn.stream not in tail:
-            assert turn.forks or turn.waits, "a side lane that nothing orders behind the call's inputs"
+            assert turn.forks or turn.waits, "a side stream that nothing orders behind the call's inputs"
         for wait in turn.waits:
             assert made.slots[wait].records and wait < step
             known |= ended[wait] | {wait}
         ended.append(known)
         tail[turn.stream] = known | {step}
-    joined = tail.get(0, frozenset()).union(*(tail[lane] for lane in made.joins))
+    joined = tail.get(0, frozenset()).union(*(tail[stream] for stream in made.joins))
     assert joined == frozenset(range(len(made.slots))), "the call ends before a step does"
     return ended
 
@@ -94,7 +94,7 @@ def test_a_chain_takes_two_of_its_blocks() -> None:
 
 
 def test_branches_may_not_share_what_a_chain_may() -> None:
-    """Two chains of two stages: in one lane the second reuses what the first left, in two it must not."""
+    """Two chains of two stages: in one stream the second reuses what the first left, in two it must not."""
     after = [frozenset[int](), frozenset({0}), frozenset[int](), frozenset({2})]
     blocks = [Allocation("a", 512, 0, frozenset({0, 1})), Allocation("b", 512, 2, frozenset({2, 3}))]
     assert assign_offsets(blocks, assign_streams(after, [False] * 4, 1).before).bytes == 512

@@ -183,8 +183,8 @@ def test_a_diamond_waits_where_it_must(load: Load) -> None:
         ]
 
 
-def test_one_lane_has_no_events(load: Load) -> None:
-    made = load(DIAMOND, most_lanes=1)
+def test_one_stream_has_no_events(load: Load) -> None:
+    made = load(DIAMOND, most_streams=1)
     made.call(numbers(4, 4), 1.0)
     assert [t[0] for t in made.trace()] == [LAUNCH] * 4
     (series,) = made.series.values()

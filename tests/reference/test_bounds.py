@@ -1,4 +1,4 @@
-"""The bounds: honest arithmetic of every lane is within, seeded mistakes are not."""
+"""The bounds: honest arithmetic of every compute type is within, seeded mistakes are not."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def _sequential(products: Tensor, add: Add) -> Tensor:
 
 def _by_threads(products: Tensor, add: Add, threads: int = 32) -> Tensor:
     """Every thread takes each 32nd product; a tree joins them."""
-    lanes = torch.nn.functional.pad(products, (0, -products.shape[-1] % threads)).unflatten(-1, (-1, threads))
-    parts = _sequential(lanes.transpose(-1, -2), add)
+    compute_types = torch.nn.functional.pad(products, (0, -products.shape[-1] % threads)).unflatten(
+        -1, (-1, threads)
+    )
+    parts = _sequential(compute_types.transpose(-1, -2), add)
     while parts.shape[-1] > 1:
         half = parts.shape[-1] // 2
         parts = add(parts[..., :half], parts[..., half:])
@@ -143,7 +145,7 @@ def test_integers_must_be_bit_exact(case: str) -> None:
 
 
 def test_the_bound_is_not_idle() -> None:
-    """A device that only just keeps its lane's promise uses a visible part of the bound."""
+    """A device that only just keeps its compute type's promise uses a visible part of the bound."""
     program = _gemm("f16", "dot[K](x, w)")
     arguments = generate(program, {"M": M, "N": N, "K": K}, "positive", seed=5)
     assert _judge(program, arguments, HONEST["f16, low bits cut"][2](*arguments)).worst > 0.1
@@ -253,7 +255,7 @@ def test_mutants_are_caught(mutant: str, elem: str, distribution: Distribution) 
 
 @pytest.mark.parametrize("elem", ["tf32", "e4m3", "e5m2"])
 @pytest.mark.parametrize("mutant", ["one k dropped", "off by one row", "missing last column"])
-def test_mutants_of_cheap_lanes_are_caught_on_integers(mutant: str, elem: str) -> None:
+def test_mutants_of_cheap_compute_types_are_caught_on_integers(mutant: str, elem: str) -> None:
     memory = ELEMENTS["f32"] if elem == "tf32" else ELEMENTS[elem]
     dot = "dot[K](tf32(x), tf32(w))" if elem == "tf32" else "dot[K](x, w)"
     text = (

@@ -1,6 +1,6 @@
 """Two derivations of the same counts: the graph counter, and formulas by hand for each family.
 
-Every case names operations per lane and bytes exactly. Where the formula of the books differs, the case
+Every case names operations per compute type and bytes exactly. Where the formula of the books differs, the case
 says why: element-wise work that may be folded into a neighbour is not counted, and a causal mask halves.
 """
 
@@ -206,7 +206,7 @@ CASES = (
 def test_the_counter_agrees_with_the_formula(case: Case) -> None:
     program, sizes = program_of(case.text, **case.sizes)
     work = compulsory(program, sizes)
-    assert dict(work.operations) == {lane: n for lane, n in case.operations.items() if n}
+    assert dict(work.operations) == {compute_type: n for compute_type, n in case.operations.items() if n}
     assert (work.read, work.written) == (case.read, case.written)
 
 
@@ -214,8 +214,8 @@ def test_the_counter_agrees_with_the_formula(case: Case) -> None:
 def test_unfused_work_is_no_less_than_compulsory(case: Case) -> None:
     program, sizes = program_of(case.text, **case.sizes)
     work, parts = compulsory(program, sizes), stages(program, sizes)
-    for lane, n in work.operations.items():
-        assert sum(p.operations.get(lane, 0) for p in parts) >= n
+    for compute_type, n in work.operations.items():
+        assert sum(p.operations.get(compute_type, 0) for p in parts) >= n
     assert sum(p.read for p in parts) >= work.read
     assert sum(p.written for p in parts) >= work.written
 
@@ -260,7 +260,7 @@ def test_the_program_bound_is_the_problem_bound(name: str, shape: tuple[int, int
     assert isinstance(pattern, GemmPattern)
     made = gemm_problem(pattern, extents)
     shape, light = shape_of(made, extents), speed_of_light(bounds(program, sizes, gpu))
-    rates = ("f32", "tf32x3") if made.lane.name == "f32" else (made.lane.name,)
+    rates = ("f32", "tf32x3") if made.compute_type.name == "f32" else (made.compute_type.name,)
     peak = max((gpu.peaks[rate] for rate in rates if rate in gpu.peaks), default=gpu.peaks["f16"])
     moved = shape.operand_bytes + shape.epilogue_bytes
     assert (light.bytes, light.flops) == (moved, shape.flops)

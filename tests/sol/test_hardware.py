@@ -9,13 +9,13 @@ from ucutlass.ir.hardware import ARCHES, DEVICES, OPS_PER_CLOCK, Device
 
 @pytest.mark.parametrize("device", DEVICES.values(), ids=lambda d: d.name)
 def test_peaks_are_sms_times_operations_times_clock(device: Device) -> None:
-    for lane, each in OPS_PER_CLOCK[device.capability].items():
-        clock = device.boost if lane == "f32" else device.clock
-        assert device.peaks[lane] == pytest.approx(device.sms * each * clock, rel=0.01), lane
+    for compute_type, each in OPS_PER_CLOCK[device.capability].items():
+        clock = device.boost if compute_type == "f32" else device.clock
+        assert device.peaks[compute_type] == pytest.approx(device.sms * each * clock, rel=0.01), compute_type
 
 
 @pytest.mark.parametrize("device", DEVICES.values(), ids=lambda d: d.name)
-def test_lanes_that_follow_from_others(device: Device) -> None:
+def test_compute_types_that_follow_from_others(device: Device) -> None:
     peaks = device.peaks
     assert peaks["bf16"] == peaks["f16"]
     assert peaks["tf32x3"] == pytest.approx(peaks["tf32"] / 3)

@@ -45,7 +45,7 @@ def test_points_follow_the_numbers(operations: int) -> None:
 
 
 def test_a_fused_point_lies_on_its_roof() -> None:
-    """On the slope where memory decides, on the flat where the lane does."""
+    """On the slope where memory decides, on the flat where the compute type does."""
     for operations, roof in ((10**9, "slope"), (10**14, "roof")):
         b = made({"bf16": operations}, 10**8)
         text = svg("p", b, H200)

@@ -64,7 +64,7 @@ def test_one_kernel_is_never_slower_than_its_operators(parts: list[Work], name: 
     assert warm.seconds <= whole.seconds * (1 + 1e-12)
 
 
-def test_a_large_product_is_bound_by_its_lane() -> None:
+def test_a_large_product_is_bound_by_its_compute_type() -> None:
     b = found()
     assert (b.limit, b.compute_type, b.fused.binding) == ("multiplications", "bf16", "bf16")
     assert b.fused.seconds == pytest.approx(2 * 4096**3 / 989.4e12)
@@ -125,7 +125,7 @@ def test_calibrated_bounds_stand_beside_the_data_sheet() -> None:
     assert skinny.seconds == pytest.approx(found(m=8).least.bytes / 4.4e12)
 
 
-def test_lanes_that_a_device_lacks_or_does_better() -> None:
+def test_compute_types_that_a_device_lacks_or_does_better() -> None:
     assert compute_rate("e4m3", DEVICES["A100-SXM4-80GB"].peaks) == ("f16", 312e12)
     assert compute_rate("tf32x3", H200.peaks)[0] == "tf32x3"
     assert compute_rate("tf32x3", DEVICES["RTX-5090"].peaks) == ("f32", 104.8e12)

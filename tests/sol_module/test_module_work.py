@@ -1,4 +1,4 @@
-"""Lanes, bytes, dead code, conditions, and what is not counted."""
+"""Compute types, bytes, dead code, conditions, and what is not counted."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ def test_a_gemm_with_an_epilogue(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "lane"),
+    ("policy", "compute_type"),
     [("pytorch", "tf32x3"), ("f32", "tf32x3"), ("tf32", "tf32"), ("f16", "f16"), ("bf16", "bf16")],
 )
-def test_float32_products_count_in_the_declared_lane(
-    tmp_path: Path, policy: ComputePolicy, lane: str
+def test_float32_products_count_in_the_declared_compute_type(
+    tmp_path: Path, policy: ComputePolicy, compute_type: str
 ) -> None:
-    assert worked(tmp_path, problem("a @ b", a="8, 8", b="8, 8"), policy).fused.operations == {lane: 1024}
+    assert worked(tmp_path, problem("a @ b", a="8, 8", b="8, 8"), policy).fused.operations == {
+        compute_type: 1024
+    }
 
 
 def test_convolutions_are_tf32_by_default(tmp_path: Path) -> None:
@@ -41,13 +43,13 @@ def test_convolutions_are_tf32_by_default(tmp_path: Path) -> None:
     assert worked(tmp_path, text, "f32").fused.operations == {"tf32x3": 2 * 4 * 4 * 8}
 
 
-@pytest.mark.parametrize(("cast", "lane"), [("half", "f16"), ("bfloat16", "bf16")])
-def test_the_element_type_decides_whatever_the_policy(tmp_path: Path, cast: str, lane: str) -> None:
+@pytest.mark.parametrize(("cast", "compute_type"), [("half", "f16"), ("bfloat16", "bf16")])
+def test_the_element_type_decides_whatever_the_policy(tmp_path: Path, cast: str, compute_type: str) -> None:
     text = problem("a @ a", a=f"torch.rand(8, 8).{cast}()")
-    assert worked(tmp_path, text, "tf32").fused.operations == {lane: 1024}
+    assert worked(tmp_path, text, "tf32").fused.operations == {compute_type: 1024}
 
 
-def test_fp8_products_count_in_their_lane(tmp_path: Path) -> None:
+def test_fp8_products_count_in_their_compute_type(tmp_path: Path) -> None:
     text = problem(
         "torch._scaled_mm(a, b.t(), s, s, out_dtype=torch.bfloat16)",
         a="torch.rand(16, 32).to(torch.float8_e4m3fn)",

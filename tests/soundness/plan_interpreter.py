@@ -111,7 +111,7 @@ def _dot(problem: GemmProblem, sizes: Sequence[int], memory: Sequence[Tensor]) -
         ]
         at = at.expand([*at.shape[: len(problem.batch) + 1], *(extent(p, sizes) for p in problem.k)])
         value = _read(memory, access, at.reshape(full)).to(torch.float64)
-        sides.append(cast(value, TF32) if problem.lane == TF32 else value)
+        sides.append(cast(value, TF32) if problem.compute_type == TF32 else value)
     return sides[0] @ sides[1].transpose(-1, -2)
 
 

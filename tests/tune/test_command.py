@@ -96,7 +96,7 @@ def gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Gpu:
     made = Gpu()
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
     monkeypatch.setattr(isolation.WarmProcess, "call", lambda _, *asked, **limits: made.run(*asked, **limits))
-    # Of this test alone: another run of the suite on this machine must not hold its lane.
+    # Of this test alone: another run of the suite on this machine must not hold its GPU lock.
     own = f"GPU-{uuid.uuid4()}"
     monkeypatch.setattr("ucutlass.runtime.bench.gpu_lock.gpu_uuid", lambda: own)
     return made

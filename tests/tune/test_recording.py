@@ -147,7 +147,7 @@ def test_a_set_in_words(machine: Machine, gpu: Gpu, program: Path, shapes: Path)
     assert lines[2][:3] == ["M=2048,K=4096,N=4096", "3", "400.00 us"] and lines[2][5:] == ["1", "100.0%"]
     assert lines[4][0] == "schedule 1" and "tile 128x256x64" in lines[4][1]
     assert lines[5][0] == "gain" and "of 3 of 3 shapes" in lines[5][1]
-    # Another worker's test may hold the lane just then.
+    # Another worker's test may hold the GPU lock just then.
     heard = [line for line in result.err.splitlines() if not line.startswith("ucc: waiting for ")]
     fixed = [line for line in heard if line.startswith("ucc: the schedule fixes warps cooperative  tile ")]
     assert len(fixed) == 1 and len(heard) == 10, heard

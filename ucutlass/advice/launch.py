@@ -40,13 +40,13 @@ def launch_bound(f: KernelFacts) -> Diagnosis | None:
 
 def fp8_accumulation(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 17, which informs and is never tuned."""
-    compute_type, accumulators = f.planned.plan.problem.lane.name, f.resources.accumulators
+    compute_type, accumulators = f.planned.plan.problem.compute_type.name, f.resources.accumulators
     if compute_type not in ("e4m3", "e5m2") or f.resources.unit != "wgmma":
         return None
     return Diagnosis(
         "analytic",
         (Metric("accumulators a thread, both sets", accumulators, "", "=", accumulators),),
-        f"lane {compute_type} adds partial sums into a second f32 set, which halves the largest tile",
+        f"compute type {compute_type} adds partial sums into a second f32 set, which halves the largest tile",
         (),
         "how fp8 accumulates belongs to the algorithm: it is no tuning knob",
     )

@@ -277,7 +277,7 @@ def _larger(f: KernelFacts, big: tuple[int, int]) -> tuple[ScheduleEdit, ...]:
     larger tile."""
     if f.resources.unit != "wgmma" or f.planned.request.cluster is None:
         return neighbours(f, "tile", keep=lambda p: _area(p) > _area(f.planned))
-    depth = LINE // f.planned.plan.problem.lane.bytes
+    depth = LINE // f.planned.plan.problem.compute_type.bytes
     requests = (
         PartialSchedule(warps="cooperative", tile=(*t, depth), cluster=(2, 1)) for t in (big, big[::-1])
     )

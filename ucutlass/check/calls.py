@@ -279,11 +279,13 @@ def _dot(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
     (first, second), named = _positional(call, 2, 2, ("acc",))
     left, right = scope.check_all((first, second))
     _check_operands(left, right, consumed, call)
-    lane = COMPUTE_TYPES[left.elem.name]
-    accumulate = _accumulation(named.get("acc"), lane.elem.name)
+    compute_type = COMPUTE_TYPES[left.elem.name]
+    accumulate = _accumulation(named.get("acc"), compute_type.elem.name)
     over = scope.dims.order(d for d, _ in consumed)
     dims = scope.dims.order(d for d in (*left.dims, *right.dims) if d not in over)
-    return scope.graph.add(ir.Dot(over, left, right, lane.elem, accumulate, lane.result, dims, call.span))
+    return scope.graph.add(
+        ir.Dot(over, left, right, compute_type.elem, accumulate, compute_type.result, dims, call.span)
+    )
 
 
 def _check_operands(left: Value, right: Value, consumed: Consumed, call: syntax.Call) -> None:
@@ -308,12 +310,15 @@ def _check_operands(left: Value, right: Value, consumed: Consumed, call: syntax.
         )
     if left.elem.name not in COMPUTE_TYPES:
         raise Reject(
-            "UC0204", f"no lane multiplies {left.elem.name}", call.span, "lanes: " + " ".join(COMPUTE_TYPES)
+            "UC0204",
+            f"no compute type multiplies {left.elem.name}",
+            call.span,
+            "compute types: " + " ".join(COMPUTE_TYPES),
         )
 
 
-def _accumulation(given: syntax.Argument | None, lane: str) -> str:
-    allowed = COMPUTE_TYPES[lane].accumulations
+def _accumulation(given: syntax.Argument | None, compute_type: str) -> str:
+    allowed = COMPUTE_TYPES[compute_type].accumulations
     if given is None:
         return allowed[0]
     match given.value:
@@ -321,7 +326,7 @@ def _accumulation(given: syntax.Argument | None, lane: str) -> str:
             return word
     raise Reject(
         "UC0217",
-        f"lane {lane} accumulates in {' or '.join(allowed)}",
+        f"compute type {compute_type} accumulates in {' or '.join(allowed)}",
         given.span,
         f"write acc={allowed[-1]} or leave it out",
     )

@@ -26,7 +26,7 @@ _NOTHING = "os:getpid"
 def visible_gpu() -> str:
     """Returns the UUID of this process's first GPU, which names its lock. Raises NoGpu."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
-    # CUDA takes the first digits of a UUID too; a lane must have one name.
+    # CUDA takes the first digits of a UUID too; a lock must have one name.
     if re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", first):
         return first
     return gpu_lock.gpu_uuid()
@@ -67,7 +67,7 @@ class GpuSlot:
                 with gpu_lock.hold_gpu(self._gpu(), timeout_seconds=work.wait_seconds, on_wait=self._on_wait):
                     start = time.monotonic()
                     outcome = self._called(self._warm, work) if process == "warm" else self._fresh(work)
-                    return replace(outcome, lane_seconds=time.monotonic() - start)
+                    return replace(outcome, gpu_seconds=time.monotonic() - start)
 
     def _called(self, process: isolation.WarmProcess, work: RemoteCall) -> isolation.CallOutcome:
         return process.call(work.row.target, work.arguments, limit_seconds=work.limit_seconds)

@@ -31,7 +31,7 @@ class LocalEngine:
         self._places = [GpuSlot(on_wait=on_wait)] if gpus is None else [_place(g, on_wait) for g in gpus]
         self._pool = ThreadPoolExecutor(self._cpus, thread_name_prefix="ucutlass-build")
         # One thread a GPU: what waits does not hold the lock.
-        self._lanes = [ThreadPoolExecutor(1, thread_name_prefix="ucutlass-gpu") for _ in self._places]
+        self._gpu_pools = [ThreadPoolExecutor(1, thread_name_prefix="ucutlass-gpu") for _ in self._places]
         self._home: dict[str, int] = {}
         self._stops: set[Event] = set()
         self._lock = Lock()
@@ -59,7 +59,7 @@ class LocalEngine:
             at = self._at(near)
             stop = Event()
             self._stops.add(stop)
-        pool = self._pool if work.row.needs == "cpu" else self._lanes[at]
+        pool = self._pool if work.row.needs == "cpu" else self._gpu_pools[at]
         future = pool.submit(self._places[at].run, work, stop)
         future.add_done_callback(lambda _: self._ended(stop))
 
@@ -88,7 +88,7 @@ class LocalEngine:
             stops = list(self._stops)
         for stop in stops:
             stop.set()
-        for pool in (self._pool, *self._lanes):
+        for pool in (self._pool, *self._gpu_pools):
             pool.shutdown(cancel_futures=True)
         for place in self._places:
             place.close()

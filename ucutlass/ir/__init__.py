@@ -87,7 +87,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cast:
-    """Rounds (float), converts (int) or selects the lane of a dot operand (tf32)."""
+    """Rounds (float), converts (int) or selects the compute type of a dot operand (tf32)."""
 
     value: Value
     elem: Element
@@ -99,14 +99,14 @@ class Cast:
 class Dot:
     """The product of left and right summed over `over`; shared names not listed are batch.
 
-    `lane` is the operands' element type; `accumulate` one of the lane's accumulations
-    (`ucutlass.ir.compute_types`). `elem` is f32, or i32 for the integer lanes.
+    `compute_type` is the operands' element type; `accumulate` one of the compute type's accumulations
+    (`ucutlass.ir.compute_types`). `elem` is f32, or i32 for the integer compute types.
     """
 
     over: Dims
     left: Value
     right: Value
-    lane: Element
+    compute_type: Element
     accumulate: str
     elem: Element
     dims: Dims

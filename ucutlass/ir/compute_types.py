@@ -1,4 +1,4 @@
-"""Math lanes: the element type in which `dot` multiplies, and how it may accumulate."""
+"""Compute types: the element type in which `dot` multiplies, and how it may accumulate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32, Elem
 
 @dataclass(frozen=True, slots=True)
 class ComputeType:
-    """A lane: operands' element, what lies in memory, the dot's own element type.
+    """A compute type: operands' element, what lies in memory, the dot's own element type.
 
     `accumulations` are the words that `dot[K](a, b, acc=WORD)` takes, the default first.
     f32 and s32 add in full width; `f16` adds in half precision; `fast` leaves fp8 sums in the
@@ -26,8 +26,8 @@ class ComputeType:
 
 COMPUTE_TYPES: Mapping[str, ComputeType] = MappingProxyType(
     {
-        lane.elem.name: lane
-        for lane in (
+        compute_type.elem.name: compute_type
+        for compute_type in (
             ComputeType(F16, F16, F32, ("f32", "f16")),
             ComputeType(BF16, BF16, F32, ("f32",)),
             ComputeType(TF32, F32, F32, ("f32",)),

@@ -3,7 +3,7 @@
 Limits per compute capability are those of the CUDA C++ Programming Guide, table "Technical
 Specifications per Compute Capability"; special functions are its table "Throughput of Native Arithmetic
 Instructions". Peaks are dense (no sparsity), in FLOP/s (OP/s for s8), with f32 (s32) accumulation, from
-the data sheet that `source` names; each is `sms * OPS_PER_CLOCK * clock` within 1 %, tensor lanes at
+the data sheet that `source` names; each is `sms * OPS_PER_CLOCK * clock` within 1 %, tensor cores at
 `clock` and f32 at `boost`.
 """
 
@@ -45,10 +45,10 @@ ARCHES: Mapping[str, Arch] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU. Bytes and bytes per second of its memory, `l2` in bytes; `peaks` per lane.
+    """A GPU. Bytes and bytes per second of its memory, `l2` in bytes; `peaks` per compute type.
 
-    `clock` is the SM clock in Hz that the tensor lanes' peaks assume, `boost` the highest one, which f32's
-    peak assumes: short kernels may run at it, so that a tensor lane can pass its data sheet's
+    `clock` is the SM clock in Hz that the tensor cores' peaks assume, `boost` the highest one, which f32's
+    peak assumes: short kernels may run at it, so that tensor cores can pass their data sheet's
     peak by `boost / clock`. `power` is the limit in watts. `shared_memory` is what an SM holds in
     bytes. `l2_bandwidth` is bytes per second of L2 reads, where `l2_source` says what it rests on.
     `special` is special functions per clock and SM. `launch_floor` is the seconds that an empty kernel
@@ -114,8 +114,8 @@ H100, RTX Blackwell); for 10.0 the data sheet's peaks over SMs and clock. A mult
 
 def _peaks(tera: Mapping[str, float]) -> Mapping[str, float]:
     """Peaks in FLOP/s; tf32x3 is three tf32 multiplications for one."""
-    lanes = {lane: value * 1e12 for lane, value in tera.items()}
-    return MappingProxyType(lanes | {"tf32x3": lanes["tf32"] / 3, "bf16": lanes["f16"]})
+    rates = {compute_type: value * 1e12 for compute_type, value in tera.items()}
+    return MappingProxyType(rates | {"tf32x3": rates["tf32"] / 3, "bf16": rates["f16"]})
 
 
 def _fp8(value: float) -> dict[str, float]:
@@ -298,9 +298,9 @@ def arch_for(capability: tuple[int, int]) -> Arch | None:
     return max(portable, key=lambda a: a.capability, default=None)
 
 
-def lane_key(lane: str, math: str) -> str:
-    """The entry of `Device.peaks` for a lane and the schedule's `math`."""
-    return "tf32x3" if lane == "f32" and math == "tf32x3" else lane
+def peak_key(compute_type: str, math: str) -> str:
+    """The entry of `Device.peaks` for a compute type and the schedule's `math`."""
+    return "tf32x3" if compute_type == "f32" and math == "tf32x3" else compute_type
 
 
 def cluster_slots(device: Device, cluster_size: int) -> int:

@@ -52,7 +52,7 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
             ScheduleField("stages", 0, (), (2, 32), "tiles of K (keys) in flight"),
             ScheduleField("warp_tile", 2, (), None, "elements of a warp"),
             ScheduleField(
-                "math", 0, ("tf32x3", "simt"), None, "lane f32: three tf32 passes, or FFMA (`multistage`)"
+                "math", 0, ("tf32x3", "simt"), None, "f32: three tf32 passes, or FFMA (`multistage`)"
             ),
             ScheduleField(
                 "swap", 0, ("no", "yes"), None, "yes computes the transpose: N takes the tile's M side"

@@ -101,7 +101,7 @@ Radii: TypeAlias = tuple[Operand | None, Operand | None]
 
 def dot_radius(node: Dot, total: Tensor, left: Operand, right: Operand, radii: Radii) -> Tensor:
     """Returns the radius of a float dot, shaped as its value; `total` is the value before it overflows."""
-    model = ACCUMULATORS[node.lane.name, node.accumulate]
+    model = ACCUMULATORS[node.compute_type.name, node.accumulate]
     steps = max(1, math.prod(extent((left, right), d) for d in node.over))
     blocked = _blocked_sum(node, left, right, steps, model, total)
     propagated = from_operands(node, left, right, radii)

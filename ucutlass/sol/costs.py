@@ -93,7 +93,7 @@ def dot_compute_type(node: Dot) -> str:
     f32 dots count as `tf32x3`, whichever form the device executes faster; `f16_f16` is f16 accumulation,
     which some devices do at twice the rate.
     """
-    match node.lane.name, node.accumulate:
+    match node.compute_type.name, node.accumulate:
         case "f32", _:
             return "tf32x3"
         case "f16", "f16":

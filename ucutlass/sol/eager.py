@@ -107,8 +107,8 @@ class _Eager:
     def _stored(self, node: Value) -> Element:
         """Returns the element type in which an eager framework stores a value."""
         match node:
-            case Dot(lane=lane):
-                return _PRODUCTS.get(lane.name, COMPUTE_TYPES[lane.name].memory)
+            case Dot(compute_type=compute_type):
+                return _PRODUCTS.get(compute_type.name, COMPUTE_TYPES[compute_type.name].memory)
             case Cast(elem=elem):
                 return elem if elem.storable else F32
             case Apply(args=args) if node.elem.kind == "float":

@@ -23,7 +23,7 @@ def subject_of_built(checked: Checked, program: ir.Program, built: AnyBuilt) -> 
         checked.source,
         sizes_of(built),
         arch=kernels[0].planned.plan.arch if kernels else "",
-        lane="+".join(sorted({kernel.planned.plan.problem.lane.name for kernel in kernels})),
+        compute_type="+".join(sorted({kernel.planned.plan.problem.compute_type.name for kernel in kernels})),
         schedule=schedule_of(built),
         code="\n".join(kernel.source.code for kernel in kernels),
         library=kernels[0].artifact.library

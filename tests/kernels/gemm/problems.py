@@ -34,7 +34,7 @@ def gemm(
     k: int,
     batch: int = 1,
     *,
-    lane: str = "f16",
+    compute_type: str = "f16",
     order: str = "KK",
     out: str | None = None,
     accumulate: str | None = None,
@@ -44,16 +44,16 @@ def gemm(
 ) -> tuple[GemmProblem, tuple[int, ...]]:
     """A dense problem and its sizes. `order` is `K` or `M` for A, then `K` or `N` for B: what is
     contiguous. `out` is the result's element, by default the operands'."""
-    element = ELEMENTS[lane]
-    memory = F32 if lane == "tf32" else element
+    element = ELEMENTS[compute_type]
+    memory = F32 if compute_type == "tf32" else element
     sizes = {"m": m, "n": n, "k": k}
     batched = batch > 1
     a = matrix(0, memory, *(("m", "k") if order[0] == "K" else ("k", "m")), sizes, batched)
     b = matrix(1, memory, *(("n", "k") if order[1] == "K" else ("k", "n")), sizes, batched)
-    kind = "i32" if lane == "s8" else "f32"
+    kind = "i32" if compute_type == "s8" else "f32"
     instructions: list[Instruction] = [Accumulator(kind)]
     inputs: list[Access] = []
-    result = ELEMENTS[out] if out else (I32 if lane == "s8" else F16 if element.bits == 8 else memory)
+    result = ELEMENTS[out] if out else (I32 if compute_type == "s8" else F16 if element.bits == 8 else memory)
     if residual:
         inputs.append(matrix(2, result, "m", "n", sizes, batched))
     if bias:
@@ -70,7 +70,7 @@ def gemm(
     last = len(instructions) - 1
     problem = GemmProblem(
         element,
-        accumulate or ("s32" if lane == "s8" else "f32"),
+        accumulate or ("s32" if compute_type == "s8" else "f32"),
         M,
         N,
         (K,),

@@ -29,18 +29,22 @@ MEASURED: tuple[Measured, ...] = (
 """Bytes; tile, warps, stages; element of A and B, of D, of C; whether there is a bias along N."""
 
 
-@pytest.mark.parametrize(("expected", "tile", "warps", "stages", "lane", "out", "source", "bias"), MEASURED)
+@pytest.mark.parametrize(
+    ("expected", "tile", "warps", "stages", "compute_type", "out", "source", "bias"), MEASURED
+)
 def test_sm90_storage(
     expected: int,
     tile: tuple[int, int, int],
     warps: Literal["pingpong", "cooperative"],
     stages: int,
-    lane: str,
+    compute_type: str,
     out: str,
     source: str | None,
     bias: bool,
 ) -> None:
-    problem, _ = gemm(4096, 4096, 4096, lane=lane, out=out, residual=source is not None, bias=bias)
+    problem, _ = gemm(
+        4096, 4096, 4096, compute_type=compute_type, out=out, residual=source is not None, bias=bias
+    )
     if source is not None:
         problem = replace(
             problem, inputs=(replace(problem.inputs[0], elem=ELEMENTS[source]), *problem.inputs[1:])
@@ -49,7 +53,7 @@ def test_sm90_storage(
 
 
 def test_sm90_keeps_a_buffer_where_nothing_is_stored_by_tma() -> None:
-    problem, _ = gemm(4096, 4096, 4096, lane="f16", out="f16")
+    problem, _ = gemm(4096, 4096, 4096, compute_type="f16", out="f16")
     assert sm90_memory(problem, ("direct",), (128, 128, 64), "cooperative", 3).total == 115712
 
 

@@ -50,17 +50,17 @@ def case(made: object, arch: str) -> PlanningCase:
 
 
 extents = st.sampled_from([1, 2, 7, 8, 16, 33, 64, 100, 128, 512, 1000, 4096, 8205])
-lanes = st.sampled_from(["f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"])
+compute_types = st.sampled_from(["f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"])
 orders = st.sampled_from(["KK", "KN", "MK", "MN"])
 problems = st.builds(
-    lambda m, n, k, b, lane, order, residual, bias, reduce: gemm(
-        m, n, k, b, lane=lane, order=order, residual=residual, bias=bias, reduce=reduce
+    lambda m, n, k, b, compute_type, order, residual, bias, reduce: gemm(
+        m, n, k, b, compute_type=compute_type, order=order, residual=residual, bias=bias, reduce=reduce
     ),
     extents,
     extents,
     extents,
     st.sampled_from([1, 3, 32]),
-    lanes,
+    compute_types,
     orders,
     st.booleans(),
     st.booleans(),
@@ -174,8 +174,11 @@ def test_transposing_turns_coordinates_and_operands() -> None:
     ("made", "why"),
     [
         (gemm(8205, 5921, 2949), "aligned to 2 bytes"),
-        (gemm(512, 512, 512, lane="e4m3", order="KN"), "contiguous along N"),
-        (gemm(512, 512, 512, lane="f32", order="KN"), "the tf32 parts of f32 only contiguous along K"),
+        (gemm(512, 512, 512, compute_type="e4m3", order="KN"), "contiguous along N"),
+        (
+            gemm(512, 512, 512, compute_type="f32", order="KN"),
+            "the tf32 parts of f32 only contiguous along K",
+        ),
     ],
 )
 def test_what_tma_cannot_take_goes_to_multistage_and_says_so(made: object, why: str) -> None:
@@ -202,7 +205,7 @@ F32 = {"large": (4096, 4096, 4096), "small": (256, 256, 256)}
 
 
 def test_f32_goes_to_wgmma_where_its_launch_before_pays() -> None:
-    large, small = (planned(plan(*gemm(*sizes, lane="f32"), SM90)) for sizes in F32.values())
+    large, small = (planned(plan(*gemm(*sizes, compute_type="f32"), SM90)) for sizes in F32.values())
     chosen = large.plan.schedule
     assert isinstance(chosen, Sm90Schedule) and chosen.math == large.request.math == "tf32x3"
     assert (chosen.tile, chosen.stages) == ((128, 128, 32), 3)
@@ -211,10 +214,9 @@ def test_f32_goes_to_wgmma_where_its_launch_before_pays() -> None:
     assert isinstance(small.plan.schedule, Sm80Schedule)
     (why,) = (note.reason for note in small.notes if note.field == "")
     assert why.startswith("predicted to be faster than wgmma")
-    assert {c.plan.schedule.__class__ for c in candidates(*gemm(*F32["small"], lane="f32"), SM90)} == {
-        Sm90Schedule,
-        Sm80Schedule,
-    }
+    assert {
+        c.plan.schedule.__class__ for c in candidates(*gemm(*F32["small"], compute_type="f32"), SM90)
+    } == {Sm90Schedule, Sm80Schedule}
 
 
 @pytest.mark.parametrize(
@@ -222,20 +224,22 @@ def test_f32_goes_to_wgmma_where_its_launch_before_pays() -> None:
     [PartialSchedule(warps="multistage"), PartialSchedule(math="simt"), PartialSchedule(warp_tile=(32, 32))],
 )
 def test_f32_stays_where_it_was_asked_for(asked: PartialSchedule) -> None:
-    chosen = planned(plan(*gemm(*F32["large"], lane="f32"), SM90, None, asked))
+    chosen = planned(plan(*gemm(*F32["large"], compute_type="f32"), SM90, None, asked))
     assert isinstance(chosen.plan.schedule, Sm80Schedule)
     assert [note.reason for note in chosen.notes if note.field == ""] == ["asked for"]
 
 
 def test_math_alone_leaves_the_kernel_open() -> None:
-    chosen = planned(plan(*gemm(*F32["large"], lane="f32"), SM90, None, PartialSchedule(math="tf32x3")))
+    chosen = planned(
+        plan(*gemm(*F32["large"], compute_type="f32"), SM90, None, PartialSchedule(math="tf32x3"))
+    )
     assert isinstance(chosen.plan.schedule, Sm90Schedule)
 
 
 @pytest.mark.parametrize("warps", ["cooperative", "pingpong"])
 def test_ffma_by_a_hopper_kernel_is_refused_with_a_mend(warps: Warps) -> None:
     asked = PartialSchedule(warps=warps, math="simt")
-    (refused,) = refusals(plan(*gemm(*F32["large"], lane="f32"), SM90, None, asked))
+    (refused,) = refusals(plan(*gemm(*F32["large"], compute_type="f32"), SM90, None, asked))
     assert (refused.code, refused.fields) == ("UC0412", ("math", "warps"))
     assert refused.nearest is not None
     assert (refused.nearest.warps, refused.nearest.math) == (warps, "tf32x3")
@@ -245,14 +249,14 @@ def test_three_passes_cost_three_times_one_and_a_launch() -> None:
     """The price of a large product is about that of three in tf32; of few rows, the split's."""
     request = PartialSchedule(warps="cooperative", tile=(128, 128, 32), cluster=(2, 1))
 
-    def price(lane: str, *sizes: int) -> Estimate:
-        return planned(plan(*gemm(*sizes, lane=lane), SM90, None, request)).estimate
+    def price(compute_type: str, *sizes: int) -> Estimate:
+        return planned(plan(*gemm(*sizes, compute_type=compute_type), SM90, None, request)).estimate
 
-    one, three = (price(lane, 8192, 8192, 8192) for lane in ("tf32", "f32"))
+    one, three = (price(compute_type, 8192, 8192, 8192) for compute_type in ("tf32", "f32"))
     assert 2.7 < three.sm_seconds / one.sm_seconds < 3.1
     assert three.power_seconds == pytest.approx(3 * one.power_seconds)
     assert three.dram_bytes > 1.5 * one.dram_bytes
-    one, three = (price(lane, 128, 8192, 8192) for lane in ("tf32", "f32"))
+    one, three = (price(compute_type, 128, 8192, 8192) for compute_type in ("tf32", "f32"))
     moved = 2 * (128 + 8192) * 8192 * 4
     assert three.seconds - one.seconds > moved / DEVICES["H200"].bandwidth
 

@@ -78,51 +78,65 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
     (
         "UC0411",
         SM90,
-        two_batch_modes(gemm(512, 512, 512, 2, lane="f32")),
+        two_batch_modes(gemm(512, 512, 512, 2, compute_type="f32")),
         F32_COOPERATIVE,
-        two_batch_modes(gemm(512, 512, 512, 2, lane="tf32")),
+        two_batch_modes(gemm(512, 512, 512, 2, compute_type="tf32")),
         F32_COOPERATIVE,
     ),
     (
         "UC0411",
         SM90,
-        wide_bias(square(lane="f32", bias=True)),
+        wide_bias(square(compute_type="f32", bias=True)),
         F32_COOPERATIVE,
-        square(lane="f32", bias=True),
+        square(compute_type="f32", bias=True),
         F32_COOPERATIVE,
     ),
     (
         "UC0412",
         SM90,
-        square(lane="f32"),
+        square(compute_type="f32"),
         replace(F32_COOPERATIVE, math="simt"),
-        square(lane="f32"),
+        square(compute_type="f32"),
         replace(F32_COOPERATIVE, math="tf32x3"),
     ),
     (
         "UC0412",
         SM90,
-        square(lane="tf32"),
+        square(compute_type="tf32"),
         replace(F32_COOPERATIVE, math="tf32x3"),
-        square(lane="f32"),
+        square(compute_type="f32"),
         F32_COOPERATIVE,
     ),
-    ("UC0416", SM90, square(lane="f32", order="KN"), F32_COOPERATIVE, square(lane="f32"), F32_COOPERATIVE),
-    ("UC0416", SM90, square(lane="f32", order="MK"), F32_COOPERATIVE, square(lane="f32"), F32_COOPERATIVE),
+    (
+        "UC0416",
+        SM90,
+        square(compute_type="f32", order="KN"),
+        F32_COOPERATIVE,
+        square(compute_type="f32"),
+        F32_COOPERATIVE,
+    ),
+    (
+        "UC0416",
+        SM90,
+        square(compute_type="f32", order="MK"),
+        F32_COOPERATIVE,
+        square(compute_type="f32"),
+        F32_COOPERATIVE,
+    ),
     (
         "UC0426",
         SM90,
-        square(lane="f32"),
+        square(compute_type="f32"),
         replace(F32_COOPERATIVE, tile=(128, 192, 32), stages=3),
-        square(lane="f32"),
+        square(compute_type="f32"),
         replace(F32_COOPERATIVE, tile=(128, 192, 32), stages=2),
     ),
     (
         "UC0426",
         SM90,
-        square(lane="f32"),
+        square(compute_type="f32"),
         replace(F32_COOPERATIVE, stages=4),
-        square(lane="f32"),
+        square(compute_type="f32"),
         replace(F32_COOPERATIVE, stages=3),
     ),
     (
@@ -130,7 +144,7 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
         SM80,
         square(),
         replace(MULTISTAGE, math="simt", tile=(64, 64, 32), warp_tile=(32, 32)),
-        square(lane="f32"),
+        square(compute_type="f32"),
         replace(MULTISTAGE, math="simt", tile=(64, 64, 32), warp_tile=(32, 32)),
     ),
     ("UC0413", SM90, two_k_modes(square()), COOPERATIVE, square(), COOPERATIVE),
@@ -138,33 +152,33 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
     (
         "UC0416",
         SM90,
-        square(lane="e4m3", order="MK"),
+        square(compute_type="e4m3", order="MK"),
         COOPERATIVE,
-        square(lane="e4m3", accumulate="fast"),
+        square(compute_type="e4m3", accumulate="fast"),
         COOPERATIVE,
     ),
     (
         "UC0417",
         SM90,
-        square(lane="tf32", order="KN"),
+        square(compute_type="tf32", order="KN"),
         replace(COOPERATIVE, tile=(128, 128, 32)),
-        square(lane="tf32", order="KN"),
+        square(compute_type="tf32", order="KN"),
         replace(COOPERATIVE, tile=(128, 128, 32), swap="yes"),
     ),
     (
         "UC0417",
         SM90,
-        square(lane="tf32", order="MN"),
+        square(compute_type="tf32", order="MN"),
         replace(COOPERATIVE, tile=(128, 128, 16)),
-        square(lane="tf32", order="MN"),
+        square(compute_type="tf32", order="MN"),
         replace(COOPERATIVE, tile=(128, 128, 32)),
     ),
     (
         "UC0417",
         SM90,
-        square(lane="tf32", order="MN"),
+        square(compute_type="tf32", order="MN"),
         replace(COOPERATIVE, tile=(128, 48, 32)),
-        square(lane="tf32", order="MN"),
+        square(compute_type="tf32", order="MN"),
         replace(COOPERATIVE, tile=(128, 32, 32)),
     ),
     ("UC0418", SM90, gemm(1024, 1024, 1028), COOPERATIVE, gemm(1024, 1024, 1032), COOPERATIVE),
@@ -213,17 +227,17 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
     (
         "UC0421",
         SM90,
-        square(lane="e4m3"),
+        square(compute_type="e4m3"),
         replace(PINGPONG, tile=(64, 64, 160)),
-        square(lane="e4m3", accumulate="fast"),
+        square(compute_type="e4m3", accumulate="fast"),
         replace(PINGPONG, tile=(64, 64, 160)),
     ),
     (
         "UC0421",
         SM90,
-        square(lane="f32"),
+        square(compute_type="f32"),
         replace(PINGPONG, tile=(64, 16, 136)),
-        square(lane="f32"),
+        square(compute_type="f32"),
         replace(PINGPONG, tile=(64, 16, 128)),
     ),
     (
@@ -237,33 +251,33 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
     (
         "UC0423",
         SM90,
-        square(lane="e4m3"),
+        square(compute_type="e4m3"),
         replace(PINGPONG, tile=(128, 128, 64)),
-        square(lane="e4m3", accumulate="fast"),
+        square(compute_type="e4m3", accumulate="fast"),
         replace(PINGPONG, tile=(128, 128, 64)),
     ),
     (
         "UC0423",
         SM90,
-        square(lane="f32"),
+        square(compute_type="f32"),
         replace(F32_COOPERATIVE, tile=(128, 208, 16)),
-        square(lane="f32"),
+        square(compute_type="f32"),
         replace(F32_COOPERATIVE, tile=(128, 192, 16)),
     ),
     (
         "UC0423",
         SM90,
-        square(lane="tf32", order="MK"),
+        square(compute_type="tf32", order="MK"),
         replace(COOPERATIVE, tile=(256, 192, 32), stages=3),
-        square(lane="tf32", order="MK"),
+        square(compute_type="tf32", order="MK"),
         replace(COOPERATIVE, tile=(256, 160, 32), stages=3),
     ),
     (
         "UC0443",
         SM80,
-        square(lane="f32"),
+        square(compute_type="f32"),
         PartialSchedule(warps="multistage", tile=(128, 128, 16), warp_tile=(64, 64), math="tf32x3"),
-        square(lane="f32"),
+        square(compute_type="f32"),
         PartialSchedule(warps="multistage", tile=(128, 128, 16), warp_tile=(64, 32), math="tf32x3"),
     ),
     (
@@ -456,7 +470,9 @@ def test_messages_carry_the_numbers() -> None:
 
 
 def test_f32_is_told_of_its_second_set() -> None:
-    (violation,) = violations(made(SM90, square(lane="f32"), replace(F32_COOPERATIVE, tile=(128, 256, 16))))
+    (violation,) = violations(
+        made(SM90, square(compute_type="f32"), replace(F32_COOPERATIVE, tile=(128, 256, 16)))
+    )
     assert "256 accumulator registers in each of 256 threads, in two sets: partial sums" in violation.message
     assert violation.nearest is not None and violation.nearest.tile == (128, 192, 16)
 
@@ -468,8 +484,10 @@ def test_pingpong_tile_that_two_warp_groups_could_share() -> None:
     assert (violation.nearest.warps, violation.nearest.tile) == ("cooperative", (128, 256, 64))
 
 
-@pytest.mark.parametrize("lane", sorted(set(ELEMENTS) & {"f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"}))
-def test_multistage_takes_every_lane(lane: str) -> None:
-    depth = 128 // ELEMENTS[lane].bytes
+@pytest.mark.parametrize(
+    "compute_type", sorted(set(ELEMENTS) & {"f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"})
+)
+def test_multistage_takes_every_compute_type(compute_type: str) -> None:
+    depth = 128 // ELEMENTS[compute_type].bytes
     request = PartialSchedule(warps="multistage", tile=(64, 64, depth), warp_tile=(32, 32))
-    assert legal(made(SM80, square(lane=lane), request))
+    assert legal(made(SM80, square(compute_type=compute_type), request))

@@ -30,7 +30,7 @@ class DoublingPattern:
 
 @dataclass(frozen=True, slots=True)
 class DoublingProblem:
-    lane: Element
+    compute_type: Element
     dims: int
     pointers: int = 2
     scalars: int = 0

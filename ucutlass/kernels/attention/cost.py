@@ -13,7 +13,7 @@ from ucutlass.kernels.gemm.problem import tensor_bytes
 from ucutlass.kernels.planned import Estimate, Grid, Planned, Resources, TileCost, Traffic, counted
 
 REACHED = 0.65
-"""Of the lane's peak, about, by long sequences (measured on an H200)."""
+"""Of the compute type's peak, about, by long sequences (measured on an H200)."""
 
 
 def estimate(
@@ -26,7 +26,7 @@ def estimate(
 ) -> Estimate:
     """Returns the time of both products at the share of the peak that long sequences reach. It does not tell
     schedules apart."""
-    multiplied = flops(problem, sizes) / (REACHED * device.peaks[problem.lane.name])
+    multiplied = flops(problem, sizes) / (REACHED * device.peaks[problem.compute_type.name])
     rows, keys, batch = _extents(problem, sizes)
     tile_rows, blocks = GROUP * schedule.groups, -(-keys // schedule.keys)
     tiles = batch * -(-rows // tile_rows)
@@ -76,11 +76,11 @@ def traffic(planned: Planned) -> Traffic:
     rows, keys, batch = _extents(problem, planned.sizes)
     operations = flops(problem, planned.sizes)
     every = 2.0 * batch * rows * keys * (problem.head + problem.head_v)
-    item = problem.lane.bytes
+    item = problem.compute_type.bytes
     queries = batch * rows * problem.head * item * planned.launch[1]
     tiles = batch * -(-rows // (GROUP * schedule.groups))
     met = tiles * keys * (problem.head + problem.head_v) * item * min(1.0, operations / every)
-    return Traffic(round(operations), problem.lane.name, queries + met)
+    return Traffic(round(operations), problem.compute_type.name, queries + met)
 
 
 def tile_cost(planned: Planned) -> TileCost:

@@ -21,8 +21,8 @@ from ucutlass.kernels.epilogue import EpilogueOutput, EpiloguePattern, around, e
 from ucutlass.kernels.gemm.match import LOADED, STORED, pointer
 from ucutlass.kernels.refused import Refused
 
-LANES = ("f16", "bf16")
-"""Lanes that the kernel multiplies in; both products have the same."""
+WGMMA_TYPES = ("f16", "bf16")
+"""Compute types that the kernel multiplies in; both products have the same."""
 
 MOST_HEAD = 256
 """Elements of a head at most: a wider one's outcomes do not fit into registers."""
@@ -51,8 +51,8 @@ class AttentionPattern:
     packed: PackedForm | None = None
 
     @property
-    def lane(self) -> Element:
-        return self.first.lane
+    def compute_type(self) -> Element:
+        return self.first.compute_type
 
     @property
     def tensors(self) -> tuple[Operand, ...]:
@@ -85,7 +85,7 @@ def match_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionPattern:
     first, second = dots if _weights(dots[1], dots[0]) else dots[::-1]
     weights = _weights(second, first)
     assert weights is not None
-    _check_lanes(kernel, first, second, weights)
+    _check_compute_types(kernel, first, second, weights)
     value = second.right if first in list(walk(second.left)) else second.left
     query, key = _sides(kernel, first, weights)
     keys = second.over
@@ -124,15 +124,19 @@ def match_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionPattern:
     )
 
 
-def _check_lanes(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.Softmax) -> None:
+def _check_compute_types(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.Softmax) -> None:
     if weights.log:
         raise Refused.no_family(kernel, "a dot over log_softmax", weights.span)
     for dot in (first, second):
-        if dot.lane.name not in LANES or dot.accumulate != "f32" or dot.lane is not first.lane:
+        if (
+            dot.compute_type.name not in WGMMA_TYPES
+            or dot.accumulate != "f32"
+            or dot.compute_type is not first.compute_type
+        ):
             raise Refused(
                 "UC0320",
-                f"attention multiplies in {' or '.join(LANES)}, both dots in one lane, with sums "
-                f"in f32; this dot is {dot.lane.name}, its sums {dot.accumulate}",
+                f"attention multiplies in {' or '.join(WGMMA_TYPES)}, both dots in one compute type, with sums "
+                f"in f32; this dot is {dot.compute_type.name}, its sums {dot.accumulate}",
                 dot.span,
                 f"store q, k and v in one of these, and cast the softmax to it; or cut, in a pipeline: "
                 f"{_cut(kernel, first, second, weights)}",
@@ -148,15 +152,15 @@ def _check_lanes(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.S
 
 
 def _cut(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.Softmax) -> str:
-    """Attention as three stages of a pipeline, whose dots multiply in any lane."""
-    lane = first.lane
+    """Attention as three stages of a pipeline, whose dots multiply in any compute type."""
+    compute_type = first.compute_type
     value = second.right if first in list(walk(second.left)) else second.left
     sides = ((first.left, "q"), (first.right, "k"), (value, "v"))
     query, key, values = (_name(kernel, side, name) for side, name in sides)
-    stored, probabilities = lane.name, "p"
-    if not lane.storable:
-        stored, probabilities = "f32", f"{lane.name}(p)"
-        query, key, values = (f"{lane.name}({name})" for name in (query, key, values))
+    stored, probabilities = compute_type.name, "p"
+    if not compute_type.storable:
+        stored, probabilities = "f32", f"{compute_type.name}(p)"
+        query, key, values = (f"{compute_type.name}({name})" for name in (query, key, values))
     axes, summed = ", ".join(weights.dims), ", ".join(weights.over)
     stages = (
         f"s: f32[{axes}] = dot[{', '.join(first.over)}]({query}, {key})",

@@ -87,7 +87,7 @@ class AttentionProblem:
     `plain`: the result is stored as it is.
     """
 
-    lane: Element
+    compute_type: Element
     head: int
     head_v: int
     scores: GemmProblem

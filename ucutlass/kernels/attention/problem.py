@@ -52,7 +52,7 @@ def attention_problem(
     for a in (scores.a, scores.b, results.b):
         _addressed(form, a)
     return AttentionProblem(
-        form.lane,
+        form.compute_type,
         at.number(at.product(head)),
         by_name[form.head_v],
         scores,
@@ -225,7 +225,7 @@ def _product(
         function = folded if score.factor is not None else arithmetic(around, modes, at)
     inputs = () if score is not None and score.factor is not None else around.inputs
     return GemmProblem(
-        lane=form.lane,
+        compute_type=form.compute_type,
         accumulate="f32",
         m=at.product(modes.m),
         n=at.product(modes.n),

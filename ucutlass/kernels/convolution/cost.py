@@ -93,8 +93,8 @@ def _walk_elements(walk: OperandAccess, sizes: tuple[int, ...]) -> int:
 
 def _rate(problem: ConvProblem, schedule: ConvSchedule, device: Device) -> str:
     """Returns the entry of `Device.peaks` at which the kernel multiplies."""
-    lane = "f32" if isinstance(schedule, DirectSchedule) else problem.lane.name
-    return lane if lane in device.peaks else "f32"
+    compute_type = "f32" if isinstance(schedule, DirectSchedule) else problem.compute_type.name
+    return compute_type if compute_type in device.peaks else "f32"
 
 
 # --- what a launch counts --------------------------------------------------------------------

@@ -20,8 +20,8 @@ from ucutlass.kernels.convolution.plan import (
 from ucutlass.kernels.convolution.plan_im2col import Im2col, Space, im2col
 from ucutlass.kernels.convolution.smem import stages_held
 
-LANES = ("f16", "bf16", "tf32")
-"""Lanes that wgmma multiplies here; f32 goes to the multistage kernel's three tf32 passes."""
+WGMMA_TYPES = ("f16", "bf16", "tf32")
+"""Compute types that wgmma multiplies here; f32 goes to the multistage kernel's three tf32 passes."""
 
 BYTES = 16
 """Of which TMA's strides are multiples."""
@@ -68,8 +68,8 @@ MODEL = Model()
 
 def prepared(problem: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, Im2col] | str:
     """The problem with operands in an order that TMA gathers, or why there is none."""
-    if problem.lane.name not in LANES or problem.gemm.accumulate != "f32":
-        return f"lane {problem.lane.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
+    if problem.compute_type.name not in WGMMA_TYPES or problem.gemm.accumulate != "f32":
+        return f"compute type {problem.compute_type.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
     channel = _channel(problem, sizes)
     if channel is None:
         return "no name is summed that is an axis of both operands and in no window"

@@ -212,17 +212,17 @@ def _form(kernel: ir.Kernel, dot: ir.Dot, summed: bool) -> ConvolutionPattern:
 
 
 def _source(kernel: ir.Kernel, value: ir.Value, summed: bool) -> ConvolutionOperand:
-    lane, span = value.elem, value.span
+    compute_type, span = value.elem, value.span
     positions: dict[str, ir.Position] = {}
     while isinstance(value, ir.Read | ir.Cast):
         if isinstance(value, ir.Cast):
             if value.elem is not TF32 or value.value.elem is not F32:
                 raise Refused(
                     "UC0308",
-                    f"{lane.name}(..) of a {value.value.elem.name} operand needs a pass over memory before "
+                    f"{compute_type.name}(..) of a {value.value.elem.name} operand needs a pass over memory before "
                     "the dot",
                     span,
-                    f"store it first, in a pipeline: h: {lane.name}[..] = ..",
+                    f"store it first, in a pipeline: h: {compute_type.name}[..] = ..",
                 )
         else:
             positions = _composed(value, positions)
@@ -234,7 +234,7 @@ def _source(kernel: ir.Kernel, value: ir.Value, summed: bool) -> ConvolutionOper
             "the operands of a convolution are read as they lie in memory; only tf32(..) may stand around "
             "them",
             span,
-            f"store it first, in a pipeline: h: {lane.name}[..] = ..",
+            f"store it first, in a pipeline: h: {compute_type.name}[..] = ..",
         )
     all_named(type_, span)
     places = tuple(_place(kernel, d, positions.get(d)) for d in type_.dims)

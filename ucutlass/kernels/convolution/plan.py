@@ -98,8 +98,8 @@ class ConvProblem:
     b: OperandAccess
 
     @property
-    def lane(self) -> Element:
-        return self.gemm.lane
+    def compute_type(self) -> Element:
+        return self.gemm.compute_type
 
     @property
     def pointers(self) -> int:

@@ -47,7 +47,7 @@ from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
 
 GATHERED = ("f16", "bf16", "tf32", "f32")
-"""Lanes of the kernel that gathers tiles; others multiply and add directly."""
+"""Compute types of the kernel that gathers tiles; others multiply and add directly."""
 
 MOST_TAPS = 7
 """Of a window whose weights a thread of the direct kernel holds in registers."""
@@ -109,7 +109,12 @@ def _is_direct(form: ConvolutionPattern, sizes: tuple[int, ...]) -> bool:
     """Nothing is shared between rows and columns of a tile, or its multipliers do not take the operands."""
     n, m = (math.prod(sizes[form.position[d]] for d in names) for names in (form.n, form.m))
     return (
-        form.summed or not form.m or not form.n or m > MOST or n > MOST or form.dot.lane.name not in GATHERED
+        form.summed
+        or not form.m
+        or not form.n
+        or m > MOST
+        or n > MOST
+        or form.dot.compute_type.name not in GATHERED
     )
 
 
@@ -292,10 +297,10 @@ def packed(side: GatheredOperand, dim: int) -> OperandAccess:
 def _multistage(
     problem: ConvProblem, extents: Extents, sizes: tuple[int, ...], device: Device
 ) -> Sm80Schedule:
-    lane: Element = TF32 if problem.a.packed else problem.lane
-    math_: Math = "tf32x3" if lane == F32 else "tensor"
+    compute_type: Element = TF32 if problem.a.packed else problem.compute_type
+    math_: Math = "tf32x3" if compute_type == F32 else "tensor"
     narrow = any(s.copy_width == 1 for s in sides(problem))
-    deep = 32 if lane.name in ("f16", "bf16") else 16
+    deep = 32 if compute_type.name in ("f16", "bf16") else 16
     small = extents.n <= 64 or narrow or math_ == "tf32x3"
     tiles = [((128, 128, deep), (64, 64), 4)] if not small else []
     tiles += [((128, 64, deep), (64, 32), 4)] if not narrow and math_ == "tensor" else []

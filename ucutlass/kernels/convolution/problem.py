@@ -48,7 +48,7 @@ def problem(
     walks = [_walk(side, at, fine[side.pointer]) for side in (form.a, form.b)]
     none = tuple(None for _ in modes.batch)
     gemm = GemmProblem(
-        lane=form.dot.lane,
+        compute_type=form.dot.compute_type,
         accumulate=form.dot.accumulate,
         m=at.product(modes.m),
         n=at.product(modes.n),

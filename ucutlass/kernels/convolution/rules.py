@@ -134,7 +134,7 @@ def multiplied(problem: ConvProblem) -> GemmProblem:
     seen = replace(gemm, a=replace(gemm.a, elem=problem.a.read), b=replace(gemm.b, elem=problem.b.read))
     if problem.a.packed is None or problem.a.packed == problem.a.elem:
         return seen
-    return replace(seen, lane=TF32, accumulate="f32")
+    return replace(seen, compute_type=TF32, accumulate="f32")
 
 
 # --- schedules ------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ def axes(planned: Planned) -> Axes:
     assert isinstance(plan, ConvPlan)
     if isinstance(plan.schedule, DirectSchedule):
         return _direct(planned.request)
-    return _tiled(planned.request, plan.problem.lane.bytes, isinstance(plan.schedule, Sm80Schedule))
+    return _tiled(planned.request, plan.problem.compute_type.bytes, isinstance(plan.schedule, Sm80Schedule))
 
 
 def _tiled(own: PartialSchedule, item: int, gathered: bool) -> Axes:

@@ -13,8 +13,8 @@ from ucutlass.kernels.convolution.plan import ConvProblem, OperandAccess, WgradS
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, places
 from ucutlass.kernels.convolution.smem import stages_held
 
-LANES = ("f16", "bf16")
-"""Lanes that wgmma takes with the contracted side outside."""
+WGMMA_TYPES = ("f16", "bf16")
+"""Compute types that wgmma takes with the contracted side outside."""
 
 TILES = (
     (256, 128, 2),
@@ -58,8 +58,8 @@ FINISH = Finish()
 
 def prepared_places(problem: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, WgradAccess] | str:
     """The problem with operands in an order that TMA gathers, or why there is none."""
-    if problem.lane.name not in LANES or problem.gemm.accumulate != "f32":
-        return f"lane {problem.lane.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
+    if problem.compute_type.name not in WGMMA_TYPES or problem.gemm.accumulate != "f32":
+        return f"compute type {problem.compute_type.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
     if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         return "rows that lie apart are not reduced"
     batch = {d for run in problem.batch for d in run}

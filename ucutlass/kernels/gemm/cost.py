@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ucutlass.ir.hardware import Device, cluster_slots, lane_key
+from ucutlass.ir.hardware import Device, cluster_slots, peak_key
 from ucutlass.kernels.access import Store
 from ucutlass.kernels.arithmetic import Compute
 from ucutlass.kernels.gemm.plan import GemvSchedule, Math, Sm80Schedule, Sm90Schedule
@@ -272,7 +272,7 @@ def _sm90_step(c: Candidate, s: Sm90Schedule, active: int, device: Device, k: Co
     mma *= max(1.0, math.pow(active / device.sms, 1 / 4) / k.sustained)
     if accumulators_per_thread(c) > 160:
         mma *= k.wide_accumulators
-    if c.problem.lane.name == "tf32" and not _k_major(c):
+    if c.problem.compute_type.name == "tf32" and not _k_major(c):
         mma *= k.register_operand
     beyond = (m - c.shape.m / ceil_div(c.shape.m, m)) * a + (n - c.shape.n / ceil_div(c.shape.n, n)) * b
     loads = (m * a + n * b) / k.sm_bytes + beyond * active / (k.beyond_bytes * device.sms)
@@ -329,14 +329,14 @@ def _sm90_busiest(
 def rate_key(c: Candidate, device: Device) -> str:
     """The entry of `Device.peaks` at which the kernel multiplies: the multistage kernel widens
     fp8 to f16, as does whatever has no fp8."""
-    lane = c.problem.lane.name
+    compute_type = c.problem.compute_type.name
     match c.schedule:
         case Sm80Schedule(math=way):
-            return "f16" if lane in ("e4m3", "e5m2") else lane_key(lane, way)
+            return "f16" if compute_type in ("e4m3", "e5m2") else peak_key(compute_type, way)
         case Sm90Schedule(math="tf32x3"):
             return "tf32x3"
         case _:
-            return lane if lane in device.peaks else "f16"
+            return compute_type if compute_type in device.peaks else "f16"
 
 
 def warps_of(s: Sm80Schedule) -> int:

@@ -70,7 +70,7 @@ def match_gemm(kernel: ir.Kernel, dot: ir.Dot) -> GemmPattern:
 
 def _dot_operand(kernel: ir.Kernel, dot: ir.Dot, value: ir.Value) -> Operand:
     rename: dict[str, str] = {}
-    lane = value.elem
+    compute_type = value.elem
     if isinstance(value, ir.Cast) and value.elem is TF32 and value.value.elem is F32:
         value = value.value
     while isinstance(value, ir.Read):
@@ -90,16 +90,16 @@ def _dot_operand(kernel: ir.Kernel, dot: ir.Dot, value: ir.Value) -> Operand:
         case ir.Cast(inner) if isinstance(inner, ir.ParamValue):
             raise Refused(
                 "UC0308",
-                f"{lane.name}(..) of a {inner.elem.name} operand needs a pass over memory before the dot",
+                f"{compute_type.name}(..) of a {inner.elem.name} operand needs a pass over memory before the dot",
                 value.span,
-                f"store it first, in a pipeline: h: {lane.name}[..] = ..",
+                f"store it first, in a pipeline: h: {compute_type.name}[..] = ..",
             )
         case _:
             raise Refused(
                 "UC0302",
                 "the operands of dot are read as they lie in memory; only tf32(..) may stand around them",
                 value.span,
-                f"store it first, in a pipeline: h: {lane.name}[..] = ..",
+                f"store it first, in a pipeline: h: {compute_type.name}[..] = ..",
             )
 
 

@@ -36,12 +36,12 @@ class GemmProblem:
     """What is computed, with no schedule in it:
     D[m, n, batch] = arithmetic(sum over k of A[m, k, batch] * B[n, k, batch], operands).
 
-    `lane` is the element type that the multipliers take; `a.elem` and `b.elem` are what lies
-    in memory (f32 in memory for lane tf32). `k` has more than one entry where the contracted
+    `compute_type` is the element type that the multipliers take; `a.elem` and `b.elem` are what lies
+    in memory (f32 in memory for compute type tf32). `k` has more than one entry where the contracted
     dimensions do not merge into one in both operands; the last is innermost.
     """
 
-    lane: Element
+    compute_type: Element
     accumulate: str
     m: Product
     n: Product
@@ -71,12 +71,12 @@ class LaunchParameters:
 
 
 Math: TypeAlias = Literal["tensor", "tf32x3", "simt"]
-"""How a lane is multiplied: as it is by tensor cores, f32 in three tf32 passes, or in FFMA."""
+"""How a compute type is multiplied: as it is by tensor cores, f32 in three tf32 passes, or in FFMA."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sm90Schedule:
-    """A CUTLASS 3.x warp-specialised TMA kernel. `tile` is M x N x K in elements. `math` is the lane's way
+    """A CUTLASS 3.x warp-specialised TMA kernel. `tile` is M x N x K in elements. `math` is the compute type's way
     of multiplying, as in `Sm80Schedule`; `simt` is there for the rules to refuse."""
 
     tile: tuple[int, int, int]
@@ -89,7 +89,7 @@ class Sm90Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Sm80Schedule:
-    """A multistage kernel on mma.sync or FFMA. `math` is the lane's way of multiplying:
+    """A multistage kernel on mma.sync or FFMA. `math` is the compute type's way of multiplying:
     `tensor`, `tf32x3` (three tf32 passes for f32) or `simt`. `splits` above 1 needs f32 or
     i32 partial sums in the workspace."""
 

@@ -203,7 +203,7 @@ def _reasons(case: PlanningCase, c: Candidate, price: Estimate, request: Partial
 
 def _why_not_hopper(case: PlanningCase, request: PartialSchedule) -> str:
     """The rule that keeps the TMA kernels away, with its numbers; or what else did."""
-    depth = 128 // case.written.problem.lane.bytes
+    depth = 128 // case.written.problem.compute_type.bytes
     broken = violations(build(case, PartialSchedule(warps="pingpong", tile=(64, 64, depth))))
     if broken:
         return f"the Hopper kernels cannot take this: {broken[0].message}"

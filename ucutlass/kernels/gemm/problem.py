@@ -44,7 +44,7 @@ def gemm_problem(
         for o in pattern.epilogue.outputs
     ]
     return GemmProblem(
-        lane=pattern.dot.lane,
+        compute_type=pattern.dot.compute_type,
         accumulate=pattern.dot.accumulate,
         m=at.product(modes.m),
         n=at.product(modes.n),

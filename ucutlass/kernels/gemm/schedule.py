@@ -215,7 +215,7 @@ def build(case: PlanningCase, request: PartialSchedule) -> Candidate:
 
 
 def _math(problem: GemmProblem, request: PartialSchedule) -> Math:
-    return request.math or ("tf32x3" if problem.lane.name == "f32" else "tensor")
+    return request.math or ("tf32x3" if problem.compute_type.name == "f32" else "tensor")
 
 
 def _sm80(problem: GemmProblem, arch: Arch, request: PartialSchedule) -> Sm80Schedule:
@@ -229,7 +229,7 @@ def _sm80(problem: GemmProblem, arch: Arch, request: PartialSchedule) -> Sm80Sch
 
 
 def warp_tile(tile: tuple[int, int, int], math: Math) -> tuple[int, int]:
-    """Four or eight warps, as square as can be, none with more accumulators than its lane holds."""
+    """Four or eight warps, as square as can be, none with more accumulators than its compute type holds."""
     m, n, _ = tile
     steps = (16, 32) if math == "simt" else (16, 16)
     most = ACCUMULATORS[math] * 32

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from ucutlass.ir.schedule import PartialSchedule, SplitK, Warps
 from ucutlass.kernels.gemm.problem import Shape, ceil_div
-from ucutlass.kernels.gemm.rules.operands import WGMMA_LANES
+from ucutlass.kernels.gemm.rules.operands import WGMMA_TYPES
 from ucutlass.kernels.gemm.rules.tiles import (
     MAX_TILE,
     MIN_TILE_N,
@@ -75,7 +75,7 @@ _MULTISTAGE = (
     (32, 32),
 )
 _MULTISTAGE_F32 = 128 * 128
-"""The largest multistage tile area for lane f32, whose accumulators are half as many."""
+"""The largest multistage tile area for compute type f32, whose accumulators are half as many."""
 
 _WARP_GRIDS = ((2, 2), (2, 4), (4, 2), (1, 2), (2, 1), (1, 1))
 """Warps along M and N to try where the warp tile is given and the tile is not."""
@@ -108,7 +108,7 @@ def rounds(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[str, ...
     sm80: tuple[str, ...] = ("sm80",) if "sm80" in allowed else ()
     likely = request.math != "simt" and _sm90_likely(case)
     if "sm90" in allowed and (likely or not sm80):
-        if case.written.problem.lane.name == "f32":
+        if case.written.problem.compute_type.name == "f32":
             # For wgmma a launch splits the operands first, which does not pay where there is little to do.
             return (("sm90", *sm80, *gemv),)
         return (("sm90", *gemv), sm80) if sm80 else (("sm90", *gemv),)
@@ -119,8 +119,8 @@ def _sm90_likely(case: PlanningCase) -> bool:
     """A glance that spares pricing; the rules decide."""
     problem = case.written.problem
     aligned = all(t.align * t.elem.bytes >= TMA_BYTES for t in (problem.a, problem.b))
-    ordered = problem.lane.name != "f32" or all(t.k and t.k[-1] == () for t in (problem.a, problem.b))
-    likely = case.arch.wgmma and aligned and len(problem.k) == 1 and problem.lane.name in WGMMA_LANES
+    ordered = problem.compute_type.name != "f32" or all(t.k and t.k[-1] == () for t in (problem.a, problem.b))
+    likely = case.arch.wgmma and aligned and len(problem.k) == 1 and problem.compute_type.name in WGMMA_TYPES
     return likely and ordered
 
 
@@ -162,12 +162,12 @@ def _orders(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[Swap, .
     """Orientations to try, and the tile's K. tf32 with A along K and B along N runs only
     transposed, and with both along M and N takes 32 elements of K."""
     problem, shape = case.written.problem, case.written.shape
-    depth = request.tile[2] if request.tile else LINE // problem.lane.bytes
+    depth = request.tile[2] if request.tile else LINE // problem.compute_type.bytes
     if request.swap is not None:
         return (request.swap,), depth
-    if problem.lane.name == "tf32" and problem.b.k[-1] != ():
+    if problem.compute_type.name == "tf32" and problem.b.k[-1] != ():
         return ("yes" if problem.a.k[-1] == () else "no",), depth
-    skinny = min(shape.m, shape.n) < _SKINNY and problem.lane.name != "tf32"
+    skinny = min(shape.m, shape.n) < _SKINNY and problem.compute_type.name != "tf32"
     return ("no", "yes") if skinny else ("no",), depth
 
 
@@ -320,7 +320,7 @@ def _tiles(shape: Shape, rows: int, columns: int) -> int:
 def _sm80(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
     side = case.side(request.swap)
     maths: tuple[Literal["tf32x3", "simt"] | None, ...] = (request.math,)
-    if side.problem.lane.name == "f32" and request.math is None:
+    if side.problem.compute_type.name == "f32" and request.math is None:
         maths = ("tf32x3", "simt")
     for math in maths:
         for tile in _sm80_tiles(side, math, request):
@@ -339,7 +339,7 @@ def _sm80_tiles(side: Orientation, math: str | None, request: PartialSchedule) -
     if request.tile is not None:
         yield request.tile
         return
-    depth = 16 if math == "simt" else LINE // 2 // side.problem.lane.bytes
+    depth = 16 if math == "simt" else LINE // 2 // side.problem.compute_type.bytes
     if request.warp_tile is not None:
         yield from ((request.warp_tile[0] * a, request.warp_tile[1] * b, depth) for a, b in _WARP_GRIDS)
         return

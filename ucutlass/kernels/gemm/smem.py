@@ -162,7 +162,7 @@ def _struct(members: list[tuple[int, int]]) -> tuple[int, int]:
 
 def operand_parts(problem: GemmProblem) -> int:
     """Tiles of each operand that a wgmma kernel loads for a step of K."""
-    return 2 if problem.lane.name == "f32" else 1
+    return 2 if problem.compute_type.name == "f32" else 1
 
 
 def sm90_memory(
@@ -173,7 +173,7 @@ def sm90_memory(
     stages: int,
 ) -> SharedMemory:
     """Shared memory of an sm90 kernel with that many stages; padding counts as barriers."""
-    if problem.lane.name == "f32":
+    if problem.compute_type.name == "f32":
         # In two parts, each as large as the operands (emit/gemm/lean_split.py), by a lean kernel alone.
         least, stage = least_lean_epilogue(problem, routes, tile, warps), 2 * stage_bytes(problem, tile)
         padding = lean_main_loop(problem, tile, stages) - stages * stage
@@ -210,7 +210,7 @@ _REGISTER_SOURCED = 1024
 
 def register_sourced(problem: GemmProblem) -> bool:
     """Whether CUTLASS passes A through registers: wgmma reads 4-byte operands K-major alone."""
-    return problem.lane.name == "tf32" and not (problem.a.k == ((),) and problem.b.k == ((),))
+    return problem.compute_type.name == "tf32" and not (problem.a.k == ((),) and problem.b.k == ((),))
 
 
 # --- the lean kernel --------------------------------------------------------------------
@@ -248,7 +248,7 @@ class LeanEpilogue:
 def lean_main_loop(problem: GemmProblem, tile: tuple[int, int, int], stages: int) -> int:
     """Bytes of the main loop: A and B, and for f32 their small parts, each in stages of its own."""
     m, n, k = tile
-    operands = (_round(stages * rows * k * problem.lane.bytes, _TILE_ALIGNMENT) for rows in (m, n))
+    operands = (_round(stages * rows * k * problem.compute_type.bytes, _TILE_ALIGNMENT) for rows in (m, n))
     return operand_parts(problem) * sum(operands)
 
 

@@ -138,6 +138,6 @@ def _everything(case: PlanningCase) -> Iterator[Candidate]:
 def _tiles(case: PlanningCase, family: str) -> tuple[tuple[int, int, int] | None, ...]:
     if family not in _SIDES:
         return (None,)
-    item = case.written.problem.lane.bytes
+    item = case.written.problem.compute_type.bytes
     rows, columns = _SIDES[family]
     return tuple(itertools.product(rows, columns, (d // item for d in _DEPTHS[family])))

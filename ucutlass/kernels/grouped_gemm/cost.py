@@ -148,7 +148,7 @@ def _tile_seconds(
     width = tile_n * problem.products
     share = _share(problem, schedule)
     depth = _depth(problem, sizes)
-    loop = 2 * tile_m * width * depth / (device.peaks[gemm.lane.name] / device.sms * share)
+    loop = 2 * tile_m * width * depth / (device.peaks[gemm.compute_type.name] / device.sms * share)
     alone = tile_m * width * 4 / 128 / device.clock if schedule.warps == "cooperative" else 0.0
     return loop, alone
 
@@ -282,8 +282,14 @@ def traffic(planned: Planned) -> Traffic:
     rows = min(schedule.tile[0], m) * gemm.a.elem.bits / 8 / cluster[1]
     columns = min(schedule.tile[1], n) * problem.products * gemm.b.elem.bits / 8 / cluster[0]
     read = planned.estimate.tiles * _depth(problem, planned.sizes) * (rows + columns)
-    lane = gemm.lane.name
-    rate = "f32" if isinstance(schedule, SimtSchedule) else lane if lane in planned.device.peaks else "f16"
+    compute_type = gemm.compute_type.name
+    rate = (
+        "f32"
+        if isinstance(schedule, SimtSchedule)
+        else compute_type
+        if compute_type in planned.device.peaks
+        else "f16"
+    )
     return Traffic(round(_operations(problem, planned.sizes)), rate, read)
 
 

@@ -139,7 +139,7 @@ NARROW = (S4, S8, U8, E4M3, E5M2)
 
 
 def widens(value: ir.Value) -> bool:
-    """Whether an operand of a dot is stored narrower than its lane, and its cast loses nothing."""
+    """Whether an operand of a dot is stored narrower than its compute type, and its cast loses nothing."""
     match value:
         case ir.Cast(ir.ParamValue(elem=stored), elem):
             return elem in (BF16, F16) and stored in NARROW
@@ -159,7 +159,7 @@ def _only_widened(dots: Sequence[ir.Dot], a: _Side, rights: Sequence[_Side]) -> 
             "one operand of one dot is widened on its way to the multipliers, not those of a pair, of ragged "
             "groups or both",
             dots[0].span,
-            f"store it first, in a pipeline: h: {dots[0].lane.name}[..] = ..",
+            f"store it first, in a pipeline: h: {dots[0].compute_type.name}[..] = ..",
         )
 
 
@@ -190,7 +190,7 @@ def _epilogue(
 
 
 def _side(kernel: ir.Kernel, value: ir.Value) -> _Side:
-    outer, lane = value, value.elem
+    outer, compute_type = value, value.elem
     masked, widened = None, widens(value)
     if isinstance(value, ir.Cast):
         inner = value.value
@@ -198,8 +198,10 @@ def _side(kernel: ir.Kernel, value: ir.Value) -> _Side:
             value = inner
     if isinstance(value, ir.Apply) and (mask := _mask(value)) is not None:
         value, masked = mask[0], mask[1:]
-        if value.elem is not lane and (value.elem, lane) != (F32, TF32):
-            raise _stored_first(f"{lane.name}(..) of {value.elem.name} rows", outer, lane.name)
+        if value.elem is not compute_type and (value.elem, compute_type) != (F32, TF32):
+            raise _stored_first(
+                f"{compute_type.name}(..) of {value.elem.name} rows", outer, compute_type.name
+            )
     picked = value if isinstance(value, ir.Gather) else None
     if picked is not None:
         if not isinstance(picked.ids, ir.Segment):
@@ -219,15 +221,15 @@ def _side(kernel: ir.Kernel, value: ir.Value) -> _Side:
                 return _Side(tensor, outer, picked, masked, widened)
             raise Refused("UC0302", "an operand of dot is a tensor in memory", value.span)
         case _:
-            raise _stored_first("what is computed", value, lane.name)
+            raise _stored_first("what is computed", value, compute_type.name)
 
 
-def _stored_first(what: str, value: ir.Value, lane: str) -> Refused:
+def _stored_first(what: str, value: ir.Value, compute_type: str) -> Refused:
     return Refused(
         "UC0302",
         f"the operands of dot are read as they lie in memory, and {what} does not lie there",
         value.span,
-        f"store it first, in a pipeline: h: {lane}[..] = ..",
+        f"store it first, in a pipeline: h: {compute_type}[..] = ..",
     )
 
 
@@ -265,14 +267,17 @@ def _shared_first(dots: Sequence[ir.Dot], sides: list[tuple[_Side, _Side]]) -> l
 
 
 def _alike(dots: Sequence[ir.Dot], rights: Sequence[_Side]) -> None:
-    """Raises Refused UC0330 where two dots differ in names, lanes or groups."""
+    """Raises Refused UC0330 where two dots differ in names, compute types or groups."""
     if len(dots) == 1:
         return
     a, b = dots
     first, second = rights
     differ = [
         (set(a.over) != set(b.over), f"names summed, {', '.join(a.over)} and {', '.join(b.over)}"),
-        (a.lane is not b.lane, f"lane, {a.lane.name} and {b.lane.name}"),
+        (
+            a.compute_type is not b.compute_type,
+            f"compute type, {a.compute_type.name} and {b.compute_type.name}",
+        ),
         (a.accumulate != b.accumulate, f"accumulation, {a.accumulate} and {b.accumulate}"),
         (
             set(first.tensor.order) != set(second.tensor.order) or set(a.dims) != set(b.dims),

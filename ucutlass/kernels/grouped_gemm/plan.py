@@ -53,7 +53,7 @@ class GroupedGemmProblem:
     """What is computed: `gemm` with its `a` and `b`, and where there is a `second` right operand, of the
     same element and the same modes, the arithmetic takes both accumulators (`Accumulator.index`).
 
-    `gemm` has one contracted mode and at most one batch mode. Where weights are narrower than the lane they
+    `gemm` has one contracted mode and at most one batch mode. Where weights are narrower than the compute type they
     are its A, whatever side the program has them on: wgmma takes A from registers, where they are widened.
     """
 
@@ -71,13 +71,13 @@ class GroupedGemmProblem:
         return self.gemm.scalars
 
     @property
-    def lane(self) -> Element:
-        return self.gemm.lane
+    def compute_type(self) -> Element:
+        return self.gemm.compute_type
 
     @property
     def converts(self) -> bool:
-        """Whether A lies in memory narrower than the lane, and is widened on its way to the multipliers."""
-        return self.gemm.a.elem.bits < self.gemm.lane.bits
+        """Whether A lies in memory narrower than the compute type, and is widened on its way to the multipliers."""
+        return self.gemm.a.elem.bits < self.gemm.compute_type.bits
 
     @property
     def products(self) -> int:
@@ -105,7 +105,7 @@ class WgmmaSchedule:
 
 @dataclass(frozen=True, slots=True)
 class SimtSchedule:
-    """Multiply-adds in f32 (i32 for s8) by plain threads: any strides, alignments and lanes."""
+    """Multiply-adds in f32 (i32 for s8) by plain threads: any strides, alignments and compute types."""
 
     tile: tuple[int, int, int]
 

@@ -34,7 +34,7 @@ def grouped_gemm_problem(
 
     dot = form.dots[0]
     gemm = GemmProblem(
-        lane=dot.lane,
+        compute_type=dot.compute_type,
         accumulate=dot.accumulate,
         m=at.product(modes.m),
         n=at.product(modes.n),

@@ -37,9 +37,9 @@ class WgmmaCandidate:
 
 
 def depths(problem: GroupedGemmProblem) -> tuple[int, ...]:
-    """K of tiles: 128 bytes of the lane; of weights that are widened two such, so that rows of 4 bits have
+    """K of tiles: 128 bytes of the compute type; of weights that are widened two such, so that rows of 4 bits have
     64 bytes as those of 8 have."""
-    depth = 128 // problem.lane.bytes
+    depth = 128 // problem.compute_type.bytes
     return (depth, 2 * depth) if problem.converts else (depth,)
 
 
@@ -51,7 +51,7 @@ def _arch(c: WgmmaCase) -> str:
 
 
 def _compute_type(c: WgmmaCase) -> str:
-    if c.problem.gemm.lane != F32:
+    if c.problem.gemm.compute_type != F32:
         return ""
     return "f32 is multiplied by plain threads; tf32(..) around the operands chooses tensor cores"
 
@@ -63,11 +63,11 @@ def _modes(c: WgmmaCase) -> str:
 
 
 def _layout(c: WgmmaCase) -> str:
-    lane = c.problem.gemm.lane
+    compute_type = c.problem.gemm.compute_type
     for access in (c.problem.gemm.a, *_rights(c.problem)):
         if not access.contiguous or access.align * access.elem.bits < 128:
             return f"operand {access.pointer} is not aligned to 16 bytes along one of its names"
-        if (lane.bytes != 2 or access.elem.bits <= 8) and access.contiguous != "k":
+        if (compute_type.bytes != 2 or access.elem.bits <= 8) and access.contiguous != "k":
             return f"{access.elem.name} operands are read along the contracted name alone"
     return ""
 

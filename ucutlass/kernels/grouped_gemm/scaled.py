@@ -32,7 +32,7 @@ class ScaledSum:
 def scaled_sum(kernel: ir.Kernel, dot: ir.Dot) -> ScaledSum | None:
     """The sum of parts of this dot with factors; None where the kernel has none that this family scales,
     and GEMM's reductions of the outcome may serve."""
-    if dot.lane.kind == "int":
+    if dot.compute_type.kind == "int":
         return None
     batch = [d for d in dot.left.dims if d in dot.right.dims and d not in dot.over]
     for total in find(kernel, ir.Reduce):

@@ -20,7 +20,7 @@ MOST_STAGES = 12
 
 def promotes(problem: GemmProblem) -> bool:
     """Whether each k tile's fp8 sum is added to an f32 one, which takes a second set of registers."""
-    return problem.lane.name in ("e4m3", "e5m2") and problem.accumulate != "fast"
+    return problem.compute_type.name in ("e4m3", "e5m2") and problem.accumulate != "fast"
 
 
 def in_boxes(access: Access) -> bool:
@@ -37,7 +37,7 @@ def stored_in_boxes(problem: GroupedGemmProblem, access: Access) -> bool:
 def stage_bytes(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> int:
     """Of one stage of the main loop."""
     tile_m, tile_n, tile_k = schedule.tile
-    bits = tile_m * problem.gemm.a.elem.bits + tile_n * problem.products * problem.lane.bits
+    bits = tile_m * problem.gemm.a.elem.bits + tile_n * problem.products * problem.compute_type.bits
     return bits * tile_k // 8
 
 

@@ -208,7 +208,7 @@ class ReductionProblem:
     dims: int
     pointers: int
     scalars: int
-    lane: Element
+    compute_type: Element
 
     @property
     def modes(self) -> tuple[Product, ...]:

@@ -51,7 +51,7 @@ def reduction_problem(
         dims=len(kernel.dims),
         pointers=len(tensors),
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in kernel.params),
-        lane=F32,
+        compute_type=F32,
     )
     return _with_alignments(problem, at, tuple(aligned) if aligned is not None else (True,) * len(tensors))
 

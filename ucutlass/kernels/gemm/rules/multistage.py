@@ -10,7 +10,7 @@ from ucutlass.kernels.rule import Breach
 SM_REGISTERS = 65536
 
 FALLBACK = 128
-"""Tile side that is legal for every lane."""
+"""Tile side that is legal for every compute type."""
 
 WARPS = (1, 2, 4, 8, 16, 32)
 """Warps of a block."""
@@ -28,7 +28,7 @@ def warp_steps(c: Candidate) -> tuple[int, int]:
 
 def k_step(c: Candidate) -> int:
     """Tile K comes in multiples of this many elements: two steps of mma.sync, or of FFMA."""
-    return 16 if _schedule(c).math == "simt" else 2 * BYTES_K // c.problem.lane.bytes
+    return 16 if _schedule(c).math == "simt" else 2 * BYTES_K // c.problem.compute_type.bytes
 
 
 def tile_k(c: Candidate) -> Breach | None:

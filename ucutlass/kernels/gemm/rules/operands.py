@@ -1,4 +1,4 @@
-"""Rules on the operands: lanes, modes, memory orders, alignment, extents."""
+"""Rules on the operands: compute types, modes, memory orders, alignment, extents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRANSPOSED = 32
 
 TRANSPOSED_N = tuple(range(TRANSPOSED, 256 + 1, TRANSPOSED))
 
-WGMMA_LANES = frozenset({"f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"})
+WGMMA_TYPES = frozenset({"f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"})
 
 WGMMA_K_MAJOR = frozenset({"f32", "e4m3", "e5m2", "s8"})
 
@@ -40,23 +40,23 @@ def arch_has_family(c: Candidate) -> Breach | None:
     )
 
 
-def lane_has_kernel(c: Candidate) -> Breach | None:
-    lane = c.problem.lane.name
-    if lane not in WGMMA_LANES:
+def compute_type_has_kernel(c: Candidate) -> Breach | None:
+    compute_type = c.problem.compute_type.name
+    if compute_type not in WGMMA_TYPES:
         return Breach(
-            f"wgmma does not multiply {lane}",
+            f"wgmma does not multiply {compute_type}",
             "use `warps multistage`, or cast the operands to tf32",
             ("warps",),
             multistage(c),
         )
-    limit = _beyond_lean(c) if lane == "f32" else ""
+    limit = _beyond_lean(c) if compute_type == "f32" else ""
     if not limit:
         return None
     return Breach(f"f32 by wgmma: {limit}", "use `warps multistage`", ("warps",), multistage(c))
 
 
 def _beyond_lean(c: Candidate) -> str:
-    """What the kernel of f32 lacks, one of our own: for other lanes CUTLASS's collectives serve that."""
+    """What the kernel of f32 lacks, one of our own: for other compute types CUTLASS's collectives serve that."""
     if (modes := len(c.problem.batch)) > 1:
         return f"the batch names stay {modes} separate modes, and the kernel walks one"
     stored = (o.access for o in c.problem.outputs if not isinstance(o, Reduction))
@@ -70,10 +70,10 @@ def _beyond_lean(c: Candidate) -> str:
     return ""
 
 
-def math_fits_lane(c: Candidate) -> Breach | None:
+def math_fits_compute_type(c: Candidate) -> Breach | None:
     assert not isinstance(c.schedule, GemvSchedule)
-    lane, math = c.problem.lane.name, c.schedule.math
-    if lane == "f32" and math == "simt" and c.family == "sm90":
+    compute_type, math = c.problem.compute_type.name, c.schedule.math
+    if compute_type == "f32" and math == "simt" and c.family == "sm90":
         return Breach(
             "pingpong and cooperative multiply by wgmma, f32 in three tf32 passes; FFMA is the multistage "
             "kernel's",
@@ -81,9 +81,9 @@ def math_fits_lane(c: Candidate) -> Breach | None:
             ("math", "warps"),
             changed(c, math="tf32x3"),
         )
-    if (lane == "f32") == (math != "tensor"):
+    if (compute_type == "f32") == (math != "tensor"):
         return None
-    if lane == "f32":
+    if compute_type == "f32":
         return Breach(
             "tensor cores do not multiply f32 in one pass",
             "use `math tf32x3` or `math simt`",
@@ -91,7 +91,7 @@ def math_fits_lane(c: Candidate) -> Breach | None:
             changed(c, math="tf32x3"),
         )
     return Breach(
-        f"`math {math}` is a way to multiply f32; this lane is {lane}",
+        f"`math {math}` is a way to multiply f32; this compute type is {compute_type}",
         "leave `math` out",
         ("math",),
         changed(c, math=None),
@@ -134,12 +134,12 @@ def operand_order(c: Candidate) -> Breach | None:
 
 
 def k_major(c: Candidate) -> Breach | None:
-    lane = c.problem.lane.name
-    if lane not in WGMMA_K_MAJOR:
+    compute_type = c.problem.compute_type.name
+    if compute_type not in WGMMA_K_MAJOR:
         return None
     for access, name, along in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
         if _order(access, along) == along:
-            read = "the tf32 parts of f32" if lane == "f32" else lane
+            read = "the tf32 parts of f32" if compute_type == "f32" else compute_type
             return Breach(
                 f"operand {name} is contiguous along {along}; wgmma reads {read} only contiguous along K",
                 "use `warps multistage`, or store the contracted dimension last",
@@ -151,7 +151,7 @@ def k_major(c: Candidate) -> Breach | None:
 
 def tf32_order(c: Candidate) -> Breach | None:
     assert isinstance(c.schedule, Sm90Schedule)
-    if c.problem.lane.name != "tf32" or _order(c.problem.b, "N") != "N":
+    if c.problem.compute_type.name != "tf32" or _order(c.problem.b, "N") != "N":
         return None
     if _order(c.problem.a, "M") == "K":
         return Breach(

@@ -103,16 +103,16 @@ accuracy."""
 
 def tile_k(c: Candidate) -> Breach | None:
     s = _sm90(c)
-    k, size = s.tile[2], c.problem.lane.bytes
+    k, size = s.tile[2], c.problem.compute_type.bytes
     step = BYTES_K // size
     promotes = accumulator_sets(c.problem) > 1
     most = PROMOTED_K if promotes else MAX_TILE
     if k % step == 0 and step <= k <= most:
         return None
     best = nearest(k, tuple(range(step, most + 1, step)))
-    why = f"a wgmma takes {BYTES_K} bytes, {step} elements of {c.problem.lane.name}"
+    why = f"a wgmma takes {BYTES_K} bytes, {step} elements of {c.problem.compute_type.name}"
     if promotes and k > most:
-        sums = "sums of f32" if c.problem.lane.name == "f32" else "fp8 sums"
+        sums = "sums of f32" if c.problem.compute_type.name == "f32" else "fp8 sums"
         why = f"{sums} move to f32 registers at least every {most} products, and a tile's move together"
     return Breach(
         f"tile K {k} is not a multiple of {step} up to {most}: {why}",
@@ -136,12 +136,12 @@ def accumulators_per_thread(c: Candidate) -> int:
 def accumulator_sets(problem: GemmProblem) -> int:
     """Of a wgmma kernel: fp8 with f32 accumulation keeps two (CUTLASS's GmmaFP8Accumulation), and so does f32
     (emit/gemm/lean_promotion.j2)."""
-    return 2 if problem.lane.name in ("e4m3", "e5m2", "f32") and problem.accumulate == "f32" else 1
+    return 2 if problem.compute_type.name in ("e4m3", "e5m2", "f32") and problem.accumulate == "f32" else 1
 
 
 def most_accumulators(problem: GemmProblem) -> int:
     """Of a wgmma kernel, all sets together."""
-    if problem.lane.name == "f32":
+    if problem.compute_type.name == "f32":
         return MAX_ACCUMULATORS_F32
     return MAX_ACCUMULATORS_BESIDE_A if register_sourced(problem) else MAX_ACCUMULATORS
 
@@ -153,7 +153,7 @@ def accumulators_fit(c: Candidate) -> Breach | None:
     s = _sm90(c)
     m, n, k = s.tile
     threads = THREADS[s.warps]
-    of = "a k tile" if c.problem.lane.name == "f32" else "fp8"
+    of = "a k tile" if c.problem.compute_type.name == "f32" else "fp8"
     sets = f", in two sets: partial sums of {of} and the f32 total" if accumulator_sets(c.problem) > 1 else ""
     sets += ", beside fragments of A, which is not contiguous along K" if register_sourced(c.problem) else ""
     text = (
@@ -207,7 +207,7 @@ def stages_fit(c: Candidate) -> Breach | None:
 def _tile_too_deep(c: Candidate, tile: tuple[int, int, int], memory: SharedMemory) -> Breach:
     """Not even two stages fit: half the K, then half the larger side."""
     m, n, k = tile
-    if k * c.problem.lane.bytes >= 4 * BYTES_K:
+    if k * c.problem.compute_type.bytes >= 4 * BYTES_K:
         smaller = (m, n, k // 2)
     else:
         smaller = (m, n // 2, k) if n >= m else (m // 2, n, k)
