@@ -140,11 +140,11 @@ def _judge(
     if job.shifted:
         arguments = [_shifted(a) if isinstance(a, Tensor) else a for a in arguments]
     scalars = [float(a) for a in arguments if not isinstance(a, Tensor)]
-    knobs = LaunchParameters(*planned.launch)
+    launch_parameters = LaunchParameters(*planned.launch)
 
     def launch(inputs: Sequence[Any], outputs: Sequence[Tensor]) -> None:
         addresses = [t.data_ptr() for t in (*inputs, *outputs) if isinstance(t, Tensor)]
-        code = plan_reference.call(entry, addresses, planned.sizes, scalars, knobs, "cpu", 0)
+        code = plan_reference.call(entry, addresses, planned.sizes, scalars, launch_parameters, "cpu", 0)
         if code:
             raise RuntimeError(f"the entry returned {code}")
 

@@ -54,7 +54,7 @@ FAMILY_MODULE = re.compile(
 
 SHARED_NAMES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "ucutlass.kernels.gemm.plan": frozenset({"Knobs", "Product", "ScalarKind"}),
+        "ucutlass.kernels.gemm.plan": frozenset({"Product", "ScalarKind"}),
         "ucutlass.kernels.violation": frozenset({"Violation"}),
     }
 )

@@ -131,8 +131,8 @@ def _verdicts(
 
         def launch(inputs: Sequence[Any], outputs: Sequence[Tensor], scalars: Any = scalars) -> None:
             addresses = [t.data_ptr() for t in (*inputs, *outputs) if isinstance(t, Tensor)]
-            knobs = LaunchParameters(*planned.launch)
-            code = plan_reference.call(entry, addresses, planned.sizes, scalars, knobs, "cpu", 0)
+            launch_parameters = LaunchParameters(*planned.launch)
+            code = plan_reference.call(entry, addresses, planned.sizes, scalars, launch_parameters, "cpu", 0)
             if code:
                 raise RuntimeError(f"the entry returned {code}")
 

@@ -58,7 +58,7 @@ def rebind(spec: LaunchSpec, bound: BoundKernel, extents: Sequence[int], device:
             (ctypes.c_void_p * tensors)(),
             (ctypes.c_int64 * len(extents))(*extents),
             (ctypes.c_double * max(1, scalars))(),
-            (ctypes.c_int64 * len(bound.knobs))(*bound.knobs),
+            (ctypes.c_int64 * len(bound.launch_parameters))(*bound.launch_parameters),
             None,
             ctypes.byref(size),
             None,

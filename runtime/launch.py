@@ -65,7 +65,7 @@ class BoundKernel:
     `workspace` counts bytes; `keep` owns the entry's library."""
 
     entry: int
-    knobs: tuple[int, ...]
+    launch_parameters: tuple[int, ...]
     workspace: int
     keep: object = None
 
@@ -362,7 +362,7 @@ def single_launch(spec: LaunchSpec, extents: tuple[int, ...], bound: BoundKernel
         spec.name,
         bound.entry,
         extents,
-        bound.knobs,
+        bound.launch_parameters,
         tuple(range(tensors)),
         tuple(CallScalar(i) for i in range(scalars)),
         0 if bound.workspace else None,

@@ -69,7 +69,7 @@ class KernelLaunch:
     name: str
     entry: int
     extents: tuple[int, ...]
-    knobs: tuple[int, ...]
+    launch_parameters: tuple[int, ...]
     tensors: tuple[TensorLocation, ...]
     scalars: tuple[CallScalar | float, ...]
     workspace: int | None
@@ -260,7 +260,7 @@ class _Ready:
     step: KernelLaunch
     function: Any
     extents: Any
-    knobs: Any
+    launch_parameters: Any
 
     def launch(self, call: _Call, on: int) -> int:
         step = self.step
@@ -271,7 +271,7 @@ class _Ready:
             (ctypes.c_void_p * max(1, len(pointers)))(*pointers),
             self.extents,
             (ctypes.c_double * max(1, len(scalars)))(*scalars),
-            self.knobs,
+            self.launch_parameters,
             own,
             None,
             on,
@@ -284,7 +284,7 @@ def _ready(step: KernelLaunch) -> _Ready:
         step,
         ENTRY(step.entry),
         (ctypes.c_int64 * len(step.extents))(*step.extents),
-        (ctypes.c_int64 * max(1, len(step.knobs)))(*step.knobs),
+        (ctypes.c_int64 * max(1, len(step.launch_parameters)))(*step.launch_parameters),
     )
 
 
@@ -298,7 +298,7 @@ def native_steps(series: LaunchSequence) -> tuple[tuple[Any, ...], ...]:
         (
             s.entry,
             s.extents,
-            s.knobs,
+            s.launch_parameters,
             tuple(
                 w if isinstance(w, int) else -1 - w.offset
                 for w in s.tensors

@@ -108,7 +108,7 @@ class _StepBuilder:
             step.name,
             bound.entry,
             step.sizes,
-            bound.knobs,
+            bound.launch_parameters,
             tuple(self._where(name) for name in workspace.pointers(step)),
             tuple(self._scalar(a) for decl, a in pairs if not isinstance(decl.type, TensorType)),
             self.memory.offsets.get(workspace.scratch(number)),

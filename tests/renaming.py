@@ -99,7 +99,7 @@ def _launched(checked: frontend.Checked, kernel: ir.Kernel, planned: Any) -> tup
         show(planned.request),
         planned.sizes,
         planned.seconds,
-        getattr(planned, "knobs", None),
+        getattr(planned, "launch", None),
     )
 
 

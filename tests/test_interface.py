@@ -36,7 +36,7 @@ def test_header_compiles_and_counts(compiler: str, language: str, tmp_path: Path
         f"int check[({entry}_tensors == 4 && {entry}_extents == 2 && {entry}_scalars == 1) ? 1 : -1];\n"
         f"int32_t (*entry)(void* const*, int64_t const*, double const*, int64_t const*, void*, uint64_t*,\n"
         f"                 void*) = {entry};\n"
-        f"int64_t first(void) {{ return {entry}_knobs[0]; }}\n"
+        f"int64_t first(void) {{ return {entry}_launch_parameters[0]; }}\n"
     )
     flags = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
     command = [compiler, "-x", language, *flags, str(tmp_path / "main")]

@@ -272,9 +272,9 @@ def bind(built: Built, name: str) -> BoundKernel:
     from ucutlass.runtime.launch import BoundKernel  # here: builds need no torch, which takes a second
 
     entry = _load(built)
-    knobs = built.planned.launch
-    workspace = _workspace(entry, built.planned, knobs, name)
-    return BoundKernel(entry.address, knobs, workspace, entry)
+    launch_parameters = built.planned.launch
+    workspace = _workspace(entry, built.planned, launch_parameters, name)
+    return BoundKernel(entry.address, launch_parameters, workspace, entry)
 
 
 def _load(built: Built) -> KernelEntry:
@@ -292,14 +292,14 @@ def _load(built: Built) -> KernelEntry:
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)
 
 
-def _workspace(entry: KernelEntry, planned: Planned, knobs: tuple[int, ...], name: str) -> int:
+def _workspace(entry: KernelEntry, planned: Planned, launch_parameters: tuple[int, ...], name: str) -> int:
     problem = planned.plan.problem
     size = ctypes.c_uint64(0)
     code = _ENTRY(entry.address)(
         (ctypes.c_void_p * max(1, problem.pointers))(),
         (ctypes.c_int64 * len(planned.sizes))(*planned.sizes),
         (ctypes.c_double * max(1, problem.scalars))(),
-        (ctypes.c_int64 * max(1, len(knobs)))(*knobs),
+        (ctypes.c_int64 * max(1, len(launch_parameters)))(*launch_parameters),
         None,
         ctypes.byref(size),
         None,

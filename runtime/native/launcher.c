@@ -19,14 +19,14 @@ static char const CAPSULE[] = "ucutlass.launcher";
 
 // The binary interface of emitted kernels (ucutlass/kernels/gemm/plan.py).
 typedef int32_t (*Entry)(void* const* tensors, int64_t const* extents, double const* scalars,
-                         int64_t const* knobs, void* workspace, uint64_t* workspace_size,
+                         int64_t const* launch_parameters, void* workspace, uint64_t* workspace_size,
                          void* stream);
 
 // One kernel of a call.
 typedef struct Step {
   Entry entry;
   int64_t* extents;
-  int64_t* knobs;
+  int64_t* launch_parameters;
   int64_t* tensors;  // by the kernel's pointer: a position among the call's tensors, or -1 - offset
                      // into the workspace
   int64_t* scalars;  // by the kernel's scalar: a position among the call's, or -1 for `values`
@@ -261,7 +261,7 @@ static int32_t run_step(Step const* step, Call const* call, char* workspace, voi
   }
   for (int i = 0; i < step->scalar_count; ++i)
     scalars[i] = step->scalars[i] >= 0 ? call->scalars[step->scalars[i]] : step->values[i];
-  return step->entry(tensors, step->extents, scalars, step->knobs,
+  return step->entry(tensors, step->extents, scalars, step->launch_parameters,
                      step->workspace < 0 ? NULL : workspace + step->workspace, NULL, stream);
 }
 
@@ -503,7 +503,7 @@ static void free_plan(Plan* plan) {
   release(held, sizeof held / sizeof held[0]);
   for (int i = 0; plan->steps && i < plan->count; ++i) {
     Step* step = &plan->steps[i];
-    int64_t* owned[] = {step->extents, step->knobs, step->tensors, step->scalars, step->waits};
+    int64_t* owned[] = {step->extents, step->launch_parameters, step->tensors, step->scalars, step->waits};
     for (size_t j = 0; j < sizeof owned / sizeof owned[0]; ++j) free(owned[j]);
     free(step->values);
   }
@@ -591,13 +591,13 @@ static double* numbers(PyObject* tuple) {
   return values;
 }
 
-// (entry address, extents, knobs, tensors, scalars, values, workspace, stream, waits, records), as
+// (entry address, extents, launch parameters, tensors, scalars, values, workspace, stream, waits, records), as
 // launch_sequence.py `native_steps` makes them.
 static int read_step(Step* step, PyObject* description) {
   if (!description) return 0;
   step->entry = (Entry)(uintptr_t)integer(description, 0);
   step->extents = integers(PyTuple_GetItem(description, 1));
-  step->knobs = integers(PyTuple_GetItem(description, 2));
+  step->launch_parameters = integers(PyTuple_GetItem(description, 2));
   step->tensors = integers(PyTuple_GetItem(description, 3));
   step->scalars = integers(PyTuple_GetItem(description, 4));
   step->values = numbers(PyTuple_GetItem(description, 5));
@@ -608,7 +608,7 @@ static int read_step(Step* step, PyObject* description) {
   step->tensor_count = (int)PyTuple_Size(PyTuple_GetItem(description, 3));
   step->scalar_count = (int)PyTuple_Size(PyTuple_GetItem(description, 4));
   step->wait_count = (int)PyTuple_Size(PyTuple_GetItem(description, 8));
-  return step->entry && step->extents && step->knobs && step->tensors && step->scalars &&
+  return step->entry && step->extents && step->launch_parameters && step->tensors && step->scalars &&
          step->values && step->waits && step->tensor_count <= MAX_TENSORS &&
          step->scalar_count <= MAX_SCALARS && !PyErr_Occurred();
 }

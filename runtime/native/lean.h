@@ -39,7 +39,7 @@ struct Problem {
   int64_t tiles_m, tiles_n, batch, tiles_k;
   int tile[3];
   int cluster[2];
-  int swizzle, raster, splits;  // as in the entry's knobs
+  int swizzle, raster, splits;  // as in the entry's launch parameters
   int warp_groups;              // that share a tile
   Device device;
 };

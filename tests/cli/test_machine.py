@@ -46,7 +46,7 @@ def test_build_again_takes_the_cache(machine: Machine) -> None:
 
 
 def test_several_shapes_at_once(machine: Machine, tmp_path: Path) -> None:
-    """Shapes of one plan share an entry; its header carries the knobs of each."""
+    """Shapes of one plan share an entry; its header carries the launch parameters of each."""
     folder = tmp_path / "out"
     shapes = ("--shape", "M=4096", "--shape", "M=16", "--shape", "M=8192")
     result = machine.ucc("build", LINEAR, "-s", "N=4096,K=4096", *shapes, "-o", folder, "--json")

@@ -164,7 +164,9 @@ def test_verify_keeps_a_record_of_the_whole(machine: Machine, monkeypatch: pytes
     def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.CallOutcome:
         if target.endswith(":machine"):
             return isolation.Returned({"device": "NVIDIA H200", "uuid": "GPU-0", "versions": {}}, "")
-        assert [set(s) for s in arguments["kernel"]["stages"]] == [{"library", "entry", "knobs"}] * 2
+        assert [set(s) for s in arguments["kernel"]["stages"]] == [
+            {"library", "entry", "launch_parameters"}
+        ] * 2
         return real("verify_candidates:whole", arguments, **limits)
 
     monkeypatch.setattr(isolation, "run", replaced)

@@ -43,7 +43,7 @@ def test_build_writes_the_files(ucc: Ucc, tmp_path: Path) -> None:
     result = ucc("build", EMBED, *SIZES, "-o", tmp_path / "out", "--json")
     assert result.status == 0, result.err
     header = Path(result.json["header"]).read_text()
-    assert "knobs: none" in header and "[1] ids" in header
+    assert "launch parameters: none" in header and "[1] ids" in header
 
 
 @pytest.mark.nvcc

@@ -93,7 +93,7 @@ def run(
     entry: Any,
     plan: GemmPlan,
     sizes: Sequence[int],
-    knobs: LaunchParameters = DEFAULT,
+    launch_parameters: LaunchParameters = DEFAULT,
     scalars: Sequence[float] = (),
     device: str = "cpu",
     fill: str = "integers",
@@ -106,7 +106,7 @@ def run(
     accesses |= {o.access.pointer: (o.access, "poison") for o in problem.outputs}
     buffers = [_buffer(problem, access, sizes, device, how) for _, (access, how) in sorted(accesses.items())]
     expected = reference(problem, buffers, sizes, scalars)
-    code = call(entry, [b.address for b in buffers], sizes, scalars, knobs, device, stream)
+    code = call(entry, [b.address for b in buffers], sizes, scalars, launch_parameters, device, stream)
     return Run(tuple(buffers), tuple(expected), code)
 
 
@@ -115,7 +115,7 @@ def call(
     addresses: Sequence[int],
     sizes: Sequence[int],
     scalars: Sequence[float],
-    knobs: LaunchParameters,
+    launch_parameters: LaunchParameters,
     device: str,
     stream: int,
 ) -> int:
@@ -123,7 +123,9 @@ def call(
     pointers = (ctypes.c_void_p * len(addresses))(*addresses)
     extents = (ctypes.c_int64 * len(sizes))(*sizes)
     numbers = (ctypes.c_double * max(1, len(scalars)))(*scalars)
-    chosen = (ctypes.c_int64 * 3)(knobs.raster, knobs.swizzle, knobs.splits)
+    chosen = (ctypes.c_int64 * 3)(
+        launch_parameters.raster, launch_parameters.swizzle, launch_parameters.splits
+    )
     size = ctypes.c_uint64(0)
     code = int(entry(pointers, extents, numbers, chosen, None, ctypes.byref(size), None))
     if code:

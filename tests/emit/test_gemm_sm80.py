@@ -119,10 +119,10 @@ def _emulate(name: str, folder: Path) -> None:
     plan = PLANS[name]
     entry = build(emit(plan, ""), folder)
     for sizes in extents(plan):
-        for knobs in (WHOLE, SPLIT):
-            done = run(entry, plan, sizes, knobs, (0.5,) * plan.problem.scalars)
+        for launch_parameters in (WHOLE, SPLIT):
+            done = run(entry, plan, sizes, launch_parameters, (0.5,) * plan.problem.scalars)
             assert done.code == 0
-            assert worst(done, plan.problem) == [0.0] * len(plan.problem.outputs), (sizes, knobs)
+            assert worst(done, plan.problem) == [0.0] * len(plan.problem.outputs), (sizes, launch_parameters)
 
 
 @pytest.mark.slow

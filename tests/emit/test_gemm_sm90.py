@@ -228,17 +228,17 @@ def test_compiles(name: str, tmp_path: Path) -> None:
     size = ctypes.c_uint64()
     dims, pointers = PLANS[name].problem.dims, PLANS[name].problem.pointers
     extents = (ctypes.c_int64 * dims)(*[64] * dims)
-    knobs = (ctypes.c_int64 * 3)(0, 1, 1)
+    launch_parameters = (ctypes.c_int64 * 3)(0, 1, 1)
     tensors = (ctypes.c_void_p * pointers)(*[4096] * pointers)
     odd = (ctypes.c_int64 * dims)(64, 64, 63, *[64] * (dims - 3))
     empty = (ctypes.c_int64 * dims)(64, 0, 64, *[64] * (dims - 3))
     swizzled = (ctypes.c_int64 * 3)(0, 3, 1)
-    assert entry(tensors, None, None, knobs, None, None, None) == 1
-    assert entry(tensors, odd, None, knobs, None, None, None) == 1
-    assert entry(tensors, empty, None, knobs, None, None, None) == 1
+    assert entry(tensors, None, None, launch_parameters, None, None, None) == 1
+    assert entry(tensors, odd, None, launch_parameters, None, None, None) == 1
+    assert entry(tensors, empty, None, launch_parameters, None, None, None) == 1
     assert entry(tensors, extents, None, swizzled, None, None, None) == 1
-    assert entry(None, extents, None, knobs, None, None, None) == 1
-    assert entry(tensors, odd, None, knobs, None, ctypes.byref(size), None) == 1
+    assert entry(None, extents, None, launch_parameters, None, None, None) == 1
+    assert entry(tensors, odd, None, launch_parameters, None, ctypes.byref(size), None) == 1
 
 
 # --- the devices, prepared once ---------------------------------------------------------

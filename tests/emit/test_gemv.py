@@ -69,10 +69,10 @@ def test_integers_come_out_exact_on_the_host(name: str, tmp_path: Path) -> None:
     plan = PLANS[name]
     entry = build(emit(plan, ""), tmp_path)
     for sizes in extents(plan):
-        for knobs in (WHOLE, SPLIT):
-            done = run(entry, plan, sizes, knobs, (0.5,) * plan.problem.scalars)
+        for launch_parameters in (WHOLE, SPLIT):
+            done = run(entry, plan, sizes, launch_parameters, (0.5,) * plan.problem.scalars)
             assert done.code == 0
-            assert worst(done, plan.problem) == [0.0] * len(plan.problem.outputs), (sizes, knobs)
+            assert worst(done, plan.problem) == [0.0] * len(plan.problem.outputs), (sizes, launch_parameters)
 
 
 def test_columns_beyond_the_schedule_are_more_tiles(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_a4f2203199425074_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_8ea3627432dc7345_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -727,14 +727,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_a4f2203199425074_kernel
+}  // namespace ucc_8ea3627432dc7345_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_a4f2203199425074(
-    void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
+extern "C" int32_t ucc_8ea3627432dc7345(
+    void* const* tensors, int64_t const* e, double const* s, int64_t const* launch_parameters,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_a4f2203199425074_kernel;
+  using namespace ucc_8ea3627432dc7345_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }
@@ -762,15 +762,15 @@ extern "C" int32_t ucc_a4f2203199425074(
   p.tiles_m = uint32_t(tiles_m);
   p.tiles_n = uint32_t(tiles_n);
   // Along the shorter side: a band of the other one is then reread soonest.
-  p.along_m = knobs[0] == 1 || (knobs[0] != 2 && tiles_m < tiles_n);
-  p.swizzle = uint32_t(std::max<int64_t>(1, std::min<int64_t>(knobs[1], p.along_m ? tiles_n : tiles_m)));
+  p.along_m = launch_parameters[0] == 1 || (launch_parameters[0] != 2 && tiles_m < tiles_n);
+  p.swizzle = uint32_t(std::max<int64_t>(1, std::min<int64_t>(launch_parameters[1], p.along_m ? tiles_n : tiles_m)));
   int64_t const inner = ceil_div(p.k[kContracted - 1], kTileK);
   int64_t k_tiles = inner;
   for (int i = 0; i + 1 < kContracted; ++i) k_tiles *= p.k[i];
   if (k_tiles > INT32_MAX) return 1;
   p.inner_k_tiles = int32_t(inner);
   p.k_tiles = int32_t(k_tiles);
-  p.splits = int32_t(std::max<int64_t>(1, std::min(knobs[2], k_tiles)));
+  p.splits = int32_t(std::max<int64_t>(1, std::min(launch_parameters[2], k_tiles)));
 
   // The workspace: partial sums of the splits, then of every reduction, 256-byte aligned.
   uint64_t size = 0;

@@ -75,7 +75,7 @@ CUresult encode_tiled(Args... args) {
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_6d83ca667a046ac6_kernel {
+namespace ucc_2a88cc35fc8ad4cf_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -501,20 +501,20 @@ struct Epilogue : Nodes {
   }
 };
 
-}  // namespace ucc_6d83ca667a046ac6_kernel
+}  // namespace ucc_2a88cc35fc8ad4cf_kernel
 
 // Registers keep the source's own type; CUTLASS would turn some sources into the accumulator's.
 template <>
-struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_6d83ca667a046ac6_kernel::Epilogue> {
+struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_2a88cc35fc8ad4cf_kernel::Epilogue> {
   using DispatchPolicy = void;
-  using Callbacks = ucc_6d83ca667a046ac6_kernel::Epilogue;
+  using Callbacks = ucc_2a88cc35fc8ad4cf_kernel::Epilogue;
   using Operation = FusionOperation;
   using CtaTile_MNK = void;
   using EpilogueTile_MN = void;
-  using ElementCompute = ucc_6d83ca667a046ac6_kernel::ElementC;
+  using ElementCompute = ucc_2a88cc35fc8ad4cf_kernel::ElementC;
 };
 
-namespace ucc_6d83ca667a046ac6_kernel {
+namespace ucc_2a88cc35fc8ad4cf_kernel {
 
 // --- kernel -----------------------------------------------------------------------
 
@@ -639,14 +639,14 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_6d83ca667a046ac6_kernel
+}  // namespace ucc_2a88cc35fc8ad4cf_kernel
 
-extern "C" int32_t ucc_6d83ca667a046ac6(void* const* tensors, int64_t const* extents, double const* scalars,
-                                        int64_t const* knobs, void* workspace, uint64_t* workspace_size,
+extern "C" int32_t ucc_2a88cc35fc8ad4cf(void* const* tensors, int64_t const* extents, double const* scalars,
+                                        int64_t const* launch_parameters, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_6d83ca667a046ac6_kernel;
+  using namespace ucc_2a88cc35fc8ad4cf_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
-  if (extents == nullptr || knobs == nullptr) {
+  if (extents == nullptr || launch_parameters == nullptr) {
     return Mismatch;
   }
 
@@ -664,8 +664,8 @@ extern "C" int32_t ucc_6d83ca667a046ac6(void* const* tensors, int64_t const* ext
     return Mismatch;
   }
 
-  // Knobs: raster order, largest swizzle, parts of K.
-  int64_t const raster = knobs[0], swizzle = knobs[1], splits = knobs[2];
+  // Launch parameters: raster order, largest swizzle, parts of K.
+  int64_t const raster = launch_parameters[0], swizzle = launch_parameters[1], splits = launch_parameters[2];
   if (raster < 0 || raster > 2 || (swizzle != 1 && swizzle != 2 && swizzle != 4 && swizzle != 8) ||
       splits < 0 || splits > 1024) {
     return Mismatch;

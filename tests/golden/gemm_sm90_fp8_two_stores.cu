@@ -75,7 +75,7 @@ CUresult encode_tiled(Args... args) {
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_1d5293ad42b77c1e_kernel {
+namespace ucc_913375e1ee39299c_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -371,14 +371,14 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_1d5293ad42b77c1e_kernel
+}  // namespace ucc_913375e1ee39299c_kernel
 
-extern "C" int32_t ucc_1d5293ad42b77c1e(void* const* tensors, int64_t const* extents, double const* scalars,
-                                        int64_t const* knobs, void* workspace, uint64_t* workspace_size,
+extern "C" int32_t ucc_913375e1ee39299c(void* const* tensors, int64_t const* extents, double const* scalars,
+                                        int64_t const* launch_parameters, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_1d5293ad42b77c1e_kernel;
+  using namespace ucc_913375e1ee39299c_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
-  if (extents == nullptr || knobs == nullptr) {
+  if (extents == nullptr || launch_parameters == nullptr) {
     return Mismatch;
   }
 
@@ -391,8 +391,8 @@ extern "C" int32_t ucc_1d5293ad42b77c1e(void* const* tensors, int64_t const* ext
   int const K = int(extents[2]);
   auto const L = 1;
 
-  // Knobs: raster order, largest swizzle, parts of K.
-  int64_t const raster = knobs[0], swizzle = knobs[1], splits = knobs[2];
+  // Launch parameters: raster order, largest swizzle, parts of K.
+  int64_t const raster = launch_parameters[0], swizzle = launch_parameters[1], splits = launch_parameters[2];
   if (raster < 0 || raster > 2 || (swizzle != 1 && swizzle != 2 && swizzle != 4 && swizzle != 8) ||
       splits != 1) {
     return Mismatch;

@@ -91,25 +91,27 @@ def _extents(plan: GemmPlan) -> list[tuple[int, ...]]:
 def test_integers_come_out_exact(name: str, entries: dict[str, Any]) -> None:
     plan = EXACT[name]
     for sizes in _extents(plan):
-        for knobs in (
+        for launch_parameters in (
             LaunchParameters(),
             LaunchParameters(raster=1, swizzle=2),
             LaunchParameters(raster=2, swizzle=4, splits=3),
         ):
-            done = run(entries[name], plan, sizes, knobs, (0.5,) * plan.problem.scalars, device="cuda")
-            assert done.code == 0, (sizes, knobs)
+            done = run(
+                entries[name], plan, sizes, launch_parameters, (0.5,) * plan.problem.scalars, device="cuda"
+            )
+            assert done.code == 0, (sizes, launch_parameters)
             errors = worst(done, plan.problem)
             if "f16_sums" in name and sizes[-1] > 200:
                 continue
-            assert errors == [0.0] * len(errors), (sizes, knobs)
+            assert errors == [0.0] * len(errors), (sizes, launch_parameters)
 
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_floats_are_within_the_compute_types_bound(name: str, entries: dict[str, Any]) -> None:
     plan = FLOATS[name]
     for sizes in _extents(plan):
-        for knobs in (LaunchParameters(), LaunchParameters(splits=4)):
-            done = run(entries[name], plan, sizes, knobs, device="cuda", fill="floats")
+        for launch_parameters in (LaunchParameters(), LaunchParameters(splits=4)):
+            done = run(entries[name], plan, sizes, launch_parameters, device="cuda", fill="floats")
             assert done.code == 0
             a, b, out = (buffer.view for buffer in done.buffers)
             magnitude = a[:, 0, :].double().abs() @ b[0, :, :].double().abs().T
@@ -120,7 +122,7 @@ def test_floats_are_within_the_compute_types_bound(name: str, entries: dict[str,
             store = 2.0 ** -plan.problem.outputs[0].access.elem.mantissa
             error = (out.double() - done.expected[0]).abs()
             allowed = bound + done.expected[0].abs() * store + 2.0**-24
-            assert bool((error <= allowed).all()), (sizes, knobs, float((error - allowed).max()))
+            assert bool((error <= allowed).all()), (sizes, launch_parameters, float((error - allowed).max()))
 
 
 @pytest.mark.parametrize("name", ["tf32x3_wide", "simt_wide"])

@@ -29,7 +29,7 @@ def call(entry: Any, fake: ctypes.CDLL | None, one: dict[str, Any]) -> dict[str,
         array(ctypes.c_void_p, one["tensors"]),
         array(ctypes.c_int64, one["extents"]),
         array(ctypes.c_double, one["scalars"]),
-        array(ctypes.c_int64, one["knobs"]),
+        array(ctypes.c_int64, one["launch_parameters"]),
     ]
 
     def launch(context: int) -> None:

@@ -34,7 +34,7 @@ class Call:
     tensors: Sequence[int | None] | None
     extents: Sequence[int] | None
     scalars: Sequence[float] | None = ()
-    knobs: Sequence[int] | None = (0, 1, 1)
+    launch_parameters: Sequence[int] | None = (0, 1, 1)
     stream: int = 0
     asks: bool = False
     fail: tuple[str, int, int] = ("", 0, 0)

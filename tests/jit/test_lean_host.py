@@ -173,22 +173,22 @@ def test_a_launch_is_the_schedules(name: str, bench: Bench) -> None:
     assert (opened["attribute"], opened["value"]) == (8, SHARED_BYTES)  # ..._MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
-@pytest.mark.parametrize("knobs", [(r, s, 1) for r in (0, 1, 2) for s in (1, 2, 4, 8)])
+@pytest.mark.parametrize("launch_parameters", [(r, s, 1) for r in (0, 1, 2) for s in (1, 2, 4, 8)])
 @pytest.mark.parametrize("make", [biased, shared], ids=["1x1", "2x2"])
 def test_the_grid_is_of_whole_clusters_and_no_larger_than_the_device(
-    make: Callable[[], GemmPlan], knobs: tuple[int, ...], bench: Bench
+    make: Callable[[], GemmPlan], launch_parameters: tuple[int, ...], bench: Bench
 ) -> None:
     plan = make()
     cluster_m, cluster_n = schedule_of(plan).cluster
     tile_m, tile_n, _ = schedule_of(plan).tile
     many, few = (64 * tile_m, 64 * tile_n, 128), (tile_m + 1, tile_n, 128)
-    calls = [good(plan, extents, knobs=knobs) for extents in (many, few)]
+    calls = [good(plan, extents, launch_parameters=launch_parameters) for extents in (many, few)]
     most = CLUSTERS_BLOCKS if cluster_m * cluster_n > 1 else SM_COUNT
     for extents, answer in zip((many, few), bench.host(plan).call(*calls).calls, strict=True):
         (launch,) = answer.of("cuLaunchKernelEx")
         x, y, z = launch["grid"]
         tiles = [-(-extents[0] // tile_m), -(-extents[1] // tile_n)]
-        units = [c * knobs[1] for c in (cluster_m, cluster_n)]  # of what a swizzle goes through
+        units = [c * launch_parameters[1] for c in (cluster_m, cluster_n)]  # of what a swizzle goes through
         rounded = [-(-t // unit) * unit for t, unit in zip(tiles, units, strict=True)]
         assert z == 1 and x % cluster_m == 0 and y % cluster_n == 0
         assert x * y <= most
@@ -199,11 +199,11 @@ def test_the_grid_is_of_whole_clusters_and_no_larger_than_the_device(
 def test_raster_and_swizzle_reach_the_scheduler(bench: Bench) -> None:
     """Not what they do there, which is CUTLASS's own, but that each is another schedule."""
     plan = shared()
-    knobs = [(raster, swizzle, 1) for raster in (1, 2) for swizzle in (1, 2, 4, 8)]
-    calls = [good(plan, (8192, 8192, 128), knobs=k) for k in knobs]
+    launch_parameters = [(raster, swizzle, 1) for raster in (1, 2) for swizzle in (1, 2, 4, 8)]
+    calls = [good(plan, (8192, 8192, 128), launch_parameters=k) for k in launch_parameters]
     answers = bench.host(plan, ["scheduler"]).call(*calls)
     seen = {answers.numbers(a.of("cuLaunchKernelEx")[0], "scheduler", "120s") for a in answers.calls}
-    assert len(seen) == len(knobs)
+    assert len(seen) == len(launch_parameters)
 
 
 # --- what it refuses --------------------------------------------------------------
@@ -220,11 +220,11 @@ BAD: dict[str, dict[str, Any]] = {
     **{f"no tensor {i}": {"tensors": without(TENSORS, i, None)} for i in range(7)},
     "no extents": {"extents": None},
     "no scalars": {"scalars": None},
-    "no knobs": {"knobs": None},
+    "no launch parameters": {"launch_parameters": None},
     **{f"extent {i} is {e}": {"extents": without(SHAPE, i, e)} for i in range(3) for e in (0, -1, 2**31)},
-    **{f"raster {r}": {"knobs": (r, 1, 1)} for r in (-1, 3)},
-    **{f"swizzle {s}": {"knobs": (0, s, 1)} for s in (-1, 0, 3, 16)},
-    **{f"splits {s}": {"knobs": (0, 1, s)} for s in (0, 2, -1)},
+    **{f"raster {r}": {"launch_parameters": (r, 1, 1)} for r in (-1, 3)},
+    **{f"swizzle {s}": {"launch_parameters": (0, s, 1)} for s in (-1, 0, 3, 16)},
+    **{f"splits {s}": {"launch_parameters": (0, 1, s)} for s in (0, 2, -1)},
     **{
         f"address {i} by {by}": {"tensors": without(TENSORS, i, TENSORS[i] + by)}
         for i in (0, 1, 2, 5)

@@ -178,11 +178,16 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     for output, result in zip(plan.problem.outputs, results, strict=True):
         tensors[output.access.pointer] = result.ctypes.data
     extents = (ctypes.c_int64 * plan.problem.dims)(*(sizes[d] for d in order(plan, sizes)))
-    knobs, size = (ctypes.c_int64 * 3)(0, 1, 1), ctypes.c_uint64()
-    assert entry(None, extents, None, knobs, None, ctypes.byref(size), None) == 0
-    assert entry(tensors, extents, None, knobs, None, None, None) != 0, "no workspace"
+    launch_parameters, size = (ctypes.c_int64 * 3)(0, 1, 1), ctypes.c_uint64()
+    assert entry(None, extents, None, launch_parameters, None, ctypes.byref(size), None) == 0
+    assert entry(tensors, extents, None, launch_parameters, None, None, None) != 0, "no workspace"
     workspace = np.full(size.value, UNWRITTEN, np.uint8)
-    assert entry(tensors, extents, None, knobs, workspace.ctypes.data_as(ctypes.c_void_p), None, None) == 0
+    assert (
+        entry(
+            tensors, extents, None, launch_parameters, workspace.ctypes.data_as(ctypes.c_void_p), None, None
+        )
+        == 0
+    )
     return Run(plan, sizes, product[:, :m, :n], workspace, results)
 
 

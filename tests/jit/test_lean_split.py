@@ -53,7 +53,7 @@ MISMATCH = 1
 WORKSPACE = 1 << 40
 
 SPLIT_K = replace(THREE, scheduler="stream_k")
-STREAM = (0, 1, 0)  # knobs
+STREAM = (0, 1, 0)  # launch parameters
 
 
 def reduced() -> GemmPlan:
@@ -264,13 +264,16 @@ def test_the_workspaces_follow_one_another(bench: Bench) -> None:
     extents = (192, 384, 640)
     plain, stream = three(), three(SPLIT_K)
     sizes = [
-        bench.host(p).call(good(p, extents, asks=True, knobs=knobs)).calls[0].workspace
-        for p, knobs in ((plain, (0, 1, 1)), (stream, STREAM), (reduced(), (0, 1, 1)))
+        bench.host(p)
+        .call(good(p, extents, asks=True, launch_parameters=launch_parameters))
+        .calls[0]
+        .workspace
+        for p, launch_parameters in ((plain, (0, 1, 1)), (stream, STREAM), (reduced(), (0, 1, 1)))
     ]
     parts = sizes[0]
     assert parts == rounded(2 * BLOCKS + 4 * 640 * 192) + 4 * 640 * 384
     answers = bench.host(stream, ("mainloop.flags", "workspace")).call(
-        good(stream, extents, workspace=WORKSPACE, knobs=STREAM)
+        good(stream, extents, workspace=WORKSPACE, launch_parameters=STREAM)
     )
     (answer,) = answers.calls
     assert answer.codes == [0]

@@ -70,13 +70,13 @@ def call(
     tensors: Sequence[Tensor],
     sizes: Sequence[int],
     scalars: Sequence[float],
-    knobs: Sequence[int],
+    launch_parameters: Sequence[int],
 ) -> int:
     """Asks for the workspace, fills it with NaN, and launches."""
     pointers = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
     extents = (ctypes.c_int64 * len(sizes))(*sizes)
     numbers = (ctypes.c_double * max(1, len(scalars)))(*scalars)
-    chosen = (ctypes.c_int64 * len(knobs))(*knobs)
+    chosen = (ctypes.c_int64 * len(launch_parameters))(*launch_parameters)
     size = ctypes.c_uint64(0)
     code = int(entry(pointers, extents, numbers, chosen, None, ctypes.byref(size), None))
     if code:

@@ -139,12 +139,12 @@ def exposed(entry: Any, planned: Planned) -> verify.DirectLaunch:
     ) -> None:
         tensors = [t.data_ptr() for t in (*given, *outputs) if isinstance(t, Tensor)]
         numbers = [float(a) for a in given if not isinstance(a, Tensor)]
-        knobs = [int(k) for k in planned.launch]
+        launch_parameters = [int(k) for k in planned.launch]
         code = entry(
             (ctypes.c_void_p * max(1, planned.plan.problem.pointers))(*tensors),
             (ctypes.c_int64 * len(planned.sizes))(*planned.sizes),
             (ctypes.c_double * max(1, len(numbers)))(*numbers),
-            (ctypes.c_int64 * len(knobs))(*knobs),
+            (ctypes.c_int64 * len(launch_parameters))(*launch_parameters),
             None if workspace is None else ctypes.c_void_p(workspace.data_ptr()),
             size,
             None,

@@ -146,8 +146,10 @@ def loaded(made: Prepared, library: Path) -> verify.DirectLaunch:
     device = torch.device("cuda", torch.cuda.current_device())
     spec, extents = spec_of(made.kernel), complete(made.kernel, made.sizes)
     entry = load_entry(library, made.source.entry)
-    knobs = tuple(int(k) for k in made.planned.launch)
-    bound = direct_launch.rebind(spec, BoundKernel(entry.address, knobs, 0, entry), extents, device)
+    launch_parameters = tuple(int(k) for k in made.planned.launch)
+    bound = direct_launch.rebind(
+        spec, BoundKernel(entry.address, launch_parameters, 0, entry), extents, device
+    )
     return direct_launch.direct_launch(spec, single_launch(spec, extents, bound))
 
 

@@ -79,7 +79,7 @@ Load = Callable[..., Loaded]
 @pytest.fixture
 def load(stages: Path, route: Native | NoNative, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Loads a pipeline whose kernels are fakes: the entry is `two` for two tensors, else `add`; the first
-    knob is the stage's number. `workspaces` and `codes` are by stage."""
+    launch parameter is the stage's number. `workspaces` and `codes` are by stage."""
     library = ctypes.PyDLL(str(stages))
 
     def fakes(device: torch.device, main: int, streams: int, events: int) -> Branches:
@@ -107,8 +107,8 @@ def load(stages: Path, route: Native | NoNative, monkeypatch: pytest.MonkeyPatch
                     continue
                 tensors = sum(isinstance(p.type, ir.TensorType) for p in step.kernel.params)
                 entry = load_entry(stages, "two" if tensors == 2 else "add")
-                knobs = (i, workspaces.get(i, 0), codes.get(i, 0))
-                bound = BoundKernel(entry.address, knobs, 0, entry)
+                launch_parameters = (i, workspaces.get(i, 0), codes.get(i, 0))
+                bound = BoundKernel(entry.address, launch_parameters, 0, entry)
                 bounds.append(rebind(spec_of(step.kernel, device="cpu"), bound, step.sizes, request.device))
             made.series[request] = sequence_of(found, streams_of(found, most_streams), bounds)
             return made.series[request]

@@ -4,8 +4,8 @@
 
 #define ENTRY(name)                                                                                  \
   int32_t name(void* const* tensors, int64_t const* extents, double const* scalars,                  \
-               int64_t const* knobs, void* workspace, uint64_t* workspace_size, void* stream)
-#define UNUSED (void)tensors, (void)extents, (void)scalars, (void)knobs, (void)workspace, \
+               int64_t const* launch_parameters, void* workspace, uint64_t* workspace_size, void* stream)
+#define UNUSED (void)tensors, (void)extents, (void)scalars, (void)launch_parameters, (void)workspace, \
                (void)workspace_size, (void)stream
 
 // A log of what happened, four numbers each: what, and of what. Set by the test.
@@ -20,31 +20,31 @@ static void note(int64_t what, int64_t a, int64_t b, int64_t c) {
 
 enum { LAUNCH = 1, RECORD = 2, WAIT = 3 };
 
-// extents M, N; y = x + scalar, knobs: the number that is noted, how many bytes of workspace it takes and
+// extents M, N; y = x + scalar, launch parameters: the number that is noted, how many bytes of workspace it takes and
 // smears, what it returns.
 ENTRY(add) {
   UNUSED;
   if (workspace_size) {
-    *workspace_size = (uint64_t)knobs[1];
+    *workspace_size = (uint64_t)launch_parameters[1];
     return 0;
   }
-  note(LAUNCH, knobs[0], (int64_t)(intptr_t)stream, (int64_t)(intptr_t)workspace);
-  for (int64_t i = 0; i < knobs[1]; ++i) ((unsigned char*)workspace)[i] = 0xee;
+  note(LAUNCH, launch_parameters[0], (int64_t)(intptr_t)stream, (int64_t)(intptr_t)workspace);
+  for (int64_t i = 0; i < launch_parameters[1]; ++i) ((unsigned char*)workspace)[i] = 0xee;
   float const* x = tensors[0];
   float* y = tensors[1];
   for (int64_t i = 0; i < extents[0] * extents[1]; ++i) y[i] = x[i] + (float)scalars[0];
-  return (int32_t)knobs[2];
+  return (int32_t)launch_parameters[2];
 }
 
 // extents M, N; y = a * b and z = a - b
 ENTRY(two) {
   UNUSED;
   if (workspace_size) {
-    *workspace_size = (uint64_t)knobs[1];
+    *workspace_size = (uint64_t)launch_parameters[1];
     return 0;
   }
-  note(LAUNCH, knobs[0], (int64_t)(intptr_t)stream, (int64_t)(intptr_t)workspace);
-  for (int64_t i = 0; i < knobs[1]; ++i) ((unsigned char*)workspace)[i] = 0xee;
+  note(LAUNCH, launch_parameters[0], (int64_t)(intptr_t)stream, (int64_t)(intptr_t)workspace);
+  for (int64_t i = 0; i < launch_parameters[1]; ++i) ((unsigned char*)workspace)[i] = 0xee;
   float const *a = tensors[0], *b = tensors[1];
   float *y = tensors[2], *z = tensors[3];
   for (int64_t i = 0; i < extents[0] * extents[1]; ++i) {
@@ -52,7 +52,7 @@ ENTRY(two) {
     y[i] = p;
     z[i] = q;
   }
-  return (int32_t)knobs[2];
+  return (int32_t)launch_parameters[2];
 }
 
 int32_t fake_record(void* event, void* stream) {
@@ -68,10 +68,10 @@ int32_t fake_wait(void* stream, void* event, uint32_t flags) {
 // As add, but it smears 2048 bytes behind its workspace.
 ENTRY(spill) {
   if (workspace_size) {
-    *workspace_size = (uint64_t)knobs[1];
+    *workspace_size = (uint64_t)launch_parameters[1];
     return 0;
   }
-  int32_t const code = add(tensors, extents, scalars, knobs, workspace, workspace_size, stream);
-  for (int64_t i = 0; i < 2048; ++i) ((unsigned char*)workspace)[knobs[1] + i] = 0xee;
+  int32_t const code = add(tensors, extents, scalars, launch_parameters, workspace, workspace_size, stream);
+  for (int64_t i = 0; i < 2048; ++i) ((unsigned char*)workspace)[launch_parameters[1] + i] = 0xee;
   return code;
 }

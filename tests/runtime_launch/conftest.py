@@ -47,14 +47,14 @@ def launcher(kernels: Path, route: Native | NoNative) -> MakeLauncher:
     """Makes a launcher of one fake kernel, and the list of what its `choose` was asked."""
 
     def make(
-        spec: LaunchSpec, symbol: str, knobs: tuple[int, ...] = (0, 1, 1), workspace: int = 0
+        spec: LaunchSpec, symbol: str, launch_parameters: tuple[int, ...] = (0, 1, 1), workspace: int = 0
     ) -> tuple[Launcher, list[LaunchRequest]]:
         asked: list[LaunchRequest] = []
         entry = load_entry(kernels, symbol)
 
         def choose(request: LaunchRequest) -> BoundKernel:
             asked.append(request)
-            return BoundKernel(entry.address, knobs, workspace, entry)
+            return BoundKernel(entry.address, launch_parameters, workspace, entry)
 
         return Launcher(spec, choose, route), asked
 

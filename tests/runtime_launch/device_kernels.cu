@@ -14,10 +14,10 @@ __global__ void spin_kernel(int64_t cycles) {
   }
 }
 
-// extents M, K; y[m, k] = alpha * x[m, k] + b[k]; with knob 1 above 0, knob 0 clock cycles later;
+// extents M, K; y[m, k] = alpha * x[m, k] + b[k]; with launch parameter 1 above 0, parameter 0 clock cycles later;
 // where a workspace is given, it is overwritten, as a kernel may.
 extern "C" int32_t scale_add(void* const* tensors, int64_t const* extents, double const* scalars,
-                             int64_t const* knobs, void* workspace, uint64_t* workspace_size,
+                             int64_t const* launch_parameters, void* workspace, uint64_t* workspace_size,
                              void* stream) {
   if (workspace_size) {
     *workspace_size = 0;
@@ -26,7 +26,7 @@ extern "C" int32_t scale_add(void* const* tensors, int64_t const* extents, doubl
   cudaStream_t const queue = static_cast<cudaStream_t>(stream);
   int64_t const count = extents[0] * extents[1];
   if (workspace) cudaMemsetAsync(workspace, 0xff, 1024, queue);
-  if (knobs[1] > 0) spin_kernel<<<1, 1, 0, queue>>>(knobs[0]);
+  if (launch_parameters[1] > 0) spin_kernel<<<1, 1, 0, queue>>>(launch_parameters[0]);
   scale_add_kernel<<<unsigned((count + 255) / 256), 256, 0, queue>>>(
       static_cast<float const*>(tensors[0]), static_cast<float const*>(tensors[1]),
       static_cast<float*>(tensors[2]), float(scalars[0]), count, extents[1]);

@@ -3,8 +3,8 @@
 
 #define ENTRY(name)                                                                                  \
   int32_t name(void* const* tensors, int64_t const* extents, double const* scalars,                  \
-               int64_t const* knobs, void* workspace, uint64_t* workspace_size, void* stream)
-#define UNUSED (void)tensors, (void)extents, (void)scalars, (void)knobs, (void)workspace, \
+               int64_t const* launch_parameters, void* workspace, uint64_t* workspace_size, void* stream)
+#define UNUSED (void)tensors, (void)extents, (void)scalars, (void)launch_parameters, (void)workspace, \
                (void)workspace_size, (void)stream
 
 // extents M, K; y[m, k] = alpha * x[m, k] + b[k]
@@ -21,7 +21,7 @@ ENTRY(scale_add) {
 // extents M, K; total[m] = sum of x[m, :], next[m, k] = x[m, k] + 1; sums go through the workspace
 ENTRY(sum_and_next) {
   UNUSED;
-  if (!workspace || knobs[0] != 7 || knobs[1] != -1) return 1;
+  if (!workspace || launch_parameters[0] != 7 || launch_parameters[1] != -1) return 1;
   float const* x = tensors[0];
   float *total = tensors[1], *next = tensors[2], *sums = workspace;
   for (int64_t m = 0; m < extents[0]; ++m) {
@@ -35,18 +35,18 @@ ENTRY(sum_and_next) {
   return 0;
 }
 
-// Returns its first knob; as a launch that fails.
+// Returns its first launch parameter; as a launch that fails.
 ENTRY(refuse) {
   UNUSED;
-  return (int32_t)knobs[0];
+  return (int32_t)launch_parameters[0];
 }
 
 // Writes its extents and scalars into the result, whatever they are: y[i] is extent i, then scalars.
 ENTRY(report) {
   UNUSED;
   double* y = tensors[2];
-  for (int64_t i = 0; i < knobs[0]; ++i) y[i] = (double)extents[i];
-  for (int64_t i = 0; i < knobs[1]; ++i) y[knobs[0] + i] = scalars[i];
+  for (int64_t i = 0; i < launch_parameters[0]; ++i) y[i] = (double)extents[i];
+  for (int64_t i = 0; i < launch_parameters[1]; ++i) y[launch_parameters[0] + i] = scalars[i];
   return 0;
 }
 

@@ -121,7 +121,7 @@ def test_out_is_filled_and_returned(launcher: MakeLauncher) -> None:
 
 @pytest.mark.parametrize("container", [tuple, list])
 def test_several_results(launcher: MakeLauncher, container: type) -> None:
-    kernel, asked = launcher(SUM_AND_NEXT, "sum_and_next", knobs=(7, -1), workspace=4 * 3)
+    kernel, asked = launcher(SUM_AND_NEXT, "sum_and_next", launch_parameters=(7, -1), workspace=4 * 3)
     x = torch.randn(3, 5)
     out = container((torch.empty(3), torch.empty(3, 5)))
     for _ in range(2):
@@ -137,7 +137,7 @@ def test_several_results(launcher: MakeLauncher, container: type) -> None:
 
 
 def test_composite_nameless_and_derived_extents(launcher: MakeLauncher) -> None:
-    kernel, asked = launcher(REPORT, "report", knobs=(5, 2))
+    kernel, asked = launcher(REPORT, "report", launch_parameters=(5, 2))
     x, e = torch.zeros(2, 12, 7), torch.zeros(6, 4, dtype=torch.bfloat16)
     for _ in range(2):
         assert kernel(x, -9, True, e).tolist()[:7] == [2, 4, 3, 6, 4, -9, 1]
@@ -235,7 +235,7 @@ def test_nothing_is_kept_or_lost(launcher: MakeLauncher) -> None:
 
 
 def test_workspaces_are_given_back(launcher: MakeLauncher) -> None:
-    kernel, _ = launcher(SUM_AND_NEXT, "sum_and_next", knobs=(7, -1), workspace=64)
+    kernel, _ = launcher(SUM_AND_NEXT, "sum_and_next", launch_parameters=(7, -1), workspace=64)
     x, calls = torch.randn(2, 2), 500
     kernel(x), kernel(x)
     before = sys.getallocatedblocks()

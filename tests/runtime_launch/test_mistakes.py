@@ -148,7 +148,7 @@ def test_mistakes(case: Case, launcher: MakeLauncher) -> None:
 
 @pytest.mark.parametrize("case", REPORT_CASES, ids=_ids(REPORT_CASES))
 def test_mistakes_in_composite_and_derived_extents(case: Case, launcher: MakeLauncher) -> None:
-    kernel, asked = launcher(REPORT, "report", knobs=(5, 2))
+    kernel, asked = launcher(REPORT, "report", launch_parameters=(5, 2))
     _raises(case, kernel)
     assert not asked
     kernel(R, 1, True, E)
@@ -156,7 +156,7 @@ def test_mistakes_in_composite_and_derived_extents(case: Case, launcher: MakeLau
 
 
 def test_mistakes_in_several_outs(launcher: MakeLauncher) -> None:
-    kernel, _ = launcher(SUM_AND_NEXT, "sum_and_next", knobs=(7, -1), workspace=64)
+    kernel, _ = launcher(SUM_AND_NEXT, "sum_and_next", launch_parameters=(7, -1), workspace=64)
     kernel(X)
     kernel(X, out=(torch.empty(3), torch.empty(3, 4)))
     shared = torch.empty(12)
@@ -253,7 +253,7 @@ def test_derived_extent_below_one_and_division_by_zero() -> None:
     ],
 )
 def test_codes_of_the_entry(launcher: MakeLauncher, code: int, words: str) -> None:
-    kernel, asked = launcher(SCALE_ADD, "refuse", knobs=(code,))
+    kernel, asked = launcher(SCALE_ADD, "refuse", launch_parameters=(code,))
     for _ in range(2):
         with pytest.raises(LaunchError, match=words) as caught:
             kernel(X, 1.0, B)

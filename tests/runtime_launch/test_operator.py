@@ -40,7 +40,7 @@ def test_eager_and_opcheck(operator: Callable[..., Any]) -> None:
 
 
 def test_several_results(launcher: MakeLauncher) -> None:
-    kernel, _ = launcher(SUM_AND_NEXT, "sum_and_next", knobs=(7, -1), workspace=64)
+    kernel, _ = launcher(SUM_AND_NEXT, "sum_and_next", launch_parameters=(7, -1), workspace=64)
     operator = as_operator(kernel, f"ucutlass_test::sum_and_next_{next(_COUNT)}")
     total, following = operator(x := torch.randn(3, 4))
     torch.testing.assert_close(total, x.sum(1))

@@ -203,7 +203,7 @@ def test_who_waits_for_another_search_can_be_cancelled(job: TuningJob) -> None:
 
 
 def test_what_is_timed_is_the_entry_that_was_named(job: TuningJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the knobs that were asked for; no compiler is looked for."""
+    """With the launch parameters that were asked for; no compiler is looked for."""
     shop = live(job, Engine())
     group = job.space.groups[0]
     shop.build([group])

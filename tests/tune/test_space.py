@@ -30,10 +30,15 @@ def test_alternatives_are_binaries_and_open_knobs_are_swept() -> None:
     assert {g.request.tile for g in found.groups} == {(128, 256, 64), (256, 128, 64)}
     assert len(found.groups) == 2
     for group in found.groups:
-        knobs = {
+        launch_parameters = {
             (LaunchParameters(*m.launch).raster, LaunchParameters(*m.launch).swizzle) for m in group.members
         }
-        assert {r for r, _ in knobs} == {0, 1, 2} and {s for _, s in knobs} == {1, 2, 4, 8}
+        assert {r for r, _ in launch_parameters} == {0, 1, 2} and {s for _, s in launch_parameters} == {
+            1,
+            2,
+            4,
+            8,
+        }
 
 
 def test_knobs_that_the_program_fixes_stay() -> None:

@@ -69,9 +69,11 @@ def _plan(
         text = text.replace(*change)
     emulator.build(replace(source, text=f"#include <cmath>\n{HOST_SHIM}{text}"), folder)
     library = folder / f"{source.entry}.so"
-    knobs = [int(k) for k in planned.launch]
+    launch_parameters = [int(k) for k in planned.launch]
     grain = granularity(planned.plan, tuple(program.dims), planned.launch)
-    kernel = facts(checked.source, checked.file, program.name, [(str(library), source.entry, knobs)])
+    kernel = facts(
+        checked.source, checked.file, program.name, [(str(library), source.entry, launch_parameters)]
+    )
     cases = suite(program, SIZES, grain, seed=2, most=most)
     return verification.VerificationPlan(kernel, grain, cases, reduced(program, SIZES, grain, seed=2), "cpu")
 

@@ -48,7 +48,7 @@ def fp8_accumulation(f: KernelFacts) -> Diagnosis | None:
         (Metric("accumulators a thread, both sets", accumulators, "", "=", accumulators),),
         f"compute type {compute_type} adds partial sums into a second f32 set, which halves the largest tile",
         (),
-        "how fp8 accumulates belongs to the algorithm: it is no tuning knob",
+        "how fp8 accumulates belongs to the algorithm: it is no launch parameter",
     )
 
 

@@ -21,7 +21,7 @@ Value: TypeAlias = int | str | tuple[int, ...]
 SplitK: TypeAlias = int | Literal["stream"]
 
 RASTERS: Mapping[str, int] = MappingProxyType({"heuristic": 0, "along_m": 1, "along_n": 2})
-"""Words of `raster`, and the knob's number."""
+"""Words of `raster`, and the launch parameter's number."""
 
 
 @dataclass(frozen=True, slots=True)

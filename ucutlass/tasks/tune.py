@@ -23,7 +23,7 @@ ROUNDS = 5
 """Of each kernel in the search; nine would not change which are among the first three."""
 
 WORTH = 1.12
-"""How far behind the best a binary may be for its knobs to be swept: raster and swizzle seldom bring more."""
+"""How far behind the best a binary may be for its launch parameters to be tried: raster and swizzle seldom bring more."""
 
 FINAL_ROUNDS = 24
 """Of each finalist, in turns: twelve blocks A B B A, two more than an interval needs."""
@@ -83,7 +83,7 @@ def timed(
 ) -> dict[str, Any]:
     """Returns `seconds` of each schedule, None for one that the launcher refuses or that was not worth a
     look, with why in `words`. `counts` says how many of one binary stand together: where the first of them
-    takes over WORTH times the `best` known, the settings of its knobs are not tried.
+    takes over WORTH times the `best` known, the settings of its launch parameters are not tried.
 
     An error that stays with the process (a CUDA fault) is raised: nothing after it could be believed.
     """

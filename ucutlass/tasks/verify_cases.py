@@ -94,9 +94,12 @@ def facts(
     stages: Sequence[tuple[str, str, Sequence[int]] | None],
     orders: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Returns what the processes need of a built program: its text, and library, entry and knobs of each
+    """Returns what the processes need of a built program: its text, and library, entry and launch parameters of each
     launch, None for a torch function. A kernel is one launch. `orders` as `ucutlass.pipeline.orders`."""
-    launches = [None if s is None else {"library": s[0], "entry": s[1], "knobs": list(s[2])} for s in stages]
+    launches = [
+        None if s is None else {"library": s[0], "entry": s[1], "launch_parameters": list(s[2])}
+        for s in stages
+    ]
     turned = {buffer: list(order) for buffer, order in orders.items()}
     return {"text": text, "file": file, "name": name, "stages": launches, "orders": turned}
 
@@ -169,4 +172,4 @@ def _bound(stage: Mapping[str, Any]) -> BoundKernel:
     if reason := altered(library):
         raise LibraryForeign(f"{library} is not what was built: {reason}", "build the kernel again")
     entry = load_entry(library, stage["entry"])
-    return BoundKernel(entry.address, tuple(stage["knobs"]), 0, entry)
+    return BoundKernel(entry.address, tuple(stage["launch_parameters"]), 0, entry)

@@ -67,7 +67,7 @@ _TIED: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 def neighbours(a: PartialSchedule, b: PartialSchedule) -> bool:
-    """Returns whether two schedules differ in one field, launch knobs and what follows from it aside."""
+    """Returns whether two schedules differ in one field, launch parameters and what follows from it aside."""
     changed = {f for f in FIELDS if getattr(a, f) != getattr(b, f)}
     return any(changed - _TIED.get(f, frozenset()) == {f} for f in changed)
 

@@ -1,6 +1,6 @@
 """This module has what the tuner chooses from: legal kernels, grouped by the binary that they share.
 
-A plan holds no extents and no launch knobs, so kernels of equal plans have one source and cost one
+A plan holds no extents and no launch parameters, so kernels of equal plans have one source and cost one
 build; `raster`, `swizzle` and the parts of a split are swept on that binary.
 """
 

@@ -5,7 +5,7 @@ A problem of M rows of queries, N keys, a head of `head` elements and values of 
     s[m, n] = sum over the head of q[m, :] * k[n, :]
     o[m, :] = sum over n of softmax over n of f(s[m, n]) * v[n, :]
 
-The launch has two knobs: how many batches' tiles are visited together, and into how many parts the keys
+The launch has two parameters: how many batches' tiles are visited together, and into how many parts the keys
 of a tile are split.
 """
 

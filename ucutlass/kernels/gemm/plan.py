@@ -12,7 +12,7 @@ The binary interface of every emitted kernel (C linkage, one entry):
                                              // order, then results in order
                   int64_t const* extents,    // one per dimension of the program
                   double const* scalars,     // host scalars in parameter order
-                  int64_t const* knobs,      // LaunchParameters, in field order
+                  int64_t const* launch_parameters,  // LaunchParameters, in field order
                   void* workspace,           // device memory, 256-byte aligned, or null
                   uint64_t* workspace_size,  // not null: write the bytes needed, launch nothing
                   void* stream);             // cudaStream_t

@@ -48,7 +48,7 @@ def planned(c: Candidate, device: Device) -> Planned:
 
 
 def _weighed(case: PlanningCase, request: PartialSchedule) -> Iterator[Candidate]:
-    """What the planner prices for a request, with the other settings of the knobs that it leaves open."""
+    """What the planner prices for a request, with the other settings of the launch parameters that it leaves open."""
     for tried in rounds(case, request):
         candidates = [c for full in expand(case, request, tried) if legal(c := build(case, full))]
         for candidate in candidates:

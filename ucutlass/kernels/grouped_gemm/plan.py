@@ -115,7 +115,7 @@ ProductsSchedule: TypeAlias = WgmmaSchedule | SimtSchedule
 
 @dataclass(frozen=True, slots=True)
 class GroupedGemmPlan:
-    """Everything that shapes the emitted source. Its one knob is the band: tiles along M that are taken
+    """Everything that shapes the emitted source. Its one launch parameter is the band: tiles along M that are taken
     for a column of tiles before the next column."""
 
     emitter: ClassVar[str] = "ucutlass.emit.grouped_gemm.emitter"
