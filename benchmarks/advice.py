@@ -1,7 +1,6 @@
 """Does advice pay? Kernels scheduled badly on purpose, and what the first finding's edit brings.
 
     python -m benchmarks.advice --out DIR [--ledger]   on a GPU: builds, times in turns, writes the table
-    python -m benchmarks.advice --build                no GPU: builds the kernels of --out into the cache
     python -m benchmarks.advice --dry                  no GPU: legality, findings, recorded times
     python -m benchmarks.advice --data                 no GPU: each rule against the recorded H200 run
     python -m benchmarks.advice --query                which metrics of the tables ncu here knows
@@ -225,18 +224,6 @@ def _recorded_ratio(times: Mapping[tuple[Any, ...], float], case: Case) -> float
 # --- on a GPU --------------------------------------------------------------------
 
 
-def build() -> int:
-    """Builds every kernel that `measure` needs; says which could not be."""
-    cases = [case for bad in TABLE if (case := case_of(bad)).edit is not None]
-    sources = [source for case in cases for source in _sources(case)]
-    built = build_many(sources, toolchain(), Cache.from_switches())
-    lost = [m for m in built if not isinstance(m, Artifact)]
-    for failure in lost:
-        print(str(failure)[:500])
-    print(f"{len(built) - len(lost)} of {len(built)} built")
-    return 1 if lost else 0
-
-
 def measure(folder: Path, ledger: bool, only: str) -> int:
     """Builds both kernels of each case in parallel, times them in turns, writes the table."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -392,7 +379,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path)
-    what.add_argument("--build", action="store_true")
     what.add_argument("--dry", action="store_true")
     what.add_argument("--data", action="store_true")
     what.add_argument("--query", action="store_true")
@@ -405,8 +391,6 @@ def main() -> int:
         return data()
     if options.query:
         return query()
-    if options.build:
-        return build()
     return measure(options.out, options.ledger, options.only)
 
 

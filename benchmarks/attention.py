@@ -23,7 +23,7 @@ from torch import Tensor
 import ucutlass
 from benchmarks import harness
 from benchmarks.attention_cases import DTYPES, KINDS, Packed, Problem, Whole, problems
-from benchmarks.harness import Item, Row, geomean, machine
+from benchmarks.harness import Item, Row
 from ucutlass.runtime.timing import LaunchTiming, compare, launches_for, sets_for, summary
 
 ROW_SECONDS = 150.0
@@ -44,7 +44,7 @@ def row(item: Item) -> Row:
     candidates: dict[str, Callable[[int], Any]] = {"ours": lambda i: kernel(*sets[i], out=out[i])}
     expected, part = p.expected(first)
     rivals = dict(p.rivals(sets))
-    if item["compile"] and isinstance(p, Whole):
+    if item["compile"] and isinstance(p, Whole) and p.head in (64, 128):
         fast = harness.compiled(p.eager, *first)
         rivals["compile"] = lambda i: fast(*sets[i])
     errors = {}
@@ -116,21 +116,13 @@ def main() -> None:
     parser.add_argument("--dtypes", default="bf16,f16", help="of rectangles")
     options = parser.parse_args()
     chosen = harness.selected(problems(options.dtypes.split(",")), options, lambda p: p.name)
-    unbuilt = harness.prebuild({p.name: harness.planned(p.text, p.sizes) for p in chosen})
-    items = [
-        {
-            "name": p.name,
-            "problem": asdict(p),
-            "kind": p.kind,
-            "seed": options.seed,
-            "compile": harness.compiles(options) and p.head in (64, 128),
-        }
-        for p in chosen
-        if p.name not in unbuilt
-    ]
-    journal = harness.fresh(options.out.with_suffix(".jsonl"))
-    rows = harness.run("benchmarks.attention:rows_here", items, journal, item_seconds=ROW_SECONDS)
-    harness.write(options.out, {"machine": machine(), "rows": rows, "unbuilt": unbuilt})
+    rows, unbuilt = harness.measured(
+        "benchmarks.attention:rows_here",
+        {p.name: (p.text, p.sizes) for p in chosen},
+        options,
+        row_seconds=ROW_SECONDS,
+        more={p.name: {"problem": asdict(p), "kind": p.kind} for p in chosen},
+    )
     print(table(rows, unbuilt))
     sys.exit(bool(unbuilt) or any(not r["ok"] for r in rows))
 
@@ -143,12 +135,7 @@ def table(rows: list[Row], unbuilt: dict[str, str]) -> str:
         f"error {r['error']:.2e} theirs {r['theirs']:.2e}"
         for r in right
     ]
-    for label, group in _groups(right).items():
-        ratios = [r["over_best"] for r in group]
-        if ratios:
-            lines.append(
-                f"{label}: geomean {geomean(ratios):.3f}, worst {min(ratios):.3f}, {len(ratios)} rows"
-            )
+    lines += harness.means({label: [r["over_best"] for r in g] for label, g in _groups(right).items()})
     return "\n".join([*lines, *harness.lost_lines(rows, unbuilt)])
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ import torch
 import ucutlass
 from benchmarks import harness
 from benchmarks.convolution_cases import CASES, NOT_FUSED, Case, eager, given, sampled, tensors
-from benchmarks.harness import Item, Row, geomean, machine
+from benchmarks.harness import Item, Row
 from ucutlass.reference import expect
 from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.runtime.verify import compare as compare_with
@@ -74,7 +73,7 @@ def row(item: Item) -> Row:
     best = min(times["cudnn"].median, times["cudnn again"].median)
     measured: Row = {
         "fused": task.fused,
-        "kernel": item["kernel"],
+        "kernel": item["schedule"],
         "error": erring.ours,
         "cudnn error": erring.theirs,
         "of bound": erring.of_bound,
@@ -134,40 +133,14 @@ def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
     return harness.serve(row, items, rows, item_seconds)
 
 
-def run(chosen: Sequence[Task], journal: Path, more: Item) -> Mapping[str, Any]:
-    """Builds and times; returns the report. `more` is what every item has besides."""
-    plans = {t.name: harness.planned(t.case.text(t.fused), t.case.sizes()) for t in chosen}
-    unbuilt = harness.prebuild(plans)
-    items = [
-        {"name": name, "kernel": str(plan[2].plan.schedule), **more}
-        for name, plan in plans.items()
-        if name not in unbuilt
-    ]
-    rows = harness.run("benchmarks.convolution:rows_here", items, journal, item_seconds=ROW_SECONDS)
-    return {
-        "machine": machine(),
-        "rows": [r for r in rows if r["ok"]],
-        "lost": [r for r in rows if not r["ok"]],
-        "unbuilt": unbuilt,
+def table(rows: Sequence[Row], unbuilt: Mapping[str, str]) -> str:
+    right = [row for row in rows if row["ok"]]
+    ratios = {
+        f"{label}, over {rival}": [r[column] for r in right if r["fused"] == fused and column in r]
+        for fused, label in ((False, "plain"), (True, "bias and relu"))
+        for rival, column in (("cudnn", "ratio"), ("torch.compile", "over compile"))
     }
-
-
-def table(report: Mapping[str, Any]) -> str:
-    lines = [_line(r) for r in report["rows"]]
-    for fused in (False, True):
-        rows = [r for r in report["rows"] if r["fused"] == fused]
-        if rows:
-            label = "bias and relu" if fused else "plain"
-            lines.append(
-                f"{label}: geomean of cudnn / ours {geomean([r['ratio'] for r in rows]):.3f}, worst "
-                f"{min(r['ratio'] for r in rows):.3f}, {len(rows)} shapes"
-            )
-            compiled = [r["over compile"] for r in rows if "over compile" in r]
-            if compiled:
-                lines.append(
-                    f"{label}: geomean over torch.compile {geomean(compiled):.3f}, worst {min(compiled):.3f}"
-                )
-    return "\n".join([*lines, *harness.lost_lines(report["lost"], report["unbuilt"])])
+    return "\n".join([*map(_line, right), *harness.means(ratios), *harness.lost_lines(rows, unbuilt)])
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -190,14 +163,14 @@ def main() -> None:
     options = parser.parse_args()
     kinds = options.kinds.split(",")
     chosen = harness.selected(tasks(), options, lambda t: t.case.name)
-    report = run(
-        [t for t in chosen if t.name.split()[0] in kinds],
-        harness.fresh(options.out.with_suffix(".jsonl")),
-        {"seed": options.seed, "compile": harness.compiles(options)},
+    rows, unbuilt = harness.measured(
+        "benchmarks.convolution:rows_here",
+        {t.name: (t.case.text(t.fused), t.case.sizes()) for t in chosen if t.name.split()[0] in kinds},
+        options,
+        row_seconds=ROW_SECONDS,
     )
-    harness.write(options.out, report)
-    print(table(report))
-    sys.exit(bool(report["lost"] or report["unbuilt"]))
+    print(table(rows, unbuilt))
+    sys.exit(bool(unbuilt) or any(not row["ok"] for row in rows))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 
 import ucutlass
 from benchmarks import harness
-from benchmarks.harness import Item, Row, compiled, geomean, machine
+from benchmarks.harness import Item, Row, compiled
 from ucutlass.runtime.timing import LaunchTiming, compare
 
 ROW_SECONDS = 150.0
@@ -432,17 +432,10 @@ def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
 def main() -> None:
     options = harness.parser_of(__doc__, compiles=True).parse_args()
     chosen = harness.selected(problems(), options, lambda p: p.name)
-    plans = {p.name: harness.planned(p.text, p.sizes) for p in chosen}
-    unbuilt = harness.prebuild(plans)
-    more = {"seed": options.seed, "compile": harness.compiles(options)}
-    items = [
-        {"name": name, "schedule": str(plan[2].plan.schedule), **more}
-        for name, plan in plans.items()
-        if name not in unbuilt
-    ]
-    journal = harness.fresh(options.out.with_suffix(".jsonl"))
-    rows = harness.run("benchmarks.grouped_gemm:rows_here", items, journal, item_seconds=ROW_SECONDS)
-    harness.write(options.out, {"machine": machine(), "rows": rows, "unbuilt": unbuilt})
+    programs = {p.name: (p.text, p.sizes) for p in chosen}
+    rows, unbuilt = harness.measured(
+        "benchmarks.grouped_gemm:rows_here", programs, options, row_seconds=ROW_SECONDS
+    )
     print(table(rows, unbuilt))
     sys.exit(bool(unbuilt) or any(not r["ok"] or not r["error"] < 0.01 for r in rows))
 
@@ -450,12 +443,8 @@ def main() -> None:
 def table(rows: list[Row], unbuilt: Mapping[str, str]) -> str:
     right = [r for r in rows if r["ok"]]
     lines = [_line(r) for r in right]
-    for kind in ("grouped", "dual", "mixed"):
-        ratios = [r["over_best"] for r in right if r["name"].startswith(kind)]
-        if ratios:
-            lines.append(
-                f"{kind}: geomean {geomean(ratios):.3f}, least {min(ratios):.3f}, {len(ratios)} rows"
-            )
+    kinds = ("grouped", "dual", "mixed")
+    lines += harness.means({k: [r["over_best"] for r in right if r["name"].startswith(k)] for k in kinds})
     return "\n".join([*lines, *harness.lost_lines(rows, unbuilt)])
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ucutlass import files, frontend
@@ -168,6 +169,39 @@ def prebuild(plans: Mapping[str, Plan]) -> dict[str, str]:
     results = build_sources([(source_of(*plan), plan[2].plan) for plan in plans.values()])
     pairs = zip(plans, results, strict=True)
     return {name: str(result)[:2000] for name, result in pairs if not isinstance(result, Artifact)}
+
+
+def measured(
+    target: str,
+    programs: Mapping[str, tuple[str, Mapping[str, int]]],
+    options: argparse.Namespace,
+    *,
+    row_seconds: float,
+    more: Mapping[str, Item] = MappingProxyType({}),
+) -> tuple[list[Row], dict[str, str]]:
+    """Builds programs, by name texts with extents, and measures each in a row of `target`. Returns the rows and
+    why kernels were not built, and writes both to `--out`. An item has `name`, the `schedule`, `seed`, whether
+    to `compile`, and what `more` has for the name."""
+    plans = {name: planned(text, sizes) for name, (text, sizes) in programs.items()}
+    unbuilt = prebuild(plans)
+    every = {"seed": options.seed, "compile": compiles(options)}
+    items = [
+        {"name": name, "schedule": str(plan[2].plan.schedule), **every, **more.get(name, {})}
+        for name, plan in plans.items()
+        if name not in unbuilt
+    ]
+    rows = run(target, items, fresh(options.out.with_suffix(".jsonl")), item_seconds=row_seconds)
+    write(options.out, {"machine": machine(), "rows": rows, "unbuilt": unbuilt})
+    return rows, unbuilt
+
+
+def means(ratios: Mapping[str, Sequence[float]]) -> list[str]:
+    """Returns a line for each group that has rows: geometric mean, least, count."""
+    return [
+        f"{label}: geomean {geomean(values):.3f}, least {min(values):.3f}, {len(values)} rows"
+        for label, values in ratios.items()
+        if values
+    ]
 
 
 def compiled(call: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ import torch
 
 import ucutlass
 from benchmarks import harness
-from benchmarks.harness import Item, Row, geomean, machine
+from benchmarks.harness import Item, Row
 from benchmarks.memory_cases import PROBLEMS, SCANS
 from ucutlass import ir
 from ucutlass.runtime.launch_spec import dtype_of
@@ -46,7 +46,7 @@ def arguments(program: ir.Kernel, sizes: dict[str, int], seed: int) -> list[torc
 
 def row(item: Item) -> Row:
     problem = ROWS[item["name"]]
-    _, program, plan = harness.planned(problem.text, problem.sizes)
+    _, program, _ = harness.planned(problem.text, problem.sizes)
     sizes = dict(zip(program.dims, complete(program, dict(problem.sizes)), strict=True))
     kernel = ucutlass.loads(problem.text)
     args = arguments(program, sizes, item["seed"])
@@ -78,7 +78,7 @@ def row(item: Item) -> Row:
         "bytes": bytes_,
         "worst": worst,
         "scale": scale,
-        "schedule": str(plan.plan.schedule),
+        "schedule": item["schedule"],
         "copy_bandwidth": rate * 1e-6,
         "bandwidth": bytes_ / ours * 1e-6,
         "of_copy": bytes_ / ours / rate,
@@ -95,15 +95,10 @@ def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
 def main() -> None:
     options = harness.parser_of(__doc__, compiles=True).parse_args()
     names = harness.selected(ROWS, options, str)
-    unbuilt = harness.prebuild({n: harness.planned(ROWS[n].text, ROWS[n].sizes) for n in names})
-    more = {"seed": options.seed, "compile": harness.compiles(options)}
-    rows = harness.run(
-        "benchmarks.memory_bound:rows_here",
-        [{"name": n, **more} for n in names if n not in unbuilt],
-        harness.fresh(options.out.with_suffix(".jsonl")),
-        item_seconds=ROW_SECONDS,
+    programs = {name: (ROWS[name].text, ROWS[name].sizes) for name in names}
+    rows, unbuilt = harness.measured(
+        "benchmarks.memory_bound:rows_here", programs, options, row_seconds=ROW_SECONDS
     )
-    harness.write(options.out, {"machine": machine(), "rows": rows, "unbuilt": unbuilt})
     print(table(rows, unbuilt))
     sys.exit(bool(unbuilt) or any(not r["ok"] for r in rows))
 
@@ -118,9 +113,7 @@ def table(rows: list[Row], unbuilt: dict[str, str]) -> str:
         f"{r['schedule'].removeprefix('SweepSchedule')}"
         for r in right
     ]
-    if right:
-        shares = [r["of_copy"] for r in right]
-        lines.append(f"geomean of copy {geomean(shares):.3f}, worst {min(shares):.3f}, {len(right)} rows")
+    lines += harness.means({"of copy": [r["of_copy"] for r in right]})
     return "\n".join([*lines, *harness.lost_lines(rows, unbuilt)])
 
 

@@ -1,7 +1,6 @@
 """The agent without a model on KernelBench's problems: against torch, random search and default schedules.
 
     python -m benchmarks.optimise --out optimise.json [--attempts 40] [--only l2_86,l1_88] [--compute-types tf32,f32]
-    python -m benchmarks.optimise --plan                # no GPU: problems, default schedules, spaces
     python -m benchmarks.optimise --table optimise.json # no GPU: the tables again
 
 Claim: in 40 attempts the agent's `rules` deliver a right kernel that is faster than the compiler's own choice,
@@ -13,7 +12,7 @@ When both have ended, the compiler's own choice, the best of each search, eager 
 torch with TF32 allowed, and torch.compile(mode="max-autotune-no-cudagraphs") (with TF32 allowed in tf32) are
 timed in turns in one process, in CUDA graphs over rotated buffers, and the fastest of `default` and `rules`,
 which is what would be delivered, is held against the reference on `--cases` distributions of its suite, drawn on
-the GPU; with `--full` it goes through so many cases of the suite proper.
+the GPU.
 
 `--processes` problems are worked on at once, each with its share of the cores as compilers, and one GPU lock for
 all. What an answer proposes (`--programs`) is built at once, before its turn to be judged. The sessions' journals
@@ -25,7 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -34,14 +33,7 @@ from benchmarks import harness
 from benchmarks.harness import Item, Row, geomean, machine
 from benchmarks.optimise_cases import TASKS, Task
 from benchmarks.optimise_row import DRAWS
-from ucutlass import ir
-from ucutlass.agent.proposers import cuts
-from ucutlass.ir.hardware import DEVICES, Device
-from ucutlass.ir.schedule import show
-from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime import system
-from ucutlass.shapes import complete
-from ucutlass.tune.space import explore
 
 ITEM_SECONDS = 1200.0
 """A problem that takes longer is lost: a compiler hangs, or a GPU."""
@@ -64,7 +56,6 @@ def items_of(tasks: Sequence[Task], options: argparse.Namespace) -> list[Item]:
             "searches": _words(options.searches),
             "compile": harness.compiles(options),
             "cases": options.cases,
-            "full": options.full,
             "programs": options.programs,
             "builders": builders,
             "seed": options.seed,
@@ -87,26 +78,6 @@ def run(tasks: Sequence[Task], options: argparse.Namespace) -> dict[str, Any]:
     return {"machine": machine(), "attempts": options.attempts, "summary": summary(rows), "rows": rows}
 
 
-# --- without a GPU ----------------------------------------------------------------------
-
-
-def planned(tasks: Sequence[Task], device: Device) -> Iterator[str]:
-    """A line a problem."""
-    for task in tasks:
-        checked, program = task.checked
-        sizes = complete(program, task.sizes)
-        match program:
-            case ir.Kernel():
-                space = explore(checked, program, sizes, task.problem.arch, device, free=True)
-                own = space.groups[space.start[0]].members[space.start[1]]
-                what = f"{len(space.groups):5} binaries of {space.kernels:5} kernels: {show(own.request)}"
-            case ir.Pipeline():
-                plan = plan_pipeline(checked, program, sizes, task.problem.arch, device)
-                other = len(cuts.neighbours(task.text, task.problem, device))
-                what = f"{len(plan.stages):5} stages, {other} other cuts"
-        yield f"{task.name:42} level {task.level} class {task.letter} compute type {task.compute_type:4} {what}"
-
-
 def main() -> None:
     parser = harness.parser_of(__doc__, compiles=True, out_needed=False)
     parser.add_argument("--compute-types", "--lanes", default="", help="compute types, with commas")
@@ -115,8 +86,6 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=8, help="of one answer, built at once")
     parser.add_argument("--processes", type=int, default=max(1, system.cores() // 2))
     parser.add_argument("--cases", type=int, default=12, help="of the suite, for what is delivered")
-    parser.add_argument("--full", action="store_true", help="those cases as ucc verify has them, slower")
-    parser.add_argument("--plan", action="store_true")
     parser.add_argument("--table", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.table:
@@ -128,10 +97,6 @@ def main() -> None:
         for t in harness.selected(TASKS, options, lambda t: t.name)
         if not compute_types or t.compute_type in compute_types
     ]
-    if options.plan:
-        for line in planned(tasks, next(d for d in DEVICES.values() if "H200" in d.name)):
-            print(line, flush=True)
-        return
     unknown = [s for s in _words(options.searches) if s not in DRAWS]
     if options.out is None or unknown or not options.searches or not tasks:
         parser.error(f"--out FILE is needed, a problem, and --searches of {', '.join(DRAWS)}")

@@ -37,16 +37,15 @@ GPU: TaskTable = {
 """The engine's table with one function more."""
 
 ROUNDS = 9
-CASE_SECONDS = 60.0
 
 
 def compared(
-    task: str, texts: Mapping[str, str], cases: int, full: bool, compiled: bool, seed: int = 0
+    task: str, texts: Mapping[str, str], cases: int, compiled: bool, seed: int = 0
 ) -> dict[str, Any]:
     """`texts` are programs by name, of which `default` is the problem's own. `us` has microseconds a launch
     of each, of the twin in eager torch by torch's defaults (`eager`), with TF32 allowed (`eager_tf32`), and
     of what torch.compile makes of it (`compile`); `spread` theirs. `best` names the program that is fastest
-    turn by turn; `cases` of its suite are run (`suite`, or `values`), `verdicts` counts what came of them,
+    turn by turn; `cases` of its suite are run, `verdicts` counts what came of them,
     and `wrong` says which were wrong or lost. Where torch.compile fails, `uncompiled` says how."""
     import torch
 
@@ -87,7 +86,7 @@ def compared(
     if compiled:
         torch._dynamo.reset()
     torch.cuda.empty_cache()
-    judged = (suite if full else values)(texts[best], problem.sizes, cases, seed)
+    judged = values(texts[best], problem.sizes, cases, seed)
     torch.cuda.empty_cache()
     return {
         "us": us,
@@ -155,43 +154,3 @@ def values(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[s
         if not verify.CaseResult(case, verdict.state, verdict).ok:
             wrong.append(f"{case.name}: {verdict}"[:300])
     return {"verdicts": counted, "wrong": wrong}
-
-
-def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[str, Any]:
-    """The first `cases` of a program's suite, as `ucc verify` runs them, but in this process; one that takes
-    too long ends it."""
-    import tempfile
-    from pathlib import Path
-
-    from benchmarks.optimise_cases import ARCH
-    from ucutlass import frontend
-    from ucutlass.assembly import build_program
-    from ucutlass.runtime.gpu import at_hand
-    from ucutlass.runtime.verify.batch import as_json, read_journal
-    from ucutlass.shapes import complete
-    from ucutlass.tasks import verification, verify_cases
-
-    if not cases:
-        return {"verdicts": {}, "wrong": []}
-    checked = frontend.read_text(text, "winner")
-    program = frontend.program(checked)
-    here = at_hand()
-    built = build_program(
-        checked, program, complete(program, sizes), ARCH, device=here.device if here else None
-    )
-    plan = verification.plan(checked, program, built, sizes, seed=seed, most=cases)
-    with tempfile.TemporaryDirectory(prefix="ucutlass-suite-") as folder:
-        journal = Path(folder) / "cases.jsonl"
-        ended = verify_cases.judged(
-            plan.kernel,
-            plan.granularity.tile,
-            [as_json(c) for c in plan.suite.cases],
-            str(journal),
-            CASE_SECONDS,
-        )
-        results, _ = read_journal(journal, plan.suite.cases)
-    off = [r for r in results.values() if r.outcome in ("wrong", "lost")]
-    wrong = [f"{r.case.name}: {r.verdict or r.message}"[:300] for r in off]
-    if len(results) < len(plan.suite.cases) and not off:
-        wrong.append(ended)
-    return {"verdicts": Counter(str(r.outcome) for r in results.values()), "wrong": wrong}

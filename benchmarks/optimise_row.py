@@ -113,7 +113,6 @@ def _compared(engine: Engine, task: Task, texts: Mapping[str, str], item: Item) 
         "task": task.name,
         "texts": {name: text for text, name in distinct.items()},
         "cases": item["cases"],
-        "full": item["full"],
         "compiled": item["compile"],
     }
     outcome = engine.submit("compared", arguments, limit_seconds=FINAL_SECONDS, near=task.name).result()

@@ -75,7 +75,6 @@ def options(tmp_path: Path, *words: str) -> argparse.Namespace:
         no_compile=True,
         quick=False,
         cases=3,
-        full=False,
         programs=4,
         processes=1,
         seed=0,
