@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ucutlass.emit.reduction.writer import host_extent
 from ucutlass.emit.text import product
-from ucutlass.kernels.reduction.plan import TILE, Load, ReductionOutput, ReductionProblem, ReductionSchedule
+from ucutlass.kernels.reduction.plan import Load, ReductionOutput, ReductionProblem, ReductionSchedule
+from ucutlass.kernels.reduction.smem import TILE
 
 
 def filled(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
-    """What a full schedule relies on, of the columns or of a square's sides."""
-    if schedule.turned and schedule.full:
+    """What a full schedule relies on, of the columns or of a tile's sides."""
+    if schedule.transposed and schedule.full:
         sides = (problem.vector or 0, schedule.across)
         return " && ".join(f"({product(problem.modes[m])}) % {TILE} == 0" for m in sides)
     line = schedule.threads * schedule.items
@@ -21,7 +22,7 @@ def filled(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
 def aligned(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict[str, object]]:
     """By pointer, the bytes at whose multiples a tensor must start where they are more than an element's."""
     every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
-    words = [(problem.loads[k], word) for k, word in schedule.turned]
+    words = [(problem.loads[k], word) for k, word in schedule.transposed]
     needs: dict[int, int] = {}
     for x, elements in (*((x, _reach(x)) for x in every), *words):
         if elements > 1:
@@ -30,10 +31,10 @@ def aligned(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict
 
 
 def multiples(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict[str, object]]:
-    """What the plan relies on: vectors divide their mode, words that of a square, strides keep alignments."""
+    """What the plan relies on: vectors divide their mode, words that of a tile, strides keep alignments."""
     needs: dict[tuple[str, int], None] = {}
     vector = schedule.vector
-    for k, word in schedule.turned:
+    for k, word in schedule.transposed:
         if word > 1:
             inner = problem.modes[schedule.across]
             strides = [a.stride for a in problem.loads[k].axes if a.stride]

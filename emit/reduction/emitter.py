@@ -25,7 +25,6 @@ from ucutlass.emit.tolerance import coarse, tolerant
 from ucutlass.ir.elements import BF16, TF32
 from ucutlass.kernels.arithmetic import Round
 from ucutlass.kernels.reduction.plan import (
-    TILE,
     Load,
     ReductionOutput,
     ReductionPlan,
@@ -40,6 +39,7 @@ from ucutlass.kernels.reduction.plan import (
     reductions,
     scans_of,
 )
+from ucutlass.kernels.reduction.smem import TILE
 
 _INCLUDES = ("<cmath>", "<cstdint>", "<cstring>", "<limits>", "<type_traits>", "<cuda_runtime.h>")
 
@@ -94,8 +94,10 @@ def render(plan: ReductionPlan) -> str:
         block=", ".join(map(str, block if across else reversed(block))),
         block_threads=schedule.threads * schedule.rows,
         resident=look_back.blocks(loads[k] for k in writer.fetched(o.value for o in problem.outputs)),
-        rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
-        transposes=bool(schedule.turned),
+        rows_per_block=1
+        if schedule.transposed
+        else schedule.rows * (1 if problem.columns else schedule.items),
+        transposes=bool(schedule.transposed),
         tile=TILE,
         cluster=schedule.cluster,
         look_back=schedule.chained,

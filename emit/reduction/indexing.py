@@ -8,7 +8,8 @@ from ucutlass.emit.reduction.loads import Loader
 from ucutlass.emit.reduction.lookback import LookBackText
 from ucutlass.emit.reduction.writer import Writer, stored_cpp
 from ucutlass.emit.text import product
-from ucutlass.kernels.reduction.plan import TILE, ReductionPlan, ReductionProblem, scans_of
+from ucutlass.kernels.reduction.plan import ReductionPlan, ReductionProblem, scans_of
+from ucutlass.kernels.reduction.smem import TILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class IndexText:
         for output in problem.outputs:
             cpp = stored_cpp(output.elem)
             fields.add(f"t{output.pointer}", f"{cpp}*", f"static_cast<{cpp}*>(tensors[{output.pointer}])")
-        if self.plan.schedule.turned:
+        if self.plan.schedule.transposed:
             sides = (problem.vector, self.plan.schedule.across)
             counts = [
                 f"(({product(m)} + {TILE - 1}) / {TILE})" if i in sides else f"({product(m)})"
@@ -63,7 +64,7 @@ class IndexText:
                 fields.add(name, "int64_t", value)
 
     def start(self) -> list[str]:
-        if self.plan.schedule.turned:
+        if self.plan.schedule.transposed:
             return self._tile()
         if not self.problem.columns:
             return ["int64_t const block = blockIdx.x;"]
@@ -148,7 +149,7 @@ class IndexText:
     def item(self) -> list[str]:
         """The coordinates of item i, and in `ok` whether it is there."""
         problem = self.problem
-        if self.plan.schedule.turned:
+        if self.plan.schedule.transposed:
             vector, across, fields = problem.vector, self.plan.schedule.across, self.writer.fields
             assert vector is not None
             return [

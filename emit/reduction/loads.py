@@ -31,6 +31,7 @@ from ucutlass.kernels.reduction.plan import (
     arguments,
     beside,
 )
+from ucutlass.kernels.reduction.smem import TransposeTile, transpose_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Loader:
     def load(self, k: int, valid: str, names: LocalNames) -> list[str]:
         """raw<k> of the item at hand; `valid`: whether its coordinates are there."""
         source, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
-        if k in dict(plan.schedule.turned):
+        if k in dict(plan.schedule.transposed):
             return [f"raw{k}[i] = read_tile_row(tile{k}, tile_row, tile_column);"]
         cpp, ids = raw_cpp(source), self.writer.ids(k)
         pack = f"raw{k}[0]" if k in names.local else f"{names.raw}{k}[{names.item}]"
@@ -123,13 +124,13 @@ class Loader:
     def tiles(self) -> list[str]:
         """Returns the statements that fill the shared-memory tiles of transposed loads, which begin at `first_<mode>`."""
         lines: list[str] = []
-        for k, word in self.plan.schedule.turned:
-            lines += self._tile(k, word)
+        for tile in transpose_tiles(self.problem, self.plan.schedule):
+            lines += self._tile(tile)
         return [*lines, "__syncthreads();"] if lines else []
 
-    def _tile(self, k: int, word: int) -> list[str]:
+    def _tile(self, tile: TransposeTile) -> list[str]:
         """Reads along the tensor's own mode, a word of each of as many lines; writes words of the other."""
-        problem, fields = self.problem, self.writer.fields
+        problem, fields, k, word = self.problem, self.writer.fields, tile.load, tile.word
         vector, across = problem.vector, self.plan.schedule.across
         assert vector is not None
         source = problem.loads[k]
@@ -142,8 +143,8 @@ class Loader:
             f"int const lu = slot % kSide * {word}, lw = slot / kSide * {word};",
         ]
         return [
-            f"__shared__ __align__(16) uint8_t memory{k}[kTile * (kTile + {word}) * sizeof({cpp})];",
-            f"auto* const tile{k} = reinterpret_cast<Pack<{cpp}, kTile + {word}>*>(memory{k});",
+            f"__shared__ __align__(16) uint8_t memory{k}[kTile * (kTile + {tile.padding}) * sizeof({cpp})];",
+            f"auto* const tile{k} = reinterpret_cast<Pack<{cpp}, kTile + {tile.padding}>*>(memory{k});",
             "{",
             f"constexpr int kSide = kTile / {word}, kSlots = kSide * kSide / kRows;",
             f"Pack<{cpp}, {word}> source_rows[kSlots][{word}];",

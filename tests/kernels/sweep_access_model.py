@@ -60,7 +60,7 @@ class Launch:
 def wrong_accesses(launch: Launch, draw: Random) -> Iterator[str]:
     """What is wrong with the accesses of a plan; each is a sentence with its numbers."""
     plan, schedule = launch.plan, launch.plan.schedule
-    problem, turned = plan.problem, dict(schedule.turned)
+    problem, turned = plan.problem, dict(schedule.transposed)
     for k, load in enumerate(problem.loads):
         moved = [a for a in (*load.axes, *load.guards) if problem.vector in touched(plan, [a])]
         if k in turned:

@@ -130,7 +130,7 @@ _T4K, _CONV = {"T": 512, "D": 4096}, {"N": 32, "H": 56, "W": 56, "C": 64, "K": 6
         (SOFTMAX, _T4K, "threads 32  items 1  cluster 1x1", "UC0472", "use `items 16`"),
         (SOFTMAX, _T4K, "threads 16  items 32  keep registers", "UC0472", "bytes of loads in a thread"),
         (SOFTMAX, _T4K, "keep shared", "UC0472", "use `keep registers` or `keep reread`"),
-        (COPY, {"L": 4096}, "keep shared", "UC0472", "no square has to be turned"),
+        (COPY, {"L": 4096}, "keep shared", "UC0472", "no tile has to be transposed"),
         (COPY, {"L": 4096}, "keep reread", "UC0472", "nothing is reduced"),
         (SCAN, {"A": 100, "L": 1_000_000}, "keep registers  rows 2", "UC0472", "use `rows 1`"),
         (SOFTMAX, _T4K, "cluster 2x1", "UC0473", "1x1, 1x2, 1x4 or 1x8"),

@@ -497,7 +497,7 @@ def test_arguments_that_break_the_plan_are_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the emulated kernel")
 def test_a_square_whose_words_the_arguments_break_is_refused(tmp_path: Path) -> None:
     entry, made = _entry("kernel k(x: bf16[A, L]) -> bf16[L, A] { return x }", tmp_path, A=64, L=66)
-    assert isinstance(made.plan, ReductionPlan) and made.plan.schedule.turned == ((0, 2),)
+    assert isinstance(made.plan, ReductionPlan) and made.plan.schedule.transposed == ((0, 2),)
     x, y = torch.ones(64 * 66 + 8, dtype=torch.bfloat16), torch.zeros(66 * 64, dtype=torch.bfloat16)
 
     def launched(at: int, sizes: tuple[int, int]) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from ucutlass.ir.hardware import ARCHES, Arch, Device
 from ucutlass.kernels.planned import Estimate, Grid, Planned, Resources, blocks_per_sm, counted
 from ucutlass.kernels.reduction.plan import (
-    TILE,
     AxisAccess,
     Load,
     ReductionPlan,
@@ -18,6 +17,7 @@ from ucutlass.kernels.reduction.plan import (
     scans_of,
 )
 from ucutlass.kernels.reduction.schedule import moved_bytes
+from ucutlass.kernels.reduction.smem import TILE, shared_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ _WORKING = 24
 def _blocks(problem: ReductionProblem, s: ReductionSchedule, extent: Extent) -> int:
     """Returns the thread blocks of a launch."""
     if not problem.columns:
-        if s.turned:
+        if s.transposed:
             return math.ceil(extent.rows / (TILE * TILE))
         return math.ceil(extent.rows / (s.vector * s.rows * s.items))
     rows = math.ceil(extent.rows / (1 if problem.across else s.vector) / s.rows)
@@ -77,10 +77,9 @@ def _held_registers(problem: ReductionProblem, s: ReductionSchedule) -> int:
 
 
 def _memory(problem: ReductionProblem, s: ReductionSchedule) -> dict[str, int]:
-    """Returns bytes of shared memory by part: the squares that are transposed."""
-    loads = ((problem.loads[k].elem.bytes, word) for k, word in s.turned)
-    squares = sum(TILE * (TILE + word) * size for size, word in loads)
-    return {"squares": squares} if squares else {}
+    """Returns bytes of shared memory by part: the tiles in which loads are transposed."""
+    tiles = shared_bytes(problem, s)
+    return {"tiles": tiles} if tiles else {}
 
 
 def measure(problem: ReductionProblem, sizes: tuple[int, ...]) -> Extent:
@@ -129,7 +128,7 @@ def kept(problem: ReductionProblem) -> list[Load]:
 
 def _variant(s: ReductionSchedule) -> str:
     """Returns where the kernel's rows lie between their loads and their results."""
-    if s.turned:
+    if s.transposed:
         return "transpose"
     if s.chained:
         return "look-back"

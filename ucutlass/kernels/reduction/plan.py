@@ -235,7 +235,7 @@ class ReductionSchedule:
     `chained`: a scan's row is cut into parts that each lie in a block's registers; blocks take them in order,
     and each learns from what the earlier ones told what stands before its own.
 
-    `turned`: a block takes a square of `TILE` elements along the vector mode and mode `across`, along which
+    `transposed`: a block takes a tile of `smem.TILE` elements a side along the vector mode and mode `across`, along which
     these loads lie side by side: they go through shared memory, so many elements in a word of it.
 
     `full`: every thread has all its items of every row, so that none is asked for. `retain`: what
@@ -249,15 +249,11 @@ class ReductionSchedule:
     keep: Literal["registers", "reread"]
     splits: int = 1
     across: int = 0
-    turned: tuple[tuple[int, int], ...] = ()
+    transposed: tuple[tuple[int, int], ...] = ()
     cluster: int = 1
     full: bool = False
     retain: bool = False
     chained: bool = False
-
-
-TILE = 64
-"""Elements of a side of a square that is turned."""
 
 
 @dataclass(frozen=True, slots=True)

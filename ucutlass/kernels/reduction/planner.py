@@ -10,11 +10,10 @@ from typing import Any, TypeAlias
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.addresses import PACK_BYTES, Sizes
-from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.planned import Note, Planned
 from ucutlass.kernels.reduction.cost import Extent, estimate, kept, kept_bytes, measure, passes_of
 from ucutlass.kernels.reduction.match import ReductionPattern
 from ucutlass.kernels.reduction.plan import (
-    TILE,
     Load,
     ReductionOutput,
     ReductionPlan,
@@ -27,7 +26,6 @@ from ucutlass.kernels.reduction.plan import (
     scans_of,
 )
 from ucutlass.kernels.reduction.problem import alignment, reduction_problem
-from ucutlass.kernels.reduction.reasons import notes
 from ucutlass.kernels.reduction.rules import (
     CHAIN_ITEMS,
     CHAIN_THREADS,
@@ -38,11 +36,12 @@ from ucutlass.kernels.reduction.rules import (
     power,
 )
 from ucutlass.kernels.reduction.schedule import moved_bytes, request_of, resolve
+from ucutlass.kernels.reduction.smem import TILE
 from ucutlass.kernels.reduction.variants import VARIANTS
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
 
-Turn: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
+Transpose: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
 """The mode along which loads lie side by side that is not the vector's, with those loads and how many of
 their elements make a word."""
 
@@ -77,7 +76,7 @@ NARROW, WORD = 16, 4
 """Vectors of a line of a narrow block, and bytes of each: two sectors."""
 
 LEAST_SIDE = 16
-"""Elements of either side from which squares are turned in shared memory."""
+"""Elements of either side from which tiles are transposed in shared memory."""
 
 _FLIGHT = 4
 """Vectors that a thread of an element-wise kernel has in flight: 64 KiB an SM, about twice what DRAM's
@@ -97,8 +96,8 @@ def plan_reduction(
         return (foreign,)
     problem = reduction_problem(form, sizes, aligned)
     extent = measure(problem, sizes)
-    turn = _turned(problem, sizes, aligned)
-    own = schedule_of(problem, extent, sizes, arch, device, turn)
+    transpose = _transpose(problem, sizes, aligned)
+    own = schedule_of(problem, extent, sizes, arch, device, transpose)
     held = partial(kept_bytes if problem.columns else moved_bytes, problem)
     blocks = math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows)
     room = ReductionCase(
@@ -108,7 +107,7 @@ def plan_reduction(
         extent.columns,
         held,
         max(own.vector, vector_of(problem, sizes)),
-        turn,
+        transpose,
         own.threads * own.rows,
         partial(_scan_splits, blocks, device),
     )
@@ -124,7 +123,7 @@ def plan_reduction(
     given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
     fields = replace(request_of(room, schedule), **given)
     passes, widest = passes_of(problem, schedule), vector_of(problem, sizes)
-    reasons = notes(problem, schedule, extent.rows, extent.columns, passes, widest)
+    reasons = _notes(problem, schedule, extent.rows, extent.columns, passes, widest)
     return Planned(plan, (), sizes, fields, device, price, reasons)
 
 
@@ -134,15 +133,15 @@ def schedule_of(
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
-    turn: Turn | None,
+    transpose: Transpose | None,
 ) -> ReductionSchedule:
     """Threads, vectors and what is kept, by the rules that the notes name."""
     vector = vector_of(problem, sizes)
     if not problem.columns:
-        if turn is not None:
-            across, turned = turn
+        if transpose is not None:
+            across, loads = transpose
             items = TILE * TILE // vector // THREADS
-            return ReductionSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, turned)
+            return ReductionSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, loads)
         items = _items(problem, extent, vector, device)
         return ReductionSchedule(vector, 1, THREADS, items, "registers")
     if problem.across:
@@ -159,10 +158,10 @@ def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, dev
 
 
 def _full(problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], s: ReductionSchedule) -> bool:
-    """Whether every thread has all its items of every row, or a square all its lines."""
+    """Whether every thread has all its items of every row, or a tile all its lines."""
     if not problem.columns:
         sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
-        return bool(s.turned) and all(side % TILE == 0 for side in sides)
+        return bool(s.transposed) and all(side % TILE == 0 for side in sides)
     columns, line = extent.columns // (s.vector if problem.across else 1), s.threads * s.items
     return columns == line * s.cluster if s.keep == "registers" and not s.chained else columns % line == 0
 
@@ -182,10 +181,10 @@ def vector_of(problem: ReductionProblem, sizes: tuple[int, ...]) -> int:
     return vector
 
 
-def _turned(
+def _transpose(
     problem: ReductionProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
-) -> Turn | None:
-    """None where every load can be read as it lies, or squares would be empty. `aligned` is as
+) -> Transpose | None:
+    """None where every load can be read as it lies, or tiles would be empty. `aligned` is as
     `sweep_problem` takes it."""
     at, fine = Sizes({}, sizes), aligned or (True,) * problem.pointers
     vector = problem.vector
@@ -348,3 +347,38 @@ def _scan_splits(blocks: int, device: Device, chunks: int) -> int:
     """The same of a scan, whose parts are read once more for their totals: only where less than half of the
     GPU would read otherwise."""
     return _splits(blocks, chunks, 4, device) if 2 * blocks <= device.sms else 1
+
+
+# --- notes --------------------------------------------------------------------------
+
+
+def _notes(
+    problem: ReductionProblem, s: ReductionSchedule, rows: int, columns: int, passes: int, widest: int
+) -> tuple[Note, ...]:
+    """Why a kernel runs as it does, for `ucc explain`; `passes` are those over the loads, `widest` is the vector that
+    extents and types allow."""
+    where = "none" if problem.vector is None else "columns" if problem.across else "rows"
+    why = f"{'the widest' if s.vector == widest else f'of {widest}'} that extents and types allow"
+    reasons = [Note("", f"vectors of {s.vector}", f"along the {where}, {why}")]
+    if any(isinstance(i, RowReduce | ScanAlong) for i in problem.instructions):
+        text = (
+            "every element is read once and kept in registers"
+            if s.keep == "registers"
+            else f"a row's {columns} columns do not fit registers: each of {passes} passes reads it"
+        )
+        reasons.append(Note("", f"{s.threads} threads a {'part' if s.chained else 'row'}", text))
+    if s.cluster > 1:
+        reasons.append(
+            Note("", f"a cluster of {s.cluster} blocks a row", "one block's registers do not hold it")
+        )
+    if s.chained:
+        part = s.threads * s.items * (s.vector if problem.across else 1)
+        why = f"{rows} rows alone do not fill the GPU; a block waits for what earlier ones sum to"
+        reasons.append(Note("", f"{math.ceil(columns / part)} blocks a row, in one pass", why))
+    if s.splits > 1:
+        why = f"{rows} rows alone do not fill the GPU"
+        if scans_of(problem):
+            why += "; the parts are read for their totals first, then scanned"
+            why += ", since what is scanned needs the whole row before" if phases(problem) else ""
+        reasons.append(Note("", f"{s.splits} blocks a row", why))
+    return tuple(reasons)

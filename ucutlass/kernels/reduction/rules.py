@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from ucutlass.ir.hardware import Arch
 from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.reduction.plan import TILE, ReductionProblem, ReductionSchedule, phases, scans_of
+from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule, phases, scans_of
+from ucutlass.kernels.reduction.smem import TILE
 from ucutlass.kernels.rule import Breach, Rule
 
 CLUSTERS = (1, 2, 4, 8)
@@ -34,7 +35,7 @@ MOST_INDEX = 2**31 - 1
 @dataclass(frozen=True, slots=True)
 class ReductionCase:
     """What bounds a schedule. `rows`, `columns` count elements, `held` gives the bytes a thread keeps of so
-    many elements at a time, `widest` is the longest vector, `turn` what a square in shared memory would turn:
+    many elements at a time, `widest` is the longest vector, `transpose` what a tile in shared memory would transpose:
     the mode, and the loads with their words; `largest` are the threads of the planner's own block;
     `spread` gives the blocks that share a row of so many chunks where nothing asks for another number."""
 
@@ -44,7 +45,7 @@ class ReductionCase:
     columns: int
     held: Callable[[int], int]
     widest: int
-    turn: tuple[int, tuple[tuple[int, int], ...]] | None
+    transpose: tuple[int, tuple[tuple[int, int], ...]] | None
     largest: int
     spread: Callable[[int], int]
 
@@ -125,7 +126,7 @@ def _block(c: ReductionCandidate) -> Breach | None:
 
 
 def _kept(c: ReductionCandidate) -> Breach | None:
-    """What lies where: a square, a row, or parts of one."""
+    """What lies where: a tile, a row, or parts of one."""
     room, s, r = c.room, c.schedule, c.request
     if not room.problem.columns:
         if r.keep == "reread":
@@ -135,17 +136,17 @@ def _kept(c: ReductionCandidate) -> Breach | None:
                 ("keep",),
                 None,
             )
-        if r.keep == "shared" and room.turn is None:
+        if r.keep == "shared" and room.transpose is None:
             return Breach(
-                "every tensor is read as it lies: no square has to be turned in shared memory",
+                "every tensor is read as it lies: no tile has to be transposed in shared memory",
                 "use `keep registers`",
                 ("keep",),
                 None,
             )
-        if s.turned and s.vector * s.rows * s.items != TILE * TILE:
+        if s.transposed and s.vector * s.rows * s.items != TILE * TILE:
             return Breach(
                 f"{s.rows} threads of {s.items} vectors of {s.vector} hold {s.vector * s.rows * s.items} "
-                f"elements: a square has {TILE} x {TILE}, {TILE * TILE}",
+                f"elements: a tile has {TILE} x {TILE}, {TILE * TILE}",
                 "leave `items` out",
                 ("items", "rows", "vector"),
                 None,
@@ -153,7 +154,7 @@ def _kept(c: ReductionCandidate) -> Breach | None:
         return _held(room, s)
     if r.keep == "shared":
         return Breach(
-            "a row of columns is kept in registers or read again; squares in shared memory are "
+            "a row of columns is kept in registers or read again; tiles in shared memory are "
             "for tensors that are only copied",
             "use `keep registers` or `keep reread`",
             ("keep",),
@@ -307,7 +308,7 @@ SCHEDULE_RULES: tuple[Rule[ReductionCandidate], ...] = (
     Rule(
         "UC0472",
         "where a row lies",
-        "a row, or a square, that does not lie where the schedule says",
+        "a row, or a tile, that does not lie where the schedule says",
         "CUDA C++ Programming Guide: 255 registers a thread",
         _kept,
         _ALL,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.reduction.plan import TILE, ReductionProblem, ReductionSchedule
+from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule
 from ucutlass.kernels.reduction.rules import (
     CHAIN_ITEMS,
     CHAIN_THREADS,
@@ -21,6 +21,7 @@ from ucutlass.kernels.reduction.rules import (
     ReductionCase,
     power,
 )
+from ucutlass.kernels.reduction.smem import TILE
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation
 
@@ -34,7 +35,7 @@ def request_of(room: ReductionCase, s: ReductionSchedule) -> PartialSchedule:
     """The schedule as fields: those that its kernel has."""
     if not room.problem.columns:
         return PartialSchedule(
-            vector=s.vector, rows=s.rows, items=s.items, keep="shared" if s.turned else "registers"
+            vector=s.vector, rows=s.rows, items=s.items, keep="shared" if s.transposed else "registers"
         )
     clustered = s.keep == "registers" and room.problem.across and room.arch.wgmma and not room.scans
     return PartialSchedule(
@@ -100,13 +101,13 @@ def _filled(
 def _elements(
     room: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int
 ) -> ReductionSchedule:
-    keep = r.keep or ("shared" if own.turned else "registers")
+    keep = r.keep or ("shared" if own.transposed else "registers")
     rows = r.rows or own.rows
-    if keep == "shared" and room.turn is not None:
-        across, turned = room.turn
+    if keep == "shared" and room.transpose is not None:
+        across, loads = room.transpose
         items = r.items or max(1, TILE * TILE // vector // rows)
-        return ReductionSchedule(vector, r.threads or 1, rows, items, "registers", 1, across, turned)
-    items = r.items or (1 if own.turned else own.items)
+        return ReductionSchedule(vector, r.threads or 1, rows, items, "registers", 1, across, loads)
+    items = r.items or (1 if own.transposed else own.items)
     return ReductionSchedule(vector, r.threads or 1, rows, items, "registers")
 
 
