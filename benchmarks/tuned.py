@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
 from benchmarks import harness, tuned_wall
-from benchmarks.harness import Row, geomean, machine
-from benchmarks.tuned_rows import ARCH, GROUPS, KINDS, MAIN, OTHERS, SEED, Task, tasks
+from benchmarks.harness import Row, machine
+from benchmarks.tuned_rows import ARCH, GROUPS, MAIN, OTHERS, SEED, Task, tasks
 from ucutlass import frontend
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine
@@ -163,96 +163,46 @@ def main() -> None:
 
 # --- as text -----------------------------------------------------------------------------
 
-TABLES = {
-    "plain": ("gemm",),
-    "fused": ("bias+gelu", "residual+relu"),
-    "tf32x3": ("tf32x3",),
-    "fp8": ("fp8", "fp8 fast"),
-}
-
 
 def table(report: Mapping[str, Any]) -> str:
-    """Returns the tables in Markdown: every row of every group, with what the groups come to."""
-    lines = []
-    for group, kinds in TABLES.items():
-        rows = [row for row in report["rows"] if row["kind"] in kinds]
-        if rows:
-            lines += [f"**{group}**", "", *_rows(rows, KINDS[kinds[0]].rival), *_totals(group, rows), ""]
-    if report["wall"]:
-        lines += ["**wall**", "", *_wall(report["wall"]), ""]
+    """Returns a line for each row, what each group comes to, and the wall times."""
+    rows, wall = report["rows"], report["wall"]
+    halves = {"the 16 main shapes": MAIN, "16 more": OTHERS}
+    groups = {label: {shape[0] for shape in shapes} for label, shapes in halves.items()}
+    ratios = {
+        f"{kind} {dtype}, best rival / tuned": [
+            row["ratio"] for row in rows if (row["kind"], row["dtype"]) == (kind, dtype)
+        ]
+        for kind, dtype in dict.fromkeys((row["kind"], row["dtype"]) for row in rows)
+    }
+    ratios |= {
+        label: [row["ratio"] for row in rows if row["kind"] == "gemm" and row["shape"][0] in names]
+        for label, names in groups.items()
+    }
+    ratios["wall time, torch.compile / `ucc tune`"] = [row["ratio"] for row in wall]
+    lines = [*map(_line, rows), *map(_wall_line, wall), *harness.means(ratios)]
     return "\n".join([*lines, *harness.lost_lines(report["lost"], {})])
 
 
-def _rows(rows: Sequence[Mapping[str, Any]], rival: str) -> Iterable[str]:
-    compiled = any("compile" in row for row in rows)
-    exact = any("error ours" in row for row in rows)
-    head = ["kernel", "M x N x K", "tuned us", f"{rival} us", *(["compile us"] if compiled else [])]
-    head += ["best / tuned", "interval", "builds", *(["error, eager's"] if exact else []), "schedule"]
-    yield _line(head)
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        _, low, high = row["ratios"][row["best"]]
-        cells = [f"{row['kind']} {row['dtype']}", sizes(row["shape"]), f"{row['ours']:.1f}"]
-        cells += [f"{row[rival]:.1f}", *([_us(row, "compile")] if compiled else [])]
-        cells += [f"{row['ratio']:.3f}", f"{low:.3f} to {high:.3f}"]
-        cells += [str(row["builds"])]
-        cells += [f"{row['error ours']:.2g}, {row['error eager']:.2g}"] if exact else []
-        yield _line([*cells, " ".join(row["schedule"].replace("raster heuristic", "").split())])
-
-
-def _us(row: Mapping[str, Any], name: str) -> str:
-    return f"{row[name]:.1f}" if name in row else "-"
-
-
-def sizes(shape: Sequence[Any]) -> str:
-    _, b, m, n, k = shape
-    return ("" if b == 1 else f"{b} of ") + f"{m} x {n} x {k}"
-
-
-def _totals(group: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    yield ""
-    yield from (_total(label, mine) for label, mine in _parts(group, rows) if mine)
-
-
-def _parts(group: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, list[Mapping[str, Any]]]]:
-    for name in dict.fromkeys((row["kind"], row["dtype"]) for row in rows):
-        yield " ".join(name), [row for row in rows if (row["kind"], row["dtype"]) == name]
-    if group == "plain":
-        for label, shapes in (("the 16 main shapes", MAIN), ("16 more", OTHERS)):
-            names = {s[0] for s in shapes}
-            yield label, [row for row in rows if row["shape"][0] in names]
-    yield "all", list(rows)
-
-
-def _total(label: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    worst = min(rows, key=lambda row: row["ratio"])
-    over = {name for row in rows for name in row["ratios"]}
-    each = ", ".join(
-        f"{geomean([r['ratios'][name][0] for r in rows if name in r['ratios']]):.3f} of {name}"
-        for name in sorted(over)
+def _line(row: Mapping[str, Any]) -> str:
+    _, batch, m, n, k = row["shape"]
+    _, low, high = row["ratios"][row["best"]]
+    rivals = "  ".join(f"{name} {row[name]:.1f}" for name in row["ratios"])
+    error = (
+        f"  error {row['error ours']:.2g}, eager's {row['error eager']:.2g}" if "error ours" in row else ""
     )
+    schedule = " ".join(row["schedule"].replace("raster heuristic", "").split())
     return (
-        f"- {label}: geomean of best rival / tuned {geomean([r['ratio'] for r in rows]):.3f} over "
-        f"{len(rows)} rows ({each}), worst {worst['ratio']:.3f} ({worst['name']}), largest spread "
-        f"{max(r['spread'] for r in rows):.1%}"
+        f"{row['name']:34} {'' if batch == 1 else f'{batch} of '}{m} x {n} x {k}  {row['ours']:.1f} us  {rivals}  "
+        f"ratio {row['ratio']:.3f} ({low:.3f} to {high:.3f})  {row['builds']} builds{error}  {schedule}"
     )
 
 
-def _wall(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    head = ["kernel", "`ucc tune` s", "of it the search", "builds", "torch.compile s"]
-    head += ["of it the call", "ratio"]
-    yield _line(head)
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        numbers = [f"{row['ours']:.1f}", f"{row['search']:.1f}", str(row["built"])]
-        numbers += [f"{row['compile']:.1f}", f"{row['call']:.1f}", f"{row['ratio']:.2f}"]
-        yield _line([row["name"], *numbers])
-    yield ""
-    yield f"- geomean of torch.compile / `ucc tune`: {geomean([row['ratio'] for row in rows]):.2f}"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _wall_line(row: Mapping[str, Any]) -> str:
+    return (
+        f"{row['name']:34} `ucc tune` {row['ours']:.1f} s, of it the search {row['search']:.1f}, {row['built']} "
+        f"builds; torch.compile {row['compile']:.1f} s, of it the call {row['call']:.1f}; ratio {row['ratio']:.2f}"
+    )
 
 
 if __name__ == "__main__":
