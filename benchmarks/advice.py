@@ -1,7 +1,6 @@
 """Does advice pay? Kernels scheduled badly on purpose, and what the first finding's edit brings.
 
     python -m benchmarks.advice --out DIR [--ledger]   on a GPU: builds, times in turns, writes the table
-    python -m benchmarks.advice --dry                  no GPU: legality, findings, recorded times
     python -m benchmarks.advice --data                 no GPU: each rule against the recorded H200 run
     python -m benchmarks.advice --query                which metrics of the tables ncu here knows
 
@@ -18,7 +17,7 @@ import statistics
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,7 +29,6 @@ from ucutlass.advice import RULES, Advice, Finding, ScheduleEdit, advise, facts_
 from ucutlass.backend import source_of, toolchain
 from ucutlass.files import write
 from ucutlass.ir.schedule import PartialSchedule, partial_schedule_of_json, scheduled, show
-from ucutlass.kernels.gemm.rules import legal
 from ucutlass.kernels.gemm.schedule import candidate_of
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import isolation
@@ -186,39 +184,6 @@ def pairs(rows: list[tuple[Planned, float]]) -> None:
         f"ratio {at[0]:.2f} (10 %), {at[1]:.2f} (median), {at[2]:.2f} (90 %); faster: "
         f"{sum(near) / len(near):.0%} of those at 0.90 to 0.97, {sum(far) / len(far):.0%} of those below"
     )
-
-
-# --- without a GPU ---------------------------------------------------------------
-
-
-def dry() -> int:
-    """Each kernel of the table: legal, its rule speaks, the first edit is legal; recorded times."""
-    times = index((planned, us) for planned, us, _ in recorded())
-    print("kernel                     rule spoke first  model  H200 recorded  edit")
-    wrong = faster = compared = 0
-    for bad in TABLE:
-        case = case_of(bad)
-        edit, p = case.edit, case.planned
-        edited = facts_of(case.checked, case.program, p).plan(edit.request) if edit else None
-        fine = case.spoke() and edited is not None and legal(candidate_of(edited))
-        ratio = _recorded_ratio(times, case) if bad.plain else None
-        compared, faster = compared + (ratio is not None), faster + (ratio is not None and ratio < 1)
-        wrong += not fine
-        print(
-            f"{bad.name:26} {bad.rule:4} {'yes' if case.spoke() else 'NO':5} "
-            f"{case.first.rule if case.first else '-':>5}  {edit.ratio if edit else 1:5.2f}  "
-            f"{f'{ratio:.2f}' if ratio is not None else '-':>13}  {edit.schedule if edit else 'NONE'}"
-        )
-    print(f"{len(TABLE)} kernels, {wrong} not as expected; recorded: {faster} of {compared} faster")
-    return 1 if wrong else 0
-
-
-def _recorded_ratio(times: Mapping[tuple[Any, ...], float], case: Case) -> float | None:
-    """New over old time of the first edit on the H200; None where either was not recorded."""
-    if case.edit is None:
-        return None
-    now, then = (times.get(key(case.planned, r)) for r in (case.planned.request, case.edit.request))
-    return None if now is None or then is None else then / now
 
 
 # --- on a GPU --------------------------------------------------------------------
@@ -379,14 +344,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path)
-    what.add_argument("--dry", action="store_true")
     what.add_argument("--data", action="store_true")
     what.add_argument("--query", action="store_true")
     parser.add_argument("--ledger", action="store_true")
     parser.add_argument("--only", default="", help="kernels whose name holds this")
     options = parser.parse_args()
-    if options.dry:
-        return dry()
     if options.data:
         return data()
     if options.query:

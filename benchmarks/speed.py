@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 import ucutlass
 from benchmarks import harness
-from benchmarks.harness import Item, Row, geomean, machine
+from benchmarks.harness import Item, Row, machine
 from ucutlass.ir.schedule import show
 from ucutlass.runtime.timing import compare, sets_for
 
@@ -224,23 +224,23 @@ def table(report: dict[str, Any], dtypes: Sequence[str]) -> str:
         f"spread {r['spread']:.3f}  {r['schedule']}"
         for r in report["gemm"]
     ]
-    for t in dtypes:
-        for label, group in (("fitted", SHAPES), ("held out", HELD_OUT), ("all", SHAPES + HELD_OUT)):
-            names = {s[0] for s in group}
-            ratios = [r["ratio"] for r in report["gemm"] if r["dtype"] == t and r["shape"] in names]
-            if ratios:
-                lines.append(
-                    f"{t} {label}: geomean of mm / ours {geomean(ratios):.3f}, worst {min(ratios):.3f}, "
-                    f"{len(ratios)} of {len(group)} shapes"
-                )
     lines += [
         f"{r['kind']:14} {r['shape']:12} {r['ours']:9.1f} us  eager {r['over eager']:.3f}"
         + (f"  compile {r['over compile']:.3f}" if "over compile" in r else "")
         for r in report["fused"]
     ]
-    for column in ("over eager", "over compile"):
-        if ratios := [r[column] for r in report["fused"] if column in r]:
-            lines.append(f"geomean {column}: {geomean(ratios):.3f}")
+    groups = {"fitted": SHAPES, "held out": HELD_OUT, "all": SHAPES + HELD_OUT}
+    ratios = {
+        f"{t} {label}, mm / ours": [
+            r["ratio"]
+            for r in report["gemm"]
+            if r["dtype"] == t and r["shape"] in {shape[0] for shape in group}
+        ]
+        for t in dtypes
+        for label, group in groups.items()
+    }
+    ratios |= {c: [r[c] for r in report["fused"] if c in r] for c in ("over eager", "over compile")}
+    lines += harness.means(ratios)
     return "\n".join([*lines, *harness.lost_lines(report["lost"], report["unbuilt"])])
 
 
