@@ -25,11 +25,6 @@ class Bad:
     def text(self) -> str:
         return self.program.removesuffix("}") + f" schedule sm90a {{ {self.schedule} }} }}"
 
-    @property
-    def plain(self) -> bool:
-        """Whether it is the product that benchmarks.record timed."""
-        return self.program in (_PLAIN, _BATCHED)
-
 
 def _mnk(m: int, n: int, k: int) -> Mapping[str, int]:
     return {"M": m, "N": n, "K": k}
