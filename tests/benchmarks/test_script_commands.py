@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,20 @@ def test_a_script_says_what_it_does(
 def test_a_script_s_docstring_has_its_command(name: str) -> None:
     text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     assert f"python -m benchmarks.{name}" in text
+
+
+def test_every_script_has_a_page_that_names_it_and_no_page_names_another() -> None:
+    """A script is there for a figure or a step that a page has, or for CI."""
+    root = FOLDER.parent
+    pages = [*(root / "docs").glob("*.md"), *map(root.joinpath, ("README.md", "CONTRIBUTING.md", "Makefile"))]
+    named = {
+        name
+        for page in pages
+        for name in re.findall(r"\bbenchmarks[./]([a-z_]\w*)", page.read_text(encoding="utf-8"))
+    }
+    assert set(SCRIPTS) <= named
+    modules = {path.stem for path in FOLDER.iterdir()}
+    assert named <= modules, named - modules
 
 
 @pytest.mark.parametrize("name", TIMED)
