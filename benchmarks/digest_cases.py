@@ -46,13 +46,13 @@ ROOT = Path(__file__).parent.parent
 HOPPER, OLDER = "sm90a", ("sm80", "sm89")
 
 DRAWS: Mapping[str, int] = MappingProxyType(
-    {"reduction": 430, "gemm": 330, "products": 740, "attention": 280, "convolution": 520}
+    {"reduction": 430, "gemm": 330, "grouped_gemm": 740, "attention": 280, "convolution": 520}
 )
 """Choices drawn of each feature table; the compiler refuses some of them."""
 
 OFTEN: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "products": {
+        "grouped_gemm": {
             "extents": ("tiles", "aligned"),
             "element": ("f32", "f16", "bf16"),
             "compute type": ("bf16", "f16", "e4m3"),

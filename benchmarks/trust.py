@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import machine, write
-from benchmarks.trust_trials import TRICKS, findings_of
+from benchmarks.trust_tasks import TRICKS, findings_of
 from ucutlass import files
 from ucutlass.backend import build_kernel
 from ucutlass.frontend import kernel, read
@@ -99,12 +99,12 @@ def answered(target: str, arguments: Mapping[str, Any], seconds: float) -> Any:
 
 def tricked(name: str) -> Any:
     arguments = {"name": name, "sizes": TRICK_SIZES, "protocol": asdict(TRICK)}
-    return answered("benchmarks.trust_trials:trick", arguments, 120.0)
+    return answered("benchmarks.trust_tasks:trick", arguments, 120.0)
 
 
 def itself(text: str, count: int) -> Any:
     arguments = {"text": text, "sizes": SIZES, "count": count, "protocol": asdict(SAME)}
-    return answered("benchmarks.trust_trials:same_twice", arguments, 400.0)
+    return answered("benchmarks.trust_tasks:same_twice", arguments, 400.0)
 
 
 def fresh(text: str, number: int) -> Any:

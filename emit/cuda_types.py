@@ -1,6 +1,6 @@
 """Element types as CUDA's own C++ types, each with the one header that it needs.
 
-CUTLASS's types of the same elements take nvcc three of the four seconds in which it builds a sweep. Rounding
+CUTLASS's types of the same elements take nvcc three of the four seconds in which it builds a reduction. Rounding
 is the same: to nearest, ties to even, one conversion instruction a pair; the 8-bit floats saturate.
 """
 

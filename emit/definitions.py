@@ -2,7 +2,7 @@
 
 A compiler accepts a read of an array that no statement has filled, and the kernel then computes from whatever
 its registers hold. Emitters that write statements pass them through `require_definitions` before they become
-a kernel: `emit.sweep` a whole body, `emit.arithmetic` the function of every other family's outcomes,
+a kernel: `emit.reduction` a whole body, `emit.arithmetic` the function of every other family's outcomes,
 `emit.attention` the loops around it.
 """
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from tests import programs_attention
 from tests.kernels.convolution_programs import PROGRAMS as CONVOLUTIONS
-from tests.kernels.product_programs import PRODUCTS
-from tests.kernels.sweep_programs import SWEEPS
+from tests.kernels.grouped_gemm_programs import GROUPED_GEMMS
+from tests.kernels.reduction_programs import REDUCTIONS
 from ucutlass import frontend, ir
 from ucutlass.backend import source_of
 from ucutlass.check.calls import BUILTINS
@@ -117,8 +117,8 @@ def _corpus() -> Iterator[tuple[str, str]]:
         blocks = re.findall(r"^```ucu\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
         yield from ((f"docs/{page.name}:{i}", block) for i, block in enumerate(blocks))
     yield from ((f"convolution {name}", text) for name, (text, _) in CONVOLUTIONS.items())
-    yield from ((f"product {name}", case.text) for name, case in PRODUCTS.items())
-    yield from ((f"reduction {name}", sweep.text) for name, sweep in SWEEPS.items())
+    yield from ((f"product {name}", case.text) for name, case in GROUPED_GEMMS.items())
+    yield from ((f"reduction {name}", reduction.text) for name, reduction in REDUCTIONS.items())
     yield from (
         (f"attention {name}", programs_attention.text(name, "bf16")) for name in programs_attention.PROGRAMS
     )

@@ -1,4 +1,4 @@
-"""What the entry of a sweep checks before it launches: alignments and extents that the plan relies on."""
+"""What the entry of a reduction checks before it launches: alignments and extents that the plan relies on."""
 
 from __future__ import annotations
 

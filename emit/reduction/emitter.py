@@ -1,4 +1,4 @@
-"""Sweeps: element-wise work, reductions and scans over columns, windows and gathers.
+"""Kernels of the reduction family: element-wise work, reductions and scans over columns, windows and gathers.
 
 The template is `reduction/reduction.cu.j2`, its library `reduction/library.j2`; the kernel's body is written here, pass by
 pass over the columns: loads of all items first, so that they are in flight together, then the work.

@@ -1,4 +1,4 @@
-"""Loads of a sweep: vectors of items, and windows, whose overlapping elements are read once.
+"""Loads of a reduction: vectors of items, and windows, whose overlapping elements are read once.
 
 Where a window moves along the contiguous axis together with the vector, and the program fixes its extent,
 all that a vector's windows touch is a *span*, read in aligned vectors: taps then are registers.

@@ -1,4 +1,4 @@
-"""Reductions of a sweep: how a chunk's elements enter them."""
+"""The reductions of a kernel without dots: how a chunk's elements enter them."""
 
 from __future__ import annotations
 

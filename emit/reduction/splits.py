@@ -1,4 +1,4 @@
-"""A sweep's rows shared by blocks: each leaves its part of a reduction, or its total of a scan, in the
+"""A reduction's rows shared by blocks: each leaves its part of a reduction, or its total of a scan, in the
 workspace, and the next launch gathers them, always in the same order, so that results repeat bit by bit."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The instructions of a sweep as C++ statements, and the fields of its parameters.
+"""The instructions of a reduction as C++ statements, and the fields of its parameters.
 
 Names in the emitted text: `q<mode>` is a mode's coordinate where an item's vector starts, `c<mode>` the
 element's along the vector mode, `w<mode>` a window's; `i` an item, `v` an element of its vector;

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.trust_trials import TRICKS, findings_of, tried
+from benchmarks.trust_tasks import TRICKS, findings_of, tried
 from ucutlass.runtime.bench.frequency import STAMP, sm_clock
 from ucutlass.runtime.bench.protocol import Protocol
 

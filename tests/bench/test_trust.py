@@ -11,7 +11,7 @@ from torch_cpu import TorchCpu
 
 from benchmarks import trust
 from benchmarks.trust import caught, markdown, same, spread, verdicts
-from benchmarks.trust_trials import TRICKS, findings_of, same_twice, trick, tried
+from benchmarks.trust_tasks import TRICKS, findings_of, same_twice, trick, tried
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.tasks.bench import on_gpu
 

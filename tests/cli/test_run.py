@@ -28,7 +28,7 @@ def run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Run:
     def called(candidate: str, *more: str) -> Result:
         def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.CallOutcome:
             assert target == "ucutlass.tasks.run:on_gpu"
-            return real(f"trial_candidates:{candidate}", arguments, **limits)
+            return real(f"run_candidates:{candidate}", arguments, **limits)
 
         monkeypatch.setattr(isolation, "run", replaced)
         return machine.ucc("run", LINEAR, *SIZES, *more)

@@ -1,4 +1,4 @@
-"""Sweeps know CUDA's element types alone: what they include, how they round and divide."""
+"""Reductions know CUDA's element types alone: what they include, how they round and divide."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def included(source: Source) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "i32", "i64"])
-def test_a_sweep_reads_the_headers_of_its_own_elements_alone(name: str) -> None:
+def test_a_reduction_reads_the_headers_of_its_own_elements_alone(name: str) -> None:
     source = emitted(f"kernel k(x: {name}[A, L]) -> {name}[A, L] {{ return x }}", A=64, L=512)
     assert included(source) & set(HEADERS.values()) == ({HEADERS[name]} if name in HEADERS else set())
     assert "cutlass" not in source.code.lower()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.kernels.convolution_programs import PROGRAMS as CONVOLUTIONS
-from tests.kernels.product_programs import PRODUCTS
+from tests.kernels.grouped_gemm_programs import GROUPED_GEMMS
 from tests.programs_attention import PROGRAMS as ATTENTION
 from tests.programs_attention import text as attention_text
 from ucutlass import frontend
@@ -43,7 +43,7 @@ def _programs() -> list[tuple[str, str, Mapping[str, int]]]:
     attention = [(f"attention {name}", attention_text(name, "bf16", 64), _SIZES) for name in ATTENTION]
     split = ("attention in parts", attention_text("plain", "f16", 128), {**_SIZES, "L": 5, "S": 9000})
     convolutions = [(name, CONVOLUTIONS[name][0], sizes) for name, sizes in _CONVOLUTIONS.items()]
-    products = [(name, p.text, p.large[0]) for name, p in PRODUCTS.items()]
+    products = [(name, p.text, p.large[0]) for name, p in GROUPED_GEMMS.items()]
     return [*attention, split, *convolutions, *products, ("gemm", _GEMM, {"M": 512, "N": 512, "K": 512})]
 
 

@@ -13,7 +13,7 @@ from benchmarks.pairs_gpu import UNIT, launched
 
 pytestmark = pytest.mark.gpu
 
-SLICES = {"reduction": 10, "gemm": 4, "products": 4, "attention": 3, "convolution": 3}
+SLICES = {"reduction": 10, "gemm": 4, "grouped_gemm": 4, "attention": 3, "convolution": 3}
 """Tests of a family, of at most `UNIT` programs each, so that one process judges a slice."""
 
 

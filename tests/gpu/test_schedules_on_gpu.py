@@ -26,7 +26,9 @@ pytestmark = pytest.mark.gpu
 EACH = 15
 """Kernels a family."""
 
-DRAWN = [(family, i) for family in ("sweep", "convolution", "products", "attention") for i in range(EACH)]
+DRAWN = [
+    (family, i) for family in ("reduction", "convolution", "grouped_gemm", "attention") for i in range(EACH)
+]
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Softmax of huge numbers, emulated: exact inputs of attention and of sweeps, and how far results are off."""
+"""Softmax of huge numbers, emulated: exact inputs of attention and of reductions, and how far results are off."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def arguments_of(kernel: ir.Kernel, sizes: dict[str, int], scores: Scores, seed:
 def emulate_here(program: str, sizes: dict[str, int], scores: Scores, seed: int) -> dict[str, Any]:
     """What a program's emulated kernel gives, for `isolate`: `missing` results that are not finite where the
     reference is, `error` the others' greatest distance from the float64 reference over the greatest of
-    attention's values, or of a sweep's results; `bits`, a digest of the results'."""
+    attention's values, or of a reduction's results; `bits`, a digest of the results'."""
     torch.set_num_threads(1)
     checked = frontend.read_text(program)
     kernel = frontend.kernel(checked)

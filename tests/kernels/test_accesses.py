@@ -1,6 +1,6 @@
 """No load or store leaves the alignment that its instruction needs, wherever its coordinates put it: of
 convolutions in any order of names, with groups, steps, dilations, paddings and any extents, of any type; of
-sweeps; and the law that all families derive their vectors by."""
+reductions; and the law that all families derive their vectors by."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.pair_spaces import SPACES
 from benchmarks.pairs import Program
-from tests.kernels import sweep_access_model
+from tests.kernels import reduction_access_model
 from tests.kernels.access_model import Launch, unravel, wrong_accesses
 from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
@@ -39,7 +39,7 @@ def launch_of(made: Program, arch: str, fine: Random | None = None) -> Launch | 
         ).planned
     except ProgramError:
         return None
-    # Windows of one tap are a GEMM, some sums of products a sweep.
+    # Windows of one tap are a GEMM, some sums of products a reduction.
     return Launch(planned.plan, planned.sizes, aligned) if isinstance(planned.plan, ConvPlan) else None
 
 
@@ -51,8 +51,8 @@ def test_every_access_of_a_convolution_is_aligned(seed: int, draw: Random, arch:
         assert list(wrong_accesses(launch, draw)) == [], f"{made.text}{made.sizes} {launch.aligned}"
 
 
-def sweep_launch_of(seed: int, draw: Random) -> sweep_access_model.Launch | None:
-    """The plan of the sweep of a seed, where there is one; `draw` draws which tensors are aligned."""
+def reduction_launch_of(seed: int, draw: Random) -> reduction_access_model.Launch | None:
+    """The plan of the reduction of a seed, where there is one; `draw` draws which tensors are aligned."""
     made = SPACES["reduction"].drawn(seed)
     try:
         checked = frontend.read_text(made.text)
@@ -63,14 +63,14 @@ def sweep_launch_of(seed: int, draw: Random) -> sweep_access_model.Launch | None
     except ProgramError:
         return None
     assert isinstance(planned.plan, ReductionPlan)
-    return sweep_access_model.Launch(planned.plan, planned.sizes, aligned)
+    return reduction_access_model.Launch(planned.plan, planned.sizes, aligned)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**31), st.randoms(use_true_random=False))
-def test_every_access_of_a_sweep_is_aligned(seed: int, draw: Random) -> None:
-    if (launch := sweep_launch_of(seed, draw)) is not None:
-        wrong = list(sweep_access_model.wrong_accesses(launch, draw))
+def test_every_access_of_a_reduction_is_aligned(seed: int, draw: Random) -> None:
+    if (launch := reduction_launch_of(seed, draw)) is not None:
+        wrong = list(reduction_access_model.wrong_accesses(launch, draw))
         assert wrong == [], f"{SPACES['reduction'].drawn(seed)} {launch.aligned}"
 
 
@@ -162,16 +162,16 @@ def _two_numbers(span: int, step: int, *_: int) -> int:
     return math.gcd(span, step)
 
 
-BROKEN_SWEEPS = {
+BROKEN_REDUCTIONS = {
     "odd strides": ("ucutlass.kernels.reduction.problem.vector_width", _sixteen_bytes),
     "windows that two names move": ("ucutlass.emit.reduction.loads.gcd", _two_numbers),
 }
 
 
-@pytest.mark.parametrize("mistake", BROKEN_SWEEPS)
-def test_the_sweeps_model_sees_accesses_that_leave_their_alignment(
+@pytest.mark.parametrize("mistake", BROKEN_REDUCTIONS)
+def test_the_reductions_model_sees_accesses_that_leave_their_alignment(
     mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(*BROKEN_SWEEPS[mistake])
-    launches = (sweep_launch_of(seed, Random(seed)) for seed in range(200))
-    assert any(any(sweep_access_model.wrong_accesses(x, Random(0))) for x in launches if x is not None)
+    monkeypatch.setattr(*BROKEN_REDUCTIONS[mistake])
+    launches = (reduction_launch_of(seed, Random(seed)) for seed in range(200))
+    assert any(any(reduction_access_model.wrong_accesses(x, Random(0))) for x in launches if x is not None)

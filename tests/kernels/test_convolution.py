@@ -201,7 +201,7 @@ def test_depthwise_slides() -> None:
     taps = PROGRAMS["depthwise"][0].replace("R=3, S=3", "R, S")
     free = _conv(plan(taps, {"N": 2, "H": 9, "W": 11, "C": 64, "R": 3, "S": 3}, "sm90a"))
     assert free.schedule == DirectSchedule(8, 4)
-    # Written as a sum, it is a sweep's.
+    # Written as a sum, it is a reduction's.
     dotted = PROGRAMS["depthwise channels first"][0].replace("- 3] * w)", "- 3], w)").replace("sum[", "dot[")
     along = _conv(plan(dotted, {"B": 2, "C": 5, "L": 64}, "sm90a"))
     assert along.schedule == DirectSchedule(8, 8, 4, True)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.convolution_programs import PROGRAMS as CONVOLUTIONS
-from tests.kernels.product_programs import PRODUCTS
-from tests.kernels.sweep_programs import SWEEPS
+from tests.kernels.grouped_gemm_programs import GROUPED_GEMMS
+from tests.kernels.reduction_programs import REDUCTIONS
 from tests.programs_attention import PROGRAMS as ATTENTIONS
 from tests.programs_attention import text as attention
 from ucutlass import frontend, ir
@@ -29,10 +29,10 @@ from ucutlass.shapes import complete, free_dims
 _ATTENTION = {"B": 2, "H": 4, "G": 2, "L": 2048, "S": 1024, "E": 64, "O": 9}
 
 CASES: dict[str, tuple[str, dict[str, int]]] = {
-    **{f"sweep, {n}": (s.text, dict(s.small)) for n, s in SWEEPS.items()},
-    **{f"sweep, {n}, large": (s.text, dict(s.large[0])) for n, s in SWEEPS.items()},
+    **{f"reduction, {n}": (s.text, dict(s.small)) for n, s in REDUCTIONS.items()},
+    **{f"reduction, {n}, large": (s.text, dict(s.large[0])) for n, s in REDUCTIONS.items()},
     **{f"convolution, {n}": (text, dict(sizes)) for n, (text, sizes) in CONVOLUTIONS.items()},
-    **{f"products, {n}": (p.text, dict(p.large[0])) for n, p in PRODUCTS.items()},
+    **{f"grouped_gemm, {n}": (p.text, dict(p.large[0])) for n, p in GROUPED_GEMMS.items()},
     **{f"attention, {n}": (attention(n, "bf16", 64), _ATTENTION) for n in ATTENTIONS},
 }
 
@@ -112,8 +112,8 @@ def _value(name: str) -> st.SearchStrategy[object]:
     return st.one_of(*ways, st.integers(*field.numbers)) if field.numbers else ways[0]
 
 
-SOFTMAX, COPY = SWEEPS["softmax"].text, SWEEPS["shift of a sum"].text
-SCAN, DOWN = SWEEPS["reverse scan"].text, SWEEPS["softmax of a middle name"].text
+SOFTMAX, COPY = REDUCTIONS["softmax"].text, REDUCTIONS["shift of a sum"].text
+SCAN, DOWN = REDUCTIONS["reverse scan"].text, REDUCTIONS["softmax of a middle name"].text
 CONV, DEPTH = CONVOLUTIONS["f16 strided"][0], CONVOLUTIONS["depthwise"][0]
 _T4K, _CONV = {"T": 512, "D": 4096}, {"N": 32, "H": 56, "W": 56, "C": 64, "K": 64}
 
@@ -211,7 +211,7 @@ def test_the_least_shared_memory_is_the_emitters(name: str) -> None:
 
 @pytest.mark.parametrize("arch", ["sm80", "sm89"])
 def test_older_architectures_have_spaces_too(arch: str) -> None:
-    for name in ("sweep, softmax", "convolution, f16 strided", "convolution, depthwise"):
+    for name in ("reduction, softmax", "convolution, f16 strided", "convolution, depthwise"):
         found = space(name, arch)[2]
         assert len(found) > 5
         again = _planned(_with(CASES[name][0], show(found[5].request), arch), found[5].sizes, arch)

@@ -15,15 +15,17 @@ from ucutlass.shapes import free_dims
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
 
-SMALL = [n for n in CASES if n.startswith(("sweep", "attention", "convolution")) and not n.endswith("large")]
+SMALL = [
+    n for n in CASES if n.startswith(("reduction", "attention", "convolution")) and not n.endswith("large")
+]
 
 FORCED = [
-    ("sweep, softmax", "keep reread  split_k 4  threads 64  vector 2"),
-    ("sweep, softmax", "rows 2  threads 256  vector 1  items 17"),
-    ("sweep, transpose", "keep shared  rows 128  vector 4"),
-    ("sweep, reverse scan", "threads 32  rows 4  items 3"),
-    ("sweep, reverse scan", "keep registers  threads 32  items 1"),
-    ("sweep, reverse scan", "keep registers"),
+    ("reduction, softmax", "keep reread  split_k 4  threads 64  vector 2"),
+    ("reduction, softmax", "rows 2  threads 256  vector 1  items 17"),
+    ("reduction, transpose", "keep shared  rows 128  vector 4"),
+    ("reduction, reverse scan", "threads 32  rows 4  items 3"),
+    ("reduction, reverse scan", "keep registers  threads 32  items 1"),
+    ("reduction, reverse scan", "keep registers"),
     ("convolution, depthwise", "vector 4  rows 2  threads 64"),
     ("attention, causal", "tile 64x48x64  stages 3"),
 ]

@@ -1,4 +1,4 @@
-"""The instructions that epilogues and sweeps become, while they are made."""
+"""The instructions that epilogues and reductions become, while they are made."""
 
 from __future__ import annotations
 

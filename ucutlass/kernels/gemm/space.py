@@ -63,8 +63,8 @@ def _free(case: PlanningCase) -> Iterator[Candidate]:
 
 
 def variants(candidate: Candidate, request: PartialSchedule) -> Iterator[Candidate]:
-    """The candidate, and it with one launch parameter changed that `request` leaves open: a sweep of whole products
-    would be timed for longer than another build takes."""
+    """Yields the candidate, and it with one launch parameter changed that `request` leaves open: all of their
+    combinations would be timed for longer than another build takes."""
     yield candidate
     if isinstance(candidate.schedule, GemvSchedule):
         return

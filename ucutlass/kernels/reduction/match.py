@@ -1,4 +1,4 @@
-"""The sweep form: no dot; element-wise work, reductions over one set of names or a scan along one,
+"""The reduction pattern: no dot; element-wise work, reductions over one set of names or a scan along one,
 windows and gathers. `ucutlass.kernels.reduction.problem` gives it extents."""
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ucutlass.ir.traversal import upwards
 from ucutlass.kernels.refused import Refused
 
 SWEPT = frozenset(name for name in ELEMENTS if name not in ("tf32", "s4", "f64"))
-"""Element types that sweeps read and write."""
+"""Element types that reductions read and write."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReductionPattern:
-    """A kernel seen as a sweep. `columns` are the names that reductions consume or a scan runs along,
+    """A kernel seen as a reduction. `columns` are the names that reductions consume or a scan runs along,
     in the order of `kernel.dims`; `rows` all other names of the results; `windows` the names that
     window reductions sum over. `isolated` names are modes of their own: their coordinates matter."""
 

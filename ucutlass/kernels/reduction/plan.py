@@ -1,7 +1,7 @@
-"""The plan of the sweep family: element-wise work, reductions over one set of names, scans along one,
+"""The plan of the reduction family: element-wise work, reductions over one set of names, scans along one,
 windows and gathers, with no dot.
 
-A sweep walks *rows*, the names that every result keeps, and *columns*, the names that reductions
+A reduction walks *rows*, the names that every result keeps, and *columns*, the names that reductions
 consume or a scan runs along; both are modes: runs of names that every tensor stores side by side.
 A thread takes vectors of neighbouring elements along one mode. Modes are numbered rows first,
 then columns, then the names that windows sum over.

@@ -1,4 +1,4 @@
-"""How a sweep runs: vectors, threads, what stays in registers, how many blocks share a row."""
+"""How a reduction runs: vectors, threads, what stays in registers, how many blocks share a row."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def plan_reduction(
     request: PartialSchedule,
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
-    """The kernel of a sweep for these extents, or why there is none. Raises Refused."""
+    """Returns the kernel of a reduction for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, VARIANTS, "a kernel without dot"):
         return (foreign,)
     problem = reduction_problem(form, sizes, aligned)

@@ -1,4 +1,4 @@
-"""A sweep form with concrete extents: modes, addresses, instructions."""
+"""A reduction pattern with concrete extents: modes, addresses, instructions."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def _index(c: ReductionCandidate) -> Breach | None:
     )
 
 
-_ALL = frozenset({"sweep"})
+_ALL = frozenset({"reduction"})
 
 LAUNCH_RULES: tuple[Rule[ReductionCandidate], ...] = (
     Rule(
@@ -292,7 +292,7 @@ SCHEDULE_RULES: tuple[Rule[ReductionCandidate], ...] = (
     Rule(
         "UC0470",
         "vectors of a reduction",
-        "vectors that a sweep's tensors do not allow",
+        "vectors that a reduction's tensors do not allow",
         "PTX ISA, ld.global.v2, v4: addresses are multiples of the vector's bytes",
         _vector,
         _ALL,
@@ -300,7 +300,7 @@ SCHEDULE_RULES: tuple[Rule[ReductionCandidate], ...] = (
     Rule(
         "UC0471",
         "threads of a reduction",
-        "threads and rows that make no block of a sweep",
+        "threads and rows that make no block of a reduction",
         "CUDA C++ Programming Guide: 1024 threads a block; emit/reduction: shuffles of whole warps",
         _block,
         _ALL,
@@ -316,7 +316,7 @@ SCHEDULE_RULES: tuple[Rule[ReductionCandidate], ...] = (
     Rule(
         "UC0473",
         "blocks that share a row",
-        "blocks that cannot share a sweep's row",
+        "blocks that cannot share a reduction's row",
         "CUDA C++ Programming Guide, Thread Block Clusters: at most 8 on every GPU",
         _shared,
         _ALL,

@@ -1,6 +1,6 @@
-"""A sweep's schedule in the fields of a program: what is fixed is kept, the rest follows, rules judge.
+"""A reduction's schedule in the fields of a program: what is fixed is kept, the rest follows, rules judge.
 
-The planner's own choice (`sweep_planning`) is where every request starts from; what it leaves open is filled
+The planner's own choice (`planner.py`) is where every request starts from; what it leaves open is filled
 here so that a row still fits, and a request that no kernel keeps gets the rule's numbers.
 """
 

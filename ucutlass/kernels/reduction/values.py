@@ -1,4 +1,4 @@
-"""The values of a sweep as instructions: every shared value once, indices resolved to addresses."""
+"""The values of a reduction as instructions: every shared value once, indices resolved to addresses."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Builder(Instructions[ReductionInstruction]):
                         "cut here: store it first, in a pipeline: h: f32[..] = ..",
                     )
                 return self._over_columns(node)
-        raise AssertionError(f"a sweep holds no {type(node).__name__}: recognition refuses it")
+        raise AssertionError(f"a reduction holds no {type(node).__name__}: the pattern refuses it")
 
     def _parameter(self, node: ir.ParamValue, env: Env, guards: Env, fill: float, checked: Env) -> int:
         type_ = self._kernel.params[node.index].type

@@ -1,4 +1,4 @@
-"""Every sweep of `sweep_programs` on the host: the emitted CUDA file against the float64 reference."""
+"""Every reduction of `reduction_programs` on the host: the emitted CUDA file against the float64 reference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from benchmarks.emulated import LIMIT_SECONDS, Job, emulate
-from tests.kernels.sweep_programs import SWEEPS
+from tests.kernels.reduction_programs import REDUCTIONS
 from ucutlass.runtime import isolation
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
@@ -17,11 +17,11 @@ QUICK = {"layer norm", "reverse scan", "places down", "embedding bag", "window o
 
 
 @pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in SWEEPS]
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in REDUCTIONS]
 )
-def test_sweeps_compute_their_programs(name: str) -> None:
-    sweep = SWEEPS[name]
-    row = emulate(Job(name, sweep.text, "k", dict(sweep.small), None, 0))
+def test_reductions_compute_their_programs(name: str) -> None:
+    reduction = REDUCTIONS[name]
+    row = emulate(Job(name, reduction.text, "k", dict(reduction.small), None, 0))
     assert row.status == "right", row.detail
 
 
@@ -30,7 +30,7 @@ def test_sweeps_compute_their_programs(name: str) -> None:
     ["turned", *(pytest.param(n, marks=pytest.mark.slow) for n in ("softmax", "window over two names"))],
 )
 def test_tensors_that_do_not_begin_at_16_bytes(name: str) -> None:
-    row = emulate(Job(name, SWEEPS[name].text, "k", dict(SWEEPS[name].small), None, 0, shifted=True))
+    row = emulate(Job(name, REDUCTIONS[name].text, "k", dict(REDUCTIONS[name].small), None, 0, shifted=True))
     assert row.status == "right", row.detail
 
 
@@ -48,7 +48,7 @@ _SHORT = "kernel k(x: f32[T, D]) -> f32[T, D] { return softmax[D](x * 0.5) }"
 )
 def test_softmax_of_huge_numbers(name: str) -> None:
     """Also where a number's last place times log2(e) is more than exponentials span."""
-    program = SWEEPS[name].text if name in SWEEPS else _SHORT
+    program = REDUCTIONS[name].text if name in REDUCTIONS else _SHORT
     outcome = isolation.run(
         "tests.kernels.huge_numbers:emulate_here",
         {"program": program, "sizes": HUGE[name], "scores": "rows", "seed": 3},

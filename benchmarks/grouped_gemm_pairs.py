@@ -273,6 +273,6 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"form": (*SCALED, "scaled s4", "scaled s8"), "order": ("rows last", "columns last", "K first")},
 )
 
-PRODUCTS = Space(
-    "products", AXES, program, lambda planned: isinstance(planned.plan, GroupedGemmPlan), refused=REFUSED
+GROUPED_GEMMS = Space(
+    "grouped_gemm", AXES, program, lambda planned: isinstance(planned.plan, GroupedGemmPlan), refused=REFUSED
 )

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.emit.hopper import judge
-from tests.kernels.product_programs import PRODUCTS
+from tests.kernels.grouped_gemm_programs import GROUPED_GEMMS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
 
@@ -45,7 +45,7 @@ QUICK = (CASES[0], CASES[11])
     [c if c in QUICK else pytest.param(*c, marks=pytest.mark.slow) for c in CASES],
 )
 def test_products_compute_their_programs(name: str, schedule: str, sizes: str) -> None:
-    text = PRODUCTS[name].text
+    text = GROUPED_GEMMS[name].text
     if schedule:
         text = text[: text.rindex("}")] + f" schedule sm90a {{ {schedule} }} }}"
     extents = {d: int(n) for d, n in (pair.split("=") for pair in sizes.split(","))}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ucutlass
-from tests.kernels.product_programs import PRODUCTS
+from tests.kernels.grouped_gemm_programs import GROUPED_GEMMS
 from ucutlass import frontend
 from ucutlass.backend import build_kernel, build_sources, source_of
 from ucutlass.ir.hardware import arch_for, device_named
@@ -25,7 +25,7 @@ from ucutlass.tasks import verification
 
 pytestmark = pytest.mark.gpu
 
-PLAIN = [(name, "", i) for name, p in PRODUCTS.items() for i in range(len(p.large) + 1)]
+PLAIN = [(name, "", i) for name, p in GROUPED_GEMMS.items() for i in range(len(p.large) + 1)]
 
 ONE = (
     "tile 128x256x64  cluster 1x1  warps cooperative",
@@ -76,12 +76,12 @@ CASES = PLAIN + [
     (name, schedule, i)
     for name, schedules in FORCED.items()
     for schedule in schedules
-    for i in range(1, len(PRODUCTS[name].large) + 1)
+    for i in range(1, len(GROUPED_GEMMS[name].large) + 1)
 ]
 
 
 def case(name: str, schedule: str, number: int) -> tuple[str, Mapping[str, int]]:
-    products = PRODUCTS[name]
+    products = GROUPED_GEMMS[name]
     text = products.text[: products.text.rindex("}")] + f" schedule sm90a {{ {schedule} }} }}"
     return text if schedule else products.text, (products.small, *products.large)[number]
 
@@ -118,11 +118,11 @@ def test_products_agree_with_the_reference(name: str, schedule: str, number: int
 
 @pytest.mark.parametrize("name", ["gated pair", "moe", "moe, gradient of weights"])
 def test_products_stand_the_suite(name: str) -> None:
-    checked = frontend.read_text(PRODUCTS[name].text)
+    checked = frontend.read_text(GROUPED_GEMMS[name].text)
     kernel = frontend.kernel(checked)
     arch = arch_for(torch.cuda.get_device_capability(0))
     assert arch is not None
-    sizes = complete(kernel, PRODUCTS[name].large[0])
+    sizes = complete(kernel, GROUPED_GEMMS[name].large[0])
     made = build_kernel(checked, kernel, sizes, arch.name, device=device_named(torch.cuda.get_device_name(0)))
     evidence = verification.run(
         verification.plan(checked, kernel, made, dict(zip(kernel.dims, sizes, strict=True)), seed=20, most=40)
@@ -131,7 +131,7 @@ def test_products_stand_the_suite(name: str) -> None:
 
 
 def test_offsets_are_looked_at_where_that_is_asked_for() -> None:
-    text = PRODUCTS["moe"].text
+    text = GROUPED_GEMMS["moe"].text
     kernel, plain = ucutlass.loads(text, check_offsets=True), ucutlass.loads(text)
     x, w = torch.randn(128, 64, device="cuda").bfloat16(), torch.randn(3, 64, 64, device="cuda").bfloat16()
     offsets = torch.tensor([0, 40, 70, 128], device="cuda", dtype=torch.int32)
@@ -147,7 +147,7 @@ def test_offsets_are_looked_at_where_that_is_asked_for() -> None:
 
 def test_offsets_that_are_wrong_write_nothing_outside() -> None:
     """Offsets lie on the device and are not checked: what they name is clipped to the rows there are."""
-    kernel = ucutlass.loads(PRODUCTS["moe"].text)
+    kernel = ucutlass.loads(GROUPED_GEMMS["moe"].text)
     x, w = torch.randn(128, 64, device="cuda").bfloat16(), torch.randn(3, 64, 64, device="cuda").bfloat16()
     room = torch.full((3, 128, 64), 7.0, device="cuda", dtype=torch.bfloat16)
     offsets = torch.tensor([-50, 70, 40, 100_000], device="cuda", dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Which addresses a sweep's planned loads and stores take, by `emit/reduction/loads.py`: vectors along the vector
+"""Which addresses a reduction's planned loads and stores take, by `emit/reduction/loads.py`: vectors along the vector
 mode, words of a square that is turned, spans of windows. Every access is checked where drawn coordinates put
 it."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.kernels.product_programs import PRODUCTS
+from tests.kernels.grouped_gemm_programs import GROUPED_GEMMS
 from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
@@ -21,8 +21,8 @@ from ucutlass.kernels.grouped_gemm.smem import SHARED_BYTES, most_stages, stage_
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
 
-MOE = PRODUCTS["moe"].text
-PAIR = PRODUCTS["gated pair"].text
+MOE = GROUPED_GEMMS["moe"].text
+PAIR = GROUPED_GEMMS["gated pair"].text
 
 
 def planned(text: str, arch: str = "sm90a", **sizes: int) -> Planned:
@@ -49,10 +49,10 @@ def form(text: str) -> GroupedGemmPattern:
 # --- recognition ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", GROUPED_GEMMS)
 def test_every_program_is_planned_and_emitted(name: str) -> None:
-    for sizes in (PRODUCTS[name].small, *PRODUCTS[name].large):
-        made = plan(PRODUCTS[name].text, **sizes)
+    for sizes in (GROUPED_GEMMS[name].small, *GROUPED_GEMMS[name].large):
+        made = plan(GROUPED_GEMMS[name].text, **sizes)
         source = emit(made, "a header")
         assert source.entry in source.text
         assert f"namespace {source.entry}_kernel" in source.text
@@ -68,7 +68,7 @@ def test_roles_of_a_ragged_product() -> None:
 
 
 def test_roles_of_a_gradient() -> None:
-    found = form(PRODUCTS["moe, gradient of weights"].text)
+    found = form(GROUPED_GEMMS["moe, gradient of weights"].text)
     assert (found.m, found.n, found.k, found.batch) == (("F",), ("D",), ("T",), ("E",))
     made = grouped_gemm_problem(found, complete(found.kernel, {"T": 64, "D": 16, "F": 8, "O": 4}))
     assert made.ragged is not None and made.ragged.mode == "k"
@@ -93,7 +93,7 @@ REFUSED = {
     "{ return dot[D](x, w) * dot[D](x, u) }",
     "UC0330 other accumulation": "kernel k(x: f16[T, D], w: f16[F, D], u: f16[F, D]) -> f16[T, F] "
     "{ return dot[D](x, w) * dot[D](x, u, acc=f16) }",
-    "UC0331 masked on one side": PRODUCTS["moe, gradient of weights"].text.replace(
+    "UC0331 masked on one side": GROUPED_GEMMS["moe, gradient of weights"].text.replace(
         "bf16(where(own, x, 0))", "x"
     ),
     "UC0331 further rows": "kernel k(x: bf16[T, H, D], w: bf16[E, F, D], o: i32[E+1]) -> bf16[T, H, F] "
@@ -130,9 +130,9 @@ def test_offsets_do_not_lie_along_the_rows() -> None:
 def test_what_tma_does_not_take_goes_to_plain_multiply_adds() -> None:
     for text, sizes in (
         (PAIR, {"T": 64, "D": 65, "F": 64}),
-        (PRODUCTS["gated pair of f32"].text, {"T": 64, "D": 64, "F": 64}),
+        (GROUPED_GEMMS["gated pair of f32"].text, {"T": 64, "D": 64, "F": 64}),
         (
-            PRODUCTS["gated pair of fp8"].text.replace("w: e4m3[F, D]", "w: e4m3[D, F]"),
+            GROUPED_GEMMS["gated pair of fp8"].text.replace("w: e4m3[F, D]", "w: e4m3[D, F]"),
             {"T": 64, "D": 64, "F": 64},
         ),
     ):
@@ -190,7 +190,7 @@ def test_an_illegal_schedule_says_why_and_what_is_near(fields: str, what: str) -
 
 
 def test_stages_and_epilogue_fit_in_shared_memory() -> None:
-    made = plan(PRODUCTS["moe with operands"].text, T=777, D=136, F=264, E=5)
+    made = plan(GROUPED_GEMMS["moe with operands"].text, T=777, D=136, F=264, E=5)
     for tile in ((128, 128, 64), (128, 256, 64), (64, 256, 64), (192, 64, 64)):
         for warps in ("pingpong", "cooperative"):
             schedule = WgmmaSchedule(tile, (1, 1), 2, warps)  # type: ignore[arg-type]
@@ -218,7 +218,7 @@ def test_longer_sums_take_longer() -> None:
 # --- weights of four bits ------------------------------------------------------------------
 
 
-FOUR_BITS = PRODUCTS["weights of four bits"].text
+FOUR_BITS = GROUPED_GEMMS["weights of four bits"].text
 
 
 def test_tiles_of_four_bits_have_rows_of_64_bytes() -> None:
@@ -232,7 +232,7 @@ def test_tiles_of_four_bits_have_rows_of_64_bytes() -> None:
 
 
 def test_parts_of_four_bits_choose_the_depth_that_divides_them() -> None:
-    text = PRODUCTS["weights of four bits, scales of parts"].text
+    text = GROUPED_GEMMS["weights of four bits, scales of parts"].text
     for length, depth in ((64, 64), (128, 128), (192, 64)):
         made = plan(text, M=256, G=4, J=length, N=512).schedule
         assert isinstance(made, WgmmaSchedule) and made.tile[2] == depth
@@ -247,7 +247,7 @@ def test_four_bits_that_leave_half_a_byte_are_refused() -> None:
     with pytest.raises(ProgramError, match=r"w has 33 along it \(K\) \[UC0334\]"):
         plan(FOUR_BITS, M=64, K=33, N=64)
     with pytest.raises(ProgramError, match=r"w has 21 along it \(G J\)"):
-        plan(PRODUCTS["weights of four bits, scales of parts"].text, M=64, G=3, J=7, N=64)
+        plan(GROUPED_GEMMS["weights of four bits, scales of parts"].text, M=64, G=3, J=7, N=64)
     with pytest.raises(ProgramError, match="UC0308"):
         form(
             "kernel k(x: bf16[T, D], w: s4[F, D], u: s4[F, D]) -> bf16[T, F] "
@@ -256,17 +256,17 @@ def test_four_bits_that_leave_half_a_byte_are_refused() -> None:
 
 
 def test_schedules_of_widened_weights_are_those_measured() -> None:
-    text = PRODUCTS["narrow weights"].text
+    text = GROUPED_GEMMS["narrow weights"].text
     few, many = plan(text, M=16, K=4096, N=14336).schedule, plan(text, M=8192, K=4096, N=8192).schedule
     assert isinstance(few, WgmmaSchedule) and isinstance(many, WgmmaSchedule)
     assert (few.tile, few.cluster) == ((128, 32, 128), (2, 1)) and many.tile == (128, 256, 64)
-    made = planned(PRODUCTS["weights of four bits, scales of parts"].text, M=128, G=112, J=128, N=4096)
+    made = planned(GROUPED_GEMMS["weights of four bits, scales of parts"].text, M=128, G=112, J=128, N=4096)
     assert isinstance(made.plan, GroupedGemmPlan) and isinstance(made.plan.schedule, WgmmaSchedule)
     assert made.plan.schedule.tile == (64, 64, 128)
 
 
 def test_row_gradients_take_narrow_bands() -> None:
-    gradient = planned(PRODUCTS["moe, gradient of rows"].text, T=4096, F=4096, D=2048, E=8)
+    gradient = planned(GROUPED_GEMMS["moe, gradient of rows"].text, T=4096, F=4096, D=2048, E=8)
     forward = planned(MOE, T=4096, F=4096, D=2048, E=8)
     assert (gradient.launch[0], forward.launch[0]) == (2, 8)
 

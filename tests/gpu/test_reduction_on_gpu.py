@@ -1,4 +1,4 @@
-"""Sweeps on a GPU against the float64 reference: large and odd extents, poisoned results."""
+"""Reductions on a GPU against the float64 reference: large and odd extents, poisoned results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 import ucutlass
 from tests.kernels.huge_numbers import arguments_of
-from tests.kernels.sweep_programs import SWEEPS
+from tests.kernels.reduction_programs import REDUCTIONS
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
 from ucutlass.reference import expect
@@ -23,12 +23,12 @@ from ucutlass.shapes import complete
 
 pytestmark = pytest.mark.gpu
 
-CASES = [(name, i) for name, sweep in SWEEPS.items() for i in range(len(sweep.large) + 1)]
+CASES = [(name, i) for name, reduction in REDUCTIONS.items() for i in range(len(reduction.large) + 1)]
 
 
 def sizes_of(name: str, number: int) -> Mapping[str, int]:
-    sweep = SWEEPS[name]
-    return (sweep.small, *sweep.large)[number]
+    reduction = REDUCTIONS[name]
+    return (reduction.small, *reduction.large)[number]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,7 +38,7 @@ def built() -> None:
         pytest.skip("no NVIDIA GPU or no nvcc")
     pairs = []
     for name, number in CASES:
-        checked = frontend.read_text(SWEEPS[name].text)
+        checked = frontend.read_text(REDUCTIONS[name].text)
         program = frontend.kernel(checked)
         planned = frontend.plan_kernel(
             checked, program, complete(program, sizes_of(name, number)), "sm90a"
@@ -50,9 +50,9 @@ def built() -> None:
 
 @pytest.mark.parametrize("distribution", ["integer", "normal"])
 @pytest.mark.parametrize(("name", "number"), CASES)
-def test_sweeps_agree_with_the_reference(name: str, number: int, distribution: Any) -> None:
+def test_reductions_agree_with_the_reference(name: str, number: int, distribution: Any) -> None:
     assert distribution in DISTRIBUTIONS
-    kernel = ucutlass.loads(SWEEPS[name].text)
+    kernel = ucutlass.loads(REDUCTIONS[name].text)
     program = kernel.program
     arguments = generate(program, dict(sizes_of(name, number)), distribution, seed=7, device="cuda")
 
@@ -66,8 +66,8 @@ def test_sweeps_agree_with_the_reference(name: str, number: int, distribution: A
 
 @pytest.mark.parametrize("name", ["turned", "softmax", "window over two names"])
 def test_tensors_that_do_not_begin_at_16_bytes(name: str) -> None:
-    kernel = ucutlass.loads(SWEEPS[name].text)
-    made = generate(kernel.program, dict(SWEEPS[name].small), "integer", seed=5, device="cuda")
+    kernel = ucutlass.loads(REDUCTIONS[name].text)
+    made = generate(kernel.program, dict(REDUCTIONS[name].small), "integer", seed=5, device="cuda")
     arguments = [shifted(a, a.element_size()) if isinstance(a, torch.Tensor) else a for a in made]
 
     def launch(given: Any, outputs: Any) -> None:
@@ -88,10 +88,10 @@ def test_tensors_that_do_not_begin_at_16_bytes(name: str) -> None:
 )
 def test_softmax_of_huge_numbers(name: str, sizes: dict[str, int]) -> None:
     """Also where a number's last place times log2(e) is more than exponentials span."""
-    kernel = ucutlass.loads(SWEEPS[name].text)
+    kernel = ucutlass.loads(REDUCTIONS[name].text)
     arguments = arguments_of(kernel.program, sizes, "rows", seed=3)
     (wanted,) = expect(kernel.program, arguments)
     got = kernel(*(a.cuda() for a in arguments)).cpu().double()
     assert bool(got.isfinite().all())
     relative = (got - wanted.reference).abs().max() / wanted.reference.max()
-    assert float(relative) < (2.0**-7 if "bf16" in SWEEPS[name].text else 2.0**-14)
+    assert float(relative) < (2.0**-7 if "bf16" in REDUCTIONS[name].text else 2.0**-14)

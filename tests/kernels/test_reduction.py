@@ -1,4 +1,4 @@
-"""Sweeps: recognised from the typed graph, refused with a code and a place, planned by their numbers."""
+"""Reductions: matched from the typed graph, refused with a code and a place, planned by their numbers."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ def test_a_scan_down_takes_wide_lines_however_odd() -> None:
     assert planned(text, A=64, L=14 * 97, C=4095).schedule.full, "items are chosen to divide"
 
 
-def test_a_window_weighted_along_the_last_name_is_a_sweep() -> None:
+def test_a_window_weighted_along_the_last_name_is_a_reduction() -> None:
     body = "return sum[K](x[L = L + K - 3] * w)"
     found = form(body, "x: bf16[B, C, L], w: bf16[C, K=4]", "bf16[B, C, L]")
     assert found.windows == ("K",)

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from benchmarks.emulated import Job, emulate
-from tests.kernels.product_programs import PRODUCTS
+from tests.kernels.grouped_gemm_programs import GROUPED_GEMMS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
 
@@ -16,9 +16,9 @@ QUICK = {"gated pair", "moe with operands"}
 
 
 @pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PRODUCTS]
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in GROUPED_GEMMS]
 )
 def test_products_compute_their_programs(name: str) -> None:
-    products = PRODUCTS[name]
+    products = GROUPED_GEMMS[name]
     row = emulate(Job(name, products.text, "k", dict(products.small), None, 0))
     assert row.status == "right", row.detail

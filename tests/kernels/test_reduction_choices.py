@@ -1,10 +1,10 @@
-"""What the sweeps of `benchmarks.optimise` were measured to want, as the planner chooses it."""
+"""What the reductions of `benchmarks.optimise` were measured to want, as the planner chooses it."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.kernels.test_sweep import ROWS, emitted, planned
+from tests.kernels.test_reduction import ROWS, emitted, planned
 
 
 @pytest.mark.parametrize(
