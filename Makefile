@@ -13,14 +13,12 @@ test-gpu:   ## the tests that need an NVIDIA GPU; fails where all are skipped
 test-slow:  ## the tests without a GPU that `make test` leaves out for time
 	./setup.sh test-slow
 
-test-all:   ## all tests that need no GPU
-	./setup.sh test
-	./setup.sh test-slow
+test-all:   ## lint, types and all tests that need no GPU
+	./setup.sh lint
+	./setup.sh test-every
 
 lint:       ## ruff and mypy alone
-	./setup.sh ruff check .
-	./setup.sh ruff format --check .
-	./setup.sh mypy
+	./setup.sh lint
 
 fuzz:       ## 50,000 mutated, drawn and enlarged programs through the front end
 	./setup.sh python -m benchmarks.fuzz --count 50000 --seed 0

@@ -3,6 +3,8 @@
 #   ./setup.sh                    set up only
 #   ./setup.sh test [ARGS]        lint, types and the quick tests; ARGS go to pytest
 #   ./setup.sh test-slow [ARGS]   the other tests that need no GPU
+#   ./setup.sh test-every [ARGS]  both without lint and types, in one run of pytest
+#   ./setup.sh lint               lint and types alone
 #   ./setup.sh test-gpu [ARGS]    the tests that need an NVIDIA GPU: on all cores, then those that time it
 #   ./setup.sh COMMAND [ARGS]     any command, such as: ./setup.sh ucc doctor
 # Variables:
@@ -73,20 +75,39 @@ export PATH
 if toolkit_folder; then
     export CUDA_HOME=/usr/local/cuda
 fi
+lint() {
+    ruff check .
+    ruff format --check .
+    mypy
+}
+
+run_tests() {
+    marked=$1
+    shift
+    exec python -m pytest -n "${JOBS:-2}" --dist worksteal -m "$marked" "$@"
+}
+
 case ${1:-} in
 '') echo "setup: ready; activate it with: . $venv/bin/activate" ;;
 test)
     shift
     cd "$root"
-    ruff check .
-    ruff format --check .
-    mypy
-    exec python -m pytest -n "${JOBS:-2}" --dist worksteal -m "not gpu and not nvcc and not slow" "$@"
+    lint
+    run_tests "not gpu and not nvcc and not slow" "$@"
     ;;
 test-slow)
     shift
     cd "$root"
-    exec python -m pytest -n "${JOBS:-2}" --dist worksteal -m "not gpu and (nvcc or slow)" "$@"
+    run_tests "not gpu and (nvcc or slow)" "$@"
+    ;;
+test-every)
+    shift
+    cd "$root"
+    run_tests "not gpu" "$@"
+    ;;
+lint)
+    cd "$root"
+    lint
     ;;
 test-gpu)
     shift

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.random_programs import random_program
+from tests import isolated
 from tests.emit import emulator, hopper, plan_reference
 from tests.emit.harness import HOST_SHIM
 from tests.soundness.lowering import distinct_scalars
@@ -157,7 +158,7 @@ def _shifted(tensor: Tensor) -> Tensor:
 
 
 def emulate(job: Job) -> Row:
-    outcome = isolation.run(
+    outcome = isolated.run(
         "benchmarks.emulated:emulate_here", {"job": asdict(job)}, limit_seconds=LIMIT_SECONDS
     )
     match outcome:

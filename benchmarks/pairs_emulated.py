@@ -15,6 +15,7 @@ from torch import Tensor
 
 from benchmarks.emulated import DISTRIBUTIONS, Job, emulate, plan
 from benchmarks.pairs import Drawn, Judged, State
+from tests import isolated
 from tests.emit import emulator, plan_reference
 from tests.emit.harness import HOST_SHIM
 from tests.soundness.lowering import distinct_scalars
@@ -68,7 +69,7 @@ def _unit(unit: Sequence[Drawn]) -> list[Judged]:
 
 def _isolated(unit: Sequence[Drawn]) -> isolation.CallOutcome:
     programs = [{"text": d.program.text, "sizes": dict(d.program.sizes), "seed": d.number} for d in unit]
-    return isolation.run(
+    return isolated.run(
         "benchmarks.pairs_emulated:unit_here", {"programs": programs}, limit_seconds=LIMIT_SECONDS
     )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,9 +25,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests build by nvcc unless they ask: their stand-ins are of nvcc. A caller's own choice holds. Workers
+    """Collecting 14,000 tests makes no garbage, and looking for it takes a third of the time. Tests build by nvcc unless they ask: their stand-ins are of nvcc. A caller's own choice holds. Workers
     side by side share the cores: each computing its references on all of them would take several times as
     long."""
+    gc.disable()
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
     os.environ.setdefault("UCUTLASS_BUILD_PATH", os.environ.get("UCUTLASS_BUILD_STAGE", "nvcc"))
@@ -45,6 +48,13 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text()
 
     return compare
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays, so no later collection of garbage looks at it."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -74,12 +84,24 @@ def _has_gpu() -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A run in which every test was skipped has shown nothing, so it fails."""
+    """Ends the processes that emulated kernels. A run in which every test was skipped has shown nothing, so
+    it fails."""
+    if isolated := sys.modules.get("tests.isolated"):
+        isolated.close()
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or exitstatus != 0 or hasattr(session.config, "workerinput"):
         return
     if reporter.stats.get("skipped") and not reporter.stats.get("passed"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has `isolation.run` fork a process that has imported torch, in place of one that imports it each time."""
+    from tests import isolated
+    from ucutlass.runtime import isolation
+
+    monkeypatch.setattr(isolation, "run", isolated.run)
 
 
 @pytest.fixture

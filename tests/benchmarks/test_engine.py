@@ -23,6 +23,7 @@ def tune(monkeypatch: pytest.MonkeyPatch, table: TaskTable, out: Path, *more: st
     return engine.main([*more, "--out", str(out)])
 
 
+@pytest.mark.slow
 def test_all_come_though_a_worker_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

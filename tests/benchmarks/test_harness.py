@@ -49,7 +49,7 @@ def _run(items: list[dict[str, Any]], rows: Path, **more: Any) -> list[dict[str,
     ("how", "error"),
     [("crash", "Crashed"), ("exit", "Exited"), ("raise", "ValueError"), ("sticky", "RuntimeError")],
 )
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_one_item_is_lost_alone(how: str, error: str, processes: int, tmp_path: Path) -> None:
     rows = _run(_with(how), tmp_path / "deeper" / "rows.jsonl", processes=processes)
     assert [row["name"] for row in rows] == list("abcdef")

@@ -109,6 +109,11 @@ every_quick = pytest.mark.parametrize(
 with_file = pytest.mark.parametrize("name", WITH_FILE)
 
 
+def slow(*values: Any) -> Any:
+    """A case that repeats another of its kind, for every command."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def test_every_command_has_a_row() -> None:
     assert set(ROWS) == set(LEAVES), "a row for each command, which this whole file then runs"
 
@@ -243,7 +248,7 @@ SCHEDULE = {"value"}
 NUMBERS = re.compile(r"-?\d+(\.\d+)?")
 
 
-@every
+@every_quick
 def test_json_is_one_document(name: str, ucc: Ucc) -> None:
     result = ucc(*call(name), "--json")
     if name in SILENT:
@@ -274,9 +279,19 @@ def test_an_unknown_option(name: str, as_json: bool, ucc: Ucc) -> None:
     assert "--frob" in (result.json["error"] if as_json else result.err)
 
 
-@with_file
-@pytest.mark.parametrize("kind", ["missing", "loop", "folder", "socket", "binary", "empty", "long name"])
-@pytest.mark.parametrize("as_json", [False, True])
+KINDS = ("missing", "loop", "folder", "socket", "binary", "empty", "long name")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "as_json"),
+    [
+        # Each command with some files, and each file with some commands.
+        case if case[2] == bool(i % 2) and (i + j) % 3 == 0 else slow(*case)
+        for i, name in enumerate(WITH_FILE)
+        for j, kind in enumerate(KINDS)
+        for case in ((name, kind, False), (name, kind, True))
+    ],
+)
 def test_a_file_that_is_none(name: str, kind: str, as_json: bool, ucc: Ucc, home: Path) -> None:
     path = home / f"{kind}\x1b[31m\n.ucu"
     match kind:
@@ -381,7 +396,7 @@ def test_a_full_disk(name: str, as_json: bool, ucc: Ucc) -> None:
 
 
 @every_quick
-@pytest.mark.parametrize("stream", [None, "/dev/full", "closed pipe"])
+@pytest.mark.parametrize("stream", [None, slow("/dev/full"), slow("closed pipe")])
 def test_standard_error_is_gone(name: str, stream: str | None, ucc: Ucc) -> None:
     result = ucc(*call(name), stderr=stream)
     assert result.status == ROWS[name].status
@@ -394,7 +409,7 @@ def test_standard_output_is_gone(name: str, ucc: Ucc, home: Path) -> None:
 
 
 @every_quick
-@pytest.mark.parametrize("stream", ["/dev/full", "closed pipe"])
+@pytest.mark.parametrize("stream", ["/dev/full", slow("closed pipe")])
 def test_help(name: str, stream: str, ucc: Ucc) -> None:
     assert ucc(*name.split(), "--help").status == 0
     assert ucc(*name.split(), "--help", stdout=stream).status == (3 if stream == "/dev/full" else 141)
@@ -429,7 +444,7 @@ def test_an_output_file_on_a_full_disk(name: str, ucc: Ucc, small_disk: Path) ->
 
 
 @every_quick
-@pytest.mark.parametrize("kind", ["none", "nowhere", "a file"])
+@pytest.mark.parametrize("kind", ["none", slow("nowhere"), slow("a file")])
 def test_a_home_of_no_use(name: str, kind: str, ucc: Ucc, home: Path, environ: dict[str, str]) -> None:
     bare = {n: v for n, v in environ.items() if n not in ("HOME", "UCUTLASS_CACHE_DIR", "UCUTLASS_DATA_DIR")}
     (home / "file").write_text("")
@@ -444,8 +459,15 @@ def test_a_home_of_no_use(name: str, kind: str, ucc: Ucc, home: Path, environ: d
 
 
 @every
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("when", [fork_server.HANDLED, fork_server.INVOKED])
+@pytest.mark.parametrize(
+    ("number", "when"),
+    [
+        (signal.SIGINT, fork_server.INVOKED),
+        slow(signal.SIGINT, fork_server.HANDLED),
+        slow(signal.SIGTERM, fork_server.INVOKED),
+        (signal.SIGTERM, fork_server.HANDLED),
+    ],
+)
 def test_a_signal(name: str, number: signal.Signals, when: str, ucc: Ucc) -> None:
     result = ucc(*call(name), number=number, when=when)
     words = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]

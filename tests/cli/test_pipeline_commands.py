@@ -147,12 +147,14 @@ def test_what_takes_one_kernel_says_so(ucc: Ucc, write: Any) -> None:
     assert "branches is a pipeline" in result.err and "name one of those that it calls: linear" in result.err
 
 
+@pytest.mark.usefixtures("forked")
 def test_run_interprets_it_without_a_gpu(ucc: Ucc) -> None:
     row = ucc("run", MLP, *SIZES, "--json").json
     assert row["ran"] == "CPU" and row["results"][0]["shape"] == [64, 32]
     assert [s["name"] for s in row["stages"]] == ["h", "return"]
 
 
+@pytest.mark.usefixtures("forked")
 def test_verify_keeps_a_record_of_the_whole(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     command = importlib.import_module("ucutlass.cli.verify")
     monkeypatch.syspath_prepend(str(Path(__file__).parent))

@@ -15,6 +15,8 @@ from ucutlass.runtime import isolation
 
 command = importlib.import_module("ucutlass.cli.run")
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 Run: TypeAlias = Callable[..., Result]
 
 

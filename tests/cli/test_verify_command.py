@@ -20,6 +20,8 @@ command = importlib.import_module("ucutlass.cli.verify")
 SIZES = ("-s", "M=64,N=64,K=64")
 FEW = ("--distribution", "integer", "--distribution", "normal", "--cases", "5")
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 Verify: TypeAlias = Callable[..., Result]
 
 

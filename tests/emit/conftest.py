@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import subprocess
 
 import pytest
 
-from tests.emit.harness import (
-    HOST_SHIM,
-    RUN_ON_DEVICE,
-    RUN_ON_HOST,
-    Toolchain,
-    cuda_includes,
-    cutlass_include,
-    headers,
-)
+from tests.emit import host_compiler
+from tests.emit.harness import HOST_SHIM, RUN_ON_DEVICE, RUN_ON_HOST, Toolchain, cutlass_include, headers
 
 
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
     """g++ on the emitted text itself, behind a precompiled header of CUTLASS."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to compile the arithmetic for the host")
+    compiler = host_compiler.compiler()
     folder = tmp_path_factory.mktemp("arithmetic")
-    # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here.
-    flags = ("-std=c++17", "-O1", "-ffp-contract=off", "-fwrapv", "-fPIC", "-w", "-fpermissive")
-    includes = (f"-I{cutlass_include()}", *cuda_includes())
-    header = folder / "prelude.hpp"
-    header.write_text(headers() + HOST_SHIM)
-    subprocess.run([compiler, *flags, *includes, str(header)], check=True)
-    command = (compiler, *flags, *includes, "-shared", "-include", str(header))
+    flags = (*host_compiler.LANGUAGE, "-O1", "-ffp-contract=off", "-fwrapv")
+    header = host_compiler.precompiled("arithmetic", headers() + HOST_SHIM, flags)
+    command = (compiler, *flags, *host_compiler.includes(), "-shared", "-include", str(header))
     return Toolchain(command, "", RUN_ON_HOST, ".cpp", folder)
 
 

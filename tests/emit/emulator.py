@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.emit.harness import cuda_includes, cutlass_include
+from tests.emit import host_compiler
 from ucutlass.emit import Source
+
+HEADERS = """unsigned __byte_perm(unsigned, unsigned, unsigned);
+#include <cutlass/half.h>
+#include <cutlass/numeric_types.h>
+#include "emulator.h"
+"""
+"""What a translated source begins with."""
 
 _MMA = re.compile(r'asm volatile\(\s*"(mma\.sync\.aligned\.\S+) "(.*?)\);\n', re.DOTALL)
 _LDMATRIX = re.compile(r'asm volatile\("ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\..*?\);\n', re.DOTALL)
@@ -40,9 +43,6 @@ _WINDOW_MAPS = re.compile(r"#ifndef UCC_IM2COL\n.*?// namespace ucc_im2col\n\n#e
 _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
 
 
-ALIGNED = ("-fsanitize=alignment", "-static-libubsan")
-"""Every access is checked to be aligned to its type; `alignment.h` has what is called where one is not."""
-
 _SHARED = re.compile(r"(?<!extern )(__shared__ [^;=(]*(?:\([^;=]*?\) [^;=]*)?\b(\w+)(?:\[[^;]*\])?;)")
 """A variable in shared memory, and its name."""
 
@@ -56,20 +56,23 @@ def build(source: Source, folder: Path, threads: int = 0) -> Any:
 
 def build_unit(preamble: str, sources: Sequence[Source], folder: Path, threads: int = 0) -> Path:
     """The library of translated sources, compiled as one unit after `preamble`."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to compile the emulated kernel")
+    program = host_compiler.compiler()
     text, library = folder / f"{sources[0].entry}.cpp", folder / f"{sources[0].entry}.so"
-    text.write_text("\n".join([preamble, *(source.text for source in sources)]), encoding="utf-8")
-    # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here.
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared"]
-    flags += [*ALIGNED, *garbage(compiler)]
+    flags = (*host_compiler.LANGUAGE, "-O1", *host_compiler.ALIGNED, *host_compiler.garbage(program))
     if threads:
         # Else the loader would give the emulator's variables of another library, which are no thread's own.
-        flags += [f"-DEMULATOR_THREADS={threads}", "-pthread", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
-    includes = (f"-I{folder}", f"-I{Path(__file__).parent}", f"-I{cutlass_include()}", *cuda_includes())
+        flags += (f"-DEMULATOR_THREADS={threads}", "-pthread", "-fno-gnu-unique", "-Wl,-Bsymbolic")
+        first: tuple[str, ...] = ()
+        parts = [preamble, *(source.text for source in sources)]
+    else:
+        first = ("-include", str(host_compiler.precompiled("emulator", HEADERS, flags)))
+        parts = [preamble, *(source.text.removeprefix(HEADERS) for source in sources)]
+    text.write_text("\n".join(parts), encoding="utf-8")
+    includes = (f"-I{folder}", *host_compiler.includes())
     done = subprocess.run(
-        [compiler, *flags, *includes, str(text), "-o", str(library)], capture_output=True, text=True
+        [program, *flags, "-shared", *first, *includes, str(text), "-o", str(library)],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return library
@@ -80,15 +83,6 @@ def entry(library: Path, name: str) -> Any:
     function = getattr(ctypes.CDLL(str(library)), name)
     function.restype = ctypes.c_int32
     return function
-
-
-@cache
-def garbage(compiler: str) -> tuple[str, ...]:
-    """The flag that fills variables without an initialiser with a pattern, where the compiler has it (g++ 12,
-    clang 8): what reads one before it is written computes from garbage in every run, not by chance from 0."""
-    flag = "-ftrivial-auto-var-init=pattern"
-    empty = subprocess.run([compiler, flag, "-x", "c++", "-E", "/dev/null"], capture_output=True)
-    return () if empty.returncode else (flag,)
 
 
 def translated(text: str) -> str:
@@ -114,11 +108,7 @@ def translated(text: str) -> str:
     text = _ON_DEVICE.sub(r"\1", text)
     assert "asm" not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"
     assert "__cluster" not in text, "a cluster of blocks, which the emulator does not know"
-    intrinsic = "unsigned __byte_perm(unsigned, unsigned, unsigned);"
-    return (
-        f"{intrinsic}\n#include <cutlass/half.h>\n#include <cutlass/numeric_types.h>\n"
-        f'#include "emulator.h"\n{text}'
-    )
+    return f"{HEADERS}{text}"
 
 
 def _hopper(found: re.Match[str]) -> str:

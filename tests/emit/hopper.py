@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -15,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
-from tests.emit import emulator
-from tests.emit.harness import HOST_SHIM, cuda_includes, cutlass_include
+from tests import isolated
+from tests.emit import emulator, host_compiler
+from tests.emit.harness import HOST_SHIM
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.emit import Source
@@ -46,19 +45,31 @@ class NotEmulable(Exception):
 
 NOT_EMULABLE = "not emulable"
 
+HEADERS = f"""inline unsigned __byte_perm(unsigned x, unsigned y, unsigned select) {{
+  unsigned long long const both = x | (unsigned long long)(y) << 32;
+  unsigned bytes = 0;
+  for (int i = 0; i < 4; ++i) bytes |= unsigned(both >> (select >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return bytes;
+}}
+#include <cutlass/half.h>
+#include <cutlass/numeric_types.h>
+#include "hopper.h"
+#include <cmath>
+{HOST_SHIM}"""
+"""What a translated source begins with."""
+
 
 def build(source: Source, folder: Path) -> Any:
     """The entry of a source, compiled for the host. Skips the test where there is no g++."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to compile the emulated kernel")
+    program = host_compiler.compiler()
     text, library = folder / f"{source.entry}.cpp", folder / f"{source.entry}.so"
-    text.write_text(translated(source.text))
-    flags = ["-std=c++17", "-O2", "-w", "-fpermissive", "-fPIC", "-shared"]
-    flags += [*emulator.ALIGNED, *emulator.garbage(compiler)]
-    includes = (f"-I{Path(__file__).parent}", f"-I{cutlass_include()}", *cuda_includes())
+    text.write_text(translated(source.text).removeprefix(HEADERS))
+    flags = (*host_compiler.LANGUAGE, "-O1", *host_compiler.ALIGNED, *host_compiler.garbage(program))
+    first = ("-include", str(host_compiler.precompiled("hopper", HEADERS, flags)))
     done = subprocess.run(
-        [compiler, *flags, *includes, str(text), "-o", str(library)], capture_output=True, text=True
+        [program, *flags, "-shared", *first, *host_compiler.includes(), str(text), "-o", str(library)],
+        capture_output=True,
+        text=True,
     )
     if "no such instruction" in done.stderr:
         raise NotEmulable("PTX in CUTLASS's headers")
@@ -76,14 +87,7 @@ def translated(text: str) -> str:
     )
     text = _ASM.sub(_emulated, text)
     assert "asm " not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"
-    headers = "#include <cutlass/half.h>\n#include <cutlass/numeric_types.h>\n"
-    intrinsic = (
-        "inline unsigned __byte_perm(unsigned x, unsigned y, unsigned select) {\n"
-        "  unsigned long long const both = x | (unsigned long long)(y) << 32;\n  unsigned made = 0;\n"
-        "  for (int i = 0; i < 4; ++i) made |= unsigned(both >> (select >> 4 * i & 7) * 8 & 0xff) << 8 * i;\n"
-        "  return made;\n}\n"
-    )
-    return f'{intrinsic}{headers}#include "hopper.h"\n#include <cmath>\n{HOST_SHIM}{text}'
+    return f"{HEADERS}{text}"
 
 
 def _emulated(found: re.Match[str]) -> str:
@@ -117,7 +121,7 @@ def judge(text: str, sizes: dict[str, int], seed: int = 0) -> str:
     """What is wrong with what a program's planned kernel computes, "" for nothing, or NOT_EMULABLE; in a
     process of its own, which an emulated kernel ends where it does what a GPU would not survive."""
     job = {"text": text, "sizes": sizes, "seed": seed}
-    outcome = isolation.run("tests.emit.hopper:judge_here", job, limit_seconds=LIMIT_SECONDS)
+    outcome = isolated.run("tests.emit.hopper:judge_here", job, limit_seconds=LIMIT_SECONDS)
     match outcome:
         case isolation.Returned(value=str(wrong)):
             return wrong

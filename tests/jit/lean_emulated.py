@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from tests.emit.emulator import ALIGNED, garbage
-from tests.emit.harness import cuda_includes, cutlass_include
+from tests.emit import host_compiler
 from ucutlass.emit.parts import Lean
 from ucutlass.runtime.jit.nvrtc_build import NATIVE
 
 HERE = Path(__file__).parent
+
+HEADERS = """
+#include <cuda_runtime.h>
+#include <cutlass/half.h>
+#include <cutlass/numeric_types.h>
+#include <cutlass/functional.h>
+#include <cutlass/numeric_conversion.h>
+#include <limits>
+#include "emulator.h"
+"""
+"""What the device's code begins with."""
 
 
 class Setup(ctypes.Structure):
@@ -59,14 +66,7 @@ def device(kernel: Lean) -> str:
         for name in names
     )
     before, _, after = reductions.partition("constexpr int Warps")
-    return f"""
-#include <cuda_runtime.h>
-#include <cutlass/half.h>
-#include <cutlass/numeric_types.h>
-#include <cutlass/functional.h>
-#include <cutlass/numeric_conversion.h>
-#include <limits>
-#include "emulator.h"
+    return f"""{HEADERS}
 #define UCC_LEAN_DRIVER
 #include "lean.h"
 #define ACCUMULATOR {accumulator}
@@ -104,21 +104,21 @@ void run_combine(char const* name, void const* params) {{
 
 
 def built(kernel: Lean, folder: Path) -> ctypes.CDLL:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to compile the kernel for the host")
-    (folder / "device.cpp").write_text(device(kernel))
+    program = host_compiler.compiler()
+    (folder / "device.cpp").write_text(device(kernel).removeprefix(HEADERS))
     declared = 'extern "C" unsigned char const ucc_image[]'
     assert declared in kernel.host
     (folder / "host.cpp").write_text(
         kernel.host.replace(declared, "extern unsigned char const ucc_image[1] = {}")
     )
-    # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here.
-    flags = ("-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared", "-ffp-contract=off", *ALIGNED)
-    places = (HERE, HERE.parent / "emit", NATIVE, cutlass_include())
-    line = [compiler, *flags, *garbage(compiler), *(f"-I{place}" for place in places), *cuda_includes()]
-    library = folder / "kernel.so"
-    sources = [str(folder / name) for name in ("device.cpp", "host.cpp")]
-    done = subprocess.run([*line, *sources, "-o", str(library)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return ctypes.CDLL(str(library))
+    flags = (*host_compiler.LANGUAGE, "-O1", "-ffp-contract=off", *host_compiler.ALIGNED)
+    flags += host_compiler.garbage(program)
+    places = (*(f"-I{place}" for place in (HERE, NATIVE)), *host_compiler.includes())
+    first = ("-include", str(host_compiler.precompiled("lean", HEADERS, flags)))
+    for name, header in (("device", first), ("host", ())):
+        command = [program, *flags, *header, *places, "-c", f"{name}.cpp"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+        assert done.returncode == 0, done.stderr[-4000:]
+    link = [program, *flags, "-shared", "device.o", "host.o", "-o", "kernel.so"]
+    subprocess.run(link, check=True, cwd=folder)
+    return ctypes.CDLL(str(folder / "kernel.so"))

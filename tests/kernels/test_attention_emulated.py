@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from benchmarks.emulated import LIMIT_SECONDS, Job, emulate
+from tests import isolated
 from tests.kernels.huge_numbers import Scores
 from tests.programs_attention import PROGRAMS, text
 from ucutlass import frontend
@@ -73,7 +74,7 @@ def test_huge_scores_have_their_softmax(
     program = text(name, compute_type, 64)
     kernel = frontend.kernel(frontend.read_text(program))
     named = {d: (HUGE_SIZES | sizes)[d] for d in free_dims(kernel)}
-    outcome = isolation.run(
+    outcome = isolated.run(
         "tests.kernels.huge_numbers:emulate_here",
         {"program": program, "sizes": named, "scores": scores, "seed": 3},
         limit_seconds=LIMIT_SECONDS,

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from benchmarks.emulated import LIMIT_SECONDS, Job, emulate
+from tests import isolated
 from tests.kernels.reduction_programs import REDUCTIONS
 from ucutlass.runtime import isolation
 
@@ -49,7 +50,7 @@ _SHORT = "kernel k(x: f32[T, D]) -> f32[T, D] { return softmax[D](x * 0.5) }"
 def test_softmax_of_huge_numbers(name: str) -> None:
     """Also where a number's last place times log2(e) is more than exponentials span."""
     program = REDUCTIONS[name].text if name in REDUCTIONS else _SHORT
-    outcome = isolation.run(
+    outcome = isolated.run(
         "tests.kernels.huge_numbers:emulate_here",
         {"program": program, "sizes": HUGE[name], "scores": "rows", "seed": 3},
         limit_seconds=LIMIT_SECONDS,

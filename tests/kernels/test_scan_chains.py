@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks.emulated import Job, emulate
+from tests import isolated
 from tests.emit import emulator, plan_reference
 from tests.emit.harness import HOST_SHIM
 from ucutlass import frontend
@@ -183,7 +184,7 @@ def test_blocks_side_by_side_in_any_order_give_the_same_bits(
     """Three blocks run at a time, started in another order at each launch: one that waited for a block that
     has not begun would wait for ever."""
     given = {"program": program, "shape": shape, "fields": fields}
-    found = isolation.run(f"{__name__}:side_by_side", given, limit_seconds=200)
+    found = isolated.run(f"{__name__}:side_by_side", given, limit_seconds=200)
     assert isinstance(found, isolation.Returned) and found.value == [True] * 4, found
 
 

@@ -37,6 +37,10 @@ CASES: dict[str, tuple[str, dict[str, int]]] = {
 }
 
 
+QUICK = tuple(CASES)[::3]
+"""The others are slow tests, for their number."""
+
+
 @cache
 def space(name: str, arch: str = "sm90a") -> tuple[frontend.Checked, ir.Kernel, tuple[Planned, ...]]:
     text, sizes = CASES[name]
@@ -60,7 +64,9 @@ def _with(text: str, schedule: str, arch: str = "sm90a") -> str:
     return f"{text[:at]}\n  schedule {arch} {{ {schedule} }}\n{text[at:]}"
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
+)
 def test_a_space_begins_with_the_planners_choice_and_has_no_kernel_twice(name: str) -> None:
     checked, kernel, found = space(name)
     own = frontend.plan_kernel(checked, kernel, found[0].sizes, "sm90a").planned
@@ -83,10 +89,15 @@ def test_what_a_space_yields_is_emitted_and_is_the_same_once_written_and_read(da
     assert partial_schedule_of_json(kept) == one.request
 
 
+@pytest.mark.parametrize(
+    "cases", [pytest.param(QUICK, id="quick"), pytest.param(tuple(CASES), id="all", marks=pytest.mark.slow)]
+)
 @settings(deadline=None, max_examples=100)
-@given(st.data())
-def test_any_values_are_kept_or_refused_with_a_rule_and_a_legal_neighbour(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(sorted(CASES)))
+@given(data=st.data())
+def test_any_values_are_kept_or_refused_with_a_rule_and_a_legal_neighbour(
+    cases: tuple[str, ...], data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(sorted(cases)))
     names = data.draw(st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, max_size=3, unique=True))
     given_ = {n: data.draw(_value(n)) for n in names}
     checked, kernel, found = space(name)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.emulated import ARCH
+from tests import isolated
 from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
 from tests.mutants.hopper import HOPPER, HOPPER_BASES
@@ -65,7 +66,7 @@ class Row:
 def run(name: str) -> Row:
     """A mutant (or, by the name of its base, the honest kernel) in a process of its own."""
     patterns = next((m.patterns for m in LOWERINGS if m.name == name), ())
-    outcome = isolation.run(
+    outcome = isolated.run(
         "tests.mutants.emulated:judged_here",
         {"name": name},
         limit_seconds=LIMIT_SECONDS,

@@ -125,26 +125,27 @@ run(session, Proposer(), Bench())
 CHOSEN = SessionSettings("mcts", "stark", Budget(120), StopRule(None, None), seed=11)
 
 
-def test_twenty_kills_change_nothing(journal: Journal, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_kills_change_nothing(journal: Journal, tmp_path: Path, kills: int) -> None:
     plain = Journal(tmp_path / "plain.sqlite")
     whole = run(
         open_journal_session(plain, {"text": "5"}, CHOSEN, bound=1e-6, baseline=None), Proposer(), Bench()
     )
-    kills = 0
-    for turn in range(20):
+    killed = 0
+    for turn in range(kills):
         child = subprocess.Popen(
             [sys.executable, "-c", _RUN, str(journal.path)], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None and child.stdout.readline() == "begun\n"
-        wanted = 12 + 15 * turn
+        wanted = 12 + 300 // kills * turn
         while child.poll() is None and _count(journal) < wanted:
             pass
         if child.poll() is None:
             os.kill(child.pid, signal.SIGKILL)
-            kills += 1
+            killed += 1
         child.wait()
         child.stdout.close()
-    assert kills == 20
+    assert killed == kills
     state = run(resume_session(journal, "s"), Proposer(), Bench())
     assert state.tree.nodes == whole.tree.nodes and state.spend == whole.spend
     events = journal.events("s")

@@ -176,7 +176,7 @@ def test_every_proposal_is_another_legal_candidate_of_cuts_and_of_stages(draw: D
 
 
 def test_a_seed_is_a_course_and_another_seed_another() -> None:
-    first, again, other = (session(problem(), 8, seed) for seed in (3, 3, 4))
+    first, again, other = (session(problem(), 4, seed) for seed in (3, 3, 4))
     assert [n.text for n in first.tree.nodes] == [n.text for n in again.tree.nodes]
     assert [n.text for n in first.tree.nodes] != [n.text for n in other.tree.nodes]
 

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from benchmarks.emulated import Job, emulate, random_jobs
+from tests import isolated
 from ucutlass.ir.schedule import Warps
 from ucutlass.runtime import isolation
 
@@ -58,5 +59,5 @@ def test_five_batch_modes_that_lie_apart(warps: Warps) -> None:
 
 
 def test_a_kernel_that_ends_its_process_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation, "run", lambda *_, **__: isolation.Crashed("SIGABRT", "cp.async target"))
+    monkeypatch.setattr(isolated, "run", lambda *_, **__: isolation.Crashed("SIGABRT", "cp.async target"))
     assert emulate(JOBS[0]).status == "wrong"

@@ -11,8 +11,8 @@ import torch
 from tests.soundness import lowering
 from tests.soundness.lowering import check_program, lowered
 from ucutlass.kernels.access import Access, Reduction
-from ucutlass.kernels.gemm import match as gemm
 from ucutlass.kernels.gemm.plan import GemmProblem
+from ucutlass.kernels.gemm.problem import gemm_problem
 
 SEEDS, PART = 320, 20
 """Programs that every run checks. `python -m benchmarks.emulated --lowering 5000` checks more."""
@@ -203,6 +203,6 @@ def test_the_program_of_the_mistakes_is_right() -> None:
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_a_plan_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lowering, "problem", lambda *given: MISTAKES[name](gemm.problem(*given)))
+    monkeypatch.setattr(lowering, "gemm_problem", lambda *given: MISTAKES[name](gemm_problem(*given)))
     monkeypatch.setattr(lowering, "_chosen", lambda *_: None)
     assert check_program(BROKEN_TEXT, BROKEN_SIZES).outcome == "wrong"

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from ucutlass.agent.proposers import rules
+from ucutlass.tune.space import explore
+
+explored = cache(explore)
+
+
+@pytest.fixture(autouse=True)
+def spaces_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A space takes seconds and is the same whoever asks."""
+    monkeypatch.setattr(rules, "explore", explored)
