@@ -57,7 +57,7 @@ def templates() -> Environment:
 
 
 def environment(bytecode: Kept | None) -> Environment:
-    """As `templates`, with another file of kept Python, or none."""
+    """Returns an environment like `templates`, with another file of kept Python, or none."""
     return Environment(
         loader=FileSystemLoader(FOLDER),
         undefined=StrictUndefined,

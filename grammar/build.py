@@ -299,7 +299,7 @@ def _span(x: Any) -> Span:
 
 
 def _across(children: Sequence[Any]) -> Span:
-    """From the first child to the last."""
+    """Returns the span from the first child to the last."""
     return Span(_start(children[0]), _end(children[-1]))
 
 

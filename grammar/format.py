@@ -137,7 +137,7 @@ def _block(head: list[str], body: list[str], closing: Sequence[str]) -> list[str
 
 
 def _statements(statements: Sequence[Statement]) -> list[str]:
-    """With an empty line between the algorithm and the schedules."""
+    """Returns the statements, with an empty line between the algorithm and the schedules."""
     lines: list[str] = []
     previous: Statement | None = None
     for statement in statements:
@@ -164,7 +164,7 @@ def _statement(statement: Statement) -> list[str]:
 
 
 def _schedule(head: str, fields: Sequence[Field], closing: Sequence[str]) -> list[str]:
-    """On one line where that fits and no comment stands inside."""
+    """Returns a schedule, on one line where that fits and no comment stands inside."""
     texts = [f"{f.name} {' or '.join(map(_value, f.alternatives))}" for f in fields]
     whole = f"{head} {{ {'  '.join(texts)} }}"
     commented = closing or any(f.comments != Comments() for f in fields)

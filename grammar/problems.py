@@ -30,7 +30,7 @@ MAX_PROBLEMS = 20
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding: `message` says what happened, `hint` what would mend it."""
+    """One finding: `message` says what happened, `hint` what would fix it."""
 
     code: str
     message: str

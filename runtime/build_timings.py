@@ -109,7 +109,7 @@ class Watch:
 
 
 def timings(wall: float, spans: Mapping[str, float], artifact: Artifact, made_here: bool) -> Timings:
-    """From what a recording (`ucutlass.spans`) heard during `wall` seconds."""
+    """Returns the timings from what a recording (`ucutlass.spans`) heard during `wall` seconds."""
     here = (*spans.items(), (REST, wall - sum(spans.values())))
     rounded = tuple((name, round(seconds, 6)) for name, seconds in here)
     before = round(_age() - wall, 2)

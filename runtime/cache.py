@@ -270,7 +270,7 @@ class Cache:
                 os.close(fd)
 
     def _remove(self, folder: Path) -> None:
-        """By a rename first, so that no reader sees half an entry."""
+        """Removes an entry by a rename first, so that no reader sees half an entry."""
         doomed = self._folder("staging") / f"{folder.name.partition('.')[0]}.{uuid.uuid4().hex}"
         with suppress(FileNotFoundError):  # another process removed it
             folder.rename(doomed)

@@ -122,8 +122,8 @@ def _content(record: Record) -> dict[str, Any]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """As JSON reads it back: mappings with text for keys, lists. Keys that are not text would be
-    written as text and then sort, and seal, otherwise."""
+    """Returns the value as JSON reads it back: mappings with text for keys, lists. Keys that are not text
+    would be written as text and then sort, and seal, otherwise."""
     match value:
         case RecordSubject() | Machine():
             return {name: _plain(getattr(value, name), name) for name in _names(type(value))}

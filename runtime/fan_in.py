@@ -31,8 +31,9 @@ from ucutlass.reference.binding import shape_of
 
 
 def fan_in(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """By a pipeline's parameter the length of the first dot that contracts it as a weight: as the right
-    operand, or as the left one where the right is no parameter. A kernel has none: nothing follows it."""
+    """Returns, by a pipeline's parameter, the length of the first dot that contracts it as a weight: as the
+    right operand, or as the left one where the right is no parameter. A kernel has none: nothing follows
+    it."""
     if not isinstance(program, Pipeline):
         return {}
     lengths: dict[str, int] = {}

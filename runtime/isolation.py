@@ -254,8 +254,9 @@ class _Tail:
 
 
 class WarmProcess:
-    """As `run`, but a process that returned serves the next call too, so that imports and a CUDA context
-    are paid once. One call at a time. A process that raised, crashed, hung or grew too large is killed
+    """Works as `run`, but a process that returned serves the next call too, so that imports and a CUDA
+    context are paid once. One call at a time. A process that raised, crashed, hung or grew too large is
+    killed
     with all that came of it and the next call gets another: a CUDA fault stays with its process. So does
     one that left processes running, which are killed with it: none survives its call.
 

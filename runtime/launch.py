@@ -148,7 +148,7 @@ class _Core:
         return self.native.new(self._native_config())
 
     def _native_config(self) -> tuple[Any, ...]:
-        """In the order that native/launcher.c `ucutlass_launcher_new` reads."""
+        """Returns the configuration in the order that native/launcher.c `ucutlass_launcher_new` reads."""
         return (
             *_PLAIN,
             float,
@@ -349,7 +349,7 @@ class _Core:
 
 
 def _branches(device: torch.device, stream_count: int, events: int, main: int) -> tuple[Any, ...]:
-    """As launcher.c `add_branches` reads them."""
+    """Returns the branches as launcher.c `add_branches` reads them."""
     streams = branches(device, main, stream_count, events)
     return streams.streams, streams.events, *streams.functions
 

@@ -50,8 +50,8 @@ class CallScalar:
 
 @dataclass(frozen=True, slots=True)
 class StreamOrder:
-    """On which stream a step runs (0: the caller's stream), which events it waits for and which it records
-    when it has been launched. Events are numbers."""
+    """Says on which stream a step runs (0: the caller's stream), which events it waits for and which it
+    records when it has been launched. Events are numbers."""
 
     stream: int = 0
     waits: tuple[int, ...] = ()

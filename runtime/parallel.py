@@ -90,7 +90,7 @@ def make_many(
     max_jobs: int | None = None,
     compiler_bytes: int = COMPILER_BYTES,
 ) -> tuple[Artifact | BuildFailure, ...]:
-    """As `build_many`, of recipes of any kind, each of which takes so much memory."""
+    """Works as `build_many`, on recipes of any kind, each of which takes so much memory."""
     stop = cancel or Event()
     distinct = {recipe.key: recipe for recipe in recipes}
     report = _ProgressCounter(on_progress, len(distinct))

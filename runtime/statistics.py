@@ -36,7 +36,7 @@ intervals still fell short of it by up to three points; from ten on they hold it
 
 @dataclass(frozen=True, slots=True)
 class TimeSummary:
-    """Of `count` values, in their unit. `mad` is the median absolute deviation over the median,
+    """Summarises `count` values, in their unit. `mad` is the median absolute deviation over the median,
     without a factor that would make it a standard deviation of normal noise."""
 
     count: int
@@ -192,7 +192,7 @@ def geomean(values: Sequence[float]) -> float:
 
 
 def aggregate(times: Sequence[tuple[float, float] | None], resolution: float) -> Aggregate:
-    """Of (baseline's time, candidate's time) for every problem attempted, None for a failure.
+    """Aggregates (baseline's time, candidate's time) for every problem attempted, None for a failure.
 
     Times below the timer's `resolution` count as that: a time that was rounded to nothing must not
     make a speed-up without end. Raises ValueError for no problems, for a negative or non-finite

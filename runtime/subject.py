@@ -302,5 +302,5 @@ def driver_version(module: Path = _MODULE, proc: Path = _PROC) -> str:
 
 
 def uuid_text(uuid: str) -> str:
-    """As nvidia-smi and NVML write it, "GPU-" before; torch writes the bare number."""
+    """Returns a UUID as nvidia-smi and NVML write it, "GPU-" before; torch writes the bare number."""
     return uuid if not uuid or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"

@@ -39,7 +39,7 @@ class ProcessInfo:
 
 
 class SupervisedProcess:
-    """As subprocess.Popen, whose `stdin`, `stdout`, `stderr` and `pass_fds` these are.
+    """Works as subprocess.Popen, whose `stdin`, `stdout`, `stderr` and `pass_fds` these are.
 
     `env` is the whole environment of the command, `folder` is where it runs, where this process does by
     default. The command is ended where the thread that made this ends, as where the whole process does.

@@ -30,7 +30,7 @@ class Launchable(Protocol):
 
 
 class BadOperatorName(Exception):
-    """Not of the form `namespace::name`."""
+    """The name is not of the form `namespace::name`."""
 
 
 def as_operator(launcher: Launchable, name: str) -> Callable[..., Any]:

@@ -72,7 +72,7 @@ def build_sources(
     max_jobs: int | None = None,
     group: int = 1,
 ) -> tuple[Artifact | BuildFailure, ...]:
-    """As `build_planned`, of sources with their plans; `group` is of plain builds alone. Raises
+    """Works as `build_planned`, on sources with their plans; `group` is of plain builds alone. Raises
     ToolchainError, and NotServed where a build path was chosen by its name and does not serve a plan."""
     cache, how = Cache.from_switches(), build_stage(build_path)
     if how == "nvcc":

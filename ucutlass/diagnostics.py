@@ -1,4 +1,4 @@
-"""Diagnostics: what is wrong with a program, where, with which numbers, and what would mend it."""
+"""Diagnostics: what is wrong with a program, where, with which numbers, and what would fix it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def words(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """As `words`, the lines joined by semicolons: nothing begins a line of its own."""
+    """Returns the text as `words` does, the lines joined by semicolons: nothing begins a line of its own."""
     return escaped("; ".join(cut(text).replace("\t", " ").splitlines()))
 
 

@@ -59,7 +59,7 @@ def toolbox(subject: ProblemDescription, measure: Measure | None = None) -> tupl
         of(
             "check",
             "Checks a program and its schedules for the problem's extents, as the judge will: every "
-            "error with its place, the numbers and a mend. Free.",
+            "error with its place, the numbers and a fix. Free.",
             lambda text: check(subject, text),
         ),
         of(

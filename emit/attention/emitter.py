@@ -327,7 +327,7 @@ def _result_body(problem: GemmProblem, arithmetic: ArithmeticText) -> str:
 
 
 def _combine_body(problem: GemmProblem, arithmetic: ArithmeticText) -> str:
-    """As `_result_body`, of the one row m whose outcomes a warp has."""
+    """Writes what `_result_body` does, for the one row m whose outcomes a warp has."""
     before, each = _result_parts(problem, arithmetic)
     return _defined(
         [

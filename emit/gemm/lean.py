@@ -224,7 +224,7 @@ def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
 
 
 def _accesses(problem: GemmProblem) -> tuple[Access, ...]:
-    """Of the operands and results that lie over M and N, or that the kernel reads."""
+    """Returns the accesses of the operands and results that lie over M and N, or that the kernel reads."""
     return (*problem.inputs, *(o.access for o in problem.outputs if isinstance(o, Store)))
 
 

@@ -202,8 +202,9 @@ _FEW = 64
 
 
 def parts(schedule: Sm90Schedule, promotion: int, registers: int) -> int:
-    """Of a tile's columns, multiplied one after another. Where sums are promoted after each k tile, one is
-    added while the next one is under way: that of the next k tile or, where registers do not hold two,
+    """Returns how many parts a tile's columns have, multiplied one after another. Where sums are promoted
+    after each k tile, one is added while the next one is under way: that of the next k tile or, where registers do
+    not hold two,
     of the other half of the columns. f32 stays whole: halves would read A once more for each of three terms
     (4096 x 3072 x 4096 by 256x96 tiles took an H200 1100 us, whole 854)."""
     halves = promotion == 1 and schedule.math == "tensor" and registers > _FEW
@@ -243,7 +244,7 @@ def part_step(b: SharedOperand, columns: int) -> int:
 
 
 def modifiers(problem: GemmProblem, a: SharedOperand, b: SharedOperand) -> str:
-    """What follows the scale of D: signs of A and B, and for 16-bit compute types whether they are transposed."""
+    """What follows the scale of D: signs of A and B, and of 16-bit types whether they are transposed."""
     if problem.compute_type.kind == "int":
         return ""
     signs = ", 1, 1"

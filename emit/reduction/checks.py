@@ -20,7 +20,8 @@ def filled(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
 
 
 def aligned(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict[str, object]]:
-    """By pointer, the bytes at whose multiples a tensor must start where they are more than an element's."""
+    """Returns, by pointer, the bytes at whose multiples a tensor must start where they are more than an
+    element's."""
     every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
     words = [(problem.loads[k], word) for k, word in schedule.transposed]
     needs: dict[int, int] = {}

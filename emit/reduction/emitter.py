@@ -357,8 +357,8 @@ class _Body:
     def _following(
         self, targets: Sequence[int], loaded: set[int], names: LocalNames
     ) -> tuple[list[str], list[str]]:
-        """As `_loads`, for one pass over chunks: each chunk's loads are under way while the one before is
-        computed. What stands before the chunks, and what stands in them."""
+        """Works as `_loads`, for one pass over chunks: each chunk's loads are under way while the one before
+        is computed. What stands before the chunks, and what stands in them."""
         missing = [k for k in self.writer.fetched(targets) if k not in names.local]
         load = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item()]
         for k in missing:

@@ -73,7 +73,7 @@ class TimingBlock:
 
 
 def block_of(spans: Sequence[float], clock: float | None) -> TimingBlock:
-    """From microseconds of each iteration."""
+    """Returns a block from the microseconds of each iteration."""
     ordered = sorted(spans)
     median = quantile(ordered, 0.5)
     return TimingBlock(median, (quantile(ordered, 0.75) - quantile(ordered, 0.25)) / median, clock)

@@ -140,7 +140,7 @@ def warm(launch: Callable[[], object], ruler: ProbeTimer, seconds: float) -> Non
 
 
 def best(readings: Sequence[CeilingMeasurement]) -> dict[str, CeilingMeasurement]:
-    """For each quantity the reading with the highest rate; for the launch floor the shortest."""
+    """Returns for each quantity the reading with the highest rate; for the launch floor the shortest."""
     fastest: dict[str, CeilingMeasurement] = {}
     for reading in readings:
         held = fastest.get(reading.quantity)

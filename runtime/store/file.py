@@ -204,7 +204,7 @@ def schema_of(c: sqlite3.Connection, path: Path, application: int, newest: int) 
 
 
 def _migrate(c: sqlite3.Connection, schema: int) -> None:
-    """From a schema to the newest, whole or not at all. Call alone."""
+    """Migrates from a schema to the newest, whole or not at all. Call alone."""
     c.execute("PRAGMA journal_mode = WAL")
     c.execute("BEGIN IMMEDIATE")
     for statements in MIGRATIONS[schema:]:

@@ -139,7 +139,7 @@ def _finite(ends: Extremes) -> bool:
 
 
 def _finite_ratios(out: Tensor, reference: Tensor, bound: Tensor) -> Tensor:
-    """As `_ratios`, where all are finite: in a quarter of its passes over memory."""
+    """Works as `_ratios`, where all are finite: in a quarter of its passes over memory."""
     error = (out.to(torch.float64) - reference).abs_()
     return error.div_(bound).nan_to_num_(nan=0.0, posinf=math.inf)  # 0 / 0: what must be exact, and is
 

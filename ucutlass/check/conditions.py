@@ -106,7 +106,8 @@ def _compared(function: str, left: Value, right: Value, dims: Mapping[str, Exten
 
 
 def _normal(terms: Polynomial, interval: Interval) -> Bound:
-    """By its greatest common factor, the first factor positive: `64 >= 2*M` bounds M, as `M <= 32` does."""
+    """Returns the condition divided by its greatest common factor, the first factor positive: `64 >= 2*M`
+    bounds M, as `M <= 32` does."""
     if not terms:
         return {}, interval
     common = math.gcd(*terms.values())

@@ -15,7 +15,7 @@ from ucutlass.ir.extents import Extent
 
 
 def warnings(tree: syntax.File, module: ir.Module) -> tuple[Diagnostic, ...]:
-    """Of a file without errors, in the order of the text."""
+    """Returns the warnings of a file without errors, in the order of the text."""
     checked = {program.name: program for program in module.programs}
     diagnostics = list(_unused_functions(tree))
     for item in tree.items:
@@ -144,7 +144,8 @@ def _called(expr: syntax.Expr) -> set[str]:
 
 
 def _conditions(program: syntax.Program, checked: ir.Program) -> Iterator[Diagnostic]:
-    """Of guards and requirements: what never holds, what always does, what an earlier one leaves nothing."""
+    """Yields warnings of guards and requirements: what never holds, what always does, what an earlier one
+    leaves nothing."""
     whens = {s.arch_span: s.when.span for s in program.body if isinstance(s, syntax.Schedule) and s.when}
     if isinstance(checked, ir.Kernel):
         written = [s for s in program.body if isinstance(s, syntax.Require)]

@@ -263,7 +263,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 
 
 def used_before(name: str, binding: Span, span: Span) -> Reject:
-    """For a name that stands above its binding."""
+    """Returns the error for a name that stands above its binding."""
     return Reject(
         "UC0101",
         f"{name} is used before it is bound",
@@ -276,7 +276,7 @@ def used_before(name: str, binding: Span, span: Span) -> Reject:
 def unknown_value(
     name: str, values: Iterable[str], dims: Iterable[str], functions: Collection[str], span: Span
 ) -> Reject:
-    """For a name that stands for no value; the others are those that there are."""
+    """Returns the error for a name that stands for no value; the others are those that there are."""
     if name in NAMED or name in functions:
         return Reject("UC0101", f"{name} is a function, not a value", span, f"call it, as in {name}(..)")
     hint = did_you_mean(name, [*values, *dims, *NAMED, *functions]) or listed("values", values)

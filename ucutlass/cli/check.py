@@ -34,7 +34,7 @@ def command(
 ) -> None:
     """Check FILES: syntax, names, types, kernel families and schedules; nothing is built.
 
-    Every error of a file is shown at once, with its place, the numbers and a mend; a file without errors
+    Every error of a file is shown at once, with its place, the numbers and a fix; a file without errors
     shows its warnings, which change the exit status with --strict alone. Schedules are checked for
     ordinary extents that their guards admit, or for the ones given with -s.
     """

@@ -106,7 +106,7 @@ class GpuSlot:
                     process.call(function, {}, limit_seconds=WAKE_SECONDS)
 
     def _fresh(self, work: RemoteCall) -> isolation.CallOutcome:
-        """In a process that has done nothing but get ready, and ends with this call."""
+        """Calls in a process that has done nothing but get ready, and ends with this call."""
         with self._lock:
             process, self._spare = self._spare, None
             self._awaited = max(0, self._awaited - 1)

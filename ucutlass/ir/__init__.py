@@ -1,6 +1,6 @@
 """The typed program: what a text means once every name, type and extent is resolved.
 
-The checker builds it, the recogniser, the reference interpreter and the reports read
+The checker builds it, the patterns of families, the reference interpreter and the reports read
 it. Every value knows its element type and the set of dimensions it ranges over; where
 it lies in memory is said by the types of parameters and results alone.
 

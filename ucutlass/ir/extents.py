@@ -195,6 +195,6 @@ def show(extent: Extent) -> str:
 
 
 def bare(extent: Extent) -> str:
-    """As `show`, without parentheses around the whole."""
+    """Shows an extent as `show` does, without parentheses around the whole."""
     text = show(extent)
     return text[1:-1] if isinstance(extent, Combined) else text

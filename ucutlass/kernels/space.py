@@ -40,12 +40,12 @@ MOST_CANDIDATES = 64
 
 
 def no_traffic(planned: Planned) -> Traffic | None:
-    """Of a family whose kernels have no tiles."""
+    """Returns None: the family has no tiles whose traffic would count."""
     return None
 
 
 def no_tile_cost(planned: Planned) -> TileCost | None:
-    """Of a family whose kernels have no tiles."""
+    """Returns None: the family has no tiles to price."""
     return None
 
 

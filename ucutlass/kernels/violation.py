@@ -12,7 +12,7 @@ from ucutlass.kernels.variant import Variant, served
 @dataclass(frozen=True, slots=True)
 class Violation:
     """`message` says what happened with the numbers, `hint` what would be legal, `nearest` is
-    the request changed in the fields that break this rule; None where no schedule can mend it.
+    the request changed in the fields that break this rule; None where no schedule can fix it.
     `fields` are the schedule fields to blame, most telling first."""
 
     code: str

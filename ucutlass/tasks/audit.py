@@ -162,8 +162,8 @@ def _inputs(program: Program, sizes: Mapping[str, int], seed: int) -> tuple[list
 def _movers(
     program: Program, sizes: Mapping[str, int], seed: int, positions: set[int]
 ) -> dict[int, set[int]]:
-    """Of the parameters asked for, those that move results when drawn anew or negated alone, with the
-    results."""
+    """Returns, of the parameters asked for, those that move results when drawn anew or negated alone, with
+    the results."""
     import torch
     from torch import Tensor
 

@@ -160,8 +160,8 @@ def _loaded(text: str, file: str, name: str, arch: str, request: Mapping[str, An
 
 
 def _differences(results: Mapping[str, Any]) -> dict[str, float]:
-    """Of every kernel's results, the distance from the first kernel's over their norm; `BEYOND` where one
-    is not finite, for which JSON has no number."""
+    """Returns, for every kernel's results, the distance from the first kernel's over their norm; `BEYOND`
+    where one is not finite, for which JSON has no number."""
     import torch
 
     doubled = {

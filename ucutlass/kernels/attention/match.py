@@ -1,4 +1,4 @@
-"""The attention form: two dots around a softmax, recognised from the typed graph.
+"""The attention pattern: two dots around a softmax, matched on the typed graph.
 
     s = f(dot[D](q, k))            f: element-wise, with any operands over the score's names
     o = g(dot[S](cast(softmax[S](s)), v))

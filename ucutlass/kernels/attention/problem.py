@@ -277,7 +277,7 @@ def _is_plain(form: AttentionPattern, results: GemmProblem) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KeyWindow:
-    """For these extents: the most and the least that a key's position may exceed a row's."""
+    """Holds, for these extents, the most and the least that a key's position may exceed a row's."""
 
     above: int
     below: int

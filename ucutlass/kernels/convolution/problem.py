@@ -101,7 +101,7 @@ def _walk(side: ConvolutionOperand, at: Sizes, aligned: bool) -> OperandAccess:
 
 
 def renamed(extent: Extent, position: Mapping[str, int]) -> Extent:
-    """With dimensions called by their positions."""
+    """Returns the extent with dimensions called by their positions."""
     match extent:
         case Free(dim):
             return Free(str(position[dim]))

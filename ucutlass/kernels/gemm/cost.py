@@ -255,7 +255,8 @@ def _parts(c: Candidate) -> int:
 
 
 def _split_seconds(c: Candidate, device: Device, k: Constants) -> float:
-    """Of the launch that reads f32 operands and writes their small parts before the kernel's."""
+    """Returns the seconds of the launch that reads f32 operands and writes their small parts before the
+    kernel's."""
     if _parts(c) == 1:
         return 0.0
     return device.launch_floor + 2 * c.shape.operand_bytes / (device.bandwidth * k.dram)

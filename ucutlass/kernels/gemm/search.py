@@ -283,7 +283,7 @@ _LOAD_WEIGHT = 32
 
 
 def work(shape: Shape, tile: WarpsTile, sms: int) -> int:
-    """Of the busiest SM, in products for each step of K, where the waves go on whole."""
+    """Returns the work of the busiest SM, in products for each step of K, where the waves go on whole."""
     _, (rows, columns) = tile
     return ceil_div(_tiles(shape, rows, columns), sms) * (rows * columns + _LOAD_WEIGHT * (rows + columns))
 

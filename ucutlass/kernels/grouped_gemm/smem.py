@@ -35,7 +35,7 @@ def stored_in_boxes(problem: GroupedGemmProblem, access: Access) -> bool:
 
 
 def stage_bytes(problem: GroupedGemmProblem, schedule: WgmmaSchedule) -> int:
-    """Of one stage of the main loop."""
+    """Returns the bytes of one stage of the main loop."""
     tile_m, tile_n, tile_k = schedule.tile
     bits = tile_m * problem.gemm.a.elem.bits + tile_n * problem.products * problem.compute_type.bits
     return bits * tile_k // 8

@@ -33,7 +33,7 @@ RULES: tuple[Rule[Candidate], ...] = (
     ),
     Rule(
         "UC0411",
-        "lane",
+        "compute type",
         "wgmma takes f16, bf16, tf32, e4m3, e5m2, s8, and f32 in three tf32 passes: with one batch mode at "
         "most, and no 8-byte elements in the epilogue",
         _PTX + "; emit/gemm/lean.py, which alone serves f32",

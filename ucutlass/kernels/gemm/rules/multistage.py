@@ -55,16 +55,14 @@ def warp_tile(c: Candidate) -> Breach | None:
     ):
         return None
     warp, tile = _whole_warps(s.warp_tile, s.tile, steps)
-    mend = (
-        changed(c, warp_tile=warp) if tile == s.tile else changed(c, tile=tile, warp_tile=warp, stages=None)
-    )
+    fix = changed(c, warp_tile=warp) if tile == s.tile else changed(c, tile=tile, warp_tile=warp, stages=None)
     text = f"`warp_tile {warp[0]}x{warp[1]}`" + ("" if tile == s.tile else f" in tile {tile_text(tile)}")
     return Breach(
         f"warp tile {s.warp_tile[0]}x{s.warp_tile[1]} in tile {s.tile[0]}x{s.tile[1]}: warp tiles are "
         f"multiples of {steps[0]}x{steps[1]} that divide the tile",
         f"use {text}",
         ("warp_tile", "tile"),
-        mend,
+        fix,
     )
 
 

@@ -134,13 +134,13 @@ def accumulators_per_thread(c: Candidate) -> int:
 
 
 def accumulator_sets(problem: GemmProblem) -> int:
-    """Of a wgmma kernel: fp8 with f32 accumulation keeps two (CUTLASS's GmmaFP8Accumulation), and so does f32
-    (emit/gemm/lean_promotion.j2)."""
+    """Returns how many sets of accumulators a wgmma kernel has: fp8 with f32 accumulation has two (CUTLASS's
+    GmmaFP8Accumulation), and so does f32 (emit/gemm/lean_promotion.j2)."""
     return 2 if problem.compute_type.name in ("e4m3", "e5m2", "f32") and problem.accumulate == "f32" else 1
 
 
 def most_accumulators(problem: GemmProblem) -> int:
-    """Of a wgmma kernel, all sets together."""
+    """Returns the most accumulators of a wgmma kernel, all sets together."""
     if problem.compute_type.name == "f32":
         return MAX_ACCUMULATORS_F32
     return MAX_ACCUMULATORS_BESIDE_A if register_sourced(problem) else MAX_ACCUMULATORS
@@ -161,12 +161,12 @@ def accumulators_fit(c: Candidate) -> Breach | None:
         f"beyond {limit} wgmma is serialised and spills"
     )
     if s.warps == "pingpong" and m in COOPERATIVE_M and held <= 2 * limit:
-        mend = changed(c, warps="cooperative", stages=None)
-        return Breach(text, "use `warps cooperative`, whose warp groups share it", ("tile", "warps"), mend)
+        fix = changed(c, warps="cooperative", stages=None)
+        return Breach(text, "use `warps cooperative`, whose warp groups share it", ("tile", "warps"), fix)
     fitted = limit * n // held // 16 * 16
     tile = (m // 2, n, k) if m >= n and m > least_m(s) else (m, fitted, k)
-    mend = changed(c, tile=tile, stages=None)
-    return Breach(text, f"use tile {tile_text(tile)}", ("tile", "warps"), mend)
+    fix = changed(c, tile=tile, stages=None)
+    return Breach(text, f"use tile {tile_text(tile)}", ("tile", "warps"), fix)
 
 
 def least_m(s: Sm90Schedule) -> int:

@@ -92,7 +92,7 @@ def sums(c: Candidate) -> Breach | None:
     limit = min(MOST_SUMS, SM_REGISTERS // cover.block // 2)
     if cover.sums <= limit:
         return None
-    mend = (
+    fix = (
         changed(c, rows=max(1, s.rows // 2))
         if cover.sums == s.rows * s.columns and s.rows > 1
         else changed(c, threads=max(1, s.threads // 2))
@@ -101,7 +101,7 @@ def sums(c: Candidate) -> Breach | None:
         f"{cover.sums} running sums in each of {cover.block} threads; beyond {limit} they spill",
         "use fewer rows, columns or threads",
         ("rows", "threads", "columns"),
-        mend,
+        fix,
     )
 
 
