@@ -23,6 +23,7 @@ from ucutlass.agent.session import Depth, SessionState
 from ucutlass.assembly import kernels_of
 from ucutlass.backend import Built
 from ucutlass.diagnostics import ProgramError
+from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
 from ucutlass.kernels.planned import Planned
@@ -108,8 +109,7 @@ class Advisor:
         """Returns the lines of every tier that can be had."""
         planned = built.planned
         trial = {
-            "text": subject.checked.source,
-            "file": subject.checked.file,
+            "program": program_payload(subject.checked),
             "name": kernel.name,
             "sizes": dict(subject.sizes),
             "arch": arch,

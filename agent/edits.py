@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from ucutlass.agent.candidate_text import candidate_text
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import SyntaxProblem, parse
 from ucutlass.grammar.syntax import (
@@ -32,7 +33,9 @@ from ucutlass.grammar.syntax import (
     File,
     Function,
     Item,
+    Number,
     Program,
+    Result,
     Return,
     Schedule,
     StageName,
@@ -123,10 +126,10 @@ class _LocatedEdit:
 
 
 def _tree(text: str) -> File:
-    try:
-        return parse(text)
-    except SyntaxProblem as problem:
-        raise BadEdit(f"the program to edit cannot be read: {_first(problem)}") from None
+    read = candidate_text(text)
+    if read.tree is None:
+        raise BadEdit(f"the program to edit cannot be read: {read.diagnostics[0].message}")
+    return read.tree
 
 
 def _place(tree: File, at: str) -> _EditTarget:
@@ -354,11 +357,7 @@ def _parse(edit: ProgramEdit, text: str) -> File:
     try:
         return parse(re.sub(r"#[^\n]*", "", text))
     except SyntaxProblem as problem:
-        raise BadEdit(f"{edit.at}: {_excerpt(edit)} cannot be read: {_first(problem)}") from None
-
-
-def _first(problem: SyntaxProblem) -> str:
-    return problem.problems[0].message
+        raise BadEdit(f"{edit.at}: {_excerpt(edit)} cannot be read: {problem.problems[0].message}") from None
 
 
 def _excerpt(edit: ProgramEdit) -> str:
@@ -374,21 +373,16 @@ def _formatted(statement: Statement) -> str:
 
 
 def _wrapped(statement: Statement) -> File:
-    kernel = parse("kernel f() -> f32[] { return 0 }").items[0]
-    return File((replace(kernel, body=(statement,)),))
+    return File((Program("kernel", "f", (), (Result(TypeExpr("f32", ())),), (statement,)),))
 
 
 def _alternatives(field: Field) -> str:
-    block = parse("kernel f() -> f32[] { schedule sm90a { x 1 } }").items[0].body[0]
-    assert isinstance(block, Schedule)
-    shown = _formatted(replace(block, fields=(replace(field, name="x"),)))
+    shown = _formatted(Schedule("sm90a", None, (replace(field, name="x"),)))
     return re.sub(r"^schedule sm90a \{\s*x |\s*\}$", "", shown)
 
 
 def _type(type_: TypeExpr | None) -> str:
     if type_ is None:
         return ""
-    bind = parse("kernel f() -> f32[] { x = 0 }").items[0].body[0]
-    assert isinstance(bind, Bind)
-    shown = _formatted(replace(bind, targets=(Target("x", type_),)))
+    shown = _formatted(Bind((Target("x", type_),), Number(0, "0")))
     return shown.removeprefix("x: ").removesuffix(" = 0")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ucutlass.agent.evidence import BuiltCandidate, artifacts_of
 from ucutlass.agent.gpu_calls import GpuCalls, value
 from ucutlass.agent.session import SessionState
+from ucutlass.handoff import program_payload
 
 NOT_MEASURED = "energy is not measured here, so time alone decides: "
 
@@ -40,7 +41,7 @@ class EnergyMeter:
         if self.missing:
             return None, ""
         arguments = {
-            "text": subject.checked.source,
+            "program": program_payload(subject.checked),
             "name": subject.program.name,
             "sizes": dict(subject.sizes),
             "arch": self.arch,

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ucutlass import ir
+from ucutlass import frontend, ir
 from ucutlass.agent.gpu_calls import GpuCalls
 from ucutlass.agent.module import TorchModule, match_module, memory_limit, process_reply
+from ucutlass.handoff import program_payload
 from ucutlass.runtime import gpu, isolation
 from ucutlass.runtime.bench.gpu_lock import gpu_uuid, hold_gpu
 from ucutlass.runtime.module.signature import Unusable
@@ -22,10 +23,16 @@ def differs(words: str) -> str:
 
 
 def unlike(
-    program: ir.Program, text: str, module: TorchModule, gpu_calls: GpuCalls, *, seed: int, limit: float
+    checked: frontend.Checked,
+    program: ir.Program,
+    module: TorchModule,
+    gpu_calls: GpuCalls,
+    *,
+    seed: int,
+    limit: float,
 ) -> str:
-    """Returns a sentence that says where the program, which `text` holds, differs from the module on numbers
-    of ours, or why that cannot be said; "" where it does not differ. On a GPU, where there is one, both are
+    """Returns a sentence that says where the program of a checked file differs from the module on numbers of
+    ours, or why that cannot be said; "" where it does not differ. On a GPU, where there is one, both are
     evaluated there, under the GPU lock, and `gpu_calls` is told what that waited and held."""
     met = match_module(program, module)
     if isinstance(met, str):
@@ -37,8 +44,8 @@ def unlike(
             {
                 **module.arguments(),
                 "names": dict(met.keys),
-                "text": text,
-                "program": program.name,
+                "program": program_payload(checked),
+                "name": program.name,
                 "seed": seed,
                 "device": device,
             },

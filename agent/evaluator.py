@@ -23,13 +23,14 @@ from ucutlass.agent.evidence import BuiltCandidate, ConfirmationSettings, artifa
 from ucutlass.agent.gpu_calls import GpuCalls, value
 from ucutlass.agent.module import TorchModule
 from ucutlass.agent.outcome import FailedOutcome, Outcome, RefusedOutcome, TimedOutcome, WrongOutcome
-from ucutlass.agent.problem import OptimizationProblem, ProgramCandidate, candidate_of
+from ucutlass.agent.problem import OptimizationProblem, ProgramCandidate, candidate_of, checked_candidate
 from ucutlass.agent.run import CandidateJudgement
 from ucutlass.agent.tree import TIED
 from ucutlass.assembly import AnyBuilt, build_program
 from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import Engine
 from ucutlass.frontend import plan_kernel
+from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
 from ucutlass.pipeline.planning import plan_pipeline
@@ -81,20 +82,18 @@ class GpuEvaluator:
     def judge(self, text: str) -> CandidateJudgement:
         start, gpu_calls = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
         messages: list[str] = []
-        outcome = self._judged(self._known[text], text, gpu_calls, messages)
+        outcome = self._judged(self._known[text], gpu_calls, messages)
         took = time.monotonic() - start - gpu_calls.waited
         return CandidateJudgement(outcome, Spend(gpu_seconds=gpu_calls.held, seconds=took), tuple(messages))
 
-    def _judged(
-        self, candidate: ProgramCandidate, text: str, gpu_calls: GpuCalls, messages: list[str]
-    ) -> Outcome:
-        other = self._other(candidate, text, gpu_calls)
+    def _judged(self, candidate: ProgramCandidate, gpu_calls: GpuCalls, messages: list[str]) -> Outcome:
+        other = self._other(candidate, gpu_calls)
         if other:
             return RefusedOutcome(other)
         built = self._built(candidate)
         if isinstance(built, FailedOutcome):
             return built
-        first = self._tried(candidate, text, built, gpu_calls)
+        first = self._tried(candidate, built, gpu_calls)
         if not isinstance(first, TimedOutcome):
             return first
         advice = self.advisor.static(
@@ -127,19 +126,19 @@ class GpuEvaluator:
             )
         return replace(confirmation, first=first.seconds, advice=advice)
 
-    def _other(self, candidate: ProgramCandidate, text: str, gpu_calls: GpuCalls) -> str:
+    def _other(self, candidate: ProgramCandidate, gpu_calls: GpuCalls) -> str:
         """Returns why it does not compute what the problem does; "" where it does. A kernel's algorithm is
         all of its typed program, so equal digests need no experiment."""
         if self.problem.module is not None:
-            return self._unlike(candidate, text, self.problem.module, gpu_calls)
-        original = candidate_of(self.problem, self.problem.text)
+            return self._unlike(candidate, self.problem.module, gpu_calls)
+        original = checked_candidate(self.problem, self.problem.start)
         if isinstance(original, ProgramCandidate) and original.key == candidate.key:
             return ""
         outcome = isolation.run(
             "ucutlass.tasks.equivalence:same",
             {
-                "text": self.problem.text,
-                "other": text,
+                "program": program_payload(self.problem.start),
+                "other": program_payload(candidate.checked),
                 "name": self.problem.program,
                 "sizes": dict(self.problem.sizes),
                 "seed": self.how.seed,
@@ -152,14 +151,12 @@ class GpuEvaluator:
             case _:
                 return f"{UNSAID}: {isolation.failure_text(outcome, 'the reference')}"
 
-    def _unlike(
-        self, candidate: ProgramCandidate, text: str, module: TorchModule, gpu_calls: GpuCalls
-    ) -> str:
+    def _unlike(self, candidate: ProgramCandidate, module: TorchModule, gpu_calls: GpuCalls) -> str:
         """Does as `_other`, where a PyTorch module says what is computed: it is asked once for an
         algorithm."""
         if candidate.key not in self._agreed:
             self._agreed[candidate.key] = unlike(
-                candidate.program, text, module, gpu_calls, seed=self.how.seed, limit=self.limit
+                candidate.checked, candidate.program, module, gpu_calls, seed=self.how.seed, limit=self.limit
             )
         return self._agreed[candidate.key]
 
@@ -174,13 +171,13 @@ class GpuEvaluator:
             return FailedOutcome("build", str(error)[:600])
 
     def _tried(
-        self, candidate: ProgramCandidate, text: str, built: AnyBuilt, gpu_calls: GpuCalls
+        self, candidate: ProgramCandidate, built: AnyBuilt, gpu_calls: GpuCalls
     ) -> TimedOutcome | WrongOutcome | FailedOutcome:
         # What computes a module is held against its own reference, which was held against the module's.
-        problem = self.problem.text if self.problem.module is None else text
+        problem = self.problem.start if self.problem.module is None else None
         arguments = {
-            "text": text,
-            "problem": problem,
+            "program": program_payload(candidate.checked),
+            "problem": None if problem is None else program_payload(problem),
             "name": self.problem.program,
             "sizes": dict(candidate.sizes),
             "arch": self.problem.arch,

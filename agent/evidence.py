@@ -19,6 +19,7 @@ from ucutlass.agent.integrity.precision import DeclaredPrecision
 from ucutlass.agent.module import TorchModule, match_module
 from ucutlass.agent.outcome import FailedOutcome, RejectedOutcome, TimedOutcome, WrongOutcome
 from ucutlass.assembly import AnyBuilt, kernels_of
+from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import Device
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.protocol import Protocol
@@ -132,8 +133,7 @@ def _bench(subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCal
     protocol = Protocol(max_seconds=how.seconds, min_seconds=min(0.5, how.seconds), warmup=1.0, seed=how.seed)
     baselines = _baselines(subject.program, how)
     arguments = {
-        "text": subject.checked.source,
-        "file": subject.checked.file,
+        "program": program_payload(subject.checked),
         "name": subject.program.name,
         "sizes": dict(subject.sizes),
         "arch": how.arch,

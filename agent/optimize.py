@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
-from ucutlass import frontend
 from ucutlass.agent.advisor import advisor_of
 from ucutlass.agent.energy import energy_meter_of
 from ucutlass.agent.evaluator import GpuEvaluator
@@ -68,7 +67,7 @@ class Machinery:
 
 def bounds_of_problem(problem: OptimizationProblem, device: Device) -> TimeBounds:
     """Returns what no program can beat; `realistic` has the launch floor."""
-    program = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
+    program = problem.typed
     sizes = dict(zip(program.dims, complete(program, problem.sizes), strict=True))
     return bounds(program, sizes, device)
 
@@ -84,7 +83,7 @@ def open_session(
     known without the device's facts, nor for a module without a first program: what it must move and multiply
     depends on how it is written."""
     problem_json = problem_to_json(problem)
-    if device is None or not problem.text:
+    if device is None or problem.checked is None:
         return open_journal_session(journal, problem_json, settings, bound=0.0, baseline=None, id=id)
     sol_bounds = bounds_of_problem(problem, device)
     return open_journal_session(

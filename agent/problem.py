@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend, ir
+from ucutlass.agent.candidate_text import candidate_text
 from ucutlass.agent.integrity.precision import DeclaredPrecision, declared, losses, operand_precision
 from ucutlass.agent.module import TorchModule, match_module, module_of_json, widest
 from ucutlass.agent.outcome import RefusedOutcome
-from ucutlass.diagnostics import ProgramError
 from ucutlass.runtime.module.signature import KEYWORDS
 from ucutlass.runtime.subject import algorithm_digest
 from ucutlass.shapes import ShapeError, complete, free_dims
@@ -24,20 +24,38 @@ from ucutlass.shapes import ShapeError, complete, free_dims
 
 @dataclass(frozen=True, slots=True)
 class OptimizationProblem:
-    """`text` is a file whose program `program` says what is computed; schedules and cuts in it are a
+    """`checked` is a file whose program `program` says what is computed; schedules and cuts in it are a
     proposal like any other. `sizes` has its free dimensions by name, `compute_type` the least precision that a
     candidate may work in, as `ucutlass.agent.integrity.precision` writes it, or "" where nothing says.
 
-    Where `module` is given it says what is computed, and `text` is a first program, "" where there is none
+    Where `module` is given it says what is computed, and `checked` is a first program, None where there is none
     yet; `sizes` are that program's."""
 
-    text: str
+    checked: frontend.Checked | None
     file: str
     program: str
     sizes: Mapping[str, int]
     arch: str
     compute_type: str
     module: TorchModule | None = None
+
+    @property
+    def text(self) -> str:
+        """Returns the file's text, "" where there is none yet."""
+        return "" if self.checked is None else self.checked.source
+
+    @property
+    def start(self) -> frontend.Checked:
+        """Returns the file, for callers that cannot do without. Raises ShapeError UC0601 where a module has no
+        first program."""
+        if self.checked is None:
+            raise ShapeError("UC0601", f"{self.file} has no first program")
+        return self.checked
+
+    @property
+    def typed(self) -> ir.Program:
+        """Returns the program of the file. Raises as `start`."""
+        return frontend.program(self.start, self.program)
 
     @property
     def name(self) -> str:
@@ -59,12 +77,17 @@ def problem_of(
 ) -> OptimizationProblem:
     """`compute_type` None takes what the program's own operands declare. Raises ProgramError, ShapeError for
     extents that do not fit, UnknownComputeType."""
-    checked = frontend.read_text(text, file)
+    checked = _read(text, file)
     program = frontend.program(checked, name)
     complete(program, sizes)
     free = {d: sizes[d] for d in free_dims(program)}
     policy = operand_precision(program) if compute_type is None else declared(compute_type)
-    return OptimizationProblem(text, file, program.name, free, arch, str(policy) if policy else "")
+    return OptimizationProblem(checked, file, program.name, free, arch, str(policy) if policy else "")
+
+
+def _read(text: str, file: str) -> frontend.Checked:
+    """Reads a problem's text, which a user's file or a journal holds. Raises ProgramError."""
+    return frontend.read_text(text, file)
 
 
 class StartProgramMismatch(ValueError):
@@ -88,15 +111,16 @@ def problem_of_module(
     least_precision = str(policy) if policy else ""
     if not start:
         return OptimizationProblem(
-            "", module.file, name or program_name(module.file), {}, arch, least_precision, module
+            None, module.file, name or program_name(module.file), {}, arch, least_precision, module
         )
-    program = frontend.program(frontend.read_text(start, start_file), name)
+    checked = _read(start, start_file)
+    program = frontend.program(checked, name)
     met = match_module(program, module)
     if isinstance(met, str):
         raise StartProgramMismatch(f"{start_file}: {met}")
     free = {d: met.sizes[d] for d in free_dims(program)}
     complete(program, free)
-    return OptimizationProblem(start, start_file, program.name, free, arch, least_precision, module)
+    return OptimizationProblem(checked, start_file, program.name, free, arch, least_precision, module)
 
 
 def program_name(file: str) -> str:
@@ -109,18 +133,26 @@ def program_name(file: str) -> str:
 
 
 def problem_to_json(problem: OptimizationProblem) -> dict[str, Any]:
-    """Returns the problem as journals hold it, with `compute_type` under the key `lane`."""
-    value = asdict(problem)
-    value["lane"] = value.pop("compute_type")
-    return value
+    """Returns the problem as journals hold it: its text, and `compute_type` under the key `lane`."""
+    return {
+        "text": problem.text,
+        "file": problem.file,
+        "program": problem.program,
+        "sizes": dict(problem.sizes),
+        "arch": problem.arch,
+        "module": None if problem.module is None else asdict(problem.module),
+        "lane": problem.compute_type,
+    }
 
 
 def problem_of_json(value: Mapping[str, Any]) -> OptimizationProblem:
-    """Raises TypeError, KeyError, ValueError for another's fields."""
+    """Raises TypeError, KeyError, ValueError for another's fields, and ProgramError for a text that this version
+    refuses."""
     module = value.get("module")
-    held = {**value, "module": None if module is None else module_of_json(module)}
-    compute_type = held.pop("lane")
-    return OptimizationProblem(**held, compute_type=compute_type)
+    fields = {**value, "module": None if module is None else module_of_json(module)}
+    text, compute_type = fields.pop("text"), fields.pop("lane")
+    checked = _read(text, value["file"]) if text else None
+    return OptimizationProblem(checked, **fields, compute_type=compute_type)
 
 
 # --- candidates ----------------------------------------------------------------------
@@ -143,15 +175,22 @@ MOST_CHARACTERS = 100_000
 
 def candidate_of(problem: OptimizationProblem, text: str) -> ProgramCandidate | RefusedOutcome:
     """Returns the candidate that a text is, by everything that can be said of it without running it: it is a
-    program, it has the problem's name, parameters and results, fits the extents, and works nowhere below the
-    declared precision. Whether it computes the same is another question (`ucutlass.tasks.equivalence`)."""
+    program, and fits the problem as `checked_candidate` says."""
     if len(text) > MOST_CHARACTERS:
         return RefusedOutcome(f"the text has {len(text)} characters; at most {MOST_CHARACTERS} are read")
-    try:
-        checked = frontend.read_text(text, "candidate")
-    except ProgramError as error:
-        shown = "\n".join(f"{d.code} {d.message}" for d in error.diagnostics[:5])
-        return RefusedOutcome(shown, tuple(dict.fromkeys(d.code for d in error.diagnostics)))
+    read = candidate_text(text)
+    if read.program is None:
+        shown = "\n".join(f"{d.code} {d.message}" for d in read.diagnostics[:5])
+        return RefusedOutcome(shown, tuple(dict.fromkeys(d.code for d in read.diagnostics)))
+    return checked_candidate(problem, read.program)
+
+
+def checked_candidate(
+    problem: OptimizationProblem, checked: frontend.Checked
+) -> ProgramCandidate | RefusedOutcome:
+    """Returns the candidate that a checked file has: it has the problem's name, parameters and results, fits the
+    extents, and works nowhere below the declared precision. Whether it computes the same is another question
+    (`ucutlass.tasks.equivalence`)."""
     known = {p.name: p for p in checked.module.programs}
     program = known.get(problem.program)
     if program is None:
@@ -166,7 +205,7 @@ def candidate_of(problem: OptimizationProblem, text: str) -> ProgramCandidate | 
 def _of_program(
     problem: OptimizationProblem, checked: frontend.Checked, program: ir.Program
 ) -> ProgramCandidate | RefusedOutcome:
-    original = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
+    original = problem.typed
     difference = _differs(original, program)
     if difference is not None:
         return RefusedOutcome(difference)

@@ -28,6 +28,7 @@ from ucutlass import frontend, ir
 from ucutlass.advice import RULES, Advice, Finding, ScheduleEdit, advise, facts_of, finding
 from ucutlass.backend import source_of, toolchain
 from ucutlass.files import write
+from ucutlass.handoff import program_payload
 from ucutlass.ir.schedule import PartialSchedule, partial_schedule_of_json, scheduled, show
 from ucutlass.kernels.gemm.schedule import candidate_of
 from ucutlass.kernels.planned import Planned
@@ -242,8 +243,7 @@ def _timed(case: Case, pair: tuple[Any, Any], ledger: bool) -> dict[str, Any]:
     requests = {"now": case.planned.request.given(), "edit": case.edit.request.given()}
     versions = dict(pair[0].versions)
     arguments = {
-        "text": case.bad.text,
-        "file": f"{case.bad.name}.ucu",
+        "program": program_payload(case.checked),
         "name": case.program.name,
         "sizes": dict(case.bad.sizes),
         "arch": ARCH,

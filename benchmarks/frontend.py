@@ -59,7 +59,7 @@ def front_end(text: str, name: str, number: int) -> list[float]:
     clock.mark()
     module, _ = check_tree(tree)
     clock.mark()
-    checked = frontend.Checked(module, text, "<text>")
+    checked = frontend.Checked(module, text, "<text>", tree)
     program = frontend.kernel(checked, name)
     ordinary = typical_sizes(program, None)
     assert ordinary is not None, f"{name} has no ordinary extents"

@@ -65,6 +65,7 @@ PARSERS = frozenset(
         "ucutlass.grammar.parse.parse",
         "ucutlass.check.check",
         "ucutlass.check.check_with_warnings",
+        "ucutlass.frontend.parsed",
         "ucutlass.frontend.read",
         "ucutlass.frontend.read_text",
     }

@@ -16,7 +16,18 @@ from hypothesis import strategies as st
 
 from ucutlass import frontend, handoff, ir
 from ucutlass.diagnostics import ProgramError
-from ucutlass.handoff import HandoffError, checked_of, decode, encode, planned_of
+from ucutlass.grammar.format import format_file, formatted
+from ucutlass.grammar.problems import MAX_DEPTH
+from ucutlass.grammar.syntax import File
+from ucutlass.handoff import (
+    HandoffError,
+    checked_of,
+    decode,
+    diagnostics_of,
+    diagnostics_payload,
+    encode,
+    planned_of,
+)
 from ucutlass.ir.elements import BF16, ELEMENTS, Element
 from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.kernels.families import FAMILIES, family_of_plan
@@ -58,10 +69,26 @@ def test_a_program_arrives_as_it_was(path: Path) -> None:
     read = checked(path)
     arrived = checked_of(through_json(handoff.program_payload(read)))
     assert handoff.program_payload(arrived) == handoff.program_payload(read)
-    assert (arrived.source, arrived.file) == (read.source, read.file)
+    assert (arrived.source, arrived.file, arrived.tree) == (read.source, read.file, read.tree)
     for before, after in zip(read.module.programs, arrived.module.programs, strict=True):
         assert (after.name, after.span, dict(after.dims)) == (before.name, before.span, dict(before.dims))
         assert algorithm_digest(after) == algorithm_digest(before)
+
+
+def test_a_program_with_the_deepest_expressions_arrives() -> None:
+    text = f"kernel k(x: f32[M]) -> f32[M] {{\n  return x{' + x' * (MAX_DEPTH - 4)}\n}}\n"
+    read = frontend.read_text(text)
+    arrived = checked_of(through_json(handoff.program_payload(read)))
+    assert arrived.tree == read.tree and formatted(text) == format_file(arrived.tree)
+
+
+def test_what_is_wrong_with_a_text_arrives_as_it_was() -> None:
+    with pytest.raises(ProgramError) as refused:
+        frontend.read_text("kernel k(x: f32[M]) -> f32[M] { return y + z }")
+    diagnostics = refused.value.diagnostics
+    assert diagnostics_of(through_json(diagnostics_payload(diagnostics))) == diagnostics
+    with pytest.raises(HandoffError):
+        diagnostics_of(through_json(handoff.encode(ir.Constant(1.0, BF16))))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -200,5 +227,5 @@ def test_a_spoilt_program_is_refused_or_is_a_program(data: st.DataObject) -> Non
         arrived = checked_of(spoilt)
     except HandoffError:
         return
-    assert isinstance(arrived.module, ir.Module)
+    assert isinstance(arrived.module, ir.Module) and isinstance(arrived.tree, File)
     assert all(isinstance(p, ir.Kernel | ir.Pipeline) for p in arrived.module.programs)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import vague_locals
+from benchmarks.house import parsing_calls, trees, vague_locals
 from ucutlass.codes import CODES
 from ucutlass.emit.function_forms import FORMS
 from ucutlass.grammar import problems
@@ -201,6 +201,28 @@ def test_library_code_leaves_nothing_for_later() -> None:
 def test_variables_say_what_they_hold(module: str) -> None:
     """No function of the product has a variable called `found`, `made`, `one` or the like."""
     assert not vague_locals({module: ast.parse(modules()[module].read_text())})
+
+
+PARSES = {
+    "agent/candidate_text.py": "a proposer's answer, and a candidate of a journal",
+    "agent/edits.py": "what a proposer puts into a program",
+    "agent/problem.py": "a user's problem, and the one that a journal holds",
+    "grammar/format.py": "a user's file, for `ucc fmt`",
+    "ucutlass/api.py": "a user's file or text",
+    "ucutlass/cli/inputs.py": "a user's file",
+    "ucutlass/frontend.py": "it is the way to read",
+    "ucutlass/tasks/front_end.py": "a text that a model gives to a tool; a child reads it, under limits",
+    "ucutlass/tune/api.py": "a user's file",
+    "ucutlass/tune/tables.py": "a recording of many timed schedules",
+}
+"""Files that parse program text, and where it comes from. Everything else is handed the checked program: in one
+process as `frontend.Checked`, by another process as a payload of `ucutlass.handoff`."""
+
+
+def test_text_is_parsed_where_it_enters() -> None:
+    calls = Counter(call.partition(":")[0] for call in parsing_calls(trees(ROOT)))
+    assert calls.keys() == PARSES.keys()
+    assert calls.total() < 15
 
 
 # --- tables -------------------------------------------------------------------------

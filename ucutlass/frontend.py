@@ -5,15 +5,15 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ucutlass import files, ir
-from ucutlass.check import check_with_warnings, program_error
+from ucutlass.check import check_tree, program_error
 from ucutlass.diagnostics import Diagnostic, ProgramError
-from ucutlass.grammar.parse import SyntaxProblem, decode
+from ucutlass.grammar.parse import SyntaxProblem, decode, parse
 from ucutlass.grammar.problems import MAX_CHARACTERS
-from ucutlass.grammar.syntax import Span
+from ucutlass.grammar.syntax import File, Span
 from ucutlass.ir.hardware import ARCHES, Device
 from ucutlass.ir.schedule import PartialSchedule, partial_schedules, show
 from ucutlass.kernels.families import family_of, match, plan_pattern
@@ -31,11 +31,14 @@ MOST_BYTES = 4 * MAX_CHARACTERS + len(codecs.BOM_UTF8)
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A file that passed the checker. `file` names it in diagnostics; `warnings` are about the text."""
+    """A file that passed the checker: its text, the syntax tree and the typed programs, which are made together
+    once and then passed on in place of the text. `file` names it in diagnostics; `warnings` are about the
+    text."""
 
-    module: ir.Module
+    module: ir.Module = field(compare=False)
     source: str
     file: str
+    tree: File = field(compare=False)
     warnings: tuple[Diagnostic, ...] = ()
 
     def error(self, *diagnostics: Diagnostic) -> ProgramError:
@@ -77,9 +80,25 @@ def decoded(data: bytes, file: str) -> str:
 
 
 def read_text(source: str, file: str = "<text>") -> Checked:
-    """Checks a text. Raises ProgramError."""
-    module, warnings = check_with_warnings(source, file)
-    return Checked(module, source, file, warnings)
+    """Parses and checks a text that comes from outside. Raises ProgramError with all its diagnostics."""
+    return checked_tree(parsed(source, file), source, file)
+
+
+def parsed(source: str, file: str = "<text>") -> File:
+    """Returns the syntax tree of a text, for `checked_tree`. Raises ProgramError with every problem of its
+    syntax."""
+    try:
+        return parse(source)
+    except SyntaxProblem as problem:
+        raise program_error(problem, source, file) from None
+
+
+def checked_tree(tree: File, source: str, file: str = "<text>") -> Checked:
+    """Checks the tree of a text. Raises ProgramError with every error of the text."""
+    module, diagnostics = check_tree(tree)
+    if any(d.severity == "error" for d in diagnostics):
+        raise ProgramError(diagnostics, source, file)
+    return Checked(module, source, file, tree, diagnostics)
 
 
 def programs(checked: Checked) -> tuple[str, ...]:

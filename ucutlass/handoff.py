@@ -16,7 +16,9 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ucutlass import ir
+from ucutlass.diagnostics import Diagnostic
 from ucutlass.frontend import Checked
+from ucutlass.grammar.syntax import File
 from ucutlass.ir.elements import ELEMENTS, Element
 from ucutlass.ir.hardware import DEVICES, Device
 from ucutlass.kernels.families import FAMILIES
@@ -245,22 +247,23 @@ def _reachable(kind: type) -> dict[str, type]:
 
 @dataclass(frozen=True, slots=True)
 class ProgramText:
-    """A checked file: its typed programs, and the text, which diagnostics and headers quote."""
+    """A checked file: its typed programs and its tree, and the text, which diagnostics and headers quote."""
 
     module: ir.Module
     source: str
     file: str
+    tree: File
 
 
 def program_payload(checked: Checked) -> dict[str, Any]:
     """Returns a checked file for `checked_of`, without its warnings, which are told where it was read."""
-    return encode(ProgramText(checked.module, checked.source, checked.file))
+    return encode(ProgramText(checked.module, checked.source, checked.file, checked.tree))
 
 
 def checked_of(payload: object) -> Checked:
     """Returns the checked file of a payload. Raises HandoffError."""
     text = decode(payload, ProgramText)
-    return Checked(text.module, text.source, text.file)
+    return Checked(text.module, text.source, text.file, text.tree)
 
 
 def plan_payload(planned: Planned) -> dict[str, Any]:
@@ -271,3 +274,20 @@ def plan_payload(planned: Planned) -> dict[str, Any]:
 def planned_of(payload: object) -> Planned:
     """Returns the plan of a payload. Raises HandoffError."""
     return decode(payload, Planned)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedText:
+    """What is wrong with a text that did not pass the checker."""
+
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def diagnostics_payload(diagnostics: tuple[Diagnostic, ...]) -> dict[str, Any]:
+    """Returns what is wrong with a text for `diagnostics_of`."""
+    return encode(RefusedText(diagnostics))
+
+
+def diagnostics_of(payload: object) -> tuple[Diagnostic, ...]:
+    """Returns the diagnostics of a payload. Raises HandoffError."""
+    return decode(payload, RefusedText).diagnostics

@@ -23,6 +23,7 @@ from ucutlass.agent.integrity.precision import DeclaredPrecision
 from ucutlass.agent.integrity.records import ancestor_of, proof_of, timing_of
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
+from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
 from ucutlass.runtime import calibrate, isolation
 from ucutlass.runtime.evidence import EvidenceKind, Record
@@ -166,8 +167,7 @@ def _probe(candidate: AuditSubject, seed: int) -> ReferenceProbe | MissingEviden
     outcome = isolation.run(
         "ucutlass.tasks.audit:probe",
         {
-            "text": candidate.checked.source,
-            "file": candidate.checked.file,
+            "program": program_payload(candidate.checked),
             "name": candidate.program.name,
             "sizes": free,
             "seed": seed,

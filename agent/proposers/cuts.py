@@ -8,17 +8,17 @@ something else, or is none any more, loses its.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ucutlass import frontend, ir
+from ucutlass import ir
+from ucutlass.agent.candidate_text import candidate_text
 from ucutlass.agent.problem import OptimizationProblem
 from ucutlass.agent.proposers.pipeline_plan import Look, look
-from ucutlass.diagnostics import ProgramError
+from ucutlass.check import check_tree
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
-from ucutlass.grammar.parse import parse
 from ucutlass.ir.hardware import Device
 from ucutlass.runtime.subject import algorithm_digest
 
@@ -38,11 +38,13 @@ def neighbours(
     text: str, problem: OptimizationProblem, device: Device | None, known: Look | None = None
 ) -> list[CutProposal]:
     """Returns every text that differs in one cut and plans, the best estimate first. Cuts that are put back
-    are those of the problem's own text. `known` remembers how texts are planned. Raises SyntaxProblem and
-    ProgramError for a text that is no program."""
+    are those of the problem's own text. `known` remembers how texts are planned. Raises ProgramError for a
+    text that is no program."""
     name, proposals = problem.program, dict[str, CutProposal]()
-    for file, why in (*_fused(text, name), *_stored(text, problem.text, name)):
-        scheduled = _scheduled(file, text, name)
+    here = candidate_text(text).checked
+    own = () if problem.checked is None else _bindings(problem.checked.tree, name)
+    for file, why in (*_fused(here.tree, name), *_stored(here.tree, own, name)):
+        scheduled = _scheduled(file, here.module, name)
         planned = (
             None
             if scheduled is None
@@ -58,8 +60,7 @@ def neighbours(
 # --- the edits -----------------------------------------------------------------------
 
 
-def _fused(text: str, name: str) -> Iterator[tuple[syntax.File, str]]:
-    file = parse(text)
+def _fused(file: syntax.File, name: str) -> Iterator[tuple[syntax.File, str]]:
     for at, bind in _bindings(file, name):
         type_ = bind.targets[0].type
         if len(bind.targets) == 1 and type_ is not None and type_.element is not None:
@@ -67,13 +68,14 @@ def _fused(text: str, name: str) -> Iterator[tuple[syntax.File, str]]:
             yield _with(file, name, at, bare), f"fuse {bind.targets[0].name} into what reads it"
 
 
-def _stored(text: str, problem: str, name: str) -> Iterator[tuple[syntax.File, str]]:
-    """Yields the bindings that the problem's text stores and this one does not, as they were."""
-    file = parse(text)
-    own = {b.targets[0].name: b for _, b in _bindings(parse(problem), name)}
+def _stored(
+    file: syntax.File, own: Iterable[tuple[int, syntax.Bind]], name: str
+) -> Iterator[tuple[syntax.File, str]]:
+    """Yields the bindings that the problem's `own` text stores and this one does not, as they were."""
+    before = {b.targets[0].name: b for _, b in own}
     for at, bind in _bindings(file, name):
         target = bind.targets[0]
-        was = own.get(target.name)
+        was = before.get(target.name)
         if target.type is None and was is not None and was.targets[0].type is not None:
             yield _with(file, name, at, was), f"store {target.name}"
 
@@ -100,16 +102,13 @@ def _with(file: syntax.File, name: str, at: int, bind: syntax.Bind) -> syntax.Fi
 # --- schedules -----------------------------------------------------------------------
 
 
-def _scheduled(file: syntax.File, before: str, name: str) -> str | None:
+def _scheduled(file: syntax.File, before: ir.Module, name: str) -> str | None:
     """Returns a file with another cut and the schedules of those stages alone that compute what they did;
     None where it is no program."""
-    try:
-        was, now = (
-            _stages(before, name),
-            _stages(format_file(_with_stage_schedules(file, name, frozenset())), name),
-        )
-    except ProgramError:
+    module, diagnostics = check_tree(_with_stage_schedules(file, name, frozenset()))
+    if any(d.severity == "error" for d in diagnostics):
         return None
+    was, now = _stages(before, name), _stages(module, name)
     same = frozenset(stage for stage, digest in now.items() if was.get(stage) == digest)
     return format_file(_with_stage_schedules(file, name, same))
 
@@ -123,9 +122,9 @@ def _with_stage_schedules(file: syntax.File, name: str, stages: Set[str]) -> syn
     return _changed(file, name, lambda body: tuple(filter(stays, body)))
 
 
-def _stages(text: str, name: str) -> Mapping[str, str]:
+def _stages(module: ir.Module, name: str) -> Mapping[str, str]:
     """Returns, by what a stage fills, the digest of its computation."""
-    program = frontend.program(frontend.read_text(text), name)
+    program = next(p for p in module.programs if p.name == name)
     stages = program.stages if isinstance(program, ir.Pipeline) else ()
     return {" ".join(s.outputs): algorithm_digest(s.call) for s in stages if isinstance(s.call, ir.Kernel)}
 

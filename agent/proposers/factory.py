@@ -36,7 +36,7 @@ def subject(
     if problem.module is not None:
         return subject_of_module(
             problem.module,
-            problem.text,
+            problem.checked,
             problem.program,
             problem.arch,
             known.name,
@@ -45,7 +45,7 @@ def subject(
             memory=memory,
         )
     return subject_of(
-        problem.text,
+        problem.start,
         problem.program,
         problem.sizes,
         problem.arch,

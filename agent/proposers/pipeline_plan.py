@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ucutlass import frontend, ir
+from ucutlass.agent.candidate_text import candidate_text
 from ucutlass.agent.problem import OptimizationProblem
 from ucutlass.agent.tree import CandidateTree
 from ucutlass.diagnostics import ProgramError
@@ -66,7 +67,7 @@ Look: TypeAlias = Callable[[str], PlannedCandidate | None]
 def look(text: str, problem: OptimizationProblem, device: Device | None) -> PlannedCandidate | None:
     """Returns None for what is no pipeline of the problem's that plans."""
     try:
-        checked = frontend.read_text(text)
+        checked = candidate_text(text).checked
         pipeline = frontend.program(checked, problem.program)
         if not isinstance(pipeline, ir.Pipeline):
             return None

@@ -51,7 +51,7 @@ class ProblemDescription:
 
 def subject_of_module(
     module: TorchModule,
-    text: str,
+    checked: frontend.Checked | None,
     program: str,
     arch: str,
     device: str,
@@ -60,22 +60,22 @@ def subject_of_module(
     baseline: str = "",
     memory: Sequence[str] = (),
 ) -> ProblemDescription:
-    """Does as `subject_of`, for what a PyTorch module says. Raises ProgramError, ShapeError and KeyError of a
-    first program."""
+    """Does as `subject_of`, for what a PyTorch module says; `checked` is a first program, None without one.
+    Raises ProgramError, ShapeError and KeyError of a first program."""
+    text = "" if checked is None else checked.source
     description = ProblemDescription(
         text, program, {}, arch, device, compute_type, (), (), baseline, tuple(memory), module
     )
-    if not text:
+    if checked is None:
         return description
-    checked = frontend.read_text(text, "problem")
-    parsed = frontend.program(checked, program)
-    extents = description.extents(parsed)
-    lines = bound_lines(checked, parsed, extents, ARCHES[arch].name, DEVICES[device])
-    return replace(description, facts=tuple(_facts(parsed, extents)), bound=tuple(lines))
+    typed = frontend.program(checked, program)
+    extents = description.extents(typed)
+    lines = bound_lines(checked, typed, extents, ARCHES[arch].name, DEVICES[device])
+    return replace(description, facts=tuple(_facts(typed, extents)), bound=tuple(lines))
 
 
 def subject_of(
-    text: str,
+    checked: frontend.Checked,
     program: str | None,
     sizes: Mapping[str, int],
     arch: str,
@@ -88,18 +88,17 @@ def subject_of(
     """Returns the description of a problem with what the compiler knows of it. `device` is a name in
     `ucutlass.ir.hardware.DEVICES`. Raises ProgramError, ShapeError, and KeyError for a device or target that is
     not there."""
-    checked = frontend.read_text(text, "problem")
-    parsed = frontend.program(checked, program)
-    extents = dict(zip(parsed.dims, complete(parsed, sizes), strict=True))
-    lines = bound_lines(checked, parsed, extents, ARCHES[arch].name, DEVICES[device])
+    typed = frontend.program(checked, program)
+    extents = dict(zip(typed.dims, complete(typed, sizes), strict=True))
+    lines = bound_lines(checked, typed, extents, ARCHES[arch].name, DEVICES[device])
     return ProblemDescription(
-        text,
-        parsed.name,
+        checked.source,
+        typed.name,
         dict(sizes),
         arch,
         device,
         compute_type,
-        tuple(_facts(parsed, extents)),
+        tuple(_facts(typed, extents)),
         tuple(lines),
         baseline,
         tuple(memory),

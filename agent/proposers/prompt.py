@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ucutlass.agent.advisor import headline
+from ucutlass.agent.candidate_text import candidate_text
 from ucutlass.agent.edits import BadEdit, addresses
 from ucutlass.agent.module import TorchModule
 from ucutlass.agent.outcome import RejectedOutcome, RepeatedOutcome, TimedOutcome, words
@@ -195,7 +196,7 @@ def _compiled(node: CandidateNode, subject: ProblemDescription) -> str:
     if not isinstance(node.outcome, TimedOutcome):
         return ""
     try:
-        text = described(subject, node.text, advised=not node.outcome.advice)
+        text = described(subject, candidate_text(node.text).checked, advised=not node.outcome.advice)
     except (ProgramError, ShapeError):
         return ""  # judged by another version or for another device: nothing to say
     return quoted(f"how the compiler runs candidate {node.id}, by its cost model", text, MOST_COMPILED)

@@ -11,8 +11,8 @@ import hashlib
 import re
 from dataclasses import replace
 
+from ucutlass.agent.candidate_text import candidate_text
 from ucutlass.grammar.format import format_file
-from ucutlass.grammar.parse import SyntaxProblem, parse
 from ucutlass.grammar.syntax import Comments, Field, File, Function, Item, Program, Schedule, Statement
 
 MOST = 6_000
@@ -58,11 +58,9 @@ def plain(text: str) -> str:
 def uncommented(text: str) -> str:
     """Returns a program without its comments, in the canonical form where it can be read. Comments of a
     candidate say what its proposer wished to say, and nothing of what it computes."""
-    try:
-        return format_file(_bare(parse(text)))
-    except SyntaxProblem:
-        # The language has no string in which a `#` could stand.
-        return re.sub(r"#[^\n]*", "", text)
+    tree = candidate_text(text).tree
+    # The language has no string in which a `#` could stand.
+    return re.sub(r"#[^\n]*", "", text) if tree is None else format_file(_bare(tree))
 
 
 def _bare(tree: File) -> File:

@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass, field
 
 from ucutlass import frontend, ir
+from ucutlass.agent.candidate_text import candidate_text
 from ucutlass.agent.problem import OptimizationProblem
 from ucutlass.agent.proposer import Answer, OnSpend
 from ucutlass.agent.proposers.schedule_sampling import (
@@ -46,7 +47,7 @@ class ScheduleProposer:
 
     def __post_init__(self) -> None:
         """Raises ProgramError and ShapeError: the problem's own."""
-        self._checked = frontend.read_text(self.problem.text, self.problem.file)
+        self._checked = self.problem.start
         self._kernel = frontend.kernel(self._checked, self.problem.program)
         sizes = complete(self._kernel, self.problem.sizes)
         self._space = explore(self._checked, self._kernel, sizes, self.problem.arch, self.device, free=True)
@@ -81,7 +82,7 @@ class ScheduleProposer:
 
     def _planned(self, text: str) -> int | None:
         try:
-            checked = frontend.read_text(text)
+            checked = candidate_text(text).checked
             kernel = frontend.kernel(checked, self.problem.program)
             sizes = complete(kernel, self.problem.sizes)
             plan = frontend.plan_kernel(checked, kernel, sizes, self.problem.arch, self.device).planned
@@ -100,7 +101,6 @@ def rules(
     """Returns the proposer for a problem: `count` programs an answer, schedules drawn by `draw`. By
     `nominate_uniformly` it is random legal search: of a pipeline every stage and cut is as likely too. Raises
     ProgramError and ShapeError."""
-    program = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
-    if isinstance(program, ir.Pipeline):
+    if isinstance(problem.typed, ir.Pipeline):
         return StageProposer(problem, device, seed, draw, draw is not nominate_uniformly, count)
     return ScheduleProposer(problem, device, seed, draw, count)

@@ -23,6 +23,7 @@ from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError, render
 from ucutlass.explain import explain, rows
 from ucutlass.guide import guide
+from ucutlass.handoff import checked_of, diagnostics_of
 from ucutlass.ir.schedule import FIELDS, legal_values, show
 from ucutlass.kernels.families import RULES
 from ucutlass.kernels.planned import Planned
@@ -31,6 +32,9 @@ from ucutlass.runtime import isolation
 from ucutlass.shapes import ShapeError
 from ucutlass.sol.bounds import bounds
 from ucutlass.units import duration
+
+FILE = "program"
+"""What diagnostics call the file of a model's program."""
 
 MOST_PROGRAM = 50_000
 
@@ -60,18 +64,18 @@ def toolbox(subject: ProblemDescription, measure: Measure | None = None) -> tupl
             "check",
             "Checks a program and its schedules for the problem's extents, as the judge will: every "
             "error with its place, the numbers and a fix. Free.",
-            lambda text: check(subject, text),
+            lambda checked: check(subject, checked),
         ),
         of(
             "explain",
             "Says how the compiler would run a program at the problem's extents: what it chose and "
             "why, waves, registers, shared memory, estimate, advice. Free.",
-            lambda text: described(subject, text),
+            lambda checked: described(subject, checked),
         ),
         of(
             "sol",
             "The speed-of-light bounds of a program at the problem's extents, with the terms of each. Free.",
-            lambda text: speed_of_light(subject, text),
+            lambda checked: speed_of_light(subject, checked),
         ),
         Tool(
             "guide",
@@ -82,47 +86,55 @@ def toolbox(subject: ProblemDescription, measure: Measure | None = None) -> tupl
     ]
     if measure is not None:
         words = "Builds a program, verifies, times and audits it now. Costs an attempt: call it for what you "
-        tools.append(of("measure", words + "would propose.", measure))
+        tools.append(of("measure", words + "would propose.", lambda checked: measure(checked.source)))
     return tuple(tools)
 
 
 class Front:
-    """Shows that the compiler gets through a text, before this process reads it: a text on which it hangs,
-    or takes the machine's memory, ends a process that nobody needs."""
+    """Reads texts in a process of its own, and shows there that the compiler gets through them: a text on which it
+    hangs, or takes the machine's memory, ends a process that nobody needs."""
 
     def __init__(self, subject: ProblemDescription) -> None:
         self._subject = subject
         self._process = isolation.WarmProcess()
 
-    def admit(self, text: str) -> None:
-        """Raises ToolFailed where the compiler does not get through, ProgramError, ShapeError."""
-        self._read(text, {})
-        self._read(text, _read(self._subject, text).extents)
-
-    def _read(self, text: str, sizes: Mapping[str, int]) -> None:
+    def admit(self, text: str) -> frontend.Checked:
+        """Returns the checked program of a text. Raises ToolFailed where the compiler does not get through,
+        ProgramError, ShapeError."""
+        match self._called("read", {"text": text, "file": FILE}):
+            case {"program": payload}:
+                checked = checked_of(payload)
+            case {"refused": payload}:
+                raise ProgramError(diagnostics_of(payload), text, FILE)
+            case other:
+                raise ToolFailed(f"the compiler answered what was not asked: {str(other)[:100]}")
         subject = self._subject
         arguments = {
-            "text": text,
-            "program": subject.program,
-            "sizes": dict(sizes),
+            "program": payload,
+            "name": subject.program,
+            "sizes": dict(_selected(subject, checked).extents),
             "arch": subject.arch,
             "device": subject.device,
         }
+        self._called("planned", arguments)
+        return checked
+
+    def _called(self, function: str, arguments: Mapping[str, Any]) -> Any:
         outcome = self._process.call(
-            "ucutlass.tasks.front_end:read", arguments, limit_seconds=SECONDS, memory_bytes=BYTES
+            f"ucutlass.tasks.front_end:{function}", arguments, limit_seconds=SECONDS, memory_bytes=BYTES
         )
         if not isinstance(outcome, isolation.Returned):
             raise ToolFailed(
                 f"the compiler did not get through it: {isolation.failure_text(outcome, 'the compiler')}"
             )
+        return outcome.value
 
 
-def _of_program(front: Front, name: str, says: str, call: Measure) -> Tool:
+def _of_program(front: Front, name: str, says: str, call: Callable[[frontend.Checked], str]) -> Tool:
     def called(value: Mapping[str, Any]) -> str:
         text = _text(value, "program")
         try:
-            front.admit(text)
-            return call(text)
+            return call(front.admit(text))
         except (ProgramError, ShapeError) as problem:
             return words(problem)
 
@@ -146,29 +158,29 @@ def _text(value: Mapping[str, Any], name: str) -> str:
 # --- what they say ---------------------------------------------------------------
 
 
-def check(subject: ProblemDescription, text: str) -> str:
-    _planned(_read(subject, text))
+def check(subject: ProblemDescription, checked: frontend.Checked) -> str:
+    _planned(_selected(subject, checked))
     return "fine: it parses, its types agree, and its schedule is legal for these extents"
 
 
-def described(subject: ProblemDescription, text: str, advised: bool = True) -> str:
+def described(subject: ProblemDescription, checked: frontend.Checked, advised: bool = True) -> str:
     """Returns how the compiler runs a program; `advised` adds what its rules say. Raises ProgramError,
     ShapeError."""
-    read = _read(subject, text)
-    planned = _planned(read)
+    selected = _selected(subject, checked)
+    planned = _planned(selected)
     if isinstance(planned, PipelinePlan):
         return "\n".join(_stage(stage) for stage in planned.stages)
-    bound = bounds(read.program, read.extents, subject.hardware, planned=planned)
-    if not isinstance(read.program, ir.Kernel):
-        raise TypeError(type(read.program).__name__)
-    advice = lines(advise(facts_of(read.checked, read.program, planned))) if advised else []
+    bound = bounds(selected.program, selected.extents, subject.hardware, planned=planned)
+    if not isinstance(selected.program, ir.Kernel):
+        raise TypeError(type(selected.program).__name__)
+    advice = lines(advise(facts_of(checked, selected.program, planned))) if advised else []
     explained = [f"{label}: {words}" for label, words in rows(explain(planned, bound))]
     return "\n".join([*explained, *advice])
 
 
-def speed_of_light(subject: ProblemDescription, text: str) -> str:
-    read = _read(subject, text)
-    return "\n".join(bound_lines(read.checked, read.program, read.extents, subject.arch, subject.hardware))
+def speed_of_light(subject: ProblemDescription, checked: frontend.Checked) -> str:
+    selected = _selected(subject, checked)
+    return "\n".join(bound_lines(checked, selected.program, selected.extents, subject.arch, subject.hardware))
 
 
 def _stage(stage: StagePlan) -> str:
@@ -183,7 +195,7 @@ def words(problem: ProgramError | ShapeError) -> str:
     """Returns an error as a person reads it, with excerpts and mends."""
     if isinstance(problem, ShapeError):
         return str(problem)
-    return render(problem.diagnostics[:6], problem.source, "program")
+    return render(problem.diagnostics[:6], problem.source, FILE)
 
 
 _MOST_LINES = 40
@@ -211,11 +223,11 @@ def _words(text: str) -> set[str]:
     return {w for w in re.findall(r"\w+", text.lower()) if len(w) > 2}
 
 
-# --- reading ---------------------------------------------------------------------
+# --- the program at the problem's extents ----------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _Selected:
     """Describes a program of the problem's name at the problem's extents."""
 
     subject: ProblemDescription
@@ -224,18 +236,17 @@ class _Read:
     extents: Mapping[str, int]
 
 
-def _read(subject: ProblemDescription, text: str) -> _Read:
-    """Raises ProgramError, ShapeError."""
-    checked = frontend.read_text(text, "program")
+def _selected(subject: ProblemDescription, checked: frontend.Checked) -> _Selected:
+    """Raises ShapeError."""
     program = frontend.program(checked, subject.program)
-    return _Read(subject, checked, program, subject.extents(program))
+    return _Selected(subject, checked, program, subject.extents(program))
 
 
-def _planned(read: _Read) -> Planned | PipelinePlan:
+def _planned(selected: _Selected) -> Planned | PipelinePlan:
     """Raises ProgramError where no kernel is legal."""
-    arch, device, sizes = read.subject.arch, read.subject.hardware, tuple(read.extents.values())
-    match read.program:
+    subject, checked, sizes = selected.subject, selected.checked, tuple(selected.extents.values())
+    match selected.program:
         case ir.Pipeline() as pipeline:
-            return plan_pipeline(read.checked, pipeline, sizes, arch, device)
+            return plan_pipeline(checked, pipeline, sizes, subject.arch, subject.hardware)
         case ir.Kernel() as kernel:
-            return frontend.plan_kernel(read.checked, kernel, sizes, arch, device).planned
+            return frontend.plan_kernel(checked, kernel, sizes, subject.arch, subject.hardware).planned

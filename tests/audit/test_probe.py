@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from tests.audit.bundles import program
+from ucutlass import frontend
 from ucutlass.agent.integrity.gather import probe_of
+from ucutlass.handoff import program_payload
 from ucutlass.tasks.audit import CUTS, VOLUME, ReducedSizesError, probe, reduced_sizes
 
 
 def probed(body: str, signature: str = "x: f32[M, N]) -> f32[M, N]", **sizes: int) -> dict[str, Any]:
     text = f"kernel k({signature} {{\n{body}\n}}\n"
-    return probe(text, "<text>", "k", sizes or {"M": 64, "N": 64}, 0)
+    return probe(program_payload(frontend.read_text(text)), "k", sizes or {"M": 64, "N": 64}, 0)
 
 
 def only(found: dict[str, Any]) -> tuple[bool, bool, bool]:

@@ -20,6 +20,8 @@ from bench_fakes import Cells, FakeGpu
 from cli_machine import H200, LINEAR, NVCC, SIZES, Machine
 
 from ucutlass import backend
+from ucutlass.frontend import read
+from ucutlass.handoff import checked_of
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.measure import measure
 from ucutlass.runtime.bench.outcome import UntimedCandidate
@@ -162,7 +164,8 @@ def test_a_file_as_baseline_has_a_record_of_its_own(run: Run, tmp_path: Path) ->
     other = tmp_path / "other.ucu"
     other.write_text(LINEAR.read_text().replace("stages auto", "stages 3"))
     result, asked = run("--baseline", str(other), "--json")
-    assert asked["baselines"] == [{"name": str(other), "text": other.read_text()}]
+    (baseline,) = asked["baselines"]
+    assert baseline["name"] == str(other) and checked_of(baseline["program"]) == read(other)
     ids = json.loads(result.out)["records"]
     ours, theirs = (EvidenceStore.open().get(i) for i in ids)
     assert theirs.parents == (ours.id,) and theirs.subject.program != ours.subject.program
@@ -176,7 +179,8 @@ def test_a_file_that_cannot_be_built_is_left_to_the_comparison(run: Run, tmp_pat
     other = tmp_path / "other.ucu"
     other.write_text("kernel k(")
     result, asked = run("--baseline", str(other))
-    assert result.status == 0 and asked["baselines"][0]["text"] == "kernel k("
+    (baseline,) = asked["baselines"]
+    assert result.status == 0 and baseline.keys() == {"name", "refused"} and "UC00" in baseline["refused"]
 
 
 @pytest.mark.parametrize("name", ["cudnn", "missing.ucu"])

@@ -13,6 +13,7 @@ import torch
 from torch_cpu import TorchCpu
 
 from ucutlass import frontend, ir
+from ucutlass.handoff import program_payload
 from ucutlass.runtime.bench.baselines import BASELINES, baseline, product_alone
 from ucutlass.runtime.bench.eager import NotAvailable, eager
 from ucutlass.runtime.bench.protocol import Protocol
@@ -118,10 +119,14 @@ def test_baselines_that_cannot_be_made_are_reported() -> None:
     report = compared(
         Stand(program_of(LINEAR), SIZES),
         [
-            {"name": "bad.ucu", "text": "kernel k(x: f32[M]) -> f32[M] { return y }"},
+            {"name": "bad.ucu", "refused": "ProgramError: y is not defined"},
             {
                 "name": "other.ucu",
-                "text": "kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](x, w) }",
+                "program": program_payload(
+                    frontend.read_text(
+                        "kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](x, w) }"
+                    )
+                ),
             },
         ],
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.check.limit_programs import LIMITS, MANY_ERRORS
+from tests.typed import check
 from ucutlass import ir
-from ucutlass.check import check
 from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir import extents

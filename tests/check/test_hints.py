@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.check.test_diagnostics import CHECKED, STAGES, kernel
 from tests.check.test_diagnostics import MM as PLAIN
 from tests.check.test_diagnostics import TORCH as TORCH_STAGE
-from ucutlass.check import check
+from tests.typed import check
 from ucutlass.check.calls import BUILTINS
 from ucutlass.check.spellings import SPELLINGS
 from ucutlass.diagnostics import Diagnostic, ProgramError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.typed import check
 from ucutlass import frontend
-from ucutlass.check import check
 from ucutlass.diagnostics import Diagnostic, ProgramError
 from ucutlass.ir.extents import Free
 from ucutlass.reference import evaluate

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ucutlass.check import check
+from tests.typed import check
 from ucutlass.diagnostics import Diagnostic, ProgramError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.typed import check
 from ucutlass import ir
-from ucutlass.check import check
 from ucutlass.diagnostics import Diagnostic, ProgramError
 from ucutlass.reference import evaluate
 

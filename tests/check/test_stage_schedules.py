@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.typed import check
 from ucutlass import ir
-from ucutlass.check import check
 from ucutlass.diagnostics import Diagnostic, ProgramError
 
 PIPELINE = """

@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ucutlass.check import check
+from tests.typed import check
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.elements import BOOL, E4M3, ELEMENTS, F16, F32, F64, I32, I64, S8, Element
 from ucutlass.ir.extents import Combined, Extent, Fixed, Free, bare, difference, evaluate

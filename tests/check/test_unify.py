@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ucutlass.check import check
+from tests.typed import check
 from ucutlass.diagnostics import ProgramError
 
 PLUS = "kernel plus(a: f32[P, Q], b: f32[Q, P]) -> f32[P, Q] { return a + b }\n"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.check.test_diagnostics import MM, WARNED, kernel
 from tests.renaming import corpus
+from tests.typed import check
 from ucutlass import frontend, ir, loads
-from ucutlass.check import check, check_with_warnings
 from ucutlass.check.conditions import impossible
 from ucutlass.cli import main
 from ucutlass.diagnostics import ProgramError
@@ -22,12 +22,12 @@ from ucutlass.shapes import holds
 
 
 def codes(text: str) -> list[str]:
-    return [d.code for d in check_with_warnings(text)[1]]
+    return [d.code for d in frontend.read_text(text).warnings]
 
 
 @pytest.mark.parametrize("code", WARNED)
 def test_each_is_earned_alone(code: str) -> None:
-    _, found = check_with_warnings(WARNED[code])
+    found = frontend.read_text(WARNED[code]).warnings
     assert [d.code for d in found] == [code]
     assert all(d.severity == "warning" and d.hint for d in found)
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.typed import check
 from ucutlass import ir
-from ucutlass.check import check
 from ucutlass.frontend import read, read_text
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse

@@ -97,10 +97,11 @@ def _broken(bug: int, folder: Path) -> verification.VerificationPlan:
     source = Path(__file__).with_name("broken.cu")
     flags = ["-std=c++17", "-arch=native", f"-DBUG={bug}", "-shared", "-Xcompiler=-fPIC", "-w"]
     subprocess.run([nvcc, *flags, str(source), "-o", str(library)], check=True)
-    program = frontend.kernel(frontend.read_text(BROKEN))
+    checked = frontend.read_text(BROKEN)
+    program = frontend.kernel(checked)
     grain = Granularity({"M": 16, "N": 16, "K": 16}, {}, {})
     return verification.VerificationPlan(
-        facts(BROKEN, "<text>", "k", [(str(library), "ucc_broken", ())]),
+        facts(checked, "k", [(str(library), "ucc_broken", ())]),
         grain,
         suite(program, SIZES, grain, seed=3),
         reduced(program, SIZES, grain, seed=3),

@@ -19,6 +19,7 @@ from ucutlass.agent.problem import (
     problem_of_module,
     program_name,
 )
+from ucutlass.handoff import program_payload
 from ucutlass.runtime.module import reference
 from ucutlass.runtime.module.inspection import inspect_file
 from ucutlass.runtime.module.reference import CEILING, tolerance
@@ -39,11 +40,17 @@ def met(program: str, of: TorchModule) -> ModuleMatch | str:
 
 def apart(program: str, of: TorchModule, seed: int = 0) -> str:
     """What the process says of the two, asked here."""
-    found = frontend.program(frontend.read_text(program))
+    checked = frontend.read_text(program)
+    found = frontend.program(checked)
     fits = match_module(found, of)
     assert isinstance(fits, ModuleMatch), fits
     answer: dict[str, Any] = same(
-        **of.arguments(), names=dict(fits.keys), text=program, program=found.name, seed=seed, device="cpu"
+        **of.arguments(),
+        names=dict(fits.keys),
+        program=program_payload(checked),
+        name=found.name,
+        seed=seed,
+        device="cpu",
     )
     assert "unusable" not in answer, answer
     return str(answer["words"])
@@ -259,14 +266,16 @@ def test_results_are_compared_piece_by_piece(tmp_path: Path, monkeypatch: pytest
 def test_a_forward_that_cannot_be_followed_in_float64_says_so(tmp_path: Path, body: str, said: str) -> None:
     of = made(tmp_path, module(body, x="4, 4"))
     text = "kernel k(x: f32[M, N]) -> f32[M, N] { return x * 2 }"
-    answer = same(**of.arguments(), names={"x": "input 0"}, text=text, program="k", seed=0, device="cpu")
+    program = program_payload(frontend.read_text(text))
+    answer = same(**of.arguments(), names={"x": "input 0"}, program=program, name="k", seed=0, device="cpu")
     assert answer["unusable"]["code"] == "widened" and said in answer["unusable"]["why"]
 
 
 def test_a_module_that_gives_no_number_says_nothing(tmp_path: Path) -> None:
     of = made(tmp_path, module("(x - x) / (x - x)", x="4, 4"))
     text = "kernel k(x: f32[M, N]) -> f32[M, N] { return (x - x) / (x - x) }"
-    answer = same(**of.arguments(), names={"x": "input 0"}, text=text, program="k", seed=0, device="cpu")
+    program = program_payload(frontend.read_text(text))
+    answer = same(**of.arguments(), names={"x": "input 0"}, program=program, name="k", seed=0, device="cpu")
     assert "no finite number" in answer["unusable"]["why"]
 
 

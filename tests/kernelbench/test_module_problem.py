@@ -126,7 +126,7 @@ def test_rules_search_the_schedules_of_a_start_program(
 def test_rules_stop_where_the_start_program_computes_something_else(
     bench: GpuEvaluator, problem: OptimizationProblem
 ) -> None:
-    wrong = replace(problem, text=LINEAR.replace("* 2", "* 3"))
+    wrong = replace(problem, checked=frontend.read_text(LINEAR.replace("* 2", "* 3"), "linear.ucu"))
     session = open_journal_session(
         Mortal(), problem_to_json(wrong), SessionSettings(), bound=0.0, baseline=None
     )
@@ -191,9 +191,10 @@ def test_asking_a_module_on_the_gpu_is_spent_and_waiting_for_the_gpu_lock_is_not
     monkeypatch.setattr(equivalence, "hold_gpu", gpu_lock)
     monkeypatch.setattr(equivalence.isolation, "run", asked)
     monkeypatch.setattr(equivalence.time, "monotonic", lambda: clock[0])
-    gpu, program = GpuCalls(Engine(), "x", 1.0), frontend.program(frontend.read_text(LINEAR))
+    gpu, checked = GpuCalls(Engine(), "x", 1.0), frontend.read_text(LINEAR)
+    program = frontend.program(checked)
     assert problem.module is not None
-    assert equivalence.unlike(program, LINEAR, problem.module, gpu, seed=0, limit=9.0) == ""
+    assert equivalence.unlike(checked, program, problem.module, gpu, seed=0, limit=9.0) == ""
     assert (gpu.held, gpu.waited) == (7.0, 100.0)
 
 

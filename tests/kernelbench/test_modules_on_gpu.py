@@ -16,6 +16,7 @@ from ucutlass.agent.evidence import ConfirmationSettings
 from ucutlass.agent.gpu_calls import GpuCalls
 from ucutlass.agent.module import ModuleMatch, TorchModule, match_module, read_module
 from ucutlass.engine.local import LocalEngine
+from ucutlass.handoff import program_payload
 from ucutlass.runtime import switches
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.tasks.bench import on_gpu
@@ -34,21 +35,23 @@ def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TorchModule:
 def test_a_module_is_asked_on_the_gpu(wide: TorchModule) -> None:
     with closing(LocalEngine()) as engine:
         gpu = GpuCalls(engine, "x", 600.0)
-    program = frontend.program(frontend.read_text(LINEAR))
-    assert unlike(program, LINEAR, wide, gpu, seed=0, limit=300.0) == "" and gpu.held > 0.0
-    other = LINEAR.replace("* 2", "* 2.000001")
-    program = frontend.program(frontend.read_text(other))
-    assert "something else" in unlike(program, other, wide, gpu, seed=0, limit=300.0)
+    right = frontend.read_text(LINEAR)
+    same = unlike(right, frontend.program(right), wide, gpu, seed=0, limit=300.0)
+    assert same == "" and gpu.held > 0.0
+    other = frontend.read_text(LINEAR.replace("* 2", "* 2.000001"))
+    assert "something else" in unlike(other, frontend.program(other), wide, gpu, seed=0, limit=300.0)
 
 
 @pytest.mark.alone
 def test_a_module_is_timed_in_every_way(wide: TorchModule) -> None:
-    program = frontend.program(frontend.read_text(LINEAR))
+    checked = frontend.read_text(LINEAR, "linear.ucu")
+    program = frontend.program(checked)
     met = match_module(program, wide)
     assert isinstance(met, ModuleMatch)
     asked = evidence._baselines(program, ConfirmationSettings("sm90a", None, None, module=wide))
     protocol = Protocol(max_seconds=3.0, min_seconds=0.5, warmup=0.5)
-    found = on_gpu(LINEAR, "linear.ucu", "linear", dict(met.sizes), None, 0, asked, [asdict(protocol)], None)
+    payload = program_payload(checked)
+    found = on_gpu(payload, "linear", dict(met.sizes), None, 0, asked, [asdict(protocol)], None)
     (report,) = found["regimes"]
     outcomes = {o["name"]: o for o in report["outcomes"]}
     assert list(outcomes) == ["candidate", "eager", "eager-tf32", "compile-max-autotune"]

@@ -20,7 +20,7 @@ from ucutlass.agent.advisor import NOT_LOOKED, Advisor, advisor_of, headline
 from ucutlass.agent.evidence import BuiltCandidate, ConfirmationSettings
 from ucutlass.agent.gpu_calls import GpuCalls
 from ucutlass.agent.outcome import Outcome, TimedOutcome
-from ucutlass.agent.problem import OptimizationProblem, ProgramCandidate, candidate_of
+from ucutlass.agent.problem import OptimizationProblem, ProgramCandidate, candidate_of, problem_of
 from ucutlass.agent.session import SessionSettings, SessionState
 from ucutlass.agent.tree import CandidateTree
 from ucutlass.assembly import BuiltPipeline
@@ -60,7 +60,7 @@ def test_the_class_goes_by_what_was_measured() -> None:
 
 def test_a_family_without_a_cost_model_is_told_its_neighbours() -> None:
     text = "kernel s(x: bf16[M, N]) -> bf16[M, N] { return softmax[N](x) }"
-    of = OptimizationProblem(text, "s.ucu", "s", {"M": 4096, "N": 4096}, "sm90a", "")
+    of = problem_of(text, "s.ucu", "s", {"M": 4096, "N": 4096}, "sm90a")
     said = static(text, of, 1e-3)
     assert "one field away" in said and "  try: " in said
 

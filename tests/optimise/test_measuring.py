@@ -22,6 +22,7 @@ from ucutlass.agent.proposers.problem_facts import subject_of
 from ucutlass.agent.run import OptimizationSession, measurer, open_journal_session, run
 from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState, replay_events
 from ucutlass.agent.stop import StopRule
+from ucutlass.frontend import read_text
 
 OF_ALL_KINDS = ("11", "12", "prose", "13")
 """Programs that the made-up bench times, and one that it refuses."""
@@ -95,7 +96,7 @@ def test_a_death_amid_a_call_has_nothing_judged_or_counted_twice(at: int, when: 
 
 
 def test_a_model_calls_it_as_a_tool() -> None:
-    subject = subject_of(PROGRAM, None, SIZES, "sm90a", "H200")
+    subject = subject_of(read_text(PROGRAM, "problem"), None, SIZES, "sm90a", "H200")
     other = BETTER.replace("128x256", "256x128")
     scripts = (says(calls("measure", {"program": BETTER})), says(block(BETTER)), says(block(other)))
     with serving(*scripts) as server:

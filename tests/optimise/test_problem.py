@@ -15,9 +15,16 @@ from ucutlass.agent.problem import (
     problem_of_json,
     problem_to_json,
 )
+from ucutlass.frontend import read_text
+from ucutlass.handoff import program_payload
 from ucutlass.shapes import ShapeError
 from ucutlass.tasks import equivalence as asked
-from ucutlass.tasks.equivalence import same
+
+
+def same(text: str, other: str, name: str, sizes: dict[str, int], seed: int) -> str:
+    ours, theirs = (program_payload(read_text(t)) for t in (text, other))
+    return asked.same(ours, theirs, name, sizes, seed)
+
 
 LINEAR = """
 kernel linear(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {

@@ -181,7 +181,7 @@ pipeline p(x: f32[A, B], s: f32) -> f32[A, B] {
 }
 """
     entries = [(str(stages), "add", (i, 0, 0)) for i in range(3)]
-    loaded = _Loaded(facts(text, "p.ucu", "p", entries, {"b": (1, 0)}), "cpu")
+    loaded = _Loaded(facts(frontend.read_text(text, "p.ucu"), "p", entries, {"b": (1, 0)}), "cpu")
     assert dict(loaded.pipeline.buffers)["b"].axes[0].dims == ("B",) and not loaded.pipeline.unordered
     x = torch.randn(9, 17)
     (result,) = results = loaded.results((9, 17))

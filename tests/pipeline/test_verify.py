@@ -33,8 +33,9 @@ pipeline mixed(x: f32[A, B], y: f32[A, B], s: f32) -> (p: f32[A, B], q: f32[A, B
 def judged(
     text: str, stages: Sequence[tuple[str, str, tuple[int, ...]] | None]
 ) -> list[tuple[str, LaunchVerdict]]:
-    program = frontend.program(frontend.read_text(text))
-    loaded = _Loaded(facts(text, "p.ucu", program.name, stages), "cpu")
+    checked = frontend.read_text(text, "p.ucu")
+    program = frontend.program(checked)
+    loaded = _Loaded(facts(checked, program.name, stages), "cpu")
     asked = suite(program, {"A": 9, "B": 17}, seed=5, distributions=("integer", "normal"), most=12)
     return [
         (case.name, judge_case(program, loaded.judged, case, {}, "cpu"))

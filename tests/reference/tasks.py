@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ucutlass.check import check
+from tests.typed import check
 from ucutlass.ir import Program
 
 PROGRAMS = Path(__file__).parent.parent.parent / "examples" / "tasks"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ucutlass.check import check
+from tests.typed import check
 from ucutlass.ir import Kernel, Program
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.kernels.families import match

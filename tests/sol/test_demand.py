@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.reference.tasks import TASKS, Task, load
 from tests.sol.brute import Brute
-from ucutlass.check import check
+from tests.typed import check
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir import Dot, Module, Program, Reduce, Scan, Softmax
 from ucutlass.shapes import complete

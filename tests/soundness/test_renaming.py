@@ -13,8 +13,8 @@ from benchmarks.pair_spaces import SPACES
 from benchmarks.random_programs import random_program
 from tests.check.test_diagnostics import CHECKED
 from tests.renaming import corpus, decided, own_names, renamed, reversed_names
+from tests.typed import check
 from ucutlass import frontend
-from ucutlass.check import check
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir import extents
 from ucutlass.ir.extents import Combined, Fixed, Free

@@ -16,7 +16,9 @@ from ucutlass import backend, frontend
 from ucutlass.handoff import planned_of
 from ucutlass.runtime import isolation
 from ucutlass.runtime.store import EvidenceStore
+from ucutlass.runtime.subject import algorithm_digest
 from ucutlass.shapes import complete
+from ucutlass.tasks.tune import waking_kernel
 
 LINEAR = """kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {
   return dot[K](x, w)
@@ -171,3 +173,9 @@ def test_replay_needs_no_gpu(machine: Machine) -> None:
 
 def test_replay_refuses_another_file(machine: Machine, program: Path) -> None:
     assert machine.ucc("tune", "--replay", program).status == 2
+
+
+def test_a_process_that_times_wakes_with_a_typed_product() -> None:
+    text = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }"
+    written = frontend.kernel(frontend.read_text(text))
+    assert algorithm_digest(waking_kernel()) == algorithm_digest(written)

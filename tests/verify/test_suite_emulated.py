@@ -71,9 +71,7 @@ def _plan(
     library = folder / f"{source.entry}.so"
     launch_parameters = [int(k) for k in planned.launch]
     grain = granularity(planned.plan, tuple(program.dims), planned.launch)
-    kernel = facts(
-        checked.source, checked.file, program.name, [(str(library), source.entry, launch_parameters)]
-    )
+    kernel = facts(checked, program.name, [(str(library), source.entry, launch_parameters)])
     cases = suite(program, SIZES, grain, seed=2, most=most)
     return verification.VerificationPlan(kernel, grain, cases, reduced(program, SIZES, grain, seed=2), "cpu")
 

@@ -29,10 +29,11 @@ class Kept:
 
 
 def asked() -> dict[str, Any]:
-    program = frontend.program(frontend.read_text(TEXT))
+    checked = frontend.read_text(TEXT, "k.ucu")
+    program = frontend.program(checked)
     grain = Granularity({"M": 64}, {}, {})
     made = verification.VerificationPlan(
-        facts(TEXT, "k.ucu", "k", [("/not/here.so", "entry", (1,)), None]),
+        facts(checked, "k", [("/not/here.so", "entry", (1,)), None]),
         grain,
         suite(program, SIZES, grain, seed=3, most=6),
         (),

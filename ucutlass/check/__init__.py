@@ -1,4 +1,4 @@
-"""From text to the typed program: names, types, extents, schedules; every error of a file."""
+"""From the syntax tree to the typed program: names, types, extents, schedules; every error of a file."""
 
 from __future__ import annotations
 
@@ -14,32 +14,12 @@ from ucutlass.check.programs import Findings, ProgramNames, TooManyErrors, check
 from ucutlass.check.scope import Reject, beyond
 from ucutlass.diagnostics import Diagnostic, ProgramError, listed
 from ucutlass.grammar import syntax
-from ucutlass.grammar.parse import SyntaxProblem, parse
+from ucutlass.grammar.parse import SyntaxProblem
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import NAMED
 from ucutlass.limits import ALTERNATIVES, PROGRAMS, LimitPassed
 
-__all__ = ["check", "check_tree", "check_with_warnings", "program_error"]
-
-
-def check(source: str, file: str = "<text>") -> ir.Module:
-    """The typed programs of a text.
-
-    Raises ProgramError with every error of the text.
-    """
-    return check_with_warnings(source, file)[0]
-
-
-def check_with_warnings(source: str, file: str = "<text>") -> tuple[ir.Module, tuple[Diagnostic, ...]]:
-    """The typed programs of a text, and its warnings in the order of the text. Raises as `check`."""
-    try:
-        tree = parse(source)
-    except SyntaxProblem as problem:
-        raise program_error(problem, source, file) from None
-    module, diagnostics = check_tree(tree)
-    if any(d.severity == "error" for d in diagnostics):
-        raise ProgramError(diagnostics, source, file)
-    return module, diagnostics
+__all__ = ["check_tree", "program_error"]
 
 
 def program_error(problem: SyntaxProblem, source: str, file: str) -> ProgramError:

@@ -25,6 +25,7 @@ from ucutlass.cli.options import (
     sizes_option,
 )
 from ucutlass.diagnostics import ProgramError
+from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import Device
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench import gpu_lock
@@ -104,6 +105,7 @@ def command(
         free_sizes = parse_sizes(sizes)
         checked = inputs.read(file)
         complete(frontend.program(checked, name), free_sizes)  # the call's mistakes before the machine's
+        others = {b: _checked(Path(b)) for b in baselines if b not in NAMES}
         local_gpu = gpu.at_hand()
         if local_gpu is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
@@ -111,20 +113,18 @@ def command(
         target = arch or local_gpu.arch.name
         device = local_gpu.device
         ours = _build_described(checked, name, free_sizes, target, device)
-        baseline_arguments = [_baseline(b) for b in baselines]
-        files = _files(baseline_arguments, free_sizes, target, device)
+        files = _files(others, free_sizes, target, device)
         protocols = [
             Protocol(regime=r, max_seconds=seconds, seed=seed, min_seconds=min(1.0, seconds))
             for r in _REGIMES[regime]
         ]
         arguments = {
-            "text": checked.source,
-            "file": checked.file,
+            "program": program_payload(checked),
             "name": ours.program.name,
             "sizes": free_sizes,
             "arch": target,
             "seed": seed,
-            "baselines": baseline_arguments,
+            "baselines": [_baseline(b, others.get(b)) for b in baselines],
             "protocols": [asdict(p) for p in protocols],
             "bandwidth": device.bandwidth if device else None,
         }
@@ -139,12 +139,23 @@ def command(
         sys.exit(Status.PROGRAM)
 
 
-def _baseline(name: str) -> dict[str, str]:
-    """Returns a baseline as the comparison's process takes it; a file goes as its text. Raises ProgramError,
-    OSError."""
-    if name in NAMES:
-        return {"name": name}
-    return {"name": name, "text": frontend.source_of(Path(name))}
+def _checked(file: Path) -> frontend.Checked | ProgramError:
+    """Returns a baseline's file, or what is wrong with it, which the report says. Raises OSError."""
+    try:
+        return inputs.checked(file)
+    except ProgramError as refused:
+        return refused
+
+
+def _baseline(name: str, file: frontend.Checked | ProgramError | None) -> dict[str, Any]:
+    """Returns a baseline as the comparison's process takes it; a file goes as its checked program."""
+    match file:
+        case None:
+            return {"name": name}
+        case ProgramError() as refused:
+            return {"name": name, "refused": f"ProgramError: {refused}"}
+        case checked:
+            return {"name": name, "program": program_payload(checked)}
 
 
 def _build_described(
@@ -159,7 +170,7 @@ def _build_described(
 
 
 def _files(
-    baseline_arguments: Sequence[Mapping[str, str]],
+    others: Mapping[str, frontend.Checked | ProgramError],
     sizes: Mapping[str, int],
     arch: str,
     device: Device | None,
@@ -167,11 +178,10 @@ def _files(
     """Returns the baselines that are files, built before the GPU is taken. One that cannot be built is left
     to the comparison's process, which reports it in its words."""
     described: dict[str, BenchedProgram] = {}
-    for baseline in baseline_arguments:
-        if "text" in baseline:
-            with suppress(ProgramError, ShapeError, BuildError):
-                checked = frontend.read_text(baseline["text"], baseline["name"])
-                described[baseline["name"]] = _build_described(checked, None, sizes, arch, device)
+    for name, file in others.items():
+        with suppress(ProgramError, ShapeError, BuildError):
+            if not isinstance(file, ProgramError):
+                described[name] = _build_described(file, None, sizes, arch, device)
     return described
 
 

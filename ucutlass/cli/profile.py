@@ -27,6 +27,7 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
+from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import Device, device_named
 from ucutlass.ir.schedule import scheduled
 from ucutlass.ir.schedule import show as show_schedule
@@ -61,8 +62,7 @@ class ProfileJob:
     def trial(self) -> dict[str, Any]:
         """Returns the arguments that every trial of this job takes."""
         return {
-            "text": self.checked.source,
-            "file": self.checked.file,
+            "program": program_payload(self.checked),
             "name": self.program.name,
             "sizes": dict(self.sizes),
             "arch": self.arch,

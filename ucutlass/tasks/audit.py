@@ -1,6 +1,7 @@
 """Examines what a program's float64 reference depends on: the experiments of `ucc audit`.
 
-Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`; `program` is a payload of
+`ucutlass.handoff`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ DRAWS: tuple[tuple[Distribution, int], ...] = (
 )
 
 
-def probe(text: str, file: str, name: str | None, sizes: dict[str, int], seed: int) -> dict[str, Any]:
+def probe(program: dict[str, Any], name: str, sizes: dict[str, int], seed: int) -> dict[str, Any]:
     """Draws inputs of several distributions, and one input at a time anew or negated.
 
     Returns `sizes` (those used), `results` (`name`, `constant`, `fixed`, `flat`) and `inputs`
@@ -48,15 +49,15 @@ def probe(text: str, file: str, name: str | None, sizes: dict[str, int], seed: i
     ReducedSizesError where no reduced extents satisfy the program.
     """
     from ucutlass import frontend
+    from ucutlass.handoff import checked_of
     from ucutlass.reference import expect
     from ucutlass.runtime.inputs import generate
 
-    checked = frontend.read_text(text, file)
-    program = next(p for p in checked.module.programs if name in (None, p.name))
+    typed = frontend.program(checked_of(program), name)
     report: dict[str, Any] = {}
-    for cut in reduced_sizes(program, sizes):
-        draws = [expect(program, generate(program, cut, d, seed=seed + s)) for d, s in DRAWS]
-        inputs, moved = _inputs(program, cut, seed)
+    for cut in reduced_sizes(typed, sizes):
+        draws = [expect(typed, generate(typed, cut, d, seed=seed + s)) for d, s in DRAWS]
+        inputs, moved = _inputs(typed, cut, seed)
         results = [
             {"name": draw[0].name, **_constancy(draw, i in moved)}
             for i, draw in enumerate(zip(*draws, strict=True))

@@ -1,6 +1,7 @@
 """Compares kernels on the GPU, for `ucc bench`.
 
-Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`; programs are payloads of
+`ucutlass.handoff`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
     from ucutlass.runtime.bench.workload import Buffers
 
 
+OF_FILES = frozenset({"program", "refused", "module"})
+"""What a baseline has that comes from a file; one without is a name that the process knows."""
+
+
 def on_gpu(
-    text: str,
-    file: str,
+    program: dict[str, Any],
     name: str | None,
     sizes: dict[str, int],
     arch: str | None,
@@ -31,7 +35,7 @@ def on_gpu(
 ) -> dict[str, Any]:
     """Verifies the kernel, then times it against the baselines, once a protocol.
 
-    A baseline is `{"name": ..}`, of a `.ucu` file with its `text`, of a PyTorch module with what
+    A baseline is `{"name": ..}`, of a `.ucu` file with its `program` or why it is `refused`, of a PyTorch module with what
     `ucutlass.tasks.module_baseline` takes as `module` and `names`. `protocols` are fields of
     `runtime.bench.protocol.Protocol`. Returns `device`, `machine`, `verified` (a list of cases, each
     with `ok` and `words`) and `regimes`, empty where a case failed: a wrong kernel has no speed. `stages`
@@ -41,11 +45,12 @@ def on_gpu(
 
     from ucutlass import frontend
     from ucutlass.api import loaded
+    from ucutlass.handoff import checked_of
     from ucutlass.runtime.bench.cuda import Cuda
     from ucutlass.runtime.bench.protocol import Protocol
     from ucutlass.runtime.subject import machine_of
 
-    checked = frontend.read_text(text, file)
+    checked = checked_of(program)
     kernel = loaded(checked, frontend.program(checked, name), arch)
     chosen = [Protocol(**fields) for fields in protocols]
     return {
@@ -136,8 +141,8 @@ def _compared(
     try:
         torch.set_float32_matmul_precision("high" if needs_tf32(program) else "highest")
     except NotAvailable as reason:
-        refused += [_failed(b["name"], reason) for b in baselines if not b.keys() & {"text", "module"}]
-        baselines = [b for b in baselines if b.keys() & {"text", "module"}]
+        refused += [_failed(b["name"], reason) for b in baselines if not b.keys() & OF_FILES]
+        baselines = [b for b in baselines if b.keys() & OF_FILES]
     candidates = [candidate_of(kernel, "candidate", buffers)]
     for request in baselines:
         match _baseline(request, buffers, sizes, full, arch, gpu.device):
@@ -192,15 +197,18 @@ def _baseline(
 ) -> BenchCandidate | UntimedCandidate:
     """Returns the baseline, or its failure in its own words: whatever torch or a build raises is kept."""
     from ucutlass.runtime.bench.baselines import baseline
+    from ucutlass.runtime.bench.outcome import UntimedCandidate
     from ucutlass.tasks.module_baseline import module_candidate
 
     name = request["name"]
     try:
+        if "refused" in request:
+            return UntimedCandidate(name, "preparation", request["refused"][:500])
         if "module" in request:
             return module_candidate(name, request["module"], request["names"], buffers, device)
-        if "text" not in request:
+        if "program" not in request:
             return baseline(name, buffers, full, device)
-        return _other_file(name, request["text"], buffers, sizes, arch, device)
+        return _other_file(name, request["program"], buffers, sizes, arch, device)
     except Exception as error:
         return _failed(name, error)
 
@@ -210,12 +218,18 @@ class OtherProgram(Exception):
 
 
 def _other_file(
-    name: str, text: str, buffers: Buffers, sizes: Mapping[str, int], arch: str | None, device: str
+    name: str,
+    program: Mapping[str, Any],
+    buffers: Buffers,
+    sizes: Mapping[str, int],
+    arch: str | None,
+    device: str,
 ) -> BenchCandidate:
     from ucutlass import frontend
     from ucutlass.api import loaded
+    from ucutlass.handoff import checked_of
 
-    checked = frontend.read_text(text, name)
+    checked = checked_of(program)
     other = loaded(checked, frontend.program(checked), arch)
     ours = [p.type for p in buffers.program.params]
     theirs = [p.type for p in other.program.params]

@@ -1,6 +1,7 @@
 """Checks a candidate of the agent against the problem's reference on the GPU, then times it.
 
-Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`; programs are payloads of
+`ucutlass.handoff`.
 """
 
 from __future__ import annotations
@@ -17,13 +18,21 @@ CASES: tuple[tuple[Literal["normal", "integer"], int], ...] = (("integer", 1), (
 """Distributions, and what is added to the seed of each. The last one's arguments are timed, too."""
 
 
-def run(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
+def run(
+    program: dict[str, Any],
+    problem: dict[str, Any] | None,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    seed: int,
+) -> dict[str, Any]:
     """Returns `seconds` of one call, None where it is wrong, and then `words` say how. What it should
-    compute is the `problem`'s to say, not its own. Builds what the cache lacks."""
+    compute is the `problem`'s to say, not its own; without a problem it is held against its own reference.
+    Builds what the cache lacks."""
     import torch
 
     try:
-        return _run(text, problem, name, sizes, arch, seed)
+        return _run(program, problem, name, sizes, arch, seed)
     except Exception as failure:
         traceback.clear_frames(failure.__traceback__)  # they hold tensors
         raise
@@ -32,16 +41,24 @@ def run(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, se
         torch.cuda.empty_cache()
 
 
-def _run(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
+def _run(
+    program: dict[str, Any],
+    problem: dict[str, Any] | None,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    seed: int,
+) -> dict[str, Any]:
     from ucutlass import frontend
     from ucutlass.api import loaded
+    from ucutlass.handoff import checked_of
     from ucutlass.runtime import verify
     from ucutlass.runtime.inputs import generate
     from ucutlass.runtime.timing import compare
 
-    checked = frontend.read_text(text, "candidate")
+    checked = checked_of(program)
     kernel = loaded(checked, frontend.program(checked, name), arch)
-    reference = frontend.program(frontend.read_text(problem), name)
+    reference = kernel.program if problem is None else frontend.program(checked_of(problem), name)
     for case, more in CASES:
         arguments = generate(reference, sizes, case, seed=seed + more, device="cuda", drawn="cuda")
         verdict = verify.check(reference, kernel.judged(*arguments), arguments)

@@ -1,4 +1,8 @@
-"""Measures a program's energy, to choose between candidates that are equally fast."""
+"""Measures a program's energy, to choose between candidates that are equally fast.
+
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`; `program` is a payload of
+`ucutlass.handoff`.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,24 @@ from dataclasses import asdict
 from typing import Any
 
 
-def measured(text: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
+def measured(
+    program: dict[str, Any], name: str, sizes: dict[str, int], arch: str, seed: int
+) -> dict[str, Any]:
     """Returns `energy`, fields of `runtime.profile.energy.Energy` a call, over two seconds of calls on
     rotated arguments; or `no_energy`, why there is none. Builds what the cache lacks."""
     import torch
 
     from ucutlass import frontend
     from ucutlass.api import loaded
+    from ucutlass.handoff import checked_of
     from ucutlass.runtime.subject import machine_of
     from ucutlass.runtime.timing import compare
     from ucutlass.tasks.candidate_run import argument_sets, turns
     from ucutlass.tasks.profile import energy_of
 
-    checked = frontend.read_text(text, "candidate")
-    program = frontend.program(checked, name)
-    kernel = loaded(checked, program, arch)
-    sets = argument_sets(program, sizes, seed)
+    checked = checked_of(program)
+    kernel = loaded(checked, frontend.program(checked, name), arch)
+    sets = argument_sets(kernel.program, sizes, seed)
     launch = turns(kernel, sets)
     taken = compare({"candidate": launch}, len(sets), rounds=3)["candidate"].median
     energy = energy_of(launch, len(sets), taken, asdict(machine_of(0))["uuid"])

@@ -1,7 +1,8 @@
 """Decides by the float64 reference whether two programs compute the same: an agent may cut a pipeline
 elsewhere, but not compute something else.
 
-Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`; programs are payloads of
+`ucutlass.handoff`.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ NEAR = 1e-7
 largest number that takes part NEAR**1.5, for what cancels."""
 
 
-def same(text: str, other: str, name: str, sizes: dict[str, int], seed: int) -> str:
+def same(program: dict[str, Any], other: dict[str, Any], name: str, sizes: dict[str, int], seed: int) -> str:
     """ "" where on every draw at reduced extents every result of the two agrees within both bounds, and to
     NEAR where neither rounds: where many stages follow each other, bounds allow anything. Else where they
     differ, in words. Raises ReducedSizesError where no reduced extents satisfy the program."""
     from ucutlass import frontend
+    from ucutlass.handoff import checked_of
     from ucutlass.reference import evaluate, expect
     from ucutlass.reference.unrounded import unrounded, wide
     from ucutlass.runtime.inputs import generate
 
-    ours = frontend.program(frontend.read_text(text), name)
-    theirs = frontend.program(frontend.read_text(other), name)
+    ours = frontend.program(checked_of(program), name)
+    theirs = frontend.program(checked_of(other), name)
     for cut in reduced_sizes(ours, sizes)[:2]:
         for number, draw in enumerate(DRAWS):
             arguments = generate(ours, cut, draw, seed=seed + number)

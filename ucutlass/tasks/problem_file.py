@@ -39,21 +39,22 @@ def same(
     mode: Any,
     precision: Any,
     names: dict[str, str],
-    text: str,
-    program: str,
+    program: dict[str, Any],
+    name: str,
     seed: int,
     device: str,
 ) -> dict[str, Any]:
-    """Returns whether a program computes what a file's module does: `{"words": ""}`, where they differ
-    `{"words": ..}`, or `{"unusable": ..}`. `names` says of each parameter of the program what it is,
-    `input NUMBER` or `state NAME`."""
+    """Returns whether a program, of a payload of `ucutlass.handoff`, computes what a file's module does:
+    `{"words": ""}`, where they differ `{"words": ..}`, or `{"unusable": ..}`. `names` says of each parameter of
+    the program what it is, `input NUMBER` or `state NAME`."""
     from ucutlass import frontend
+    from ucutlass.handoff import checked_of
     from ucutlass.reference.unrounded import unrounded
     from ucutlass.runtime.module.inspection import load
     from ucutlass.runtime.module.reference import cases
     from ucutlass.runtime.module.signature import Unusable
 
-    candidate = unrounded(frontend.program(frontend.read_text(text, "candidate"), program))
+    candidate = unrounded(frontend.program(checked_of(program), name))
     bound = frozenset(key.partition(" ")[2] for key in names.values() if key.startswith("state "))
     with _written(source) as path:
         try:

@@ -1,7 +1,8 @@
 """Runs a kernel under a profiler, times it beside others, or measures its energy.
 
 `timed` and `compared` are for `ucutlass.runtime.isolation`; run as a module with a request's file,
-this launches the kernel once between cudaProfilerStart and cudaProfilerStop, for Nsight Compute.
+this launches the kernel once between cudaProfilerStart and cudaProfilerStop, for Nsight Compute. `program` is a
+payload of `ucutlass.handoff`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ucutlass.advice.facts import TimingFacts
 
 if TYPE_CHECKING:
     from ucutlass.api import LoadedKernel
+    from ucutlass.frontend import Checked
 
 WARM_UPS = 3
 """Launches before the one that is profiled: the build, the launcher and the clock settle."""
@@ -38,8 +40,7 @@ _ROUNDS = 24
 
 
 def timed(
-    text: str,
-    file: str,
+    program: dict[str, Any],
     name: str,
     sizes: dict[str, int],
     arch: str,
@@ -53,7 +54,7 @@ def timed(
     from ucutlass.runtime.subject import machine_of
     from ucutlass.runtime.timing import compare
 
-    launch, sets = _launcher(text, file, name, sizes, arch, request, seed)
+    launch, sets = _launcher(program, name, sizes, arch, request, seed)
     timing = compare({"kernel": launch}, sets)["kernel"]
     report: dict[str, Any] = {
         "machine": asdict(machine_of(0, versions)),
@@ -81,8 +82,7 @@ def timing_of(answer: Mapping[str, Any]) -> TimingFacts:
 
 
 def compared(
-    text: str,
-    file: str,
+    program: dict[str, Any],
     name: str,
     sizes: dict[str, int],
     arch: str,
@@ -96,7 +96,7 @@ def compared(
     from ucutlass.runtime.subject import machine_of
     from ucutlass.runtime.timing import compare
 
-    kernels, sets = _prepared(text, file, name, sizes, arch, requests, seed)
+    kernels, sets = _prepared(program, name, sizes, arch, requests, seed)
     differences = _differences({label: k(*sets[0]) for label, k in kernels.items()})
     times = compare(_launches(kernels, sets), len(sets), rounds=_ROUNDS)
     return {
@@ -107,15 +107,14 @@ def compared(
 
 
 def _launcher(
-    text: str, file: str, name: str, sizes: dict[str, int], arch: str, request: dict[str, Any], seed: int
+    program: dict[str, Any], name: str, sizes: dict[str, int], arch: str, request: dict[str, Any], seed: int
 ) -> tuple[Callable[[int], object], int]:
-    kernels, sets = _prepared(text, file, name, sizes, arch, {"kernel": request}, seed)
+    kernels, sets = _prepared(program, name, sizes, arch, {"kernel": request}, seed)
     return _launches(kernels, sets)["kernel"], len(sets)
 
 
 def _prepared(
-    text: str,
-    file: str,
+    program: dict[str, Any],
     name: str,
     sizes: dict[str, int],
     arch: str,
@@ -125,12 +124,14 @@ def _prepared(
     """Returns a kernel for each schedule, and argument sets that rotate through more than twice the L2."""
     import torch
 
+    from ucutlass.handoff import checked_of
     from ucutlass.runtime.inputs import generate
     from ucutlass.runtime.timing import sets_for
 
-    kernels = {label: _loaded(text, file, name, arch, r) for label, r in requests.items()}
-    program = next(iter(kernels.values())).program
-    first = generate(program, sizes, "normal", seed=seed, device="cuda")
+    checked = checked_of(program)
+    kernels = {label: _loaded(checked, name, arch, r) for label, r in requests.items()}
+    typed = next(iter(kernels.values())).program
+    first = generate(typed, sizes, "normal", seed=seed, device="cuda")
     moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
     sets = [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
     return kernels, sets
@@ -149,12 +150,11 @@ def _launches(
     return {label: launch(k) for label, k in kernels.items()}
 
 
-def _loaded(text: str, file: str, name: str, arch: str, request: Mapping[str, Any]) -> LoadedKernel:
+def _loaded(checked: Checked, name: str, arch: str, request: Mapping[str, Any]) -> LoadedKernel:
     from ucutlass import frontend
     from ucutlass.api import LoadedKernel
     from ucutlass.ir.schedule import partial_schedule_of_json, scheduled
 
-    checked = frontend.read_text(text, file)
     program = scheduled(frontend.kernel(checked, name), arch, partial_schedule_of_json(request))
     return LoadedKernel(checked, program, arch)
 

@@ -76,7 +76,7 @@ def plan(
             granularity = _pipeline_granularity(built)
             stages = [None if built_stage is None else _launch(built_stage) for built_stage in built.built]
             orders = built.plan.orders
-    kernel = facts(checked.source, checked.file, program.name, stages, orders)
+    kernel = facts(checked, program.name, stages, orders)
     chosen: Any = tuple(distributions)
     cases = suite(program, sizes, granularity, seed=seed, distributions=chosen, most=most)
     return VerificationPlan(kernel, granularity, cases, reduced(program, sizes, granularity, seed=seed))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ucutlass.files import put
 
 if TYPE_CHECKING:
+    from ucutlass.frontend import Checked
     from ucutlass.ir import Pipeline, Program
     from ucutlass.runtime.launch import BoundKernel
     from ucutlass.runtime.verify import DirectLaunch, StagedLaunch
@@ -88,20 +89,23 @@ def machine(built_with: Mapping[str, str]) -> dict[str, Any]:
 
 
 def facts(
-    text: str,
-    file: str,
+    checked: Checked,
     name: str,
     stages: Sequence[tuple[str, str, Sequence[int]] | None],
     orders: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Returns what the processes need of a built program: its text, and library, entry and launch parameters of each
-    launch, None for a torch function. A kernel is one launch. `orders` as `ucutlass.pipeline.orders`."""
+    """Returns what the processes need of a built program: a payload of `ucutlass.handoff`, and library, entry and
+    launch parameters of each launch, None for a torch function. A kernel is one launch. `orders` as
+    `ucutlass.pipeline.orders`."""
+    from ucutlass.handoff import program_payload
+
     launches = [
         None if s is None else {"library": s[0], "entry": s[1], "launch_parameters": list(s[2])}
         for s in stages
     ]
-    turned = {buffer: list(order) for buffer, order in orders.items()}
-    return {"text": text, "file": file, "name": name, "stages": launches, "orders": turned}
+    permutations = {buffer: list(order) for buffer, order in orders.items()}
+    program = program_payload(checked)
+    return {"program": program, "name": name, "stages": launches, "orders": permutations}
 
 
 class _Loaded:
@@ -115,11 +119,12 @@ class _Loaded:
         import torch
 
         from ucutlass import frontend
+        from ucutlass.handoff import checked_of
         from ucutlass.ir import Pipeline
         from ucutlass.pipeline.orders import permuted
         from ucutlass.runtime.launch_spec import spec_of
 
-        self.program = frontend.program(frontend.read_text(kernel["text"], kernel["file"]), kernel["name"])
+        self.program = frontend.program(checked_of(kernel["program"]), kernel["name"])
         self._spec = spec_of(self.program)
         if isinstance(self.program, Pipeline):
             orders = {buffer: tuple(order) for buffer, order in kernel["orders"].items()}

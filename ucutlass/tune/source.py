@@ -12,7 +12,8 @@ from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
-from ucutlass.grammar.parse import parse
+from ucutlass.grammar.parse import check_length
+from ucutlass.grammar.problems import SyntaxProblem
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import PartialSchedule, Value
 from ucutlass.kernels.planned import Planned
@@ -53,13 +54,12 @@ def with_schedules(
 
     Each winner's extents are its free dimensions by name, no shape twice. Raises ScheduleNotWritten.
     """
-    text = _rewritten(checked, program.name, None, free_dims(program), winners)
-    again = frontend.read_text(text, checked.file)
+    again = _rewritten(checked, program.name, None, free_dims(program), winners)
     kernel = frontend.kernel(again, program.name)
     for sizes, winner in winners:
         chosen = frontend.plan_kernel(again, kernel, complete(kernel, sizes), winner.plan.arch, device)
         _check_same_kernel(checked, winner, chosen.planned)
-    return text
+    return _text(again)
 
 
 def with_stage_schedule(
@@ -83,19 +83,27 @@ def with_stage_schedule(
     names = free_dims(step.kernel)
     winners = [(dict(zip(step.kernel.dims, step.sizes, strict=True)), winner)]
     if any(stage.call is program for program in checked.module.programs):
-        text = _rewritten(checked, step.kernel.name, None, names, winners)
+        again = _rewritten(checked, step.kernel.name, None, names, winners)
     else:
-        text = _rewritten(checked, pipeline.name, _named(stage.outputs[0]), names, winners)
-    again = frontend.read_text(text, checked.file)
-    reparsed = frontend.program(again, pipeline.name)
-    assert isinstance(reparsed, ir.Pipeline)
+        again = _rewritten(checked, pipeline.name, _named(stage.outputs[0]), names, winners)
+    scheduled = frontend.program(again, pipeline.name)
+    assert isinstance(scheduled, ir.Pipeline)
     try:
-        chosen = plan_pipeline(again, reparsed, plan.sizes, winner.plan.arch, device).stages[number].chosen
+        chosen = plan_pipeline(again, scheduled, plan.sizes, winner.plan.arch, device).stages[number].chosen
     except ProgramError as problem:
         raise ScheduleNotWritten(
             f"{checked.file}: with the schedule the pipeline does not plan: {problem}"
         ) from None
     _check_same_kernel(checked, winner, None if chosen is None else chosen.planned)
+    return _text(again)
+
+
+def _text(rewritten: frontend.Checked) -> str:
+    text = format_file(rewritten.tree)
+    try:
+        check_length(text)
+    except SyntaxProblem as problem:
+        raise ScheduleNotWritten(f"{rewritten.file}: {problem.problems[0].message}") from None
     return text
 
 
@@ -116,9 +124,9 @@ def _rewritten(
     stage: syntax.StageName | None,
     names: Sequence[str],
     winners: Sequence[tuple[Sizes, Planned]],
-) -> str:
+) -> frontend.Checked:
     """Returns the file with the winners' blocks in a program, of a stage if it is a pipeline; `names` are the
-    dimensions that tell calls apart."""
+    dimensions that tell calls apart. Its spans are those of the text before, which diagnostics quote."""
     groups: dict[PartialSchedule, list[tuple[Sizes, Planned]]] = {}
     for sizes, winner in winners:
         groups.setdefault(winner.request, []).append(({name: sizes[name] for name in names}, winner))
@@ -130,13 +138,13 @@ def _rewritten(
         for part in (mine[at : at + MOST_IN_GUARD] for at in range(0, len(mine), MOST_IN_GUARD))
     )
     shapes = {tuple(sizes[name] for name in names) for sizes, _ in winners}
-    tree = parse(checked.source)
 
     def scheduled(item: syntax.Item) -> syntax.Item:
         mine = isinstance(item, syntax.Program) and item.name == program
         return replace(item, body=_placed(item.body, blocks, names, shapes)) if mine else item
 
-    return format_file(replace(tree, items=tuple(map(scheduled, tree.items))))
+    tree = replace(checked.tree, items=tuple(map(scheduled, checked.tree.items)))
+    return frontend.checked_tree(tree, checked.source, checked.file)
 
 
 def _placed(

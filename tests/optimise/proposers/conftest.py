@@ -10,11 +10,20 @@ import pytest
 from tests.optimise.proposers.messages_api import Script, Server, serving
 from tests.optimise.proposers.talking import PROGRAM, SIZES
 from ucutlass.agent.proposers.problem_facts import ProblemDescription, subject_of
+from ucutlass.frontend import read_text
 
 
 @pytest.fixture(scope="module")
 def subject() -> ProblemDescription:
-    return subject_of(PROGRAM, None, SIZES, "sm90a", "H200", compute_type="bf16", baseline="torch.mm: 210 us")
+    return subject_of(
+        read_text(PROGRAM, "problem"),
+        None,
+        SIZES,
+        "sm90a",
+        "H200",
+        compute_type="bf16",
+        baseline="torch.mm: 210 us",
+    )
 
 
 @pytest.fixture(autouse=True)

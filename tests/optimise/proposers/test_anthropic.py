@@ -47,6 +47,7 @@ from ucutlass.agent.proposers.service import TokenUsage
 from ucutlass.agent.run import open_journal_session, run
 from ucutlass.agent.session import SessionSettings
 from ucutlass.agent.stop import StopRule
+from ucutlass.frontend import read_text
 
 # --- answers ---------------------------------------------------------------------
 
@@ -244,7 +245,7 @@ def test_a_later_call_reads_the_prefix_from_the_cache(at: Any, subject: ProblemD
 
 
 def test_another_problem_shares_guide_and_game(at: Any, subject: ProblemDescription) -> None:
-    other = subject_of(PROGRAM, None, {**SIZES, "M": 64}, "sm90a", "H200")
+    other = subject_of(read_text(PROGRAM, "problem"), None, {**SIZES, "M": 64}, "sm90a", "H200")
     server = at(says(block(BETTER)), says(block(BETTER)))
     answered(proposer(server, subject))
     answered(proposer(server, other))

@@ -30,6 +30,7 @@ from ucutlass.agent.run import open_journal_session
 from ucutlass.agent.search import Selection
 from ucutlass.agent.session import Ask, SessionSettings, SessionState, StepNote
 from ucutlass.agent.tree import CandidateTree
+from ucutlass.frontend import read_text
 from ucutlass.guide import guide
 
 FAST = TimedOutcome(1.5e-4, gain=1.33, low=1.31, high=1.35, advice="rule 9: more stages")
@@ -181,7 +182,7 @@ def test_a_pipelines_facts_and_tools() -> None:
       h: bf16[T, F] = gelu(dot[D](x, u))
       return dot[F](h, d)
     }"""
-    subject = subject_of(text, None, {"T": 512, "D": 256, "F": 1024}, "sm90a", "H200")
+    subject = subject_of(read_text(text, "problem"), None, {"T": 512, "D": 256, "F": 1024}, "sm90a", "H200")
     assert "parameter u: bf16 of 1024 x 256" in subject.facts
     by_name = {t.name: t for t in toolbox(subject)}
     assert by_name["check"].call({"program": text}).startswith("fine")
@@ -198,7 +199,7 @@ def test_tools_say_what_the_compiler_says(subject: ProblemDescription) -> None:
     assert "tiles: 1024 on" in said and "bottleneck: multiplications" in said and "try: " in said
     assert "UC04" in by_name["check"].call({"program": PROGRAM.replace("128x128x64", "128x333x64")})
     softmax = "kernel linear(x: f32[M, N]) -> f32[M, N] { return softmax[N](x) }"
-    other = subject_of(softmax, None, {"M": 64, "N": 512}, "sm90a", "H200")
+    other = subject_of(read_text(softmax, "problem"), None, {"M": 64, "N": 512}, "sm90a", "H200")
     assert "family: reduction" in {t.name: t for t in toolbox(other)}["explain"].call({"program": softmax})
     for wrong in ({}, {"program": ""}, {"program": None}, []):
         with pytest.raises(ToolFailed):

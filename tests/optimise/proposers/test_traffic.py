@@ -20,6 +20,7 @@ from ucutlass.agent.proposers.traffic import NotTraffic, RecordingService, Repla
 from ucutlass.agent.run import OptimizationSession, open_journal_session, run
 from ucutlass.agent.session import SessionSettings, SessionState, replay_events
 from ucutlass.agent.stop import StopRule
+from ucutlass.frontend import read_text
 
 
 def scripts_of_a_session() -> list[Script]:
@@ -45,7 +46,7 @@ def test_a_recorded_session_replays_bit_for_bit(at: Any, subject: ProblemDescrip
     assert again.spend == state.spend and again.tree.nodes == state.tree.nodes
     answers = [e.body for e in sink.events if e.kind == "answered"]
     assert answers == [e.body for e in resink.events if e.kind == "answered"]
-    other = subject_of(PROGRAM, None, {**SIZES, "M": 64}, "sm90a", "H200")
+    other = subject_of(read_text(PROGRAM, "problem"), None, {**SIZES, "M": 64}, "sm90a", "H200")
     with pytest.raises(ProposerFailed, match="was not recorded"):
         session_on(ReplayingService.open(path), other)
 
