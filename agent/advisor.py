@@ -33,6 +33,7 @@ from ucutlass.runtime.profile.ledger import hit_rates
 from ucutlass.runtime.store import EvidenceStore
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol.bounds import bounds
+from ucutlass.tasks.built import kernel_payload
 from ucutlass.tasks.profile import timing_of
 from ucutlass.units import duration
 
@@ -114,7 +115,7 @@ class Advisor:
             "sizes": dict(subject.sizes),
             "arch": arch,
             "seed": seed,
-            "request": planned.request.given(),
+            "built": kernel_payload(planned, built.artifact.key),
         }
         timing = self._timed(trial, built, gpu_calls) or TimingFacts(seconds)
         known = facts_of(subject.checked, kernel, planned)

@@ -1,7 +1,7 @@
 """This module reads the texts of candidates.
 
-A candidate's text comes from outside: a proposer answered it, or a journal holds it. It enters here, once in a
-process, and judge, builders, proposers and prompts take the one record of it.
+A candidate's text comes from outside: a proposer answered it, or a journal holds it. It enters here, once in
+a process, and judge, builders, proposers and prompts take the one record of it.
 """
 
 from __future__ import annotations

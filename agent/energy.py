@@ -12,6 +12,7 @@ from ucutlass.agent.evidence import BuiltCandidate, artifacts_of
 from ucutlass.agent.gpu_calls import GpuCalls, value
 from ucutlass.agent.session import SessionState
 from ucutlass.handoff import program_payload
+from ucutlass.tasks.built import built_payload
 
 NOT_MEASURED = "energy is not measured here, so time alone decides: "
 
@@ -42,6 +43,7 @@ class EnergyMeter:
             return None, ""
         arguments = {
             "program": program_payload(subject.checked),
+            "built": built_payload(subject.built),
             "name": subject.program.name,
             "sizes": dict(subject.sizes),
             "arch": self.arch,

@@ -37,6 +37,7 @@ from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime import isolation
 from ucutlass.runtime.errors import BuildError
 from ucutlass.shapes import ShapeError, complete
+from ucutlass.tasks.built import built_payload
 
 SAME_SECONDS = 120.0
 """What the float64 reference may take to compare two programs."""
@@ -177,6 +178,7 @@ class GpuEvaluator:
         problem = self.problem.start if self.problem.module is None else None
         arguments = {
             "program": program_payload(candidate.checked),
+            "built": built_payload(built),
             "problem": None if problem is None else program_payload(problem),
             "name": self.problem.program,
             "sizes": dict(candidate.sizes),

@@ -28,6 +28,7 @@ from ucutlass.runtime.store import EvidenceStore, record
 from ucutlass.runtime.verify.pool import MOST_LOSSES, START_SECONDS
 from ucutlass.tasks import verification
 from ucutlass.tasks.bench_record import BenchedProgram, describe, recorded, share
+from ucutlass.tasks.built import built_payload
 
 MOST_CASES = 24
 """Of the suite: every distribution at the problem's extents, and a few at others."""
@@ -134,6 +135,7 @@ def _bench(subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCal
     baselines = _baselines(subject.program, how)
     arguments = {
         "program": program_payload(subject.checked),
+        "built": built_payload(subject.built),
         "name": subject.program.name,
         "sizes": dict(subject.sizes),
         "arch": how.arch,

@@ -28,8 +28,8 @@ class OptimizationProblem:
     proposal like any other. `sizes` has its free dimensions by name, `compute_type` the least precision that a
     candidate may work in, as `ucutlass.agent.integrity.precision` writes it, or "" where nothing says.
 
-    Where `module` is given it says what is computed, and `checked` is a first program, None where there is none
-    yet; `sizes` are that program's."""
+    Where `module` is given it says what is computed, and `checked` is a first program, None where there is
+    none yet; `sizes` are that program's."""
 
     checked: frontend.Checked | None
     file: str
@@ -46,8 +46,8 @@ class OptimizationProblem:
 
     @property
     def start(self) -> frontend.Checked:
-        """Returns the file, for callers that cannot do without. Raises ShapeError UC0601 where a module has no
-        first program."""
+        """Returns the file, for callers that cannot do without. Raises ShapeError UC0601 where a module has
+        no first program."""
         if self.checked is None:
             raise ShapeError("UC0601", f"{self.file} has no first program")
         return self.checked
@@ -146,8 +146,8 @@ def problem_to_json(problem: OptimizationProblem) -> dict[str, Any]:
 
 
 def problem_of_json(value: Mapping[str, Any]) -> OptimizationProblem:
-    """Raises TypeError, KeyError, ValueError for another's fields, and ProgramError for a text that this version
-    refuses."""
+    """Raises TypeError, KeyError, ValueError for another's fields, and ProgramError for a text that this
+    version refuses."""
     module = value.get("module")
     fields = {**value, "module": None if module is None else module_of_json(module)}
     text, compute_type = fields.pop("text"), fields.pop("lane")
@@ -188,9 +188,9 @@ def candidate_of(problem: OptimizationProblem, text: str) -> ProgramCandidate | 
 def checked_candidate(
     problem: OptimizationProblem, checked: frontend.Checked
 ) -> ProgramCandidate | RefusedOutcome:
-    """Returns the candidate that a checked file has: it has the problem's name, parameters and results, fits the
-    extents, and works nowhere below the declared precision. Whether it computes the same is another question
-    (`ucutlass.tasks.equivalence`)."""
+    """Returns the candidate that a checked file has: it has the problem's name, parameters and results, fits
+    the extents, and works nowhere below the declared precision. Whether it computes the same is another
+    question (`ucutlass.tasks.equivalence`)."""
     known = {p.name: p for p in checked.module.programs}
     program = known.get(problem.program)
     if program is None:

@@ -44,6 +44,7 @@ from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import EvidenceStore, record
 from ucutlass.runtime.subject import subject_of
 from ucutlass.shapes import complete
+from ucutlass.tasks.built import kernel_payload
 from ucutlass.tasks.profile import AGREE
 
 RECORDED = Path(__file__).parent / "data" / "h200_bf16.json"
@@ -211,13 +212,16 @@ def measure(folder: Path, ledger: bool, only: str) -> int:
     return 0 if 4 * faster >= 3 * len(chosen) else 1
 
 
-def _sources(case: Case) -> tuple[Any, Any]:
-    edit = case.edit
-    assert edit is not None
-    p = case.planned
-    edited = facts_of(case.checked, case.program, p).plan(edit.request)
+def _plans(case: Case) -> tuple[Planned, Planned]:
+    """The kernel's plan, and that of the first finding's edit."""
+    assert case.edit is not None
+    edited = facts_of(case.checked, case.program, case.planned).plan(case.edit.request)
     assert edited is not None
-    return source_of(case.checked, case.program, p), source_of(case.checked, case.program, edited)
+    return case.planned, edited
+
+
+def _sources(case: Case) -> list[Any]:
+    return [source_of(case.checked, case.program, planned) for planned in _plans(case)]
 
 
 def _row(case: Case) -> dict[str, Any]:
@@ -240,14 +244,15 @@ def _timed(case: Case, pair: tuple[Any, Any], ledger: bool) -> dict[str, Any]:
         if not isinstance(artifact, Artifact):
             return {"lost": str(artifact)[:500]}
     assert case.edit is not None and case.first is not None
-    requests = {"now": case.planned.request.given(), "edit": case.edit.request.given()}
+    keyed = zip(("now", "edit"), _plans(case), pair, strict=True)
+    builds = {label: kernel_payload(planned, artifact.key) for label, planned, artifact in keyed}
     versions = dict(pair[0].versions)
     arguments = {
         "program": program_payload(case.checked),
         "name": case.program.name,
         "sizes": dict(case.bad.sizes),
         "arch": ARCH,
-        "requests": requests,
+        "builds": builds,
         "seed": 0,
         "versions": versions,
     }

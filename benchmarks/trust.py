@@ -28,6 +28,7 @@ from ucutlass.runtime import isolation
 from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.shapes import complete
+from ucutlass.tasks.built import built_payload
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "linear_gelu.ucu"
 SIZES = {"M": 2048, "N": 4096, "K": 4096}
@@ -55,7 +56,7 @@ def main() -> None:
     began = time.monotonic()
     checked = read(EXAMPLE)
     program = kernel(checked)
-    build_kernel(checked, program, complete(program, SIZES), "sm90a")
+    built = build_kernel(checked, program, complete(program, SIZES), "sm90a")
     report: dict[str, Any] = {"machine": machine(), "build_seconds": time.monotonic() - began}
 
     def keep() -> None:
@@ -73,8 +74,9 @@ def main() -> None:
         report["same"] = itself(checked.source, options.repeats)
         keep()
         report["fresh"] = []
+        handed = {"program": program_payload(checked), "built": built_payload(built)}
         for number in range(options.processes):
-            report["fresh"].append(fresh(program_payload(checked), number))
+            report["fresh"].append(fresh(handed, number))
             keep()
         report["device_seconds"] = time.monotonic() - began
         keep()
@@ -108,10 +110,10 @@ def itself(text: str, count: int) -> Any:
     return answered("benchmarks.trust_tasks:same_twice", arguments, 400.0)
 
 
-def fresh(program: Any, number: int) -> Any:
-    """`program` is a payload of `ucutlass.handoff`."""
+def fresh(kernel: Any, number: int) -> Any:
+    """`kernel` is the program and what it was built to, as the process takes them."""
     arguments = {
-        "program": program,
+        **kernel,
         "name": None,
         "sizes": SIZES,
         "arch": "sm90a",

@@ -215,8 +215,8 @@ PARSES = {
     "ucutlass/tune/api.py": "a user's file",
     "ucutlass/tune/tables.py": "a recording of many timed schedules",
 }
-"""Files that parse program text, and where it comes from. Everything else is handed the checked program: in one
-process as `frontend.Checked`, by another process as a payload of `ucutlass.handoff`."""
+"""Files that parse program text, and where it comes from. Everything else is handed the checked program: in
+one process as `frontend.Checked`, by another process as a payload of `ucutlass.handoff`."""
 
 
 def test_text_is_parsed_where_it_enters() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ucutlass.assembly import BuiltPipeline
+    from ucutlass.backend import Built
     from ucutlass.diagnostics import Diagnostic
     from ucutlass.runtime.graph import CapturedCall
     from ucutlass.runtime.launch import BoundKernel, Choose, LaunchRequest
@@ -169,7 +170,8 @@ class LoadedProgram:
 
 class LoadedKernel(LoadedProgram):
     """One kernel. `origins` says where the schedule of each shape that was called comes from; shapes
-    choose the guarded schedule."""
+    choose the guarded schedule. Calls with aligned tensors of the extents for which a kernel is `ready` take
+    that one; it is planned and built."""
 
     program: ir.Kernel
     origins: Mapping[LaunchRequest, Origin]
@@ -181,6 +183,7 @@ class LoadedKernel(LoadedProgram):
         arch: str | None,
         tuned: bool = False,
         check_offsets: bool = False,
+        ready: Built | None = None,
     ) -> LoadedKernel:
         from ucutlass.runtime.launch_spec import Requirement
 
@@ -189,7 +192,7 @@ class LoadedKernel(LoadedProgram):
             for c in program.requires
         ]
         origins: dict[LaunchRequest, Origin] = {}
-        choose = partial(_choose, checked, program, arch, tuned, origins)
+        choose = partial(_choose, checked, program, arch, tuned, origins, ready)
         self = cls._of(checked, program, requires, choose, check_offsets)
         self.origins = MappingProxyType(origins)
         return self
@@ -201,7 +204,7 @@ class LoadedKernel(LoadedProgram):
 class LoadedPipeline(LoadedProgram):
     """Several launches as one call: intermediates lie in one workspace, and stages that need nothing of
     each other run on branches beside the current stream, which joins them again. `built` has what was
-    planned and built for each shape that was called.
+    planned and built for each shape that was called; `ready` is as of a kernel.
 
     Besides what every call raises: TorchResultMismatch (`ucutlass.runtime.launch_sequence`) where a torch
     function gives another shape than the text says.
@@ -217,6 +220,7 @@ class LoadedPipeline(LoadedProgram):
         arch: str | None,
         tuned: bool = False,
         check_offsets: bool = False,
+        ready: BuiltPipeline | None = None,
     ) -> LoadedPipeline:
         from ucutlass.runtime.launch_spec import Requirement
 
@@ -225,7 +229,7 @@ class LoadedPipeline(LoadedProgram):
             checked,
             program,
             [Requirement("extents that fit every stage", partial(_fits, program))],
-            partial(_choose_all, checked, program, arch, tuned, built),
+            partial(_choose_all, checked, program, arch, tuned, built, ready),
             check_offsets,
         )
         self.built = MappingProxyType(built)
@@ -272,12 +276,16 @@ def _choose_all(
     arch_name: str | None,
     tuned: bool,
     built: dict[LaunchRequest, BuiltPipeline],
+    ready: BuiltPipeline | None,
     request: LaunchRequest,
 ) -> LaunchSequence:
     import torch
 
     from ucutlass.assembly import bind_pipeline, build_pipeline
 
+    if ready is not None and ready.plan.sizes == request.extents and all(request.aligned):
+        built[request] = ready
+        return bind_pipeline(ready)
     gpu = torch.cuda.get_device_properties(request.device)
     arch = checked_arch(arch_name, gpu.name, (gpu.major, gpu.minor))
     device = _known_device(gpu.name, arch)
@@ -305,6 +313,7 @@ def _choose(
     arch_name: str | None,
     tuned: bool,
     origins: dict[LaunchRequest, Origin],
+    ready: Built | None,
     request: LaunchRequest,
 ) -> BoundKernel:
     import torch
@@ -312,6 +321,9 @@ def _choose(
     from ucutlass.backend import bind, build_kernel
     from ucutlass.tune.origin import written
 
+    if ready is not None and ready.planned.sizes == request.extents and all(request.aligned):
+        origins[request] = written(program, request.extents, ready.planned.plan.arch)
+        return bind(ready, program.name)
     gpu = torch.cuda.get_device_properties(request.device)
     arch = checked_arch(arch_name, gpu.name, (gpu.major, gpu.minor))
     device = _known_device(gpu.name, arch)

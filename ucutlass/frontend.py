@@ -31,9 +31,9 @@ MOST_BYTES = 4 * MAX_CHARACTERS + len(codecs.BOM_UTF8)
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A file that passed the checker: its text, the syntax tree and the typed programs, which are made together
-    once and then passed on in place of the text. `file` names it in diagnostics; `warnings` are about the
-    text."""
+    """A file that passed the checker: its text, the syntax tree and the typed programs, which are made
+    together once and then passed on in place of the text. `file` names it in diagnostics; `warnings` are
+    about the text."""
 
     module: ir.Module = field(compare=False)
     source: str

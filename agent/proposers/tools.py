@@ -91,8 +91,8 @@ def toolbox(subject: ProblemDescription, measure: Measure | None = None) -> tupl
 
 
 class Front:
-    """Reads texts in a process of its own, and shows there that the compiler gets through them: a text on which it
-    hangs, or takes the machine's memory, ends a process that nobody needs."""
+    """Reads texts in a process of its own, and shows there that the compiler gets through them: a text on
+    which it hangs, or takes the machine's memory, ends a process that nobody needs."""
 
     def __init__(self, subject: ProblemDescription) -> None:
         self._subject = subject

@@ -21,7 +21,8 @@ from cli_machine import H200, LINEAR, NVCC, SIZES, Machine
 
 from ucutlass import backend
 from ucutlass.frontend import read
-from ucutlass.handoff import checked_of
+from ucutlass.handoff import checked_of, planned_of
+from ucutlass.ir.schedule import show
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.measure import measure
 from ucutlass.runtime.bench.outcome import UntimedCandidate
@@ -166,6 +167,8 @@ def test_a_file_as_baseline_has_a_record_of_its_own(run: Run, tmp_path: Path) ->
     result, asked = run("--baseline", str(other), "--json")
     (baseline,) = asked["baselines"]
     assert baseline["name"] == str(other) and checked_of(baseline["program"]) == read(other)
+    (kernel,) = baseline["built"]["kernels"]
+    assert "stages 3" in show(planned_of(kernel["plan"]).request) and kernel["key"]
     ids = json.loads(result.out)["records"]
     ours, theirs = (EvidenceStore.open().get(i) for i in ids)
     assert theirs.parents == (ours.id,) and theirs.subject.program != ours.subject.program

@@ -84,7 +84,13 @@ def test_processes_are_asked_for_what_they_take(
 ) -> None:
     asked: list[tuple[str, set[str]]] = []
     monkeypatch.setattr(trust, "answered", lambda t, a, s: asked.append((t, set(json.loads(json.dumps(a))))))
-    asks("honest", 3) if asks is not trust.tricked else asks("honest")
+    match asks:
+        case trust.tricked:
+            asks("honest")
+        case trust.fresh:
+            asks({"program": {}, "built": {}}, 3)
+        case _:
+            asks("honest", 3)
     assert asked == [
         (f"{function.__module__}:{function.__name__}", set(inspect.signature(function).parameters))
     ]

@@ -16,10 +16,12 @@ import pytest
 from benchmarks import harness, optimise, optimise_gpu
 from benchmarks.optimise_cases import TASKS
 from benchmarks.optimise_row import Shared, row
+from tests.optimise.made_up import UNPLANNED
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import prebuild as prebuild_module
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.work import EngineTask
+from ucutlass.handoff import checked_of
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import isolation
 
@@ -43,8 +45,9 @@ class Engine:
 
     def _outcome(self, name: str, given: Mapping[str, Any]) -> isolation.CallOutcome:
         if name == "attempt":
-            self.tried.append(given["text"])
-            return isolation.Returned({"seconds": micro(given["text"]) * 1e-6, "words": "", "spent": 0.5}, "")
+            text = checked_of(given["program"]).source
+            self.tried.append(text)
+            return isolation.Returned({"seconds": micro(text) * 1e-6, "words": "", "spent": 0.5}, "")
         assert name == "compared"
         us = {n: micro(text) for n, text in given["texts"].items()} | {"eager": 300.0, "eager_tf32": 250.0}
         made = {"us": us, "spread": {}, "best": min(us, key=us.__getitem__), "cases": given["cases"]}
@@ -62,7 +65,7 @@ def micro(text: str) -> float:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
     for module in (prebuild_module, evaluator_module):
-        monkeypatch.setattr(module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
+        monkeypatch.setattr(module, "build_program", lambda *a, **k: BuiltPipeline(UNPLANNED, ()))
     with ThreadPoolExecutor(2) as made:
         yield made
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ucutlass import frontend
+from ucutlass.handoff import checked_of
 from ucutlass.reference import evaluate
 from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, LaunchError
 from ucutlass.runtime.verify import DirectLaunch
@@ -47,7 +48,7 @@ def _judge(given: dict[str, Any], fill: Any) -> str:
     kernel = given["kernel"]
     (stage,) = kernel["stages"]
     assert os.path.exists(stage["library"]) and stage["entry"].startswith("ucc_")  # noqa: PTH110
-    program = frontend.program(frontend.read_text(kernel["text"]), kernel["name"])
+    program = frontend.program(checked_of(kernel["program"]), kernel["name"])
 
     def make(extents: tuple[int, ...]) -> DirectLaunch:
         if any(n % 8 for n in extents[1:]):

@@ -13,6 +13,7 @@ from threading import Event
 from typing import Any
 
 from ucutlass.engine.work import TaskEntry, TaskTable
+from ucutlass.handoff import checked_of
 from ucutlass.runtime.cache import Cache, CacheEntry
 
 GPUS = tuple(f"GPU-00000000-0000-0000-0000-{i:012x}" for i in range(4))
@@ -134,9 +135,10 @@ def _parent(pid: int) -> int:
     return int(fields[1])
 
 
-def trial(text: str, problem: str, name: str, **more: Any) -> dict[str, Any]:
+def trial(program: dict[str, Any], problem: dict[str, Any], name: str, **more: Any) -> dict[str, Any]:
     """An attempt of the agent: right, and as slow as its text's length. Notes the problem and the GPU beside
     the worker's cache; a text with a certain tile takes its worker with it, the first time."""
+    text = checked_of(program).source
     folder = Cache.from_switches().root.parent
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     fatal = "128x256x64" in text

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from engine_fakes import GPUS, notes, table
 
-from tests.optimise.made_up import Mortal
+from tests.optimise.made_up import UNPLANNED, Mortal
 from tests.optimise.test_evaluator import H200, LINEAR, SIZES
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import optimize
@@ -46,7 +46,7 @@ class Proposer:
 
 @pytest.fixture(autouse=True)
 def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
+    monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(UNPLANNED, ()))
     # Who would lead is confirmed on the engine too; here its own reading is taken.
     live = evaluator_module.GpuEvaluator
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from kernelbench_files import LINEAR, linear
 
-from tests.optimise.made_up import Mortal
+from tests.optimise.made_up import UNPLANNED, Mortal
 from ucutlass import frontend
 from ucutlass.agent import equivalence, evidence
 from ucutlass.agent import evaluator as evaluator_module
@@ -38,6 +38,7 @@ from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, Sessio
 from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.work import EngineTask
+from ucutlass.handoff import checked_of
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.workload import Buffers
@@ -72,7 +73,7 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> OptimizationProblem:
 
 @pytest.fixture
 def bench(problem: OptimizationProblem, monkeypatch: pytest.MonkeyPatch) -> GpuEvaluator:
-    monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
+    monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(UNPLANNED, ()))
     how = ConfirmationSettings("sm90a", H200, problem.policy)
     found = TimedOutcome(1e-5, 2.0, 1.9, 2.1)
     return GpuEvaluator(problem, Engine(), how, confirm=lambda *_: found, advisor=Advisor("none"))
@@ -89,7 +90,8 @@ def test_a_program_that_computes_the_module_is_judged(
     assert problem.sizes == {"M": 32, "K": 48, "N": 40} and problem.compute_type == "f32"
     assert isinstance(judged(bench, LINEAR), TimedOutcome)
     (asked,) = bench.engine.asked  # type: ignore[attr-defined]
-    assert asked["problem"] == LINEAR and asked["sizes"] == {"M": 32, "K": 48, "N": 40}
+    assert asked["problem"] is None and asked["sizes"] == {"M": 32, "K": 48, "N": 40}
+    assert checked_of(asked["program"]).source == LINEAR
 
 
 def test_a_program_that_computes_something_else_is_not_built(bench: GpuEvaluator) -> None:

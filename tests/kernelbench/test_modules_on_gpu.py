@@ -15,11 +15,13 @@ from ucutlass.agent.equivalence import unlike
 from ucutlass.agent.evidence import ConfirmationSettings
 from ucutlass.agent.gpu_calls import GpuCalls
 from ucutlass.agent.module import ModuleMatch, TorchModule, match_module, read_module
+from ucutlass.assembly import build_program
 from ucutlass.engine.local import LocalEngine
 from ucutlass.handoff import program_payload
 from ucutlass.runtime import switches
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.tasks.bench import on_gpu
+from ucutlass.tasks.built import built_payload
 
 pytestmark = pytest.mark.gpu
 
@@ -50,8 +52,9 @@ def test_a_module_is_timed_in_every_way(wide: TorchModule) -> None:
     assert isinstance(met, ModuleMatch)
     asked = evidence._baselines(program, ConfirmationSettings("sm90a", None, None, module=wide))
     protocol = Protocol(max_seconds=3.0, min_seconds=0.5, warmup=0.5)
-    payload = program_payload(checked)
-    found = on_gpu(payload, "linear", dict(met.sizes), None, 0, asked, [asdict(protocol)], None)
+    built = build_program(checked, program, tuple(met.sizes.values()), "sm90a")
+    handed = program_payload(checked), built_payload(built)
+    found = on_gpu(*handed, "linear", dict(met.sizes), None, 0, asked, [asdict(protocol)], None)
     (report,) = found["regimes"]
     outcomes = {o["name"]: o for o in report["outcomes"]}
     assert list(outcomes) == ["candidate", "eager", "eager-tf32", "compile-max-autotune"]

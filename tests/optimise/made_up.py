@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from ucutlass.agent.budget import Spend
@@ -21,6 +22,9 @@ from ucutlass.agent.outcome import (
 from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
 from ucutlass.agent.run import CandidateJudgement
 from ucutlass.agent.session import Ask, ProposedProgram, SessionState
+
+UNPLANNED: Any = SimpleNamespace(sizes=(), orders={}, stages=())
+"""Stands for a pipeline's plan where nothing is built."""
 
 
 class Killed(BaseException):

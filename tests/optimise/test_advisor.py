@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.optimise.made_up import UNPLANNED
 from tests.optimise.test_evaluator import CHAIN, H200, LINEAR, bench, problem, took
 from ucutlass import frontend
 from ucutlass.advice import Counters
@@ -162,11 +163,7 @@ def test_a_profile_that_is_lost_leaves_the_measured_time() -> None:
 
 
 def test_only_a_new_leader_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        evaluator_module,
-        "build_program",
-        lambda *a, **k: BuiltPipeline(None, ()),  # type: ignore[arg-type]
-    )
+    monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(UNPLANNED, ()))
     seconds = iter((1e-5, 1.01e-5, 0.9e-5))
 
     def agreed(subject: BuiltCandidate, how: ConfirmationSettings, gpu: GpuCalls) -> Outcome:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.optimise.made_up import Mortal
+from tests.optimise.made_up import UNPLANNED, Mortal
 from tests.optimise.test_evaluator import H200, LINEAR, problem, took
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent.budget import Budget
@@ -158,11 +158,7 @@ def judged(
     answer: Any, monkeypatch: pytest.MonkeyPatch, *seconds: float
 ) -> tuple[list[CandidateJudgement], Engine]:
     """Candidates that are confirmed with these times, one after the other."""
-    monkeypatch.setattr(
-        evaluator_module,
-        "build_program",
-        lambda *a, **k: BuiltPipeline(None, ()),  # type: ignore[arg-type]
-    )
+    monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(UNPLANNED, ()))
     engine, times = Engine(answer), iter(seconds)
     live = GpuEvaluator(
         problem(),

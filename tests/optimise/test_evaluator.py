@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.optimise.made_up import Mortal
+from tests.optimise.made_up import UNPLANNED, Mortal
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent.advisor import Advisor
 from ucutlass.agent.budget import Budget
@@ -89,7 +89,7 @@ def bench(answers: Sequence[Any], confirm: Any = None, of: str = LINEAR) -> GpuE
 
 @pytest.fixture(autouse=True)
 def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
+    monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(UNPLANNED, ()))
 
 
 def judged(live: GpuEvaluator, text: str = LINEAR) -> Outcome:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.optimise.made_up import UNPLANNED
 from tests.optimise.test_evaluator import LINEAR, Engine, bench, took
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import gpu_calls as gpu_calls_module
@@ -72,7 +73,7 @@ class Crowded:
 def test_the_wait_for_a_gpu_is_in_no_spend(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     def built(*_: Any, **__: Any) -> BuiltPipeline:
         clock.now += 30.0
-        return BuiltPipeline(None, ())  # type: ignore[arg-type]
+        return BuiltPipeline(UNPLANNED, ())
 
     def confirm(subject: BuiltCandidate, how: ConfirmationSettings, gpu: GpuCalls) -> Outcome:
         for name in ("verified", "compared"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.optimise.made_up import Mortal
+from tests.optimise.made_up import UNPLANNED, Mortal
 from tests.optimise.test_evaluator import H200, LINEAR, Engine, problem, took
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import prebuild as prebuild_module
@@ -41,7 +41,7 @@ def pool() -> Any:
 
 def building(monkeypatch: pytest.MonkeyPatch, what: Callable[..., Any]) -> None:
     monkeypatch.setattr(prebuild_module, "build_program", what)
-    nothing: Any = BuiltPipeline(None, ())  # type: ignore[arg-type]
+    nothing: Any = BuiltPipeline(UNPLANNED, ())
     monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: nothing)
 
 

@@ -25,6 +25,7 @@ from ucutlass.runtime.errors import CompilerMissing, MachineError
 from ucutlass.runtime.isolation import Crashed, Returned
 from ucutlass.runtime.launch import LaunchRequest
 from ucutlass.tasks import tune as trials
+from ucutlass.tasks.built import ArtifactGone
 from ucutlass.tune.build_cache import BuildCache
 from ucutlass.tune.evaluator import EngineEvaluator
 from ucutlass.tune.job import TuningJob, TuningSettings
@@ -224,7 +225,7 @@ def test_what_is_timed_is_the_entry_that_was_named(job: TuningJob, monkeypatch: 
 
 @pytest.mark.parametrize("key", ["", "ab" * 32])
 def test_an_entry_that_is_not_there_is_said_to_be_gone(job: TuningJob, key: str) -> None:
-    with pytest.raises(trials.ArtifactGone):
+    with pytest.raises(ArtifactGone):
         trials._loaded(job.checked, job.program.name, plan_payload(job.first), key)
 
 

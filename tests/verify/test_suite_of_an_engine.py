@@ -16,7 +16,7 @@ from ucutlass.runtime.verify import pool
 from ucutlass.runtime.verify.evidence import CaseResult
 from ucutlass.runtime.verify.suite import suite
 from ucutlass.tasks import verification
-from ucutlass.tasks.tune import ArtifactGone
+from ucutlass.tasks.built import ArtifactGone
 from ucutlass.tasks.verify_cases import facts
 
 TEXT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }"
@@ -58,9 +58,7 @@ def test_cases_are_judged_by_the_libraries_that_lie_there(monkeypatch: pytest.Mo
         return tuple(CaseResult(c, "right", None) for c in cases)
 
     monkeypatch.setattr(pool, "run", ran)
-    monkeypatch.setattr(
-        verification, "cached_artifact", lambda key, cache: Kept(Path(f"/worker/{key}/kernel.so"))
-    )
+    monkeypatch.setattr(verification, "artifact_of", lambda key: Kept(Path(f"/worker/{key}/kernel.so")))
     told = {"device": "NVIDIA H200", "uuid": "GPU-0", "versions": {"nvcc": "13"}}
     monkeypatch.setattr(isolation, "run", lambda *_, **__: isolation.Returned(told, ""))
     found = verification.on_gpu(**asked())
@@ -74,6 +72,6 @@ def test_cases_are_judged_by_the_libraries_that_lie_there(monkeypatch: pytest.Mo
 
 
 def test_a_library_that_is_gone_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "cached_artifact", lambda key, cache: None)
+    monkeypatch.setattr("ucutlass.runtime.build.cached_artifact", lambda key, cache: None)
     with pytest.raises(ArtifactGone, match="has no entry key-of-it"):
         verification.on_gpu(**asked())

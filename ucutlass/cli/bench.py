@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.store import EvidenceStore
 from ucutlass.shapes import ShapeError, complete, parse_sizes
 from ucutlass.tasks.bench_record import BenchedProgram, describe, recorded, share
+from ucutlass.tasks.built import built_payload
 from ucutlass.units import duration
 
 NAMES = ("eager", "compile", "compile-max-autotune", "cublas")
@@ -105,7 +105,6 @@ def command(
         free_sizes = parse_sizes(sizes)
         checked = inputs.read(file)
         complete(frontend.program(checked, name), free_sizes)  # the call's mistakes before the machine's
-        others = {b: _checked(Path(b)) for b in baselines if b not in NAMES}
         local_gpu = gpu.at_hand()
         if local_gpu is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
@@ -113,13 +112,15 @@ def command(
         target = arch or local_gpu.arch.name
         device = local_gpu.device
         ours = _build_described(checked, name, free_sizes, target, device)
-        files = _files(others, free_sizes, target, device)
+        others = {b: _other(Path(b), free_sizes, target, device) for b in baselines if b not in NAMES}
+        files = {b: other for b, other in others.items() if isinstance(other, BenchedProgram)}
         protocols = [
             Protocol(regime=r, max_seconds=seconds, seed=seed, min_seconds=min(1.0, seconds))
             for r in _REGIMES[regime]
         ]
         arguments = {
             "program": program_payload(checked),
+            "built": built_payload(ours.built),
             "name": ours.program.name,
             "sizes": free_sizes,
             "arch": target,
@@ -139,23 +140,15 @@ def command(
         sys.exit(Status.PROGRAM)
 
 
-def _checked(file: Path) -> frontend.Checked | ProgramError:
-    """Returns a baseline's file, or what is wrong with it, which the report says. Raises OSError."""
-    try:
-        return inputs.checked(file)
-    except ProgramError as refused:
-        return refused
-
-
-def _baseline(name: str, file: frontend.Checked | ProgramError | None) -> dict[str, Any]:
-    """Returns a baseline as the comparison's process takes it; a file goes as its checked program."""
-    match file:
+def _baseline(name: str, other: BenchedProgram | str | None) -> dict[str, Any]:
+    """Returns a baseline as the comparison's process takes it; a file goes as what it was built to."""
+    match other:
         case None:
             return {"name": name}
-        case ProgramError() as refused:
-            return {"name": name, "refused": f"ProgramError: {refused}"}
-        case checked:
-            return {"name": name, "program": program_payload(checked)}
+        case str(words):
+            return {"name": name, "refused": words}
+        case BenchedProgram(checked, _, built):
+            return {"name": name, "program": program_payload(checked), "built": built_payload(built)}
 
 
 def _build_described(
@@ -169,20 +162,13 @@ def _build_described(
     return BenchedProgram(checked, program, built)
 
 
-def _files(
-    others: Mapping[str, frontend.Checked | ProgramError],
-    sizes: Mapping[str, int],
-    arch: str,
-    device: Device | None,
-) -> dict[str, BenchedProgram]:
-    """Returns the baselines that are files, built before the GPU is taken. One that cannot be built is left
-    to the comparison's process, which reports it in its words."""
-    described: dict[str, BenchedProgram] = {}
-    for name, file in others.items():
-        with suppress(ProgramError, ShapeError, BuildError):
-            if not isinstance(file, ProgramError):
-                described[name] = _build_described(file, None, sizes, arch, device)
-    return described
+def _other(file: Path, sizes: Mapping[str, int], arch: str, device: Device | None) -> BenchedProgram | str:
+    """Returns a baseline that is a file, built before the GPU is taken; where it cannot be built, why, which
+    the report says. Raises OSError."""
+    try:
+        return _build_described(inputs.checked(file), None, sizes, arch, device)
+    except (ProgramError, ShapeError, BuildError) as refused:
+        return f"{type(refused).__name__}: {refused}"
 
 
 def _announce(holder: str) -> None:

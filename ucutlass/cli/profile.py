@@ -40,6 +40,7 @@ from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import EvidenceStore, record
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tasks import hardware_counters
+from ucutlass.tasks.built import kernel_payload
 from ucutlass.tasks.profile import AGREE, timing_of
 from ucutlass.tasks.record_subject import subject_of_built
 from ucutlass.units import duration
@@ -231,9 +232,14 @@ def _disassembled(job: ProfileJob) -> tuple[sass.SassSummary, ...] | sass.NoCode
     return sass.read(job.built.artifact.library, tool)
 
 
+def _handed(built: Built) -> dict[str, Any]:
+    """Returns a built kernel as its process takes it."""
+    return kernel_payload(built.planned, built.artifact.key)
+
+
 def _timed(job: ProfileJob, energy: bool) -> dict[str, Any]:
     arguments = job.trial() | {
-        "request": job.built.planned.request.given(),
+        "built": _handed(job.built),
         "energy": energy,
         "versions": dict(job.built.artifact.versions),
     }
@@ -251,7 +257,7 @@ def _isolated(what: str, arguments: dict[str, Any], limit: float) -> dict[str, A
 def _counted(job: ProfileJob, cache: ncu.CacheControl) -> ncu.KernelCounters | ncu.NoCounters:
     assert job.gpu is not None
     kernels = [u.kernel for u in job.built.artifact.report.usage]
-    trial = job.trial() | {"request": job.built.planned.request.given()}
+    trial = job.trial() | {"built": _handed(job.built)}
     return hardware_counters.count(job.gpu.capability, trial, kernels, job.limit, cache)
 
 
@@ -286,11 +292,11 @@ def _try(job: ProfileJob, advice: Advice, parent: Record | None) -> dict[str, An
     extents = complete(job.program, job.sizes)
     device: Device | None = device_named(job.gpu.name)
     with show.building(f"{job.program.name}, edited") as progress:
-        build_kernel(job.checked, edited, extents, job.arch, device=device, on_progress=progress)
-    requests = {"now": job.built.planned.request.given(), "edit": edit.request.given()}
+        other = build_kernel(job.checked, edited, extents, job.arch, device=device, on_progress=progress)
+    builds = {"now": _handed(job.built), "edit": _handed(other)}
     versions = dict(job.built.artifact.versions)
     with _gpu_lock(job):
-        answer = _isolated("compared", job.trial() | {"requests": requests, "versions": versions}, job.limit)
+        answer = _isolated("compared", job.trial() | {"builds": builds, "versions": versions}, job.limit)
     if "lost" in answer:
         return {"schedule": edit.schedule, "lost": answer["lost"]}
     if (apart := answer["differences"]["edit"]) > AGREE:

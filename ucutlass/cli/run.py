@@ -28,6 +28,7 @@ from ucutlass.ir.hardware import ARCHES, default_device
 from ucutlass.runtime import isolation
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol.bounds import TimeBounds, bounds
+from ucutlass.tasks.built import built_payload
 from ucutlass.units import duration
 
 _INTERPRETED = 512
@@ -108,7 +109,9 @@ def _on_gpu(
     limit: float,
     built: AnyBuilt,
 ) -> dict[str, Any]:
-    answer = _isolated("on_gpu", checked, program, sizes, seed, limit, {"arch": arch})
+    answer = _isolated(
+        "on_gpu", checked, program, sizes, seed, limit, {"arch": arch, "built": built_payload(built)}
+    )
     if "lost" in answer:
         return {"ran": "GPU", "ok": False} | answer
     share = built_share(program, built, answer["microseconds"])

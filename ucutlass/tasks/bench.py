@@ -25,6 +25,7 @@ OF_FILES = frozenset({"program", "refused", "module"})
 
 def on_gpu(
     program: dict[str, Any],
+    built: dict[str, Any],
     name: str | None,
     sizes: dict[str, int],
     arch: str | None,
@@ -33,25 +34,24 @@ def on_gpu(
     protocols: list[dict[str, Any]],
     bandwidth: float | None,
 ) -> dict[str, Any]:
-    """Verifies the kernel, then times it against the baselines, once a protocol.
+    """Verifies the kernel, then times it against the baselines, once a protocol. `built` is a payload of
+    `ucutlass.tasks.built`.
 
-    A baseline is `{"name": ..}`, of a `.ucu` file with its `program` or why it is `refused`, of a PyTorch module with what
-    `ucutlass.tasks.module_baseline` takes as `module` and `names`. `protocols` are fields of
-    `runtime.bench.protocol.Protocol`. Returns `device`, `machine`, `verified` (a list of cases, each
-    with `ok` and `words`) and `regimes`, empty where a case failed: a wrong kernel has no speed. `stages`
-    are those of a pipeline, each timed alone.
+    A baseline is `{"name": ..}`, of a `.ucu` file with its `program` and `built`, or with why it is
+    `refused`; of a PyTorch module with what `ucutlass.tasks.module_baseline` takes as `module` and `names`.
+    `protocols` are fields of `runtime.bench.protocol.Protocol`. Returns `device`, `machine`, `verified` (a
+    list of cases, each with `ok` and `words`) and `regimes`, empty where a case failed: a wrong kernel has no
+    speed. `stages` are those of a pipeline, each timed alone.
     """
     import torch
 
-    from ucutlass import frontend
-    from ucutlass.api import loaded
     from ucutlass.handoff import checked_of
     from ucutlass.runtime.bench.cuda import Cuda
     from ucutlass.runtime.bench.protocol import Protocol
     from ucutlass.runtime.subject import machine_of
+    from ucutlass.tasks.built import loaded_built
 
-    checked = checked_of(program)
-    kernel = loaded(checked, frontend.program(checked, name), arch)
+    kernel = loaded_built(checked_of(program), name, arch, built)
     chosen = [Protocol(**fields) for fields in protocols]
     return {
         "device": torch.cuda.get_device_name(),
@@ -208,7 +208,7 @@ def _baseline(
             return module_candidate(name, request["module"], request["names"], buffers, device)
         if "program" not in request:
             return baseline(name, buffers, full, device)
-        return _other_file(name, request["program"], buffers, sizes, arch, device)
+        return _other_file(request, buffers, sizes, arch, device)
     except Exception as error:
         return _failed(name, error)
 
@@ -218,29 +218,25 @@ class OtherProgram(Exception):
 
 
 def _other_file(
-    name: str,
-    program: Mapping[str, Any],
-    buffers: Buffers,
-    sizes: Mapping[str, int],
-    arch: str | None,
-    device: str,
+    request: Mapping[str, Any], buffers: Buffers, sizes: Mapping[str, int], arch: str | None, device: str
 ) -> BenchCandidate:
     from ucutlass import frontend
-    from ucutlass.api import loaded
     from ucutlass.handoff import checked_of
+    from ucutlass.tasks.built import loaded_built
 
-    checked = checked_of(program)
-    other = loaded(checked, frontend.program(checked), arch)
+    checked = checked_of(request["program"])
+    program = frontend.program(checked)
     ours = [p.type for p in buffers.program.params]
-    theirs = [p.type for p in other.program.params]
-    if ours != theirs or dict(other.program.dims) != dict(buffers.program.dims):
-        raise OtherProgram(f"{other.program.name} lacks the parameters of {buffers.program.name}")
+    theirs = [p.type for p in program.params]
+    if ours != theirs or dict(program.dims) != dict(buffers.program.dims):
+        raise OtherProgram(f"{program.name} lacks the parameters of {buffers.program.name}")
+    other = loaded_built(checked, program.name, arch, request["built"])
     failed = [
         v for v in (_verified(other, sizes, d, 0, device) for d in ("normal", "integer")) if not v["ok"]
     ]
     if failed:
         raise OtherProgram(f"wrong, so it has no speed: {failed[0]['words']}")
-    return candidate_of(other, name, buffers)
+    return candidate_of(other, request["name"], buffers)
 
 
 def _failed(name: str, error: Exception) -> UntimedCandidate:

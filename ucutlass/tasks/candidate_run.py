@@ -20,6 +20,7 @@ CASES: tuple[tuple[Literal["normal", "integer"], int], ...] = (("integer", 1), (
 
 def run(
     program: dict[str, Any],
+    built: dict[str, Any],
     problem: dict[str, Any] | None,
     name: str,
     sizes: dict[str, int],
@@ -28,11 +29,11 @@ def run(
 ) -> dict[str, Any]:
     """Returns `seconds` of one call, None where it is wrong, and then `words` say how. What it should
     compute is the `problem`'s to say, not its own; without a problem it is held against its own reference.
-    Builds what the cache lacks."""
+    `built` is a payload of `ucutlass.tasks.built`."""
     import torch
 
     try:
-        return _run(program, problem, name, sizes, arch, seed)
+        return _run(program, built, problem, name, sizes, arch, seed)
     except Exception as failure:
         traceback.clear_frames(failure.__traceback__)  # they hold tensors
         raise
@@ -43,6 +44,7 @@ def run(
 
 def _run(
     program: dict[str, Any],
+    built: dict[str, Any],
     problem: dict[str, Any] | None,
     name: str,
     sizes: dict[str, int],
@@ -50,14 +52,13 @@ def _run(
     seed: int,
 ) -> dict[str, Any]:
     from ucutlass import frontend
-    from ucutlass.api import loaded
     from ucutlass.handoff import checked_of
     from ucutlass.runtime import verify
     from ucutlass.runtime.inputs import generate
     from ucutlass.runtime.timing import compare
+    from ucutlass.tasks.built import loaded_built
 
-    checked = checked_of(program)
-    kernel = loaded(checked, frontend.program(checked, name), arch)
+    kernel = loaded_built(checked_of(program), name, arch, built)
     reference = kernel.program if problem is None else frontend.program(checked_of(problem), name)
     for case, more in CASES:
         arguments = generate(reference, sizes, case, seed=seed + more, device="cuda", drawn="cuda")

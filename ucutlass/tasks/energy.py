@@ -11,22 +11,20 @@ from typing import Any
 
 
 def measured(
-    program: dict[str, Any], name: str, sizes: dict[str, int], arch: str, seed: int
+    program: dict[str, Any], built: dict[str, Any], name: str, sizes: dict[str, int], arch: str, seed: int
 ) -> dict[str, Any]:
     """Returns `energy`, fields of `runtime.profile.energy.Energy` a call, over two seconds of calls on
-    rotated arguments; or `no_energy`, why there is none. Builds what the cache lacks."""
+    rotated arguments; or `no_energy`, why there is none. `built` is a payload of `ucutlass.tasks.built`."""
     import torch
 
-    from ucutlass import frontend
-    from ucutlass.api import loaded
     from ucutlass.handoff import checked_of
     from ucutlass.runtime.subject import machine_of
     from ucutlass.runtime.timing import compare
+    from ucutlass.tasks.built import loaded_built
     from ucutlass.tasks.candidate_run import argument_sets, turns
     from ucutlass.tasks.profile import energy_of
 
-    checked = checked_of(program)
-    kernel = loaded(checked, frontend.program(checked, name), arch)
+    kernel = loaded_built(checked_of(program), name, arch, built)
     sets = argument_sets(kernel.program, sizes, seed)
     launch = turns(kernel, sets)
     taken = compare({"candidate": launch}, len(sets), rounds=3)["candidate"].median

@@ -1,7 +1,7 @@
 """Runs the front end on an unknown text, whose hang or growth then harms no other process.
 
-Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`: a text goes in once, and the
-checked program comes out as a payload of `ucutlass.handoff`, so that nobody parses the text again.
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`: a text goes in once, and
+the checked program comes out as a payload of `ucutlass.handoff`, so that nobody parses the text again.
 """
 
 from __future__ import annotations

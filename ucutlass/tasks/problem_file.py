@@ -45,8 +45,8 @@ def same(
     device: str,
 ) -> dict[str, Any]:
     """Returns whether a program, of a payload of `ucutlass.handoff`, computes what a file's module does:
-    `{"words": ""}`, where they differ `{"words": ..}`, or `{"unusable": ..}`. `names` says of each parameter of
-    the program what it is, `input NUMBER` or `state NAME`."""
+    `{"words": ""}`, where they differ `{"words": ..}`, or `{"unusable": ..}`. `names` says of each parameter
+    of the program what it is, `input NUMBER` or `state NAME`."""
     from ucutlass import frontend
     from ucutlass.handoff import checked_of
     from ucutlass.reference.unrounded import unrounded

@@ -1,8 +1,8 @@
 """Runs a kernel under a profiler, times it beside others, or measures its energy.
 
 `timed` and `compared` are for `ucutlass.runtime.isolation`; run as a module with a request's file,
-this launches the kernel once between cudaProfilerStart and cudaProfilerStop, for Nsight Compute. `program` is a
-payload of `ucutlass.handoff`.
+this launches the kernel once between cudaProfilerStart and cudaProfilerStop, for Nsight Compute. `program` is
+a payload of `ucutlass.handoff`, `built` one of `ucutlass.tasks.built.kernel_payload`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def timed(
     name: str,
     sizes: dict[str, int],
     arch: str,
-    request: dict[str, Any],
+    built: dict[str, Any],
     seed: int,
     energy: bool,
     versions: dict[str, str],
@@ -54,7 +54,7 @@ def timed(
     from ucutlass.runtime.subject import machine_of
     from ucutlass.runtime.timing import compare
 
-    launch, sets = _launcher(program, name, sizes, arch, request, seed)
+    launch, sets = _launcher(program, name, sizes, arch, built, seed)
     timing = compare({"kernel": launch}, sets)["kernel"]
     report: dict[str, Any] = {
         "machine": asdict(machine_of(0, versions)),
@@ -86,7 +86,7 @@ def compared(
     name: str,
     sizes: dict[str, int],
     arch: str,
-    requests: dict[str, dict[str, Any]],
+    builds: dict[str, dict[str, Any]],
     seed: int,
     versions: dict[str, str],
 ) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def compared(
     from ucutlass.runtime.subject import machine_of
     from ucutlass.runtime.timing import compare
 
-    kernels, sets = _prepared(program, name, sizes, arch, requests, seed)
+    kernels, sets = _prepared(program, name, sizes, arch, builds, seed)
     differences = _differences({label: k(*sets[0]) for label, k in kernels.items()})
     times = compare(_launches(kernels, sets), len(sets), rounds=_ROUNDS)
     return {
@@ -107,9 +107,9 @@ def compared(
 
 
 def _launcher(
-    program: dict[str, Any], name: str, sizes: dict[str, int], arch: str, request: dict[str, Any], seed: int
+    program: dict[str, Any], name: str, sizes: dict[str, int], arch: str, built: dict[str, Any], seed: int
 ) -> tuple[Callable[[int], object], int]:
-    kernels, sets = _prepared(program, name, sizes, arch, {"kernel": request}, seed)
+    kernels, sets = _prepared(program, name, sizes, arch, {"kernel": built}, seed)
     return _launches(kernels, sets)["kernel"], len(sets)
 
 
@@ -118,7 +118,7 @@ def _prepared(
     name: str,
     sizes: dict[str, int],
     arch: str,
-    requests: dict[str, dict[str, Any]],
+    builds: dict[str, dict[str, Any]],
     seed: int,
 ) -> tuple[dict[str, LoadedKernel], list[list[Any]]]:
     """Returns a kernel for each schedule, and argument sets that rotate through more than twice the L2."""
@@ -129,7 +129,7 @@ def _prepared(
     from ucutlass.runtime.timing import sets_for
 
     checked = checked_of(program)
-    kernels = {label: _loaded(checked, name, arch, r) for label, r in requests.items()}
+    kernels = {label: _loaded(checked, name, arch, built) for label, built in builds.items()}
     typed = next(iter(kernels.values())).program
     first = generate(typed, sizes, "normal", seed=seed, device="cuda")
     moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
@@ -150,13 +150,13 @@ def _launches(
     return {label: launch(k) for label, k in kernels.items()}
 
 
-def _loaded(checked: Checked, name: str, arch: str, request: Mapping[str, Any]) -> LoadedKernel:
+def _loaded(checked: Checked, name: str, arch: str, built: Mapping[str, Any]) -> LoadedKernel:
     from ucutlass import frontend
     from ucutlass.api import LoadedKernel
-    from ucutlass.ir.schedule import partial_schedule_of_json, scheduled
+    from ucutlass.tasks.built import built_kernel
 
-    program = scheduled(frontend.kernel(checked, name), arch, partial_schedule_of_json(request))
-    return LoadedKernel(checked, program, arch)
+    program = frontend.kernel(checked, name)
+    return LoadedKernel(checked, program, arch, ready=built_kernel(checked, program, built))
 
 
 def _differences(results: Mapping[str, Any]) -> dict[str, float]:

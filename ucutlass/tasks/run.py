@@ -1,7 +1,7 @@
 """Runs one kernel once, judges it and times it, for `ucc run`.
 
 Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`; `program` is a payload of
-`ucutlass.handoff`.
+`ucutlass.handoff`, `built` of `ucutlass.tasks.built`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from typing import Any
 
 
 def on_gpu(
-    program: dict[str, Any], name: str, sizes: dict[str, int], arch: str | None, seed: int
+    program: dict[str, Any],
+    built: dict[str, Any],
+    name: str,
+    sizes: dict[str, int],
+    arch: str | None,
+    seed: int,
 ) -> dict[str, Any]:
     """Runs, verifies against the float64 reference, then times over rotated buffers.
 
@@ -22,15 +27,14 @@ def on_gpu(
     """
     import torch
 
-    from ucutlass import frontend
-    from ucutlass.api import LoadedPipeline, loaded
+    from ucutlass.api import LoadedPipeline
     from ucutlass.handoff import checked_of
     from ucutlass.runtime import verify
     from ucutlass.runtime.inputs import generate
     from ucutlass.runtime.stage_times import torch_share
+    from ucutlass.tasks.built import loaded_built
 
-    checked = checked_of(program)
-    k = loaded(checked, frontend.program(checked, name), arch)
+    k = loaded_built(checked_of(program), name, arch, built)
     arguments = generate(k.program, sizes, "normal", seed=seed, device="cuda")
     verdict = verify.check(k.program, k.judged(*arguments), arguments)
     timing = _time(k, sizes, seed) if verdict.ok else None

@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ucutlass.runtime.errors import CacheError
-
 if TYPE_CHECKING:
     from ucutlass import ir
     from ucutlass.frontend import Checked
@@ -32,10 +30,6 @@ CASES: tuple[Literal["normal", "integer"], ...] = ("normal", "integer")
 """Distributions that a finalist is verified on, as `ucc bench` does."""
 
 
-class ArtifactGone(CacheError):
-    """An artefact that should lie in the cache does not any more."""
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedSchedule:
     """A built kernel that can be called: `launcher(*arguments, out=None)`."""
@@ -45,8 +39,11 @@ class LoadedSchedule:
 
 
 def waking_kernel() -> ir.Kernel:
-    """Returns the typed program of `kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }`:
-    there is no text to parse in a process that only times."""
+    """Returns the typed program of a plain product, which is written as
+
+        kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }
+
+    There is no text to parse in a process that only times."""
     from ucutlass import ir
     from ucutlass.ir.elements import BF16, F32
     from ucutlass.ir.extents import Free
@@ -171,25 +168,19 @@ def confirmed(
 
 def _loaded(checked: Checked, name: str, plan: Mapping[str, Any], key: str) -> LoadedSchedule:
     from ucutlass import frontend
-    from ucutlass.backend import Built, bind, source_of
-    from ucutlass.handoff import planned_of
-    from ucutlass.runtime.build import cached_artifact
-    from ucutlass.runtime.cache import Cache
+    from ucutlass.backend import bind
     from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
     from ucutlass.runtime.launch_spec import spec_of
+    from ucutlass.tasks.built import built_kernel
 
-    program, planned = frontend.kernel(checked, name), planned_of(plan)
-    cache = Cache.from_switches()
-    artifact = cached_artifact(key, cache)
-    if artifact is None:
-        words = f"{cache.root} has no entry {key[:16]}"
-        raise ArtifactGone(words, "give the cache more room, and run it again")
+    program = frontend.kernel(checked, name)
+    built = built_kernel(checked, program, {"plan": plan, "key": key})
+    sizes = built.planned.sizes
 
     def choose(request: LaunchRequest) -> BoundKernel:
-        if request.extents != planned.sizes or not all(request.aligned):
-            raise ValueError(f"the plan is for aligned tensors of {planned.sizes}, not for {request}")
-        source = source_of(checked, program, planned)
-        return bind(Built(frontend.ChosenPlan(planned, None), source, artifact), program.name)
+        if request.extents != sizes or not all(request.aligned):
+            raise ValueError(f"the plan is for aligned tensors of {sizes}, not for {request}")
+        return bind(built, program.name)
 
     return LoadedSchedule(program, Launcher(spec_of(program, []), choose))
 

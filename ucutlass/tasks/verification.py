@@ -22,15 +22,13 @@ from ucutlass.kernels.granularity import Granularity
 from ucutlass.pipeline.names import outer_names
 from ucutlass.pipeline.orders import Orders
 from ucutlass.runtime import isolation, sanitize
-from ucutlass.runtime.build import cached_artifact
-from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import MachineError
 from ucutlass.runtime.evidence import Machine
 from ucutlass.runtime.verify import pool
 from ucutlass.runtime.verify.evidence import CaseResult, SuiteEvidence, evidence_of
 from ucutlass.runtime.verify.guards import GUARD, POISONS
 from ucutlass.runtime.verify.suite import LeftOut, Suite, VerifyCase, reduced, suite
-from ucutlass.tasks.tune import ArtifactGone
+from ucutlass.tasks.built import artifact_of
 from ucutlass.tasks.verify_cases import START_SECONDS, facts
 
 _SANITIZED = (
@@ -163,12 +161,7 @@ def gpu_arguments(plan: VerificationPlan, built: AnyBuilt, case_seconds: float) 
 
 
 def _library(key: str) -> str:
-    cache = Cache.from_switches()
-    artifact = cached_artifact(key, cache)
-    if artifact is None:
-        words = f"{cache.root} has no entry {key[:16]}"
-        raise ArtifactGone(words, "give the cache more room, and run it again")
-    return str(artifact.library)
+    return str(artifact_of(key).library)
 
 
 def sanitizers(

@@ -94,8 +94,8 @@ def facts(
     stages: Sequence[tuple[str, str, Sequence[int]] | None],
     orders: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Returns what the processes need of a built program: a payload of `ucutlass.handoff`, and library, entry and
-    launch parameters of each launch, None for a torch function. A kernel is one launch. `orders` as
+    """Returns what the processes need of a built program: a payload of `ucutlass.handoff`, and library, entry
+    and launch parameters of each launch, None for a torch function. A kernel is one launch. `orders` as
     `ucutlass.pipeline.orders`."""
     from ucutlass.handoff import program_payload
 
