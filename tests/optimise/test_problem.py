@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from ucutlass import frontend
+from ucutlass.agent import candidate_text
+from ucutlass.agent.edits import addresses
 from ucutlass.agent.outcome import RefusedOutcome
 from ucutlass.agent.problem import (
     MOST_CHARACTERS,
@@ -15,7 +18,10 @@ from ucutlass.agent.problem import (
     problem_of_json,
     problem_to_json,
 )
+from ucutlass.agent.proposers.quoting import uncommented
+from ucutlass.diagnostics import ProgramError
 from ucutlass.frontend import read_text
+from ucutlass.grammar.syntax import File
 from ucutlass.handoff import program_payload
 from ucutlass.shapes import ShapeError
 from ucutlass.tasks import equivalence as asked
@@ -145,3 +151,25 @@ def test_another_cut_computes_the_same() -> None:
 )
 def test_something_else_is_seen(change: tuple[str, str]) -> None:
     assert "differs at" in same(CHAIN, CHAIN.replace(*change), "chain", SIZES, 0)
+
+
+def test_a_text_is_parsed_once_whoever_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = LINEAR + "# nobody read this before\n"
+    parses: list[str] = []
+
+    def counted(source: str, file: str) -> File:
+        parses.append(source)
+        return frontend.parsed(source, file)
+
+    monkeypatch.setattr(candidate_text, "parsed", counted)
+    assert isinstance(judged(text), ProgramCandidate)
+    assert addresses(text) and "nobody" not in uncommented(text)
+    assert isinstance(judged(text), ProgramCandidate) and parses == [text]
+
+
+def test_a_text_that_is_refused_still_has_its_tree() -> None:
+    text = LINEAR.replace("return", "return unheard_of +")
+    read = candidate_text.candidate_text(text)
+    assert read.tree is not None and read.program is None and read.diagnostics
+    with pytest.raises(ProgramError, match="unheard_of"):
+        _ = read.checked
