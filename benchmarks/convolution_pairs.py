@@ -10,7 +10,7 @@ from types import MappingProxyType
 from benchmarks.gemm_pairs import COMPUTE_TYPES
 from benchmarks.pair_text import Axis, Stored, kernel
 from benchmarks.pairs import Choice, Program, Space
-from ucutlass.kernels.convolution.plan import ConvPlan
+from ucutlass.kernels.convolution.plan import ConvolutionPlan
 
 WINDOWS: Mapping[str, str] = MappingProxyType(
     {
@@ -296,5 +296,5 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
 )
 
 CONVOLUTION = Space(
-    "convolution", AXES, program, lambda planned: isinstance(planned.plan, ConvPlan), refused=REFUSED
+    "convolution", AXES, program, lambda planned: isinstance(planned.plan, ConvolutionPlan), refused=REFUSED
 )

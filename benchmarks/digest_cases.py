@@ -32,7 +32,7 @@ from ucutlass.emit.parts import NotServed
 from ucutlass.emit.text import Source
 from ucutlass.ir.schedule import PartialSchedule, show
 from ucutlass.kernels.attention.plan import AttentionPlan
-from ucutlass.kernels.convolution.plan import ConvPlan
+from ucutlass.kernels.convolution.plan import ConvolutionPlan
 from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.kernels.grouped_gemm.plan import GroupedGemmPlan
 from ucutlass.kernels.planned import Planned
@@ -299,7 +299,7 @@ def _of_family(case: Case, planned: Planned) -> Case:
             family = "gemm"
         case GroupedGemmPlan():
             family = "grouped GEMM"
-        case ConvPlan():
+        case ConvolutionPlan():
             family = "convolution"
         case AttentionPlan():
             family = "attention"

@@ -32,7 +32,7 @@ from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.gemm.cost import DEFAULT, Constants, estimate
 from ucutlass.kernels.gemm.problem import gemm_problem
-from ucutlass.kernels.gemm.schedule import Candidate, build, candidate_of, case_of
+from ucutlass.kernels.gemm.schedule import GemmCandidate, build, candidate_of, case_of
 from ucutlass.shapes import complete
 
 FITTED = (
@@ -78,7 +78,7 @@ class Row:
     shape: str
     schedule: str
     seconds: float
-    candidate: Candidate
+    candidate: GemmCandidate
 
 
 @dataclass(frozen=True, slots=True)

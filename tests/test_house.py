@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,49 @@ have in common."""
 def test_no_family_is_named_outside_of_kernels_and_emit(module: str) -> None:
     named = {name for name in imports(module) if FAMILY_MODULE.match(name)}
     assert not named, f"{module} imports {sorted(named)}: ask ucutlass.kernels.families, or ucutlass.emit"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        m
+        for m in modules()
+        if not m.startswith(("ucutlass.kernels", "ucutlass.emit", "ucutlass.runtime.module"))
+    ],
+)
+def test_no_family_is_named_in_a_string(module: str) -> None:
+    """`runtime.module` counts PyTorch's operations, one of which is called as a family is."""
+    tree = ast.parse(modules()[module].read_text())
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    assert not texts & set(NAMES)
+
+
+ROLES = {
+    "cost", "family", "granularity", "match", "plan", "planner", "problem", "rules", "schedule", "smem", "space",
+    "variants",
+}  # fmt: skip
+"""The files of a family: docs/design.md has what each holds. `match_packed.py` is a part of `match.py`'s work."""
+
+OWN_FILES = {"gemm": {"search"}}
+"""Files that one family alone has."""
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_families_have_the_same_files(family: str) -> None:
+    folder = ROOT / "ucutlass" / "kernels" / family
+    files = {path.stem for path in folder.iterdir() if path.stem != "__init__" and path.stem != "__pycache__"}
+    assert {name.split("_")[0] for name in files} - OWN_FILES.get(family, set()) == ROLES
+    assert files - OWN_FILES.get(family, set()) >= ROLES, "no part of a file stands without it"
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_families_call_their_types_alike(family: str) -> None:
+    prefix = "".join(word.capitalize() for word in family.split("_"))
+    plan, match, problem = (
+        import_module(f"ucutlass.kernels.{family}.{name}") for name in ("plan", "match", "problem")
+    )
+    assert all(hasattr(plan, prefix + name) for name in ("Problem", "Schedule", "Plan"))
+    assert hasattr(match, f"{prefix}Pattern") and hasattr(problem, f"{family}_problem")
 
 
 @pytest.mark.parametrize("module", [m for m in modules() if m.startswith("ucutlass.emit.")])

@@ -18,7 +18,7 @@ from ucutlass.emit.text import product
 from ucutlass.ir.elements import S8, TF32
 from ucutlass.kernels.access import Access, Store
 from ucutlass.kernels.convolution.plan import (
-    ConvProblem,
+    ConvolutionProblem,
     DirectSchedule,
     OperandAccess,
     across_mode,
@@ -55,7 +55,7 @@ class EpilogueSlot:
     narrow: str
 
 
-def render(problem: ConvProblem, schedule: DirectSchedule) -> str:
+def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
     """The code of a plan with a DirectSchedule, for `ucutlass.emit.text.finish`. Raises ValueError for a
     reduced result, or where taps slide along nothing."""
     gemm = problem.gemm
@@ -118,7 +118,7 @@ class _Epilogue:
     call: str
 
 
-def _epilogue(problem: ConvProblem, schedule: DirectSchedule, vector: bool) -> _Epilogue:
+def _epilogue(problem: ConvolutionProblem, schedule: DirectSchedule, vector: bool) -> _Epilogue:
     gemm, turned = problem.gemm, schedule.turned
     stores = [o for o in gemm.outputs if isinstance(o, Store)]
     if len(stores) < len(gemm.outputs):
@@ -150,7 +150,9 @@ def _slot(index: int, access: Access, value: str, vector: bool) -> EpilogueSlot:
     return EpilogueSlot(index, cpp, value, access.pointer, batch_strides(access), unit, narrow)
 
 
-def _with_steps(problem: ConvProblem, walk: OperandAccess, text: AccessText, across: int) -> AccessText:
+def _with_steps(
+    problem: ConvolutionProblem, walk: OperandAccess, text: AccessText, across: int
+) -> AccessText:
     """Returns the access with the parts of a step along neighbouring results and of one across them."""
     number = {axis: i for i, axis in enumerate(walk.windows)}
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ucutlass.emit.convolution import direct, im2col, sm80, wgrad
-from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule, WgradSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule, Im2colSchedule, WgradSchedule
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 
 
-def render(plan: ConvPlan) -> str:
+def render(plan: ConvolutionPlan) -> str:
     """The code of a plan, for `ucutlass.emit.text.finish`."""
     match plan.schedule:
         case DirectSchedule() as schedule:

@@ -17,7 +17,7 @@ from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.ir.elements import BF16, F16, TF32
-from ucutlass.kernels.convolution.plan import ConvProblem, Im2colSchedule, OperandAccess, WgradSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, OperandAccess, WgradSchedule
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.smem import deep, end_of_tiles, rows_staged, tables_bytes
 from ucutlass.kernels.gemm.plan import GemmProblem
@@ -81,7 +81,7 @@ class Im2colAxisText:
     offset: str
 
 
-def render(problem: ConvProblem, schedule: Im2colSchedule) -> str:
+def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     """The code of a plan with an Im2colSchedule, for `ucutlass.emit.text.finish`.
 
     Raises ValueError for a problem that TMA cannot gather, or a schedule that breaks `check`'s rules.
@@ -128,7 +128,7 @@ def render(problem: ConvProblem, schedule: Im2colSchedule) -> str:
 
 
 def hopper_values(
-    problem: ConvProblem, schedule: Im2colSchedule | WgradSchedule, end: int
+    problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule, end: int
 ) -> Mapping[str, object]:
     """The variables that both kernels of TMA and wgmma take; `end`: bytes of shared memory that stages or the
     epilogue use, behind which the table of rows and the barriers lie."""
@@ -152,7 +152,7 @@ def hopper_values(
     }
 
 
-def check(problem: ConvProblem, schedule: Im2colSchedule) -> str:
+def check(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     """Why the template cannot take this schedule, or ""."""
     m, n, k = schedule.tile
     if problem.compute_type.name not in WGMMA_TYPES or problem.gemm.accumulate != "f32":
@@ -187,7 +187,7 @@ def extent_of(walk: OperandAccess, axis: int) -> str:
     return next(text.extent for text in convolution.layout(walk) if text.axis == axis)
 
 
-def _space(problem: ConvProblem, how: Im2col) -> tuple[Im2colAxisText, ...]:
+def _space(problem: ConvolutionProblem, how: Im2col) -> tuple[Im2colAxisText, ...]:
     return tuple(
         Im2colAxisText(
             s.scale,
@@ -202,25 +202,25 @@ def _space(problem: ConvProblem, how: Im2col) -> tuple[Im2colAxisText, ...]:
     )
 
 
-def _batch_of(problem: ConvProblem, dim: int) -> str | None:
+def _batch_of(problem: ConvolutionProblem, dim: int) -> str | None:
     return next((f"batch[{i}]" for i, run in enumerate(problem.batch) if run == (dim,)), None)
 
 
-def _image(problem: ConvProblem, how: Im2col) -> str:
+def _image(problem: ConvolutionProblem, how: Im2col) -> str:
     if how.image is None:
         return "0"
     dim = problem.a.axes[how.image].extent
     return "rest" if dim in problem.m else _batch_of(problem, dim) or "0"
 
 
-def _images(problem: ConvProblem, how: Im2col) -> str:
+def _images(problem: ConvolutionProblem, how: Im2col) -> str:
     """Images that a phase's rows go over."""
     if how.image is None or problem.a.axes[how.image].extent not in problem.m:
         return "1"
     return f"e[{problem.a.axes[how.image].extent}]"
 
 
-def _first_channel(problem: ConvProblem, how: Im2col) -> str:
+def _first_channel(problem: ConvolutionProblem, how: Im2col) -> str:
     if how.group is None:
         return "0"
     return f"int({_batch_of(problem, problem.a.axes[how.group].extent)}) * plan.group"
@@ -231,7 +231,7 @@ def _dim(extent: str) -> str:
 
 
 def windowed_dims(
-    problem: ConvProblem, channel: int, space: tuple[int, ...], image: int | None, group: int | None
+    problem: ConvolutionProblem, channel: int, space: tuple[int, ...], image: int | None, group: int | None
 ) -> tuple[DimText, ...]:
     """A's axes as TMA's dimensions: channels of all groups, `space` innermost first, images."""
     channels = extent_of(problem.a, channel)
@@ -255,7 +255,7 @@ def windowed_dims(
     )
 
 
-def _b_dims(problem: ConvProblem, how: Im2col, schedule: Im2colSchedule) -> tuple[DimText, ...]:
+def _b_dims(problem: ConvolutionProblem, how: Im2col, schedule: Im2colSchedule) -> tuple[DimText, ...]:
     b = problem.b
     dims: list[DimText] = []
     taps = {s.tap_dim: i for i, s in enumerate(how.space) if s.tap_dim is not None}

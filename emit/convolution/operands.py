@@ -12,7 +12,7 @@ from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.emit.text import over_extents
 from ucutlass.ir.extents import Extent
-from ucutlass.kernels.convolution.plan import ConvProblem, OperandAccess, OperandAxisExtent
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, OperandAxisExtent
 from ucutlass.kernels.gemm.plan import GemmProblem
 
 
@@ -71,12 +71,12 @@ class PackText:
     before: tuple[str, ...]
 
 
-def accesses(problem: ConvProblem) -> tuple[AccessText, AccessText]:
+def accesses(problem: ConvolutionProblem) -> tuple[AccessText, AccessText]:
     """Both operands."""
     return _access(problem, problem.a, "A", problem.m), _access(problem, problem.b, "B", problem.n)
 
 
-def _access(problem: ConvProblem, walk: OperandAccess, name: str, rows: tuple[int, ...]) -> AccessText:
+def _access(problem: ConvolutionProblem, walk: OperandAccess, name: str, rows: tuple[int, ...]) -> AccessText:
     number = {axis: i for i, axis in enumerate(walk.windows)}
     windows = tuple(
         WindowText(i, a.window.scale, a.extent, spelled(a.window.offset))
@@ -131,7 +131,7 @@ def sums(walk: OperandAccess, names: Mapping[int, str], number: Mapping[int, int
     return tuple(lines)
 
 
-def _base(problem: ConvProblem, walk: OperandAccess, number: Mapping[int, int]) -> tuple[str, ...]:
+def _base(problem: ConvolutionProblem, walk: OperandAccess, number: Mapping[int, int]) -> tuple[str, ...]:
     names: dict[int, str] = {}
     lines: list[str] = []
     for i, run in enumerate(problem.batch):
@@ -157,7 +157,7 @@ def _scale(axis: OperandAxisExtent) -> int:
     return axis.window.scale if axis.window is not None else 1
 
 
-def packs(problem: ConvProblem) -> tuple[PackText, ...]:
+def packs(problem: ConvolutionProblem) -> tuple[PackText, ...]:
     """The operands that are copied before the product."""
     texts: list[PackText] = []
     most = max(len(problem.a.axes), len(problem.b.axes), 1)
@@ -186,7 +186,7 @@ def packs(problem: ConvProblem) -> tuple[PackText, ...]:
     return tuple(texts)
 
 
-def contracted(problem: ConvProblem) -> tuple[str, ...]:
+def contracted(problem: ConvolutionProblem) -> tuple[str, ...]:
     """The contracted extents as C++; the innermost is padded where an operand is."""
     extents = [f"e[{d}]" for d in problem.k] or ["1"]
     pads = [
@@ -200,7 +200,7 @@ def contracted(problem: ConvProblem) -> tuple[str, ...]:
 
 
 def values(
-    problem: ConvProblem, layout: epilogue.EpilogueLayout, row: str = epilogue.ROW
+    problem: ConvolutionProblem, layout: epilogue.EpilogueLayout, row: str = epilogue.ROW
 ) -> dict[str, object]:
     """The variables of the templates that multiply tiles; `row` is the coordinate of a row as C++."""
     gemm = seen(problem)
@@ -216,7 +216,7 @@ def values(
     }
 
 
-def seen(problem: ConvProblem) -> GemmProblem:
+def seen(problem: ConvolutionProblem) -> GemmProblem:
     """The product from its epilogue, with operands' elements as they are read."""
     gemm = problem.gemm
     return replace(gemm, a=replace(gemm.a, elem=problem.a.read), b=replace(gemm.b, elem=problem.b.read))

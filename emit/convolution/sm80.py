@@ -14,7 +14,7 @@ from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.emit.gemm.sm80 import MMAS, Copies, Mma
 from ucutlass.ir.elements import S8, TF32, Element
-from ucutlass.kernels.convolution.plan import ConvProblem, GatheredOperand, sides
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, GatheredOperand, sides
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule
 
 _INCLUDES = (
@@ -30,7 +30,7 @@ _INCLUDES = (
 )
 
 
-def render(problem: ConvProblem, schedule: Sm80Schedule) -> str:
+def render(problem: ConvolutionProblem, schedule: Sm80Schedule) -> str:
     """The code of a plan with an Sm80Schedule, for `ucutlass.emit.text.finish`.
 
     Raises ValueError for a schedule that breaks `check`'s rules.
@@ -64,7 +64,7 @@ def _listed(value: object) -> list[object]:
     return value
 
 
-def check(problem: ConvProblem, schedule: Sm80Schedule) -> str:
+def check(problem: ConvolutionProblem, schedule: Sm80Schedule) -> str:
     """Why the template cannot take this schedule, or ""."""
     threads = 32 * schedule.tile[0] * schedule.tile[1] // (schedule.warp_tile[0] * schedule.warp_tile[1])
     for name, side in zip("AB", sides(problem), strict=True):
@@ -78,22 +78,22 @@ def check(problem: ConvProblem, schedule: Sm80Schedule) -> str:
     return gemm_sm80.check(_as_multiplied(problem), schedule)
 
 
-def _as_multiplied(problem: ConvProblem) -> GemmProblem:
+def _as_multiplied(problem: ConvolutionProblem) -> GemmProblem:
     gemm = convolution.seen(problem)
     return replace(gemm, compute_type=multiplied(problem), accumulate="f32") if widened(problem) else gemm
 
 
-def widened(problem: ConvProblem) -> bool:
+def widened(problem: ConvolutionProblem) -> bool:
     """Whether operands of 16 bits are copied to f32 first: exact in tf32."""
     return problem.a.packed is not None and problem.a.packed != problem.a.elem
 
 
-def multiplied(problem: ConvProblem) -> Element:
+def multiplied(problem: ConvolutionProblem) -> Element:
     """The compute type in which the multipliers work."""
     return TF32 if widened(problem) else problem.compute_type
 
 
-def _mma(problem: ConvProblem, schedule: Sm80Schedule) -> Mma | None:
+def _mma(problem: ConvolutionProblem, schedule: Sm80Schedule) -> Mma | None:
     if schedule.math == "simt":
         return None
     accumulate = "f32" if widened(problem) else problem.gemm.accumulate
@@ -112,7 +112,7 @@ def _copies(side: GatheredOperand, name: str, schedule: Sm80Schedule) -> Copies:
     return Copies(load, loader, line, swizzle, flag, gemm_sm80.smem_read(walk.read, along))
 
 
-def _checks(problem: ConvProblem) -> list[object]:
+def _checks(problem: ConvolutionProblem) -> list[object]:
     """Alignments of operands that are read as they lie."""
     return [
         {"data": f"p.{name}.data", "align": side.copy_width, "strides": [f"e[{side.walk.axes[-1].extent}]"]}

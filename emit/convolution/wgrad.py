@@ -15,7 +15,7 @@ from ucutlass.emit.convolution import im2col as conv_sm90
 from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.kernels.access import Reduction
-from ucutlass.kernels.convolution.plan import ConvProblem, WgradSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, WgradSchedule
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, padded, places
 from ucutlass.kernels.convolution.smem import end_of_tiles, rows_staged
 from ucutlass.kernels.gemm.plan import GemmProblem
@@ -42,7 +42,7 @@ class SpatialAxisText:
     batch: str | None
 
 
-def render(problem: ConvProblem, schedule: WgradSchedule) -> str:
+def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
     """The code of a plan with a PlacesSchedule, for `ucutlass.emit.text.finish`.
 
     Raises ValueError for a problem that TMA cannot gather, or a schedule that breaks `check`'s rules.
@@ -87,7 +87,7 @@ def render(problem: ConvProblem, schedule: WgradSchedule) -> str:
     )
 
 
-def check(problem: ConvProblem, schedule: WgradSchedule) -> str:
+def check(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
     """Why the template cannot take this schedule, or ""."""
     m, n, k = schedule.tile
     if problem.compute_type.name not in WGMMA_TYPES or problem.gemm.accumulate != "f32":
@@ -101,7 +101,7 @@ def check(problem: ConvProblem, schedule: WgradSchedule) -> str:
     return ""
 
 
-def layout_of(problem: ConvProblem, gemm: GemmProblem, how: WgradAccess) -> epilogue.EpilogueLayout:
+def layout_of(problem: ConvolutionProblem, gemm: GemmProblem, how: WgradAccess) -> epilogue.EpilogueLayout:
     """As the multistage GEMM's, but rows are neighbours as far as channels are, whose count is then a
     multiple of what is read together."""
     layout = epilogue.layout(gemm)
@@ -112,14 +112,14 @@ def layout_of(problem: ConvProblem, gemm: GemmProblem, how: WgradAccess) -> epil
 # --- text -------------------------------------------------------------------------
 
 
-def _stride(problem: ConvProblem, dim: int | None) -> str:
+def _stride(problem: ConvolutionProblem, dim: int | None) -> str:
     """Rows of the result between neighbours of a name."""
     if dim not in problem.m:
         return "0"
     return " * ".join(f"e[{d}]" for d in problem.m[problem.m.index(dim) + 1 :]) or "1"
 
 
-def _spatial_axes(problem: ConvProblem, how: WgradAccess) -> tuple[SpatialAxisText, ...]:
+def _spatial_axes(problem: ConvolutionProblem, how: WgradAccess) -> tuple[SpatialAxisText, ...]:
     return tuple(
         SpatialAxisText(
             s.along,
@@ -135,7 +135,7 @@ def _spatial_axes(problem: ConvProblem, how: WgradAccess) -> tuple[SpatialAxisTe
     )
 
 
-def _batched(problem: ConvProblem, dim: int) -> str:
+def _batched(problem: ConvolutionProblem, dim: int) -> str:
     """The block's coordinate along a name of the batch."""
     mode, run = next((i, run) for i, run in enumerate(problem.batch) if dim in run)
     if len(run) == 1:
@@ -144,18 +144,18 @@ def _batched(problem: ConvProblem, dim: int) -> str:
     return f"int(batch[{mode}] / ({inside}) % p.e[{dim}])"
 
 
-def _first(problem: ConvProblem, group: int | None, each: str) -> str:
+def _first(problem: ConvolutionProblem, group: int | None, each: str) -> str:
     """The first channel or column of the block's group."""
     if group is None:
         return "0"
     return f"{_batched(problem, problem.a.axes[group].extent)} * int({each.replace('e[', 'p.e[')})"
 
 
-def _columns(problem: ConvProblem, how: WgradAccess) -> str:
+def _columns(problem: ConvolutionProblem, how: WgradAccess) -> str:
     """Columns of a group as they lie."""
     return " * ".join(conv_sm90.extent_of(problem.b, i) for i in how.columns)
 
 
-def _a_dims(problem: ConvProblem, how: WgradAccess) -> tuple[conv_sm90.DimText, ...]:
+def _a_dims(problem: ConvolutionProblem, how: WgradAccess) -> tuple[conv_sm90.DimText, ...]:
     axes = (how.channel, tuple(s.axis for s in how.space), how.image, how.group)
     return conv_sm90.windowed_dims(problem, *axes)

@@ -17,8 +17,8 @@ from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.ir.extents import evaluate
 from ucutlass.kernels.access import Access, Product, Stride
 from ucutlass.kernels.convolution.plan import (
-    ConvPlan,
-    ConvProblem,
+    ConvolutionPlan,
+    ConvolutionProblem,
     DirectSchedule,
     GatheredOperand,
     Im2colSchedule,
@@ -44,7 +44,7 @@ class Launch:
     """A plan with the extents and base addresses of a call: pointer i begins at a multiple of 16 bytes where
     `aligned[i]`, else one element behind one."""
 
-    plan: ConvPlan
+    plan: ConvolutionPlan
     sizes: tuple[int, ...]
     aligned: tuple[bool, ...]
 
@@ -181,7 +181,7 @@ def _direct(launch: Launch, schedule: DirectSchedule, draw: Random) -> Iterator[
 # --- tiles' epilogues -----------------------------------------------------------------
 
 
-def _epilogue_accesses(problem: ConvProblem) -> Iterator[tuple[str, Access]]:
+def _epilogue_accesses(problem: ConvolutionProblem) -> Iterator[tuple[str, Access]]:
     yield from ((f"input {i}", a) for i, a in enumerate(problem.gemm.inputs))
     yield from ((f"result {i}", o.access) for i, o in enumerate(problem.gemm.outputs))
 
@@ -215,13 +215,13 @@ def _tile(launch: Launch, layout: epilogue.EpilogueLayout, draw: Random) -> Iter
                     yield f"{name}: {slot.vector * access.elem.bytes} bytes at element {address}"
 
 
-def _windows_layout(problem: ConvProblem) -> epilogue.EpilogueLayout:
+def _windows_layout(problem: ConvolutionProblem) -> epilogue.EpilogueLayout:
     how = im2col(problem)
     assert isinstance(how, Im2col)
     return conv_sm90.layout_of(convolution.seen(problem), how)
 
 
-def _places_layout(problem: ConvProblem) -> epilogue.EpilogueLayout:
+def _places_layout(problem: ConvolutionProblem) -> epilogue.EpilogueLayout:
     how = places(problem)
     assert isinstance(how, WgradAccess)
     return conv_places.layout_of(problem, convolution.seen(problem), how)

@@ -19,7 +19,7 @@ from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.elements import F16, F32, S8
 from ucutlass.kernels.addresses import PACK_BYTES, MergedModes, Operand, Sizes, access, runs, vector_width
-from ucutlass.kernels.convolution.plan import ConvPlan, GatheredOperand
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, GatheredOperand
 from ucutlass.kernels.reduction.plan import ReductionPlan
 from ucutlass.shapes import complete, free_dims
 
@@ -40,7 +40,7 @@ def launch_of(made: Program, arch: str, fine: Random | None = None) -> Launch | 
     except ProgramError:
         return None
     # Windows of one tap are a GEMM, some sums of products a reduction.
-    return Launch(planned.plan, planned.sizes, aligned) if isinstance(planned.plan, ConvPlan) else None
+    return Launch(planned.plan, planned.sizes, aligned) if isinstance(planned.plan, ConvolutionPlan) else None
 
 
 @settings(max_examples=150, deadline=None)

@@ -11,9 +11,9 @@ from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.extents import evaluate
 from ucutlass.kernels.attention.match import AttentionPattern
+from ucutlass.kernels.attention.match_score import worth
 from ucutlass.kernels.attention.plan import AttentionPlan, AttentionSchedule, Packed
 from ucutlass.kernels.attention.problem import KeyWindow
-from ucutlass.kernels.attention.score import worth
 from ucutlass.kernels.planned import Planned
 from ucutlass.reference.expect import expect
 from ucutlass.shapes import complete, free_dims

@@ -17,7 +17,7 @@ from ucutlass.emit.convolution import wgrad as conv_places
 from ucutlass.emit.gemm.sm80_epilogue import layout
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.kernels.convolution.match import ConvolutionPattern
-from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule, WgradSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule, Im2colSchedule, WgradSchedule
 from ucutlass.kernels.convolution.plan_im2col import im2col
 from ucutlass.kernels.convolution.smem import shared_bytes
 from ucutlass.kernels.gemm.match import GemmPattern
@@ -49,8 +49,8 @@ def _codes(text: str, sizes: dict[str, int] | None = None, arch: str = "sm90a") 
     return [d.code for d in error.value.diagnostics]
 
 
-def _conv(planned: Planned) -> ConvPlan:
-    assert isinstance(planned.plan, ConvPlan)
+def _conv(planned: Planned) -> ConvolutionPlan:
+    assert isinstance(planned.plan, ConvolutionPlan)
     return planned.plan
 
 
@@ -175,7 +175,7 @@ def test_gradients_of_weights_are_summed_over_places() -> None:
     assert isinstance(f32.schedule, Sm80Schedule)
 
 
-def shared_of(made: ConvPlan) -> int:
+def shared_of(made: ConvolutionPlan) -> int:
     assert isinstance(made.schedule, Im2colSchedule | WgradSchedule)
     return shared_bytes(made.problem, made.schedule, layout(made.problem.gemm).along)
 

@@ -15,8 +15,8 @@ from ucutlass.ir.hardware import ARCHES, default_device
 from ucutlass.kernels.grouped_gemm.cost import estimate
 from ucutlass.kernels.grouped_gemm.match import GroupedGemmPattern
 from ucutlass.kernels.grouped_gemm.plan import GroupedGemmPlan, SimtSchedule, WgmmaSchedule
-from ucutlass.kernels.grouped_gemm.planner import why_illegal
 from ucutlass.kernels.grouped_gemm.problem import grouped_gemm_problem
+from ucutlass.kernels.grouped_gemm.rules import why_illegal
 from ucutlass.kernels.grouped_gemm.smem import SHARED_BYTES, most_stages, stage_bytes, steps
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete

@@ -15,7 +15,7 @@ from ucutlass.kernels.arithmetic import CoordinateValue
 from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.gemm.planner import nearest_legal
 from ucutlass.kernels.gemm.rules import BY_CODE, RULES, legal, violations
-from ucutlass.kernels.gemm.schedule import Candidate, PlanningCase, build, case_of
+from ucutlass.kernels.gemm.schedule import GemmCandidate, PlanningCase, build, case_of
 
 SM90, SM80, SM89 = ARCHES["sm90a"], ARCHES["sm80"], ARCHES["sm89"]
 
@@ -424,7 +424,7 @@ def case(arch: Arch, of: Made) -> PlanningCase:
     return case_of(*of, arch, default_device(arch))
 
 
-def made(arch: Arch, of: Made, request: PartialSchedule) -> Candidate:
+def made(arch: Arch, of: Made, request: PartialSchedule) -> GemmCandidate:
     return build(case(arch, of), request)
 
 

@@ -16,7 +16,7 @@ from ucutlass.check.indexing import is_rename
 from ucutlass.ir.elements import F32, Element
 from ucutlass.ir.traversal import walk
 from ucutlass.kernels.addresses import Operand, operand
-from ucutlass.kernels.attention.packed import PackedForm, packed_of
+from ucutlass.kernels.attention.match_packed import PackedForm, packed_of
 from ucutlass.kernels.epilogue import EpilogueOutput, EpiloguePattern, around, epilogue, require_dims
 from ucutlass.kernels.gemm.match import LOADED, STORED, pointer
 from ucutlass.kernels.refused import Refused

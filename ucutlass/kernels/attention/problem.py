@@ -13,6 +13,7 @@ from ucutlass.kernels.access import MAX_BATCH_MODES, Access, Store
 from ucutlass.kernels.addresses import MergedModes, Operand, Sizes, access, runs
 from ucutlass.kernels.arithmetic import Accumulator, Arithmetic, CoordinateValue
 from ucutlass.kernels.attention.match import AttentionPattern
+from ucutlass.kernels.attention.match_score import Score, score_of
 from ucutlass.kernels.attention.plan import (
     MAX_TMA_BATCHES,
     AttentionProblem,
@@ -23,7 +24,6 @@ from ucutlass.kernels.attention.plan import (
     Relative,
     ScoreCall,
 )
-from ucutlass.kernels.attention.score import Score, score_of
 from ucutlass.kernels.epilogue import EpiloguePattern, arithmetic
 from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.refused import Refused

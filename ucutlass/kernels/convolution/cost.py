@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ucutlass.ir.hardware import ARCHES, Arch, Device
 from ucutlass.kernels.convolution.plan import (
-    ConvPlan,
-    ConvProblem,
-    ConvSchedule,
+    ConvolutionPlan,
+    ConvolutionProblem,
+    ConvolutionSchedule,
     DirectSchedule,
     Im2colSchedule,
     OperandAccess,
@@ -51,7 +51,7 @@ class Extents:
         return 2 * self.m * self.n * self.k * self.batch
 
 
-def measure(problem: ConvProblem, sizes: tuple[int, ...]) -> Extents:
+def measure(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> Extents:
     """Returns the problem's numbers for these extents."""
 
     def count(dims: tuple[int, ...]) -> int:
@@ -62,8 +62,8 @@ def measure(problem: ConvProblem, sizes: tuple[int, ...]) -> Extents:
 
 
 def estimate(
-    problem: ConvProblem,
-    schedule: ConvSchedule,
+    problem: ConvolutionProblem,
+    schedule: ConvolutionSchedule,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -91,7 +91,7 @@ def _walk_elements(walk: OperandAccess, sizes: tuple[int, ...]) -> int:
     return math.prod(sizes[a.extent] for a in walk.axes)
 
 
-def _rate(problem: ConvProblem, schedule: ConvSchedule, device: Device) -> str:
+def _rate(problem: ConvolutionProblem, schedule: ConvolutionSchedule, device: Device) -> str:
     """Returns the entry of `Device.peaks` at which the kernel multiplies."""
     compute_type = "f32" if isinstance(schedule, DirectSchedule) else problem.compute_type.name
     return compute_type if compute_type in device.peaks else "f32"
@@ -101,8 +101,8 @@ def _rate(problem: ConvProblem, schedule: ConvSchedule, device: Device) -> str:
 
 
 def _grid(
-    problem: ConvProblem,
-    schedule: ConvSchedule,
+    problem: ConvolutionProblem,
+    schedule: ConvolutionSchedule,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -120,7 +120,9 @@ def _grid(
     return Grid(tiles * launch[2], device.sms * resident, min(1.0, results / (tiles * tile_m * tile_n)))
 
 
-def _rows(problem: ConvProblem, schedule: ConvSchedule, sizes: tuple[int, ...]) -> tuple[int, int]:
+def _rows(
+    problem: ConvolutionProblem, schedule: ConvolutionSchedule, sizes: tuple[int, ...]
+) -> tuple[int, int]:
     """Returns the rows that tiles are laid over, and how often: rows of a strided gradient fall into phases,
     those of a gradient of weights are padded to whole parts of channels."""
     extents = measure(problem, sizes)
@@ -139,7 +141,7 @@ def _rows(problem: ConvProblem, schedule: ConvSchedule, sizes: tuple[int, ...]) 
             return extents.m, extents.batch
 
 
-def _resident(problem: ConvProblem, schedule: ConvSchedule, arch: Arch) -> int:
+def _resident(problem: ConvolutionProblem, schedule: ConvolutionSchedule, arch: Arch) -> int:
     """Returns the thread blocks that an SM holds."""
     match schedule:
         case Im2colSchedule(blocks=blocks) | WgradSchedule(blocks=blocks):
@@ -154,7 +156,7 @@ def _resident(problem: ConvProblem, schedule: ConvSchedule, arch: Arch) -> int:
             return blocks_per_sm(arch, schedule.threads, registers, 0)
 
 
-def _threads(schedule: ConvSchedule) -> int:
+def _threads(schedule: ConvolutionSchedule) -> int:
     match schedule:
         case DirectSchedule(threads=threads):
             return threads
@@ -164,7 +166,7 @@ def _threads(schedule: ConvSchedule) -> int:
             return 32 * (4 * groups + 1)
 
 
-def _sums(schedule: ConvSchedule) -> int:
+def _sums(schedule: ConvolutionSchedule) -> int:
     """Returns the registers of a thread that hold sums."""
     match schedule:
         case DirectSchedule(width=width, rows=rows, turned=turned):
@@ -175,7 +177,7 @@ def _sums(schedule: ConvSchedule) -> int:
             return m * n // (128 * groups)
 
 
-def _memory(problem: ConvProblem, schedule: ConvSchedule) -> dict[str, int]:
+def _memory(problem: ConvolutionProblem, schedule: ConvolutionSchedule) -> dict[str, int]:
     """Returns bytes of shared memory by part. The epilogue goes through the stages' bytes; what it takes
     beyond them counts."""
     match schedule:
@@ -236,7 +238,7 @@ def resources(planned: Planned) -> Resources:
     )
 
 
-def _unit(schedule: ConvSchedule) -> Unit:
+def _unit(schedule: ConvolutionSchedule) -> Unit:
     match schedule:
         case Im2colSchedule() | WgradSchedule():
             return "wgmma"
@@ -247,7 +249,10 @@ def _unit(schedule: ConvSchedule) -> Unit:
 
 
 def _most_stages(
-    problem: ConvProblem, schedule: Sm80Schedule | Im2colSchedule | WgradSchedule, arch: Arch, device: Device
+    problem: ConvolutionProblem,
+    schedule: Sm80Schedule | Im2colSchedule | WgradSchedule,
+    arch: Arch,
+    device: Device,
 ) -> int:
     """Returns the stages that fit, of so many blocks an SM."""
     match schedule:
@@ -259,7 +264,7 @@ def _most_stages(
             return stages_held(m, n, schedule.groups, schedule.blocks, MOST_STAGES, device)
 
 
-def _steps(problem: ConvProblem, schedule: ConvSchedule, sizes: tuple[int, ...]) -> int:
+def _steps(problem: ConvolutionProblem, schedule: ConvolutionSchedule, sizes: tuple[int, ...]) -> int:
     """Returns the steps of K: every tap has whole parts of channels."""
     extents = measure(problem, sizes)
     if isinstance(schedule, DirectSchedule):
@@ -296,7 +301,7 @@ def tile_cost(planned: Planned) -> TileCost | None:
     return TileCost(cycles, 0.0, 0.0, moved.l2_bytes / planned.device.l2_bandwidth)
 
 
-def _plan(planned: Planned) -> tuple[ConvProblem, ConvSchedule]:
+def _plan(planned: Planned) -> tuple[ConvolutionProblem, ConvolutionSchedule]:
     plan = planned.plan
-    assert isinstance(plan, ConvPlan), type(plan)
+    assert isinstance(plan, ConvolutionPlan), type(plan)
     return plan.problem, plan.schedule

@@ -7,7 +7,7 @@ from ucutlass.kernels import space
 from ucutlass.kernels.convolution import cost
 from ucutlass.kernels.convolution.granularity import granularity
 from ucutlass.kernels.convolution.match import ConvolutionPattern, as_gemm, is_convolution, match_convolution
-from ucutlass.kernels.convolution.plan import ConvPlan
+from ucutlass.kernels.convolution.plan import ConvolutionPlan
 from ucutlass.kernels.convolution.planner import plan_convolution
 from ucutlass.kernels.convolution.rules import RULES
 from ucutlass.kernels.convolution.space import axes
@@ -33,7 +33,7 @@ SPACE = space.PlannerSpace(plan_convolution, axes)
 FAMILY = Family(
     name="convolution",
     pattern=ConvolutionPattern,
-    plan=ConvPlan,
+    plan=ConvolutionPlan,
     match=match,
     plan_pattern=SPACE.plan_pattern,
     schedules=SPACE.schedules,

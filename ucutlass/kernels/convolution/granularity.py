@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule, Im2colSchedule
 from ucutlass.kernels.granularity import Granularity
 
 
-def granularity(plan: ConvPlan, dims: Sequence[str], launch: Sequence[int]) -> Granularity:
+def granularity(plan: ConvolutionPlan, dims: Sequence[str], launch: Sequence[int]) -> Granularity:
     """The tile lies on the innermost names of the product's modes; axes that vectors run along, and strides
     of results, keep their alignment."""
     problem, schedule = plan.problem, plan.schedule

@@ -1,7 +1,7 @@
 """The convolution form: a dot of two stored tensors of which at least one is read at affine positions,
 or the same written as `sum[..](x[..] * w)`, with element-wise work on its result.
 
-A form speaks of names and serves every shape; `problem` turns it into the plan's ConvProblem.
+A form speaks of names and serves every shape; `ucutlass.kernels.convolution.problem` gives it extents.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class OperandAccess:
 
 
 @dataclass(frozen=True, slots=True)
-class ConvProblem:
+class ConvolutionProblem:
     """What is computed. `gemm` is the same product seen from its epilogue: modes, operands,
     results and arithmetic; its `a` and `b` only stand for the operands' elements and pointers.
 
@@ -156,19 +156,19 @@ class WgradSchedule:
     blocks: int
 
 
-ConvSchedule: TypeAlias = Sm80Schedule | DirectSchedule | Im2colSchedule | WgradSchedule
+ConvolutionSchedule: TypeAlias = Sm80Schedule | DirectSchedule | Im2colSchedule | WgradSchedule
 
 
 @dataclass(frozen=True, slots=True)
-class ConvPlan:
+class ConvolutionPlan:
     """Everything that shapes the emitted source."""
 
     emitter: ClassVar[str] = "ucutlass.emit.convolution.emitter"
     launch_parameters: ClassVar[tuple[str, ...]] = ("raster", "swizzle", "splits")
 
     arch: str
-    problem: ConvProblem
-    schedule: ConvSchedule
+    problem: ConvolutionProblem
+    schedule: ConvolutionSchedule
 
 
 # --- how a tile is gathered -----------------------------------------------------------
@@ -213,7 +213,7 @@ class GatheredOperand:
         return min(self.walk.align, 16 // self.walk.read.bytes)
 
 
-def sides(problem: ConvProblem) -> tuple[GatheredOperand, GatheredOperand]:
+def sides(problem: ConvolutionProblem) -> tuple[GatheredOperand, GatheredOperand]:
     """Operands A and B."""
     return GatheredOperand(problem.a, problem.m, problem.k), GatheredOperand(problem.b, problem.n, problem.k)
 
@@ -229,12 +229,12 @@ def _uses(axis: OperandAxisExtent) -> dict[int, int]:
     return {axis.extent: 1} if axis.window is None else dict(axis.window.terms)
 
 
-def moves(problem: ConvProblem, walk: OperandAccess, mode: int) -> bool:
+def moves(problem: ConvolutionProblem, walk: OperandAccess, mode: int) -> bool:
     """Whether an operand's address depends on a result mode."""
     return any(d in _uses(axis) for axis in walk.axes for d in problem.batch[mode])
 
 
-def along(problem: ConvProblem, walk: OperandAccess, vector: bool) -> Along:
+def along(problem: ConvolutionProblem, walk: OperandAccess, vector: bool) -> Along:
     """How an operand goes on along the last result mode."""
     if not problem.batch:
         return "kSame"
@@ -247,7 +247,7 @@ def along(problem: ConvProblem, walk: OperandAccess, vector: bool) -> Along:
     return "kUnit" if plain and vector else "kStep"
 
 
-def across_mode(problem: ConvProblem) -> int:
+def across_mode(problem: ConvolutionProblem) -> int:
     """The result mode along which a thread repeats itself, so that B's factors serve several results: the
     last one but the neighbours' in which A is windowed and B is not read; -1 if there is none."""
     for mode in reversed(range(len(problem.batch) - 1)):
@@ -271,7 +271,7 @@ class Slide:
     k: int
 
 
-def slide(problem: ConvProblem, mode: int) -> Slide | None:
+def slide(problem: ConvolutionProblem, mode: int) -> Slide | None:
     """The window along a result mode, if its places are read by its taps alone; else None."""
     if mode < 0 or moves(problem, problem.b, mode):
         return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ucutlass.ir.extents import Extent, Fixed
-from ucutlass.kernels.convolution.plan import ConvProblem, OperandAccess
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess
 
 MOST_PHASES = 8
 """Each has a descriptor of 128 bytes among the kernel's parameters."""
@@ -60,7 +60,7 @@ class Im2col:
         return math.prod(s.scale for s in self.space)
 
 
-def im2col(problem: ConvProblem) -> Im2col | str:
+def im2col(problem: ConvolutionProblem) -> Im2col | str:
     """How TMA gathers the problem in the order in which operands are read, or why it cannot."""
     a, b, batch = problem.a, problem.b, _batch(problem)
     if batch is None:
@@ -104,7 +104,7 @@ def im2col(problem: ConvProblem) -> Im2col | str:
     return _weights(problem, Im2col(a.order[-1], tuple(space), image, group, -1, None, ()), taps)
 
 
-def _batch(problem: ConvProblem) -> set[int] | None:
+def _batch(problem: ConvolutionProblem) -> set[int] | None:
     if any(len(run) != 1 for run in problem.batch):
         return None
     return {run[0] for run in problem.batch}
@@ -114,7 +114,7 @@ def _in(walk: OperandAccess, dim: int) -> bool:
     return any(axis.window is None and axis.extent == dim for axis in walk.axes)
 
 
-def _space(problem: ConvProblem, axis: int) -> Space | str:
+def _space(problem: ConvolutionProblem, axis: int) -> Space | str:
     read = problem.a.axes[axis]
     if read.window is None:
         if read.extent not in problem.m:
@@ -133,7 +133,7 @@ def _space(problem: ConvProblem, axis: int) -> Space | str:
     return Space(axis, result, along, tap_dim, tap, scale, read.window.offset)
 
 
-def _weights(problem: ConvProblem, access: Im2col, taps: set[int]) -> Im2col | str:
+def _weights(problem: ConvolutionProblem, access: Im2col, taps: set[int]) -> Im2col | str:
     a, b = problem.a, problem.b
     channel = a.axes[access.channel].extent
     if b.windows or b.contiguous is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ucutlass.ir.extents import Extent, Fixed
-from ucutlass.kernels.convolution.plan import ConvProblem, OperandAccess
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess
 from ucutlass.kernels.convolution.plan_im2col import MOST_STEP
 
 
@@ -41,7 +41,7 @@ class WgradAccess:
     columns: tuple[int, ...]
 
 
-def places(problem: ConvProblem) -> WgradAccess | str:
+def places(problem: ConvolutionProblem) -> WgradAccess | str:
     """How TMA gathers the problem in the order in which operands are read, or why it cannot."""
     a = problem.a
     batch = {d for run in problem.batch for d in run}
@@ -76,7 +76,7 @@ def places(problem: ConvProblem) -> WgradAccess | str:
     return _columns(problem, WgradAccess(a.order[-1], tuple(space), image, group, None, ()), summed, own)
 
 
-def _room(problem: ConvProblem, axis: int, batch: set[int]) -> SpatialAxis | str:
+def _room(problem: ConvolutionProblem, axis: int, batch: set[int]) -> SpatialAxis | str:
     read = problem.a.axes[axis]
     if read.window is None:
         if read.extent not in problem.k:
@@ -93,7 +93,7 @@ def _room(problem: ConvProblem, axis: int, batch: set[int]) -> SpatialAxis | str
 
 
 def _columns(
-    problem: ConvProblem, access: WgradAccess, summed: list[int], own: set[int]
+    problem: ConvolutionProblem, access: WgradAccess, summed: list[int], own: set[int]
 ) -> WgradAccess | str:
     b = problem.b
     if b.windows:

@@ -13,12 +13,11 @@ from ucutlass.ir.schedule import PartialSchedule, Warps
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.addresses import vector_width
 from ucutlass.kernels.convolution.cost import Extents, estimate, measure
-from ucutlass.kernels.convolution.im2col import prepared, schedule_of
 from ucutlass.kernels.convolution.match import ConvolutionPattern, exchanged
 from ucutlass.kernels.convolution.plan import (
-    ConvPlan,
-    ConvProblem,
-    ConvSchedule,
+    ConvolutionPlan,
+    ConvolutionProblem,
+    ConvolutionSchedule,
     DirectSchedule,
     GatheredOperand,
     OperandAccess,
@@ -28,7 +27,7 @@ from ucutlass.kernels.convolution.plan import (
     slide,
     unit_dim,
 )
-from ucutlass.kernels.convolution.problem import problem
+from ucutlass.kernels.convolution.problem import convolution_problem
 from ucutlass.kernels.convolution.rules import (
     EXTENT_RULES,
     MOST,
@@ -38,8 +37,9 @@ from ucutlass.kernels.convolution.rules import (
     ScheduleBounds,
 )
 from ucutlass.kernels.convolution.schedule import chosen_word, request_of, resolve
+from ucutlass.kernels.convolution.schedule_im2col import prepared, schedule_of
+from ucutlass.kernels.convolution.schedule_wgrad import places_schedule, prepared_places
 from ucutlass.kernels.convolution.variants import VARIANTS
-from ucutlass.kernels.convolution.wgrad import places_schedule, prepared_places
 from ucutlass.kernels.gemm.plan import Math, Sm80Schedule
 from ucutlass.kernels.planned import Note, Planned
 from ucutlass.kernels.refused import Refused
@@ -98,7 +98,7 @@ def plan_convolution(
         return scheduled
     schedule, launch = scheduled
     price = estimate(problem_, schedule, sizes, arch, device, launch)
-    plan = ConvPlan(arch.name, problem_, schedule)
+    plan = ConvolutionPlan(arch.name, problem_, schedule)
     return Planned(plan, launch, sizes, request_of(schedule, launch), device, price, notes)
 
 
@@ -118,11 +118,11 @@ def _is_direct(form: ConvolutionPattern, sizes: tuple[int, ...]) -> bool:
     )
 
 
-_Chosen = tuple[ConvProblem, ConvSchedule, int, tuple[Note, ...]]
+_Chosen = tuple[ConvolutionProblem, ConvolutionSchedule, int, tuple[Note, ...]]
 
 
 def _direct(form: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> _Chosen:
-    problem_ = problem(form, sizes, aligned, apart=True)
+    problem_ = convolution_problem(form, sizes, aligned, apart=True)
     if any(isinstance(o, Reduction) for o in problem_.gemm.outputs):
         raise Refused(
             "UC0309",
@@ -143,7 +143,7 @@ def _direct(form: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[boo
     return problem_, schedule, 1, (Note("", "direct", why),)
 
 
-def _rows(problem: ConvProblem, taps: int, sizes: tuple[int, ...]) -> int:
+def _rows(problem: ConvolutionProblem, taps: int, sizes: tuple[int, ...]) -> int:
     """Results of a thread along a window: of few taps as many as its registers hold (read off an H200: 8, of
     windows two apart 7), where they divide the results nearly."""
     moving = slide(problem, across_mode(problem))
@@ -153,7 +153,7 @@ def _rows(problem: ConvProblem, taps: int, sizes: tuple[int, ...]) -> int:
     return rows if math.ceil(sizes[dim] / rows) * rows <= 1.1 * sizes[dim] else 4
 
 
-def _taps(problem: ConvProblem, mode: int, sizes: tuple[int, ...], fixed: set[int]) -> int:
+def _taps(problem: ConvolutionProblem, mode: int, sizes: tuple[int, ...], fixed: set[int]) -> int:
     """The taps of a window that slides along a result mode, 0 where none does, they are many, or a call
     may bring others."""
     moving = slide(problem, mode)
@@ -163,13 +163,13 @@ def _taps(problem: ConvProblem, mode: int, sizes: tuple[int, ...], fixed: set[in
     return taps if taps <= MOST_TAPS else 0
 
 
-def _taps_of(form: ConvolutionPattern, problem: ConvProblem, sizes: tuple[int, ...], rows: int) -> int:
+def _taps_of(form: ConvolutionPattern, problem: ConvolutionProblem, sizes: tuple[int, ...], rows: int) -> int:
     """The taps that the direct kernel keeps where a thread repeats itself along the window's results."""
     fixed = {i for i, extent in enumerate(form.kernel.dims.values()) if isinstance(extent, Fixed)}
     return _taps(problem, across_mode(problem), sizes, fixed) if rows > 1 else 0
 
 
-def _width(problem: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> int:
+def _width(problem: ConvolutionProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> int:
     """Neighbouring results of a thread, at most 8: 16 bytes of the widest tensor that lies along them. A
     tensor's other strides are multiples of their extent, which is innermost in it."""
     if not problem.batch:
@@ -201,13 +201,13 @@ def _tiled(
 ) -> _Chosen | tuple[Violation, ...]:
     """Hopper's kernel where TMA gathers the problem, else the multistage one; or the one that `warps` means,
     or why that cannot be."""
-    whole = problem(form, sizes, aligned)
+    whole = convolution_problem(form, sizes, aligned)
     why = "before Hopper"
     if arch.wgmma and warps != "multistage":
         hopper = _hopper(whole, sizes, device)
         why = hopper if isinstance(hopper, str) else ""
         if isinstance(hopper, str) and form.b.windowed and not form.a.windowed:
-            hopper = _hopper(problem(exchanged(form), sizes, aligned), sizes, device)
+            hopper = _hopper(convolution_problem(exchanged(form), sizes, aligned), sizes, device)
         if not isinstance(hopper, str):
             return hopper
     if warps == "cooperative":
@@ -224,7 +224,7 @@ def _tiled(
     )
 
 
-def _hopper(problem: ConvProblem, sizes: tuple[int, ...], device: Device) -> _Chosen | str:
+def _hopper(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> _Chosen | str:
     """A kernel of TMA and wgmma, or why none takes the problem: windows of a sum over channels, or those of
     a sum over the places where they stand."""
     im2col = prepared(problem, sizes)
@@ -240,7 +240,7 @@ def _hopper(problem: ConvProblem, sizes: tuple[int, ...], device: Device) -> _Ch
     return gradient[0], schedule, splits, (Note("", "im2col", why), *_packs(gradient[0]))
 
 
-def _packs(problem: ConvProblem) -> tuple[Note, ...]:
+def _packs(problem: ConvolutionProblem) -> tuple[Note, ...]:
     names = " and ".join(n for n, w in (("A", problem.a), ("B", problem.b)) if w.pack is not None)
     if not names:
         return ()
@@ -249,7 +249,9 @@ def _packs(problem: ConvProblem) -> tuple[Note, ...]:
     )
 
 
-def gathered(problem: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, tuple[Note, ...]]:
+def gathered(
+    problem: ConvolutionProblem, sizes: tuple[int, ...]
+) -> tuple[ConvolutionProblem, tuple[Note, ...]]:
     """The problem with operands that cp.async can read: at least 4 bytes at a time, along the rows or along
     the innermost contracted name. Operands of 16 bits that are read one by one, and vectors that lie along
     another name than the innermost one of its rows or of the contracted, are copied to the workspace:
@@ -272,7 +274,7 @@ def gathered(problem: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem,
     )
 
 
-def summed_channel(problem: ConvProblem, sizes: tuple[int, ...]) -> int | None:
+def summed_channel(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> int | None:
     """The longest contracted dimension that is one plain axis of each operand, and in no window."""
 
     def plain(walk: OperandAccess, dim: int) -> bool:
@@ -295,7 +297,7 @@ def packed(side: GatheredOperand, dim: int) -> OperandAccess:
 
 
 def _multistage(
-    problem: ConvProblem, extents: Extents, sizes: tuple[int, ...], device: Device
+    problem: ConvolutionProblem, extents: Extents, sizes: tuple[int, ...], device: Device
 ) -> Sm80Schedule:
     compute_type: Element = TF32 if problem.a.packed else problem.compute_type
     math_: Math = "tf32x3" if compute_type == F32 else "tensor"

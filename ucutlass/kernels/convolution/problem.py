@@ -1,4 +1,4 @@
-"""A convolution's form with concrete extents: the plan's ConvProblem."""
+"""A convolution's form with concrete extents: the plan's ConvolutionProblem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ucutlass.kernels.addresses import MergedModes, Operand, Sizes, access, runs
 from ucutlass.kernels.convolution.match import ConvolutionOperand, ConvolutionPattern
 from ucutlass.kernels.convolution.plan import (
     AxisWindow,
-    ConvProblem,
+    ConvolutionProblem,
     OperandAccess,
     OperandAxisExtent,
     unit_dim,
@@ -24,9 +24,9 @@ from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.refused import Refused
 
 
-def problem(
+def convolution_problem(
     form: ConvolutionPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None, apart: bool = False
-) -> ConvProblem:
+) -> ConvolutionProblem:
     """The form with concrete extents, in the order of `kernel.dims`. `apart`: every result name is a
     batch mode of its own, as the direct kernel addresses them, m and n are empty.
 
@@ -64,7 +64,7 @@ def problem(
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
     )
     place = form.position
-    return ConvProblem(
+    return ConvolutionProblem(
         gemm,
         at.product(modes.m),
         at.product(modes.n),

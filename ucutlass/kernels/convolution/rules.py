@@ -11,10 +11,9 @@ from typing import Any, Generic, TypeVar
 from ucutlass.ir.elements import TF32
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule, without
-from ucutlass.kernels.convolution.im2col import MOST_BLOCKS, TILES, _taps
 from ucutlass.kernels.convolution.match import ConvolutionPattern
 from ucutlass.kernels.convolution.plan import (
-    ConvProblem,
+    ConvolutionProblem,
     DirectSchedule,
     Im2colSchedule,
     across_mode,
@@ -23,11 +22,12 @@ from ucutlass.kernels.convolution.plan import (
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.problem import offsets
+from ucutlass.kernels.convolution.schedule_im2col import MOST_BLOCKS, TILES, _taps
 from ucutlass.kernels.convolution.smem import stages_held
 from ucutlass.kernels.gemm.plan import GemmProblem, LaunchParameters, Sm80Schedule
 from ucutlass.kernels.gemm.problem import Shape
 from ucutlass.kernels.gemm.rules import BY_CODE
-from ucutlass.kernels.gemm.schedule import Candidate, routes_of
+from ucutlass.kernels.gemm.schedule import GemmCandidate, routes_of
 from ucutlass.kernels.rule import Breach, Rule
 
 MOST = 2**31 - 1
@@ -44,7 +44,7 @@ class ScheduleBounds:
     """What bounds a schedule: the problem, its extents as rows, columns, summed and batch, and the taps that
     the direct kernel's window would have for so many rows, 0 where it has none to keep."""
 
-    problem: ConvProblem
+    problem: ConvolutionProblem
     sizes: tuple[int, ...]
     extents: tuple[int, int, int, int]
     arch: Arch
@@ -53,7 +53,7 @@ class ScheduleBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled(Generic[S]):
+class ConvolutionCandidate(Generic[S]):
     """What bounds a schedule, the planner's own one of the kernel, the schedule with the fields that the
     program fixed, and its launch parameters."""
 
@@ -111,7 +111,7 @@ def _chosen(c: ChosenWord) -> Breach | None:
 # --- what the schedules of a kernel have room for -------------------------------------------
 
 
-def repeats(problem: ConvProblem, width: int) -> bool:
+def repeats(problem: ConvolutionProblem, width: int) -> bool:
     """Whether a thread can repeat itself along a window's results: neighbours must be read together."""
     return across_mode(problem) >= 0 and along(problem, problem.a, width > 1) != "kStep"
 
@@ -128,7 +128,7 @@ def room_for(
     return stages_held(tile[0], tile[1], groups, blocks, -(-parts // (own.tile[2] // own.part)), room.device)
 
 
-def multiplied(problem: ConvProblem) -> GemmProblem:
+def multiplied(problem: ConvolutionProblem) -> GemmProblem:
     """The product as the multistage kernel multiplies it, operands' elements as they are read."""
     gemm = problem.gemm
     seen = replace(gemm, a=replace(gemm.a, elem=problem.a.read), b=replace(gemm.b, elem=problem.b.read))
@@ -140,7 +140,7 @@ def multiplied(problem: ConvProblem) -> GemmProblem:
 # --- schedules ------------------------------------------------------------------------------
 
 
-def _line(c: Scheduled[Sm80Schedule]) -> Breach | None:
+def _line(c: ConvolutionCandidate[Sm80Schedule]) -> Breach | None:
     """Copies of one line of K are shared by the threads of a block (`emit.conv_sm80.check`)."""
     room, s = c.room, c.schedule
     problem = room.problem
@@ -157,7 +157,7 @@ def _line(c: Scheduled[Sm80Schedule]) -> Breach | None:
     return None
 
 
-def _tile(c: Scheduled[Im2colSchedule]) -> Breach | None:
+def _tile(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None:
     room, own, s = c.room, c.own, c.schedule
     (m, n, k), depth = s.tile, own.tile[2]
     how = im2col(room.problem)
@@ -175,7 +175,7 @@ def _tile(c: Scheduled[Im2colSchedule]) -> Breach | None:
     )
 
 
-def _room(c: Scheduled[Im2colSchedule]) -> Breach | None:
+def _room(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None:
     room, own, s = c.room, c.own, c.schedule
     if _tile(c) is not None:
         return None
@@ -200,7 +200,7 @@ def _room(c: Scheduled[Im2colSchedule]) -> Breach | None:
     )
 
 
-def _width(c: Scheduled[DirectSchedule]) -> Breach | None:
+def _width(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
     own, s = c.own, c.schedule
     apart = own.turned and own.width > 1 and s.width != s.rows
     if s.width & (s.width - 1) == 0 and s.width <= own.width and not apart:
@@ -215,7 +215,7 @@ def _width(c: Scheduled[DirectSchedule]) -> Breach | None:
     )
 
 
-def _rows(c: Scheduled[DirectSchedule]) -> Breach | None:
+def _rows(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
     room, own, s = c.room, c.own, c.schedule
     most = 16 if own.turned or repeats(room.problem, s.width) else 1
     if s.rows <= most:
@@ -229,7 +229,7 @@ def _rows(c: Scheduled[DirectSchedule]) -> Breach | None:
     )
 
 
-def _threads(c: Scheduled[DirectSchedule]) -> Breach | None:
+def _threads(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
     s = c.schedule
     if s.threads % 32 == 0 and 32 <= s.threads <= 512:
         return None
@@ -258,21 +258,21 @@ _FLAT = Sm80Schedule((64, 64, 64), (32, 32), 2, "tensor")
 """In place of a schedule where a rule reads the launch parameters alone."""
 
 
-def _as_gemm(room: ScheduleBounds, s: Sm80Schedule, launch: tuple[int, ...]) -> Candidate:
+def _as_gemm(room: ScheduleBounds, s: Sm80Schedule, launch: tuple[int, ...]) -> GemmCandidate:
     """The convolution as the multistage kernel's product, for the rules that both have."""
     gemm = multiplied(room.problem)
     m, n, k, batch = room.extents
     shape = Shape(m, n, k, batch, 0, 0)
-    return Candidate(
+    return GemmCandidate(
         room.arch, gemm, room.sizes, shape, s, LaunchParameters(*launch), routes_of(gemm, "sm80"), False
     )
 
 
-def _of_gemm(code: str, variants: frozenset[str]) -> Rule[Scheduled[Any]]:
+def _of_gemm(code: str, variants: frozenset[str]) -> Rule[ConvolutionCandidate[Any]]:
     """A GEMM's rule for a convolution; its nearest neighbour would be a GEMM's."""
     rule = BY_CODE[code]
 
-    def check(c: Scheduled[Any]) -> Breach | None:
+    def check(c: ConvolutionCandidate[Any]) -> Breach | None:
         s = c.schedule if isinstance(c.schedule, Sm80Schedule) else _FLAT
         breach = rule.check(_as_gemm(c.room, s, c.launch))
         return None if breach is None else replace(breach, nearest=None)
@@ -308,7 +308,7 @@ VARIANT_RULES: tuple[Rule[ChosenWord], ...] = (
 
 _TILE = "a tile that a convolution's kernel does not take"
 
-IM2COL_RULES: tuple[Rule[Scheduled[Im2colSchedule]], ...] = (
+IM2COL_RULES: tuple[Rule[ConvolutionCandidate[Im2colSchedule]], ...] = (
     Rule(
         "UC0481",
         "im2col tile",
@@ -329,16 +329,16 @@ IM2COL_RULES: tuple[Rule[Scheduled[Im2colSchedule]], ...] = (
 
 _SWIZZLE = _of_gemm("UC0432", _IM2COL | _GATHER)
 
-IM2COL_LAUNCH_RULES: tuple[Rule[Scheduled[Any]], ...] = (_SWIZZLE,)
+IM2COL_LAUNCH_RULES: tuple[Rule[ConvolutionCandidate[Any]], ...] = (_SWIZZLE,)
 
-GEMM_RULES: tuple[Rule[Scheduled[Any]], ...] = (
+GEMM_RULES: tuple[Rule[ConvolutionCandidate[Any]], ...] = (
     *(_of_gemm(code, _GATHER) for code in ("UC0412", "UC0426", "UC0428")),
     _SWIZZLE,
     *(_of_gemm(code, _GATHER) for code in ("UC0440", "UC0441", "UC0442", "UC0443")),
 )
 """Those that judge the multistage kernel's schedule, not a GEMM's operands."""
 
-GATHER_RULES: tuple[Rule[Scheduled[Sm80Schedule]], ...] = (
+GATHER_RULES: tuple[Rule[ConvolutionCandidate[Sm80Schedule]], ...] = (
     Rule(
         "UC0481",
         "multistage line of K",
@@ -354,7 +354,7 @@ WGRAD_RULES: tuple[Rule[PartialSchedule], ...] = (
         "UC0481",
         "wgrad schedule",
         _TILE,
-        "kernels/convolution/wgrad.py: the planner derives tile, stages and blocks from the windows",
+        "kernels/convolution/schedule_wgrad.py: the planner derives tile, stages and blocks from the windows",
         _wgrad,
         _IM2COL,
     ),
@@ -362,7 +362,7 @@ WGRAD_RULES: tuple[Rule[PartialSchedule], ...] = (
 
 _VECTORS = "neighbours, rows or threads that the direct convolution does not take"
 
-DIRECT_RULES: tuple[Rule[Scheduled[DirectSchedule]], ...] = (
+DIRECT_RULES: tuple[Rule[ConvolutionCandidate[DirectSchedule]], ...] = (
     Rule(
         "UC0483",
         "direct vectors",

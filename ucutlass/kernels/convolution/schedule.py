@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ucutlass.ir.schedule import RASTERS, PartialSchedule, Warps
-from ucutlass.kernels.convolution.im2col import MOST_BLOCKS
-from ucutlass.kernels.convolution.plan import ConvSchedule, DirectSchedule, Im2colSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionSchedule, DirectSchedule, Im2colSchedule
 from ucutlass.kernels.convolution.rules import (
     DIRECT_RULES,
     GATHER_RULES,
@@ -16,12 +15,13 @@ from ucutlass.kernels.convolution.rules import (
     IM2COL_LAUNCH_RULES,
     IM2COL_RULES,
     WGRAD_RULES,
+    ConvolutionCandidate,
     ScheduleBounds,
-    Scheduled,
     multiplied,
     repeats,
     room_for,
 )
+from ucutlass.kernels.convolution.schedule_im2col import MOST_BLOCKS
 from ucutlass.kernels.convolution.variants import VARIANTS
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.gemm.schedule import RASTER_WORD, warp_tile
@@ -36,11 +36,11 @@ SWIZZLE = 4
 SM80_STAGES = 4
 """As many as the planner takes at most by itself."""
 
-Launched: TypeAlias = "tuple[ConvSchedule, tuple[int, ...]]"
+Launched: TypeAlias = "tuple[ConvolutionSchedule, tuple[int, ...]]"
 """A schedule and the launch parameters: raster, swizzle, splits."""
 
 
-def request_of(s: ConvSchedule, launch: tuple[int, ...]) -> PartialSchedule:
+def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedule:
     """The schedule as fields. One stage, of a sum of one step, is no choice."""
     raster, swizzle, splits = launch
     word = RASTER_WORD[raster]
@@ -71,7 +71,7 @@ def request_of(s: ConvSchedule, launch: tuple[int, ...]) -> PartialSchedule:
 
 
 def resolve(
-    room: ScheduleBounds, own: ConvSchedule, splits: int, request: PartialSchedule
+    room: ScheduleBounds, own: ConvolutionSchedule, splits: int, request: PartialSchedule
 ) -> Launched | tuple[Violation, ...]:
     """The planner's own schedule of the kernel with what a request fixes, or the rules that are broken."""
     usual = (RASTERS["heuristic"], SWIZZLE, splits)
@@ -81,15 +81,15 @@ def resolve(
     match own:
         case DirectSchedule():
             direct = _direct(room, own, request)
-            return broken(DIRECT_RULES, Scheduled(room, own, direct, launch)) or (direct, launch)
+            return broken(DIRECT_RULES, ConvolutionCandidate(room, own, direct, launch)) or (direct, launch)
         case Im2colSchedule():
-            im2col_ = Scheduled(room, own, _im2col(room, own, request), launch)
+            im2col_ = ConvolutionCandidate(room, own, _im2col(room, own, request), launch)
             violations = broken(IM2COL_RULES, im2col_) or broken(IM2COL_LAUNCH_RULES, im2col_)
             return violations or (im2col_.schedule, launch)
         case Sm80Schedule():
             parts = request.split_k if isinstance(request.split_k, int) else splits
             launch = (*launch[:2], parts)
-            gather = Scheduled(room, own, _gather(room, own, request), launch)
+            gather = ConvolutionCandidate(room, own, _gather(room, own, request), launch)
             violations = broken(GEMM_RULES, gather) or broken(GATHER_RULES, gather)
             return violations or (gather.schedule, launch)
     return broken(WGRAD_RULES, request) or (own, launch)

@@ -4,7 +4,7 @@ rows, and barriers. The multistage kernel's is a GEMM's (`ucutlass.kernels.gemm.
 from __future__ import annotations
 
 from ucutlass.ir.hardware import ARCHES, Device
-from ucutlass.kernels.convolution.plan import ConvProblem, Im2colSchedule, WgradSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, WgradSchedule
 from ucutlass.kernels.gemm.smem import Along, staged_bytes
 
 MOST_STAGES = 12
@@ -13,13 +13,13 @@ RESERVED = ARCHES["sm90a"].shared_memory_reserved
 """Bytes of an SM's shared memory that the system takes for each thread block."""
 
 
-def stage_bytes(problem: ConvProblem, schedule: Im2colSchedule | WgradSchedule) -> int:
+def stage_bytes(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule) -> int:
     """Returns the bytes of one stage: a tile of each operand."""
     m, n, k = schedule.tile
     return k * (m + n) * problem.a.read.bytes
 
 
-def rows_staged(problem: ConvProblem, schedule: Im2colSchedule | WgradSchedule, along: Along) -> int:
+def rows_staged(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule, along: Along) -> int:
     """Returns the most rows that the epilogue takes at a time in the stages' bytes, which lie side by side
     along N or along M."""
     rows, main = schedule.tile[0], schedule.stages * stage_bytes(problem, schedule)
@@ -31,7 +31,7 @@ def rows_staged(problem: ConvProblem, schedule: Im2colSchedule | WgradSchedule, 
     return rows
 
 
-def end_of_tiles(problem: ConvProblem, schedule: Im2colSchedule | WgradSchedule, along: Along) -> int:
+def end_of_tiles(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule, along: Along) -> int:
     """Returns the bytes of the stages or the epilogue, whichever are more, behind which the table of rows and
     the barriers lie."""
     main = schedule.stages * stage_bytes(problem, schedule)
@@ -45,7 +45,7 @@ def tables_bytes(tile_m: int, stages: int) -> int:
     return 4 * tile_m + 16 * stages + 1024
 
 
-def shared_bytes(problem: ConvProblem, schedule: Im2colSchedule | WgradSchedule, along: Along) -> int:
+def shared_bytes(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule, along: Along) -> int:
     """Returns the dynamic shared memory of a thread block."""
     return end_of_tiles(problem, schedule, along) + tables_bytes(schedule.tile[0], schedule.stages)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.space import ORDER, Axes, ladder
@@ -14,7 +14,7 @@ from ucutlass.kernels.space import ORDER, Axes, ladder
 def axes(planned: Planned) -> Axes:
     """The values worth trying near a kernel, by field."""
     plan = planned.plan
-    assert isinstance(plan, ConvPlan)
+    assert isinstance(plan, ConvolutionPlan)
     if isinstance(plan.schedule, DirectSchedule):
         return _direct(planned.request)
     return _tiled(planned.request, plan.problem.compute_type.bytes, isinstance(plan.schedule, Sm80Schedule))

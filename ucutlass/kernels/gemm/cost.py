@@ -20,7 +20,7 @@ from ucutlass.kernels.arithmetic import Compute
 from ucutlass.kernels.gemm.plan import GemvSchedule, Math, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.problem import Shape, ceil_div
 from ucutlass.kernels.gemm.rules.tiles import STREAM_K_ITERATIONS, accumulators_per_thread
-from ucutlass.kernels.gemm.schedule import TMA_BYTES, Candidate, candidate_of
+from ucutlass.kernels.gemm.schedule import TMA_BYTES, GemmCandidate, candidate_of
 from ucutlass.kernels.gemm.smem import gemv_cover, operand_parts
 from ucutlass.kernels.planned import Estimate, Planned, Resources, TileCost, Traffic, Unit
 
@@ -129,7 +129,7 @@ def is_slow(function: str) -> bool:
     return function in _INSTRUCTIONS
 
 
-def estimate(c: Candidate, device: Device, constants: Constants = DEFAULT) -> Estimate:
+def estimate(c: GemmCandidate, device: Device, constants: Constants = DEFAULT) -> Estimate:
     """The price of a candidate on a device."""
     match c.schedule:
         case Sm90Schedule():
@@ -160,7 +160,7 @@ def tile_grid(
     ) * group * cluster[1]
 
 
-def dram_bytes(c: Candidate, device: Device, slots: int, tiles: int, k: Constants) -> float:
+def dram_bytes(c: GemmCandidate, device: Device, slots: int, tiles: int, k: Constants) -> float:
     """Bytes from and to DRAM: operands that L2 cannot hold are read again by every wave."""
     operands, others = c.shape.operand_bytes * _parts(c), c.shape.epilogue_bytes
     per_batch = operands / c.shape.batch
@@ -179,7 +179,7 @@ def dram_bytes(c: Candidate, device: Device, slots: int, tiles: int, k: Constant
     return max(float(operands), again) + others
 
 
-def epilogue_cycles(c: Candidate, elements: int, k: Constants) -> float:
+def epilogue_cycles(c: GemmCandidate, elements: int, k: Constants) -> float:
     """SM cycles of the epilogue of that many elements."""
     alone = isinstance(c.schedule, Sm90Schedule) and c.schedule.warps == "pingpong"
     work = 0.0
@@ -201,7 +201,7 @@ def epilogue_cycles(c: Candidate, elements: int, k: Constants) -> float:
 
 
 def _whole(
-    c: Candidate,
+    c: GemmCandidate,
     device: Device,
     k: Constants,
     sm: float,
@@ -224,7 +224,7 @@ def _whole(
     )
 
 
-def _sm90(c: Candidate, s: Sm90Schedule, device: Device, k: Constants) -> Estimate:
+def _sm90(c: GemmCandidate, s: Sm90Schedule, device: Device, k: Constants) -> Estimate:
     m, n, _ = s.tile
     m_tiles, n_tiles = tile_grid(c.shape, s.tile, s.cluster, c.launch.swizzle)
     tiles = m_tiles * n_tiles * c.shape.batch
@@ -249,12 +249,12 @@ def _sm90(c: Candidate, s: Sm90Schedule, device: Device, k: Constants) -> Estima
     )
 
 
-def _parts(c: Candidate) -> int:
+def _parts(c: GemmCandidate) -> int:
     """Tiles of each operand that a step of K takes."""
     return operand_parts(c.problem) if isinstance(c.schedule, Sm90Schedule) else 1
 
 
-def _split_seconds(c: Candidate, device: Device, k: Constants) -> float:
+def _split_seconds(c: GemmCandidate, device: Device, k: Constants) -> float:
     """Returns the seconds of the launch that reads f32 operands and writes their small parts before the
     kernel's."""
     if _parts(c) == 1:
@@ -262,7 +262,7 @@ def _split_seconds(c: Candidate, device: Device, k: Constants) -> float:
     return device.launch_floor + 2 * c.shape.operand_bytes / (device.bandwidth * k.dram)
 
 
-def _sm90_step(c: Candidate, s: Sm90Schedule, active: int, device: Device, k: Constants) -> float:
+def _sm90_step(c: GemmCandidate, s: Sm90Schedule, active: int, device: Device, k: Constants) -> float:
     """Cycles of one step of K while `active` thread blocks run. 32 bytes of K of a 64 x N wgmma take
     N/2 cycles of the tensor cores, and read A and B from shared memory at 128 bytes a cycle. Power slows
     them when all SMs multiply; SMs at rest help the others little, since power rises steeply with the
@@ -281,7 +281,7 @@ def _sm90_step(c: Candidate, s: Sm90Schedule, active: int, device: Device, k: Co
 
 
 def _sm90_l2(
-    c: Candidate, s: Sm90Schedule, m_tiles: int, n_tiles: int, active: int, device: Device, k: Constants
+    c: GemmCandidate, s: Sm90Schedule, m_tiles: int, n_tiles: int, active: int, device: Device, k: Constants
 ) -> float:
     """Bytes that L2 serves: a cluster loads once what its members share, and of SMs that read
     the same tile at the same time some are served together. Split K adds its partial sums."""
@@ -295,12 +295,12 @@ def _sm90_l2(
     return m_tiles * n_tiles * batch * (c.shape.k * (rows + columns) + partial)
 
 
-def _k_major(c: Candidate) -> bool:
+def _k_major(c: GemmCandidate) -> bool:
     return c.problem.a.k[-1] == () and c.problem.b.k[-1] == ()
 
 
 def _sm90_busiest(
-    c: Candidate, s: Sm90Schedule, tiles: int, slots: int, step: float, epilogue: float, k: Constants
+    c: GemmCandidate, s: Sm90Schedule, tiles: int, slots: int, step: float, epilogue: float, k: Constants
 ) -> tuple[float, float]:
     """Cycles of the slot with most work, and the seconds that splitting K adds."""
     steps, splits = c.k_tiles, c.launch.splits
@@ -327,7 +327,7 @@ def _sm90_busiest(
     return whole * (mainloop + epilogue) + length * step + mended + epilogue, k.split
 
 
-def rate_key(c: Candidate, device: Device) -> str:
+def rate_key(c: GemmCandidate, device: Device) -> str:
     """The entry of `Device.peaks` at which the kernel multiplies: the multistage kernel widens
     fp8 to f16, as does whatever has no fp8."""
     compute_type = c.problem.compute_type.name
@@ -345,7 +345,7 @@ def warps_of(s: Sm80Schedule) -> int:
     return max(1, s.tile[0] // s.warp_tile[0]) * max(1, s.tile[1] // s.warp_tile[1])
 
 
-def blocks_per_sm(c: Candidate) -> int:
+def blocks_per_sm(c: GemmCandidate) -> int:
     """Multistage thread blocks that share an SM: by shared memory, registers and threads."""
     assert isinstance(c.schedule, Sm80Schedule)
     warps = warps_of(c.schedule)
@@ -361,7 +361,7 @@ def blocks_per_sm(c: Candidate) -> int:
     )
 
 
-def _sm80(c: Candidate, s: Sm80Schedule, device: Device, k: Constants) -> Estimate:
+def _sm80(c: GemmCandidate, s: Sm80Schedule, device: Device, k: Constants) -> Estimate:
     blocks = blocks_per_sm(c)
     warps = warps_of(s)
     m_tiles, n_tiles = ceil_div(c.shape.m, s.tile[0]), ceil_div(c.shape.n, s.tile[1])
@@ -389,7 +389,7 @@ def _sm80(c: Candidate, s: Sm80Schedule, device: Device, k: Constants) -> Estima
     return _whole(c, device, k, sm, tiles * c.k_tiles * stage, slots, tiles * splits, average, padding)
 
 
-def _gemv(c: Candidate, s: GemvSchedule, device: Device, k: Constants) -> Estimate:
+def _gemv(c: GemmCandidate, s: GemvSchedule, device: Device, k: Constants) -> Estimate:
     """The matrix once and the columns once a block, through L2, while enough threads are at work;
     and FFMA with the loads and conversions of both, of which the rows of a thread share a column's."""
     blocks = ceil_div(c.shape.m, s.rows) * c.shape.batch
@@ -468,7 +468,7 @@ def resources(planned: Planned) -> Resources:
     )
 
 
-def _unit(c: Candidate) -> Unit:
+def _unit(c: GemmCandidate) -> Unit:
     match c.schedule:
         case Sm90Schedule():
             return "wgmma"
@@ -478,7 +478,7 @@ def _unit(c: Candidate) -> Unit:
             return "ffma"
 
 
-def _threads(c: Candidate) -> int:
+def _threads(c: GemmCandidate) -> int:
     match c.schedule:
         case Sm90Schedule():
             return 384
@@ -488,7 +488,7 @@ def _threads(c: Candidate) -> int:
             return gemv_cover(c.problem, schedule).block
 
 
-def _direct_bytes(c: Candidate) -> int:
+def _direct_bytes(c: GemmCandidate) -> int:
     """Returns bytes of whole epilogue tensors that threads move themselves."""
     return sum(
         c.shape.m * c.shape.n * c.shape.batch * t.elem.bytes

@@ -15,7 +15,7 @@ from ucutlass.ir.schedule import PartialSchedule, differing, show_value, without
 from ucutlass.kernels.gemm import cost
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.rules import legal, violations
-from ucutlass.kernels.gemm.schedule import Candidate, PlanningCase, build, case_of, request_of
+from ucutlass.kernels.gemm.schedule import GemmCandidate, PlanningCase, build, case_of, request_of
 from ucutlass.kernels.gemm.search import expand, rounds
 from ucutlass.kernels.gemm.variants import BY_NAME, BY_WORD, VARIANTS, variants_of
 from ucutlass.kernels.planned import BY_MODEL, Estimate, Note, Planned
@@ -48,7 +48,7 @@ def _plan(
     case = case_of(problem, sizes, arch, device)
     if foreign := foreign_fields(request):
         return (_with_nearest(foreign, case),)
-    tried: list[Candidate] = []
+    tried: list[GemmCandidate] = []
     for ranked in _ranked(case, request):
         for price, candidate in ranked:
             if legal(candidate):
@@ -85,7 +85,7 @@ def candidates(
             return
 
 
-def _ranked(case: PlanningCase, request: PartialSchedule) -> Iterator[list[tuple[Estimate, Candidate]]]:
+def _ranked(case: PlanningCase, request: PartialSchedule) -> Iterator[list[tuple[Estimate, GemmCandidate]]]:
     """Round after round of candidates with their prices, the cheapest first."""
     for tried in rounds(case, request):
         candidates = (build(case, full) for full in expand(case, request, tried))
@@ -93,12 +93,14 @@ def _ranked(case: PlanningCase, request: PartialSchedule) -> Iterator[list[tuple
         yield sorted(priced, key=lambda pair: pair[0].seconds)
 
 
-def _chosen(case: PlanningCase, request: PartialSchedule, price: Estimate, cheapest: Candidate) -> Planned:
+def _chosen(
+    case: PlanningCase, request: PartialSchedule, price: Estimate, cheapest: GemmCandidate
+) -> Planned:
     planned = _planned(case, cheapest, price, request)
     return planned if planned.request == request else replace(planned, origin=BY_MODEL)
 
 
-def _planned(case: PlanningCase, c: Candidate, price: Estimate, request: PartialSchedule) -> Planned:
+def _planned(case: PlanningCase, c: GemmCandidate, price: Estimate, request: PartialSchedule) -> Planned:
     plan = GemmPlan(c.arch.name, c.problem, c.schedule, c.routes)
     notes = tuple(_reasons(case, c, price, request))
     return Planned(plan, astuple(c.launch), c.sizes, request_of(c), case.device, price, notes)
@@ -161,7 +163,7 @@ def _with_nearest(violation: Violation, case: PlanningCase) -> Violation:
     return replace(violation, nearest=None if nearest is None else request_of(nearest))
 
 
-def nearest_legal(case: PlanningCase, request: PartialSchedule) -> Candidate | None:
+def nearest_legal(case: PlanningCase, request: PartialSchedule) -> GemmCandidate | None:
     """A legal candidate near a request: its broken rules mended one by one, and where that
     does not end, the best kernel with as few fields given up as needed; None if there is none."""
     attempt = request
@@ -183,7 +185,7 @@ def nearest_legal(case: PlanningCase, request: PartialSchedule) -> Candidate | N
     return None
 
 
-def _first(case: PlanningCase, request: PartialSchedule) -> Candidate:
+def _first(case: PlanningCase, request: PartialSchedule) -> GemmCandidate:
     """The cheapest legal candidate of a request, or else the cheapest."""
     ranked = [c for batch in _ranked(case, request) for _, c in batch]
     return next((c for c in ranked if legal(c)), ranked[0])
@@ -192,7 +194,9 @@ def _first(case: PlanningCase, request: PartialSchedule) -> Candidate:
 # --- why: a sentence for each field that a schedule left out -------------------------------
 
 
-def _reasons(case: PlanningCase, c: Candidate, price: Estimate, request: PartialSchedule) -> Iterator[Note]:
+def _reasons(
+    case: PlanningCase, c: GemmCandidate, price: Estimate, request: PartialSchedule
+) -> Iterator[Note]:
     """Notes for every field that the request left out, and for a family forced by a rule."""
     if c.arch.wgmma and c.family == "sm80":
         yield Note("", "multistage", _why_not_hopper(case, request))
@@ -212,7 +216,7 @@ def _why_not_hopper(case: PlanningCase, request: PartialSchedule) -> str:
     return "predicted to be faster than wgmma, for which a launch splits the operands first"
 
 
-def _reason(name: str, c: Candidate, price: Estimate, case: PlanningCase) -> str:
+def _reason(name: str, c: GemmCandidate, price: Estimate, case: PlanningCase) -> str:
     tiles = f"{price.tiles} tiles on {price.slots} slots of {case.device.name}, {price.waves:.2f} waves"
     texts = {
         "tile": f"{tiles}, {price.quantisation:.0%} busy, {price.padding:.0%} of the multiplications useful",
@@ -232,7 +236,7 @@ def _reason(name: str, c: Candidate, price: Estimate, case: PlanningCase) -> str
     return texts[name]
 
 
-def _warps(c: Candidate) -> str:
+def _warps(c: GemmCandidate) -> str:
     match c.schedule:
         case GemvSchedule():
             return f"N is {c.shape.n}: reading the matrix once is all the work"
@@ -246,21 +250,21 @@ def _warps(c: Candidate) -> str:
             return "two warp groups share a tile"
 
 
-def _math(c: Candidate) -> str:
+def _math(c: GemmCandidate) -> str:
     if request_of(c).math == "simt":
         return "f32 in FFMA"
     before = "; a launch before the kernel's splits the operands" if c.family == "sm90" else ""
     return f"three tf32 passes keep f32 accuracy{before}"
 
 
-def _cluster(c: Candidate) -> str:
+def _cluster(c: GemmCandidate) -> str:
     m, n = request_of(c).cluster or (1, 1)
     if m * n == 1:
         return "sharing loads would not pay here"
     return f"{m * n} neighbours share loads of {'B' if n == 1 else 'A' if m == 1 else 'A and B'} by multicast"
 
 
-def _split(c: Candidate, tiles: str) -> str:
+def _split(c: GemmCandidate, tiles: str) -> str:
     if c.launch.splits == 1:
         return f"no split: {tiles}"
     return f"{tiles}, {c.k_tiles} steps of K each: splitting K fills the rest"

@@ -58,7 +58,7 @@ driver API, cuTensorMapEncodeTiled)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class GemmCandidate:
     """`problem` is what the kernel computes: already transposed where `swapped`. `routes` is
     as in GemmPlan."""
 
@@ -101,11 +101,11 @@ class Candidate:
         return memory_of(self.problem, self.schedule, self.routes)
 
 
-def candidate_of(planned: Planned) -> Candidate:
+def candidate_of(planned: Planned) -> GemmCandidate:
     """The candidate that was planned: everything of it stands in the plan, the launch and the request."""
     plan = planned.plan
     assert isinstance(plan, GemmPlan), type(plan)
-    return Candidate(
+    return GemmCandidate(
         ARCHES[plan.arch],
         plan.problem,
         planned.sizes,
@@ -182,7 +182,7 @@ def case_of(problem: GemmProblem, sizes: tuple[int, ...], arch: Arch, device: De
     )
 
 
-def build(case: PlanningCase, request: PartialSchedule) -> Candidate:
+def build(case: PlanningCase, request: PartialSchedule) -> GemmCandidate:
     """The candidate that a request stands for; fields still left out get their plain default.
 
     The request fixes `warps`, and `tile` for the tiled kernels. Legality is the rules' matter.
@@ -211,7 +211,9 @@ def build(case: PlanningCase, request: PartialSchedule) -> Candidate:
                 "persistent" if splits == 1 else "stream_k",
                 _math(side.problem, request),
             )
-    return Candidate(case.arch, side.problem, case.sizes, side.shape, schedule, launch, routes, side.swapped)
+    return GemmCandidate(
+        case.arch, side.problem, case.sizes, side.shape, schedule, launch, routes, side.swapped
+    )
 
 
 def _math(problem: GemmProblem, request: PartialSchedule) -> Math:
@@ -266,7 +268,7 @@ def _gemv(side: Orientation, device: Device, request: PartialSchedule) -> GemvSc
 # --- a candidate as a partial schedule --------------------------------------------------
 
 
-def request_of(candidate: Candidate) -> PartialSchedule:
+def request_of(candidate: GemmCandidate) -> PartialSchedule:
     """The candidate as a request in which every field of its family is fixed."""
     launch = candidate.launch
     swap: Literal["no", "yes"] = "yes" if candidate.swapped else "no"
@@ -300,12 +302,12 @@ def request_of(candidate: Candidate) -> PartialSchedule:
             return PartialSchedule(warps="gemv", rows=rows, columns=columns, threads=threads, swap=swap)
 
 
-def changed(candidate: Candidate, **fields: Any) -> PartialSchedule:
+def changed(candidate: GemmCandidate, **fields: Any) -> PartialSchedule:
     """The candidate's request with these fields changed."""
     return replace(request_of(candidate), **fields)
 
 
-def on_family(candidate: Candidate, warps: str) -> PartialSchedule:
+def on_family(candidate: GemmCandidate, warps: str) -> PartialSchedule:
     """The candidate moved to another kernel family: that family's fields only, left to `auto`."""
     shared = {
         name: value
@@ -315,7 +317,7 @@ def on_family(candidate: Candidate, warps: str) -> PartialSchedule:
     return replace(PartialSchedule(), **{**shared, "warps": warps})  # type: ignore[arg-type]
 
 
-def multistage(candidate: Candidate) -> PartialSchedule:
+def multistage(candidate: GemmCandidate) -> PartialSchedule:
     """What sm90 cannot do, the multistage kernel can."""
     return on_family(candidate, "multistage")
 

@@ -18,7 +18,14 @@ from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, Laun
 from ucutlass.kernels.gemm.problem import ceil_div
 from ucutlass.kernels.gemm.rules import legal
 from ucutlass.kernels.gemm.rules.vector import ROWS, THREADS
-from ucutlass.kernels.gemm.schedule import RASTER_WORD, Candidate, PlanningCase, build, case_of, request_of
+from ucutlass.kernels.gemm.schedule import (
+    RASTER_WORD,
+    GemmCandidate,
+    PlanningCase,
+    build,
+    case_of,
+    request_of,
+)
 from ucutlass.kernels.gemm.search import LINE, expand, rounds
 from ucutlass.kernels.planned import Planned
 
@@ -41,13 +48,13 @@ def kernels(
     return (planned(candidate, device) for candidate in candidates)
 
 
-def planned(c: Candidate, device: Device) -> Planned:
+def planned(c: GemmCandidate, device: Device) -> Planned:
     """A legal candidate as a plan. It has no notes: nothing was left out for the planner."""
     plan = GemmPlan(c.arch.name, c.problem, c.schedule, c.routes)
     return Planned(plan, astuple(c.launch), c.sizes, request_of(c), device, estimate(c, device))
 
 
-def _weighed(case: PlanningCase, request: PartialSchedule) -> Iterator[Candidate]:
+def _weighed(case: PlanningCase, request: PartialSchedule) -> Iterator[GemmCandidate]:
     """What the planner prices for a request, with the other settings of the launch parameters that it leaves open."""
     for tried in rounds(case, request):
         candidates = [c for full in expand(case, request, tried) if legal(c := build(case, full))]
@@ -57,12 +64,12 @@ def _weighed(case: PlanningCase, request: PartialSchedule) -> Iterator[Candidate
             return
 
 
-def _free(case: PlanningCase) -> Iterator[Candidate]:
+def _free(case: PlanningCase) -> Iterator[GemmCandidate]:
     for candidate in _everything(case):
         yield from (v for v in variants(candidate, PartialSchedule()) if legal(v))
 
 
-def variants(candidate: Candidate, request: PartialSchedule) -> Iterator[Candidate]:
+def variants(candidate: GemmCandidate, request: PartialSchedule) -> Iterator[GemmCandidate]:
     """Yields the candidate, and it with one launch parameter changed that `request` leaves open: all of their
     combinations would be timed for longer than another build takes."""
     yield candidate
@@ -79,7 +86,7 @@ def variants(candidate: Candidate, request: PartialSchedule) -> Iterator[Candida
     yield from (replace(candidate, launch=launch) for launch in settings)
 
 
-def _swizzles(c: Candidate) -> tuple[int, ...]:
+def _swizzles(c: GemmCandidate) -> tuple[int, ...]:
     """Swizzles that the scheduler does not take for the one there is, or for one another."""
     assert not isinstance(c.schedule, GemvSchedule)
     m, n = ceil_div(c.shape.m, c.schedule.tile[0]), ceil_div(c.shape.n, c.schedule.tile[1])
@@ -88,7 +95,7 @@ def _swizzles(c: Candidate) -> tuple[int, ...]:
     return tuple(sorted(taken.values()))
 
 
-def _splits(c: Candidate) -> tuple[int, ...]:
+def _splits(c: GemmCandidate) -> tuple[int, ...]:
     match c.schedule:
         case Sm90Schedule(scheduler="stream_k"):
             return (0, *SPLITS)
@@ -124,7 +131,7 @@ _FIELDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 )
 
 
-def _everything(case: PlanningCase) -> Iterator[Candidate]:
+def _everything(case: PlanningCase) -> Iterator[GemmCandidate]:
     """Every legal candidate of the tables, in both orientations."""
     for family, table in _FIELDS.items():
         names = (*table, "swap", "tile")

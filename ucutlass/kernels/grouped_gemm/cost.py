@@ -16,7 +16,7 @@ from ucutlass.kernels.grouped_gemm.plan import (
     CLUSTERS,
     GroupedGemmPlan,
     GroupedGemmProblem,
-    ProductsSchedule,
+    GroupedGemmSchedule,
     SimtSchedule,
     WgmmaSchedule,
 )
@@ -88,7 +88,7 @@ _ALONE = 0.6
 
 def estimate(
     problem: GroupedGemmProblem,
-    schedule: ProductsSchedule,
+    schedule: GroupedGemmSchedule,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -306,7 +306,7 @@ def tile_cost(planned: Planned) -> TileCost:
     return TileCost(cycles, alone / (loop + alone), 0.0, l2)
 
 
-def _plan(planned: Planned) -> tuple[GroupedGemmProblem, ProductsSchedule]:
+def _plan(planned: Planned) -> tuple[GroupedGemmProblem, GroupedGemmSchedule]:
     plan = planned.plan
     assert isinstance(plan, GroupedGemmPlan), type(plan)
     return plan.problem, plan.schedule

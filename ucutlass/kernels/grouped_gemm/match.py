@@ -7,7 +7,7 @@ Three spellings:
     own = segment(T, offsets) == index(E)
     dot[T](bf16(where(own, dy, 0)), bf16(where(own, x, 0)))    each group's rows are summed apart
 
-and a pair of the second kind; sums of scaled parts are in `ucutlass.kernels.grouped_gemm.scaled`. Groups are a batch
+and a pair of the second kind; sums of scaled parts are in `ucutlass.kernels.grouped_gemm.match_scaled`. Groups are a batch
 mode E that the offsets cut out of T. In dot[K](x, bf16(w)) of a narrower w that is the left operand here.
 """
 
@@ -23,7 +23,7 @@ from ucutlass.ir.traversal import walk
 from ucutlass.kernels.addresses import Operand, operand
 from ucutlass.kernels.epilogue import EpiloguePattern, epilogue
 from ucutlass.kernels.gemm.match import LOADED, STORED, pointer
-from ucutlass.kernels.grouped_gemm.scaled import ScaledSum, scaled_sum
+from ucutlass.kernels.grouped_gemm.match_scaled import ScaledSum, scaled_sum
 from ucutlass.kernels.refused import Refused
 
 

@@ -110,7 +110,7 @@ class SimtSchedule:
     tile: tuple[int, int, int]
 
 
-ProductsSchedule: TypeAlias = WgmmaSchedule | SimtSchedule
+GroupedGemmSchedule: TypeAlias = WgmmaSchedule | SimtSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +123,4 @@ class GroupedGemmPlan:
 
     arch: str
     problem: GroupedGemmProblem
-    schedule: ProductsSchedule
+    schedule: GroupedGemmSchedule

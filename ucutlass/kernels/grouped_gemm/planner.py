@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule, show_value, without
@@ -25,28 +25,16 @@ from ucutlass.kernels.grouped_gemm.rules import (
     WgmmaCandidate,
     WgmmaCase,
     depths,
-    why_illegal,
     why_not_wgmma,
     why_unscaled,
 )
-from ucutlass.kernels.grouped_gemm.smem import most_stages
+from ucutlass.kernels.grouped_gemm.schedule import band_of, depth_of, fitted, request_of
 from ucutlass.kernels.grouped_gemm.variants import VARIANTS
 from ucutlass.kernels.planned import Estimate, Note, Planned
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
 
 Warps = Literal["pingpong", "cooperative"]
-
-BAND = 8
-"""Clusters of tiles along M for which a column of B is taken before the next: A of so many, and B of as
-many columns as blocks run at a time, fit in L2."""
-
-ACROSS_BAND = 2
-"""Of ragged rows whose B lies across K, as row gradients' do: 1 % to 4 % faster than 8 in four of four
-comparisons on an H200."""
-
-WHOLE = 1024
-"""A band that no group's tiles along M exceed in practice: `raster along_m`."""
 
 _SIMT = SimtSchedule((64, 64, 16))
 
@@ -110,13 +98,7 @@ def _planned(
     request: PartialSchedule,
 ) -> Planned:
     schedule = best.schedule
-    full = PartialSchedule(
-        warps=schedule.warps,
-        tile=schedule.tile,
-        cluster=schedule.cluster,
-        stages=schedule.stages,
-        **_order_of(request, best.band),
-    )
+    full = request_of(schedule, best.band, request)
     reasons = {
         "tile": "the least time by tiles, waves and what a main loop of it reaches",
         "warps": "one's epilogue runs while the other multiplies"
@@ -132,13 +114,6 @@ def _planned(
     )
     plan = GroupedGemmPlan(arch.name, problem, schedule)
     return Planned(plan, (best.band,), sizes, full, device, best.price, notes)
-
-
-def depth_of(problem: GroupedGemmProblem, columns: int, sizes: tuple[int, ...]) -> int:
-    """K of a tile of so many columns: the deepest that parts of K allow, where not many columns keep the
-    multipliers busy."""
-    deep = [d for d in depths(problem) if not why_unscaled(problem, sizes, (64, 64, d))]
-    return deep[-1] if deep and columns < 256 else depths(problem)[0]
 
 
 # --- candidates ---------------------------------------------------------------------------
@@ -165,37 +140,11 @@ def _candidates(
             if why_unscaled(problem, sizes, tile):
                 continue
             for cluster in (request.cluster,) if request.cluster else clusters:
-                schedule = _fitted(problem, WgmmaSchedule(tile, cluster, 2, kind), request.stages)
+                schedule = fitted(problem, WgmmaSchedule(tile, cluster, 2, kind), request.stages)
                 if schedule is not None and (known(problem, schedule) or request.tile):
-                    order = band(request, problem)
+                    order = band_of(request, problem)
                     price = estimate(problem, schedule, sizes, arch, device, (order,))
                     yield PricedSchedule(schedule, order, price)
-
-
-def _fitted(problem: GroupedGemmProblem, schedule: WgmmaSchedule, stages: int | None) -> WgmmaSchedule | None:
-    """The schedule with its stages, None where it is illegal."""
-    if why_illegal(problem, schedule):
-        return None
-    most = most_stages(problem, schedule)
-    if stages is not None and not 2 <= stages <= most:
-        return None
-    return replace(schedule, stages=stages or most) if most >= 2 else None
-
-
-def band(request: PartialSchedule, problem: GroupedGemmProblem) -> int:
-    """The launch's band: see `ucutlass.kernels.grouped_gemm.plan`."""
-    if request.raster == "along_m":
-        return WHOLE
-    if request.raster == "along_n":
-        return request.swizzle or 1
-    rows = problem.ragged is not None and problem.ragged.mode == "m"
-    return request.swizzle or (ACROSS_BAND if rows and problem.gemm.b.contiguous != "k" else BAND)
-
-
-def _order_of(request: PartialSchedule, band_: int) -> dict[str, Any]:
-    """The fields that say the band: as asked for, else so that they say it."""
-    raster = request.raster or ("along_m" if band_ == WHOLE else "heuristic")
-    return {"raster": raster, "swizzle": request.swizzle or (None if raster == "along_m" else band_)}
 
 
 # --- refusals -----------------------------------------------------------------------------

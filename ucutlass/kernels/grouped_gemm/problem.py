@@ -10,8 +10,8 @@ from ucutlass.kernels.addresses import MergedModes, Operand, Sizes, access, runs
 from ucutlass.kernels.epilogue import arithmetic
 from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.grouped_gemm.match import GroupedGemmPattern
+from ucutlass.kernels.grouped_gemm.match_scaled import scaled
 from ucutlass.kernels.grouped_gemm.plan import GroupedGemmProblem, Ragged
-from ucutlass.kernels.grouped_gemm.scaled import scaled
 from ucutlass.kernels.refused import Refused
 
 

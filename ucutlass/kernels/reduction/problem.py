@@ -11,7 +11,7 @@ from ucutlass.ir.extents import Extent, Fixed, evaluate
 from ucutlass.kernels.addresses import PACK_BYTES, Operand, Sizes, vector_width
 from ucutlass.kernels.reduction.match import ReductionPattern
 from ucutlass.kernels.reduction.plan import Load, ReductionOutput, ReductionProblem, beside
-from ucutlass.kernels.reduction.values import Builder, ModeIndex, fused_moments
+from ucutlass.kernels.reduction.problem_values import Builder, ModeIndex, fused_moments
 
 
 def reduction_problem(

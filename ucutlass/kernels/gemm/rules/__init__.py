@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ucutlass.kernels.gemm.rules import multistage, operands, tiles, vector
-from ucutlass.kernels.gemm.schedule import Candidate
+from ucutlass.kernels.gemm.schedule import GemmCandidate
 from ucutlass.kernels.gemm.variants import VARIANTS
 from ucutlass.kernels.rule import Rule, broken
 from ucutlass.kernels.violation import Violation
@@ -21,7 +21,7 @@ _ALL = _TILED | _GEMV
 _BUILDER = "CUTLASS gemm/collective/builders/sm90_gmma_builder.inl"
 _PTX = "PTX ISA, wgmma.mma_async"
 
-RULES: tuple[Rule[Candidate], ...] = (
+RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0410",
         "architecture",
@@ -297,18 +297,18 @@ RULES: tuple[Rule[Candidate], ...] = (
 )
 """In the order of their codes. UC0439 (`planner.foreign_fields`) judges a schedule before there is a candidate."""
 
-BY_CODE: Mapping[str, Rule[Candidate]] = MappingProxyType({rule.code: rule for rule in RULES})
+BY_CODE: Mapping[str, Rule[GemmCandidate]] = MappingProxyType({rule.code: rule for rule in RULES})
 
-_FOR_VARIANT: Mapping[str, tuple[Rule[Candidate], ...]] = MappingProxyType(
+_FOR_VARIANT: Mapping[str, tuple[Rule[GemmCandidate], ...]] = MappingProxyType(
     {v.name: tuple(r for r in RULES if v.name in r.variants) for v in VARIANTS}
 )
 
 
-def violations(candidate: Candidate) -> tuple[Violation, ...]:
+def violations(candidate: GemmCandidate) -> tuple[Violation, ...]:
     """Every rule that the candidate breaks, in the order of the table; () where it is legal."""
     return broken(_FOR_VARIANT[candidate.family], candidate)
 
 
-def legal(candidate: Candidate) -> bool:
+def legal(candidate: GemmCandidate) -> bool:
     """Whether no rule is broken; stops at the first that is."""
     return all(r.check(candidate) is None for r in _FOR_VARIANT[candidate.family])

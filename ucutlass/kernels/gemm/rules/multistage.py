@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.gemm.rules.tiles import BYTES_K, MAX_TILE, accumulators_per_thread, tile_text
-from ucutlass.kernels.gemm.schedule import ACCUMULATORS, Candidate, changed, nearest
+from ucutlass.kernels.gemm.schedule import ACCUMULATORS, GemmCandidate, changed, nearest
 from ucutlass.kernels.rule import Breach
 
 SM_REGISTERS = 65536
@@ -16,22 +16,22 @@ WARPS = (1, 2, 4, 8, 16, 32)
 """Warps of a block."""
 
 
-def _schedule(c: Candidate) -> Sm80Schedule:
+def _schedule(c: GemmCandidate) -> Sm80Schedule:
     assert isinstance(c.schedule, Sm80Schedule)
     return c.schedule
 
 
-def warp_steps(c: Candidate) -> tuple[int, int]:
+def warp_steps(c: GemmCandidate) -> tuple[int, int]:
     """Warp tiles come in multiples of this: two 16 x 8 instructions, or 4 x 8 lanes of FFMA."""
     return (16, 32) if _schedule(c).math == "simt" else (16, 16)
 
 
-def k_step(c: Candidate) -> int:
+def k_step(c: GemmCandidate) -> int:
     """Tile K comes in multiples of this many elements: two steps of mma.sync, or of FFMA."""
     return 16 if _schedule(c).math == "simt" else 2 * BYTES_K // c.problem.compute_type.bytes
 
 
-def tile_k(c: Candidate) -> Breach | None:
+def tile_k(c: GemmCandidate) -> Breach | None:
     s = _schedule(c)
     k, step = s.tile[2], k_step(c)
     if k % step == 0 and 0 < k <= MAX_TILE:
@@ -46,7 +46,7 @@ def tile_k(c: Candidate) -> Breach | None:
     )
 
 
-def warp_tile(c: Candidate) -> Breach | None:
+def warp_tile(c: GemmCandidate) -> Breach | None:
     s = _schedule(c)
     steps = warp_steps(c)
     if all(
@@ -81,7 +81,7 @@ def _whole_warps(
     return (sides_[0], sides_[1]), (sides[0], sides[1], tile[2])
 
 
-def warps(c: Candidate) -> Breach | None:
+def warps(c: GemmCandidate) -> Breach | None:
     s = _schedule(c)
     (m, n), (rows, columns, _) = s.warp_tile, s.tile
     if rows % m or columns % n:
@@ -102,7 +102,7 @@ def warps(c: Candidate) -> Breach | None:
     )
 
 
-def accumulators_fit(c: Candidate) -> Breach | None:
+def accumulators_fit(c: GemmCandidate) -> Breach | None:
     s, held = _schedule(c), accumulators_per_thread(c)
     threads = 32 * (s.tile[0] // s.warp_tile[0]) * (s.tile[1] // s.warp_tile[1])
     limit = min(ACCUMULATORS[s.math], SM_REGISTERS // max(32, threads) // 2)
@@ -121,7 +121,7 @@ def accumulators_fit(c: Candidate) -> Breach | None:
     )
 
 
-def _halves(c: Candidate, s: Sm80Schedule, warp: tuple[int, int]) -> bool:
+def _halves(c: GemmCandidate, s: Sm80Schedule, warp: tuple[int, int]) -> bool:
     """Whether a smaller warp tile keeps the rules and the registers of a block."""
     steps = warp_steps(c)
     warps = (s.tile[0] // warp[0]) * (s.tile[1] // warp[1])

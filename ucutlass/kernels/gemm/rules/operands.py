@@ -6,7 +6,14 @@ from ucutlass.kernels.access import Access, Reduction
 from ucutlass.kernels.arithmetic import CoordinateValue
 from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.problem import ceil_div, stride_bytes
-from ucutlass.kernels.gemm.schedule import TMA_BYTES, Candidate, changed, multistage, nearest, tma_alignable
+from ucutlass.kernels.gemm.schedule import (
+    TMA_BYTES,
+    GemmCandidate,
+    changed,
+    multistage,
+    nearest,
+    tma_alignable,
+)
 from ucutlass.kernels.gemm.smem import least_lean_epilogue
 from ucutlass.kernels.rule import Breach
 
@@ -29,7 +36,7 @@ TMA_STRIDE = 2**40
 """A TMA stride in bytes lies below this (cuTensorMapEncodeTiled)."""
 
 
-def arch_has_family(c: Candidate) -> Breach | None:
+def arch_has_family(c: GemmCandidate) -> Breach | None:
     if c.family != "sm90" or c.arch.wgmma:
         return None
     return Breach(
@@ -40,7 +47,7 @@ def arch_has_family(c: Candidate) -> Breach | None:
     )
 
 
-def compute_type_has_kernel(c: Candidate) -> Breach | None:
+def compute_type_has_kernel(c: GemmCandidate) -> Breach | None:
     compute_type = c.problem.compute_type.name
     if compute_type not in WGMMA_TYPES:
         return Breach(
@@ -55,7 +62,7 @@ def compute_type_has_kernel(c: Candidate) -> Breach | None:
     return Breach(f"f32 by wgmma: {limit}", "use `warps multistage`", ("warps",), multistage(c))
 
 
-def _beyond_lean(c: Candidate) -> str:
+def _beyond_lean(c: GemmCandidate) -> str:
     """What the kernel of f32 lacks, one of our own: for other compute types CUTLASS's collectives serve that."""
     if (modes := len(c.problem.batch)) > 1:
         return f"the batch names stay {modes} separate modes, and the kernel walks one"
@@ -70,7 +77,7 @@ def _beyond_lean(c: Candidate) -> str:
     return ""
 
 
-def math_fits_compute_type(c: Candidate) -> Breach | None:
+def math_fits_compute_type(c: GemmCandidate) -> Breach | None:
     assert not isinstance(c.schedule, GemvSchedule)
     compute_type, math = c.problem.compute_type.name, c.schedule.math
     if compute_type == "f32" and math == "simt" and c.family == "sm90":
@@ -98,7 +105,7 @@ def math_fits_compute_type(c: Candidate) -> Breach | None:
     )
 
 
-def one_k_mode(c: Candidate) -> Breach | None:
+def one_k_mode(c: GemmCandidate) -> Breach | None:
     modes = len(c.problem.k)
     if modes == 1:
         return None
@@ -120,7 +127,7 @@ def _order(access: Access, along: str) -> str:
     return along if outer == () else ""
 
 
-def operand_order(c: Candidate) -> Breach | None:
+def operand_order(c: GemmCandidate) -> Breach | None:
     for access, name, along in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
         if _order(access, along):
             continue
@@ -133,7 +140,7 @@ def operand_order(c: Candidate) -> Breach | None:
     return None
 
 
-def k_major(c: Candidate) -> Breach | None:
+def k_major(c: GemmCandidate) -> Breach | None:
     compute_type = c.problem.compute_type.name
     if compute_type not in WGMMA_K_MAJOR:
         return None
@@ -149,7 +156,7 @@ def k_major(c: Candidate) -> Breach | None:
     return None
 
 
-def tf32_order(c: Candidate) -> Breach | None:
+def tf32_order(c: GemmCandidate) -> Breach | None:
     assert isinstance(c.schedule, Sm90Schedule)
     if c.problem.compute_type.name != "tf32" or _order(c.problem.b, "N") != "N":
         return None
@@ -173,7 +180,7 @@ def tf32_order(c: Candidate) -> Breach | None:
     )
 
 
-def tma_operands(c: Candidate) -> Breach | None:
+def tma_operands(c: GemmCandidate) -> Breach | None:
     for access, name in ((c.problem.a, "A"), (c.problem.b, "B")):
         held = access.align * access.elem.bytes
         if held < TMA_BYTES:
@@ -187,7 +194,7 @@ def tma_operands(c: Candidate) -> Breach | None:
     return None
 
 
-def routes_are_possible(c: Candidate) -> Breach | None:
+def routes_are_possible(c: GemmCandidate) -> Breach | None:
     for tensor, route in zip(c.tensors, c.routes, strict=True):
         if route == "tma" and not (c.family == "sm90" and tma_alignable(tensor)):
             return Breach(
@@ -200,7 +207,7 @@ def routes_are_possible(c: Candidate) -> Breach | None:
     return None
 
 
-def reduces_a_tile(c: Candidate) -> Breach | None:
+def reduces_a_tile(c: GemmCandidate) -> Breach | None:
     for output in c.problem.outputs:
         if isinstance(output, Reduction) and output.access.m is not None and output.access.n is not None:
             return Breach(
@@ -213,7 +220,7 @@ def reduces_a_tile(c: Candidate) -> Breach | None:
     return None
 
 
-def extents_fit(c: Candidate) -> Breach | None:
+def extents_fit(c: GemmCandidate) -> Breach | None:
     s = c.shape
     counted = c.family == "sm90" or any(
         isinstance(i, CoordinateValue) for i in c.problem.arithmetic.instructions
@@ -246,7 +253,7 @@ def extents_fit(c: Candidate) -> Breach | None:
     )
 
 
-def _tma_stride(c: Candidate) -> Breach | None:
+def _tma_stride(c: GemmCandidate) -> Breach | None:
     moved = [t for t, r in zip(c.tensors, c.routes, strict=True) if r == "tma"]
     for access in (c.problem.a, c.problem.b, *moved):
         for stride in (access.m, access.n, *access.k, *access.batch):

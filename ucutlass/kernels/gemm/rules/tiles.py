@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.problem import accumulator_bytes
-from ucutlass.kernels.gemm.schedule import Candidate, changed, nearest
+from ucutlass.kernels.gemm.schedule import GemmCandidate, changed, nearest
 from ucutlass.kernels.gemm.smem import SharedMemory, most_stages, register_sourced
 from ucutlass.kernels.rule import Breach
 
@@ -51,7 +51,7 @@ MULTISTAGE_RING = 16
 """Stages that the multistage template counts to (emit/gemm/sm80.py)."""
 
 
-def _sm90(c: Candidate) -> Sm90Schedule:
+def _sm90(c: GemmCandidate) -> Sm90Schedule:
     assert isinstance(c.schedule, Sm90Schedule)
     return c.schedule
 
@@ -61,7 +61,7 @@ def tile_text(tile: tuple[int, ...]) -> str:
     return "x".join(map(str, tile))
 
 
-def tile_m(c: Candidate) -> Breach | None:
+def tile_m(c: GemmCandidate) -> Breach | None:
     s = _sm90(c)
     m = s.tile[0]
     legal = COOPERATIVE_M if s.warps == "cooperative" else PINGPONG_M
@@ -80,7 +80,7 @@ def tile_m(c: Candidate) -> Breach | None:
 WIDTHS = tuple(range(MIN_TILE_N, MAX_TILE + 1, 16))
 
 
-def tile_n(c: Candidate) -> Breach | None:
+def tile_n(c: GemmCandidate) -> Breach | None:
     s = _sm90(c)
     n = s.tile[1]
     if n in WIDTHS:
@@ -101,7 +101,7 @@ bounds count on (`ucutlass.reference.accumulation`). Stricter than the hardware,
 accuracy."""
 
 
-def tile_k(c: Candidate) -> Breach | None:
+def tile_k(c: GemmCandidate) -> Breach | None:
     s = _sm90(c)
     k, size = s.tile[2], c.problem.compute_type.bytes
     step = BYTES_K // size
@@ -122,7 +122,7 @@ def tile_k(c: Candidate) -> Breach | None:
     )
 
 
-def accumulators_per_thread(c: Candidate) -> int:
+def accumulators_per_thread(c: GemmCandidate) -> int:
     """32-bit registers of accumulators a thread holds; 0 for a matrix-vector kernel."""
     match c.schedule:
         case Sm90Schedule(tile=(m, n, _), warps=warps):
@@ -146,7 +146,7 @@ def most_accumulators(problem: GemmProblem) -> int:
     return MAX_ACCUMULATORS_BESIDE_A if register_sourced(problem) else MAX_ACCUMULATORS
 
 
-def accumulators_fit(c: Candidate) -> Breach | None:
+def accumulators_fit(c: GemmCandidate) -> Breach | None:
     held, limit = accumulators_per_thread(c), most_accumulators(c.problem)
     if held <= limit:
         return None
@@ -174,7 +174,7 @@ def least_m(s: Sm90Schedule) -> int:
     return THREADS[s.warps] // 2
 
 
-def stages_fit(c: Candidate) -> Breach | None:
+def stages_fit(c: GemmCandidate) -> Breach | None:
     match c.schedule:
         case Sm90Schedule(tile=tile, stages=stages):
             longest = LONGEST_RING
@@ -204,7 +204,7 @@ def stages_fit(c: Candidate) -> Breach | None:
     return Breach(text, f"use `stages {best}`", ("stages", "tile"), changed(c, stages=best))
 
 
-def _tile_too_deep(c: Candidate, tile: tuple[int, int, int], memory: SharedMemory) -> Breach:
+def _tile_too_deep(c: GemmCandidate, tile: tuple[int, int, int], memory: SharedMemory) -> Breach:
     """Not even two stages fit: half the K, then half the larger side."""
     m, n, k = tile
     if k * c.problem.compute_type.bytes >= 4 * BYTES_K:
@@ -220,7 +220,7 @@ def _tile_too_deep(c: Candidate, tile: tuple[int, int, int], memory: SharedMemor
     )
 
 
-def cluster_size(c: Candidate) -> Breach | None:
+def cluster_size(c: GemmCandidate) -> Breach | None:
     s = _sm90(c)
     m, n = s.cluster
     legal = (1, 2, 4, 8)
@@ -239,7 +239,7 @@ def cluster_size(c: Candidate) -> Breach | None:
     )
 
 
-def multicast_slices(c: Candidate) -> Breach | None:
+def multicast_slices(c: GemmCandidate) -> Breach | None:
     s = _sm90(c)
     m, n = s.cluster
     if s.tile[1] % (8 * m) == 0 and s.tile[0] % (8 * n) == 0:
@@ -255,7 +255,7 @@ def multicast_slices(c: Candidate) -> Breach | None:
     )
 
 
-def stream_k_is_cooperative(c: Candidate) -> Breach | None:
+def stream_k_is_cooperative(c: GemmCandidate) -> Breach | None:
     s = _sm90(c)
     if s.warps == "cooperative" or s.scheduler == "persistent":
         return None
@@ -268,7 +268,7 @@ def stream_k_is_cooperative(c: Candidate) -> Breach | None:
     )
 
 
-def splits_fit(c: Candidate) -> Breach | None:
+def splits_fit(c: GemmCandidate) -> Breach | None:
     splits, steps = c.launch.splits, c.k_tiles
     if c.family == "gemv" or 0 <= splits <= max(1, steps):
         return None
@@ -280,7 +280,7 @@ def splits_fit(c: Candidate) -> Breach | None:
     )
 
 
-def swizzle_is_power(c: Candidate) -> Breach | None:
+def swizzle_is_power(c: GemmCandidate) -> Breach | None:
     swizzle = c.launch.swizzle
     if swizzle in (1, 2, 4, 8):
         return None

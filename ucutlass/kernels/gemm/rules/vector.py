@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ucutlass.kernels.gemm.plan import GemvSchedule
-from ucutlass.kernels.gemm.schedule import COLUMNS, Candidate, changed, multistage, nearest
+from ucutlass.kernels.gemm.schedule import COLUMNS, GemmCandidate, changed, multistage, nearest
 from ucutlass.kernels.gemm.smem import gemv_cover
 from ucutlass.kernels.rule import Breach
 
@@ -21,12 +21,12 @@ MOST_SUMS = 64
 SM_REGISTERS = 65536
 
 
-def _schedule(c: Candidate) -> GemvSchedule:
+def _schedule(c: GemmCandidate) -> GemvSchedule:
     assert isinstance(c.schedule, GemvSchedule)
     return c.schedule
 
 
-def columns(c: Candidate) -> Breach | None:
+def columns(c: GemmCandidate) -> Breach | None:
     held, n, most = _schedule(c).columns, c.shape.n, COLUMNS[-1]
     if held in COLUMNS and n <= held:
         return None
@@ -55,7 +55,7 @@ def columns(c: Candidate) -> Breach | None:
     )
 
 
-def rows(c: Candidate) -> Breach | None:
+def rows(c: GemmCandidate) -> Breach | None:
     held = _schedule(c).rows
     along_m = c.problem.a.contiguous == "m"
     legal = ROWS if along_m else tuple(r for r in ROWS if r <= MOST_ROWS_K)
@@ -70,7 +70,7 @@ def rows(c: Candidate) -> Breach | None:
     )
 
 
-def threads(c: Candidate) -> Breach | None:
+def threads(c: GemmCandidate) -> Breach | None:
     s = _schedule(c)
     block = gemv_cover(c.problem, s).block
     if block in THREADS:
@@ -86,7 +86,7 @@ def threads(c: Candidate) -> Breach | None:
     )
 
 
-def sums(c: Candidate) -> Breach | None:
+def sums(c: GemmCandidate) -> Breach | None:
     s = _schedule(c)
     cover = gemv_cover(c.problem, s)
     limit = min(MOST_SUMS, SM_REGISTERS // cover.block // 2)
@@ -105,7 +105,7 @@ def sums(c: Candidate) -> Breach | None:
     )
 
 
-def memory(c: Candidate) -> Breach | None:
+def memory(c: GemmCandidate) -> Breach | None:
     s = _schedule(c)
     used, capacity = c.memory.total, c.arch.shared_memory
     if used <= capacity:

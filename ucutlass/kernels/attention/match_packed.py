@@ -16,7 +16,7 @@ from ucutlass import ir
 from ucutlass.ir.elements import I32, I64, Element
 from ucutlass.ir.extents import Extent
 from ucutlass.ir.traversal import walk
-from ucutlass.kernels.attention.score import KeyLimit, Start, number_of, window_of, worth
+from ucutlass.kernels.attention.match_score import KeyLimit, Start, number_of, window_of, worth
 from ucutlass.kernels.gemm.match import pointer
 
 

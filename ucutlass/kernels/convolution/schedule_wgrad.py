@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
-from ucutlass.kernels.convolution.im2col import clocks, ordered, out_of_reach
-from ucutlass.kernels.convolution.plan import ConvProblem, OperandAccess, WgradSchedule, unit_dim
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, WgradSchedule, unit_dim
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, places
+from ucutlass.kernels.convolution.schedule_im2col import clocks, ordered, out_of_reach
 from ucutlass.kernels.convolution.smem import stages_held
 
 WGMMA_TYPES = ("f16", "bf16")
@@ -56,7 +56,9 @@ class Finish:
 FINISH = Finish()
 
 
-def prepared_places(problem: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, WgradAccess] | str:
+def prepared_places(
+    problem: ConvolutionProblem, sizes: tuple[int, ...]
+) -> tuple[ConvolutionProblem, WgradAccess] | str:
     """The problem with operands in an order that TMA gathers, or why there is none."""
     if problem.compute_type.name not in WGMMA_TYPES or problem.gemm.accumulate != "f32":
         return f"compute type {problem.compute_type.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
@@ -80,14 +82,14 @@ def prepared_places(problem: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvP
     return _too_far(ready, how, sizes) or (ready, how)
 
 
-def _summed(problem: ConvProblem, axis: int) -> list[int]:
+def _summed(problem: ConvolutionProblem, axis: int) -> list[int]:
     """The summed names in the position of one of A's axes."""
     read = problem.a.axes[axis]
     names = [read.extent] if read.window is None else [d for d, _ in read.window.terms]
     return [d for d in names if d in problem.k]
 
 
-def _order_a(problem: ConvProblem, channel: int, batch: set[int]) -> tuple[int, ...]:
+def _order_a(problem: ConvolutionProblem, channel: int, batch: set[int]) -> tuple[int, ...]:
     """As it lies, but plain summed names before windows, then groups, then channels."""
     axes = problem.a.axes
 
@@ -102,7 +104,7 @@ def _order_a(problem: ConvProblem, channel: int, batch: set[int]) -> tuple[int, 
     return tuple(order)
 
 
-def _order_b(problem: ConvProblem, summed: list[int], batch: set[int]) -> tuple[int, ...]:
+def _order_b(problem: ConvolutionProblem, summed: list[int], batch: set[int]) -> tuple[int, ...]:
     """Summed names in A's order, groups, columns in the result's order."""
     axes = problem.b.axes
 
@@ -122,7 +124,7 @@ def _ordered(walk: OperandAccess, order: tuple[int, ...]) -> OperandAccess:
     return ordered(walk, order, last.window is None and unit_dim(walk) == last.extent)
 
 
-def _too_far(problem: ConvProblem, how: WgradAccess, sizes: tuple[int, ...]) -> str | None:
+def _too_far(problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...]) -> str | None:
     """Why windows reach farther than TMA's box does, by the formulas of `convolution/wgrad.cu.j2`."""
     by_name = {str(i): n for i, n in enumerate(sizes)}
     for s in how.space:
@@ -135,7 +137,7 @@ def _too_far(problem: ConvProblem, how: WgradAccess, sizes: tuple[int, ...]) -> 
 
 
 def places_schedule(
-    problem: ConvProblem, how: WgradAccess, sizes: tuple[int, ...], device: Device
+    problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...], device: Device
 ) -> tuple[WgradSchedule, int]:
     """The tile and how many parts of the sum fill the device best."""
     channels = sizes[problem.a.axes[how.channel].extent]

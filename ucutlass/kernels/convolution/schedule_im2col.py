@@ -11,7 +11,7 @@ from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import (
-    ConvProblem,
+    ConvolutionProblem,
     Im2colSchedule,
     OperandAccess,
     WgradSchedule,
@@ -66,7 +66,7 @@ class Model:
 MODEL = Model()
 
 
-def prepared(problem: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, Im2col] | str:
+def prepared(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> tuple[ConvolutionProblem, Im2col] | str:
     """The problem with operands in an order that TMA gathers, or why there is none."""
     if problem.compute_type.name not in WGMMA_TYPES or problem.gemm.accumulate != "f32":
         return f"compute type {problem.compute_type.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
@@ -87,7 +87,7 @@ def prepared(problem: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem,
     return too_far(ready, how, sizes) or (ready, how)
 
 
-def _channel(problem: ConvProblem, sizes: tuple[int, ...]) -> int | None:
+def _channel(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> int | None:
     def plain(walk: OperandAccess, dim: int) -> bool:
         windowed = any(dim == d for a in walk.axes if a.window for d, _ in a.window.terms)
         return sum(a.extent == dim and a.window is None for a in walk.axes) == 1 and not windowed
@@ -96,7 +96,7 @@ def _channel(problem: ConvProblem, sizes: tuple[int, ...]) -> int | None:
     return max(channels, key=lambda d: sizes[d], default=None)
 
 
-def _order_a(problem: ConvProblem, channel: int) -> tuple[int, ...]:
+def _order_a(problem: ConvolutionProblem, channel: int) -> tuple[int, ...]:
     """Images, windows, groups, channels; other plain axes stay between."""
     axes = problem.a.axes
     batch = {d for run in problem.batch for d in run}
@@ -117,7 +117,7 @@ def _order_a(problem: ConvProblem, channel: int) -> tuple[int, ...]:
     return tuple(sorted(range(len(axes)), key=rank))
 
 
-def _order_b(problem: ConvProblem, channel: int) -> tuple[int, ...]:
+def _order_b(problem: ConvolutionProblem, channel: int) -> tuple[int, ...]:
     """As it lies but for the channels; columns together, in the order of the result's."""
     axes = problem.b.axes
     columns = [i for i, a in enumerate(axes) if a.extent in problem.n]
@@ -129,7 +129,7 @@ def _order_b(problem: ConvProblem, channel: int) -> tuple[int, ...]:
     return (*others, *sorted(columns, key=lambda i: problem.n.index(axes[i].extent)), last)
 
 
-def _reads_across(problem: ConvProblem) -> bool:
+def _reads_across(problem: ConvolutionProblem) -> bool:
     """Whether B is read as it lies with its columns innermost."""
     b, width = problem.b, BYTES // problem.b.elem.bytes
     columns = [i for i, a in enumerate(b.axes) if a.extent in problem.n]
@@ -147,7 +147,7 @@ def ordered(walk: OperandAccess, order: tuple[int, ...], adjacent: bool) -> Oper
     return replace(walk, pack=order, pad=width, align=width)
 
 
-def too_far(problem: ConvProblem, how: Im2col, sizes: tuple[int, ...]) -> str | None:
+def too_far(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) -> str | None:
     """Why windows reach farther than TMA's box does, by the formulas of `convolution/im2col.cu.j2`."""
     by_name = {str(i): n for i, n in enumerate(sizes)}
     for s in how.space:
@@ -177,7 +177,7 @@ def out_of_reach(space: int, lower: int, upper: int, length: int) -> str | None:
 
 
 def schedule_of(
-    problem: ConvProblem, how: Im2col, sizes: tuple[int, ...], device: Device
+    problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...], device: Device
 ) -> Im2colSchedule | str:
     """The tile that fills the device best, or why no part of the channels fits."""
     size = problem.a.read.bytes
