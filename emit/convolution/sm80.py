@@ -12,22 +12,10 @@ from ucutlass.emit import text
 from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
-from ucutlass.emit.gemm.sm80 import MMAS, Copies, Mma
+from ucutlass.emit.gemm.sm80 import INCLUDES, MMAS, Copies, Mma
 from ucutlass.ir.elements import S8, TF32, Element
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, GatheredOperand, sides
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule
-
-_INCLUDES = (
-    "<algorithm>",
-    "<atomic>",
-    "<cstdint>",
-    "<cstring>",
-    "<initializer_list>",
-    "<numeric>",
-    "<type_traits>",
-    "<cuda_runtime.h>",
-    "<cuda/std/limits>",
-)
 
 
 def render(problem: ConvolutionProblem, schedule: Sm80Schedule) -> str:
@@ -44,7 +32,7 @@ def render(problem: ConvolutionProblem, schedule: Sm80Schedule) -> str:
     values["checks"] = [*_listed(values["checks"]), *_checks(problem)]
     return text.render(
         "convolution/sm80.cu.j2",
-        includes=gemm_sm80.includes(_INCLUDES),
+        includes=gemm_sm80.includes(INCLUDES),
         tile=schedule.tile,
         warps=gemm_sm80.warps_of(schedule),
         stages=schedule.stages,

@@ -96,7 +96,7 @@ def render(problem: GemmProblem, schedule: Sm80Schedule) -> str:
     spell = arithmetic(problem)
     return text.render(
         "gemm/sm80.cu.j2",
-        includes=includes(_INCLUDES),
+        includes=includes(INCLUDES),
         tile=schedule.tile,
         warps=warps,
         stages=schedule.stages,
@@ -174,7 +174,7 @@ def _mma(problem: GemmProblem, schedule: Sm80Schedule) -> Mma | None:
     return replace(mma, fp8=a.cpp, fp8_b=b.cpp) if mma.fp8 and a is not b else mma
 
 
-_INCLUDES = (
+INCLUDES = (
     "<algorithm>",
     "<atomic>",
     "<cstdint>",
@@ -185,6 +185,7 @@ _INCLUDES = (
     "<cuda_runtime.h>",
     "<cuda/std/limits>",
 )
+"""The headers of a multistage kernel."""
 
 
 def includes(own: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ A family is a package of `ucutlass.kernels` with the same file names as the othe
     cost.py         the price of a schedule on a device, in seconds
     smem.py         the layout of shared memory, which the rules and the emitter both read
     planner.py      the cheapest legal schedule
+    space.py        the schedules around it, which `ucc tune` times
     plan.py         what the emitter reads
     granularity.py  how the plan cuts the dimensions
     family.py       these, gathered in one `Family` named FAMILY
