@@ -88,6 +88,7 @@ def forked(
     gc.collect()
     gc.freeze()  # what a collection touches would have to be copied for each fork
     read_end, write_end = os.pipe()
+    _flush()
     with tempfile.TemporaryFile() as output:
         child = os.fork()
         if child == 0:
@@ -101,11 +102,7 @@ def forked(
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_BYTES))
         words = output.read().decode(errors="replace")
-    return {
-        "status": status if answer or status else 1,
-        "answer": json.loads(answer or "null"),
-        "output": words,
-    }
+    return {"status": status, "answer": json.loads(answer or "null"), "output": words}
 
 
 def _call(function: Any, arguments: Mapping[str, Any], write_end: int, output: IO[bytes]) -> NoReturn:
@@ -116,6 +113,19 @@ def _call(function: Any, arguments: Mapping[str, Any], write_end: int, output: I
         answer: dict[str, Any] = {"returned": function(**arguments)}
     except Exception as error:
         answer = {"raised": [type(error).__qualname__, str(error), traceback.format_exc()]}
+    except SystemExit as end:
+        _flush()
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+    except BaseException:
+        traceback.print_exc()
+        _flush()
+        os._exit(1)
     with os.fdopen(write_end, "w") as pipe:
         json.dump(answer, pipe)
+    _flush()
     os._exit(0)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
