@@ -118,7 +118,7 @@ kernel scaled(x: f16[M, K], w: f16[N, K]) -> f16[M, N] {
 def test_a_broken_arithmetic_shows_the_programs_line_first(
     tools: Toolchain, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "lean", lambda plan: with_arithmetic(lean(plan), "out0 =", "gone ="))
+    monkeypatch.setattr(backend, "parts", lambda plan: with_arithmetic(lean(plan), "out0 =", "gone ="))
     monkeypatch.setenv("UCUTLASS_CACHE_DIR", str(cache.root))
     checked = frontend.read_text(PROGRAM)
     program = frontend.kernel(checked)
