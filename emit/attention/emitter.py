@@ -142,11 +142,18 @@ def _positions(p: AttentionProblem) -> dict[str, Any]:
     """What the templates ask of windows: whether positions matter, where they are found, and whether groups
     of a tile skip blocks of their own."""
     windows = bool(p.above or p.below) and p.packed is None
-    walk = p.walk if windows else None
-    fields = {"windows": windows, "walk": walk, "skips": bool(p.above) and walk is None}
-    if walk is None:
+    query_position = p.query_position if windows else None
+    fields = {
+        "windows": windows,
+        "query_position": query_position,
+        "skips": bool(p.above) and query_position is None,
+    }
+    if query_position is None:
         return fields
-    return fields | {"position_inner": product(walk.inner), "position_extent": product(walk.extent)}
+    return fields | {
+        "position_inner": product(query_position.inner),
+        "position_extent": product(query_position.extent),
+    }
 
 
 def _packed(packed: Packed | None) -> dict[str, Any]:

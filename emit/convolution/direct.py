@@ -22,7 +22,7 @@ from ucutlass.kernels.convolution.plan import (
     DirectSchedule,
     OperandAccess,
     across_mode,
-    along,
+    axis_stride,
     moves,
     slide,
 )
@@ -59,31 +59,33 @@ def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
     """The code of a plan with a DirectSchedule, for `ucutlass.emit.text.finish`. Raises ValueError for a
     reduced result, or where taps slide along nothing."""
     gemm = problem.gemm
-    turned = schedule.turned
+    innermost = schedule.innermost
     vector = schedule.width > 1
     modes = max(1, len(problem.batch))
-    across = modes - 1 if turned else across_mode(problem) if schedule.rows > 1 else -1
-    along_a, along_b = ("kSame" if turned else along(problem, w, vector) for w in (problem.a, problem.b))
+    across = modes - 1 if innermost else across_mode(problem) if schedule.rows > 1 else -1
+    stride_a, stride_b = (
+        "kSame" if innermost else axis_stride(problem, w, vector) for w in (problem.a, problem.b)
+    )
     moving = slide(problem, across) if schedule.taps else None
     if schedule.taps and moving is None:
         raise ValueError("no window slides along the results")
-    checked = [f"p.{w}.data" for w, how in (("a", along_a), ("b", along_b)) if how == "kUnit"]
+    checked = [f"p.{w}.data" for w, how in (("a", stride_a), ("b", stride_b)) if how == "kUnit"]
     stored = _epilogue(problem, schedule, vector)
     checked += [f"p.input{s.index}.data" for s in stored.inputs if s.unit]
     checked += [f"p.output{s.index}.data" for s in stored.outputs if s.unit]
     access_texts = tuple(
-        _with_steps(problem, walk, access_text, across)
-        for walk, access_text in zip((problem.a, problem.b), convolution.accesses(problem), strict=True)
+        _with_steps(problem, operand, access_text, across)
+        for operand, access_text in zip((problem.a, problem.b), convolution.accesses(problem), strict=True)
     )
     return text.render(
         "convolution/direct.cu.j2",
         includes=includes(_INCLUDES),
         compute_type="tf32" if problem.compute_type == TF32 else "",
-        width=1 if turned else schedule.width,
+        width=1 if innermost else schedule.width,
         rows=schedule.rows,
         threads=schedule.threads,
         taps=schedule.taps,
-        turned=turned,
+        innermost=innermost,
         whole=vector and bool(checked),
         slide=moving,
         slide_window=problem.a.windows.index(moving.axis) if moving else 0,
@@ -96,8 +98,8 @@ def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
         coordinates=stored.spell.coordinates,
         accesses=access_texts,
         contracted_extents=convolution.contracted(problem),
-        along_a=along_a,
-        along_b=along_b,
+        stride_a=stride_a,
+        stride_b=stride_b,
         shared_b=across < 0 or not moves(problem, problem.b, across),
         inputs=stored.inputs,
         outputs=stored.outputs,
@@ -119,7 +121,7 @@ class _Epilogue:
 
 
 def _epilogue(problem: ConvolutionProblem, schedule: DirectSchedule, vector: bool) -> _Epilogue:
-    gemm, turned = problem.gemm, schedule.turned
+    gemm, innermost = problem.gemm, schedule.innermost
     stores = [o for o in gemm.outputs if isinstance(o, Store)]
     if len(stores) < len(gemm.outputs):
         raise ValueError("the direct kernel reduces nothing")
@@ -129,7 +131,7 @@ def _epilogue(problem: ConvolutionProblem, schedule: DirectSchedule, vector: boo
     )
     outputs = tuple(_slot(i, o.access, CPP[taken(o)], vector) for i, o in enumerate(stores))
     batch = [f"int(batch[{i}])" for i in range(len(problem.batch))]
-    if batch and not turned:
+    if batch and not innermost:
         batch[-1] += " + i"
     spell = arithmetic(gemm)
     call = spell.call(
@@ -137,7 +139,7 @@ def _epilogue(problem: ConvolutionProblem, schedule: DirectSchedule, vector: boo
         ["0", "0", *batch],
         "sums[j][i]",
         [f"in{slot.index}[i]" for slot in inputs],
-        [f"out{slot.index}[{'j' if turned else 'i'}]" for slot in outputs],
+        [f"out{slot.index}[{'j' if innermost else 'i'}]" for slot in outputs],
     )
     return _Epilogue(spell, inputs, outputs, call)
 
@@ -151,15 +153,15 @@ def _slot(index: int, access: Access, value: str, vector: bool) -> EpilogueSlot:
 
 
 def _with_steps(
-    problem: ConvolutionProblem, walk: OperandAccess, text: AccessText, across: int
+    problem: ConvolutionProblem, operand: OperandAccess, text: AccessText, across: int
 ) -> AccessText:
     """Returns the access with the parts of a step along neighbouring results and of one across them."""
-    number = {axis: i for i, axis in enumerate(walk.windows)}
+    number = {axis: i for i, axis in enumerate(operand.windows)}
 
     def step(mode: int) -> tuple[str, ...]:
         if not problem.batch or mode < 0:
             return ()
-        return convolution.sums(walk, dict.fromkeys(problem.batch[mode], "1"), number)
+        return convolution.sums(operand, dict.fromkeys(problem.batch[mode], "1"), number)
 
     steps: Mapping[str, Sequence[str]] = {"along": step(len(problem.batch) - 1), "across": step(across)}
     column = [part for part in text.parts if part[0] == "column"]

@@ -73,11 +73,11 @@ class Im2colAxisText:
     """A spatial axis as C++."""
 
     scale: int
-    along: int
+    step: int
     tap: int
     results: str
     taps: str
-    places: str
+    extent: str
     offset: str
 
 
@@ -92,9 +92,9 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     if reason := check(problem, schedule):
         raise ValueError(reason)
     layout = layout_of(convolution.seen(problem), how)
-    apart, along = how.phases > 1, epilogue.layout(problem.gemm).along
+    apart, contiguous_mode = how.phases > 1, epilogue.layout(problem.gemm).contiguous_mode
     values = convolution.values(problem, layout, "int(row)" if apart else epilogue.ROW)
-    values |= hopper_values(problem, schedule, end_of_tiles(problem, schedule, along))
+    values |= hopper_values(problem, schedule, end_of_tiles(problem, schedule, contiguous_mode))
     if apart:
         values["scattered"] = "row_table(shared)"
     if how.across:
@@ -105,7 +105,7 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     return text.render(
         "convolution/im2col.cu.j2",
         parts=schedule.tile[2] // schedule.part,
-        stage_rows=rows_staged(problem, schedule, along),
+        stage_rows=rows_staged(problem, schedule, contiguous_mode),
         deep=halved,
         halves=2 if halved else 1,
         phases=how.phases,
@@ -176,22 +176,22 @@ def check(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
 def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.EpilogueLayout:
     """As the multistage GEMM's; rows of several phases lie apart, so that along M no two are neighbours."""
     layout = epilogue.layout(gemm)
-    return epilogue.EpilogueLayout("m", 1) if layout.along == "m" and how.phases > 1 else layout
+    return epilogue.EpilogueLayout("m", 1) if layout.contiguous_mode == "m" and how.phases > 1 else layout
 
 
 # --- text -------------------------------------------------------------------------
 
 
-def extent_of(walk: OperandAccess, axis: int) -> str:
+def extent_of(operand: OperandAccess, axis: int) -> str:
     """An axis's extent as it lies when the product reads it, as C++."""
-    return next(text.extent for text in convolution.layout(walk) if text.axis == axis)
+    return next(text.extent for text in convolution.layout(operand) if text.axis == axis)
 
 
 def _space(problem: ConvolutionProblem, how: Im2col) -> tuple[Im2colAxisText, ...]:
     return tuple(
         Im2colAxisText(
             s.scale,
-            s.along,
+            s.step,
             s.tap,
             f"e[{s.result}]",
             "1" if s.tap_dim is None else f"e[{s.tap_dim}]",

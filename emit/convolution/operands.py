@@ -76,26 +76,28 @@ def accesses(problem: ConvolutionProblem) -> tuple[AccessText, AccessText]:
     return _access(problem, problem.a, "A", problem.m), _access(problem, problem.b, "B", problem.n)
 
 
-def _access(problem: ConvolutionProblem, walk: OperandAccess, name: str, rows: tuple[int, ...]) -> AccessText:
-    number = {axis: i for i, axis in enumerate(walk.windows)}
+def _access(
+    problem: ConvolutionProblem, operand: OperandAccess, name: str, rows: tuple[int, ...]
+) -> AccessText:
+    number = {axis: i for i, axis in enumerate(operand.windows)}
     windows = tuple(
         WindowText(i, a.window.scale, a.extent, spelled(a.window.offset))
-        for i, a in enumerate(walk.axes)
+        for i, a in enumerate(operand.axes)
         if a.window is not None
     )
-    pointer = f"pack_{name.lower()}" if walk.pack is not None else f"tensors[{walk.pointer}]"
+    pointer = f"pack_{name.lower()}" if operand.pack is not None else f"tensors[{operand.pointer}]"
     coordinates = {"row": _names(rows), "column": _names(problem.k)}
     return AccessText(
         name,
-        walk.read.cpp,
+        operand.read.cpp,
         pointer,
-        len(walk.axes),
+        len(operand.axes),
         rows,
         windows,
-        layout(walk),
+        layout(operand),
         tuple((part, max(1, len(names))) for part, names in coordinates.items()),
-        {part: sums(walk, names, number) for part, names in coordinates.items()},
-        _base(problem, walk, number),
+        {part: sums(operand, names, number) for part, names in coordinates.items()},
+        _base(problem, operand, number),
     )
 
 
@@ -108,18 +110,18 @@ def _names(dims: Sequence[int]) -> dict[int, str]:
     return {d: f"c[{i}]" for i, d in enumerate(dims)}
 
 
-def layout(walk: OperandAccess) -> tuple[LayoutText, ...]:
+def layout(operand: OperandAccess) -> tuple[LayoutText, ...]:
     """The axes as the product reads them."""
-    axes = [LayoutText(i, f"e[{walk.axes[i].extent}]") for i in reversed(walk.order)]
-    if walk.pad > 1:
-        axes[0] = replace(axes[0], extent=f"ceil_div({axes[0].extent}, {walk.pad}) * {walk.pad}")
+    axes = [LayoutText(i, f"e[{operand.axes[i].extent}]") for i in reversed(operand.order)]
+    if operand.pad > 1:
+        axes[0] = replace(axes[0], extent=f"ceil_div({axes[0].extent}, {operand.pad}) * {operand.pad}")
     return tuple(axes)
 
 
-def sums(walk: OperandAccess, names: Mapping[int, str], number: Mapping[int, int]) -> tuple[str, ...]:
+def sums(operand: OperandAccess, names: Mapping[int, str], number: Mapping[int, int]) -> tuple[str, ...]:
     """What these coordinates add to an address; scaled windows are divided once all is added."""
     lines: list[str] = []
-    for i, axis in enumerate(walk.axes):
+    for i, axis in enumerate(operand.axes):
         if axis.window is None:
             if axis.extent in names:
                 lines.append(f"position.offset += {names[axis.extent]} * stride[{i}];")
@@ -131,7 +133,7 @@ def sums(walk: OperandAccess, names: Mapping[int, str], number: Mapping[int, int
     return tuple(lines)
 
 
-def _base(problem: ConvolutionProblem, walk: OperandAccess, number: Mapping[int, int]) -> tuple[str, ...]:
+def _base(problem: ConvolutionProblem, operand: OperandAccess, number: Mapping[int, int]) -> tuple[str, ...]:
     names: dict[int, str] = {}
     lines: list[str] = []
     for i, run in enumerate(problem.batch):
@@ -144,11 +146,11 @@ def _base(problem: ConvolutionProblem, walk: OperandAccess, number: Mapping[int,
             lines.append(f"rest{i} /= e[{d}];")
             names[d] = f"c{d}"
     lines += [f"position.at[{w}] += first[{w}];" for w in number.values()]
-    added = sums(walk, names, number)
+    added = sums(operand, names, number)
     untouched = [
         f"position.offset += position.at[{number[i]}] * stride[{i}];"
         for i in number
-        if walk.axes[i].window is not None and _scale(walk.axes[i]) == 1
+        if operand.axes[i].window is not None and _scale(operand.axes[i]) == 1
     ]
     return (*lines, *(line for line in added if line not in untouched), *untouched)
 
@@ -161,24 +163,24 @@ def packs(problem: ConvolutionProblem) -> tuple[PackText, ...]:
     """The operands that are copied before the product."""
     texts: list[PackText] = []
     most = max(len(problem.a.axes), len(problem.b.axes), 1)
-    for name, walk in (("A", problem.a), ("B", problem.b)):
-        if walk.pack is None:
+    for name, operand in (("A", problem.a), ("B", problem.b)):
+        if operand.pack is None:
             continue
-        lies = layout(walk)
+        lies = layout(operand)
         texts.append(
             PackText(
                 name,
                 f"pack_{name.lower()}",
-                walk.elem.cpp,
-                walk.read.cpp,
-                walk.pointer,
+                operand.elem.cpp,
+                operand.read.cpp,
+                operand.pointer,
                 most,
-                tuple(reversed(range(len(walk.axes)))),
-                tuple(a.extent for a in walk.axes),
-                tuple(range(len(walk.axes), most)),
+                tuple(reversed(range(len(operand.axes)))),
+                tuple(a.extent for a in operand.axes),
+                tuple(range(len(operand.axes), most)),
                 lies,
                 " * ".join(a.extent for a in lies),
-                len(walk.axes) - 1,
+                len(operand.axes) - 1,
                 lies[0].axis,
                 tuple(p.data for p in texts),
             )

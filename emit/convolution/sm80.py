@@ -56,7 +56,7 @@ def check(problem: ConvolutionProblem, schedule: Sm80Schedule) -> str:
     """Why the template cannot take this schedule, or ""."""
     threads = 32 * schedule.tile[0] * schedule.tile[1] // (schedule.warp_tile[0] * schedule.warp_tile[1])
     for name, side in zip("AB", sides(problem), strict=True):
-        read = side.walk.read
+        read = side.access.read
         if read.bytes == 1:
             return f"operand {name}: elements of one byte are not gathered"
         if side.copy_width * read.bytes < 4:
@@ -89,21 +89,21 @@ def _mma(problem: ConvolutionProblem, schedule: Sm80Schedule) -> Mma | None:
 
 
 def _copies(side: GatheredOperand, name: str, schedule: Sm80Schedule) -> Copies:
-    walk, along = side.walk, side.along_k
+    operand, along_k = side.access, side.along_k
     depth = schedule.tile[2]
     width = schedule.tile[0 if name == "A" else 1]
-    line, swizzle = gemm_sm80.shared_lines(walk.read, depth if along else width, along)
+    line, swizzle = gemm_sm80.shared_lines(operand.read, depth if along_k else width, along_k)
     load: Literal["async"] = "async"
-    flag = "true" if along else "false"
+    flag = "true" if along_k else "false"
     rows_text = "kTileM" if name == "A" else "kTileN"
     loader = f"GatherLoad<Access{name}, Shared{name}, {rows_text}, {flag}, {side.copy_width}, {line}>"
-    return Copies(load, loader, line, swizzle, flag, gemm_sm80.smem_read(walk.read, along))
+    return Copies(load, loader, line, swizzle, flag, gemm_sm80.smem_read(operand.read, along_k))
 
 
 def _checks(problem: ConvolutionProblem) -> list[object]:
     """Alignments of operands that are read as they lie."""
     return [
-        {"data": f"p.{name}.data", "align": side.copy_width, "strides": [f"e[{side.walk.axes[-1].extent}]"]}
+        {"data": f"p.{name}.data", "align": side.copy_width, "strides": [f"e[{side.access.axes[-1].extent}]"]}
         for name, side in zip("ab", sides(problem), strict=True)
-        if side.walk.pack is None and side.copy_width > 1
+        if side.access.pack is None and side.copy_width > 1
     ]

@@ -16,7 +16,7 @@ from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, WgradSchedule
-from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, padded, places
+from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, padded, wgrad_access
 from ucutlass.kernels.convolution.smem import end_of_tiles, rows_staged
 from ucutlass.kernels.gemm.plan import GemmProblem
 
@@ -32,11 +32,11 @@ class SpatialAxisText:
     """A spatial axis as C++; `row`: rows of the result from tap to tap, `batch` the tap where the batch has
     it."""
 
-    along: int
+    step: int
     tap: int
     results: str
     taps: str
-    places: str
+    extent: str
     offset: str
     row: str
     batch: str | None
@@ -47,16 +47,19 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
 
     Raises ValueError for a problem that TMA cannot gather, or a schedule that breaks `check`'s rules.
     """
-    how = places(problem)
+    how = wgrad_access(problem)
     if isinstance(how, str):
         raise ValueError(how)
     if reason := check(problem, schedule):
         raise ValueError(reason)
     layout = layout_of(problem, convolution.seen(problem), how)
     spatial_axes = _spatial_axes(problem, how)
-    channel, along = problem.a.axes[how.channel].extent, epilogue.layout(problem.gemm).along
+    channel, contiguous_mode = (
+        problem.a.axes[how.channel].extent,
+        epilogue.layout(problem.gemm).contiguous_mode,
+    )
     values = convolution.values(problem, layout, "int(row)")
-    values |= conv_sm90.hopper_values(problem, schedule, end_of_tiles(problem, schedule, along))
+    values |= conv_sm90.hopper_values(problem, schedule, end_of_tiles(problem, schedule, contiguous_mode))
     values["modifiers"] = ", 1, 1, 1, 1"
     values["stage_elements"] = "0"
     values["m"] = " * ".join(
@@ -64,7 +67,7 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
     )
     return text.render(
         "convolution/wgrad.cu.j2",
-        stage_rows=rows_staged(problem, schedule, along),
+        stage_rows=rows_staged(problem, schedule, contiguous_mode),
         windows=spatial_axes,
         registers=schedule.tile[1] // 2,
         first_channel=_first(problem, how.group, conv_sm90.extent_of(problem.a, how.channel)),
@@ -106,7 +109,7 @@ def layout_of(problem: ConvolutionProblem, gemm: GemmProblem, how: WgradAccess) 
     multiple of what is read together."""
     layout = epilogue.layout(gemm)
     together = problem.m[-1] == problem.a.axes[how.channel].extent and not padded(problem.a)
-    return layout if layout.along == "n" or together else epilogue.EpilogueLayout("m", 1)
+    return layout if layout.contiguous_mode == "n" or together else epilogue.EpilogueLayout("m", 1)
 
 
 # --- text -------------------------------------------------------------------------
@@ -122,7 +125,7 @@ def _stride(problem: ConvolutionProblem, dim: int | None) -> str:
 def _spatial_axes(problem: ConvolutionProblem, how: WgradAccess) -> tuple[SpatialAxisText, ...]:
     return tuple(
         SpatialAxisText(
-            s.along,
+            s.step,
             s.tap,
             f"e[{s.place}]",
             "1" if s.tap_dim is None else f"e[{s.tap_dim}]",

@@ -35,9 +35,9 @@ def render(problem: GemmProblem, schedule: GemvSchedule) -> str:
     if reason := check(problem, schedule):
         raise ValueError(reason)
     how = gemv_cover(problem, schedule)
-    along = epilogue.layout(problem)
-    fast = schedule.columns if along.along == "n" else how.tile_m
-    layout = epilogue.EpilogueLayout(along.along, min(along.width, fast))
+    widest = epilogue.layout(problem)
+    fast = schedule.columns if widest.contiguous_mode == "n" else how.tile_m
+    layout = epilogue.EpilogueLayout(widest.contiguous_mode, min(widest.width, fast))
     a, b = problem.a, problem.b
     return text.render(
         "gemm/gemv.cu.j2",
@@ -59,7 +59,7 @@ def render(problem: GemmProblem, schedule: GemvSchedule) -> str:
         pack_a=how.vector if a.contiguous else 1,
         pack_b=min(b.align, how.vector) if b.contiguous == "k" else 1,
         accumulator="int32_t" if problem.compute_type == S8 else "float",
-        pitch="kTileN" if layout.along == "n" else "kStageRows",
+        pitch="kTileN" if layout.contiguous_mode == "n" else "kStageRows",
         stage_elements=gemv_staged(problem, schedule),
         sums_per_tile="kTileM * kTileN",
         **epilogue.values(problem, layout, arithmetic(problem)),

@@ -152,9 +152,9 @@ def _operand(
     copies = []
     for panel in range(panels):
         place = f"{panel * panel_bytes}" + (f" + {slice_index} * {part * width}" if slices > 1 else "")
-        along = f"{'k' if along_k else first} + {panel * per_row}"
-        over = f"{first if along_k else 'k'}{sliced}"
-        copies.append(Copy(place, along, over))
+        inner = f"{'k' if along_k else first} + {panel * per_row}"
+        outer = f"{first if along_k else 'k'}{sliced}"
+        copies.append(Copy(place, inner, outer))
     step_bytes = 32  # of K, for every compute type's instruction
     if along_k:
         steps = [(at // width) * panel_bytes + at % width for at in range(0, tile_k * size, step_bytes)]

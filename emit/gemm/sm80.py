@@ -117,8 +117,10 @@ def render(problem: GemmProblem, schedule: Sm80Schedule) -> str:
 def staged(layout: epilogue.EpilogueLayout) -> Mapping[str, str]:
     """How accumulators lie in shared memory as C++."""
     return {
-        "pitch": f"kTileN + {SM80_PAD_N}" if layout.along == "n" else f"kStageRows + {SM80_PAD_M}",
-        "stage_elements": "kStageRows * kStagePitch" if layout.along == "n" else "kTileN * kStagePitch",
+        "pitch": f"kTileN + {SM80_PAD_N}" if layout.contiguous_mode == "n" else f"kStageRows + {SM80_PAD_M}",
+        "stage_elements": "kStageRows * kStagePitch"
+        if layout.contiguous_mode == "n"
+        else "kTileN * kStagePitch",
         "sums_per_tile": "kTileM * kTileN",
     }
 
@@ -130,13 +132,13 @@ def warps_of(schedule: Sm80Schedule) -> tuple[int, int]:
 
 def rows_staged(problem: GemmProblem, schedule: Sm80Schedule) -> int:
     """The rows that the epilogue takes at a time in the main loop's shared memory."""
-    along = epilogue.layout(problem).along
-    return sm80_rows(problem, schedule.tile, schedule.warp_tile, schedule.stages, along)
+    contiguous_mode = epilogue.layout(problem).contiguous_mode
+    return sm80_rows(problem, schedule.tile, schedule.warp_tile, schedule.stages, contiguous_mode)
 
 
 def shared_bytes(problem: GemmProblem, schedule: Sm80Schedule) -> int:
     """Dynamic shared memory of a thread block, in bytes."""
-    return sm80_bytes(problem, schedule, epilogue.layout(problem).along)
+    return sm80_bytes(problem, schedule, epilogue.layout(problem).contiguous_mode)
 
 
 def check(problem: GemmProblem, schedule: Sm80Schedule) -> str:

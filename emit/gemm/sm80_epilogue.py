@@ -13,14 +13,14 @@ from ucutlass.emit.text import product
 from ucutlass.kernels.access import Access, Output, Reduction, Store, Stride
 from ucutlass.kernels.gemm.plan import GemmProblem
 
-Along = Literal["m", "n"]
+ContiguousMode = Literal["m", "n"]
 
 
 @dataclass(frozen=True, slots=True)
 class EpilogueLayout:
-    """Neighbouring threads take neighbouring elements along `along`, `width` each."""
+    """Neighbouring threads take neighbouring elements along `contiguous_mode`, `width` each."""
 
-    along: Along
+    contiguous_mode: ContiguousMode
     width: int
 
 
@@ -28,7 +28,7 @@ class EpilogueLayout:
 class EpilogueArgument:
     """An epilogue operand or result as the templates read it; strides are C++ expressions.
 
-    `value` is the C++ type in the arithmetic, `along` how neighbours lie, `vector` how many of
+    `value` is the C++ type in the arithmetic, `axis_stride` how neighbours lie, `vector` how many of
     them one access moves. The rest is a reduction's: `op`, what it keeps (`keep_m`, `keep_n`,
     bits of `batch_mask`), extents kept and parts to combine, `bytes` of a staged value, and
     `offset`, where its stage begins, in bytes for every staged element.
@@ -41,7 +41,7 @@ class EpilogueArgument:
     m: str
     n: str
     batch: tuple[str, ...]
-    along: str
+    axis_stride: str
     vector: int
     stored: bool = True
     op: str = ""
@@ -89,10 +89,10 @@ def layout(problem: GemmProblem) -> EpilogueLayout:
     """
     accesses = [output.access for output in problem.outputs] + list(problem.inputs)
     full = (a.contiguous for a in accesses if a.shape == "full")
-    along: Along = next((mode for mode in full if mode in ("m", "n")), "n")
+    contiguous_mode: ContiguousMode = next((mode for mode in full if mode in ("m", "n")), "n")
     stored = (o.access for o in problem.outputs if isinstance(o, Store))
-    widths = [min(a.align, 16 // a.elem.bytes, 8) for a in stored if a.contiguous == along]
-    return EpilogueLayout(along, max(widths, default=1))
+    widths = [min(a.align, 16 // a.elem.bytes, 8) for a in stored if a.contiguous == contiguous_mode]
+    return EpilogueLayout(contiguous_mode, max(widths, default=1))
 
 
 def slots(problem: GemmProblem, how: EpilogueLayout) -> tuple[EpilogueArgument, ...]:
@@ -125,7 +125,7 @@ def values(
     """The templates' variables that describe the problem and the epilogue. `row` is the coordinate of a row
     as C++."""
     inputs, outputs = slots(problem, how), results(problem, how)
-    step_m, step_n = (" + i", "") if how.along == "m" else ("", " + i")
+    step_m, step_n = (" + i", "") if how.contiguous_mode == "m" else ("", " + i")
     coordinates = [f"{row}{step_m}", f"int(tile.n) + n{step_n}"]
     coordinates += [f"int(batch[{i}])" for i in range(len(problem.batch))]
     call = spell.call(
@@ -136,7 +136,7 @@ def values(
         [f"out{slot.index}[i]" for slot in outputs],
     )
     return {
-        "along": how.along,
+        "contiguous_mode": how.contiguous_mode,
         "width": how.width,
         "contracted": len(problem.k),
         "batch_modes": max(1, len(problem.batch)),
@@ -158,8 +158,10 @@ def values(
 
 
 def _slot(index: int, access: Access, how: EpilogueLayout) -> EpilogueArgument:
-    step = access.n if how.along == "n" else access.m
-    kind = "kBroadcast" if step is None else "kUnit" if access.contiguous == how.along else "kStride"
+    step = access.n if how.contiguous_mode == "n" else access.m
+    kind = (
+        "kBroadcast" if step is None else "kUnit" if access.contiguous == how.contiguous_mode else "kStride"
+    )
     return EpilogueArgument(
         index=index,
         cpp=access.elem.cpp,
@@ -168,7 +170,7 @@ def _slot(index: int, access: Access, how: EpilogueLayout) -> EpilogueArgument:
         m=stride(access.m),
         n=stride(access.n),
         batch=batch_strides(access),
-        along=kind,
+        axis_stride=kind,
         vector=min(access.align, 16 // access.elem.bytes, how.width) if kind == "kUnit" else 1,
     )
 

@@ -30,8 +30,8 @@ from ucutlass.kernels.reduction.plan import (
     ReductionPlan,
     ReductionProblem,
     RowReduce,
+    RowScan,
     RowWindow,
-    ScanAlong,
     arguments,
     beside,
     phase_of,
@@ -64,7 +64,7 @@ def render(plan: ReductionPlan) -> str:
     elems = {x.elem for x in every} | {i.elem for i in problem.instructions if isinstance(i, Round)}
     types = types_of(elems)
     across = problem.across
-    scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
+    scans = any(isinstance(i, RowScan) for i in problem.instructions)
     reductions = any(isinstance(i, RowReduce | RowWindow) for i in problem.instructions)
     block = (schedule.threads, schedule.rows)
     return text.render(
@@ -181,7 +181,7 @@ class _Body:
         return "1" if self.problem.across else "kVector"
 
     @property
-    def _scans(self) -> tuple[tuple[int, ScanAlong], ...]:
+    def _scans(self) -> tuple[tuple[int, RowScan], ...]:
         return scans_of(self.problem)
 
     # --- loads
@@ -373,7 +373,7 @@ class _Body:
         inside += ["int const chunk = next_chunk;", *load, "}"]
         return early, inside
 
-    def _scan(self, i: int, s: ScanAlong, names: LocalNames) -> list[str]:
+    def _scan(self, i: int, s: RowScan, names: LocalNames) -> list[str]:
         """A chunk's values of a scan."""
         neutral, cpp = "0" if s.op == "sum" else "1", CPP[s.kind]
         at = "kVector - 1 - v" if s.reverse and self.problem.across else "v"
@@ -388,7 +388,7 @@ class _Body:
             f"scan<{op}, {'true' if s.exclusive else 'false'}>(s{i}, carry{i}{self._chain(i, s)});",
         ]
 
-    def _chain(self, i: int, s: ScanAlong) -> str:
+    def _chain(self, i: int, s: RowScan) -> str:
         """Through which the parts of a row learn what stands before them, as a further argument."""
         return f", {LookBackText(self.plan).of(i, s)}" if self.plan.schedule.chained else ""
 

@@ -106,11 +106,13 @@ class IndexText:
         problem, fields, across = self.problem, self.writer.fields, self.plan.schedule.across
         vector = problem.vector
         assert vector is not None
-        along, side = (f"(({product(problem.modes[m])} + {TILE - 1}) / {TILE})" for m in (vector, across))
+        row_elements, side = (
+            f"(({product(problem.modes[m])} + {TILE - 1}) / {TILE})" for m in (vector, across)
+        )
         group = f"({side} % 8 == 0 ? 8 : {side} % 4 == 0 ? 4 : {side} % 2 == 0 ? 2 : 1)"
         few = fields.add("group", "Divisor", f"Divisor(int({group}))")
         lines = ["int rest = int(blockIdx.x), at, near;", f"{few}(rest, near, rest);"]
-        for mode, units in ((vector, along), (across, f"{side} / {group}")):
+        for mode, units in ((vector, row_elements), (across, f"{side} / {group}")):
             field = fields.add(f"tiles{mode}", "Divisor", f"Divisor(int({units}))")
             first = "at" if mode == vector else f"at * {few}.divisor + near"
             lines += [f"{field}(rest, at, rest);", f"int64_t const first_{mode} = int64_t({first}) * {TILE};"]

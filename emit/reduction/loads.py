@@ -40,7 +40,7 @@ class LoadSpan:
     where the vector's first element lies; `modes` are the windows that move within it, by factor."""
 
     load: int
-    along: AxisAccess
+    axis: AxisAccess
     align: int
     first: int
     shift: int
@@ -249,39 +249,39 @@ class Loader:
         moved = [a for a in (*source.axes, *source.guards) if vector in touched(self.plan, [a])]
         if len(moved) != 1 or moved[0] not in source.axes or moved[0].stride != () or vector is None:
             return None
-        (along,) = moved
-        terms = dict(along.at.terms)
-        modes = tuple((m, c) for m, c in along.at.terms if m in window.modes)
+        (axis,) = moved
+        terms = dict(axis.at.terms)
+        modes = tuple((m, c) for m, c in axis.at.terms if m in window.modes)
         taps = {m: problem.taps[m - len(problem.rows) - len(problem.columns)] for m, _ in modes}
-        plain = along.scale == 1 and along.gathered is None and along.extent is not None
-        fixed = isinstance(along.at.offset, Fixed) and all(0 < n <= MOST_TAPS for n in taps.values())
+        plain = axis.scale == 1 and axis.gathered is None and axis.extent is not None
+        fixed = isinstance(axis.at.offset, Fixed) and all(0 < n <= MOST_TAPS for n in taps.values())
         # Coordinates that a window's loop loads are not there yet where its span is read.
         steady = not any(
             m in touched(self.plan, [a])
             for a in (*source.axes, *source.guards)
-            if a is not along
+            if a is not axis
             for m in (taps if a.gathered is None else window.modes)
         )
         if not (modes and plain and fixed and steady) or terms[vector] < 1 or any(c < 1 for _, c in modes):
             return None
-        assert isinstance(along.at.offset, Fixed)
-        step, offset = terms[vector], along.at.offset.value
+        assert isinstance(axis.at.offset, Fixed)
+        step, offset = terms[vector], axis.at.offset.value
         # Where a span starts: at multiples of what a vector steps over, and of every other name's factor.
         starts = [c for m, c in terms.items() if m != vector and m not in taps]
         align = gcd(source.span, step * self.plan.schedule.vector, *starts)
         count = step * (self.plan.schedule.vector - 1) + sum(c * (taps[m] - 1) for m, c in modes) + 1
         shift = offset % align
         packs = -(-(shift + count) // align)
-        return LoadSpan(k, along, align, offset - shift, shift, packs, step, modes)
+        return LoadSpan(k, axis, align, offset - shift, shift, packs, step, modes)
 
     def _span(self, span: LoadSpan, names: LocalNames) -> list[str]:
         source, vector = self.problem.loads[span.load], self.problem.vector
         cpp, here = raw_cpp(source), replace(names, vector=None)
-        others = tuple(a for a in source.axes if a is not span.along)
-        rest = tuple((m, c) for m, c in span.along.at.terms if m not in dict(span.modes))
+        others = tuple(a for a in source.axes if a is not span.axis)
+        rest = tuple((m, c) for m, c in span.axis.at.terms if m not in dict(span.modes))
         start = self.writer.linear(LinearIndex(rest, Fixed(span.first)), here)
-        assert span.along.extent is not None and vector is not None
-        bound = self.writer.fields.number(span.along.extent)
+        assert span.axis.extent is not None and vector is not None
+        bound = self.writer.fields.number(span.axis.extent)
         k = span.load
         return [
             f"Pack<{cpp}, {span.packs * span.align}> span{k};",

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ucutlass.emit.functions import CPP
 from ucutlass.kernels.arithmetic import ScalarKind
-from ucutlass.kernels.reduction.plan import Load, ReductionPlan, ScanAlong, scans_of
+from ucutlass.kernels.reduction.plan import Load, ReductionPlan, RowScan, scans_of
 
 RADIX = {True: 32, False: 16}
 """Parts of a group, and groups of a run, by whether vectors lie along columns. With 32 each lane of a warp reads one
@@ -79,7 +79,7 @@ class LookBackText:
             "int const part = int(ticket / row_blocks);",
         ]
 
-    def of(self, i: int, scan: ScanAlong) -> str:
+    def of(self, i: int, scan: RowScan) -> str:
         """Returns the look-back of scan i, an argument of the library's `scan`."""
         before = sum(_words(s.kind) for j, s in scans_of(self.plan.problem) if j < i)
         words = f"int64_t(row_blocks) * {before} + block * {_words(scan.kind)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.reduction.writer import accumulator
-from ucutlass.kernels.reduction.plan import ReductionPlan, RowReduce, ScanAlong
+from ucutlass.kernels.reduction.plan import ReductionPlan, RowReduce, RowScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,12 @@ class Splits:
     def _lanes(self) -> str:
         return "1" if self.plan.problem.across else "kVector"
 
-    def _sizes(self) -> list[tuple[int, RowReduce | ScanAlong, str]]:
+    def _sizes(self) -> list[tuple[int, RowReduce | RowScan, str]]:
         """Reductions and scans with the offset of their parts in the workspace."""
         lanes = 1 if self.plan.problem.across else self.plan.schedule.vector
         sizes, before = [], "0"
         for i, instruction in enumerate(self.plan.problem.instructions):
-            if isinstance(instruction, RowReduce | ScanAlong):
+            if isinstance(instruction, RowReduce | RowScan):
                 sizes.append((i, instruction, before))
                 count = lanes * self.plan.schedule.splits
                 # Whole words of 8 bytes: what comes behind stays aligned.
@@ -41,13 +41,13 @@ class Splits:
         count = len(self._sizes()) * lanes * self.plan.schedule.splits * 24
         return f"uint64_t(p.rows) * {count}"
 
-    def _at(self, i: int, instruction: RowReduce | ScanAlong) -> str:
+    def _at(self, i: int, instruction: RowReduce | RowScan) -> str:
         offset = next(o for j, _, o in self._sizes() if j == i)
         return (
             f"reinterpret_cast<{_part(instruction)}*>(p.partial + {offset}) + row * {self._lanes} * kSplits"
         )
 
-    def leave(self, i: int, instruction: RowReduce | ScanAlong) -> list[str]:
+    def leave(self, i: int, instruction: RowReduce | RowScan) -> list[str]:
         leader = "threadIdx.x" if self.plan.problem.across else "threadIdx.y"
         name = f"r{i}" if isinstance(instruction, RowReduce) else f"carry{i}"
         return [
@@ -70,7 +70,7 @@ class Splits:
             f"reduce(r{i}, buffer);",
         ]
 
-    def carry(self, i: int, scan: ScanAlong) -> list[str]:
+    def carry(self, i: int, scan: RowScan) -> list[str]:
         """The scan of the parts before this block's."""
         op = "Add" if scan.op == "sum" else "Multiply"
         return [
@@ -85,5 +85,5 @@ class Splits:
         ]
 
 
-def _part(instruction: RowReduce | ScanAlong) -> str:
+def _part(instruction: RowReduce | RowScan) -> str:
     return accumulator(instruction) if isinstance(instruction, RowReduce) else CPP[instruction.kind]

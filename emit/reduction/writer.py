@@ -30,9 +30,9 @@ from ucutlass.kernels.reduction.plan import (
     Point,
     ReductionPlan,
     RowReduce,
+    RowScan,
     RowValue,
     RowWindow,
-    ScanAlong,
     arguments,
 )
 
@@ -105,7 +105,7 @@ class Writer:
                 continue
             reached.add(i)
             match problem.instructions[i]:
-                case RowValue() | ScanAlong():
+                case RowValue() | RowScan():
                     pass
                 case RowWindow(body=body) as window:
                     inner = {a for b in body for a in arguments(problem.instructions[b], problem.loads)}
@@ -135,7 +135,7 @@ class Writer:
         """Whether a window or a scan gives a load's gathered coordinates: then its elements cannot be loaded
         before these are computed."""
         instructions = self.plan.problem.instructions
-        return any(isinstance(instructions[i], RowWindow | ScanAlong) for i in self.live(self.ids(load)))
+        return any(isinstance(instructions[i], RowWindow | RowScan) for i in self.live(self.ids(load)))
 
     def ids(self, load: int) -> list[int]:
         """The instructions that give a load's gathered coordinates."""
@@ -188,7 +188,7 @@ class Writer:
                 text = convert(f"({value})", kind_of(elem), kind)
             case RowWindow():
                 text = f"a{i}[{names.element}].value"
-            case ScanAlong():
+            case RowScan():
                 place = (
                     f"kVector - 1 - {names.element}"
                     if instruction.reverse and not self.down
@@ -231,42 +231,42 @@ class Writer:
             terms.append(self.fields.number(at.offset))
         return " + ".join(terms)
 
-    def position(self, along: AxisAccess, names: LocalNames) -> str:
+    def position(self, axis: AxisAccess, names: LocalNames) -> str:
         """The coordinate along an axis, before it is divided by the scale."""
-        if along.gathered is None:
-            return self.linear(along.at, names)
-        return convert(self.operand(along.gathered, names), self.kind(along.gathered), "i64")
+        if axis.gathered is None:
+            return self.linear(axis.at, names)
+        return convert(self.operand(axis.gathered, names), self.kind(axis.gathered), "i64")
 
     def address(
         self, axes: Sequence[AxisAccess], guards: Sequence[AxisAccess], names: LocalNames
     ) -> list[str]:
         """Lines that leave the element's offset in `o`, and in `in` whether it is there."""
         lines = ["int64_t o = 0;", "[[maybe_unused]] bool in = true;"]
-        for along in axes:
-            stride = "" if along.stride == () else f" * {self.fields.stride(along.stride)}"
-            if along.extent is None and along.scale == 1:
-                lines.append(f"o += ({self.position(along, names)}){stride};")
+        for axis in axes:
+            stride = "" if axis.stride == () else f" * {self.fields.stride(axis.stride)}"
+            if axis.extent is None and axis.scale == 1:
+                lines.append(f"o += ({self.position(axis, names)}){stride};")
                 continue
-            lines += self._bounded(along, names)
+            lines += self._bounded(axis, names)
             lines.append(f"o += x{stride}; }}")
-        for along in guards:
-            lines += [*self._bounded(along, names), "}"]
+        for axis in guards:
+            lines += [*self._bounded(axis, names), "}"]
         return lines
 
-    def _bounded(self, along: AxisAccess, names: LocalNames) -> list[str]:
-        lines = [f"{{ int64_t x = {self.position(along, names)};"]
-        if along.scale != 1:
-            lines.append(f"in = in && x % {along.scale} == 0; x /= {along.scale};")
+    def _bounded(self, axis: AxisAccess, names: LocalNames) -> list[str]:
+        lines = [f"{{ int64_t x = {self.position(axis, names)};"]
+        if axis.scale != 1:
+            lines.append(f"in = in && x % {axis.scale} == 0; x /= {axis.scale};")
             # C++ rounds towards zero: what is below zero and does not divide would reach 0.
-        if along.extent is not None:
-            low = "x >= 0" if along.scale == 1 else f"({self.position(along, names)}) >= 0"
-            lines.append(f"in = in && {low} && x < {self.fields.number(along.extent)};")
+        if axis.extent is not None:
+            low = "x >= 0" if axis.scale == 1 else f"({self.position(axis, names)}) >= 0"
+            lines.append(f"in = in && {low} && x < {self.fields.number(axis.extent)};")
         return lines
 
     def _inside(self, i: int, axes: Sequence[AxisAccess], names: LocalNames) -> list[str]:
         lines = [f"bool v{i}; {{ bool in = true;"]
-        for along in axes:
-            lines += [*self._bounded(along, names), "}"]
+        for axis in axes:
+            lines += [*self._bounded(axis, names), "}"]
         return [*lines, f"v{i} = in; }}"]
 
     def _fetched(self, load: int, names: LocalNames) -> str:
@@ -350,10 +350,10 @@ class LocalNames:
 def touched(plan: ReductionPlan, axes: Iterable[AxisAccess]) -> set[int]:
     """The modes that move an address, through gathered coordinates too."""
     modes: set[int] = set()
-    for along in axes:
-        modes |= {m for m, _ in along.at.terms}
-        if along.gathered is not None:
-            modes |= moved_by(plan, along.gathered)
+    for axis in axes:
+        modes |= {m for m, _ in axis.at.terms}
+        if axis.gathered is not None:
+            modes |= moved_by(plan, axis.gathered)
     return modes
 
 
@@ -370,7 +370,7 @@ def moved_by(plan: ReductionPlan, i: int) -> set[int]:
             return {m for m, _ in at.terms}
         case RowValue():
             return set(range(len(problem.rows)))
-        case ScanAlong():
+        case RowScan():
             return set(range(len(problem.rows) + len(problem.columns)))
         case _:
             return {m for a in arguments(instruction, problem.loads) for m in moved_by(plan, a)}

@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_167c07ff60be1b7e_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_33408f678a9087e0_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -580,12 +580,12 @@ constexpr int kStageElements = kTileN * kStagePitch;
 __device__ inline int staged(int m, int n) { return n * kStagePitch + m; }
 
 /// How neighbouring elements of a tensor lie: at one address, adjacent, or a stride apart.
-enum class Along { kBroadcast, kUnit, kStride };
+enum class AxisStride { kBroadcast, kUnit, kStride };
 
 /// kWidth neighbouring elements, kVector at a time where all are valid; others are 0.
-template <Along kAlong, int kVector, class Element, class Value>
+template <AxisStride kAxisStride, int kVector, class Element, class Value>
 __device__ void read(Element const* source, int64_t stride, int count, Value (&value)[kWidth]) {
-  if constexpr (kAlong == Along::kBroadcast) {
+  if constexpr (kAxisStride == AxisStride::kBroadcast) {
     Value const x = Value(*source);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) value[i] = x;
@@ -600,7 +600,7 @@ __device__ void read(Element const* source, int64_t stride, int count, Value (&v
     } else {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        value[i] = i < count ? Value(source[kAlong == Along::kUnit ? i : i * stride]) : Value(0);
+        value[i] = i < count ? Value(source[kAxisStride == AxisStride::kUnit ? i : i * stride]) : Value(0);
       }
     }
   }
@@ -621,7 +621,7 @@ __device__ Element narrow(Value x) {
 }
 
 /// Stores the first `count` of kWidth neighbouring elements, kVector at a time where all are valid.
-template <Along kAlong, int kVector, class Element, class Value>
+template <AxisStride kAxisStride, int kVector, class Element, class Value>
 __device__ void write(Element* target, int64_t stride, int count, Value const (&value)[kWidth]) {
   if (kVector > 1 && count == kWidth) {
 #pragma unroll
@@ -634,7 +634,7 @@ __device__ void write(Element* target, int64_t stride, int count, Value const (&
   } else {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      if (i < count) target[kAlong == Along::kUnit ? i : i * stride] = narrow<Element>(value[i]);
+      if (i < count) target[kAxisStride == AxisStride::kUnit ? i : i * stride] = narrow<Element>(value[i]);
     }
   }
 }
@@ -741,15 +741,15 @@ __device__ void epilogue(Params const& p, Tile const& tile, int first_row, uint8
       for (int j = 0; j < kRead; ++j) sums[i + j] = pack.value[j];
     }
     float in0[kWidth];
-    read<Along::kBroadcast, 1>(input0 + m * p.input0.m + n * p.input0.n, p.input0.m, count, in0);
+    read<AxisStride::kBroadcast, 1>(input0 + m * p.input0.m + n * p.input0.n, p.input0.m, count, in0);
     float in1[kWidth];
-    read<Along::kUnit, 1>(input1 + m * p.input1.m + n * p.input1.n, p.input1.m, count, in1);
+    read<AxisStride::kUnit, 1>(input1 + m * p.input1.m + n * p.input1.n, p.input1.m, count, in1);
     float in2[kWidth];
-    read<Along::kUnit, 1>(input2 + m * p.input2.m + n * p.input2.n, p.input2.m, count, in2);
+    read<AxisStride::kUnit, 1>(input2 + m * p.input2.m + n * p.input2.n, p.input2.m, count, in2);
     float in3[kWidth];
-    read<Along::kBroadcast, 1>(input3 + m * p.input3.m + n * p.input3.n, p.input3.m, count, in3);
+    read<AxisStride::kBroadcast, 1>(input3 + m * p.input3.m + n * p.input3.n, p.input3.m, count, in3);
     int32_t in4[kWidth];
-    read<Along::kBroadcast, 1>(input4 + m * p.input4.m + n * p.input4.n, p.input4.m, count, in4);
+    read<AxisStride::kBroadcast, 1>(input4 + m * p.input4.m + n * p.input4.n, p.input4.m, count, in4);
     int32_t out0[kWidth];
     float out1[kWidth];
     float out2[kWidth];
@@ -761,7 +761,7 @@ __device__ void epilogue(Params const& p, Tile const& tile, int first_row, uint8
     for (int i = 0; i < kWidth; ++i) {
       ucc_arithmetic(p.arithmetic, int(first_m) + m + i, int(tile.n) + n, int(batch[0]), int(batch[1]), sums[i], in0[i], in1[i], in2[i], in3[i], in4[i], out0[i], out1[i], out2[i], out3[i], out4[i], out5[i], out6[i]);
     }
-    write<Along::kUnit, 1>(output0 + m * p.output0.m + n * p.output0.n, p.output0.m, count, out0);
+    write<AxisStride::kUnit, 1>(output0 + m * p.output0.m + n * p.output0.n, p.output0.m, count, out0);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       if (i < count) stage1[staged(m + i, n)] = out1[i];
@@ -778,7 +778,7 @@ __device__ void epilogue(Params const& p, Tile const& tile, int first_row, uint8
     for (int i = 0; i < kWidth; ++i) {
       if (i < count) p.partial4[(tile.batch * p.m + first_m + m + i) * p.n + tile.n + n] = out4[i];
     }
-    write<Along::kUnit, 1>(output5 + m * p.output5.m + n * p.output5.n, p.output5.m, count, out5);
+    write<AxisStride::kUnit, 1>(output5 + m * p.output5.m + n * p.output5.n, p.output5.m, count, out5);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       if (i < count) stage6[staged(m + i, n)] = out6[i];
@@ -946,14 +946,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_167c07ff60be1b7e_kernel
+}  // namespace ucc_33408f678a9087e0_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_167c07ff60be1b7e(
+extern "C" int32_t ucc_33408f678a9087e0(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* launch_parameters,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_167c07ff60be1b7e_kernel;
+  using namespace ucc_33408f678a9087e0_kernel;
   for (int i = 0; i < 6; ++i) {
     if (e[i] < 1) return 1;
   }

@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_fb96f000f9eee517_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_68d59d7d2ef8c74b_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -362,7 +362,7 @@ constexpr int kStagePitch = kTileN;
 __device__ inline int staged(int m, int n) { return m * kStagePitch + n; }
 
 /// How neighbouring elements of a tensor lie: at one address, adjacent, or a stride apart.
-enum class Along { kBroadcast, kUnit, kStride };
+enum class AxisStride { kBroadcast, kUnit, kStride };
 
 template <class Element, class Value>
 __device__ Element narrow(Value x) {
@@ -379,7 +379,7 @@ __device__ Element narrow(Value x) {
 }
 
 /// Stores the first `count` of kWidth neighbouring elements, kVector at a time where all are valid.
-template <Along kAlong, int kVector, class Element, class Value>
+template <AxisStride kAxisStride, int kVector, class Element, class Value>
 __device__ void write(Element* target, int64_t stride, int count, Value const (&value)[kWidth]) {
   if (kVector > 1 && count == kWidth) {
 #pragma unroll
@@ -392,7 +392,7 @@ __device__ void write(Element* target, int64_t stride, int count, Value const (&
   } else {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      if (i < count) target[kAlong == Along::kUnit ? i : i * stride] = narrow<Element>(value[i]);
+      if (i < count) target[kAxisStride == AxisStride::kUnit ? i : i * stride] = narrow<Element>(value[i]);
     }
   }
 }
@@ -428,7 +428,7 @@ __device__ void epilogue(Params const& p, Tile const& tile, int first_row, uint8
     for (int i = 0; i < kWidth; ++i) {
       ucc_arithmetic(p.arithmetic, 0, 0, sums[i], out0[i]);
     }
-    write<Along::kUnit, 2>(output0 + m * p.output0.m + n * p.output0.n, p.output0.n, count, out0);
+    write<AxisStride::kUnit, 2>(output0 + m * p.output0.m + n * p.output0.n, p.output0.n, count, out0);
   }
 }
 
@@ -519,14 +519,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_fb96f000f9eee517_kernel
+}  // namespace ucc_68d59d7d2ef8c74b_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_fb96f000f9eee517(
+extern "C" int32_t ucc_68d59d7d2ef8c74b(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* launch_parameters,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_fb96f000f9eee517_kernel;
+  using namespace ucc_68d59d7d2ef8c74b_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }

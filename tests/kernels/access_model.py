@@ -24,12 +24,12 @@ from ucutlass.kernels.convolution.plan import (
     Im2colSchedule,
     OperandAccess,
     across_mode,
-    along,
+    axis_stride,
     sides,
     slide,
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
-from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, places
+from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 
 MOST = 200
@@ -76,15 +76,15 @@ def wrong_accesses(launch: Launch, draw: Random) -> Iterator[str]:
 # --- where an operand's element lies ------------------------------------------------------
 
 
-def place(launch: Launch, walk: OperandAccess, at: Coordinates) -> int | None:
+def place(launch: Launch, operand: OperandAccess, at: Coordinates) -> int | None:
     """The element's number as the product reads it, from a multiple of 16 bytes on; None outside."""
     by_name = {str(i): n for i, n in enumerate(launch.sizes)}
     offset, stride = 0, 1
-    for position, i in enumerate(reversed(walk.order)):
-        axis = walk.axes[i]
+    for position, i in enumerate(reversed(operand.order)):
+        axis = operand.axes[i]
         extent = lies = launch.sizes[axis.extent]
         if position == 0:
-            lies = extent = -(-extent // walk.pad) * walk.pad
+            lies = extent = -(-extent // operand.pad) * operand.pad
         if axis.window is None:
             x = at[axis.extent]
         else:
@@ -96,7 +96,7 @@ def place(launch: Launch, walk: OperandAccess, at: Coordinates) -> int | None:
             return None
         offset += x * stride
         stride *= lies
-    return offset + (launch.base(walk.pointer) if walk.pack is None else 0)
+    return offset + (launch.base(operand.pointer) if operand.pack is None else 0)
 
 
 def unravel(index: int, extents: Sequence[tuple[int, int]]) -> dict[int, int]:
@@ -134,8 +134,8 @@ def _gathered(launch: Launch, name: str, side: GatheredOperand, draw: Random) ->
         for i in range(width):
             row, column = (m, k + i) if side.along_k else (m + i, k)
             at = unravel(b, batch) | unravel(row, rows) | unravel(column, summed)
-            found.append(place(launch, side.walk, at))
-        yield from _together(f"operand {name}", width, side.walk.read.bytes, found)
+            found.append(place(launch, side.access, at))
+        yield from _together(f"operand {name}", width, side.access.read.bytes, found)
 
 
 def _sample(lengths: Sequence[int], steps: Sequence[int], draw: Random) -> Iterator[tuple[int, ...]]:
@@ -154,9 +154,9 @@ def _direct(launch: Launch, schedule: DirectSchedule, draw: Random) -> Iterator[
     modes = [run[0] for run in problem.batch]
     if schedule.width == 1 or not modes:
         return
-    width = schedule.rows if schedule.turned else schedule.width
+    width = schedule.rows if schedule.innermost else schedule.width
     batch, summed = ([(d, launch.sizes[d]) for d in dims] for dims in (modes, problem.k))
-    across = across_mode(problem) if schedule.rows > 1 and not schedule.turned else -1
+    across = across_mode(problem) if schedule.rows > 1 and not schedule.innermost else -1
     moving = slide(problem, across) if schedule.taps else None
     lengths = [math.prod(n for _, n in part) for part in (batch, summed)]
     for b, k in _sample(lengths, (1, 1), draw):
@@ -164,16 +164,16 @@ def _direct(launch: Launch, schedule: DirectSchedule, draw: Random) -> Iterator[
         at[modes[-1]] -= at[modes[-1]] % width
         if moving is not None and at[modes[across]] % schedule.rows:
             continue
-        for name, walk in (("A", problem.a), ("B", problem.b)):
-            if schedule.turned or along(problem, walk, True) != "kUnit":
+        for name, operand in (("A", problem.a), ("B", problem.b)):
+            if schedule.innermost or axis_stride(problem, operand, True) != "kUnit":
                 continue
             here = [{**at, **unravel(k, summed), modes[-1]: at[modes[-1]] + i} for i in range(width)]
-            found = [place(launch, walk, x) for x in here]
-            yield from _together(f"operand {name}", width, walk.read.bytes, found)
+            found = [place(launch, operand, x) for x in here]
+            yield from _together(f"operand {name}", width, operand.read.bytes, found)
         for name, access in _epilogue_accesses(problem):
             stored = name.startswith("result")
             unit = access.batch[-1] == () and (stored or width * access.elem.bytes <= 16)
-            if unit and (stored or not schedule.turned):
+            if unit and (stored or not schedule.innermost):
                 starts = [_address(launch, access, 0, 0, [at[d] for d in modes])]
                 yield from _together(name, width, access.elem.bytes, [starts[0] + i for i in range(width)])
 
@@ -203,13 +203,13 @@ def _tile(launch: Launch, layout: epilogue.EpilogueLayout, draw: Random) -> Iter
     for (name, access), slot in zip(_epilogue_accesses(launch.plan.problem), slots, strict=True):
         if slot.vector == 1:
             continue
-        steps = (layout.width, 1) if layout.along == "m" else (1, layout.width)
+        steps = (layout.width, 1) if layout.contiguous_mode == "m" else (1, layout.width)
         for row, column, *b in _sample((m, n, *batch), (*steps, *(1 for _ in batch)), draw):
-            length, first = (m, row) if layout.along == "m" else (n, column)
+            length, first = (m, row) if layout.contiguous_mode == "m" else (n, column)
             if first + layout.width > length:
                 continue
             for i in range(0, layout.width, slot.vector):
-                here = (row + i, column) if layout.along == "m" else (row, column + i)
+                here = (row + i, column) if layout.contiguous_mode == "m" else (row, column + i)
                 address = _address(launch, access, *here, b)
                 if address % slot.vector:
                     yield f"{name}: {slot.vector * access.elem.bytes} bytes at element {address}"
@@ -222,7 +222,7 @@ def _windows_layout(problem: ConvolutionProblem) -> epilogue.EpilogueLayout:
 
 
 def _places_layout(problem: ConvolutionProblem) -> epilogue.EpilogueLayout:
-    how = places(problem)
+    how = wgrad_access(problem)
     assert isinstance(how, WgradAccess)
     return conv_places.layout_of(problem, convolution.seen(problem), how)
 
@@ -232,10 +232,10 @@ def _places_layout(problem: ConvolutionProblem) -> epilogue.EpilogueLayout:
 
 def _boxes(launch: Launch) -> Iterator[str]:
     """TMA takes addresses and strides of whole 16 bytes."""
-    for name, walk in (("A", launch.plan.problem.a), ("B", launch.plan.problem.b)):
-        if walk.pack is None and launch.base(walk.pointer):
+    for name, operand in (("A", launch.plan.problem.a), ("B", launch.plan.problem.b)):
+        if operand.pack is None and launch.base(operand.pointer):
             yield f"operand {name}: TMA reads it as it lies from an address that is not aligned"
-        inner = launch.sizes[walk.axes[walk.order[-1]].extent]
-        row = -(-inner // walk.pad) * walk.pad * walk.read.bytes
-        if len(walk.order) > 1 and row % 16:
+        inner = launch.sizes[operand.axes[operand.order[-1]].extent]
+        row = -(-inner // operand.pad) * operand.pad * operand.read.bytes
+        if len(operand.order) > 1 and row % 16:
             yield f"operand {name}: TMA's rows are {row} bytes apart"

@@ -107,12 +107,12 @@ def _vectors(
 
 def _span(launch: Launch, span: LoadSpan, draw: Random) -> Iterator[str]:
     problem = launch.plan.problem
-    load, extent = problem.loads[span.load], span.along.extent
+    load, extent = problem.loads[span.load], span.axis.extent
     assert extent is not None
     length = launch.at(LinearIndex((), extent), [])
-    others = tuple(a for a in load.axes if a is not span.along)
-    terms = tuple((m, c) for m, c in span.along.at.terms if m not in dict(span.modes))
-    rest = LinearIndex(terms, span.along.at.offset)
+    others = tuple(a for a in load.axes if a is not span.axis)
+    terms = tuple((m, c) for m, c in span.axis.at.terms if m not in dict(span.modes))
+    rest = LinearIndex(terms, span.axis.at.offset)
     for _ in range(MOST if span.align > 1 else 0):
         at = _coordinates(launch, problem.vector, launch.plan.schedule.vector, draw)
         start = launch.at(rest, at) - span.shift

@@ -128,7 +128,7 @@ def test_an_operand_s_alignment_holds_along_every_mode(data: st.DataObject) -> N
 
 
 def _as_memory_says(side: GatheredOperand) -> int:
-    return min(side.walk.align, 16 // side.walk.read.bytes)
+    return min(side.access.align, 16 // side.access.read.bytes)
 
 
 def _sixteen_bytes(bits: int, *_: object) -> int:

@@ -176,7 +176,7 @@ def test_few_queries_share_a_tile_and_split_their_keys(
     kernel = frontend.kernel(frontend.read_text(text("grouped causal at the end", "bf16")))
     problem = made.plan.problem
     assert [list(kernel.dims)[i] for i in problem.scores.m] == rows
-    assert (problem.walk and problem.walk.mode) == mode
+    assert (problem.query_position and problem.query_position.mode) == mode
     assert made.launch[1] == parts and made.plan.schedule.split is (parts > 1)
 
 
@@ -186,7 +186,7 @@ def test_a_group_that_lies_apart_becomes_rows_where_there_is_one_query() -> None
     kernel = frontend.kernel(frontend.read_text(text("rows first", "bf16")))
     problem = made.plan.problem
     assert [list(kernel.dims)[i] for i in problem.scores.m] == ["G"]
-    assert problem.walk is not None and problem.walk.mode == "batch"
+    assert problem.query_position is not None and problem.query_position.mode == "batch"
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def test_gradients_of_weights_are_summed_over_places() -> None:
 
 def shared_of(made: ConvolutionPlan) -> int:
     assert isinstance(made.schedule, Im2colSchedule | WgradSchedule)
-    return shared_bytes(made.problem, made.schedule, layout(made.problem.gemm).along)
+    return shared_bytes(made.problem, made.schedule, layout(made.problem.gemm).contiguous_mode)
 
 
 def test_every_chosen_tile_of_a_gradient_is_legal() -> None:

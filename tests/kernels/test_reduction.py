@@ -29,9 +29,9 @@ from ucutlass.kernels.reduction.match import ReductionPattern
 from ucutlass.kernels.reduction.plan import (
     ReductionPlan,
     RowReduce,
+    RowScan,
     RowValue,
     RowWindow,
-    ScanAlong,
     phases,
     reductions,
 )
@@ -453,7 +453,7 @@ def test_scans_and_windows_are_instructions() -> None:
     scan = planned(
         "kernel k(x: f32[L]) -> f32[L] { return cumprod[L](x, exclusive=true, reverse=true) }", L=64
     )
-    (found,) = (i for i in scan.problem.instructions if isinstance(i, ScanAlong))
+    (found,) = (i for i in scan.problem.instructions if isinstance(i, RowScan))
     assert (found.op, found.exclusive, found.reverse) == ("prod", True, True)
     pool = planned("kernel k(x: f32[L]) -> f32[P=L] { return mean[R=3](x[L = P + R - 1]) }", L=64)
     (window,) = (i for i in pool.problem.instructions if isinstance(i, RowWindow))

@@ -20,7 +20,7 @@ from ucutlass.kernels.planned import Planned, TileCost, Traffic
 from ucutlass.kernels.violation import Violation
 
 Plan: TypeAlias = Callable[[PartialSchedule], "Planned | tuple[Violation, ...]"]
-"""A family's planner for one form, extents and device."""
+"""A family's planner for one pattern, extents and device."""
 
 Axes: TypeAlias = Mapping[str, tuple[Value, ...]]
 """By field: the values to try."""

@@ -23,9 +23,9 @@ class Violation:
 
 
 def foreign_to(request: PartialSchedule, among: Sequence[Variant], what: str) -> Violation | None:
-    """UC0439 for a request that none of a form's kernels keeps: for fields that none of them has, for a
+    """UC0439 for a request that none of a pattern's kernels keeps: for fields that none of them has, for a
     word of `warps` that means none of them, or for fields that no one of them has together. `what` names
-    the form with its article."""
+    the pattern with its article."""
     if served(request, among):
         return None
     given = request.given()

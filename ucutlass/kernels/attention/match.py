@@ -3,7 +3,7 @@
     s = f(dot[D](q, k))            f: element-wise, with any operands over the score's names
     o = g(dot[S](cast(softmax[S](s)), v))
 
-A form speaks of names and serves every shape; `ucutlass.kernels.attention.problem` gives it extents.
+A pattern speaks of names and serves every shape; `ucutlass.kernels.attention.problem` gives it extents.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ucutlass.check.indexing import is_rename
 from ucutlass.ir.elements import F32, Element
 from ucutlass.ir.traversal import walk
 from ucutlass.kernels.addresses import Operand, operand
-from ucutlass.kernels.attention.match_packed import PackedForm, packed_of
+from ucutlass.kernels.attention.match_packed import PackedPattern, packed_of
 from ucutlass.kernels.epilogue import EpilogueOutput, EpiloguePattern, around, epilogue, require_dims
 from ucutlass.kernels.gemm.match import LOADED, STORED, pointer
 from ucutlass.kernels.refused import Refused
@@ -48,7 +48,7 @@ class AttentionPattern:
     batch: tuple[str, ...]
     score: EpiloguePattern
     outcome: EpiloguePattern
-    packed: PackedForm | None = None
+    packed: PackedPattern | None = None
 
     @property
     def compute_type(self) -> Element:
@@ -81,7 +81,7 @@ def _weights(second: ir.Dot, first: ir.Dot) -> ir.Softmax | None:
 
 
 def match_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionPattern:
-    """The form of a kernel for which `is_attention` holds. Raises Refused."""
+    """The pattern of a kernel for which `is_attention` holds. Raises Refused."""
     first, second = dots if _weights(dots[1], dots[0]) else dots[::-1]
     weights = _weights(second, first)
     assert weights is not None

@@ -21,7 +21,7 @@ from ucutlass.kernels.gemm.match import pointer
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsForm:
+class OffsetsPattern:
     """Offsets of sequences: a parameter of `count` entries, one more than there are sequences."""
 
     param: int
@@ -31,19 +31,19 @@ class OffsetsForm:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedForm:
+class PackedPattern:
     """A row of `query` meets the keys of `key` in its own sequence alone, within `limits`."""
 
     query: str
     key: str
-    q: OffsetsForm
-    k: OffsetsForm
+    q: OffsetsPattern
+    k: OffsetsPattern
     limits: tuple[KeyLimit, ...]
 
 
 def packed_of(
     kernel: ir.Kernel, score: ir.Value, queries: tuple[str, ...], keys: tuple[str, ...]
-) -> tuple[ir.Value, PackedForm | None]:
+) -> tuple[ir.Value, PackedPattern | None]:
     """The score without the masks that need offsets, and what those say; None where no sequences are told
     apart, or by something else than two segments."""
     masks, inner = _masks(score)
@@ -54,19 +54,19 @@ def packed_of(
     sides = tuple(_offsets(kernel, side) for side in operands)
     if sides[0] is None or sides[1] is None:
         return score, None
-    form = PackedForm(operands[0].dim, operands[1].dim, sides[0], sides[1], ())
-    resolve = _resolver(form)
+    pattern = PackedPattern(operands[0].dim, operands[1].dim, sides[0], sides[1], ())
+    resolve = _resolver(pattern)
     limits: list[KeyLimit] = []
     rest: list[ir.Value] = []
     for part in parts:
         if _own(part, queries, keys) is not None:
             continue
-        read = window_of(part, form.query, form.key, resolve) if _needs_offsets(part) else None
+        read = window_of(part, pattern.query, pattern.key, resolve) if _needs_offsets(part) else None
         if read is None:
             rest.append(part)
         else:
             limits += read
-    return _masked(inner, rest, masks[0]), replace(form, limits=tuple(limits))
+    return _masked(inner, rest, masks[0]), replace(pattern, limits=tuple(limits))
 
 
 # --- masks -------------------------------------------------------------------------
@@ -120,12 +120,12 @@ def _own(
     return None
 
 
-def _offsets(kernel: ir.Kernel, segment: ir.Segment) -> OffsetsForm | None:
+def _offsets(kernel: ir.Kernel, segment: ir.Segment) -> OffsetsPattern | None:
     match segment.offsets:
         case ir.ParamValue(index=index, elem=elem) if elem in (I32, I64):
             type_ = kernel.params[index].type
             assert isinstance(type_, ir.TensorType)
-            return OffsetsForm(index, pointer(kernel, index), elem, type_.axes[0].extent)
+            return OffsetsPattern(index, pointer(kernel, index), elem, type_.axes[0].extent)
     return None
 
 
@@ -133,10 +133,10 @@ def _needs_offsets(part: ir.Value) -> bool:
     return any(isinstance(node, ir.Segment) for node in walk(part))
 
 
-def _resolver(form: PackedForm) -> Callable[[ir.Value], Start | None]:
+def _resolver(pattern: PackedPattern) -> Callable[[ir.Value], Start | None]:
     """What tells `starts[O = segment(T, starts)]`, or of the sequence after: within `own`, a row's segment
     is the key's."""
-    sides = {form.k.param: "k", form.q.param: "q"}
+    sides = {pattern.k.param: "k", pattern.q.param: "q"}
 
     def start(node: ir.Value) -> Start | None:
         match node:
@@ -160,7 +160,7 @@ def _resolver(form: PackedForm) -> Callable[[ir.Value], Start | None]:
     def _known(of: ir.Segment) -> bool:
         match of.offsets:
             case ir.ParamValue(index=index):
-                return (of.dim, index) in ((form.query, form.q.param), (form.key, form.k.param))
+                return (of.dim, index) in ((pattern.query, pattern.q.param), (pattern.key, pattern.k.param))
         return False
 
     return start

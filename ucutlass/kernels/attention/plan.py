@@ -82,8 +82,8 @@ class AttentionProblem:
     arithmetic the score's function with one f32 output. `results` is the second one over (rows, head of
     the values): operand b is v. Both have the same batch modes. `factor`: the score's function is this
     positive number, and `scores.arithmetic` is not run; None: it is. `above`, `below`: a key's position less
-    a row's is at most each of these, at least each of those; in them the dimension "3" is extent 3. `walk`
-    says where the row's position is found among the modes; None: it is the row.
+    a row's is at most each of these, at least each of those; in them the dimension "3" is extent 3.
+    `query_position` says where the row's position is found among the modes; None: it is the row.
     `plain`: the result is stored as it is.
     """
 
@@ -99,7 +99,7 @@ class AttentionProblem:
     dims: int
     pointers: int
     scalars: int
-    walk: CoordinateValue | None = None
+    query_position: CoordinateValue | None = None
     packed: Packed | None = None
 
 

@@ -20,7 +20,7 @@ from ucutlass.kernels.violation import Violation, foreign_to
 
 
 def plan_attention(
-    form: AttentionPattern,
+    pattern: AttentionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -28,7 +28,7 @@ def plan_attention(
     aligned: tuple[bool, ...] | None = None,
 ) -> Planned | tuple[Violation, ...]:
     """The kernel of attention for these extents, or why there is none. Raises Refused."""
-    problem = attention_problem(form, sizes, aligned)
+    problem = attention_problem(pattern, sizes, aligned)
     foreign = foreign_to(request, VARIANTS, "attention")
     unserved = broken(PROBLEM_RULES, AttentionCase(arch, problem, sizes))
     if foreign or unserved:

@@ -1,4 +1,4 @@
-"""The attention form with extents: modes, strides, and which of the score's function the kernel knows."""
+"""The attention pattern with extents: modes, strides, and which of the score's function the kernel knows."""
 
 from __future__ import annotations
 
@@ -30,42 +30,45 @@ from ucutlass.kernels.refused import Refused
 
 
 def attention_problem(
-    form: AttentionPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None
+    pattern: AttentionPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None
 ) -> AttentionProblem:
-    """The form with concrete extents, in the order of `kernel.dims`.
+    """The pattern with concrete extents, in the order of `kernel.dims`.
 
     `aligned[i]`: pointer i is a multiple of 16 bytes; None: all are. Raises Refused.
     """
-    at = Sizes(form.position, tuple(sizes))
-    by_name = dict(zip(form.kernel.dims, at.values, strict=True))
-    keys, head = _one(form, form.keys, (form.k, form.v), at), form.head
-    rows, batch = _rows(form, at, by_name)
-    walked = _walked(form, by_name)
-    row = walked or (rows[0] if len(rows) == 1 else None)
+    at = Sizes(pattern.position, tuple(sizes))
+    by_name = dict(zip(pattern.kernel.dims, at.values, strict=True))
+    keys, head = _one(pattern, pattern.keys, (pattern.k, pattern.v), at), pattern.head
+    rows, batch = _rows(pattern, at, by_name)
+    position_name = _position_name(pattern, by_name)
+    row = position_name or (rows[0] if len(rows) == 1 else None)
     key = keys[0] if len(keys) == 1 else None
-    score = score_of(form.score.outputs[0].value, form.first, row, key, by_name)
+    score = score_of(pattern.score.outputs[0].value, pattern.first, row, key, by_name)
     if len(batch) > MAX_BATCH_MODES:
-        raise _too_many(form, len(batch), MAX_BATCH_MODES)
-    first, second = MergedModes(rows, keys, (head,), batch), MergedModes(rows, (form.head_v,), (keys,), batch)
-    scores = _product(form, first, at, aligned, (form.q, form.k), score)
-    results = _product(form, second, at, aligned, (form.q, form.v), None)
+        raise _too_many(pattern, len(batch), MAX_BATCH_MODES)
+    first, second = (
+        MergedModes(rows, keys, (head,), batch),
+        MergedModes(rows, (pattern.head_v,), (keys,), batch),
+    )
+    scores = _product(pattern, first, at, aligned, (pattern.q, pattern.k), score)
+    results = _product(pattern, second, at, aligned, (pattern.q, pattern.v), None)
     for a in (scores.a, scores.b, results.b):
-        _addressed(form, a)
+        _addressed(pattern, a)
     return AttentionProblem(
-        form.compute_type,
+        pattern.compute_type,
         at.number(at.product(head)),
-        by_name[form.head_v],
+        by_name[pattern.head_v],
         scores,
         results,
-        factor=None if score.factor is None else _placed(score.factor, form.position),
-        above=tuple(_extent(e, form.position) for e in score.above),
-        below=tuple(_extent(e, form.position) for e in score.below),
-        plain=_is_plain(form, results),
-        dims=len(form.kernel.dims),
+        factor=None if score.factor is None else _placed(score.factor, pattern.position),
+        above=tuple(_extent(e, pattern.position) for e in score.above),
+        below=tuple(_extent(e, pattern.position) for e in score.below),
+        plain=_is_plain(pattern, results),
+        dims=len(pattern.kernel.dims),
         pointers=scores.pointers,
         scalars=scores.scalars,
-        walk=_walk(walked, rows, batch, at),
-        packed=_packed(form),
+        query_position=_query_position(position_name, rows, batch, at),
+        packed=_packed(pattern),
     )
 
 
@@ -94,40 +97,42 @@ def _placed(number: Number, position: Mapping[str, int]) -> Number:
 
 
 def _one(
-    form: AttentionPattern, names: tuple[str, ...], tensors: tuple[Operand, ...], at: Sizes
+    pattern: AttentionPattern, names: tuple[str, ...], tensors: tuple[Operand, ...], at: Sizes
 ) -> tuple[str, ...]:
-    merged = runs(names, (*tensors, *form.score.inputs))
+    merged = runs(names, (*tensors, *pattern.score.inputs))
     if len(merged) == 1:
         return merged[0]
     raise Refused(
         "UC0321",
         f"the keys' names, {', '.join(names)}, lie apart in memory; the kernel walks them as one",
-        form.second.span,
+        pattern.second.span,
         "store k, v and the score's operands with these names next to each other, in one order",
     )
 
 
 def _rows(
-    form: AttentionPattern, at: Sizes, by_name: dict[str, int]
+    pattern: AttentionPattern, at: Sizes, by_name: dict[str, int]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """The run of names that a tile's rows are, and the batch modes.
 
     A name that windows are around is a run by itself, and the rows, unless others are much longer, or it is
     so short that a tile is better filled with others beside it. Packed tokens are the rows.
     """
-    walked = _walked(form, by_name)
-    whole = runs(form.queries, form.tensors)
-    if form.packed is None and walked and by_name[walked] <= FEW:
-        rows = min(whole, key=lambda run: (_tiles(run, whole, at), walked not in run))
-        return rows, _batch(form, whole, rows)
+    position_name = _position_name(pattern, by_name)
+    whole = runs(pattern.queries, pattern.tensors)
+    if pattern.packed is None and position_name and by_name[position_name] <= FEW:
+        rows = min(whole, key=lambda run: (_tiles(run, whole, at), position_name not in run))
+        return rows, _batch(pattern, whole, rows)
     parts: list[tuple[str, ...]] = []
     for run in whole:
-        parts += [run] if walked not in run else _apart(run, walked)
+        parts += [run] if position_name not in run else _apart(run, position_name)
     length = {part: at.number(at.product(part)) for part in parts}
     rows = max(parts, key=lambda part: (length[part], parts.index(part)), default=())
-    if (walked,) in parts and (form.packed is not None or 8 * length[walked,] >= length[rows]):
-        rows = (walked,)
-    return rows, _batch(form, parts, rows)
+    if (position_name,) in parts and (
+        pattern.packed is not None or 8 * length[position_name,] >= length[rows]
+    ):
+        rows = (position_name,)
+    return rows, _batch(pattern, parts, rows)
 
 
 FEW = 64
@@ -141,10 +146,10 @@ def _tiles(run: tuple[str, ...], every: Sequence[tuple[str, ...]], at: Sizes) ->
 
 
 def _batch(
-    form: AttentionPattern, parts: Sequence[tuple[str, ...]], rows: tuple[str, ...]
+    pattern: AttentionPattern, parts: Sequence[tuple[str, ...]], rows: tuple[str, ...]
 ) -> tuple[tuple[str, ...], ...]:
     rest = [name for part in parts if part != rows for name in part]
-    return runs([*form.batch, *rest], form.tensors)
+    return runs([*pattern.batch, *rest], pattern.tensors)
 
 
 def _apart(run: tuple[str, ...], name: str) -> list[tuple[str, ...]]:
@@ -152,36 +157,36 @@ def _apart(run: tuple[str, ...], name: str) -> list[tuple[str, ...]]:
     return [part for part in (run[:i], (name,), run[i + 1 :]) if part]
 
 
-def _walked(form: AttentionPattern, by_name: dict[str, int]) -> str:
+def _position_name(pattern: AttentionPattern, by_name: dict[str, int]) -> str:
     """The name of the queries that a window of keys is around, or that is packed; "" for none."""
-    if form.packed is not None:
-        return form.packed.query
-    for key in form.keys:
-        for name in form.queries:
-            score = score_of(form.score.outputs[0].value, form.first, name, key, by_name)
+    if pattern.packed is not None:
+        return pattern.packed.query
+    for key in pattern.keys:
+        for name in pattern.queries:
+            score = score_of(pattern.score.outputs[0].value, pattern.first, name, key, by_name)
             if score.above or score.below:
                 return name
     return ""
 
 
-def _walk(
-    walked: str, rows: tuple[str, ...], batch: tuple[tuple[str, ...], ...], at: Sizes
+def _query_position(
+    position_name: str, rows: tuple[str, ...], batch: tuple[tuple[str, ...], ...], at: Sizes
 ) -> CoordinateValue | None:
-    """Where the coordinate along `walked` is found; None: it is the row's."""
-    if not walked or rows == (walked,):
+    """Where the coordinate along `position_name` is found; None: it is the row's."""
+    if not position_name or rows == (position_name,):
         return None
-    extent = at.product((walked,))
-    if walked in rows:
-        inner = at.product(rows[rows.index(walked) + 1 :])
+    extent = at.product((position_name,))
+    if position_name in rows:
+        inner = at.product(rows[rows.index(position_name) + 1 :])
         return CoordinateValue("m", 0, inner, extent, "i64")
-    i, run = next((i, run) for i, run in enumerate(batch) if walked in run)
-    return CoordinateValue("batch", i, at.product(run[run.index(walked) + 1 :]), extent, "i64")
+    i, run = next((i, run) for i, run in enumerate(batch) if position_name in run)
+    return CoordinateValue("batch", i, at.product(run[run.index(position_name) + 1 :]), extent, "i64")
 
 
-def _packed(form: AttentionPattern) -> Packed | None:
-    if form.packed is None:
+def _packed(pattern: AttentionPattern) -> Packed | None:
+    if pattern.packed is None:
         return None
-    packed, place = form.packed, form.position
+    packed, place = pattern.packed, pattern.position
     limits = {
         above: tuple(
             Relative(_extent(limit.constant, place), tuple((s.side, s.after, n) for s, n in limit.starts))
@@ -198,7 +203,7 @@ def _packed(form: AttentionPattern) -> Packed | None:
 
 
 def _product(
-    form: AttentionPattern,
+    pattern: AttentionPattern,
     modes: MergedModes,
     at: Sizes,
     aligned: Sequence[bool] | None,
@@ -206,10 +211,10 @@ def _product(
     score: Score | None,
 ) -> GemmProblem:
     """The first product with the score as its epilogue; where `score` is None, the second with its own."""
-    params = form.kernel.params
-    pointers = sum(isinstance(p.type, ir.TensorType) for p in params) + len(form.kernel.results)
+    params = pattern.kernel.params
+    pointers = sum(isinstance(p.type, ir.TensorType) for p in params) + len(pattern.kernel.results)
     fine = tuple(aligned) if aligned is not None else (True,) * pointers
-    around = form.outcome if score is None else _scored(form.score, score)
+    around = pattern.outcome if score is None else _scored(pattern.score, score)
     outer = MergedModes(modes.m, modes.n, (), modes.batch)
 
     def reach(tensor: Operand, over: MergedModes) -> Access:
@@ -225,7 +230,7 @@ def _product(
         function = folded if score.factor is not None else arithmetic(around, modes, at)
     inputs = () if score is not None and score.factor is not None else around.inputs
     return GemmProblem(
-        compute_type=form.compute_type,
+        compute_type=pattern.compute_type,
         accumulate="f32",
         m=at.product(modes.m),
         n=at.product(modes.n),
@@ -236,7 +241,7 @@ def _product(
         inputs=tuple(reach(t, outer) for t in inputs),
         outputs=outputs,
         arithmetic=function,
-        dims=len(form.kernel.dims),
+        dims=len(pattern.kernel.dims),
         pointers=pointers,
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in params),
     )
@@ -246,28 +251,28 @@ def _scored(whole: EpiloguePattern, score: Score) -> EpiloguePattern:
     return replace(whole, outputs=(replace(whole.outputs[0], value=score.rest),))
 
 
-def _addressed(form: AttentionPattern, a: Access) -> None:
+def _addressed(pattern: AttentionPattern, a: Access) -> None:
     batches = sum(stride is not None for stride in a.batch)
     if batches > MAX_TMA_BATCHES:
-        raise _too_many(form, batches, MAX_TMA_BATCHES)
+        raise _too_many(pattern, batches, MAX_TMA_BATCHES)
 
 
-def _too_many(form: AttentionPattern, count: int, most: int) -> Refused:
+def _too_many(pattern: AttentionPattern, count: int, most: int) -> Refused:
     return Refused(
         "UC0305",
         f"{count} batch dimensions lie apart in memory; attention addresses {most} of a tensor",
-        form.first.span,
+        pattern.first.span,
         "store q, k, v and the result with these names next to each other",
     )
 
 
-def _is_plain(form: AttentionPattern, results: GemmProblem) -> bool:
+def _is_plain(pattern: AttentionPattern, results: GemmProblem) -> bool:
     """Whether the second dot's value is all there is to store, in boxes that TMA takes."""
-    output = form.outcome.outputs[0]
+    output = pattern.outcome.outputs[0]
     tensor = results.outputs[0].access
     return (
-        len(form.outcome.outputs) == 1
-        and output.value is form.second
+        len(pattern.outcome.outputs) == 1
+        and output.value is pattern.second
         and tensor.elem.name in ("f16", "bf16")
         and tensor.contiguous == "n"
         and tensor.align == 8
@@ -302,8 +307,8 @@ def flops(problem: AttentionProblem, sizes: Sequence[int]) -> float:
     if problem.packed is not None:  # where sequences begin is not known here: as for equal ones
         each = max(1, evaluate(problem.packed.q.count, {str(i): n for i, n in enumerate(sizes)}) - 1)
         seen = rows * keys / each * (0.5 if problem.packed.above or problem.above else 1.0)
-    elif problem.walk is None:
+    elif problem.query_position is None:
         seen = rows / len(sampled) * sum(window.keys(row, keys) for row in sampled)
     else:
-        seen = rows * float(window.keys(math.prod(sizes[i] for i in problem.walk.extent) - 1, keys))
+        seen = rows * float(window.keys(math.prod(sizes[i] for i in problem.query_position.extent) - 1, keys))
     return 2.0 * batches * seen * (problem.head + problem.head_v)

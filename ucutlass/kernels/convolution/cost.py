@@ -16,7 +16,7 @@ from ucutlass.kernels.convolution.plan import (
     WgradSchedule,
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
-from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, places
+from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
 from ucutlass.kernels.convolution.rules import multiplied
 from ucutlass.kernels.convolution.smem import MOST_STAGES, stage_bytes, stages_held, tables_bytes
 from ucutlass.kernels.gemm.plan import Sm80Schedule
@@ -72,11 +72,11 @@ def estimate(
     """Returns a rough estimate: what is moved at the memory's bandwidth, or multiplied at a share of the peak,
     after operands are copied into another order. It does not tell schedules apart."""
     extents = measure(problem, sizes)
-    moved = sum(_walk_elements(w, sizes) * w.elem.bytes for w in (problem.a, problem.b))
+    moved = sum(_elements_read(w, sizes) * w.elem.bytes for w in (problem.a, problem.b))
     moved += extents.m * extents.n * extents.batch * sum(o.access.elem.bytes for o in problem.gemm.outputs)
     multiplied_seconds = extents.flops / (REACHED * device.peaks[_rate(problem, schedule, device)])
     copied = [
-        _walk_elements(w, sizes) * (w.elem.bytes + w.read.bytes)
+        _elements_read(w, sizes) * (w.elem.bytes + w.read.bytes)
         for w in (problem.a, problem.b)
         if w.pack is not None
     ]
@@ -87,8 +87,8 @@ def estimate(
     return counted(grid, seconds, multiplied_seconds, memory, moved)
 
 
-def _walk_elements(walk: OperandAccess, sizes: tuple[int, ...]) -> int:
-    return math.prod(sizes[a.extent] for a in walk.axes)
+def _elements_read(operand: OperandAccess, sizes: tuple[int, ...]) -> int:
+    return math.prod(sizes[a.extent] for a in operand.axes)
 
 
 def _rate(problem: ConvolutionProblem, schedule: ConvolutionSchedule, device: Device) -> str:
@@ -112,7 +112,7 @@ def _grid(
     results = extents.m * extents.n * extents.batch
     resident = _resident(problem, schedule, arch)
     if isinstance(schedule, DirectSchedule):
-        each = schedule.rows * (1 if schedule.turned else schedule.width) * schedule.threads
+        each = schedule.rows * (1 if schedule.innermost else schedule.width) * schedule.threads
         return Grid(math.ceil(results / each), device.sms * resident)
     tile_m, tile_n, _ = schedule.tile
     rows, batch = _rows(problem, schedule, sizes)
@@ -132,10 +132,10 @@ def _rows(
             phases = how.phases if isinstance(how, Im2col) else 1
             return math.ceil(extents.m / phases), extents.batch * phases
         case WgradSchedule(part=part):
-            places_ = places(problem)
-            if not isinstance(places_, WgradAccess):
+            access = wgrad_access(problem)
+            if not isinstance(access, WgradAccess):
                 return extents.m, extents.batch
-            channels = sizes[problem.a.axes[places_.channel].extent]
+            channels = sizes[problem.a.axes[access.channel].extent]
             return extents.m // channels * math.ceil(channels / part) * part, extents.batch
         case _:
             return extents.m, extents.batch
@@ -169,8 +169,8 @@ def _threads(schedule: ConvolutionSchedule) -> int:
 def _sums(schedule: ConvolutionSchedule) -> int:
     """Returns the registers of a thread that hold sums."""
     match schedule:
-        case DirectSchedule(width=width, rows=rows, turned=turned):
-            return rows * (1 if turned else width)
+        case DirectSchedule(width=width, rows=rows, innermost=innermost):
+            return rows * (1 if innermost else width)
         case Sm80Schedule(warp_tile=(m, n)):
             return m * n // 32
         case Im2colSchedule(tile=(m, n, _), groups=groups) | WgradSchedule(tile=(m, n, _), groups=groups):
@@ -208,7 +208,7 @@ def resources(planned: Planned) -> Resources:
     """Returns what a block takes of an SM, and how the product is cut."""
     problem, schedule = _plan(planned)
     extents, arch = measure(problem, planned.sizes), ARCHES[planned.plan.arch]
-    operands = sum(_walk_elements(w, planned.sizes) * w.elem.bytes for w in (problem.a, problem.b))
+    operands = sum(_elements_read(w, planned.sizes) * w.elem.bytes for w in (problem.a, problem.b))
     if isinstance(schedule, DirectSchedule):
         tile, stages, most, variant = None, None, None, "direct"
     else:

@@ -19,9 +19,9 @@ def granularity(plan: ConvolutionPlan, dims: Sequence[str], launch: Sequence[int
     )
     tile = {dims[names[-1]]: extent for names, extent in tiled if names}
     step: dict[int, int] = {}
-    for walk in (problem.a, problem.b):
-        if walk.contiguous is not None and walk.pack is None:
-            step[walk.contiguous.extent] = max(step.get(walk.contiguous.extent, 1), walk.align)
+    for operand in (problem.a, problem.b):
+        if operand.contiguous is not None and operand.pack is None:
+            step[operand.contiguous.extent] = max(step.get(operand.contiguous.extent, 1), operand.align)
     if isinstance(schedule, DirectSchedule) and problem.batch:
         step[problem.batch[-1][0]] = schedule.width
     if isinstance(schedule, Im2colSchedule) and problem.a.contiguous is not None:

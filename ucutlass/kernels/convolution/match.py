@@ -1,7 +1,7 @@
-"""The convolution form: a dot of two stored tensors of which at least one is read at affine positions,
+"""The convolution pattern: a dot of two stored tensors of which at least one is read at affine positions,
 or the same written as `sum[..](x[..] * w)`, with element-wise work on its result.
 
-A form speaks of names and serves every shape; `ucutlass.kernels.convolution.problem` gives it extents.
+A pattern speaks of names and serves every shape; `ucutlass.kernels.convolution.problem` gives it extents.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class ConvolutionOperand:
 
     pointer: int
     elem: Element
-    places: tuple[WindowPosition, ...]
+    axes: tuple[WindowPosition, ...]
 
     @property
     def names(self) -> frozenset[str]:
         """The dimensions that take part in its addresses."""
-        dims = {p.name for p in self.places if p.position is None}
-        return frozenset(dims | {d for p in self.places if p.position for d, _ in p.position.at.terms})
+        dims = {p.name for p in self.axes if p.position is None}
+        return frozenset(dims | {d for p in self.axes if p.position for d, _ in p.position.at.terms})
 
     @property
     def windowed(self) -> bool:
         """Whether any axis is read at a position."""
-        return any(p.position is not None for p in self.places)
+        return any(p.position is not None for p in self.axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class ConvolutionPattern:
         return {name: i for i, name in enumerate(self.kernel.dims)}
 
 
-def exchanged(form: ConvolutionPattern) -> ConvolutionPattern:
+def exchanged(pattern: ConvolutionPattern) -> ConvolutionPattern:
     """The same with the operands' roles exchanged: rows of the product are its columns."""
-    return replace(form, a=form.b, b=form.a, m=form.n, n=form.m)
+    return replace(pattern, a=pattern.b, b=pattern.a, m=pattern.n, n=pattern.m)
 
 
 # --- recognition --------------------------------------------------------------------
@@ -134,13 +134,13 @@ def _stored(kernel: ir.Kernel, value: ir.Value) -> bool:
 
 
 def match_convolution(kernel: ir.Kernel) -> ConvolutionPattern:
-    """The form of a kernel for which `is_convolution` holds. Raises Refused."""
+    """The pattern of a kernel for which `is_convolution` holds. Raises Refused."""
     dots = find(kernel, ir.Dot)
     if dots:
-        return _form(kernel, dots[0], summed=False)
+        return _pattern(kernel, dots[0], summed=False)
     (summed,) = _sums(kernel)
     rewritten, dot = _with_dot(kernel, summed)
-    return _form(rewritten, dot, summed=True)
+    return _pattern(rewritten, dot, summed=True)
 
 
 def _with_dot(kernel: ir.Kernel, summed: ir.Reduce) -> tuple[ir.Kernel, ir.Dot]:
@@ -160,38 +160,40 @@ def _with_dot(kernel: ir.Kernel, summed: ir.Reduce) -> tuple[ir.Kernel, ir.Dot]:
     return replace(kernel, results=results), dot
 
 
-def as_gemm(form: ConvolutionPattern) -> GemmPattern | None:
-    """The form as one of no windows, where each is of one tap and stands still: a convolution of 1 x 1 and
+def as_gemm(pattern: ConvolutionPattern) -> GemmPattern | None:
+    """The pattern as one of no windows, where each is of one tap and stands still: a convolution of 1 x 1 and
     step 1, however it is written. None for any other."""
-    if form.summed:
+    if pattern.summed:
         return None
-    extents_ = form.kernel.dims
-    alone = {d for d in form.k if extents_[d] == Fixed(1)}
-    a, b = (_standing(side, extents_, alone) for side in (form.a, form.b))
-    k = tuple(d for d in form.k if d not in alone)
+    extents_ = pattern.kernel.dims
+    alone = {d for d in pattern.k if extents_[d] == Fixed(1)}
+    a, b = (_standing(side, extents_, alone) for side in (pattern.a, pattern.b))
+    k = tuple(d for d in pattern.k if d not in alone)
     if a is None or b is None or not k:
         return None
-    return GemmPattern(form.kernel, form.dot, a, b, form.m, form.n, k, form.batch, form.epilogue)
+    return GemmPattern(
+        pattern.kernel, pattern.dot, a, b, pattern.m, pattern.n, k, pattern.batch, pattern.epilogue
+    )
 
 
 def _standing(side: ConvolutionOperand, extents_: Mapping[str, Extent], alone: set[str]) -> Operand | None:
     """The operand by the names that move over it, without axes of extent 1; None if a window moves."""
     order: list[str] = []
-    for place in side.places:
-        if place.position is None:
-            order += [] if place.name in alone else [place.name]
+    for axis in side.axes:
+        if axis.position is None:
+            order += [] if axis.name in alone else [axis.name]
             continue
-        terms = [(d, c) for d, c in place.position.at.terms if d not in alone]
-        still = place.position.scale == 1 and place.position.at.offset == Fixed(0)
+        terms = [(d, c) for d, c in axis.position.at.terms if d not in alone]
+        still = axis.position.scale == 1 and axis.position.at.offset == Fixed(0)
         if len(terms) != 1 or terms[0][1] != 1 or not still:
             return None
-        if not agree(extents_[place.name], extents_[terms[0][0]]):
+        if not agree(extents_[axis.name], extents_[terms[0][0]]):
             return None
         order.append(terms[0][0])
     return Operand(side.pointer, side.elem, tuple(order)) if len(set(order)) == len(order) else None
 
 
-def _form(kernel: ir.Kernel, dot: ir.Dot, summed: bool) -> ConvolutionPattern:
+def _pattern(kernel: ir.Kernel, dot: ir.Dot, summed: bool) -> ConvolutionPattern:
     a, b = _source(kernel, dot.left, summed), _source(kernel, dot.right, summed)
     shared = a.names & b.names
     beside = [d for d in dot.over if d not in shared]
@@ -237,8 +239,8 @@ def _source(kernel: ir.Kernel, value: ir.Value, summed: bool) -> ConvolutionOper
             f"store it first, in a pipeline: h: {compute_type.name}[..] = ..",
         )
     all_named(type_, span)
-    places = tuple(_place(kernel, d, positions.get(d)) for d in type_.dims)
-    return ConvolutionOperand(pointer(kernel, value.index), type_.elem, places)
+    axes = tuple(_axis(kernel, d, positions.get(d)) for d in type_.dims)
+    return ConvolutionOperand(pointer(kernel, value.index), type_.elem, axes)
 
 
 def _composed(read: ir.Read, outer: Mapping[str, ir.Position]) -> dict[str, ir.Position]:
@@ -266,7 +268,7 @@ def _composed(read: ir.Read, outer: Mapping[str, ir.Position]) -> dict[str, ir.P
     return positions
 
 
-def _place(kernel: ir.Kernel, dim: str, position: ir.Position | None) -> WindowPosition:
+def _axis(kernel: ir.Kernel, dim: str, position: ir.Position | None) -> WindowPosition:
     if position is None:
         return WindowPosition(dim, None)
     terms = position.at.terms

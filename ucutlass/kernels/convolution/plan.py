@@ -109,9 +109,9 @@ class ConvolutionProblem:
     def scalars(self) -> int:
         return self.gemm.scalars
 
-    def stride(self, walk: OperandAccess, axis: int) -> Product | None:
+    def stride(self, operand: OperandAccess, axis: int) -> Product | None:
         """Elements between neighbours along an axis of an operand that is read as it lies."""
-        return None if walk.pack is not None else tuple(a.extent for a in walk.axes[axis + 1 :])
+        return None if operand.pack is not None else tuple(a.extent for a in operand.axes[axis + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +120,14 @@ class DirectSchedule:
     depthwise, where there is no tile to share, and for what no other kernel takes.
 
     Where `taps` is not 0 the window has exactly so many, and what its places have in common is read once
-    (`slide`). `turned`: that window lies along the neighbours themselves, which are then the repeats;
+    (`slide`). `innermost`: that window lies along the neighbours themselves, which are then the repeats;
     `width` is then `rows`, or 1 where these are stored one by one.
     """
 
     width: int
     rows: int
     taps: int = 0
-    turned: bool = False
+    innermost: bool = False
     threads: int = 128
 
 
@@ -174,12 +174,12 @@ class ConvolutionPlan:
 # --- how a tile is gathered -----------------------------------------------------------
 
 
-def unit_dim(walk: OperandAccess) -> int | None:
+def unit_dim(operand: OperandAccess) -> int | None:
     """The dimension along which an operand's elements are adjacent and nothing else moves, if any."""
-    last = walk.contiguous
+    last = operand.contiguous
     if last is None or last.window is not None:
         return None
-    others = [a for i, a in enumerate(walk.axes) if i != walk.order[-1]]
+    others = [a for i, a in enumerate(operand.axes) if i != operand.order[-1]]
     used = {d for a in others for d in _uses(a)}
     return None if last.extent in used else last.extent
 
@@ -189,14 +189,14 @@ class GatheredOperand:
     """An operand of a tile: `rows` are the dimensions of its rows (those of M for A, of N for B), `summed`
     the contracted ones; both outermost first, as a tile's index is taken apart."""
 
-    walk: OperandAccess
+    access: OperandAccess
     rows: tuple[int, ...]
     summed: tuple[int, ...]
 
     @property
     def along_k(self) -> bool:
         """Whether neighbouring threads read neighbours along K instead of the rows."""
-        last = self.walk.contiguous
+        last = self.access.contiguous
         return last is None or not any(d in self.rows for d in _uses(last))
 
     @property
@@ -208,9 +208,9 @@ class GatheredOperand:
         of the tile are none in memory, and a step of that dimension leaves the alignment: the width is 1.
         """
         inner = self.summed[-1:] if self.along_k else self.rows[-1:]
-        if unit_dim(self.walk) not in inner:
+        if unit_dim(self.access) not in inner:
             return 1
-        return min(self.walk.align, 16 // self.walk.read.bytes)
+        return min(self.access.align, 16 // self.access.read.bytes)
 
 
 def sides(problem: ConvolutionProblem) -> tuple[GatheredOperand, GatheredOperand]:
@@ -220,7 +220,7 @@ def sides(problem: ConvolutionProblem) -> tuple[GatheredOperand, GatheredOperand
 
 # --- how a direct kernel steps from result to result ----------------------------------
 
-Along: TypeAlias = Literal["kSame", "kUnit", "kStep"]
+AxisStride: TypeAlias = Literal["kSame", "kUnit", "kStep"]
 """An operand stays, its elements are adjacent, or each has a place of its own."""
 
 
@@ -229,21 +229,21 @@ def _uses(axis: OperandAxisExtent) -> dict[int, int]:
     return {axis.extent: 1} if axis.window is None else dict(axis.window.terms)
 
 
-def moves(problem: ConvolutionProblem, walk: OperandAccess, mode: int) -> bool:
+def moves(problem: ConvolutionProblem, operand: OperandAccess, mode: int) -> bool:
     """Whether an operand's address depends on a result mode."""
-    return any(d in _uses(axis) for axis in walk.axes for d in problem.batch[mode])
+    return any(d in _uses(axis) for axis in operand.axes for d in problem.batch[mode])
 
 
-def along(problem: ConvolutionProblem, walk: OperandAccess, vector: bool) -> Along:
+def axis_stride(problem: ConvolutionProblem, operand: OperandAccess, vector: bool) -> AxisStride:
     """How an operand goes on along the last result mode."""
     if not problem.batch:
         return "kSame"
     mode = len(problem.batch) - 1
-    if not moves(problem, walk, mode):
+    if not moves(problem, operand, mode):
         return "kSame"
     (dim,) = problem.batch[mode]
-    users = [i for i, axis in enumerate(walk.axes) if dim in _uses(axis)]
-    plain = users == [walk.order[-1]] and walk.axes[users[0]].window is None
+    users = [i for i, axis in enumerate(operand.axes) if dim in _uses(axis)]
+    plain = users == [operand.order[-1]] and operand.axes[users[0]].window is None
     return "kUnit" if plain and vector else "kStep"
 
 
@@ -263,10 +263,10 @@ def across_mode(problem: ConvolutionProblem) -> int:
 @dataclass(frozen=True, slots=True)
 class Slide:
     """A window that moves over its axis from result to result: axis `axis` of A, read at
-    `along` * result + `tap` * tap. `k` is the tap's place among the contracted dimensions."""
+    `step` * result + `tap` * tap. `k` is the tap's place among the contracted dimensions."""
 
     axis: int
-    along: int
+    step: int
     tap: int
     k: int
 

@@ -28,12 +28,12 @@ MOST_AXES = 5
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A spatial axis: the result read with coefficient `along`, the tap with `tap` (dimension None: no
+    """A spatial axis: the result read with coefficient `step`, the tap with `tap` (dimension None: no
     tap). `axis` is A's."""
 
     axis: int
     result: int
-    along: int
+    step: int
     tap_dim: int | None
     tap: int
     scale: int
@@ -110,8 +110,8 @@ def _batch(problem: ConvolutionProblem) -> set[int] | None:
     return {run[0] for run in problem.batch}
 
 
-def _in(walk: OperandAccess, dim: int) -> bool:
-    return any(axis.window is None and axis.extent == dim for axis in walk.axes)
+def _in(operand: OperandAccess, dim: int) -> bool:
+    return any(axis.window is None and axis.extent == dim for axis in operand.axes)
 
 
 def _space(problem: ConvolutionProblem, axis: int) -> Space | str:
@@ -124,13 +124,13 @@ def _space(problem: ConvolutionProblem, axis: int) -> Space | str:
     taps = [(d, c) for d, c in read.window.terms if d in problem.k]
     if len(results) != 1 or len(taps) > 1 or len(results) + len(taps) != len(read.window.terms):
         return "a window is not of one result name and one tap"
-    (result, along), scale = results[0], read.window.scale
+    (result, step), scale = results[0], read.window.scale
     tap_dim, tap = taps[0] if taps else (None, 0)
-    if not 1 <= along <= MOST_STEP or (scale > 1 and along != 1):
+    if not 1 <= step <= MOST_STEP or (scale > 1 and step != 1):
         return f"TMA walks in steps of 1 to {MOST_STEP}, and of 1 where positions are divided"
     if scale > 1 and (not taps or math.gcd(scale, tap) != 1):
         return "the taps of a divided position do not take turns"
-    return Space(axis, result, along, tap_dim, tap, scale, read.window.offset)
+    return Space(axis, result, step, tap_dim, tap, scale, read.window.offset)
 
 
 def _weights(problem: ConvolutionProblem, access: Im2col, taps: set[int]) -> Im2col | str:
@@ -152,9 +152,9 @@ def _weights(problem: ConvolutionProblem, access: Im2col, taps: set[int]) -> Im2
     columns = [i for i in reversed(others) if b.axes[i].extent in problem.n]
     if [b.axes[i].extent for i in reversed(columns)] != list(problem.n):
         return "columns of the result are not walked in the order of B's axes"
-    places = [b.order.index(i) for i in columns]
+    columns_at = [b.order.index(i) for i in columns]
     (channel_b,) = [i for i, axis in enumerate(b.axes) if axis.extent == channel]
-    if any(x - y != 1 for x, y in pairwise(places)):
+    if any(x - y != 1 for x, y in pairwise(columns_at)):
         return "the names of the columns lie apart in B"
     known = taps | set(problem.n) | ({b.axes[group].extent} if group is not None else set())
     if any(b.axes[i].extent not in known for i in others):

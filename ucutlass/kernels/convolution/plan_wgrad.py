@@ -17,12 +17,12 @@ from ucutlass.kernels.convolution.plan_im2col import MOST_STEP
 
 @dataclass(frozen=True, slots=True)
 class SpatialAxis:
-    """A spatial axis of A, `axis`: the place, dimension `place`, is read with coefficient `along`, the tap
+    """A spatial axis of A, `axis`: the place, dimension `place`, is read with coefficient `step`, the tap
     with `tap` (dimension None: no tap)."""
 
     axis: int
     place: int
-    along: int
+    step: int
     tap_dim: int | None
     tap: int
     offset: Extent
@@ -41,7 +41,7 @@ class WgradAccess:
     columns: tuple[int, ...]
 
 
-def places(problem: ConvolutionProblem) -> WgradAccess | str:
+def wgrad_access(problem: ConvolutionProblem) -> WgradAccess | str:
     """How TMA gathers the problem in the order in which operands are read, or why it cannot."""
     a = problem.a
     batch = {d for run in problem.batch for d in run}
@@ -58,7 +58,7 @@ def places(problem: ConvolutionProblem) -> WgradAccess | str:
         return f"A has {len(rest)} spatial axes, not 1 to 3"
     space: list[SpatialAxis] = []
     for axis in reversed(rest):
-        window = _room(problem, axis, batch)
+        window = _spatial_axis(problem, axis, batch)
         if isinstance(window, str):
             return window
         space.append(window)
@@ -76,7 +76,7 @@ def places(problem: ConvolutionProblem) -> WgradAccess | str:
     return _columns(problem, WgradAccess(a.order[-1], tuple(space), image, group, None, ()), summed, own)
 
 
-def _room(problem: ConvolutionProblem, axis: int, batch: set[int]) -> SpatialAxis | str:
+def _spatial_axis(problem: ConvolutionProblem, axis: int, batch: set[int]) -> SpatialAxis | str:
     read = problem.a.axes[axis]
     if read.window is None:
         if read.extent not in problem.k:
@@ -118,6 +118,6 @@ def _columns(
     )
 
 
-def padded(walk: OperandAccess) -> bool:
+def padded(operand: OperandAccess) -> bool:
     """Whether the last axis may end in zeros that the tensor has not."""
-    return walk.pack is not None and walk.pad > 1
+    return operand.pack is not None and operand.pad > 1

@@ -22,7 +22,7 @@ from ucutlass.kernels.convolution.plan import (
     GatheredOperand,
     OperandAccess,
     across_mode,
-    along,
+    axis_stride,
     sides,
     slide,
     unit_dim,
@@ -38,7 +38,7 @@ from ucutlass.kernels.convolution.rules import (
 )
 from ucutlass.kernels.convolution.schedule import chosen_word, request_of, resolve
 from ucutlass.kernels.convolution.schedule_im2col import prepared, schedule_of
-from ucutlass.kernels.convolution.schedule_wgrad import places_schedule, prepared_places
+from ucutlass.kernels.convolution.schedule_wgrad import prepared_wgrad, wgrad_schedule
 from ucutlass.kernels.convolution.variants import VARIANTS
 from ucutlass.kernels.gemm.plan import Math, Sm80Schedule
 from ucutlass.kernels.planned import Note, Planned
@@ -60,7 +60,7 @@ COPY_BYTES = 4
 
 
 def plan_convolution(
-    form: ConvolutionPattern,
+    pattern: ConvolutionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -70,30 +70,30 @@ def plan_convolution(
     """The kernel of a convolution for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, VARIANTS, "a convolution"):
         return (foreign,)
-    if too_large := broken(EXTENT_RULES, ConvolutionCase(form, sizes)):
+    if too_large := broken(EXTENT_RULES, ConvolutionCase(pattern, sizes)):
         return too_large
-    direct = _is_direct(form, sizes)
+    direct = _is_direct(pattern, sizes)
     word = chosen_word(request, direct)
     if direct and word not in (None, "direct"):
         why = "no two results of a tile would share both operands"
         return broken(VARIANT_RULES, ChosenWord(word, why))
     if direct or word == "direct":
-        problem_, own, splits, notes = _direct(form, sizes, aligned)
+        problem_, own, splits, notes = _direct(pattern, sizes, aligned)
     else:
-        chosen = _tiled(form, sizes, arch, device, aligned, word)
+        chosen = _tiled(pattern, sizes, arch, device, aligned, word)
         if isinstance(chosen[0], Violation):
             return chosen
         problem_, own, splits, notes = chosen
     extents = measure(problem_, sizes)
-    room = ScheduleBounds(
+    bounds = ScheduleBounds(
         problem_,
         sizes,
         (extents.m, extents.n, extents.k, extents.batch),
         arch,
         device,
-        partial(_taps_of, form, problem_, sizes),
+        partial(_taps_of, pattern, problem_, sizes),
     )
-    scheduled = resolve(room, own, splits, request)
+    scheduled = resolve(bounds, own, splits, request)
     if isinstance(scheduled[0], Violation):
         return scheduled
     schedule, launch = scheduled
@@ -105,38 +105,38 @@ def plan_convolution(
 # --- without a tile -----------------------------------------------------------------
 
 
-def _is_direct(form: ConvolutionPattern, sizes: tuple[int, ...]) -> bool:
+def _is_direct(pattern: ConvolutionPattern, sizes: tuple[int, ...]) -> bool:
     """Nothing is shared between rows and columns of a tile, or its multipliers do not take the operands."""
-    n, m = (math.prod(sizes[form.position[d]] for d in names) for names in (form.n, form.m))
+    n, m = (math.prod(sizes[pattern.position[d]] for d in names) for names in (pattern.n, pattern.m))
     return (
-        form.summed
-        or not form.m
-        or not form.n
+        pattern.summed
+        or not pattern.m
+        or not pattern.n
         or m > MOST
         or n > MOST
-        or form.dot.compute_type.name not in GATHERED
+        or pattern.dot.compute_type.name not in GATHERED
     )
 
 
 _Chosen = tuple[ConvolutionProblem, ConvolutionSchedule, int, tuple[Note, ...]]
 
 
-def _direct(form: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> _Chosen:
-    problem_ = convolution_problem(form, sizes, aligned, apart=True)
+def _direct(pattern: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> _Chosen:
+    problem_ = convolution_problem(pattern, sizes, aligned, apart=True)
     if any(isinstance(o, Reduction) for o in problem_.gemm.outputs):
         raise Refused(
             "UC0309",
             "the kernel of a depthwise convolution reduces nothing of its result",
-            form.dot.span,
+            pattern.dot.span,
             "store the convolution's result and reduce it in a second stage",
         )
     width = _width(problem_, sizes, aligned)
-    fixed = {i for i, extent in enumerate(form.kernel.dims.values()) if isinstance(extent, Fixed)}
+    fixed = {i for i, extent in enumerate(pattern.kernel.dims.values()) if isinstance(extent, Fixed)}
     own = _taps(problem_, len(problem_.batch) - 1, sizes, fixed)
     if own > 0:
         schedule = DirectSchedule(width, width if width > 1 else 8, own, True)
     else:
-        slides = across_mode(problem_) >= 0 and along(problem_, problem_.a, width > 1) != "kStep"
+        slides = across_mode(problem_) >= 0 and axis_stride(problem_, problem_.a, width > 1) != "kStep"
         taps = _taps(problem_, across_mode(problem_), sizes, fixed) if slides else 0
         schedule = DirectSchedule(width, _rows(problem_, taps, sizes) if slides else 1, taps)
     why = "one multiply-add for each product: no two results of a tile share both operands"
@@ -147,9 +147,9 @@ def _rows(problem: ConvolutionProblem, taps: int, sizes: tuple[int, ...]) -> int
     """Results of a thread along a window: of few taps as many as its registers hold (read off an H200: 8, of
     windows two apart 7), where they divide the results nearly."""
     moving = slide(problem, across_mode(problem))
-    if moving is None or not 0 < taps <= FEW_TAPS or moving.along > 2:
+    if moving is None or not 0 < taps <= FEW_TAPS or moving.step > 2:
         return 4
-    rows, (dim,) = (8, 7)[moving.along - 1], problem.batch[across_mode(problem)]
+    rows, (dim,) = (8, 7)[moving.step - 1], problem.batch[across_mode(problem)]
     return rows if math.ceil(sizes[dim] / rows) * rows <= 1.1 * sizes[dim] else 4
 
 
@@ -157,15 +157,17 @@ def _taps(problem: ConvolutionProblem, mode: int, sizes: tuple[int, ...], fixed:
     """The taps of a window that slides along a result mode, 0 where none does, they are many, or a call
     may bring others."""
     moving = slide(problem, mode)
-    if moving is None or max(moving.along, moving.tap) > MOST_TAPS or problem.k[moving.k] not in fixed:
+    if moving is None or max(moving.step, moving.tap) > MOST_TAPS or problem.k[moving.k] not in fixed:
         return 0
     taps = sizes[problem.k[moving.k]]
     return taps if taps <= MOST_TAPS else 0
 
 
-def _taps_of(form: ConvolutionPattern, problem: ConvolutionProblem, sizes: tuple[int, ...], rows: int) -> int:
+def _taps_of(
+    pattern: ConvolutionPattern, problem: ConvolutionProblem, sizes: tuple[int, ...], rows: int
+) -> int:
     """The taps that the direct kernel keeps where a thread repeats itself along the window's results."""
-    fixed = {i for i, extent in enumerate(form.kernel.dims.values()) if isinstance(extent, Fixed)}
+    fixed = {i for i, extent in enumerate(pattern.kernel.dims.values()) if isinstance(extent, Fixed)}
     return _taps(problem, across_mode(problem), sizes, fixed) if rows > 1 else 0
 
 
@@ -192,7 +194,7 @@ def _width(problem: ConvolutionProblem, sizes: tuple[int, ...], aligned: tuple[b
 
 
 def _tiled(
-    form: ConvolutionPattern,
+    pattern: ConvolutionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -201,13 +203,13 @@ def _tiled(
 ) -> _Chosen | tuple[Violation, ...]:
     """Hopper's kernel where TMA gathers the problem, else the multistage one; or the one that `warps` means,
     or why that cannot be."""
-    whole = convolution_problem(form, sizes, aligned)
+    whole = convolution_problem(pattern, sizes, aligned)
     why = "before Hopper"
     if arch.wgmma and warps != "multistage":
         hopper = _hopper(whole, sizes, device)
         why = hopper if isinstance(hopper, str) else ""
-        if isinstance(hopper, str) and form.b.windowed and not form.a.windowed:
-            hopper = _hopper(convolution_problem(exchanged(form), sizes, aligned), sizes, device)
+        if isinstance(hopper, str) and pattern.b.windowed and not pattern.a.windowed:
+            hopper = _hopper(convolution_problem(exchanged(pattern), sizes, aligned), sizes, device)
         if not isinstance(hopper, str):
             return hopper
     if warps == "cooperative":
@@ -232,10 +234,10 @@ def _hopper(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device)
     if not isinstance(im2col, str) and not isinstance(chosen, str):
         notes = (Note("", "im2col", "TMA gathers the windows, wgmma multiplies"), *_packs(im2col[0]))
         return im2col[0], chosen, 1, notes
-    gradient = prepared_places(problem, sizes)
+    gradient = prepared_wgrad(problem, sizes)
     if isinstance(gradient, str):
         return str(chosen)
-    schedule, splits = places_schedule(*gradient, sizes, device)
+    schedule, splits = wgrad_schedule(*gradient, sizes, device)
     why = f"TMA gathers the places of windows, wgmma multiplies; {splits} parts of the sum"
     return gradient[0], schedule, splits, (Note("", "im2col", why), *_packs(gradient[0]))
 
@@ -258,8 +260,8 @@ def gathered(
     channels innermost and padded where both have them summed. Without such channels elements of 4 bytes are
     read one by one, those of 2 are widened to f32, whose tf32 products are exact."""
     both = sides(problem)
-    crossed = any(s.walk.align > 1 and s.copy_width == 1 for s in both)
-    narrow = any(s.copy_width * s.walk.read.bytes < COPY_BYTES for s in both)
+    crossed = any(s.access.align > 1 and s.copy_width == 1 for s in both)
+    narrow = any(s.copy_width * s.access.read.bytes < COPY_BYTES for s in both)
     channel = summed_channel(problem, sizes)
     if channel is not None and (crossed or narrow):
         k = (*(d for d in problem.k if d != channel), channel)
@@ -277,9 +279,9 @@ def gathered(
 def summed_channel(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> int | None:
     """The longest contracted dimension that is one plain axis of each operand, and in no window."""
 
-    def plain(walk: OperandAccess, dim: int) -> bool:
-        users = [a for a in walk.axes if dim == a.extent and a.window is None]
-        windowed = any(dim == d for a in walk.axes if a.window for d, _ in a.window.terms)
+    def plain(operand: OperandAccess, dim: int) -> bool:
+        users = [a for a in operand.axes if dim == a.extent and a.window is None]
+        windowed = any(dim == d for a in operand.axes if a.window for d, _ in a.window.terms)
         return len(users) == 1 and not windowed
 
     channels = [d for d in problem.k if plain(problem.a, d) and plain(problem.b, d)]
@@ -288,12 +290,12 @@ def summed_channel(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> int |
 
 def packed(side: GatheredOperand, dim: int) -> OperandAccess:
     """The operand with a plain axis innermost and padded to 16 bytes; as it lies where it is so already."""
-    walk, pad = side.walk, 16 // side.walk.elem.bytes
-    if unit_dim(walk) == dim and side.copy_width == pad:
-        return walk
-    axis = next(i for i, a in enumerate(walk.axes) if a.extent == dim and a.window is None)
-    order = (*(i for i in range(len(walk.axes)) if i != axis), axis)
-    return replace(walk, pack=order, pad=pad, align=pad)
+    operand, pad = side.access, 16 // side.access.elem.bytes
+    if unit_dim(operand) == dim and side.copy_width == pad:
+        return operand
+    axis = next(i for i, a in enumerate(operand.axes) if a.extent == dim and a.window is None)
+    order = (*(i for i in range(len(operand.axes)) if i != axis), axis)
+    return replace(operand, pack=order, pad=pad, align=pad)
 
 
 def _multistage(

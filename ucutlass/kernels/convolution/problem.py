@@ -1,4 +1,4 @@
-"""A convolution's form with concrete extents: the plan's ConvolutionProblem."""
+"""A convolution's pattern with concrete extents: the plan's ConvolutionProblem."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ from ucutlass.kernels.refused import Refused
 
 
 def convolution_problem(
-    form: ConvolutionPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None, apart: bool = False
+    pattern: ConvolutionPattern,
+    sizes: Sequence[int],
+    aligned: Sequence[bool] | None = None,
+    apart: bool = False,
 ) -> ConvolutionProblem:
-    """The form with concrete extents, in the order of `kernel.dims`. `apart`: every result name is a
+    """The pattern with concrete extents, in the order of `kernel.dims`. `apart`: every result name is a
     batch mode of its own, as the direct kernel addresses them, m and n are empty.
 
     Raises Refused UC0305 where more batch modes remain than a kernel addresses.
     """
-    at = Sizes(form.position, tuple(sizes))
-    modes = _apart(form) if apart else _modes(form, at)
-    tensors = sum(isinstance(p.type, ir.TensorType) for p in form.kernel.params)
-    pointers = tensors + len(form.kernel.results)
+    at = Sizes(pattern.position, tuple(sizes))
+    modes = _apart(pattern) if apart else _modes(pattern, at)
+    tensors = sum(isinstance(p.type, ir.TensorType) for p in pattern.kernel.params)
+    pointers = tensors + len(pattern.kernel.results)
     fine = tuple(aligned) if aligned is not None else (True,) * pointers
 
     def reach(tensor: Operand) -> Access:
@@ -43,61 +46,59 @@ def convolution_problem(
 
     outputs: tuple[Output, ...] = tuple(
         Reduction(o.reduce.op, reach(o.tensor)) if isinstance(o.reduce, ReduceTo) else Store(reach(o.tensor))
-        for o in form.epilogue.outputs
+        for o in pattern.epilogue.outputs
     )
-    walks = [_walk(side, at, fine[side.pointer]) for side in (form.a, form.b)]
+    operands = [_operand_access(side, at, fine[side.pointer]) for side in (pattern.a, pattern.b)]
     none = tuple(None for _ in modes.batch)
     gemm = GemmProblem(
-        compute_type=form.dot.compute_type,
-        accumulate=form.dot.accumulate,
+        compute_type=pattern.dot.compute_type,
+        accumulate=pattern.dot.accumulate,
         m=at.product(modes.m),
         n=at.product(modes.n),
-        k=tuple(at.product((d,)) for d in form.k),
+        k=tuple(at.product((d,)) for d in pattern.k),
         batch=tuple(at.product(run) for run in modes.batch),
-        a=Access(form.a.pointer, form.a.elem, None, None, (), none, 1),
-        b=Access(form.b.pointer, form.b.elem, None, None, (), none, 1),
-        inputs=tuple(reach(t) for t in form.epilogue.inputs),
+        a=Access(pattern.a.pointer, pattern.a.elem, None, None, (), none, 1),
+        b=Access(pattern.b.pointer, pattern.b.elem, None, None, (), none, 1),
+        inputs=tuple(reach(t) for t in pattern.epilogue.inputs),
         outputs=outputs,
-        arithmetic=arithmetic(form.epilogue, modes, at),
-        dims=len(form.kernel.dims),
+        arithmetic=arithmetic(pattern.epilogue, modes, at),
+        dims=len(pattern.kernel.dims),
         pointers=pointers,
-        scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
+        scalars=sum(isinstance(p.type, ir.ScalarType) for p in pattern.kernel.params),
     )
-    place = form.position
+    place = pattern.position
     return ConvolutionProblem(
         gemm,
         at.product(modes.m),
         at.product(modes.n),
-        tuple(place[d] for d in _contracted(form, walks)),
+        tuple(place[d] for d in _contracted(pattern, operands)),
         tuple(at.product(run) for run in modes.batch),
-        *walks,
+        *operands,
     )
 
 
-def offsets(form: ConvolutionPattern, sizes: Sequence[int]) -> tuple[int, ...]:
+def offsets(pattern: ConvolutionPattern, sizes: Sequence[int]) -> tuple[int, ...]:
     """The windows' offsets for these extents, A's first."""
-    by_name = dict(zip(form.kernel.dims, sizes, strict=True))
-    places = (*form.a.places, *form.b.places)
-    return tuple(evaluate(p.position.at.offset, by_name) for p in places if p.position is not None)
+    by_name = dict(zip(pattern.kernel.dims, sizes, strict=True))
+    axes = (*pattern.a.axes, *pattern.b.axes)
+    return tuple(evaluate(p.position.at.offset, by_name) for p in axes if p.position is not None)
 
 
-def _walk(side: ConvolutionOperand, at: Sizes, aligned: bool) -> OperandAccess:
+def _operand_access(side: ConvolutionOperand, at: Sizes, aligned: bool) -> OperandAccess:
     axes = []
-    for place in side.places:
-        if place.position is None:
-            axes.append(OperandAxisExtent(at.position[place.name]))
+    for axis in side.axes:
+        if axis.position is None:
+            axes.append(OperandAxisExtent(at.position[axis.name]))
             continue
-        terms = tuple((at.position[d], c) for d, c in place.position.at.terms)
-        offset = renamed(place.position.at.offset, at.position)
-        axes.append(
-            OperandAxisExtent(at.position[place.name], AxisWindow(place.position.scale, terms, offset))
-        )
-    walk = OperandAccess(side.pointer, side.elem, tuple(axes), 1)
-    if unit_dim(walk) is None:
-        return walk
+        terms = tuple((at.position[d], c) for d, c in axis.position.at.terms)
+        offset = renamed(axis.position.at.offset, at.position)
+        axes.append(OperandAxisExtent(at.position[axis.name], AxisWindow(axis.position.scale, terms, offset)))
+    operand = OperandAccess(side.pointer, side.elem, tuple(axes), 1)
+    if unit_dim(operand) is None:
+        return operand
     # The extent of the innermost axis, then the stride of each axis around it.
     strides = accumulate((at.values[a.extent] for a in reversed(axes)), mul)
-    return replace(walk, align=vector_width(side.elem.bits, aligned, strides))
+    return replace(operand, align=vector_width(side.elem.bits, aligned, strides))
 
 
 def renamed(extent: Extent, position: Mapping[str, int]) -> Extent:
@@ -111,34 +112,34 @@ def renamed(extent: Extent, position: Mapping[str, int]) -> Extent:
             return extent
 
 
-def _contracted(form: ConvolutionPattern, walks: Sequence[OperandAccess]) -> list[str]:
+def _contracted(pattern: ConvolutionPattern, operands: Sequence[OperandAccess]) -> list[str]:
     """The contracted names, the one along which an operand is contiguous innermost (A's first)."""
-    names = list(form.k)
-    by_position = {i: name for name, i in form.position.items()}
-    for walk in reversed(walks):
-        unit = unit_dim(walk)
+    names = list(pattern.k)
+    by_position = {i: name for name, i in pattern.position.items()}
+    for operand in reversed(operands):
+        unit = unit_dim(operand)
         if unit is not None and by_position[unit] in names:
             names.remove(by_position[unit])
             names.append(by_position[unit])
     return names
 
 
-def _tensors(form: ConvolutionPattern) -> tuple[Operand, ...]:
-    return (*(o.tensor for o in form.epilogue.outputs), *form.epilogue.inputs)
+def _tensors(pattern: ConvolutionPattern) -> tuple[Operand, ...]:
+    return (*(o.tensor for o in pattern.epilogue.outputs), *pattern.epilogue.inputs)
 
 
-def _modes(form: ConvolutionPattern, at: Sizes) -> MergedModes:
-    tensors = _tensors(form)
-    m, m_rest = _longest(runs(form.m, tensors), at)
-    n, n_rest = _longest(runs(form.n, tensors), at)
-    parts = [*runs(form.batch, tensors), *m_rest, *n_rest]
+def _modes(pattern: ConvolutionPattern, at: Sizes) -> MergedModes:
+    tensors = _tensors(pattern)
+    m, m_rest = _longest(runs(pattern.m, tensors), at)
+    n, n_rest = _longest(runs(pattern.n, tensors), at)
+    parts = [*runs(pattern.batch, tensors), *m_rest, *n_rest]
     merged = runs([name for part in parts for name in part], tensors)
     batch = merged if len(merged) < len(parts) else tuple(parts)
     if len(batch) > MAX_BATCH_MODES:
         raise Refused(
             "UC0305",
             f"{len(batch)} batch dimensions lie apart in memory; a kernel addresses {MAX_BATCH_MODES}",
-            form.dot.span,
+            pattern.dot.span,
             "store operands or the result with these names next to each other",
         )
     return MergedModes(m, n, (), batch)
@@ -154,9 +155,9 @@ def _longest(
     return parts[best], tuple(p for i, p in enumerate(parts) if i != best)
 
 
-def _apart(form: ConvolutionPattern) -> MergedModes:
+def _apart(pattern: ConvolutionPattern) -> MergedModes:
     """Every result name a batch mode, in the order in which the first result stores them."""
-    names = (*form.m, *form.n, *form.batch)
-    stored = [d for tensor in _tensors(form) for d in tensor.order if d in names]
+    names = (*pattern.m, *pattern.n, *pattern.batch)
+    stored = [d for tensor in _tensors(pattern) for d in tensor.order if d in names]
     order = dict.fromkeys((*stored, *names))
     return MergedModes((), (), (), tuple((d,) for d in order))

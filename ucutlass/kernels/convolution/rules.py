@@ -17,7 +17,7 @@ from ucutlass.kernels.convolution.plan import (
     DirectSchedule,
     Im2colSchedule,
     across_mode,
-    along,
+    axis_stride,
     sides,
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
@@ -57,7 +57,7 @@ class ConvolutionCandidate(Generic[S]):
     """What bounds a schedule, the planner's own one of the kernel, the schedule with the fields that the
     program fixed, and its launch parameters."""
 
-    room: ScheduleBounds
+    bounds: ScheduleBounds
     own: S
     schedule: S
     launch: tuple[int, ...]
@@ -67,7 +67,7 @@ class ConvolutionCandidate(Generic[S]):
 class ConvolutionCase:
     """A pattern with its extents, before it has a schedule."""
 
-    form: ConvolutionPattern
+    pattern: ConvolutionPattern
     sizes: tuple[int, ...]
 
 
@@ -83,12 +83,13 @@ class ChosenWord:
 
 
 def _extents(c: ConvolutionCase) -> Breach | None:
-    form, sizes = c.form, c.sizes
-    k = math.prod(sizes[form.position[d]] for d in form.k)
+    pattern, sizes = c.pattern, c.sizes
+    k = math.prod(sizes[pattern.position[d]] for d in pattern.k)
     longest = max(
-        (sizes[form.position[p.name]] for s in (form.a, form.b) for p in s.places if p.position), default=0
+        (sizes[pattern.position[p.name]] for s in (pattern.a, pattern.b) for p in s.axes if p.position),
+        default=0,
     )
-    far = max((abs(o) for o in offsets(form, sizes)), default=0)
+    far = max((abs(o) for o in offsets(pattern, sizes)), default=0)
     if max(k, 4 * longest, 4 * far) <= MOST:
         return None
     return Breach(
@@ -113,19 +114,21 @@ def _chosen(c: ChosenWord) -> Breach | None:
 
 def repeats(problem: ConvolutionProblem, width: int) -> bool:
     """Whether a thread can repeat itself along a window's results: neighbours must be read together."""
-    return across_mode(problem) >= 0 and along(problem, problem.a, width > 1) != "kStep"
+    return across_mode(problem) >= 0 and axis_stride(problem, problem.a, width > 1) != "kStep"
 
 
-def room_for(
-    room: ScheduleBounds, own: Im2colSchedule, tile: tuple[int, int, int], groups: int, blocks: int
+def most_stages(
+    bounds: ScheduleBounds, own: Im2colSchedule, tile: tuple[int, int, int], groups: int, blocks: int
 ) -> int:
     """The most stages of a tile that so many blocks of an SM have room for; 0 where they have none."""
-    how = im2col(room.problem)
+    how = im2col(bounds.problem)
     assert isinstance(how, Im2col)
-    a = room.problem.a
-    padded = -(-room.sizes[a.axes[how.channel].extent] // a.pad) * a.pad
-    parts = math.prod(_taps(s, room.sizes) for s in how.space) * -(-padded // own.part)
-    return stages_held(tile[0], tile[1], groups, blocks, -(-parts // (own.tile[2] // own.part)), room.device)
+    a = bounds.problem.a
+    padded = -(-bounds.sizes[a.axes[how.channel].extent] // a.pad) * a.pad
+    parts = math.prod(_taps(s, bounds.sizes) for s in how.space) * -(-padded // own.part)
+    return stages_held(
+        tile[0], tile[1], groups, blocks, -(-parts // (own.tile[2] // own.part)), bounds.device
+    )
 
 
 def multiplied(problem: ConvolutionProblem) -> GemmProblem:
@@ -142,8 +145,8 @@ def multiplied(problem: ConvolutionProblem) -> GemmProblem:
 
 def _line(c: ConvolutionCandidate[Sm80Schedule]) -> Breach | None:
     """Copies of one line of K are shared by the threads of a block (`emit.conv_sm80.check`)."""
-    room, s = c.room, c.schedule
-    problem = room.problem
+    bounds, s = c.bounds, c.schedule
+    problem = bounds.problem
     threads = 32 * (s.tile[0] // s.warp_tile[0]) * (s.tile[1] // s.warp_tile[1])
     for side in sides(problem):
         copies = s.tile[2] // side.copy_width
@@ -158,9 +161,9 @@ def _line(c: ConvolutionCandidate[Sm80Schedule]) -> Breach | None:
 
 
 def _tile(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None:
-    room, own, s = c.room, c.own, c.schedule
+    bounds, own, s = c.bounds, c.own, c.schedule
     (m, n, k), depth = s.tile, own.tile[2]
-    how = im2col(room.problem)
+    how = im2col(bounds.problem)
     step = 64 if isinstance(how, Im2col) and how.across else 16
     if m in GROUPS and n % step == 0 and step <= n <= 256 and k == depth:
         return None
@@ -175,14 +178,14 @@ def _tile(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None:
     )
 
 
-def _room(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None:
-    room, own, s = c.room, c.own, c.schedule
+def _stages_and_blocks(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None:
+    bounds, own, s = c.bounds, c.own, c.schedule
     if _tile(c) is not None:
         return None
-    most = room_for(room, own, s.tile, s.groups, s.blocks) if s.blocks <= MOST_BLOCKS else 0
+    most = most_stages(bounds, own, s.tile, s.groups, s.blocks) if s.blocks <= MOST_BLOCKS else 0
     if most == 0:
         fewer = range(1, min(s.blocks, MOST_BLOCKS + 1))
-        less = [b for b in fewer if room_for(room, own, s.tile, s.groups, b)]
+        less = [b for b in fewer if most_stages(bounds, own, s.tile, s.groups, b)]
         message = f"{s.blocks} blocks of {s.tile[0]}x{s.tile[1]} an SM: registers and shared memory hold "
         return Breach(
             f"{message}{max(less, default=0)}",
@@ -202,10 +205,10 @@ def _room(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None:
 
 def _width(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
     own, s = c.own, c.schedule
-    apart = own.turned and own.width > 1 and s.width != s.rows
+    apart = own.innermost and own.width > 1 and s.width != s.rows
     if s.width & (s.width - 1) == 0 and s.width <= own.width and not apart:
         return None
-    side = "; the window lies along them, so `rows` are as many" if own.turned and own.width > 1 else ""
+    side = "; the window lies along them, so `rows` are as many" if own.innermost and own.width > 1 else ""
     return Breach(
         f"{s.width} neighbours and {s.rows} rows a thread: extents and alignments allow powers of two up to "
         f"{own.width} neighbours{side}",
@@ -216,8 +219,8 @@ def _width(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
 
 
 def _rows(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
-    room, own, s = c.room, c.own, c.schedule
-    most = 16 if own.turned or repeats(room.problem, s.width) else 1
+    bounds, own, s = c.bounds, c.own, c.schedule
+    most = 16 if own.innermost or repeats(bounds.problem, s.width) else 1
     if s.rows <= most:
         return None
     why = "is at most 16" if most > 1 else "is 1: no window slides along results that are read together"
@@ -258,13 +261,13 @@ _FLAT = Sm80Schedule((64, 64, 64), (32, 32), 2, "tensor")
 """In place of a schedule where a rule reads the launch parameters alone."""
 
 
-def _as_gemm(room: ScheduleBounds, s: Sm80Schedule, launch: tuple[int, ...]) -> GemmCandidate:
+def _as_gemm(bounds: ScheduleBounds, s: Sm80Schedule, launch: tuple[int, ...]) -> GemmCandidate:
     """The convolution as the multistage kernel's product, for the rules that both have."""
-    gemm = multiplied(room.problem)
-    m, n, k, batch = room.extents
+    gemm = multiplied(bounds.problem)
+    m, n, k, batch = bounds.extents
     shape = Shape(m, n, k, batch, 0, 0)
     return GemmCandidate(
-        room.arch, gemm, room.sizes, shape, s, LaunchParameters(*launch), routes_of(gemm, "sm80"), False
+        bounds.arch, gemm, bounds.sizes, shape, s, LaunchParameters(*launch), routes_of(gemm, "sm80"), False
     )
 
 
@@ -274,7 +277,7 @@ def _of_gemm(code: str, variants: frozenset[str]) -> Rule[ConvolutionCandidate[A
 
     def check(c: ConvolutionCandidate[Any]) -> Breach | None:
         s = c.schedule if isinstance(c.schedule, Sm80Schedule) else _FLAT
-        breach = rule.check(_as_gemm(c.room, s, c.launch))
+        breach = rule.check(_as_gemm(c.bounds, s, c.launch))
         return None if breach is None else replace(breach, nearest=None)
 
     return Rule(rule.code, rule.title, rule.text, rule.source, check, variants)
@@ -322,7 +325,7 @@ IM2COL_RULES: tuple[Rule[ConvolutionCandidate[Im2colSchedule]], ...] = (
         "stages and blocks of an SM",
         "stages and blocks of an SM that a convolution's tile leaves no room for",
         "CUDA C++ Programming Guide: 65536 registers and 228 KiB of shared memory an SM",
-        _room,
+        _stages_and_blocks,
         _IM2COL,
     ),
 )

@@ -17,9 +17,9 @@ from ucutlass.kernels.convolution.rules import (
     WGRAD_RULES,
     ConvolutionCandidate,
     ScheduleBounds,
+    most_stages,
     multiplied,
     repeats,
-    room_for,
 )
 from ucutlass.kernels.convolution.schedule_im2col import MOST_BLOCKS
 from ucutlass.kernels.convolution.variants import VARIANTS
@@ -71,7 +71,7 @@ def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedu
 
 
 def resolve(
-    room: ScheduleBounds, own: ConvolutionSchedule, splits: int, request: PartialSchedule
+    bounds: ScheduleBounds, own: ConvolutionSchedule, splits: int, request: PartialSchedule
 ) -> Launched | tuple[Violation, ...]:
     """The planner's own schedule of the kernel with what a request fixes, or the rules that are broken."""
     usual = (RASTERS["heuristic"], SWIZZLE, splits)
@@ -80,16 +80,16 @@ def resolve(
     launch = (RASTERS[request.raster or "heuristic"], request.swizzle or SWIZZLE, splits)
     match own:
         case DirectSchedule():
-            direct = _direct(room, own, request)
-            return broken(DIRECT_RULES, ConvolutionCandidate(room, own, direct, launch)) or (direct, launch)
+            direct = _direct(bounds, own, request)
+            return broken(DIRECT_RULES, ConvolutionCandidate(bounds, own, direct, launch)) or (direct, launch)
         case Im2colSchedule():
-            im2col_ = ConvolutionCandidate(room, own, _im2col(room, own, request), launch)
+            im2col_ = ConvolutionCandidate(bounds, own, _im2col(bounds, own, request), launch)
             violations = broken(IM2COL_RULES, im2col_) or broken(IM2COL_LAUNCH_RULES, im2col_)
             return violations or (im2col_.schedule, launch)
         case Sm80Schedule():
             parts = request.split_k if isinstance(request.split_k, int) else splits
             launch = (*launch[:2], parts)
-            gather = ConvolutionCandidate(room, own, _gather(room, own, request), launch)
+            gather = ConvolutionCandidate(bounds, own, _gather(bounds, own, request), launch)
             violations = broken(GEMM_RULES, gather) or broken(GATHER_RULES, gather)
             return violations or (gather.schedule, launch)
     return broken(WGRAD_RULES, request) or (own, launch)
@@ -107,22 +107,22 @@ def chosen_word(request: PartialSchedule, direct: bool) -> Warps | None:
 # --- what follows from what is fixed ------------------------------------------------------
 
 
-def _direct(room: ScheduleBounds, own: DirectSchedule, r: PartialSchedule) -> DirectSchedule:
+def _direct(bounds: ScheduleBounds, own: DirectSchedule, r: PartialSchedule) -> DirectSchedule:
     threads = r.threads or own.threads
-    if own.turned:
+    if own.innermost:
         # The window lies along the neighbours, so that these are the repeats; one by one they stay so.
         rows = r.rows or (r.vector if r.vector and own.width > 1 else own.rows)
         width = r.vector or (rows if own.width > 1 else 1)
         return replace(own, width=width, rows=rows, threads=threads)
     width = r.vector or own.width
-    rows = r.rows or (own.rows if repeats(room.problem, width) else 1)
-    return replace(own, width=width, rows=rows, taps=room.taps(rows) if rows > 1 else 0, threads=threads)
+    rows = r.rows or (own.rows if repeats(bounds.problem, width) else 1)
+    return replace(own, width=width, rows=rows, taps=bounds.taps(rows) if rows > 1 else 0, threads=threads)
 
 
-def _im2col(room: ScheduleBounds, own: Im2colSchedule, r: PartialSchedule) -> Im2colSchedule:
+def _im2col(bounds: ScheduleBounds, own: Im2colSchedule, r: PartialSchedule) -> Im2colSchedule:
     tile = r.tile or own.tile
     groups = own.groups if tile[0] == own.tile[0] else GROUPS.get(tile[0], 1)
-    held = {b: room_for(room, own, tile, groups, b) for b in range(1, MOST_BLOCKS + 1)}
+    held = {b: most_stages(bounds, own, tile, groups, b) for b in range(1, MOST_BLOCKS + 1)}
     fits = [b for b in range(own.blocks, 0, -1) if held[b] > 0]
     blocks = r.blocks or next(iter(fits), own.blocks)
     return replace(
@@ -130,9 +130,9 @@ def _im2col(room: ScheduleBounds, own: Im2colSchedule, r: PartialSchedule) -> Im
     )
 
 
-def _gather(room: ScheduleBounds, own: Sm80Schedule, r: PartialSchedule) -> Sm80Schedule:
+def _gather(bounds: ScheduleBounds, own: Sm80Schedule, r: PartialSchedule) -> Sm80Schedule:
     math_, tile = r.math or own.math, r.tile or own.tile
     same = tile == own.tile and math_ == own.math
     warps = r.warp_tile or (own.warp_tile if same else warp_tile(tile, math_))
-    fit = room.arch.shared_memory // stage_bytes(multiplied(room.problem), tile)
+    fit = bounds.arch.shared_memory // stage_bytes(multiplied(bounds.problem), tile)
     return Sm80Schedule(tile, warps, r.stages or max(2, min(own.stages if same else SM80_STAGES, fit)), math_)

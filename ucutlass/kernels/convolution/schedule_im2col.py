@@ -88,9 +88,9 @@ def prepared(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> tuple[Convo
 
 
 def _channel(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> int | None:
-    def plain(walk: OperandAccess, dim: int) -> bool:
-        windowed = any(dim == d for a in walk.axes if a.window for d, _ in a.window.terms)
-        return sum(a.extent == dim and a.window is None for a in walk.axes) == 1 and not windowed
+    def plain(operand: OperandAccess, dim: int) -> bool:
+        windowed = any(dim == d for a in operand.axes if a.window for d, _ in a.window.terms)
+        return sum(a.extent == dim and a.window is None for a in operand.axes) == 1 and not windowed
 
     channels = [d for d in problem.k if plain(problem.a, d) and plain(problem.b, d)]
     return max(channels, key=lambda d: sizes[d], default=None)
@@ -138,13 +138,13 @@ def _reads_across(problem: ConvolutionProblem) -> bool:
     return innermost and b.elem.bytes == 2 and unit_dim(b) is not None and b.align == width
 
 
-def ordered(walk: OperandAccess, order: tuple[int, ...], adjacent: bool) -> OperandAccess:
+def ordered(operand: OperandAccess, order: tuple[int, ...], adjacent: bool) -> OperandAccess:
     """The operand in this order, as it lies where TMA reads it so; `adjacent`: neighbours of the innermost
     axis there are neighbours in memory."""
-    width = BYTES // walk.elem.bytes
-    if adjacent and order == tuple(range(len(walk.axes))) and walk.align == width:
-        return walk
-    return replace(walk, pack=order, pad=width, align=width)
+    width = BYTES // operand.elem.bytes
+    if adjacent and order == tuple(range(len(operand.axes))) and operand.align == width:
+        return operand
+    return replace(operand, pack=order, pad=width, align=width)
 
 
 def too_far(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) -> str | None:
@@ -161,7 +161,7 @@ def too_far(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) ->
             begin = (a + s.tap * first + offset) // s.scale
             lower = begin - (abs(s.tap) * (count - 1) if s.tap < 0 else 0)
             own = -(-(sizes[s.result] - a) // s.scale)
-            upper = lower + (own - 1) * s.along - (places - 1)
+            upper = lower + (own - 1) * s.step - (places - 1)
             if why := out_of_reach(len(how.space), lower, upper, abs(s.tap) * (count - 1)):
                 return why
     return None

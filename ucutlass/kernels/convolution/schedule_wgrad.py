@@ -9,7 +9,7 @@ from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, WgradSchedule, unit_dim
-from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, places
+from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
 from ucutlass.kernels.convolution.schedule_im2col import clocks, ordered, out_of_reach
 from ucutlass.kernels.convolution.smem import stages_held
 
@@ -56,7 +56,7 @@ class Finish:
 FINISH = Finish()
 
 
-def prepared_places(
+def prepared_wgrad(
     problem: ConvolutionProblem, sizes: tuple[int, ...]
 ) -> tuple[ConvolutionProblem, WgradAccess] | str:
     """The problem with operands in an order that TMA gathers, or why there is none."""
@@ -72,7 +72,7 @@ def prepared_places(
     summed = [d for i in a.order for d in _summed(problem, i)]
     b = _ordered(problem.b, _order_b(problem, summed, batch))
     ready = replace(problem, a=a, b=b)
-    how = places(ready)
+    how = wgrad_access(ready)
     if isinstance(how, str):
         return how
     # A forward convolution of few channels has this form too: its taps are summed.
@@ -119,9 +119,9 @@ def _order_b(problem: ConvolutionProblem, summed: list[int], batch: set[int]) ->
     return tuple(sorted(range(len(axes)), key=rank))
 
 
-def _ordered(walk: OperandAccess, order: tuple[int, ...]) -> OperandAccess:
-    last = walk.axes[order[-1]]
-    return ordered(walk, order, last.window is None and unit_dim(walk) == last.extent)
+def _ordered(operand: OperandAccess, order: tuple[int, ...]) -> OperandAccess:
+    last = operand.axes[order[-1]]
+    return ordered(operand, order, last.window is None and unit_dim(operand) == last.extent)
 
 
 def _too_far(problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...]) -> str | None:
@@ -130,13 +130,13 @@ def _too_far(problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ..
     for s in how.space:
         taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
         lower = evaluate(s.offset, by_name) - (abs(s.tap) * (taps - 1) if s.tap < 0 else 0)
-        upper = lower + (sizes[s.place] - 1) * s.along - (sizes[problem.a.axes[s.axis].extent] - 1)
+        upper = lower + (sizes[s.place] - 1) * s.step - (sizes[problem.a.axes[s.axis].extent] - 1)
         if why := out_of_reach(len(how.space), lower, upper, abs(s.tap) * (taps - 1)):
             return why
     return None
 
 
-def places_schedule(
+def wgrad_schedule(
     problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...], device: Device
 ) -> tuple[WgradSchedule, int]:
     """The tile and how many parts of the sum fill the device best."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ucutlass.ir.hardware import ARCHES, Device
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, WgradSchedule
-from ucutlass.kernels.gemm.smem import Along, staged_bytes
+from ucutlass.kernels.gemm.smem import ContiguousMode, staged_bytes
 
 MOST_STAGES = 12
 
@@ -19,24 +19,28 @@ def stage_bytes(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSch
     return k * (m + n) * problem.a.read.bytes
 
 
-def rows_staged(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule, along: Along) -> int:
+def rows_staged(
+    problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule, contiguous_mode: ContiguousMode
+) -> int:
     """Returns the most rows that the epilogue takes at a time in the stages' bytes, which lie side by side
     along N or along M."""
     rows, main = schedule.tile[0], schedule.stages * stage_bytes(problem, schedule)
     whole = isinstance(schedule, WgradSchedule)
-    while rows > 32 and staged_bytes(problem.gemm, rows, schedule.tile[1], along) > main:
+    while rows > 32 and staged_bytes(problem.gemm, rows, schedule.tile[1], contiguous_mode) > main:
         if whole and rows % 64:
             break
         rows //= 2
     return rows
 
 
-def end_of_tiles(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule, along: Along) -> int:
+def end_of_tiles(
+    problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule, contiguous_mode: ContiguousMode
+) -> int:
     """Returns the bytes of the stages or the epilogue, whichever are more, behind which the table of rows and
     the barriers lie."""
     main = schedule.stages * stage_bytes(problem, schedule)
-    rows = rows_staged(problem, schedule, along)
-    return (max(main, staged_bytes(problem.gemm, rows, schedule.tile[1], along)) + 15) // 16 * 16
+    rows = rows_staged(problem, schedule, contiguous_mode)
+    return (max(main, staged_bytes(problem.gemm, rows, schedule.tile[1], contiguous_mode)) + 15) // 16 * 16
 
 
 def tables_bytes(tile_m: int, stages: int) -> int:
@@ -45,9 +49,11 @@ def tables_bytes(tile_m: int, stages: int) -> int:
     return 4 * tile_m + 16 * stages + 1024
 
 
-def shared_bytes(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule, along: Along) -> int:
+def shared_bytes(
+    problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule, contiguous_mode: ContiguousMode
+) -> int:
     """Returns the dynamic shared memory of a thread block."""
-    return end_of_tiles(problem, schedule, along) + tables_bytes(schedule.tile[0], schedule.stages)
+    return end_of_tiles(problem, schedule, contiguous_mode) + tables_bytes(schedule.tile[0], schedule.stages)
 
 
 def deep(tile_m: int, tile_n: int, groups: int) -> bool:
@@ -65,9 +71,9 @@ def stages_held(tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, 
             return 0
     elif (warps + warps % 2) * 32 * blocks * registers > 65536 or registers > 232:
         return 0
-    room = device.shared_memory // blocks - RESERVED - tables_bytes(tile_m, MOST_STAGES) - 64
-    fit = min(room // ((tile_m + tile_n) * 128), MOST_STAGES)
+    available = device.shared_memory // blocks - RESERVED - tables_bytes(tile_m, MOST_STAGES) - 64
+    fit = min(available // ((tile_m + tile_n) * 128), MOST_STAGES)
     # The epilogue passes 32 rows of accumulators through at least.
-    if fit < min(2, steps) or room < 64 * (tile_n + 8) * 4:
+    if fit < min(2, steps) or available < 64 * (tile_n + 8) * 4:
         return 0
     return max(2, min(fit, steps + 1)) if steps > 1 else max(1, min(fit, 2))

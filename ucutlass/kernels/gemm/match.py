@@ -51,7 +51,7 @@ class GemmPattern:
 
 
 def match_gemm(kernel: ir.Kernel, dot: ir.Dot) -> GemmPattern:
-    """The form of a kernel with this one dot. Raises Refused."""
+    """The pattern of a kernel with this one dot. Raises Refused."""
     a = _dot_operand(kernel, dot, dot.left)
     b = _dot_operand(kernel, dot, dot.right)
     k = dot.over

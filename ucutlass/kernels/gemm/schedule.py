@@ -157,28 +157,28 @@ class Orientation:
 
 @dataclass(frozen=True, slots=True)
 class PlanningCase:
-    """A problem with concrete extents, for an architecture and a device. `turned` is its
+    """A problem with concrete extents, for an architecture and a device. `transposed` is its
     transpose."""
 
     arch: Arch
     device: Device
     sizes: tuple[int, ...]
     written: Orientation
-    turned: Orientation
+    transposed: Orientation
 
     def side(self, swap: Swap | None) -> Orientation:
-        return self.turned if swap == "yes" else self.written
+        return self.transposed if swap == "yes" else self.written
 
 
 def case_of(problem: GemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device) -> PlanningCase:
     """The case; `sizes` has the extent of every dimension by position."""
-    turned = transpose(problem)
+    transposed = transpose(problem)
     return PlanningCase(
         arch,
         device,
         sizes,
         Orientation(problem, shape_of(problem, sizes), False),
-        Orientation(turned, shape_of(turned, sizes), True),
+        Orientation(transposed, shape_of(transposed, sizes), True),
     )
 
 

@@ -36,7 +36,7 @@ SWIZZLES = ((128, 1024), (64, 512), (32, 256))
 """Bytes of a shared-memory line, and the alignment of a tile whose lines are multiples of them
 (`alignment_for_swizzle`, 2^(B+M+S)); 128 otherwise."""
 
-Along: TypeAlias = Literal["m", "n"]
+ContiguousMode: TypeAlias = Literal["m", "n"]
 """The mode along which staged accumulators lie side by side."""
 
 SM80_PAD_N, SM80_PAD_M = 8, 4
@@ -344,29 +344,31 @@ def sm80_rows(
     tile: tuple[int, int, int],
     warp_tile: tuple[int, int],
     stages: int,
-    along: Along | None = None,
+    contiguous_mode: ContiguousMode | None = None,
 ) -> int:
     """The most rows that the multistage kernel's epilogue stages at a time through the main loop's bytes, in
-    whole MMA rows of all warps; at least one such. `along` is as for `staged_bytes`."""
+    whole MMA rows of all warps; at least one such. `contiguous_mode` is as for `staged_bytes`."""
     rows, least = tile[0], 16 * max(1, tile[0] // warp_tile[0])
     main = stages * stage_bytes(problem, tile)
-    while rows % (2 * least) == 0 and staged_bytes(problem, rows, tile[1], along) > main:
+    while rows % (2 * least) == 0 and staged_bytes(problem, rows, tile[1], contiguous_mode) > main:
         rows //= 2
     return rows
 
 
-def sm80_bytes(problem: GemmProblem, schedule: Sm80Schedule, along: Along) -> int:
+def sm80_bytes(problem: GemmProblem, schedule: Sm80Schedule, contiguous_mode: ContiguousMode) -> int:
     """The dynamic shared memory of a multistage kernel's block: its stages, through which the epilogue goes."""
-    rows = sm80_rows(problem, schedule.tile, schedule.warp_tile, schedule.stages, along)
+    rows = sm80_rows(problem, schedule.tile, schedule.warp_tile, schedule.stages, contiguous_mode)
     main = schedule.stages * stage_bytes(problem, schedule.tile)
-    return max(main, staged_bytes(problem, rows, schedule.tile[1], along))
+    return max(main, staged_bytes(problem, rows, schedule.tile[1], contiguous_mode))
 
 
-def staged_bytes(problem: GemmProblem, rows: int, columns: int, along: Along | None = None) -> int:
+def staged_bytes(
+    problem: GemmProblem, rows: int, columns: int, contiguous_mode: ContiguousMode | None = None
+) -> int:
     """The bytes of so many rows of a tile in the epilogue of a kernel of ours: accumulators, and a value for
-    every reduction. `along` is the mode along which they lie side by side; None: the larger of the two."""
+    every reduction. `contiguous_mode` is the mode along which they lie side by side; None: the larger of the two."""
     by_mode = {"n": rows * (columns + SM80_PAD_N), "m": columns * (rows + SM80_PAD_M)}
-    elements = max(by_mode.values()) if along is None else by_mode[along]
+    elements = max(by_mode.values()) if contiguous_mode is None else by_mode[contiguous_mode]
     return elements * (_SUM_BYTES + _reduced_bytes(problem))
 
 

@@ -1,4 +1,4 @@
-"""The products form: one or two dots over one left operand, over ragged groups or not.
+"""The grouped GEMM pattern: one or two dots over one left operand, over ragged groups or not.
 
 Three spellings:
 
@@ -86,7 +86,7 @@ class _Side:
 
 
 def match_grouped_gemm(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> GroupedGemmPattern:
-    """The form of a kernel with these dots. Raises Refused."""
+    """The pattern of a kernel with these dots. Raises Refused."""
     for dot in dots:
         if dot.left.elem is not dot.right.elem:
             raise Refused.mixed_fp8(dot.span)

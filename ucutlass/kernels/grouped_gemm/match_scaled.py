@@ -2,8 +2,8 @@
 
     sum[G](dot[J](x, w) * sx * sw)    x: e4m3[M, (G J=128)], sx: f32[M, G], w: e4m3[N, (G J)], sw: f32[N, G]
 
-and with sw: f32[P, G] for w: e4m3[(P Q=128), (G J)] the scheme of 1x128 and 128x128 blocks. A form of the
-products family: G and J are one contracted mode, and each part's sum is scaled as it joins the accumulator.
+and with sw: f32[P, G] for w: e4m3[(P Q=128), (G J)] the scheme of 1x128 and 128x128 blocks. A pattern of the
+grouped GEMM family: G and J are one contracted mode, and each part's sum is scaled as it joins the accumulator.
 """
 
 from __future__ import annotations
@@ -96,28 +96,30 @@ def _no_scale(what: str, value: ir.Value) -> Refused:
     )
 
 
-def scaled(form: ScaledSum, modes: MergedModes, sizes: Sizes, span: ir.Value) -> Scaled:
+def scaled(pattern: ScaledSum, modes: MergedModes, sizes: Sizes, span: ir.Value) -> Scaled:
     """The parts with concrete strides. Raises Refused UC0333 for a scale that lies otherwise."""
-    if modes.k != ((*form.groups, *form.inner),):
+    if modes.k != ((*pattern.groups, *pattern.inner),):
         raise _no_scale("parts of K that do not lie side by side in both operands", span)
-    factors = tuple(tuple(_scale(tensor, form, modes, sizes, span) for tensor in f) for f in form.factors)
-    return Scaled(sizes.product(form.inner), factors)
+    factors = tuple(
+        tuple(_scale(tensor, pattern, modes, sizes, span) for tensor in f) for f in pattern.factors
+    )
+    return Scaled(sizes.product(pattern.inner), factors)
 
 
-def _scale(tensor: Operand, form: ScaledSum, modes: MergedModes, sizes: Sizes, span: ir.Value) -> Scale:
-    along = [d for d in tensor.order if d not in form.groups]
-    grouped = [d for d in tensor.order if d in form.groups]
-    mode, run = ("n", modes.n) if along and along[0] in modes.n else ("m", modes.m)
-    count = len(along)
-    if tuple(along) != run[:count] or (grouped and tuple(grouped) != form.groups):
+def _scale(tensor: Operand, pattern: ScaledSum, modes: MergedModes, sizes: Sizes, span: ir.Value) -> Scale:
+    ungrouped = [d for d in tensor.order if d not in pattern.groups]
+    grouped = [d for d in tensor.order if d in pattern.groups]
+    mode, run = ("n", modes.n) if ungrouped and ungrouped[0] in modes.n else ("m", modes.m)
+    count = len(ungrouped)
+    if tuple(ungrouped) != run[:count] or (grouped and tuple(grouped) != pattern.groups):
         raise _no_scale(f"a scale over {', '.join(tensor.order)}", span)
-    for names in (along, grouped):
-        places = [tensor.order.index(d) for d in names]
-        if places and places != list(range(places[0], places[0] + len(places))):
+    for names in (ungrouped, grouped):
+        positions = [tensor.order.index(d) for d in names]
+        if positions and positions != list(range(positions[0], positions[0] + len(positions))):
             raise _no_scale(f"a scale in the order {', '.join(tensor.order)}", span)
 
     def stride(names: list[str]) -> Stride:
         return sizes.stride(tuple(names), tensor) if names else None
 
     within: Product = sizes.product(run[count:]) if count else ()
-    return Scale(tensor.pointer, tensor.elem, mode, within, stride(along), stride(grouped))  # type: ignore[arg-type]
+    return Scale(tensor.pointer, tensor.elem, mode, within, stride(ungrouped), stride(grouped))  # type: ignore[arg-type]

@@ -49,7 +49,7 @@ class PricedSchedule:
 
 
 def plan_grouped_gemm(
-    form: GroupedGemmPattern,
+    pattern: GroupedGemmPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -59,7 +59,7 @@ def plan_grouped_gemm(
     """The kernel of one or two products for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, VARIANTS, "a pair of dots, or one over ragged groups,"):
         return (foreign,)
-    problem = grouped_gemm_problem(form, sizes, aligned)
+    problem = grouped_gemm_problem(pattern, sizes, aligned)
     reason = why_not_wgmma(problem, sizes, arch)
     if reason or request.warps == "direct":
         if without(request, "warps").given() or request.warps not in (None, "direct"):

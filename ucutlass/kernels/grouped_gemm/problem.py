@@ -1,4 +1,4 @@
-"""The products form with concrete extents."""
+"""The grouped GEMM pattern with concrete extents."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from ucutlass.kernels.refused import Refused
 
 
 def grouped_gemm_problem(
-    form: GroupedGemmPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None
+    pattern: GroupedGemmPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None
 ) -> GroupedGemmProblem:
-    """The form with concrete extents, in the order of `kernel.dims`.
+    """The pattern with concrete extents, in the order of `kernel.dims`.
 
     `aligned[i]` says whether pointer i is a multiple of 16 bytes; None: all are. Raises Refused UC0305
     where more than one batch mode remains, or k is not one mode.
     """
-    at = Sizes(form.position, tuple(sizes))
-    _fills_bytes(form.kernel, at)
-    modes = _modes(form)
-    pointers = sum(isinstance(p.type, ir.TensorType) for p in form.kernel.params) + len(form.kernel.results)
+    at = Sizes(pattern.position, tuple(sizes))
+    _fills_bytes(pattern.kernel, at)
+    modes = _modes(pattern)
+    pointers = sum(isinstance(p.type, ir.TensorType) for p in pattern.kernel.params) + len(
+        pattern.kernel.results
+    )
     fine = tuple(aligned) if aligned is not None else (True,) * pointers
 
     def reach(tensor: Operand, k: tuple[tuple[str, ...], ...] = ()) -> Access:
         return access(tensor, MergedModes(modes.m, modes.n, k, modes.batch), at, fine[tensor.pointer])
 
-    dot = form.dots[0]
+    dot = pattern.dots[0]
     gemm = GemmProblem(
         compute_type=dot.compute_type,
         accumulate=dot.accumulate,
@@ -40,18 +42,18 @@ def grouped_gemm_problem(
         n=at.product(modes.n),
         k=tuple(at.product(run) for run in modes.k),
         batch=tuple(at.product(run) for run in modes.batch),
-        a=reach(form.a, modes.k),
-        b=reach(form.b[0], modes.k),
-        inputs=tuple(reach(t) for t in form.epilogue.inputs),
-        outputs=tuple(Store(reach(o.tensor)) for o in form.epilogue.outputs),
-        arithmetic=arithmetic(form.epilogue, modes, at),
-        dims=len(form.kernel.dims),
+        a=reach(pattern.a, modes.k),
+        b=reach(pattern.b[0], modes.k),
+        inputs=tuple(reach(t) for t in pattern.epilogue.inputs),
+        outputs=tuple(Store(reach(o.tensor)) for o in pattern.epilogue.outputs),
+        arithmetic=arithmetic(pattern.epilogue, modes, at),
+        dims=len(pattern.kernel.dims),
         pointers=pointers,
-        scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
+        scalars=sum(isinstance(p.type, ir.ScalarType) for p in pattern.kernel.params),
     )
-    second = reach(form.b[1], modes.k) if len(form.b) > 1 else None
-    parts = None if form.scaled is None else scaled(form.scaled, modes, at, form.scaled.total)
-    return GroupedGemmProblem(gemm, second, _ragged(form), parts)
+    second = reach(pattern.b[1], modes.k) if len(pattern.b) > 1 else None
+    parts = None if pattern.scaled is None else scaled(pattern.scaled, modes, at, pattern.scaled.total)
+    return GroupedGemmProblem(gemm, second, _ragged(pattern), parts)
 
 
 def _fills_bytes(kernel: ir.Kernel, at: Sizes) -> None:
@@ -73,25 +75,25 @@ def _fills_bytes(kernel: ir.Kernel, at: Sizes) -> None:
             )
 
 
-def _ragged(form: GroupedGemmPattern) -> Ragged | None:
-    if form.groups is None:
+def _ragged(pattern: GroupedGemmPattern) -> Ragged | None:
+    if pattern.groups is None:
         return None
-    offsets = form.groups.offsets
-    tensors = [p.type for p in form.kernel.params if isinstance(p.type, ir.TensorType)]
-    return Ragged("k" if form.groups.rows in form.k else "m", offsets, tensors[offsets].elem)
+    offsets = pattern.groups.offsets
+    tensors = [p.type for p in pattern.kernel.params if isinstance(p.type, ir.TensorType)]
+    return Ragged("k" if pattern.groups.rows in pattern.k else "m", offsets, tensors[offsets].elem)
 
 
-def _modes(form: GroupedGemmPattern) -> MergedModes:
-    tensors = form.tensors
-    m, n = runs(form.m, tensors), runs(form.n, tensors)
-    k, batch = runs(form.k, (form.a, *form.b)), runs(form.batch, tensors)
+def _modes(pattern: GroupedGemmPattern) -> MergedModes:
+    tensors = pattern.tensors
+    m, n = runs(pattern.m, tensors), runs(pattern.n, tensors)
+    k, batch = runs(pattern.k, (pattern.a, *pattern.b)), runs(pattern.batch, tensors)
     batch += (*m[:-1], *n[:-1])
     if len(k) != 1 or len(batch) > 1:
         what = f"{len(batch)} batch modes" if len(batch) > 1 else f"{len(k)} contracted modes"
         raise Refused(
             "UC0305",
             f"{what} lie apart in memory; a pair of dots, or one over ragged groups, has one at most",
-            form.dots[0].span,
+            pattern.dots[0].span,
             "store operands and results with these names next to each other, in one order",
         )
     return MergedModes(m[-1] if m else (), n[-1] if n else (), k, batch)

@@ -13,7 +13,7 @@ def granularity(plan: ReductionPlan, dims: Sequence[str], launch: Sequence[int])
     problem, schedule = plan.problem, plan.schedule
     if problem.vector is None:
         return Granularity({}, {}, {})
-    along = schedule.threads if problem.across else schedule.rows
+    row_threads = schedule.threads if problem.across else schedule.rows
     inner = problem.modes[problem.vector][-1]
     step: dict[int, int] = {inner: schedule.vector}
     every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
@@ -22,4 +22,6 @@ def granularity(plan: ReductionPlan, dims: Sequence[str], launch: Sequence[int])
             whole = any(step.get(i, 1) % access.align == 0 for i in axis.stride)
             if access.align > 1 and axis.stride and not whole:
                 step[axis.stride[-1]] = access.align
-    return Granularity({dims[inner]: along * schedule.vector}, {dims[i]: n for i, n in step.items()}, {})
+    return Granularity(
+        {dims[inner]: row_threads * schedule.vector}, {dims[i]: n for i, n in step.items()}, {}
+    )

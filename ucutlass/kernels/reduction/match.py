@@ -30,7 +30,7 @@ class ReductionPattern:
 
 
 def match_reduction(kernel: ir.Kernel) -> ReductionPattern:
-    """The form of a kernel without dots. Raises Refused."""
+    """The pattern of a kernel without dots. Raises Refused."""
     nodes = list(upwards(*(r.value for r in kernel.results)))
     windows = _windows(kernel, nodes)
     for node in nodes:
@@ -52,7 +52,7 @@ def match_reduction(kernel: ir.Kernel) -> ReductionPattern:
 
 
 def is_window(node: ir.Value, windows: Collection[str]) -> bool:
-    """Whether a node reduces over a window; `windows` are the form's names."""
+    """Whether a node reduces over a window; `windows` are the pattern's names."""
     return isinstance(node, ir.Reduce) and not set(windows).isdisjoint(node.over)
 
 

@@ -132,7 +132,7 @@ class RowWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class ScanAlong:
+class RowScan:
     """The cumulative sum or product of `arg` along the columns."""
 
     op: Literal["sum", "prod"]
@@ -149,7 +149,7 @@ ReductionInstruction: TypeAlias = (
     | RowReduce
     | RowValue
     | RowWindow
-    | ScanAlong
+    | RowScan
     | HostScalar
     | LiteralValue
     | ExtentValue
@@ -163,13 +163,13 @@ def arguments(instruction: ReductionInstruction, loads: Sequence[Load]) -> tuple
     match instruction:
         case Compute(args=args):
             return args
-        case Round(arg=arg) | RowReduce(arg=arg) | ScanAlong(arg=arg) | RowWindow(arg=arg):
+        case Round(arg=arg) | RowReduce(arg=arg) | RowScan(arg=arg) | RowWindow(arg=arg):
             return (arg,)
         case RowValue(reduction=reduction):
             return (reduction,)
         case Fetch(load=load):
-            along = (*loads[load].axes, *loads[load].guards)
-            return tuple(a.gathered for a in along if a.gathered is not None)
+            axes = (*loads[load].axes, *loads[load].guards)
+            return tuple(a.gathered for a in axes if a.gathered is not None)
         case Inside(axes=axes):
             return tuple(a.gathered for a in axes if a.gathered is not None)
         case _:
@@ -295,9 +295,9 @@ def reductions(problem: ReductionProblem) -> tuple[int, ...]:
     return tuple(sorted(i for i in reached if isinstance(problem.instructions[i], RowReduce)))
 
 
-def scans_of(problem: ReductionProblem) -> tuple[tuple[int, ScanAlong], ...]:
+def scans_of(problem: ReductionProblem) -> tuple[tuple[int, RowScan], ...]:
     """The scans, by instruction."""
-    return tuple((i, s) for i, s in enumerate(problem.instructions) if isinstance(s, ScanAlong))
+    return tuple((i, s) for i, s in enumerate(problem.instructions) if isinstance(s, RowScan))
 
 
 def phases(problem: ReductionProblem) -> int:

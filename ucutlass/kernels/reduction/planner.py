@@ -20,7 +20,7 @@ from ucutlass.kernels.reduction.plan import (
     ReductionProblem,
     ReductionSchedule,
     RowReduce,
-    ScanAlong,
+    RowScan,
     beside,
     phases,
     scans_of,
@@ -48,7 +48,7 @@ their elements make a word."""
 THREADS = 256
 """Threads of a block where nothing asks for more: eight blocks fill an SM."""
 
-ROOMS: tuple[tuple[int, int, int], ...] = (
+REGISTER_BUDGETS: tuple[tuple[int, int, int], ...] = (
     (32, 256, 1),
     (64, 512, 1),
     (128, MOST_THREADS, 1),
@@ -61,15 +61,15 @@ ROOMS: tuple[tuple[int, int, int], ...] = (
 that share the row, best first (measured on an H200 by `benchmarks.memory_bound`). The next row on its way
 through shared memory, in blocks that walk rows, was tried: 3 to 10 % slower than a block a row. 8 is the
 largest cluster that every GPU with clusters runs (CUDA C++ Programming Guide, "Thread Block Clusters").
-The last room spares 16 of a thread's registers: a softmax of rows of 1.5 MB takes 3,409 us so, and 4,786 by
+The last budget spares 16 of a thread's registers: a softmax of rows of 1.5 MB takes 3,409 us so, and 4,786 by
 reading them thrice (`benchmarks.optimise`, l1_23). It is for words alone: 16-bit elements, which are widened,
 spill."""
 
-PICKING = ((128, MOST_THREADS, 1), *ROOMS[3:6])
-"""The rooms of argmax and argmin, whose meeting costs each warp more than its elements do."""
+PICKING = ((128, MOST_THREADS, 1), *REGISTER_BUDGETS[3:6])
+"""The register budgets of argmax and argmin, whose meeting costs each warp more than its elements do."""
 
 HELD = 128
-"""Bytes of a row that a thread keeps in registers at most, but in the last of ROOMS: 32 of its registers,
+"""Bytes of a row that a thread keeps in registers at most, but in the last of REGISTER_BUDGETS: 32 of its registers,
 besides what it computes with."""
 
 NARROW, WORD = 16, 4
@@ -84,7 +84,7 @@ latency asks for."""
 
 
 def plan_reduction(
-    form: ReductionPattern,
+    pattern: ReductionPattern,
     sizes: tuple[int, ...],
     arch: Arch,
     device: Device,
@@ -94,13 +94,13 @@ def plan_reduction(
     """Returns the kernel of a reduction for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, VARIANTS, "a kernel without dot"):
         return (foreign,)
-    problem = reduction_problem(form, sizes, aligned)
+    problem = reduction_problem(pattern, sizes, aligned)
     extent = measure(problem, sizes)
     transpose = _transpose(problem, sizes, aligned)
     own = schedule_of(problem, extent, sizes, arch, device, transpose)
     held = partial(kept_bytes if problem.columns else moved_bytes, problem)
     blocks = math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows)
-    room = ReductionCase(
+    case = ReductionCase(
         problem,
         arch,
         extent.rows,
@@ -111,17 +111,17 @@ def plan_reduction(
         own.threads * own.rows,
         partial(_scan_splits, blocks, device),
     )
-    schedule = resolve(room, own, request)
+    schedule = resolve(case, own, request)
     if isinstance(schedule, tuple):
         return schedule
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
-    if too_large := broken(LAUNCH_RULES, ReductionCandidate(room, schedule, request)):
+    if too_large := broken(LAUNCH_RULES, ReductionCandidate(case, schedule, request)):
         return too_large
     price = estimate(problem, schedule, sizes, arch, device, ())
     plan = ReductionPlan(arch.name, problem, schedule)
     given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
-    fields = replace(request_of(room, schedule), **given)
+    fields = replace(request_of(case, schedule), **given)
     passes, widest = passes_of(problem, schedule), vector_of(problem, sizes)
     reasons = _notes(problem, schedule, extent.rows, extent.columns, passes, widest)
     return Planned(plan, (), sizes, fields, device, price, reasons)
@@ -172,9 +172,9 @@ def vector_of(problem: ReductionProblem, sizes: tuple[int, ...]) -> int:
     if problem.vector is None:
         return 1
     every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
-    along = [(x.elem.bytes, x.align) for x in every if x.align > 1]
-    widest = max((align for _, align in along), default=1)
-    vector = min(widest, PACK_BYTES // min((b for b, _ in along), default=PACK_BYTES), 8)
+    vectors = [(x.elem.bytes, x.align) for x in every if x.align > 1]
+    widest = max((align for _, align in vectors), default=1)
+    vector = min(widest, PACK_BYTES // min((b for b, _ in vectors), default=PACK_BYTES), 8)
     length = math.prod(sizes[i] for i in problem.modes[problem.vector])
     while length % vector:
         vector //= 2
@@ -222,15 +222,15 @@ def _across(
 ) -> ReductionSchedule:
     vectors = extent.columns // vector
     held = kept_bytes(problem, vector)
-    scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
+    scans = any(isinstance(i, RowScan) for i in problem.instructions)
     row, words = vectors * held, all(load.elem.bytes >= WORD for load in kept(problem))
-    for room, most, cluster in PICKING if _picks(problem) else ROOMS:
-        fits = row <= room * cluster * most and (room <= HELD or words)
+    for budget, most, cluster in PICKING if _picks(problem) else REGISTER_BUDGETS:
+        fits = row <= budget * cluster * most and (budget <= HELD or words)
         idle = cluster > 1 and extent.rows * cluster < device.sms
         if scans or not fits or idle or (cluster > 1 and not arch.wgmma):
             continue
         share = math.ceil(vectors / cluster)
-        threads = power(max(1, math.ceil(share * held / room), math.ceil(share / (room // 16))))
+        threads = power(max(1, math.ceil(share * held / budget), math.ceil(share / (budget // 16))))
         # Few vectors have a thread each; what fills a warp, two each, has one, whose sums meet in shuffles.
         threads = min(most, max(threads, power(share) if share < 8 else min(32, power(share) // 2)))
         items = math.ceil(share / threads)
@@ -258,7 +258,7 @@ def _down(problem: ReductionProblem, extent: Extent, vector: int, device: Device
     wide = max(1, extent.rows // vector)
     side = min(64, max(8, power(wide) if wide < 64 else 64))
     held = kept_bytes(problem, vector)
-    if any(isinstance(i, ScanAlong) for i in problem.instructions):
+    if any(isinstance(i, RowScan) for i in problem.instructions):
         return _scan_down(problem, extent, vector, held, wide, device)
     blocks, share = math.ceil(wide / side), 1
     while side * share < THREADS and share < extent.columns:
@@ -360,7 +360,7 @@ def _notes(
     where = "none" if problem.vector is None else "columns" if problem.across else "rows"
     why = f"{'the widest' if s.vector == widest else f'of {widest}'} that extents and types allow"
     reasons = [Note("", f"vectors of {s.vector}", f"along the {where}, {why}")]
-    if any(isinstance(i, RowReduce | ScanAlong) for i in problem.instructions):
+    if any(isinstance(i, RowReduce | RowScan) for i in problem.instructions):
         text = (
             "every element is read once and kept in registers"
             if s.keep == "registers"

@@ -15,27 +15,27 @@ from ucutlass.kernels.reduction.problem_values import Builder, ModeIndex, fused_
 
 
 def reduction_problem(
-    form: ReductionPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None
+    pattern: ReductionPattern, sizes: Sequence[int], aligned: Sequence[bool] | None = None
 ) -> ReductionProblem:
-    """The form with concrete extents, in the order of `kernel.dims`.
+    """The pattern with concrete extents, in the order of `kernel.dims`.
 
     `aligned[i]` says whether pointer i is a multiple of 16 bytes; None: all are. Raises Refused for
     coordinates that a launch cannot follow.
     """
-    kernel = form.kernel
+    kernel = pattern.kernel
     at = Sizes({name: i for i, name in enumerate(kernel.dims)}, tuple(sizes))
     tensors = _tensors(kernel)
     results = tensors[len(tensors) - len(kernel.results) :]
-    vector = _vector_dim(form, tensors, at)
+    vector = _vector_dim(pattern, tensors, at)
     modes = ModeIndex(
-        _last(_runs(form.rows, form, results, tensors), vector),
-        _last(_runs(form.columns, form, results, tensors), vector),
-        tuple((d,) for d in form.windows),
+        _last(_runs(pattern.rows, pattern, results, tensors), vector),
+        _last(_runs(pattern.columns, pattern, results, tensors), vector),
+        tuple((d,) for d in pattern.windows),
     )
-    build = Builder(form, at, modes)
+    build = Builder(pattern, at, modes)
     values = [build.result(r) for r in kernel.results]
     outputs = tuple(
-        ReductionOutput(t.pointer, t.elem, build.axes(t.order), value, _whole(form, t), 1)
+        ReductionOutput(t.pointer, t.elem, build.axes(t.order), value, _whole(pattern, t), 1)
         for t, value in zip(results, values, strict=True)
     )
     mode = next((i for i, run in enumerate(modes.all) if vector is not None and run[-1] == vector), None)
@@ -43,7 +43,7 @@ def reduction_problem(
         rows=tuple(at.product(run) for run in modes.rows),
         columns=tuple(at.product(run) for run in modes.columns),
         windows=tuple(at.product(run) for run in modes.windows),
-        taps=tuple(_fixed(kernel.dims[d]) for d in form.windows),
+        taps=tuple(_fixed(kernel.dims[d]) for d in pattern.windows),
         vector=mode,
         loads=tuple(build.loads),
         instructions=tuple(fused_moments(build.instructions, build.loads)),
@@ -67,13 +67,13 @@ def _tensors(kernel: ir.Kernel) -> tuple[Operand, ...]:
     return tuple(Operand(i, t.elem, t.dims) for i, t in enumerate(types))
 
 
-def _whole(form: ReductionPattern, tensor: Operand) -> bool:
-    return bool(form.columns) and set(form.columns) <= set(tensor.order)
+def _whole(pattern: ReductionPattern, tensor: Operand) -> bool:
+    return bool(pattern.columns) and set(pattern.columns) <= set(tensor.order)
 
 
-def _vector_dim(form: ReductionPattern, tensors: tuple[Operand, ...], at: Sizes) -> str | None:
+def _vector_dim(pattern: ReductionPattern, tensors: tuple[Operand, ...], at: Sizes) -> str | None:
     """The name along which most bytes lie side by side; results weigh more among equals."""
-    walked = {*form.rows, *form.columns}
+    walked = {*pattern.rows, *pattern.columns}
     weights: dict[str, tuple[int, int]] = {}
     for t in tensors:
         if t.order and t.order[-1] in walked:
@@ -84,22 +84,25 @@ def _vector_dim(form: ReductionPattern, tensors: tuple[Operand, ...], at: Sizes)
 
 
 def _runs(
-    names: tuple[str, ...], form: ReductionPattern, results: tuple[Operand, ...], tensors: tuple[Operand, ...]
+    names: tuple[str, ...],
+    pattern: ReductionPattern,
+    results: tuple[Operand, ...],
+    tensors: tuple[Operand, ...],
 ) -> tuple[tuple[str, ...], ...]:
     """Names in memory order, merged where every tensor stores them side by side or has neither."""
     first = next((t for t in (*results, *tensors) if set(names) <= set(t.order)), None)
     order = names if first is None else tuple(d for d in first.order if d in names)
     merged: list[tuple[str, ...]] = []
     for name in order:
-        if merged and _merge(merged[-1][-1], name, form, tensors):
+        if merged and _merge(merged[-1][-1], name, pattern, tensors):
             merged[-1] = (*merged[-1], name)
         else:
             merged.append((name,))
     return tuple(merged)
 
 
-def _merge(outer: str, inner: str, form: ReductionPattern, tensors: tuple[Operand, ...]) -> bool:
-    if outer in form.isolated or inner in form.isolated:
+def _merge(outer: str, inner: str, pattern: ReductionPattern, tensors: tuple[Operand, ...]) -> bool:
+    if outer in pattern.isolated or inner in pattern.isolated:
         return False
     return all(_adjacent(outer, inner, t.order) for t in tensors)
 

@@ -28,9 +28,9 @@ from ucutlass.kernels.reduction.plan import (
     Point,
     ReductionInstruction,
     RowReduce,
+    RowScan,
     RowValue,
     RowWindow,
-    ScanAlong,
     WindowOp,
     arguments,
 )
@@ -86,11 +86,11 @@ _WINDOW_OPS: Mapping[str, WindowOp] = MappingProxyType(
 class Builder(Instructions[ReductionInstruction]):
     """Appends instructions and loads, each distinct one once."""
 
-    def __init__(self, form: ReductionPattern, sizes: Sizes, modes: ModeIndex) -> None:
+    def __init__(self, pattern: ReductionPattern, sizes: Sizes, modes: ModeIndex) -> None:
         super().__init__()
         self.loads: list[Load] = []
         self._numbers: dict[Load, int] = {}
-        self._form, self._kernel, self._sizes, self._modes = form, form.kernel, sizes, modes
+        self._pattern, self._kernel, self._sizes, self._modes = pattern, pattern.kernel, sizes, modes
         self._mode = {name: i for i, run in enumerate(modes.all) for name in run}
         self._done: dict[tuple[int, Env, Env], int] = {}
         self._places = 0
@@ -138,7 +138,7 @@ class Builder(Instructions[ReductionInstruction]):
                 return self._read(node, env, guards)
             case ir.Gather():
                 return self._gather(node, env, guards)
-            case ir.Reduce() if is_window(node, self._form.windows):
+            case ir.Reduce() if is_window(node, self._pattern.windows):
                 return self._window(node, env, guards)
             case ir.Reduce() | ir.Softmax() | ir.Scan():
                 if env or guards:
@@ -308,14 +308,14 @@ class Builder(Instructions[ReductionInstruction]):
     def _touched(self, instruction: ReductionInstruction) -> set[int]:
         match instruction:
             case Fetch(load):
-                along = [*self.loads[load].axes, *self.loads[load].guards]
+                accesses = [*self.loads[load].axes, *self.loads[load].guards]
             case Inside(axes):
-                along = list(axes)
+                accesses = list(axes)
             case Point(at):
                 return {m for m, _ in at.terms}
             case _:
                 return set()
-        return set(chain.from_iterable((m for m, _ in a.at.terms) for a in along))
+        return set(chain.from_iterable((m for m, _ in a.at.terms) for a in accesses))
 
     # --- over the columns
 
@@ -324,7 +324,7 @@ class Builder(Instructions[ReductionInstruction]):
         match node:
             case ir.Scan(op, _, _, exclusive, reverse):
                 arg = arg if self.kind(arg) == "f32" else self.convert(arg, "i64")
-                scan = ScanAlong("sum" if op == "cumsum" else "prod", arg, exclusive, reverse, self.kind(arg))
+                scan = RowScan("sum" if op == "cumsum" else "prod", arg, exclusive, reverse, self.kind(arg))
                 return self.add(scan)
             case ir.Softmax(log=log):
                 return self._softmax(self.convert(arg, "f32"), log)

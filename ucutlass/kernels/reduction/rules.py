@@ -73,7 +73,7 @@ class ReductionCase:
 class ReductionCandidate:
     """What bounds a schedule, the schedule, and the fields that the program fixed."""
 
-    room: ReductionCase
+    case: ReductionCase
     schedule: ReductionSchedule
     request: PartialSchedule
 
@@ -88,24 +88,24 @@ def _is_power(value: int) -> bool:
 
 
 def _vector(c: ReductionCandidate) -> Breach | None:
-    room, s = c.room, c.schedule
-    if _is_power(s.vector) and s.vector <= room.widest:
+    case, s = c.case, c.schedule
+    if _is_power(s.vector) and s.vector <= case.widest:
         return None
     return Breach(
         f"vectors of {s.vector} elements: extents, alignments and types allow powers of two up to "
-        f"{room.widest}",
-        f"use `vector {min(room.widest, power(s.vector + 1) // 2)}` or less",
+        f"{case.widest}",
+        f"use `vector {min(case.widest, power(s.vector + 1) // 2)}` or less",
         ("vector",),
         None,
     )
 
 
 def _block(c: ReductionCandidate) -> Breach | None:
-    room, s = c.room, c.schedule
-    scans = room.scans and not room.problem.across
-    most = max(MOST_SCAN_THREADS, room.largest) if scans else MOST_THREADS
+    case, s = c.case, c.schedule
+    scans = case.scans and not case.problem.across
+    most = max(MOST_SCAN_THREADS, case.largest) if scans else MOST_THREADS
     size, what = s.threads * s.rows, f"{s.threads} threads x {s.rows} rows"
-    if not room.problem.columns and s.threads != 1:
+    if not case.problem.columns and s.threads != 1:
         return Breach(
             f"{s.threads} threads share the columns of a row, and nothing here is reduced or scanned: there "
             "are no columns",
@@ -117,7 +117,7 @@ def _block(c: ReductionCandidate) -> Breach | None:
         message, hint = f"{what}: both are powers of two", f"use {power(s.threads)} x {power(s.rows)}"
     elif size > most:
         message, hint = f"{what} are {size} threads of a block: at most {most} fit", "lessen one of them"
-    elif room.problem.across and size % 32:
+    elif case.problem.across and size % 32:
         message = f"{what} are {size} threads: rows share whole warps of 32"
         hint = f"use `rows {32 // s.threads}`"
     else:
@@ -127,8 +127,8 @@ def _block(c: ReductionCandidate) -> Breach | None:
 
 def _kept(c: ReductionCandidate) -> Breach | None:
     """What lies where: a tile, a row, or parts of one."""
-    room, s, r = c.room, c.schedule, c.request
-    if not room.problem.columns:
+    case, s, r = c.case, c.schedule, c.request
+    if not case.problem.columns:
         if r.keep == "reread":
             return Breach(
                 "nothing is reduced or scanned, so nothing would be read again",
@@ -136,7 +136,7 @@ def _kept(c: ReductionCandidate) -> Breach | None:
                 ("keep",),
                 None,
             )
-        if r.keep == "shared" and room.transpose is None:
+        if r.keep == "shared" and case.transpose is None:
             return Breach(
                 "every tensor is read as it lies: no tile has to be transposed in shared memory",
                 "use `keep registers`",
@@ -151,7 +151,7 @@ def _kept(c: ReductionCandidate) -> Breach | None:
                 ("items", "rows", "vector"),
                 None,
             )
-        return _held(room, s)
+        return _held(case, s)
     if r.keep == "shared":
         return Breach(
             "a row of columns is kept in registers or read again; tiles in shared memory are "
@@ -160,9 +160,9 @@ def _kept(c: ReductionCandidate) -> Breach | None:
             ("keep",),
             None,
         )
-    line = room.line(s.vector)
+    line = case.line(s.vector)
     if s.chained:
-        return _chained(room, s, r) or _held(room, s)
+        return _chained(case, s, r) or _held(case, s)
     if s.keep == "registers" and s.threads * s.items * s.cluster < line:
         return Breach(
             f"{s.cluster} blocks of {s.threads} threads with {s.items} vectors of {s.vector} hold "
@@ -171,23 +171,23 @@ def _kept(c: ReductionCandidate) -> Breach | None:
             ("items", "threads", "keep", "cluster", "vector"),
             None,
         )
-    return _held(room, s)
+    return _held(case, s)
 
 
-def _chained(room: ReductionCase, s: ReductionSchedule, r: PartialSchedule) -> Breach | None:
+def _chained(case: ReductionCase, s: ReductionSchedule, r: PartialSchedule) -> Breach | None:
     """A row in the registers of several blocks, of which each scans a part."""
-    line, part = room.line(s.vector), s.threads * s.items
+    line, part = case.line(s.vector), s.threads * s.items
     parts, limit = math.ceil(line / part), f"a block's registers hold {part * s.vector} elements of a row"
-    if not room.problem.across:
+    if not case.problem.across:
         limit = f"a block's registers hold {part} of a row's elements"
-    if not room.chains:
+    if not case.chains:
         return Breach(
-            f"{limit}, and what is scanned needs all {room.columns} of them first",
+            f"{limit}, and what is scanned needs all {case.columns} of them first",
             "use `keep reread`, with `split_k` for several blocks a row",
             ("keep", "threads", "items"),
             None,
         )
-    if room.problem.across and s.rows > 1:
+    if case.problem.across and s.rows > 1:
         return Breach(
             f"{limit}: {parts} blocks share each row, and {s.rows} rows a block",
             "use `rows 1`",
@@ -196,12 +196,12 @@ def _chained(room: ReductionCase, s: ReductionSchedule, r: PartialSchedule) -> B
         )
     if r.split_k is not None:
         return Breach(
-            f"{limit}, so that {parts} blocks share a row of {room.columns} and read it once",
+            f"{limit}, so that {parts} blocks share a row of {case.columns} and read it once",
             "leave `split_k` out, or use `keep reread`",
             ("split_k", "keep"),
             None,
         )
-    blocks = math.ceil(room.rows // (1 if room.problem.across else s.vector) / s.rows) * parts
+    blocks = math.ceil(case.rows // (1 if case.problem.across else s.vector) / s.rows) * parts
     if blocks > MOST_BLOCKS:
         return Breach(
             f"{limit}: the launch would have {blocks} blocks, and at most {MOST_BLOCKS} fit",
@@ -212,9 +212,9 @@ def _chained(room: ReductionCase, s: ReductionSchedule, r: PartialSchedule) -> B
     return None
 
 
-def _held(room: ReductionCase, s: ReductionSchedule) -> Breach | None:
-    in_registers = s.keep == "registers" and room.scans
-    bytes_ = (room.kept if in_registers else room.held)(s.vector) * s.items
+def _held(case: ReductionCase, s: ReductionSchedule) -> Breach | None:
+    in_registers = s.keep == "registers" and case.scans
+    bytes_ = (case.kept if in_registers else case.held)(s.vector) * s.items
     if s.items == 1 or bytes_ <= MOST_HELD:
         return None
     return Breach(
@@ -228,10 +228,10 @@ def _held(room: ReductionCase, s: ReductionSchedule) -> Breach | None:
 
 def _shared(c: ReductionCandidate) -> Breach | None:
     """How many blocks share a row."""
-    room, s, r = c.room, c.schedule, c.request
+    case, s, r = c.case, c.schedule, c.request
     sides = r.cluster or (1, s.cluster)
     clusters = sides[0] == 1 and s.cluster in CLUSTERS
-    can = room.problem.across and room.arch.wgmma and s.keep == "registers" and not room.scans
+    can = case.problem.across and case.arch.wgmma and s.keep == "registers" and not case.scans
     if (s.cluster > 1 and not can) or not clusters:
         return Breach(
             f"a cluster of {sides[0]}x{sides[1]}: 1x1, 1x2, 1x4 or 1x8 blocks of Hopper share a row that "
@@ -248,10 +248,10 @@ def _shared(c: ReductionCandidate) -> Breach | None:
             ("rows", "threads", "cluster"),
             None,
         )
-    if r.split_k == "stream" or (s.splits > 1 and not room.problem.columns):
+    if r.split_k == "stream" or (s.splits > 1 and not case.problem.columns):
         what = "stream-K is of dots" if r.split_k == "stream" else "a copy has no parts to add"
         return Breach(what, "use `split_k 1`", ("split_k",), None)
-    chunks = math.ceil(room.line(s.vector) / (s.threads * s.items))
+    chunks = math.ceil(case.line(s.vector) / (s.threads * s.items))
     if s.splits > 1 and (s.keep == "registers" or s.splits > chunks):
         return Breach(
             f"{s.splits} parts of a row that is read in {chunks} chunks of {s.threads * s.items} vectors"
@@ -264,9 +264,9 @@ def _shared(c: ReductionCandidate) -> Breach | None:
 
 
 def _index(c: ReductionCandidate) -> Breach | None:
-    vector, across = c.schedule.vector, c.room.problem.across
-    rows = c.room.rows // (1 if across else vector)
-    columns = c.room.columns // (vector if across else 1)
+    vector, across = c.schedule.vector, c.case.problem.across
+    rows = c.case.rows // (1 if across else vector)
+    columns = c.case.columns // (vector if across else 1)
     if max(rows, columns) <= MOST_INDEX:
         return None
     return Breach(

@@ -31,13 +31,13 @@ def moved_bytes(problem: ReductionProblem, vector: int) -> int:
     return max((x.elem.bytes for x in problem.loads), default=4) * vector * max(1, len(problem.loads))
 
 
-def request_of(room: ReductionCase, s: ReductionSchedule) -> PartialSchedule:
+def request_of(case: ReductionCase, s: ReductionSchedule) -> PartialSchedule:
     """The schedule as fields: those that its kernel has."""
-    if not room.problem.columns:
+    if not case.problem.columns:
         return PartialSchedule(
             vector=s.vector, rows=s.rows, items=s.items, keep="shared" if s.transposed else "registers"
         )
-    clustered = s.keep == "registers" and room.problem.across and room.arch.wgmma and not room.scans
+    clustered = s.keep == "registers" and case.problem.across and case.arch.wgmma and not case.scans
     return PartialSchedule(
         vector=s.vector,
         threads=s.threads,
@@ -50,16 +50,16 @@ def request_of(room: ReductionCase, s: ReductionSchedule) -> PartialSchedule:
 
 
 def resolve(
-    room: ReductionCase, own: ReductionSchedule, request: PartialSchedule
+    case: ReductionCase, own: ReductionSchedule, request: PartialSchedule
 ) -> ReductionSchedule | tuple[Violation, ...]:
     """The planner's own schedule with what a request fixes, or the rules that are broken."""
-    if request.given().items() <= request_of(room, own).given().items():
+    if request.given().items() <= request_of(case, own).given().items():
         return own
-    clusters = CLUSTERS if request.cluster is None and room.arch.wgmma else (own.cluster,)
+    clusters = CLUSTERS if request.cluster is None and case.arch.wgmma else (own.cluster,)
     first: tuple[Violation, ...] = ()
     for cluster in dict.fromkeys((own.cluster, *clusters)):
-        schedule = _filled(room, own, request, cluster)
-        violations = broken(SCHEDULE_RULES, ReductionCandidate(room, schedule, request))
+        schedule = _filled(case, own, request, cluster)
+        violations = broken(SCHEDULE_RULES, ReductionCandidate(case, schedule, request))
         if not violations:
             return schedule
         first = first or violations
@@ -70,21 +70,21 @@ def resolve(
 
 
 def _filled(
-    room: ReductionCase, own: ReductionSchedule, r: PartialSchedule, cluster: int
+    case: ReductionCase, own: ReductionSchedule, r: PartialSchedule, cluster: int
 ) -> ReductionSchedule:
     vector = r.vector or own.vector
-    if not room.problem.columns:
-        return _elements(room, own, r, vector)
+    if not case.problem.columns:
+        return _elements(case, own, r, vector)
     splits = r.split_k if isinstance(r.split_k, int) else None
-    apart = splits is not None and (splits > 1 or room.scans)
+    apart = splits is not None and (splits > 1 or case.scans)
     keep = r.keep or ("reread" if apart else "registers" if r.cluster else own.keep)
-    shared = keep == "registers" and room.problem.across and not room.scans
+    shared = keep == "registers" and case.problem.across and not case.scans
     clustered = r.cluster[1] if r.cluster else cluster if shared else 1
-    scanned = keep == "registers" and room.scans
-    fill = _chain if scanned else _across if room.problem.across else _down
-    threads, rows, items = fill(room, own, r, vector, keep, clustered)
-    chunks = math.ceil(room.line(vector) / (threads * items))
-    least = own.splits if keep == own.keep else room.spread(chunks) if own.chained else 1
+    scanned = keep == "registers" and case.scans
+    fill = _chain if scanned else _across if case.problem.across else _down
+    threads, rows, items = fill(case, own, r, vector, keep, clustered)
+    chunks = math.ceil(case.line(vector) / (threads * items))
+    least = own.splits if keep == own.keep else case.spread(chunks) if own.chained else 1
     # A word that is no whole row is the rules' to refuse: `shared` has no kernel with columns.
     return ReductionSchedule(
         vector,
@@ -99,12 +99,12 @@ def _filled(
 
 
 def _elements(
-    room: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int
+    case: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int
 ) -> ReductionSchedule:
     keep = r.keep or ("shared" if own.transposed else "registers")
     rows = r.rows or own.rows
-    if keep == "shared" and room.transpose is not None:
-        across, loads = room.transpose
+    if keep == "shared" and case.transpose is not None:
+        across, loads = case.transpose
         items = r.items or max(1, TILE * TILE // vector // rows)
         return ReductionSchedule(vector, r.threads or 1, rows, items, "registers", 1, across, loads)
     items = r.items or (1 if own.transposed else own.items)
@@ -112,12 +112,12 @@ def _elements(
 
 
 def _chain(
-    room: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
+    case: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
 ) -> tuple[int, int, int]:
     """A scan whose row, or a part of it, lies in the registers of a block."""
-    line = room.line(vector)
-    most = max(1, min(CHAIN_ITEMS, MOST_HELD // 2 // room.kept(vector)))
-    if not room.problem.across:
+    line = case.line(vector)
+    most = max(1, min(CHAIN_ITEMS, MOST_HELD // 2 // case.kept(vector)))
+    if not case.problem.across:
         rows = r.rows or (min(own.rows, max(1, MOST_THREADS // r.threads)) if r.threads else own.rows)
         lines = r.threads or min(own.threads, max(1, MOST_THREADS // rows))
         return lines, rows, r.items or min(most, math.ceil(line / lines))
@@ -127,9 +127,9 @@ def _chain(
 
 
 def _across(
-    room: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
+    case: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
 ) -> tuple[int, int, int]:
-    held, share = room.held(vector), math.ceil(room.line(vector) / cluster)
+    held, share = case.held(vector), math.ceil(case.line(vector) / cluster)
     if keep == "registers":
         enough = math.ceil(share / r.items) if r.items else math.ceil(share * held / 64)
         least = 32 if cluster > 1 else min(32, power(share))
@@ -144,9 +144,9 @@ def _across(
 
 
 def _down(
-    room: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
+    case: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
 ) -> tuple[int, int, int]:
-    held, columns = room.held(vector), room.columns
+    held, columns = case.held(vector), case.columns
     rows = r.rows or (min(own.rows, max(1, MOST_THREADS // r.threads)) if r.threads else own.rows)
     if keep == "registers":
         enough = math.ceil(columns / r.items) if r.items else math.ceil(columns * held / (MOST_HELD // 2))

@@ -117,22 +117,22 @@ def one_k_mode(c: GemmCandidate) -> Breach | None:
     )
 
 
-def _order(access: Access, along: str) -> str:
+def _order(access: Access, outer_mode: str) -> str:
     """`K`, the outer mode's letter, or "" where nothing is contiguous or the outer mode is missing."""
-    outer = access.m if along == "M" else access.n
+    outer = access.m if outer_mode == "M" else access.n
     if outer is None or not access.k or access.k[-1] is None:
         return ""
     if access.k[-1] == ():
         return "K"
-    return along if outer == () else ""
+    return outer_mode if outer == () else ""
 
 
 def operand_order(c: GemmCandidate) -> Breach | None:
-    for access, name, along in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
-        if _order(access, along):
+    for access, name, outer_mode in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
+        if _order(access, outer_mode):
             continue
         return Breach(
-            f"operand {name} is not contiguous along K or {along}: TMA needs one of the two",
+            f"operand {name} is not contiguous along K or {outer_mode}: TMA needs one of the two",
             "use `warps multistage`, or store the operand with one of them last",
             ("warps",),
             multistage(c),
@@ -144,11 +144,11 @@ def k_major(c: GemmCandidate) -> Breach | None:
     compute_type = c.problem.compute_type.name
     if compute_type not in WGMMA_K_MAJOR:
         return None
-    for access, name, along in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
-        if _order(access, along) == along:
+    for access, name, outer_mode in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
+        if _order(access, outer_mode) == outer_mode:
             read = "the tf32 parts of f32" if compute_type == "f32" else compute_type
             return Breach(
-                f"operand {name} is contiguous along {along}; wgmma reads {read} only contiguous along K",
+                f"operand {name} is contiguous along {outer_mode}; wgmma reads {read} only contiguous along K",
                 "use `warps multistage`, or store the contracted dimension last",
                 ("warps",),
                 multistage(c),
