@@ -113,6 +113,8 @@ test-gpu)
     shift
     cd "$root"
     export UCUTLASS_BUILD_PATH="${UCUTLASS_BUILD_PATH:-auto}"
+    # Every worker builds: one compiler a core for each of them would starve the tests of the others.
+    export UCUTLASS_BUILD_JOBS="${UCUTLASS_BUILD_JOBS:-2}"
     status=0
     python -m pytest -n auto --dist worksteal -m "gpu and not alone" "$@" || status=$?
     python -m pytest -m "gpu and alone" "$@" || status=$?

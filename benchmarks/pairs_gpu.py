@@ -34,7 +34,7 @@ def launched(drawn: Sequence[Drawn], processes: int) -> list[Judged]:
         source = source_of(checked, kernel, planned)
         sources[source.entry] = (source, planned.plan)
     # A program whose build fails says so again, and is judged wrong, where it is launched.
-    build_sources(list(sources.values()))
+    build_sources(list(sources.values()), group=8)
     units = [drawn[i : i + UNIT] for i in range(0, len(drawn), UNIT)]
     with ThreadPoolExecutor(processes) as pool:
         return [judged for unit in pool.map(_unit, units) for judged in unit]

@@ -72,8 +72,9 @@ def build_sources(
     max_jobs: int | None = None,
     group: int = 1,
 ) -> tuple[Artifact | BuildFailure, ...]:
-    """Works as `build_planned`, on sources with their plans; `group` is of plain builds alone. Raises
-    ToolchainError, and NotServed where a build path was chosen by its name and does not serve a plan."""
+    """Works as `build_planned`, on sources with their plans. With `group` above 1, up to so many kernels that
+    nvcc builds are one translation unit (`build_many`). Raises ToolchainError, and NotServed where a build path
+    was chosen by its name and does not serve a plan."""
     cache, how = Cache.from_switches(), build_stage(build_path)
     if how == "nvcc":
         return build_many(
@@ -90,15 +91,28 @@ def build_sources(
     artifacts = [artifact_keys.artifact(source, how, toolchain(), cache) for source, _ in pairs]
     absent = [pair for pair, artifact in zip(pairs, artifacts, strict=True) if artifact is None]
     recipes = [recipe_of(source, plan, how, cache, on_progress) for source, plan in absent]
-    lean = all(recipe.builder == BUILDERS["nvrtc"] for recipe in recipes)
-    results = make_many(
-        recipes,
+    in_units = [group > 1 and recipe.builder == BUILDERS["nvcc"] for recipe in recipes]
+    units = build_many(
+        [source for (source, _), in_unit in zip(absent, in_units, strict=True) if in_unit],
+        toolchain(),
+        cache,
+        on_progress=on_progress,
+        cancel=cancel,
+        max_jobs=max_jobs,
+        group=group,
+    )
+    single = [recipe for recipe, in_unit in zip(recipes, in_units, strict=True) if not in_unit]
+    lean = all(recipe.builder == BUILDERS["nvrtc"] for recipe in single)
+    singles = make_many(
+        single,
         cache,
         on_progress=on_progress,
         cancel=cancel,
         max_jobs=max_jobs,
         compiler_bytes=LEAN_BYTES if lean else COMPILER_BYTES,
     )
+    from_units, alone = iter(units), iter(singles)
+    results = [next(from_units if in_unit else alone) for in_unit in in_units]
     for (source, _), result in zip(absent, results, strict=True):
         if isinstance(result, Artifact):
             artifact_keys.keep(source, how, toolchain(), cache, result.key)

@@ -202,7 +202,9 @@ def graph_of(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
 
     A capture that fails leaves torch (2.11) with the capture's stream as the current one, and with an
     allocator that still counts the capture as under way, so that every later one is refused (pytorch
-    pull request 180395, in 2.12). Both are put right here.
+    pull request 180395, in 2.12). Both are put right here. So is the default generator, which goes on as if it
+    were captured: random numbers, also those that TorchInductor's autotuning draws, would be refused with
+    "Offset increment outside graph capture" until a capture ends well.
     """
     graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     pool = torch.cuda.graph_pool_handle()  # a failed graph does not tell the pool that it made itself
@@ -213,8 +215,18 @@ def graph_of(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         torch.cuda.set_stream(before)
         with suppress(RuntimeError):  # already ended
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        with suppress(RuntimeError):  # of a context that is broken too, which the caller is told of
+            _capture_one_launch()
         raise
     return graph
+
+
+def _capture_one_launch() -> None:
+    """Captures a launch that cannot fail. A capture that ends well resets the default generator."""
+    torch.cuda.synchronize()
+    flag = torch.empty(1, device="cuda")
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), pool=torch.cuda.graph_pool_handle()):
+        flag.zero_()
 
 
 def _times(slots: list[list[int]]) -> SmTimes:

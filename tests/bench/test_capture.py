@@ -16,12 +16,15 @@ MAIN, SIDE = "the current stream", "the capture's stream"
 
 class Torch:
     """Streams and captures as torch 2.11 has them: ending a broken capture raises, and neither the stream
-    nor the allocator is then put back."""
+    nor the allocator nor the default generator is then put back; a capture that ends well puts back the
+    generator."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stream = MAIN
         self.underway: list[Any] = []
+        self.generator_is_captured = False
         outer = self
+        empty = torch.empty
 
         class Graph:
             replay = None
@@ -33,12 +36,14 @@ class Torch:
             def __enter__(self) -> None:
                 outer.stream = SIDE
                 outer.underway.append(self.pool)
+                outer.generator_is_captured = True
 
             def __exit__(self, kind: Any, *_: object) -> None:
                 if kind is not None:
                     raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
                 outer.stream = MAIN
                 outer.underway.remove(self.pool)
+                outer.generator_is_captured = False
 
         def end(device: int, pool: Any) -> None:
             if pool not in outer.underway:
@@ -48,6 +53,7 @@ class Torch:
         def set_stream(stream: str) -> None:
             self.stream = stream
 
+        monkeypatch.setattr(torch, "empty", lambda *shape, device: empty(*shape))
         monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
         monkeypatch.setattr(torch.cuda, "graph", Capture)
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
@@ -63,7 +69,7 @@ def test_a_capture_that_works_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) 
     seen: list[str] = []
     graph_of(lambda: seen.append(made.stream))
     assert seen == [SIDE]
-    assert made.stream == MAIN and not made.underway
+    assert made.stream == MAIN and not made.underway and not made.generator_is_captured
 
 
 def test_a_refused_capture_leaves_stream_and_allocator_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,4 +80,4 @@ def test_a_refused_capture_leaves_stream_and_allocator_as_they_were(monkeypatch:
 
     with pytest.raises(CaptureRefused, match=r"operation not permitted.*capturing$"):
         object.__new__(Cuda).capture(launch, [0])
-    assert made.stream == MAIN and not made.underway
+    assert made.stream == MAIN and not made.underway and not made.generator_is_captured

@@ -4,7 +4,8 @@ those of any GPU."""
 
 from __future__ import annotations
 
-import sys
+import itertools
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,6 +73,25 @@ def arch(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """Every kernel, built once and in parallel; the calls then find them in the cache."""
+    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
+        pytest.skip("no NVIDIA GPU or no nvcc")
+    here = arch_for(torch.cuda.get_device_capability(0))
+    targets = ["sm80"] if here is None or here.name != "sm90a" else ["sm90a", "sm80"]
+    pairs = []
+    for target, (name, size) in itertools.product(targets, CASES):
+        checked = frontend.read_text(PROGRAMS[name][0])
+        program = frontend.kernel(checked)
+        planned = frontend.plan_kernel(
+            checked, program, complete(program, extents(name, size)), target
+        ).planned
+        pairs.append((source_of(checked, program, planned), planned.plan))
+    for artifact, case in zip(build_sources(pairs, group=8), itertools.product(targets, CASES), strict=True):
+        assert isinstance(artifact, Artifact), f"{case}: {artifact}"
+
+
 @pytest.mark.parametrize(("name", "size"), CASES)
 def test_values(name: str, size: str, arch: str) -> None:
     text, given = PROGRAMS[name][0], extents(name, size)
@@ -98,21 +118,3 @@ def _launch(kernel: Any) -> verify.JudgedLaunch:
         kernel(*arguments, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
 
     return launch
-
-
-def prebuild(targets: Sequence[str] = ("sm90a", "sm80")) -> int:
-    """Builds every kernel of these tests at once (`python -m tests.gpu.test_convolution_on_gpu`); how many
-    failed."""
-    pairs = []
-    for target in targets:
-        for name, size in CASES:
-            checked = frontend.read_text(PROGRAMS[name][0])
-            program = frontend.kernel(checked)
-            sizes = complete(program, extents(name, size))
-            planned = frontend.plan_kernel(checked, program, sizes, target).planned
-            pairs.append((source_of(checked, program, planned), planned.plan))
-    return sum(not isinstance(made, Artifact) for made in build_sources(pairs))
-
-
-if __name__ == "__main__":
-    sys.exit(prebuild())

@@ -53,7 +53,7 @@ def built() -> None:
         name, planned = drawn(family, number)
         checked, kernel, _ = space(name)
         pairs.append((source_of(checked, kernel, planned), planned.plan))
-    for made, case in zip(build_sources(pairs), DRAWN, strict=True):
+    for made, case in zip(build_sources(pairs, group=8), DRAWN, strict=True):
         assert isinstance(made, Artifact), f"{case} {show(drawn(*case)[1].request)}: {made}"
 
 
