@@ -33,7 +33,8 @@ pipeline chain(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {
   return softmax[N](h)
 }
 """
-SIZES = {"M": 1024, "N": 1024, "K": 1024}
+SIZES = {"M": 4096, "N": 4096, "K": 1024}
+"""Large enough for medians that settle within the seconds of a comparison, also of two launches."""
 
 
 @pytest.fixture
