@@ -84,8 +84,8 @@ def written_sizes(text: str) -> dict[str, int]:
 def _start(path: Path, how: LoaderSettings, within: Path | None) -> Path | None:
     if how.start is not None and not how.start.is_dir():
         return how.start
-    beside = [path.with_suffix(".ucu")]
+    candidates = [path.with_suffix(".ucu")]
     if how.start is not None:
         place = path.relative_to(within) if within is not None else Path(path.name)
-        beside.insert(0, (how.start / place).with_suffix(".ucu"))
-    return next((p for p in beside if p.is_file()), None)
+        candidates.insert(0, (how.start / place).with_suffix(".ucu"))
+    return next((p for p in candidates if p.is_file()), None)

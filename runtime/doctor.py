@@ -1,4 +1,4 @@
-"""Reports what this machine has for building and running kernels, what it lacks, and what mends it."""
+"""Reports what this machine has for building and running kernels, what it lacks, and what fixes it."""
 
 from __future__ import annotations
 

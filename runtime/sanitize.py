@@ -88,10 +88,10 @@ def find(environ: Mapping[str, str] | None = None) -> Path | None:
     homes = [switches.read(env).cuda_home, *(env.get(name) for name in ("CUDA_HOME", "CUDA_PATH"))]
     if nvcc := shutil.which("nvcc", path=env.get("PATH", os.defpath)):
         homes.append(Path(nvcc).resolve().parent.parent)
-    places = [Path(home) / "bin" / "compute-sanitizer" for home in homes if home]
+    candidates = [Path(home) / "bin" / "compute-sanitizer" for home in homes if home]
     if on_path := shutil.which("compute-sanitizer", path=env.get("PATH", os.defpath)):
-        places.append(Path(on_path))
-    return next((p for p in places if os.access(p, os.X_OK)), None)
+        candidates.append(Path(on_path))
+    return next((p for p in candidates if os.access(p, os.X_OK)), None)
 
 
 def absent(tool: SanitizerTool) -> SanitizerReport:
@@ -237,16 +237,16 @@ def _finding(block: Sequence[str]) -> SanitizerFinding:
     severity: Literal["error", "warning"] = "error"
     if warned and warned[1] in ("Warning", "WARN", "Info"):
         severity = "warning"
-    places = [m for line in block if (m := _PLACE.search(line) or _OLD_PLACE.match(line))]
+    frames = [m for line in block if (m := _PLACE.search(line) or _OLD_PLACE.match(line))]
     # Of the frames of an inlined access the last one is the kernel's; a race names both accesses.
     race = "access at" in block[0]
-    kernel = places[0 if race else -1]["name"].strip() if places else ""
+    kernel = frames[0 if race else -1]["name"].strip() if frames else ""
     address = next((m[1] for line in block if (m := _ADDRESS.search(line))), "")
     hazards = sum(int(n) for line in block for n in _HAZARDS.findall(line))
     error = re.sub(r"(?<=access) at .*", "", head).rstrip(".")
     if race and (other := next((w for w in block[1:] if w.startswith("and ")), "")):
         error += " " + re.sub(r"(?<=access) at .*", "", other)
-    where = places[0]["where"].lstrip("+") if places else ""
+    where = frames[0]["where"].lstrip("+") if frames else ""
     return SanitizerFinding(severity, error, kernel, where, address, max(1, hazards))
 
 

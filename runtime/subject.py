@@ -244,7 +244,7 @@ def harness_digest() -> str:
 
 def tree_digest(root: Path) -> str:
     """Returns the hex SHA-256 of the paths below `root` and bytes of all sources there, through links too: the
-    rooms of a checkout are links. Raises OSError."""
+    packages of a checkout are links. Raises OSError."""
     files = {
         path.relative_to(root).as_posix(): path
         for folder, _, names in os.walk(root, followlinks=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 _HERE = Path(__file__).parent
 if not (_HERE / "grammar").is_dir() and (_HERE.parent / "grammar").is_dir():
-    # A checkout whose symbolic links were lost: the rooms stand beside this folder.
+    # A checkout whose symbolic links were lost: the packages lie next to this folder.
     __path__.append(str(_HERE.parent))
 
 if TYPE_CHECKING:

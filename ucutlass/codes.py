@@ -61,7 +61,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0314": "an index that one launch cannot follow",
         "UC0316": "a scan that one launch cannot do",
         "UC0320": "a compute type that attention does not multiply in",
-        "UC0321": "names of a softmax between two dots that one launch cannot walk",
+        "UC0321": "names of a softmax between two dots that one launch cannot iterate over",
         "UC0322": "an operand of attention whose head is not innermost",
         "UC0330": "two dots that no one launch computes",
         "UC0331": "ragged groups in a pattern that no kernel has",

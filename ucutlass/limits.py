@@ -86,7 +86,7 @@ EXPRESSIONS = Limit(
     "call fewer functions from functions, or split the file",
 )
 
-ERRORS = Limit("UC0701", 100, "more than {most} errors: the others are not listed", "mend those above first")
+ERRORS = Limit("UC0701", 100, "more than {most} errors: the others are not listed", "fix those above first")
 
 PROGRAMS = Limit(
     "UC0702",

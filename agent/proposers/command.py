@@ -75,12 +75,12 @@ class CommandProposer:
             tail = bounded(" ".join(plain(ran.errors.decode(errors="replace")).split()), 300)
             stderr_excerpt = f"; it said: {tail}" if tail else ""
             raise ProposerFailed(
-                f"{self._name} {wrong}{stderr_excerpt}", "mend the command, then resume the session"
+                f"{self._name} {wrong}{stderr_excerpt}", "fix the command, then resume the session"
             )
         assert value is not None
         taken = _answer(value, ask, state)
         if isinstance(taken, str):
-            raise ProposerFailed(f"{self._name} {taken}", "mend the command, then resume the session")
+            raise ProposerFailed(f"{self._name} {taken}", "fix the command, then resume the session")
         return Answer(taken.programs, taken.note, Spend(seconds=seconds), taken.exhausted)
 
     @property

@@ -74,7 +74,7 @@ ROLES: Mapping[Role, str] = MappingProxyType(
             "address that it lists and touch nothing else."
         ),
         "debug": (
-            "The candidate named is broken. Repair it with the least change that mends what its outcome "
+            "The candidate named is broken. Repair it with the least change that fixes what its outcome "
             "says, as edits or as a program; improve nothing else."
         ),
         "analyse": (

@@ -192,7 +192,7 @@ def _stage(stage: StagePlan) -> str:
 
 
 def words(problem: ProgramError | ShapeError) -> str:
-    """Returns an error as a person reads it, with excerpts and mends."""
+    """Returns an error as a person reads it, with excerpts and fixes."""
     if isinstance(problem, ShapeError):
         return str(problem)
     return render(problem.diagnostics[:6], problem.source, FILE)

@@ -2,7 +2,7 @@
 attempts.
 
 Five iterations of two hypotheses with four attempts are its forty. A hypothesis starts from the fastest
-candidate at the start of its iteration, and its later attempts go on from its own best, or mend its last
+candidate at the start of its iteration, and its later attempts go on from its own best, or fix its last
 where none of its own is right. What a hypothesis is, is its proposer's: analysis, nomination and triage
 come before the first attempt of each.
 """

@@ -1,5 +1,5 @@
-"""A gradient of weights on Hopper: TMA's im2col mode brings places of windows, channels inside, wgmma
-multiplies over places, parts of K are added by a second kernel. The templates are `convolution/wgrad.cu.j2` and
+"""A gradient of weights on Hopper: TMA's im2col mode brings positions of windows, channels inside, wgmma
+multiplies over positions, parts of K are added by a second kernel. The templates are `convolution/wgrad.cu.j2` and
 the convolution's own.
 
 Both operands lie with K outside in shared memory, as wgmma takes elements of 16 bits (PTX manual,
@@ -43,7 +43,7 @@ class SpatialAxisText:
 
 
 def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
-    """The code of a plan with a PlacesSchedule, for `ucutlass.emit.text.finish`.
+    """The code of a plan with a WgradSchedule, for `ucutlass.emit.text.finish`.
 
     Raises ValueError for a problem that TMA cannot gather, or a schedule that breaks `check`'s rules.
     """
@@ -127,7 +127,7 @@ def _spatial_axes(problem: ConvolutionProblem, how: WgradAccess) -> tuple[Spatia
         SpatialAxisText(
             s.step,
             s.tap,
-            f"e[{s.place}]",
+            f"e[{s.position}]",
             "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
             conv_sm90.extent_of(problem.a, s.axis),
             convolution.spelled(s.offset),

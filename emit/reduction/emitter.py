@@ -33,7 +33,7 @@ from ucutlass.kernels.reduction.plan import (
     RowScan,
     RowWindow,
     arguments,
-    beside,
+    contiguous_along,
     phase_of,
     phases,
     reductions,
@@ -100,8 +100,8 @@ def render(plan: ReductionPlan) -> str:
         transposes=bool(schedule.transposed),
         tile=TILE,
         cluster=schedule.cluster,
-        look_back=schedule.chained,
-        workspace=look_back.workspace() if schedule.chained else Splits(plan).workspace(),
+        look_back=schedule.look_back,
+        workspace=look_back.workspace() if schedule.look_back else Splits(plan).workspace(),
         radix=look_back.radix,
         full=filled(problem, schedule),
         retained="load_retained<" in body,
@@ -147,7 +147,7 @@ class _Body:
     @property
     def _part(self) -> str:
         """The chunk of a row that lies in registers."""
-        if self.plan.schedule.chained:
+        if self.plan.schedule.look_back:
             return "part"
         return "int(blockIdx.y)" if self.plan.schedule.cluster > 1 else "0"
 
@@ -385,12 +385,12 @@ class _Body:
             "#pragma unroll",
             f"for (int v = 0; v < kVector; ++v) s{i}[i][v] = {cpp}({neutral});",
             *self._each([s.arg], [f"s{i}[i][{at}] = {self.writer.operand(s.arg, names)};"], names),
-            f"scan<{op}, {'true' if s.exclusive else 'false'}>(s{i}, carry{i}{self._chain(i, s)});",
+            f"scan<{op}, {'true' if s.exclusive else 'false'}>(s{i}, carry{i}{self._look_back(i, s)});",
         ]
 
-    def _chain(self, i: int, s: RowScan) -> str:
+    def _look_back(self, i: int, s: RowScan) -> str:
         """Through which the parts of a row learn what stands before them, as a further argument."""
-        return f", {LookBackText(self.plan).of(i, s)}" if self.plan.schedule.chained else ""
+        return f", {LookBackText(self.plan).of(i, s)}" if self.plan.schedule.look_back else ""
 
     def _narrow(self, o: ReductionOutput, names: LocalNames) -> str:
         kind = self.writer.kind(o.value)
@@ -406,7 +406,7 @@ class _Body:
     def _store(self, j: int, o: ReductionOutput) -> list[str]:
         vector = self.problem.vector
         lines = [f"auto const out{j} = narrow<{stored_cpp(o.elem)}>(wide{j});"]
-        if vector is None or beside(o.axes, vector):
+        if vector is None or contiguous_along(o.axes, vector):
             inner = self.writer.address(o.axes, (), LocalNames(None))
             return [*lines, "{", *inner, f"store<kVector, {o.align}>(p.t{o.pointer} + o, out{j});", "}"]
         inner = self.writer.address(o.axes, (), LocalNames(vector))
@@ -429,7 +429,7 @@ class _Body:
         names = LocalNames(None if across else self.problem.vector)
         leader = "threadIdx.x" if across else "threadIdx.y"
         targets = [o.value for o in rows]
-        part = "part" if self.plan.schedule.chained else "blockIdx.y"
+        part = "part" if self.plan.schedule.look_back else "blockIdx.y"
         lines = [f"if (has_row && {leader} == 0 && {part} == 0) {{"]
         lanes = "1" if across else "kVector"
         fetched = self.writer.fetched(targets)

@@ -57,9 +57,9 @@ class IndexText:
             if problem.vector is not None and first <= problem.vector < first + len(modes):
                 units = f"{units} / {self.plan.schedule.vector}"
             fields.add(name, "int64_t", units)
-        if self.plan.schedule.splits > 1 or self.plan.schedule.chained:
+        if self.plan.schedule.splits > 1 or self.plan.schedule.look_back:
             fields.types["partial"] = ("uint8_t*", "")
-        if self.plan.schedule.chained:
+        if self.plan.schedule.look_back:
             for name, value in self.look_back.fields().items():
                 fields.add(name, "int64_t", value)
 
@@ -68,7 +68,7 @@ class IndexText:
             return self._tile()
         if not self.problem.columns:
             return ["int64_t const block = blockIdx.x;"]
-        if self.plan.schedule.chained:
+        if self.plan.schedule.look_back:
             return self.look_back.start()
         return [
             "[[maybe_unused]] constexpr int kLine = kThreads * kItems;",
@@ -85,13 +85,13 @@ class IndexText:
         if not self.problem.columns:
             return []
         row = "threadIdx.y" if self.problem.across else "threadIdx.x"
-        chained = self.plan.schedule.chained
+        look_back = self.plan.schedule.look_back
         if self.plan.schedule.rows == 1:
             # A launch has no more blocks than rows.
-            block = "block" if chained else "blockIdx.x"
+            block = "block" if look_back else "blockIdx.x"
             lines = [f"int64_t const row = {block};", "[[maybe_unused]] constexpr bool has_row = true;"]
         else:
-            block = "block" if chained else "int64_t(blockIdx.x)"
+            block = "block" if look_back else "int64_t(blockIdx.x)"
             lines = [
                 f"int64_t const own_row = {block} * kRows + {row};",
                 "[[maybe_unused]] bool const has_row = own_row < p.rows;",

@@ -29,7 +29,7 @@ from ucutlass.kernels.reduction.plan import (
     ReductionProblem,
     RowWindow,
     arguments,
-    beside,
+    contiguous_along,
 )
 from ucutlass.kernels.reduction.smem import TransposeTile, transpose_tiles
 
@@ -74,7 +74,7 @@ class Loader:
         pack = f"raw{k}[0]" if k in names.local else f"{names.raw}{k}[{names.item}]"
         outside = f"{cpp}({fill(source)})"
         moved = [a for a in (*source.axes, *source.guards) if vector in touched(plan, [a])]
-        if not moved or (len(moved) == 1 and beside(source.axes, vector)):
+        if not moved or (len(moved) == 1 and contiguous_along(source.axes, vector)):
             # Neighbours: one address for all.
             here = replace(names, vector=None)
             count, align = ("kVector", source.align) if moved else ("1", 1)
@@ -103,9 +103,9 @@ class Loader:
 
     def _retained(self, k: int) -> bool:
         """Whether no two rows share an element of a load, and its lines are to leave the L2 last."""
-        walked = set(range(len(self.problem.rows) + len(self.problem.columns)))
+        all_modes = set(range(len(self.problem.rows) + len(self.problem.columns)))
         source = self.problem.loads[k]
-        return self.plan.schedule.retain and touched(self.plan, (*source.axes, *source.guards)) == walked
+        return self.plan.schedule.retain and touched(self.plan, (*source.axes, *source.guards)) == all_modes
 
     def element(self) -> str:
         """The coordinate of the vector's element at hand."""
@@ -213,7 +213,9 @@ class Loader:
             window.arg
         }
         start = [
-            line for j in self.writer.live(around - set(window.body)) for line in self.writer.line(j, here)
+            line
+            for j in self.writer.dependencies(around - set(window.body))
+            for line in self.writer.line(j, here)
         ]
         work = [line for j in window.body for line in self.writer.line(j, here)]
         value = self.writer.operand(window.arg, here)

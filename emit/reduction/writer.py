@@ -94,7 +94,7 @@ class Writer:
     def down(self) -> bool:
         return not self.plan.problem.across
 
-    def live(self, targets: Iterable[int], known: Collection[int] = ()) -> list[int]:
+    def dependencies(self, targets: Iterable[int], known: Collection[int] = ()) -> list[int]:
         """What the targets need outside of windows and reductions and is not known yet, in order."""
         problem = self.plan.problem
         reached: set[int] = set()
@@ -119,13 +119,17 @@ class Writer:
         instructions = self.plan.problem.instructions
         # Instructions are in static single assignment: what gives an address stands before what reads there.
         fetches = (
-            instruction for i in self.live(targets) if isinstance(instruction := instructions[i], Fetch)
+            instruction
+            for i in self.dependencies(targets)
+            if isinstance(instruction := instructions[i], Fetch)
         )
         return list(dict.fromkeys(instruction.load for instruction in fetches))
 
     def windows(self, targets: Iterable[int]) -> list[int]:
         """The windows that the targets need, those of addresses first."""
-        return [i for i in self.live(targets) if isinstance(self.plan.problem.instructions[i], RowWindow)]
+        return [
+            i for i in self.dependencies(targets) if isinstance(self.plan.problem.instructions[i], RowWindow)
+        ]
 
     def address_loads(self, load: int) -> list[int]:
         """The loads that give a load's gathered coordinates, of their own coordinates too."""
@@ -135,7 +139,9 @@ class Writer:
         """Whether a window or a scan gives a load's gathered coordinates: then its elements cannot be loaded
         before these are computed."""
         instructions = self.plan.problem.instructions
-        return any(isinstance(instructions[i], RowWindow | RowScan) for i in self.live(self.ids(load)))
+        return any(
+            isinstance(instructions[i], RowWindow | RowScan) for i in self.dependencies(self.ids(load))
+        )
 
     def ids(self, load: int) -> list[int]:
         """The instructions that give a load's gathered coordinates."""
@@ -144,13 +150,13 @@ class Writer:
 
     def statements(self, targets: Iterable[int], names: LocalNames) -> list[str]:
         """The lines that compute the targets for the element at hand."""
-        return [line for i in self.live(targets, names.known) for line in self.line(i, names)]
+        return [line for i in self.dependencies(targets, names.known) for line in self.line(i, names)]
 
     def of_row(self, targets: Iterable[int]) -> list[int]:
         """What of the targets is the same for a whole row, where another than such a value reads it: it is
         computed once a row."""
         instructions, loads = self.plan.problem.instructions, self.plan.problem.loads
-        live = self.live(targets)
+        live = self.dependencies(targets)
         same: set[int] = set()
         for i in live:
             instruction = instructions[i]

@@ -45,7 +45,7 @@ class Nvrtc:
 def load() -> Nvrtc:
     """Returns NVRTC of this machine, once a process. Raises NvrtcMissing, NvrtcFailed."""
     try:
-        library = shared_library.load(SONAME, beside="libnvrtc-builtins.so.[0-9]*")
+        library = shared_library.load(SONAME, siblings="libnvrtc-builtins.so.[0-9]*")
     except OSError as error:
         raise NvrtcMissing(f"NVRTC cannot be loaded: {error}", INSTALL) from error
     library.nvrtcGetErrorString.restype = ctypes.c_char_p

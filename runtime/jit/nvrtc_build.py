@@ -172,8 +172,8 @@ def driver_recipe(toolchain: Toolchain) -> Recipe:
         for name in (DRIVER_SOURCE, HEADER):
             shutil.copy(NATIVE / name, folder / name)
         headers = device_compile.cuda_headers(toolchain.nvcc.path)
-        places = [f"-isystem{path}" for path in headers] + [f"-I{toolchain.cutlass.home / 'include'}"]
-        line = (*flags, *places, "-c", "-o", DRIVER_PART, DRIVER_SOURCE)
+        include_paths = [f"-isystem{path}" for path in headers] + [f"-I{toolchain.cutlass.home / 'include'}"]
+        line = (*flags, *include_paths, "-c", "-o", DRIVER_PART, DRIVER_SOURCE)
         compilation = Gxx(line, command, DRIVER_SOURCE, nvcc.LOG)
         seconds = gxx("ucc_lean", compilation, toolchain, folder, keep, cancel, BUILD_SECONDS)
         return Produced(seconds, ptxas.PtxasReport())
@@ -209,13 +209,13 @@ def _host(toolchain: Toolchain, cache: Cache, folder: Path, cancel: Event, limit
     return ended
 
 
-def _awaited(beside: Future[T], stop: Event, cancel: Event | None) -> T:
+def _awaited(compilation: Future[T], stop: Event, cancel: Event | None) -> T:
     """Returns the result of a thread that ends when `stop` is set; the caller's cancellation reaches it
     too."""
-    while not wait((beside,), _POLL_SECONDS).done:
+    while not wait((compilation,), _POLL_SECONDS).done:
         if cancel is not None and cancel.is_set():
             stop.set()
-    return beside.result()
+    return compilation.result()
 
 
 def _failure_log(log: Path) -> str:

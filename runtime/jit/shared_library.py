@@ -11,16 +11,16 @@ from pathlib import Path
 from ucutlass.runtime import version_cache
 
 
-def load(soname: str, beside: str = "") -> ctypes.CDLL:
+def load(soname: str, siblings: str = "") -> ctypes.CDLL:
     """Returns the library of this name: from PyPI's CUDA packages, else where the system's loader looks.
 
-    `beside` is a pattern of libraries in the same folder that it opens later by their bare names,
+    `siblings` is a pattern of libraries in the same folder that it opens later by their bare names,
     which the system's loader finds once they are loaded. Raises OSError where there is none.
     """
     path = find(soname)
     if path is None:
         return ctypes.CDLL(soname)
-    for other in sorted(path.parent.glob(beside)) if beside else ():
+    for other in sorted(path.parent.glob(siblings)) if siblings else ():
         ctypes.CDLL(str(other))
     return ctypes.CDLL(str(path))
 

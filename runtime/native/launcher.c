@@ -340,7 +340,7 @@ static Branches* add_branches(Plan* plan, void* stream) {
   return branches;
 }
 
-static Branches* branches_beside(Plan* plan, void* stream) {
+static Branches* side_branches(Plan* plan, void* stream) {
   for (Branches* known = plan->branches; known; known = known->next)
     if (known->streams[0] == stream) return known;
   return add_branches(plan, stream);
@@ -354,7 +354,7 @@ static int launch(Launcher const* self, Plan* plan, Call* call) {
   int32_t code;
   int at;
   if (self->api->current_work_stream(self->device_type, call->device, &stream) != 0) return -1;
-  if (plan->stream_count > 1 && !(branches = branches_beside(plan, stream))) return -1;
+  if (plan->stream_count > 1 && !(branches = side_branches(plan, stream))) return -1;
   if (plan->workspace && !(scratch = allocate(self, plan->workspace, &workspace))) return -1;
   if (branches) {
     // With the GIL: no other thread may record the events between this one's records and waits.

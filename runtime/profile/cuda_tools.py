@@ -15,10 +15,10 @@ def find(name: str, environ: Mapping[str, str]) -> Path | None:
     """Returns a program of the CUDA toolkit: in UCUTLASS_CUDA_HOME, CUDA_HOME, CUDA_PATH, PATH, beside nvcc,
     in the toolkit's usual folder, PyPI's CUDA packages, or Nsight Compute's own folders. None where it is
     nowhere. Raises SwitchError."""
-    return next((p for p in _places(name, environ) if os.access(p, os.X_OK)), None)
+    return next((p for p in _candidates(name, environ) if os.access(p, os.X_OK)), None)
 
 
-def _places(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
+def _candidates(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
     named = switches.read(environ).cuda_home
     homes = [str(named or ""), environ.get("CUDA_HOME", ""), environ.get("CUDA_PATH", "")]
     yield from (Path(home) / "bin" / name for home in homes if home)

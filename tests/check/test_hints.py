@@ -239,11 +239,11 @@ APPLIED: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", APPLIED)
-def test_a_hint_mends(name: str) -> None:
-    wrong, snippet, mended = APPLIED[name]
+def test_a_hint_fixes(name: str) -> None:
+    wrong, snippet, fixed = APPLIED[name]
     hints = [d.hint or "" for d in found(wrong)]
     assert snippet in hints[0], hints
-    check(mended)
+    check(fixed)
 
 
 def test_a_renaming_hint_points_at_the_tensor() -> None:
@@ -263,7 +263,7 @@ def test_a_name_of_two_tensors_is_no_accident() -> None:
     assert "[N =" not in (found(text)[0].hint or "")
 
 
-MENDED: dict[str, tuple[str, str]] = {
+FIXED: dict[str, tuple[str, str]] = {
     "UC0102": ("size(K)", kernel("return dot[K](x, w) * rsqrt(size(K))")),
     "UC0104": ("fn frob(x) = x * x", "fn frob(x) = x * x\n" + kernel("return frob(dot[K](x, w))")),
     "UC0105": ("relu(x)", kernel("return relu(dot[K](x, w))")),
@@ -306,11 +306,11 @@ MENDED: dict[str, tuple[str, str]] = {
 """Of the smallest program of a code: what its hint says to write, and that program with it."""
 
 
-@pytest.mark.parametrize("code", MENDED)
-def test_the_hint_of_a_code_mends(code: str) -> None:
-    snippet, mended = MENDED[code]
+@pytest.mark.parametrize("code", FIXED)
+def test_the_hint_of_a_code_fixes(code: str) -> None:
+    snippet, fixed = FIXED[code]
     assert snippet in (found(CHECKED[code])[0].hint or "")
-    check(mended)
+    check(fixed)
 
 
 @pytest.mark.parametrize("code", CHECKED)

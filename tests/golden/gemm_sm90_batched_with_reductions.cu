@@ -75,7 +75,7 @@ CUresult encode_tiled(Args... args) {
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_2a88cc35fc8ad4cf_kernel {
+namespace ucc_1f41aa37c417668d_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -309,12 +309,12 @@ struct ReduceN : Leaf<Partials<T>> {
 
     CUTLASS_DEVICE void end() {
       Tensor results = filter_zeros(values);
-      Tensor places = filter_zeros(coordinates, values.stride());
+      Tensor element_coordinates = filter_zeros(coordinates, values.stride());
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < size(results); ++i) {
         T value = reduce_lanes<Op>(results(i), 1, 2);
-        if (lane % 4 == 0 && inside && get<0>(places(i)) < get<0>(residue)) {
-          row0[get<0>(places(i))] = value;
+        if (lane % 4 == 0 && inside && get<0>(element_coordinates(i)) < get<0>(residue)) {
+          row0[get<0>(element_coordinates(i))] = value;
         }
       }
     }
@@ -501,20 +501,20 @@ struct Epilogue : Nodes {
   }
 };
 
-}  // namespace ucc_2a88cc35fc8ad4cf_kernel
+}  // namespace ucc_1f41aa37c417668d_kernel
 
 // Registers keep the source's own type; CUTLASS would turn some sources into the accumulator's.
 template <>
-struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_2a88cc35fc8ad4cf_kernel::Epilogue> {
+struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_1f41aa37c417668d_kernel::Epilogue> {
   using DispatchPolicy = void;
-  using Callbacks = ucc_2a88cc35fc8ad4cf_kernel::Epilogue;
+  using Callbacks = ucc_1f41aa37c417668d_kernel::Epilogue;
   using Operation = FusionOperation;
   using CtaTile_MNK = void;
   using EpilogueTile_MN = void;
-  using ElementCompute = ucc_2a88cc35fc8ad4cf_kernel::ElementC;
+  using ElementCompute = ucc_1f41aa37c417668d_kernel::ElementC;
 };
 
-namespace ucc_2a88cc35fc8ad4cf_kernel {
+namespace ucc_1f41aa37c417668d_kernel {
 
 // --- kernel -----------------------------------------------------------------------
 
@@ -639,12 +639,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_2a88cc35fc8ad4cf_kernel
+}  // namespace ucc_1f41aa37c417668d_kernel
 
-extern "C" int32_t ucc_2a88cc35fc8ad4cf(void* const* tensors, int64_t const* extents, double const* scalars,
+extern "C" int32_t ucc_1f41aa37c417668d(void* const* tensors, int64_t const* extents, double const* scalars,
                                         int64_t const* launch_parameters, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_2a88cc35fc8ad4cf_kernel;
+  using namespace ucc_1f41aa37c417668d_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || launch_parameters == nullptr) {
     return Mismatch;

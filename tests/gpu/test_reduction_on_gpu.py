@@ -64,7 +64,7 @@ def test_reductions_agree_with_the_reference(name: str, number: int, distributio
     assert verdict.state == "right" or (verdict.state == "undecided" and "in one pass" in name), str(verdict)
 
 
-@pytest.mark.parametrize("name", ["turned", "softmax", "window over two names"])
+@pytest.mark.parametrize("name", ["transposed", "softmax", "window over two names"])
 def test_tensors_that_do_not_begin_at_16_bytes(name: str) -> None:
     kernel = ucutlass.loads(REDUCTIONS[name].text)
     made = generate(kernel.program, dict(REDUCTIONS[name].small), "integer", seed=5, device="cuda")

@@ -1,4 +1,4 @@
-"""Every slip has its code, its place, its words and its mend."""
+"""Every slip has its code, its place, its words and its fix."""
 
 from __future__ import annotations
 

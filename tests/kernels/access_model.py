@@ -12,7 +12,7 @@ from random import Random
 
 from ucutlass.emit.convolution import im2col as conv_sm90
 from ucutlass.emit.convolution import operands as convolution
-from ucutlass.emit.convolution import wgrad as conv_places
+from ucutlass.emit.convolution import wgrad as conv_wgrad
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.ir.extents import evaluate
 from ucutlass.kernels.access import Access, Product, Stride
@@ -70,7 +70,7 @@ def wrong_accesses(launch: Launch, draw: Random) -> Iterator[str]:
             yield from _tile(launch, _windows_layout(problem), draw)
         case _:
             yield from _boxes(launch)
-            yield from _tile(launch, _places_layout(problem), draw)
+            yield from _tile(launch, _wgrad_layout(problem), draw)
 
 
 # --- where an operand's element lies ------------------------------------------------------
@@ -221,10 +221,10 @@ def _windows_layout(problem: ConvolutionProblem) -> epilogue.EpilogueLayout:
     return conv_sm90.layout_of(convolution.seen(problem), how)
 
 
-def _places_layout(problem: ConvolutionProblem) -> epilogue.EpilogueLayout:
+def _wgrad_layout(problem: ConvolutionProblem) -> epilogue.EpilogueLayout:
     how = wgrad_access(problem)
     assert isinstance(how, WgradAccess)
-    return conv_places.layout_of(problem, convolution.seen(problem), how)
+    return conv_wgrad.layout_of(problem, convolution.seen(problem), how)
 
 
 # --- TMA ------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 """Which addresses a reduction's planned loads and stores take, by `emit/reduction/loads.py`: vectors along the vector
-mode, words of a square that is turned, spans of windows. Every access is checked where drawn coordinates put
+mode, words of a tile that is transposed, spans of windows. Every access is checked where drawn coordinates put
 it."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ucutlass.kernels.reduction.plan import (
     ReductionOutput,
     ReductionPlan,
     RowWindow,
-    beside,
+    contiguous_along,
 )
 
 MOST = 60
@@ -60,16 +60,18 @@ class Launch:
 def wrong_accesses(launch: Launch, draw: Random) -> Iterator[str]:
     """What is wrong with the accesses of a plan; each is a sentence with its numbers."""
     plan, schedule = launch.plan, launch.plan.schedule
-    problem, turned = plan.problem, dict(schedule.transposed)
+    problem, transposed_loads = plan.problem, dict(schedule.transposed)
     for k, load in enumerate(problem.loads):
         moved = [a for a in (*load.axes, *load.guards) if problem.vector in touched(plan, [a])]
-        if k in turned:
-            yield from _vectors(launch, f"load {k}", load, schedule.across, turned[k], turned[k], draw)
-        elif len(moved) == 1 and beside(load.axes, problem.vector):
+        if k in transposed_loads:
+            yield from _vectors(
+                launch, f"load {k}", load, schedule.across, transposed_loads[k], transposed_loads[k], draw
+            )
+        elif len(moved) == 1 and contiguous_along(load.axes, problem.vector):
             width = min(load.align, schedule.vector)
             yield from _vectors(launch, f"load {k}", load, problem.vector, schedule.vector, width, draw)
     for i, output in enumerate(problem.outputs):
-        if beside(output.axes, problem.vector) and (output.whole or not problem.across):
+        if contiguous_along(output.axes, problem.vector) and (output.whole or not problem.across):
             width = min(output.align, schedule.vector)
             yield from _vectors(launch, f"result {i}", output, problem.vector, schedule.vector, width, draw)
     loader = Loader(plan, Writer(plan, Fields(), {}, frozenset()))

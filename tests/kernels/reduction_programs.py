@@ -56,7 +56,7 @@ REDUCTIONS: Mapping[str, ReductionProgram] = MappingProxyType(
             {"A": 2, "L": 33, "C": 77},
             ({"A": 7, "L": 2048, "C": 1023}, {"A": 3, "L": 1009, "C": 513}, {"A": 4, "L": 512, "C": 1024}),
         ),
-        "turned": ReductionProgram(
+        "transposed": ReductionProgram(
             "kernel k(x: bf16[A, L]) -> bf16[L, A] { return x * 2 }",
             {"A": 128, "L": 192},
             ({"A": 1024, "L": 4096}, {"A": 1030, "L": 514}, {"A": 517, "L": 263}),

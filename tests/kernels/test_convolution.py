@@ -13,7 +13,7 @@ from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
 from ucutlass.emit.convolution import im2col as conv_sm90
-from ucutlass.emit.convolution import wgrad as conv_places
+from ucutlass.emit.convolution import wgrad as conv_wgrad
 from ucutlass.emit.gemm.sm80_epilogue import layout
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.kernels.convolution.match import ConvolutionPattern
@@ -157,7 +157,7 @@ def test_divided_positions_split_into_phases() -> None:
     assert isinstance(made.schedule, Im2colSchedule)
 
 
-def test_gradients_of_weights_are_summed_over_places() -> None:
+def test_gradients_of_weights_are_summed_over_positions() -> None:
     text = PROGRAMS["weight gradient"][0]
     deep = plan(text, {"N": 32, "H": 28, "W": 28, "C": 128, "K": 128}, "sm90a")
     made = _conv(deep)
@@ -187,7 +187,7 @@ def test_every_chosen_tile_of_a_gradient_is_legal() -> None:
         sizes |= {"C": draw.randrange(1, 300), "K": draw.randrange(1, 300)}
         made = _conv(plan(PROGRAMS["weight gradient odd"][0], sizes, "sm90a"))
         assert isinstance(made.schedule, WgradSchedule)
-        assert conv_places.check(made.problem, made.schedule) == ""
+        assert conv_wgrad.check(made.problem, made.schedule) == ""
         shared, arch = shared_of(made), ARCHES["sm90a"]
         assert shared <= arch.shared_memory
         assert made.schedule.blocks * (shared + arch.shared_memory_reserved) <= arch.shared_memory_sm

@@ -589,7 +589,7 @@ def test_what_many_rows_share_is_not_counted_as_kept() -> None:
 
 
 def test_few_long_rows_that_are_reduced_first_are_scanned_by_many_blocks() -> None:
-    """In one pass nothing of a row is known before it is scanned: `test_scan_chains` has those."""
+    """In one pass nothing of a row is known before it is scanned: `test_look_back` has those."""
     text = "kernel k(x: f32[A, L]) -> f32[A, L] { return cumsum[L](x / sum[L](x)) }"
     few, _, source = emitted(text, A=2, L=1_000_000)
     many = planned(text, A=200, L=1_000_000)

@@ -28,7 +28,7 @@ def test_reductions_compute_their_programs(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["turned", *(pytest.param(n, marks=pytest.mark.slow) for n in ("softmax", "window over two names"))],
+    ["transposed", *(pytest.param(n, marks=pytest.mark.slow) for n in ("softmax", "window over two names"))],
 )
 def test_tensors_that_do_not_begin_at_16_bytes(name: str) -> None:
     row = emulate(Job(name, REDUCTIONS[name].text, "k", dict(REDUCTIONS[name].small), None, 0, shifted=True))

@@ -125,7 +125,7 @@ class Proposer:
         if chance.random() < 0.08:
             return Answer([ProposedProgram(state.tree[0].text, "the compiler's choice again")], spend=spend)
         drawn = nominate_by_distance(self.table.space, seen, parent, chance, 1)
-        why = "mend what broke" if ask.pick.repair else "another tile, since the last wave is half empty"
+        why = "fix what broke" if ask.pick.repair else "another tile, since the last wave is half empty"
         programs = [ProposedProgram(text_of(self.table, at), why) for at in drawn]
         return Answer(programs, spend=spend, exhausted=not drawn)
 

@@ -52,8 +52,8 @@ def test_whoever_else_may_write_decides(
         assert not open_to_others
     except FolderUntrusted as refused:
         assert open_to_others
-        mend = f"chmod 700 {folder}" if mode & 0o022 and not above & 0o002 else "UCUTLASS_CACHE_DIR"
-        assert mend in refused.fix
+        fix = f"chmod 700 {folder}" if mode & 0o022 and not above & 0o002 else "UCUTLASS_CACHE_DIR"
+        assert fix in refused.fix
     finally:
         parent.chmod(0o700)
         folder.chmod(0o700)

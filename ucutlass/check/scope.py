@@ -67,13 +67,13 @@ class DimTable:
     extents: dict[str, Extent] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
-    places: dict[str, int] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
 
     def order(self, dims: Iterable[str]) -> Dims:
-        if len(self.places) != len(self.extents):  # names are only ever added
+        if len(self.positions) != len(self.extents):  # names are only ever added
             within(DIMENSIONS, len(self.extents))
-            self.places = {d: i for i, d in enumerate(self.extents)}
-        return tuple(sorted({d for d in dims if d in self.places}, key=self.places.__getitem__))
+            self.positions = {d: i for i, d in enumerate(self.extents)}
+        return tuple(sorted({d for d in dims if d in self.positions}, key=self.positions.__getitem__))
 
     def declare(self, name: str, extent: Extent, span: Span) -> None:
         """Adds a dimension or confirms its extent.

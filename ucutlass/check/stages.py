@@ -117,10 +117,10 @@ class Scheduling:
     def _with(self, stage: Stage, blocks: list[syntax.Schedule], reject: RejectTo) -> Stage:
         kernel = stage.call
         assert isinstance(kernel, ir.Kernel)
-        places = {block.arch_span: block for block in blocks}
+        by_span = {block.arch_span: block for block in blocks}
         schedules = check_blocks(blocks, self.scope, reject)
         for block in schedules:
-            when = places[block.span].when
+            when = by_span[block.span].when
             own = () if block.guard is None else _extents(block.guard)
             foreign = [d for d in own if d not in kernel.dims]
             if foreign and when is not None:

@@ -16,7 +16,7 @@ from ucutlass.runtime.doctor import examine
 @click.command("doctor")
 @json_option
 def command(as_json: bool) -> None:
-    """Report what this machine has for building and running kernels, and what mends the rest.
+    """Report what this machine has for building and running kernels, and what fixes the rest.
 
     Exit status 3 where something that building needs is missing.
     """

@@ -158,14 +158,14 @@ def command(
                     show.note(f"ucc: {job.fixed.words}")
                 return job
 
-            def shop(job: TuningJob) -> JobEvaluator:
+            def evaluator(job: TuningJob) -> JobEvaluator:
                 return EngineEvaluator(checked, program, job.sizes, target, seed, limit, wait, engine=hall)
 
             with progress(len(shapes), limits, as_json, lines) as on_job:
                 if listed is None:
-                    row, winners = _tuned(made(shapes[0].sizes), shop, settings, on_job)
+                    row, winners = _tuned(made(shapes[0].sizes), evaluator, settings, on_job)
                 else:
-                    done = tune_set(shapes, made, shop, settings, most=guards, on_job=on_job)
+                    done = tune_set(shapes, made, evaluator, settings, most=guards, on_job=on_job)
                     row = to_json(done)
                     winners = [(s.shape.sizes, s.kernel) for s in done.shapes if s.kernel is not None]
         if writes and winners:
@@ -202,9 +202,9 @@ def _one(program: ir.Kernel, sizes: Sequence[str]) -> tuple[shapes_file.Weighted
 
 
 def _tuned(
-    job: TuningJob, shop_of: EvaluatorFactory, settings: TuningSettings, on_job: OnJob
+    job: TuningJob, evaluator_of: EvaluatorFactory, settings: TuningSettings, on_job: OnJob
 ) -> tuple[dict[str, Any], Winners]:
-    with closing(shop_of(job)) as shop:
-        outcome = tune(job, shop, settings, on_trial=on_job(0, job))
+    with closing(evaluator_of(job)) as evaluator:
+        outcome = tune(job, evaluator, settings, on_trial=on_job(0, job))
     winner = outcome.tuned.winner
     return describe(outcome, settings), [] if winner is None else [(job.sizes, winner.kernel)]

@@ -74,7 +74,7 @@ class DaskEngine:
         self._state = Dispatch()
         self._lock = Lock()
         self._closed = Event()
-        self._hands = ThreadPoolExecutor(4, thread_name_prefix="ucutlass-engine")
+        self._workers = ThreadPoolExecutor(4, thread_name_prefix="ucutlass-engine")
         self._served = dict.fromkeys(RESOURCES, time.monotonic())
         self._resources: Mapping[str, Mapping[str, float]] = {}
         self._connected = True
@@ -125,7 +125,7 @@ class DaskEngine:
         for ticket in left:
             self._cancel(ticket)
             ticket.future.cancel()
-        self._hands.shutdown()
+        self._workers.shutdown()
         self._client.close()
 
     # --- tasks -------------------------------------------------------------------
@@ -160,7 +160,7 @@ class DaskEngine:
         def done(running: Any) -> None:
             # Dask has one thread for all callbacks, and fetching a result takes a while.
             with suppress(RuntimeError):  # the engine is closed
-                self._hands.submit(self._done, ticket, tries, running)
+                self._workers.submit(self._done, ticket, tries, running)
 
         return done
 
@@ -238,7 +238,7 @@ class DaskEngine:
             self._pump()
         if at is not None:
             with suppress(RuntimeError):  # the engine is closed
-                self._hands.submit(self._stop, ticket.id, at)
+                self._workers.submit(self._stop, ticket.id, at)
 
     def _stop(self, ticket: str, at: str) -> None:
         with suppress(OSError, *_TIMEOUTS):  # a worker that is gone has stopped

@@ -28,17 +28,19 @@ class LocalEngine:
     ) -> None:
         self._table = table
         self._cpus = cpus or parallel.jobs()
-        self._places = [GpuSlot(on_wait=on_wait)] if gpus is None else [_place(g, on_wait) for g in gpus]
+        self._gpu_slots = (
+            [GpuSlot(on_wait=on_wait)] if gpus is None else [_gpu_slot(g, on_wait) for g in gpus]
+        )
         self._pool = ThreadPoolExecutor(self._cpus, thread_name_prefix="ucutlass-build")
         # One thread a GPU: what waits does not hold the lock.
-        self._gpu_pools = [ThreadPoolExecutor(1, thread_name_prefix="ucutlass-gpu") for _ in self._places]
+        self._gpu_pools = [ThreadPoolExecutor(1, thread_name_prefix="ucutlass-gpu") for _ in self._gpu_slots]
         self._home: dict[str, int] = {}
         self._stops: set[Event] = set()
         self._lock = Lock()
 
     @property
     def gpus(self) -> int:
-        return len(self._places)
+        return len(self._gpu_slots)
 
     @property
     def cpus(self) -> int:
@@ -60,7 +62,7 @@ class LocalEngine:
             stop = Event()
             self._stops.add(stop)
         pool = self._pool if work.row.needs == "cpu" else self._gpu_pools[at]
-        future = pool.submit(self._places[at].run, work, stop)
+        future = pool.submit(self._gpu_slots[at].run, work, stop)
         future.add_done_callback(lambda _: self._ended(stop))
 
         def cancel() -> None:
@@ -76,7 +78,7 @@ class LocalEngine:
     def _at(self, near: str) -> int:
         if near not in self._home:
             homes = list(self._home.values())
-            self._home[near] = min(range(len(self._places)), key=homes.count)
+            self._home[near] = min(range(len(self._gpu_slots)), key=homes.count)
         return self._home[near]
 
     def leave(self, near: str) -> None:
@@ -90,9 +92,9 @@ class LocalEngine:
             stop.set()
         for pool in (self._pool, *self._gpu_pools):
             pool.shutdown(cancel_futures=True)
-        for place in self._places:
+        for place in self._gpu_slots:
             place.close()
 
 
-def _place(gpu: str, on_wait: Callable[[str], None]) -> GpuSlot:
+def _gpu_slot(gpu: str, on_wait: Callable[[str], None]) -> GpuSlot:
     return GpuSlot(lambda: gpu, os.environ | {"CUDA_VISIBLE_DEVICES": gpu}, on_wait)

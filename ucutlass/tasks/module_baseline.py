@@ -59,12 +59,12 @@ def module_candidate(
         own = [_there(x, device) for x in loaded.inputs(1)]
     model = loaded.model.to(device)
     forward = _compiled(model, way)
-    places = [names[p.name].partition(" ") for p in buffers.program.params]
+    labels = [names[p.name].partition(" ") for p in buffers.program.params]
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
     def launch(at: int) -> Sequence[Any]:
         operands: list[Any] = list(own)
-        for (kind, _, which), argument in zip(places, buffers.arguments[at], strict=True):
+        for (kind, _, which), argument in zip(labels, buffers.arguments[at], strict=True):
             if kind == "input":
                 operands[int(which)] = argument
             elif isinstance(argument, torch.Tensor):

@@ -21,7 +21,7 @@ class BuildCache:
         self._lock = Lock()
 
     def claim(self, way: Way) -> Future[str] | None:
-        """Returns None where the caller is to build it and then report it by `tell`; else a future of its
+        """Returns None where the caller is to build it and then report it by `built`; else a future of its
         key, "" should the build fail."""
         with self._lock:
             if way in self._keys:
@@ -29,7 +29,7 @@ class BuildCache:
             self._keys[way] = Future()
             return None
 
-    def tell(self, way: Way, key: str) -> None:
+    def built(self, way: Way, key: str) -> None:
         """Reports the key of what was claimed; "" where it was not built, so that another may try."""
         with self._lock:
             claimed = self._keys[way]

@@ -126,7 +126,7 @@ class EngineEvaluator:
             ]
         finally:
             for group, key in zip(groups, keys, strict=True):
-                self.build_cache.tell((group.plan, self.build_path), key)
+                self.build_cache.built((group.plan, self.build_path), key)
 
     def _register(self, group: BinaryGroup, artifact: Artifact | None, words: str) -> FailedTrial | None:
         if artifact is None:

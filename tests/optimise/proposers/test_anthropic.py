@@ -372,7 +372,7 @@ def damaged(chunks: list[bytes], chance: random.Random) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "what", "mend"),
+    ("fault", "what", "fix"),
     [
         (fails(400, "invalid_request_error", "max_tokens: too large"), "max_tokens: too large", "choose"),
         (fails(403, "permission_error"), "403 permission_error", "use a key"),
@@ -382,11 +382,11 @@ def damaged(chunks: list[bytes], chance: random.Random) -> list[bytes]:
     ],
 )
 def test_what_cannot_pass_is_not_tried_again(
-    fault: Script, what: str, mend: str, at: Any, subject: ProblemDescription
+    fault: Script, what: str, fix: str, at: Any, subject: ProblemDescription
 ) -> None:
     server = at(fault)
     failure, spent = failed(proposer(server, subject))
-    assert what in failure.what and failure.fix.startswith(mend) and len(server.requests) == 1
+    assert what in failure.what and failure.fix.startswith(fix) and len(server.requests) == 1
     assert spent == NOTHING
 
 

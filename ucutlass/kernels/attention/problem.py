@@ -104,7 +104,7 @@ def _one(
         return merged[0]
     raise Refused(
         "UC0321",
-        f"the keys' names, {', '.join(names)}, lie apart in memory; the kernel walks them as one",
+        f"the keys' names, {', '.join(names)}, lie apart in memory; the kernel addresses them as one",
         pattern.second.span,
         "store k, v and the score's operands with these names next to each other, in one order",
     )

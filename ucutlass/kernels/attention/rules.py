@@ -135,8 +135,8 @@ def _tile(c: AttentionCandidate) -> Breach | None:
             None,
         )
     if (registers := held(problem, keys)) > HELD[s.groups]:
-        room = (HELD[s.groups] - padded(problem.head_v) // 2) * 4 // 3 // 16 * 16
-        less = (rows, room) if room >= 16 else (rows - GROUP, keys)
+        limit = (HELD[s.groups] - padded(problem.head_v) // 2) * 4 // 3 // 16 * 16
+        less = (rows, limit) if limit >= 16 else (rows - GROUP, keys)
         return Breach(
             f"{keys} keys beside a head of {problem.head_v} take {registers} registers of a thread: "
             f"{s.groups} warp groups leave {HELD[s.groups]}",

@@ -119,7 +119,7 @@ class DirectSchedule:
     """Multiply-adds on the results, one thread `width` neighbours and `rows` along the last window: for
     depthwise, where there is no tile to share, and for what no other kernel takes.
 
-    Where `taps` is not 0 the window has exactly so many, and what its places have in common is read once
+    Where `taps` is not 0 the window has exactly so many, and what its positions have in common is read once
     (`slide`). `innermost`: that window lies along the neighbours themselves, which are then the repeats;
     `width` is then `rows`, or 1 where these are stored one by one.
     """
@@ -145,8 +145,8 @@ class Im2colSchedule:
 
 @dataclass(frozen=True, slots=True)
 class WgradSchedule:
-    """Hopper's for gradients of weights: TMA gathers places of windows, wgmma multiplies over them. `tile` is
-    M x N x K in elements, K the places of a stage, M in blocks of `part` channels of one tap each; the rest
+    """Hopper's for gradients of weights: TMA gathers positions of windows, wgmma multiplies over them. `tile` is
+    M x N x K in elements, K the positions of a stage, M in blocks of `part` channels of one tap each; the rest
     as in `Im2colSchedule`."""
 
     tile: tuple[int, int, int]
@@ -272,7 +272,7 @@ class Slide:
 
 
 def slide(problem: ConvolutionProblem, mode: int) -> Slide | None:
-    """The window along a result mode, if its places are read by its taps alone; else None."""
+    """The window along a result mode, if its positions are read by its taps alone; else None."""
     if mode < 0 or moves(problem, problem.b, mode):
         return None
     (result,) = problem.batch[mode]

@@ -1,7 +1,7 @@
 """A convolution as Hopper's TMA can gather it: A's axes in the order images, space, group, channels, every
 spatial axis a window of one result name and at most one tap.
 
-TMA's im2col mode (CUDA driver API, cuTensorMapEncodeIm2col) walks pixels of a bounding box in steps, all
+TMA's im2col mode (CUDA driver API, cuTensorMapEncodeIm2col) traverses pixels of a bounding box in steps, all
 channels of a part at each, and adds an offset for the tap. Windows with a scale (transposed convolutions,
 strided data gradients) split into phases, results whose coordinates leave one remainder, each an ordinary
 convolution with every scale-th tap.
@@ -92,7 +92,7 @@ def im2col(problem: ConvolutionProblem) -> Im2col | str:
     if image is not None and a.axes[image].extent in problem.m:
         rows.insert(0, a.axes[image].extent)
     if tuple(rows) != problem.m:
-        return "rows of the result are not walked in the order of A's axes"
+        return "rows of the result are not addressed in the order of A's axes"
     own = {a.axes[i].extent for i in (image, group) if i is not None}
     if batch - own:
         return "a name of the batch is no axis of A"
@@ -127,7 +127,7 @@ def _space(problem: ConvolutionProblem, axis: int) -> Space | str:
     (result, step), scale = results[0], read.window.scale
     tap_dim, tap = taps[0] if taps else (None, 0)
     if not 1 <= step <= MOST_STEP or (scale > 1 and step != 1):
-        return f"TMA walks in steps of 1 to {MOST_STEP}, and of 1 where positions are divided"
+        return f"TMA goes in steps of 1 to {MOST_STEP}, and of 1 where positions are divided"
     if scale > 1 and (not taps or math.gcd(scale, tap) != 1):
         return "the taps of a divided position do not take turns"
     return Space(axis, result, step, tap_dim, tap, scale, read.window.offset)
@@ -151,7 +151,7 @@ def _weights(problem: ConvolutionProblem, access: Im2col, taps: set[int]) -> Im2
     )
     columns = [i for i in reversed(others) if b.axes[i].extent in problem.n]
     if [b.axes[i].extent for i in reversed(columns)] != list(problem.n):
-        return "columns of the result are not walked in the order of B's axes"
+        return "columns of the result are not addressed in the order of B's axes"
     columns_at = [b.order.index(i) for i in columns]
     (channel_b,) = [i for i, axis in enumerate(b.axes) if axis.extent == channel]
     if any(x - y != 1 for x, y in pairwise(columns_at)):

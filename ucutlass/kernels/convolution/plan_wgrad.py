@@ -1,8 +1,8 @@
-"""A gradient of weights as Hopper's TMA can gather it: what is summed are the places where windows stand,
+"""A gradient of weights as Hopper's TMA can gather it: what is summed are the positions where windows stand,
 rows of the result are the windows' taps and the channels.
 
-A's axes lie in the order images, space, group, channels, B's images, places, group, columns. TMA's im2col
-mode walks A's places for one tap as `im2col` says; of B the same places are rows one after another.
+A's axes lie in the order images, space, group, channels, B's images, positions, group, columns. TMA's im2col
+mode traverses A's positions for one tap as `im2col` says; of B the same positions are rows one after another.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ucutlass.kernels.convolution.plan_im2col import MOST_STEP
 
 @dataclass(frozen=True, slots=True)
 class SpatialAxis:
-    """A spatial axis of A, `axis`: the place, dimension `place`, is read with coefficient `step`, the tap
+    """A spatial axis of A, `axis`: the position, dimension `position`, is read with coefficient `step`, the tap
     with `tap` (dimension None: no tap)."""
 
     axis: int
-    place: int
+    position: int
     step: int
     tap_dim: int | None
     tap: int
@@ -62,11 +62,11 @@ def wgrad_access(problem: ConvolutionProblem) -> WgradAccess | str:
         if isinstance(window, str):
             return window
         space.append(window)
-    summed = [s.place for s in reversed(space)]
+    summed = [s.position for s in reversed(space)]
     if image is not None:
         summed.insert(0, a.axes[image].extent)
     if set(problem.k) != set(summed) or len(summed) != len(problem.k):
-        return "names are summed that are neither images nor places of windows"
+        return "names are summed that are neither images nor positions of windows"
     taps = {s.tap_dim for s in space if s.tap_dim is not None}
     if set(problem.m) != {channel.extent} | (taps - batch):
         return "rows of the result are neither taps nor channels"
@@ -80,14 +80,14 @@ def _spatial_axis(problem: ConvolutionProblem, axis: int, batch: set[int]) -> Sp
     read = problem.a.axes[axis]
     if read.window is None:
         if read.extent not in problem.k:
-            return "a spatial axis of A is no place that is summed"
+            return "a spatial axis of A is no position that is summed"
         return SpatialAxis(axis, read.extent, 1, None, 0, Fixed(0))
     summed = [(d, c) for d, c in read.window.terms if d in problem.k]
     taps = [(d, c) for d, c in read.window.terms if d in problem.m or d in batch]
     if len(summed) != 1 or len(taps) > 1 or len(summed) + len(taps) != len(read.window.terms):
-        return "a window is not of one place and one tap"
+        return "a window is not of one position and one tap"
     if read.window.scale != 1 or not 1 <= summed[0][1] <= MOST_STEP:
-        return f"TMA walks whole positions in steps of 1 to {MOST_STEP}"
+        return f"TMA reads whole positions in steps of 1 to {MOST_STEP}"
     tap_dim, tap = taps[0] if taps else (None, 0)
     return SpatialAxis(axis, summed[0][0], summed[0][1], tap_dim, tap, read.window.offset)
 
@@ -100,7 +100,7 @@ def _columns(
         return "B has windows"
     order = [b.axes[i].extent for i in b.order]
     if order[: len(summed)] != summed:
-        return "B's places do not lie in the order of A's"
+        return "B's positions do not lie in the order of A's"
     rest = list(b.order[len(summed) :])
     group_b = None
     if own:
@@ -108,7 +108,7 @@ def _columns(
             return "groups of B are not next to its columns"
         group_b = rest.pop(0)
     if [b.axes[i].extent for i in rest] != list(problem.n):
-        return "columns of the result are not walked in the order of B's axes"
+        return "columns of the result are not addressed in the order of B's axes"
     if any(y - x != 1 for x, y in pairwise(b.order.index(i) for i in rest)):
         return "the names of the columns lie apart in B"
     if padded(b) and len(rest) > 1:

@@ -228,7 +228,7 @@ def _tiled(
 
 def _hopper(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> _Chosen | str:
     """A kernel of TMA and wgmma, or why none takes the problem: windows of a sum over channels, or those of
-    a sum over the places where they stand."""
+    a sum over the positions where they stand."""
     im2col = prepared(problem, sizes)
     chosen = im2col if isinstance(im2col, str) else schedule_of(*im2col, sizes, device)
     if not isinstance(im2col, str) and not isinstance(chosen, str):
@@ -238,7 +238,7 @@ def _hopper(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device)
     if isinstance(gradient, str):
         return str(chosen)
     schedule, splits = wgrad_schedule(*gradient, sizes, device)
-    why = f"TMA gathers the places of windows, wgmma multiplies; {splits} parts of the sum"
+    why = f"TMA gathers the positions of windows, wgmma multiplies; {splits} parts of the sum"
     return gradient[0], schedule, splits, (Note("", "im2col", why), *_packs(gradient[0]))
 
 

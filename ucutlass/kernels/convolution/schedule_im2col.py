@@ -152,7 +152,7 @@ def too_far(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) ->
     by_name = {str(i): n for i, n in enumerate(sizes)}
     for s in how.space:
         taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
-        offset, places = evaluate(s.offset, by_name), sizes[problem.a.axes[s.axis].extent]
+        offset, axis_extent = evaluate(s.offset, by_name), sizes[problem.a.axes[s.axis].extent]
         for a in range(min(s.scale, sizes[s.result])):
             first = next((t for t in range(s.scale) if (a + s.tap * t + offset) % s.scale == 0), 0)
             count = -(-(taps - first) // s.scale) if first < taps else 0
@@ -161,7 +161,7 @@ def too_far(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) ->
             begin = (a + s.tap * first + offset) // s.scale
             lower = begin - (abs(s.tap) * (count - 1) if s.tap < 0 else 0)
             own = -(-(sizes[s.result] - a) // s.scale)
-            upper = lower + (own - 1) * s.step - (places - 1)
+            upper = lower + (own - 1) * s.step - (axis_extent - 1)
             if why := out_of_reach(len(how.space), lower, upper, abs(s.tap) * (count - 1)):
                 return why
     return None
@@ -234,13 +234,13 @@ def clocks(
     (tile_m, tile_n, _), held = s.tile, s.stages
     blocks = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch
     most = math.ceil(blocks / device.sms)
-    beside = min(s.blocks, most)
-    waves = math.ceil(most / beside)
+    concurrent = min(s.blocks, most)
+    waves = math.ceil(most / concurrent)
     multiply = tile_m / 64 * tile_n / 64 * 4 * MODEL.multiply * (MODEL.narrow if tile_n == 64 else 1.0)
     brought = (tile_m + tile_n) * 128 / MODEL.bytes
-    waited = MODEL.latency / (beside * max(held - 1.5, 0.5))
+    waited = MODEL.latency / (concurrent * max(held - 1.5, 0.5))
     # Where two of them are near each other, both are felt.
     step = math.sqrt(math.sqrt(multiply**4 + brought**4 + waited**4))
-    own = MODEL.wave + MODEL.result * tile_m * tile_n * beside
-    own *= MODEL.alone if beside == 1 and waves > 1 else 1.0
+    own = MODEL.wave + MODEL.result * tile_m * tile_n * concurrent
+    own *= MODEL.alone if concurrent == 1 and waves > 1 else 1.0
     return MODEL.launch + most * steps * step + waves * own

@@ -76,9 +76,9 @@ def prepared_wgrad(
     if isinstance(how, str):
         return how
     # A forward convolution of few channels has this form too: its taps are summed.
-    stand = math.prod(sizes[s.place] for s in how.space)
+    stand = math.prod(sizes[s.position] for s in how.space)
     if stand < math.prod(sizes[s.tap_dim] for s in how.space if s.tap_dim is not None):
-        return "fewer places are summed than windows have taps"
+        return "fewer positions are summed than windows have taps"
     return _too_far(ready, how, sizes) or (ready, how)
 
 
@@ -130,7 +130,7 @@ def _too_far(problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ..
     for s in how.space:
         taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
         lower = evaluate(s.offset, by_name) - (abs(s.tap) * (taps - 1) if s.tap < 0 else 0)
-        upper = lower + (sizes[s.place] - 1) * s.step - (sizes[problem.a.axes[s.axis].extent] - 1)
+        upper = lower + (sizes[s.position] - 1) * s.step - (sizes[problem.a.axes[s.axis].extent] - 1)
         if why := out_of_reach(len(how.space), lower, upper, abs(s.tap) * (taps - 1)):
             return why
     return None

@@ -323,8 +323,8 @@ def _sm90_busiest(
     whole = max(0, waves - 1)
     length = max(STREAM_K_ITERATIONS, (tiles - whole * slots) * steps / slots)
     parts = max(1.0, steps / length)
-    mended = parts * (fix + k.handover) + 2 * fix + k.tile  # a slot mostly ends one tile and begins another
-    return whole * (mainloop + epilogue) + length * step + mended + epilogue, k.split
+    fixup = parts * (fix + k.handover) + 2 * fix + k.tile  # a slot mostly ends one tile and begins another
+    return whole * (mainloop + epilogue) + length * step + fixup + epilogue, k.split
 
 
 def rate_key(c: GemmCandidate, device: Device) -> str:

@@ -136,8 +136,8 @@ def foreign_fields(request: PartialSchedule) -> Violation | None:
 
 # --- the nearest legal neighbour ---------------------------------------------------
 
-_MENDS = 16
-"""Rules are mended one after another at most so often before fields are given up."""
+_MOST_FIXES = 16
+"""Rules are fixed one after another at most so often before fields are given up."""
 
 _GIVE_UP = (
     "stages",
@@ -154,7 +154,7 @@ _GIVE_UP = (
     "tile",
     "warps",
 )
-"""The order in which a request's fields are given up where mending does not end."""
+"""The order in which a request's fields are given up where fixing them does not end."""
 
 
 def _with_nearest(violation: Violation, case: PlanningCase) -> Violation:
@@ -164,20 +164,20 @@ def _with_nearest(violation: Violation, case: PlanningCase) -> Violation:
 
 
 def nearest_legal(case: PlanningCase, request: PartialSchedule) -> GemmCandidate | None:
-    """A legal candidate near a request: its broken rules mended one by one, and where that
+    """A legal candidate near a request: its broken rules fixed one by one, and where that
     does not end, the best kernel with as few fields given up as needed; None if there is none."""
     attempt = request
-    for _ in range(_MENDS):
+    for _ in range(_MOST_FIXES):
         if not variants_of(attempt):
             break
         candidate = _first(case, attempt)
         broken = violations(candidate)
         if not broken:
             return candidate
-        mended = next((v.nearest for v in broken if v.nearest not in (None, attempt)), None)
-        if mended is None:
+        nearest = next((v.nearest for v in broken if v.nearest not in (None, attempt)), None)
+        if nearest is None:
             break
-        attempt = mended
+        attempt = nearest
     for count in range(len(_GIVE_UP) + 1):
         relaxed = without(request, *_GIVE_UP[:count])
         if variants_of(relaxed) and legal(best := _first(case, relaxed)):

@@ -60,7 +60,7 @@ def _blocks(problem: ReductionProblem, s: ReductionSchedule, extent: Extent) -> 
             return math.ceil(extent.rows / (TILE * TILE))
         return math.ceil(extent.rows / (s.vector * s.rows * s.items))
     rows = math.ceil(extent.rows / (1 if problem.across else s.vector) / s.rows)
-    parts = _chunks(problem, s, extent) if s.chained else s.splits
+    parts = _chunks(problem, s, extent) if s.look_back else s.splits
     return rows * parts * s.cluster
 
 
@@ -130,7 +130,7 @@ def _variant(s: ReductionSchedule) -> str:
     """Returns where the kernel's rows lie between their loads and their results."""
     if s.transposed:
         return "transpose"
-    if s.chained:
+    if s.look_back:
         return "look-back"
     return "registers" if s.keep == "registers" else "multi-pass"
 
@@ -154,5 +154,5 @@ def resources(planned: Planned) -> Resources:
         cluster=(1, s.cluster),
         loop="columns",
         steps=chunks,
-        parts=chunks if s.chained else s.splits,
+        parts=chunks if s.look_back else s.splits,
     )

@@ -1,7 +1,7 @@
 """The plan of the reduction family: element-wise work, reductions over one set of names, scans along one,
 windows and gathers, with no dot.
 
-A reduction walks *rows*, the names that every result keeps, and *columns*, the names that reductions
+A reduction iterates over *rows*, the names that every result keeps, and *columns*, the names that reductions
 consume or a scan runs along; both are modes: runs of names that every tensor stores side by side.
 A thread takes vectors of neighbouring elements along one mode. Modes are numbered rows first,
 then columns, then the names that windows sum over.
@@ -36,7 +36,7 @@ class LinearIndex:
 
 @dataclass(frozen=True, slots=True)
 class AxisAccess:
-    """How one axis of a tensor is walked: the x with `scale * x == at`, `stride` elements apart.
+    """How one axis of a tensor is addressed: the x with `scale * x == at`, `stride` elements apart.
 
     `extent` is the axis's, to stay within: no such x, or one outside, is not read. None: `at` is
     inside by construction. `gathered` is the instruction that gives x instead, or None.
@@ -232,8 +232,8 @@ class ReductionSchedule:
     `keep`: the whole row lies in registers, read once; otherwise each phase reads it again. `splits`
     blocks share a row's columns: then each phase is a launch; or the blocks of a `cluster` do, in one.
 
-    `chained`: a scan's row is cut into parts that each lie in a block's registers; blocks take them in order,
-    and each learns from what the earlier ones told what stands before its own.
+    `look_back`: a scan's row is cut into parts that each lie in a block's registers. Blocks take them in order,
+    and each finds the prefix of its own by decoupled look-back at the statuses that earlier ones published.
 
     `transposed`: a block takes a tile of `smem.TILE` elements a side along the vector mode and mode `across`, along which
     these loads lie side by side: they go through shared memory, so many elements in a word of it.
@@ -253,7 +253,7 @@ class ReductionSchedule:
     cluster: int = 1
     full: bool = False
     retain: bool = False
-    chained: bool = False
+    look_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +306,8 @@ def phases(problem: ReductionProblem) -> int:
     return max((known[i] + 1 for i in reductions(problem)), default=0)
 
 
-def beside(axes: Sequence[AxisAccess], mode: int | None) -> bool:
-    """Whether elements along a mode lie side by side, from a whole vector on: it moves the axis of stride 1
+def contiguous_along(axes: Sequence[AxisAccess], mode: int | None) -> bool:
+    """Whether elements are contiguous along a mode, from a whole vector on: it moves the axis of stride 1
     alone, one to one."""
     moved = [a for a in axes if any(m == mode for m, _ in a.at.terms)]
     return mode is not None and moved == [AxisAccess((), LinearIndex(((mode, 1),), Fixed(0)))]

@@ -21,15 +21,15 @@ from ucutlass.kernels.reduction.plan import (
     ReductionSchedule,
     RowReduce,
     RowScan,
-    beside,
+    contiguous_along,
     phases,
     scans_of,
 )
 from ucutlass.kernels.reduction.problem import alignment, reduction_problem
 from ucutlass.kernels.reduction.rules import (
-    CHAIN_ITEMS,
-    CHAIN_THREADS,
     LAUNCH_RULES,
+    LOOK_BACK_ITEMS,
+    LOOK_BACK_THREADS,
     MOST_THREADS,
     ReductionCandidate,
     ReductionCase,
@@ -163,7 +163,7 @@ def _full(problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], s: 
         sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
         return bool(s.transposed) and all(side % TILE == 0 for side in sides)
     columns, line = extent.columns // (s.vector if problem.across else 1), s.threads * s.items
-    return columns == line * s.cluster if s.keep == "registers" and not s.chained else columns % line == 0
+    return columns == line * s.cluster if s.keep == "registers" and not s.look_back else columns % line == 0
 
 
 def vector_of(problem: ReductionProblem, sizes: tuple[int, ...]) -> int:
@@ -198,7 +198,7 @@ def _transpose(
             for k, load in enumerate(problem.loads)
             if load.elem.bytes in (2, 4)
             and not load.guards
-            and beside(load.axes, mode)
+            and contiguous_along(load.axes, mode)
             and any(vector in dict(a.at.terms) for a in load.axes)
             and all(a.extent is None and a.gathered is None for a in load.axes)
         ]
@@ -237,9 +237,9 @@ def _across(
         return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
     # Element by element one pass takes 1.1 times as long as two on an H200 (`benchmarks.memory_bound`).
     if scans and phases(problem) == 0 and vector > 1:
-        items = _chain_items(problem, vector, held)
-        if _chains(extent.rows, math.ceil(vectors / (CHAIN_THREADS * items)), device):
-            return ReductionSchedule(vector, CHAIN_THREADS, 1, items, "registers", chained=True)
+        items = _look_back_items(problem, vector, held)
+        if _takes_look_back(extent.rows, math.ceil(vectors / (LOOK_BACK_THREADS * items)), device):
+            return ReductionSchedule(vector, LOOK_BACK_THREADS, 1, items, "registers", look_back=True)
     if scans:
         # Of f32 with bool, vectors of 8 take 1.2 times as long as of 4: half of each sector at a time.
         vector = min(vector, max(1, PACK_BYTES // _widest(problem)))
@@ -312,9 +312,9 @@ def _scan_down(
     most = max(1, min(8, HELD // max(1, held), math.ceil(extent.columns / share)))
     whole = (n for n in range(most, most // 2, -1) if extent.columns % (share * n) == 0)
     items = next(whole, most)
-    blocks, chained = math.ceil(wide / side), _chain_items(problem, vector, held)
-    if phases(problem) == 0 and _chains(blocks, math.ceil(extent.columns / (share * chained)), device):
-        return ReductionSchedule(vector, share, side, chained, "registers", chained=True)
+    blocks, most = math.ceil(wide / side), _look_back_items(problem, vector, held)
+    if phases(problem) == 0 and _takes_look_back(blocks, math.ceil(extent.columns / (share * most)), device):
+        return ReductionSchedule(vector, share, side, most, "registers", look_back=True)
     splits = _scan_splits(blocks, device, math.ceil(extent.columns / (share * items)))
     return ReductionSchedule(vector, share, side, items, "reread", splits)
 
@@ -332,15 +332,15 @@ def _splits(rows: int, chunks: int, blocks: int, device: Device) -> int:
     return max(1, min(chunks // 2, math.ceil(device.sms * blocks / max(1, rows)), 1024))
 
 
-def _chains(blocks: int, parts: int, device: Device) -> bool:
+def _takes_look_back(blocks: int, parts: int, device: Device) -> bool:
     """Whether blocks take parts of rows, each read once: where rows alone leave SMs idle and give parts."""
     return blocks < device.sms and parts > 4
 
 
-def _chain_items(problem: ReductionProblem, vector: int, held: int) -> int:
+def _look_back_items(problem: ReductionProblem, vector: int, held: int) -> int:
     """Vectors of a part that a thread takes: of what it scans, the registers of those loaded serve again."""
     scanned = vector * sum(8 if s.kind == "i64" else 4 for _, s in scans_of(problem))
-    return max(1, min(CHAIN_ITEMS, HELD // max(held, scanned)))
+    return max(1, min(LOOK_BACK_ITEMS, HELD // max(held, scanned)))
 
 
 def _scan_splits(blocks: int, device: Device, chunks: int) -> int:
@@ -366,12 +366,12 @@ def _notes(
             if s.keep == "registers"
             else f"a row's {columns} columns do not fit registers: each of {passes} passes reads it"
         )
-        reasons.append(Note("", f"{s.threads} threads a {'part' if s.chained else 'row'}", text))
+        reasons.append(Note("", f"{s.threads} threads a {'part' if s.look_back else 'row'}", text))
     if s.cluster > 1:
         reasons.append(
             Note("", f"a cluster of {s.cluster} blocks a row", "one block's registers do not hold it")
         )
-    if s.chained:
+    if s.look_back:
         part = s.threads * s.items * (s.vector if problem.across else 1)
         why = f"{rows} rows alone do not fill the GPU; a block waits for what earlier ones sum to"
         reasons.append(Note("", f"{math.ceil(columns / part)} blocks a row, in one pass", why))

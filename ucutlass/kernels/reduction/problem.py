@@ -10,7 +10,7 @@ from ucutlass.ir.elements import F32
 from ucutlass.ir.extents import Extent, Fixed, evaluate
 from ucutlass.kernels.addresses import PACK_BYTES, Operand, Sizes, vector_width
 from ucutlass.kernels.reduction.match import ReductionPattern
-from ucutlass.kernels.reduction.plan import Load, ReductionOutput, ReductionProblem, beside
+from ucutlass.kernels.reduction.plan import Load, ReductionOutput, ReductionProblem, contiguous_along
 from ucutlass.kernels.reduction.problem_values import Builder, ModeIndex, fused_moments
 
 
@@ -73,10 +73,10 @@ def _whole(pattern: ReductionPattern, tensor: Operand) -> bool:
 
 def _vector_dim(pattern: ReductionPattern, tensors: tuple[Operand, ...], at: Sizes) -> str | None:
     """The name along which most bytes lie side by side; results weigh more among equals."""
-    walked = {*pattern.rows, *pattern.columns}
+    contiguous_candidates = {*pattern.rows, *pattern.columns}
     weights: dict[str, tuple[int, int]] = {}
     for t in tensors:
-        if t.order and t.order[-1] in walked:
+        if t.order and t.order[-1] in contiguous_candidates:
             size = at.number(at.product(t.order)) * t.elem.bytes
             have = weights.get(t.order[-1], (0, 0))
             weights[t.order[-1]] = (have[0] + size, t.pointer)
@@ -141,7 +141,7 @@ def alignment(
     most: int = PACK_BYTES,
 ) -> int:
     """`vector_width` of vectors along a mode; 1 where elements do not lie side by side along it."""
-    if mode is None or not beside(x.axes, mode):
+    if mode is None or not contiguous_along(x.axes, mode):
         return 1
     steps = (problem.modes[mode], *(axis.stride for axis in x.axes if axis.stride != ()))
     return vector_width(8 * x.elem.bytes, aligned, map(at.number, steps), most)

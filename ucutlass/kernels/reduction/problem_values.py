@@ -42,7 +42,7 @@ _CALLS = {"+": "add", "-": "subtract", "*": "multiply", "//": "floor_divide", "%
 
 @dataclass(frozen=True, slots=True)
 class ModeIndex:
-    """Runs of names that are walked as one, innermost last."""
+    """Runs of names that are addressed as one, innermost last."""
 
     rows: tuple[tuple[str, ...], ...]
     columns: tuple[tuple[str, ...], ...]
@@ -93,7 +93,7 @@ class Builder(Instructions[ReductionInstruction]):
         self._pattern, self._kernel, self._sizes, self._modes = pattern, pattern.kernel, sizes, modes
         self._mode = {name: i for i, run in enumerate(modes.all) for name in run}
         self._done: dict[tuple[int, Env, Env], int] = {}
-        self._places = 0
+        self._readings = 0
 
     def result(self, result: ir.ResultDecl) -> int:
         """The instruction whose value is stored, in the kind of the stored element."""
@@ -114,9 +114,9 @@ class Builder(Instructions[ReductionInstruction]):
         mine = tuple((d, at) for d, at in env if d in node.dims)
         key = (id(node), mine, guards)
         if key not in self._done:
-            self._places += 1 + len(guards) // 4
-            if self._places > READINGS.most:
-                raise Refused(READINGS.code, READINGS.message(self._places), node.span, READINGS.hint)
+            self._readings += 1 + len(guards) // 4
+            if self._readings > READINGS.most:
+                raise Refused(READINGS.code, READINGS.message(self._readings), node.span, READINGS.hint)
             self._done[key] = self._make(node, mine, guards)
         return self._done[key]
 
@@ -167,7 +167,7 @@ class Builder(Instructions[ReductionInstruction]):
         return self.add(Fetch(number, kind_of(node.elem)))
 
     def axes(self, order: tuple[str, ...], env: Env = ()) -> tuple[AxisAccess, ...]:
-        """How a tensor of this memory order is walked."""
+        """How a tensor of this memory order is addressed."""
         elsewhere, accesses = dict(env), []
         for mode, run in enumerate(self._modes.all):
             if run[-1] in order and not set(run) & set(elsewhere):

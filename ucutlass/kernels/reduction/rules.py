@@ -19,7 +19,7 @@ MOST_THREADS = 1024
 MOST_SCAN_THREADS = 256
 """Of a block whose lines scan columns: each line leaves a sum in shared memory for every row of a vector."""
 
-CHAIN_THREADS, CHAIN_ITEMS = 256, 8
+LOOK_BACK_THREADS, LOOK_BACK_ITEMS = 256, 8
 """Of a block that scans a part of a row in its registers: threads, and the most vectors of each."""
 
 MOST_BLOCKS = 2**31 - 1
@@ -54,7 +54,7 @@ class ReductionCase:
         return bool(scans_of(self.problem))
 
     @property
-    def chains(self) -> bool:
+    def may_look_back(self) -> bool:
         """Whether a row may be scanned in one pass by several blocks: nothing of it is reduced before."""
         return self.scans and phases(self.problem) == 0
 
@@ -161,8 +161,8 @@ def _kept(c: ReductionCandidate) -> Breach | None:
             None,
         )
     line = case.line(s.vector)
-    if s.chained:
-        return _chained(case, s, r) or _held(case, s)
+    if s.look_back:
+        return _look_back(case, s, r) or _held(case, s)
     if s.keep == "registers" and s.threads * s.items * s.cluster < line:
         return Breach(
             f"{s.cluster} blocks of {s.threads} threads with {s.items} vectors of {s.vector} hold "
@@ -174,13 +174,13 @@ def _kept(c: ReductionCandidate) -> Breach | None:
     return _held(case, s)
 
 
-def _chained(case: ReductionCase, s: ReductionSchedule, r: PartialSchedule) -> Breach | None:
+def _look_back(case: ReductionCase, s: ReductionSchedule, r: PartialSchedule) -> Breach | None:
     """A row in the registers of several blocks, of which each scans a part."""
     line, part = case.line(s.vector), s.threads * s.items
     parts, limit = math.ceil(line / part), f"a block's registers hold {part * s.vector} elements of a row"
     if not case.problem.across:
         limit = f"a block's registers hold {part} of a row's elements"
-    if not case.chains:
+    if not case.may_look_back:
         return Breach(
             f"{limit}, and what is scanned needs all {case.columns} of them first",
             "use `keep reread`, with `split_k` for several blocks a row",

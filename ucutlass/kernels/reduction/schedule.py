@@ -11,9 +11,9 @@ import math
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule
 from ucutlass.kernels.reduction.rules import (
-    CHAIN_ITEMS,
-    CHAIN_THREADS,
     CLUSTERS,
+    LOOK_BACK_ITEMS,
+    LOOK_BACK_THREADS,
     MOST_HELD,
     MOST_THREADS,
     SCHEDULE_RULES,
@@ -81,10 +81,10 @@ def _filled(
     shared = keep == "registers" and case.problem.across and not case.scans
     clustered = r.cluster[1] if r.cluster else cluster if shared else 1
     scanned = keep == "registers" and case.scans
-    fill = _chain if scanned else _across if case.problem.across else _down
+    fill = _look_back if scanned else _across if case.problem.across else _down
     threads, rows, items = fill(case, own, r, vector, keep, clustered)
     chunks = math.ceil(case.line(vector) / (threads * items))
-    least = own.splits if keep == own.keep else case.spread(chunks) if own.chained else 1
+    least = own.splits if keep == own.keep else case.spread(chunks) if own.look_back else 1
     # A word that is no whole row is the rules' to refuse: `shared` has no kernel with columns.
     return ReductionSchedule(
         vector,
@@ -94,7 +94,7 @@ def _filled(
         "registers" if keep == "registers" else "reread",
         splits or min(least, chunks),
         cluster=clustered,
-        chained=scanned and chunks > 1,
+        look_back=scanned and chunks > 1,
     )
 
 
@@ -111,17 +111,17 @@ def _elements(
     return ReductionSchedule(vector, r.threads or 1, rows, items, "registers")
 
 
-def _chain(
+def _look_back(
     case: ReductionCase, own: ReductionSchedule, r: PartialSchedule, vector: int, keep: str, cluster: int
 ) -> tuple[int, int, int]:
     """A scan whose row, or a part of it, lies in the registers of a block."""
     line = case.line(vector)
-    most = max(1, min(CHAIN_ITEMS, MOST_HELD // 2 // case.kept(vector)))
+    most = max(1, min(LOOK_BACK_ITEMS, MOST_HELD // 2 // case.kept(vector)))
     if not case.problem.across:
         rows = r.rows or (min(own.rows, max(1, MOST_THREADS // r.threads)) if r.threads else own.rows)
         lines = r.threads or min(own.threads, max(1, MOST_THREADS // rows))
         return lines, rows, r.items or min(most, math.ceil(line / lines))
-    threads = r.threads or min(CHAIN_THREADS, power(math.ceil(line / (r.items or most))))
+    threads = r.threads or min(LOOK_BACK_THREADS, power(math.ceil(line / (r.items or most))))
     items = r.items or min(most, math.ceil(line / threads))
     return threads, r.rows or (1 if threads * items < line else max(1, 128 // threads)), items
 

@@ -53,7 +53,7 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0413",
         "contracted modes",
-        "TMA kernels walk one contracted mode; multistage walks several",
+        "TMA kernels iterate over one contracted mode; multistage over several",
         "CUTLASS sm90 collectives: StrideA is [M, K, L]",
         operands.one_k_mode,
         _SM90,

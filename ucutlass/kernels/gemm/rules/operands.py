@@ -65,7 +65,7 @@ def compute_type_has_kernel(c: GemmCandidate) -> Breach | None:
 def _beyond_lean(c: GemmCandidate) -> str:
     """What the kernel of f32 lacks, one of our own: for other compute types CUTLASS's collectives serve that."""
     if (modes := len(c.problem.batch)) > 1:
-        return f"the batch names stay {modes} separate modes, and the kernel walks one"
+        return f"the batch names stay {modes} separate modes, and the kernel iterates over one"
     stored = (o.access for o in c.problem.outputs if not isinstance(o, Reduction))
     elements = (access.elem for access in (*c.problem.inputs, *stored))
     wide = next((e for e in elements if e.bytes > MOST_BYTES_F32), None)
@@ -110,7 +110,7 @@ def one_k_mode(c: GemmCandidate) -> Breach | None:
     if modes == 1:
         return None
     return Breach(
-        f"the contracted dimensions stay {modes} separate modes; the TMA main loop walks one",
+        f"the contracted dimensions stay {modes} separate modes; the TMA main loop iterates over one",
         "use `warps multistage`, or store the contracted dimensions side by side, in one order in both",
         ("warps",),
         multistage(c),

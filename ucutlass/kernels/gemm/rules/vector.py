@@ -10,7 +10,7 @@ from ucutlass.kernels.rule import Breach
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 MOST_ROWS_K = 16
-"""Rows of a thread block where a thread walks whole rows (emit/gemm/gemv.py)."""
+"""Rows of a thread block where a thread reads whole rows (emit/gemm/gemv.py)."""
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 """Threads of a block (emit/gemm/gemv.py)."""

@@ -70,7 +70,7 @@ def schedule(program: str, fields: str = "", **sizes: int) -> ReductionSchedule:
 )
 def test_few_long_rows_are_read_once(program: str, sizes: dict[str, int]) -> None:
     plan, source = made(program, **sizes)
-    assert isinstance(plan.plan, ReductionPlan) and plan.plan.schedule.chained
+    assert isinstance(plan.plan, ReductionPlan) and plan.plan.schedule.look_back
     assert source.code.count("cudaLaunchKernelEx(&config, reduction<") == 1
     assert any("in one pass" in note.value for note in plan.notes)
     twice, _ = made(program, "keep reread", **sizes)
@@ -83,7 +83,7 @@ def test_few_long_rows_are_read_once(program: str, sizes: dict[str, int]) -> Non
 def test_rows_of_odd_lengths_are_read_twice_unless_asked() -> None:
     """Element by element two passes are the faster on an H200."""
     assert schedule(SCAN, A=3, L=1_000_003).splits > 1
-    assert schedule(SCAN, "keep registers", A=3, L=1_000_003).chained
+    assert schedule(SCAN, "keep registers", A=3, L=1_000_003).look_back
 
 
 def test_why_a_row_is_read_twice_is_told() -> None:
@@ -101,13 +101,13 @@ def test_why_a_row_is_read_twice_is_told() -> None:
     ],
 )
 def test_other_scans_are_not_chained(program: str, sizes: dict[str, int]) -> None:
-    assert not schedule(program, **sizes).chained
+    assert not schedule(program, **sizes).look_back
 
 
 def test_a_row_that_fits_a_block_needs_no_chain() -> None:
     for program in (SCAN, NORM):
         found = schedule(program, "keep registers", A=1000, L=4096)
-        assert found.keep == "registers" and not found.chained
+        assert found.keep == "registers" and not found.look_back
         assert "LookBack" not in made(program, "keep registers", A=1000, L=4096)[1].code
 
 
