@@ -107,7 +107,7 @@ def test_what_is_no_ir_is_refused_by_its_name(linker: nvjitlink.NvJitLink) -> No
 def test_a_missing_library_says_what_to_install(
     load: Any, error: type[Exception], package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(soname: str, beside: str = "") -> ctypes.CDLL:
+    def gone(soname: str, siblings: str = "") -> ctypes.CDLL:
         raise OSError(f"{soname}: cannot open shared object file")
 
     monkeypatch.setattr(shared_library, "load", gone)
