@@ -1,0 +1,1 @@
+"""Turns PyTorch modules into programs."""

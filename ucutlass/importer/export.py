@@ -1,0 +1,213 @@
+"""From a PyTorch module to the importer's graph, by torch.export.
+
+The module's forward runs here, on tensors without storage. For a file that is not ours, call this in an
+isolated process only.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from ucutlass.importer.graph import Input, Origin, Tensor, TensorGraph, Unsupported
+from ucutlass.importer.naming import free
+from ucutlass.importer.operators import RULES
+from ucutlass.importer.operators.builder import Arguments, Builder, Ref
+
+ELEMENTS = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "e4m3",
+    torch.float8_e5m2: "e5m2",
+    torch.int8: "s8",
+    torch.uint8: "u8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.bool: "bool",
+}
+"""The language's element of each of torch's types."""
+
+_CHECKS = frozenset(
+    {
+        "aten._assert_tensor_metadata.default",
+        "aten._assert_async.msg",
+        "aten.sym_constrain_range_for_size.default",
+        "aten._assert_scalar.default",
+    }
+)
+"""Operators that compute nothing."""
+
+_ORIGINS: Mapping[str, Literal["input", "parameter", "buffer", "constant"]] = {
+    "PARAMETER": "parameter",
+    "BUFFER": "buffer",
+    "CONSTANT_TENSOR": "constant",
+    "USER_INPUT": "input",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A graph, the constants that its text needs by path, and what was left out: the paths of buffers that
+    forward writes."""
+
+    graph: TensorGraph
+    constants: Mapping[str, torch.Tensor]
+    mutated: tuple[str, ...]
+
+
+def exported(model: torch.nn.Module, arguments: Sequence[Any]) -> Exported:
+    """Returns the module's graph on these arguments, whose shapes it keeps. Raises Unsupported, and what
+    torch.export raises."""
+    table: Any = torch.export.default_decompositions()
+    for op in [op for op in table if str(op) in RULES]:
+        table.pop(op)
+    with torch.no_grad():
+        program = torch.export.export(model, tuple(arguments), strict=False)
+        program = program.run_decompositions(table)
+    return _translated(program)
+
+
+def _translated(program: Any) -> Exported:
+    signature, nodes = program.graph_signature, list(program.graph.nodes)
+    by_name = {node.name: node for node in nodes if node.op == "placeholder"}
+    used = {node.name for node in nodes if node.op == "placeholder" and node.users}
+    inputs: list[Input] = []
+    refs: dict[str, Any] = {}
+    constants: dict[str, torch.Tensor] = {}
+    taken: list[str] = []
+    specs = sorted(signature.input_specs, key=lambda s: list(_ORIGINS).index(s.kind.name) if s.kind.name in _ORIGINS
+                   and s.kind.name != "USER_INPUT" else -1)  # fmt: skip
+    for spec in specs:
+        node = by_name.get(getattr(spec.arg, "name", ""))
+        if node is None or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        origin = _ORIGINS[spec.kind.name]
+        path = node.name if origin == "input" else spec.target
+        name = free(path, taken)
+        taken.append(name)
+        refs[node.name] = Ref(name)
+        if origin == "constant":
+            constants[path] = program.constants[spec.target]
+        if origin == "input" or node.name in used:
+            inputs.append(Input(name, path, origin, tensor_of(node.meta["val"], name)))
+    values = {i.name: i.tensor for i in inputs}
+    builder = Builder(values)
+    results: list[str] = []
+    mutated: list[str] = []
+    for node in nodes:
+        match node.op:
+            case "call_function" if node.target is operator.getitem:
+                source, index = node.args
+                refs[node.name] = refs[source.name][index]
+            case "call_function":
+                refs[node.name] = _translate(node, refs, builder, taken)
+            case "get_attr":
+                raise Unsupported(f"the graph reads the attribute {node.target}")
+            case "output":
+                for spec, leaf in zip(signature.output_specs, node.args[0], strict=True):
+                    if spec.kind.name == "BUFFER_MUTATION":
+                        mutated.append(spec.target)
+                    elif spec.kind.name != "USER_OUTPUT":
+                        raise Unsupported(f"forward writes over {spec.target}")
+                    elif isinstance(leaf, torch.fx.Node) and isinstance(refs[leaf.name], Ref):
+                        results.append(refs[leaf.name].name)
+                    elif leaf is not None:
+                        raise Unsupported(f"a result is {leaf!r}, which no program gives")
+    if not results:
+        raise Unsupported("forward gives no tensor")
+    read = _needed(builder, results)
+    nodes_left = tuple(n for n in builder.nodes if n.name in read)
+    inputs_left = tuple(i for i in inputs if i.name in read or i.origin == "input")
+    graph = TensorGraph(inputs_left, nodes_left, tuple(results), dict(builder.values))
+    paths = {i.path for i in inputs_left if i.origin == "constant"}
+    return Exported(graph, {p: t for p, t in constants.items() if p in paths}, tuple(mutated))
+
+
+def _needed(builder: Builder, results: Iterable[str]) -> set[str]:
+    by_name = {node.name: node for node in builder.nodes}
+    needed: set[str] = set()
+    stack = list(results)
+    while stack:
+        name = stack.pop()
+        if name in needed:
+            continue
+        needed.add(name)
+        if name in by_name:
+            stack += [operand.value for operand in by_name[name].operands]
+    return needed
+
+
+def tensor_of(value: torch.Tensor, name: str) -> Tensor:
+    if value.dtype not in ELEMENTS:
+        raise Unsupported(f"{name} has the element type {value.dtype}, which no program takes")
+    shape = tuple(value.shape)
+    if not all(isinstance(extent, int) for extent in shape):
+        raise Unsupported(f"{name} has a shape that depends on values: {tuple(map(str, shape))}")
+    if 0 in shape:
+        raise Unsupported(f"{name} has no elements")
+    return Tensor(shape, ELEMENTS[value.dtype])
+
+
+def _translate(node: Any, refs: Mapping[str, Any], builder: Builder, taken: list[str]) -> Any:
+    """Returns what an operator gives: a Ref, or a tuple of them."""
+    target = str(node.target)
+    if target in _CHECKS:
+        return None
+    builder.origin = Origin(target, _module(node), _line(node))
+    builder.name = free(_short(node.name), taken)
+    rule = RULES.get(target)
+    if rule is None:
+        raise builder.fail("the importer has no rule for this operator")
+    value = node.meta.get("val")
+    outputs = list(value) if isinstance(value, tuple | list) else [value]
+    results = tuple(
+        tensor_of(v, node.name) if isinstance(v, torch.Tensor) and v.numel() else Tensor((), "f32")
+        for v in outputs
+    )
+    return rule(builder, Arguments(_arguments(node, refs), results))
+
+
+def _short(name: str) -> str:
+    """Returns a graph node's name without what only tells it from others."""
+    return re.sub(r"^_+|_default$|_tensor$", "", name) or name
+
+
+def _arguments(node: Any, refs: Mapping[str, Any]) -> dict[str, Any]:
+    schema = node.target._schema
+    named = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+    named |= dict(zip([a.name for a in schema.arguments], node.args, strict=False)) | dict(node.kwargs)
+    return {name: _plain(value, refs) for name, value in named.items()}
+
+
+def _plain(value: Any, refs: Mapping[str, Any]) -> Any:
+    match value:
+        case torch.fx.Node():
+            return refs[value.name]
+        case list() | tuple():
+            return [_plain(item, refs) for item in value]
+        case _:
+            return value
+
+
+def _module(node: Any) -> str:
+    """Returns the path of the innermost submodule that called the operator."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, _ in stack.values()]
+    return str(paths[-1]) if paths else ""
+
+
+def _line(node: Any) -> str:
+    """Returns `file:line, code` of the innermost line of the module's own source."""
+    trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
+    for place, code in reversed(list(zip(trace, trace[1:], strict=False))):
+        matched = re.match(r'File "(.*)", line (\d+)', place)
+        if matched and "/torch/" not in matched[1]:
+            return f"{matched[1]}:{matched[2]}, {code}"
+    return ""

@@ -1,0 +1,157 @@
+"""What a module computes, as the importer sees it: a list of small computations over tensors.
+
+A computation has the language's expression with two kinds of holes: operands, `x0`, `x1`, .., and labels,
+which name the dimensions of this one computation. Which labels of different computations are one name of the
+program is found later (`ucutlass.importer.names`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from ucutlass.grammar.syntax import Expr
+
+Axis: TypeAlias = tuple[str, ...]
+"""The labels of one axis of a tensor, outer first. Empty where the axis has one element, or where an operand
+is repeated along it."""
+
+Axes: TypeAlias = tuple[Axis, ...]
+
+Kind: TypeAlias = Literal["view", "index", "constant", "pointwise", "reduction", "window", "scan", "dot"]
+"""What a computation does, which decides what is worth computing twice:
+
+- `view`: nothing, its value is the operand's
+- `index`: reads its operands elsewhere
+- `constant`: has no operands
+- `window`: reduces over windows, without a dot
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor's shape and the language's element; f64 stands for tensors that are computed in float64."""
+
+    shape: tuple[int, ...]
+    element: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that a computation reads, by the name of what computes it, and the labels of its axes."""
+
+    value: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a computation comes from: the operator, `aten.linear.default`, the path of the submodule whose
+    forward called it, and the line of the module's source, "" where unknown."""
+
+    operator: str
+    module: str = ""
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """One binding: `body` over operands, whose value has the labels of `axes`. `extents` has every label.
+    `hint` is a noun for the value, such as `mean`."""
+
+    name: str
+    kind: Kind
+    operands: tuple[Operand, ...]
+    body: Expr
+    axes: Axes
+    extents: Mapping[str, int]
+    tensor: Tensor
+    origin: Origin
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """The operand's elements in memory order under another shape."""
+
+    name: str
+    value: str
+    tensor: Tensor
+    origin: Origin
+    hint: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        return "view"
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return (Operand(self.value, ()),)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchStage:
+    """A function that torch computes: `torch.NAME(operands, keywords)`."""
+
+    name: str
+    function: str
+    operands: tuple[Operand, ...]
+    keywords: Mapping[str, int | bool]
+    tensor: Tensor
+    origin: Origin
+    hint: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        return "dot"
+
+
+Node: TypeAlias = Computation | Reshape | TorchStage
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A tensor from outside. `path` is the name in `forward`, or the attribute path of a parameter, buffer or
+    constant."""
+
+    name: str
+    path: str
+    origin: Literal["input", "parameter", "buffer", "constant"]
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGraph:
+    """A module: its inputs, the computations in order, and the names of its results."""
+
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    results: tuple[str, ...]
+    values: Mapping[str, Tensor] = field(default_factory=lambda: MappingProxyType({}))
+    """The tensor of every input and node."""
+
+
+class Unsupported(Exception):
+    """An operator, or one of its arguments, that the importer cannot turn into a program."""
+
+    def __init__(self, why: str, origin: Origin | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.origin = origin
+
+    def __str__(self) -> str:
+        if self.origin is None:
+            return self.why
+        where = f" at {self.origin.line}" if self.origin.line else ""
+        return f"{self.origin.operator}{where}: {self.why}"
+
+
+def readers(nodes: Sequence[Node]) -> dict[str, list[Node]]:
+    """Returns the nodes that read each value, each once, in order."""
+    by_value: dict[str, list[Node]] = {}
+    for node in nodes:
+        for value in dict.fromkeys(operand.value for operand in node.operands):
+            by_value.setdefault(value, []).append(node)
+    return by_value

@@ -1,0 +1,172 @@
+"""Collects the computations that a module's operators become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from ucutlass.grammar.syntax import Expr
+from ucutlass.importer.expressions import operand, substituted, where
+from ucutlass.importer.graph import (
+    Axes,
+    Axis,
+    Computation,
+    Kind,
+    Node,
+    Operand,
+    Origin,
+    Reshape,
+    Tensor,
+    TorchStage,
+    Unsupported,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor among an operator's arguments, by the name of its value."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """An operator's arguments by their names in its schema, defaults filled in, and the tensors that it
+    gives."""
+
+    named: Mapping[str, Any]
+    results: tuple[Tensor, ...]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.named[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.named.get(name, default)
+
+    @property
+    def result(self) -> Tensor:
+        return self.results[0]
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(slots=True)
+class Builder:
+    """The nodes so far and the tensors of all values. `origin` is the operator that is being translated,
+    `name` the name that its graph node has."""
+
+    values: dict[str, Tensor]
+    nodes: list[Node] = field(default_factory=list)
+    origin: Origin = Origin("")
+    name: str = ""
+
+    def shape(self, ref: Ref) -> tuple[int, ...]:
+        return self.values[ref.name].shape
+
+    def element(self, ref: Ref) -> str:
+        return self.values[ref.name].element
+
+    def fail(self, why: str) -> Unsupported:
+        return Unsupported(why, self.origin)
+
+    def _fresh(self, hint: str) -> str:
+        base = self.name if not hint else f"{self.name}_{hint}"
+        name, number = base, 1
+        while name in self.values:
+            number += 1
+            name = f"{base}_{number}"
+        return name
+
+    def add(
+        self,
+        kind: Kind,
+        operands: Sequence[tuple[Ref, Axes]],
+        body: Expr,
+        axes: Axes,
+        extents: Mapping[str, int],
+        element: str,
+        hint: str = "",
+    ) -> Ref:
+        """Adds a computation. The shape of its value follows from its axes."""
+        shape = tuple(prod(extents[label] for label in axis) for axis in axes)
+        tensor = Tensor(shape, element)
+        name = self._fresh(hint)
+        reads = tuple(Operand(ref.name, operand_axes) for ref, operand_axes in operands)
+        node = Computation(name, kind, reads, body, axes, dict(extents), tensor, self.origin, hint)
+        return self._put(node)
+
+    def _put(self, node: Node) -> Ref:
+        self.nodes.append(node)
+        self.values[node.name] = node.tensor
+        return Ref(node.name)
+
+    def reshape(self, ref: Ref, shape: Sequence[int]) -> Ref:
+        if self.shape(ref) == tuple(shape):
+            return ref
+        tensor = Tensor(tuple(shape), self.element(ref))
+        return self._put(Reshape(self._fresh("view"), ref.name, tensor, self.origin))
+
+    def torch(self, function: str, refs: Sequence[Ref], keywords: Mapping[str, Any], tensor: Tensor) -> Ref:
+        operands = tuple(Operand(ref.name, ()) for ref in refs)
+        return self._put(TorchStage(self._fresh(""), function, operands, keywords, tensor, self.origin))
+
+    def view(self, ref: Ref, operand_axes: Axes, axes: Axes, extents: Mapping[str, int]) -> Ref:
+        """Adds the same value with other axes."""
+        return self.add("view", [(ref, operand_axes)], operand(0), axes, extents, self.element(ref))
+
+    def pointwise(
+        self, body: Expr, refs: Sequence[Ref], element: str, hint: str = "", shape: Sequence[int] = ()
+    ) -> Ref:
+        """Adds element-wise work on tensors that broadcast from the right, at least to `shape`. A body over
+        bools that calculates with them must say so: see `as_number`."""
+        whole = broadcast([*(self.shape(r) for r in refs), tuple(shape)])
+        labels = tuple(f"_{_LETTERS[i]}" for i in range(len(whole)))
+        axes = tuple((label,) if n != 1 else () for label, n in zip(labels, whole, strict=True))
+        operands = [(ref, axes_from_right(self.shape(ref), axes)) for ref in refs]
+        extents = dict(zip(labels, whole, strict=True))
+        return self.add("pointwise" if refs else "constant", operands, body, axes, extents, element, hint)
+
+    def numbers(self, body: Expr, refs: Sequence[Ref]) -> Expr:
+        """Returns the body with every operand that is a bool as 1 or 0."""
+        bools = {
+            f"x{i}": where(operand(i), 1, 0) for i, ref in enumerate(refs) if self.element(ref) == "bool"
+        }
+        return substituted(body, bools) if bools else body
+
+    def labels(self, ref: Ref, letters: Sequence[str] = ()) -> tuple[tuple[str, ...], Axes, dict[str, int]]:
+        """Returns a label for each axis of a tensor, its axes, and the extents. Labels that begin with `_`
+        suggest no name."""
+        shape = self.shape(ref)
+        names = tuple(letters) or tuple(f"_{_LETTERS[i]}" for i in range(len(shape)))
+        axes: Axes = tuple((label,) if n != 1 else () for label, n in zip(names, shape, strict=True))
+        return names, axes, dict(zip(names, shape, strict=True))
+
+
+def axes_from_right(shape: Sequence[int], axes: Axes) -> Axes:
+    """Returns the axes of an operand of this shape that broadcasts to a value of these axes."""
+    own: list[Axis] = []
+    for n, axis in zip(shape, axes[len(axes) - len(shape) :], strict=True):
+        own.append(axis if n != 1 else ())
+    return tuple(own)
+
+
+def broadcast(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Returns the shape that tensors of these shapes have together, as in PyTorch."""
+    rank = max((len(s) for s in shapes), default=0)
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    return tuple(next((n for n in column if n != 1), 1) for column in zip(*padded, strict=True))
+
+
+def axis_number(dim: int, rank: int) -> int:
+    return dim + rank if dim < 0 else dim
+
+
+def axis_numbers(dims: Any, rank: int) -> tuple[int, ...]:
+    """Returns axis numbers from 0: of one number, of a list, of all axes for None or an empty list."""
+    if dims is None or dims == []:
+        return tuple(range(rank))
+    many = [dims] if isinstance(dims, int) else list(dims)
+    return tuple(axis_number(d, rank) for d in many)

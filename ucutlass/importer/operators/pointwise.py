@@ -1,0 +1,429 @@
+"""Element-wise operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ucutlass.grammar.syntax import Expr, Name
+from ucutlass.importer.expressions import (
+    add,
+    binary,
+    call,
+    div,
+    expr,
+    mul,
+    operand,
+    sub,
+    substituted,
+    template,
+    where,
+)
+from ucutlass.importer.operators.builder import Arguments, Builder, Ref
+
+Rule = Callable[[Builder, Arguments], "Ref | tuple[Ref | None, ...]"]
+FLOATS = frozenset({"f64", "f32", "f16", "bf16", "e4m3", "e5m2"})
+
+UNARY: Mapping[str, str] = MappingProxyType(
+    {
+        "abs": "abs(x0)",
+        "ceil": "-floor(-x0)",
+        "cos": "cos(x0)",
+        "erf": "erf(x0)",
+        "erfc": "1 - erf(x0)",
+        "exp": "exp(x0)",
+        "exp2": "2 ** x0",
+        "expm1": "exp(x0) - 1",
+        "floor": "floor(x0)",
+        "hardsigmoid": "clamp(x0 + 3, 0, 6) / 6",
+        "hardswish": "hardswish(x0)",
+        "log": "log(x0)",
+        "log10": "log(x0) * 0.4342944819032518",
+        "log1p": "log1p(x0)",
+        "log2": "log(x0) * 1.4426950408889634",
+        "log_sigmoid": "-softplus(-x0)",
+        "mish": "mish(x0)",
+        "neg": "-x0",
+        "reciprocal": "1 / x0",
+        "relu": "relu(x0)",
+        "relu6": "clamp(x0, 0, 6)",
+        "round": "round(x0)",
+        "rsqrt": "rsqrt(x0)",
+        "selu": "selu(x0)",
+        "sigmoid": "sigmoid(x0)",
+        "sign": "sign(x0)",
+        "silu": "silu(x0)",
+        "sin": "sin(x0)",
+        "sqrt": "sqrt(x0)",
+        "square": "x0 * x0",
+        "tan": "sin(x0) / cos(x0)",
+        "tanh": "tanh(x0)",
+        "trunc": "sign(x0) * floor(abs(x0))",
+    }
+)
+"""Functions of one tensor, by the first part of the operator's name."""
+
+COMPARISONS: Mapping[str, str] = MappingProxyType(
+    {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+)
+
+
+def _first(arguments: Arguments) -> Ref:
+    """Returns the one tensor of an operator, whatever its schema calls it."""
+    ref: Ref = arguments.get("self") or arguments.get("input")
+    return ref
+
+
+def unary(text: str) -> Rule:
+    def rule(b: Builder, a: Arguments) -> Ref:
+        x = _first(a)
+        return b.pointwise(b.numbers(template(text), [x]), [x], a.result.element)
+
+    return rule
+
+
+def of_tensors(b: Builder, a: Arguments, body: Callable[..., Expr], *arguments: Any, hint: str = "") -> Ref:
+    """Adds `body` of arguments that are tensors or numbers, bools among the tensors as 1 and 0."""
+    refs = [x for x in arguments if isinstance(x, Ref)]
+    exprs: list[Expr] = []
+    for value in arguments:
+        exprs.append(operand(len([e for e in exprs if isinstance(e, Name)])) if isinstance(value, Ref)
+                     else _literal(b, value))
+    return b.pointwise(b.numbers(body(*exprs), refs), refs, a.result.element, hint, a.result.shape)
+
+
+def _literal(b: Builder, value: Any) -> Expr:
+    if not isinstance(value, bool | int | float):
+        raise b.fail(f"the argument {value!r} is no number")
+    if isinstance(value, float) and math.isnan(value):
+        raise b.fail("the language has no NaN")
+    return expr(value)
+
+
+def _scaled(value: Expr, factor: Any) -> Expr:
+    return value if factor == 1 else mul(value, factor)
+
+
+def _add(b: Builder, a: Arguments) -> Ref:
+    alpha = a.get("alpha", 1)
+    if _all_bool(b, a["self"], a["other"]):
+        return of_bools(b, a, "or")
+    return of_tensors(b, a, lambda x, y: add(x, _scaled(y, alpha)), a["self"], a["other"])
+
+
+def _sub(b: Builder, a: Arguments) -> Ref:
+    alpha = a.get("alpha", 1)
+    return of_tensors(b, a, lambda x, y: sub(x, _scaled(y, alpha)), a["self"], a["other"])
+
+
+def _rsub(b: Builder, a: Arguments) -> Ref:
+    alpha = a.get("alpha", 1)
+    return of_tensors(b, a, lambda x, y: sub(y, _scaled(x, alpha)), a["self"], a["other"])
+
+
+def _mul(b: Builder, a: Arguments) -> Ref:
+    if _all_bool(b, a["self"], a["other"]):
+        return of_bools(b, a, "and")
+    return of_tensors(b, a, mul, a["self"], a["other"])
+
+
+def _div(b: Builder, a: Arguments) -> Ref:
+    mode = a.get("rounding_mode")
+    whole = a.result.element not in FLOATS
+    if mode is None:
+        return of_tensors(b, a, div, a["self"], a["other"])
+    if mode == "floor":
+        return of_tensors(
+            b, a, (lambda x, y: binary("//", x, y)) if whole else (lambda x, y: call("floor", div(x, y))),
+            a["self"], a["other"],
+        )
+    if whole:
+        raise b.fail("whole division that rounds towards 0")
+    return of_tensors(
+        b, a, lambda x, y: mul(call("sign", div(x, y)), call("floor", call("abs", div(x, y)))),
+        a["self"], a["other"],
+    )
+
+
+def _floor_divide(b: Builder, a: Arguments) -> Ref:
+    whole = a.result.element not in FLOATS
+    return of_tensors(
+        b, a, (lambda x, y: binary("//", x, y)) if whole else (lambda x, y: call("floor", div(x, y))),
+        a["self"], a["other"],
+    )
+
+
+def _remainder(b: Builder, a: Arguments) -> Ref:
+    if a.result.element in FLOATS:
+        return of_tensors(
+            b, a, lambda x, y: sub(x, mul(y, call("floor", div(x, y)))), a["self"], a["other"]
+        )
+    return of_tensors(b, a, lambda x, y: binary("%", x, y), a["self"], a["other"])
+
+
+def _pow(b: Builder, a: Arguments) -> Ref:
+    base, exponent = a["self"], a["exponent"]
+    if isinstance(exponent, int | float) and exponent in (2, 3) and isinstance(base, Ref):
+        square = mul(operand(0), operand(0))
+        body = square if exponent == 2 else mul(square, operand(0))
+        return b.pointwise(b.numbers(body, [base]), [base], a.result.element)
+    if exponent == 0.5:
+        return of_tensors(b, a, lambda x: call("sqrt", x), base)
+    if exponent == -0.5:
+        return of_tensors(b, a, lambda x: call("rsqrt", x), base)
+    if a.result.element not in FLOATS:
+        raise b.fail("a power of whole numbers")
+    return of_tensors(b, a, lambda x, y: binary("**", x, y), base, exponent)
+
+
+def _compare(op: str) -> Rule:
+    return lambda b, a: of_tensors(b, a, lambda x, y: binary(op, x, y), a["self"], a["other"])
+
+
+def _clamp(b: Builder, a: Arguments) -> Ref:
+    low, high = a.get("min"), a.get("max")
+    x = a["self"]
+    if low is None:
+        return of_tensors(b, a, lambda v, h: call("min", v, h), x, high)
+    if high is None:
+        return of_tensors(b, a, lambda v, l: call("max", v, l), x, low)
+    return of_tensors(b, a, lambda v, l, h: call("clamp", v, l, h), x, low, high)
+
+
+def _hardtanh(b: Builder, a: Arguments) -> Ref:
+    low, high = a["min_val"], a["max_val"]
+    if (low, high) == (-1, 1):
+        return of_tensors(b, a, lambda v: call("hardtanh", v), a["self"])
+    return of_tensors(b, a, lambda v: call("clamp", v, low, high), a["self"])
+
+
+def _pair(function: str) -> Rule:
+    return lambda b, a: of_tensors(b, a, lambda x, y: call(function, x, y), a["self"], a["other"])
+
+
+def _gelu(b: Builder, a: Arguments) -> Ref:
+    function = "gelu_tanh" if a.get("approximate") == "tanh" else "gelu"
+    return of_tensors(b, a, lambda x: call(function, x), a["self"])
+
+
+def _leaky_relu(b: Builder, a: Arguments) -> Ref:
+    slope = a["negative_slope"]
+    return of_tensors(
+        b, a, lambda x: call("leaky_relu", x) if slope == 0.01 else call("leaky_relu", x, slope), a["self"]
+    )
+
+
+def _elu(b: Builder, a: Arguments) -> Ref:
+    alpha, scale, inner = a["alpha"], a.get("scale", 1), a.get("input_scale", 1)
+    if inner != 1:
+        raise b.fail(f"input_scale={inner}")
+
+    def body(x: Expr) -> Expr:
+        return _scaled(call("elu", x) if alpha == 1 else call("elu", x, alpha), scale)
+
+    return of_tensors(b, a, body, a["self"])
+
+
+def _celu(b: Builder, a: Arguments) -> Ref:
+    alpha = a["alpha"]
+    return of_tensors(
+        b, a, lambda x: where(binary(">", x, 0), x, mul(alpha, sub(call("exp", div(x, alpha)), 1))), a["self"]
+    )
+
+
+def _softplus(b: Builder, a: Arguments) -> Ref:
+    beta, threshold = a["beta"], a["threshold"]
+
+    def body(x: Expr) -> Expr:
+        if (beta, threshold) == (1, 20):
+            return call("softplus", x)
+        scaled = _scaled(x, beta)
+        soft = div(call("softplus", scaled), beta) if beta != 1 else call("softplus", scaled)
+        return where(binary(">", scaled, threshold), x, soft)
+
+    return of_tensors(b, a, body, a["self"])
+
+
+def _threshold(b: Builder, a: Arguments) -> Ref:
+    limit, value = a["threshold"], a["value"]
+    return of_tensors(b, a, lambda x: where(binary("<=", x, limit), value, x), a["self"])
+
+
+def _prelu(b: Builder, a: Arguments) -> Ref:
+    x, w = a["self"], a["weight"]
+    channels = b.shape(w)[0] if b.shape(w) else 1
+    if channels != 1 and len(b.shape(x)) > 1:
+        w = b.reshape(w, (channels, *(1 for _ in b.shape(x)[2:])))
+    elif channels == 1:
+        w = b.reshape(w, ())
+    return of_tensors(b, a, lambda v, s: where(binary(">", v, 0), v, mul(s, v)), x, w)
+
+
+def _where(b: Builder, a: Arguments) -> Ref:
+    condition, yes, no = a["condition"], a["self"], a["other"]
+    refs = [r for r in (condition, yes, no) if isinstance(r, Ref)]
+    exprs: list[Expr] = []
+    for value in (condition, yes, no):
+        exprs.append(operand(refs.index(value)) if isinstance(value, Ref) else _literal(b, value))
+    if a.result.element == "bool":
+        c, y, n = exprs
+        body = binary("or", binary("and", c, y), binary("and", expr_not(c), n))
+    else:
+        body = where(*exprs)
+    return b.pointwise(body, refs, a.result.element, shape=a.result.shape)
+
+
+def expr_not(value: Expr) -> Expr:
+    return substituted(template("not x0"), {"x0": value})
+
+
+def _masked_fill(b: Builder, a: Arguments) -> Ref:
+    x, mask, value = a["self"], a["mask"], a["value"]
+    if a.result.element == "bool":
+        raise b.fail("masked_fill of bools")
+    return of_tensors(b, a, lambda m, v, t: where(m, v, t), mask, value, x) if isinstance(value, Ref) else (
+        b.pointwise(where(operand(0), _literal(b, value), operand(1)), [mask, x], a.result.element)
+    )
+
+
+def _all_bool(b: Builder, *values: Any) -> bool:
+    return all(isinstance(v, Ref) and b.element(v) == "bool" for v in values)
+
+
+def of_bools(b: Builder, a: Arguments, op: str) -> Ref:
+    refs = [a["self"], a["other"]]
+    truths = [
+        operand(i) if b.element(r) == "bool" else binary("!=", operand(i), 0) for i, r in enumerate(refs)
+    ]
+    return b.pointwise(binary(op, *truths), refs, "bool")
+
+
+def _bitwise(op: str) -> Rule:
+    def rule(b: Builder, a: Arguments) -> Ref:
+        if not _all_bool(b, a["self"], a["other"]):
+            raise b.fail("bits of whole numbers")
+        return of_bools(b, a, op)
+
+    return rule
+
+
+def _not(b: Builder, a: Arguments) -> Ref:
+    x = _first(a)
+    if b.element(x) == "bool":
+        return b.pointwise(template("not x0"), [x], "bool")
+    return b.pointwise(template("x0 == 0"), [x], "bool")
+
+
+def _bitwise_not(b: Builder, a: Arguments) -> Ref:
+    if b.element(_first(a)) != "bool":
+        raise b.fail("bits of whole numbers")
+    return _not(b, a)
+
+
+def _xor(b: Builder, a: Arguments) -> Ref:
+    refs = [a["self"], a["other"]]
+    if not _all_bool(b, *refs):
+        raise b.fail("bits of whole numbers")
+    return b.pointwise(b.numbers(template("x0 != x1"), refs), refs, "bool")
+
+
+def cast(b: Builder, x: Ref, element: str) -> Ref:
+    """Adds a conversion in plain sight; none to an element that holds the tensor's already."""
+    own = b.element(x)
+    if own == element:
+        return x
+    if own == "bool":
+        value = template("where(x0, 1, 0)")
+        return b.pointwise(call(element, value) if element in FLOATS else value, [x], element)
+    if element == "bool":
+        return b.pointwise(template("x0 != 0"), [x], "bool")
+    if own in FLOATS and element not in FLOATS:
+        # PyTorch rounds towards 0, the language to nearest.
+        inner = template("sign(x0) * floor(abs(x0))")
+        return b.pointwise(call(element, inner), [x], element)
+    return b.pointwise(call(element, operand(0)), [x], element)
+
+
+def _to(b: Builder, a: Arguments) -> Ref:
+    return cast(b, _first(a), a.result.element)
+
+
+def _lerp(b: Builder, a: Arguments) -> Ref:
+    return of_tensors(
+        b, a, lambda x, y, w: add(x, mul(w, sub(y, x))), a["self"], a["end"], a["weight"]
+    )
+
+
+def _addc(op: Callable[[Any, Any], Expr]) -> Rule:
+    def rule(b: Builder, a: Arguments) -> Ref:
+        value = a.get("value", 1)
+        return of_tensors(
+            b, a, lambda x, y, z: add(x, _scaled(op(y, z), value)), a["self"], a["tensor1"], a["tensor2"]
+        )
+
+    return rule
+
+
+def _isnan(b: Builder, a: Arguments) -> Ref:
+    return of_tensors(b, a, lambda x: binary("!=", x, x), a["self"])
+
+
+def _rules() -> dict[str, Rule]:
+    rules: dict[str, Rule] = {f"aten.{name}.default": unary(text) for name, text in UNARY.items()}
+    rules["aten.log_sigmoid.default"] = unary(UNARY["log_sigmoid"])
+    for name, op in COMPARISONS.items():
+        rules |= {f"aten.{name}.{overload}": _compare(op) for overload in ("Tensor", "Scalar")}
+    for name, rule in {"add": _add, "sub": _sub, "mul": _mul, "div": _div, "remainder": _remainder}.items():
+        rules |= {f"aten.{name}.{overload}": rule for overload in ("Tensor", "Scalar")}
+    rules |= {f"aten.rsub.{overload}": _rsub for overload in ("Tensor", "Scalar")}
+    rules |= {f"aten.div.{overload}": _div for overload in ("Tensor_mode", "Scalar_mode")}
+    rules |= {f"aten.floor_divide.{overload}": _floor_divide for overload in ("default", "Scalar")}
+    rules |= {
+        f"aten.pow.{overload}": _pow for overload in ("Tensor_Scalar", "Tensor_Tensor", "Scalar")
+    }
+    rules |= {f"aten.clamp.{overload}": _clamp for overload in ("default", "Tensor")}
+    rules |= {f"aten.clamp_min.{overload}": _clamp for overload in ("default", "Tensor")}
+    rules |= {f"aten.clamp_max.{overload}": _clamp for overload in ("default", "Tensor")}
+    rules |= {f"aten.masked_fill.{overload}": _masked_fill for overload in ("Scalar", "Tensor")}
+    rules |= {
+        f"aten.where.{overload}": _where
+        for overload in ("self", "ScalarSelf", "ScalarOther", "Scalar")
+    }
+    rules |= {f"aten.bitwise_and.{o}": _bitwise("and") for o in ("Tensor", "Scalar")}
+    rules |= {f"aten.bitwise_or.{o}": _bitwise("or") for o in ("Tensor", "Scalar")}
+    return rules | {
+        "aten._to_copy.default": _to,
+        "aten.addcdiv.default": _addc(div),
+        "aten.addcmul.default": _addc(mul),
+        "aten.bitwise_not.default": _bitwise_not,
+        "aten.bitwise_xor.Tensor": _xor,
+        "aten.celu.default": _celu,
+        "aten.elu.default": _elu,
+        "aten.gelu.default": _gelu,
+        "aten.hardtanh.default": _hardtanh,
+        "aten.isnan.default": _isnan,
+        "aten.leaky_relu.default": _leaky_relu,
+        "aten.lerp.Scalar": _lerp,
+        "aten.lerp.Tensor": _lerp,
+        "aten.logical_and.default": lambda b, a: of_bools(b, a, "and"),
+        "aten.logical_not.default": _not,
+        "aten.logical_or.default": lambda b, a: of_bools(b, a, "or"),
+        "aten.maximum.default": _pair("max"),
+        "aten.minimum.default": _pair("min"),
+        "aten.prelu.default": _prelu,
+        "aten._prelu_kernel.default": _prelu_kernel,
+        "aten.softplus.default": _softplus,
+        "aten.threshold.default": _threshold,
+        "aten.to.dtype": _to,
+    }
+
+
+def _prelu_kernel(b: Builder, a: Arguments) -> Ref:
+    return of_tensors(
+        b, a, lambda v, s: where(binary(">", v, 0), v, mul(s, v)), a["self"], a["weight"]
+    )
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(_rules())

@@ -1,0 +1,235 @@
+"""Matrix products, and attention, which is two of them around a softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from ucutlass.grammar.syntax import Argument, Call, Expr, Name
+from ucutlass.importer.expressions import add, binary, index, mul, operand, over, template, where
+from ucutlass.importer.graph import Axes
+from ucutlass.importer.operators.builder import Arguments, Builder, Ref, axes_from_right, broadcast
+from ucutlass.importer.operators.pointwise import Rule
+from ucutlass.importer.operators.reductions import reduce, softmax_of
+
+EXACT = "exact"
+"""A call in a body that says: the operand as a value of this element, which a `dot` needs. It becomes a cast
+where the value is not stored in it."""
+
+
+def exact(element: str, value: Expr) -> Expr:
+    return Call(EXACT, None, (Argument(Name(element)), Argument(value)))
+
+
+def dot_body(element: str, consumed: Sequence[str], left: Expr | None = None, right: Expr | None = None) -> Expr:
+    a = operand(0) if left is None else left
+    c = operand(1) if right is None else right
+    return over("dot", tuple(consumed), exact(element, a), exact(element, c))
+
+
+def product(
+    b: Builder, left: Ref, left_axes: Axes, right: Ref, right_axes: Axes, axes: Axes,
+    extents: Mapping[str, int], consumed: Sequence[str], element: str, hint: str = "",
+) -> Ref:
+    """Adds a dot of two tensors over the labels `consumed`."""
+    for ref in (left, right):
+        if b.element(ref) not in ("f32", "f16", "bf16", "f64"):
+            raise b.fail(f"a product of {b.element(ref)}")
+    body = dot_body(element, [label for label in consumed if extents[label] != 1])
+    return b.add("dot", [(left, left_axes), (right, right_axes)], body, axes, extents, element, hint)
+
+
+def _axes(labels: Sequence[str], extents: Mapping[str, int]) -> Axes:
+    return tuple((label,) if extents[label] != 1 else () for label in labels)
+
+
+def _batch(rank: int) -> tuple[str, ...]:
+    return tuple(f"_{letter}" for letter in "abcdefgh"[:rank])
+
+
+def linear(b: Builder, x: Ref, weight: Ref, bias: Ref | None, element: str) -> Ref:
+    shape, batch = b.shape(x), _batch(len(b.shape(x)) - 1)
+    extents = {**dict(zip(batch, shape[:-1], strict=True)), "K": shape[-1], "N": b.shape(weight)[0]}
+    if len(b.shape(weight)) == 1:
+        y = product(
+            b, x, _axes((*batch, "K"), extents), weight, _axes(("K",), {"K": shape[-1]}),
+            _axes(batch, extents), {k: v for k, v in extents.items() if k != "N"}, ("K",), element,
+        )
+    else:
+        y = product(
+            b, x, _axes((*batch, "K"), extents), weight, _axes(("N", "K"), extents),
+            _axes((*batch, "N"), extents), extents, ("K",), element, "product" if bias is not None else "",
+        )
+    return y if bias is None else b.pointwise(template("x0 + x1"), [y, bias], element)
+
+
+def _linear(b: Builder, a: Arguments) -> Ref:
+    return linear(b, a["input"], a["weight"], a.get("bias"), a.result.element)
+
+
+def matmul(b: Builder, x: Ref, y: Ref, element: str, hint: str = "") -> Ref:
+    left, right = b.shape(x), b.shape(y)
+    lead = broadcast([left[:-2], right[:-2]])
+    batch = _batch(len(lead))
+    extents = {**dict(zip(batch, lead, strict=True)), "K": left[-1]}
+    lead_axes = _axes(batch, extents)
+    left_axes = axes_from_right(left[:-2], lead_axes)
+    right_axes = axes_from_right(right[:-2], lead_axes)
+    m: Axes = ()
+    n: Axes = ()
+    k: Axes = _axes(("K",), extents)
+    if len(left) > 1:
+        extents["M"] = left[-2]
+        m = _axes(("M",), extents)
+    if len(right) > 1:
+        extents["N"] = right[-1]
+        n = _axes(("N",), extents)
+    right_own = (*k, *n)
+    return product(
+        b, x, (*left_axes, *m, *k), y, (*right_axes, *right_own), (*lead_axes, *m, *n), extents, ("K",),
+        element, hint,
+    )
+
+
+def _matmul(b: Builder, a: Arguments) -> Ref:
+    return matmul(b, a["self"], a.get("other") or a.get("mat2") or a["vec"], a.result.element)
+
+
+def _added(left: str, right: str) -> Rule:
+    """`beta * self + alpha * (left @ right)`."""
+
+    def rule(b: Builder, a: Arguments) -> Ref:
+        element = a.result.element
+        y = matmul(b, a[left], a[right], element, "product")
+        alpha, beta = a.get("alpha", 1), a.get("beta", 1)
+        scaled: Expr = operand(0) if alpha == 1 else mul(operand(0), alpha)
+        if beta == 0:
+            return b.pointwise(scaled, [y], element)
+        other: Expr = operand(1) if beta == 1 else mul(operand(1), beta)
+        return b.pointwise(add(scaled, other), [y, a["self"]], element)
+
+    return rule
+
+
+def _einsum(b: Builder, a: Arguments) -> Ref:
+    text = a["equation"].replace(" ", "")
+    refs: list[Ref] = list(a["tensors"])
+    if "." in text:
+        raise b.fail(f"the equation {text} with an ellipsis")
+    inputs, arrow, output = text.partition("->")
+    terms = inputs.split(",")
+    if not arrow:
+        every = inputs.replace(",", "")
+        output = "".join(sorted(c for c in set(every) if every.count(c) == 1))
+    element = a.result.element
+    value, term = refs[0], terms[0]
+    for other, ref, rest in (
+        (terms[i], refs[i], terms[i + 1 :]) for i in range(1, len(terms))
+    ):
+        later = set(output).union(*rest) if rest else set(output)
+        value, term = _contract(b, value, term, ref, other, later, element)
+    return _single(b, value, term, output, element)
+
+
+def _contract(
+    b: Builder, x: Ref, left: str, y: Ref, right: str, later: set[str], element: str
+) -> tuple[Ref, str]:
+    """Adds the product of two terms, summed over the letters that nothing later needs."""
+    x, left = _summed(b, x, left, later | set(right), element)
+    y, right = _summed(b, y, right, later | set(left), element)
+    extents = {c: n for c, n in zip(left, b.shape(x), strict=True)}
+    for c, n in zip(right, b.shape(y), strict=True):
+        extents[c] = max(extents.get(c, 1), n)
+    named = {f"_{c}": n for c, n in extents.items()}
+    left_axes = tuple((f"_{c}",) if n != 1 else () for c, n in zip(left, b.shape(x), strict=True))
+    right_axes = tuple((f"_{c}",) if n != 1 else () for c, n in zip(right, b.shape(y), strict=True))
+    term = "".join(dict.fromkeys(c for c in left + right if c in later))
+    consumed = [f"_{c}" for c in dict.fromkeys(left + right) if c not in later]
+    axes = _axes([f"_{c}" for c in term], named)
+    return product(b, x, left_axes, y, right_axes, axes, named, consumed, element), term
+
+
+def _summed(b: Builder, x: Ref, term: str, needed: set[str], element: str) -> tuple[Ref, str]:
+    if len(set(term)) != len(term):
+        raise b.fail(f"a term {term} that repeats a letter")
+    dims = tuple(i for i, c in enumerate(term) if c not in needed)
+    if not dims:
+        return x, term
+    return reduce(b, x, "sum", dims, False, element, "sum"), "".join(c for c in term if c in needed)
+
+
+def _single(b: Builder, x: Ref, term: str, output: str, element: str) -> Ref:
+    x, term = _summed(b, x, term, set(output), element)
+    if term == output:
+        return x
+    extents = {f"_{c}": n for c, n in zip(term, b.shape(x), strict=True)}
+    return b.view(
+        x, _axes([f"_{c}" for c in term], extents), _axes([f"_{c}" for c in output], extents), extents
+    )
+
+
+def _attention(b: Builder, a: Arguments) -> Ref:
+    """softmax(q @ k * scale + mask) @ v."""
+    q, k, v, mask = a["query"], a["key"], a["value"], a.get("attn_mask")
+    element = a.result.element
+    if a.get("dropout_p", 0.0):
+        raise b.fail("dropout, whose mask is random")
+    heads, groups = b.shape(q)[-3] if len(b.shape(q)) > 2 else 1, 1
+    if a.get("enable_gqa") and b.shape(k)[-3] != heads:
+        groups = heads // b.shape(k)[-3]
+    scale = a.get("scale")
+    lead = broadcast([b.shape(q)[:-2], b.shape(k)[:-2] if groups == 1 else b.shape(q)[:-2]])
+    letters = [*_batch(len(lead))]
+    extents: dict[str, int] = dict(zip(letters, lead, strict=True))
+    if len(letters) >= 2:
+        letters[-1] = "H"
+        extents = dict(zip(letters, lead, strict=True))
+    lead_axes = _axes(letters, extents)
+    if groups != 1:
+        extents |= {"H": heads // groups, "G": groups}
+        lead_axes = (*lead_axes[:-1], tuple(x for x in ("H", "G") if extents[x] != 1))
+    extents |= {"L": b.shape(q)[-2], "S": b.shape(k)[-2], "D": b.shape(q)[-1], "E": b.shape(v)[-1]}
+    key_lead = lead_axes if groups == 1 else (*lead_axes[:-1], _axes(("H",), extents)[0])
+    l, s, d, e = (_axes((x,), extents) for x in "LSDE")
+    scores = product(
+        b, q, (*axes_from_right(b.shape(q)[:-2], lead_axes), *l, *d), k,
+        (*axes_from_right(b.shape(k)[:-2], key_lead), *s, *d), (*lead_axes, *l, *s), extents, ("D",), element,
+        "scores",
+    )
+    factor = float(b.shape(q)[-1] ** -0.5) if scale is None else float(scale)
+    scaled = b.pointwise(mul(operand(0), factor), [scores], element, "scaled")
+    if a.get("is_causal"):
+        score_axes = (*lead_axes, *l, *s)
+        inside = binary("<=", index("S"), index("L")) if extents["S"] != 1 else None
+        if inside is not None and extents["L"] == 1:
+            inside = binary("<=", index("S"), 0)
+        if inside is not None:
+            scaled = b.add(
+                "pointwise", [(scaled, score_axes)], where(inside, operand(0), float("-inf")), score_axes,
+                extents, element, "masked",
+            )
+    if mask is not None:
+        body = where(operand(1), operand(0), float("-inf")) if b.element(mask) == "bool" else template("x0 + x1")
+        scaled = b.pointwise(body, [scaled, mask], element, "masked")
+    weights = softmax_of(b, scaled, "softmax", len(b.shape(scaled)) - 1, element)
+    return product(
+        b, weights, (*lead_axes, *l, *s), v, (*axes_from_right(b.shape(v)[:-2], key_lead), *s, *e),
+        (*lead_axes, *l, *e), extents, ("S",), element,
+    )
+
+
+def _rules() -> dict[str, Rule]:
+    same: dict[str, Rule] = {
+        f"aten.{name}.default": _matmul for name in ("matmul", "mm", "bmm", "mv", "dot")
+    }
+    return same | {
+        "aten.addmm.default": _added("mat1", "mat2"),
+        "aten.addmv.default": _added("mat", "vec"),
+        "aten.baddbmm.default": _added("batch1", "batch2"),
+        "aten.einsum.default": _einsum,
+        "aten.linear.default": _linear,
+        "aten.scaled_dot_product_attention.default": _attention,
+    }
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(_rules())

@@ -1,0 +1,388 @@
+"""Reductions, softmax, scans and norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from ucutlass.grammar.syntax import Expr
+from ucutlass.importer.expressions import add, at, binary, call, div, mul, operand, over, sub, template, where
+from ucutlass.importer.graph import Axes, Kind
+from ucutlass.importer.operators.builder import Arguments, Builder, Ref, axis_number, axis_numbers
+from ucutlass.importer.operators.pointwise import FLOATS, Rule, cast
+
+NORM_LABELS = {2: "BC", 3: "BCL", 4: "BCHW", 5: "BCDHW"}
+"""What the axes of a tensor with channels are called, by its rank."""
+
+
+def reduce(
+    b: Builder, x: Ref, function: str, dims: Sequence[int], keep: bool, element: str, hint: str = ""
+) -> Ref:
+    """Adds `function[dims](x)`."""
+    labels, axes, extents = b.labels(x)
+    consumed = tuple(labels[d] for d in dims if axes[d])
+    body = over(function, consumed, b.numbers(operand(0), [x]))
+    kind: Kind = "reduction"
+    return b.add(kind, [(x, axes)], body, _left(axes, dims, keep), extents, element, hint)
+
+
+def _left(axes: Axes, dims: Sequence[int], keep: bool) -> Axes:
+    """Returns the axes that remain once `dims` are reduced, as one element each where they are kept."""
+    if keep:
+        return tuple(() if i in dims else axis for i, axis in enumerate(axes))
+    return tuple(axis for i, axis in enumerate(axes) if i not in dims)
+
+
+def _dims(b: Builder, a: Arguments) -> tuple[int, ...]:
+    return axis_numbers(a.get("dim"), len(b.shape(a["self"])))
+
+
+def _plain(function: str) -> Rule:
+    def rule(b: Builder, a: Arguments) -> Ref:
+        x = a["self"]
+        if b.element(x) == "bool" and function in ("max", "min"):
+            raise b.fail("a reduction of bools")
+        return reduce(b, x, function, _dims(b, a), bool(a.get("keepdim", False)), a.result.element)
+
+    return rule
+
+
+def _any(function: str) -> Rule:
+    """`any` and `all` are max and min of 1 and 0."""
+
+    def rule(b: Builder, a: Arguments) -> Ref:
+        x = a["self"]
+        truth = x if b.element(x) == "bool" else b.pointwise(template("x0 != 0"), [x], "bool")
+        most = reduce(b, truth, function, _dims(b, a), bool(a.get("keepdim", False)), "i32", function)
+        return b.pointwise(template("x0 != 0"), [most], "bool")
+
+    return rule
+
+
+def _extreme_pair(function: str) -> Rule:
+    """`max(dim)` gives values and indices."""
+
+    def rule(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+        dims, keep = _dims(b, a), bool(a.get("keepdim", False))
+        values = reduce(b, a["self"], function, dims, keep, a.results[0].element, "values")
+        indices = reduce(b, a["self"], f"arg{function}", dims, keep, "i64", "indices")
+        return values, indices
+
+    return rule
+
+
+def _arg(function: str) -> Rule:
+    def rule(b: Builder, a: Arguments) -> Ref:
+        x = a["self"]
+        if a.get("dim") is None:
+            whole = b.reshape(x, (math.prod(b.shape(x)),))
+            flat = reduce(b, whole, function, (0,), False, "i64")
+            return b.reshape(flat, a.result.shape)
+        return reduce(b, x, function, _dims(b, a), bool(a.get("keepdim", False)), "i64")
+
+    return rule
+
+
+def variance(
+    b: Builder, x: Ref, dims: Sequence[int], keep: bool, element: str, correction: float
+) -> Ref:
+    count = math.prod(b.shape(x)[d] for d in dims)
+    biased = reduce(b, x, "var", dims, keep, element, "var")
+    if correction == 0:
+        return biased
+    if count <= correction:
+        raise b.fail("a variance of too few elements, which is NaN")
+    return b.pointwise(mul(operand(0), count / (count - correction)), [biased], element)
+
+
+def _var(b: Builder, a: Arguments) -> Ref:
+    correction = a.get("correction")
+    return variance(
+        b, a["self"], _dims(b, a), bool(a.get("keepdim", False)), a.result.element,
+        1.0 if correction is None else float(correction),
+    )
+
+
+def _std(b: Builder, a: Arguments) -> Ref:
+    return b.pointwise(template("sqrt(x0)"), [_var(b, a)], a.result.element)
+
+
+def _var_mean(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+    mean = reduce(b, a["self"], "mean", _dims(b, a), bool(a.get("keepdim", False)), a.result.element, "mean")
+    return _var(b, a), mean
+
+
+def _vector_norm(b: Builder, a: Arguments) -> Ref:
+    x, order = a["self"], a.get("ord", 2)
+    dims, keep, element = _dims(b, a), bool(a.get("keepdim", False)), a.result.element
+    if order == 2:
+        square = b.pointwise(template("x0 * x0"), [x], element, "square")
+        total = reduce(b, square, "sum", dims, keep, element, "sum")
+        return b.pointwise(template("sqrt(x0)"), [total], element)
+    size = b.pointwise(template("abs(x0)"), [x], element, "abs")
+    if order == 1:
+        return reduce(b, size, "sum", dims, keep, element)
+    if order in (math.inf, -math.inf):
+        return reduce(b, size, "max" if order > 0 else "min", dims, keep, element)
+    if order == 0:
+        raise b.fail("a norm of order 0")
+    power = b.pointwise(_power(float(order)), [size], element, "power")
+    total = reduce(b, power, "sum", dims, keep, element, "sum")
+    return b.pointwise(_power(1.0 / float(order)), [total], element)
+
+
+def _power(exponent: float) -> Expr:
+    return call("pow", operand(0), exponent)
+
+
+def softmax(function: str) -> Rule:
+    def rule(b: Builder, a: Arguments) -> Ref:
+        x = a["self"]
+        return softmax_of(b, x, function, axis_number(a["dim"], len(b.shape(x))), a.result.element)
+
+    return rule
+
+
+def softmax_of(b: Builder, x: Ref, function: str, dim: int, element: str) -> Ref:
+    labels, axes, extents = b.labels(x)
+    consumed = (labels[dim],) if axes[dim] else ()
+    return b.add("reduction", [(x, axes)], over(function, consumed, operand(0)), axes, extents, element)
+
+
+def _scan(function: str) -> Rule:
+    def rule(b: Builder, a: Arguments) -> Ref:
+        x = a["self"]
+        labels, axes, extents = b.labels(x)
+        dim = axis_number(a["dim"], len(axes)) if axes else 0
+        consumed = (labels[dim],) if axes and axes[dim] else ()
+        body = over(function, consumed, b.numbers(operand(0), [x])) if consumed else operand(0)
+        return b.add("scan", [(x, axes)], body, axes, extents, a.result.element)
+
+    return rule
+
+
+# --- norms -----------------------------------------------------------------------
+
+
+def _normalised(
+    b: Builder, x: Ref, mean: Ref | None, spread: Ref, eps: float, scale: Ref | None, shift: Ref | None,
+    element: str,
+) -> Ref:
+    """Adds `(x - mean) * rsqrt(spread + eps) * scale + shift`."""
+    refs = [x]
+    value: Expr = operand(0)
+    if mean is not None:
+        refs.append(mean)
+        value = sub(value, operand(1))
+    refs.append(spread)
+    value = mul(value, call("rsqrt", add(operand(len(refs) - 1), eps)))
+    if scale is not None:
+        refs.append(scale)
+        value = mul(value, operand(len(refs) - 1))
+    if shift is not None:
+        refs.append(shift)
+        value = add(value, operand(len(refs) - 1))
+    return b.pointwise(value, refs, element)
+
+
+def _layer_norm(b: Builder, a: Arguments) -> Ref:
+    x = a["input"]
+    element = a.result.element
+    rank = len(b.shape(x))
+    dims = tuple(range(rank - len(a["normalized_shape"]), rank))
+    mean = reduce(b, x, "mean", dims, True, element, "mean")
+    var = reduce(b, x, "var", dims, True, element, "var")
+    return _normalised(b, x, mean, var, a["eps"], a.get("weight"), a.get("bias"), element)
+
+
+def _rms_norm(b: Builder, a: Arguments) -> Ref:
+    x, element = a["input"], a.result.element
+    rank = len(b.shape(x))
+    dims = tuple(range(rank - len(a["normalized_shape"]), rank))
+    eps = a.get("eps")
+    square = b.pointwise(template("x0 * x0"), [x], element, "square")
+    mean = reduce(b, square, "mean", dims, True, element, "mean")
+    if eps is None:
+        eps = {"f16": 2.0**-10, "bf16": 2.0**-7, "f64": 2.0**-52}.get(element, 2.0**-23)
+    return _normalised(b, x, None, mean, eps, a.get("weight"), None, element)
+
+
+def _per_channel(b: Builder, ref: Ref | None, rank: int) -> Ref | None:
+    """Returns a vector over channels so that it broadcasts to a tensor of this rank whose axis 1 they are."""
+    if ref is None or rank <= 2:
+        return ref
+    return b.reshape(ref, (b.shape(ref)[0], *(1,) * (rank - 2)))
+
+
+def _batch_norm(training: bool | None) -> Rule:
+    """`training` None: an argument of the operator says it."""
+
+    def rule(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+        x, element = a["input"], a.results[0].element
+        rank = len(b.shape(x))
+        by_batch = bool(a["training"]) if training is None else training
+        scale, shift = (_per_channel(b, a.get(k), rank) for k in ("weight", "bias"))
+        mean: Ref | None
+        if by_batch or a.get("running_mean") is None:
+            dims = (0, *range(2, rank))
+            mean = reduce(b, x, "mean", dims, True, element, "mean")
+            var: Ref | None = reduce(b, x, "var", dims, True, element, "var")
+        else:
+            mean, var = (_per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
+        assert mean is not None and var is not None
+        y = _normalised(b, x, mean, var, a["eps"], scale, shift, element)
+        return y, *(None for _ in a.results[1:])
+
+    return rule
+
+
+def _instance_norm(b: Builder, a: Arguments) -> Ref:
+    x, element = a["input"], a.result.element
+    rank = len(b.shape(x))
+    dims = tuple(range(2, rank))
+    scale, shift = (_per_channel(b, a.get(k), rank) for k in ("weight", "bias"))
+    if not a.get("use_input_stats", True):
+        mean, var = (_per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
+        assert mean is not None and var is not None
+    else:
+        if a.get("running_mean") is not None:
+            raise b.fail("instance norm that keeps running statistics")
+        mean = reduce(b, x, "mean", dims, True, element, "mean")
+        var = reduce(b, x, "var", dims, True, element, "var")
+    return _normalised(b, x, mean, var, a["eps"], scale, shift, element)
+
+
+def _group_norm(b: Builder, a: Arguments) -> Ref:
+    """Channels are groups of channels: `x[B, (G C), H, W]`, reduced over C, H and W."""
+    x, element, groups = a["input"], a.result.element, a["num_groups"]
+    shape = b.shape(x)
+    parts = b.reshape(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    dims = tuple(range(2, len(shape) + 1))
+    mean = reduce(b, parts, "mean", dims, True, element, "mean")
+    var = reduce(b, parts, "var", dims, True, element, "var")
+    ones = (1,) * (len(shape) - 2)
+    scale, shift = (
+        None if a.get(k) is None else b.reshape(a[k], (groups, shape[1] // groups, *ones))
+        for k in ("weight", "bias")
+    )
+    y = _normalised(b, parts, mean, var, a["eps"], scale, shift, element)
+    return b.reshape(y, shape)
+
+
+# --- losses ----------------------------------------------------------------------
+
+
+def _mean_or_sum(b: Builder, x: Ref, reduction: int, element: str) -> Ref:
+    """`reduction` is ATen's: 0 none, 1 mean, 2 sum."""
+    if reduction == 0:
+        return x
+    dims = range(len(b.shape(x)))
+    return reduce(b, x, "mean" if reduction == 1 else "sum", tuple(dims), False, element)
+
+
+def _mse_loss(b: Builder, a: Arguments) -> Ref:
+    element = a.result.element
+    error = b.pointwise(template("x0 - x1"), [a["self"], a["target"]], element, "error")
+    square = b.pointwise(template("x0 * x0"), [error], element, "square")
+    return _mean_or_sum(b, square, a["reduction"], element)
+
+
+def _l1_loss(b: Builder, a: Arguments) -> Ref:
+    element = a.result.element
+    error = b.pointwise(template("abs(x0 - x1)"), [a["self"], a["target"]], element, "error")
+    return _mean_or_sum(b, error, a["reduction"], element)
+
+
+def _huber(smooth: bool) -> Rule:
+    def rule(b: Builder, a: Arguments) -> Ref:
+        element = a.result.element
+        delta = a["beta"] if smooth else a["delta"]
+        error = b.pointwise(template("abs(x0 - x1)"), [a["self"], a["target"]], element, "error")
+        e = operand(0)
+        near: Expr = mul(mul(0.5, e), e)
+        far: Expr = sub(e, 0.5 * delta)
+        if smooth and delta != 1:
+            near = div(near, delta)
+        if not smooth and delta != 1:
+            far = mul(delta, far)
+        loss = b.pointwise(where(binary("<", e, delta), near, far), [error], element, "loss")
+        return _mean_or_sum(b, loss, a["reduction"], element)
+
+    return rule
+
+
+def _cross_entropy(b: Builder, a: Arguments) -> Ref:
+    """Class indices along axis 1 (or 0): logsumexp less the target's logit."""
+    x, target, element = a["self"], a["target"], a.result.element
+    shape = b.shape(x)
+    if b.element(target) in FLOATS or a.get("weight") is not None or a.get("label_smoothing", 0.0) != 0:
+        raise b.fail("cross entropy with class probabilities, weights or label smoothing")
+    dim = 1 if len(shape) > 1 else 0
+    labels, axes, extents = b.labels(x)
+    total = reduce(b, x, "logsumexp", (dim,), False, element, "logsumexp")
+    rest = tuple(axis for i, axis in enumerate(axes) if i != dim)
+    target_axes = tuple(axis if n != 1 else () for axis, n in zip(rest, b.shape(target), strict=True))
+    picked = b.add(
+        "index", [(x, axes), (target, target_axes)], at(operand(0), {labels[dim]: operand(1)}), rest, extents,
+        element, "picked",
+    )
+    ignored = a.get("ignore_index", -100)
+    if ignored >= 0:
+        raise b.fail(f"cross entropy with ignore_index={ignored}")
+    loss = b.pointwise(template("x0 - x1"), [total, picked], element, "loss")
+    return _mean_or_sum(b, loss, a["reduction"], element)
+
+
+def _logsumexp(b: Builder, a: Arguments) -> Ref:
+    return reduce(b, a["self"], "logsumexp", _dims(b, a), bool(a.get("keepdim", False)), a.result.element)
+
+
+def _sum(b: Builder, a: Arguments) -> Ref:
+    x = a["self"]
+    if a.get("dtype") is not None and b.element(x) != a.result.element and a.result.element in FLOATS:
+        x = cast(b, x, a.result.element)
+    return reduce(b, x, "sum", _dims(b, a), bool(a.get("keepdim", False)), a.result.element)
+
+
+def _rules() -> dict[str, Rule]:
+    rules: dict[str, Rule] = {}
+    for name, function in {"amax": "max", "amin": "min", "argmax": "argmax", "argmin": "argmin"}.items():
+        rules[f"aten.{name}.default"] = _arg(function) if name.startswith("arg") else _plain(function)
+    for name in ("max", "min"):
+        rules[f"aten.{name}.default"] = _plain(name)
+        rules[f"aten.{name}.dim"] = _extreme_pair(name)
+    rules |= {f"aten.mean.{o}": _plain("mean") for o in ("default", "dim")}
+    rules |= {f"aten.sum.{o}": _sum for o in ("default", "dim_IntList")}
+    rules |= {f"aten.prod.{o}": _plain("prod") for o in ("default", "dim_int")}
+    rules |= {f"aten.any.{o}": _any("max") for o in ("default", "dim", "dims")}
+    rules |= {f"aten.all.{o}": _any("min") for o in ("default", "dim", "dims")}
+    rules |= {f"aten.cross_entropy_loss.{o}": _cross_entropy for o in ("default",)}
+    return rules | {
+        "aten._log_softmax.default": softmax("log_softmax"),
+        "aten._native_batch_norm_legit_functional.default": _batch_norm(None),
+        "aten._native_batch_norm_legit_no_training.default": _batch_norm(False),
+        "aten._native_batch_norm_legit.default": _batch_norm(None),
+        "aten._native_batch_norm_legit.no_stats": _batch_norm(True),
+        "aten._softmax.default": softmax("softmax"),
+        "aten.cumprod.default": _scan("cumprod"),
+        "aten.cumsum.default": _scan("cumsum"),
+        "aten.group_norm.default": _group_norm,
+        "aten.huber_loss.default": _huber(False),
+        "aten.instance_norm.default": _instance_norm,
+        "aten.l1_loss.default": _l1_loss,
+        "aten.layer_norm.default": _layer_norm,
+        "aten.linalg_vector_norm.default": _vector_norm,
+        "aten.log_softmax.int": softmax("log_softmax"),
+        "aten.logsumexp.default": _logsumexp,
+        "aten.mse_loss.default": _mse_loss,
+        "aten.rms_norm.default": _rms_norm,
+        "aten.smooth_l1_loss.default": _huber(True),
+        "aten.softmax.int": softmax("softmax"),
+        "aten.std.correction": _std,
+        "aten.var.correction": _var,
+        "aten.var_mean.correction": _var_mean,
+    }
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(_rules())

@@ -1,0 +1,586 @@
+"""Operators that move elements: views, slices, concatenation, gathers; and tensors made of coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from ucutlass.grammar.syntax import Expr, Name
+from ucutlass.importer.expressions import (
+    add,
+    affine,
+    at,
+    binary,
+    both,
+    expr,
+    index,
+    mul,
+    number,
+    operand,
+    plus,
+    where,
+)
+from ucutlass.importer.graph import Axes, Axis
+from ucutlass.importer.operators.builder import Arguments, Builder, Ref, axis_number
+from ucutlass.importer.operators.pointwise import FLOATS, Rule, cast
+
+
+def _self(a: Arguments) -> Ref:
+    ref: Ref = a.get("self") or a.get("input")
+    return ref
+
+
+def _same(b: Builder, a: Arguments) -> Ref:
+    return _self(a)
+
+
+def _dropout(b: Builder, a: Arguments) -> Ref:
+    if a["train"] and a["p"]:
+        raise b.fail("dropout, whose mask is random")
+    return _self(a)
+
+
+def _reshape(b: Builder, a: Arguments) -> Ref:
+    return b.reshape(_self(a), a.result.shape)
+
+
+def permuted(b: Builder, x: Ref, order: Sequence[int]) -> Ref:
+    _, axes, extents = b.labels(x)
+    if list(order) == sorted(order):
+        return x
+    return b.view(x, axes, tuple(axes[i] for i in order), extents)
+
+
+def _permute(b: Builder, a: Arguments) -> Ref:
+    rank = len(b.shape(_self(a)))
+    return permuted(b, _self(a), [axis_number(d, rank) for d in a["dims"]])
+
+
+def _transpose(b: Builder, a: Arguments) -> Ref:
+    rank = len(b.shape(_self(a)))
+    order = list(range(rank))
+    i, j = axis_number(a["dim0"], rank), axis_number(a["dim1"], rank)
+    order[i], order[j] = order[j], order[i]
+    return permuted(b, _self(a), order)
+
+
+def _t(b: Builder, a: Arguments) -> Ref:
+    return permuted(b, _self(a), list(reversed(range(len(b.shape(_self(a)))))))
+
+
+def _expand(b: Builder, a: Arguments) -> Ref:
+    x, shape = _self(a), a.result.shape
+    own = b.shape(x)
+    labels = tuple(f"_{c}" for c in "abcdefghijkl"[: len(shape)])
+    extents = dict(zip(labels, shape, strict=True))
+    axes: Axes = tuple((label,) if n != 1 else () for label, n in zip(labels, shape, strict=True))
+    inner = axes[len(shape) - len(own) :]
+    operand_axes: Axes = tuple(axis if n != 1 else () for axis, n in zip(inner, own, strict=True))
+    if own == tuple(shape):
+        return x
+    return b.view(x, operand_axes, axes, extents)
+
+
+def _repeat(b: Builder, a: Arguments) -> Ref:
+    """`x[A]` repeated R times is `(R A)`."""
+    x, times = _self(a), list(a["repeats"])
+    own = (1,) * (len(times) - len(b.shape(x))) + b.shape(x)
+    wide = b.reshape(x, own)
+    _, axes, extents = b.labels(wide)
+    outer: list[Axis] = []
+    for i, (axis, count) in enumerate(zip(axes, times, strict=True)):
+        if count == 1:
+            outer.append(axis)
+            continue
+        extents[f"_r{i}"] = count
+        outer.append((f"_r{i}", *axis))
+    return b.view(wide, axes, tuple(outer), extents)
+
+
+def _repeat_interleave(b: Builder, a: Arguments) -> Ref:
+    x, count, dim = _self(a), a["repeats"], a.get("dim")
+    if not isinstance(count, int) or dim is None:
+        raise b.fail("repeat_interleave by a tensor")
+    _, axes, extents = b.labels(x)
+    extents["_r"] = count
+    at_axis = axis_number(dim, len(axes))
+    outer = [(*axis, "_r") if i == at_axis and count != 1 else axis for i, axis in enumerate(axes)]
+    return b.view(x, axes, tuple(outer), extents)
+
+
+# --- reading elsewhere -----------------------------------------------------------
+
+
+def read_along(b: Builder, x: Ref, dim: int, count: int, position: Expr, label: str = "_p") -> Ref:
+    """Adds x with axis `dim` read at `position` of a new label of `count` elements; none where count is 1."""
+    _, axes, extents = b.labels(x)
+    source = f"_{'abcdefghijkl'[dim]}"
+    if not axes[dim]:
+        raise b.fail("an axis of one element is read elsewhere")
+    extents[label] = count
+    axis: Axis = (label,) if count != 1 else ()
+    new = tuple(axis if i == dim else own for i, own in enumerate(axes))
+    return b.add("index", [(x, axes)], at(operand(0), {source: position}), new, extents, b.element(x))
+
+
+def _bounds(a: Arguments, size: int) -> tuple[int, int, int]:
+    start, end, step = a.get("start"), a.get("end"), a.get("step", 1)
+    low, high, _ = slice(start, end).indices(size)
+    return low, max(low, high), step
+
+
+def sliced(b: Builder, x: Ref, dim: int, start: int, count: int, step: int = 1) -> Ref:
+    """Adds `count` elements of an axis from `start`. An equal part of the axis is told by a name of its
+    own."""
+    size = b.shape(x)[dim]
+    if count == size and start == 0 and step == 1:
+        return x
+    if count == 0:
+        raise b.fail("a tensor without elements")
+    if step == 1 and count > 1 and size % count == 0 and start % count == 0:
+        labels, axes, extents = b.labels(x)
+        label = labels[dim]
+        extents |= {"_z": size // count, label: count}
+        split = tuple(("_z", label) if i == dim else axis for i, axis in enumerate(axes))
+        body = at(operand(0), {"_z": start // count})
+        return b.add("index", [(x, split)], body, axes, extents, b.element(x))
+    return read_along(b, x, dim, count, affine("_p", step, start) if count != 1 else number(start))
+
+
+def _slice(b: Builder, a: Arguments) -> Ref:
+    x = _self(a)
+    dim = axis_number(a.get("dim", 0), len(b.shape(x)))
+    low, high, step = _bounds(a, b.shape(x)[dim])
+    return sliced(b, x, dim, low, -(-(high - low) // step), step)
+
+
+def _narrow(b: Builder, a: Arguments) -> Ref:
+    x = _self(a)
+    return sliced(b, x, axis_number(a["dim"], len(b.shape(x))), a["start"], a["length"])
+
+
+def _select(b: Builder, a: Arguments) -> Ref:
+    x = _self(a)
+    dim = axis_number(a["dim"], len(b.shape(x)))
+    return selected(b, x, dim, axis_number(a["index"], b.shape(x)[dim]))
+
+
+def selected(b: Builder, x: Ref, dim: int, place: int) -> Ref:
+    labels, axes, extents = b.labels(x)
+    rest = tuple(axis for i, axis in enumerate(axes) if i != dim)
+    if not axes[dim]:
+        return b.view(x, axes, rest, extents)
+    body = at(operand(0), {labels[dim]: place})
+    return b.add("index", [(x, axes)], body, rest, extents, b.element(x))
+
+
+def _split(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+    x = _self(a)
+    dim = axis_number(a.get("dim", 0), len(b.shape(x)))
+    starts = [0, *accumulate(t.shape[dim] for t in a.results)]
+    return tuple(sliced(b, x, dim, s, t.shape[dim]) for s, t in zip(starts, a.results, strict=False))
+
+
+def _unbind(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+    x = _self(a)
+    dim = axis_number(a.get("dim", 0), len(b.shape(x)))
+    return tuple(selected(b, x, dim, i) for i in range(b.shape(x)[dim]))
+
+
+def _flip(b: Builder, a: Arguments) -> Ref:
+    x = _self(a)
+    labels, axes, extents = b.labels(x)
+    dims = [axis_number(d, len(axes)) for d in a["dims"]]
+    items = {labels[d]: binary("-", b.shape(x)[d] - 1, labels[d]) for d in dims if axes[d]}
+    # The left name is the tensor's, the right one the value's: two labels of one extent.
+    renamed = {labels[d]: f"{labels[d]}r" for d in dims if axes[d]}
+    extents |= {new: extents[old] for old, new in renamed.items()}
+    body = at(operand(0), {old: binary("-", extents[old] - 1, renamed[old]) for old in items})
+    new_axes = tuple(tuple(renamed.get(label, label) for label in axis) for axis in axes)
+    return b.add("index", [(x, axes)], body, new_axes, extents, b.element(x))
+
+
+def _roll(b: Builder, a: Arguments) -> Ref:
+    x = _self(a)
+    shifts, dims = a["shifts"], a.get("dims") or []
+    if not dims:
+        raise b.fail("a roll of the flattened tensor")
+    for shift, dim in zip(shifts, dims, strict=True):
+        x = _rolled(b, x, axis_number(dim, len(b.shape(x))), shift)
+    return x
+
+
+def _rolled(b: Builder, x: Ref, dim: int, shift: int) -> Ref:
+    size = b.shape(x)[dim]
+    shift %= size
+    if shift == 0:
+        return x
+    labels, axes, extents = b.labels(x)
+    source = labels[dim]
+    extents["_p"] = size
+    new = tuple(("_p",) if i == dim else axis for i, axis in enumerate(axes))
+    near = at(operand(0), {source: affine("_p", 1, -shift)})
+    far = at(operand(0), {source: affine("_p", 1, size - shift)})
+    body = where(binary(">=", index("_p"), shift), near, far)
+    return b.add("index", [(x, axes)], body, new, extents, b.element(x))
+
+
+def _concatenated(b: Builder, refs: Sequence[Ref], dim: int, element: str) -> Ref:
+    """Adds `where(index(P) < size, x[M = P], y[N = P - size])`."""
+    refs = [r for r in refs if b.shape(r) != (0,)]
+    if len(refs) == 1:
+        return refs[0]
+    sizes = [b.shape(r)[dim] for r in refs]
+    rank = len(b.shape(refs[0]))
+    shape = list(b.shape(refs[0]))
+    labels = [f"_{c}" for c in "abcdefghijkl"[:rank]]
+    extents = dict(zip(labels, shape, strict=True)) | {"_p": sum(sizes)}
+    operands: list[tuple[Ref, Axes]] = []
+    parts: list[Expr] = []
+    starts = [0, *accumulate(sizes)]
+    for i, (ref, size) in enumerate(zip(refs, sizes, strict=True)):
+        own = f"_m{i}"
+        extents[own] = size
+        axes: Axes = tuple(
+            ((own,) if size != 1 else ()) if j == dim else ((label,) if extents[label] != 1 else ())
+            for j, label in enumerate(labels)
+        )
+        operands.append((ref, axes))
+        parts.append(operand(i) if size == 1 else at(operand(i), {own: affine("_p", 1, -starts[i])}))
+    body = parts[-1]
+    for i in reversed(range(len(parts) - 1)):
+        body = where(binary("<", index("_p"), starts[i + 1]), parts[i], body)
+    if all(b.element(r) == "bool" for r in refs):
+        raise b.fail("a concatenation of bools")
+    whole: Axes = tuple(
+        ("_p",) if j == dim else ((label,) if extents[label] != 1 else ()) for j, label in enumerate(labels)
+    )
+    return b.add("index", operands, body, whole, extents, element)
+
+
+def _cat(b: Builder, a: Arguments) -> Ref:
+    refs = [r for r in a["tensors"] if prod(b.shape(r)) > 0]
+    rank = len(a.result.shape)
+    return _concatenated(b, refs, axis_number(a.get("dim", 0), rank), a.result.element)
+
+
+def _stack(b: Builder, a: Arguments) -> Ref:
+    dim = axis_number(a.get("dim", 0), len(a.result.shape))
+    wide = [
+        b.reshape(r, (*b.shape(r)[:dim], 1, *b.shape(r)[dim:])) for r in a["tensors"]
+    ]
+    return _concatenated(b, wide, dim, a.result.element)
+
+
+def _pad(b: Builder, a: Arguments) -> Ref:
+    return padded(b, _self(a), list(a["pad"]), float(a.get("value") or 0))
+
+
+def padded(b: Builder, x: Ref, pads: Sequence[int], value: float) -> Ref:
+    """Adds x with `pads` elements before and behind its axes, last axis first, as in PyTorch."""
+    labels, axes, extents = b.labels(x)
+    items: dict[str, Expr] = {}
+    inside: list[Expr] = []
+    new = list(axes)
+    operand_axes = list(axes)
+    for k in range(len(pads) // 2):
+        dim = len(axes) - 1 - k
+        before, after = pads[2 * k], pads[2 * k + 1]
+        if before == after == 0:
+            continue
+        size = b.shape(x)[dim]
+        label, place = labels[dim], f"_p{dim}"
+        operand_axes[dim] = (label,)
+        extents[place] = size + before + after
+        new[dim] = (place,) if extents[place] != 1 else ()
+        items[label] = affine(place, 1, -before)
+        if before > 0:
+            inside.append(binary(">=", index(place), before))
+        if after > 0:
+            inside.append(binary("<", index(place), before + size))
+    if not items:
+        return x
+    body = at(operand(0), items)
+    if value != 0 and inside:
+        body = where(both(*inside), body, value)
+    return b.add("index", [(x, tuple(operand_axes))], body, tuple(new), extents, b.element(x))
+
+
+def _embedding(b: Builder, a: Arguments) -> Ref:
+    table, ids = a["weight"], a["indices"]
+    return _gathered(b, table, 0, ids)
+
+
+def _gathered(b: Builder, x: Ref, dim: int, ids: Ref) -> Ref:
+    """Adds x with the axis `dim` replaced by the axes of `ids`, read there."""
+    labels, axes, extents = b.labels(x)
+    id_labels = [f"_i{i}" for i in range(len(b.shape(ids)))]
+    extents |= dict(zip(id_labels, b.shape(ids), strict=True))
+    id_axes: Axes = tuple((label,) if extents[label] != 1 else () for label in id_labels)
+    new = (*axes[:dim], *id_axes, *axes[dim + 1 :])
+    if not axes[dim]:
+        return b.view(x, axes, new, extents)
+    body = at(operand(0), {labels[dim]: operand(1)})
+    return b.add("index", [(x, axes), (ids, id_axes)], body, new, extents, b.element(x))
+
+
+def _index_select(b: Builder, a: Arguments) -> Ref:
+    x = _self(a)
+    return _gathered(b, x, axis_number(a["dim"], len(b.shape(x))), a["index"])
+
+
+def _index(b: Builder, a: Arguments) -> Ref:
+    """Advanced indexing by whole numbers that are not negative."""
+    x, indices = _self(a), list(a["indices"])
+    used = [(i, r) for i, r in enumerate(indices) if r is not None]
+    if any(b.element(r) == "bool" for _, r in used):
+        raise b.fail("a mask as an index: the result's shape depends on values")
+    if len(used) == 1:
+        dim, ids = used[0]
+        return _gathered(b, x, dim, ids)
+    labels, axes, extents = b.labels(x)
+    shapes = [b.shape(r) for _, r in used]
+    rank = max(map(len, shapes))
+    whole = tuple(
+        max(s[len(s) - rank + j] if len(s) - rank + j >= 0 else 1 for s in shapes) for j in range(rank)
+    )
+    id_labels = [f"_i{i}" for i in range(rank)]
+    extents |= dict(zip(id_labels, whole, strict=True))
+    id_axes: Axes = tuple((label,) if n != 1 else () for label, n in zip(id_labels, whole, strict=True))
+    dims = [d for d, _ in used]
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    rest = [axis for i, axis in enumerate(axes) if i not in dims]
+    place = dims[0] if adjacent else 0
+    new = (*rest[:place], *id_axes, *rest[place:])
+    items: dict[str, Expr] = {}
+    operands: list[tuple[Ref, Axes]] = [(x, axes)]
+    for dim, ids in used:
+        if not axes[dim]:
+            continue
+        own = b.shape(ids)
+        own_axes = tuple(
+            axis if n != 1 else () for axis, n in zip(id_axes[rank - len(own) :], own, strict=True)
+        )
+        items[labels[dim]] = operand(len(operands))
+        operands.append((ids, own_axes))
+    return b.add("index", operands, at(operand(0), items), new, extents, b.element(x))
+
+
+def _gather(b: Builder, a: Arguments) -> Ref:
+    x, ids = _self(a), a["index"]
+    dim = axis_number(a["dim"], len(b.shape(x)))
+    labels, axes, extents = b.labels(x)
+    if any(
+        b.shape(x)[i] != n for i, n in enumerate(b.shape(ids)) if i != dim
+    ):
+        raise b.fail("gather from a part of the other axes")
+    extents["_j"] = b.shape(ids)[dim]
+    new = tuple(
+        (("_j",) if extents["_j"] != 1 else ()) if i == dim else axis for i, axis in enumerate(axes)
+    )
+    if not axes[dim]:
+        return b.view(x, axes, new, extents)
+    body = at(operand(0), {labels[dim]: operand(1)})
+    return b.add("index", [(x, axes), (ids, new)], body, new, extents, b.element(x))
+
+
+def _unfold(b: Builder, a: Arguments) -> Ref:
+    x = _self(a)
+    labels, axes, extents = b.labels(x)
+    dim = axis_number(a["dimension"], len(axes))
+    size, step = a["size"], a["step"]
+    extents |= {"_p": a.result.shape[dim], "_r": size}
+    if step == size and step * extents["_p"] == b.shape(x)[dim]:
+        shape = (*b.shape(x)[:dim], extents["_p"], size, *b.shape(x)[dim + 1 :])
+        parts = b.reshape(x, shape)
+        order = [*range(dim + 1), *range(dim + 2, len(shape)), dim + 1]
+        return permuted(b, parts, order)
+    if not axes[dim]:
+        raise b.fail("windows of an axis of one element")
+    place: Expr = affine("_p", step) if extents["_p"] != 1 else number(0)
+    position = add(place, "_r") if size != 1 else place
+    outer = [axis if i != dim else (("_p",) if extents["_p"] != 1 else ()) for i, axis in enumerate(axes)]
+    new = (*outer, ("_r",) if size != 1 else ())
+    return b.add("index", [(x, axes)], at(operand(0), {labels[dim]: position}), new, extents, b.element(x))
+
+
+def _diagonal(b: Builder, a: Arguments) -> Ref:
+    x = _self(a)
+    labels, axes, extents = b.labels(x)
+    i, j = (axis_number(a.get(k, n), len(axes)) for k, n in (("dim1", 0), ("dim2", 1)))
+    offset = a.get("offset", 0)
+    extents["_p"] = a.result.shape[-1]
+    rest = [axis for k, axis in enumerate(axes) if k not in (i, j)]
+    items = {
+        labels[d]: affine("_p", 1, max(0, shift)) for d, shift in ((i, -offset), (j, offset)) if axes[d]
+    }
+    return b.add("index", [(x, axes)], at(operand(0), items), (*rest, ("_p",)), extents, b.element(x))
+
+
+def _diag_embed(b: Builder, a: Arguments) -> Ref:
+    x = _self(a)
+    if a.get("offset", 0) or (a.get("dim1", -2), a.get("dim2", -1)) != (-2, -1):
+        raise b.fail("diag_embed off the main diagonal")
+    labels, axes, extents = b.labels(x)
+    extents["_j"] = b.shape(x)[-1]
+    body = where(binary("==", index(labels[-1]), index("_j")), operand(0), 0)
+    return b.add("pointwise", [(x, axes)], body, (*axes, ("_j",)), extents, b.element(x))
+
+
+def _triangle(upper: bool) -> Rule:
+    def rule(b: Builder, a: Arguments) -> Ref:
+        x, diagonal = _self(a), a.get("diagonal", 0)
+        labels, axes, extents = b.labels(x)
+        rows: Expr = index(labels[-2]) if axes[-2] else number(0)
+        columns: Expr = index(labels[-1]) if axes[-1] else number(0)
+        inside = binary(">=" if upper else "<=", columns, plus(rows, diagonal))
+        zero: Expr = expr(0)
+        value: Expr = operand(0)
+        body = where(inside, value, zero) if b.element(x) != "bool" else binary("and", inside, value)
+        return b.add("pointwise", [(x, axes)], body, axes, extents, b.element(x))
+
+    return rule
+
+
+# --- tensors without operands ----------------------------------------------------
+
+
+def constant(b: Builder, value: Any, shape: Sequence[int], element: str) -> Ref:
+    if isinstance(value, float) and value != value:
+        raise b.fail("the language has no NaN")
+    literal: Any = bool(value) if element == "bool" else float(value) if element in FLOATS else int(value)
+    return b.pointwise(expr(literal), [], element, shape=shape)
+
+
+def _full(b: Builder, a: Arguments) -> Ref:
+    return constant(b, a["fill_value"], a.result.shape, a.result.element)
+
+
+def _filled(value: float) -> Rule:
+    return lambda b, a: constant(b, value, a.result.shape, a.result.element)
+
+
+def _scalar_tensor(b: Builder, a: Arguments) -> Ref:
+    return constant(b, a["s"], (), a.result.element)
+
+
+def _arange(b: Builder, a: Arguments) -> Ref:
+    start, step = a.get("start", 0), a.get("step", 1)
+    body: Expr = index("_a") if a.result.shape != (1,) else number(0)
+    if step != 1:
+        body = mul(body, step)
+    if start:
+        body = add(body, start)
+    extents = {"_a": a.result.shape[0]}
+    axes: Axes = (("_a",) if a.result.shape != (1,) else (),)
+    made = b.add("constant", [], body, axes, extents, "i64")
+    return cast(b, made, a.result.element)
+
+
+def _eye(b: Builder, a: Arguments) -> Ref:
+    rows, columns = a.result.shape
+    extents = {"_a": rows, "_b": columns}
+    body = where(binary("==", index("_a"), index("_b")), 1.0, 0.0)
+    return b.add("constant", [], body, (("_a",), ("_b",)), extents, a.result.element)
+
+
+def _copy(b: Builder, a: Arguments) -> Ref:
+    source: Ref = a["src"]
+    converted = cast(b, source, a.result.element)
+    if b.shape(converted) == a.result.shape:
+        return converted
+    return b.pointwise(Name("x0"), [converted], a.result.element, shape=a.result.shape)
+
+
+def _slice_scatter(b: Builder, a: Arguments) -> Ref:
+    """Where the coordinate is of the slice, the source is read there."""
+    x, source = _self(a), a["src"]
+    dim = axis_number(a.get("dim", 0), len(b.shape(x)))
+    low, high, step = _bounds(a, b.shape(x)[dim])
+    if step != 1:
+        raise b.fail("slice_scatter with a step")
+    if high - low == b.shape(x)[dim]:
+        return source
+    return _scattered(b, x, source, dim, low, high)
+
+
+def _select_scatter(b: Builder, a: Arguments) -> Ref:
+    x, source = _self(a), a["src"]
+    dim = axis_number(a["dim"], len(b.shape(x)))
+    low = axis_number(a["index"], b.shape(x)[dim])
+    wide = b.reshape(source, (*b.shape(source)[:dim], 1, *b.shape(source)[dim:]))
+    if b.shape(x)[dim] == 1:
+        return wide
+    return _scattered(b, x, wide, dim, low, low + 1)
+
+
+def _scattered(b: Builder, x: Ref, source: Ref, dim: int, low: int, high: int) -> Ref:
+    labels, axes, extents = b.labels(x)
+    label = labels[dim]
+    extents["_m"] = high - low
+    source_axes = tuple(
+        (("_m",) if high - low != 1 else ()) if i == dim else axis for i, axis in enumerate(axes)
+    )
+    inside = [binary(">=", index(label), low)] if low else []
+    if high < extents[label]:
+        inside.append(binary("<", index(label), high))
+    read = at(operand(1), {"_m": affine(label, 1, -low)}) if high - low != 1 else operand(1)
+    body = where(both(*inside), read, operand(0))
+    return b.add("index", [(x, axes), (source, source_axes)], body, axes, extents, b.element(x))
+
+
+def _rules() -> dict[str, Rule]:
+    reshapes = (
+        "view.default", "reshape.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.default",
+        "squeeze.dim", "squeeze.dims", "flatten.using_ints", "unflatten.int", "_reshape_copy.default",
+    )
+    rules: dict[str, Rule] = {f"aten.{name}": _reshape for name in reshapes}
+    same = (
+        "alias.default", "clone.default", "contiguous.default", "detach.default", "lift_fresh_copy.default",
+        "alias_copy.default", "detach_.default",
+    )
+    rules |= {f"aten.{name}": _same for name in same}
+    rules |= {f"aten.{n}.default": _filled(1) for n in ("ones", "ones_like", "new_ones")}
+    rules |= {f"aten.{n}.default": _filled(0) for n in ("zeros", "zeros_like", "new_zeros")}
+    rules |= {f"aten.{n}.default": _full for n in ("full", "full_like", "new_full")}
+    rules |= {f"aten.arange.{o}": _arange for o in ("default", "start", "start_step")}
+    rules |= {f"aten.eye.{o}": _eye for o in ("default", "m")}
+    rules |= {f"aten.{n}": _split for n in ("split.Tensor", "split_with_sizes.default", "chunk.default")}
+    return rules | {
+        "aten.cat.default": _cat,
+        "aten.constant_pad_nd.default": _pad,
+        "aten.copy.default": _copy,
+        "aten.diag_embed.default": _diag_embed,
+        "aten.diagonal.default": _diagonal,
+        "aten.diagonal_copy.default": _diagonal,
+        "aten.dropout.default": _dropout,
+        "aten.embedding.default": _embedding,
+        "aten.expand.default": _expand,
+        "aten.flip.default": _flip,
+        "aten.gather.default": _gather,
+        "aten.index.Tensor": _index,
+        "aten.index_select.default": _index_select,
+        "aten.narrow.default": _narrow,
+        "aten.permute.default": _permute,
+        "aten.repeat.default": _repeat,
+        "aten.repeat_interleave.self_int": _repeat_interleave,
+        "aten.roll.default": _roll,
+        "aten.scalar_tensor.default": _scalar_tensor,
+        "aten.select.int": _select,
+        "aten.select_scatter.default": _select_scatter,
+        "aten.slice.Tensor": _slice,
+        "aten.slice_scatter.default": _slice_scatter,
+        "aten.stack.default": _stack,
+        "aten.t.default": _t,
+        "aten.transpose.int": _transpose,
+        "aten.tril.default": _triangle(False),
+        "aten.triu.default": _triangle(True),
+        "aten.unbind.int": _unbind,
+        "aten.unfold.default": _unfold,
+    }
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(_rules())

@@ -1,0 +1,324 @@
+"""Convolutions and pooling: dots and reductions over windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from ucutlass.grammar.syntax import Expr, Index, IndexItem, Name
+from ucutlass.importer.expressions import (
+    add,
+    affine,
+    at,
+    call,
+    div,
+    index,
+    mul,
+    number,
+    operand,
+    over,
+    plus,
+    sub,
+    template,
+)
+from ucutlass.importer.graph import Axes, Axis
+from ucutlass.importer.operators.builder import Arguments, Builder, Ref
+from ucutlass.importer.operators.pointwise import Rule
+from ucutlass.importer.operators.products import exact
+from ucutlass.importer.operators.reductions import reduce
+
+SPATIAL = {1: ("L",), 2: ("H", "W"), 3: ("D", "H", "W")}
+OUTPUT = {1: ("P",), 2: ("P", "Q"), 3: ("O", "P", "Q")}
+WINDOW = {1: ("R",), 2: ("R", "S"), 3: ("T", "R", "S")}
+"""Names of the dimensions of an input, an output and a window, by the number of spatial axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """One spatial axis of a window operator: extents of input, window and output, and the geometry."""
+
+    input: str
+    window: str
+    output: str
+    size: int
+    width: int
+    places: int
+    stride: int
+    padding: int
+    dilation: int
+
+    @property
+    def direct(self) -> bool:
+        """Returns whether the output lies on the input, element by element."""
+        return (self.width, self.stride, self.padding) == (1, 1, 0) and self.size == self.places
+
+    @property
+    def input_label(self) -> str:
+        return self.output if self.direct else self.input
+
+    def position(self) -> Expr:
+        """Returns where the input is read: `2*P + R - 1`."""
+        at_output = affine(self.output, self.stride)
+        if self.width == 1:
+            return plus(at_output, -self.padding)
+        return plus(add(at_output, affine(self.window, self.dilation)), -self.padding)
+
+    def transposed(self) -> IndexItem:
+        """Returns the equation of a transposed convolution: `2*H = P + 1 - R`."""
+        left: Expr = Name(self.input) if self.stride == 1 else mul(self.stride, self.input)
+        right = plus(Name(self.output), self.padding)
+        if self.width != 1:
+            right = sub(right, affine(self.window, self.dilation))
+        return IndexItem(left, right)
+
+
+def _many(value: Any, count: int) -> tuple[int, ...]:
+    many = [value] if isinstance(value, int) else list(value)
+    return tuple(many) * count if len(many) == 1 else tuple(many)
+
+
+def _spaces(
+    sizes: Sequence[int], widths: Sequence[int], places: Sequence[int], stride: Any, padding: Any, dilation: Any
+) -> tuple[_Space, ...]:
+    count = len(sizes)
+    columns = zip(
+        SPATIAL[count], WINDOW[count], OUTPUT[count], sizes, widths, places,
+        _many(stride, count), _many(padding, count), _many(dilation, count), strict=True,
+    )
+    return tuple(_Space(*column) for column in columns)
+
+
+def _extents(spaces: Sequence[_Space]) -> dict[str, int]:
+    extents: dict[str, int] = {}
+    for s in spaces:
+        extents |= {s.input_label: s.size, s.window: s.width, s.output: s.places}
+    return extents
+
+
+def _axis(label: str, extents: Mapping[str, int], always: bool = False) -> Axis:
+    return (label,) if always or extents[label] != 1 else ()
+
+
+def _input_axes(spaces: Sequence[_Space], extents: Mapping[str, int]) -> Axes:
+    """An axis that a window reads has a name even with one element: reads outside of it are 0."""
+    return tuple(_axis(s.input_label, extents, not s.direct) for s in spaces)
+
+
+def convolution(
+    b: Builder, x: Ref, weight: Ref, bias: Ref | None, stride: Any, padding: Any, dilation: Any, groups: int,
+    transposed: bool, places: Sequence[int], element: str,
+) -> Ref:
+    """Adds a convolution of x[B, C, ..] by weight[K, C, ..], or transposed by weight[C, K, ..]."""
+    shape, w = b.shape(x), b.shape(weight)
+    batched = len(shape) == len(w)
+    spatial = shape[2:] if batched else shape[1:]
+    spaces = _spaces(spatial, w[2:], places, stride, padding, dilation)
+    extents = _extents(spaces)
+    filters = w[1] if transposed else w[0] // groups
+    extents |= {"G": groups, "C": shape[1 if batched else 0] // groups, "K": filters}
+    if batched:
+        extents["B"] = shape[0]
+    lead: Axes = (_axis("B", extents),) if batched else ()
+    group = _axis("G", extents)
+    x_axes: Axes = (*lead, (*group, *_axis("C", extents)), *_input_axes(spaces, extents))
+    window = tuple(_axis(s.window, extents) for s in spaces)
+    if transposed:
+        w_axes: Axes = ((*group, *_axis("C", extents)), _axis("K", extents), *window)
+        items = tuple(s.transposed() for s in spaces if not s.direct)
+    else:
+        w_axes = ((*group, *_axis("K", extents)), _axis("C", extents), *window)
+        items = tuple(IndexItem(Name(s.input), s.position()) for s in spaces if not s.direct)
+    axes: Axes = (
+        *lead, (*group, *_axis("K", extents)), *(_axis(s.output, extents) for s in spaces)
+    )
+    read: Expr = Index(operand(0), items) if items else operand(0)
+    consumed = [label for label in ("C", *(s.window for s in spaces)) if extents[label] != 1]
+    body = over("dot", tuple(consumed), exact(element, read), exact(element, operand(1)))
+    y = b.add(
+        "dot", [(x, x_axes), (weight, w_axes)], body, axes, extents, element,
+        "product" if bias is not None else "",
+    )
+    if bias is None:
+        return y
+    offset = b.reshape(bias, (groups * filters, *(1,) * len(spaces)))
+    return b.pointwise(template("x0 + x1"), [y, offset], element)
+
+
+def _conv(b: Builder, a: Arguments) -> Ref:
+    weight = a["weight"]
+    w = b.shape(weight)
+    padding = a["padding"]
+    if isinstance(padding, str):
+        if padding == "valid":
+            padding = 0
+        else:
+            dilations = _many(a["dilation"], len(w) - 2)
+            totals = [d * (k - 1) for d, k in zip(dilations, w[2:], strict=True)]
+            padding = [t // 2 for t in totals]
+    places = a.result.shape[-(len(w) - 2) :]
+    return convolution(
+        b, a["input"], weight, a.get("bias"), a["stride"], padding, a["dilation"], a["groups"], False, places,
+        a.result.element,
+    )
+
+
+def _conv_transpose(b: Builder, a: Arguments) -> Ref:
+    weight = a["weight"]
+    places = a.result.shape[-(len(b.shape(weight)) - 2) :]
+    return convolution(
+        b, a["input"], weight, a.get("bias"), a["stride"], a["padding"], a["dilation"], a["groups"], True,
+        places, a.result.element,
+    )
+
+
+def _convolution(b: Builder, a: Arguments) -> Ref:
+    weight = a["weight"]
+    places = a.result.shape[-(len(b.shape(weight)) - 2) :]
+    return convolution(
+        b, a["input"], weight, a.get("bias"), a["stride"], a["padding"], a["dilation"], a["groups"],
+        bool(a["transposed"]), places, a.result.element,
+    )
+
+
+# --- pooling ---------------------------------------------------------------------
+
+
+def _window_axes(b: Builder, x: Ref, spaces: Sequence[_Space]) -> tuple[Axes, Axes, dict[str, int]]:
+    """Returns the axes of a pooling's input and output, and the extents."""
+    shape = b.shape(x)
+    rank = len(shape) - len(spaces)
+    letters = ("B", "C")[-rank:] if rank <= 2 else tuple(f"_{c}" for c in "abcdef"[:rank])
+    extents = {**dict(zip(letters, shape, strict=False)), **_extents(spaces)}
+    lead = tuple(_axis(label, extents) for label in letters)
+    x_axes = (*lead, *_input_axes(spaces, extents))
+    return x_axes, (*lead, *(_axis(s.output, extents) for s in spaces)), extents
+
+
+def pooled(b: Builder, x: Ref, function: str, spaces: Sequence[_Space], element: str) -> Ref:
+    """Adds `function[R, S](x[H = 2*P + R, W = 2*Q + S])`."""
+    x_axes, axes, extents = _window_axes(b, x, spaces)
+    read = at(operand(0), {s.input: s.position() for s in spaces if not s.direct})
+    consumed = tuple(s.window for s in spaces if s.width != 1)
+    return b.add("window", [(x, x_axes)], over(function, consumed, read), axes, extents, element)
+
+
+def _max_pool(indices: bool) -> Rule:
+    def rule(b: Builder, a: Arguments) -> Ref | tuple[Ref | None, ...]:
+        x = a["self"]
+        count = _spatial_rank(b, a, x)
+        stride = a.get("stride") or a["kernel_size"]
+        sizes, places = b.shape(x)[-count:], a.results[0].shape[-count:]
+        spaces = _spaces(
+            sizes, _many(a["kernel_size"], count), places, stride, a["padding"], a.get("dilation", 1)
+        )
+        y = pooled(b, x, "max", spaces, a.results[0].element)
+        return (y, None) if indices else y
+
+    return rule
+
+
+def _spatial_rank(b: Builder, a: Arguments, x: Ref) -> int:
+    name = b.origin.operator
+    return next((n for n in (1, 2, 3) if f"{n}d" in name), len(b.shape(x)) - 2)
+
+
+def _avg_pool(b: Builder, a: Arguments) -> Ref:
+    x, element = a["self"], a.result.element
+    count = _spatial_rank(b, a, x)
+    stride = a.get("stride") or a["kernel_size"]
+    sizes, places = b.shape(x)[-count:], a.result.shape[-count:]
+    spaces = _spaces(sizes, _many(a["kernel_size"], count), places, stride, a["padding"], 1)
+    divisor = a.get("divisor_override")
+    if divisor:
+        total = pooled(b, x, "sum", spaces, element)
+        return b.pointwise(div(operand(0), divisor), [total], element)
+    outside = any(_beyond(s) for s in spaces)
+    padded = any(s.padding for s in spaces)
+    if not outside and (a.get("count_include_pad", True) or not padded):
+        return pooled(b, x, "mean", spaces, element)
+    total = pooled(b, x, "sum", spaces, element)
+    _, axes, extents = _window_axes(b, x, spaces)
+    counts = [_count(s, bool(a.get("count_include_pad", True))) for s in spaces]
+    whole = counts[0]
+    for factor in counts[1:]:
+        whole = mul(whole, factor)
+    return b.add("pointwise", [(total, axes)], div(operand(0), whole), axes, extents, element)
+
+
+def _beyond(s: _Space) -> bool:
+    """Returns whether the last window passes the padded end, as with ceil_mode."""
+    return (s.places - 1) * s.stride + s.width > s.size + 2 * s.padding
+
+
+def _count(s: _Space, padding: bool) -> Expr:
+    """Returns how many elements an average divides by, along one axis."""
+    low, high = (-s.padding, s.size + s.padding) if padding else (0, s.size)
+    first = [p * s.stride - s.padding for p in range(s.places)]
+    inside = [min(f + s.width, high) - max(f, low) for f in first]
+    if len(set(inside)) == 1 or s.places == 1:
+        return number(inside[0])
+    start = plus(mul(s.stride, index(s.output)) if s.stride != 1 else index(s.output), -s.padding)
+    return sub(call("min", plus(start, s.width), high), call("max", start, low))
+
+
+def _adaptive_avg_pool(b: Builder, a: Arguments) -> Ref:
+    x, element = a["self"], a.result.element
+    count = _spatial_rank(b, a, x)
+    sizes, places = b.shape(x)[-count:], a.result.shape[-count:]
+    if all(s % p == 0 for s, p in zip(sizes, places, strict=True)):
+        if prod(places) == 1:
+            rank = len(b.shape(x))
+            return reduce(b, x, "mean", tuple(range(rank - count, rank)), True, element)
+        widths = [s // p for s, p in zip(sizes, places, strict=True)]
+        return pooled(b, x, "mean", _spaces(sizes, widths, places, widths, 0, 1), element)
+    y = x
+    for axis in range(count):
+        y = _adaptive_along(b, y, len(b.shape(x)) - count + axis, places[axis], element)
+    return y
+
+
+def _adaptive_along(b: Builder, x: Ref, axis: int, places: int, element: str) -> Ref:
+    """Adds the mean over windows whose widths differ: from p * n // places to ceil((p + 1) * n / places)."""
+    raise b.fail(
+        f"adaptive pooling of {b.shape(x)[axis]} elements into {places}, whose windows have different widths"
+    )
+
+
+def _upsample_nearest(b: Builder, a: Arguments) -> Ref:
+    x, element = a["self"] if a.get("self") else a["input"], a.result.element
+    count = _spatial_rank(b, a, x)
+    sizes, places = b.shape(x)[-count:], a.result.shape[-count:]
+    if any(p % s for s, p in zip(sizes, places, strict=True)):
+        raise b.fail(f"upsampling of {tuple(sizes)} to {tuple(places)}, which is not a whole factor")
+    shape = b.shape(x)
+    labels = [f"_{c}" for c in "abcdefgh"[: len(shape)]]
+    extents = dict(zip(labels, shape, strict=True))
+    axes: list[Axis] = [(label,) if extents[label] != 1 else () for label in labels]
+    outer = list(axes)
+    for i in range(count):
+        at_axis = len(shape) - count + i
+        factor = places[i] // sizes[i]
+        if factor != 1:
+            extents[f"_r{i}"] = factor
+            outer[at_axis] = (*axes[at_axis], f"_r{i}")
+    return b.add("view", [(x, tuple(axes))], operand(0), tuple(outer), extents, element)
+
+
+def _rules() -> dict[str, Rule]:
+    rules: dict[str, Rule] = {"aten.convolution.default": _convolution}
+    for n in (1, 2, 3):
+        rules |= {f"aten.conv{n}d.{o}": _conv for o in ("default", "padding")}
+        rules[f"aten.conv_transpose{n}d.{'default' if n == 1 else 'input'}"] = _conv_transpose
+        rules[f"aten.max_pool{n}d.default"] = _max_pool(False)
+        rules[f"aten.max_pool{n}d_with_indices.default"] = _max_pool(True)
+        rules[f"aten.avg_pool{n}d.default"] = _avg_pool
+        rules[f"aten.adaptive_avg_pool{n}d.default"] = _adaptive_avg_pool
+        rules[f"aten._adaptive_avg_pool{n}d.default"] = _adaptive_avg_pool
+        rules |= {f"aten.upsample_nearest{n}d.{o}": _upsample_nearest for o in ("default", "vec")}
+    return rules
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(_rules())

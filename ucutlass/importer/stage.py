@@ -1,0 +1,523 @@
+"""One kernel of an imported program: which names its dimensions have, and its text as a syntax tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from ucutlass.grammar import syntax
+from ucutlass.grammar.format import format_expression
+from ucutlass.grammar.syntax import Argument, Binary, BracketName, Call, Expr, Index, IndexItem, Name, Number, Unary
+from ucutlass.importer.atoms import Atom, Conflict, Dimension, leaves, regroup, unify
+from ucutlass.importer.expressions import add, binary, both, call, folded, index, mul, names_in, number, where
+from ucutlass.importer.graph import Computation, Node, Operand, Reshape, Tensor, TorchStage, readers
+from ucutlass.importer.naming import AXES, numbered
+from ucutlass.importer.operators.products import EXACT
+
+LONGEST = 88
+"""Characters of an expression that is written inside another one; a longer one gets a name."""
+
+REDUCTIONS = frozenset(
+    {"sum", "prod", "mean", "max", "min", "var", "argmax", "argmin", "logsumexp", "softmax", "log_softmax",
+     "cumsum", "cumprod", "dot"}
+)  # fmt: skip
+"""What consumes the names in its brackets."""
+
+_NOTHING_TO_DO = frozenset({"sum", "prod", "mean", "max", "min", "logsumexp", "cumsum", "cumprod"})
+"""What gives its argument where it has no name to consume."""
+
+
+@dataclass(slots=True)
+class Inference:
+    """The dimensions of all values of some computations that shall be one kernel.
+
+    `inputs` are the values from outside, in order of first use. `renames` has for each computation and
+    operand the atoms that are read under another name there.
+    """
+
+    values: Mapping[str, Tensor]
+    nodes: Sequence[Node]
+    outputs: Sequence[str]
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    inputs: list[str] = field(default_factory=list)
+    dimensions: dict[str, list[Dimension]] = field(default_factory=dict)
+    labels: dict[tuple[str, str], Atom] = field(default_factory=dict)
+    lefts: dict[tuple[str, int, str], Atom] = field(default_factory=dict)
+    renames: dict[tuple[str, int], list[tuple[Atom, Atom]]] = field(default_factory=dict)
+
+    def run(self) -> Inference:
+        """Finds the dimensions. Raises Conflict."""
+        for node in self.nodes:
+            match node:
+                case Reshape():
+                    self.dimensions[node.name] = regroup(self._of(node.value), node.tensor.shape)
+                case Computation():
+                    self._computation(node)
+                case TorchStage():
+                    for operand in node.operands:
+                        self._of(operand.value)
+                    self.dimensions[node.name] = self._new(node.name, node.tensor)
+        for output in self.outputs:
+            self._of(output)
+        self._settle()
+        return self
+
+    def _of(self, value: str) -> list[Dimension]:
+        if value not in self.dimensions:
+            self.inputs.append(value)
+            self.dimensions[value] = self._new(value, self.values[value])
+        return self.dimensions[value]
+
+    def _new(self, value: str, tensor: Tensor) -> list[Dimension]:
+        letters = AXES.get(len(tensor.shape), "")
+        rank = self.ranks.get(value, 5)
+        return [
+            [Atom(extent, {value}, hint=(rank, letters[i] if letters else ""))] if extent != 1 else []
+            for i, extent in enumerate(tensor.shape)
+        ]
+
+    def _computation(self, node: Computation) -> None:
+        lefts = set(_left_labels(node.body))
+        own = {
+            label: Atom(extent, {node.name}, hint=_hint(label))
+            for label, extent in node.extents.items()
+            if extent != 1 and label not in lefts
+        }
+        for label, atom in own.items():
+            self.labels[node.name, label] = atom
+        for number_, operand in enumerate(node.operands):
+            self._operand(node, number_, operand, own, lefts)
+        self.dimensions[node.name] = [[own[label] for label in axis if label in own] for axis in node.axes]
+
+    def _operand(
+        self, node: Computation, number_: int, operand: Operand, own: Mapping[str, Atom], lefts: set[str]
+    ) -> None:
+        dimensions = self._of(operand.value)
+        for position, axis in enumerate(operand.axes):
+            atoms: Dimension = []
+            for label in axis:
+                extent = node.extents[label]
+                if label in lefts:
+                    atom = Atom(extent, set(), whole=True, hint=_hint(label))
+                    self.lefts[node.name, number_, label] = atom
+                    if extent == 1:
+                        self._named_one(operand.value, dimensions[position], atom)
+                        continue
+                    atoms.append(atom)
+                elif extent != 1:
+                    atoms.append(own[label])
+            if atoms:
+                pairs = unify([a for a in dimensions[position] if a.root().extent != 1], atoms)
+                if pairs:
+                    self.renames.setdefault((node.name, number_), []).extend(pairs)
+
+    def _named_one(self, value: str, dimension: Dimension, atom: Atom) -> None:
+        """Gives an axis of one element a name, because it is read outside too."""
+        if dimension:
+            dimension[0].root().whole = True
+            atom.parent = dimension[0].root()
+            return
+        if value not in self.inputs:
+            raise Conflict("an axis of one element is read elsewhere")
+        atom.owners.add(value)
+        dimension.append(atom)
+
+    def _settle(self) -> None:
+        """Splits what is read under another name as that name is split."""
+        changed = True
+        while changed:
+            changed = False
+            for pairs in self.renames.values():
+                for index_, (a, b) in enumerate(pairs):
+                    if len(leaves([a])) != 1 or len(leaves([b])) != 1:
+                        pairs[index_ : index_ + 1] = unify([a], [b], joined=False)
+                        changed = True
+                        break
+
+    def order(self) -> Iterator[Atom]:
+        """Yields every leaf as a reader meets it: the inputs, the outputs, then the others."""
+        for value in [*self.inputs, *self.outputs]:
+            for dimension in self.dimensions[value]:
+                yield from leaves(dimension)
+        for dimensions in self.dimensions.values():
+            for dimension in dimensions:
+                yield from leaves(dimension)
+        yield from leaves(self.labels.values())
+        yield from leaves(self.lefts.values())
+
+
+def _hint(label: str) -> tuple[int, str]:
+    return (9, "") if label.startswith("_") else (1 if label in ("R", "S", "T") else 2, label)
+
+
+def _left_labels(body: Expr) -> Iterator[str]:
+    match body:
+        case Index(base, items):
+            yield from _left_labels(base)
+            for item in items:
+                yield _left(item)
+        case Unary(_, inner):
+            yield from _left_labels(inner)
+        case Binary(_, left, right):
+            yield from _left_labels(left)
+            yield from _left_labels(right)
+        case Call(_, _, arguments):
+            for argument in arguments:
+                yield from _left_labels(argument.value)
+        case _:
+            pass
+
+
+def _left(item: IndexItem) -> str:
+    match item.left:
+        case Name(label) | Binary("*", Number(), Name(label)):
+            return label
+    raise AssertionError(item.left)
+
+
+# --- text ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """An expression, the atoms that are its names, and whether it lies in memory in its own element."""
+
+    expr: Expr
+    names: frozenset[Atom]
+    stored: bool = False
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes the body of a stage. `names` has the name of every atom, `values` the names of the inputs;
+    `taken` are the words that a binding may not use. `known` are the names whose extents a type gives."""
+
+    inference: Inference
+    names: Mapping[Atom, str]
+    inputs: Mapping[str, str]
+    taken: set[str]
+    known: set[str]
+    bindings: list[syntax.Bind] = field(default_factory=list)
+    written: dict[str, _Value] = field(default_factory=dict)
+
+    def results(self) -> list[Expr]:
+        """Writes the bindings and returns the expressions of the outputs, with exactly their names."""
+        inference = self.inference
+        for value in inference.inputs:
+            own = frozenset(
+                leaf for dimension in inference.dimensions[value] for leaf in leaves(dimension)
+            )
+            self.written[value] = _Value(Name(self.inputs[value]), own, True)
+        uses = _uses(inference.nodes, inference.outputs)
+        for node in inference.nodes:
+            match node:
+                case Reshape():
+                    self.written[node.name] = self.written[node.value]
+                case Computation():
+                    self.written[node.name] = self._binding(node, self._computed(node), uses)
+                case TorchStage():
+                    raise Conflict("torch computes a stage of its own")
+        return [self._result(output) for output in inference.outputs]
+
+    def _result(self, output: str) -> Expr:
+        value = self.written[output]
+        wanted = frozenset(
+            leaf for dimension in self.inference.dimensions[output] for leaf in leaves(dimension)
+        )
+        if not value.names <= wanted:
+            raise Conflict("the value has a name that its axes have not")
+        return self._along(value, wanted, self.inference.values[output].element == "bool").expr
+
+    def _binding(self, node: Computation, value: _Value, uses: Mapping[str, int]) -> _Value:
+        """Returns the value, named where it is used again or is too long to stand inside another one."""
+        if isinstance(value.expr, Name | Number) or node.name in self.inference.outputs:
+            return value
+        used = uses.get(node.name, 0)
+        cheap = node.kind == "view" or (node.kind == "constant" and not value.names)
+        if (used <= 1 or cheap) and len(format_expression(value.expr)) <= LONGEST:
+            return value
+        name = numbered(node.hint or "value", self.taken)
+        self.taken.add(name)
+        self.bindings.append(syntax.Bind((syntax.Target(name),), value.expr))
+        return _Value(Name(name), value.names, value.stored)
+
+    def _computed(self, node: Computation) -> _Value:
+        value = self._expr(node, node.body)
+        stored = isinstance(node.body, Name) and self.written[node.operands[0].value].stored
+        if isinstance(node.body, Index) and isinstance(node.body.base, Name):
+            stored = self.written[node.operands[_number(node.body.base)].value].stored
+        return _Value(value.expr, value.names, stored)
+
+    def _expr(self, node: Computation, body: Expr) -> _Value:
+        match body:
+            case Name(name) if name[0] == "x" and name[1:].isdigit():
+                return self._read(node, int(name[1:]), ())
+            case Index(Name() as base, items):
+                return self._read(node, _number(base), items)
+            case Unary(op, inner):
+                value = self._expr(node, inner)
+                return _Value(Unary(op, value.expr), value.names)
+            case Binary(op, left, right):
+                a, b = self._expr(node, left), self._expr(node, right)
+                return _Value(Binary(op, a.expr, b.expr), a.names | b.names)
+            case Call("index", None, (Argument(Name(label)),)):
+                return self._coordinate(node, label)
+            case Call(callee, None, (_, Argument(inner))) if callee == EXACT:
+                return self._exact(node, body, inner)
+            case Call(callee, brackets, arguments) if brackets is not None and callee in REDUCTIONS:
+                return self._consuming(node, callee, [b.name for b in brackets], arguments)
+            case Call(callee, None, arguments):
+                values = [self._expr(node, a.value) for a in arguments]
+                written = tuple(Argument(v.expr, a.name) for v, a in zip(values, arguments, strict=True))
+                return _Value(Call(callee, None, written), frozenset().union(*(v.names for v in values)))
+            case _:
+                return _Value(body, frozenset())
+
+    def _atoms(self, node: Computation, label: str) -> Dimension:
+        atom = self.inference.labels.get((node.name, label))
+        return leaves([atom]) if atom is not None else []
+
+    def _exact(self, node: Computation, body: Expr, inner: Expr) -> _Value:
+        assert isinstance(body, Call)
+        element = body.arguments[0].value
+        assert isinstance(element, Name)
+        value = self._expr(node, inner)
+        read = inner.base if isinstance(inner, Index) else inner
+        assert isinstance(read, Name)
+        if element.name in ("f32", "f64") or self.written[node.operands[_number(read)].value].stored:
+            return value
+        match value.expr:
+            case Call(callee, None, _) if callee == element.name:
+                return value
+        return _Value(call(element.name, value.expr), value.names)
+
+    def _read(self, node: Computation, number_: int, items: Sequence[IndexItem]) -> _Value:
+        """Returns an operand, under the names that it has in this computation, read at the positions."""
+        value = self.written[node.operands[number_].value]
+        pairs = [
+            (a.root(), b.root())
+            for a, b in self.inference.renames.get((node.name, number_), ())
+            if a.root() in value.names
+        ]
+        written = [IndexItem(Name(self.names[a]), Name(self.names[b])) for a, b in pairs]
+        gone = {a for a, _ in pairs}
+        new = {b for _, b in pairs}
+        for item in items:
+            left = leaves([self.inference.lefts[node.name, number_, _left(item)]])
+            if len(left) != 1:
+                raise Conflict("an axis is indexed as one and split elsewhere")
+            if left[0] not in value.names:
+                # The value is the same everywhere along the axis, and 0 outside of it.
+                raise Conflict("an axis along which a value is repeated is indexed")
+            gone.add(left[0])
+            position = self._position(node, item.right)
+            new |= position.names
+            scale = item.left.left if isinstance(item.left, Binary) else None
+            name = Name(self.names[left[0]])
+            written.append(IndexItem(name if scale is None else mul(scale, name), folded(position.expr)))
+        if not written:
+            return value
+        if isinstance(value.expr, Call | Name | Index):
+            base = value.expr
+        else:
+            base = value.expr
+        return _Value(Index(base, tuple(written)), (value.names - gone) | frozenset(new))
+
+    def _position(self, node: Computation, right: Expr) -> _Value:
+        """Returns the right side of an index equation: labels are coordinates, operands are values."""
+        match right:
+            case Name(name) if (node.name, name) in self.inference.labels or name in node.extents:
+                atoms = self._atoms(node, name)
+                whole: Expr = number(0)
+                for atom in atoms:
+                    whole = folded(add(mul(whole, atom.extent), Name(self.names[atom])))
+                return _Value(whole, frozenset(atoms))
+            case Name(name):
+                value = self._read(node, int(name[1:]), ())
+                return value if isinstance(value.expr, Name) else self._named(value)
+            case Binary("+" | "-" | "*" as op, left, second):
+                a, b = self._position(node, left), self._position(node, second)
+                return _Value(_distributed(op, a.expr, b.expr), a.names | b.names)
+            case _:
+                return _Value(right, frozenset())
+
+    def _named(self, value: _Value) -> _Value:
+        """A gather's coordinates are a name or one call."""
+        name = numbered("ids", self.taken)
+        self.taken.add(name)
+        self.bindings.append(syntax.Bind((syntax.Target(name),), value.expr))
+        return _Value(Name(name), value.names)
+
+    def _coordinate(self, node: Computation, label: str) -> _Value:
+        atoms = self._atoms(node, label)
+        whole: Expr = number(0)
+        for atom in atoms:
+            whole = folded(add(mul(whole, atom.extent), index(self.names[atom])))
+        return _Value(whole, frozenset(atoms))
+
+    def _consuming(
+        self, node: Computation, callee: str, labels: Sequence[str], arguments: Sequence[Argument]
+    ) -> _Value:
+        atoms = [leaf for label in labels for leaf in self._atoms(node, label)]
+        values = [self._expr(node, a.value) for a in arguments]
+        if not atoms:
+            return self._of_one(callee, values)
+        values = [self._along(value, frozenset(atoms), False) for value in values]
+        brackets = tuple(self._bracket(atom) for atom in atoms)
+        written = Call(callee, brackets, tuple(Argument(v.expr) for v in values))
+        every = frozenset[Atom]().union(*(v.names for v in values))
+        keeps = callee in ("softmax", "log_softmax", "cumsum", "cumprod")
+        if callee in ("argmax", "argmin") and len(atoms) > 1:
+            raise Conflict("a position along several names")
+        return _Value(written, every if keeps else every - set(atoms))
+
+    def _of_one(self, callee: str, values: Sequence[_Value]) -> _Value:
+        """Returns what a reduction over one element gives."""
+        if callee == "dot":
+            a, b = values
+            return _Value(mul(a.expr, b.expr), a.names | b.names)
+        if callee in _NOTHING_TO_DO:
+            return values[0]
+        if callee == "var":
+            return _Value(mul(values[0].expr, 0.0), values[0].names)
+        raise Conflict(f"{callee} over an axis of one element")
+
+    def _bracket(self, atom: Atom) -> BracketName:
+        name = self.names[atom]
+        if name in self.known:
+            return BracketName(name)
+        self.known.add(name)
+        return BracketName(name, number(atom.extent))
+
+    def _along(self, value: _Value, wanted: frozenset[Atom], is_bool: bool) -> _Value:
+        """Returns the value repeated along the names that it lacks."""
+        missing = [atom for atom in sorted(wanted - value.names, key=lambda atom: self.names[atom])]
+        if not missing:
+            return value
+        every = both(*(binary(">=", index(self.names[atom]), 0) for atom in missing))
+        repeated = binary("and", every, value.expr) if is_bool else where(every, value.expr, 0)
+        return _Value(repeated, value.names | set(missing))
+
+
+def _number(name: Name) -> int:
+    return int(name.name[1:])
+
+
+def _distributed(op: str, left: Expr, right: Expr) -> Expr:
+    """Returns the product of a number and a sum term by term: positions are sums of multiples."""
+    if op == "*" and isinstance(left, Number) and isinstance(right, Binary) and right.op in ("+", "-"):
+        return binary(right.op, _distributed("*", left, right.left), _distributed("*", left, right.right))
+    if op == "*" and isinstance(left, Number) and isinstance(right, Binary) and right.op == "*":
+        if isinstance(right.left, Number):
+            return folded(binary("*", number(left.value * right.left.value), right.right))
+        if isinstance(right.right, Number):
+            return folded(binary("*", number(left.value * right.right.value), right.left))
+    return folded(binary(op, left, right))
+
+
+def _uses(nodes: Sequence[Node], outputs: Iterable[str]) -> dict[str, int]:
+    """Returns how often each value is written, through views."""
+    views = {
+        node.name: node.operands[0].value
+        for node in nodes
+        if isinstance(node, Reshape) or (isinstance(node, Computation) and node.kind == "view")
+    }
+    counts: dict[str, int] = {}
+
+    def use(value: str, times: int) -> None:
+        counts[value] = counts.get(value, 0) + times
+        if value in views:
+            use(views[value], times)
+
+    for node in nodes:
+        if isinstance(node, Computation) and node.kind != "view":
+            words = list(names_in(node.body))
+            for i, operand in enumerate(node.operands):
+                use(operand.value, words.count(f"x{i}"))
+    for output in outputs:
+        use(output, 1)
+    return counts
+
+
+# --- types and the whole kernel ----------------------------------------------------
+
+
+def axes_of(
+    dimensions: Sequence[Dimension], names: Mapping[Atom, str], known: set[str], fixed: bool = True
+) -> tuple[syntax.Axis, ...]:
+    """Returns the axes of a type. A name that is not `known` yet gets its extent, where `fixed`."""
+    axes: list[syntax.Axis] = []
+    for dimension in dimensions:
+        parts = tuple(_named_axis(atom, names, known, fixed) for atom in leaves(dimension))
+        match parts:
+            case ():
+                axes.append(syntax.NamelessAxis(Number(1)))
+            case (only,):
+                axes.append(only)
+            case _:
+                axes.append(syntax.CompositeAxis(parts))
+    return tuple(axes)
+
+
+def _named_axis(atom: Atom, names: Mapping[Atom, str], known: set[str], fixed: bool) -> syntax.NamedAxis:
+    name = names[atom]
+    if name in known or not fixed:
+        return syntax.NamedAxis(name)
+    known.add(name)
+    return syntax.NamedAxis(name, number(atom.extent))
+
+
+def stage_inference(
+    values: Mapping[str, Tensor], nodes: Sequence[Node], outputs: Sequence[str], ranks: Mapping[str, int] = {}
+) -> Inference:
+    return Inference(values, nodes, outputs, ranks).run()
+
+
+def kernel_of(inference: Inference, name: str, inputs: Mapping[str, str], names: Mapping[Atom, str]) -> syntax.Program:
+    """Returns the stage as a kernel of its own. `inputs` names its parameters. Raises Conflict."""
+    known: set[str] = set()
+    params = tuple(
+        syntax.Param(
+            inputs[value],
+            syntax.TypeExpr(
+                inference.values[value].element, axes_of(inference.dimensions[value], names, known)
+            ),
+        )
+        for value in inference.inputs
+    )
+    taken = {*inputs.values(), *names.values()}
+    types = [
+        syntax.TypeExpr(inference.values[v].element, axes_of(inference.dimensions[v], names, known))
+        for v in inference.outputs
+    ]
+    writer = Writer(inference, names, inputs, taken, known)
+    exprs = writer.results()
+    single = len(exprs) == 1
+    labels = [None] if single else [numbered(f"y{i}", taken) for i in range(len(exprs))]
+    results = tuple(syntax.Result(t, label) for t, label in zip(types, labels, strict=True))
+    items = tuple(syntax.ReturnItem(e, label) for e, label in zip(exprs, labels, strict=True))
+    body = (*writer.bindings, syntax.Return(items))
+    return syntax.Program("kernel", name, params, results, body)
+
+
+def elements(tensor: Tensor) -> int:
+    return prod(tensor.shape)
+
+
+def needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
+    """Returns the nodes that outputs depend on, in order."""
+    by_name = {node.name: node for node in nodes}
+    wanted: set[str] = set()
+    stack = list(outputs)
+    while stack:
+        name = stack.pop()
+        node = by_name.get(name)
+        if node is None or name in wanted:
+            continue
+        wanted.add(name)
+        stack += [operand.value for operand in node.operands]
+    return [node for node in nodes if node.name in wanted]
+
+
+__all__ = ["Inference", "Writer", "axes_of", "kernel_of", "needed", "readers", "stage_inference"]

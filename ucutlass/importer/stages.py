@@ -1,0 +1,339 @@
+"""Cuts a graph into stages, each of which one kernel serves.
+
+Every computation starts as a stage of its own. First the work behind a dot joins it, then each stage takes in
+what only it reads, as far as the checker and the kernel families accept the kernel that would do both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ucutlass import ir
+from ucutlass.check import check_tree
+from ucutlass.grammar import syntax
+from ucutlass.importer.atoms import Conflict
+from ucutlass.importer.graph import Node, Operand, TensorGraph, TorchStage
+from ucutlass.importer.naming import dimension_names
+from ucutlass.importer.stage import Inference, kernel_of, stage_inference
+from ucutlass.kernels.families import match
+from ucutlass.kernels.refused import Refused
+
+DEEP = 3
+"""How many stages before one are tried together with it: attention is a dot, a softmax, and the dot before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What one launch computes: `outputs` of `nodes`, from `inputs`."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def torch(self) -> TorchStage | None:
+        """The function that torch computes, where this is one."""
+        last = self.nodes[-1]
+        return last if isinstance(last, TorchStage) else None
+
+
+class NotServed(Exception):
+    """A computation that no kernel serves even alone."""
+
+    def __init__(self, node: Node, why: str) -> None:
+        super().__init__(f"{node.origin.operator}: {why}")
+        self.node, self.why = node, why
+
+
+@dataclass(slots=True)
+class _Cutter:
+    graph: TensorGraph
+    nodes: dict[str, Node] = field(default_factory=dict)
+    order: dict[str, int] = field(default_factory=dict)
+    inline: set[str] = field(default_factory=set)
+    """Views and constants, which every stage that reads them holds itself."""
+    regions: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By root: the nodes of a stage, without those inline."""
+    tried: dict[tuple[frozenset[str], str], Stage | str] = field(default_factory=dict)
+    sinks: dict[str, list[str]] = field(default_factory=dict)
+    """By value: the nodes that are not inline and read it, and `=NAME` for a result."""
+
+    def __post_init__(self) -> None:
+        for number, node in enumerate(self.graph.nodes):
+            self.nodes[node.name] = node
+            self.order[node.name] = number
+            constant = node.kind != "dot" and all(o.value in self.inline for o in node.operands)
+            if node.kind == "view" or (constant and self._is_constant(node)):
+                self.inline.add(node.name)
+        for node in self.graph.nodes:
+            if node.name not in self.inline:
+                for value in dict.fromkeys(o.value for o in node.operands):
+                    self._sink(value, node.name)
+        for result in self.graph.results:
+            self._sink(result, f"={result}")
+
+    def _is_constant(self, node: Node) -> bool:
+        return node.kind == "constant" or (
+            node.kind in ("pointwise", "index")
+            and bool(node.operands)
+            and all(self._from_nothing(o.value) for o in node.operands)
+        )
+
+    def _from_nothing(self, value: str) -> bool:
+        node = self.nodes.get(value)
+        return (
+            node is not None and node.name in self.inline
+            and all(self._from_nothing(o.value) for o in node.operands)
+        )
+
+    def _sink(self, value: str, sink: str) -> None:
+        """Adds a reader of a value, through what is inline."""
+        readers = self.sinks.setdefault(value, [])
+        if sink in readers:
+            return
+        readers.append(sink)
+        if value in self.inline:
+            for operand in self.nodes[value].operands:
+                self._sink(operand.value, sink)
+
+    # --- stages ------------------------------------------------------------------
+
+    def stage(self, members: frozenset[str], root: str) -> Stage | str:
+        """Returns the stage of these nodes that gives `root`, or why no kernel serves it."""
+        key = (members, root)
+        if key not in self.tried:
+            self.tried[key] = self._attempt(members, root)
+        return self.tried[key]
+
+    def _attempt(self, members: frozenset[str], root: str) -> Stage | str:
+        inside: set[str] = set()
+        inputs: list[str] = []
+        stack = [root]
+        while stack:
+            value = stack.pop()
+            if value in inside or value in inputs:
+                continue
+            if value in members or value in self.inline:
+                inside.add(value)
+                stack += [o.value for o in reversed(self.nodes[value].operands)]
+            else:
+                inputs.append(value)
+        nodes = tuple(self.nodes[n] for n in sorted(inside, key=self.order.__getitem__))
+        if nodes and any(isinstance(n, TorchStage) for n in nodes):
+            if len(nodes) > 1 and not all(n.kind == "view" for n in nodes[:-1]):
+                return "torch computes a stage of its own"
+            return Stage(nodes, tuple(inputs), (root,))
+        try:
+            inference = stage_inference(self.graph.values, nodes, (root,))
+            served(inference)
+        except Conflict as problem:
+            return str(problem)
+        except NotLegal as problem:
+            return str(problem)
+        return Stage(nodes, tuple(inference.inputs), (root,))
+
+    # --- merging -----------------------------------------------------------------
+
+    def run(self) -> list[Stage]:
+        for node in self.graph.nodes:
+            if node.name not in self.inline:
+                self.regions[node.name] = frozenset({node.name})
+        for result in dict.fromkeys(self.graph.results):
+            self._result(result)
+        for root in [r for r in self.regions if self._holds_dot(r)]:
+            self._behind(root)
+        for root in sorted(self.regions, key=self._place):
+            if root in self.regions:
+                self._before(root)
+        self._repeated()
+        stages: list[Stage] = []
+        for root in sorted(self.regions, key=self._place):
+            stage = self.stage(self.regions[root], root)
+            if isinstance(stage, str):
+                raise NotServed(self.nodes.get(root) or self.graph.nodes[-1], stage)
+            stages.append(stage)
+        return _ordered(stages)
+
+    def _place(self, root: str) -> int:
+        return self.order.get(root, -1)
+
+    def _result(self, result: str) -> None:
+        """A result that is a view is given by the stage that computes it, or copied by one of its own."""
+        if result in self.regions:
+            return
+        base = result
+        while base in self.inline and self.nodes[base].operands and self.nodes[base].kind == "view":
+            base = self.nodes[base].operands[0].value
+        alone = base in self.regions and self.sinks[base] == [f"={result}"]
+        if alone and not isinstance(self.nodes[base], TorchStage):
+            merged = self.regions[base]
+            if not isinstance(self.stage(merged, result), str):
+                del self.regions[base]
+                self.regions[result] = merged
+                return
+        self.regions[result] = frozenset()
+
+    def _holds_dot(self, root: str) -> bool:
+        return any(
+            self.nodes[n].kind == "dot" and not isinstance(self.nodes[n], TorchStage) for n in self.regions[root]
+        )
+
+    def _base(self, root: str) -> str:
+        """Returns the node of a region that its root is a view of."""
+        while root in self.inline:
+            root = self.nodes[root].operands[0].value
+        return root
+
+    def _reading(self, value: str) -> list[str]:
+        """Returns the roots of the regions that read a value; `=` for a result that no region is."""
+        roots: list[str] = []
+        for sink in self.sinks.get(value, ()):
+            if sink.startswith("="):
+                roots.append("=" if sink[1:] == value or sink[1:] not in self.regions else sink[1:])
+            else:
+                roots += [r for r, members in self.regions.items() if sink in members]
+        return list(dict.fromkeys(roots))
+
+    def _behind(self, root: str) -> None:
+        """Joins the work behind a dot to it, as far as one kernel does both."""
+        while root in self.regions:
+            reading = self._reading(root)
+            if len(reading) != 1 or reading[0] == "=" or reading[0] not in self.regions:
+                return
+            reader = reading[0]
+            kinds = {self.nodes[n].kind for n in self.regions[reader]}
+            if kinds & {"window", "scan"} or not self._merge([root], reader):
+                return
+            root = reader
+
+    def _merge(self, producers: Sequence[str], reader: str) -> bool:
+        merged = self.regions[reader].union(*(self.regions[p] for p in producers))
+        if isinstance(self.stage(merged, reader), str):
+            return False
+        for producer in producers:
+            del self.regions[producer]
+        self.regions[reader] = merged
+        return True
+
+    def _absorbable(self, readers: Iterable[str]) -> list[str]:
+        """Returns the roots whose values only these regions read."""
+        roots = set(readers)
+        members = frozenset().union(*(self.regions[r] for r in roots))
+        values = dict.fromkeys(v for m in (members or roots) for v in self._values(m))
+        return [
+            v for v in values if v in self.regions and v not in roots and set(self._reading(v)) <= roots
+        ]
+
+    def _values(self, name: str) -> list[str]:
+        """Returns what a node reads, through what is inline."""
+        values: list[str] = []
+        stack = [o.value for o in self.nodes[name].operands]
+        if name in self.inline:
+            stack = [name]
+        while stack:
+            value = stack.pop()
+            values.append(value)
+            if value in self.inline:
+                stack += [o.value for o in self.nodes[value].operands]
+        return values
+
+    def _before(self, reader: str) -> None:
+        """Takes in what only this stage reads."""
+        changed = True
+        while changed:
+            changed = False
+            for producer in self._absorbable([reader]):
+                if self._merge([producer], reader) or self._deep(producer, reader):
+                    changed = True
+                    break
+
+    def _deep(self, producer: str, reader: str) -> bool:
+        """Tries a stage together with some before it: where two are refused, three may be attention."""
+        if not self._holds_dot(reader) or any(
+            self.nodes[n].kind == "dot" for n in self.regions[producer]
+        ):
+            return False
+        group = [producer]
+        for _ in range(DEEP):
+            more = [v for v in self._absorbable([reader, *group]) if v not in group and v != reader]
+            more = [v for v in more if v in self._feeding(group)]
+            if not more:
+                return False
+            group += more
+            if self._merge(group, reader):
+                return True
+        return False
+
+    def _feeding(self, group: Sequence[str]) -> set[str]:
+        return {v for root in group for m in self.regions[root] for v in self._values(m)}
+
+    def _repeated(self) -> None:
+        """Lets readers compute what only moves elements anew, where each of them can."""
+        for root in sorted(self.regions, key=self._place, reverse=True):
+            members = self.regions[root]
+            if not members or any(self.nodes[n].kind not in ("index", "constant") for n in members):
+                continue
+            reading = self._reading(root)
+            if "=" in reading or not reading or any(r not in self.regions for r in reading):
+                continue
+            if len(members) > 1 or len(self.nodes[next(iter(members))].operands) > 2:
+                continue
+            merged = {r: self.regions[r] | members for r in reading}
+            if all(not isinstance(self.stage(m, r), str) for r, m in merged.items()):
+                self.regions |= merged
+                del self.regions[root]
+
+
+class NotLegal(Exception):
+    """The checker or the kernel families refuse a kernel; the message is their first reason."""
+
+
+def served(inference: Inference) -> ir.Kernel:
+    """Returns the stage as a checked kernel that a family serves. Raises NotLegal, Conflict."""
+    inputs = {value: f"v{i}_" for i, value in enumerate(inference.inputs)}
+    names = dimension_names(inference.order(), inputs.values())
+    tree = kernel_of(inference, "stage", inputs, names)
+    return checked_kernel(tree)
+
+
+def checked_kernel(tree: syntax.Program) -> ir.Kernel:
+    module, diagnostics = check_tree(syntax.File((tree,)))
+    for diagnostic in diagnostics:
+        if diagnostic.severity == "error":
+            raise NotLegal(f"{diagnostic.message} [{diagnostic.code}]")
+    kernel = module.programs[0]
+    assert isinstance(kernel, ir.Kernel)
+    try:
+        match(kernel)
+    except Refused as refused:
+        raise NotLegal(f"{refused.diagnostic.message} [{refused.diagnostic.code}]") from None
+    return kernel
+
+
+def _ordered(stages: Sequence[Stage]) -> list[Stage]:
+    """Returns the stages so that each follows what it reads."""
+    makers: Mapping[str, Stage] = {output: stage for stage in stages for output in stage.outputs}
+    placed: list[Stage] = []
+    seen: set[int] = set()
+
+    def place(stage: Stage) -> None:
+        if id(stage) in seen:
+            return
+        seen.add(id(stage))
+        for value in stage.inputs:
+            if value in makers:
+                place(makers[value])
+        placed.append(stage)
+
+    for stage in stages:
+        place(stage)
+    return placed
+
+
+def cut(graph: TensorGraph) -> list[Stage]:
+    """Returns the stages of a graph, each after what it reads. Raises NotServed."""
+    return _Cutter(graph).run()
+
+
+__all__ = ["NotServed", "Operand", "Stage", "cut"]

@@ -1,0 +1,318 @@
+"""Writes stages as a program: one kernel, a pipeline of bindings, or a pipeline that calls kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ucutlass.check import check_tree
+from ucutlass.grammar import syntax
+from ucutlass.grammar.format import format_file
+from ucutlass.grammar.syntax import Argument, Call, Name, Number
+from ucutlass.importer.atoms import Atom, Conflict
+from ucutlass.importer.expressions import expr
+from ucutlass.importer.graph import Computation, TensorGraph, TorchStage
+from ucutlass.importer.naming import dimension_names, identifier, numbered
+from ucutlass.importer.stage import Inference, Writer, axes_of, kernel_of, stage_inference
+from ucutlass.importer.stages import NotLegal, Stage, checked_kernel
+
+INLINE_STAGES = 12
+"""Up to so many stages are bindings of one pipeline; more are calls of kernels, which repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A program's text, and the name in it of each stored value."""
+
+    tree: syntax.File
+    text: str
+    names: Mapping[str, str]
+
+
+def written(graph: TensorGraph, stages: Sequence[Stage], name: str) -> Written:
+    """Returns the program of these stages. Raises NotLegal where the checker refuses it."""
+    ranks = _ranks(graph)
+    if len(stages) == 1 and stages[0].torch is None and stages[0].outputs == graph.results:
+        return _kernel(graph, stages[0], name, ranks)
+    if len(stages) <= INLINE_STAGES:
+        try:
+            return _checked(_Bindings(graph, stages, name, ranks).file(), {})
+        except (Conflict, NotLegal):
+            pass
+    return _checked(_Calls(graph, stages, name, ranks).file(), {})
+
+
+def _ranks(graph: TensorGraph) -> dict[str, int]:
+    return {i.name: 5 if i.origin == "input" else 7 for i in graph.inputs} | {
+        node.name: 6 for node in graph.nodes
+    }
+
+
+def _checked(tree: syntax.File, names: Mapping[str, str]) -> Written:
+    text = format_file(tree)
+    _, diagnostics = check_tree(tree)
+    for diagnostic in diagnostics:
+        if diagnostic.severity == "error":
+            raise NotLegal(f"{diagnostic.message} [{diagnostic.code}]")
+    return Written(tree, text, names)
+
+
+def _inputs(graph: TensorGraph) -> dict[str, str]:
+    return {i.name: i.name for i in graph.inputs}
+
+
+def _kernel(graph: TensorGraph, stage: Stage, name: str, ranks: Mapping[str, int]) -> Written:
+    inference = stage_inference(graph.values, stage.nodes, stage.outputs, ranks)
+    inference.inputs.sort(key=[i.name for i in graph.inputs].index)
+    names = dimension_names(inference.order(), [i.name for i in graph.inputs])
+    program = kernel_of(inference, free_program_name(name, graph), _inputs(graph), names)
+    checked_kernel(program)
+    tree = syntax.File((program,))
+    return Written(tree, format_file(tree), {})
+
+
+def free_program_name(name: str, graph: TensorGraph) -> str:
+    from ucutlass.check.calls import BUILTINS
+    from ucutlass.ir.elements import ELEMENTS
+    from ucutlass.ir.functions import NAMED
+
+    return numbered(name, {*BUILTINS, *NAMED, *ELEMENTS, *(i.name for i in graph.inputs)})
+
+
+def value_names(graph: TensorGraph, stages: Sequence[Stage]) -> dict[str, str]:
+    """Returns the names of inputs and of what stages store: a stored value is called as what it is, or by the
+    submodule that computes it."""
+    names = _inputs(graph)
+    used = set(names.values()) | {"index", "size"}
+    for stage in stages:
+        for output in stage.outputs:
+            names[output] = numbered(_noun(stage, output), used)
+            used.add(names[output])
+    return names
+
+
+def _noun(stage: Stage, output: str) -> str:
+    last = next((n for n in stage.nodes if n.name == output), stage.nodes[-1] if stage.nodes else None)
+    if last is None:
+        return "copy"
+    modules = [n.origin.module for n in stage.nodes if n.origin.module]
+    hint = getattr(last, "hint", "")
+    if hint:
+        return hint
+    path = modules[-1] if modules else ""
+    short = re.sub(r"\.(\d+)(?=\.|$)", r"\1", path)
+    noun = identifier(short.split(".")[-1]) if short else ""
+    if noun and not noun.startswith("_"):
+        return noun
+    operator = last.origin.operator.split(".")[1] if "." in last.origin.operator else "value"
+    return identifier(operator.strip("_"))
+
+
+def _results(graph: TensorGraph) -> list[str | None]:
+    if len(graph.results) == 1:
+        return [None]
+    return [f"y{i}" for i in range(len(graph.results))]
+
+
+# --- bindings ------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Bindings:
+    """Every stage is a binding of the pipeline, under names that hold throughout."""
+
+    graph: TensorGraph
+    stages: Sequence[Stage]
+    name: str
+    ranks: Mapping[str, int]
+
+    def file(self) -> syntax.File:
+        graph = self.graph
+        outputs = {o for stage in self.stages for o in stage.outputs}
+        nodes = [n for n in graph.nodes if any(n in s.nodes for s in self.stages)]
+        whole = stage_inference(graph.values, nodes, list(graph.results), self.ranks)
+        order = [i.name for i in graph.inputs]
+        whole.inputs.sort(key=order.index)
+        inputs = [i for i in order if i in whole.inputs]
+        values = value_names(graph, self.stages)
+        names = dimension_names(whole.order(), values.values())
+        known: set[str] = set()
+        params = tuple(
+            syntax.Param(i, syntax.TypeExpr(graph.values[i].element, axes_of(whole.dimensions[i], names, known)))
+            for i in inputs
+        )
+        taken = {*values.values(), *names.values(), *order}
+        body: list[syntax.Statement] = []
+        items: dict[str, syntax.Expr] = {}
+        for stage in self.stages:
+            if stage.torch is not None:
+                body.append(self._torch(stage, whole, names, known, values))
+                items[stage.outputs[0]] = Name(values[stage.outputs[0]])
+                continue
+            part = replace(
+                whole, nodes=stage.nodes, outputs=stage.outputs, inputs=list(stage.inputs)
+            )
+            types = {
+                o: syntax.TypeExpr(graph.values[o].element, axes_of(whole.dimensions[o], names, known))
+                for o in stage.outputs if o not in graph.results or self._read(o)
+            }
+            writer = Writer(part, names, values, taken, known)
+            exprs = writer.results()
+            body += writer.bindings
+            for output, value in zip(stage.outputs, exprs, strict=True):
+                if output in types:
+                    body.append(syntax.Bind((syntax.Target(values[output], types[output]),), value))
+                    items[output] = Name(values[output])
+                else:
+                    items[output] = value
+        del outputs
+        labels = _results(graph)
+        used = set(taken)
+        labels = [None if label is None else numbered(label, used) for label in labels]
+        results = tuple(
+            syntax.Result(
+                syntax.TypeExpr(graph.values[r].element, axes_of(whole.dimensions[r], names, known)), label
+            )
+            for r, label in zip(graph.results, labels, strict=True)
+        )
+        returned = tuple(
+            syntax.ReturnItem(items.get(r, Name(r)), label) for r, label in zip(graph.results, labels, strict=True)
+        )
+        body.append(syntax.Return(returned))
+        results = _introduced_first(results, body, names, known)
+        name = free_program_name(self.name, graph)
+        return syntax.File((syntax.Program("pipeline", name, params, results, tuple(body)),))
+
+    def _read(self, value: str) -> bool:
+        return any(value in stage.inputs for stage in self.stages) or self.graph.results.count(value) > 1
+
+    def _torch(
+        self, stage: Stage, whole: Inference, names: Mapping[Atom, str], known: set[str], values: Mapping[str, str]
+    ) -> syntax.Bind:
+        node = stage.torch
+        assert node is not None
+        kind = syntax.TypeExpr(node.tensor.element, axes_of(whole.dimensions[node.name], names, known))
+        return syntax.Bind((syntax.Target(values[node.name], kind),), torch_call(node, values))
+
+
+def _introduced_first(
+    results: tuple[syntax.Result, ...], body: Sequence[syntax.Statement], names: Mapping[Atom, str], known: set[str]
+) -> tuple[syntax.Result, ...]:
+    """The extents stand where they are first written; the checker takes them from any type."""
+    del body, names, known
+    return results
+
+
+def torch_call(node: TorchStage, values: Mapping[str, str]) -> Call:
+    arguments = [Argument(Name(values[o.value])) for o in node.operands]
+    named = [Argument(expr(v), k) for k, v in node.keywords.items()]
+    return Call(f"torch.{node.function}", None, (*arguments, *named))
+
+
+# --- calls ---------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Calls:
+    """Every stage calls a kernel of the file; stages that differ in their tensors alone call the same one."""
+
+    graph: TensorGraph
+    stages: Sequence[Stage]
+    name: str
+    ranks: Mapping[str, int]
+
+    def file(self) -> syntax.File:
+        graph = self.graph
+        values = value_names(graph, self.stages)
+        own_name = free_program_name(self.name, graph)
+        kernels: dict[syntax.Program, str] = {}
+        used = {own_name, *values.values()}
+        types = _TypeNames(set(values.values()))
+        params = tuple(
+            syntax.Param(i.name, types.of(i.tensor.shape, i.tensor.element, "")) for i in graph.inputs
+        )
+        body: list[syntax.Statement] = []
+        for stage in self.stages:
+            output = stage.outputs[0]
+            tensor = graph.values[output]
+            if stage.torch is not None:
+                call: syntax.Expr = torch_call(stage.torch, values)
+            else:
+                program, inputs = self._kernel(stage)
+                if program not in kernels:
+                    kernels[program] = numbered(_kernel_name(stage), used)
+                    used.add(kernels[program])
+                arguments = tuple(Argument(Name(values[v])) for v in inputs)
+                call = Call(kernels[program], None, arguments)
+            kind = types.of(tensor.shape, tensor.element, "")
+            body.append(syntax.Bind((syntax.Target(values[output], kind),), call))
+        labels = _results(graph)
+        labels = [None if label is None else numbered(label, used) for label in labels]
+        results = tuple(
+            syntax.Result(types.of(graph.values[r].shape, graph.values[r].element, ""), label)
+            for r, label in zip(graph.results, labels, strict=True)
+        )
+        body.append(
+            syntax.Return(
+                tuple(syntax.ReturnItem(Name(values[r]), label) for r, label in zip(graph.results, labels, strict=True))
+            )
+        )
+        pipeline = syntax.Program("pipeline", own_name, params, results, tuple(body))
+        items = tuple(replace(program, name=name) for program, name in kernels.items())
+        return syntax.File((*items, pipeline))
+
+    def _kernel(self, stage: Stage) -> tuple[syntax.Program, list[str]]:
+        inference = stage_inference(self.graph.values, stage.nodes, stage.outputs, self.ranks)
+        inputs = {v: _local(i, len(inference.inputs)) for i, v in enumerate(inference.inputs)}
+        names = dimension_names(inference.order(), inputs.values())
+        return kernel_of(inference, "kernel_", inputs, names), inference.inputs
+
+
+def _local(index: int, count: int) -> str:
+    """Returns a parameter's name in a kernel that several stages call."""
+    letters = "xwbuvrst"
+    return letters[index] if count <= len(letters) else f"x{index}"
+
+
+@dataclass(slots=True)
+class _TypeNames:
+    """Names of a pipeline's dimensions: one for each extent and place in a type."""
+
+    taken: set[str]
+    names: dict[tuple[int, int], str]
+    introduced: set[str]
+
+    def __init__(self, taken: set[str]) -> None:
+        self.taken, self.names, self.introduced = taken, {}, set()
+
+    def of(self, shape: Sequence[int], element: str, hint: str) -> syntax.TypeExpr:
+        del hint
+        counts: dict[int, int] = {}
+        axes: list[syntax.Axis] = []
+        for extent in shape:
+            if extent == 1:
+                axes.append(syntax.NamelessAxis(Number(1)))
+                continue
+            occurrence = counts[extent] = counts.get(extent, 0) + 1
+            key = (extent, occurrence)
+            if key not in self.names:
+                base = f"{'NMKJ'[min(occurrence, 4) - 1]}{extent}"
+                self.names[key] = numbered(base, self.taken)
+                self.taken.add(self.names[key])
+            name = self.names[key]
+            fresh = name not in self.introduced
+            self.introduced.add(name)
+            axes.append(syntax.NamedAxis(name, Number(extent) if fresh else None))
+        return syntax.TypeExpr(element, tuple(axes))
+
+
+def _kernel_name(stage: Stage) -> str:
+    words: list[str] = []
+    for node in stage.nodes:
+        if isinstance(node, Computation) and node.kind != "view":
+            operator = node.origin.operator.split(".")[1].strip("_") if "." in node.origin.operator else "value"
+            word = re.sub(r"^native_|_legit.*$|_default$", "", operator)
+            if not words or words[-1] != word:
+                words.append(word)
+    return identifier("_".join(words[:4])) or "copy"
