@@ -96,7 +96,7 @@ PROGRAMS = Limit(
 )
 
 _PACK = "store what belongs together as one tensor"
-PARAMETERS = Limit("UC0703", 512, "the program has {number} parameters; at most {most} are passed", _PACK)
+PARAMETERS = Limit("UC0703", 2_048, "the program has {number} parameters; at most {most} are passed", _PACK)
 RESULTS = Limit("UC0703", 64, "the program has {number} results; at most {most} are stored", _PACK)
 DIMENSIONS = Limit(
     "UC0703", 128, "the program has more than {most} names of dimensions", "split the program, or merge axes"
@@ -136,7 +136,7 @@ ALTERNATIVES = Limit(
 )
 
 STAGES = Limit(
-    "UC0708", 128, "the pipeline has {number} stages; at most {most} are planned as one", "split the pipeline"
+    "UC0708", 1_024, "the pipeline has {number} stages; at most {most} are planned as one", "split the pipeline"
 )
 
 CONDITIONS = Limit(

@@ -6,6 +6,7 @@ isolated process only.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ucutlass.importer.graph import Input, Origin, Tensor, TensorGraph, Unsupported
 from ucutlass.importer.naming import free
 from ucutlass.importer.operators import RULES
 from ucutlass.importer.operators.builder import Arguments, Builder, Ref
+from ucutlass.importer.operators.views import constant
 
 ELEMENTS = {
     torch.float64: "f64",
@@ -71,17 +74,33 @@ def exported(model: torch.nn.Module, arguments: Sequence[Any]) -> Exported:
     with torch.no_grad():
         program = torch.export.export(model, tuple(arguments), strict=False)
         program = program.run_decompositions(table)
-    return _translated(program)
+    return _translated(program, _argument_names(model, arguments))
 
 
-def _translated(program: Any) -> Exported:
+def _argument_names(model: torch.nn.Module, arguments: Sequence[Any]) -> tuple[str, ...]:
+    """Returns the names in `forward` of the arguments; none where one of them is a container, or where
+    forward does not name them all."""
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = tuple(p.name for p in parameters if p.kind in positional)[: len(arguments)]
+    flat = all(not isinstance(x, list | tuple | dict) for x in arguments)
+    return names if flat and len(names) == len(arguments) else ()
+
+
+def _translated(program: Any, argument_names: Sequence[str]) -> Exported:
     signature, nodes = program.graph_signature, list(program.graph.nodes)
     by_name = {node.name: node for node in nodes if node.op == "placeholder"}
     used = {node.name for node in nodes if node.op == "placeholder" and node.users}
     inputs: list[Input] = []
     refs: dict[str, Any] = {}
     constants: dict[str, torch.Tensor] = {}
+    numbers: dict[str, float | int | bool] = {}
     taken: list[str] = []
+    user = [spec for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
+    paths = {spec.arg.name: name for spec, name in zip(user, argument_names, strict=False)}
     specs = sorted(signature.input_specs, key=lambda s: list(_ORIGINS).index(s.kind.name) if s.kind.name in _ORIGINS
                    and s.kind.name != "USER_INPUT" else -1)  # fmt: skip
     for spec in specs:
@@ -89,16 +108,22 @@ def _translated(program: Any) -> Exported:
         if node is None or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
         origin = _ORIGINS[spec.kind.name]
-        path = node.name if origin == "input" else spec.target
+        path = paths.get(node.name, node.name) if origin == "input" else spec.target
         name = free(path, taken)
         taken.append(name)
         refs[node.name] = Ref(name)
         if origin == "constant":
             constants[path] = program.constants[spec.target]
+            if (number := _number(constants[path])) is not None:
+                numbers[node.name] = number
+                continue
         if origin == "input" or node.name in used:
             inputs.append(Input(name, path, origin, tensor_of(node.meta["val"], name)))
     values = {i.name: i.tensor for i in inputs}
     builder = Builder(values)
+    for name, number in numbers.items():
+        builder.name = free(name, taken)
+        refs[name] = constant(builder, number, (), tensor_of(by_name[name].meta["val"], name).element)
     results: list[str] = []
     mutated: list[str] = []
     for node in nodes:
@@ -126,8 +151,17 @@ def _translated(program: Any) -> Exported:
     nodes_left = tuple(n for n in builder.nodes if n.name in read)
     inputs_left = tuple(i for i in inputs if i.name in read or i.origin == "input")
     graph = TensorGraph(inputs_left, nodes_left, tuple(results), dict(builder.values))
-    paths = {i.path for i in inputs_left if i.origin == "constant"}
-    return Exported(graph, {p: t for p, t in constants.items() if p in paths}, tuple(mutated))
+    read_constants = {i.path for i in inputs_left if i.origin == "constant"}
+    return Exported(graph, {p: t for p, t in constants.items() if p in read_constants}, tuple(mutated))
+
+
+def _number(value: torch.Tensor) -> float | int | bool | None:
+    """Returns the value of a constant of no axes, None for others and for one whose value is not known."""
+    known = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
+    if value.dim() or known is None:
+        return None
+    number: float | int | bool = known.item()
+    return number
 
 
 def _needed(builder: Builder, results: Iterable[str]) -> set[str]:

@@ -47,7 +47,9 @@ def number(value: int | float) -> Expr:
         raise ValueError("the language has no NaN")
     if value < 0 or (value == 0 and math.copysign(1.0, value) < 0):
         return Unary("-", number(-value))
-    return Literal_("inf") if math.isinf(value) else Number(value)
+    if isinstance(value, float):
+        return Literal_("inf") if math.isinf(value) else Number(value, repr(value).replace("e-0", "e-"))
+    return Number(value)
 
 
 def operand(index: int) -> Name:

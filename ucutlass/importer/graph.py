@@ -8,11 +8,13 @@ program is found later (`ucutlass.importer.names`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from operator import mul
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ucutlass.grammar.syntax import Expr
+from ucutlass.grammar.syntax import Expr, Name
 
 Axis: TypeAlias = tuple[str, ...]
 """The labels of one axis of a tensor, outer first. Empty where the axis has one element, or where an operand
@@ -146,6 +148,37 @@ class Unsupported(Exception):
             return self.why
         where = f" at {self.origin.line}" if self.origin.line else ""
         return f"{self.origin.operator}{where}: {self.why}"
+
+
+def with_copy(graph: TensorGraph, reshape: Reshape) -> TensorGraph:
+    """Returns the graph with a copy before a reshape, of the shape in which both of its sides are whole: what
+    one kernel stores there, another may read under other names."""
+    before = graph.values[reshape.value]
+    shape = _common(before.shape, reshape.tensor.shape)
+    merged = Tensor(shape, before.element)
+    view, copy = f"{reshape.name}_merged", f"{reshape.name}_copy"
+    labels = tuple(f"_{chr(97 + i)}" for i in range(len(shape)))
+    axes: Axes = tuple((label,) if n != 1 else () for label, n in zip(labels, shape, strict=True))
+    extents = dict(zip(labels, shape, strict=True))
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node is not reshape:
+            nodes.append(node)
+            continue
+        nodes.append(Reshape(view, reshape.value, merged, reshape.origin))
+        nodes.append(
+            Computation(
+                copy, "pointwise", (Operand(view, axes),), Name("x0"), axes, extents, merged, reshape.origin, "copy"
+            )
+        )
+        nodes.append(replace(reshape, value=copy))
+    return replace(graph, nodes=tuple(nodes), values={**graph.values, view: merged, copy: merged})
+
+
+def _common(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape of the fewest axes that are products of neighbours in both shapes."""
+    shared = sorted(set(accumulate(before, mul)) & set(accumulate(after, mul)))
+    return tuple(b // a for a, b in zip([1, *shared], shared, strict=False) if b != a)
 
 
 def readers(nodes: Sequence[Node]) -> dict[str, list[Node]]:

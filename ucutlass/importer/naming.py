@@ -59,7 +59,7 @@ def numbered(text: str, used: Iterable[str]) -> str:
     name, number = base, 1
     while name in taken:
         number += 1
-        name = f"{base}{number}"
+        name = f"{base}_{number}" if base[-1].isdigit() else f"{base}{number}"
     return name
 
 

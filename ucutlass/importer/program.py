@@ -49,7 +49,7 @@ def imported(model: Any, arguments: Sequence[Any], name: str = "") -> tuple[Impo
 def text_of(export: Exported, name: str) -> ImportedText:
     graph = export.graph
     try:
-        stages = cut(graph)
+        graph, stages = cut(graph)
     except NotServed as problem:
         raise Unsupported(f"no kernel serves it: {problem.why}", problem.node.origin) from problem
     program = written(graph, stages, name)

@@ -123,6 +123,19 @@ class Inference:
         atom.owners.add(value)
         dimension.append(atom)
 
+    def sort_inputs(self) -> None:
+        """Orders the inputs as the computations read them, views aside."""
+        views = {n.name: n.operands[0].value for n in self.nodes if n.kind == "view" and n.operands}
+        order: list[str] = []
+        for node in self.nodes:
+            if node.kind != "view":
+                for operand in node.operands:
+                    value = operand.value
+                    while value in views:
+                        value = views[value]
+                    order.append(value)
+        self.inputs.sort(key=lambda value: order.index(value) if value in order else len(order))
+
     def _settle(self) -> None:
         """Splits what is read under another name as that name is split."""
         changed = True
@@ -148,7 +161,9 @@ class Inference:
 
 
 def _hint(label: str) -> tuple[int, str]:
-    return (9, "") if label.startswith("_") else (1 if label in ("R", "S", "T") else 2, label)
+    """Returns a label as a letter for a name. Windows' letters win, outputs' give way to inputs'."""
+    rank = 1 if label in ("R", "S", "T") else 3 if label in ("O", "P", "Q") else 2
+    return (9, "") if label.startswith("_") else (rank, label)
 
 
 def _left_labels(body: Expr) -> Iterator[str]:
@@ -239,8 +254,19 @@ class Writer:
             return value
         name = numbered(node.hint or "value", self.taken)
         self.taken.add(name)
-        self.bindings.append(syntax.Bind((syntax.Target(name),), value.expr))
+        self.bindings.append(syntax.Bind((syntax.Target(name, self._introduced(node, value)),), value.expr))
         return _Value(Name(name), value.names, value.stored)
+
+    def _introduced(self, node: Computation, value: _Value) -> syntax.TypeExpr | None:
+        """Returns the type of a binding whose value has names that nothing before has; None for others."""
+        if all(self.names[atom] in self.known for atom in value.names):
+            return None
+        dimensions = [
+            [atom for atom in leaves(dimension) if atom in value.names]
+            for dimension in self.inference.dimensions[node.name]
+        ]
+        axes = axes_of([d for d in dimensions if d], self.names, self.known)
+        return syntax.TypeExpr(None, axes)
 
     def _computed(self, node: Computation) -> _Value:
         value = self._expr(node, node.body)
@@ -474,6 +500,66 @@ def stage_inference(
     return Inference(values, nodes, outputs, ranks).run()
 
 
+_ALONG = {"P": "H", "Q": "W", "O": "D"}
+"""The dimension of an input along which that of an output lies, by the letters of convolutions."""
+
+
+def _free_types(
+    inference: Inference, inputs: Mapping[str, str], names: Mapping[Atom, str]
+) -> tuple[tuple[syntax.Param, ...], list[syntax.TypeExpr], set[str]]:
+    """Returns the types of a kernel that serves every extent, as far as its body does: windows and the parts
+    of composite axes have their extents, an output's follow from its input's."""
+    known: set[str] = set()
+    extents: dict[str, int] = {}
+
+    def axes(value: str, result: bool) -> tuple[syntax.Axis, ...]:
+        made: list[syntax.Axis] = []
+        for dimension in inference.dimensions[value]:
+            atoms = leaves(dimension)
+            parts = []
+            for atom in atoms:
+                name = names[atom]
+                fixed = name not in known and (result or len(atoms) > 1 or atom.hint[0] == 1)
+                extent = _extent(name, atom.extent, extents, result) if fixed else None
+                known.add(name)
+                extents[name] = atom.extent
+                parts.append(syntax.NamedAxis(name, extent))
+            made.append(
+                syntax.NamelessAxis(Number(1)) if not parts
+                else parts[0] if len(parts) == 1 else syntax.CompositeAxis(tuple(parts))
+            )
+        return tuple(made)
+
+    params = tuple(
+        syntax.Param(inputs[v], syntax.TypeExpr(inference.values[v].element, axes(v, False)))
+        for v in inference.inputs
+    )
+    results = [syntax.TypeExpr(inference.values[v].element, axes(v, True)) for v in inference.outputs]
+    return params, results, known
+
+
+def _extent(name: str, extent: int, extents: Mapping[str, int], result: bool) -> Expr:
+    """Returns an extent as a formula of the input's where a short one gives it, else as a number."""
+    along = _ALONG.get(name, "")
+    size = extents.get(along)
+    if result and size is not None:
+        if size == extent:
+            return Name(along)
+        if size % 2 == 0 and size // 2 == extent:
+            return binary("//", along, 2)
+        if extent == 2 * size:
+            return mul(2, along)
+    return number(extent)
+
+
+def free_kernel_of(
+    inference: Inference, name: str, inputs: Mapping[str, str], names: Mapping[Atom, str]
+) -> syntax.Program:
+    """Returns the stage as `kernel_of` does, with extents left to the call."""
+    params, types, known = _free_types(inference, inputs, names)
+    return _program(inference, name, inputs, names, params, types, known)
+
+
 def kernel_of(inference: Inference, name: str, inputs: Mapping[str, str], names: Mapping[Atom, str]) -> syntax.Program:
     """Returns the stage as a kernel of its own. `inputs` names its parameters. Raises Conflict."""
     known: set[str] = set()
@@ -486,11 +572,18 @@ def kernel_of(inference: Inference, name: str, inputs: Mapping[str, str], names:
         )
         for value in inference.inputs
     )
-    taken = {*inputs.values(), *names.values()}
     types = [
         syntax.TypeExpr(inference.values[v].element, axes_of(inference.dimensions[v], names, known))
         for v in inference.outputs
     ]
+    return _program(inference, name, inputs, names, params, types, known)
+
+
+def _program(
+    inference: Inference, name: str, inputs: Mapping[str, str], names: Mapping[Atom, str],
+    params: tuple[syntax.Param, ...], types: Sequence[syntax.TypeExpr], known: set[str],
+) -> syntax.Program:
+    taken = {*inputs.values(), *names.values()}
     writer = Writer(inference, names, inputs, taken, known)
     exprs = writer.results()
     single = len(exprs) == 1

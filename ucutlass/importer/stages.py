@@ -13,7 +13,7 @@ from ucutlass import ir
 from ucutlass.check import check_tree
 from ucutlass.grammar import syntax
 from ucutlass.importer.atoms import Conflict
-from ucutlass.importer.graph import Node, Operand, TensorGraph, TorchStage
+from ucutlass.importer.graph import Node, Operand, Reshape, TensorGraph, TorchStage, with_copy
 from ucutlass.importer.naming import dimension_names
 from ucutlass.importer.stage import Inference, kernel_of, stage_inference
 from ucutlass.kernels.families import match
@@ -151,9 +151,21 @@ class _Cutter:
         for root in sorted(self.regions, key=self._place):
             stage = self.stage(self.regions[root], root)
             if isinstance(stage, str):
+                if (reshape := self._reshape_of(root)) is not None:
+                    raise _Unclean(reshape)
                 raise NotServed(self.nodes.get(root) or self.graph.nodes[-1], stage)
             stages.append(stage)
         return _ordered(stages)
+
+    def _reshape_of(self, root: str) -> Reshape | None:
+        """Returns the last reshape between a stage and what it reads, where names are in conflict there."""
+        values = [v for m in (self.regions[root] or {root}) for v in self._values(m)]
+        reshapes = [self.nodes[v] for v in values if isinstance(self.nodes.get(v), Reshape)]
+        last = max(reshapes, key=lambda node: self.order[node.name], default=None)
+        if not isinstance(last, Reshape) or self.graph.values[last.value] == last.tensor:
+            return None
+        source = self.nodes.get(last.value)
+        return None if source is not None and source.hint == "copy" else last
 
     def _place(self, root: str) -> int:
         return self.order.get(root, -1)
@@ -285,6 +297,14 @@ class _Cutter:
                 del self.regions[root]
 
 
+class _Unclean(Exception):
+    """A reshape that must be a store: the names on its two sides do not fit."""
+
+    def __init__(self, reshape: Reshape) -> None:
+        super().__init__(reshape.name)
+        self.reshape = reshape
+
+
 class NotLegal(Exception):
     """The checker or the kernel families refuse a kernel; the message is their first reason."""
 
@@ -331,9 +351,15 @@ def _ordered(stages: Sequence[Stage]) -> list[Stage]:
     return placed
 
 
-def cut(graph: TensorGraph) -> list[Stage]:
-    """Returns the stages of a graph, each after what it reads. Raises NotServed."""
-    return _Cutter(graph).run()
+def cut(graph: TensorGraph) -> tuple[TensorGraph, list[Stage]]:
+    """Returns the stages of a graph, each after what it reads, and the graph with the copies that they need.
+    Raises NotServed."""
+    for _ in graph.nodes:
+        try:
+            return graph, _Cutter(graph).run()
+        except _Unclean as problem:
+            graph = with_copy(graph, problem.reshape)
+    return graph, _Cutter(graph).run()
 
 
 __all__ = ["NotServed", "Operand", "Stage", "cut"]

@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ucutlass.check import check_tree
+from ucutlass.check.calls import BUILTINS
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.syntax import Argument, Call, Name, Number
 from ucutlass.importer.atoms import Atom, Conflict
 from ucutlass.importer.expressions import expr
-from ucutlass.importer.graph import Computation, TensorGraph, TorchStage
+from ucutlass.importer.graph import Computation, Tensor, TensorGraph, TorchStage
 from ucutlass.importer.naming import dimension_names, identifier, numbered
-from ucutlass.importer.stage import Inference, Writer, axes_of, kernel_of, stage_inference
+from ucutlass.importer.stage import Inference, Writer, axes_of, free_kernel_of, kernel_of, stage_inference
 from ucutlass.importer.stages import NotLegal, Stage, checked_kernel
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.ir.functions import NAMED
 
 INLINE_STAGES = 12
 """Up to so many stages are bindings of one pipeline; more are calls of kernels, which repeat."""
@@ -73,11 +76,7 @@ def _kernel(graph: TensorGraph, stage: Stage, name: str, ranks: Mapping[str, int
 
 
 def free_program_name(name: str, graph: TensorGraph) -> str:
-    from ucutlass.check.calls import BUILTINS
-    from ucutlass.ir.elements import ELEMENTS
-    from ucutlass.ir.functions import NAMED
-
-    return numbered(name, {*BUILTINS, *NAMED, *ELEMENTS, *(i.name for i in graph.inputs)})
+    return numbered(name, {*_built_in(), *(i.name for i in graph.inputs)})
 
 
 def value_names(graph: TensorGraph, stages: Sequence[Stage]) -> dict[str, str]:
@@ -227,11 +226,10 @@ class _Calls:
         values = value_names(graph, self.stages)
         own_name = free_program_name(self.name, graph)
         kernels: dict[syntax.Program, str] = {}
-        used = {own_name, *values.values()}
-        types = _TypeNames(set(values.values()))
-        params = tuple(
-            syntax.Param(i.name, types.of(i.tensor.shape, i.tensor.element, "")) for i in graph.inputs
-        )
+        used = {own_name, *values.values(), *_built_in()}
+        weights = {i.name for i in graph.inputs if i.origin in ("parameter", "buffer")}
+        types = _TypeNames(self._shapes(), weights, {*values.values()})
+        params = tuple(syntax.Param(i.name, types.of(i.name, i.tensor)) for i in graph.inputs)
         body: list[syntax.Statement] = []
         for stage in self.stages:
             output = stage.outputs[0]
@@ -245,66 +243,97 @@ class _Calls:
                     used.add(kernels[program])
                 arguments = tuple(Argument(Name(values[v])) for v in inputs)
                 call = Call(kernels[program], None, arguments)
-            kind = types.of(tensor.shape, tensor.element, "")
-            body.append(syntax.Bind((syntax.Target(values[output], kind),), call))
+            if stage is self.stages[-1] and graph.results == (output,) and stage.torch is None:
+                kind = types.of(output, tensor)
+                body.append(syntax.Return((syntax.ReturnItem(call),)))
+                return self._file(kernels, own_name, params, (syntax.Result(kind),), body)
+            body.append(syntax.Bind((syntax.Target(values[output], types.of(output, tensor)),), call))
         labels = _results(graph)
         labels = [None if label is None else numbered(label, used) for label in labels]
         results = tuple(
-            syntax.Result(types.of(graph.values[r].shape, graph.values[r].element, ""), label)
+            syntax.Result(types.of(r, graph.values[r]), label)
             for r, label in zip(graph.results, labels, strict=True)
         )
-        body.append(
-            syntax.Return(
-                tuple(syntax.ReturnItem(Name(values[r]), label) for r, label in zip(graph.results, labels, strict=True))
-            )
-        )
-        pipeline = syntax.Program("pipeline", own_name, params, results, tuple(body))
-        items = tuple(replace(program, name=name) for program, name in kernels.items())
-        return syntax.File((*items, pipeline))
+        items = [Name(values[r]) for r in graph.results]
+        body.append(syntax.Return(tuple(map(syntax.ReturnItem, items, labels))))
+        return self._file(kernels, own_name, params, results, body)
+
+    @staticmethod
+    def _file(
+        kernels: Mapping[syntax.Program, str], name: str, params: tuple[syntax.Param, ...],
+        results: tuple[syntax.Result, ...], body: Sequence[syntax.Statement],
+    ) -> syntax.File:
+        pipeline = syntax.Program("pipeline", name, params, results, tuple(body))
+        programs = tuple(replace(program, name=name) for program, name in kernels.items())
+        return syntax.File((*programs, pipeline))
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        stored = [o for stage in self.stages for o in stage.outputs]
+        return {v: self.graph.values[v].shape for v in [*(i.name for i in self.graph.inputs), *stored]}
 
     def _kernel(self, stage: Stage) -> tuple[syntax.Program, list[str]]:
         inference = stage_inference(self.graph.values, stage.nodes, stage.outputs, self.ranks)
-        inputs = {v: _local(i, len(inference.inputs)) for i, v in enumerate(inference.inputs)}
+        inference.sort_inputs()
+        inputs = _local_names(self.graph, inference.inputs)
         names = dimension_names(inference.order(), inputs.values())
-        return kernel_of(inference, "kernel_", inputs, names), inference.inputs
+        return free_kernel_of(inference, "kernel_", inputs, names), inference.inputs
 
 
-def _local(index: int, count: int) -> str:
-    """Returns a parameter's name in a kernel that several stages call."""
-    letters = "xwbuvrst"
-    return letters[index] if count <= len(letters) else f"x{index}"
+def _built_in() -> set[str]:
+    return {*BUILTINS, *NAMED, *ELEMENTS}
+
+
+def _local_names(graph: TensorGraph, inputs: Sequence[str]) -> dict[str, str]:
+    """Returns the parameters' names of a kernel that several stages call: `weight` for a parameter of that
+    name, letters for others."""
+    paths = {i.name: i.path for i in graph.inputs if i.origin in ("parameter", "buffer")}
+    names: dict[str, str] = {}
+    letters = iter("xyzuvst")
+    for value in inputs:
+        base = paths[value].rpartition(".")[2] if value in paths else next(letters, "x")
+        names[value] = numbered(base, names.values())
+    return names
 
 
 @dataclass(slots=True)
 class _TypeNames:
-    """Names of a pipeline's dimensions: one for each extent and place in a type."""
+    """Names of a pipeline's dimensions: a letter for the axis, with the extent where the letter has
+    several."""
 
+    letters: dict[str, str]
+    extents: dict[str, set[int]]
     taken: set[str]
-    names: dict[tuple[int, int], str]
     introduced: set[str]
 
-    def __init__(self, taken: set[str]) -> None:
-        self.taken, self.names, self.introduced = taken, {}, set()
+    def __init__(self, shapes: Mapping[str, Sequence[int]], weights: set[str], taken: set[str]) -> None:
+        self.letters = {
+            v: (_WEIGHT_AXES if v in weights else _AXES).get(len(shape), _MANY) for v, shape in shapes.items()
+        }
+        self.extents = {}
+        for value, shape in shapes.items():
+            for letter, extent in zip(self.letters[value], shape, strict=False):
+                if extent != 1:
+                    self.extents.setdefault(letter, set()).add(extent)
+        self.taken, self.introduced = taken, set()
 
-    def of(self, shape: Sequence[int], element: str, hint: str) -> syntax.TypeExpr:
-        del hint
-        counts: dict[int, int] = {}
+    def of(self, value: str, tensor: Tensor) -> syntax.TypeExpr:
         axes: list[syntax.Axis] = []
-        for extent in shape:
+        for letter, extent in zip(self.letters[value], tensor.shape, strict=False):
             if extent == 1:
                 axes.append(syntax.NamelessAxis(Number(1)))
                 continue
-            occurrence = counts[extent] = counts.get(extent, 0) + 1
-            key = (extent, occurrence)
-            if key not in self.names:
-                base = f"{'NMKJ'[min(occurrence, 4) - 1]}{extent}"
-                self.names[key] = numbered(base, self.taken)
-                self.taken.add(self.names[key])
-            name = self.names[key]
+            name = letter if len(self.extents[letter]) == 1 else f"{letter}{extent}"
+            while name in self.taken:
+                name += "_"
             fresh = name not in self.introduced
             self.introduced.add(name)
             axes.append(syntax.NamedAxis(name, Number(extent) if fresh else None))
-        return syntax.TypeExpr(element, tuple(axes))
+        return syntax.TypeExpr(tensor.element, tuple(axes))
+
+
+_AXES = {1: "N", 2: "MN", 3: "BLD", 4: "BCHW", 5: "BCDHW"}
+_WEIGHT_AXES = {1: "N", 2: "NK", 3: "KCR", 4: "KCRS", 5: "KCTRS"}
+_MANY = "ABCDEFGHIJKLOPQ"
 
 
 def _kernel_name(stage: Stage) -> str:
@@ -312,7 +341,13 @@ def _kernel_name(stage: Stage) -> str:
     for node in stage.nodes:
         if isinstance(node, Computation) and node.kind != "view":
             operator = node.origin.operator.split(".")[1].strip("_") if "." in node.origin.operator else "value"
-            word = re.sub(r"^native_|_legit.*$|_default$", "", operator)
-            if not words or words[-1] != word:
+            word = re.sub(r"^native_|_legit.*$|_default$|(?<=[a-z])\dd$", "", operator)
+            word = _WORDS.get(word, word)
+            if word and word not in words[-1:]:
                 words.append(word)
     return identifier("_".join(words[:4])) or "copy"
+
+
+_WORDS = {"scaled_dot_product_attention": "attention", "convolution": "conv", "view": "copy", "select": "",
+          "slice": "", "clone": "copy", "unsafe_view": "copy", "split_with_sizes": ""}  # fmt: skip
+"""Operators that a kernel is called otherwise by."""

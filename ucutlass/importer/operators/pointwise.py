@@ -366,6 +366,12 @@ def _addc(op: Callable[[Any, Any], Expr]) -> Rule:
     return rule
 
 
+def _xlogy(b: Builder, a: Arguments) -> Ref:
+    return of_tensors(
+        b, a, lambda x, y: where(binary("==", x, 0), 0, mul(x, call("log", y))), a["self"], a["other"]
+    )
+
+
 def _isnan(b: Builder, a: Arguments) -> Ref:
     return of_tensors(b, a, lambda x: binary("!=", x, x), a["self"])
 
@@ -417,6 +423,7 @@ def _rules() -> dict[str, Rule]:
         "aten.softplus.default": _softplus,
         "aten.threshold.default": _threshold,
         "aten.to.dtype": _to,
+        "aten.xlogy.Tensor": _xlogy,
     }
 
 

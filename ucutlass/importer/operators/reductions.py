@@ -312,6 +312,13 @@ def _huber(smooth: bool) -> Rule:
     return rule
 
 
+def _kl_div(b: Builder, a: Arguments) -> Ref:
+    element = a.result.element
+    text = "exp(x1) * (x1 - x0)" if a["log_target"] else "where(x1 == 0, 0, x1 * log(x1)) - x1 * x0"
+    loss = b.pointwise(template(text), [a["self"], a["target"]], element, "loss")
+    return _mean_or_sum(b, loss, a["reduction"], element)
+
+
 def _cross_entropy(b: Builder, a: Arguments) -> Ref:
     """Class indices along axis 1 (or 0): logsumexp less the target's logit."""
     x, target, element = a["self"], a["target"], a.result.element
@@ -370,6 +377,7 @@ def _rules() -> dict[str, Rule]:
         "aten.group_norm.default": _group_norm,
         "aten.huber_loss.default": _huber(False),
         "aten.instance_norm.default": _instance_norm,
+        "aten.kl_div.default": _kl_div,
         "aten.l1_loss.default": _l1_loss,
         "aten.layer_norm.default": _layer_norm,
         "aten.linalg_vector_norm.default": _vector_norm,

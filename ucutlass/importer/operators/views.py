@@ -43,6 +43,12 @@ def _dropout(b: Builder, a: Arguments) -> Ref:
     return _self(a)
 
 
+def _native_dropout(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+    if a["train"] and a["p"]:
+        raise b.fail("dropout, whose mask is random")
+    return a["input"], None
+
+
 def _reshape(b: Builder, a: Arguments) -> Ref:
     return b.reshape(_self(a), a.result.shape)
 
@@ -564,6 +570,7 @@ def _rules() -> dict[str, Rule]:
         "aten.index.Tensor": _index,
         "aten.index_select.default": _index_select,
         "aten.narrow.default": _narrow,
+        "aten.native_dropout.default": _native_dropout,
         "aten.permute.default": _permute,
         "aten.repeat.default": _repeat,
         "aten.repeat_interleave.self_int": _repeat_interleave,

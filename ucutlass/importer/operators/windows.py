@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -52,12 +52,8 @@ class _Space:
 
     @property
     def direct(self) -> bool:
-        """Returns whether the output lies on the input, element by element."""
+        """Returns whether the output lies on the input, element by element. It has the input's label then."""
         return (self.width, self.stride, self.padding) == (1, 1, 0) and self.size == self.places
-
-    @property
-    def input_label(self) -> str:
-        return self.output if self.direct else self.input
 
     def position(self) -> Expr:
         """Returns where the input is read: `2*P + R - 1`."""
@@ -88,13 +84,14 @@ def _spaces(
         SPATIAL[count], WINDOW[count], OUTPUT[count], sizes, widths, places,
         _many(stride, count), _many(padding, count), _many(dilation, count), strict=True,
     )
-    return tuple(_Space(*column) for column in columns)
+    spaces = [_Space(*column) for column in columns]
+    return tuple(replace(s, output=s.input) if s.direct else s for s in spaces)
 
 
 def _extents(spaces: Sequence[_Space]) -> dict[str, int]:
     extents: dict[str, int] = {}
     for s in spaces:
-        extents |= {s.input_label: s.size, s.window: s.width, s.output: s.places}
+        extents |= {s.input: s.size, s.window: s.width, s.output: s.places}
     return extents
 
 
@@ -104,7 +101,7 @@ def _axis(label: str, extents: Mapping[str, int], always: bool = False) -> Axis:
 
 def _input_axes(spaces: Sequence[_Space], extents: Mapping[str, int]) -> Axes:
     """An axis that a window reads has a name even with one element: reads outside of it are 0."""
-    return tuple(_axis(s.input_label, extents, not s.direct) for s in spaces)
+    return tuple(_axis(s.input, extents, not s.direct) for s in spaces)
 
 
 def convolution(

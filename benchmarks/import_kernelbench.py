@@ -1,0 +1,229 @@
+"""Imports every problem of a KernelBench checkout as a program, and checks the programs on the CPU.
+
+    python -m benchmarks.import_kernelbench ROOT [--levels 1,2,3] [--only 12,43] [--check] [--out FILE]
+
+Each problem is imported at its own extents, in a process of its own and without the memory of its tensors.
+With --check it is imported once more with smaller numbers in its file, wherever its module still runs, and
+that program is evaluated in float64 against the module in float64, on several draws of inputs and weights.
+Prints how many programs have no stage that torch computes, with reasons for the others. Needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ucutlass.files import put
+from ucutlass.runtime import isolation
+
+LIMIT_SECONDS = 400.0
+MEMORY = 12 * 2**30
+LIMITS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+"""The largest numbers that stay as they are in a smaller problem, tried in order."""
+
+MOST_FLOPS = 2e9
+"""Work of a smaller problem's forward beyond which a CPU takes too long."""
+
+
+def smaller(source: str, limit: int) -> str:
+    """Returns a problem's source with the whole numbers of its module level, and of the functions that give
+    its inputs, halved until they are at most `limit`."""
+    tree = ast.parse(source)
+    places: list[ast.Constant] = []
+    for statement in tree.body:
+        inputs = isinstance(statement, ast.FunctionDef) and statement.name in ("get_inputs", "get_init_inputs")
+        if isinstance(statement, ast.Assign | ast.AnnAssign) or inputs:
+            places += [n for n in ast.walk(statement) if isinstance(n, ast.Constant) and type(n.value) is int]
+    lines = source.splitlines(keepends=True)
+    for place in sorted(places, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+        value = place.value
+        assert isinstance(value, int)
+        while value > limit:
+            value = -(-value // 2)
+        line = lines[place.lineno - 1]
+        lines[place.lineno - 1] = line[: place.col_offset] + str(value) + line[place.end_col_offset :]
+    return "".join(lines)
+
+
+# --- in a process of its own -----------------------------------------------------------
+
+
+def work(file: str, mode: str) -> dict[str, Any]:
+    """Returns `{"flops": ..}` of a file's forward, or `{"why": ..}` where it does not run."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from ucutlass.importer.problem_file import _Mode
+    from ucutlass.runtime.module.inspection import load
+
+    try:
+        with _Mode():
+            loaded = load(file, mode, "own")  # type: ignore[arg-type]
+            inputs = loaded.module.get_inputs()
+            with torch.no_grad(), FlopCounterMode(display=False) as counter:
+                loaded.model(*inputs)
+    except Exception as error:
+        return {"why": f"{type(error).__name__}: {str(error)[:200]}"}
+    return {"flops": counter.get_total_flops()}
+
+
+def checked(source: str, file: str, mode: str) -> dict[str, Any]:
+    """Returns the words of `ucutlass.tasks.problem_file.same` on an imported program, "" where it agrees."""
+    from ucutlass.tasks.import_module import program
+    from ucutlass.tasks.problem_file import same
+
+    text = program(file, "model", mode)
+    if "text" not in text:
+        return {"import": text}
+    numbers = _input_numbers(file, mode)
+    names = {
+        name: f"input {numbers[path]}" if origin == "input" else f"state {path}"
+        for name, origin, path in text["inputs"]
+    }
+    if any(origin == "constant" for _, origin, _ in text["inputs"]):
+        return {"why": "it takes a constant of the module, which is no parameter"}
+    return {**same(source, file, mode, "own", names, text["text"], text["name"], 0, "cpu"), "text": text["text"]}
+
+
+def _input_numbers(file: str, mode: str) -> dict[str, int]:
+    import inspect
+
+    from ucutlass.importer.problem_file import _Mode
+    from ucutlass.runtime.module.inspection import load
+
+    try:
+        with _Mode():
+            model = load(file, mode, "own").model  # type: ignore[arg-type]
+    except Exception:
+        model = load(file, mode, "own").model  # type: ignore[arg-type]
+    return {name: i for i, name in enumerate(inspect.signature(model.forward).parameters)}
+
+
+# --- a run ---------------------------------------------------------------------------
+
+
+def problems(root: Path, levels: Sequence[int], only: Sequence[int]) -> Iterator[tuple[int, int, Path]]:
+    for level in levels:
+        files = [(int(p.stem.split("_")[0]), p) for p in (root / f"level{level}").glob("[0-9]*_*.py")]
+        for number, path in sorted(files):
+            if not only or number in only:
+                yield level, number, path
+
+
+def attempt(process: isolation.WarmProcess, path: Path, mode: str) -> dict[str, Any]:
+    outcome = process.call(
+        "ucutlass.tasks.import_module:program", {"file": str(path), "name": _name(path), "mode": mode},
+        limit_seconds=LIMIT_SECONDS, memory_bytes=MEMORY,
+    )
+    if isinstance(outcome, isolation.Returned):
+        value: dict[str, Any] = outcome.value
+        return value
+    return {"refused": {"why": isolation.failure_text(outcome, "the import")}}
+
+
+def _name(path: Path) -> str:
+    return re.sub(r"\W+", "_", path.stem.split("_", 1)[1]).strip("_").lower()
+
+
+def check(process: isolation.WarmProcess, path: Path, mode: str) -> str:
+    """Returns how the imported program of a smaller problem compares with its module."""
+    source = path.read_text()
+    reasons: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for limit in LIMITS:
+            text = smaller(source, limit)
+            file = Path(folder) / f"problem_{limit}.py"
+            put(file, text)
+            answer = _called(process, "work", {"file": str(file), "mode": mode})
+            if "flops" not in answer:
+                reasons.append(f"{limit}: {answer.get('why')}")
+                continue
+            if answer["flops"] > MOST_FLOPS:
+                return f"not checked: {answer['flops']:.1e} operations at {limit}; {reasons[-1:]}"
+            verdict = _called(process, "checked", {"source": text, "file": str(file), "mode": mode})
+            if "unusable" in verdict or "why" in verdict or "import" in verdict:
+                reasons.append(f"{limit}: {verdict.get('unusable') or verdict.get('why') or verdict['import']}")
+                if "unusable" in verdict and verdict["unusable"]["code"] in ("random", "stateful"):
+                    break
+                continue
+            return f"agrees at {limit}" if not verdict["words"] else f"DIFFERS at {limit}: {verdict['words']}"
+    return f"not checked: {'; '.join(reasons[-2:])}"
+
+
+def _called(process: isolation.WarmProcess, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    outcome = process.call(
+        f"benchmarks.import_kernelbench:{function}", arguments, limit_seconds=LIMIT_SECONDS, memory_bytes=MEMORY
+    )
+    if isinstance(outcome, isolation.Returned):
+        value: dict[str, Any] = outcome.value
+        return value
+    return {"why": isolation.failure_text(outcome, function)[:500]}
+
+
+def row(process: isolation.WarmProcess, level: int, number: int, path: Path, checking: bool) -> dict[str, Any]:
+    start = time.monotonic()
+    mode = "constructed"
+    answer = attempt(process, path, mode)
+    if "random" in str(answer.get("refused", {}).get("why", "")):
+        mode = "eval"
+        answer = attempt(process, path, mode)
+    record: dict[str, Any] = {"level": level, "problem": number, "file": path.name, "mode": mode, **answer}
+    record["seconds"] = round(time.monotonic() - start, 1)
+    if checking and "text" in answer:
+        record["check"] = check(process, path, mode)
+    return record
+
+
+def verdict(record: dict[str, Any]) -> str:
+    if "text" in record:
+        return "without torch" if not record["torch_stages"] else "with torch"
+    return "not imported"
+
+
+def why(record: dict[str, Any]) -> str:
+    refused = record.get("refused") or record.get("unusable") or {}
+    return f"{refused.get('operator', '')} {refused.get('code', '')} {refused.get('why', '')}".strip()[:300]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--levels", default="1,2,3")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    levels = [int(n) for n in options.levels.split(",")]
+    only = [int(n) for n in options.only.split(",") if n]
+    records = []
+    process = isolation.WarmProcess()
+    for level, number, path in problems(options.root, levels, only):
+        record = row(process, level, number, path, options.check)
+        records.append(record)
+        words = "" if "text" in record else why(record)
+        print(
+            f"{level}/{path.stem}: {verdict(record)}, {record.get('stages', '-')} stages, {record['seconds']} s"
+            f"{', ' + record['mode'] if record['mode'] != 'constructed' else ''}"
+            f"{'; ' + record['check'] if 'check' in record else ''}{'; ' + words if words else ''}",
+            flush=True,
+        )
+        if options.out:
+            put(options.out, "".join(json.dumps(r) + "\n" for r in records))
+    process.close()
+    for level in levels:
+        of_level = [r for r in records if r["level"] == level]
+        print(f"level {level}: {len(of_level)} problems, {dict(Counter(map(verdict, of_level)))}")
+    return int(any("DIFFERS" in r.get("check", "") for r in records))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

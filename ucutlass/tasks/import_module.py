@@ -1,0 +1,35 @@
+"""Imports a PyTorch module from a file as a program. The file's code runs here and nowhere else.
+
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+
+def program(file: str, name: str, mode: Any) -> dict[str, Any]:
+    """Returns the program of a problem file's module: its text, `inputs` as [name, origin, path] in the order
+    of its parameters, and what became of each operator; `{"unusable": {code, why}}` where the file is at
+    fault, `{"refused": {operator, module, line, why}}` where an operator is not served."""
+    from ucutlass.importer.graph import Unsupported
+    from ucutlass.importer.problem_file import import_problem
+    from ucutlass.runtime.module.signature import Unusable
+
+    try:
+        text = import_problem(file, name, mode)
+    except Unusable as error:
+        return {"unusable": {"code": error.code, "why": error.why}}
+    except Unsupported as error:
+        origin = {} if error.origin is None else asdict(error.origin)
+        return {"refused": {**origin, "why": error.why}}
+    return {
+        "text": text.text,
+        "name": text.name,
+        "inputs": [[i.name, i.origin, i.path] for i in text.inputs],
+        "report": [asdict(fate) for fate in text.report],
+        "stages": text.stages,
+        "torch_stages": text.torch_stages,
+        "mutated": list(text.mutated),
+    }
