@@ -13,10 +13,21 @@ if not (_HERE / "grammar").is_dir() and (_HERE.parent / "grammar").is_dir():
 
 if TYPE_CHECKING:
     from ucutlass.api import LoadedKernel, LoadedPipeline, load, loads
+    from ucutlass.importer.program import from_torch
     from ucutlass.reference.packing import pack_s4, unpack_s4
     from ucutlass.tune.api import tune, tune_shapes
 
-__all__ = ["LoadedKernel", "LoadedPipeline", "load", "loads", "pack_s4", "tune", "tune_shapes", "unpack_s4"]
+__all__ = [
+    "LoadedKernel",
+    "LoadedPipeline",
+    "from_torch",
+    "load",
+    "loads",
+    "pack_s4",
+    "tune",
+    "tune_shapes",
+    "unpack_s4",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,6 +39,8 @@ def __getattr__(name: str) -> Any:
         from ucutlass.tune.api import tune_shapes
 
         return tune_shapes
+    if name == "from_torch":
+        return import_module("ucutlass.importer.program").from_torch
     if name in ("pack_s4", "unpack_s4"):
         return getattr(import_module("ucutlass.reference.packing"), name)
     if name in __all__:

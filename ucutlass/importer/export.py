@@ -57,24 +57,40 @@ _ORIGINS: Mapping[str, Literal["input", "parameter", "buffer", "constant"]] = {
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A graph, the constants that its text needs by path, and what was left out: the paths of buffers that
-    forward writes."""
+    """A graph, and how it meets a call of the module.
+
+    `constants` are the tensors by path that are neither parameters nor buffers. `arguments` has for each leaf
+    of forward's arguments the input that it is, or the constant that it must equal. `leaves` has for each leaf
+    of what forward returns the number of the program's result, or a constant; `structure` puts them together.
+    `written` are the paths of the buffers that forward writes: their new values are the results after those,
+    where they were asked for.
+    """
 
     graph: TensorGraph
     constants: Mapping[str, torch.Tensor]
-    mutated: tuple[str, ...]
+    arguments: tuple[str | Constant, ...]
+    leaves: tuple[int | Constant, ...]
+    structure: Any
+    written: tuple[str, ...]
 
 
-def exported(model: torch.nn.Module, arguments: Sequence[Any]) -> Exported:
-    """Returns the module's graph on these arguments, whose shapes it keeps. Raises Unsupported, and what
-    torch.export raises."""
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number, a text or None among a module's arguments or results."""
+
+    value: Any
+
+
+def exported(model: torch.nn.Module, arguments: Sequence[Any], updates: bool = False) -> Exported:
+    """Returns the module's graph on these arguments, whose shapes it keeps. With `updates` the new values of
+    the buffers that forward writes are results too. Raises Unsupported, and what torch.export raises."""
     table: Any = torch.export.default_decompositions()
     for op in [op for op in table if str(op) in RULES]:
         table.pop(op)
     with torch.no_grad():
         program = torch.export.export(model, tuple(arguments), strict=False)
         program = program.run_decompositions(table)
-    return _translated(program, _argument_names(model, arguments))
+    return _translated(program, _argument_names(model, arguments), updates)
 
 
 def _argument_names(model: torch.nn.Module, arguments: Sequence[Any]) -> tuple[str, ...]:
@@ -90,7 +106,7 @@ def _argument_names(model: torch.nn.Module, arguments: Sequence[Any]) -> tuple[s
     return names if flat and len(names) == len(arguments) else ()
 
 
-def _translated(program: Any, argument_names: Sequence[str]) -> Exported:
+def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> Exported:
     signature, nodes = program.graph_signature, list(program.graph.nodes)
     by_name = {node.name: node for node in nodes if node.op == "placeholder"}
     used = {node.name for node in nodes if node.op == "placeholder" and node.users}
@@ -124,8 +140,6 @@ def _translated(program: Any, argument_names: Sequence[str]) -> Exported:
     for name, number in numbers.items():
         builder.name = free(name, taken)
         refs[name] = constant(builder, number, (), tensor_of(by_name[name].meta["val"], name).element)
-    results: list[str] = []
-    mutated: list[str] = []
     for node in nodes:
         match node.op:
             case "call_function" if node.target is operator.getitem:
@@ -135,24 +149,60 @@ def _translated(program: Any, argument_names: Sequence[str]) -> Exported:
                 refs[node.name] = _translate(node, refs, builder, taken)
             case "get_attr":
                 raise Unsupported(f"the graph reads the attribute {node.target}")
-            case "output":
-                for spec, leaf in zip(signature.output_specs, node.args[0], strict=True):
-                    if spec.kind.name == "BUFFER_MUTATION":
-                        mutated.append(spec.target)
-                    elif spec.kind.name != "USER_OUTPUT":
-                        raise Unsupported(f"forward writes over {spec.target}")
-                    elif isinstance(leaf, torch.fx.Node) and isinstance(refs[leaf.name], Ref):
-                        results.append(refs[leaf.name].name)
-                    elif leaf is not None:
-                        raise Unsupported(f"a result is {leaf!r}, which no program gives")
-    if not results:
-        raise Unsupported("forward gives no tensor")
+            case _:
+                pass
+    results, leaves, written = _outputs(program, refs, updates)
     read = _needed(builder, results)
     nodes_left = tuple(n for n in builder.nodes if n.name in read)
     inputs_left = tuple(i for i in inputs if i.name in read or i.origin == "input")
     graph = TensorGraph(inputs_left, nodes_left, tuple(results), dict(builder.values))
     read_constants = {i.path for i in inputs_left if i.origin == "constant"}
-    return Exported(graph, {p: t for p, t in constants.items() if p in read_constants}, tuple(mutated))
+    arguments = tuple(
+        refs[spec.arg.name].name
+        if isinstance(refs.get(spec.arg.name), Ref)
+        else Constant(getattr(spec.arg, "value", None))
+        for spec in user
+    )
+    return Exported(
+        graph,
+        {p: t for p, t in constants.items() if p in read_constants},
+        arguments,
+        leaves,
+        program.call_spec.out_spec,
+        written,
+    )
+
+
+def _outputs(
+    program: Any, refs: Mapping[str, Any], updates: bool
+) -> tuple[list[str], tuple[int | Constant, ...], tuple[str, ...]]:
+    """Returns the values of the program's results, the leaves of what forward returns, and the buffers that
+    it writes."""
+    node = next(n for n in program.graph.nodes if n.op == "output")
+    results: list[str] = []
+    leaves: list[int | Constant] = []
+    new: list[tuple[str, str]] = []
+    for spec, leaf in zip(program.graph_signature.output_specs, node.args[0], strict=True):
+        ref = refs.get(leaf.name) if isinstance(leaf, torch.fx.Node) else None
+        match spec.kind.name:
+            case "BUFFER_MUTATION":
+                new.append((spec.target, ref.name if isinstance(ref, Ref) else ""))
+            case "USER_OUTPUT" if isinstance(ref, Ref):
+                leaves.append(len(results))
+                results.append(ref.name)
+            case "USER_OUTPUT" if not isinstance(leaf, torch.fx.Node):
+                leaves.append(Constant(leaf))
+            case "USER_OUTPUT":
+                raise Unsupported("a result of forward is no tensor")
+            case _:
+                raise Unsupported(f"forward writes over its input {spec.target}")
+    if not results:
+        raise Unsupported("forward gives no tensor")
+    if updates:
+        if missing := [path for path, value in new if not value]:
+            raise Unsupported(f"the new value of the buffer {missing[0]} is not computed")
+        results += [value for _, value in new]
+    return results, tuple(leaves), tuple(path for path, _ in new)
 
 
 def _number(value: torch.Tensor) -> float | int | bool | None:

@@ -4,27 +4,132 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ucutlass.importer.export import Exported, exported
+import torch
+from torch.utils._pytree import tree_leaves, tree_unflatten
+
+from ucutlass.importer.export import Constant, Exported, exported
 from ucutlass.importer.graph import Input, Node, Reshape, TensorGraph, Unsupported
 from ucutlass.importer.stages import NotServed, Stage, cut
 from ucutlass.importer.text import value_names, written
 
 if TYPE_CHECKING:
-    import torch
+    from ucutlass.api import LoadedProgram
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorFate:
-    """What became of one operator of the module: the `stage` that computes it by its name in the program, and
-    whether a kernel or torch does. A view becomes nothing."""
+    """What became of one operator of the module: the stages that compute it by their names in the program,
+    and by what: `kernel`, `torch`, or `nothing` for a view."""
 
     operator: str
     module: str
     line: str
     stage: str
     by: str
+
+
+class WrongCall(TypeError):
+    """The arguments of a call are not of the kind that the module was imported for."""
+
+
+class ImportedProgram:
+    """A module as a program, bound to the module's parameters.
+
+    `text` is the program, `report` says what became of each operator, `parameters` has the module's tensors
+    by the names that the program gives them. `program(*inputs)` computes what `module(*inputs)` does, without
+    gradients; `kernel` is the program itself, which takes all tensors as arguments.
+    """
+
+    def __init__(self, module: torch.nn.Module, program: ImportedText, export: Exported) -> None:
+        self.module, self.text, self.name = module, program.text, program.name
+        self.report, self.inputs = program.report, program.inputs
+        self._export = export
+
+    @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The module's parameters, buffers and constants as they are now, by name in the program."""
+        return {i.name: self._state(i) for i in self.inputs if i.origin != "input"}
+
+    @cached_property
+    def kernel(self) -> LoadedProgram:
+        from ucutlass.api import loads
+
+        return loads(self.text, self.name)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Runs the program on a GPU. Raises WrongCall, and what a call of `kernel` raises."""
+        results = self.kernel(*self.arguments(*inputs))
+        return self._returned(results)
+
+    def reference(self, *inputs: Any) -> Any:
+        """Returns what the float64 interpreter gives, on any device; buffers are left alone."""
+        results = self.kernel.reference(*self.arguments(*inputs))
+        return self._structured(results if isinstance(results, tuple) else (results,))
+
+    def arguments(self, *inputs: Any) -> list[torch.Tensor]:
+        """Returns the tensors of one call in the order of the program's parameters. Raises WrongCall."""
+        leaves = tree_leaves(inputs)
+        expected = self._export.arguments
+        if len(leaves) != len(expected):
+            raise WrongCall(f"the module was imported for {len(expected)} arguments, here are {len(leaves)}")
+        given: dict[str, Any] = {}
+        for leaf, name in zip(leaves, expected, strict=True):
+            if isinstance(name, Constant):
+                if leaf != name.value:
+                    raise WrongCall(f"the module was imported for the argument {name.value!r}, not {leaf!r}")
+                continue
+            tensor = self._export.graph.values[name]
+            if not isinstance(leaf, torch.Tensor) or tuple(leaf.shape) != tensor.shape:
+                shape = tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
+                raise WrongCall(f"the module was imported for {name} of {tensor.shape}, not {shape}")
+            given[name] = leaf
+        tensors = [given[i.name] if i.origin == "input" else self._state(i) for i in self.inputs]
+        return [t.detach().contiguous() for t in tensors]
+
+    def _state(self, source: Input) -> torch.Tensor:
+        if source.origin == "constant":
+            return self._export.constants[source.path]
+        value: Any = self.module
+        for part in source.path.split("."):
+            value = getattr(value, part)
+        assert isinstance(value, torch.Tensor)
+        return value.detach()
+
+    def _returned(self, results: Any) -> Any:
+        many = results if isinstance(results, tuple) else (results,)
+        count = sum(not isinstance(leaf, Constant) for leaf in self._export.leaves)
+        for path, value in zip(self._export.written, many[count:], strict=True):
+            owner, _, name = path.rpartition(".")
+            buffer = getattr(self.module.get_submodule(owner), name)
+            buffer.copy_(value)
+        return self._structured(many)
+
+    def _structured(self, results: Sequence[torch.Tensor]) -> Any:
+        leaves = [leaf.value if isinstance(leaf, Constant) else results[leaf] for leaf in self._export.leaves]
+        return tree_unflatten(leaves, self._export.structure)
+
+    def __repr__(self) -> str:
+        return f"<ucutlass import of {type(self.module).__name__}, program {self.name}>"
+
+
+def from_torch(module: torch.nn.Module, *inputs: Any, name: str = "") -> ImportedProgram:
+    """Returns a module as a program that computes the same on inputs of these shapes and types.
+
+    The module is exported by torch.export in its present mode; its parameters stay its own, so that a program
+    follows their changes. What forward writes into buffers, such as running statistics in training, is
+    written by each call. Raises `ucutlass.importer.graph.Unsupported` with the operator and the line of the
+    module that no program can compute.
+    """
+    try:
+        program, export = imported(module, inputs, name, updates=True)
+    except Unsupported:
+        raise
+    except Exception as problem:
+        raise Unsupported(f"torch.export failed: {type(problem).__name__}: {problem}") from problem
+    return ImportedProgram(module, program, export)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +142,14 @@ class ImportedText:
     report: tuple[OperatorFate, ...]
     stages: int
     torch_stages: int
-    mutated: tuple[str, ...]
+    written: tuple[str, ...]
 
 
-def imported(model: Any, arguments: Sequence[Any], name: str = "") -> tuple[ImportedText, Exported]:
+def imported(
+    model: torch.nn.Module, arguments: Sequence[Any], name: str = "", updates: bool = False
+) -> tuple[ImportedText, Exported]:
     """Exports a module and writes its program. Raises Unsupported, and what torch.export raises."""
-    export = exported(model, arguments)
+    export = exported(model, arguments, updates)
     return text_of(export, name or type(model).__name__.lower()), export
 
 
@@ -63,7 +170,7 @@ def text_of(export: Exported, name: str) -> ImportedText:
         _report(graph, stages),
         len(stages),
         sum(stage.torch is not None for stage in stages),
-        export.mutated,
+        export.written,
     )
 
 
@@ -89,22 +196,3 @@ def _by(node: Node) -> str:
     if isinstance(node, Reshape) or node.kind == "view":
         return "nothing"
     return "torch" if hasattr(node, "function") else "kernel"
-
-
-def arguments_of(program: ImportedText, export: Exported, model: torch.nn.Module, inputs: Sequence[Any]) -> list[Any]:
-    """Returns the tensors that the program's parameters stand for, on one call's inputs."""
-    import inspect
-
-    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    names = [p for p in inspect.signature(model.forward).parameters]
-    given = dict(zip(names, inputs, strict=False))
-    tensors: list[Any] = []
-    for source in program.inputs:
-        match source.origin:
-            case "input":
-                tensors.append(given[source.path])
-            case "constant":
-                tensors.append(export.constants[source.path])
-            case _:
-                tensors.append(state[source.path])
-    return tensors

@@ -31,5 +31,5 @@ def program(file: str, name: str, mode: Any) -> dict[str, Any]:
         "report": [asdict(fate) for fate in text.report],
         "stages": text.stages,
         "torch_stages": text.torch_stages,
-        "mutated": list(text.mutated),
+        "written": list(text.written),
     }

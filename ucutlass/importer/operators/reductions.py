@@ -232,9 +232,27 @@ def _batch_norm(training: bool | None) -> Rule:
             mean, var = (_per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
         assert mean is not None and var is not None
         y = _normalised(b, x, mean, var, a["eps"], scale, shift, element)
-        return y, *(None for _ in a.results[1:])
+        if not by_batch or a.get("running_mean") is None or len(a.results) < 5:
+            return y, *(None for _ in a.results[1:])
+        count = math.prod(b.shape(x)[d] for d in (0, *range(2, rank)))
+        return y, None, None, *_running(b, a, mean, var, count)
 
     return rule
+
+
+def _running(b: Builder, a: Arguments, mean: Ref, var: Ref, count: int) -> tuple[Ref | None, ...]:
+    """Returns the running statistics after a batch, whose variance divides by one less than its size."""
+    share = a["momentum"]
+    if count < 2:
+        return None, None
+    unbiased = count / (count - 1)
+    new: list[Ref | None] = []
+    for name, batch, factor in (("running_mean", mean, 1.0), ("running_var", var, unbiased)):
+        old: Ref = a[name]
+        flat = b.reshape(batch, b.shape(old))
+        body = add(mul(operand(0), 1 - share), mul(operand(1), share * factor))
+        new.append(b.pointwise(body, [old, flat], b.element(old), name))
+    return tuple(new)
 
 
 def _instance_norm(b: Builder, a: Arguments) -> Ref:
