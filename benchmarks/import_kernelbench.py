@@ -62,11 +62,11 @@ def work(file: str, mode: str) -> dict[str, Any]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from ucutlass.importer.problem_file import _Mode
+    from ucutlass.importer.problem_file import MemorylessMode
     from ucutlass.runtime.module.inspection import load
 
     try:
-        with _Mode():
+        with MemorylessMode():
             loaded = load(file, mode, "own")  # type: ignore[arg-type]
             inputs = loaded.module.get_inputs()
             with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -97,11 +97,11 @@ def checked(source: str, file: str, mode: str) -> dict[str, Any]:
 def _input_numbers(file: str, mode: str) -> dict[str, int]:
     import inspect
 
-    from ucutlass.importer.problem_file import _Mode
+    from ucutlass.importer.problem_file import MemorylessMode
     from ucutlass.runtime.module.inspection import load
 
     try:
-        with _Mode():
+        with MemorylessMode():
             model = load(file, mode, "own").model  # type: ignore[arg-type]
     except Exception:
         model = load(file, mode, "own").model  # type: ignore[arg-type]

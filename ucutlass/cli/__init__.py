@@ -15,6 +15,7 @@ _COMMANDS = {
     "fmt": "print files in canonical form",
     "explain": "say what the compiler chose for a shape, and why",
     "sol": "say what no kernel can beat on a device: the speed of light",
+    "import": "write a PyTorch module as a program",
     "emit": "print the CUTLASS C++ of a kernel",
     "build": "build a library, a C header and the source",
     "run": "build, run, verify and time a kernel",
@@ -36,6 +37,9 @@ _COMMANDS = {
     "replay": "compare searches and stop rules on what was recorded, without a GPU",
 }
 """Subcommand to its line of help; the module of the same name is imported when it is needed."""
+
+_MODULES = {"import": "import_module"}
+"""Subcommands whose names are words of Python, with their modules."""
 
 
 class _Ucc(click.Group):
@@ -73,7 +77,7 @@ class _Ucc(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         with nullcontext() if ctx.obj is None else ctx.obj.importing():
-            command = importlib.import_module(f"ucutlass.cli.{cmd_name}").command
+            command = importlib.import_module(f"ucutlass.cli.{_MODULES.get(cmd_name, cmd_name)}").command
         assert isinstance(command, click.Command)
         return command
 

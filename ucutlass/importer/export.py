@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from ucutlass.importer.graph import Input, Origin, Tensor, TensorGraph, Unsupported
 from ucutlass.importer.naming import free
@@ -210,7 +210,8 @@ def _number(value: torch.Tensor) -> float | int | bool | None:
     known = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
     if value.dim() or known is None:
         return None
-    number: float | int | bool = known.item()
+    with unset_fake_temporarily():
+        number: float | int | bool = known.item()
     return number
 
 

@@ -5,49 +5,62 @@ The file's code is executed here: call this in an isolated process only (`ucutla
 
 from __future__ import annotations
 
+import importlib.util
+import re
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ucutlass.importer.export import ELEMENTS
 from ucutlass.importer.graph import Unsupported
 from ucutlass.importer.program import ImportedText, imported
 from ucutlass.runtime.module.inspection import called, load, seeded
-from ucutlass.runtime.module.signature import Mode
+from ucutlass.runtime.module.signature import Mode, Unusable
 
 
-class _Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Copies of a module stay in the original's mode, because modules copy their layers."""
+class MemorylessMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Tensors without storage. Copies of a module stay in the original's mode, because modules copy their
+    layers."""
 
-    def __deepcopy__(self, memo: dict[int, object]) -> _Mode:
+    def __deepcopy__(self, memo: dict[int, object]) -> MemorylessMode:
         return self
 
 
-def import_problem(file: str, name: str, mode: Mode) -> ImportedText:
-    """Returns the program of a problem file's module. Raises Unusable where the file is at fault, Unsupported
-    where the importer is.
+def import_problem(file: str, name: str, mode: Mode, cls: str = "", inputs: Sequence[str] = ()) -> ImportedText:
+    """Returns the program of a file's module: of `Model` with `get_inputs()` and `get_init_inputs()`, or of the
+    class `cls`, which takes those functions too where the file has them; `inputs` are types of its inputs
+    otherwise, such as `f32[16, 1024]`. Raises Unusable where the file is at fault, Unsupported where the
+    importer is.
 
     The module is made without memory first, and with it where its code needs the values of tensors.
     """
     try:
-        with _Mode():
-            return _imported(file, name, mode)
-    except Unsupported:
-        raise
+        with MemorylessMode():
+            return _imported(file, name, mode, cls, inputs)
+    except Unsupported as problem:
+        if problem.origin is not None:
+            raise
+        return _imported(file, name, mode, cls, inputs)
     except Exception as problem:
         try:
-            return _imported(file, name, mode)
-        except Unsupported as real:
+            return _imported(file, name, mode, cls, inputs)
+        except (Unsupported, Unusable) as real:
             raise real from problem
 
 
-def _imported(file: str, name: str, mode: Mode) -> ImportedText:
-    loaded = load(file, mode, "own")
-    seeded(1)
-    inputs = called(file, "inputs", "get_inputs()", lambda: list(loaded.module.get_inputs()))
-    called(file, "forward", "Model.forward", lambda: _run(loaded.model, inputs))
+def _imported(file: str, name: str, mode: Mode, cls: str, specs: Sequence[str]) -> ImportedText:
+    if cls and cls != "Model" or specs:
+        model, inputs = _class(file, cls or "Model", mode, specs)
+    else:
+        loaded = load(file, mode, "own")
+        seeded(1)
+        inputs = called(file, "inputs", "get_inputs()", lambda: list(loaded.module.get_inputs()))
+        model = loaded.model
     try:
-        return imported(loaded.model, inputs, name)[0]
+        return imported(model, inputs, name)[0]
     except Unsupported:
         raise
     except Exception as problem:
@@ -55,9 +68,38 @@ def _imported(file: str, name: str, mode: Mode) -> ImportedText:
         raise Unsupported(f"torch.export: {type(problem).__name__}: {words[:300]}") from problem
 
 
-def _run(model: torch.nn.Module, inputs: list[Any]) -> None:
-    """Runs forward once without memory, so that what it raises is told in its own words."""
-    if any(type(t) is torch.Tensor for t in inputs):
-        return
-    with torch.no_grad():
-        model(*(x.clone() if isinstance(x, torch.Tensor) else x for x in inputs))
+def _class(file: str, cls: str, mode: Mode, specs: Sequence[str]) -> tuple[torch.nn.Module, list[Any]]:
+    spec = importlib.util.spec_from_file_location("ucutlass_module", file)
+    if spec is None or spec.loader is None:
+        raise Unusable(file, "unreadable", "its name must end in .py")
+    source = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = source
+    loader = spec.loader
+    seeded(0)
+    called(file, "import", "the file itself", lambda: loader.exec_module(source))
+    made = getattr(source, cls, None)
+    if not callable(made):
+        raise Unusable(file, "lacks", f"it defines no {cls}")
+    init = getattr(source, "get_init_inputs", list)
+    model = called(file, "construct", f"{cls}(..)", lambda: made(*init()))
+    if not isinstance(model, torch.nn.Module):
+        raise Unusable(file, "lacks", f"{cls} gives a {type(model).__name__}")
+    if mode != "constructed":
+        model.train(mode == "train")
+    if specs:
+        return model, [_input(file, text) for text in specs]
+    if not callable(getattr(source, "get_inputs", None)):
+        raise Unusable(file, "lacks", "it defines no get_inputs: give --input, such as --input 'f32[16, 1024]'")
+    return model, called(file, "inputs", "get_inputs()", lambda: list(source.get_inputs()))
+
+
+_DTYPES = {name: dtype for dtype, name in ELEMENTS.items()}
+
+
+def _input(file: str, text: str) -> torch.Tensor:
+    """Returns a tensor of a type such as `f32[16, 1024]`. Raises Unusable for a text that is no type."""
+    matched = re.fullmatch(r"(\w+)\[\s*((?:\d+\s*(?:,\s*\d+\s*)*)?)\]", text.strip())
+    if matched is None or matched[1] not in _DTYPES:
+        raise Unusable(file, "inputs", f"{text!r} is no type such as f32[16, 1024]")
+    shape = [int(n) for n in matched[2].split(",") if n.strip()]
+    return torch.zeros(shape, dtype=_DTYPES[matched[1]])

@@ -334,8 +334,8 @@ class Writer:
             if len(left) != 1:
                 raise Conflict("an axis is indexed as one and split elsewhere")
             if left[0] not in value.names:
-                # The value is the same everywhere along the axis, and 0 outside of it.
-                raise Conflict("an axis along which a value is repeated is indexed")
+                value = self._inside(node, item, left[0].extent, value)
+                continue
             gone.add(left[0])
             position = self._position(node, item.right)
             new |= position.names
@@ -344,11 +344,30 @@ class Writer:
             written.append(IndexItem(name if scale is None else mul(scale, name), folded(position.expr)))
         if not written:
             return value
-        if isinstance(value.expr, Call | Name | Index):
-            base = value.expr
-        else:
-            base = value.expr
-        return _Value(Index(base, tuple(written)), (value.names - gone) | frozenset(new))
+        return _Value(Index(value.expr, tuple(written)), (value.names - gone) | frozenset(new))
+
+    def _inside(self, node: Computation, item: IndexItem, extent: int, value: _Value) -> _Value:
+        """Returns a value that is the same everywhere along an axis, read at a position of it: 0 outside."""
+        if value.expr in (Number(0), Number(0.0)):
+            return value
+        if not isinstance(item.left, Name):
+            raise Conflict("a value that is repeated along an axis is read at a fraction of it")
+        position = self._coordinates(node, item.right)
+        inside = both(binary(">=", position.expr, 0), binary("<", position.expr, extent))
+        return _Value(where(inside, value.expr, 0), value.names | position.names)
+
+    def _coordinates(self, node: Computation, right: Expr) -> _Value:
+        """Returns a position as a value."""
+        match right:
+            case Name(name) if name in node.extents:
+                return self._coordinate(node, name)
+            case Name(name):
+                return self._read(node, int(name[1:]), ())
+            case Binary(op, left, second):
+                a, b = self._coordinates(node, left), self._coordinates(node, second)
+                return _Value(folded(Binary(op, a.expr, b.expr)), a.names | b.names)
+            case _:
+                return _Value(right, frozenset())
 
     def _position(self, node: Computation, right: Expr) -> _Value:
         """Returns the right side of an index equation: labels are coordinates, operands are values."""

@@ -55,6 +55,8 @@ class _Cutter:
     """Views and constants, which every stage that reads them holds itself."""
     regions: dict[str, frozenset[str]] = field(default_factory=dict)
     """By root: the nodes of a stage, without those inline."""
+    holders: dict[str, list[str]] = field(default_factory=dict)
+    """By node: the roots of the regions that have it."""
     tried: dict[tuple[frozenset[str], str], Stage | str] = field(default_factory=dict)
     sinks: dict[str, list[str]] = field(default_factory=dict)
     """By value: the nodes that are not inline and read it, and `=NAME` for a result."""
@@ -138,7 +140,7 @@ class _Cutter:
     def run(self) -> list[Stage]:
         for node in self.graph.nodes:
             if node.name not in self.inline:
-                self.regions[node.name] = frozenset({node.name})
+                self._put(node.name, frozenset({node.name}))
         for result in dict.fromkeys(self.graph.results):
             self._result(result)
         for root in [r for r in self.regions if self._holds_dot(r)]:
@@ -148,13 +150,17 @@ class _Cutter:
                 self._before(root)
         self._repeated()
         stages: list[Stage] = []
+        unclean: dict[str, Reshape] = {}
         for root in sorted(self.regions, key=self._place):
             stage = self.stage(self.regions[root], root)
             if isinstance(stage, str):
                 if (reshape := self._reshape_of(root)) is not None:
-                    raise _Unclean(reshape)
+                    unclean[reshape.name] = reshape
+                    continue
                 raise NotServed(self.nodes.get(root) or self.graph.nodes[-1], stage)
             stages.append(stage)
+        if unclean:
+            raise _Unclean(tuple(unclean.values()))
         return _ordered(stages)
 
     def _reshape_of(self, root: str) -> Reshape | None:
@@ -181,10 +187,10 @@ class _Cutter:
         if alone and not isinstance(self.nodes[base], TorchStage):
             merged = self.regions[base]
             if not isinstance(self.stage(merged, result), str):
-                del self.regions[base]
-                self.regions[result] = merged
+                self._take(base)
+                self._put(result, merged)
                 return
-        self.regions[result] = frozenset()
+        self._put(result, frozenset())
 
     def _holds_dot(self, root: str) -> bool:
         return any(
@@ -204,7 +210,7 @@ class _Cutter:
             if sink.startswith("="):
                 roots.append("=" if sink[1:] == value or sink[1:] not in self.regions else sink[1:])
             else:
-                roots += [r for r, members in self.regions.items() if sink in members]
+                roots += self.holders.get(sink, [])
         return list(dict.fromkeys(roots))
 
     def _behind(self, root: str) -> None:
@@ -224,9 +230,20 @@ class _Cutter:
         if isinstance(self.stage(merged, reader), str):
             return False
         for producer in producers:
-            del self.regions[producer]
-        self.regions[reader] = merged
+            self._take(producer)
+        self._put(reader, merged)
         return True
+
+    def _put(self, root: str, members: frozenset[str]) -> None:
+        self.regions[root] = members
+        for member in members:
+            holders = self.holders.setdefault(member, [])
+            if root not in holders:
+                holders.append(root)
+
+    def _take(self, root: str) -> None:
+        for member in self.regions.pop(root):
+            self.holders[member].remove(root)
 
     def _absorbable(self, readers: Iterable[str]) -> list[str]:
         """Returns the roots whose values only these regions read."""
@@ -293,16 +310,17 @@ class _Cutter:
                 continue
             merged = {r: self.regions[r] | members for r in reading}
             if all(not isinstance(self.stage(m, r), str) for r, m in merged.items()):
-                self.regions |= merged
-                del self.regions[root]
+                for reader, whole in merged.items():
+                    self._put(reader, whole)
+                self._take(root)
 
 
 class _Unclean(Exception):
-    """A reshape that must be a store: the names on its two sides do not fit."""
+    """Reshapes that must be stores: the names on their two sides do not fit."""
 
-    def __init__(self, reshape: Reshape) -> None:
-        super().__init__(reshape.name)
-        self.reshape = reshape
+    def __init__(self, reshapes: tuple[Reshape, ...]) -> None:
+        super().__init__(reshapes[0].name)
+        self.reshapes = reshapes
 
 
 class NotLegal(Exception):
@@ -358,7 +376,8 @@ def cut(graph: TensorGraph) -> tuple[TensorGraph, list[Stage]]:
         try:
             return graph, _Cutter(graph).run()
         except _Unclean as problem:
-            graph = with_copy(graph, problem.reshape)
+            for reshape in problem.reshapes:
+                graph = with_copy(graph, reshape)
     return graph, _Cutter(graph).run()
 
 

@@ -332,7 +332,7 @@ class _TypeNames:
 
 
 _AXES = {1: "N", 2: "MN", 3: "BLD", 4: "BCHW", 5: "BCDHW"}
-_WEIGHT_AXES = {1: "N", 2: "NK", 3: "KCR", 4: "KCRS", 5: "KCTRS"}
+_WEIGHT_AXES = {1: "C", 2: "NK", 3: "KCR", 4: "KCRS", 5: "KCTRS"}
 _MANY = "ABCDEFGHIJKLOPQ"
 
 

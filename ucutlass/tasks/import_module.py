@@ -9,8 +9,10 @@ from dataclasses import asdict
 from typing import Any
 
 
-def program(file: str, name: str, mode: Any) -> dict[str, Any]:
-    """Returns the program of a problem file's module: its text, `inputs` as [name, origin, path] in the order
+def program(
+    file: str, name: str, mode: Any, cls: str = "", inputs: list[str] | None = None
+) -> dict[str, Any]:
+    """Returns the program of a file's module, as `ucutlass.importer.problem_file` does: its text, `inputs` as [name, origin, path] in the order
     of its parameters, and what became of each operator; `{"unusable": {code, why}}` where the file is at
     fault, `{"refused": {operator, module, line, why}}` where an operator is not served."""
     from ucutlass.importer.graph import Unsupported
@@ -18,7 +20,7 @@ def program(file: str, name: str, mode: Any) -> dict[str, Any]:
     from ucutlass.runtime.module.signature import Unusable
 
     try:
-        text = import_problem(file, name, mode)
+        text = import_problem(file, name, mode, cls, inputs or ())
     except Unusable as error:
         return {"unusable": {"code": error.code, "why": error.why}}
     except Unsupported as error:

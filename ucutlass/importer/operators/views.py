@@ -149,9 +149,9 @@ def sliced(b: Builder, x: Ref, dim: int, start: int, count: int, step: int = 1) 
     if step == 1 and count > 1 and size % count == 0 and start % count == 0:
         labels, axes, extents = b.labels(x)
         label = labels[dim]
-        extents |= {"_z": size // count, label: count}
-        split = tuple(("_z", label) if i == dim else axis for i, axis in enumerate(axes))
-        body = at(operand(0), {"_z": start // count})
+        extents |= {"Z": size // count, label: count}
+        split = tuple(("Z", label) if i == dim else axis for i, axis in enumerate(axes))
+        body = at(operand(0), {"Z": start // count})
         return b.add("index", [(x, split)], body, axes, extents, b.element(x))
     return read_along(b, x, dim, count, affine("_p", step, start) if count != 1 else number(start))
 
@@ -256,15 +256,26 @@ def _concatenated(b: Builder, refs: Sequence[Ref], dim: int, element: str) -> Re
         )
         operands.append((ref, axes))
         parts.append(operand(i) if size == 1 else at(operand(i), {own: affine("_p", 1, -starts[i])}))
-    body = parts[-1]
-    for i in reversed(range(len(parts) - 1)):
-        body = where(binary("<", index("_p"), starts[i + 1]), parts[i], body)
+    body = _chosen(parts, starts)
     if all(b.element(r) == "bool" for r in refs):
         raise b.fail("a concatenation of bools")
     whole: Axes = tuple(
         ("_p",) if j == dim else ((label,) if extents[label] != 1 else ()) for j, label in enumerate(labels)
     )
     return b.add("index", operands, body, whole, extents, element)
+
+
+FEW_PARTS = 8
+"""Up to so many parts of a concatenation are tried one after another; more are halved, which nests less."""
+
+
+def _chosen(parts: Sequence[Expr], starts: Sequence[int]) -> Expr:
+    """Returns the part in which the coordinate of `_p` lies, of parts that begin at `starts`."""
+    if len(parts) == 1:
+        return parts[0]
+    half = 1 if len(parts) <= FEW_PARTS else len(parts) // 2
+    before, behind = _chosen(parts[:half], starts[:half]), _chosen(parts[half:], starts[half:])
+    return where(binary("<", index("_p"), starts[half]), before, behind)
 
 
 def _cat(b: Builder, a: Arguments) -> Ref:

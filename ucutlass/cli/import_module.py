@@ -1,0 +1,95 @@
+"""This module is `ucc import`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass.cli import show
+from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.options import json_option, seconds_option
+from ucutlass.cli.outputs import OutputPath, write
+from ucutlass.runtime import isolation
+from ucutlass.runtime.module.signature import CODES
+
+MEMORY = 24 * 2**30
+"""Host memory that the file's process may take: tensors take none, unless the file's code needs values."""
+
+
+@click.command("import")
+@click.argument("source", metavar="FILE.py[:CLASS]")
+@click.option("-o", "--output", type=OutputPath(), metavar="FILE", help="Write the program to a file.")
+@click.option(
+    "--mode",
+    type=click.Choice(["constructed", "train", "eval"]),
+    default="constructed",
+    help="The module's mode; by default the one that its constructor leaves.",
+)
+@click.option(
+    "--input", "types", multiple=True, metavar="TYPE", help="Type of an input, such as 'f32[16, 1024]'; in order."
+)
+@click.option("--name", default="", help="The program's name; by default the file's.")
+@click.option("--report", is_flag=True, help="Print what became of each operator instead of the program.")
+@seconds_option("--limit", 300.0, "The file's process ends after so many seconds.")
+@json_option
+def command(
+    source: str,
+    output: Path | None,
+    mode: str,
+    types: tuple[str, ...],
+    name: str,
+    report: bool,
+    limit: float,
+    as_json: bool,
+) -> None:
+    """Write the module of a Python file as a program.
+
+    The file has KernelBench's format: Model, get_inputs() and get_init_inputs(). CLASS names another module
+    of it, whose inputs --input describes where the file has no get_inputs(). The file's code runs in a process
+    of its own, without the memory of its tensors. Extents are those of the inputs.
+    """
+    path, _, cls = source.rpartition(":") if re.search(r"\.py:\w+$", source) else (source, "", "")
+    with reported(as_json):
+        if not Path(path).is_file():
+            fail(Status.CALL, f"{path} is no file", as_json)
+        answer = _program(Path(path), name or _name(path, cls), mode, cls, types, limit, as_json)
+        if output is not None:
+            write(output, answer["text"])
+    if as_json:
+        show.data(answer | ({"output": str(output)} if output is not None else {}))
+    elif report:
+        rows = [[f["operator"], f["module"], f["by"], f["stage"]] for f in answer["report"]]
+        show.table(["operator", "module", "by", "stage"], rows)
+    elif output is None:
+        show.program(answer["text"])
+
+
+def _name(path: str, cls: str) -> str:
+    stem = re.sub(r"^[\d_]+", "", Path(path).stem) or Path(path).stem
+    return re.sub(r"\W+", "_", cls or stem).strip("_").lower() or "module"
+
+
+def _program(
+    path: Path, name: str, mode: str, cls: str, types: tuple[str, ...], limit: float, as_json: bool
+) -> dict[str, Any]:
+    outcome = isolation.run(
+        "ucutlass.tasks.import_module:program",
+        {"file": str(path.absolute()), "name": name, "mode": mode, "cls": cls, "inputs": list(types)},
+        limit_seconds=limit,
+        memory_bytes=MEMORY,
+    )
+    if not isinstance(outcome, isolation.Returned):
+        fail(Status.PROGRAM, isolation.failure_text(outcome, str(path)), as_json)
+    answer: dict[str, Any] = outcome.value
+    if "unusable" in answer:
+        code, why = answer["unusable"]["code"], answer["unusable"]["why"]
+        fail(Status.PROGRAM, f"{path}: {CODES[code]} ({why}) [{code}]", as_json)
+    if "refused" in answer:
+        refused = answer["refused"]
+        where = f" at {refused['line']}" if refused.get("line") else ""
+        operator = f"{refused['operator']}{where}: " if refused.get("operator") else ""
+        fail(Status.PROGRAM, f"{path}: {operator}{refused['why']}", as_json)
+    return answer
