@@ -10,7 +10,7 @@ from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_expression
 from ucutlass.grammar.syntax import Argument, Binary, BracketName, Call, Expr, Index, IndexItem, Name, Number, Unary
 from ucutlass.importer.atoms import Atom, Conflict, Dimension, leaves, regroup, unify
-from ucutlass.importer.expressions import add, binary, both, call, folded, index, mul, names_in, number, where
+from ucutlass.importer.expressions import add, binary, both, call, folded, index, mul, names_in, number, sub, where
 from ucutlass.importer.graph import Computation, Node, Operand, Reshape, Tensor, TorchStage, readers
 from ucutlass.importer.naming import AXES, numbered
 from ucutlass.importer.operators.products import EXACT
@@ -424,9 +424,13 @@ class Writer:
             return _Value(mul(a.expr, b.expr), a.names | b.names)
         if callee in _NOTHING_TO_DO:
             return values[0]
-        if callee == "var":
-            return _Value(mul(values[0].expr, 0.0), values[0].names)
-        raise Conflict(f"{callee} over an axis of one element")
+        # What is not finite makes NaN, as it does over more elements.
+        zero = sub(values[0].expr, values[0].expr)
+        if callee in ("var", "log_softmax"):
+            return _Value(zero, values[0].names)
+        if callee == "softmax":
+            return _Value(add(zero, 1), values[0].names)
+        return _Value(number(0), frozenset())
 
     def _bracket(self, atom: Atom) -> BracketName:
         name = self.names[atom]

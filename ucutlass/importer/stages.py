@@ -166,12 +166,17 @@ class _Cutter:
     def _reshape_of(self, root: str) -> Reshape | None:
         """Returns the last reshape between a stage and what it reads, where names are in conflict there."""
         values = [v for m in (self.regions[root] or {root}) for v in self._values(m)]
-        reshapes = [self.nodes[v] for v in values if isinstance(self.nodes.get(v), Reshape)]
-        last = max(reshapes, key=lambda node: self.order[node.name], default=None)
-        if not isinstance(last, Reshape) or self.graph.values[last.value] == last.tensor:
-            return None
-        source = self.nodes.get(last.value)
-        return None if source is not None and source.hint == "copy" else last
+        nodes = [node for v in dict.fromkeys(values) if isinstance(node := self.nodes.get(v), Reshape)]
+        reshapes = [node for node in nodes if not self._copied(node)]
+        return max(reshapes, key=lambda node: self.order[node.name], default=None)
+
+    def _copied(self, reshape: Reshape) -> bool:
+        """Returns whether a reshape reads a copy already, or reads what lies in the same axes."""
+        source = self.nodes.get(reshape.value)
+        own = [n for n in self.graph.values[reshape.value].shape if n != 1]
+        return (source is not None and source.hint == "copy") or own == [
+            n for n in reshape.tensor.shape if n != 1
+        ]
 
     def _place(self, root: str) -> int:
         return self.order.get(root, -1)
@@ -257,9 +262,8 @@ class _Cutter:
     def _values(self, name: str) -> list[str]:
         """Returns what a node reads, through what is inline."""
         values: list[str] = []
-        stack = [o.value for o in self.nodes[name].operands]
-        if name in self.inline:
-            stack = [name]
+        inside = name in self.nodes and name not in self.inline
+        stack = [o.value for o in self.nodes[name].operands] if inside else [name]
         while stack:
             value = stack.pop()
             values.append(value)

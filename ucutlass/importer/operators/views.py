@@ -142,7 +142,7 @@ def sliced(b: Builder, x: Ref, dim: int, start: int, count: int, step: int = 1) 
     """Adds `count` elements of an axis from `start`. An equal part of the axis is told by a name of its
     own."""
     size = b.shape(x)[dim]
-    if count == size and start == 0 and step == 1:
+    if count == size and start == 0 and (step == 1 or size == 1):
         return x
     if count == 0:
         raise b.fail("a tensor without elements")

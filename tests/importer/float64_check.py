@@ -1,0 +1,40 @@
+"""Compares an imported program with its module, both in float64 and without roundings of their own."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ucutlass.importer.program import ImportedProgram, from_torch
+from ucutlass.reference import evaluate
+from ucutlass.reference.unrounded import unrounded
+
+NEAR = 1e-9
+"""Difference of two float64 results, of the largest number of the result or of 1."""
+
+
+def difference(module: torch.nn.Module, *inputs: torch.Tensor) -> tuple[ImportedProgram, str]:
+    """Returns the program, and where its results differ from the module's, "" where they agree. Raises
+    Unsupported."""
+    program = from_torch(module, *inputs)
+    wide = copy.deepcopy(module).double()
+    with torch.no_grad():
+        expected: list[Any] = tree_leaves(wide(*(widened(x) for x in inputs)))
+    arguments = [widened(t) for t in program.arguments(*inputs)]
+    results = evaluate(unrounded(program.kernel.program), arguments)
+    for number, (ours, theirs) in enumerate(zip(results, expected, strict=False)):
+        if ours.shape != theirs.shape:
+            return program, f"result {number} has the shape {tuple(ours.shape)}, not {tuple(theirs.shape)}"
+        a, b = ours.double(), theirs.double()
+        near = NEAR * max(1.0, float(b.nan_to_num(0, 0, 0).abs().max()))
+        if not torch.allclose(a, b, rtol=NEAR, atol=near, equal_nan=True):
+            most = float((a - b).abs().nan_to_num(0, 0, 0).max())
+            return program, f"result {number} differs by {most}"
+    return program, ""
+
+
+def widened(x: torch.Tensor) -> torch.Tensor:
+    return x.double() if x.is_floating_point() else x
