@@ -136,7 +136,10 @@ ALTERNATIVES = Limit(
 )
 
 STAGES = Limit(
-    "UC0708", 1_024, "the pipeline has {number} stages; at most {most} are planned as one", "split the pipeline"
+    "UC0708",
+    1_024,
+    "the pipeline has {number} stages; at most {most} are planned as one",
+    "split the pipeline",
 )
 
 CONDITIONS = Limit(

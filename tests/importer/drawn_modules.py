@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 T = TypeVar("T")
@@ -333,9 +333,7 @@ def _spatial(pick: Pick, values: list[torch.Tensor], i: int, v: torch.Tensor, we
     pad = min(padding, width // 2)
     if kind == "max_pool" and width <= size:
         pool = F.max_pool1d if n == 1 else F.max_pool2d
-        return Step(
-            f"max_pool({i}, {width}, {stride}, {pad})", lambda vs, m: pool(vs[i], width, stride, pad)
-        )
+        return Step(f"max_pool({i}, {width}, {stride}, {pad})", lambda vs, m: pool(vs[i], width, stride, pad))
     if kind == "avg_pool" and width <= size:
         average: Any = F.avg_pool1d if n == 1 else F.avg_pool2d
         ceil, count = pick([True, False]), pick([True, False])

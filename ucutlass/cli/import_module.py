@@ -29,7 +29,11 @@ MEMORY = 24 * 2**30
     help="The module's mode; by default the one that its constructor leaves.",
 )
 @click.option(
-    "--input", "types", multiple=True, metavar="TYPE", help="Type of an input, such as 'f32[16, 1024]'; in order."
+    "--input",
+    "types",
+    multiple=True,
+    metavar="TYPE",
+    help="Type of an input, such as 'f32[16, 1024]'; in order.",
 )
 @click.option("--name", default="", help="The program's name; by default the file's.")
 @click.option("--report", is_flag=True, help="Print what became of each operator instead of the program.")

@@ -53,7 +53,9 @@ def leaves(atoms: Iterable[Atom]) -> Dimension:
 def split(atom: Atom, inner: int) -> None:
     """Splits a leaf into `extent // inner` by `inner`. Raises Conflict for an atom that must stay whole."""
     if atom.whole:
-        raise Conflict(f"an axis of {atom.extent} is indexed as one and split into {atom.extent // inner} by {inner}")
+        raise Conflict(
+            f"an axis of {atom.extent} is indexed as one and split into {atom.extent // inner} by {inner}"
+        )
     outer = Atom(atom.extent // inner, set(atom.owners), hint=(8, ""))
     atom.parts = (outer, Atom(inner, set(atom.owners), hint=atom.hint))
 

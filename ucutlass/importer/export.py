@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
+from ucutlass.importer.expressions import operand
 from ucutlass.importer.graph import Input, Origin, Tensor, TensorGraph, Unsupported
 from ucutlass.importer.naming import free
 from ucutlass.importer.operators import RULES
@@ -152,6 +153,7 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
             case _:
                 pass
     results, leaves, written = _outputs(program, refs, updates)
+    results = [_computed(builder, name) for name in results]
     read = _needed(builder, results)
     nodes_left = tuple(n for n in builder.nodes if n.name in read)
     inputs_left = tuple(i for i in inputs if i.name in read or i.origin == "input")
@@ -171,6 +173,14 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
         program.call_spec.out_spec,
         written,
     )
+
+
+def _computed(builder: Builder, name: str) -> str:
+    """Returns a result's value; a result that is an input is a copy of it."""
+    if any(node.name == name for node in builder.nodes):
+        return name
+    builder.name, builder.origin = f"{name}_result", Origin("copy")
+    return builder.pointwise(operand(0), [Ref(name)], builder.values[name].element, "copy").name
 
 
 def _outputs(

@@ -168,7 +168,15 @@ def with_copy(graph: TensorGraph, reshape: Reshape) -> TensorGraph:
         nodes.append(Reshape(view, reshape.value, merged, reshape.origin))
         nodes.append(
             Computation(
-                copy, "pointwise", (Operand(view, axes),), Name("x0"), axes, extents, merged, reshape.origin, "copy"
+                copy,
+                "pointwise",
+                (Operand(view, axes),),
+                Name("x0"),
+                axes,
+                extents,
+                merged,
+                reshape.origin,
+                "copy",
             )
         )
         nodes.append(replace(reshape, value=copy))

@@ -29,7 +29,9 @@ class MemorylessMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         return self
 
 
-def import_problem(file: str, name: str, mode: Mode, cls: str = "", inputs: Sequence[str] = ()) -> ImportedText:
+def import_problem(
+    file: str, name: str, mode: Mode, cls: str = "", inputs: Sequence[str] = ()
+) -> ImportedText:
     """Returns the program of a file's module: of `Model` with `get_inputs()` and `get_init_inputs()`, or of the
     class `cls`, which takes those functions too where the file has them; `inputs` are types of its inputs
     otherwise, such as `f32[16, 1024]`. Raises Unusable where the file is at fault, Unsupported where the
@@ -52,7 +54,7 @@ def import_problem(file: str, name: str, mode: Mode, cls: str = "", inputs: Sequ
 
 
 def _imported(file: str, name: str, mode: Mode, cls: str, specs: Sequence[str]) -> ImportedText:
-    if cls and cls != "Model" or specs:
+    if (cls and cls != "Model") or specs:
         model, inputs = _class(file, cls or "Model", mode, specs)
     else:
         loaded = load(file, mode, "own")
@@ -89,7 +91,9 @@ def _class(file: str, cls: str, mode: Mode, specs: Sequence[str]) -> tuple[torch
     if specs:
         return model, [_input(file, text) for text in specs]
     if not callable(getattr(source, "get_inputs", None)):
-        raise Unusable(file, "lacks", "it defines no get_inputs: give --input, such as --input 'f32[16, 1024]'")
+        raise Unusable(
+            file, "lacks", "it defines no get_inputs: give --input, such as --input 'f32[16, 1024]'"
+        )
     return model, called(file, "inputs", "get_inputs()", lambda: list(source.get_inputs()))
 
 

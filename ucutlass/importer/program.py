@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.export import Constant, Exported, exported
 from ucutlass.importer.graph import Input, Node, Reshape, TensorGraph, Unsupported
-from ucutlass.importer.stages import NotServed, Stage, cut
+from ucutlass.importer.stages import NotLegal, NotServed, Stage, cut
 from ucutlass.importer.text import value_names, written
+from ucutlass.limits import LimitPassed
 
 if TYPE_CHECKING:
     from ucutlass.api import LoadedProgram
@@ -159,7 +161,10 @@ def text_of(export: Exported, name: str) -> ImportedText:
         graph, stages = cut(graph)
     except NotServed as problem:
         raise Unsupported(f"no kernel serves it: {problem.why}", problem.node.origin) from problem
-    program = written(graph, stages, name)
+    try:
+        program = written(graph, stages, name)
+    except (NotLegal, Conflict, LimitPassed) as problem:
+        raise Unsupported(f"the program of {len(stages)} stages is refused: {problem}") from problem
     item = program.tree.items[-1]
     order = {p.name: i for i, p in enumerate(item.params)}  # type: ignore[union-attr]
     inputs = sorted((i for i in graph.inputs if i.name in order), key=lambda i: order[i.name])
@@ -184,8 +189,11 @@ def _report(graph: TensorGraph, stages: Sequence[Stage]) -> tuple[OperatorFate, 
     for node in graph.nodes:
         by = _by(node)
         fate = OperatorFate(
-            node.origin.operator, node.origin.module, node.origin.line,
-            ", ".join(dict.fromkeys(holders.get(node.name, ()))), by,
+            node.origin.operator,
+            node.origin.module,
+            node.origin.line,
+            ", ".join(dict.fromkeys(holders.get(node.name, ()))),
+            by,
         )
         if not fates or fates[-1] != fate:
             fates.append(fate)

@@ -8,9 +8,32 @@ from math import prod
 
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_expression
-from ucutlass.grammar.syntax import Argument, Binary, BracketName, Call, Expr, Index, IndexItem, Name, Number, Unary
+from ucutlass.grammar.syntax import (
+    Argument,
+    Binary,
+    BracketName,
+    Call,
+    Expr,
+    Index,
+    IndexItem,
+    Name,
+    Number,
+    Unary,
+)
 from ucutlass.importer.atoms import Atom, Conflict, Dimension, leaves, regroup, unify
-from ucutlass.importer.expressions import add, binary, both, call, folded, index, mul, names_in, number, sub, where
+from ucutlass.importer.expressions import (
+    add,
+    binary,
+    both,
+    call,
+    folded,
+    index,
+    mul,
+    names_in,
+    number,
+    sub,
+    where,
+)
 from ucutlass.importer.graph import Computation, Node, Operand, Reshape, Tensor, TorchStage, readers
 from ucutlass.importer.naming import AXES, numbered
 from ucutlass.importer.operators.products import EXACT
@@ -220,9 +243,7 @@ class Writer:
         """Writes the bindings and returns the expressions of the outputs, with exactly their names."""
         inference = self.inference
         for value in inference.inputs:
-            own = frozenset(
-                leaf for dimension in inference.dimensions[value] for leaf in leaves(dimension)
-            )
+            own = frozenset(leaf for dimension in inference.dimensions[value] for leaf in leaves(dimension))
             self.written[value] = _Value(Name(self.inputs[value]), own, True)
         uses = _uses(inference.nodes, inference.outputs)
         for node in inference.nodes:
@@ -441,7 +462,7 @@ class Writer:
 
     def _along(self, value: _Value, wanted: frozenset[Atom], is_bool: bool) -> _Value:
         """Returns the value repeated along the names that it lacks."""
-        missing = [atom for atom in sorted(wanted - value.names, key=lambda atom: self.names[atom])]
+        missing = sorted(wanted - value.names, key=lambda atom: self.names[atom])
         if not missing:
             return value
         every = both(*(binary(">=", index(self.names[atom]), 0) for atom in missing))
@@ -548,8 +569,11 @@ def _free_types(
                 extents[name] = atom.extent
                 parts.append(syntax.NamedAxis(name, extent))
             made.append(
-                syntax.NamelessAxis(Number(1)) if not parts
-                else parts[0] if len(parts) == 1 else syntax.CompositeAxis(tuple(parts))
+                syntax.NamelessAxis(Number(1))
+                if not parts
+                else parts[0]
+                if len(parts) == 1
+                else syntax.CompositeAxis(tuple(parts))
             )
         return tuple(made)
 
@@ -583,7 +607,9 @@ def free_kernel_of(
     return _program(inference, name, inputs, names, params, types, known)
 
 
-def kernel_of(inference: Inference, name: str, inputs: Mapping[str, str], names: Mapping[Atom, str]) -> syntax.Program:
+def kernel_of(
+    inference: Inference, name: str, inputs: Mapping[str, str], names: Mapping[Atom, str]
+) -> syntax.Program:
     """Returns the stage as a kernel of its own. `inputs` names its parameters. Raises Conflict."""
     known: set[str] = set()
     params = tuple(
@@ -603,8 +629,13 @@ def kernel_of(inference: Inference, name: str, inputs: Mapping[str, str], names:
 
 
 def _program(
-    inference: Inference, name: str, inputs: Mapping[str, str], names: Mapping[Atom, str],
-    params: tuple[syntax.Param, ...], types: Sequence[syntax.TypeExpr], known: set[str],
+    inference: Inference,
+    name: str,
+    inputs: Mapping[str, str],
+    names: Mapping[Atom, str],
+    params: tuple[syntax.Param, ...],
+    types: Sequence[syntax.TypeExpr],
+    known: set[str],
 ) -> syntax.Program:
     taken = {*inputs.values(), *names.values()}
     writer = Writer(inference, names, inputs, taken, known)

@@ -34,7 +34,7 @@ class Stage:
     @property
     def torch(self) -> TorchStage | None:
         """The function that torch computes, where this is one."""
-        last = self.nodes[-1]
+        last = self.nodes[-1] if self.nodes else None
         return last if isinstance(last, TorchStage) else None
 
 
@@ -85,7 +85,8 @@ class _Cutter:
     def _from_nothing(self, value: str) -> bool:
         node = self.nodes.get(value)
         return (
-            node is not None and node.name in self.inline
+            node is not None
+            and node.name in self.inline
             and all(self._from_nothing(o.value) for o in node.operands)
         )
 
@@ -199,7 +200,8 @@ class _Cutter:
 
     def _holds_dot(self, root: str) -> bool:
         return any(
-            self.nodes[n].kind == "dot" and not isinstance(self.nodes[n], TorchStage) for n in self.regions[root]
+            self.nodes[n].kind == "dot" and not isinstance(self.nodes[n], TorchStage)
+            for n in self.regions[root]
         )
 
     def _base(self, root: str) -> str:
@@ -255,9 +257,7 @@ class _Cutter:
         roots = set(readers)
         members = frozenset().union(*(self.regions[r] for r in roots))
         values = dict.fromkeys(v for m in (members or roots) for v in self._values(m))
-        return [
-            v for v in values if v in self.regions and v not in roots and set(self._reading(v)) <= roots
-        ]
+        return [v for v in values if v in self.regions and v not in roots and set(self._reading(v)) <= roots]
 
     def _values(self, name: str) -> list[str]:
         """Returns what a node reads, through what is inline."""
@@ -283,9 +283,7 @@ class _Cutter:
 
     def _deep(self, producer: str, reader: str) -> bool:
         """Tries a stage together with some before it: where two are refused, three may be attention."""
-        if not self._holds_dot(reader) or any(
-            self.nodes[n].kind == "dot" for n in self.regions[producer]
-        ):
+        if not self._holds_dot(reader) or any(self.nodes[n].kind == "dot" for n in self.regions[producer]):
             return False
         group = [producer]
         for _ in range(DEEP):

@@ -10,6 +10,7 @@ from ucutlass.check import check_tree
 from ucutlass.check.calls import BUILTINS
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
+from ucutlass.grammar.parse import SyntaxProblem, check_length
 from ucutlass.grammar.syntax import Argument, Call, Name, Number
 from ucutlass.importer.atoms import Atom, Conflict
 from ucutlass.importer.expressions import expr
@@ -54,6 +55,10 @@ def _ranks(graph: TensorGraph) -> dict[str, int]:
 
 def _checked(tree: syntax.File, names: Mapping[str, str]) -> Written:
     text = format_file(tree)
+    try:
+        check_length(text, "the program")
+    except SyntaxProblem as problem:
+        raise NotLegal(f"{problem.problems[0].message} [{problem.problems[0].code}]") from problem
     _, diagnostics = check_tree(tree)
     for diagnostic in diagnostics:
         if diagnostic.severity == "error":
@@ -138,7 +143,9 @@ class _Bindings:
         names = dimension_names(whole.order(), values.values())
         known: set[str] = set()
         params = tuple(
-            syntax.Param(i, syntax.TypeExpr(graph.values[i].element, axes_of(whole.dimensions[i], names, known)))
+            syntax.Param(
+                i, syntax.TypeExpr(graph.values[i].element, axes_of(whole.dimensions[i], names, known))
+            )
             for i in inputs
         )
         taken = {*values.values(), *names.values(), *order}
@@ -149,12 +156,11 @@ class _Bindings:
                 body.append(self._torch(stage, whole, names, known, values))
                 items[stage.outputs[0]] = Name(values[stage.outputs[0]])
                 continue
-            part = replace(
-                whole, nodes=stage.nodes, outputs=stage.outputs, inputs=list(stage.inputs)
-            )
+            part = replace(whole, nodes=stage.nodes, outputs=stage.outputs, inputs=list(stage.inputs))
             types = {
                 o: syntax.TypeExpr(graph.values[o].element, axes_of(whole.dimensions[o], names, known))
-                for o in stage.outputs if o not in graph.results or self._read(o)
+                for o in stage.outputs
+                if o not in graph.results or self._read(o)
             }
             writer = Writer(part, names, values, taken, known)
             exprs = writer.results()
@@ -176,7 +182,8 @@ class _Bindings:
             for r, label in zip(graph.results, labels, strict=True)
         )
         returned = tuple(
-            syntax.ReturnItem(items.get(r, Name(r)), label) for r, label in zip(graph.results, labels, strict=True)
+            syntax.ReturnItem(items.get(r, Name(r)), label)
+            for r, label in zip(graph.results, labels, strict=True)
         )
         body.append(syntax.Return(returned))
         results = _introduced_first(results, body, names, known)
@@ -187,7 +194,12 @@ class _Bindings:
         return any(value in stage.inputs for stage in self.stages) or self.graph.results.count(value) > 1
 
     def _torch(
-        self, stage: Stage, whole: Inference, names: Mapping[Atom, str], known: set[str], values: Mapping[str, str]
+        self,
+        stage: Stage,
+        whole: Inference,
+        names: Mapping[Atom, str],
+        known: set[str],
+        values: Mapping[str, str],
     ) -> syntax.Bind:
         node = stage.torch
         assert node is not None
@@ -196,7 +208,10 @@ class _Bindings:
 
 
 def _introduced_first(
-    results: tuple[syntax.Result, ...], body: Sequence[syntax.Statement], names: Mapping[Atom, str], known: set[str]
+    results: tuple[syntax.Result, ...],
+    body: Sequence[syntax.Statement],
+    names: Mapping[Atom, str],
+    known: set[str],
 ) -> tuple[syntax.Result, ...]:
     """The extents stand where they are first written; the checker takes them from any type."""
     del body, names, known
@@ -260,8 +275,11 @@ class _Calls:
 
     @staticmethod
     def _file(
-        kernels: Mapping[syntax.Program, str], name: str, params: tuple[syntax.Param, ...],
-        results: tuple[syntax.Result, ...], body: Sequence[syntax.Statement],
+        kernels: Mapping[syntax.Program, str],
+        name: str,
+        params: tuple[syntax.Param, ...],
+        results: tuple[syntax.Result, ...],
+        body: Sequence[syntax.Statement],
     ) -> syntax.File:
         pipeline = syntax.Program("pipeline", name, params, results, tuple(body))
         programs = tuple(replace(program, name=name) for program, name in kernels.items())
@@ -340,7 +358,9 @@ def _kernel_name(stage: Stage) -> str:
     words: list[str] = []
     for node in stage.nodes:
         if isinstance(node, Computation) and node.kind != "view":
-            operator = node.origin.operator.split(".")[1].strip("_") if "." in node.origin.operator else "value"
+            operator = (
+                node.origin.operator.split(".")[1].strip("_") if "." in node.origin.operator else "value"
+            )
             word = re.sub(r"^native_|_legit.*$|_default$|(?<=[a-z])\dd$", "", operator)
             word = _WORDS.get(word, word)
             if word and word not in words[-1:]:

@@ -89,8 +89,11 @@ def of_tensors(b: Builder, a: Arguments, body: Callable[..., Expr], *arguments: 
     refs = [x for x in arguments if isinstance(x, Ref)]
     exprs: list[Expr] = []
     for value in arguments:
-        exprs.append(operand(len([e for e in exprs if isinstance(e, Name)])) if isinstance(value, Ref)
-                     else _literal(b, value))
+        exprs.append(
+            operand(len([e for e in exprs if isinstance(e, Name)]))
+            if isinstance(value, Ref)
+            else _literal(b, value)
+        )
     return b.pointwise(b.numbers(body(*exprs), refs), refs, a.result.element, hint, a.result.shape)
 
 
@@ -136,30 +139,37 @@ def _div(b: Builder, a: Arguments) -> Ref:
         return of_tensors(b, a, div, a["self"], a["other"])
     if mode == "floor":
         return of_tensors(
-            b, a, (lambda x, y: binary("//", x, y)) if whole else (lambda x, y: call("floor", div(x, y))),
-            a["self"], a["other"],
+            b,
+            a,
+            (lambda x, y: binary("//", x, y)) if whole else (lambda x, y: call("floor", div(x, y))),
+            a["self"],
+            a["other"],
         )
     if whole:
         raise b.fail("whole division that rounds towards 0")
     return of_tensors(
-        b, a, lambda x, y: mul(call("sign", div(x, y)), call("floor", call("abs", div(x, y)))),
-        a["self"], a["other"],
+        b,
+        a,
+        lambda x, y: mul(call("sign", div(x, y)), call("floor", call("abs", div(x, y)))),
+        a["self"],
+        a["other"],
     )
 
 
 def _floor_divide(b: Builder, a: Arguments) -> Ref:
     whole = a.result.element not in FLOATS
     return of_tensors(
-        b, a, (lambda x, y: binary("//", x, y)) if whole else (lambda x, y: call("floor", div(x, y))),
-        a["self"], a["other"],
+        b,
+        a,
+        (lambda x, y: binary("//", x, y)) if whole else (lambda x, y: call("floor", div(x, y))),
+        a["self"],
+        a["other"],
     )
 
 
 def _remainder(b: Builder, a: Arguments) -> Ref:
     if a.result.element in FLOATS:
-        return of_tensors(
-            b, a, lambda x, y: sub(x, mul(y, call("floor", div(x, y)))), a["self"], a["other"]
-        )
+        return of_tensors(b, a, lambda x, y: sub(x, mul(y, call("floor", div(x, y)))), a["self"], a["other"])
     return of_tensors(b, a, lambda x, y: binary("%", x, y), a["self"], a["other"])
 
 
@@ -283,8 +293,10 @@ def _masked_fill(b: Builder, a: Arguments) -> Ref:
     x, mask, value = a["self"], a["mask"], a["value"]
     if a.result.element == "bool":
         raise b.fail("masked_fill of bools")
-    return of_tensors(b, a, lambda m, v, t: where(m, v, t), mask, value, x) if isinstance(value, Ref) else (
-        b.pointwise(where(operand(0), _literal(b, value), operand(1)), [mask, x], a.result.element)
+    return (
+        of_tensors(b, a, lambda m, v, t: where(m, v, t), mask, value, x)
+        if isinstance(value, Ref)
+        else (b.pointwise(where(operand(0), _literal(b, value), operand(1)), [mask, x], a.result.element))
     )
 
 
@@ -351,9 +363,7 @@ def _to(b: Builder, a: Arguments) -> Ref:
 
 
 def _lerp(b: Builder, a: Arguments) -> Ref:
-    return of_tensors(
-        b, a, lambda x, y, w: add(x, mul(w, sub(y, x))), a["self"], a["end"], a["weight"]
-    )
+    return of_tensors(b, a, lambda x, y, w: add(x, mul(w, sub(y, x))), a["self"], a["end"], a["weight"])
 
 
 def _addc(op: Callable[[Any, Any], Expr]) -> Rule:
@@ -386,16 +396,13 @@ def _rules() -> dict[str, Rule]:
     rules |= {f"aten.rsub.{overload}": _rsub for overload in ("Tensor", "Scalar")}
     rules |= {f"aten.div.{overload}": _div for overload in ("Tensor_mode", "Scalar_mode")}
     rules |= {f"aten.floor_divide.{overload}": _floor_divide for overload in ("default", "Scalar")}
-    rules |= {
-        f"aten.pow.{overload}": _pow for overload in ("Tensor_Scalar", "Tensor_Tensor", "Scalar")
-    }
+    rules |= {f"aten.pow.{overload}": _pow for overload in ("Tensor_Scalar", "Tensor_Tensor", "Scalar")}
     rules |= {f"aten.clamp.{overload}": _clamp for overload in ("default", "Tensor")}
     rules |= {f"aten.clamp_min.{overload}": _clamp for overload in ("default", "Tensor")}
     rules |= {f"aten.clamp_max.{overload}": _clamp for overload in ("default", "Tensor")}
     rules |= {f"aten.masked_fill.{overload}": _masked_fill for overload in ("Scalar", "Tensor")}
     rules |= {
-        f"aten.where.{overload}": _where
-        for overload in ("self", "ScalarSelf", "ScalarOther", "Scalar")
+        f"aten.where.{overload}": _where for overload in ("self", "ScalarSelf", "ScalarOther", "Scalar")
     }
     rules |= {f"aten.bitwise_and.{o}": _bitwise("and") for o in ("Tensor", "Scalar")}
     rules |= {f"aten.bitwise_or.{o}": _bitwise("or") for o in ("Tensor", "Scalar")}
@@ -428,9 +435,7 @@ def _rules() -> dict[str, Rule]:
 
 
 def _prelu_kernel(b: Builder, a: Arguments) -> Ref:
-    return of_tensors(
-        b, a, lambda v, s: where(binary(">", v, 0), v, mul(s, v)), a["self"], a["weight"]
-    )
+    return of_tensors(b, a, lambda v, s: where(binary(">", v, 0), v, mul(s, v)), a["self"], a["weight"])
 
 
 RULES: Mapping[str, Rule] = MappingProxyType(_rules())

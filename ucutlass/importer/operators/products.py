@@ -21,15 +21,25 @@ def exact(element: str, value: Expr) -> Expr:
     return Call(EXACT, None, (Argument(Name(element)), Argument(value)))
 
 
-def dot_body(element: str, consumed: Sequence[str], left: Expr | None = None, right: Expr | None = None) -> Expr:
+def dot_body(
+    element: str, consumed: Sequence[str], left: Expr | None = None, right: Expr | None = None
+) -> Expr:
     a = operand(0) if left is None else left
     c = operand(1) if right is None else right
     return over("dot", tuple(consumed), exact(element, a), exact(element, c))
 
 
 def product(
-    b: Builder, left: Ref, left_axes: Axes, right: Ref, right_axes: Axes, axes: Axes,
-    extents: Mapping[str, int], consumed: Sequence[str], element: str, hint: str = "",
+    b: Builder,
+    left: Ref,
+    left_axes: Axes,
+    right: Ref,
+    right_axes: Axes,
+    axes: Axes,
+    extents: Mapping[str, int],
+    consumed: Sequence[str],
+    element: str,
+    hint: str = "",
 ) -> Ref:
     """Adds a dot of two tensors over the labels `consumed`."""
     for ref in (left, right):
@@ -52,13 +62,28 @@ def linear(b: Builder, x: Ref, weight: Ref, bias: Ref | None, element: str) -> R
     extents = {**dict(zip(batch, shape[:-1], strict=True)), "K": shape[-1], "N": b.shape(weight)[0]}
     if len(b.shape(weight)) == 1:
         y = product(
-            b, x, _axes((*batch, "K"), extents), weight, _axes(("K",), {"K": shape[-1]}),
-            _axes(batch, extents), {k: v for k, v in extents.items() if k != "N"}, ("K",), element,
+            b,
+            x,
+            _axes((*batch, "K"), extents),
+            weight,
+            _axes(("K",), {"K": shape[-1]}),
+            _axes(batch, extents),
+            {k: v for k, v in extents.items() if k != "N"},
+            ("K",),
+            element,
         )
     else:
         y = product(
-            b, x, _axes((*batch, "K"), extents), weight, _axes(("N", "K"), extents),
-            _axes((*batch, "N"), extents), extents, ("K",), element, "product" if bias is not None else "",
+            b,
+            x,
+            _axes((*batch, "K"), extents),
+            weight,
+            _axes(("N", "K"), extents),
+            _axes((*batch, "N"), extents),
+            extents,
+            ("K",),
+            element,
+            "product" if bias is not None else "",
         )
     return y if bias is None else b.pointwise(template("x0 + x1"), [y, bias], element)
 
@@ -86,8 +111,16 @@ def matmul(b: Builder, x: Ref, y: Ref, element: str, hint: str = "") -> Ref:
         n = _axes(("N",), extents)
     right_own = (*k, *n)
     return product(
-        b, x, (*left_axes, *m, *k), y, (*right_axes, *right_own), (*lead_axes, *m, *n), extents, ("K",),
-        element, hint,
+        b,
+        x,
+        (*left_axes, *m, *k),
+        y,
+        (*right_axes, *right_own),
+        (*lead_axes, *m, *n),
+        extents,
+        ("K",),
+        element,
+        hint,
     )
 
 
@@ -123,9 +156,7 @@ def _einsum(b: Builder, a: Arguments) -> Ref:
         output = "".join(sorted(c for c in set(every) if every.count(c) == 1))
     element = a.result.element
     value, term = refs[0], terms[0]
-    for other, ref, rest in (
-        (terms[i], refs[i], terms[i + 1 :]) for i in range(1, len(terms))
-    ):
+    for other, ref, rest in ((terms[i], refs[i], terms[i + 1 :]) for i in range(1, len(terms))):
         later = set(output).union(*rest) if rest else set(output)
         value, term = _contract(b, value, term, ref, other, later, element)
     return _single(b, value, term, output, element)
@@ -190,38 +221,57 @@ def _attention(b: Builder, a: Arguments) -> Ref:
         lead_axes = (*lead_axes[:-1], tuple(x for x in ("H", "G") if extents[x] != 1))
     extents |= {"L": b.shape(q)[-2], "S": b.shape(k)[-2], "D": b.shape(q)[-1], "E": b.shape(v)[-1]}
     key_lead = lead_axes if groups == 1 else (*lead_axes[:-1], _axes(("H",), extents)[0])
-    l, s, d, e = (_axes((x,), extents) for x in "LSDE")
+    rows, keys, inner, outer = (_axes((x,), extents) for x in "LSDE")
     scores = product(
-        b, q, (*axes_from_right(b.shape(q)[:-2], lead_axes), *l, *d), k,
-        (*axes_from_right(b.shape(k)[:-2], key_lead), *s, *d), (*lead_axes, *l, *s), extents, ("D",), element,
+        b,
+        q,
+        (*axes_from_right(b.shape(q)[:-2], lead_axes), *rows, *inner),
+        k,
+        (*axes_from_right(b.shape(k)[:-2], key_lead), *keys, *inner),
+        (*lead_axes, *rows, *keys),
+        extents,
+        ("D",),
+        element,
         "scores",
     )
     factor = float(b.shape(q)[-1] ** -0.5) if scale is None else float(scale)
     scaled = b.pointwise(mul(operand(0), factor), [scores], element, "scaled")
     if a.get("is_causal"):
-        score_axes = (*lead_axes, *l, *s)
+        score_axes = (*lead_axes, *rows, *keys)
         inside = binary("<=", index("S"), index("L")) if extents["S"] != 1 else None
         if inside is not None and extents["L"] == 1:
             inside = binary("<=", index("S"), 0)
         if inside is not None:
             scaled = b.add(
-                "pointwise", [(scaled, score_axes)], where(inside, operand(0), float("-inf")), score_axes,
-                extents, element, "masked",
+                "pointwise",
+                [(scaled, score_axes)],
+                where(inside, operand(0), float("-inf")),
+                score_axes,
+                extents,
+                element,
+                "masked",
             )
     if mask is not None:
-        body = where(operand(1), operand(0), float("-inf")) if b.element(mask) == "bool" else template("x0 + x1")
+        body = (
+            where(operand(1), operand(0), float("-inf")) if b.element(mask) == "bool" else template("x0 + x1")
+        )
         scaled = b.pointwise(body, [scaled, mask], element, "masked")
     weights = softmax_of(b, scaled, "softmax", len(b.shape(scaled)) - 1, element)
     return product(
-        b, weights, (*lead_axes, *l, *s), v, (*axes_from_right(b.shape(v)[:-2], key_lead), *s, *e),
-        (*lead_axes, *l, *e), extents, ("S",), element,
+        b,
+        weights,
+        (*lead_axes, *rows, *keys),
+        v,
+        (*axes_from_right(b.shape(v)[:-2], key_lead), *keys, *outer),
+        (*lead_axes, *rows, *outer),
+        extents,
+        ("S",),
+        element,
     )
 
 
 def _rules() -> dict[str, Rule]:
-    same: dict[str, Rule] = {
-        f"aten.{name}.default": _matmul for name in ("matmul", "mm", "bmm", "mv", "dot")
-    }
+    same: dict[str, Rule] = {f"aten.{name}.default": _matmul for name in ("matmul", "mm", "bmm", "mv", "dot")}
     return same | {
         "aten.addmm.default": _added("mat1", "mat2"),
         "aten.addmv.default": _added("mat", "vec"),

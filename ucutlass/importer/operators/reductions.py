@@ -84,9 +84,7 @@ def _arg(function: str) -> Rule:
     return rule
 
 
-def variance(
-    b: Builder, x: Ref, dims: Sequence[int], keep: bool, element: str, correction: float
-) -> Ref:
+def variance(b: Builder, x: Ref, dims: Sequence[int], keep: bool, element: str, correction: float) -> Ref:
     count = math.prod(b.shape(x)[d] for d in dims)
     biased = reduce(b, x, "var", dims, keep, element, "var")
     if correction == 0:
@@ -99,7 +97,11 @@ def variance(
 def _var(b: Builder, a: Arguments) -> Ref:
     correction = a.get("correction")
     return variance(
-        b, a["self"], _dims(b, a), bool(a.get("keepdim", False)), a.result.element,
+        b,
+        a["self"],
+        _dims(b, a),
+        bool(a.get("keepdim", False)),
+        a.result.element,
         1.0 if correction is None else float(correction),
     )
 
@@ -166,7 +168,13 @@ def _scan(function: str) -> Rule:
 
 
 def _normalised(
-    b: Builder, x: Ref, mean: Ref | None, spread: Ref, eps: float, scale: Ref | None, shift: Ref | None,
+    b: Builder,
+    x: Ref,
+    mean: Ref | None,
+    spread: Ref,
+    eps: float,
+    scale: Ref | None,
+    shift: Ref | None,
     element: str,
 ) -> Ref:
     """Adds `(x - mean) * rsqrt(spread + eps) * scale + shift`."""
@@ -349,8 +357,13 @@ def _cross_entropy(b: Builder, a: Arguments) -> Ref:
     rest = tuple(axis for i, axis in enumerate(axes) if i != dim)
     target_axes = tuple(axis if n != 1 else () for axis, n in zip(rest, b.shape(target), strict=True))
     picked = b.add(
-        "index", [(x, axes), (target, target_axes)], at(operand(0), {labels[dim]: operand(1)}), rest, extents,
-        element, "picked",
+        "index",
+        [(x, axes), (target, target_axes)],
+        at(operand(0), {labels[dim]: operand(1)}),
+        rest,
+        extents,
+        element,
+        "picked",
     )
     ignored = a.get("ignore_index", -100)
     if ignored >= 0:

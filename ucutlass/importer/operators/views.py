@@ -286,9 +286,7 @@ def _cat(b: Builder, a: Arguments) -> Ref:
 
 def _stack(b: Builder, a: Arguments) -> Ref:
     dim = axis_number(a.get("dim", 0), len(a.result.shape))
-    wide = [
-        b.reshape(r, (*b.shape(r)[:dim], 1, *b.shape(r)[dim:])) for r in a["tensors"]
-    ]
+    wide = [b.reshape(r, (*b.shape(r)[:dim], 1, *b.shape(r)[dim:])) for r in a["tensors"]]
     return _concatenated(b, wide, dim, a.result.element)
 
 
@@ -390,14 +388,10 @@ def _gather(b: Builder, a: Arguments) -> Ref:
     x, ids = _self(a), a["index"]
     dim = axis_number(a["dim"], len(b.shape(x)))
     labels, axes, extents = b.labels(x)
-    if any(
-        b.shape(x)[i] != n for i, n in enumerate(b.shape(ids)) if i != dim
-    ):
+    if any(b.shape(x)[i] != n for i, n in enumerate(b.shape(ids)) if i != dim):
         raise b.fail("gather from a part of the other axes")
     extents["_j"] = b.shape(ids)[dim]
-    new = tuple(
-        (("_j",) if extents["_j"] != 1 else ()) if i == dim else axis for i, axis in enumerate(axes)
-    )
+    new = tuple((("_j",) if extents["_j"] != 1 else ()) if i == dim else axis for i, axis in enumerate(axes))
     if not axes[dim]:
         return b.view(x, axes, new, extents)
     body = at(operand(0), {labels[dim]: operand(1)})
@@ -431,9 +425,7 @@ def _diagonal(b: Builder, a: Arguments) -> Ref:
     offset = a.get("offset", 0)
     extents["_p"] = a.result.shape[-1]
     rest = [axis for k, axis in enumerate(axes) if k not in (i, j)]
-    items = {
-        labels[d]: affine("_p", 1, max(0, shift)) for d, shift in ((i, -offset), (j, offset)) if axes[d]
-    }
+    items = {labels[d]: affine("_p", 1, max(0, shift)) for d, shift in ((i, -offset), (j, offset)) if axes[d]}
     return b.add("index", [(x, axes)], at(operand(0), items), (*rest, ("_p",)), extents, b.element(x))
 
 
@@ -551,13 +543,26 @@ def _scattered(b: Builder, x: Ref, source: Ref, dim: int, low: int, high: int) -
 
 def _rules() -> dict[str, Rule]:
     reshapes = (
-        "view.default", "reshape.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.default",
-        "squeeze.dim", "squeeze.dims", "flatten.using_ints", "unflatten.int", "_reshape_copy.default",
+        "view.default",
+        "reshape.default",
+        "_unsafe_view.default",
+        "unsqueeze.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "flatten.using_ints",
+        "unflatten.int",
+        "_reshape_copy.default",
     )
     rules: dict[str, Rule] = {f"aten.{name}": _reshape for name in reshapes}
     same = (
-        "alias.default", "clone.default", "contiguous.default", "detach.default", "lift_fresh_copy.default",
-        "alias_copy.default", "detach_.default",
+        "alias.default",
+        "clone.default",
+        "contiguous.default",
+        "detach.default",
+        "lift_fresh_copy.default",
+        "alias_copy.default",
+        "detach_.default",
     )
     rules |= {f"aten.{name}": _same for name in same}
     rules |= {f"aten.{n}.default": _filled(1) for n in ("ones", "ones_like", "new_ones")}

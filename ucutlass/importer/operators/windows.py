@@ -77,12 +77,25 @@ def _many(value: Any, count: int) -> tuple[int, ...]:
 
 
 def _spaces(
-    sizes: Sequence[int], widths: Sequence[int], places: Sequence[int], stride: Any, padding: Any, dilation: Any
+    sizes: Sequence[int],
+    widths: Sequence[int],
+    places: Sequence[int],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
 ) -> tuple[_Space, ...]:
     count = len(sizes)
     columns = zip(
-        SPATIAL[count], WINDOW[count], OUTPUT[count], sizes, widths, places,
-        _many(stride, count), _many(padding, count), _many(dilation, count), strict=True,
+        SPATIAL[count],
+        WINDOW[count],
+        OUTPUT[count],
+        sizes,
+        widths,
+        places,
+        _many(stride, count),
+        _many(padding, count),
+        _many(dilation, count),
+        strict=True,
     )
     spaces = [_Space(*column) for column in columns]
     return tuple(replace(s, output=s.input) if s.direct else s for s in spaces)
@@ -105,8 +118,17 @@ def _input_axes(spaces: Sequence[_Space], extents: Mapping[str, int]) -> Axes:
 
 
 def convolution(
-    b: Builder, x: Ref, weight: Ref, bias: Ref | None, stride: Any, padding: Any, dilation: Any, groups: int,
-    transposed: bool, places: Sequence[int], element: str,
+    b: Builder,
+    x: Ref,
+    weight: Ref,
+    bias: Ref | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+    transposed: bool,
+    places: Sequence[int],
+    element: str,
 ) -> Ref:
     """Adds a convolution of x[B, C, ..] by weight[K, C, ..], or transposed by weight[C, K, ..]."""
     shape, w = b.shape(x), b.shape(weight)
@@ -128,14 +150,17 @@ def convolution(
     else:
         w_axes = ((*group, *_axis("K", extents)), _axis("C", extents), *window)
         items = tuple(IndexItem(Name(s.input), s.position()) for s in spaces if not s.direct)
-    axes: Axes = (
-        *lead, (*group, *_axis("K", extents)), *(_axis(s.output, extents) for s in spaces)
-    )
+    axes: Axes = (*lead, (*group, *_axis("K", extents)), *(_axis(s.output, extents) for s in spaces))
     read: Expr = Index(operand(0), items) if items else operand(0)
     consumed = [label for label in ("C", *(s.window for s in spaces)) if extents[label] != 1]
     body = over("dot", tuple(consumed), exact(element, read), exact(element, operand(1)))
     y = b.add(
-        "dot", [(x, x_axes), (weight, w_axes)], body, axes, extents, element,
+        "dot",
+        [(x, x_axes), (weight, w_axes)],
+        body,
+        axes,
+        extents,
+        element,
         "product" if bias is not None else "",
     )
     if bias is None:
@@ -157,7 +182,16 @@ def _conv(b: Builder, a: Arguments) -> Ref:
             padding = [t // 2 for t in totals]
     places = a.result.shape[-(len(w) - 2) :]
     return convolution(
-        b, a["input"], weight, a.get("bias"), a["stride"], padding, a["dilation"], a["groups"], False, places,
+        b,
+        a["input"],
+        weight,
+        a.get("bias"),
+        a["stride"],
+        padding,
+        a["dilation"],
+        a["groups"],
+        False,
+        places,
         a.result.element,
     )
 
@@ -166,8 +200,17 @@ def _conv_transpose(b: Builder, a: Arguments) -> Ref:
     weight = a["weight"]
     places = a.result.shape[-(len(b.shape(weight)) - 2) :]
     return convolution(
-        b, a["input"], weight, a.get("bias"), a["stride"], a["padding"], a["dilation"], a["groups"], True,
-        places, a.result.element,
+        b,
+        a["input"],
+        weight,
+        a.get("bias"),
+        a["stride"],
+        a["padding"],
+        a["dilation"],
+        a["groups"],
+        True,
+        places,
+        a.result.element,
     )
 
 
@@ -175,8 +218,17 @@ def _convolution(b: Builder, a: Arguments) -> Ref:
     weight = a["weight"]
     places = a.result.shape[-(len(b.shape(weight)) - 2) :]
     return convolution(
-        b, a["input"], weight, a.get("bias"), a["stride"], a["padding"], a["dilation"], a["groups"],
-        bool(a["transposed"]), places, a.result.element,
+        b,
+        a["input"],
+        weight,
+        a.get("bias"),
+        a["stride"],
+        a["padding"],
+        a["dilation"],
+        a["groups"],
+        bool(a["transposed"]),
+        places,
+        a.result.element,
     )
 
 

@@ -1,0 +1,205 @@
+"""Modules become programs that a person would have written, and that compute the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.importer.float64_check import difference
+from ucutlass.importer.graph import Unsupported
+from ucutlass.importer.program import WrongCall, from_torch
+
+
+class Function(nn.Module):
+    """A function of tensors as a module without parameters."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> object:
+        return self.function(x) if y is None else self.function(x, y)
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(16, 32, bias=False), nn.Linear(16, 32, bias=False)
+        self.down = nn.Linear(32, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return y
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.norm(self.conv(x))
+        return F.relu(x + y)
+
+
+TEXTS: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...], str]] = {
+    "linear": (
+        lambda: nn.Sequential(nn.Linear(8, 6), nn.GELU()),
+        ((4, 8),),
+        """
+        kernel sequential(input: f32[M=4, K=8], _0_weight: f32[N=6, K], _0_bias: f32[N]) -> f32[M, N] {
+          return gelu(dot[K](input, _0_weight) + _0_bias)
+        }
+        """,
+    ),
+    "layer norm": (
+        lambda: nn.LayerNorm(8),
+        ((2, 3, 8),),
+        """
+        kernel layernorm(input: f32[B=2, L=3, D=8], weight: f32[D], bias: f32[D]) -> f32[B, L, D] {
+          return (input - mean[D](input)) * rsqrt(var[D](input) + 1e-5) * weight + bias
+        }
+        """,
+    ),
+    "transposed product": (
+        lambda: Function(lambda x: x @ x.T),
+        ((4, 8),),
+        """
+        kernel function(x: f32[M=4, K=8]) -> f32[M, N=4] {
+          return dot[K](x, x[M = N])
+        }
+        """,
+    ),
+    "gated": (
+        lambda: Gated().bfloat16(),
+        ((4, 16),),
+        """
+        pipeline gated(
+          x: bf16[M=4, K=16],
+          gate_weight: bf16[K2=32, K],
+          up_weight: bf16[K2, K],
+          down_weight: bf16[N=16, K2]
+        ) -> bf16[M, N] {
+          up: bf16[M, K2] = silu(dot[K](x, gate_weight)) * dot[K](x, up_weight)
+          return dot[K2](up, down_weight)
+        }
+        """,
+    ),
+}
+"""Modules with the shapes of their inputs and their programs."""
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_module_is_written_as_a_person_would(name: str) -> None:
+    torch.manual_seed(0)
+    make, shapes, text = TEXTS[name]
+    module = make()
+    dtype = next((p.dtype for p in module.parameters()), torch.float32)
+    program = from_torch(module, *(torch.randn(shape, dtype=dtype) for shape in shapes))
+    assert program.text.strip() == dedent(text).strip()
+
+
+def test_half_precision_attention_is_one_kernel() -> None:
+    q = torch.randn(2, 4, 64, 32, dtype=torch.bfloat16)
+    program, words = difference(Function(lambda q, k: F.scaled_dot_product_attention(q, k, k)), q, q.clone())
+    assert not words
+    assert program.text.startswith("kernel function(")
+
+
+AGREE: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = {
+    "residual block": (Residual, ((2, 4, 6, 6),)),
+    "encoder layer": (lambda: nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), ((2, 5, 16),)),
+    "shuffle": (
+        lambda: nn.Sequential(
+            nn.Conv2d(6, 6, 1, groups=3), nn.ChannelShuffle(2), nn.Conv2d(6, 6, 1, groups=3)
+        ),
+        ((2, 6, 4, 4),),
+    ),
+    "unclean reshape": (lambda: Function(lambda x: x.transpose(0, 1).reshape(4, 15).relu()), ((12, 5),)),
+    "group norm": (lambda: nn.GroupNorm(2, 6), ((2, 6, 5),)),
+    "transposed convolution": (lambda: nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2), ((2, 4, 5, 5),)),
+    "average pooling": (
+        lambda: nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False),
+        ((1, 2, 6, 7),),
+    ),
+    "many parts": (lambda: Function(lambda x: torch.cat([x * i for i in range(20)], 1)), ((3, 2),)),
+    "cross entropy": (lambda: Function(lambda x: F.cross_entropy(x, torch.arange(4) % 3)), ((4, 3),)),
+    "two results": (lambda: Function(lambda x: (x.sum(1), x.max(1))), ((4, 3),)),
+    "input as a result": (lambda: Function(lambda x, y: (x, x + y)), ((4, 3), (4, 3))),
+}
+
+
+@pytest.mark.parametrize("name", AGREE)
+def test_a_program_computes_what_its_module_does(name: str) -> None:
+    torch.manual_seed(0)
+    make, shapes = AGREE[name]
+    _, words = difference(make(), *(torch.randn(shape) for shape in shapes))
+    assert not words
+
+
+def test_what_forward_writes_into_buffers_is_a_result() -> None:
+    torch.manual_seed(0)
+    module = nn.BatchNorm1d(3)
+    x = torch.randn(5, 3)
+    program = from_torch(module, x)
+    results = program.kernel.reference(*program.arguments(x))
+    module(x)
+    assert isinstance(results, tuple)
+    torch.testing.assert_close(results[1], module.running_mean)
+    torch.testing.assert_close(results[2], module.running_var)
+    assert int(results[3]) == 1
+
+
+def test_results_keep_their_structure() -> None:
+    x = torch.randn(4, 3)
+    program = from_torch(Function(lambda x: {"a": x + 1, "b": [x * 2, None]}), x)
+    result = program.reference(x)
+    torch.testing.assert_close(result["a"], x + 1)
+    torch.testing.assert_close(result["b"][0], x * 2)
+    assert result["b"][1] is None
+
+
+def test_a_call_of_another_shape_is_refused() -> None:
+    program = from_torch(Function(torch.relu), torch.randn(4, 3))
+    with pytest.raises(WrongCall, match=r"x of \(4, 3\), not \(5, 3\)"):
+        program.arguments(torch.randn(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: F.dropout(x, 0.5), "mask is random"),
+        (lambda x: torch.nonzero(x), "nonzero|export"),
+        (lambda x: x * (1 if x.sum() > 0 else 2), "torch.export failed"),
+        (lambda x: torch.fft.fft(x).abs(), "_fft|complex|no program takes"),
+    ],
+)
+def test_what_no_program_computes_is_refused_with_its_reason(
+    function: Callable[[torch.Tensor], object], words: str
+) -> None:
+    with pytest.raises(Unsupported, match=words):
+        from_torch(Function(function), torch.randn(4, 4))
+
+
+def test_a_refusal_names_the_operator_and_the_line() -> None:
+    with pytest.raises(Unsupported) as raised:
+        from_torch(Function(lambda x: F.dropout(x, 0.5)), torch.randn(4, 4))
+    assert raised.value.origin is not None
+    assert raised.value.origin.operator == "aten.native_dropout.default"
+    assert Path(__file__).name in raised.value.origin.line
+
+
+def test_the_report_says_what_became_of_each_operator() -> None:
+    program = from_torch(
+        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Unflatten(1, (2, 3))), torch.randn(2, 4)
+    )
+    fates = {fate.operator: fate.by for fate in program.report}
+    assert fates["aten.linear.default"] == "kernel"
+    assert fates["aten.view.default"] == "nothing"
