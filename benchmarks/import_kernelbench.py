@@ -147,7 +147,7 @@ def _name(path: Path) -> str:
 
 def check(process: isolation.WarmProcess, path: Path, mode: str) -> str:
     """Returns how the imported program of a smaller problem compares with its module."""
-    source = path.read_text()
+    source = path.read_text(encoding="utf-8")
     reasons: list[str] = []
     apart = ""
     with tempfile.TemporaryDirectory() as folder:

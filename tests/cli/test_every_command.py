@@ -50,6 +50,7 @@ ROWS: Mapping[str, Row] = {
     "fmt": Row(("--check", FILE), 1),
     "explain": Row((FILE, *SIZES), 0),
     "sol": Row((FILE, *SIZES), 0),
+    "import": Row((FILE,), 2),
     "emit": Row((FILE, *SIZES), 0),
     "build": Row((FILE, *SIZES), 0),
     "run": Row((FILE, *SIZES), 0),

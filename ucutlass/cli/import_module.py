@@ -57,8 +57,8 @@ def command(
     """
     path, _, cls = source.rpartition(":") if re.search(r"\.py:\w+$", source) else (source, "", "")
     with reported(as_json):
-        if not Path(path).is_file():
-            fail(Status.CALL, f"{path} is no file", as_json)
+        if not path.endswith(".py") or not Path(path).is_file():
+            fail(Status.CALL, f"{path} is no Python file", as_json)
         answer = _program(Path(path), name or _name(path, cls), mode, cls, types, limit, as_json)
         if output is not None:
             write(output, answer["text"])

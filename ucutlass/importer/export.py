@@ -7,6 +7,7 @@ isolated process only.
 from __future__ import annotations
 
 import inspect
+import itertools
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -301,7 +302,7 @@ def _module(node: Any) -> str:
 def _line(node: Any) -> str:
     """Returns `file:line, code` of the innermost line of the module's own source."""
     trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
-    for place, code in reversed(list(zip(trace, trace[1:], strict=False))):
+    for place, code in reversed(list(itertools.pairwise(trace))):
         matched = re.match(r'File "(.*)", line (\d+)', place)
         if matched and "/torch/" not in matched[1]:
             return f"{matched[1]}:{matched[2]}, {code}"

@@ -79,11 +79,11 @@ def _class(file: str, cls: str, mode: Mode, specs: Sequence[str]) -> tuple[torch
     loader = spec.loader
     seeded(0)
     called(file, "import", "the file itself", lambda: loader.exec_module(source))
-    made = getattr(source, cls, None)
-    if not callable(made):
+    constructor = getattr(source, cls, None)
+    if not callable(constructor):
         raise Unusable(file, "lacks", f"it defines no {cls}")
     init = getattr(source, "get_init_inputs", list)
-    model = called(file, "construct", f"{cls}(..)", lambda: made(*init()))
+    model = called(file, "construct", f"{cls}(..)", lambda: constructor(*init()))
     if not isinstance(model, torch.nn.Module):
         raise Unusable(file, "lacks", f"{cls} gives a {type(model).__name__}")
     if mode != "constructed":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from ucutlass.grammar import syntax
 from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.export import Constant, Exported, exported
 from ucutlass.importer.graph import Input, Node, Reshape, TensorGraph, Unsupported
@@ -166,7 +167,8 @@ def text_of(export: Exported, name: str) -> ImportedText:
     except (NotLegal, Conflict, LimitPassed) as problem:
         raise Unsupported(f"the program of {len(stages)} stages is refused: {problem}") from problem
     item = program.tree.items[-1]
-    order = {p.name: i for i, p in enumerate(item.params)}  # type: ignore[union-attr]
+    assert isinstance(item, syntax.Program)
+    order = {p.name: i for i, p in enumerate(item.params)}
     inputs = sorted((i for i in graph.inputs if i.name in order), key=lambda i: order[i.name])
     return ImportedText(
         program.text,

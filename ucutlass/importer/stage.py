@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_expression
@@ -34,7 +33,7 @@ from ucutlass.importer.expressions import (
     sub,
     where,
 )
-from ucutlass.importer.graph import Computation, Node, Operand, Reshape, Tensor, TorchStage, readers
+from ucutlass.importer.graph import Computation, Node, Operand, Reshape, Tensor, TorchStage
 from ucutlass.importer.naming import AXES, numbered
 from ucutlass.importer.operators.products import EXACT
 
@@ -258,12 +257,10 @@ class Writer:
 
     def _result(self, output: str) -> Expr:
         value = self.written[output]
-        wanted = frozenset(
-            leaf for dimension in self.inference.dimensions[output] for leaf in leaves(dimension)
-        )
-        if not value.names <= wanted:
+        own = frozenset(leaf for dimension in self.inference.dimensions[output] for leaf in leaves(dimension))
+        if not value.names <= own:
             raise Conflict("the value has a name that its axes have not")
-        return self._along(value, wanted, self.inference.values[output].element == "bool").expr
+        return self._along(value, own, self.inference.values[output].element == "bool").expr
 
     def _binding(self, node: Computation, value: _Value, uses: Mapping[str, int]) -> _Value:
         """Returns the value, named where it is used again or is too long to stand inside another one."""
@@ -460,9 +457,9 @@ class Writer:
         self.known.add(name)
         return BracketName(name, number(atom.extent))
 
-    def _along(self, value: _Value, wanted: frozenset[Atom], is_bool: bool) -> _Value:
+    def _along(self, value: _Value, along: frozenset[Atom], is_bool: bool) -> _Value:
         """Returns the value repeated along the names that it lacks."""
-        missing = sorted(wanted - value.names, key=lambda atom: self.names[atom])
+        missing = sorted(along - value.names, key=lambda atom: self.names[atom])
         if not missing:
             return value
         every = both(*(binary(">=", index(self.names[atom]), 0) for atom in missing))
@@ -557,7 +554,7 @@ def _free_types(
     extents: dict[str, int] = {}
 
     def axes(value: str, result: bool) -> tuple[syntax.Axis, ...]:
-        made: list[syntax.Axis] = []
+        typed: list[syntax.Axis] = []
         for dimension in inference.dimensions[value]:
             atoms = leaves(dimension)
             parts = []
@@ -568,14 +565,14 @@ def _free_types(
                 known.add(name)
                 extents[name] = atom.extent
                 parts.append(syntax.NamedAxis(name, extent))
-            made.append(
+            typed.append(
                 syntax.NamelessAxis(Number(1))
                 if not parts
                 else parts[0]
                 if len(parts) == 1
                 else syntax.CompositeAxis(tuple(parts))
             )
-        return tuple(made)
+        return tuple(typed)
 
     params = tuple(
         syntax.Param(inputs[v], syntax.TypeExpr(inference.values[v].element, axes(v, False)))
@@ -644,27 +641,5 @@ def _program(
     labels = [None] if single else [numbered(f"y{i}", taken) for i in range(len(exprs))]
     results = tuple(syntax.Result(t, label) for t, label in zip(types, labels, strict=True))
     items = tuple(syntax.ReturnItem(e, label) for e, label in zip(exprs, labels, strict=True))
-    body = (*writer.bindings, syntax.Return(items))
+    body: tuple[syntax.Statement, ...] = (*writer.bindings, syntax.Return(items))
     return syntax.Program("kernel", name, params, results, body)
-
-
-def elements(tensor: Tensor) -> int:
-    return prod(tensor.shape)
-
-
-def needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
-    """Returns the nodes that outputs depend on, in order."""
-    by_name = {node.name: node for node in nodes}
-    wanted: set[str] = set()
-    stack = list(outputs)
-    while stack:
-        name = stack.pop()
-        node = by_name.get(name)
-        if node is None or name in wanted:
-            continue
-        wanted.add(name)
-        stack += [operand.value for operand in node.operands]
-    return [node for node in nodes if node.name in wanted]
-
-
-__all__ = ["Inference", "Writer", "axes_of", "kernel_of", "needed", "readers", "stage_inference"]

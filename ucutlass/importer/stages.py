@@ -16,8 +16,12 @@ from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.graph import Node, Operand, Reshape, TensorGraph, TorchStage, with_copy
 from ucutlass.importer.naming import dimension_names
 from ucutlass.importer.stage import Inference, kernel_of, stage_inference
-from ucutlass.kernels.families import match
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import PartialSchedule
+from ucutlass.kernels.families import family_of, match, plan_pattern
 from ucutlass.kernels.refused import Refused
+from ucutlass.limits import LimitPassed
+from ucutlass.shapes import ShapeError, complete
 
 DEEP = 3
 """How many stages before one are tried together with it: attention is a dot, a softmax, and the dot before."""
@@ -58,6 +62,8 @@ class _Cutter:
     holders: dict[str, list[str]] = field(default_factory=dict)
     """By node: the roots of the regions that have it."""
     tried: dict[tuple[frozenset[str], str], Stage | str] = field(default_factory=dict)
+    refusals: dict[syntax.Program, str] = field(default_factory=dict)
+    """By kernel: why none serves it, "" where one does. Layers repeat, so that most are known."""
     sinks: dict[str, list[str]] = field(default_factory=dict)
     """By value: the nodes that are not inline and read it, and `=NAME` for a result."""
 
@@ -129,12 +135,26 @@ class _Cutter:
             return Stage(nodes, tuple(inputs), (root,))
         try:
             inference = stage_inference(self.graph.values, nodes, (root,))
-            served(inference)
+            refusal = self._refusal(inference)
         except Conflict as problem:
             return str(problem)
-        except NotLegal as problem:
-            return str(problem)
+        if refusal:
+            return refusal
         return Stage(nodes, tuple(inference.inputs), (root,))
+
+    def _refusal(self, inference: Inference) -> str:
+        """Returns why no kernel serves a stage, "" where one does. Raises Conflict."""
+        inputs = {value: f"v{i}_" for i, value in enumerate(inference.inputs)}
+        names = dimension_names(inference.order(), inputs.values())
+        tree = kernel_of(inference, "stage", inputs, names)
+        if tree not in self.refusals:
+            try:
+                checked_kernel(tree)
+            except NotLegal as problem:
+                self.refusals[tree] = str(problem)
+            else:
+                self.refusals[tree] = ""
+        return self.refusals[tree]
 
     # --- merging -----------------------------------------------------------------
 
@@ -329,14 +349,6 @@ class NotLegal(Exception):
     """The checker or the kernel families refuse a kernel; the message is their first reason."""
 
 
-def served(inference: Inference) -> ir.Kernel:
-    """Returns the stage as a checked kernel that a family serves. Raises NotLegal, Conflict."""
-    inputs = {value: f"v{i}_" for i, value in enumerate(inference.inputs)}
-    names = dimension_names(inference.order(), inputs.values())
-    tree = kernel_of(inference, "stage", inputs, names)
-    return checked_kernel(tree)
-
-
 def checked_kernel(tree: syntax.Program) -> ir.Kernel:
     module, diagnostics = check_tree(syntax.File((tree,)))
     for diagnostic in diagnostics:
@@ -345,9 +357,15 @@ def checked_kernel(tree: syntax.Program) -> ir.Kernel:
     kernel = module.programs[0]
     assert isinstance(kernel, ir.Kernel)
     try:
-        match(kernel)
+        pattern = match(kernel)
+        if family_of(pattern).refuses_extents:
+            planned = plan_pattern(pattern, complete(kernel, {}), ARCHES["sm90a"], None, PartialSchedule())
+            if isinstance(planned, tuple):
+                raise NotLegal("no schedule of it is legal")
     except Refused as refused:
         raise NotLegal(f"{refused.diagnostic.message} [{refused.diagnostic.code}]") from None
+    except (LimitPassed, ShapeError) as passed:
+        raise NotLegal(str(passed)) from None
     return kernel
 
 

@@ -60,7 +60,7 @@ class Builder:
 
     values: dict[str, Tensor]
     nodes: list[Node] = field(default_factory=list)
-    origin: Origin = Origin("")
+    origin: Origin = field(default_factory=lambda: Origin(""))
     name: str = ""
 
     def shape(self, ref: Ref) -> tuple[int, ...]:

@@ -198,8 +198,8 @@ def _clamp(b: Builder, a: Arguments) -> Ref:
     if low is None:
         return of_tensors(b, a, lambda v, h: call("min", v, h), x, high)
     if high is None:
-        return of_tensors(b, a, lambda v, l: call("max", v, l), x, low)
-    return of_tensors(b, a, lambda v, l, h: call("clamp", v, l, h), x, low, high)
+        return of_tensors(b, a, lambda v, low_: call("max", v, low_), x, low)
+    return of_tensors(b, a, lambda v, low_, high_: call("clamp", v, low_, high_), x, low, high)
 
 
 def _hardtanh(b: Builder, a: Arguments) -> Ref:

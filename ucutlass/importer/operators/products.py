@@ -168,7 +168,7 @@ def _contract(
     """Adds the product of two terms, summed over the letters that nothing later needs."""
     x, left = _summed(b, x, left, later | set(right), element)
     y, right = _summed(b, y, right, later | set(left), element)
-    extents = {c: n for c, n in zip(left, b.shape(x), strict=True)}
+    extents = dict(zip(left, b.shape(x), strict=True))
     for c, n in zip(right, b.shape(y), strict=True):
         extents[c] = max(extents.get(c, 1), n)
     named = {f"_{c}": n for c, n in extents.items()}

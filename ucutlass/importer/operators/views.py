@@ -485,8 +485,8 @@ def _arange(b: Builder, a: Arguments) -> Ref:
         body = add(body, start)
     extents = {"_a": a.result.shape[0]}
     axes: Axes = (("_a",) if a.result.shape != (1,) else (),)
-    made = b.add("constant", [], body, axes, extents, "i64")
-    return cast(b, made, a.result.element)
+    coordinates = b.add("constant", [], body, axes, extents, "i64")
+    return cast(b, coordinates, a.result.element)
 
 
 def _eye(b: Builder, a: Arguments) -> Ref:
@@ -506,7 +506,8 @@ def _copy(b: Builder, a: Arguments) -> Ref:
 
 def _slice_scatter(b: Builder, a: Arguments) -> Ref:
     """Where the coordinate is of the slice, the source is read there."""
-    x, source = _self(a), a["src"]
+    x = _self(a)
+    source: Ref = a["src"]
     dim = axis_number(a.get("dim", 0), len(b.shape(x)))
     low, high, step = _bounds(a, b.shape(x)[dim])
     if step != 1:

@@ -13,6 +13,8 @@ from ucutlass.importer.expressions import (
     add,
     affine,
     at,
+    binary,
+    both,
     call,
     div,
     index,
@@ -23,6 +25,7 @@ from ucutlass.importer.expressions import (
     plus,
     sub,
     template,
+    where,
 )
 from ucutlass.importer.graph import Axes, Axis
 from ucutlass.importer.operators.builder import Arguments, Builder, Ref
@@ -323,17 +326,28 @@ def _adaptive_avg_pool(b: Builder, a: Arguments) -> Ref:
             return reduce(b, x, "mean", tuple(range(rank - count, rank)), True, element)
         widths = [s // p for s, p in zip(sizes, places, strict=True)]
         return pooled(b, x, "mean", _spaces(sizes, widths, places, widths, 0, 1), element)
-    y = x
+    y: Ref = x
     for axis in range(count):
         y = _adaptive_along(b, y, len(b.shape(x)) - count + axis, places[axis], element)
     return y
 
 
 def _adaptive_along(b: Builder, x: Ref, axis: int, places: int, element: str) -> Ref:
-    """Adds the mean over windows whose widths differ: from p * n // places to ceil((p + 1) * n / places)."""
-    raise b.fail(
-        f"adaptive pooling of {b.shape(x)[axis]} elements into {places}, whose windows have different widths"
-    )
+    """Adds the mean over windows whose widths differ: from p * n // places to the ceiling of
+    (p + 1) * n / places."""
+    labels, axes, extents = b.labels(x)
+    size, along = b.shape(x)[axis], labels[axis]
+    if size == places:
+        return x
+    if places == 1 or not axes[axis]:
+        raise b.fail(f"adaptive pooling of {size} elements into {places}")
+    extents["P"] = places
+    start = binary("//", mul(index("P"), size), places)
+    end = binary("//", add(mul(add(index("P"), 1), size), places - 1), places)
+    inside = both(binary(">=", index(along), start), binary("<", index(along), end))
+    total = over("sum", (along,), where(inside, operand(0), 0))
+    new = tuple(("P",) if i == axis else own for i, own in enumerate(axes))
+    return b.add("reduction", [(x, axes)], div(total, sub(end, start)), new, extents, element)
 
 
 def _upsample_nearest(b: Builder, a: Arguments) -> Ref:

@@ -1,0 +1,82 @@
+"""`ucc import` writes the module of a file as a program, and says why it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_machine import Ucc
+
+PROBLEM = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.fc = nn.Linear(features, 4)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return torch.relu(self.fc(x)){end}
+
+
+class Plain(nn.Module):
+    def forward(self, A, B):
+        return A @ B.T
+
+
+def get_inputs():
+    return [torch.rand(16, 8)]
+
+
+def get_init_inputs():
+    return [8]
+"""
+
+TEXT = """\
+kernel linear_relu(x: f32[M=16, K=8], fc_weight: f32[N=4, K], fc_bias: f32[N]) -> f32[M, N] {
+  return relu(dot[K](x, fc_weight) + fc_bias)
+}
+"""
+
+
+def _file(folder: Path, end: str = "") -> Path:
+    file = folder / "7_linear_relu.py"
+    file.write_text(PROBLEM.replace("{end}", end))
+    return file
+
+
+def test_a_problem_becomes_a_program(ucc: Ucc, tmp_path: Path) -> None:
+    output = tmp_path / "linear.ucu"
+    result = ucc("import", _file(tmp_path), "-o", output)
+    assert (result.status, result.err) == (0, "")
+    assert output.read_text() == TEXT
+
+
+def test_a_class_takes_types_of_its_inputs(ucc: Ucc, tmp_path: Path) -> None:
+    file = tmp_path / "plain.py"
+    file.write_text("from torch import nn\n\n\nclass Plain(nn.Module):\n    def forward(self, A, B):\n"
+                    "        return A @ B.T\n")  # fmt: skip
+    result = ucc("import", f"{file}:Plain", "--input", "bf16[16, 8]", "--input", "bf16[4, 8]", "--json")
+    assert result.status == 0
+    assert result.json["text"] == (
+        "kernel plain(A: bf16[M=16, K=8], B: bf16[N=4, K]) -> bf16[M, N] {\n  return dot[K](A, B)\n}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "mode", "words"),
+    [(" + self.drop(x).sum()", "train", "the mask is random"), (" + self.nothing", "train", "nothing")],
+)
+def test_a_refusal_says_why(ucc: Ucc, tmp_path: Path, end: str, mode: str, words: str) -> None:
+    result = ucc("import", _file(tmp_path, end), "--mode", mode)
+    assert result.status == 1
+    assert words.removeprefix("the ") in result.err
+
+
+def test_a_file_of_another_kind_is_the_calls_fault(ucc: Ucc, tmp_path: Path) -> None:
+    file = tmp_path / "a.ucu"
+    file.write_text(TEXT)
+    assert ucc("import", file).status == 2
