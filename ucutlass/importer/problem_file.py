@@ -61,6 +61,7 @@ def _imported(file: str, name: str, mode: Mode, cls: str, specs: Sequence[str]) 
         seeded(1)
         inputs = called(file, "inputs", "get_inputs()", lambda: list(loaded.module.get_inputs()))
         model = loaded.model
+    _with_buffers(model)
     try:
         return imported(model, inputs, name)[0]
     except Unsupported:
@@ -68,6 +69,16 @@ def _imported(file: str, name: str, mode: Mode, cls: str, specs: Sequence[str]) 
     except Exception as problem:
         words = next((line for line in str(problem).splitlines() if line.strip()), "")
         raise Unsupported(f"torch.export: {type(problem).__name__}: {words[:300]}") from problem
+
+
+def _with_buffers(model: torch.nn.Module) -> None:
+    """Makes buffers of tensors that are plain attributes: torch.export follows what forward writes into
+    those alone."""
+    for module in model.modules():
+        plain = {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
+        for name, value in plain.items():
+            delattr(module, name)
+            module.register_buffer(name, value.detach(), persistent=False)
 
 
 def _class(file: str, cls: str, mode: Mode, specs: Sequence[str]) -> tuple[torch.nn.Module, list[Any]]:
