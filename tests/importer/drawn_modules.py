@@ -198,8 +198,8 @@ def _reduction(pick: Pick, values: list[torch.Tensor], i: int, v: torch.Tensor, 
         "norm1": lambda t: torch.linalg.vector_norm(t, ord=1, dim=dims, keepdim=keep),
         "prod": lambda t: t.prod(dims[0], keepdim=keep),
         "max values": lambda t: t.max(dims[0], keepdim=keep)[0],
-        "any": lambda t: torch.where((t > 0).any(dims[0], keepdim=keep), 1.0, 2.0),
-        "argmax": lambda t: t.argmax(dims[0], keepdim=keep) * 0.5,
+        "any": lambda t: (t > 0).any(dims[0], keepdim=keep).to(t.dtype) + 1,
+        "argmax": lambda t: t.argmax(dims[0], keepdim=keep).to(t.dtype) * 0.5,
     }
     name = pick(sorted(table))
     return Step(f"{name}({i}, {dims}, {keep})", lambda vs, m: table[name](vs[i]))

@@ -150,6 +150,35 @@ class Unsupported(Exception):
         return f"{self.origin.operator}{where}: {self.why}"
 
 
+def with_stored(graph: TensorGraph, reader: Node, number: int) -> TensorGraph:
+    """Returns the graph with a copy of one operand of a computation, which one kernel stores as it is
+    read."""
+    assert isinstance(reader, Computation)
+    value = reader.operands[number].value
+    tensor = graph.values[value]
+    name = f"{value}_stored"
+    while name in graph.values:
+        name += "_"
+    copy = _copy(name, value, tensor, reader.origin)
+    reads = list(reader.operands)
+    reads[number] = replace(reads[number], value=name)
+    nodes = [
+        inserted
+        for node in graph.nodes
+        for inserted in ((copy, replace(reader, operands=tuple(reads))) if node is reader else (node,))
+    ]
+    return replace(graph, nodes=tuple(nodes), values={**graph.values, name: tensor})
+
+
+def _copy(name: str, value: str, tensor: Tensor, origin: Origin) -> Computation:
+    labels = tuple(f"_{chr(97 + i)}" for i in range(len(tensor.shape)))
+    axes: Axes = tuple((label,) if n != 1 else () for label, n in zip(labels, tensor.shape, strict=True))
+    extents = dict(zip(labels, tensor.shape, strict=True))
+    return Computation(
+        name, "pointwise", (Operand(value, axes),), Name("x0"), axes, extents, tensor, origin, "copy"
+    )
+
+
 def with_copy(graph: TensorGraph, reshape: Reshape) -> TensorGraph:
     """Returns the graph with a copy before a reshape, of the shape in which both of its sides are whole: what
     one kernel stores there, another may read under other names."""
@@ -157,28 +186,13 @@ def with_copy(graph: TensorGraph, reshape: Reshape) -> TensorGraph:
     shape = _common(before.shape, reshape.tensor.shape)
     merged = Tensor(shape, before.element)
     view, copy = f"{reshape.name}_merged", f"{reshape.name}_copy"
-    labels = tuple(f"_{chr(97 + i)}" for i in range(len(shape)))
-    axes: Axes = tuple((label,) if n != 1 else () for label, n in zip(labels, shape, strict=True))
-    extents = dict(zip(labels, shape, strict=True))
     nodes: list[Node] = []
     for node in graph.nodes:
         if node is not reshape:
             nodes.append(node)
             continue
         nodes.append(Reshape(view, reshape.value, merged, reshape.origin))
-        nodes.append(
-            Computation(
-                copy,
-                "pointwise",
-                (Operand(view, axes),),
-                Name("x0"),
-                axes,
-                extents,
-                merged,
-                reshape.origin,
-                "copy",
-            )
-        )
+        nodes.append(_copy(copy, view, merged, reshape.origin))
         nodes.append(replace(reshape, value=copy))
     return replace(graph, nodes=tuple(nodes), values={**graph.values, view: merged, copy: merged})
 

@@ -13,7 +13,7 @@ from ucutlass import ir
 from ucutlass.check import check_tree
 from ucutlass.grammar import syntax
 from ucutlass.importer.atoms import Conflict
-from ucutlass.importer.graph import Node, Operand, Reshape, TensorGraph, TorchStage, with_copy
+from ucutlass.importer.graph import Node, Operand, Reshape, TensorGraph, TorchStage, with_copy, with_stored
 from ucutlass.importer.naming import dimension_names
 from ucutlass.importer.stage import Inference, kernel_of, stage_inference
 from ucutlass.ir.hardware import ARCHES
@@ -171,12 +171,12 @@ class _Cutter:
                 self._before(root)
         self._repeated()
         stages: list[Stage] = []
-        unclean: dict[str, Reshape] = {}
+        unclean: dict[str, Node] = {}
         for root in sorted(self.regions, key=self._place):
             stage = self.stage(self.regions[root], root)
             if isinstance(stage, str):
-                if (reshape := self._reshape_of(root)) is not None:
-                    unclean[reshape.name] = reshape
+                if (node := self._reshape_of(root) or self._repeating(root)) is not None:
+                    unclean[node.name] = node
                     continue
                 raise NotServed(self.nodes.get(root) or self.graph.nodes[-1], stage)
             stages.append(stage)
@@ -190,6 +190,14 @@ class _Cutter:
         nodes = [node for v in dict.fromkeys(values) if isinstance(node := self.nodes.get(v), Reshape)]
         reshapes = [node for node in nodes if not self._copied(node)]
         return max(reshapes, key=lambda node: self.order[node.name], default=None)
+
+    def _repeating(self, root: str) -> Node | None:
+        """Returns the first dot of a stage that reads a view or a constant."""
+        nodes = [self.nodes[m] for m in sorted(self.regions[root], key=self.order.__getitem__)]
+        return next((n for n in nodes if n.kind == "dot" and self._inline_operands(n)), None)
+
+    def _inline_operands(self, node: Node) -> list[int]:
+        return [i for i, o in enumerate(node.operands) if o.value in self.inline]
 
     def _copied(self, reshape: Reshape) -> bool:
         """Returns whether a reshape reads a copy already, or reads what lies in the same axes."""
@@ -338,11 +346,12 @@ class _Cutter:
 
 
 class _Unclean(Exception):
-    """Reshapes that must be stores: the names on their two sides do not fit."""
+    """What must be stored before a stage can be a kernel: reshapes, whose names on the two sides do not fit,
+    and what a dot reads of views and constants."""
 
-    def __init__(self, reshapes: tuple[Reshape, ...]) -> None:
-        super().__init__(reshapes[0].name)
-        self.reshapes = reshapes
+    def __init__(self, nodes: tuple[Node, ...]) -> None:
+        super().__init__(nodes[0].name)
+        self.nodes = nodes
 
 
 class NotLegal(Exception):
@@ -389,6 +398,19 @@ def _ordered(stages: Sequence[Stage]) -> list[Stage]:
     return placed
 
 
+def _stored(graph: TensorGraph, node: Node) -> TensorGraph:
+    """Returns the graph with a copy before a reshape, or of every operand of another node that is computed
+    by none that stores."""
+    if isinstance(node, Reshape):
+        return with_copy(graph, node)
+    by_name = {n.name: n for n in graph.nodes}
+    for number, operand in enumerate(node.operands):
+        source = by_name.get(operand.value)
+        if source is not None and source.kind in ("view", "constant"):
+            graph = with_stored(graph, next(n for n in graph.nodes if n.name == node.name), number)
+    return graph
+
+
 def cut(graph: TensorGraph) -> tuple[TensorGraph, list[Stage]]:
     """Returns the stages of a graph, each after what it reads, and the graph with the copies that they need.
     Raises NotServed."""
@@ -396,8 +418,8 @@ def cut(graph: TensorGraph) -> tuple[TensorGraph, list[Stage]]:
         try:
             return graph, _Cutter(graph).run()
         except _Unclean as problem:
-            for reshape in problem.reshapes:
-                graph = with_copy(graph, reshape)
+            for node in problem.nodes:
+                graph = _stored(graph, node)
     return graph, _Cutter(graph).run()
 
 

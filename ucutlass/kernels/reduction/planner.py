@@ -160,8 +160,10 @@ def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, dev
 def _full(problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], s: ReductionSchedule) -> bool:
     """Whether every thread has all its items of every row, or a tile all its lines."""
     if not problem.columns:
+        if not s.transposed:
+            return False  # tensors of one element have no modes at all
         sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
-        return bool(s.transposed) and all(side % TILE == 0 for side in sides)
+        return all(side % TILE == 0 for side in sides)
     columns, line = extent.columns // (s.vector if problem.across else 1), s.threads * s.items
     return columns == line * s.cluster if s.keep == "registers" and not s.look_back else columns % line == 0
 
