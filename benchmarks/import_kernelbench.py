@@ -215,9 +215,7 @@ def _called(process: isolation.WarmProcess, function: str, arguments: dict[str, 
     return {"why": isolation.failure_text(outcome, function)[:500]}
 
 
-def row(
-    process: isolation.WarmProcess, level: int, number: int, path: Path, checking: bool
-) -> dict[str, Any]:
+def row(process: isolation.WarmProcess, level: int, number: int, path: Path, most: float) -> dict[str, Any]:
     start = time.monotonic()
     mode = "constructed"
     answer = attempt(process, path, mode)

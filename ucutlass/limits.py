@@ -137,7 +137,7 @@ ALTERNATIVES = Limit(
 
 STAGES = Limit(
     "UC0708",
-    1_024,
+    512,
     "the pipeline has {number} stages; at most {most} are planned as one",
     "split the pipeline",
 )
