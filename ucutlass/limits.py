@@ -136,10 +136,7 @@ ALTERNATIVES = Limit(
 )
 
 STAGES = Limit(
-    "UC0708",
-    512,
-    "the pipeline has {number} stages; at most {most} are planned as one",
-    "split the pipeline",
+    "UC0708", 512, "the pipeline has {number} stages; at most {most} are planned as one", "split the pipeline"
 )
 
 CONDITIONS = Limit(

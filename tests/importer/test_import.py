@@ -131,6 +131,17 @@ AGREE: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = 
     ),
     "many parts": (lambda: Function(lambda x: torch.cat([x * i for i in range(20)], 1)), ((3, 2),)),
     "cross entropy": (lambda: Function(lambda x: F.cross_entropy(x, torch.arange(4) % 3)), ((4, 3),)),
+    "sorted": (lambda: Function(lambda x: x.T.sort(1)[0] * 2), ((4, 3),)),
+    "top values": (lambda: Function(lambda x: x.topk(2, 1)), ((4, 5),)),
+    "ellipsis": (lambda: Function(lambda x, y: torch.einsum("...ij,jk->...ik", x, y)), ((2, 3, 4), (4, 5))),
+    "uneven pooling": (lambda: nn.AdaptiveAvgPool2d((3, 2)), ((1, 2, 7, 4),)),
+    "bilinear": (
+        lambda: Function(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear")),
+        ((1, 2, 3, 4),),
+    ),
+    "reflected": (lambda: Function(lambda x: F.pad(x, (2, 1), mode="reflect")), ((2, 3, 5),)),
+    "repeated along a product": (lambda: Function(lambda x: x.expand(3, 4) @ x.expand(3, 4).T), ((4,),)),
+    "no axes": (lambda: Function(lambda x: x.sum() - x.mean()), ((4, 3),)),
     "two results": (lambda: Function(lambda x: (x.sum(1), x.max(1))), ((4, 3),)),
     "input as a result": (lambda: Function(lambda x, y: (x, x + y)), ((4, 3), (4, 3))),
 }

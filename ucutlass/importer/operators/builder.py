@@ -110,8 +110,16 @@ class Builder:
         return self._put(Reshape(self._fresh("view"), ref.name, tensor, self.origin))
 
     def torch(self, function: str, refs: Sequence[Ref], keywords: Mapping[str, Any], tensor: Tensor) -> Ref:
-        operands = tuple(Operand(ref.name, ()) for ref in refs)
+        """Adds a stage that torch computes. Its operands are stored as they are."""
+        operands = tuple(Operand(self._stored(ref).name, ()) for ref in refs)
         return self._put(TorchStage(self._fresh(""), function, operands, keywords, tensor, self.origin))
+
+    def _stored(self, ref: Ref) -> Ref:
+        """Returns a tensor that lies in memory under its own axes: a copy of a view or a constant."""
+        source = next((node for node in self.nodes if node.name == ref.name), None)
+        if source is None or source.kind not in ("view", "constant"):
+            return ref
+        return self.pointwise(operand(0), [ref], self.element(ref), "copy")
 
     def view(self, ref: Ref, operand_axes: Axes, axes: Axes, extents: Mapping[str, int]) -> Ref:
         """Adds the same value with other axes."""

@@ -147,8 +147,8 @@ def _added(left: str, right: str) -> Rule:
 def _einsum(b: Builder, a: Arguments) -> Ref:
     text = a["equation"].replace(" ", "")
     refs: list[Ref] = list(a["tensors"])
-    if "." in text:
-        raise b.fail(f"the equation {text} with an ellipsis")
+    if "..." in text:
+        text = _without_ellipsis(text, [len(b.shape(ref)) for ref in refs])
     inputs, arrow, output = text.partition("->")
     terms = inputs.split(",")
     if not arrow:
@@ -160,6 +160,25 @@ def _einsum(b: Builder, a: Arguments) -> Ref:
         later = set(output).union(*rest) if rest else set(output)
         value, term = _contract(b, value, term, ref, other, later, element)
     return _single(b, value, term, output, element)
+
+
+def _without_ellipsis(equation: str, ranks: Sequence[int]) -> str:
+    """Returns an equation with letters of their own for the axes that `...` stands for, from the right."""
+    inputs, arrow, output = equation.partition("->")
+    free = [c for c in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation]
+    counts = [
+        rank - len(term.replace("...", "")) if "..." in term else 0
+        for term, rank in zip(inputs.split(","), ranks, strict=True)
+    ]
+    letters = "".join(free[: max(counts)])
+    terms = [
+        term.replace("...", letters[len(letters) - count :])
+        for term, count in zip(inputs.split(","), counts, strict=True)
+    ]
+    if not arrow:
+        every = "".join(terms).replace(letters, "")
+        output = "..." + "".join(sorted(c for c in set(every) - set(letters) if every.count(c) == 1))
+    return f"{','.join(terms)}->{output.replace('...', letters)}"
 
 
 def _contract(

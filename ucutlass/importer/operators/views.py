@@ -23,7 +23,7 @@ from ucutlass.importer.expressions import (
     plus,
     where,
 )
-from ucutlass.importer.graph import Axes, Axis
+from ucutlass.importer.graph import Axes, Axis, Tensor
 from ucutlass.importer.operators.builder import Arguments, Builder, Ref, axis_number
 from ucutlass.importer.operators.pointwise import FLOATS, Rule, cast
 
@@ -326,10 +326,10 @@ def padded(b: Builder, x: Ref, pads: Sequence[int], value: float) -> Ref:
 
 def _embedding(b: Builder, a: Arguments) -> Ref:
     table, ids = a["weight"], a["indices"]
-    return _gathered(b, table, 0, ids)
+    return gathered(b, table, 0, ids)
 
 
-def _gathered(b: Builder, x: Ref, dim: int, ids: Ref) -> Ref:
+def gathered(b: Builder, x: Ref, dim: int, ids: Ref) -> Ref:
     """Adds x with the axis `dim` replaced by the axes of `ids`, read there."""
     labels, axes, extents = b.labels(x)
     id_labels = [f"_i{i}" for i in range(len(b.shape(ids)))]
@@ -344,7 +344,7 @@ def _gathered(b: Builder, x: Ref, dim: int, ids: Ref) -> Ref:
 
 def _index_select(b: Builder, a: Arguments) -> Ref:
     x = _self(a)
-    return _gathered(b, x, axis_number(a["dim"], len(b.shape(x))), a["index"])
+    return gathered(b, x, axis_number(a["dim"], len(b.shape(x))), a["index"])
 
 
 def _index(b: Builder, a: Arguments) -> Ref:
@@ -355,7 +355,7 @@ def _index(b: Builder, a: Arguments) -> Ref:
         raise b.fail("a mask as an index: the result's shape depends on values")
     if len(used) == 1:
         dim, ids = used[0]
-        return _gathered(b, x, dim, ids)
+        return gathered(b, x, dim, ids)
     labels, axes, extents = b.labels(x)
     shapes = [b.shape(r) for _, r in used]
     rank = max(map(len, shapes))
@@ -542,6 +542,31 @@ def _scattered(b: Builder, x: Ref, source: Ref, dim: int, low: int, high: int) -
     return b.add("index", [(x, axes), (source, source_axes)], body, axes, extents, b.element(x))
 
 
+# --- what torch computes -----------------------------------------------------------
+
+
+def _sort(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+    x = _self(a)
+    keywords = {"dim": int(a.get("dim", -1)), "descending": bool(a.get("descending", False))}
+    return b.torch("sort", [x], keywords, a.results[0]), b.torch("argsort", [x], keywords, a.results[1])
+
+
+def _topk(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+    """The first elements of the sorted axis: by value and by position."""
+    x, count = _self(a), a["k"]
+    dim = axis_number(a.get("dim", -1), len(b.shape(x)))
+    keywords = {"dim": dim, "descending": bool(a.get("largest", True))}
+    whole = Tensor(b.shape(x), b.element(x))
+    values = b.torch("sort", [x], keywords, whole)
+    places = b.torch("argsort", [x], keywords, Tensor(whole.shape, "i64"))
+    return sliced(b, values, dim, 0, count), sliced(b, places, dim, 0, count)
+
+
+def _argsort(b: Builder, a: Arguments) -> Ref:
+    keywords = {"dim": int(a.get("dim", -1)), "descending": bool(a.get("descending", False))}
+    return b.torch("argsort", [_self(a)], keywords, a.result)
+
+
 def _rules() -> dict[str, Rule]:
     reshapes = (
         "view.default",
@@ -573,6 +598,8 @@ def _rules() -> dict[str, Rule]:
     rules |= {f"aten.eye.{o}": _eye for o in ("default", "m")}
     rules |= {f"aten.{n}": _split for n in ("split.Tensor", "split_with_sizes.default", "chunk.default")}
     return rules | {
+        "aten._unsafe_index.Tensor": _index,
+        "aten.argsort.default": _argsort,
         "aten.cat.default": _cat,
         "aten.constant_pad_nd.default": _pad,
         "aten.copy.default": _copy,
@@ -597,8 +624,11 @@ def _rules() -> dict[str, Rule]:
         "aten.select_scatter.default": _select_scatter,
         "aten.slice.Tensor": _slice,
         "aten.slice_scatter.default": _slice_scatter,
+        "aten.sort.default": _sort,
+        "aten.sort.stable": _sort,
         "aten.stack.default": _stack,
         "aten.t.default": _t,
+        "aten.topk.default": _topk,
         "aten.transpose.int": _transpose,
         "aten.tril.default": _triangle(False),
         "aten.triu.default": _triangle(True),

@@ -32,6 +32,7 @@ from ucutlass.importer.operators.builder import Arguments, Builder, Ref
 from ucutlass.importer.operators.pointwise import Rule
 from ucutlass.importer.operators.products import exact
 from ucutlass.importer.operators.reductions import reduce
+from ucutlass.importer.operators.views import gathered
 
 SPATIAL = {1: ("L",), 2: ("H", "W"), 3: ("D", "H", "W")}
 OUTPUT = {1: ("P",), 2: ("P", "Q"), 3: ("O", "P", "Q")}
@@ -354,9 +355,13 @@ def _upsample_nearest(b: Builder, a: Arguments) -> Ref:
     x, element = a["self"] if a.get("self") else a["input"], a.result.element
     count = _spatial_rank(b, a, x)
     sizes, places = b.shape(x)[-count:], a.result.shape[-count:]
-    if any(p % s for s, p in zip(sizes, places, strict=True)):
-        raise b.fail(f"upsampling of {tuple(sizes)} to {tuple(places)}, which is not a whole factor")
     shape = b.shape(x)
+    if any(p % s for s, p in zip(sizes, places, strict=True)):
+        for axis in range(len(shape) - count, len(shape)):
+            step = _scale(a, axis - len(shape), shape[axis], a.result.shape[axis])
+            place = call("floor", mul(index("P"), step))
+            x = gathered(b, x, axis, _coordinates(b, place, a.result.shape[axis], shape[axis]))
+        return x
     labels = [f"_{c}" for c in "abcdefgh"[: len(shape)]]
     extents = dict(zip(labels, shape, strict=True))
     axes: list[Axis] = [(label,) if extents[label] != 1 else () for label in labels]
@@ -370,6 +375,44 @@ def _upsample_nearest(b: Builder, a: Arguments) -> Ref:
     return b.add("view", [(x, tuple(axes))], operand(0), tuple(outer), extents, element)
 
 
+def _scale(a: Arguments, axis: int, size: int, places: int) -> float:
+    """Returns how far the input is read from place to place; `axis` counts from the end."""
+    factors = a.get("scale_factors")
+    return 1.0 / factors[axis] if factors else size / places
+
+
+def _coordinates(b: Builder, place: Expr, places: int, size: int) -> Ref:
+    """Adds whole coordinates below `size` along the label P."""
+    body = call("i64", call("clamp", place, 0, size - 1))
+    return b.add("constant", [], body, (("P",),), {"P": places}, "i64", "ids")
+
+
+def _upsample_linear(b: Builder, a: Arguments) -> Ref:
+    """Along each axis the two nearest elements, weighted by their distance."""
+    x, element = a["input"] if a.get("input") else a["self"], a.result.element
+    rank = len(b.shape(x))
+    for axis in range(2, rank):
+        size, places = b.shape(x)[axis], a.result.shape[axis]
+        if size == places:
+            continue
+        if size == 1 or places == 1:
+            raise b.fail(f"linear interpolation of {size} elements to {places}")
+        if a["align_corners"]:
+            source: Expr = mul(index("P"), (size - 1) / (places - 1))
+        else:
+            step = _scale(a, axis - rank, size, places)
+            source = call("max", sub(mul(add(index("P"), 0.5), step), 0.5), 0)
+        low = _coordinates(b, call("floor", source), places, size)
+        high = _coordinates(b, add(call("floor", source), 1), places, size)
+        share = b.add(
+            "constant", [], sub(source, call("floor", source)), (("P",),), {"P": places}, element, "share"
+        )
+        share = b.reshape(share, (places, *(1,) * (rank - 1 - axis)))
+        parts = [gathered(b, x, axis, low), gathered(b, x, axis, high), share]
+        x = b.pointwise(template("x0 + (x1 - x0) * x2"), parts, element)
+    return x
+
+
 def _rules() -> dict[str, Rule]:
     rules: dict[str, Rule] = {"aten.convolution.default": _convolution}
     for n in (1, 2, 3):
@@ -381,6 +424,8 @@ def _rules() -> dict[str, Rule]:
         rules[f"aten.adaptive_avg_pool{n}d.default"] = _adaptive_avg_pool
         rules[f"aten._adaptive_avg_pool{n}d.default"] = _adaptive_avg_pool
         rules |= {f"aten.upsample_nearest{n}d.{o}": _upsample_nearest for o in ("default", "vec")}
+    for name in ("linear1d", "bilinear2d", "trilinear3d"):
+        rules |= {f"aten.upsample_{name}.{o}": _upsample_linear for o in ("default", "vec")}
     return rules
 
 
