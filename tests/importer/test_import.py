@@ -142,6 +142,16 @@ AGREE: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = 
     "reflected": (lambda: Function(lambda x: F.pad(x, (2, 1), mode="reflect")), ((2, 3, 5),)),
     "repeated along a product": (lambda: Function(lambda x: x.expand(3, 4) @ x.expand(3, 4).T), ((4,),)),
     "no axes": (lambda: Function(lambda x: x.sum() - x.mean()), ((4, 3),)),
+    "windows of what is repeated": (
+        lambda: Function(lambda x: x.repeat_interleave(2, 0).flatten().unfold(0, 2, 1)),
+        ((3, 1),),
+    ),
+    "growing concatenation": (
+        lambda: Function(
+            lambda x, y: torch.cat([x, y, torch.cat([x, y], 1).sum(1, keepdim=True)], 1).softmax(1)
+        ),
+        ((3, 2), (3, 4)),
+    ),
     "two results": (lambda: Function(lambda x: (x.sum(1), x.max(1))), ((4, 3),)),
     "input as a result": (lambda: Function(lambda x, y: (x, x + y)), ((4, 3), (4, 3))),
 }

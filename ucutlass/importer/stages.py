@@ -192,9 +192,9 @@ class _Cutter:
         return max(reshapes, key=lambda node: self.order[node.name], default=None)
 
     def _repeating(self, root: str) -> Node | None:
-        """Returns the first dot of a stage that reads a view or a constant."""
+        """Returns the first computation of a stage that reads a view or a constant."""
         nodes = [self.nodes[m] for m in sorted(self.regions[root], key=self.order.__getitem__)]
-        return next((n for n in nodes if n.kind == "dot" and self._inline_operands(n)), None)
+        return next((n for n in nodes if n.hint != "copy" and self._inline_operands(n)), None)
 
     def _inline_operands(self, node: Node) -> list[int]:
         return [i for i, o in enumerate(node.operands) if o.value in self.inline]
@@ -347,7 +347,7 @@ class _Cutter:
 
 class _Unclean(Exception):
     """What must be stored before a stage can be a kernel: reshapes, whose names on the two sides do not fit,
-    and what a dot reads of views and constants."""
+    and views and constants that a computation reads."""
 
     def __init__(self, nodes: tuple[Node, ...]) -> None:
         super().__init__(nodes[0].name)

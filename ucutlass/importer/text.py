@@ -362,7 +362,7 @@ def _kernel_name(stage: Stage) -> str:
                 node.origin.operator.split(".")[1].strip("_") if "." in node.origin.operator else "value"
             )
             word = re.sub(r"^native_|_legit.*$|_default$|(?<=[a-z])\dd$", "", operator)
-            word = _WORDS.get(word, word)
+            word = "copy" if node.hint == "copy" else _WORDS.get(word, word)
             if word and word not in words[-1:]:
                 words.append(word)
     return identifier("_".join(words[:4])) or "copy"

@@ -62,6 +62,8 @@ class Builder:
     nodes: list[Node] = field(default_factory=list)
     origin: Origin = field(default_factory=lambda: Origin(""))
     name: str = ""
+    joined: dict[tuple[int, tuple[str, ...]], Ref] = field(default_factory=dict)
+    """Concatenations by axis and parts: a longer one that begins with the same parts takes it as one."""
 
     def shape(self, ref: Ref) -> tuple[int, ...]:
         return self.values[ref.name].shape

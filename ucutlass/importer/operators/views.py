@@ -280,8 +280,15 @@ def _chosen(parts: Sequence[Expr], starts: Sequence[int]) -> Expr:
 
 def _cat(b: Builder, a: Arguments) -> Ref:
     refs = [r for r in a["tensors"] if prod(b.shape(r)) > 0]
-    rank = len(a.result.shape)
-    return _concatenated(b, refs, axis_number(a.get("dim", 0), rank), a.result.element)
+    dim = axis_number(a.get("dim", 0), len(a.result.shape))
+    names = tuple(r.name for r in refs)
+    for count in range(len(refs) - 1, 1, -1):
+        if (begun := b.joined.get((dim, names[:count]))) is not None:
+            refs = [begun, *refs[count:]]
+            break
+    whole = _concatenated(b, refs, dim, a.result.element)
+    b.joined[dim, names] = whole
+    return whole
 
 
 def _stack(b: Builder, a: Arguments) -> Ref:
