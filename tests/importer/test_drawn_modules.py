@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from drawn_modules import DrawnModule, draw
-from float64_check import difference
+from tests.importer.drawn_modules import DrawnModule, draw
+from tests.importer.float64_check import difference
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 

@@ -121,3 +121,7 @@ def test_what_is_said_of_vectors_is_why_they_are_so_wide(
 ) -> None:
     _, made, _ = emitted(text, **sizes)
     assert words in next(note.reason for note in made.notes if note.value.startswith("vectors of"))
+
+
+def test_tensors_of_one_element_have_a_plan() -> None:
+    assert planned("kernel k(x: f32[]) -> f32[] { return x - x }").schedule.vector == 1

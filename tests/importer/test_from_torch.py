@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 import torch
 import torch.nn.functional as F
-from float64_check import difference
+from tests.importer.float64_check import difference
 from torch import nn
 
 from ucutlass.importer.graph import Unsupported
