@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.importer.drawn_modules import DrawnModule, draw
-from tests.importer.float64_check import difference
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from tests.importer.drawn_modules import DrawnModule, draw
+from tests.importer.float64_check import difference
 from ucutlass.importer.graph import Unsupported
 
 

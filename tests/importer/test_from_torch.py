@@ -9,9 +9,9 @@ from textwrap import dedent
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.importer.float64_check import difference
 from torch import nn
 
+from tests.importer.float64_check import difference
 from ucutlass.importer.graph import Unsupported
 from ucutlass.importer.program import WrongCall, from_torch
 

@@ -170,6 +170,24 @@ def with_stored(graph: TensorGraph, reader: Node, number: int) -> TensorGraph:
     return replace(graph, nodes=tuple(nodes), values={**graph.values, name: tensor})
 
 
+def with_constant(graph: TensorGraph, node: Node) -> TensorGraph:
+    """Returns the graph with a copy of a constant, which its views read instead."""
+    name = f"{node.name}_stored"
+    while name in graph.values:
+        name += "_"
+    nodes: list[Node] = []
+    for other in graph.nodes:
+        if other.kind == "view" and other.operands[0].value == node.name:
+            if isinstance(other, Reshape):
+                other = replace(other, value=name)
+            elif isinstance(other, Computation):
+                other = replace(other, operands=(replace(other.operands[0], value=name),))
+        nodes.append(other)
+        if other is node:
+            nodes.append(_copy(name, node.name, node.tensor, node.origin))
+    return replace(graph, nodes=tuple(nodes), values={**graph.values, name: node.tensor})
+
+
 def _copy(name: str, value: str, tensor: Tensor, origin: Origin) -> Computation:
     labels = tuple(f"_{chr(97 + i)}" for i in range(len(tensor.shape)))
     axes: Axes = tuple((label,) if n != 1 else () for label, n in zip(labels, tensor.shape, strict=True))
@@ -191,7 +209,7 @@ def with_copy(graph: TensorGraph, reshape: Reshape) -> TensorGraph:
         if node is not reshape:
             nodes.append(node)
             continue
-        nodes.append(Reshape(view, reshape.value, merged, reshape.origin))
+        nodes.append(Reshape(view, reshape.value, merged, reshape.origin, "copy"))
         nodes.append(_copy(copy, view, merged, reshape.origin))
         nodes.append(replace(reshape, value=copy))
     return replace(graph, nodes=tuple(nodes), values={**graph.values, view: merged, copy: merged})

@@ -362,7 +362,18 @@ class Writer:
             written.append(IndexItem(name if scale is None else mul(scale, name), folded(position.expr)))
         if not written:
             return value
+        if any(self.names[atom] not in self.known for atom in value.names):
+            value = self._typed(value)
         return _Value(Index(value.expr, tuple(written)), (value.names - gone) | frozenset(new))
+
+    def _typed(self, value: _Value) -> _Value:
+        """Returns a value that is bound with its names, because nothing else gives their extents."""
+        name = numbered("value", self.taken)
+        self.taken.add(name)
+        order = sorted(value.names, key=lambda atom: self.names[atom])
+        axes = tuple(_named_axis(atom, self.names, self.known, True) for atom in order)
+        self.bindings.append(syntax.Bind((syntax.Target(name, syntax.TypeExpr(None, axes)),), value.expr))
+        return _Value(Name(name), value.names, value.stored)
 
     def _inside(self, node: Computation, item: IndexItem, extent: int, value: _Value) -> _Value:
         """Returns a value that is the same everywhere along an axis, read at a position of it: 0 outside."""

@@ -13,7 +13,16 @@ from ucutlass import ir
 from ucutlass.check import check_tree
 from ucutlass.grammar import syntax
 from ucutlass.importer.atoms import Conflict
-from ucutlass.importer.graph import Node, Operand, Reshape, TensorGraph, TorchStage, with_copy, with_stored
+from ucutlass.importer.graph import (
+    Node,
+    Operand,
+    Reshape,
+    TensorGraph,
+    TorchStage,
+    with_constant,
+    with_copy,
+    with_stored,
+)
 from ucutlass.importer.naming import dimension_names
 from ucutlass.importer.stage import Inference, kernel_of, stage_inference
 from ucutlass.ir.hardware import ARCHES
@@ -22,6 +31,9 @@ from ucutlass.kernels.families import family_of, match, plan_pattern
 from ucutlass.kernels.refused import Refused
 from ucutlass.limits import LimitPassed
 from ucutlass.shapes import ShapeError, complete
+
+MOST_ROUNDS = 20
+"""How often a graph is cut anew with more copies in it."""
 
 DEEP = 3
 """How many stages before one are tried together with it: attention is a dot, a softmax, and the dot before."""
@@ -71,8 +83,7 @@ class _Cutter:
         for number, node in enumerate(self.graph.nodes):
             self.nodes[node.name] = node
             self.order[node.name] = number
-            constant = node.kind != "dot" and all(o.value in self.inline for o in node.operands)
-            if node.kind == "view" or (constant and self._is_constant(node)):
+            if node.kind == "view" or (node.hint != "copy" and self._is_constant(node)):
                 self.inline.add(node.name)
         for node in self.graph.nodes:
             if node.name not in self.inline:
@@ -171,12 +182,13 @@ class _Cutter:
                 self._before(root)
         self._repeated()
         stages: list[Stage] = []
-        unclean: dict[str, Node] = {}
+        unclean: dict[str, tuple[Node, bool]] = {}
         for root in sorted(self.regions, key=self._place):
             stage = self.stage(self.regions[root], root)
             if isinstance(stage, str):
-                if (node := self._reshape_of(root) or self._repeating(root)) is not None:
-                    unclean[node.name] = node
+                node = self._reshape_of(root) or self._repeating(root) or self._viewed_constant(root)
+                if node is not None:
+                    unclean[node.name] = node, node.name in self.inline
                     continue
                 raise NotServed(self.nodes.get(root) or self.graph.nodes[-1], stage)
             stages.append(stage)
@@ -196,6 +208,14 @@ class _Cutter:
         nodes = [self.nodes[m] for m in sorted(self.regions[root], key=self.order.__getitem__)]
         return next((n for n in nodes if n.hint != "copy" and self._inline_operands(n)), None)
 
+    def _viewed_constant(self, root: str) -> Node | None:
+        """Returns a constant that a stage reads through a view, which cannot be computed under its names."""
+        values = [v for m in (self.regions[root] or {root}) for v in self._values(m)]
+        nodes = [self.nodes[v] for v in dict.fromkeys(values) if v in self.inline]
+        views = [n for n in nodes if n.kind == "view" and n.operands[0].value in self.inline]
+        constants = [self.nodes[n.operands[0].value] for n in views]
+        return next((n for n in constants if n.kind != "view"), None)
+
     def _inline_operands(self, node: Node) -> list[int]:
         return [i for i, o in enumerate(node.operands) if o.value in self.inline]
 
@@ -203,9 +223,9 @@ class _Cutter:
         """Returns whether a reshape reads a copy already, or reads what lies in the same axes."""
         source = self.nodes.get(reshape.value)
         own = [n for n in self.graph.values[reshape.value].shape if n != 1]
-        return (source is not None and source.hint == "copy") or own == [
-            n for n in reshape.tensor.shape if n != 1
-        ]
+        if reshape.hint == "copy" or (source is not None and source.hint == "copy"):
+            return True
+        return own == [n for n in reshape.tensor.shape if n != 1]
 
     def _place(self, root: str) -> int:
         return self.order.get(root, -1)
@@ -347,10 +367,11 @@ class _Cutter:
 
 class _Unclean(Exception):
     """What must be stored before a stage can be a kernel: reshapes, whose names on the two sides do not fit,
-    and views and constants that a computation reads."""
+    views and constants that a computation reads, and constants that a view reads. With each stands whether
+    it is a constant or a view itself."""
 
-    def __init__(self, nodes: tuple[Node, ...]) -> None:
-        super().__init__(nodes[0].name)
+    def __init__(self, nodes: tuple[tuple[Node, bool], ...]) -> None:
+        super().__init__(nodes[0][0].name)
         self.nodes = nodes
 
 
@@ -414,13 +435,14 @@ def _stored(graph: TensorGraph, node: Node) -> TensorGraph:
 def cut(graph: TensorGraph) -> tuple[TensorGraph, list[Stage]]:
     """Returns the stages of a graph, each after what it reads, and the graph with the copies that they need.
     Raises NotServed."""
-    for _ in graph.nodes:
+    for _ in range(MOST_ROUNDS):
         try:
             return graph, _Cutter(graph).run()
         except _Unclean as problem:
-            for node in problem.nodes:
-                graph = _stored(graph, node)
-    return graph, _Cutter(graph).run()
+            for node, inline in problem.nodes:
+                constant = inline and node.kind != "view"
+                graph = with_constant(graph, node) if constant else _stored(graph, node)
+    raise NotServed(graph.nodes[-1], "its views and reshapes do not fit any kernel")
 
 
 __all__ = ["NotServed", "Operand", "Stage", "cut"]

@@ -65,6 +65,9 @@ class Builder:
     joined: dict[tuple[int, tuple[str, ...]], Ref] = field(default_factory=dict)
     """Concatenations by axis and parts: a longer one that begins with the same parts takes it as one."""
 
+    constants: set[str] = field(default_factory=set)
+    """The values that depend on no input."""
+
     def shape(self, ref: Ref) -> tuple[int, ...]:
         return self.values[ref.name].shape
 
@@ -103,6 +106,8 @@ class Builder:
     def _put(self, node: Node) -> Ref:
         self.nodes.append(node)
         self.values[node.name] = node.tensor
+        if all(operand.value in self.constants for operand in node.operands):
+            self.constants.add(node.name)
         return Ref(node.name)
 
     def reshape(self, ref: Ref, shape: Sequence[int]) -> Ref:

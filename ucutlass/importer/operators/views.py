@@ -146,7 +146,8 @@ def sliced(b: Builder, x: Ref, dim: int, start: int, count: int, step: int = 1) 
         return x
     if count == 0:
         raise b.fail("a tensor without elements")
-    if step == 1 and count > 1 and size % count == 0 and start % count == 0:
+    equal = step == 1 and count > 1 and size % count == 0 and start % count == 0
+    if equal and x.name not in b.constants:  # a constant may be sliced elsewhere in the same kernel
         labels, axes, extents = b.labels(x)
         label = labels[dim]
         extents |= {"Z": size // count, label: count}
