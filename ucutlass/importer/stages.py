@@ -186,9 +186,9 @@ class _Cutter:
         for root in sorted(self.regions, key=self._place):
             stage = self.stage(self.regions[root], root)
             if isinstance(stage, str):
-                node = self._reshape_of(root) or self._repeating(root) or self._viewed_constant(root)
-                if node is not None:
-                    unclean[node.name] = node, node.name in self.inline
+                cause = self._reshape_of(root) or self._repeating(root) or self._viewed_constant(root)
+                if cause is not None:
+                    unclean[cause.name] = cause, cause.name in self.inline
                     continue
                 raise NotServed(self.nodes.get(root) or self.graph.nodes[-1], stage)
             stages.append(stage)

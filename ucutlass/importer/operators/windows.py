@@ -352,7 +352,8 @@ def _adaptive_along(b: Builder, x: Ref, axis: int, places: int, element: str) ->
 
 
 def _upsample_nearest(b: Builder, a: Arguments) -> Ref:
-    x, element = a["self"] if a.get("self") else a["input"], a.result.element
+    x: Ref = a["self"] if a.get("self") else a["input"]
+    element = a.result.element
     count = _spatial_rank(b, a, x)
     sizes, places = b.shape(x)[-count:], a.result.shape[-count:]
     shape = b.shape(x)
@@ -389,7 +390,8 @@ def _coordinates(b: Builder, place: Expr, places: int, size: int) -> Ref:
 
 def _upsample_linear(b: Builder, a: Arguments) -> Ref:
     """Along each axis the two nearest elements, weighted by their distance."""
-    x, element = a["input"] if a.get("input") else a["self"], a.result.element
+    x: Ref = a["input"] if a.get("input") else a["self"]
+    element = a.result.element
     rank = len(b.shape(x))
     for axis in range(2, rank):
         size, places = b.shape(x)[axis], a.result.shape[axis]
