@@ -356,7 +356,7 @@ class _Cutter:
             reading = self._reading(root)
             if "=" in reading or not reading or any(r not in self.regions for r in reading):
                 continue
-            if len(members) > 1 or len(self.nodes[next(iter(members))].operands) > 2:
+            if len(members) > 1 or len(self.nodes[next(iter(members))].operands) > 1:
                 continue
             merged = {r: self.regions[r] | members for r in reading}
             if all(not isinstance(self.stage(m, r), str) for r, m in merged.items()):
