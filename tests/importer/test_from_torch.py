@@ -152,6 +152,10 @@ AGREE: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = 
         ),
         ((3, 2), (3, 4)),
     ),
+    "largest of what is padded": (
+        lambda: Function(lambda x: F.pad(x, (2, 1)).amax(0) - F.pad(x.abs(), (1, 1)).prod(1)[0]),
+        ((3, 4),),
+    ),
     "two results": (lambda: Function(lambda x: (x.sum(1), x.max(1))), ((4, 3),)),
     "input as a result": (lambda: Function(lambda x, y: (x, x + y)), ((4, 3), (4, 3))),
 }

@@ -327,7 +327,8 @@ def padded(b: Builder, x: Ref, pads: Sequence[int], value: float) -> Ref:
     if not items:
         return x
     body = at(operand(0), items)
-    if value != 0 and inside:
+    if inside:
+        # An index alone would read a reduction's neutral element outside, where one stands around it.
         body = where(both(*inside), body, value)
     return b.add("index", [(x, tuple(operand_axes))], body, tuple(new), extents, b.element(x))
 
