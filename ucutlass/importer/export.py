@@ -23,6 +23,7 @@ from ucutlass.importer.naming import free
 from ucutlass.importer.operators import RULES
 from ucutlass.importer.operators.builder import Arguments, Builder, Ref
 from ucutlass.importer.operators.views import constant
+from ucutlass.importer.operators.pointwise import Rule
 
 ELEMENTS = {
     torch.float64: "f64",
@@ -148,14 +149,14 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
                 source, index = node.args
                 refs[node.name] = refs[source.name][index]
             case "call_function":
-                refs[node.name] = _translate(node, refs, builder, taken)
+                refs[node.name] = translated(node, refs, builder, taken, RULES)
             case "get_attr":
                 raise Unsupported(f"the graph reads the attribute {node.target}")
             case _:
                 pass
     results, leaves, written = _outputs(program, refs, updates)
     results = [_computed(builder, name) for name in results]
-    read = _needed(builder, results)
+    read = needed(builder, results)
     nodes_left = tuple(n for n in builder.nodes if n.name in read)
     inputs_left = tuple(i for i in inputs if i.name in read or i.origin == "input")
     graph = TensorGraph(inputs_left, nodes_left, tuple(results), dict(builder.values))
@@ -226,7 +227,8 @@ def _number(value: torch.Tensor) -> float | int | bool | None:
     return number
 
 
-def _needed(builder: Builder, results: Iterable[str]) -> set[str]:
+def needed(builder: Builder, results: Iterable[str]) -> set[str]:
+    """Returns the values that the results are computed from."""
     by_name = {node.name: node for node in builder.nodes}
     needed: set[str] = set()
     stack = list(results)
@@ -251,14 +253,16 @@ def tensor_of(value: torch.Tensor, name: str) -> Tensor:
     return Tensor(shape, ELEMENTS[value.dtype])
 
 
-def _translate(node: Any, refs: Mapping[str, Any], builder: Builder, taken: list[str]) -> Any:
-    """Returns what an operator gives: a Ref, or a tuple of them."""
+def translated(
+    node: Any, refs: Mapping[str, Any], builder: Builder, taken: list[str], rules: Mapping[str, Rule]
+) -> Any:
+    """Returns what an operator gives by its rule: a Ref, or a tuple of them. Raises Unsupported."""
     target = str(node.target)
     if target in _CHECKS:
         return None
-    builder.origin = Origin(target, _module(node), _line(node))
+    builder.origin = Origin(target, _module(node), source_line(node))
     builder.name = free(_short(node.name), taken)
-    rule = RULES.get(target)
+    rule = rules.get(target)
     if rule is None:
         raise builder.fail("the importer has no rule for this operator")
     value = node.meta.get("val")
@@ -299,7 +303,7 @@ def _module(node: Any) -> str:
     return str(paths[-1]) if paths else ""
 
 
-def _line(node: Any) -> str:
+def source_line(node: Any) -> str:
     """Returns `file:line, code` of the innermost line of the module's own source."""
     trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
     for place, code in reversed(list(itertools.pairwise(trace))):

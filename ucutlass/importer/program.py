@@ -157,11 +157,16 @@ def imported(
 
 
 def text_of(export: Exported, name: str) -> ImportedText:
-    graph = export.graph
+    """Returns the program of an exported module. Raises Unsupported."""
     try:
-        graph, stages = cut(graph)
+        return program_of(export.graph, name, export.written)
     except NotServed as problem:
         raise Unsupported(f"no kernel serves it: {problem.why}", problem.node.origin) from problem
+
+
+def program_of(graph: TensorGraph, name: str, written_buffers: tuple[str, ...] = ()) -> ImportedText:
+    """Returns the program of a graph. Raises NotServed and Unsupported."""
+    graph, stages = cut(graph)
     try:
         program = written(graph, stages, name)
     except (NotLegal, Conflict, LimitPassed) as problem:
@@ -177,7 +182,7 @@ def text_of(export: Exported, name: str) -> ImportedText:
         _report(graph, stages),
         len(stages),
         sum(stage.torch is not None for stage in stages),
-        export.written,
+        written_buffers,
     )
 
 

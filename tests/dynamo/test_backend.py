@@ -1,0 +1,159 @@
+"""The torch.compile backend on the CPU: programs are computed by the float64 reference, the rest by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ucutlass import frontend
+from ucutlass.dynamo.backend import Report, backend
+from ucutlass.dynamo.options import CompileOptions, options_of
+from ucutlass.dynamo.region import Region
+from ucutlass.reference import evaluate
+
+
+def by_reference(region: Region, options: CompileOptions) -> Callable[..., Any]:
+    program = frontend.program(frontend.read_text(region.program.text), region.program.name)
+
+    def execute(*arguments: torch.Tensor) -> Any:
+        assert all(argument.is_contiguous() for argument in arguments)
+        results = evaluate(program, arguments)
+        return results[0] if len(results) == 1 else results
+
+    return execute
+
+
+def compiled(model: Callable[..., Any], **options: Any) -> tuple[Callable[..., Any], Report]:
+    report = Report()
+    settings = CompileOptions(**{"fallback": "eager", **options})
+    made = backend(settings, launch=by_reference, devices=("cpu",), report=report)
+    torch._dynamo.reset()
+    return torch.compile(model, backend=made), report
+
+
+class Block(nn.Module):
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 48), nn.Linear(48, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(functional.gelu(self.up(self.norm(x))))
+
+
+def test_a_block_is_one_program_and_right() -> None:
+    torch.manual_seed(0)
+    model, x = Block(), torch.randn(5, 7, 32)
+    fast, report = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+    (graph,) = report.graphs
+    assert len(graph.texts) == 1 and not [row for row in graph.outside if "view" not in row[3]]
+
+
+def test_an_operator_without_a_rule_goes_to_the_fallback() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x) * 2
+        values, _ = torch.sort(y, dim=-1)
+        return torch.softmax(values, dim=-1)
+
+    x = torch.randn(6, 9)
+    fast, report = compiled(model)
+    torch.testing.assert_close(fast(x), model(x))
+    (graph,) = report.graphs
+    assert len(graph.texts) == 2
+    assert any(target == "aten.sort.default" and line for _, target, line, _ in graph.outside)
+
+
+def test_without_a_fallback_the_operator_and_its_line_are_named() -> None:
+    fast, _ = compiled(lambda x: torch.sort(torch.relu(x))[0], fallback="error")
+    with pytest.raises(Exception, match=r"FallbackNeeded: aten\.sort\.default at .*test_backend\.py"):
+        fast(torch.randn(4, 5))
+
+
+def test_strides_that_are_dense_in_another_order_are_read_and_kept() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU())
+    x = torch.randn(2, 4, 6, 5).to(memory_format=torch.channels_last)
+    fast, _ = compiled(model)
+    with torch.no_grad():
+        result, expected = fast(x), model(x)
+    torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize(
+    "sliced", [lambda x: x[:, ::2], lambda x: x.t(), lambda x: x[None].expand(3, -1, -1)]
+)
+def test_inputs_of_any_strides(sliced: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * 3, dim=-1)
+
+    x = sliced(torch.randn(6, 8))
+    fast, _ = compiled(model)
+    torch.testing.assert_close(fast(x), model(x))
+
+
+def test_training_gives_the_gradients_of_eager() -> None:
+    torch.manual_seed(1)
+    model = Block()
+    x = torch.randn(3, 32, requires_grad=True)
+    fast, report = compiled(model)
+    fast(x).square().sum().backward()
+    gradients = [x.grad, *(p.grad for p in model.parameters())]
+    x.grad = None
+    model.zero_grad()
+    model(x).square().sum().backward()
+    for mine, expected in zip(gradients, [x.grad, *(p.grad for p in model.parameters())], strict=True):
+        torch.testing.assert_close(mine, expected)
+    assert len(report.graphs) == 2 and all(graph.texts for graph in report.graphs)
+
+
+def test_buffers_that_forward_writes_are_written() -> None:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(6, 10), nn.BatchNorm1d(10))
+    twin = nn.Sequential(nn.Linear(6, 10), nn.BatchNorm1d(10))
+    twin.load_state_dict(model.state_dict())
+    x = torch.randn(12, 6)
+    fast, _ = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), twin(x))
+    torch.testing.assert_close(model[1].running_mean, twin[1].running_mean)
+    torch.testing.assert_close(model[1].num_batches_tracked, twin[1].num_batches_tracked)
+
+
+def test_attention_is_one_program() -> None:
+    def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    q, k, v = (torch.randn(2, 3, 8, 16) for _ in range(3))
+    fast, report = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(q, k, v), model(q, k, v))
+    assert sum(len(graph.texts) for graph in report.graphs) == 1
+
+
+def test_tensors_on_a_device_without_kernels_go_to_the_fallback() -> None:
+    report = Report()
+    torch._dynamo.reset()
+    fast = torch.compile(torch.relu, backend=backend(CompileOptions("eager"), report=report))
+    x = torch.randn(4)
+    torch.testing.assert_close(fast(x), torch.relu(x))
+    (graph,) = report.graphs
+    assert not graph.texts and "on cpu" in graph.outside[0][3]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"fallbak": "eager"}, "fallbak"),
+        ({"fallback": "none"}, "one of inductor"),
+        ({"check": 1}, "True or False"),
+    ],
+)
+def test_what_is_no_option_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        options_of(options)

@@ -1,0 +1,183 @@
+"""The backend of torch.compile: AOTAutograd's graphs, divided into programs and what TorchInductor computes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from ucutlass.dynamo.options import CompileOptions, options_of
+from ucutlass.dynamo.partition import Partition, partitioned, rest, values_of
+from ucutlass.dynamo.region import Executor, Region, call_of
+from ucutlass.dynamo.rules import RULES
+
+_LOG = logging.getLogger("ucutlass.dynamo")
+
+
+class FallbackNeeded(RuntimeError):
+    """With `fallback="error"`: no program computes an operator."""
+
+
+class WrongResult(RuntimeError):
+    """With `check`: a program's first call was beyond the bounds of its float64 reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """One compiled graph: the programs' texts by the submodule's name, and of each operator outside of them
+    its name, the operator, the line of the module, and why."""
+
+    texts: Mapping[str, str]
+    outside: tuple[tuple[str, str, str, str], ...]
+    operators: int
+    """Operators that compute something or view, within programs and outside."""
+
+
+@dataclass(slots=True)
+class Report:
+    """The graphs that one compiled function has had, in order."""
+
+    graphs: list[GraphReport] = field(default_factory=list)
+
+
+Launch = Callable[[Region, CompileOptions], Executor]
+
+
+def compiled(
+    graph: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The backend that the name `ucutlass` means to torch.compile. Raises ValueError for an unknown option."""
+    if mode not in (None, "default"):
+        raise ValueError(f"mode {mode!r} is not served; leave it out")
+    return backend(options_of(options))(graph, inputs)
+
+
+def backend(
+    options: CompileOptions,
+    *,
+    launch: Launch | None = None,
+    devices: Collection[str] = ("cuda",),
+    report: Report | None = None,
+) -> Callable[..., Any]:
+    """Returns a backend with these options. `launch` turns a program into a callable, by default one that
+    builds and launches it; tensors on other `devices` go to the fallback; `report` is added to."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    reports = report if report is not None else Report()
+
+    def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        divided = divided_graph(graph, options, launch or launched, devices, reports)
+        return make_boxed_func(divided.forward)  # type: ignore[no-any-return,no-untyped-call]
+
+    table = {op: f for op, f in torch._decomp.core_aten_decompositions().items() if str(op) not in RULES}
+    return aot_autograd(  # type: ignore[no-any-return,no-untyped-call]
+        fw_compiler=compile_graph, inference_compiler=compile_graph, decompositions=table
+    )
+
+
+def divided_graph(
+    graph: fx.GraphModule, options: CompileOptions, launch: Launch, devices: Collection[str], reports: Report
+) -> fx.GraphModule:
+    """Returns the graph with its parts replaced by calls of programs and the rest by calls of the fallback."""
+    lines = {node.name: (str(node.target), line_of(node)) for node in graph.graph.nodes}
+    operators = sum(node.op == "call_function" for node in graph.graph.nodes)
+    partition = partitioned(graph, devices, "program")
+    reports.graphs.append(_report(partition, lines, operators))
+    if options.fallback == "error":
+        _refuse(partition, lines)
+    for part in partition.parts:
+        setattr(graph, part.name, _Call(call_of(part.region, launch(part.region, options))))
+    if options.fallback == "inductor":
+        for name in rest(graph, "rest"):
+            submodule = getattr(graph, name)
+            fakes = [v for n in submodule.graph.nodes if n.op == "placeholder" for v in values_of(n)]
+            setattr(graph, name, _Call(inductor(submodule, fakes)))
+    graph.recompile()
+    return graph
+
+
+class _Call(torch.nn.Module):
+    """A function as a submodule, without parameters."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+
+def inductor(graph: fx.GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
+    """Returns a graph as TorchInductor compiles it."""
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    single = isinstance(output.args[0], fx.Node)
+    if single:
+        output.args = ((output.args[0],),)
+        graph.recompile()
+    run = compile_fx_inner(graph, list(fakes))
+
+    def call(*arguments: Any) -> Any:
+        results = run(list(arguments))
+        return results[0] if single else tuple(results)
+
+    return call
+
+
+def launched(region: Region, options: CompileOptions) -> Executor:
+    """Returns the region's program as a callable that plans and builds at the first call of each alignment."""
+    from ucutlass.api import loads
+
+    program = loads(region.program.text, region.program.name)
+    return _checked(program) if options.check else program
+
+
+def _checked(program: Any) -> Executor:
+    from ucutlass.runtime import verify
+
+    seen = False
+
+    def call(*arguments: Any) -> Any:
+        nonlocal seen
+        if not seen:
+            verdict = verify.check(program.program, program.judged(*arguments), list(arguments))
+            if verdict.state == "wrong":
+                raise WrongResult(f"{program.program.name}: {verdict}")
+            seen = True
+        return program(*arguments)
+
+    return call
+
+
+def line_of(node: fx.Node) -> str:
+    """Returns the innermost line of the module's own source, "" where it is unknown."""
+    from ucutlass.importer.export import source_line
+
+    return source_line(node)
+
+
+def _report(partition: Partition, lines: Mapping[str, tuple[str, str]], operators: int) -> GraphReport:
+    outside = tuple((name, *lines.get(name, ("", "")), why) for name, why in partition.reasons.items())
+    texts = {part.name: part.region.program.text for part in partition.parts}
+    for name, target, line, why in outside:
+        _LOG.info("%s (%s%s) goes to the fallback: %s", name, target, f", {line}" if line else "", why)
+    return GraphReport(texts, outside, operators)
+
+
+def _refuse(partition: Partition, lines: Mapping[str, tuple[str, str]]) -> None:
+    """Raises FallbackNeeded for the first operator that computes something outside of the programs."""
+    for name, why in partition.reasons.items():
+        target, line = lines.get(name, ("", ""))
+        if not why.startswith("a view"):
+            where = f" at {line}" if line else ""
+            raise FallbackNeeded(f"{target}{where}: {why}")

@@ -1,0 +1,146 @@
+"""A convex part of an ATen graph as one program, and the call that runs it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torch import Tensor, fx
+
+from ucutlass.dynamo.rules import RULES
+from ucutlass.importer.export import needed, tensor_of, translated
+from ucutlass.importer.graph import Input, Origin, TensorGraph, Unsupported
+from ucutlass.importer.naming import free
+from ucutlass.importer.operators.builder import Builder, Ref
+from ucutlass.importer.operators.views import permuted
+from ucutlass.importer.program import ImportedText, program_of
+from ucutlass.importer.stages import NotServed
+
+Order: TypeAlias = tuple[int, ...]
+"""Axes of a tensor from the largest stride to the smallest."""
+
+Executor: TypeAlias = Callable[..., Any]
+"""A program as a callable of dense tensors in declared order; it returns a tensor, or a tuple of them."""
+
+
+class RegionRefused(Exception):
+    """No program computes the part; `node` is the first operator that stands in the way."""
+
+    def __init__(self, node: str, why: str) -> None:
+        super().__init__(why)
+        self.node, self.why = node, why
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part's program. `inputs` has the number of the part's argument for each parameter, with the order
+    of its axes in memory; `outputs` the number of the program's result for each result of the part, likewise."""
+
+    program: ImportedText
+    inputs: tuple[tuple[int, Order], ...]
+    outputs: tuple[tuple[int, Order], ...]
+
+
+def memory_order(value: Tensor) -> Order:
+    """Returns the axes by falling stride, where a tensor of these strides is dense; else their own order, in
+    which the call makes a copy."""
+    rank = value.dim()
+    order = tuple(sorted(range(rank), key=lambda axis: -value.stride(axis)))
+    dense = 1
+    for axis in reversed(order):
+        if value.shape[axis] != 1 and value.stride(axis) != dense:
+            return tuple(range(rank))
+        dense *= int(value.shape[axis])
+    return order
+
+
+def inverse(order: Order) -> Order:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def region_of(graph: fx.GraphModule, name: str) -> Region:
+    """Returns the program of a graph of ATen operators on fake tensors. Raises RegionRefused."""
+    nodes = list(graph.graph.nodes)
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    taken: list[str] = []
+    inputs: list[Input] = []
+    for node in placeholders:
+        value = node.meta["val"]
+        taken.append(free(node.name, taken))
+        try:
+            logical = tensor_of(value, node.name)
+        except Unsupported as problem:
+            raise RegionRefused(next(iter(node.users)).name, problem.why) from problem
+        order = memory_order(value)
+        shape = tuple(logical.shape[axis] for axis in order)
+        inputs.append(Input(taken[-1], node.name, "input", type(logical)(shape, logical.element)))
+    builder = Builder({i.name: i.tensor for i in inputs})
+    refs: dict[str, Any] = {}
+    makers: dict[str, str] = {}
+    for node, source in zip(placeholders, inputs, strict=True):
+        builder.origin, builder.name = Origin("aten.permute.default"), free(f"{source.name}_logical", taken)
+        refs[node.name] = permuted(builder, Ref(source.name), inverse(memory_order(node.meta["val"])))
+    for node in nodes:
+        if node.op != "call_function":
+            continue
+        if node.target is operator.getitem:
+            refs[node.name] = _item(refs, node)
+            continue
+        before = len(builder.nodes)
+        try:
+            refs[node.name] = translated(node, refs, builder, taken, RULES)
+        except Unsupported as problem:
+            raise RegionRefused(node.name, problem.why) from problem
+        makers |= {computation.name: node.name for computation in builder.nodes[before:]}
+    results: list[str] = []
+    outputs: list[tuple[int, Order]] = []
+    (output,) = (node for node in nodes if node.op == "output")
+    for leaf in _leaves(output.args[0]):
+        order = memory_order(leaf.meta["val"])
+        builder.origin, builder.name = Origin("aten.permute.default"), free(f"{leaf.name}_stored", taken)
+        value = permuted(builder, refs[leaf.name], order).name
+        if value not in results:
+            results.append(value)
+        outputs.append((results.index(value), order))
+    read = needed(builder, results)
+    made = tuple(node for node in builder.nodes if node.name in read)
+    used = tuple(source for source in inputs if source.name in read)
+    try:
+        program = program_of(TensorGraph(used, made, tuple(results), dict(builder.values)), name)
+    except NotServed as problem:
+        first = next(node.name for node in nodes if node.op == "call_function")
+        raise RegionRefused(makers.get(problem.node.name, first), problem.why) from problem
+    numbers = {source.name: number for number, source in enumerate(inputs)}
+    orders = [memory_order(node.meta["val"]) for node in placeholders]
+    reads = tuple((numbers[i.name], orders[numbers[i.name]]) for i in program.inputs)
+    return Region(program, reads, tuple(outputs))
+
+
+def _item(refs: Mapping[str, Any], node: fx.Node) -> Any:
+    source, index = node.args
+    assert isinstance(source, fx.Node) and isinstance(index, int)
+    several = refs[source.name]
+    if not isinstance(several, tuple | list) or index >= len(several) or several[index] is None:
+        raise RegionRefused(source.name, f"its result {index} is read, which no program gives")
+    return several[index]
+
+
+def _leaves(value: Any) -> list[fx.Node]:
+    return [value] if isinstance(value, fx.Node) else list(value)
+
+
+def call_of(region: Region, execute: Executor) -> Callable[..., Any]:
+    """Returns a function of the part's arguments, of any strides, that gives its results with the strides that
+    the graph says."""
+    inputs, outputs = region.inputs, [(number, inverse(order)) for number, order in region.outputs]
+
+    def call(*arguments: Tensor) -> Any:
+        dense = [arguments[number].permute(order).contiguous() for number, order in inputs]
+        results = execute(*dense)
+        several: Sequence[Tensor] = results if isinstance(results, tuple) else (results,)
+        given = tuple(several[number].permute(order) for number, order in outputs)
+        return given[0] if len(given) == 1 else given
+
+    return call
