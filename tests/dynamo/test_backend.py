@@ -146,6 +146,33 @@ def test_tensors_on_a_device_without_kernels_go_to_the_fallback() -> None:
     assert not graph.texts and "on cpu" in graph.outside[0][3]
 
 
+def test_symbolic_extents_are_free_and_nothing_is_compiled_anew() -> None:
+    torch.manual_seed(3)
+    model = Block()
+    fast, report = compiled(model)
+    for tokens in (5, 9, 14, 31, 3):
+        x = torch.randn(2, tokens, 32)
+        torch._dynamo.mark_dynamic(x, 1, min=2, max=4096)
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x), model(x))
+    (graph,) = report.graphs
+    (text,) = graph.texts.values()
+    assert "1009" not in text and "=2" in text
+
+
+def test_a_program_that_depends_on_an_extent_goes_to_the_fallback() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) + x.shape[0]
+
+    fast, report = compiled(model)
+    for rows in (4, 7):
+        x = torch.randn(rows, 3)
+        torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
+        torch.testing.assert_close(fast(x), model(x))
+    (graph,) = report.graphs
+    assert any("depends on an extent" in why for *_, why in graph.outside) or not graph.texts
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

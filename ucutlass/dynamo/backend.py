@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from ucutlass.dynamo.options import CompileOptions, options_of
-from ucutlass.dynamo.partition import Partition, partitioned, rest, values_of
-from ucutlass.dynamo.region import Executor, Region, call_of
+from ucutlass.dynamo.partition import Partition, partitioned, rest
+from ucutlass.dynamo.region import Executor, Region, call_of, values_of
 from ucutlass.dynamo.rules import RULES
 
 _LOG = logging.getLogger("ucutlass.dynamo")

@@ -16,7 +16,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_as_graphmodule, insert_subgm, legalize_graph
 
-from ucutlass.dynamo.region import Region, RegionRefused, region_of
+from ucutlass.dynamo.region import Region, RegionRefused, region_of, values_of
 from ucutlass.dynamo.rules import RULES
 from ucutlass.importer.export import ELEMENTS
 
@@ -86,14 +86,9 @@ def is_item(node: fx.Node) -> bool:
     return node.target is operator.getitem
 
 
-def values_of(node: fx.Node) -> list[Any]:
-    value = node.meta.get("val")
-    return list(value) if isinstance(value, tuple | list) else [value]
-
-
 def unfit(value: Any, devices: Collection[str]) -> str:
     """Returns why no program takes or gives a value."""
-    if value is None:
+    if value is None or isinstance(value, torch.SymInt | int):
         return ""
     if not isinstance(value, Tensor):
         return f"a value is {type(value).__name__}, not a tensor"
@@ -103,9 +98,7 @@ def unfit(value: Any, devices: Collection[str]) -> str:
         return f"a tensor is {value.layout}, {value.dtype}"
     if value.dtype not in ELEMENTS:
         return f"a tensor's element type is {value.dtype}"
-    if not all(isinstance(extent, int) for extent in value.shape):
-        return f"a shape is symbolic: {tuple(map(str, value.shape))}"
-    return "" if value.numel() else "a tensor has no elements"
+    return "a tensor has no elements" if any(isinstance(n, int) and n == 0 for n in value.shape) else ""
 
 
 def partitioned(graph: fx.GraphModule, devices: Collection[str], name: str) -> Partition:

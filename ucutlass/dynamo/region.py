@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from torch import Tensor, fx
 
 from ucutlass.dynamo.rules import RULES
+from ucutlass.dynamo.symbolic import (
+    FIXED,
+    DependsOnExtents,
+    Extents,
+    stand_ins,
+    symbols_of,
+    with_free_extents,
+)
+from ucutlass.grammar.format import format_file
 from ucutlass.importer.export import needed, tensor_of, translated
 from ucutlass.importer.graph import Input, Origin, TensorGraph, Unsupported
 from ucutlass.importer.naming import free
@@ -43,16 +52,16 @@ class Region:
     outputs: tuple[tuple[int, Order], ...]
 
 
-def memory_order(value: Tensor) -> Order:
+def memory_order(value: Tensor, number: Extents = FIXED) -> Order:
     """Returns the axes by falling stride, where a tensor of these strides is dense; else their own order, in
     which the call makes a copy."""
-    rank = value.dim()
-    order = tuple(sorted(range(rank), key=lambda axis: -value.stride(axis)))
+    shape, strides = tuple(map(number, value.shape)), tuple(map(number, value.stride()))
+    order = tuple(sorted(range(len(shape)), key=lambda axis: -strides[axis]))
     dense = 1
     for axis in reversed(order):
-        if value.shape[axis] != 1 and value.stride(axis) != dense:
-            return tuple(range(rank))
-        dense *= int(value.shape[axis])
+        if shape[axis] != 1 and strides[axis] != dense:
+            return tuple(range(len(shape)))
+        dense *= shape[axis]
     return order
 
 
@@ -61,27 +70,52 @@ def inverse(order: Order) -> Order:
 
 
 def region_of(graph: fx.GraphModule, name: str) -> Region:
-    """Returns the program of a graph of ATen operators on fake tensors. Raises RegionRefused."""
+    """Returns the program of a graph of ATen operators on fake tensors, whose symbolic extents are free. Raises
+    RegionRefused."""
+    nodes = [node for node in graph.graph.nodes if node.op in ("placeholder", "call_function")]
+    symbols = symbols_of(value for node in nodes for value in values_of(node))
+    if not symbols:
+        return _imported(graph, name, FIXED)
+    first = next(node.name for node in nodes if node.op == "call_function")
+    try:
+        one, other = (_imported(graph, name, numbers) for numbers in stand_ins(symbols))
+        if (one.inputs, one.outputs) != (other.inputs, other.outputs):
+            raise DependsOnExtents("the memory orders depend on an extent")
+        tree = with_free_extents(one.program.tree, other.program.tree)
+    except DependsOnExtents as problem:
+        raise RegionRefused(first, str(problem)) from problem
+    return replace(one, program=replace(one.program, tree=tree, text=format_file(tree)))
+
+
+def values_of(node: fx.Node) -> list[Any]:
+    """Returns the fake tensors and numbers that a node gives."""
+    value = node.meta.get("val")
+    return list(value) if isinstance(value, tuple | list) else [value]
+
+
+def _imported(graph: fx.GraphModule, name: str, number: Extents) -> Region:
     nodes = list(graph.graph.nodes)
-    placeholders = [node for node in nodes if node.op == "placeholder"]
+    tensors = [n for n in nodes if n.op == "placeholder" and isinstance(n.meta["val"], Tensor)]
+    numbers = [n for n in nodes if n.op == "placeholder" and not isinstance(n.meta["val"], Tensor)]
     taken: list[str] = []
     inputs: list[Input] = []
-    for node in placeholders:
+    for node in tensors:
         value = node.meta["val"]
         taken.append(free(node.name, taken))
         try:
-            logical = tensor_of(value, node.name)
+            logical = tensor_of(value, node.name, number)
         except Unsupported as problem:
             raise RegionRefused(next(iter(node.users)).name, problem.why) from problem
-        order = memory_order(value)
+        order = memory_order(value, number)
         shape = tuple(logical.shape[axis] for axis in order)
         inputs.append(Input(taken[-1], node.name, "input", type(logical)(shape, logical.element)))
+    values = {node.name: node.meta["val"] for node in tensors}
     builder = Builder({i.name: i.tensor for i in inputs})
-    refs: dict[str, Any] = {}
+    refs: dict[str, Any] = {node.name: number(node.meta["val"]) for node in numbers}
     makers: dict[str, str] = {}
-    for node, source in zip(placeholders, inputs, strict=True):
+    for node, source in zip(tensors, inputs, strict=True):
         builder.origin, builder.name = Origin("aten.permute.default"), free(f"{source.name}_logical", taken)
-        refs[node.name] = permuted(builder, Ref(source.name), inverse(memory_order(node.meta["val"])))
+        refs[node.name] = permuted(builder, Ref(source.name), inverse(memory_order(node.meta["val"], number)))
     for node in nodes:
         if node.op != "call_function":
             continue
@@ -90,7 +124,7 @@ def region_of(graph: fx.GraphModule, name: str) -> Region:
             continue
         before = len(builder.nodes)
         try:
-            refs[node.name] = translated(node, refs, builder, taken, RULES)
+            refs[node.name] = translated(node, refs, builder, taken, RULES, number)
         except Unsupported as problem:
             raise RegionRefused(node.name, problem.why) from problem
         makers |= {computation.name: node.name for computation in builder.nodes[before:]}
@@ -98,7 +132,7 @@ def region_of(graph: fx.GraphModule, name: str) -> Region:
     outputs: list[tuple[int, Order]] = []
     (output,) = (node for node in nodes if node.op == "output")
     for leaf in _leaves(output.args[0]):
-        order = memory_order(leaf.meta["val"])
+        order = memory_order(leaf.meta["val"], number)
         builder.origin, builder.name = Origin("aten.permute.default"), free(f"{leaf.name}_stored", taken)
         value = permuted(builder, refs[leaf.name], order).name
         if value not in results:
@@ -112,9 +146,8 @@ def region_of(graph: fx.GraphModule, name: str) -> Region:
     except NotServed as problem:
         first = next(node.name for node in nodes if node.op == "call_function")
         raise RegionRefused(makers.get(problem.node.name, first), problem.why) from problem
-    numbers = {source.name: number for number, source in enumerate(inputs)}
-    orders = [memory_order(node.meta["val"]) for node in placeholders]
-    reads = tuple((numbers[i.name], orders[numbers[i.name]]) for i in program.inputs)
+    places = [n.name for n in nodes if n.op == "placeholder"]
+    reads = tuple((places.index(i.path), memory_order(values[i.path], number)) for i in program.inputs)
     return Region(program, reads, tuple(outputs))
 
 

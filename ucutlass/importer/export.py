@@ -10,7 +10,7 @@ import inspect
 import itertools
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -242,19 +242,31 @@ def needed(builder: Builder, results: Iterable[str]) -> set[str]:
     return needed
 
 
-def tensor_of(value: torch.Tensor, name: str) -> Tensor:
+def fixed(extent: Any) -> int:
+    """Returns an extent that is a number. Raises Unsupported for a symbolic one."""
+    if not isinstance(extent, int):
+        raise Unsupported(f"a shape depends on values: {extent}")
+    return extent
+
+
+def tensor_of(value: torch.Tensor, name: str, number: Callable[[Any], int] = fixed) -> Tensor:
+    """Returns the shape and the element of a tensor; `number` is what stands for an extent. Raises Unsupported
+    where no program takes it."""
     if value.dtype not in ELEMENTS:
         raise Unsupported(f"{name} has the element type {value.dtype}, which no program takes")
-    shape = tuple(value.shape)
-    if not all(isinstance(extent, int) for extent in shape):
-        raise Unsupported(f"{name} has a shape that depends on values: {tuple(map(str, shape))}")
+    shape = tuple(map(number, value.shape))
     if 0 in shape:
         raise Unsupported(f"{name} has no elements")
     return Tensor(shape, ELEMENTS[value.dtype])
 
 
 def translated(
-    node: Any, refs: Mapping[str, Any], builder: Builder, taken: list[str], rules: Mapping[str, Rule]
+    node: Any,
+    refs: Mapping[str, Any],
+    builder: Builder,
+    taken: list[str],
+    rules: Mapping[str, Rule],
+    number: Callable[[Any], int] = fixed,
 ) -> Any:
     """Returns what an operator gives by its rule: a Ref, or a tuple of them. Raises Unsupported."""
     target = str(node.target)
@@ -267,11 +279,15 @@ def translated(
         raise builder.fail("the importer has no rule for this operator")
     value = node.meta.get("val")
     outputs = list(value) if isinstance(value, tuple | list) else [value]
-    results = tuple(
-        tensor_of(v, node.name) if isinstance(v, torch.Tensor) and v.numel() else Tensor((), "f32")
-        for v in outputs
-    )
+    results = tuple(_result(v, node.name, number) for v in outputs)
     return rule(builder, Arguments(_arguments(node, refs), results))
+
+
+def _result(value: Any, name: str, number: Callable[[Any], int]) -> Tensor:
+    """Returns a result's tensor; of what is none, or has no elements, one that nothing reads."""
+    if not isinstance(value, torch.Tensor) or 0 in map(number, value.shape):
+        return Tensor((), "f32")
+    return tensor_of(value, name, number)
 
 
 def _short(name: str) -> str:

@@ -139,6 +139,7 @@ def from_torch(module: torch.nn.Module, *inputs: Any, name: str = "") -> Importe
 class ImportedText:
     """A program and how it meets its module: `inputs` in the order of its parameters."""
 
+    tree: syntax.File
     text: str
     name: str
     inputs: tuple[Input, ...]
@@ -176,6 +177,7 @@ def program_of(graph: TensorGraph, name: str, written_buffers: tuple[str, ...] =
     order = {p.name: i for i, p in enumerate(item.params)}
     inputs = sorted((i for i in graph.inputs if i.name in order), key=lambda i: order[i.name])
     return ImportedText(
+        program.tree,
         program.text,
         item.name,
         tuple(inputs),

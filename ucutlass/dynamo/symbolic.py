@@ -1,0 +1,96 @@
+"""Symbolic shapes: one program for every extent.
+
+The importer works on numbers. A graph with symbolic shapes is imported twice, with two different primes for each
+symbol. Where the two programs differ in nothing but the extents of their parameters, those extents are free:
+nothing in the program depends on them. Where anything else differs, the program holds for one shape alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeAlias
+
+import sympy
+import torch
+
+from ucutlass.check import check_tree
+from ucutlass.grammar import syntax
+
+Extents: TypeAlias = Callable[[Any], int]
+"""An extent of a fake tensor, a number or symbolic, to the number that stands for it."""
+
+PRIMES = ((1009, 1019, 1031, 1049, 1061, 1087, 1093, 1103), (2003, 2017, 2027, 2039, 2053, 2081, 2089, 2111))
+"""What stands for symbols, in the two imports. Far from each other and from ordinary extents, and no product of
+two of them is one of the others."""
+
+
+class DependsOnExtents(Exception):
+    """A program would hold for one shape alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandIns:
+    """A number for each symbol of a graph's shapes."""
+
+    numbers: Mapping[Any, int]
+
+    def __call__(self, extent: Any) -> int:
+        """Returns the number of an extent. Raises DependsOnExtents where a symbol has none."""
+        if isinstance(extent, int):
+            return extent
+        value = extent.node.expr.subs(self.numbers)
+        if value.free_symbols:
+            raise DependsOnExtents(f"the extent {extent} has symbols that no shape gives")
+        return int(value)
+
+
+FIXED = StandIns({})
+
+
+def symbols_of(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Returns the symbols in the shapes of fake tensors and among symbolic numbers, in order of appearance."""
+    symbols: dict[Any, None] = {}
+    for value in values:
+        extents = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+        for extent in extents:
+            if isinstance(extent, torch.SymInt):
+                symbols |= dict.fromkeys(sorted(extent.node.expr.free_symbols, key=str))
+    return tuple(symbols)
+
+
+def stand_ins(symbols: Sequence[Any]) -> tuple[StandIns, StandIns]:
+    """Returns the numbers of both imports. Raises DependsOnExtents for more symbols than there are primes."""
+    if len(symbols) > len(PRIMES[0]):
+        raise DependsOnExtents(f"{len(symbols)} symbolic extents; at most {len(PRIMES[0])} are served")
+    first, second = (StandIns({s: sympy.Integer(n) for s, n in zip(symbols, primes, strict=False)}) for primes in PRIMES)
+    return first, second
+
+
+def with_free_extents(one: syntax.File, other: syntax.File) -> syntax.File:
+    """Returns the program that two imports agree on. Raises DependsOnExtents."""
+    tree: syntax.File = _common(one, other, parameter=False)
+    _, diagnostics = check_tree(tree)
+    if errors := [d for d in diagnostics if d.severity == "error"]:
+        raise DependsOnExtents(f"without extents: {errors[0].message} [{errors[0].code}]")
+    return tree
+
+
+def _common(one: Any, other: Any, parameter: bool) -> Any:
+    match one, other:
+        case syntax.NamedAxis(name=name), syntax.NamedAxis(name=same) if name == same and parameter:
+            return one if one == other else replace(one, extent=None)
+        case tuple(), tuple() if len(one) == len(other):
+            return tuple(_common(a, b, parameter) for a, b in zip(one, other, strict=True))
+        case _ if one == other:
+            return one
+        case _ if is_dataclass(one) and type(one) is type(other):
+            inside = parameter or isinstance(one, syntax.Param)
+            changed = {
+                field.name: _common(getattr(one, field.name), getattr(other, field.name), inside)
+                for field in fields(one)
+                if field.compare
+            }
+            return replace(one, **changed)
+        case _:
+            raise DependsOnExtents("the program depends on an extent")
