@@ -54,6 +54,8 @@ def test_a_block_is_one_program_and_right() -> None:
         torch.testing.assert_close(fast(x), model(x))
     (graph,) = report.graphs
     assert len(graph.texts) == 1 and not [row for row in graph.outside if "view" not in row[3]]
+    (text,) = graph.texts.values()
+    assert "x: f32[" in text and "up_weight: f32[" in text and "norm_bias: f32[" in text
 
 
 def test_an_operator_without_a_rule_goes_to_the_fallback() -> None:

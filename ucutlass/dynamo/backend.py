@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from torch import fx
 
 from ucutlass.dynamo.options import CompileOptions, options_of
 from ucutlass.dynamo.partition import Partition, partitioned, rest
-from ucutlass.dynamo.region import Executor, Region, call_of, values_of
+from ucutlass.dynamo.region import NAME, Executor, Region, call_of, values_of
 from ucutlass.dynamo.rules import RULES
 
 _LOG = logging.getLogger("ucutlass.dynamo")
@@ -57,7 +59,8 @@ def compiled(
     """The backend that the name `ucutlass` means to torch.compile. Raises ValueError for an unknown option."""
     if mode not in (None, "default"):
         raise ValueError(f"mode {mode!r} is not served; leave it out")
-    return backend(options_of(options))(graph, inputs)
+    call: Callable[..., Any] = backend(options_of(options))(graph, inputs)
+    return call
 
 
 def backend(
@@ -70,18 +73,46 @@ def backend(
     """Returns a backend with these options. `launch` turns a program into a callable, by default one that
     builds and launches it; tensors on other `devices` go to the fallback; `report` is added to."""
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._functorch._aot_autograd.utils import make_boxed_func
 
     reports = report if report is not None else Report()
 
-    def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compile_graph(
+        names: Sequence[str], graph: fx.GraphModule, inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        named(graph, names)
         divided = divided_graph(graph, options, launch or launched, devices, reports)
-        return make_boxed_func(divided.forward)  # type: ignore[no-any-return,no-untyped-call]
+        boxed: Callable[..., Any] = make_boxed_func(divided.forward)
+        return boxed
 
-    table = {op: f for op, f in torch._decomp.core_aten_decompositions().items() if str(op) not in RULES}
-    return aot_autograd(  # type: ignore[no-any-return,no-untyped-call]
-        fw_compiler=compile_graph, inference_compiler=compile_graph, decompositions=table
-    )
+    every: Mapping[Any, Any] = dict(torch._decomp.core_aten_decompositions())
+    table = {op: function for op, function in every.items() if str(op) not in RULES}
+
+    def compile_module(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+        forward = partial(compile_graph, names)
+        compiler = aot_autograd(
+            fw_compiler=forward,
+            bw_compiler=partial(compile_graph, ()),
+            inference_compiler=forward,
+            decompositions=table,
+        )
+        call: Callable[..., Any] = compiler(graph, inputs)
+        return call
+
+    return compile_module
+
+
+def named(graph: fx.GraphModule, names: Sequence[str]) -> None:
+    """Notes at the inputs of AOTAutograd's graph what TorchDynamo calls them, where there are as many: `x`,
+    `layers_0_weight`."""
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    if len(inputs) != len(names):
+        return
+    for node, name in zip(inputs, names, strict=True):
+        own = re.sub(r"^l_(self_|fn_|s_)?", "", name)
+        words = re.sub(r"(^|_)(modules|parameters|buffers)(?=_)", "", own)
+        node.meta[NAME] = re.sub(r"__+", "_", words).strip("_") or node.name
 
 
 def divided_graph(

@@ -6,6 +6,7 @@ nothing to PyTorch and a copy to a program.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
-from torch.fx.passes.utils.fuser_utils import fuse_as_graphmodule, insert_subgm, legalize_graph
+from torch.fx.passes.tools_common import legalize_graph
+from torch.fx.passes.utils.fuser_utils import fuse_as_graphmodule, insert_subgm
 
 from ucutlass.dynamo.region import Region, RegionRefused, region_of, values_of
 from ucutlass.dynamo.rules import RULES
@@ -81,8 +83,6 @@ def reason(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) 
 
 
 def is_item(node: fx.Node) -> bool:
-    import operator
-
     return node.target is operator.getitem
 
 
@@ -125,8 +125,8 @@ def partitioned(graph: fx.GraphModule, devices: Collection[str], name: str) -> P
         if not news:
             break
     result = Partition(graph)
-    for nodes, part in parts:
-        submodule, inputs, outputs = fuse_as_graphmodule(graph, list(nodes), part.name)
+    for members, part in parts:
+        submodule, inputs, outputs = fuse_as_graphmodule(graph, list(members), part.name)
         insert_subgm(graph, submodule, inputs, outputs)
         result.parts.append(part)
     legalize_graph(graph)

@@ -34,6 +34,10 @@ Executor: TypeAlias = Callable[..., Any]
 """A program as a callable of dense tensors in declared order; it returns a tensor, or a tuple of them."""
 
 
+NAME = "ucutlass_name"
+"""The entry of a node's `meta` that has its name for a reader."""
+
+
 class RegionRefused(Exception):
     """No program computes the part; `node` is the first operator that stands in the way."""
 
@@ -101,7 +105,7 @@ def _imported(graph: fx.GraphModule, name: str, number: Extents) -> Region:
     inputs: list[Input] = []
     for node in tensors:
         value = node.meta["val"]
-        taken.append(free(node.name, taken))
+        taken.append(free(node.meta.get(NAME, node.name), taken))
         try:
             logical = tensor_of(value, node.name, number)
         except Unsupported as problem:

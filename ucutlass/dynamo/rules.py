@@ -25,6 +25,7 @@ def _attention(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
         raise b.fail("the weights of attention are asked for")
     named = {_MASKS.get(name, name): value for name, value in a.named.items()}
     result = _ATTENTION(b, Arguments(named, a.results))
+    assert isinstance(result, Ref)
     return (result, *(None for _ in a.results[1:]))
 
 
@@ -49,7 +50,9 @@ def _group_norm(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
         "bias": a["bias"],
         "eps": a["eps"],
     }
-    return (EXPORT_RULES["aten.group_norm.default"](b, Arguments(named, a.results)), None, None)
+    result = EXPORT_RULES["aten.group_norm.default"](b, Arguments(named, a.results))
+    assert isinstance(result, Ref)
+    return result, None, None
 
 
 DEVICE_ATTENTION = (

@@ -63,7 +63,9 @@ def stand_ins(symbols: Sequence[Any]) -> tuple[StandIns, StandIns]:
     """Returns the numbers of both imports. Raises DependsOnExtents for more symbols than there are primes."""
     if len(symbols) > len(PRIMES[0]):
         raise DependsOnExtents(f"{len(symbols)} symbolic extents; at most {len(PRIMES[0])} are served")
-    first, second = (StandIns({s: sympy.Integer(n) for s, n in zip(symbols, primes, strict=False)}) for primes in PRIMES)
+    first, second = (
+        StandIns({s: sympy.Integer(n) for s, n in zip(symbols, primes, strict=False)}) for primes in PRIMES
+    )
     return first, second
 
 
@@ -84,7 +86,7 @@ def _common(one: Any, other: Any, parameter: bool) -> Any:
             return tuple(_common(a, b, parameter) for a, b in zip(one, other, strict=True))
         case _ if one == other:
             return one
-        case _ if is_dataclass(one) and type(one) is type(other):
+        case _ if is_dataclass(one) and not isinstance(one, type) and type(one) is type(other):
             inside = parameter or isinstance(one, syntax.Param)
             changed = {
                 field.name: _common(getattr(one, field.name), getattr(other, field.name), inside)
