@@ -20,7 +20,7 @@ from ucutlass.dynamo.symbolic import (
 )
 from ucutlass.grammar.format import format_file
 from ucutlass.importer.export import needed, tensor_of, translated
-from ucutlass.importer.graph import Input, Origin, TensorGraph, Unsupported
+from ucutlass.importer.graph import Input, Origin, TensorGraph, TorchStage, Unsupported
 from ucutlass.importer.naming import free
 from ucutlass.importer.operators.builder import Builder, Ref
 from ucutlass.importer.operators.views import permuted
@@ -144,12 +144,16 @@ def _imported(graph: fx.GraphModule, name: str, number: Extents) -> Region:
         outputs.append((results.index(value), order))
     read = needed(builder, results)
     made = tuple(node for node in builder.nodes if node.name in read)
+    for computation in made:
+        if isinstance(computation, TorchStage):
+            raise RegionRefused(makers[computation.name], "torch computes it in a program too")
     used = tuple(source for source in inputs if source.name in read)
     try:
         program = program_of(TensorGraph(used, made, tuple(results), dict(builder.values)), name)
-    except NotServed as problem:
+    except (NotServed, Unsupported) as problem:
         first = next(node.name for node in nodes if node.op == "call_function")
-        raise RegionRefused(makers.get(problem.node.name, first), problem.why) from problem
+        culprit = makers.get(problem.node.name, first) if isinstance(problem, NotServed) else first
+        raise RegionRefused(culprit, problem.why) from problem
     places = [n.name for n in nodes if n.op == "placeholder"]
     reads = tuple((places.index(i.path), memory_order(values[i.path], number)) for i in program.inputs)
     return Region(program, reads, tuple(outputs))

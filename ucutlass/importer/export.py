@@ -22,8 +22,8 @@ from ucutlass.importer.graph import Input, Origin, Tensor, TensorGraph, Unsuppor
 from ucutlass.importer.naming import free
 from ucutlass.importer.operators import RULES
 from ucutlass.importer.operators.builder import Arguments, Builder, Ref
-from ucutlass.importer.operators.views import constant
 from ucutlass.importer.operators.pointwise import Rule
+from ucutlass.importer.operators.views import constant
 
 ELEMENTS = {
     torch.float64: "f64",
