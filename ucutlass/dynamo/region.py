@@ -82,13 +82,13 @@ def region_of(graph: fx.GraphModule, name: str) -> Region:
         return _imported(graph, name, FIXED)
     first = next(node.name for node in nodes if node.op == "call_function")
     try:
-        one, other = (_imported(graph, name, numbers) for numbers in stand_ins(symbols))
-        if (one.inputs, one.outputs) != (other.inputs, other.outputs):
+        first_import, second_import = (_imported(graph, name, numbers) for numbers in stand_ins(symbols))
+        if (first_import.inputs, first_import.outputs) != (second_import.inputs, second_import.outputs):
             raise DependsOnExtents("the memory orders depend on an extent")
-        tree = with_free_extents(one.program.tree, other.program.tree)
+        tree = with_free_extents(first_import.program.tree, second_import.program.tree)
     except DependsOnExtents as problem:
         raise RegionRefused(first, str(problem)) from problem
-    return replace(one, program=replace(one.program, tree=tree, text=format_file(tree)))
+    return replace(first_import, program=replace(first_import.program, tree=tree, text=format_file(tree)))
 
 
 def values_of(node: fx.Node) -> list[Any]:
@@ -143,13 +143,13 @@ def _imported(graph: fx.GraphModule, name: str, number: Extents) -> Region:
             results.append(value)
         outputs.append((results.index(value), order))
     read = needed(builder, results)
-    made = tuple(node for node in builder.nodes if node.name in read)
-    for computation in made:
+    computations = tuple(node for node in builder.nodes if node.name in read)
+    for computation in computations:
         if isinstance(computation, TorchStage):
             raise RegionRefused(makers[computation.name], "torch computes it in a program too")
     used = tuple(source for source in inputs if source.name in read)
     try:
-        program = program_of(TensorGraph(used, made, tuple(results), dict(builder.values)), name)
+        program = program_of(TensorGraph(used, computations, tuple(results), dict(builder.values)), name)
     except (NotServed, Unsupported) as problem:
         first = next(node.name for node in nodes if node.op == "call_function")
         culprit = makers.get(problem.node.name, first) if isinstance(problem, NotServed) else first

@@ -22,7 +22,7 @@ Extents: TypeAlias = Callable[[Any], int]
 
 PRIMES = ((1009, 1019, 1031, 1049, 1061, 1087, 1093, 1103), (2003, 2017, 2027, 2039, 2053, 2081, 2089, 2111))
 """What stands for symbols, in the two imports. Far from each other and from ordinary extents, and no product of
-two of them is one of the others."""
+two of them is a third."""
 
 
 class DependsOnExtents(Exception):
@@ -69,30 +69,30 @@ def stand_ins(symbols: Sequence[Any]) -> tuple[StandIns, StandIns]:
     return first, second
 
 
-def with_free_extents(one: syntax.File, other: syntax.File) -> syntax.File:
+def with_free_extents(first: syntax.File, other: syntax.File) -> syntax.File:
     """Returns the program that two imports agree on. Raises DependsOnExtents."""
-    tree: syntax.File = _common(one, other, parameter=False)
+    tree: syntax.File = _common(first, other, parameter=False)
     _, diagnostics = check_tree(tree)
     if errors := [d for d in diagnostics if d.severity == "error"]:
         raise DependsOnExtents(f"without extents: {errors[0].message} [{errors[0].code}]")
     return tree
 
 
-def _common(one: Any, other: Any, parameter: bool) -> Any:
-    match one, other:
+def _common(first: Any, other: Any, parameter: bool) -> Any:
+    match first, other:
         case syntax.NamedAxis(name=name), syntax.NamedAxis(name=same) if name == same and parameter:
-            return one if one == other else replace(one, extent=None)
-        case tuple(), tuple() if len(one) == len(other):
-            return tuple(_common(a, b, parameter) for a, b in zip(one, other, strict=True))
-        case _ if one == other:
-            return one
-        case _ if is_dataclass(one) and not isinstance(one, type) and type(one) is type(other):
-            inside = parameter or isinstance(one, syntax.Param)
+            return first if first == other else replace(first, extent=None)
+        case tuple(), tuple() if len(first) == len(other):
+            return tuple(_common(a, b, parameter) for a, b in zip(first, other, strict=True))
+        case _ if first == other:
+            return first
+        case _ if is_dataclass(first) and not isinstance(first, type) and type(first) is type(other):
+            inside = parameter or isinstance(first, syntax.Param)
             changed = {
-                field.name: _common(getattr(one, field.name), getattr(other, field.name), inside)
-                for field in fields(one)
+                field.name: _common(getattr(first, field.name), getattr(other, field.name), inside)
+                for field in fields(first)
                 if field.compare
             }
-            return replace(one, **changed)
+            return replace(first, **changed)
         case _:
             raise DependsOnExtents("the program depends on an extent")
