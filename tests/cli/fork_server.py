@@ -28,7 +28,7 @@ def main() -> None:
     from ucutlass import cli, entry
 
     for name in cli._COMMANDS:
-        importlib.import_module(f"ucutlass.cli.{name}")
+        importlib.import_module(f"ucutlass.cli.{cli._MODULES.get(name, name)}")
     gc.freeze()  # what a collection touches would have to be copied for each fork
     gc.disable()
     for line in sys.stdin:
