@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -137,3 +138,8 @@ def test_drawn_programs_compute_what_they_say(name: str) -> None:
         f"{j.drawn.program.text}{dict(j.drawn.program.sizes)}\n{j.detail}" for j in wrong
     )
     assert any(j.state == "right" for j in judged)
+
+
+def test_every_family_is_emulated_in_ci() -> None:
+    script = (Path(__file__).parent.parent.parent / ".ci" / "run").read_text(encoding="utf-8")
+    assert set(re.findall(r"--family (\w+)", script)) == set(SPACES)
