@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import parsing_calls, trees, vague_locals
+from benchmarks.house import duplicate_classes, parsing_calls, trees, vague_locals
 from ucutlass.codes import CODES
 from ucutlass.emit.function_forms import FORMS
 from ucutlass.grammar import problems
@@ -432,3 +432,7 @@ def test_what_may_write_itself_does() -> None:
         if not _file_faults(ast.parse((ROOT / name).read_text(encoding="utf-8")), may_write=False)
     ]
     assert set(idle) <= {"ucutlass/files.py"}
+
+
+def test_a_class_name_is_one_concept() -> None:
+    assert not duplicate_classes({name: ast.parse(path.read_text()) for name, path in modules().items()})

@@ -312,8 +312,18 @@ def _spatial(pick: Pick, values: list[torch.Tensor], i: int, v: torch.Tensor, we
     stride, padding, out = pick([1, 2]), pick([0, 1]), pick([1, 2, 4])
     groups = pick([g for g in (1, 2, 3) if channels % g == 0])
     dilation = pick([1, 1, 2])
-    kind = pick(["conv", "transposed", "max_pool", "avg_pool", "mean_pool", "batch_norm", "group_norm",
-                 "instance_norm"])  # fmt: skip
+    kind = pick(
+        [
+            "conv",
+            "transposed",
+            "max_pool",
+            "avg_pool",
+            "mean_pool",
+            "batch_norm",
+            "group_norm",
+            "instance_norm",
+        ]
+    )
     wide = [s + 2 * padding - dilation * (width - 1) - 1 for s in v.shape[2:]]
     if kind == "conv" and min(wide) >= 0:
         w, b = weight(out * groups, channels // groups, *[width] * n), weight(out * groups)

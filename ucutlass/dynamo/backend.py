@@ -126,17 +126,17 @@ def divided_graph(
     if options.fallback == "error":
         _refuse(partition, lines)
     for part in partition.parts:
-        setattr(graph, part.name, _Call(call_of(part.region, launch(part.region, options))))
+        setattr(graph, part.name, _FunctionModule(call_of(part.region, launch(part.region, options))))
     if options.fallback == "inductor":
         for name in rest(graph, "rest"):
             submodule = getattr(graph, name)
             fakes = [v for n in submodule.graph.nodes if n.op == "placeholder" for v in values_of(n)]
-            setattr(graph, name, _Call(inductor(submodule, fakes)))
+            setattr(graph, name, _FunctionModule(inductor(submodule, fakes)))
     graph.recompile()
     return graph
 
 
-class _Call(torch.nn.Module):
+class _FunctionModule(torch.nn.Module):
     """A function as a submodule, without parameters."""
 
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -25,11 +25,24 @@ from ucutlass.importer.export import ELEMENTS
 VIEWS = frozenset(
     f"aten.{name}"
     for name in (
-        "view.default", "reshape.default", "_unsafe_view.default", "t.default", "transpose.int",
-        "permute.default", "expand.default", "unsqueeze.default", "squeeze.dim", "squeeze.dims",
-        "slice.Tensor", "select.int", "alias.default", "detach.default", "split.Tensor", "unbind.int",
+        "view.default",
+        "reshape.default",
+        "_unsafe_view.default",
+        "t.default",
+        "transpose.int",
+        "permute.default",
+        "expand.default",
+        "unsqueeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "slice.Tensor",
+        "select.int",
+        "alias.default",
+        "detach.default",
+        "split.Tensor",
+        "unbind.int",
     )
-)  # fmt: skip
+)
 """Operators that compute nothing, by the overload's name."""
 
 MAX_ATTEMPTS = 64
@@ -54,7 +67,7 @@ class Partition:
     reasons: dict[str, str] = field(default_factory=dict)
 
 
-class _Served(OperatorSupportBase):
+class _ProgramSupport(OperatorSupportBase):
     def __init__(self, refused: Mapping[str, str], devices: Collection[str]) -> None:
         self._refused, self._devices = refused, devices
 
@@ -143,7 +156,7 @@ def _proposals(
 ) -> list[list[fx.Node]]:
     order = {node: number for number, node in enumerate(graph.graph.nodes)}
     partitioner = CapabilityBasedPartitioner(
-        graph, _Served(refused, devices), allows_single_node_partition=True
+        graph, _ProgramSupport(refused, devices), allows_single_node_partition=True
     )
     proposals: list[list[fx.Node]] = []
     for partition in partitioner.propose_partitions():

@@ -20,12 +20,12 @@ from ucutlass.dynamo.symbolic import (
 )
 from ucutlass.grammar.format import format_file
 from ucutlass.importer.export import needed, tensor_of, translated
-from ucutlass.importer.graph import Input, Origin, TensorGraph, TorchStage, Unsupported
+from ucutlass.importer.graph import Input, OperatorOrigin, TensorGraph, TorchStage, Unsupported
 from ucutlass.importer.naming import free
-from ucutlass.importer.operators.builder import Builder, Ref
+from ucutlass.importer.operators.builder import GraphBuilder, ValueRef
 from ucutlass.importer.operators.views import permuted
 from ucutlass.importer.program import ImportedText, program_of
-from ucutlass.importer.stages import NotServed
+from ucutlass.importer.stages import NoKernelServes
 
 Order: TypeAlias = tuple[int, ...]
 """Axes of a tensor from the largest stride to the smallest."""
@@ -114,12 +114,17 @@ def _imported(graph: fx.GraphModule, name: str, number: Extents) -> Region:
         shape = tuple(logical.shape[axis] for axis in order)
         inputs.append(Input(taken[-1], node.name, "input", type(logical)(shape, logical.element)))
     values = {node.name: node.meta["val"] for node in tensors}
-    builder = Builder({i.name: i.tensor for i in inputs})
+    builder = GraphBuilder({i.name: i.tensor for i in inputs})
     refs: dict[str, Any] = {node.name: number(node.meta["val"]) for node in numbers}
     makers: dict[str, str] = {}
     for node, source in zip(tensors, inputs, strict=True):
-        builder.origin, builder.name = Origin("aten.permute.default"), free(f"{source.name}_logical", taken)
-        refs[node.name] = permuted(builder, Ref(source.name), inverse(memory_order(node.meta["val"], number)))
+        builder.origin, builder.name = (
+            OperatorOrigin("aten.permute.default"),
+            free(f"{source.name}_logical", taken),
+        )
+        refs[node.name] = permuted(
+            builder, ValueRef(source.name), inverse(memory_order(node.meta["val"], number))
+        )
     for node in nodes:
         if node.op != "call_function":
             continue
@@ -137,7 +142,10 @@ def _imported(graph: fx.GraphModule, name: str, number: Extents) -> Region:
     (output,) = (node for node in nodes if node.op == "output")
     for leaf in _leaves(output.args[0]):
         order = memory_order(leaf.meta["val"], number)
-        builder.origin, builder.name = Origin("aten.permute.default"), free(f"{leaf.name}_stored", taken)
+        builder.origin, builder.name = (
+            OperatorOrigin("aten.permute.default"),
+            free(f"{leaf.name}_stored", taken),
+        )
         value = permuted(builder, refs[leaf.name], order).name
         if value not in results:
             results.append(value)
@@ -150,9 +158,9 @@ def _imported(graph: fx.GraphModule, name: str, number: Extents) -> Region:
     used = tuple(source for source in inputs if source.name in read)
     try:
         program = program_of(TensorGraph(used, computations, tuple(results), dict(builder.values)), name)
-    except (NotServed, Unsupported) as problem:
+    except (NoKernelServes, Unsupported) as problem:
         first = next(node.name for node in nodes if node.op == "call_function")
-        culprit = makers.get(problem.node.name, first) if isinstance(problem, NotServed) else first
+        culprit = makers.get(problem.node.name, first) if isinstance(problem, NoKernelServes) else first
         raise RegionRefused(culprit, problem.why) from problem
     places = [n.name for n in nodes if n.op == "placeholder"]
     reads = tuple((places.index(i.path), memory_order(values[i.path], number)) for i in program.inputs)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from ucutlass.importer.expressions import add, call, number, operand
 from ucutlass.importer.operators import RULES as EXPORT_RULES
-from ucutlass.importer.operators.builder import Arguments, Builder, Ref
+from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
 from ucutlass.importer.operators.pointwise import Rule
 from ucutlass.importer.operators.reductions import reduce
 
@@ -19,20 +19,20 @@ _MASKS = {"attn_bias": "attn_mask"}
 """The arguments of a device's attention that the composite operator calls otherwise."""
 
 
-def _attention(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+def _attention(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     """A device's own attention, of which the first result alone is given: the rest serves its gradient."""
     if a.get("return_debug_mask"):
         raise b.fail("the weights of attention are asked for")
     named = {_MASKS.get(name, name): value for name, value in a.named.items()}
     result = _ATTENTION(b, Arguments(named, a.results))
-    assert isinstance(result, Ref)
+    assert isinstance(result, ValueRef)
     return (result, *(None for _ in a.results[1:]))
 
 
-def _layer_norm(b: Builder, a: Arguments) -> tuple[Ref, ...]:
+def _layer_norm(b: GraphBuilder, a: Arguments) -> tuple[ValueRef, ...]:
     """The norm, and for its gradient the means and the reciprocals of standard deviations."""
     x, result = a["input"], _LAYER_NORM(b, a)
-    assert isinstance(result, Ref)
+    assert isinstance(result, ValueRef)
     rank = len(b.shape(x))
     dims = tuple(range(rank - len(a["normalized_shape"]), rank))
     element = a.results[1].element
@@ -42,7 +42,7 @@ def _layer_norm(b: Builder, a: Arguments) -> tuple[Ref, ...]:
     return result, mean, rstd
 
 
-def _group_norm(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+def _group_norm(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     named = {
         "input": a["input"],
         "num_groups": a["group"],
@@ -51,7 +51,7 @@ def _group_norm(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
         "eps": a["eps"],
     }
     result = EXPORT_RULES["aten.group_norm.default"](b, Arguments(named, a.results))
-    assert isinstance(result, Ref)
+    assert isinstance(result, ValueRef)
     return result, None, None
 
 

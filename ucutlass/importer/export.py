@@ -18,10 +18,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from ucutlass.importer.expressions import operand
-from ucutlass.importer.graph import Input, Origin, Tensor, TensorGraph, Unsupported
+from ucutlass.importer.graph import ImportedTensor, Input, OperatorOrigin, TensorGraph, Unsupported
 from ucutlass.importer.naming import free
 from ucutlass.importer.operators import RULES
-from ucutlass.importer.operators.builder import Arguments, Builder, Ref
+from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
 from ucutlass.importer.operators.pointwise import Rule
 from ucutlass.importer.operators.views import constant
 
@@ -71,14 +71,14 @@ class Exported:
 
     graph: TensorGraph
     constants: Mapping[str, torch.Tensor]
-    arguments: tuple[str | Constant, ...]
-    leaves: tuple[int | Constant, ...]
+    arguments: tuple[str | FixedValue, ...]
+    leaves: tuple[int | FixedValue, ...]
     structure: Any
     written: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class FixedValue:
     """A number, a text or None among a module's arguments or results."""
 
     value: Any
@@ -120,8 +120,14 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
     taken: list[str] = []
     user = [spec for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
     paths = {spec.arg.name: name for spec, name in zip(user, argument_names, strict=False)}
-    specs = sorted(signature.input_specs, key=lambda s: list(_ORIGINS).index(s.kind.name) if s.kind.name in _ORIGINS
-                   and s.kind.name != "USER_INPUT" else -1)  # fmt: skip
+    specs = sorted(
+        signature.input_specs,
+        key=lambda s: (
+            list(_ORIGINS).index(s.kind.name)
+            if s.kind.name in _ORIGINS and s.kind.name != "USER_INPUT"
+            else -1
+        ),
+    )
     for spec in specs:
         node = by_name.get(getattr(spec.arg, "name", ""))
         if node is None or not isinstance(node.meta.get("val"), torch.Tensor):
@@ -130,7 +136,7 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
         path = paths.get(node.name, node.name) if origin == "input" else spec.target
         name = free(path, taken)
         taken.append(name)
-        refs[node.name] = Ref(name)
+        refs[node.name] = ValueRef(name)
         if origin == "constant":
             constants[path] = program.constants[spec.target]
             if (number := _number(constants[path])) is not None:
@@ -139,7 +145,7 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
         if origin == "input" or node.name in used:
             inputs.append(Input(name, path, origin, tensor_of(node.meta["val"], name)))
     values = {i.name: i.tensor for i in inputs}
-    builder = Builder(values)
+    builder = GraphBuilder(values)
     for name, number in numbers.items():
         builder.name = free(name, taken)
         refs[name] = constant(builder, number, (), tensor_of(by_name[name].meta["val"], name).element)
@@ -163,8 +169,8 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
     read_constants = {i.path for i in inputs_left if i.origin == "constant"}
     arguments = tuple(
         refs[spec.arg.name].name
-        if isinstance(refs.get(spec.arg.name), Ref)
-        else Constant(getattr(spec.arg, "value", None))
+        if isinstance(refs.get(spec.arg.name), ValueRef)
+        else FixedValue(getattr(spec.arg, "value", None))
         for spec in user
     )
     return Exported(
@@ -177,33 +183,33 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
     )
 
 
-def _computed(builder: Builder, name: str) -> str:
+def _computed(builder: GraphBuilder, name: str) -> str:
     """Returns a result's value; a result that is an input is a copy of it."""
     if any(node.name == name for node in builder.nodes):
         return name
-    builder.name, builder.origin = f"{name}_result", Origin("copy")
-    return builder.pointwise(operand(0), [Ref(name)], builder.values[name].element, "copy").name
+    builder.name, builder.origin = f"{name}_result", OperatorOrigin("copy")
+    return builder.pointwise(operand(0), [ValueRef(name)], builder.values[name].element, "copy").name
 
 
 def _outputs(
     program: Any, refs: Mapping[str, Any], updates: bool
-) -> tuple[list[str], tuple[int | Constant, ...], tuple[str, ...]]:
+) -> tuple[list[str], tuple[int | FixedValue, ...], tuple[str, ...]]:
     """Returns the values of the program's results, the leaves of what forward returns, and the buffers that
     it writes."""
     node = next(n for n in program.graph.nodes if n.op == "output")
     results: list[str] = []
-    leaves: list[int | Constant] = []
+    leaves: list[int | FixedValue] = []
     new: list[tuple[str, str]] = []
     for spec, leaf in zip(program.graph_signature.output_specs, node.args[0], strict=True):
         ref = refs.get(leaf.name) if isinstance(leaf, torch.fx.Node) else None
         match spec.kind.name:
             case "BUFFER_MUTATION":
-                new.append((spec.target, ref.name if isinstance(ref, Ref) else ""))
-            case "USER_OUTPUT" if isinstance(ref, Ref):
+                new.append((spec.target, ref.name if isinstance(ref, ValueRef) else ""))
+            case "USER_OUTPUT" if isinstance(ref, ValueRef):
                 leaves.append(len(results))
                 results.append(ref.name)
             case "USER_OUTPUT" if not isinstance(leaf, torch.fx.Node):
-                leaves.append(Constant(leaf))
+                leaves.append(FixedValue(leaf))
             case "USER_OUTPUT":
                 raise Unsupported("a result of forward is no tensor")
             case _:
@@ -227,7 +233,7 @@ def _number(value: torch.Tensor) -> float | int | bool | None:
     return number
 
 
-def needed(builder: Builder, results: Iterable[str]) -> set[str]:
+def needed(builder: GraphBuilder, results: Iterable[str]) -> set[str]:
     """Returns the values that the results are computed from."""
     by_name = {node.name: node for node in builder.nodes}
     needed: set[str] = set()
@@ -249,7 +255,7 @@ def fixed(extent: Any) -> int:
     return extent
 
 
-def tensor_of(value: torch.Tensor, name: str, number: Callable[[Any], int] = fixed) -> Tensor:
+def tensor_of(value: torch.Tensor, name: str, number: Callable[[Any], int] = fixed) -> ImportedTensor:
     """Returns the shape and the element of a tensor; `number` is what stands for an extent. Raises Unsupported
     where no program takes it."""
     if value.dtype not in ELEMENTS:
@@ -257,22 +263,22 @@ def tensor_of(value: torch.Tensor, name: str, number: Callable[[Any], int] = fix
     shape = tuple(map(number, value.shape))
     if 0 in shape:
         raise Unsupported(f"{name} has no elements")
-    return Tensor(shape, ELEMENTS[value.dtype])
+    return ImportedTensor(shape, ELEMENTS[value.dtype])
 
 
 def translated(
     node: Any,
     refs: Mapping[str, Any],
-    builder: Builder,
+    builder: GraphBuilder,
     taken: list[str],
     rules: Mapping[str, Rule],
     number: Callable[[Any], int] = fixed,
 ) -> Any:
-    """Returns what an operator gives by its rule: a Ref, or a tuple of them. Raises Unsupported."""
+    """Returns what an operator gives by its rule: a ValueRef, or a tuple of them. Raises Unsupported."""
     target = str(node.target)
     if target in _CHECKS:
         return None
-    builder.origin = Origin(target, _module(node), source_line(node))
+    builder.origin = OperatorOrigin(target, _module(node), source_line(node))
     builder.name = free(_short(node.name), taken)
     rule = rules.get(target)
     if rule is None:
@@ -283,10 +289,10 @@ def translated(
     return rule(builder, Arguments(_arguments(node, refs), results))
 
 
-def _result(value: Any, name: str, number: Callable[[Any], int]) -> Tensor:
+def _result(value: Any, name: str, number: Callable[[Any], int]) -> ImportedTensor:
     """Returns a result's tensor; of what is none, or has no elements, one that nothing reads."""
     if not isinstance(value, torch.Tensor) or 0 in map(number, value.shape):
-        return Tensor((), "f32")
+        return ImportedTensor((), "f32")
     return tensor_of(value, name, number)
 
 

@@ -33,7 +33,7 @@ Kind: TypeAlias = Literal["view", "index", "constant", "pointwise", "reduction",
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class ImportedTensor:
     """A tensor's shape and the language's element; f64 stands for tensors that are computed in float64."""
 
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class OperandRead:
     """A tensor that a computation reads, by the name of what computes it, and the labels of its axes."""
 
     value: str
@@ -49,7 +49,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class OperatorOrigin:
     """Where a computation comes from: the operator, `aten.linear.default`, the path of the submodule whose
     forward called it, and the line of the module's source, "" where unknown."""
 
@@ -65,12 +65,12 @@ class Computation:
 
     name: str
     kind: Kind
-    operands: tuple[Operand, ...]
+    operands: tuple[OperandRead, ...]
     body: Expr
     axes: Axes
     extents: Mapping[str, int]
-    tensor: Tensor
-    origin: Origin
+    tensor: ImportedTensor
+    origin: OperatorOrigin
     hint: str = ""
 
 
@@ -80,8 +80,8 @@ class Reshape:
 
     name: str
     value: str
-    tensor: Tensor
-    origin: Origin
+    tensor: ImportedTensor
+    origin: OperatorOrigin
     hint: str = ""
 
     @property
@@ -89,8 +89,8 @@ class Reshape:
         return "view"
 
     @property
-    def operands(self) -> tuple[Operand, ...]:
-        return (Operand(self.value, ()),)
+    def operands(self) -> tuple[OperandRead, ...]:
+        return (OperandRead(self.value, ()),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,10 @@ class TorchStage:
 
     name: str
     function: str
-    operands: tuple[Operand, ...]
+    operands: tuple[OperandRead, ...]
     keywords: Mapping[str, int | bool]
-    tensor: Tensor
-    origin: Origin
+    tensor: ImportedTensor
+    origin: OperatorOrigin
     hint: str = ""
 
     @property
@@ -121,7 +121,7 @@ class Input:
     name: str
     path: str
     origin: Literal["input", "parameter", "buffer", "constant"]
-    tensor: Tensor
+    tensor: ImportedTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +131,14 @@ class TensorGraph:
     inputs: tuple[Input, ...]
     nodes: tuple[Node, ...]
     results: tuple[str, ...]
-    values: Mapping[str, Tensor] = field(default_factory=lambda: MappingProxyType({}))
+    values: Mapping[str, ImportedTensor] = field(default_factory=lambda: MappingProxyType({}))
     """The tensor of every input and node."""
 
 
 class Unsupported(Exception):
     """An operator, or one of its arguments, that the importer cannot turn into a program."""
 
-    def __init__(self, why: str, origin: Origin | None = None) -> None:
+    def __init__(self, why: str, origin: OperatorOrigin | None = None) -> None:
         super().__init__(why)
         self.why = why
         self.origin = origin
@@ -188,12 +188,12 @@ def with_constant(graph: TensorGraph, node: Node) -> TensorGraph:
     return replace(graph, nodes=tuple(nodes), values={**graph.values, name: node.tensor})
 
 
-def _copy(name: str, value: str, tensor: Tensor, origin: Origin) -> Computation:
+def _copy(name: str, value: str, tensor: ImportedTensor, origin: OperatorOrigin) -> Computation:
     labels = tuple(f"_{chr(97 + i)}" for i in range(len(tensor.shape)))
     axes: Axes = tuple((label,) if n != 1 else () for label, n in zip(labels, tensor.shape, strict=True))
     extents = dict(zip(labels, tensor.shape, strict=True))
     return Computation(
-        name, "pointwise", (Operand(value, axes),), Name("x0"), axes, extents, tensor, origin, "copy"
+        name, "pointwise", (OperandRead(value, axes),), Name("x0"), axes, extents, tensor, origin, "copy"
     )
 
 
@@ -202,7 +202,7 @@ def with_copy(graph: TensorGraph, reshape: Reshape) -> TensorGraph:
     one kernel stores there, another may read under other names."""
     before = graph.values[reshape.value]
     shape = _common(before.shape, reshape.tensor.shape)
-    merged = Tensor(shape, before.element)
+    merged = ImportedTensor(shape, before.element)
     view, copy = f"{reshape.name}_merged", f"{reshape.name}_copy"
     nodes: list[Node] = []
     for node in graph.nodes:

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from ucutlass.grammar import syntax
 from ucutlass.importer.atoms import Conflict
-from ucutlass.importer.export import Constant, Exported, exported
+from ucutlass.importer.export import Exported, FixedValue, exported
 from ucutlass.importer.graph import Input, Node, Reshape, TensorGraph, Unsupported
-from ucutlass.importer.stages import NotLegal, NotServed, Stage, cut
+from ucutlass.importer.stages import ImportedStage, NoKernelServes, NotLegal, cut
 from ucutlass.importer.text import value_names, written
 from ucutlass.limits import LimitPassed
 
@@ -80,7 +80,7 @@ class ImportedProgram:
             raise WrongCall(f"the module was imported for {len(expected)} arguments, here are {len(leaves)}")
         given: dict[str, Any] = {}
         for leaf, name in zip(leaves, expected, strict=True):
-            if isinstance(name, Constant):
+            if isinstance(name, FixedValue):
                 if leaf != name.value:
                     raise WrongCall(f"the module was imported for the argument {name.value!r}, not {leaf!r}")
                 continue
@@ -103,7 +103,7 @@ class ImportedProgram:
 
     def _returned(self, results: Any) -> Any:
         many = results if isinstance(results, tuple) else (results,)
-        count = sum(not isinstance(leaf, Constant) for leaf in self._export.leaves)
+        count = sum(not isinstance(leaf, FixedValue) for leaf in self._export.leaves)
         for path, value in zip(self._export.written, many[count:], strict=True):
             owner, _, name = path.rpartition(".")
             buffer = getattr(self.module.get_submodule(owner), name)
@@ -111,7 +111,9 @@ class ImportedProgram:
         return self._structured(many)
 
     def _structured(self, results: Sequence[torch.Tensor]) -> Any:
-        leaves = [leaf.value if isinstance(leaf, Constant) else results[leaf] for leaf in self._export.leaves]
+        leaves = [
+            leaf.value if isinstance(leaf, FixedValue) else results[leaf] for leaf in self._export.leaves
+        ]
         return tree_unflatten(leaves, self._export.structure)
 
     def __repr__(self) -> str:
@@ -161,12 +163,12 @@ def text_of(export: Exported, name: str) -> ImportedText:
     """Returns the program of an exported module. Raises Unsupported."""
     try:
         return program_of(export.graph, name, export.written)
-    except NotServed as problem:
+    except NoKernelServes as problem:
         raise Unsupported(f"no kernel serves it: {problem.why}", problem.node.origin) from problem
 
 
 def program_of(graph: TensorGraph, name: str, written_buffers: tuple[str, ...] = ()) -> ImportedText:
-    """Returns the program of a graph. Raises NotServed and Unsupported."""
+    """Returns the program of a graph. Raises NoKernelServes and Unsupported."""
     graph, stages = cut(graph)
     try:
         program = written(graph, stages, name)
@@ -188,7 +190,7 @@ def program_of(graph: TensorGraph, name: str, written_buffers: tuple[str, ...] =
     )
 
 
-def _report(graph: TensorGraph, stages: Sequence[Stage]) -> tuple[OperatorFate, ...]:
+def _report(graph: TensorGraph, stages: Sequence[ImportedStage]) -> tuple[OperatorFate, ...]:
     names: Mapping[str, str] = value_names(graph, stages)
     holders: dict[str, list[str]] = {}
     for stage in stages:

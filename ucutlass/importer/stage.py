@@ -33,7 +33,7 @@ from ucutlass.importer.expressions import (
     sub,
     where,
 )
-from ucutlass.importer.graph import Computation, Node, Operand, Reshape, Tensor, TorchStage
+from ucutlass.importer.graph import Computation, ImportedTensor, Node, OperandRead, Reshape, TorchStage
 from ucutlass.importer.naming import AXES, numbered
 from ucutlass.importer.operators.products import EXACT
 
@@ -41,9 +41,23 @@ LONGEST = 88
 """Characters of an expression that is written inside another one; a longer one gets a name."""
 
 REDUCTIONS = frozenset(
-    {"sum", "prod", "mean", "max", "min", "var", "argmax", "argmin", "logsumexp", "softmax", "log_softmax",
-     "cumsum", "cumprod", "dot"}
-)  # fmt: skip
+    {
+        "sum",
+        "prod",
+        "mean",
+        "max",
+        "min",
+        "var",
+        "argmax",
+        "argmin",
+        "logsumexp",
+        "softmax",
+        "log_softmax",
+        "cumsum",
+        "cumprod",
+        "dot",
+    }
+)
 """What consumes the names in its brackets."""
 
 _NOTHING_TO_DO = frozenset({"sum", "prod", "mean", "max", "min", "logsumexp", "cumsum", "cumprod"})
@@ -58,7 +72,7 @@ class Inference:
     operand the atoms that are read under another name there.
     """
 
-    values: Mapping[str, Tensor]
+    values: Mapping[str, ImportedTensor]
     nodes: Sequence[Node]
     outputs: Sequence[str]
     ranks: Mapping[str, int] = field(default_factory=dict)
@@ -91,7 +105,7 @@ class Inference:
             self.dimensions[value] = self._new(value, self.values[value])
         return self.dimensions[value]
 
-    def _new(self, value: str, tensor: Tensor) -> list[Dimension]:
+    def _new(self, value: str, tensor: ImportedTensor) -> list[Dimension]:
         letters = AXES.get(len(tensor.shape), "")
         rank = self.ranks.get(value, 5)
         return [
@@ -113,7 +127,7 @@ class Inference:
         self.dimensions[node.name] = [[own[label] for label in axis if label in own] for axis in node.axes]
 
     def _operand(
-        self, node: Computation, number_: int, operand: Operand, own: Mapping[str, Atom], lefts: set[str]
+        self, node: Computation, number_: int, operand: OperandRead, own: Mapping[str, Atom], lefts: set[str]
     ) -> None:
         dimensions = self._of(operand.value)
         for position, axis in enumerate(operand.axes):
@@ -217,7 +231,7 @@ def _left(item: IndexItem) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class _WrittenValue:
     """An expression, the atoms that are its names, and whether it lies in memory in its own element."""
 
     expr: Expr
@@ -226,7 +240,7 @@ class _Value:
 
 
 @dataclass(slots=True)
-class Writer:
+class StageWriter:
     """Writes the body of a stage. `names` has the name of every atom, `values` the names of the inputs;
     `taken` are the words that a binding may not use. `known` are the names whose extents a type gives."""
 
@@ -236,14 +250,14 @@ class Writer:
     taken: set[str]
     known: set[str]
     bindings: list[syntax.Bind] = field(default_factory=list)
-    written: dict[str, _Value] = field(default_factory=dict)
+    written: dict[str, _WrittenValue] = field(default_factory=dict)
 
     def results(self) -> list[Expr]:
         """Writes the bindings and returns the expressions of the outputs, with exactly their names."""
         inference = self.inference
         for value in inference.inputs:
             own = frozenset(leaf for dimension in inference.dimensions[value] for leaf in leaves(dimension))
-            self.written[value] = _Value(Name(self.inputs[value]), own, True)
+            self.written[value] = _WrittenValue(Name(self.inputs[value]), own, True)
         uses = _uses(inference.nodes, inference.outputs)
         for node in inference.nodes:
             match node:
@@ -262,7 +276,7 @@ class Writer:
             raise Conflict("the value has a name that its axes have not")
         return self._along(value, own, self.inference.values[output].element == "bool").expr
 
-    def _binding(self, node: Computation, value: _Value, uses: Mapping[str, int]) -> _Value:
+    def _binding(self, node: Computation, value: _WrittenValue, uses: Mapping[str, int]) -> _WrittenValue:
         """Returns the value, named where it is used again or is too long to stand inside another one."""
         if isinstance(value.expr, Name | Number) or node.name in self.inference.outputs:
             return value
@@ -273,9 +287,9 @@ class Writer:
         name = numbered(node.hint or "value", self.taken)
         self.taken.add(name)
         self.bindings.append(syntax.Bind((syntax.Target(name, self._introduced(node, value)),), value.expr))
-        return _Value(Name(name), value.names, value.stored)
+        return _WrittenValue(Name(name), value.names, value.stored)
 
-    def _introduced(self, node: Computation, value: _Value) -> syntax.TypeExpr | None:
+    def _introduced(self, node: Computation, value: _WrittenValue) -> syntax.TypeExpr | None:
         """Returns the type of a binding whose value has names that nothing before has; None for others."""
         if all(self.names[atom] in self.known for atom in value.names):
             return None
@@ -286,14 +300,14 @@ class Writer:
         axes = axes_of([d for d in dimensions if d], self.names, self.known)
         return syntax.TypeExpr(None, axes)
 
-    def _computed(self, node: Computation) -> _Value:
+    def _computed(self, node: Computation) -> _WrittenValue:
         value = self._expr(node, node.body)
         stored = isinstance(node.body, Name) and self.written[node.operands[0].value].stored
         if isinstance(node.body, Index) and isinstance(node.body.base, Name):
             stored = self.written[node.operands[_number(node.body.base)].value].stored
-        return _Value(value.expr, value.names, stored)
+        return _WrittenValue(value.expr, value.names, stored)
 
-    def _expr(self, node: Computation, body: Expr) -> _Value:
+    def _expr(self, node: Computation, body: Expr) -> _WrittenValue:
         match body:
             case Name(name) if name[0] == "x" and name[1:].isdigit():
                 return self._read(node, int(name[1:]), ())
@@ -301,10 +315,10 @@ class Writer:
                 return self._read(node, _number(base), items)
             case Unary(op, inner):
                 value = self._expr(node, inner)
-                return _Value(Unary(op, value.expr), value.names)
+                return _WrittenValue(Unary(op, value.expr), value.names)
             case Binary(op, left, right):
                 a, b = self._expr(node, left), self._expr(node, right)
-                return _Value(Binary(op, a.expr, b.expr), a.names | b.names)
+                return _WrittenValue(Binary(op, a.expr, b.expr), a.names | b.names)
             case Call("index", None, (Argument(Name(label)),)):
                 return self._coordinate(node, label)
             case Call(callee, None, (_, Argument(inner))) if callee == EXACT:
@@ -314,15 +328,17 @@ class Writer:
             case Call(callee, None, arguments):
                 values = [self._expr(node, a.value) for a in arguments]
                 written = tuple(Argument(v.expr, a.name) for v, a in zip(values, arguments, strict=True))
-                return _Value(Call(callee, None, written), frozenset().union(*(v.names for v in values)))
+                return _WrittenValue(
+                    Call(callee, None, written), frozenset().union(*(v.names for v in values))
+                )
             case _:
-                return _Value(body, frozenset())
+                return _WrittenValue(body, frozenset())
 
     def _atoms(self, node: Computation, label: str) -> Dimension:
         atom = self.inference.labels.get((node.name, label))
         return leaves([atom]) if atom is not None else []
 
-    def _exact(self, node: Computation, body: Expr, inner: Expr) -> _Value:
+    def _exact(self, node: Computation, body: Expr, inner: Expr) -> _WrittenValue:
         assert isinstance(body, Call)
         element = body.arguments[0].value
         assert isinstance(element, Name)
@@ -334,9 +350,9 @@ class Writer:
         match value.expr:
             case Call(callee, None, _) if callee == element.name:
                 return value
-        return _Value(call(element.name, value.expr), value.names)
+        return _WrittenValue(call(element.name, value.expr), value.names)
 
-    def _read(self, node: Computation, number_: int, items: Sequence[IndexItem]) -> _Value:
+    def _read(self, node: Computation, number_: int, items: Sequence[IndexItem]) -> _WrittenValue:
         """Returns an operand, under the names that it has in this computation, read at the positions."""
         value = self.written[node.operands[number_].value]
         pairs = [
@@ -364,18 +380,18 @@ class Writer:
             return value
         if any(self.names[atom] not in self.known for atom in value.names):
             value = self._typed(value)
-        return _Value(Index(value.expr, tuple(written)), (value.names - gone) | frozenset(new))
+        return _WrittenValue(Index(value.expr, tuple(written)), (value.names - gone) | frozenset(new))
 
-    def _typed(self, value: _Value) -> _Value:
+    def _typed(self, value: _WrittenValue) -> _WrittenValue:
         """Returns a value that is bound with its names, because nothing else gives their extents."""
         name = numbered("value", self.taken)
         self.taken.add(name)
         order = sorted(value.names, key=lambda atom: self.names[atom])
         axes = tuple(_named_axis(atom, self.names, self.known, True) for atom in order)
         self.bindings.append(syntax.Bind((syntax.Target(name, syntax.TypeExpr(None, axes)),), value.expr))
-        return _Value(Name(name), value.names, value.stored)
+        return _WrittenValue(Name(name), value.names, value.stored)
 
-    def _inside(self, node: Computation, item: IndexItem, extent: int, value: _Value) -> _Value:
+    def _inside(self, node: Computation, item: IndexItem, extent: int, value: _WrittenValue) -> _WrittenValue:
         """Returns a value that is the same everywhere along an axis, read at a position of it: 0 outside."""
         if value.expr in (Number(0), Number(0.0)):
             return value
@@ -383,9 +399,9 @@ class Writer:
             raise Conflict("a value that is repeated along an axis is read at a fraction of it")
         position = self._coordinates(node, item.right)
         inside = both(binary(">=", position.expr, 0), binary("<", position.expr, extent))
-        return _Value(where(inside, value.expr, 0), value.names | position.names)
+        return _WrittenValue(where(inside, value.expr, 0), value.names | position.names)
 
-    def _coordinates(self, node: Computation, right: Expr) -> _Value:
+    def _coordinates(self, node: Computation, right: Expr) -> _WrittenValue:
         """Returns a position as a value."""
         match right:
             case Name(name) if name in node.extents:
@@ -394,11 +410,11 @@ class Writer:
                 return self._read(node, int(name[1:]), ())
             case Binary(op, left, second):
                 a, b = self._coordinates(node, left), self._coordinates(node, second)
-                return _Value(folded(Binary(op, a.expr, b.expr)), a.names | b.names)
+                return _WrittenValue(folded(Binary(op, a.expr, b.expr)), a.names | b.names)
             case _:
-                return _Value(right, frozenset())
+                return _WrittenValue(right, frozenset())
 
-    def _position(self, node: Computation, right: Expr) -> _Value:
+    def _position(self, node: Computation, right: Expr) -> _WrittenValue:
         """Returns the right side of an index equation: labels are coordinates, operands are values."""
         match right:
             case Name(name) if (node.name, name) in self.inference.labels or name in node.extents:
@@ -406,33 +422,33 @@ class Writer:
                 whole: Expr = number(0)
                 for atom in atoms:
                     whole = folded(add(mul(whole, atom.extent), Name(self.names[atom])))
-                return _Value(whole, frozenset(atoms))
+                return _WrittenValue(whole, frozenset(atoms))
             case Name(name):
                 value = self._read(node, int(name[1:]), ())
                 return value if isinstance(value.expr, Name) else self._named(value)
             case Binary("+" | "-" | "*" as op, left, second):
                 a, b = self._position(node, left), self._position(node, second)
-                return _Value(_distributed(op, a.expr, b.expr), a.names | b.names)
+                return _WrittenValue(_distributed(op, a.expr, b.expr), a.names | b.names)
             case _:
-                return _Value(right, frozenset())
+                return _WrittenValue(right, frozenset())
 
-    def _named(self, value: _Value) -> _Value:
+    def _named(self, value: _WrittenValue) -> _WrittenValue:
         """A gather's coordinates are a name or one call."""
         name = numbered("ids", self.taken)
         self.taken.add(name)
         self.bindings.append(syntax.Bind((syntax.Target(name),), value.expr))
-        return _Value(Name(name), value.names)
+        return _WrittenValue(Name(name), value.names)
 
-    def _coordinate(self, node: Computation, label: str) -> _Value:
+    def _coordinate(self, node: Computation, label: str) -> _WrittenValue:
         atoms = self._atoms(node, label)
         whole: Expr = number(0)
         for atom in atoms:
             whole = folded(add(mul(whole, atom.extent), index(self.names[atom])))
-        return _Value(whole, frozenset(atoms))
+        return _WrittenValue(whole, frozenset(atoms))
 
     def _consuming(
         self, node: Computation, callee: str, labels: Sequence[str], arguments: Sequence[Argument]
-    ) -> _Value:
+    ) -> _WrittenValue:
         atoms = [leaf for label in labels for leaf in self._atoms(node, label)]
         values = [self._expr(node, a.value) for a in arguments]
         if not atoms:
@@ -444,22 +460,22 @@ class Writer:
         keeps = callee in ("softmax", "log_softmax", "cumsum", "cumprod")
         if callee in ("argmax", "argmin") and len(atoms) > 1:
             raise Conflict("a position along several names")
-        return _Value(written, every if keeps else every - set(atoms))
+        return _WrittenValue(written, every if keeps else every - set(atoms))
 
-    def _of_one(self, callee: str, values: Sequence[_Value]) -> _Value:
+    def _of_one(self, callee: str, values: Sequence[_WrittenValue]) -> _WrittenValue:
         """Returns what a reduction over one element gives."""
         if callee == "dot":
             a, b = values
-            return _Value(mul(a.expr, b.expr), a.names | b.names)
+            return _WrittenValue(mul(a.expr, b.expr), a.names | b.names)
         if callee in _NOTHING_TO_DO:
             return values[0]
         # What is not finite makes NaN, as it does over more elements.
         zero = sub(values[0].expr, values[0].expr)
         if callee in ("var", "log_softmax"):
-            return _Value(zero, values[0].names)
+            return _WrittenValue(zero, values[0].names)
         if callee == "softmax":
-            return _Value(add(zero, 1), values[0].names)
-        return _Value(number(0), frozenset())
+            return _WrittenValue(add(zero, 1), values[0].names)
+        return _WrittenValue(number(0), frozenset())
 
     def _bracket(self, atom: Atom) -> BracketName:
         name = self.names[atom]
@@ -468,14 +484,14 @@ class Writer:
         self.known.add(name)
         return BracketName(name, number(atom.extent))
 
-    def _along(self, value: _Value, along: frozenset[Atom], is_bool: bool) -> _Value:
+    def _along(self, value: _WrittenValue, along: frozenset[Atom], is_bool: bool) -> _WrittenValue:
         """Returns the value repeated along the names that it lacks."""
         missing = sorted(along - value.names, key=lambda atom: self.names[atom])
         if not missing:
             return value
         every = both(*(binary(">=", index(self.names[atom]), 0) for atom in missing))
         repeated = binary("and", every, value.expr) if is_bool else where(every, value.expr, 0)
-        return _Value(repeated, value.names | set(missing))
+        return _WrittenValue(repeated, value.names | set(missing))
 
 
 def _number(name: Name) -> int:
@@ -547,7 +563,10 @@ def _named_axis(atom: Atom, names: Mapping[Atom, str], known: set[str], fixed: b
 
 
 def stage_inference(
-    values: Mapping[str, Tensor], nodes: Sequence[Node], outputs: Sequence[str], ranks: Mapping[str, int] = {}
+    values: Mapping[str, ImportedTensor],
+    nodes: Sequence[Node],
+    outputs: Sequence[str],
+    ranks: Mapping[str, int] = {},
 ) -> Inference:
     return Inference(values, nodes, outputs, ranks).run()
 
@@ -646,7 +665,7 @@ def _program(
     known: set[str],
 ) -> syntax.Program:
     taken = {*inputs.values(), *names.values()}
-    writer = Writer(inference, names, inputs, taken, known)
+    writer = StageWriter(inference, names, inputs, taken, known)
     exprs = writer.results()
     single = len(exprs) == 1
     labels = [None] if single else [numbered(f"y{i}", taken) for i in range(len(exprs))]

@@ -15,7 +15,6 @@ from ucutlass.grammar import syntax
 from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.graph import (
     Node,
-    Operand,
     Reshape,
     TensorGraph,
     TorchStage,
@@ -40,7 +39,7 @@ DEEP = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ImportedStage:
     """What one launch computes: `outputs` of `nodes`, from `inputs`."""
 
     nodes: tuple[Node, ...]
@@ -54,7 +53,7 @@ class Stage:
         return last if isinstance(last, TorchStage) else None
 
 
-class NotServed(Exception):
+class NoKernelServes(Exception):
     """A computation that no kernel serves even alone."""
 
     def __init__(self, node: Node, why: str) -> None:
@@ -73,7 +72,7 @@ class _Cutter:
     """By root: the nodes of a stage, without those inline."""
     holders: dict[str, list[str]] = field(default_factory=dict)
     """By node: the roots of the regions that have it."""
-    tried: dict[tuple[frozenset[str], str], Stage | str] = field(default_factory=dict)
+    tried: dict[tuple[frozenset[str], str], ImportedStage | str] = field(default_factory=dict)
     refusals: dict[syntax.Program, str] = field(default_factory=dict)
     """By kernel: why none serves it, "" where one does. Layers repeat, so that most are known."""
     sinks: dict[str, list[str]] = field(default_factory=dict)
@@ -119,14 +118,14 @@ class _Cutter:
 
     # --- stages ------------------------------------------------------------------
 
-    def stage(self, members: frozenset[str], root: str) -> Stage | str:
+    def stage(self, members: frozenset[str], root: str) -> ImportedStage | str:
         """Returns the stage of these nodes that gives `root`, or why no kernel serves it."""
         key = (members, root)
         if key not in self.tried:
             self.tried[key] = self._attempt(members, root)
         return self.tried[key]
 
-    def _attempt(self, members: frozenset[str], root: str) -> Stage | str:
+    def _attempt(self, members: frozenset[str], root: str) -> ImportedStage | str:
         inside: set[str] = set()
         inputs: list[str] = []
         stack = [root]
@@ -143,7 +142,7 @@ class _Cutter:
         if nodes and any(isinstance(n, TorchStage) for n in nodes):
             if len(nodes) > 1 and not all(n.kind == "view" for n in nodes[:-1]):
                 return "torch computes a stage of its own"
-            return Stage(nodes, tuple(inputs), (root,))
+            return ImportedStage(nodes, tuple(inputs), (root,))
         try:
             inference = stage_inference(self.graph.values, nodes, (root,))
             refusal = self._refusal(inference)
@@ -151,7 +150,7 @@ class _Cutter:
             return str(problem)
         if refusal:
             return refusal
-        return Stage(nodes, tuple(inference.inputs), (root,))
+        return ImportedStage(nodes, tuple(inference.inputs), (root,))
 
     def _refusal(self, inference: Inference) -> str:
         """Returns why no kernel serves a stage, "" where one does. Raises Conflict."""
@@ -169,7 +168,7 @@ class _Cutter:
 
     # --- merging -----------------------------------------------------------------
 
-    def run(self) -> list[Stage]:
+    def run(self) -> list[ImportedStage]:
         for node in self.graph.nodes:
             if node.name not in self.inline:
                 self._put(node.name, frozenset({node.name}))
@@ -181,7 +180,7 @@ class _Cutter:
             if root in self.regions:
                 self._before(root)
         self._repeated()
-        stages: list[Stage] = []
+        stages: list[ImportedStage] = []
         unclean: dict[str, tuple[Node, bool]] = {}
         for root in sorted(self.regions, key=self._place):
             stage = self.stage(self.regions[root], root)
@@ -190,7 +189,7 @@ class _Cutter:
                 if cause is not None:
                     unclean[cause.name] = cause, cause.name in self.inline
                     continue
-                raise NotServed(self.nodes.get(root) or self.graph.nodes[-1], stage)
+                raise NoKernelServes(self.nodes.get(root) or self.graph.nodes[-1], stage)
             stages.append(stage)
         if unclean:
             raise _Unclean(tuple(unclean.values()))
@@ -399,13 +398,13 @@ def checked_kernel(tree: syntax.Program) -> ir.Kernel:
     return kernel
 
 
-def _ordered(stages: Sequence[Stage]) -> list[Stage]:
+def _ordered(stages: Sequence[ImportedStage]) -> list[ImportedStage]:
     """Returns the stages so that each follows what it reads."""
-    makers: Mapping[str, Stage] = {output: stage for stage in stages for output in stage.outputs}
-    placed: list[Stage] = []
+    makers: Mapping[str, ImportedStage] = {output: stage for stage in stages for output in stage.outputs}
+    placed: list[ImportedStage] = []
     seen: set[int] = set()
 
-    def place(stage: Stage) -> None:
+    def place(stage: ImportedStage) -> None:
         if id(stage) in seen:
             return
         seen.add(id(stage))
@@ -432,9 +431,9 @@ def _stored(graph: TensorGraph, node: Node) -> TensorGraph:
     return graph
 
 
-def cut(graph: TensorGraph) -> tuple[TensorGraph, list[Stage]]:
+def cut(graph: TensorGraph) -> tuple[TensorGraph, list[ImportedStage]]:
     """Returns the stages of a graph, each after what it reads, and the graph with the copies that they need.
-    Raises NotServed."""
+    Raises NoKernelServes."""
     for _ in range(MOST_ROUNDS):
         try:
             return graph, _Cutter(graph).run()
@@ -442,7 +441,4 @@ def cut(graph: TensorGraph) -> tuple[TensorGraph, list[Stage]]:
             for node, inline in problem.nodes:
                 constant = inline and node.kind != "view"
                 graph = with_constant(graph, node) if constant else _stored(graph, node)
-    raise NotServed(graph.nodes[-1], "its views and reshapes do not fit any kernel")
-
-
-__all__ = ["NotServed", "Operand", "Stage", "cut"]
+    raise NoKernelServes(graph.nodes[-1], "its views and reshapes do not fit any kernel")

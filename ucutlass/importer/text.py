@@ -14,10 +14,17 @@ from ucutlass.grammar.parse import SyntaxProblem, check_length
 from ucutlass.grammar.syntax import Argument, Call, Name, Number
 from ucutlass.importer.atoms import Atom, Conflict
 from ucutlass.importer.expressions import expr
-from ucutlass.importer.graph import Computation, Tensor, TensorGraph, TorchStage
+from ucutlass.importer.graph import Computation, ImportedTensor, TensorGraph, TorchStage
 from ucutlass.importer.naming import dimension_names, identifier, numbered
-from ucutlass.importer.stage import Inference, Writer, axes_of, free_kernel_of, kernel_of, stage_inference
-from ucutlass.importer.stages import NotLegal, Stage, checked_kernel
+from ucutlass.importer.stage import (
+    Inference,
+    StageWriter,
+    axes_of,
+    free_kernel_of,
+    kernel_of,
+    stage_inference,
+)
+from ucutlass.importer.stages import ImportedStage, NotLegal, checked_kernel
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import NAMED
 
@@ -34,7 +41,7 @@ class Written:
     names: Mapping[str, str]
 
 
-def written(graph: TensorGraph, stages: Sequence[Stage], name: str) -> Written:
+def written(graph: TensorGraph, stages: Sequence[ImportedStage], name: str) -> Written:
     """Returns the program of these stages. Raises NotLegal where the checker refuses it."""
     ranks = _ranks(graph)
     if len(stages) == 1 and stages[0].torch is None and stages[0].outputs == graph.results:
@@ -70,7 +77,7 @@ def _inputs(graph: TensorGraph) -> dict[str, str]:
     return {i.name: i.name for i in graph.inputs}
 
 
-def _kernel(graph: TensorGraph, stage: Stage, name: str, ranks: Mapping[str, int]) -> Written:
+def _kernel(graph: TensorGraph, stage: ImportedStage, name: str, ranks: Mapping[str, int]) -> Written:
     inference = stage_inference(graph.values, stage.nodes, stage.outputs, ranks)
     inference.inputs.sort(key=[i.name for i in graph.inputs].index)
     names = dimension_names(inference.order(), [i.name for i in graph.inputs])
@@ -84,7 +91,7 @@ def free_program_name(name: str, graph: TensorGraph) -> str:
     return numbered(name, {*_built_in(), *(i.name for i in graph.inputs)})
 
 
-def value_names(graph: TensorGraph, stages: Sequence[Stage]) -> dict[str, str]:
+def value_names(graph: TensorGraph, stages: Sequence[ImportedStage]) -> dict[str, str]:
     """Returns the names of inputs and of what stages store: a stored value is called as what it is, or by the
     submodule that computes it."""
     names = _inputs(graph)
@@ -96,7 +103,7 @@ def value_names(graph: TensorGraph, stages: Sequence[Stage]) -> dict[str, str]:
     return names
 
 
-def _noun(stage: Stage, output: str) -> str:
+def _noun(stage: ImportedStage, output: str) -> str:
     last = next((n for n in stage.nodes if n.name == output), stage.nodes[-1] if stage.nodes else None)
     if last is None:
         return "copy"
@@ -127,7 +134,7 @@ class _Bindings:
     """Every stage is a binding of the pipeline, under names that hold throughout."""
 
     graph: TensorGraph
-    stages: Sequence[Stage]
+    stages: Sequence[ImportedStage]
     name: str
     ranks: Mapping[str, int]
 
@@ -162,7 +169,7 @@ class _Bindings:
                 for o in stage.outputs
                 if o not in graph.results or self._read(o)
             }
-            writer = Writer(part, names, values, taken, known)
+            writer = StageWriter(part, names, values, taken, known)
             exprs = writer.results()
             body += writer.bindings
             for output, value in zip(stage.outputs, exprs, strict=True):
@@ -195,7 +202,7 @@ class _Bindings:
 
     def _torch(
         self,
-        stage: Stage,
+        stage: ImportedStage,
         whole: Inference,
         names: Mapping[Atom, str],
         known: set[str],
@@ -232,7 +239,7 @@ class _Calls:
     """Every stage calls a kernel of the file; stages that differ in their tensors alone call the same one."""
 
     graph: TensorGraph
-    stages: Sequence[Stage]
+    stages: Sequence[ImportedStage]
     name: str
     ranks: Mapping[str, int]
 
@@ -289,7 +296,7 @@ class _Calls:
         stored = [o for stage in self.stages for o in stage.outputs]
         return {v: self.graph.values[v].shape for v in [*(i.name for i in self.graph.inputs), *stored]}
 
-    def _kernel(self, stage: Stage) -> tuple[syntax.Program, list[str]]:
+    def _kernel(self, stage: ImportedStage) -> tuple[syntax.Program, list[str]]:
         inference = stage_inference(self.graph.values, stage.nodes, stage.outputs, self.ranks)
         inference.sort_inputs()
         inputs = _local_names(self.graph, inference.inputs)
@@ -334,7 +341,7 @@ class _TypeNames:
                     self.extents.setdefault(letter, set()).add(extent)
         self.taken, self.introduced = taken, set()
 
-    def of(self, value: str, tensor: Tensor) -> syntax.TypeExpr:
+    def of(self, value: str, tensor: ImportedTensor) -> syntax.TypeExpr:
         axes: list[syntax.Axis] = []
         for letter, extent in zip(self.letters[value], tensor.shape, strict=False):
             if extent == 1:
@@ -354,7 +361,7 @@ _WEIGHT_AXES = {1: "C", 2: "NK", 3: "KCR", 4: "KCRS", 5: "KCTRS"}
 _MANY = "ABCDEFGHIJKLOPQ"
 
 
-def _kernel_name(stage: Stage) -> str:
+def _kernel_name(stage: ImportedStage) -> str:
     words: list[str] = []
     for node in stage.nodes:
         if isinstance(node, Computation) and node.kind != "view":
@@ -368,6 +375,14 @@ def _kernel_name(stage: Stage) -> str:
     return identifier("_".join(words[:4])) or "copy"
 
 
-_WORDS = {"scaled_dot_product_attention": "attention", "convolution": "conv", "view": "copy", "select": "",
-          "slice": "", "clone": "copy", "unsafe_view": "copy", "split_with_sizes": ""}  # fmt: skip
+_WORDS = {
+    "scaled_dot_product_attention": "attention",
+    "convolution": "conv",
+    "view": "copy",
+    "select": "",
+    "slice": "",
+    "clone": "copy",
+    "unsafe_view": "copy",
+    "split_with_sizes": "",
+}
 """Operators that a kernel is called otherwise by."""

@@ -13,19 +13,19 @@ from ucutlass.importer.graph import (
     Axes,
     Axis,
     Computation,
+    ImportedTensor,
     Kind,
     Node,
-    Operand,
-    Origin,
+    OperandRead,
+    OperatorOrigin,
     Reshape,
-    Tensor,
     TorchStage,
     Unsupported,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class ValueRef:
     """A tensor among an operator's arguments, by the name of its value."""
 
     name: str
@@ -37,7 +37,7 @@ class Arguments:
     gives."""
 
     named: Mapping[str, Any]
-    results: tuple[Tensor, ...]
+    results: tuple[ImportedTensor, ...]
 
     def __getitem__(self, name: str) -> Any:
         return self.named[name]
@@ -46,7 +46,7 @@ class Arguments:
         return self.named.get(name, default)
 
     @property
-    def result(self) -> Tensor:
+    def result(self) -> ImportedTensor:
         return self.results[0]
 
 
@@ -54,24 +54,24 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(slots=True)
-class Builder:
+class GraphBuilder:
     """The nodes so far and the tensors of all values. `origin` is the operator that is being translated,
     `name` the name that its graph node has."""
 
-    values: dict[str, Tensor]
+    values: dict[str, ImportedTensor]
     nodes: list[Node] = field(default_factory=list)
-    origin: Origin = field(default_factory=lambda: Origin(""))
+    origin: OperatorOrigin = field(default_factory=lambda: OperatorOrigin(""))
     name: str = ""
-    joined: dict[tuple[int, tuple[str, ...]], Ref] = field(default_factory=dict)
+    joined: dict[tuple[int, tuple[str, ...]], ValueRef] = field(default_factory=dict)
     """Concatenations by axis and parts: a longer one that begins with the same parts takes it as one."""
 
     constants: set[str] = field(default_factory=set)
     """The values that depend on no input."""
 
-    def shape(self, ref: Ref) -> tuple[int, ...]:
+    def shape(self, ref: ValueRef) -> tuple[int, ...]:
         return self.values[ref.name].shape
 
-    def element(self, ref: Ref) -> str:
+    def element(self, ref: ValueRef) -> str:
         return self.values[ref.name].element
 
     def fail(self, why: str) -> Unsupported:
@@ -88,53 +88,55 @@ class Builder:
     def add(
         self,
         kind: Kind,
-        operands: Sequence[tuple[Ref, Axes]],
+        operands: Sequence[tuple[ValueRef, Axes]],
         body: Expr,
         axes: Axes,
         extents: Mapping[str, int],
         element: str,
         hint: str = "",
-    ) -> Ref:
+    ) -> ValueRef:
         """Adds a computation. The shape of its value follows from its axes."""
         shape = tuple(prod(extents[label] for label in axis) for axis in axes)
-        tensor = Tensor(shape, element)
+        tensor = ImportedTensor(shape, element)
         name = self._fresh(hint)
-        reads = tuple(Operand(ref.name, operand_axes) for ref, operand_axes in operands)
+        reads = tuple(OperandRead(ref.name, operand_axes) for ref, operand_axes in operands)
         node = Computation(name, kind, reads, body, axes, dict(extents), tensor, self.origin, hint)
         return self._put(node)
 
-    def _put(self, node: Node) -> Ref:
+    def _put(self, node: Node) -> ValueRef:
         self.nodes.append(node)
         self.values[node.name] = node.tensor
         if all(operand.value in self.constants for operand in node.operands):
             self.constants.add(node.name)
-        return Ref(node.name)
+        return ValueRef(node.name)
 
-    def reshape(self, ref: Ref, shape: Sequence[int]) -> Ref:
+    def reshape(self, ref: ValueRef, shape: Sequence[int]) -> ValueRef:
         if self.shape(ref) == tuple(shape):
             return ref
-        tensor = Tensor(tuple(shape), self.element(ref))
+        tensor = ImportedTensor(tuple(shape), self.element(ref))
         return self._put(Reshape(self._fresh("view"), ref.name, tensor, self.origin))
 
-    def torch(self, function: str, refs: Sequence[Ref], keywords: Mapping[str, Any], tensor: Tensor) -> Ref:
+    def torch(
+        self, function: str, refs: Sequence[ValueRef], keywords: Mapping[str, Any], tensor: ImportedTensor
+    ) -> ValueRef:
         """Adds a stage that torch computes. Its operands are stored as they are."""
-        operands = tuple(Operand(self._stored(ref).name, ()) for ref in refs)
+        operands = tuple(OperandRead(self._stored(ref).name, ()) for ref in refs)
         return self._put(TorchStage(self._fresh(""), function, operands, keywords, tensor, self.origin))
 
-    def _stored(self, ref: Ref) -> Ref:
+    def _stored(self, ref: ValueRef) -> ValueRef:
         """Returns a tensor that lies in memory under its own axes: a copy of a view or a constant."""
         source = next((node for node in self.nodes if node.name == ref.name), None)
         if source is None or source.kind not in ("view", "constant"):
             return ref
         return self.pointwise(operand(0), [ref], self.element(ref), "copy")
 
-    def view(self, ref: Ref, operand_axes: Axes, axes: Axes, extents: Mapping[str, int]) -> Ref:
+    def view(self, ref: ValueRef, operand_axes: Axes, axes: Axes, extents: Mapping[str, int]) -> ValueRef:
         """Adds the same value with other axes."""
         return self.add("view", [(ref, operand_axes)], operand(0), axes, extents, self.element(ref))
 
     def pointwise(
-        self, body: Expr, refs: Sequence[Ref], element: str, hint: str = "", shape: Sequence[int] = ()
-    ) -> Ref:
+        self, body: Expr, refs: Sequence[ValueRef], element: str, hint: str = "", shape: Sequence[int] = ()
+    ) -> ValueRef:
         """Adds element-wise work on tensors that broadcast from the right, at least to `shape`. A body over
         bools that calculates with them must say so: see `as_number`."""
         whole = broadcast([*(self.shape(r) for r in refs), tuple(shape)])
@@ -144,14 +146,16 @@ class Builder:
         extents = dict(zip(labels, whole, strict=True))
         return self.add("pointwise" if refs else "constant", operands, body, axes, extents, element, hint)
 
-    def numbers(self, body: Expr, refs: Sequence[Ref]) -> Expr:
+    def numbers(self, body: Expr, refs: Sequence[ValueRef]) -> Expr:
         """Returns the body with every operand that is a bool as 1 or 0."""
         bools = {
             f"x{i}": where(operand(i), 1, 0) for i, ref in enumerate(refs) if self.element(ref) == "bool"
         }
         return substituted(body, bools) if bools else body
 
-    def labels(self, ref: Ref, letters: Sequence[str] = ()) -> tuple[tuple[str, ...], Axes, dict[str, int]]:
+    def labels(
+        self, ref: ValueRef, letters: Sequence[str] = ()
+    ) -> tuple[tuple[str, ...], Axes, dict[str, int]]:
         """Returns a label for each axis of a tensor, its axes, and the extents. Labels that begin with `_`
         suggest no name."""
         shape = self.shape(ref)

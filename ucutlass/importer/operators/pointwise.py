@@ -21,9 +21,9 @@ from ucutlass.importer.expressions import (
     template,
     where,
 )
-from ucutlass.importer.operators.builder import Arguments, Builder, Ref
+from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
 
-Rule = Callable[[Builder, Arguments], "Ref | tuple[Ref | None, ...]"]
+Rule = Callable[[GraphBuilder, Arguments], "ValueRef | tuple[ValueRef | None, ...]"]
 FLOATS = frozenset({"f64", "f32", "f16", "bf16", "e4m3", "e5m2"})
 
 UNARY: Mapping[str, str] = MappingProxyType(
@@ -70,34 +70,36 @@ COMPARISONS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def _first(arguments: Arguments) -> Ref:
+def _first(arguments: Arguments) -> ValueRef:
     """Returns the one tensor of an operator, whatever its schema calls it."""
-    ref: Ref = arguments.get("self") or arguments.get("input")
+    ref: ValueRef = arguments.get("self") or arguments.get("input")
     return ref
 
 
 def unary(text: str) -> Rule:
-    def rule(b: Builder, a: Arguments) -> Ref:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
         x = _first(a)
         return b.pointwise(b.numbers(template(text), [x]), [x], a.result.element)
 
     return rule
 
 
-def of_tensors(b: Builder, a: Arguments, body: Callable[..., Expr], *arguments: Any, hint: str = "") -> Ref:
+def of_tensors(
+    b: GraphBuilder, a: Arguments, body: Callable[..., Expr], *arguments: Any, hint: str = ""
+) -> ValueRef:
     """Adds `body` of arguments that are tensors or numbers, bools among the tensors as 1 and 0."""
-    refs = [x for x in arguments if isinstance(x, Ref)]
+    refs = [x for x in arguments if isinstance(x, ValueRef)]
     exprs: list[Expr] = []
     for value in arguments:
         exprs.append(
             operand(len([e for e in exprs if isinstance(e, Name)]))
-            if isinstance(value, Ref)
+            if isinstance(value, ValueRef)
             else _literal(b, value)
         )
     return b.pointwise(b.numbers(body(*exprs), refs), refs, a.result.element, hint, a.result.shape)
 
 
-def _literal(b: Builder, value: Any) -> Expr:
+def _literal(b: GraphBuilder, value: Any) -> Expr:
     if not isinstance(value, bool | int | float):
         raise b.fail(f"the argument {value!r} is no number")
     if isinstance(value, float) and math.isnan(value):
@@ -109,30 +111,30 @@ def _scaled(value: Expr, factor: Any) -> Expr:
     return value if factor == 1 else mul(value, factor)
 
 
-def _add(b: Builder, a: Arguments) -> Ref:
+def _add(b: GraphBuilder, a: Arguments) -> ValueRef:
     alpha = a.get("alpha", 1)
     if _all_bool(b, a["self"], a["other"]):
         return of_bools(b, a, "or")
     return of_tensors(b, a, lambda x, y: add(x, _scaled(y, alpha)), a["self"], a["other"])
 
 
-def _sub(b: Builder, a: Arguments) -> Ref:
+def _sub(b: GraphBuilder, a: Arguments) -> ValueRef:
     alpha = a.get("alpha", 1)
     return of_tensors(b, a, lambda x, y: sub(x, _scaled(y, alpha)), a["self"], a["other"])
 
 
-def _rsub(b: Builder, a: Arguments) -> Ref:
+def _rsub(b: GraphBuilder, a: Arguments) -> ValueRef:
     alpha = a.get("alpha", 1)
     return of_tensors(b, a, lambda x, y: sub(y, _scaled(x, alpha)), a["self"], a["other"])
 
 
-def _mul(b: Builder, a: Arguments) -> Ref:
+def _mul(b: GraphBuilder, a: Arguments) -> ValueRef:
     if _all_bool(b, a["self"], a["other"]):
         return of_bools(b, a, "and")
     return of_tensors(b, a, mul, a["self"], a["other"])
 
 
-def _div(b: Builder, a: Arguments) -> Ref:
+def _div(b: GraphBuilder, a: Arguments) -> ValueRef:
     mode = a.get("rounding_mode")
     whole = a.result.element not in FLOATS
     if mode is None:
@@ -156,7 +158,7 @@ def _div(b: Builder, a: Arguments) -> Ref:
     )
 
 
-def _floor_divide(b: Builder, a: Arguments) -> Ref:
+def _floor_divide(b: GraphBuilder, a: Arguments) -> ValueRef:
     whole = a.result.element not in FLOATS
     return of_tensors(
         b,
@@ -167,15 +169,15 @@ def _floor_divide(b: Builder, a: Arguments) -> Ref:
     )
 
 
-def _remainder(b: Builder, a: Arguments) -> Ref:
+def _remainder(b: GraphBuilder, a: Arguments) -> ValueRef:
     if a.result.element in FLOATS:
         return of_tensors(b, a, lambda x, y: sub(x, mul(y, call("floor", div(x, y)))), a["self"], a["other"])
     return of_tensors(b, a, lambda x, y: binary("%", x, y), a["self"], a["other"])
 
 
-def _pow(b: Builder, a: Arguments) -> Ref:
+def _pow(b: GraphBuilder, a: Arguments) -> ValueRef:
     base, exponent = a["self"], a["exponent"]
-    if isinstance(exponent, int | float) and exponent in (2, 3) and isinstance(base, Ref):
+    if isinstance(exponent, int | float) and exponent in (2, 3) and isinstance(base, ValueRef):
         square = mul(operand(0), operand(0))
         body = square if exponent == 2 else mul(square, operand(0))
         return b.pointwise(b.numbers(body, [base]), [base], a.result.element)
@@ -192,7 +194,7 @@ def _compare(op: str) -> Rule:
     return lambda b, a: of_tensors(b, a, lambda x, y: binary(op, x, y), a["self"], a["other"])
 
 
-def _clamp(b: Builder, a: Arguments) -> Ref:
+def _clamp(b: GraphBuilder, a: Arguments) -> ValueRef:
     low, high = a.get("min"), a.get("max")
     x = a["self"]
     if low is None:
@@ -202,7 +204,7 @@ def _clamp(b: Builder, a: Arguments) -> Ref:
     return of_tensors(b, a, lambda v, low_, high_: call("clamp", v, low_, high_), x, low, high)
 
 
-def _hardtanh(b: Builder, a: Arguments) -> Ref:
+def _hardtanh(b: GraphBuilder, a: Arguments) -> ValueRef:
     low, high = a["min_val"], a["max_val"]
     if (low, high) == (-1, 1):
         return of_tensors(b, a, lambda v: call("hardtanh", v), a["self"])
@@ -213,19 +215,19 @@ def _pair(function: str) -> Rule:
     return lambda b, a: of_tensors(b, a, lambda x, y: call(function, x, y), a["self"], a["other"])
 
 
-def _gelu(b: Builder, a: Arguments) -> Ref:
+def _gelu(b: GraphBuilder, a: Arguments) -> ValueRef:
     function = "gelu_tanh" if a.get("approximate") == "tanh" else "gelu"
     return of_tensors(b, a, lambda x: call(function, x), a["self"])
 
 
-def _leaky_relu(b: Builder, a: Arguments) -> Ref:
+def _leaky_relu(b: GraphBuilder, a: Arguments) -> ValueRef:
     slope = a["negative_slope"]
     return of_tensors(
         b, a, lambda x: call("leaky_relu", x) if slope == 0.01 else call("leaky_relu", x, slope), a["self"]
     )
 
 
-def _elu(b: Builder, a: Arguments) -> Ref:
+def _elu(b: GraphBuilder, a: Arguments) -> ValueRef:
     alpha, scale, inner = a["alpha"], a.get("scale", 1), a.get("input_scale", 1)
     if inner != 1:
         raise b.fail(f"input_scale={inner}")
@@ -236,14 +238,14 @@ def _elu(b: Builder, a: Arguments) -> Ref:
     return of_tensors(b, a, body, a["self"])
 
 
-def _celu(b: Builder, a: Arguments) -> Ref:
+def _celu(b: GraphBuilder, a: Arguments) -> ValueRef:
     alpha = a["alpha"]
     return of_tensors(
         b, a, lambda x: where(binary(">", x, 0), x, mul(alpha, sub(call("exp", div(x, alpha)), 1))), a["self"]
     )
 
 
-def _softplus(b: Builder, a: Arguments) -> Ref:
+def _softplus(b: GraphBuilder, a: Arguments) -> ValueRef:
     beta, threshold = a["beta"], a["threshold"]
 
     def body(x: Expr) -> Expr:
@@ -256,12 +258,12 @@ def _softplus(b: Builder, a: Arguments) -> Ref:
     return of_tensors(b, a, body, a["self"])
 
 
-def _threshold(b: Builder, a: Arguments) -> Ref:
+def _threshold(b: GraphBuilder, a: Arguments) -> ValueRef:
     limit, value = a["threshold"], a["value"]
     return of_tensors(b, a, lambda x: where(binary("<=", x, limit), value, x), a["self"])
 
 
-def _prelu(b: Builder, a: Arguments) -> Ref:
+def _prelu(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, w = a["self"], a["weight"]
     channels = b.shape(w)[0] if b.shape(w) else 1
     if channels != 1 and len(b.shape(x)) > 1:
@@ -271,12 +273,12 @@ def _prelu(b: Builder, a: Arguments) -> Ref:
     return of_tensors(b, a, lambda v, s: where(binary(">", v, 0), v, mul(s, v)), x, w)
 
 
-def _where(b: Builder, a: Arguments) -> Ref:
+def _where(b: GraphBuilder, a: Arguments) -> ValueRef:
     condition, yes, no = a["condition"], a["self"], a["other"]
-    refs = [r for r in (condition, yes, no) if isinstance(r, Ref)]
+    refs = [r for r in (condition, yes, no) if isinstance(r, ValueRef)]
     exprs: list[Expr] = []
     for value in (condition, yes, no):
-        exprs.append(operand(refs.index(value)) if isinstance(value, Ref) else _literal(b, value))
+        exprs.append(operand(refs.index(value)) if isinstance(value, ValueRef) else _literal(b, value))
     if a.result.element == "bool":
         c, y, n = exprs
         body = binary("or", binary("and", c, y), binary("and", expr_not(c), n))
@@ -289,22 +291,22 @@ def expr_not(value: Expr) -> Expr:
     return substituted(template("not x0"), {"x0": value})
 
 
-def _masked_fill(b: Builder, a: Arguments) -> Ref:
+def _masked_fill(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, mask, value = a["self"], a["mask"], a["value"]
     if a.result.element == "bool":
         raise b.fail("masked_fill of bools")
     return (
         of_tensors(b, a, lambda m, v, t: where(m, v, t), mask, value, x)
-        if isinstance(value, Ref)
+        if isinstance(value, ValueRef)
         else (b.pointwise(where(operand(0), _literal(b, value), operand(1)), [mask, x], a.result.element))
     )
 
 
-def _all_bool(b: Builder, *values: Any) -> bool:
-    return all(isinstance(v, Ref) and b.element(v) == "bool" for v in values)
+def _all_bool(b: GraphBuilder, *values: Any) -> bool:
+    return all(isinstance(v, ValueRef) and b.element(v) == "bool" for v in values)
 
 
-def of_bools(b: Builder, a: Arguments, op: str) -> Ref:
+def of_bools(b: GraphBuilder, a: Arguments, op: str) -> ValueRef:
     refs = [a["self"], a["other"]]
     truths = [
         operand(i) if b.element(r) == "bool" else binary("!=", operand(i), 0) for i, r in enumerate(refs)
@@ -313,7 +315,7 @@ def of_bools(b: Builder, a: Arguments, op: str) -> Ref:
 
 
 def _bitwise(op: str) -> Rule:
-    def rule(b: Builder, a: Arguments) -> Ref:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
         if not _all_bool(b, a["self"], a["other"]):
             raise b.fail("bits of whole numbers")
         return of_bools(b, a, op)
@@ -321,27 +323,27 @@ def _bitwise(op: str) -> Rule:
     return rule
 
 
-def _not(b: Builder, a: Arguments) -> Ref:
+def _not(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = _first(a)
     if b.element(x) == "bool":
         return b.pointwise(template("not x0"), [x], "bool")
     return b.pointwise(template("x0 == 0"), [x], "bool")
 
 
-def _bitwise_not(b: Builder, a: Arguments) -> Ref:
+def _bitwise_not(b: GraphBuilder, a: Arguments) -> ValueRef:
     if b.element(_first(a)) != "bool":
         raise b.fail("bits of whole numbers")
     return _not(b, a)
 
 
-def _xor(b: Builder, a: Arguments) -> Ref:
+def _xor(b: GraphBuilder, a: Arguments) -> ValueRef:
     refs = [a["self"], a["other"]]
     if not _all_bool(b, *refs):
         raise b.fail("bits of whole numbers")
     return b.pointwise(b.numbers(template("x0 != x1"), refs), refs, "bool")
 
 
-def cast(b: Builder, x: Ref, element: str) -> Ref:
+def cast(b: GraphBuilder, x: ValueRef, element: str) -> ValueRef:
     """Adds a conversion in plain sight; none to an element that holds the tensor's already."""
     own = b.element(x)
     if own == element:
@@ -358,16 +360,16 @@ def cast(b: Builder, x: Ref, element: str) -> Ref:
     return b.pointwise(call(element, operand(0)), [x], element)
 
 
-def _to(b: Builder, a: Arguments) -> Ref:
+def _to(b: GraphBuilder, a: Arguments) -> ValueRef:
     return cast(b, _first(a), a.result.element)
 
 
-def _lerp(b: Builder, a: Arguments) -> Ref:
+def _lerp(b: GraphBuilder, a: Arguments) -> ValueRef:
     return of_tensors(b, a, lambda x, y, w: add(x, mul(w, sub(y, x))), a["self"], a["end"], a["weight"])
 
 
 def _addc(op: Callable[[Any, Any], Expr]) -> Rule:
-    def rule(b: Builder, a: Arguments) -> Ref:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
         value = a.get("value", 1)
         return of_tensors(
             b, a, lambda x, y, z: add(x, _scaled(op(y, z), value)), a["self"], a["tensor1"], a["tensor2"]
@@ -376,13 +378,13 @@ def _addc(op: Callable[[Any, Any], Expr]) -> Rule:
     return rule
 
 
-def _xlogy(b: Builder, a: Arguments) -> Ref:
+def _xlogy(b: GraphBuilder, a: Arguments) -> ValueRef:
     return of_tensors(
         b, a, lambda x, y: where(binary("==", x, 0), 0, mul(x, call("log", y))), a["self"], a["other"]
     )
 
 
-def _isnan(b: Builder, a: Arguments) -> Ref:
+def _isnan(b: GraphBuilder, a: Arguments) -> ValueRef:
     return of_tensors(b, a, lambda x: binary("!=", x, x), a["self"])
 
 
@@ -434,7 +436,7 @@ def _rules() -> dict[str, Rule]:
     }
 
 
-def _prelu_kernel(b: Builder, a: Arguments) -> Ref:
+def _prelu_kernel(b: GraphBuilder, a: Arguments) -> ValueRef:
     return of_tensors(b, a, lambda v, s: where(binary(">", v, 0), v, mul(s, v)), a["self"], a["weight"])
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from ucutlass.grammar.syntax import Argument, Call, Expr, Name
 from ucutlass.importer.expressions import add, binary, index, mul, operand, over, template, where
 from ucutlass.importer.graph import Axes
-from ucutlass.importer.operators.builder import Arguments, Builder, Ref, axes_from_right, broadcast
+from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef, axes_from_right, broadcast
 from ucutlass.importer.operators.pointwise import Rule
 from ucutlass.importer.operators.reductions import reduce, softmax_of
 
@@ -30,17 +30,17 @@ def dot_body(
 
 
 def product(
-    b: Builder,
-    left: Ref,
+    b: GraphBuilder,
+    left: ValueRef,
     left_axes: Axes,
-    right: Ref,
+    right: ValueRef,
     right_axes: Axes,
     axes: Axes,
     extents: Mapping[str, int],
     consumed: Sequence[str],
     element: str,
     hint: str = "",
-) -> Ref:
+) -> ValueRef:
     """Adds a dot of two tensors over the labels `consumed`."""
     for ref in (left, right):
         if b.element(ref) not in ("f32", "f16", "bf16", "f64"):
@@ -57,7 +57,7 @@ def _batch(rank: int) -> tuple[str, ...]:
     return tuple(f"_{letter}" for letter in "abcdefgh"[:rank])
 
 
-def linear(b: Builder, x: Ref, weight: Ref, bias: Ref | None, element: str) -> Ref:
+def linear(b: GraphBuilder, x: ValueRef, weight: ValueRef, bias: ValueRef | None, element: str) -> ValueRef:
     shape, batch = b.shape(x), _batch(len(b.shape(x)) - 1)
     extents = {**dict(zip(batch, shape[:-1], strict=True)), "K": shape[-1], "N": b.shape(weight)[0]}
     if len(b.shape(weight)) == 1:
@@ -88,11 +88,11 @@ def linear(b: Builder, x: Ref, weight: Ref, bias: Ref | None, element: str) -> R
     return y if bias is None else b.pointwise(template("x0 + x1"), [y, bias], element)
 
 
-def _linear(b: Builder, a: Arguments) -> Ref:
+def _linear(b: GraphBuilder, a: Arguments) -> ValueRef:
     return linear(b, a["input"], a["weight"], a.get("bias"), a.result.element)
 
 
-def matmul(b: Builder, x: Ref, y: Ref, element: str, hint: str = "") -> Ref:
+def matmul(b: GraphBuilder, x: ValueRef, y: ValueRef, element: str, hint: str = "") -> ValueRef:
     left, right = b.shape(x), b.shape(y)
     lead = broadcast([left[:-2], right[:-2]])
     batch = _batch(len(lead))
@@ -124,14 +124,14 @@ def matmul(b: Builder, x: Ref, y: Ref, element: str, hint: str = "") -> Ref:
     )
 
 
-def _matmul(b: Builder, a: Arguments) -> Ref:
+def _matmul(b: GraphBuilder, a: Arguments) -> ValueRef:
     return matmul(b, a["self"], a.get("other") or a.get("mat2") or a["vec"], a.result.element)
 
 
 def _added(left: str, right: str) -> Rule:
     """`beta * self + alpha * (left @ right)`."""
 
-    def rule(b: Builder, a: Arguments) -> Ref:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
         element = a.result.element
         y = matmul(b, a[left], a[right], element, "product")
         alpha, beta = a.get("alpha", 1), a.get("beta", 1)
@@ -144,9 +144,9 @@ def _added(left: str, right: str) -> Rule:
     return rule
 
 
-def _einsum(b: Builder, a: Arguments) -> Ref:
+def _einsum(b: GraphBuilder, a: Arguments) -> ValueRef:
     text = a["equation"].replace(" ", "")
-    refs: list[Ref] = list(a["tensors"])
+    refs: list[ValueRef] = list(a["tensors"])
     if "..." in text:
         text = _without_ellipsis(text, [len(b.shape(ref)) for ref in refs])
     inputs, arrow, output = text.partition("->")
@@ -182,8 +182,8 @@ def _without_ellipsis(equation: str, ranks: Sequence[int]) -> str:
 
 
 def _contract(
-    b: Builder, x: Ref, left: str, y: Ref, right: str, later: set[str], element: str
-) -> tuple[Ref, str]:
+    b: GraphBuilder, x: ValueRef, left: str, y: ValueRef, right: str, later: set[str], element: str
+) -> tuple[ValueRef, str]:
     """Adds the product of two terms, summed over the letters that nothing later needs."""
     x, left = _summed(b, x, left, later | set(right), element)
     y, right = _summed(b, y, right, later | set(left), element)
@@ -199,7 +199,7 @@ def _contract(
     return product(b, x, left_axes, y, right_axes, axes, named, consumed, element), term
 
 
-def _summed(b: Builder, x: Ref, term: str, needed: set[str], element: str) -> tuple[Ref, str]:
+def _summed(b: GraphBuilder, x: ValueRef, term: str, needed: set[str], element: str) -> tuple[ValueRef, str]:
     if len(set(term)) != len(term):
         raise b.fail(f"a term {term} that repeats a letter")
     dims = tuple(i for i, c in enumerate(term) if c not in needed)
@@ -208,7 +208,7 @@ def _summed(b: Builder, x: Ref, term: str, needed: set[str], element: str) -> tu
     return reduce(b, x, "sum", dims, False, element, "sum"), "".join(c for c in term if c in needed)
 
 
-def _single(b: Builder, x: Ref, term: str, output: str, element: str) -> Ref:
+def _single(b: GraphBuilder, x: ValueRef, term: str, output: str, element: str) -> ValueRef:
     x, term = _summed(b, x, term, set(output), element)
     if term == output:
         return x
@@ -218,7 +218,7 @@ def _single(b: Builder, x: Ref, term: str, output: str, element: str) -> Ref:
     )
 
 
-def _attention(b: Builder, a: Arguments) -> Ref:
+def _attention(b: GraphBuilder, a: Arguments) -> ValueRef:
     """softmax(q @ k * scale + mask) @ v."""
     q, k, v, mask = a["query"], a["key"], a["value"], a.get("attn_mask")
     element = a.result.element

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from ucutlass.grammar.syntax import Expr
 from ucutlass.importer.expressions import add, at, binary, call, div, mul, operand, over, sub, template, where
 from ucutlass.importer.graph import Axes, Kind
-from ucutlass.importer.operators.builder import Arguments, Builder, Ref, axis_number, axis_numbers
+from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef, axis_number, axis_numbers
 from ucutlass.importer.operators.pointwise import FLOATS, Rule, cast
 
 NORM_LABELS = {2: "BC", 3: "BCL", 4: "BCHW", 5: "BCDHW"}
@@ -17,8 +17,8 @@ NORM_LABELS = {2: "BC", 3: "BCL", 4: "BCHW", 5: "BCDHW"}
 
 
 def reduce(
-    b: Builder, x: Ref, function: str, dims: Sequence[int], keep: bool, element: str, hint: str = ""
-) -> Ref:
+    b: GraphBuilder, x: ValueRef, function: str, dims: Sequence[int], keep: bool, element: str, hint: str = ""
+) -> ValueRef:
     """Adds `function[dims](x)`."""
     labels, axes, extents = b.labels(x)
     consumed = tuple(labels[d] for d in dims if axes[d])
@@ -34,12 +34,12 @@ def _left(axes: Axes, dims: Sequence[int], keep: bool) -> Axes:
     return tuple(axis for i, axis in enumerate(axes) if i not in dims)
 
 
-def _dims(b: Builder, a: Arguments) -> tuple[int, ...]:
+def _dims(b: GraphBuilder, a: Arguments) -> tuple[int, ...]:
     return axis_numbers(a.get("dim"), len(b.shape(a["self"])))
 
 
 def _plain(function: str) -> Rule:
-    def rule(b: Builder, a: Arguments) -> Ref:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
         x = a["self"]
         if b.element(x) == "bool" and function in ("max", "min"):
             raise b.fail("a reduction of bools")
@@ -51,7 +51,7 @@ def _plain(function: str) -> Rule:
 def _any(function: str) -> Rule:
     """`any` and `all` are max and min of 1 and 0."""
 
-    def rule(b: Builder, a: Arguments) -> Ref:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
         x = a["self"]
         truth = x if b.element(x) == "bool" else b.pointwise(template("x0 != 0"), [x], "bool")
         most = reduce(b, truth, function, _dims(b, a), bool(a.get("keepdim", False)), "i32", function)
@@ -63,7 +63,7 @@ def _any(function: str) -> Rule:
 def _extreme_pair(function: str) -> Rule:
     """`max(dim)` gives values and indices."""
 
-    def rule(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+    def rule(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
         dims, keep = _dims(b, a), bool(a.get("keepdim", False))
         values = reduce(b, a["self"], function, dims, keep, a.results[0].element, "values")
         indices = reduce(b, a["self"], f"arg{function}", dims, keep, "i64", "indices")
@@ -73,7 +73,7 @@ def _extreme_pair(function: str) -> Rule:
 
 
 def _arg(function: str) -> Rule:
-    def rule(b: Builder, a: Arguments) -> Ref:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
         x = a["self"]
         if a.get("dim") is None:
             whole = b.reshape(x, (math.prod(b.shape(x)),))
@@ -84,7 +84,9 @@ def _arg(function: str) -> Rule:
     return rule
 
 
-def variance(b: Builder, x: Ref, dims: Sequence[int], keep: bool, element: str, correction: float) -> Ref:
+def variance(
+    b: GraphBuilder, x: ValueRef, dims: Sequence[int], keep: bool, element: str, correction: float
+) -> ValueRef:
     count = math.prod(b.shape(x)[d] for d in dims)
     biased = reduce(b, x, "var", dims, keep, element, "var")
     if correction == 0:
@@ -94,7 +96,7 @@ def variance(b: Builder, x: Ref, dims: Sequence[int], keep: bool, element: str, 
     return b.pointwise(mul(operand(0), count / (count - correction)), [biased], element)
 
 
-def _var(b: Builder, a: Arguments) -> Ref:
+def _var(b: GraphBuilder, a: Arguments) -> ValueRef:
     correction = a.get("correction")
     return variance(
         b,
@@ -106,16 +108,16 @@ def _var(b: Builder, a: Arguments) -> Ref:
     )
 
 
-def _std(b: Builder, a: Arguments) -> Ref:
+def _std(b: GraphBuilder, a: Arguments) -> ValueRef:
     return b.pointwise(template("sqrt(x0)"), [_var(b, a)], a.result.element)
 
 
-def _var_mean(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+def _var_mean(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     mean = reduce(b, a["self"], "mean", _dims(b, a), bool(a.get("keepdim", False)), a.result.element, "mean")
     return _var(b, a), mean
 
 
-def _vector_norm(b: Builder, a: Arguments) -> Ref:
+def _vector_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, order = a["self"], a.get("ord", 2)
     dims, keep, element = _dims(b, a), bool(a.get("keepdim", False)), a.result.element
     if order == 2:
@@ -139,21 +141,21 @@ def _power(exponent: float) -> Expr:
 
 
 def softmax(function: str) -> Rule:
-    def rule(b: Builder, a: Arguments) -> Ref:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
         x = a["self"]
         return softmax_of(b, x, function, axis_number(a["dim"], len(b.shape(x))), a.result.element)
 
     return rule
 
 
-def softmax_of(b: Builder, x: Ref, function: str, dim: int, element: str) -> Ref:
+def softmax_of(b: GraphBuilder, x: ValueRef, function: str, dim: int, element: str) -> ValueRef:
     labels, axes, extents = b.labels(x)
     consumed = (labels[dim],) if axes[dim] else ()
     return b.add("reduction", [(x, axes)], over(function, consumed, operand(0)), axes, extents, element)
 
 
 def _scan(function: str) -> Rule:
-    def rule(b: Builder, a: Arguments) -> Ref:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
         x = a["self"]
         labels, axes, extents = b.labels(x)
         dim = axis_number(a["dim"], len(axes)) if axes else 0
@@ -168,15 +170,15 @@ def _scan(function: str) -> Rule:
 
 
 def _normalised(
-    b: Builder,
-    x: Ref,
-    mean: Ref | None,
-    spread: Ref,
+    b: GraphBuilder,
+    x: ValueRef,
+    mean: ValueRef | None,
+    spread: ValueRef,
     eps: float,
-    scale: Ref | None,
-    shift: Ref | None,
+    scale: ValueRef | None,
+    shift: ValueRef | None,
     element: str,
-) -> Ref:
+) -> ValueRef:
     """Adds `(x - mean) * rsqrt(spread + eps) * scale + shift`."""
     refs = [x]
     value: Expr = operand(0)
@@ -194,7 +196,7 @@ def _normalised(
     return b.pointwise(value, refs, element)
 
 
-def _layer_norm(b: Builder, a: Arguments) -> Ref:
+def _layer_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = a["input"]
     element = a.result.element
     rank = len(b.shape(x))
@@ -204,7 +206,7 @@ def _layer_norm(b: Builder, a: Arguments) -> Ref:
     return _normalised(b, x, mean, var, a["eps"], a.get("weight"), a.get("bias"), element)
 
 
-def _rms_norm(b: Builder, a: Arguments) -> Ref:
+def _rms_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, element = a["input"], a.result.element
     rank = len(b.shape(x))
     dims = tuple(range(rank - len(a["normalized_shape"]), rank))
@@ -216,7 +218,7 @@ def _rms_norm(b: Builder, a: Arguments) -> Ref:
     return _normalised(b, x, None, mean, eps, a.get("weight"), None, element)
 
 
-def _per_channel(b: Builder, ref: Ref | None, rank: int) -> Ref | None:
+def _per_channel(b: GraphBuilder, ref: ValueRef | None, rank: int) -> ValueRef | None:
     """Returns a vector over channels so that it broadcasts to a tensor of this rank whose axis 1 they are."""
     if ref is None or rank <= 2:
         return ref
@@ -226,16 +228,16 @@ def _per_channel(b: Builder, ref: Ref | None, rank: int) -> Ref | None:
 def _batch_norm(training: bool | None) -> Rule:
     """`training` None: an argument of the operator says it."""
 
-    def rule(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+    def rule(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
         x, element = a["input"], a.results[0].element
         rank = len(b.shape(x))
         by_batch = bool(a["training"]) if training is None else training
         scale, shift = (_per_channel(b, a.get(k), rank) for k in ("weight", "bias"))
-        mean: Ref | None
+        mean: ValueRef | None
         if by_batch or a.get("running_mean") is None:
             dims = (0, *range(2, rank))
             mean = reduce(b, x, "mean", dims, True, element, "mean")
-            var: Ref | None = reduce(b, x, "var", dims, True, element, "var")
+            var: ValueRef | None = reduce(b, x, "var", dims, True, element, "var")
         else:
             mean, var = (_per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
         assert mean is not None and var is not None
@@ -248,22 +250,24 @@ def _batch_norm(training: bool | None) -> Rule:
     return rule
 
 
-def _running(b: Builder, a: Arguments, mean: Ref, var: Ref, count: int) -> tuple[Ref | None, ...]:
+def _running(
+    b: GraphBuilder, a: Arguments, mean: ValueRef, var: ValueRef, count: int
+) -> tuple[ValueRef | None, ...]:
     """Returns the running statistics after a batch, whose variance divides by one less than its size."""
     share = a["momentum"]
     if count < 2:
         return None, None
     unbiased = count / (count - 1)
-    new: list[Ref | None] = []
+    new: list[ValueRef | None] = []
     for name, batch, factor in (("running_mean", mean, 1.0), ("running_var", var, unbiased)):
-        old: Ref = a[name]
+        old: ValueRef = a[name]
         flat = b.reshape(batch, b.shape(old))
         body = add(mul(operand(0), 1 - share), mul(operand(1), share * factor))
         new.append(b.pointwise(body, [old, flat], b.element(old), name))
     return tuple(new)
 
 
-def _instance_norm(b: Builder, a: Arguments) -> Ref:
+def _instance_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, element = a["input"], a.result.element
     rank = len(b.shape(x))
     dims = tuple(range(2, rank))
@@ -279,7 +283,7 @@ def _instance_norm(b: Builder, a: Arguments) -> Ref:
     return _normalised(b, x, mean, var, a["eps"], scale, shift, element)
 
 
-def _group_norm(b: Builder, a: Arguments) -> Ref:
+def _group_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
     """Channels are groups of channels: `x[B, (G C), H, W]`, reduced over C, H and W."""
     x, element, groups = a["input"], a.result.element, a["num_groups"]
     shape = b.shape(x)
@@ -299,7 +303,7 @@ def _group_norm(b: Builder, a: Arguments) -> Ref:
 # --- losses ----------------------------------------------------------------------
 
 
-def _mean_or_sum(b: Builder, x: Ref, reduction: int, element: str) -> Ref:
+def _mean_or_sum(b: GraphBuilder, x: ValueRef, reduction: int, element: str) -> ValueRef:
     """`reduction` is ATen's: 0 none, 1 mean, 2 sum."""
     if reduction == 0:
         return x
@@ -307,21 +311,21 @@ def _mean_or_sum(b: Builder, x: Ref, reduction: int, element: str) -> Ref:
     return reduce(b, x, "mean" if reduction == 1 else "sum", tuple(dims), False, element)
 
 
-def _mse_loss(b: Builder, a: Arguments) -> Ref:
+def _mse_loss(b: GraphBuilder, a: Arguments) -> ValueRef:
     element = a.result.element
     error = b.pointwise(template("x0 - x1"), [a["self"], a["target"]], element, "error")
     square = b.pointwise(template("x0 * x0"), [error], element, "square")
     return _mean_or_sum(b, square, a["reduction"], element)
 
 
-def _l1_loss(b: Builder, a: Arguments) -> Ref:
+def _l1_loss(b: GraphBuilder, a: Arguments) -> ValueRef:
     element = a.result.element
     error = b.pointwise(template("abs(x0 - x1)"), [a["self"], a["target"]], element, "error")
     return _mean_or_sum(b, error, a["reduction"], element)
 
 
 def _huber(smooth: bool) -> Rule:
-    def rule(b: Builder, a: Arguments) -> Ref:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
         element = a.result.element
         delta = a["beta"] if smooth else a["delta"]
         error = b.pointwise(template("abs(x0 - x1)"), [a["self"], a["target"]], element, "error")
@@ -338,14 +342,14 @@ def _huber(smooth: bool) -> Rule:
     return rule
 
 
-def _kl_div(b: Builder, a: Arguments) -> Ref:
+def _kl_div(b: GraphBuilder, a: Arguments) -> ValueRef:
     element = a.result.element
     text = "exp(x1) * (x1 - x0)" if a["log_target"] else "where(x1 == 0, 0, x1 * log(x1)) - x1 * x0"
     loss = b.pointwise(template(text), [a["self"], a["target"]], element, "loss")
     return _mean_or_sum(b, loss, a["reduction"], element)
 
 
-def _cross_entropy(b: Builder, a: Arguments) -> Ref:
+def _cross_entropy(b: GraphBuilder, a: Arguments) -> ValueRef:
     """Class indices along axis 1 (or 0): logsumexp less the target's logit."""
     x, target, element = a["self"], a["target"], a.result.element
     shape = b.shape(x)
@@ -372,11 +376,11 @@ def _cross_entropy(b: Builder, a: Arguments) -> Ref:
     return _mean_or_sum(b, loss, a["reduction"], element)
 
 
-def _logsumexp(b: Builder, a: Arguments) -> Ref:
+def _logsumexp(b: GraphBuilder, a: Arguments) -> ValueRef:
     return reduce(b, a["self"], "logsumexp", _dims(b, a), bool(a.get("keepdim", False)), a.result.element)
 
 
-def _sum(b: Builder, a: Arguments) -> Ref:
+def _sum(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = a["self"]
     if a.get("dtype") is not None and b.element(x) != a.result.element and a.result.element in FLOATS:
         x = cast(b, x, a.result.element)

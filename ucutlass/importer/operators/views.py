@@ -23,49 +23,49 @@ from ucutlass.importer.expressions import (
     plus,
     where,
 )
-from ucutlass.importer.graph import Axes, Axis, Tensor
-from ucutlass.importer.operators.builder import Arguments, Builder, Ref, axis_number
+from ucutlass.importer.graph import Axes, Axis, ImportedTensor
+from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef, axis_number
 from ucutlass.importer.operators.pointwise import FLOATS, Rule, cast
 
 
-def _self(a: Arguments) -> Ref:
-    ref: Ref = a.get("self") or a.get("input")
+def _self(a: Arguments) -> ValueRef:
+    ref: ValueRef = a.get("self") or a.get("input")
     return ref
 
 
-def _same(b: Builder, a: Arguments) -> Ref:
+def _same(b: GraphBuilder, a: Arguments) -> ValueRef:
     return _self(a)
 
 
-def _dropout(b: Builder, a: Arguments) -> Ref:
+def _dropout(b: GraphBuilder, a: Arguments) -> ValueRef:
     if a["train"] and a["p"]:
         raise b.fail("dropout, whose mask is random")
     return _self(a)
 
 
-def _native_dropout(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+def _native_dropout(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     if a["train"] and a["p"]:
         raise b.fail("dropout, whose mask is random")
     return a["input"], None
 
 
-def _reshape(b: Builder, a: Arguments) -> Ref:
+def _reshape(b: GraphBuilder, a: Arguments) -> ValueRef:
     return b.reshape(_self(a), a.result.shape)
 
 
-def permuted(b: Builder, x: Ref, order: Sequence[int]) -> Ref:
+def permuted(b: GraphBuilder, x: ValueRef, order: Sequence[int]) -> ValueRef:
     _, axes, extents = b.labels(x)
     if list(order) == sorted(order):
         return x
     return b.view(x, axes, tuple(axes[i] for i in order), extents)
 
 
-def _permute(b: Builder, a: Arguments) -> Ref:
+def _permute(b: GraphBuilder, a: Arguments) -> ValueRef:
     rank = len(b.shape(_self(a)))
     return permuted(b, _self(a), [axis_number(d, rank) for d in a["dims"]])
 
 
-def _transpose(b: Builder, a: Arguments) -> Ref:
+def _transpose(b: GraphBuilder, a: Arguments) -> ValueRef:
     rank = len(b.shape(_self(a)))
     order = list(range(rank))
     i, j = axis_number(a["dim0"], rank), axis_number(a["dim1"], rank)
@@ -73,11 +73,11 @@ def _transpose(b: Builder, a: Arguments) -> Ref:
     return permuted(b, _self(a), order)
 
 
-def _t(b: Builder, a: Arguments) -> Ref:
+def _t(b: GraphBuilder, a: Arguments) -> ValueRef:
     return permuted(b, _self(a), list(reversed(range(len(b.shape(_self(a)))))))
 
 
-def _expand(b: Builder, a: Arguments) -> Ref:
+def _expand(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, shape = _self(a), a.result.shape
     own = b.shape(x)
     labels = tuple(f"_{c}" for c in "abcdefghijkl"[: len(shape)])
@@ -90,7 +90,7 @@ def _expand(b: Builder, a: Arguments) -> Ref:
     return b.view(x, operand_axes, axes, extents)
 
 
-def _repeat(b: Builder, a: Arguments) -> Ref:
+def _repeat(b: GraphBuilder, a: Arguments) -> ValueRef:
     """`x[A]` repeated R times is `(R A)`."""
     x, times = _self(a), list(a["repeats"])
     own = (1,) * (len(times) - len(b.shape(x))) + b.shape(x)
@@ -106,7 +106,7 @@ def _repeat(b: Builder, a: Arguments) -> Ref:
     return b.view(wide, axes, tuple(outer), extents)
 
 
-def _repeat_interleave(b: Builder, a: Arguments) -> Ref:
+def _repeat_interleave(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, count, dim = _self(a), a["repeats"], a.get("dim")
     if not isinstance(count, int) or dim is None:
         raise b.fail("repeat_interleave by a tensor")
@@ -120,7 +120,9 @@ def _repeat_interleave(b: Builder, a: Arguments) -> Ref:
 # --- reading elsewhere -----------------------------------------------------------
 
 
-def read_along(b: Builder, x: Ref, dim: int, count: int, position: Expr, label: str = "_p") -> Ref:
+def read_along(
+    b: GraphBuilder, x: ValueRef, dim: int, count: int, position: Expr, label: str = "_p"
+) -> ValueRef:
     """Adds x with axis `dim` read at `position` of a new label of `count` elements; none where count is 1."""
     _, axes, extents = b.labels(x)
     source = f"_{'abcdefghijkl'[dim]}"
@@ -138,7 +140,7 @@ def _bounds(a: Arguments, size: int) -> tuple[int, int, int]:
     return low, max(low, high), step
 
 
-def sliced(b: Builder, x: Ref, dim: int, start: int, count: int, step: int = 1) -> Ref:
+def sliced(b: GraphBuilder, x: ValueRef, dim: int, start: int, count: int, step: int = 1) -> ValueRef:
     """Adds `count` elements of an axis from `start`. An equal part of the axis is told by a name of its
     own."""
     size = b.shape(x)[dim]
@@ -157,25 +159,25 @@ def sliced(b: Builder, x: Ref, dim: int, start: int, count: int, step: int = 1) 
     return read_along(b, x, dim, count, affine("_p", step, start) if count != 1 else number(start))
 
 
-def _slice(b: Builder, a: Arguments) -> Ref:
+def _slice(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = _self(a)
     dim = axis_number(a.get("dim", 0), len(b.shape(x)))
     low, high, step = _bounds(a, b.shape(x)[dim])
     return sliced(b, x, dim, low, -(-(high - low) // step), step)
 
 
-def _narrow(b: Builder, a: Arguments) -> Ref:
+def _narrow(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = _self(a)
     return sliced(b, x, axis_number(a["dim"], len(b.shape(x))), a["start"], a["length"])
 
 
-def _select(b: Builder, a: Arguments) -> Ref:
+def _select(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = _self(a)
     dim = axis_number(a["dim"], len(b.shape(x)))
     return selected(b, x, dim, axis_number(a["index"], b.shape(x)[dim]))
 
 
-def selected(b: Builder, x: Ref, dim: int, place: int) -> Ref:
+def selected(b: GraphBuilder, x: ValueRef, dim: int, place: int) -> ValueRef:
     labels, axes, extents = b.labels(x)
     rest = tuple(axis for i, axis in enumerate(axes) if i != dim)
     if not axes[dim]:
@@ -184,20 +186,20 @@ def selected(b: Builder, x: Ref, dim: int, place: int) -> Ref:
     return b.add("index", [(x, axes)], body, rest, extents, b.element(x))
 
 
-def _split(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+def _split(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     x = _self(a)
     dim = axis_number(a.get("dim", 0), len(b.shape(x)))
     starts = [0, *accumulate(t.shape[dim] for t in a.results)]
     return tuple(sliced(b, x, dim, s, t.shape[dim]) for s, t in zip(starts, a.results, strict=False))
 
 
-def _unbind(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+def _unbind(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     x = _self(a)
     dim = axis_number(a.get("dim", 0), len(b.shape(x)))
     return tuple(selected(b, x, dim, i) for i in range(b.shape(x)[dim]))
 
 
-def _flip(b: Builder, a: Arguments) -> Ref:
+def _flip(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = _self(a)
     labels, axes, extents = b.labels(x)
     dims = [axis_number(d, len(axes)) for d in a["dims"]]
@@ -210,7 +212,7 @@ def _flip(b: Builder, a: Arguments) -> Ref:
     return b.add("index", [(x, axes)], body, new_axes, extents, b.element(x))
 
 
-def _roll(b: Builder, a: Arguments) -> Ref:
+def _roll(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = _self(a)
     shifts, dims = a["shifts"], a.get("dims") or []
     if not dims:
@@ -220,7 +222,7 @@ def _roll(b: Builder, a: Arguments) -> Ref:
     return x
 
 
-def _rolled(b: Builder, x: Ref, dim: int, shift: int) -> Ref:
+def _rolled(b: GraphBuilder, x: ValueRef, dim: int, shift: int) -> ValueRef:
     size = b.shape(x)[dim]
     shift %= size
     if shift == 0:
@@ -235,7 +237,7 @@ def _rolled(b: Builder, x: Ref, dim: int, shift: int) -> Ref:
     return b.add("index", [(x, axes)], body, new, extents, b.element(x))
 
 
-def _concatenated(b: Builder, refs: Sequence[Ref], dim: int, element: str) -> Ref:
+def _concatenated(b: GraphBuilder, refs: Sequence[ValueRef], dim: int, element: str) -> ValueRef:
     """Adds `where(index(P) < size, x[M = P], y[N = P - size])`."""
     refs = [r for r in refs if b.shape(r) != (0,)]
     if len(refs) == 1:
@@ -245,7 +247,7 @@ def _concatenated(b: Builder, refs: Sequence[Ref], dim: int, element: str) -> Re
     shape = list(b.shape(refs[0]))
     labels = [f"_{c}" for c in "abcdefghijkl"[:rank]]
     extents = dict(zip(labels, shape, strict=True)) | {"_p": sum(sizes)}
-    operands: list[tuple[Ref, Axes]] = []
+    operands: list[tuple[ValueRef, Axes]] = []
     parts: list[Expr] = []
     starts = [0, *accumulate(sizes)]
     for i, (ref, size) in enumerate(zip(refs, sizes, strict=True)):
@@ -279,7 +281,7 @@ def _chosen(parts: Sequence[Expr], starts: Sequence[int]) -> Expr:
     return where(binary("<", index("_p"), starts[half]), before, behind)
 
 
-def _cat(b: Builder, a: Arguments) -> Ref:
+def _cat(b: GraphBuilder, a: Arguments) -> ValueRef:
     refs = [r for r in a["tensors"] if prod(b.shape(r)) > 0]
     dim = axis_number(a.get("dim", 0), len(a.result.shape))
     names = tuple(r.name for r in refs)
@@ -292,17 +294,17 @@ def _cat(b: Builder, a: Arguments) -> Ref:
     return whole
 
 
-def _stack(b: Builder, a: Arguments) -> Ref:
+def _stack(b: GraphBuilder, a: Arguments) -> ValueRef:
     dim = axis_number(a.get("dim", 0), len(a.result.shape))
     wide = [b.reshape(r, (*b.shape(r)[:dim], 1, *b.shape(r)[dim:])) for r in a["tensors"]]
     return _concatenated(b, wide, dim, a.result.element)
 
 
-def _pad(b: Builder, a: Arguments) -> Ref:
+def _pad(b: GraphBuilder, a: Arguments) -> ValueRef:
     return padded(b, _self(a), list(a["pad"]), float(a.get("value") or 0))
 
 
-def padded(b: Builder, x: Ref, pads: Sequence[int], value: float) -> Ref:
+def padded(b: GraphBuilder, x: ValueRef, pads: Sequence[int], value: float) -> ValueRef:
     """Adds x with `pads` elements before and behind its axes, last axis first, as in PyTorch."""
     labels, axes, extents = b.labels(x)
     items: dict[str, Expr] = {}
@@ -333,12 +335,12 @@ def padded(b: Builder, x: Ref, pads: Sequence[int], value: float) -> Ref:
     return b.add("index", [(x, tuple(operand_axes))], body, tuple(new), extents, b.element(x))
 
 
-def _embedding(b: Builder, a: Arguments) -> Ref:
+def _embedding(b: GraphBuilder, a: Arguments) -> ValueRef:
     table, ids = a["weight"], a["indices"]
     return gathered(b, table, 0, ids)
 
 
-def gathered(b: Builder, x: Ref, dim: int, ids: Ref) -> Ref:
+def gathered(b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef) -> ValueRef:
     """Adds x with the axis `dim` replaced by the axes of `ids`, read there."""
     labels, axes, extents = b.labels(x)
     id_labels = [f"_i{i}" for i in range(len(b.shape(ids)))]
@@ -351,12 +353,12 @@ def gathered(b: Builder, x: Ref, dim: int, ids: Ref) -> Ref:
     return b.add("index", [(x, axes), (ids, id_axes)], body, new, extents, b.element(x))
 
 
-def _index_select(b: Builder, a: Arguments) -> Ref:
+def _index_select(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = _self(a)
     return gathered(b, x, axis_number(a["dim"], len(b.shape(x))), a["index"])
 
 
-def _index(b: Builder, a: Arguments) -> Ref:
+def _index(b: GraphBuilder, a: Arguments) -> ValueRef:
     """Advanced indexing by whole numbers that are not negative."""
     x, indices = _self(a), list(a["indices"])
     used = [(i, r) for i, r in enumerate(indices) if r is not None]
@@ -380,7 +382,7 @@ def _index(b: Builder, a: Arguments) -> Ref:
     place = dims[0] if adjacent else 0
     new = (*rest[:place], *id_axes, *rest[place:])
     items: dict[str, Expr] = {}
-    operands: list[tuple[Ref, Axes]] = [(x, axes)]
+    operands: list[tuple[ValueRef, Axes]] = [(x, axes)]
     for dim, ids in used:
         if not axes[dim]:
             continue
@@ -393,7 +395,7 @@ def _index(b: Builder, a: Arguments) -> Ref:
     return b.add("index", operands, at(operand(0), items), new, extents, b.element(x))
 
 
-def _gather(b: Builder, a: Arguments) -> Ref:
+def _gather(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, ids = _self(a), a["index"]
     dim = axis_number(a["dim"], len(b.shape(x)))
     labels, axes, extents = b.labels(x)
@@ -407,7 +409,7 @@ def _gather(b: Builder, a: Arguments) -> Ref:
     return b.add("index", [(x, axes), (ids, new)], body, new, extents, b.element(x))
 
 
-def _unfold(b: Builder, a: Arguments) -> Ref:
+def _unfold(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = _self(a)
     labels, axes, extents = b.labels(x)
     dim = axis_number(a["dimension"], len(axes))
@@ -427,7 +429,7 @@ def _unfold(b: Builder, a: Arguments) -> Ref:
     return b.add("index", [(x, axes)], at(operand(0), {labels[dim]: position}), new, extents, b.element(x))
 
 
-def _diagonal(b: Builder, a: Arguments) -> Ref:
+def _diagonal(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = _self(a)
     labels, axes, extents = b.labels(x)
     i, j = (axis_number(a.get(k, n), len(axes)) for k, n in (("dim1", 0), ("dim2", 1)))
@@ -438,7 +440,7 @@ def _diagonal(b: Builder, a: Arguments) -> Ref:
     return b.add("index", [(x, axes)], at(operand(0), items), (*rest, ("_p",)), extents, b.element(x))
 
 
-def _diag_embed(b: Builder, a: Arguments) -> Ref:
+def _diag_embed(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = _self(a)
     if a.get("offset", 0) or (a.get("dim1", -2), a.get("dim2", -1)) != (-2, -1):
         raise b.fail("diag_embed off the main diagonal")
@@ -449,7 +451,7 @@ def _diag_embed(b: Builder, a: Arguments) -> Ref:
 
 
 def _triangle(upper: bool) -> Rule:
-    def rule(b: Builder, a: Arguments) -> Ref:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
         x, diagonal = _self(a), a.get("diagonal", 0)
         labels, axes, extents = b.labels(x)
         rows: Expr = index(labels[-2]) if axes[-2] else number(0)
@@ -466,14 +468,14 @@ def _triangle(upper: bool) -> Rule:
 # --- tensors without operands ----------------------------------------------------
 
 
-def constant(b: Builder, value: Any, shape: Sequence[int], element: str) -> Ref:
+def constant(b: GraphBuilder, value: Any, shape: Sequence[int], element: str) -> ValueRef:
     if isinstance(value, float) and value != value:
         raise b.fail("the language has no NaN")
     literal: Any = bool(value) if element == "bool" else float(value) if element in FLOATS else int(value)
     return b.pointwise(expr(literal), [], element, shape=shape)
 
 
-def _full(b: Builder, a: Arguments) -> Ref:
+def _full(b: GraphBuilder, a: Arguments) -> ValueRef:
     return constant(b, a["fill_value"], a.result.shape, a.result.element)
 
 
@@ -481,11 +483,11 @@ def _filled(value: float) -> Rule:
     return lambda b, a: constant(b, value, a.result.shape, a.result.element)
 
 
-def _scalar_tensor(b: Builder, a: Arguments) -> Ref:
+def _scalar_tensor(b: GraphBuilder, a: Arguments) -> ValueRef:
     return constant(b, a["s"], (), a.result.element)
 
 
-def _arange(b: Builder, a: Arguments) -> Ref:
+def _arange(b: GraphBuilder, a: Arguments) -> ValueRef:
     start, step = a.get("start", 0), a.get("step", 1)
     body: Expr = index("_a") if a.result.shape != (1,) else number(0)
     if step != 1:
@@ -498,25 +500,25 @@ def _arange(b: Builder, a: Arguments) -> Ref:
     return cast(b, coordinates, a.result.element)
 
 
-def _eye(b: Builder, a: Arguments) -> Ref:
+def _eye(b: GraphBuilder, a: Arguments) -> ValueRef:
     rows, columns = a.result.shape
     extents = {"_a": rows, "_b": columns}
     body = where(binary("==", index("_a"), index("_b")), 1.0, 0.0)
     return b.add("constant", [], body, (("_a",), ("_b",)), extents, a.result.element)
 
 
-def _copy(b: Builder, a: Arguments) -> Ref:
-    source: Ref = a["src"]
+def _copy(b: GraphBuilder, a: Arguments) -> ValueRef:
+    source: ValueRef = a["src"]
     converted = cast(b, source, a.result.element)
     if b.shape(converted) == a.result.shape:
         return converted
     return b.pointwise(Name("x0"), [converted], a.result.element, shape=a.result.shape)
 
 
-def _slice_scatter(b: Builder, a: Arguments) -> Ref:
+def _slice_scatter(b: GraphBuilder, a: Arguments) -> ValueRef:
     """Where the coordinate is of the slice, the source is read there."""
     x = _self(a)
-    source: Ref = a["src"]
+    source: ValueRef = a["src"]
     dim = axis_number(a.get("dim", 0), len(b.shape(x)))
     low, high, step = _bounds(a, b.shape(x)[dim])
     if step != 1:
@@ -526,7 +528,7 @@ def _slice_scatter(b: Builder, a: Arguments) -> Ref:
     return _scattered(b, x, source, dim, low, high)
 
 
-def _select_scatter(b: Builder, a: Arguments) -> Ref:
+def _select_scatter(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, source = _self(a), a["src"]
     dim = axis_number(a["dim"], len(b.shape(x)))
     low = axis_number(a["index"], b.shape(x)[dim])
@@ -536,7 +538,7 @@ def _select_scatter(b: Builder, a: Arguments) -> Ref:
     return _scattered(b, x, wide, dim, low, low + 1)
 
 
-def _scattered(b: Builder, x: Ref, source: Ref, dim: int, low: int, high: int) -> Ref:
+def _scattered(b: GraphBuilder, x: ValueRef, source: ValueRef, dim: int, low: int, high: int) -> ValueRef:
     labels, axes, extents = b.labels(x)
     label = labels[dim]
     extents["_m"] = high - low
@@ -554,24 +556,24 @@ def _scattered(b: Builder, x: Ref, source: Ref, dim: int, low: int, high: int) -
 # --- what torch computes -----------------------------------------------------------
 
 
-def _sort(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+def _sort(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     x = _self(a)
     keywords = {"dim": int(a.get("dim", -1)), "descending": bool(a.get("descending", False))}
     return b.torch("sort", [x], keywords, a.results[0]), b.torch("argsort", [x], keywords, a.results[1])
 
 
-def _topk(b: Builder, a: Arguments) -> tuple[Ref | None, ...]:
+def _topk(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     """The first elements of the sorted axis: by value and by position."""
     x, count = _self(a), a["k"]
     dim = axis_number(a.get("dim", -1), len(b.shape(x)))
     keywords = {"dim": dim, "descending": bool(a.get("largest", True))}
-    whole = Tensor(b.shape(x), b.element(x))
+    whole = ImportedTensor(b.shape(x), b.element(x))
     values = b.torch("sort", [x], keywords, whole)
-    places = b.torch("argsort", [x], keywords, Tensor(whole.shape, "i64"))
+    places = b.torch("argsort", [x], keywords, ImportedTensor(whole.shape, "i64"))
     return sliced(b, values, dim, 0, count), sliced(b, places, dim, 0, count)
 
 
-def _argsort(b: Builder, a: Arguments) -> Ref:
+def _argsort(b: GraphBuilder, a: Arguments) -> ValueRef:
     keywords = {"dim": int(a.get("dim", -1)), "descending": bool(a.get("descending", False))}
     return b.torch("argsort", [_self(a)], keywords, a.result)
 

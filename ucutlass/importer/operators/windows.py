@@ -28,7 +28,7 @@ from ucutlass.importer.expressions import (
     where,
 )
 from ucutlass.importer.graph import Axes, Axis
-from ucutlass.importer.operators.builder import Arguments, Builder, Ref
+from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
 from ucutlass.importer.operators.pointwise import Rule
 from ucutlass.importer.operators.products import exact
 from ucutlass.importer.operators.reductions import reduce
@@ -122,10 +122,10 @@ def _input_axes(spaces: Sequence[_Space], extents: Mapping[str, int]) -> Axes:
 
 
 def convolution(
-    b: Builder,
-    x: Ref,
-    weight: Ref,
-    bias: Ref | None,
+    b: GraphBuilder,
+    x: ValueRef,
+    weight: ValueRef,
+    bias: ValueRef | None,
     stride: Any,
     padding: Any,
     dilation: Any,
@@ -133,7 +133,7 @@ def convolution(
     transposed: bool,
     places: Sequence[int],
     element: str,
-) -> Ref:
+) -> ValueRef:
     """Adds a convolution of x[B, C, ..] by weight[K, C, ..], or transposed by weight[C, K, ..]."""
     shape, w = b.shape(x), b.shape(weight)
     batched = len(shape) == len(w)
@@ -173,7 +173,7 @@ def convolution(
     return b.pointwise(template("x0 + x1"), [y, offset], element)
 
 
-def _conv(b: Builder, a: Arguments) -> Ref:
+def _conv(b: GraphBuilder, a: Arguments) -> ValueRef:
     weight = a["weight"]
     w = b.shape(weight)
     padding = a["padding"]
@@ -200,7 +200,7 @@ def _conv(b: Builder, a: Arguments) -> Ref:
     )
 
 
-def _conv_transpose(b: Builder, a: Arguments) -> Ref:
+def _conv_transpose(b: GraphBuilder, a: Arguments) -> ValueRef:
     weight = a["weight"]
     places = a.result.shape[-(len(b.shape(weight)) - 2) :]
     return convolution(
@@ -218,7 +218,7 @@ def _conv_transpose(b: Builder, a: Arguments) -> Ref:
     )
 
 
-def _convolution(b: Builder, a: Arguments) -> Ref:
+def _convolution(b: GraphBuilder, a: Arguments) -> ValueRef:
     weight = a["weight"]
     places = a.result.shape[-(len(b.shape(weight)) - 2) :]
     return convolution(
@@ -239,7 +239,7 @@ def _convolution(b: Builder, a: Arguments) -> Ref:
 # --- pooling ---------------------------------------------------------------------
 
 
-def _window_axes(b: Builder, x: Ref, spaces: Sequence[_Space]) -> tuple[Axes, Axes, dict[str, int]]:
+def _window_axes(b: GraphBuilder, x: ValueRef, spaces: Sequence[_Space]) -> tuple[Axes, Axes, dict[str, int]]:
     """Returns the axes of a pooling's input and output, and the extents."""
     shape = b.shape(x)
     rank = len(shape) - len(spaces)
@@ -250,7 +250,7 @@ def _window_axes(b: Builder, x: Ref, spaces: Sequence[_Space]) -> tuple[Axes, Ax
     return x_axes, (*lead, *(_axis(s.output, extents) for s in spaces)), extents
 
 
-def pooled(b: Builder, x: Ref, function: str, spaces: Sequence[_Space], element: str) -> Ref:
+def pooled(b: GraphBuilder, x: ValueRef, function: str, spaces: Sequence[_Space], element: str) -> ValueRef:
     """Adds `function[R, S](x[H = 2*P + R, W = 2*Q + S])`."""
     x_axes, axes, extents = _window_axes(b, x, spaces)
     read = at(operand(0), {s.input: s.position() for s in spaces if not s.direct})
@@ -259,7 +259,7 @@ def pooled(b: Builder, x: Ref, function: str, spaces: Sequence[_Space], element:
 
 
 def _max_pool(indices: bool) -> Rule:
-    def rule(b: Builder, a: Arguments) -> Ref | tuple[Ref | None, ...]:
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef | tuple[ValueRef | None, ...]:
         x = a["self"]
         count = _spatial_rank(b, a, x)
         stride = a.get("stride") or a["kernel_size"]
@@ -273,12 +273,12 @@ def _max_pool(indices: bool) -> Rule:
     return rule
 
 
-def _spatial_rank(b: Builder, a: Arguments, x: Ref) -> int:
+def _spatial_rank(b: GraphBuilder, a: Arguments, x: ValueRef) -> int:
     name = b.origin.operator
     return next((n for n in (1, 2, 3) if f"{n}d" in name), len(b.shape(x)) - 2)
 
 
-def _avg_pool(b: Builder, a: Arguments) -> Ref:
+def _avg_pool(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, element = a["self"], a.result.element
     count = _spatial_rank(b, a, x)
     stride = a.get("stride") or a["kernel_size"]
@@ -317,7 +317,7 @@ def _count(s: _Space, padding: bool) -> Expr:
     return sub(call("min", plus(start, s.width), high), call("max", start, low))
 
 
-def _adaptive_avg_pool(b: Builder, a: Arguments) -> Ref:
+def _adaptive_avg_pool(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, element = a["self"], a.result.element
     count = _spatial_rank(b, a, x)
     sizes, places = b.shape(x)[-count:], a.result.shape[-count:]
@@ -327,13 +327,13 @@ def _adaptive_avg_pool(b: Builder, a: Arguments) -> Ref:
             return reduce(b, x, "mean", tuple(range(rank - count, rank)), True, element)
         widths = [s // p for s, p in zip(sizes, places, strict=True)]
         return pooled(b, x, "mean", _spaces(sizes, widths, places, widths, 0, 1), element)
-    y: Ref = x
+    y: ValueRef = x
     for axis in range(count):
         y = _adaptive_along(b, y, len(b.shape(x)) - count + axis, places[axis], element)
     return y
 
 
-def _adaptive_along(b: Builder, x: Ref, axis: int, places: int, element: str) -> Ref:
+def _adaptive_along(b: GraphBuilder, x: ValueRef, axis: int, places: int, element: str) -> ValueRef:
     """Adds the mean over windows whose widths differ: from p * n // places to the ceiling of
     (p + 1) * n / places."""
     labels, axes, extents = b.labels(x)
@@ -351,8 +351,8 @@ def _adaptive_along(b: Builder, x: Ref, axis: int, places: int, element: str) ->
     return b.add("reduction", [(x, axes)], div(total, sub(end, start)), new, extents, element)
 
 
-def _upsample_nearest(b: Builder, a: Arguments) -> Ref:
-    x: Ref = a["self"] if a.get("self") else a["input"]
+def _upsample_nearest(b: GraphBuilder, a: Arguments) -> ValueRef:
+    x: ValueRef = a["self"] if a.get("self") else a["input"]
     element = a.result.element
     count = _spatial_rank(b, a, x)
     sizes, places = b.shape(x)[-count:], a.result.shape[-count:]
@@ -382,15 +382,15 @@ def _scale(a: Arguments, axis: int, size: int, places: int) -> float:
     return 1.0 / factors[axis] if factors else size / places
 
 
-def _coordinates(b: Builder, place: Expr, places: int, size: int) -> Ref:
+def _coordinates(b: GraphBuilder, place: Expr, places: int, size: int) -> ValueRef:
     """Adds whole coordinates below `size` along the label P."""
     body = call("i64", call("clamp", place, 0, size - 1))
     return b.add("constant", [], body, (("P",),), {"P": places}, "i64", "ids")
 
 
-def _upsample_linear(b: Builder, a: Arguments) -> Ref:
+def _upsample_linear(b: GraphBuilder, a: Arguments) -> ValueRef:
     """Along each axis the two nearest elements, weighted by their distance."""
-    x: Ref = a["input"] if a.get("input") else a["self"]
+    x: ValueRef = a["input"] if a.get("input") else a["self"]
     element = a.result.element
     rank = len(b.shape(x))
     for axis in range(2, rank):
