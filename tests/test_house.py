@@ -168,9 +168,19 @@ def test_no_family_is_named_in_a_string(module: str) -> None:
 
 
 ROLES = {
-    "cost", "family", "granularity", "match", "plan", "planner", "problem", "rules", "schedule", "smem", "space",
+    "cost",
+    "family",
+    "granularity",
+    "match",
+    "plan",
+    "planner",
+    "problem",
+    "rules",
+    "schedule",
+    "smem",
+    "space",
     "variants",
-}  # fmt: skip
+}
 """The files of a family: docs/design.md has what each holds. `match_packed.py` is a part of `match.py`'s work."""
 
 OWN_FILES = {"gemm": {"search"}}

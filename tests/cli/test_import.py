@@ -57,8 +57,10 @@ def test_a_problem_becomes_a_program(ucc: Ucc, tmp_path: Path) -> None:
 
 def test_a_class_takes_types_of_its_inputs(ucc: Ucc, tmp_path: Path) -> None:
     file = tmp_path / "plain.py"
-    file.write_text("from torch import nn\n\n\nclass Plain(nn.Module):\n    def forward(self, A, B):\n"
-                    "        return A @ B.T\n")  # fmt: skip
+    file.write_text(
+        "from torch import nn\n\n\nclass Plain(nn.Module):\n    def forward(self, A, B):\n"
+        "        return A @ B.T\n"
+    )
     result = ucc("import", f"{file}:Plain", "--input", "bf16[16, 8]", "--input", "bf16[4, 8]", "--json")
     assert result.status == 0
     assert result.json["text"] == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -136,6 +137,21 @@ def test_attention_is_one_program() -> None:
     with torch.no_grad():
         torch.testing.assert_close(fast(q, k, v), model(q, k, v))
     assert sum(len(graph.texts) for graph in report.graphs) == 1
+
+
+def test_heads_of_one_projection_are_copied_for_attention_in_one_launch() -> None:
+    def model(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x @ w.T).view(2, 8, 3, 2, 16).permute(2, 0, 3, 1, 4)
+        return functional.scaled_dot_product_attention(q, k, v)
+
+    torch.manual_seed(4)
+    x, w = torch.randn(2, 8, 32).bfloat16(), torch.randn(96, 32).bfloat16() / 6
+    fast, report = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x, w), model(x, w), rtol=2e-2, atol=2e-2)
+    (graph,) = report.graphs
+    (text,) = graph.texts.values()
+    assert re.search(r"return dot\[S\]\(bf16\(softmax\[S", text), text
 
 
 def test_tensors_on_a_device_without_kernels_go_to_the_fallback() -> None:

@@ -177,6 +177,9 @@ class _Cutter:
         for root in [r for r in self.regions if self._holds_dot(r)]:
             self._behind(root)
         for root in sorted(self.regions, key=self._place):
+            if root in self.regions and self._holds_dot(root):
+                self._attention(root)
+        for root in sorted(self.regions, key=self._place):
             if root in self.regions:
                 self._before(root)
         self._repeated()
@@ -327,6 +330,13 @@ class _Cutter:
                 if self._merge([producer], reader) or self._deep(producer, reader):
                     changed = True
                     break
+
+    def _attention(self, root: str) -> None:
+        """Joins two dots around a softmax before either takes in what it reads: attention reads stored operands
+        alone, and a part of a projection is better copied than its scores are stored."""
+        for producer in self._absorbable([root]):
+            if self._deep(producer, root):
+                return
 
     def _deep(self, producer: str, reader: str) -> bool:
         """Tries a stage together with some before it: where two are refused, three may be attention."""

@@ -286,6 +286,7 @@ def _attention(b: GraphBuilder, a: Arguments) -> ValueRef:
         extents,
         ("S",),
         element,
+        "attention",
     )
 
 
