@@ -25,7 +25,8 @@ sleep 600
 """Three generations that would stay for minutes."""
 
 CALLER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from pathlib import Path
 from ucutlass.runtime import process
 home, how = Path(sys.argv[1]), sys.argv[2]
