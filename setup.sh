@@ -11,7 +11,7 @@
 #   PYTHON        interpreter to start from, 3.10 or newer; by default the first python3 that is.
 #                 If it already has torch, the environment uses that one.
 #   VENV          folder of the environment; by default .venv
-#   JOBS          processes that run tests; by default 3, one more than the cores that CI has: some tests wait
+#   JOBS          processes that run tests; by default 2
 #   TORCH_INDEX   where pip gets torch, such as PyTorch's index of CPU builds
 set -eu
 root=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
@@ -84,7 +84,7 @@ lint() {
 run_tests() {
     marked=$1
     shift
-    exec python -m pytest -n "${JOBS:-3}" --dist worksteal -m "$marked" "$@"
+    exec python -m pytest -n "${JOBS:-2}" --dist worksteal -m "$marked" "$@"
 }
 
 case ${1:-} in
