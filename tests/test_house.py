@@ -76,6 +76,11 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(modules()[module].read_text())
+
+
 def layer(module: str) -> str:
     first = [*module.split("."), "__init__"][1]
     if first == "entry":
@@ -88,7 +93,7 @@ def layer(module: str) -> str:
 @cache
 def imports(module: str, deferred: bool = True) -> frozenset[str]:
     """The modules of ours that a module imports; `deferred`: also inside functions and for types."""
-    tree = ast.parse(modules()[module].read_text())
+    tree = tree_of(module)
     found: set[str] = set()
     for node in ast.walk(tree) if deferred else _at_import(tree):
         match node:
@@ -162,7 +167,7 @@ def test_no_family_is_named_outside_of_kernels_and_emit(module: str) -> None:
 )
 def test_no_family_is_named_in_a_string(module: str) -> None:
     """`runtime.module` and the importer name PyTorch's operators and arguments, some as families are."""
-    tree = ast.parse(modules()[module].read_text())
+    tree = tree_of(module)
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     assert not texts & set(NAMES)
 
@@ -268,7 +273,7 @@ def test_library_code_leaves_nothing_for_later() -> None:
 @pytest.mark.parametrize("module", modules())
 def test_variables_say_what_they_hold(module: str) -> None:
     """No function of the product has a variable called `found`, `made`, `one` or the like."""
-    assert not vague_locals({module: ast.parse(modules()[module].read_text())})
+    assert not vague_locals({module: tree_of(module)})
 
 
 PARSES = {
@@ -445,4 +450,4 @@ def test_what_may_write_itself_does() -> None:
 
 
 def test_a_class_name_is_one_concept() -> None:
-    assert not duplicate_classes({name: ast.parse(path.read_text()) for name, path in modules().items()})
+    assert not duplicate_classes({module: tree_of(module) for module in modules()})

@@ -70,7 +70,10 @@ def test_a_class_takes_types_of_its_inputs(ucc: Ucc, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("end", "mode", "words"),
-    [(" + self.drop(x).sum()", "train", "the mask is random"), (" + self.nothing", "train", "nothing")],
+    [
+        (" + self.drop(x).sum()", "train", "the mask is random"),
+        pytest.param(" + self.nothing", "train", "nothing", marks=pytest.mark.slow),
+    ],
 )
 def test_a_refusal_says_why(ucc: Ucc, tmp_path: Path, end: str, mode: str, words: str) -> None:
     result = ucc("import", _file(tmp_path, end), "--mode", mode)

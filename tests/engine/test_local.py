@@ -117,6 +117,7 @@ def test_a_crash_costs_its_own_call(engine: LocalEngine) -> None:
     assert value(engine.submit("process", {}, near="x").result()) != value(first)
 
 
+@pytest.mark.slow
 def test_a_call_may_have_processes_of_its_own_which_end_with_it(engine: LocalEngine, tmp_path: Path) -> None:
     log = tmp_path / "log"
     asked = {"log": str(log), "inner": "process"}

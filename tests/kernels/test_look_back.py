@@ -174,7 +174,7 @@ def test_scans_compute_their_programs(program: str, sizes: dict[str, int], field
 @pytest.mark.parametrize(
     ("program", "shape", "fields"),
     [
-        (SCAN, (1, 34_003), "keep registers  threads 32  items 1"),
+        pytest.param(SCAN, (1, 34_003), "keep registers  threads 32  items 1", marks=pytest.mark.slow),
         pytest.param(DOWN, (3_001, 8), "keep registers  threads 4  rows 2  items 1", marks=pytest.mark.slow),
     ],
 )

@@ -123,9 +123,9 @@ def test_a_plain_comparison_would_miss_it(mistake: str, whole: Suite, tmp_path: 
     ("mistake", "words"),
     [
         ("crashes_on_one_row", "SIGSEGV"),
-        ("hangs_on_one_row", "did not end within 3 s"),
-        ("leaves_on_one_row", "ended by itself with status 0"),
-        ("raises_on_one_row", "OutOfMemoryError: CUDA out of memory"),
+        pytest.param("hangs_on_one_row", "did not end within 3 s", marks=pytest.mark.slow),
+        pytest.param("leaves_on_one_row", "ended by itself with status 0", marks=pytest.mark.slow),
+        pytest.param("raises_on_one_row", "OutOfMemoryError: CUDA out of memory", marks=pytest.mark.slow),
     ],
 )
 def test_a_loss_costs_its_case_alone(mistake: str, words: str, whole: Suite) -> None:

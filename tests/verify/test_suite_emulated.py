@@ -79,6 +79,7 @@ def _plan(
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_an_emitted_kernel_stands(
     checked: frontend.Checked, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -265,7 +265,7 @@ def test_another_problem_shares_guide_and_game(at: Any, subject: ProblemDescript
         fails(503, ""),
         fails(408, ""),
         breaks_with("overloaded_error", after=0),
-        hangs,
+        pytest.param(hangs, marks=pytest.mark.slow),
     ],
 )
 def test_what_may_pass_is_tried_again_and_said(fault: Script, at: Any, subject: ProblemDescription) -> None:

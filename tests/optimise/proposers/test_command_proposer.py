@@ -143,6 +143,7 @@ def test_usage_counts_whatever_comes_after_it(subject: ProblemDescription) -> No
     assert "status 1" in failure.what and spent.input == 5
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_killed_with_its_children(subject: ProblemDescription, tmp_path: Path) -> None:
     child = tmp_path / "child"
     code = (
