@@ -44,6 +44,7 @@ def test_the_grammar_reaches_every_form_of_the_language() -> None:
     assert set(FEATURES) == reached
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_or_dies_is_a_failure_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

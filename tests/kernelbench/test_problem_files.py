@@ -126,6 +126,7 @@ def test_what_ends_its_process_has_a_code(tmp_path: Path, text: str, code: str, 
     assert found.code == code and words in found.why
 
 
+@pytest.mark.slow
 def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:
     assert refused(tmp_path, "while True: pass\n", limit_seconds=4.0).code == "hangs"
 

@@ -164,6 +164,7 @@ def test_builds_that_fail_everywhere_leave_no_winner(machine: Machine, gpu: Gpu,
     assert program.read_text() == LINEAR and not EvidenceStore.open().find(kind="tune")
 
 
+@pytest.mark.slow
 def test_replay_needs_no_gpu(machine: Machine) -> None:
     found = machine.ucc("tune", "--replay", RECORDING, "--json").json
     total = found["files"]["h200_bf16.json"]

@@ -43,6 +43,7 @@ def test_these_extents_get_the_winner_and_others_what_they_had() -> None:
     assert format_file(parse(text)) == text and "# A linear layer" in text
 
 
+@pytest.mark.slow
 def test_a_second_winner_replaces_the_first() -> None:
     once, _ = written(LINEAR, SIZES, 40)
     twice, winner = written(once, SIZES, 3)
