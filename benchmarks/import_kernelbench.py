@@ -138,7 +138,7 @@ def _input_numbers(file: str, mode: str) -> dict[str, int]:
     try:
         with MemorylessMode():
             model = load(file, mode, "own").model  # type: ignore[arg-type]
-    except Exception:
+    except Exception:  # of the file's code: some modules compute with their weights while they are made
         model = load(file, mode, "own").model  # type: ignore[arg-type]
     return {name: i for i, name in enumerate(inspect.signature(model.forward).parameters)}
 

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from ucutlass.dynamo.options import CompileOptions, options_of
-from ucutlass.dynamo.partition import Partition, partitioned, rest
+from ucutlass.dynamo.partition import VIEW, Partition, partitioned, rest
 from ucutlass.dynamo.region import NAME, Executor, Region, call_of, values_of
 from ucutlass.dynamo.rules import RULES
 
@@ -35,8 +35,6 @@ class GraphReport:
 
     texts: Mapping[str, str]
     outside: tuple[tuple[str, str, str, str], ...]
-    operators: int
-    """Operators that compute something or view, within programs and outside."""
 
 
 @dataclass(slots=True)
@@ -120,9 +118,8 @@ def divided_graph(
 ) -> fx.GraphModule:
     """Returns the graph with its parts replaced by calls of programs and the rest by calls of the fallback."""
     lines = {node.name: (str(node.target), line_of(node)) for node in graph.graph.nodes}
-    operators = sum(node.op == "call_function" for node in graph.graph.nodes)
     partition = partitioned(graph, devices, "program")
-    reports.graphs.append(_report(partition, lines, operators))
+    reports.graphs.append(_report(partition, lines))
     if options.fallback == "error":
         _refuse(partition, lines)
     for part in partition.parts:
@@ -197,18 +194,18 @@ def line_of(node: fx.Node) -> str:
     return source_line(node)
 
 
-def _report(partition: Partition, lines: Mapping[str, tuple[str, str]], operators: int) -> GraphReport:
+def _report(partition: Partition, lines: Mapping[str, tuple[str, str]]) -> GraphReport:
     outside = tuple((name, *lines.get(name, ("", "")), why) for name, why in partition.reasons.items())
     texts = {part.name: part.region.program.text for part in partition.parts}
     for name, target, line, why in outside:
         _LOG.info("%s (%s%s) goes to the fallback: %s", name, target, f", {line}" if line else "", why)
-    return GraphReport(texts, outside, operators)
+    return GraphReport(texts, outside)
 
 
 def _refuse(partition: Partition, lines: Mapping[str, tuple[str, str]]) -> None:
     """Raises FallbackNeeded for the first operator that computes something outside of the programs."""
     for name, why in partition.reasons.items():
         target, line = lines.get(name, ("", ""))
-        if not why.startswith("a view"):
+        if why != VIEW:
             where = f" at {line}" if line else ""
             raise FallbackNeeded(f"{target}{where}: {why}")

@@ -45,6 +45,9 @@ VIEWS = frozenset(
 )
 """Operators that compute nothing, by the overload's name."""
 
+VIEW = "a view, which computes nothing"
+"""Why a node that a program could hold stands outside of all."""
+
 MAX_ATTEMPTS = 64
 """Programs that are tried for one graph. Beyond them what is left goes to the fallback."""
 
@@ -147,7 +150,7 @@ def partitioned(graph: fx.GraphModule, devices: Collection[str], name: str) -> P
     inside = {name for part in result.parts for name in part.nodes}
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.name not in inside:
-            result.reasons[node.name] = reason(node, refused, devices) or "a view, which computes nothing"
+            result.reasons[node.name] = reason(node, refused, devices) or VIEW
     return result
 
 

@@ -140,7 +140,6 @@ class _Bindings:
 
     def file(self) -> syntax.File:
         graph = self.graph
-        outputs = {o for stage in self.stages for o in stage.outputs}
         nodes = [n for n in graph.nodes if any(n in s.nodes for s in self.stages)]
         whole = stage_inference(graph.values, nodes, list(graph.results), self.ranks)
         order = [i.name for i in graph.inputs]
@@ -178,7 +177,6 @@ class _Bindings:
                     items[output] = Name(values[output])
                 else:
                     items[output] = value
-        del outputs
         labels = _results(graph)
         used = set(taken)
         labels = [None if label is None else numbered(label, used) for label in labels]
@@ -193,7 +191,6 @@ class _Bindings:
             for r, label in zip(graph.results, labels, strict=True)
         )
         body.append(syntax.Return(returned))
-        results = _introduced_first(results, body, names, known)
         name = free_program_name(self.name, graph)
         return syntax.File((syntax.Program("pipeline", name, params, results, tuple(body)),))
 
@@ -212,17 +209,6 @@ class _Bindings:
         assert node is not None
         kind = syntax.TypeExpr(node.tensor.element, axes_of(whole.dimensions[node.name], names, known))
         return syntax.Bind((syntax.Target(values[node.name], kind),), torch_call(node, values))
-
-
-def _introduced_first(
-    results: tuple[syntax.Result, ...],
-    body: Sequence[syntax.Statement],
-    names: Mapping[Atom, str],
-    known: set[str],
-) -> tuple[syntax.Result, ...]:
-    """The extents stand where they are first written; the checker takes them from any type."""
-    del body, names, known
-    return results
 
 
 def torch_call(node: TorchStage, values: Mapping[str, str]) -> Call:

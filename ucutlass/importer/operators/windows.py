@@ -200,40 +200,27 @@ def _conv(b: GraphBuilder, a: Arguments) -> ValueRef:
     )
 
 
-def _conv_transpose(b: GraphBuilder, a: Arguments) -> ValueRef:
-    weight = a["weight"]
-    places = a.result.shape[-(len(b.shape(weight)) - 2) :]
-    return convolution(
-        b,
-        a["input"],
-        weight,
-        a.get("bias"),
-        a["stride"],
-        a["padding"],
-        a["dilation"],
-        a["groups"],
-        True,
-        places,
-        a.result.element,
-    )
+def _convolution(transposed: bool | None) -> Rule:
+    """`transposed` None: an argument of the operator says it."""
 
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
+        weight = a["weight"]
+        places = a.result.shape[-(len(b.shape(weight)) - 2) :]
+        return convolution(
+            b,
+            a["input"],
+            weight,
+            a.get("bias"),
+            a["stride"],
+            a["padding"],
+            a["dilation"],
+            a["groups"],
+            bool(a["transposed"]) if transposed is None else transposed,
+            places,
+            a.result.element,
+        )
 
-def _convolution(b: GraphBuilder, a: Arguments) -> ValueRef:
-    weight = a["weight"]
-    places = a.result.shape[-(len(b.shape(weight)) - 2) :]
-    return convolution(
-        b,
-        a["input"],
-        weight,
-        a.get("bias"),
-        a["stride"],
-        a["padding"],
-        a["dilation"],
-        a["groups"],
-        bool(a["transposed"]),
-        places,
-        a.result.element,
-    )
+    return rule
 
 
 # --- pooling ---------------------------------------------------------------------
@@ -416,10 +403,10 @@ def _upsample_linear(b: GraphBuilder, a: Arguments) -> ValueRef:
 
 
 def _rules() -> dict[str, Rule]:
-    rules: dict[str, Rule] = {"aten.convolution.default": _convolution}
+    rules: dict[str, Rule] = {"aten.convolution.default": _convolution(None)}
     for n in (1, 2, 3):
         rules |= {f"aten.conv{n}d.{o}": _conv for o in ("default", "padding")}
-        rules[f"aten.conv_transpose{n}d.{'default' if n == 1 else 'input'}"] = _conv_transpose
+        rules[f"aten.conv_transpose{n}d.{'default' if n == 1 else 'input'}"] = _convolution(True)
         rules[f"aten.max_pool{n}d.default"] = _max_pool(False)
         rules[f"aten.max_pool{n}d_with_indices.default"] = _max_pool(True)
         rules[f"aten.avg_pool{n}d.default"] = _avg_pool
