@@ -25,6 +25,7 @@ from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
+from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime import calibrate, isolation
 from ucutlass.runtime.evidence import EvidenceKind, Record
 from ucutlass.runtime.store import EvidenceStore
@@ -144,19 +145,27 @@ def _current_artefact(
 ) -> ArtefactDigests | MissingEvidence:
     """Returns what this package emits for the candidate now, and the digest of the library that is kept."""
     binary = file_digest(library) if library is not None else ""
-    if not isinstance(candidate.program, ir.Kernel):
-        return MissingEvidence("a pipeline is not compiled as one unit: there is no artefact to compare")
     arch = next((r.subject.arch for r in records), "sm90a")
     if arch not in ARCHES:
         return MissingEvidence(f"the records are of the target {arch!r}, which this package has not")
-    extents = [candidate.sizes[d] for d in candidate.program.dims]
-    chosen = None if isinstance(device, MissingEvidence) else device
     try:
-        planned = frontend.plan_kernel(candidate.checked, candidate.program, extents, arch, chosen).planned
+        code = _emitted(candidate, arch, None if isinstance(device, MissingEvidence) else device)
     except ProgramError as refused:
         return MissingEvidence(f"no code is emitted for these extents: {refused.diagnostics[0].message}")
-    code = source_of(candidate.checked, candidate.program, planned).code
     return ArtefactDigests(program_digest(code), binary, harness_digest())
+
+
+def _emitted(candidate: AuditSubject, arch: str, device: Device | None) -> str:
+    """Returns the code of a kernel, or of a pipeline's kernels in the order of their stages, as
+    `subject_of_built` has it. Raises ProgramError."""
+    checked, program = candidate.checked, candidate.program
+    extents = [candidate.sizes[d] for d in program.dims]
+    if isinstance(program, ir.Pipeline):
+        stages = plan_pipeline(checked, program, extents, arch, device).stages
+        planned = [(s.step.kernel, s.chosen.planned) for s in stages if s.step.kernel and s.chosen]
+    else:
+        planned = [(program, frontend.plan_kernel(checked, program, extents, arch, device).planned)]
+    return "\n".join(source_of(checked, kernel, plan).code for kernel, plan in planned)
 
 
 # --- the probe -----------------------------------------------------------------------

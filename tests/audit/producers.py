@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tests.bench.bench_fakes import SIDE, Cells, FakeGpu
 from ucutlass import frontend, ir
+from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.reference import evaluate
 from ucutlass.runtime import verify
 from ucutlass.runtime.bench.measure import BenchCandidate, measure
@@ -45,7 +46,7 @@ def _side(gpu: FakeGpu, cells: Cells) -> BenchCandidate:
 
 
 def verified(
-    subject: RecordSubject, kernel: ir.Kernel, wrong: float = 0.0, distributions: Sequence[Distribution] = ()
+    subject: RecordSubject, kernel: ir.Program, wrong: float = 0.0, distributions: Sequence[Distribution] = ()
 ) -> Record:
     """A suite's record, of a launch that copies the reference and adds `wrong` to one element. It is
     judged at extents of 8, and told as if at the subject's."""
@@ -73,17 +74,22 @@ def subject(checked: frontend.Checked, sizes: dict[str, int], **changes: Any) ->
     from ucutlass.backend import source_of
     from ucutlass.ir.hardware import DEVICES
 
-    kernel = frontend.kernel(checked)
-    extents = [sizes[d] for d in kernel.dims]
-    planned = frontend.plan_kernel(checked, kernel, extents, "sm90a", DEVICES["H200"]).planned
+    program = frontend.program(checked)
+    extents = [sizes[d] for d in program.dims]
+    if isinstance(program, ir.Pipeline):
+        stages = plan_pipeline(checked, program, extents, "sm90a", DEVICES["H200"]).stages
+        planned = [(s.step.kernel, s.chosen.planned) for s in stages if s.step.kernel and s.chosen]
+    else:
+        chosen = frontend.plan_kernel(checked, program, extents, "sm90a", DEVICES["H200"])
+        planned = [(program, chosen.planned)]
     made = subject_of(
-        kernel,
+        program,
         checked.source,
         extents,
         arch="sm90a",
         compute_type="bf16",
         schedule="auto",
-        code=source_of(checked, kernel, planned).code,
+        code="\n".join(source_of(checked, kernel, plan).code for kernel, plan in planned),
     )
     return replace(made, binary="b" * 64, **changes)
 

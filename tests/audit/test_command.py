@@ -34,6 +34,11 @@ CONSTANT = """kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] {
   return d * 0.0 + 1.0
 }
 """
+CHAIN = """pipeline chain(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {
+  h: bf16[M, N] = dot[K](x, w) + b
+  return softmax[N](h)
+}
+"""
 
 Audit = Callable[..., Result]
 
@@ -94,6 +99,23 @@ def test_honest_evidence_is_accepted_and_the_verdict_kept(store: EvidenceStore, 
     kept = store.get(found["record"])
     assert kept.kind == "audit" and kept.parents == tuple(ids) and kept.result["verdict"] == "ok"
     assert kept.protocol["lane"] == "bf16" and len(kept.protocol["rules"]) == 12
+
+
+def test_a_pipeline_is_compared_with_the_code_of_its_stages(
+    store: EvidenceStore, audit: Audit, tmp_path: Path
+) -> None:
+    path = tmp_path / "chain.ucu"
+    path.write_text(CHAIN)
+    checked = frontend.read_text(CHAIN)
+    of_chain = subject(checked, SIZES)
+    store.add(bench(of_chain, 3 * BOUND))
+    store.add(verified(of_chain, frontend.program(checked)))
+    accepted = answer(audit("--json", path=path))
+    assert (accepted["verdict"], accepted["findings"]) == ("ok", [])
+    changed = replace(of_chain, source="0" * 64)
+    store.add(bench(changed, 3 * BOUND))
+    refused = answer(audit("--json", path=path))
+    assert {f["rule"] for f in refused["findings"]} == {"artefact"}, refused
 
 
 def test_without_evidence_nothing_is_proven(audit: Audit) -> None:

@@ -68,7 +68,7 @@ def test_runs_on_the_current_stream(device_kernels: Path, route: Native | NoNati
     kernel, _ = _launcher(device_kernels, route, spin=1)
     x, b = _inputs()
     side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
+    torch.cuda.synchronize()  # the inputs come from the default stream
     for _ in range(2):
         with torch.cuda.stream(side):
             y = kernel(x, 2.0, b) + 1
