@@ -115,6 +115,35 @@ def test_training_gives_the_gradients_of_eager() -> None:
     assert len(report.graphs) == 2 and all(graph.texts for graph in report.graphs)
 
 
+@pytest.mark.slow
+def test_the_rest_of_forward_and_backward_is_inductors() -> None:
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 8))
+    x = torch.randn(12, 16, requires_grad=True)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return torch.sort(model(x).view(3, 4, 8), dim=-1)[0].square().sum()
+
+    fast, report = compiled(loss, fallback="inductor")
+    fast(x).backward()
+    gradients = [x.grad, *(p.grad for p in model.parameters())]
+    x.grad = None
+    model.zero_grad()
+    loss(x).backward()
+    for mine, expected in zip(gradients, [x.grad, *(p.grad for p in model.parameters())], strict=True):
+        torch.testing.assert_close(mine, expected)
+    assert len(report.graphs) == 2 and all(graph.texts for graph in report.graphs)
+
+
+def test_no_program_gives_a_view_and_nothing_is_computed_twice() -> None:
+    model = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 4))
+    fast, report = compiled(model, fallback="error")
+    fast(torch.randn(3, 6))
+    text = report.graphs[0].texts["program_0"]
+    assert not re.search(r"y\d = _\d_weight", text), text
+    assert all(why.startswith("a view") for *_, why in report.graphs[0].outside)
+
+
 def test_buffers_that_forward_writes_are_written() -> None:
     torch.manual_seed(2)
     model = nn.Sequential(nn.Linear(6, 10), nn.BatchNorm1d(10))
@@ -167,7 +196,7 @@ def test_tensors_on_a_device_without_kernels_go_to_the_fallback() -> None:
 def test_symbolic_extents_are_free_and_nothing_is_compiled_anew() -> None:
     torch.manual_seed(3)
     model = Block()
-    fast, report = compiled(model)
+    fast, report = compiled(model, fallback="error")
     for tokens in (5, 9, 14, 31, 3):
         x = torch.randn(2, tokens, 32)
         torch._dynamo.mark_dynamic(x, 1, min=2, max=4096)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import fx
 
 from ucutlass.dynamo.options import CompileOptions, options_of
-from ucutlass.dynamo.partition import VIEW, Partition, partitioned, rest
+from ucutlass.dynamo.partition import SIZES, VIEW, Partition, partitioned, rest
 from ucutlass.dynamo.region import NAME, Executor, Region, call_of, values_of
 from ucutlass.dynamo.rules import RULES
 
@@ -117,8 +118,8 @@ def divided_graph(
     graph: fx.GraphModule, options: CompileOptions, launch: Launch, devices: Collection[str], reports: Report
 ) -> fx.GraphModule:
     """Returns the graph with its parts replaced by calls of programs and the rest by calls of the fallback."""
-    lines = {node.name: (str(node.target), line_of(node)) for node in graph.graph.nodes}
     partition = partitioned(graph, devices, "program")
+    lines = {node.name: (str(node.target), line_of(node)) for node in graph.graph.nodes}
     reports.graphs.append(_report(partition, lines))
     if options.fallback == "error":
         _refuse(partition, lines)
@@ -145,21 +146,44 @@ class _FunctionModule(torch.nn.Module):
 
 
 def inductor(graph: fx.GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
-    """Returns a graph as TorchInductor compiles it."""
+    """Returns a graph of ATen operators, which gives a tuple, as TorchInductor compiles it."""
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._guards import detect_fake_mode
     from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
 
-    (output,) = (node for node in graph.graph.nodes if node.op == "output")
-    single = isinstance(output.args[0], fx.Node)
-    if single:
-        output.args = ((output.args[0],),)
-        graph.recompile()
-    run = compile_fx_inner(graph, list(fakes))
+    mode = detect_fake_mode(fakes) or nullcontext()
+    # The graph has operators whole that TorchInductor lowers only in pieces.
+    with torch.no_grad(), mode, enable_python_dispatcher():
+        pieces = make_fx(graph, decomposition_table=select_decomp_table())(*fakes)
+    (output,) = (node for node in pieces.graph.nodes if node.op == "output")
+    # Others rely on the strides of results, which it changes where no user sees them.
+    output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
+    with _strides_kept_to_itself():
+        run = compile_fx_inner(pieces, list(fakes))
 
     def call(*arguments: Any) -> Any:
-        results = run(list(arguments))
-        return results[0] if single else tuple(results)
+        return tuple(run(list(arguments)))
 
     return call
+
+
+@contextmanager
+def _strides_kept_to_itself() -> Iterator[None]:
+    """Does not let TorchInductor report the strides of results, which AOTAutograd would take for those of the
+    whole graph."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    if context is None:
+        yield
+        return
+    reported, context.output_strides = context.output_strides, None
+    try:
+        yield
+    finally:
+        context.output_strides = reported
 
 
 def launched(region: Region, options: CompileOptions) -> Executor:
@@ -195,7 +219,7 @@ def line_of(node: fx.Node) -> str:
 
 
 def _report(partition: Partition, lines: Mapping[str, tuple[str, str]]) -> GraphReport:
-    outside = tuple((name, *lines.get(name, ("", "")), why) for name, why in partition.reasons.items())
+    outside = tuple((name, *lines[name], why) for name, why in partition.reasons.items())
     texts = {part.name: part.region.program.text for part in partition.parts}
     for name, target, line, why in outside:
         _LOG.info("%s (%s%s) goes to the fallback: %s", name, target, f", {line}" if line else "", why)
@@ -205,7 +229,7 @@ def _report(partition: Partition, lines: Mapping[str, tuple[str, str]]) -> Graph
 def _refuse(partition: Partition, lines: Mapping[str, tuple[str, str]]) -> None:
     """Raises FallbackNeeded for the first operator that computes something outside of the programs."""
     for name, why in partition.reasons.items():
-        target, line = lines.get(name, ("", ""))
-        if why != VIEW:
+        target, line = lines[name]
+        if why not in (VIEW, SIZES):
             where = f" at {line}" if line else ""
             raise FallbackNeeded(f"{target}{where}: {why}")

@@ -13,13 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-from torch.fx.passes.operator_support import OperatorSupportBase
-from torch.fx.passes.tools_common import legalize_graph
-from torch.fx.passes.utils.fuser_utils import fuse_as_graphmodule, insert_subgm
 
 from ucutlass.dynamo.region import Region, RegionRefused, region_of, values_of
 from ucutlass.dynamo.rules import RULES
+from ucutlass.dynamo.subgraphs import extracted, groups, replace, sort
 from ucutlass.importer.export import ELEMENTS
 
 VIEWS = frozenset(
@@ -48,6 +45,9 @@ VIEWS = frozenset(
 VIEW = "a view, which computes nothing"
 """Why a node that a program could hold stands outside of all."""
 
+SIZES = "arithmetic of extents, which the host does"
+"""Why a node without tensors stands outside of all."""
+
 MAX_ATTEMPTS = 64
 """Programs that are tried for one graph. Beyond them what is left goes to the fallback."""
 
@@ -68,19 +68,6 @@ class Partition:
     graph: fx.GraphModule
     parts: list[Part] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
-
-
-class _ProgramSupport(OperatorSupportBase):
-    def __init__(self, refused: Mapping[str, str], devices: Collection[str]) -> None:
-        self._refused, self._devices = refused, devices
-
-    def is_node_supported(self, submodules: Mapping[str, Any], node: fx.Node) -> bool:
-        return node.op == "call_function" and not reason(node, self._refused, self._devices)
-
-
-class _Function(OperatorSupportBase):
-    def is_node_supported(self, submodules: Mapping[str, Any], node: fx.Node) -> bool:
-        return node.op == "call_function"
 
 
 def reason(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) -> str:
@@ -120,6 +107,7 @@ def unfit(value: Any, devices: Collection[str]) -> str:
 def partitioned(graph: fx.GraphModule, devices: Collection[str], name: str) -> Partition:
     """Divides the graph in place; the parts become submodules `NAME_0`, `NAME_1`, .. that are to be replaced
     by calls of their programs."""
+    graph.graph.eliminate_dead_code()
     refused: dict[str, str] = {}
     attempts: dict[tuple[str, ...], Region | RegionRefused] = {}
     parts: list[tuple[Sequence[fx.Node], Part]] = []
@@ -140,33 +128,60 @@ def partitioned(graph: fx.GraphModule, devices: Collection[str], name: str) -> P
                 parts.append((nodes, Part(f"{name}_{len(parts)}", key, attempt)))
         if not news:
             break
-    result = Partition(graph)
+    result = Partition(graph, [part for _, part in parts])
     for members, part in parts:
-        submodule, inputs, outputs = fuse_as_graphmodule(graph, list(members), part.name)
-        insert_subgm(graph, submodule, inputs, outputs)
-        result.parts.append(part)
-    legalize_graph(graph)
-    graph.recompile()
-    inside = {name for part in result.parts for name in part.nodes}
+        replace(graph, members, part.name)
+    sort(graph)
     for node in graph.graph.nodes:
-        if node.op == "call_function" and node.name not in inside:
-            result.reasons[node.name] = reason(node, refused, devices) or VIEW
+        if node.op == "call_function" and not _is_result(node):
+            result.reasons[node.name] = _why_outside(node, refused, devices)
     return result
+
+
+def _why_outside(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) -> str:
+    if is_size(node):
+        return SIZES
+    return reason(node, refused, devices) or VIEW
+
+
+def is_size(node: fx.Node) -> bool:
+    """Returns whether a node computes with extents alone."""
+    return "val" in node.meta and isinstance(node.meta["val"], torch.SymInt | int)
+
+
+def _is_result(node: fx.Node) -> bool:
+    """Returns whether a node is a result of a submodule."""
+    return is_item(node) and isinstance(node.args[0], fx.Node) and node.args[0].op == "call_module"
 
 
 def _proposals(
     graph: fx.GraphModule, refused: Mapping[str, str], devices: Collection[str]
 ) -> list[list[fx.Node]]:
-    order = {node: number for number, node in enumerate(graph.graph.nodes)}
-    partitioner = CapabilityBasedPartitioner(
-        graph, _ProgramSupport(refused, devices), allows_single_node_partition=True
-    )
+    """Returns the parts to try, in order. What follows a view at the edge of a part reads a view outside."""
+
+    def inside(node: fx.Node) -> bool:
+        return node.op == "call_function" and not reason(node, refused, devices)
+
     proposals: list[list[fx.Node]] = []
-    for partition in partitioner.propose_partitions():
-        nodes = _without_edge_views(sorted(partition.nodes, key=order.__getitem__))
+    for group in groups(graph, inside):
+        nodes = _without_edge_views(group)
         if any(not _is_view(node) for node in nodes):
+            _views_for_others(graph, nodes)
             proposals.append(nodes)
-    return sorted(proposals, key=lambda nodes: order[nodes[0]])
+    return proposals
+
+
+def _views_for_others(graph: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
+    """Gives those who read a view of the part from outside a view of their own, which costs nothing: a program
+    would copy the tensor."""
+    members = set(nodes)
+    for node in reversed(nodes):
+        others = [user for user in node.users if user not in members]
+        if _is_view(node) and others:
+            with graph.graph.inserting_after(node):
+                view = graph.graph.node_copy(node)
+            for user in others:
+                user.replace_input_with(node, view)
 
 
 def _is_view(node: fx.Node) -> bool:
@@ -186,7 +201,7 @@ def _without_edge_views(nodes: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def _attempt(graph: fx.GraphModule, nodes: Sequence[fx.Node], name: str) -> Region | RegionRefused:
-    submodule, _, _ = fuse_as_graphmodule(graph, list(nodes), name)
+    submodule, _, _ = extracted(graph, nodes, name)
     try:
         return region_of(submodule, name)
     except RegionRefused as refusal:
@@ -194,17 +209,17 @@ def _attempt(graph: fx.GraphModule, nodes: Sequence[fx.Node], name: str) -> Regi
 
 
 def rest(graph: fx.GraphModule, name: str) -> list[str]:
-    """Gathers what is left of a divided graph in submodules, in place; returns their names."""
-    partitioner = CapabilityBasedPartitioner(graph, _Function(), allows_single_node_partition=True)
-    order = {node: number for number, node in enumerate(graph.graph.nodes)}
+    """Gathers what is left of a divided graph in submodules, in place; returns their names. Views, arithmetic
+    of extents and operators without a result stay."""
+
+    def inside(node: fx.Node) -> bool:
+        return node.op == "call_function" and not _is_result(node)
+
     names: list[str] = []
-    for partition in partitioner.propose_partitions():
-        nodes = sorted(partition.nodes, key=order.__getitem__)
-        if all(_is_view(node) for node in nodes):
-            continue
-        names.append(f"{name}_{len(names)}")
-        submodule, inputs, outputs = fuse_as_graphmodule(graph, nodes, names[-1])
-        insert_subgm(graph, submodule, inputs, outputs)
-    legalize_graph(graph)
-    graph.recompile()
+    for nodes in groups(graph, inside):
+        read = any(user not in nodes for node in nodes for user in node.users)
+        if read and not all(_is_view(node) or is_size(node) for node in nodes):
+            names.append(f"{name}_{len(names)}")
+            replace(graph, nodes, names[-1])
+    sort(graph)
     return names

@@ -140,7 +140,9 @@ def _imported(graph: fx.GraphModule, name: str, number: Extents) -> Region:
     results: list[str] = []
     outputs: list[tuple[int, Order]] = []
     (output,) = (node for node in nodes if node.op == "output")
-    for leaf in _leaves(output.args[0]):
+    leaves = output.args[0]
+    assert isinstance(leaves, tuple)
+    for leaf in leaves:
         order = memory_order(leaf.meta["val"], number)
         builder.origin, builder.name = (
             OperatorOrigin("aten.permute.default"),
@@ -176,20 +178,15 @@ def _item(refs: Mapping[str, Any], node: fx.Node) -> Any:
     return several[index]
 
 
-def _leaves(value: Any) -> list[fx.Node]:
-    return [value] if isinstance(value, fx.Node) else list(value)
-
-
 def call_of(region: Region, execute: Executor) -> Callable[..., Any]:
-    """Returns a function of the part's arguments, of any strides, that gives its results with the strides that
-    the graph says."""
+    """Returns a function of the part's arguments, of any strides, that gives the tuple of its results with the
+    strides that the graph says."""
     inputs, outputs = region.inputs, [(number, inverse(order)) for number, order in region.outputs]
 
-    def call(*arguments: Tensor) -> Any:
+    def call(*arguments: Tensor) -> tuple[Tensor, ...]:
         dense = [arguments[number].permute(order).contiguous() for number, order in inputs]
         results = execute(*dense)
         several: Sequence[Tensor] = results if isinstance(results, tuple) else (results,)
-        given = tuple(several[number].permute(order) for number, order in outputs)
-        return given[0] if len(given) == 1 else given
+        return tuple(several[number].permute(order) for number, order in outputs)
 
     return call
