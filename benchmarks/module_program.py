@@ -1,0 +1,184 @@
+"""Makes a problem file's program without a GPU, in a process of its own: imported and planned.
+
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`. The file's code runs here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from dataclasses import asdict, fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+from ucutlass.grammar import syntax
+
+if TYPE_CHECKING:
+    from ucutlass import ir
+    from ucutlass.frontend import Checked
+    from ucutlass.ir.hardware import Device
+
+Row: TypeAlias = dict[str, Any]
+Lane: TypeAlias = Literal["f32", "tf32"]
+
+T = TypeVar("T")
+
+
+def prepared(file: str, lane: Lane, arch: str, device: str | None, payload: str, note: str) -> Row:
+    """Returns the row of a problem so far: `status` where it ends here, else what the program is. The program,
+    its plans and their sources are written to the file `payload`, for `benchmarks.kernel_builds`. Each step's
+    facts are added to the lines of the file `note` too, for a process that does not return."""
+    from benchmarks.harness import append
+    from ucutlass.files import put
+    from ucutlass.ir.hardware import DEVICES
+
+    row: Row = {}
+
+    def tell(**facts: Any) -> None:
+        row.update(facts)
+        append(Path(note), facts)
+
+    tell(stage="import")
+    start = time.monotonic()
+    answer, mode = _imported(file)
+    tell(import_seconds=_since(start), mode=mode)
+    if "text" not in answer:
+        tell(status="not imported", why=_refusal(answer))
+        return row
+    tell(
+        stages=answer["stages"],
+        torch_stages=answer["torch_stages"],
+        convolves=any("conv" in fate["operator"] for fate in answer["report"]),
+    )
+    checked, program, in_lane = program_of(answer["text"], answer["name"], lane)
+    tell(stage="plan", lane=in_lane, held_bytes=bytes_of(program))
+    start = time.monotonic()
+    try:
+        plans = planned(checked, program, arch, None if device is None else DEVICES[device])
+    except Exception as refused:  # the row says in which words, whatever it was
+        tell(status="not planned", why=f"{type(refused).__name__}: {refused}"[:600])
+        return row
+    tell(
+        plan_seconds=_since(start),
+        kernels=sum(kernel is not None for kernel in plans["kernels"]),
+        distinct=len({kernel["source"]["entry"] for kernel in plans["kernels"] if kernel is not None}),
+        stage="build",
+    )
+    about = {"name": answer["name"], "inputs": answer["inputs"], "text": checked.source}
+    put(Path(payload), json.dumps(about | plans))
+    return row
+
+
+def planned(checked: Checked, program: ir.Program, arch: str, device: Device | None) -> Row:
+    """Returns the program for `ucutlass.handoff.checked_of`, and what `ucutlass.tasks.built` takes of it, with
+    each kernel's plan and source in place of its artefact's key. Raises ProgramError, NotServed."""
+    from ucutlass import ir
+    from ucutlass.backend import source_of
+    from ucutlass.frontend import plan_kernel
+    from ucutlass.handoff import plan_payload, program_payload
+    from ucutlass.pipeline.planning import plan_pipeline
+    from ucutlass.shapes import complete
+
+    sizes = complete(program, {})
+    if isinstance(program, ir.Pipeline):
+        plan = plan_pipeline(checked, program, sizes, arch, device)
+        stages = [(stage.step.kernel, stage.chosen) for stage in plan.stages]
+        orders = {buffer: list(order) for buffer, order in plan.orders.items()}
+        sizes = plan.sizes
+    else:
+        stages, orders = [(program, plan_kernel(checked, program, sizes, arch, device))], {}
+    kernels = [
+        None
+        if kernel is None or chosen is None
+        else {
+            "plan": plan_payload(chosen.planned),
+            "source": asdict(source_of(checked, kernel, chosen.planned)),
+        }
+        for kernel, chosen in stages
+    ]
+    return {"program": program_payload(checked), "sizes": list(sizes), "orders": orders, "kernels": kernels}
+
+
+def _since(start: float) -> float:
+    return round(time.monotonic() - start, 2)
+
+
+def _imported(file: str) -> tuple[Row, str]:
+    """Returns the import in the mode that the file constructs, or in eval mode where that one draws random
+    numbers."""
+    from ucutlass.tasks.import_module import program
+
+    name = re.sub(r"\W+", "_", Path(file).stem.split("_", 1)[-1]).strip("_").lower()
+    answer = program(file, name, "constructed")
+    if "random" in str(answer.get("refused", {}).get("why", "")):
+        return program(file, name, "eval"), "eval"
+    return answer, "constructed"
+
+
+def _refusal(answer: Row) -> str:
+    refused = answer.get("refused") or answer.get("unusable") or {}
+    words = (refused.get(key, "") for key in ("operator", "code", "why"))
+    return " ".join(filter(None, words))[:600]
+
+
+def bytes_of(program: ir.Program) -> int:
+    """Returns the bytes of a program's arguments, whose extents are all known."""
+    from ucutlass import ir
+    from ucutlass.reference.binding import shape_of
+    from ucutlass.shapes import complete
+
+    sizes = dict(zip(program.dims, complete(program, {}), strict=True))
+    kinds = (p.type for p in program.params)
+    return sum(
+        math.prod(shape_of(kind, sizes)) * kind.elem.bits // 8
+        for kind in kinds
+        if isinstance(kind, ir.TensorType)
+    )
+
+
+# --- the lane --------------------------------------------------------------------
+
+
+def program_of(text: str, name: str, lane: Lane) -> tuple[Checked, ir.Program, Lane]:
+    """Returns the checked program, and the lane that it is in: a program that multiplies in another type than
+    f32, or may not in TF32, stays as it is."""
+    from ucutlass import frontend
+    from ucutlass.diagnostics import ProgramError
+    from ucutlass.grammar.format import format_file
+    from ucutlass.runtime.bench.eager import compute_types
+
+    checked = frontend.read_text(text, f"{name}.ucu")
+    if lane == "tf32" and compute_types(frontend.program(checked, name)) == {"f32"}:
+        try:
+            rounded = frontend.read_text(format_file(in_tf32(checked.tree)), f"{name}.ucu")
+            return rounded, frontend.program(rounded, name), "tf32"
+        except ProgramError:
+            pass
+    return checked, frontend.program(checked, name), "f32"
+
+
+def in_tf32(tree: T) -> T:
+    """Returns a syntax tree in which both operands of each `dot` are rounded to TF32."""
+    return _rounded(tree)
+
+
+def _rounded(node: Any) -> Any:
+    match node:
+        case tuple():
+            return tuple(map(_rounded, node))
+        case syntax.Call(callee="dot", arguments=(left, right, *rest)):
+            return replace(node, arguments=(_operand(left), _operand(right), *rest))
+        case _ if is_dataclass(node) and not isinstance(node, type):
+            return replace(node, **{f.name: _rounded(getattr(node, f.name)) for f in fields(node) if f.init})
+        case _:
+            return node
+
+
+def _operand(argument: syntax.Argument) -> syntax.Argument:
+    match argument.value:
+        case syntax.Call(callee="tf32"):
+            return argument
+        case value:
+            return replace(argument, value=syntax.Call("tf32", None, (syntax.Argument(_rounded(value)),)))
