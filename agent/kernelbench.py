@@ -13,11 +13,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 from ucutlass.agent.batch import BatchMember, BatchRun
 from ucutlass.agent.outcome import TimedOutcome, words
 
 THRESHOLDS = (0, 1, 2)
+
+StartSource: TypeAlias = Literal["given", "imported", "none"]
+"""Where a problem's first program is from: a file, the importer, or nowhere."""
 
 _PART = re.compile(r"level(\d+)/(\*|\d+(?:-\d+)?)")
 _FILE = re.compile(r"(\d+)_.*\.py")
@@ -64,7 +68,7 @@ def _within(number: int, part: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProblemResult:
-    """Describes one problem. `lane` is the compute type, the least precision that its candidates might work in, `versus` the
+    """Describes one problem. `start` says where its first program is from, as `StartSource` has it. `lane` is the compute type, the least precision that its candidates might work in, `versus` the
     speed-up over each baseline that has a time. `said` is the best result, or why there is none."""
 
     name: str
@@ -76,6 +80,7 @@ class ProblemResult:
     session: str
     code: str
     said: str
+    start: StartSource = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +118,41 @@ def _row(name: str, member: BatchMember | None) -> ProblemResult:
         return ProblemResult(name, level, "", False, None, {}, "", code, result)
     state = member.session.state
     compute_type = str(state.problem.get("lane", ""))
+    start = _start(state.problem)
     best = state.tree.best()
     if best is not None and isinstance(best.outcome, TimedOutcome) and best.outcome.records:
         done = best.outcome
         versus = dict(done.versus) or ({} if done.gain is None else {"baseline": done.gain})
         return ProblemResult(
-            name, level, compute_type, True, done.seconds * 1e6, versus, member.session.id, "", words(done)
+            name,
+            level,
+            compute_type,
+            True,
+            done.seconds * 1e6,
+            versus,
+            member.session.id,
+            "",
+            words(done),
+            start,
         )
     last = state.tree.nodes[-1].outcome if len(state.tree) else None
     result = member.stuck or ("nothing was judged yet" if last is None else words(last))
-    return ProblemResult(name, level, compute_type, False, None, {}, member.session.id, "no-result", result)
+    return ProblemResult(
+        name, level, compute_type, False, None, {}, member.session.id, "no-result", result, start
+    )
+
+
+def _start(problem: Mapping[str, Any]) -> StartSource:
+    if not problem.get("text"):
+        return "none"
+    module = problem.get("module")
+    return "imported" if module is not None and problem["file"] == module["file"] else "given"
+
+
+def starts(results: Sequence[ProblemResult]) -> dict[StartSource, int]:
+    """Returns how many problems have a first program from where."""
+    sources: tuple[StartSource, ...] = ("given", "imported", "none")
+    return {source: sum(row.start == source for row in results) for source in sources}
 
 
 def levels(results: Sequence[ProblemResult]) -> list[LevelSummary]:

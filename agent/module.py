@@ -7,7 +7,7 @@ each of its parameters is an input, a parameter or a buffer of the module, and e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from ucutlass.runtime.module.signature import (
     names,
     signature_of_json,
 )
+from ucutlass.runtime.module.source import class_as_problem
 
 LIMIT_SECONDS = 300.0
 MOST_SOURCE = 200_000
@@ -61,10 +62,13 @@ def read_module(
     mode: Mode = "constructed",
     precision: Precision = "own",
     *,
+    cls: str = "",
+    types: Sequence[str] = (),
     limit_seconds: float = LIMIT_SECONDS,
     memory_bytes: int | None = None,
 ) -> TorchModule:
-    """Returns the module of a problem file, after a process of its own ran it. Raises Unusable."""
+    """Returns the module of a problem file, after a process of its own ran it; `cls` and `types` name another
+    class of the file and the types of its inputs, as `class_as_problem` takes them. Raises Unusable."""
     file = str(path)
     try:
         source = files.read_text(path, 4 * MOST_SOURCE)
@@ -72,6 +76,7 @@ def read_module(
         raise Unusable(file, "unreadable", error.strerror or str(error)) from error
     if len(source) > MOST_SOURCE:
         raise Unusable(file, "unreadable", f"it has {len(source)} characters; at most {MOST_SOURCE} are read")
+    source = class_as_problem(file, source, cls, types)
     arguments = {"source": source, "file": file, "mode": mode, "precision": precision}
     outcome = isolation.run(
         "ucutlass.tasks.problem_file:inspect",

@@ -29,7 +29,7 @@ class OptimizationProblem:
     candidate may work in, as `ucutlass.agent.integrity.precision` writes it, or "" where nothing says.
 
     Where `module` is given it says what is computed, and `checked` is a first program, None where there is
-    none yet; `sizes` are that program's."""
+    none yet; `sizes` are that program's. `no_start` then says why the importer wrote none."""
 
     checked: frontend.Checked | None
     file: str
@@ -38,6 +38,7 @@ class OptimizationProblem:
     arch: str
     compute_type: str
     module: TorchModule | None = None
+    no_start: str = ""
 
     @property
     def text(self) -> str:
@@ -142,6 +143,7 @@ def problem_to_json(problem: OptimizationProblem) -> dict[str, Any]:
         "arch": problem.arch,
         "module": None if problem.module is None else asdict(problem.module),
         "lane": problem.compute_type,
+        "no_start": problem.no_start,
     }
 
 

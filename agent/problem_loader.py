@@ -4,14 +4,21 @@ either."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ucutlass import frontend
 from ucutlass.agent.batch import NoStart
-from ucutlass.agent.module import LIMIT_SECONDS, read_module
-from ucutlass.agent.problem import OptimizationProblem, problem_of, problem_of_module
+from ucutlass.agent.imported_start import imported_start
+from ucutlass.agent.module import LIMIT_SECONDS, TorchModule, read_module
+from ucutlass.agent.problem import (
+    OptimizationProblem,
+    StartProgramMismatch,
+    problem_of,
+    problem_of_module,
+    program_name,
+)
 from ucutlass.runtime.module.signature import Mode, Precision, Unusable
 from ucutlass.shapes import parse_sizes
 
@@ -21,8 +28,9 @@ _SIZES = re.compile(r"^#\s*sizes\s+([A-Za-z_]\w*=.*?)\s*$", re.MULTILINE)
 @dataclass(frozen=True, slots=True)
 class LoaderSettings:
     """Describes how files are read. `start` is a first program for a module: a file, or a folder with one for
-    each module; `writes`: the proposer writes first programs, so none is needed. `program` is which program
-    of a file, `limit_seconds` what a module's process may take."""
+    each module; the importer writes those of other modules. `writes`: the proposer writes first programs, so
+    none is needed. `program` is which program of a file, `limit_seconds` what a module's process may take.
+    `cls` names a class of the file in place of `Model`, and `types` are those of its inputs."""
 
     arch: str
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -33,6 +41,8 @@ class LoaderSettings:
     start: Path | None = None
     writes: bool = False
     limit_seconds: float = LIMIT_SECONDS
+    cls: str = ""
+    types: Sequence[str] = ()
 
 
 def names_of(folder: Path) -> list[str]:
@@ -51,14 +61,35 @@ def problem_at(path: Path, how: LoaderSettings, within: Path | None = None) -> O
     if path.suffix != ".py":
         return problem_in(_text(path), str(path), how)
     start = _start(path, how, within)
-    if start is None and not how.writes:
-        raise NoStart(
-            f"{path} has no first program, and this proposer writes none: give one with --start FILE.ucu, or "
-            f"put {path.with_suffix('.ucu').name} beside it"
-        )
     text = "" if start is None else _text(start)
-    module = read_module(path, how.mode, how.precision, limit_seconds=how.limit_seconds)
-    return problem_of_module(module, text, str(start or path), how.program, how.arch, how.compute_type)
+    module = read_module(
+        path, how.mode, how.precision, cls=how.cls, types=how.types, limit_seconds=how.limit_seconds
+    )
+    if start is None:
+        return _without_start(path, module, how)
+    return problem_of_module(module, text, str(start), how.program, how.arch, how.compute_type)
+
+
+def _without_start(path: Path, module: TorchModule, how: LoaderSettings) -> OptimizationProblem:
+    """Returns the problem with the importer's program, or without one where the proposer writes it. Raises
+    NoStart."""
+    name = how.program or how.cls.lower() or program_name(module.file)
+    start = imported_start(module, name, how.limit_seconds)
+    why = start.why
+    if start.text:
+        try:
+            return problem_of_module(
+                module, start.text, module.file, start.program, how.arch, how.compute_type
+            )
+        except StartProgramMismatch as mismatch:
+            why = str(mismatch)
+    if not how.writes:
+        raise NoStart(
+            f"{path} has no first program: the importer writes none ({why}), and neither does this proposer; "
+            f"give one with --start FILE.ucu, or put {path.with_suffix('.ucu').name} beside it"
+        )
+    problem = problem_of_module(module, "", module.file, name, how.arch, how.compute_type)
+    return replace(problem, no_start=why)
 
 
 def problem_in(text: str, file: str, how: LoaderSettings) -> OptimizationProblem:

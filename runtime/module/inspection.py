@@ -33,7 +33,8 @@ NAMES = ("Model", "get_inputs", "get_init_inputs")
 DTYPES = frozenset(e.torch for e in ELEMENTS.values() if e.storable and e.packed == 1)
 """Element types that a program can take or return, by torch's names."""
 
-_CAST = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+CAST = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+"""What a precision casts floating tensors to."""
 
 _NEAR = 2.0**-10
 """Share of a result's largest element by which two runs of one call may differ: threads that add in another
@@ -84,14 +85,24 @@ def load(file: str, mode: Mode, precision: Precision, seed: int = 0) -> LoadedMo
     model = called(file, "construct", "Model(*get_init_inputs())", lambda: module.Model(*init))
     if not isinstance(model, torch.nn.Module):
         raise Unusable(file, "lacks", f"Model gives a {type(model).__name__}")
+    with_buffers(model)
     match mode:
         case "eval":
             model.eval()
         case "train":
             model.train()
     if precision != "own":
-        model = model.to(_CAST[precision])
+        model = model.to(CAST[precision])
     return LoadedModule(file, module, model, precision)
+
+
+def with_buffers(model: torch.nn.Module) -> None:
+    """Makes buffers of tensors that are plain attributes, so that they have names and move with the module."""
+    for module in model.modules():
+        plain = {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
+        for name, value in plain.items():
+            delattr(module, name)
+            module.register_buffer(name, value.detach(), persistent=False)
 
 
 def inspect_file(file: str, mode: Mode, precision: Precision) -> ModuleSignature:
@@ -225,7 +236,7 @@ def _input(file: str, index: int, value: Any, precision: Precision) -> Any:
     match value:
         case torch.Tensor():
             floats = value.dtype.is_floating_point and precision != "own"
-            return (value.to(_CAST[precision]) if floats else value).detach()
+            return (value.to(CAST[precision]) if floats else value).detach()
         case bool() | int() | float() | str() | None:
             return value
         case _:

@@ -85,3 +85,10 @@ def test_a_file_of_another_kind_is_the_calls_fault(ucc: Ucc, tmp_path: Path) -> 
     file = tmp_path / "a.ucu"
     file.write_text(TEXT)
     assert ucc("import", file).status == 2
+
+
+def test_the_file_that_is_read_is_not_written(ucc: Ucc, tmp_path: Path) -> None:
+    file = _file(tmp_path)
+    for source in (file, f"{file}:Plain"):
+        result = ucc("import", source, "--input", "f32[4, 8]", "--input", "f32[4, 8]", "-o", file)
+        assert result.status == 2 and "would be overwritten" in result.err

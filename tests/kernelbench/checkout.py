@@ -29,7 +29,8 @@ FILES: Mapping[str, str] = {
     "level1/10_Scaled_wide.ucu": SCALED,
     "level2/1_Linear.py": linear(),
     "level2/1_Linear.ucu": LINEAR,
-    "level2/2_No_start.py": module("torch.relu(x)", x="8, 8"),
+    "level2/2_No_start.py": module("torch.fft.fft(x).real", x="8, 8"),
+    "level2/3_Imported.py": module("torch.relu(x)", x="8, 8"),
 }
 
 

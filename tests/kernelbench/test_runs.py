@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,27 @@ from click.testing import CliRunner
 from ucutlass.agent import batch, optimize, prebuild, problem_loader
 from ucutlass.agent.batch import BatchRun, NotABatchRun, open_batch, open_members, resume_batch, work
 from ucutlass.agent.budget import Budget
+from ucutlass.agent.imported_start import ImportedStart, imported_start
 from ucutlass.agent.journal import Journal, SessionTaken
-from ucutlass.agent.kernelbench import BadCheckout, LevelSummary, ProblemResult, levels, rows, selected
+from ucutlass.agent.kernelbench import (
+    BadCheckout,
+    LevelSummary,
+    ProblemResult,
+    levels,
+    rows,
+    selected,
+    starts,
+)
 from ucutlass.agent.module import TorchModule, read_module
 from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
 from ucutlass.agent.priority import expected_gain, headroom
-from ucutlass.agent.problem import OptimizationProblem, problem_to_json
+from ucutlass.agent.problem import (
+    OptimizationProblem,
+    ProgramCandidate,
+    checked_candidate,
+    problem_of_json,
+    problem_to_json,
+)
 from ucutlass.agent.problem_loader import LoaderSettings, names_of, problem_at, written_sizes
 from ucutlass.agent.run import OptimizationSession, open_journal_session
 from ucutlass.agent.search import TimeScale
@@ -50,22 +66,32 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def _each_file_is_run_once() -> Iterator[None]:
-    """In its own process as ever; what came of it is told again."""
+    """In its own process as ever, and so is its import; what came of it is told again."""
     known: dict[str, TorchModule | Unusable] = {}
 
     def once(path: Path, *how: Any, **more: Any) -> TorchModule:
-        if str(path) not in known:
+        key = f"{path} {how} {more}"
+        if key not in known:
             try:
-                known[str(path)] = read_module(path, *how, **more)
+                known[key] = read_module(path, *how, **more)
             except Unusable as error:
-                known[str(path)] = error
-        found = known[str(path)]
+                known[key] = error
+        found = known[key]
         if isinstance(found, Unusable):
             raise found
         return found
 
+    imports: dict[str, ImportedStart] = {}
+
+    def imported_once(module: TorchModule, name: str, limit: float) -> ImportedStart:
+        key = f"{module.source} {module.precision} {name}"
+        if key not in imports:
+            imports[key] = imported_start(module, name, limit)
+        return imports[key]
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(problem_loader, "read_module", once)
+        patched.setattr(problem_loader, "imported_start", imported_once)
         yield
 
 
@@ -95,6 +121,7 @@ def test_problems_are_selected_by_level_and_number(root: Path) -> None:
         "level1/10_Scaled_wide.py",
         "level2/1_Linear.py",
         "level2/2_No_start.py",
+        "level2/3_Imported.py",
     ]
     assert selected(base, "level1/2-10, level1/1")[1][0] == "level1/2_Hangs_up.py"
 
@@ -186,12 +213,15 @@ def test_a_run_over_a_checkout(root: Path, tmp_path: Path) -> None:
     found = {row.name: row for row in rows(run)}
     assert found["level1/2_Hangs_up.py"].code == "exits" and "status 7" in found["level1/2_Hangs_up.py"].said
     assert found["level2/2_No_start.py"].code == "no-start"
-    assert [r.right for r in found.values()] == [True, False, True, True, False]
+    assert "the importer writes none (" in found["level2/2_No_start.py"].said
+    assert "problem.py" not in found["level2/2_No_start.py"].said
+    assert [r.right for r in found.values()] == [True, False, True, True, False, True]
+    assert starts(list(found.values())) == {"given": 3, "imported": 1, "none": 2}
     assert all(n == 1 for n in machine.judged.values())
-    assert run.spend.attempts == 18
+    assert run.spend.attempts == 24
     one, two = levels(list(found.values()))
     assert (one.level, one.lane, one.problems, one.right) == (1, "f32", 3, 2)
-    assert (two.problems, two.right) == (2, 1)
+    assert (two.problems, two.right) == (3, 2)
     eager = one.against[0]
     assert eager.baseline == "eager" and eager.timed == 2 and eager.fast[0] == pytest.approx(2 / 3)
 
@@ -349,7 +379,7 @@ def test_a_folder_is_optimised_as_one_run(root: Path, machine: Machine) -> None:
     folder = root / "KernelBench" / "level2"
     ran = CliRunner().invoke(optimize_command, [str(folder), "--attempts", "2", "--json"])
     told = json.loads(ran.stdout)
-    assert ran.exit_code == 0 and [p["code"] for p in told["problems"]] == ["", "no-start"]
+    assert ran.exit_code == 0 and [p["code"] for p in told["problems"]] == ["", "no-start", ""]
     again = CliRunner().invoke(optimize_command, ["--resume", told["run"], "--attempts", "2", "--json"])
     assert json.loads(again.stdout)["problems"] == told["problems"]
 
@@ -367,8 +397,7 @@ def test_a_run_works_as_its_options_say_and_keeps_them(root: Path, machine: Mach
     ran = CliRunner().invoke(optimize_command, [str(folder), "--attempts", "1", "--json", *how])
     journal = Journal.open(None)
     run = resume_batch(journal, json.loads(ran.stdout)["run"])
-    (session,) = run.sessions
-    found = session.state.settings
+    found = run.sessions[0].state.settings
     assert (found.advice, found.objective, found.judge) == ("profiled", "energy-tie", "claude-x")
     other = CliRunner().invoke(optimize_command, [str(folder), "--engine", "carts"])
     assert other.exit_code == 2 and "carts" in other.stderr
@@ -388,6 +417,7 @@ def test_without_a_gpu_nothing_is_run(root: Path, monkeypatch: pytest.MonkeyPatc
     ("arguments", "status", "said"),
     [
         (["level2/2_No_start.py"], 2, "give one with --start FILE.ucu, or put 2_No_start.ucu beside it"),
+        (["level2/3_Imported.py"], 3, "no NVIDIA GPU"),
         (["level1/2_Hangs_up.py", "--start", "level1/1_Scaled.ucu"], 1, "[exits]"),
         (["level1/1_Scaled.py", "--start", "level2/1_Linear.ucu"], 1, "the module has no fc_weight"),
         (["level1/1_Scaled.py"], 3, "no NVIDIA GPU"),
@@ -406,3 +436,65 @@ def test_options_for_one_problem_are_refused_for_many(root: Path, machine: Machi
     ran = CliRunner().invoke(optimize_command, [str(root), "-o", "x.ucu"])
     assert ran.exit_code == 2 and "for one problem" in ran.stderr
     assert not machine.order
+
+
+# --- first programs from the importer ---------------------------------------------
+
+
+def test_a_module_without_a_program_is_imported(root: Path) -> None:
+    folder = root / "KernelBench" / "level2"
+    problem = problem_at(folder / "3_Imported.py", LoaderSettings("sm90a"))
+    assert problem.text == "kernel imported(x: f32[M=8, N=8]) -> f32[M, N] {\n  return relu(x)\n}\n"
+    assert problem.program == "imported" and problem.module is not None
+    assert isinstance(checked_candidate(problem, problem.start), ProgramCandidate)
+    bf16 = problem_at(folder / "3_Imported.py", LoaderSettings("sm90a", precision="bf16"))
+    assert "x: bf16[M=8, N=8]" in bf16.text and bf16.compute_type == "bf16"
+
+
+def test_a_given_program_comes_before_the_importer_s(root: Path, tmp_path: Path) -> None:
+    own = "kernel own(x: f32[A, B]) -> f32[A, B] { return relu(x) }\n"
+    (tmp_path / "3_Imported.ucu").write_text(own)
+    folder = root / "KernelBench" / "level2"
+    given = LoaderSettings("sm90a", start=tmp_path)
+    assert problem_at(folder / "3_Imported.py", given, folder).text == own
+
+
+def test_a_proposer_that_writes_is_told_why_the_importer_does_not(root: Path) -> None:
+    folder = root / "KernelBench" / "level2"
+    problem = problem_at(folder / "2_No_start.py", LoaderSettings("sm90a", writes=True))
+    assert problem.text == "" and "2_No_start.py:12, return torch.fft.fft(x).real" in problem.no_start
+    assert problem_of_json(json.loads(json.dumps(problem_to_json(problem)))) == problem
+
+
+PLAIN = """
+from torch import nn
+
+
+class Plain(nn.Module):
+    def forward(self, x, y):
+        return x @ y.T
+"""
+
+
+def test_a_class_of_a_file_is_a_problem(tmp_path: Path) -> None:
+    file = tmp_path / "plain.py"
+    file.write_text(PLAIN)
+    how = LoaderSettings("sm90a", cls="Plain", types=("bf16[16, 8]", "bf16[4, 8]"))
+    problem = problem_at(file, how)
+    assert problem.module is not None and problem.program == "plain"
+    assert [str(spec) for spec in problem.module.facts.inputs] == ["bfloat16 of 16 x 8", "bfloat16 of 4 x 8"]
+    assert problem.text.startswith("kernel plain(x: bf16[M=16, K=8], y: bf16[N=4, K]) -> bf16[M, N] {")
+    with pytest.raises(Unusable, match="is no type"):
+        problem_at(file, replace(how, types=("16, 8",)))
+    with pytest.raises(Unusable, match="no get_inputs"):
+        problem_at(file, replace(how, types=()))
+
+
+def test_the_command_takes_a_class_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "at_hand", lambda: None)
+    (tmp_path / "plain.py").write_text(PLAIN)
+    arguments = [f"{tmp_path / 'plain.py'}:Plain", "--input", "bf16[16, 8]", "--input", "bf16[4, 8]"]
+    ran = CliRunner().invoke(optimize_command, arguments)
+    assert ran.exit_code == 3 and "no NVIDIA GPU" in ran.stderr
+    missing = CliRunner().invoke(optimize_command, [f"{tmp_path / 'other.py'}:Plain"])
+    assert missing.exit_code == 2 and "does not exist" in missing.stderr

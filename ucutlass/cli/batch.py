@@ -211,7 +211,10 @@ def _on_member(as_json: bool) -> Callable[[BatchMember], None]:
     def say(member: BatchMember) -> None:
         if as_json:
             return
-        what = f"[{member.code}] {member.words}" if member.session is None else member.session.id[:12]
+        what = f"[{member.code}] {member.words}"
+        if member.session is not None:
+            without = str(member.session.state.problem.get("no_start", ""))
+            what = member.session.id[:12] + (f", without a first program: {without}" if without else "")
         show.note(f"ucc: {member.name}: {show.one_line(what)}")
 
     return say

@@ -10,17 +10,19 @@ import click
 
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.inputs import ProblemPath, class_of
 from ucutlass.cli.options import json_option, seconds_option
 from ucutlass.cli.outputs import OutputPath, write
 from ucutlass.runtime import isolation
 from ucutlass.runtime.module.signature import CODES
+from ucutlass.tasks.import_module import refusal_words
 
 MEMORY = 24 * 2**30
 """Host memory that the file's process may take: tensors take none, unless the file's code needs values."""
 
 
 @click.command("import")
-@click.argument("source", metavar="FILE.py[:CLASS]")
+@click.argument("source", metavar="FILE.py[:CLASS]", type=ProblemPath())
 @click.option("-o", "--output", type=OutputPath(), metavar="FILE", help="Write the program to a file.")
 @click.option(
     "--mode",
@@ -40,7 +42,7 @@ MEMORY = 24 * 2**30
 @seconds_option("--limit", 300.0, "The file's process ends after so many seconds.")
 @json_option
 def command(
-    source: str,
+    source: Path,
     output: Path | None,
     mode: str,
     types: tuple[str, ...],
@@ -55,11 +57,11 @@ def command(
     of it, whose inputs --input describes where the file has no get_inputs(). The file's code runs in a process
     of its own, without the memory of its tensors. Extents are those of the inputs.
     """
-    path, _, cls = source.rpartition(":") if re.search(r"\.py:\w+$", source) else (source, "", "")
+    path, cls = class_of(source)
     with reported(as_json):
-        if not path.endswith(".py") or not Path(path).is_file():
+        if path.suffix != ".py" or not path.is_file():
             fail(Status.CALL, f"{path} is no Python file", as_json)
-        answer = _program(Path(path), name or _name(path, cls), mode, cls, types, limit, as_json)
+        answer = _program(path, name or _name(path, cls), mode, cls, types, limit, as_json)
         if output is not None:
             write(output, answer["text"])
     if as_json:
@@ -71,8 +73,8 @@ def command(
         show.program(answer["text"])
 
 
-def _name(path: str, cls: str) -> str:
-    stem = re.sub(r"^[\d_]+", "", Path(path).stem) or Path(path).stem
+def _name(path: Path, cls: str) -> str:
+    stem = re.sub(r"^[\d_]+", "", path.stem) or path.stem
     return re.sub(r"\W+", "_", cls or stem).strip("_").lower() or "module"
 
 
@@ -92,8 +94,5 @@ def _program(
         code, why = answer["unusable"]["code"], answer["unusable"]["why"]
         fail(Status.PROGRAM, f"{path}: {CODES[code]} ({why}) [{code}]", as_json)
     if "refused" in answer:
-        refused = answer["refused"]
-        where = f" at {refused['line']}" if refused.get("line") else ""
-        operator = f"{refused['operator']}{where}: " if refused.get("operator") else ""
-        fail(Status.PROGRAM, f"{path}: {operator}{refused['why']}", as_json)
+        fail(Status.PROGRAM, f"{path}: {refusal_words(answer['refused'])}", as_json)
     return answer

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,6 +20,23 @@ STDIN = Path("-")
 def existing() -> click.Path:
     """Returns a file that is there, or `-`."""
     return click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+
+
+class ProblemPath(click.Path):
+    """A file or folder that is there, or `FILE.py:CLASS`, which `class_of` splits."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, allow_dash=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        super().convert(class_of(value)[0], param, ctx)
+        return Path(value)
+
+
+def class_of(source: str | Path) -> tuple[Path, str]:
+    """Returns the path and the class of `FILE.py:CLASS`; the class is "" where none is named."""
+    matched = re.fullmatch(r"(.*\.py):(\w+)", str(source), flags=re.DOTALL)
+    return (Path(matched[1]), matched[2]) if matched else (Path(source), "")
 
 
 def content(file: Path, most: int = files.MOST_BYTES) -> bytes:

@@ -20,6 +20,7 @@ from ucutlass.agent.kernelbench import (
     levels,
     rows,
     selected,
+    starts,
 )
 from ucutlass.cli import show
 from ucutlass.cli.batch import batch_of_id, batch_request, result_lines, run_batch
@@ -51,8 +52,8 @@ def command(
     """Search for faster programs for problems of a KernelBench checkout, and report by level.
 
     The problems are those of your own checkout, folders level1 to level4 with files N_Name.py, and run in
-    processes of their own. A problem's first program, which the proposer rules needs, stands beside it or in
-    the tree of --start: level1/N_Name.ucu. The report has the share of right problems, the geometric mean of
+    processes of their own. A problem's first program is that in the tree of --start, level1/N_Name.ucu, or the
+    one beside it, or the importer's; the proposer rules leaves out what has none. The report has the share of right problems, the geometric mean of
     their speed-up and fast_0, fast_1 and fast_2 over the module in eager PyTorch, with TF32, and through
     torch.compile. A run that was stopped goes on with --resume; --show prints what there is.
     """
@@ -80,9 +81,11 @@ def report(run: BatchRun, why: str | None, as_json: bool) -> None:
     by_level = levels(results)
     if as_json:
         summary = {"run": run.id, "stopped": why, "spend": asdict(run.spend), "thresholds": THRESHOLDS}
-        show.data(summary | {"levels": _json(by_level), "problems": _json(results)})
+        by_start = {"starts": starts(results)}
+        show.data(summary | by_start | {"levels": _json(by_level), "problems": _json(results)})
     else:
         show.table(("run", "stopped"), [(run.id[:16], why or "shown only")])
+        show.table(("first program", "problems"), [(s, str(n)) for s, n in starts(results).items()])
         show.table(_COLUMNS, [line for level in by_level for line in _lines(level)])
         show.table(("problem", "session", "result"), result_lines(results))
     if not any(row.right for row in results):

@@ -36,32 +36,42 @@ _NO_GPU = "nothing was optimised: there is no NVIDIA GPU here that a compile tar
 
 
 @click.command("optimize")
-@click.argument("file", required=False, type=click.Path(exists=True, allow_dash=True, path_type=Path))
+@click.argument("source", metavar="FILE", required=False, type=inputs.ProblemPath())
 @sizes_option
 @kernel_option
 @click.option("--resume", "id", metavar="ID", help="Go on with a session instead of FILE.")
+@click.option(
+    "--input",
+    "types",
+    multiple=True,
+    metavar="TYPE",
+    help="Type of an input of a module, such as 'f32[16, 1024]'; in order.",
+)
 @search_options
 @click.option("-o", "output", type=OutputPath(), metavar="FILE", help="Write the best program.")
 @json_option
 def command(
-    file: Path | None,
+    source: Path | None,
     sizes: tuple[str, ...],
     name: str | None,
     id: str | None,
+    types: tuple[str, ...],
     output: Path | None,
     as_json: bool,
     how: SearchOptions,
 ) -> None:
     """Search for a faster program that computes what FILE's does, for these extents, on this GPU.
 
-    FILE is a program, a PyTorch module in KernelBench's format (its first program beside it, or by --start),
-    or a folder of either.
+    FILE is a program, a PyTorch module in KernelBench's format, another class of such a file (FILE.py:CLASS,
+    with --input where the file has no get_inputs()), or a folder of programs and modules. A module's first
+    program is that of --start, or the one beside it, or the importer's.
 
     What is computed stays; schedules, and where a pipeline is cut, are free. Every candidate is checked
     against the problem, built, held against its float64 reference and timed; one that would lead is also
     verified on the whole suite, timed in turns with the baseline and audited. All of it is written down
     as it happens: --resume goes on where a session stopped, however it did.
     """
+    file, cls = (None, "") if source is None else inputs.class_of(source)
     with reported(as_json):
         if (file is None) == (id is None):
             fail(Status.CALL, "give FILE to begin a session, or --resume ID to go on with one", as_json)
@@ -70,13 +80,17 @@ def command(
 
             if output is not None:
                 fail(Status.CALL, "-o is for one problem, not for a run over many", as_json)
+            if types:
+                fail(Status.CALL, "--input is for one module, not for a run over many", as_json)
             optimize_folder(file, id, how, sizes, name, as_json)
             return
     with reported(as_json), closing(opened(how.session.spec, as_json)) as engine:
         journal = Journal.open(how.journal)
         local_gpu = at_hand(engine)
         if file is not None:
-            session = _open_session(journal, file, local_gpu, how, sizes, name, as_json)
+            arch = local_gpu.arch.name if local_gpu is not None else "sm90a"
+            reading = replace(how.reading(arch, sizes, name), cls=cls, types=types)
+            session = _open_session(journal, file, local_gpu, how, reading, as_json)
         else:
             session = _resume_session(journal, id or "", how.limits.session, as_json)
         if local_gpu is None:
@@ -95,14 +109,14 @@ def _open_session(
     file: Path,
     local_gpu: CurrentGpu | None,
     how: SearchOptions,
-    sizes: tuple[str, ...],
-    name: str | None,
+    reading: LoaderSettings,
     as_json: bool,
 ) -> OptimizationSession:
     from ucutlass.agent.optimize import open_session
 
-    reading = how.reading(local_gpu.arch.name if local_gpu is not None else "sm90a", sizes, name)
     problem = _problem(file, reading, as_json)
+    if problem.no_start:
+        show.note(f"ucc: the importer writes no first program: {show.one_line(problem.no_start)}")
     if problem.module is not None and how.timing.baseline == "cublas":
         fail(Status.CALL, "cublas is the bare product of a program: a module has none", as_json)
     if local_gpu is None:

@@ -11,6 +11,7 @@ import click
 
 from ucutlass import files
 from ucutlass.cli import show
+from ucutlass.cli.inputs import class_of
 from ucutlass.runtime import switches
 
 
@@ -62,7 +63,8 @@ def _paths(context: click.Context, of_output: bool) -> Iterator[Path]:
         kind = parameter.type
         if isinstance(kind, click.Path) and isinstance(kind, OutputPath) == of_output:
             value = context.params.get(parameter.name or "")
-            yield from value if isinstance(value, tuple) else () if value is None else (value,)
+            values = value if isinstance(value, tuple) else () if value is None else (value,)
+            yield from (class_of(path)[0] for path in values)
 
 
 def _databases() -> Iterator[Path]:

@@ -6,7 +6,6 @@ The file's code is executed here: call this in an isolated process only (`ucutla
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +13,12 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ucutlass.importer.export import ELEMENTS
 from ucutlass.importer.graph import Unsupported
 from ucutlass.importer.program import ImportedText, imported
-from ucutlass.runtime.module.inspection import called, load, seeded
-from ucutlass.runtime.module.signature import Mode, Unusable
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.runtime.module.inspection import CAST, called, load, seeded, with_buffers
+from ucutlass.runtime.module.signature import Mode, Precision, Unusable
+from ucutlass.runtime.module.source import tensor_type
 
 
 class MemorylessMode(FakeTensorMode):  # type: ignore[no-untyped-call]
@@ -30,38 +30,43 @@ class MemorylessMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def import_problem(
-    file: str, name: str, mode: Mode, cls: str = "", inputs: Sequence[str] = ()
+    file: str, name: str, mode: Mode, cls: str = "", inputs: Sequence[str] = (), precision: Precision = "own"
 ) -> ImportedText:
     """Returns the program of a file's module: of `Model` with `get_inputs()` and `get_init_inputs()`, or of the
     class `cls`, which takes those functions too where the file has them; `inputs` are types of its inputs
-    otherwise, such as `f32[16, 1024]`. Raises Unusable where the file is at fault, Unsupported where the
+    otherwise, such as `f32[16, 1024]`; `precision` is what floating tensors are cast to. Raises Unusable where the file is at fault, Unsupported where the
     importer is.
 
     The module is made without memory first, and with it where its code needs the values of tensors.
     """
     try:
         with MemorylessMode():
-            return _imported(file, name, mode, cls, inputs)
+            return _imported(file, name, mode, cls, inputs, precision)
     except Unsupported as problem:
         if problem.origin is not None:
             raise
-        return _imported(file, name, mode, cls, inputs)
+        return _imported(file, name, mode, cls, inputs, precision)
     except Exception as problem:
         try:
-            return _imported(file, name, mode, cls, inputs)
+            return _imported(file, name, mode, cls, inputs, precision)
         except (Unsupported, Unusable) as real:
             raise real from problem
 
 
-def _imported(file: str, name: str, mode: Mode, cls: str, specs: Sequence[str]) -> ImportedText:
+def _imported(
+    file: str, name: str, mode: Mode, cls: str, specs: Sequence[str], precision: Precision
+) -> ImportedText:
     if (cls and cls != "Model") or specs:
         model, inputs = _class(file, cls or "Model", mode, specs)
+        with_buffers(model)
     else:
         loaded = load(file, mode, "own")
         seeded(1)
         inputs = called(file, "inputs", "get_inputs()", lambda: list(loaded.module.get_inputs()))
         model = loaded.model
-    _with_buffers(model)
+    if precision != "own":
+        model = model.to(CAST[precision])
+        inputs = [_cast(x, CAST[precision]) for x in inputs]
     try:
         return imported(model, inputs, name)[0]
     except Unsupported:
@@ -71,14 +76,8 @@ def _imported(file: str, name: str, mode: Mode, cls: str, specs: Sequence[str]) 
         raise Unsupported(f"torch.export: {type(problem).__name__}: {words[:300]}") from problem
 
 
-def _with_buffers(model: torch.nn.Module) -> None:
-    """Makes buffers of tensors that are plain attributes: torch.export follows what forward writes into
-    those alone."""
-    for module in model.modules():
-        plain = {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
-        for name, value in plain.items():
-            delattr(module, name)
-            module.register_buffer(name, value.detach(), persistent=False)
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value
 
 
 def _class(file: str, cls: str, mode: Mode, specs: Sequence[str]) -> tuple[torch.nn.Module, list[Any]]:
@@ -108,13 +107,7 @@ def _class(file: str, cls: str, mode: Mode, specs: Sequence[str]) -> tuple[torch
     return model, called(file, "inputs", "get_inputs()", lambda: list(source.get_inputs()))
 
 
-_DTYPES = {name: dtype for dtype, name in ELEMENTS.items()}
-
-
 def _input(file: str, text: str) -> torch.Tensor:
     """Returns a tensor of a type such as `f32[16, 1024]`. Raises Unusable for a text that is no type."""
-    matched = re.fullmatch(r"(\w+)\[\s*((?:\d+\s*(?:,\s*\d+\s*)*)?)\]", text.strip())
-    if matched is None or matched[1] not in _DTYPES:
-        raise Unusable(file, "inputs", f"{text!r} is no type such as f32[16, 1024]")
-    shape = [int(n) for n in matched[2].split(",") if n.strip()]
-    return torch.zeros(shape, dtype=_DTYPES[matched[1]])
+    element, shape = tensor_type(file, text)
+    return torch.zeros(shape, dtype=getattr(torch, ELEMENTS[element].torch))

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def program(
-    file: str, name: str, mode: Any, cls: str = "", inputs: list[str] | None = None
+    file: str, name: str, mode: Any, cls: str = "", inputs: list[str] | None = None, precision: Any = "own"
 ) -> dict[str, Any]:
     """Returns the program of a file's module, as `ucutlass.importer.problem_file` does: its text, `inputs` as [name, origin, path] in the order
     of its parameters, and what became of each operator; `{"unusable": {code, why}}` where the file is at
@@ -20,7 +20,7 @@ def program(
     from ucutlass.runtime.module.signature import Unusable
 
     try:
-        text = import_problem(file, name, mode, cls, inputs or ())
+        text = import_problem(file, name, mode, cls, inputs or (), precision)
     except Unusable as error:
         return {"unusable": {"code": error.code, "why": error.why}}
     except Unsupported as error:
@@ -35,3 +35,22 @@ def program(
         "torch_stages": text.torch_stages,
         "written": list(text.written),
     }
+
+
+def program_of_source(source: str, file: str, name: str, mode: Any, precision: Any) -> dict[str, Any]:
+    """Does as `program` for the recorded text of a file, whose lines are those that are named."""
+    from ucutlass.tasks.problem_file import written_source
+
+    with written_source(source) as path:
+        answer = program(path, name, mode, precision=precision)
+        if "refused" in answer:
+            line = str(answer["refused"].get("line", "")).replace(path, file)
+            answer["refused"]["line"] = line
+    return answer
+
+
+def refusal_words(refused: dict[str, str]) -> str:
+    """Returns the words of what `program` returns under `refused`."""
+    where = f" at {refused['line']}" if refused.get("line") else ""
+    operator = f"{refused['operator']}{where}: " if refused.get("operator") else ""
+    return f"{operator}{refused['why']}"

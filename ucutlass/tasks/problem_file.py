@@ -26,7 +26,7 @@ def inspect(source: str, file: str, mode: Any, precision: Any) -> dict[str, Any]
     from ucutlass.runtime.module import inspection as looking
     from ucutlass.runtime.module.signature import Unusable, signature_to_json
 
-    with _written(source) as path:
+    with written_source(source) as path:
         try:
             return {"facts": signature_to_json(looking.inspect_file(path, mode, precision))}
         except Unusable as error:
@@ -56,7 +56,7 @@ def same(
 
     candidate = unrounded(frontend.program(checked_of(program), name))
     bound = frozenset(key.partition(" ")[2] for key in names.values() if key.startswith("state "))
-    with _written(source) as path:
+    with written_source(source) as path:
         try:
             loaded = load(path, mode, precision)
             decisive = False
@@ -83,7 +83,7 @@ _DRAWN: Mapping[str, str] = {
 
 
 @contextmanager
-def _written(source: str) -> Iterator[str]:
+def written_source(source: str) -> Iterator[str]:
     """The recorded text as a file: what a session judges is not what the file has become since."""
     import tempfile
     from pathlib import Path
