@@ -214,7 +214,6 @@ def module_case(file: str, mode: str, inputs: Sequence[Sequence[str]], device: s
     """Returns the module and its inputs, made on the device where the file's code allows. Raises Unusable."""
     import inspect
 
-    from ucutlass.importer.problem_file import _with_buffers
     from ucutlass.runtime.module.inspection import load
 
     try:
@@ -224,7 +223,6 @@ def module_case(file: str, mode: str, inputs: Sequence[Sequence[str]], device: s
     except Exception:  # of the file's code, which may mix in tensors of the CPU
         loaded = load(file, mode, "own")  # type: ignore[arg-type]
         given = loaded.inputs(1)
-    _with_buffers(loaded.model)
     model = loaded.model.to(device)
     given = [x.to(device) if isinstance(x, Tensor) else x for x in given]
     places = {name: i for i, name in enumerate(inspect.signature(model.forward).parameters)}
