@@ -35,6 +35,7 @@ TOP = {
     "header",
     "importer",
     "interface",
+    "notebook",
     "tasks",
     "tune",
 }
@@ -285,6 +286,7 @@ PARSES = {
     "ucutlass/cli/inputs.py": "a user's file",
     "ucutlass/frontend.py": "it is the way to read",
     "ucutlass/importer/expressions.py": "expressions of the importer's tables, each once",
+    "ucutlass/notebook.py": "a notebook's cell",
     "ucutlass/tasks/front_end.py": "a text that a model gives to a tool; a child reads it, under limits",
     "ucutlass/tune/api.py": "a user's file",
     "ucutlass/tune/tables.py": "a recording of many timed schedules",
@@ -296,7 +298,7 @@ one process as `frontend.Checked`, by another process as a payload of `ucutlass.
 def test_text_is_parsed_where_it_enters() -> None:
     calls = Counter(call.partition(":")[0] for call in parsing_calls(trees(ROOT)))
     assert calls.keys() == PARSES.keys()
-    assert calls.total() < 15
+    assert calls.total() <= 15
 
 
 # --- tables -------------------------------------------------------------------------
