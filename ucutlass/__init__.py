@@ -12,6 +12,7 @@ if not (_HERE / "grammar").is_dir() and (_HERE.parent / "grammar").is_dir():
     __path__.append(str(_HERE.parent))
 
 if TYPE_CHECKING:
+    from ucutlass import ops
     from ucutlass.api import LoadedKernel, LoadedPipeline, load, loads
     from ucutlass.importer.program import from_torch
     from ucutlass.reference.packing import pack_s4, unpack_s4
@@ -23,6 +24,7 @@ __all__ = [
     "from_torch",
     "load",
     "loads",
+    "ops",
     "pack_s4",
     "tune",
     "tune_shapes",
@@ -35,6 +37,8 @@ def __getattr__(name: str) -> Any:
     if name == "tune":
         # The package of that name, which can be called: importing any module of it puts it here as well.
         return import_module("ucutlass.tune")
+    if name == "ops":
+        return import_module("ucutlass.ops")
     if name == "tune_shapes":
         from ucutlass.tune.api import tune_shapes
 
