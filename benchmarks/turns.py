@@ -297,7 +297,6 @@ def compiled(
     """Returns what torch.compile makes of a function, by default with TorchInductor. It takes the lock between
     the compilation of a graph and its first launch, and holds it when the first call returns: the compiler's
     time is no time of the GPU."""
-    import torch._dynamo
 
     def compile_graph(graph: Any, inputs: Sequence[Any]) -> Any:
         if lock.held:
@@ -307,7 +306,6 @@ def compiled(
         lock.take()
         return call
 
-    torch._dynamo.reset()
     return torch.compile(function, backend=compile_graph, dynamic=False)
 
 

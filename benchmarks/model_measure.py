@@ -1,0 +1,312 @@
+"""Measures one architecture through `torch.compile(model, backend="ucutlass")`, in a process of its own.
+
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`. The oracle is the model in
+float64; results are right within a small multiple of eager's own error in the element type.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from benchmarks import turns
+from benchmarks.harness import append
+from benchmarks.model_cases import CASES, settled
+from benchmarks.module_measure import WAYS, free, products
+from benchmarks.turns import DeviceLock, Launch, compiled, cuda_clock, host_clock
+
+if TYPE_CHECKING:
+    from ucutlass.dynamo.backend import Report
+
+Row: TypeAlias = dict[str, Any]
+
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+
+FLOORS = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-17}
+"""Relative errors, in the norm, of a whole model that need no excuse."""
+
+SETS = 4
+"""Inputs that rotate. Weights stay, as they do where a model is served."""
+
+OWN_KERNEL = "ucc_"
+"""What the name of each kernel of ours holds (`ucutlass.emit.text.finish`)."""
+
+Tell: TypeAlias = Callable[..., None]
+
+
+def measured(
+    name: str,
+    dtype: str,
+    batch: int,
+    note: str,
+    lock: str,
+    device: str,
+    exact: bool,
+    compile: bool,
+    max_autotune: bool,
+    hold_seconds: float,
+    build_seconds: float,
+    compile_seconds: float,
+) -> Row:
+    """Returns a row's results: `status` right or wrong; `us` of a launch by candidate in CUDA graphs and
+    `call_us` as a user calls it; `seconds` of each first call; the share of the device's time in our kernels,
+    and what went to the fallback. Each step's facts are added to the lines of the file `note` as soon as they
+    are known. `exact` False leaves the oracle in f32, `compile` False leaves TorchInductor out."""
+    row: Row = {}
+
+    def tell(**facts: Any) -> None:
+        row.update(facts)
+        append(Path(note), facts)
+
+    gpu = DeviceLock(Path(lock), hold_seconds)
+    with torch.no_grad():
+        tell(stage="model")
+        model, inputs = model_of(name, dtype, batch, device, gpu)
+        tell(stage="oracle", parameters=sum(p.numel() for p in model.parameters()))
+        with gpu.holding():
+            eager = forwarded(model, inputs)
+            known = exact_results(model, inputs, exact)
+            free(device)
+        tell(stage="ucutlass")
+        report, ours = backend_of(model, device)
+        row["seconds"] = {}
+        first = first_call(ours, inputs, build_seconds, device)
+        row["seconds"]["ucutlass"] = first
+        tell(seconds=row["seconds"], **fallback_of(report))
+        with gpu.holding():
+            tell(stage="check")
+            tell(**checked(ours, inputs, eager, known, dtype))
+            del eager, known
+            free(device)
+        calls: dict[str, Callable[..., Any]] = {"ucutlass": ours, "eager": model}
+        for column in (("inductor",) if compile else ()) + (
+            ("max-autotune",) if compile and max_autotune else ()
+        ):
+            tell(stage=column)
+            if (
+                call := inductor_of(column, model, inputs, gpu, device, compile_seconds, tell, row)
+            ) is not None:
+                calls[column] = call
+        tell(stage="time")
+        with gpu.holding():
+            tell(**timed(calls, inputs, device))
+            if device != "cpu":
+                tell(stage="profile")
+                tell(**share_of(partial(ours, *inputs)))
+    turns.stop_compilers()
+    tell(stage="end")
+    return row
+
+
+def compiled_once(
+    name: str, dtype: str, batch: int, note: str, lock: str, device: str, column: str, limit_seconds: float
+) -> Row:
+    """Returns the seconds of a first call in this process, whose caches on disk are warm."""
+    gpu = DeviceLock(Path(lock), limit_seconds)
+    with torch.no_grad():
+        model, inputs = model_of(name, dtype, batch, device, gpu)
+        if column == "ucutlass":
+            call = backend_of(model, device)[1]
+        else:
+            call = torch.compile(model, dynamic=False)
+        seconds = first_call(call, inputs, limit_seconds, device)
+    turns.stop_compilers()
+    append(Path(note), {"stage": "end"})
+    return {"stage": "end", "warm": seconds}
+
+
+# --- the model ----------------------------------------------------------------------------------
+
+
+def model_of(
+    name: str, dtype: str, batch: int, device: str, gpu: DeviceLock
+) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Returns the model with random weights and its inputs, in the element type."""
+    case, element = CASES[name], DTYPES[dtype]
+    torch.manual_seed(0)
+    model, inputs = case.model(), case.inputs(batch)
+    with gpu.holding():
+        model = settled(model.to(device), tuple(x.to(device) for x in case.inputs(2)))
+        model = model.to(element)
+        free(device)
+        return model, tuple(x.to(device, element if x.is_floating_point() else x.dtype) for x in inputs)
+
+
+def forwarded(model: Callable[..., Any], inputs: Sequence[Tensor]) -> list[Tensor]:
+    with products(WAYS["eager-f32"]):
+        return [leaf for leaf in tree_leaves(model(*inputs)) if isinstance(leaf, Tensor)]
+
+
+def exact_results(model: nn.Module, inputs: Sequence[Tensor], exact: bool) -> list[Tensor]:
+    element = torch.float64 if exact else torch.float32
+    wide = copy.deepcopy(model).to(element)
+    return forwarded(wide, [x.to(element) if x.is_floating_point() else x for x in inputs])
+
+
+def checked(
+    ours: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    eager: Sequence[Tensor],
+    known: Sequence[Tensor],
+    dtype: str,
+) -> Row:
+    """Returns `status`, what is `wrong`, and our error and eager's."""
+    results = forwarded(ours, inputs)
+    words = turns.wrong(results, eager, known, FLOORS[dtype])
+    mine = [turns.error_of(a, c) for a, c in zip(results, known, strict=False) if a.shape == c.shape]
+    theirs = [turns.error_of(b, c) for b, c in zip(eager, known, strict=True)]
+    return {
+        "status": "wrong" if words else "right",
+        "wrong": words,
+        "error": max((e.norm for e in mine), default=None),
+        "eager_error": max(e.norm for e in theirs),
+        "most_error": max((e.most for e in mine), default=None),
+        "eager_most_error": max(e.most for e in theirs),
+    }
+
+
+# --- compiled -----------------------------------------------------------------------------------
+
+
+def backend_of(model: nn.Module, device: str) -> tuple[Report, Callable[..., Any]]:
+    """Returns the model compiled by our backend, which has compiled nothing yet, and what it will report. On
+    the CPU, for tests, programs are evaluated by the reference and the rest by eager PyTorch."""
+    from ucutlass.dynamo.backend import Report, backend
+    from ucutlass.dynamo.options import options_of
+
+    report = Report()
+    if device == "cpu":
+        own = backend(options_of({"fallback": "eager"}), launch=_reference, devices=("cpu",), report=report)
+    else:
+        own = backend(options_of({}), report=report)
+    return report, torch.compile(model, backend=own, dynamic=False)
+
+
+def _reference(region: Any, options: Any) -> Callable[..., Any]:
+    from ucutlass.api import loads
+
+    program = loads(region.program.text, region.program.name)
+
+    def call(*arguments: Tensor) -> Any:
+        results = program.reference(*arguments)
+        several = results if isinstance(results, tuple) else (results,)
+        narrow = tuple(r.to(arguments[0].dtype) if r.is_floating_point() else r for r in several)
+        return narrow if isinstance(results, tuple) else narrow[0]
+
+    return call
+
+
+def fallback_of(report: Report) -> Row:
+    """Returns how many graphs and programs there are, and the operators outside of programs with reasons."""
+    from ucutlass.dynamo.partition import VIEW
+
+    outside = Counter(
+        (operator, why) for graph in report.graphs for _, operator, _, why in graph.outside if why != VIEW
+    )
+    return {
+        "graphs": len(report.graphs),
+        "programs": sum(len(graph.texts) for graph in report.graphs),
+        "outside": sum(outside.values()),
+        "reasons": [[operator, why[:200], count] for (operator, why), count in outside.most_common(8)],
+    }
+
+
+def first_call(call: Callable[..., Any], inputs: Sequence[Tensor], limit: float, device: str) -> float:
+    """Returns the seconds of a first call, whose time is the compiler's. Raises Late."""
+    start = time.monotonic()
+    with turns.within(limit):
+        call(*inputs)
+        if device != "cpu":
+            torch.cuda.synchronize()
+    return round(time.monotonic() - start, 2)
+
+
+def inductor_of(
+    column: str,
+    model: nn.Module,
+    inputs: Sequence[Tensor],
+    gpu: DeviceLock,
+    device: str,
+    limit: float,
+    tell: Tell,
+    row: Row,
+) -> Callable[..., Any] | None:
+    """Returns the model as TorchInductor compiles it, after its first call; None where it fails, which the row
+    says, or takes longer than the limit. Autotuning measures, so it has the GPU to itself."""
+    backend = (lambda graph, inputs: graph.forward) if device == "cpu" else None
+    if column == "max-autotune" and device != "cpu":
+        call = torch.compile(model, mode="max-autotune-no-cudagraphs", dynamic=False)
+    else:
+        call = compiled(model, gpu, backend=backend)
+    try:
+        with gpu.holding() if column == "max-autotune" else _given_back(gpu):
+            row["seconds"][column] = first_call(call, inputs, limit, device)
+        tell(seconds=row["seconds"])
+        return call
+    except turns.Late:
+        tell(uncompiled=f"{column}: not within {limit:.0f} s")
+    except Exception as failure:  # a backend of torch's that fails is a row's finding
+        if "CUDA error" in str(failure):
+            raise
+        tell(uncompiled=f"{column}: {type(failure).__name__}: {failure}"[:400])
+    return None
+
+
+@contextmanager
+def _given_back(gpu: DeviceLock) -> Iterator[None]:
+    """Gives the lock back that a first call has taken."""
+    try:
+        yield
+    finally:
+        if gpu.held:
+            gpu.give()
+
+
+# --- times --------------------------------------------------------------------------------------
+
+
+def timed(calls: dict[str, Callable[..., Any]], inputs: Sequence[Tensor], device: str) -> Row:
+    """Returns microseconds of a call by candidate, in CUDA graphs and as the host launches them."""
+    sets = [inputs, *([x.clone() for x in inputs] for _ in range(SETS - 1))]
+    launches: dict[str, Launch] = {
+        name: (lambda at, call=call: call(*sets[at]))
+        for name, call in calls.items()  # type: ignore[misc]
+    }
+    clock = host_clock() if device == "cpu" else cuda_clock()
+    captured = turns.compare(launches, SETS, clock)
+    called = turns.compare(launches, SETS, clock, capture=False, window_us=20000.0)
+    return {
+        "us": {name: t.median for name, t in captured.items()},
+        "call_us": {name: t.median for name, t in called.items()},
+        "spread": max(t.spread for t in captured.values()),
+        "uncaptured": [name for name, t in captured.items() if not t.captured],
+    }
+
+
+def share_of(call: Callable[[], object]) -> Row:
+    """Returns the share of the device's time in our kernels, and the slowest of the others."""
+    call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    times = {event.key: float(event.self_device_time_total) for event in profile.key_averages()}
+    total = sum(times.values())
+    own = sum(us for name, us in times.items() if OWN_KERNEL in name)
+    others = sorted(((us, name) for name, us in times.items() if OWN_KERNEL not in name), reverse=True)
+    slowest = sorted(((us, name) for name, us in times.items() if OWN_KERNEL in name), reverse=True)
+    return {
+        "share": round(own / total, 4) if total else None,
+        "others": [[name[:120], round(us, 1)] for us, name in others[:6]],
+        "slowest": [[name[:120], round(us, 1)] for us, name in slowest[:6]],
+    }
