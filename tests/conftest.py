@@ -66,6 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         excluded = set(left_out)
         items[:] = [item for item in items if item not in excluded]
+    items[:] = _spread(items)
     lacks = {
         "gpu": None if _has_gpu() else "no NVIDIA GPU",
         "nvcc": None if shutil.which("nvcc") else "no nvcc",
@@ -74,6 +75,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, missing in lacks.items():
             if missing and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=missing))
+
+
+def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Returns the items with those marked `long` at even distances: each of several workers begins with a
+    part of the list, and one that had most of the long ones would end last."""
+    long = [item for item in items if item.get_closest_marker("long")]
+    rest = [item for item in items if not item.get_closest_marker("long")]
+    cuts = [i * len(rest) // max(1, len(long)) for i in range(len(long))] + [len(rest)]
+    parts = [[item, *rest[a:b]] for item, a, b in zip(long, cuts, cuts[1:], strict=False)]
+    return [item for part in parts for item in part] if parts else rest
 
 
 def _has_gpu() -> bool:

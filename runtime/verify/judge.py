@@ -110,13 +110,14 @@ def compare_results(
     tiles: Sequence[tuple[int, int] | None],
     scale: float = 0.0,
 ) -> list[Comparison]:
-    """Compares every result with its reference, slice by slice; `tiles` and `scale` as in `compare`."""
+    """Compares every result with its reference, slice by slice and where that is; `tiles` and `scale` as in
+    `compare`."""
     slices: list[list[Comparison]] = [[] for _ in outputs]
     for part in reference.slices():
         for number, (e, out, tile) in enumerate(zip(part.expected, outputs, tiles, strict=True)):
             slices[number].append(
                 compare(
-                    part.slice_of(number, out),
+                    part.slice_of(number, out).to(e.reference.device),
                     e.reference,
                     e.bound,
                     tile=tile,

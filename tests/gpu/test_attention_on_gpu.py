@@ -53,6 +53,7 @@ def stands(program: str, sizes: dict[str, int], most: int = 40) -> None:
     assert evidence.ok, "\n".join(evidence.failures())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_stand(name: str) -> None:
     compute_type = "bf16" if len(name) % 2 else "f16"

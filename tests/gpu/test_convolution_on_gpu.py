@@ -18,7 +18,6 @@ from tests.kernels.convolution_programs import PROGRAMS
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
 from ucutlass.ir.hardware import arch_for
-from ucutlass.reference import expect
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import generate
@@ -98,9 +97,7 @@ def test_values(name: str, size: str, arch: str) -> None:
     kernel = ucutlass.loads(text, arch=arch)
     for distribution in ("integer", "normal"):
         arguments = generate(kernel.program, dict(given), distribution, seed=3, device="cuda")
-        verdict = verify.check(
-            kernel.program, _launch(kernel), arguments, expected=expect(kernel.program, arguments)
-        )
+        verdict = verify.check(kernel.program, _launch(kernel), arguments)
         assert verdict.ok, str(verdict)
 
 

@@ -11,9 +11,9 @@ from benchmarks.pair_spaces import SPACES
 from benchmarks.pairs import Judged, cover, undrawn
 from benchmarks.pairs_gpu import UNIT, launched
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
-SLICES = {"reduction": 10, "gemm": 4, "grouped_gemm": 4, "attention": 3, "convolution": 3}
+SLICES = {"reduction": 10, "gemm": 8, "grouped_gemm": 8, "attention": 5, "convolution": 5}
 """Tests of a family, of at most `UNIT` programs each, so that one process judges a slice."""
 
 

@@ -59,7 +59,7 @@ def test_reductions_agree_with_the_reference(name: str, number: int, distributio
     def launch(given: Any, outputs: Any) -> None:
         kernel(*given, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
 
-    verdict = verify.check(program, launch, arguments, expected=expect(program, arguments))
+    verdict = verify.check(program, launch, arguments)
     # Of long products and scans the derived bound says nothing of some elements, which is no fault of the kernel.
     assert verdict.state == "right" or (verdict.state == "undecided" and "in one pass" in name), str(verdict)
 

@@ -15,7 +15,6 @@ from tests.kernels.test_schedules import CASES, _with, space
 from ucutlass.backend import build_sources, source_of
 from ucutlass.ir.schedule import show
 from ucutlass.kernels.planned import Planned
-from ucutlass.reference import expect
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import generate
@@ -70,5 +69,5 @@ def test_schedules_agree_with_the_reference(family: str, number: int, distributi
     def launch(given: Any, outputs: Any) -> None:
         kernel(*given, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
 
-    verdict = verify.check(program, launch, arguments, expected=expect(program, arguments))
+    verdict = verify.check(program, launch, arguments)
     assert verdict.ok, f"{name}: {show(planned.request)}\n{verdict}"

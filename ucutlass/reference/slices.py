@@ -30,6 +30,12 @@ VALUES = 2**28
 """Most values of a program's nodes together of which a reference is computed at once: less than 10 GiB with
 temporaries. It is a constant rather than the free memory, so that a verdict is the same anywhere."""
 
+SMALL_VALUES = 2**22
+SMALL_PRODUCTS = 2**29
+"""Most values of a program's nodes, and most products that its dots sum, of a reference that is computed on
+the CPU wherever the arguments are: a tenth of a second on a core. A GPU runs its hundreds of small operations
+no faster, and the process waits for most of them."""
+
 Sizes: TypeAlias = Mapping[str, int]
 NOTHING: Sizes = MappingProxyType({})
 
@@ -86,10 +92,13 @@ def expected_results(
 ) -> ExpectedResults:
     """Returns the references for a call, in slices where the values together exceed `limit` and a dimension
     can be sliced. The arguments must not change afterwards. `around` is as in `binding.bind`. Raises as
-    `evaluate` does; a pipeline's reference is one slice."""
+    `evaluate` does; a pipeline's reference is one slice, on the arguments' device. That of a small kernel is
+    on the CPU."""
     if not isinstance(program, ir.Kernel):
         return whole_results(expect(program, arguments))
     sizes = sizes_of(program, arguments, around)
+    if values(program, sizes) <= SMALL_VALUES and products(program, sizes) <= SMALL_PRODUCTS:
+        arguments = [a.cpu() if isinstance(a, Tensor) else a for a in arguments]
     count = math.ceil(values(program, sizes) / limit)
     sliced_dim = _widest(program, sizes, count) if count > 1 else None
     if sliced_dim is None:
@@ -135,6 +144,13 @@ def values(kernel: ir.Kernel, sizes: Sizes) -> int:
     """Returns the number of elements of all values that a reference materialises."""
     computed = steps([r.value for r in kernel.results])
     return sum(math.prod(sizes[d] for d in node.dims) for node, _ in computed)
+
+
+def products(kernel: ir.Kernel, sizes: Sizes) -> int:
+    """Returns the number of products that the kernel's dots sum."""
+    computed = steps([r.value for r in kernel.results])
+    dots = [node for node, _ in computed if isinstance(node, ir.Dot)]
+    return sum(math.prod(sizes[d] for d in {*node.dims, *node.over}) for node in dots)
 
 
 def _widest(kernel: ir.Kernel, sizes: Sizes, count: int) -> str | None:
