@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import re
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from tests.ops.cases import CALLS, OperatorCall, as_tuple, converted, normal
 from ucutlass import frontend, ir, ops
+from ucutlass.api import NoKernelsHere
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
+from ucutlass.ops import registry
 from ucutlass.ops.equivalents import ACTIVATIONS
-from ucutlass.ops.programs import FOLDER, files, served
+from ucutlass.ops.programs import FOLDER, ServedProgram, files, served
 from ucutlass.ops.registry import OPERATORS, equivalent_results, shaped, warn_once
 from ucutlass.ops.table import TABLE
 from ucutlass.pipeline.planning import plan_pipeline
@@ -158,6 +161,43 @@ def test_tensors_that_no_kernel_serves_are_said_once() -> None:
         warnings.simplefilter("error")
         ops.linear(x, weight)
         ops.linear(x[:0], weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreted:
+    """A loaded program whose calls the interpreter computes, or that has no kernel for two rows."""
+
+    loaded: Any
+    calls: list[tuple[Any, ...]]
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.calls.append(arguments)
+        if arguments[0].shape[0] == 2:
+            raise NoKernelsHere("none for two rows")
+        return self.loaded.reference(*arguments)
+
+
+def test_programs_compute_what_a_kernel_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the interpreter in place of the launch; what its planner refuses is asked once."""
+    warn_once.cache_clear()
+    calls: list[tuple[Any, ...]] = []
+    programs = {
+        key: ServedProgram(cast(Any, Interpreted(served(*key).loaded, calls)))
+        for key in [("rms_norm", "add_rms_norm", torch.float32, "none")]
+    }
+    monkeypatch.setattr(registry, "reason_unserved", lambda *_: None)
+    monkeypatch.setattr(registry, "served", lambda *key: programs[key])
+    draw = normal(torch.float32)
+    x, residual, weight = draw(3, 2, 8).transpose(0, 1), draw(2, 3, 8), draw(8)
+    y, total = ops.add_rms_norm(x, residual, weight, eps=1e-3)
+    right = TABLE["add_rms_norm"].equivalent(x, residual, weight, 1e-3)
+    torch.testing.assert_close((y, total), right)
+    assert calls[0][0].shape == (6, 8) and calls[0][0].is_contiguous()
+    with pytest.warns(ops.UnservedWarning, match="ops.add_rms_norm: none for two rows"):
+        y, total = ops.add_rms_norm(x[:, :1], residual[:, :1], weight, eps=1e-3)
+    ops.add_rms_norm(x[:, :1], residual[:, :1], weight, eps=1e-3)
+    torch.testing.assert_close(total, right[1][:, :1])
+    assert [call[0].shape[0] for call in calls] == [6, 2]
 
 
 def test_attention_reads_projections_as_they_lie() -> None:
