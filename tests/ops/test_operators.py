@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+import ucutlass
 from tests.ops.cases import CALLS, OperatorCall, as_tuple, converted, normal
 from ucutlass import frontend, ir, ops
 from ucutlass.api import NoKernelsHere
@@ -150,6 +151,14 @@ def test_exported_programs_hold_the_operators_whole() -> None:
     assert targets == ["ucutlass.layer_norm.default", "ucutlass.linear.default"]
     x = torch.randn(9, 8)
     torch.testing.assert_close(exported.module()(x), model(x))
+
+
+def test_modules_of_them_are_imported_as_their_pytorch_code() -> None:
+    model = torch.nn.Sequential(ops.LayerNorm(8), ops.Linear(8, 4, activation="gelu"), ops.GatedMLP(4, 6))
+    x = torch.randn(3, 8)
+    program = ucutlass.from_torch(model, x)
+    assert "gelu(dot[" in program.text and "silu(dot[" in program.text
+    torch.testing.assert_close(program.reference(x), model(x))
 
 
 def test_tensors_that_no_kernel_serves_are_said_once() -> None:

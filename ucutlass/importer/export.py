@@ -10,6 +10,7 @@ import inspect
 import itertools
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -90,10 +91,21 @@ def exported(model: torch.nn.Module, arguments: Sequence[Any], updates: bool = F
     table: Any = torch.export.default_decompositions()
     for op in [op for op in table if str(op) in RULES]:
         table.pop(op)
+    table.update(ready_operators())
     with torch.no_grad():
         program = torch.export.export(model, tuple(arguments), strict=False)
         program = program.run_decompositions(table)
     return _translated(program, _argument_names(model, arguments), updates)
+
+
+def ready_operators() -> Mapping[Any, Callable[..., Any]]:
+    """Returns the PyTorch code of each operator of `ucutlass.ops`, none where no module can have them."""
+    if "ucutlass.ops" not in sys.modules:
+        return {}
+    from ucutlass.ops.registry import OPERATORS
+    from ucutlass.ops.table import TABLE
+
+    return {operator: TABLE[name].equivalent for name, operator in OPERATORS.items()}
 
 
 def _argument_names(model: torch.nn.Module, arguments: Sequence[Any]) -> tuple[str, ...]:
