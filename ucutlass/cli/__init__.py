@@ -14,6 +14,7 @@ _COMMANDS = {
     "check": "type-check files and their schedules",
     "fmt": "print files in canonical form",
     "explain": "say what the compiler chose for a shape, and why",
+    "fuse": "join the stages of a pipeline where it pays, and print it",
     "sol": "say what no kernel can beat on a device: the speed of light",
     "import": "write a PyTorch module as a program",
     "emit": "print the CUTLASS C++ of a kernel",

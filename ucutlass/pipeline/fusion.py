@@ -3,7 +3,7 @@ costs.
 
 The kernel families decide: a pair of stages is fused into the kernel that would do both, and that kernel is
 matched and planned like any other. The compiler never fuses behind the text's back; a candidate says what to
-write.
+write, and `ucc fuse` writes it (`ucutlass.pipeline.joins`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from ucutlass import ir
-from ucutlass.ir.hardware import ARCHES, Device
-from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.families import match, plan_pattern
-from ucutlass.kernels.refused import Refused
-from ucutlass.limits import LimitPassed
+from ucutlass.ir.hardware import Device
 from ucutlass.pipeline.fused_kernel import FusedKernel, NotFusible, fuse
 from ucutlass.pipeline.planning import PipelinePlan
+from ucutlass.pipeline.pricing import NotOneKernel, kernel_seconds
 from ucutlass.pipeline.sized import SizedPipeline, Step
 
 
@@ -66,7 +63,7 @@ def _candidate(
         )
     try:
         seconds = _fused_seconds(partial(fuse, first, second, kept_buffers), arch, device)
-    except NotFusible as problem:
+    except (NotFusible, NotOneKernel) as problem:
         return FusionCandidate(name, producer, reader, traffic, False, str(problem))
     saves = _separate_seconds(plan, producer, reader) - seconds
     return FusionCandidate(
@@ -79,18 +76,9 @@ def _fuse_three(a: Step, b: Step, c: Step) -> FusedKernel:
 
 
 def _fused_seconds(fuse_stages: Callable[[], FusedKernel], arch: str, device: Device | None) -> float:
-    """Returns the estimate of the fused kernel in seconds. Raises NotFusible, in the family's words, where no
-    family serves it."""
-    try:
-        fused = fuse_stages()
-        planned = plan_pattern(match(fused.kernel), fused.sizes, ARCHES[arch], device, PartialSchedule())
-    except LimitPassed:
-        raise NotFusible("together they are too large a program") from None
-    except Refused as refused:
-        raise NotFusible(f"{refused.diagnostic.message} [{refused.diagnostic.code}]") from None
-    if isinstance(planned, tuple):
-        raise NotFusible(f"{planned[0].message} [{planned[0].code}]")
-    return planned.seconds
+    """Returns the estimate of the fused kernel in seconds. Raises NotFusible and NotOneKernel."""
+    fused = fuse_stages()
+    return kernel_seconds(fused.kernel, fused.sizes, arch, device)
 
 
 def _separate_seconds(plan: PipelinePlan, *stages: int) -> float:
@@ -125,7 +113,7 @@ def fusion_chains(
         a, b, c = (plan.sized.steps[i] for i in (first.producer, first.reader, second.reader))
         try:
             seconds = _fused_seconds(partial(_fuse_three, a, b, c), arch, device)
-        except NotFusible:
+        except (NotFusible, NotOneKernel):
             continue
         stages = first.producer, first.reader, second.reader
         saves = _separate_seconds(plan, *stages) - seconds

@@ -1,0 +1,168 @@
+"""Stages that are joined in the text: where it pays, what stays, and that the program computes the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ucutlass import frontend, ir
+from ucutlass.grammar.format import format_file
+from ucutlass.pipeline.joins import JoinedText, joined
+from ucutlass.reference import evaluate
+from ucutlass.reference.unrounded import unrounded
+from ucutlass.runtime.inputs import generate
+from ucutlass.shapes import complete
+
+
+def fused(text: str, **sizes: int) -> JoinedText:
+    checked = frontend.read_text(text)
+    program = frontend.program(checked)
+    assert isinstance(program, ir.Pipeline)
+    extents = dict(zip(program.dims, complete(program, sizes), strict=True))
+    return joined(checked.tree, program, extents)
+
+
+BLOCK = """
+# A block.
+pipeline block(x: bf16[T, D], w: bf16[F, D], v: bf16[E, F]) -> bf16[T, E] {
+  # the first product
+  h: bf16[T, F] = dot[D](x, w)
+  g: bf16[T, F] = silu(h)  # stays
+  schedule sm90a for h { tile 128x128x64 }
+  schedule sm90a for return { tile 128x128x64 }
+  return dot[F](g, v)
+}
+"""
+
+
+def test_a_binding_that_its_reader_can_compute_loses_its_type() -> None:
+    result = fused(BLOCK, T=4096, D=256, F=256, E=256)
+    assert result.text == (
+        "# A block.\n"
+        "pipeline block(x: bf16[T, D], w: bf16[F, D], v: bf16[E, F]) -> bf16[T, E] {\n"
+        "  # the first product\n"
+        "  h = bf16(dot[D](x, w))\n"
+        "  g: bf16[T, F] = silu(h)  # stays\n"
+        "\n  schedule sm90a for return { tile 128x128x64 }\n"
+        "  return dot[F](g, v)\n"
+        "}\n"
+    )
+    first, second = result.joins
+    assert first.joined and first.buffers == ("h",) and first.stages == ("h", "g")
+    assert first.together is not None and first.together < first.apart
+    assert not second.joined and second.together is None and "[UC0" in second.why
+
+
+def test_a_text_that_is_joined_stays() -> None:
+    text = fused(BLOCK, T=4096, D=256, F=256, E=256).text
+    assert fused(text, T=4096, D=256, F=256, E=256).text == text
+
+
+def test_attention_that_was_cut_at_its_scores_is_one_kernel() -> None:
+    result = fused(
+        "pipeline cut(q: bf16[B, T, D], k: bf16[B, T, D], v: bf16[B, T, E]) -> bf16[B, T, E] {\n"
+        "  s: bf16[B, T, S=T] = dot[D](q, k[T = S]) * rsqrt(size(D))\n"
+        "  p: bf16[B, T, S] = softmax[S](s)\n"
+        "  return dot[S](p, v[T = S])\n}\n",
+        B=8,
+        T=512,
+        D=64,
+        E=64,
+    )
+    assert result.joins[0].buffers == ("s", "p") and result.joins[0].joined
+    assert "  s: [B, T, S=T] = bf16(dot[D](q, k[T = S]) * rsqrt(size(D)))\n" in result.text
+
+
+def test_a_dot_that_many_would_compute_anew_stays_stored() -> None:
+    reads = "".join(f"  y{i}: f32[T, F] = exp(h) * {i}.5\n" for i in range(4))
+    result = fused(
+        "pipeline p(x: f32[T, D], w: f32[F, D]) -> (a: f32[T, F], b: f32[T, F], c: f32[T, F], d: f32[T, F]) {\n"
+        f"  h: f32[T, F] = dot[D](x, w)\n{reads}  return a = y0, b = y1, c = y2, d = y3\n}}\n",
+        T=4096,
+        D=4096,
+        F=4096,
+    )
+    (join,) = result.joins
+    assert not join.joined and join.together is not None and join.together > join.apart
+    assert "h: f32[T, F] = dot[D](x, w)" in result.text
+
+
+def test_calls_and_torch_stages_are_left_and_said() -> None:
+    result = fused(
+        "kernel linear(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](x, w) }\n"
+        "pipeline p(x: f32[T, D], w: f32[F, D]) -> f32[T, F] {\n"
+        "  h = linear(x, w)\n  r: f32[T, F] = torch.sort(h)\n  return relu(r)\n}\n",
+        T=64,
+        D=64,
+        F=64,
+    )
+    assert "calls the kernel linear" in result.joins[0].why
+    assert "torch function" in result.joins[1].why
+    assert not any(join.joined for join in result.joins)
+
+
+# --- the same computation -----------------------------------------------------------------
+
+STATEMENTS = (
+    "relu({a}) + {b} * 0.5",
+    "{a} * {b}",
+    "exp(-abs({a}))",
+    "where(index(N) > 1, {a}, {b})",
+    "{a}[N = N - 1] + {b}",
+    "{a}[M = size(M) - 1 - M]",
+    "{a} - mean[N]({b})",
+    "({a} - mean[N]({a})) * rsqrt(var[N]({a}) + 0.25)",
+    "softmax[N]({a})",
+    "max[R=3]({a}[N = N + R - 1])",
+    "sum[R=3]({a}[N = 2*R - N]) * {b}",
+    "cumsum[N]({a})",
+    "{E}(dot[P]({E}({a}[N = P]), u))",
+)
+"""Bindings over [M, N] of two earlier ones."""
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> str:
+    element = draw(st.sampled_from(["f32", "bf16"]))
+    names, lines = ["x", "y"], []
+    for number in range(draw(st.integers(2, 6))):
+        form = draw(st.sampled_from(STATEMENTS))
+        a, b = draw(st.sampled_from(names)), draw(st.sampled_from(names[-2:]))
+        lines.append(f"  v{number}: {element}[M, N] = {form.format(a=a, b=b, E=element)}\n")
+        names.append(f"v{number}")
+    last = draw(st.sampled_from(names[2:]))
+    return (
+        f"pipeline p(x: {element}[M, N], y: {element}[M, N], u: {element}[N, P=N]) -> {element}[M, N] {{\n"
+        f"{''.join(lines)}  return {last} + {names[-1]}\n}}\n"
+    )
+
+
+@given(text=pipelines())
+@settings(
+    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much]
+)
+def test_a_joined_text_computes_what_the_text_does(text: str) -> None:
+    differ(text, 5, 7)
+
+
+@pytest.mark.slow
+@given(text=pipelines(), rows=st.integers(1, 9), columns=st.integers(1, 9))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_many_joined_texts_compute_what_the_texts_do(text: str, rows: int, columns: int) -> None:
+    differ(text, rows, columns)
+
+
+def differ(text: str, rows: int, columns: int) -> None:
+    """Raises AssertionError where a text and its joined text differ in float64."""
+    sizes = {"M": rows, "N": columns}
+    result = fused(text, **sizes)
+    before, after = (frontend.program(frontend.read_text(t)) for t in (text, result.text))
+    arguments = [t.double() for t in generate(before, sizes, "normal", seed=4) if isinstance(t, torch.Tensor)]
+    (expected,) = evaluate(unrounded(before), arguments)
+    (joined_result,) = evaluate(unrounded(after), arguments)
+    assert torch.allclose(expected, joined_result, rtol=1e-9, atol=1e-9, equal_nan=True), result.text
+    # With roundings: the same casts stand where the same values were stored.
+    tree = frontend.read_text(result.text).tree
+    assert format_file(tree) == result.text
