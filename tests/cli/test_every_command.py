@@ -49,6 +49,7 @@ ROWS: Mapping[str, Row] = {
     "check": Row((FILE,), 0),
     "fmt": Row(("--check", FILE), 1),
     "explain": Row((FILE, *SIZES), 0),
+    "fuse": Row((FILE, *SIZES), 0),
     "sol": Row((FILE, *SIZES), 0),
     "import": Row((FILE,), 2),
     "emit": Row((FILE, *SIZES), 0),
