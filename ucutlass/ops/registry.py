@@ -152,7 +152,7 @@ def _backward(operator: Callable[..., Any], ctx: Any, *outer: Tensor) -> tuple[T
 
 # --- registration -------------------------------------------------------------------
 
-_LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")
+_LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 """What is registered lasts as long as this object. `torch.library.custom_op` would cost a call twice the time,
 for checks that `torch.library.opcheck` makes in the tests."""
 
