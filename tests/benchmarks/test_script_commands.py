@@ -17,6 +17,7 @@ TIMED = (
     "convolution",
     "grouped_gemm",
     "memory_bound",
+    "ops",
     "optimise",
     "pipelines",
     "record",

@@ -14,7 +14,8 @@ import torch
 
 import ucutlass
 from tests.ops.cases import CALLS, OperatorCall, as_tuple, converted, normal
-from ucutlass import frontend, ir, ops
+from tests.ops.plans import plan_call
+from ucutlass import frontend, ops
 from ucutlass.api import NoKernelsHere
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
@@ -23,7 +24,6 @@ from ucutlass.ops.equivalents import ACTIVATIONS
 from ucutlass.ops.programs import FOLDER, ServedProgram, files, served
 from ucutlass.ops.registry import OPERATORS, equivalent_results, shaped, warn_once
 from ucutlass.ops.table import TABLE
-from ucutlass.pipeline.planning import plan_pipeline
 
 pytestmark = pytest.mark.filterwarnings("ignore::ucutlass.ops.UnservedWarning")
 
@@ -308,26 +308,9 @@ class TestFile:
 @pytest.mark.parametrize(("call", "dtype"), SERVED)
 def test_kernels_serve_what_the_table_says(call: OperatorCall, dtype: torch.dtype) -> None:
     """On every compile target that the table lists."""
-    arguments = call.arguments(normal(dtype))
-    entry = TABLE[call.name]
-    launch = entry.call(*arguments)
-    loaded = served(launch.file, launch.name, dtype, launch.activation).loaded
-    tensors = [a for a in launch.arguments if isinstance(a, torch.Tensor)]
-    sizes = sizes_of(loaded.program, tensors)
-    for arch in entry.arches:
-        if isinstance(loaded.program, ir.Pipeline):
-            plan_pipeline(loaded.checked, loaded.program, sizes, arch)
-        else:
-            frontend.plan_kernel(loaded.checked, loaded.program, sizes, arch)
-
-
-def sizes_of(program: ir.Program, tensors: list[torch.Tensor]) -> tuple[int, ...]:
-    from ucutlass.runtime.arguments import bind
-    from ucutlass.runtime.launch_spec import TensorSlot, spec_of
-
-    spec = spec_of(program)
-    slots = [p for p in spec.params if isinstance(p, TensorSlot)]
-    return bind(spec, [(s.name, tuple(t.shape), s) for s, t in zip(slots, tensors, strict=True)])
+    launch = TABLE[call.name].call(*call.arguments(normal(dtype)))
+    for arch in TABLE[call.name].arches:
+        plan_call(launch, dtype, arch)
 
 
 def test_texts() -> None:
