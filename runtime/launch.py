@@ -36,7 +36,15 @@ from ucutlass.runtime.arguments import (
     integer_range,
 )
 from ucutlass.runtime.entry_codes import LaunchError
-from ucutlass.runtime.launch_sequence import CallScalar, KernelLaunch, LaunchSequence, Runner, native_steps
+from ucutlass.runtime.launch_sequence import (
+    MOST_SCALARS,
+    MOST_TENSORS,
+    CallScalar,
+    KernelLaunch,
+    LaunchSequence,
+    Runner,
+    native_steps,
+)
 from ucutlass.runtime.launch_spec import LaunchSlot, LaunchSpec, TensorSlot, dtype_of, shape_of
 from ucutlass.runtime.library import Native, NoNative, native
 from ucutlass.runtime.offsets import check_offsets
@@ -96,6 +104,9 @@ class Launcher:
     def __new__(cls, spec: LaunchSpec, choose: Choose, launcher: Native | NoNative | None = None) -> Launcher:
         if spec.offsets:  # the native launcher would not look at them again
             launcher = NoNative("offsets are looked at before each launch")
+        tensors = sum(isinstance(p, TensorSlot) for p in spec.params)
+        if tensors + len(spec.results) > MOST_TENSORS or len(spec.params) - tensors > MOST_SCALARS:
+            launcher = NoNative(f"it takes at most {MOST_TENSORS} tensors and {MOST_SCALARS} scalars")
         core = _Core(spec, choose, launcher if launcher is not None else native())
         # Python looks `__call__` up on the type: with a type of its own for each kernel, `k(x)` enters
         # the native launcher with no Python frame between (0.3 us a call).

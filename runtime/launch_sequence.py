@@ -123,8 +123,8 @@ class LaunchSequence:
         )
 
 
-MOST_TENSORS, MOST_SCALARS = 64, 32
-"""Of one kernel, that the native launcher takes (launcher.c)."""
+MOST_TENSORS, MOST_SCALARS = 2112, 32
+"""Of one kernel, and of one call, that the native launcher takes (launcher.c)."""
 
 
 class TorchResultMismatch(Exception):

@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+// MAX_TENSORS: as many parameters as a program may have (ucutlass/limits.py), and results beside them.
 // BUCKETS: a kernel that is called with every M up to some thousands still finds each plan in a step
 // or two, at 32 KiB a kernel.
-enum { MAX_TENSORS = 64, MAX_SCALARS = 32, MAX_WORDS = 320, BUCKETS = 4096, ALIGNMENT = 16 };
+enum { MAX_TENSORS = 2112, MAX_SCALARS = 32, MAX_WORDS = 10560, BUCKETS = 4096, ALIGNMENT = 16 };
 
 static char const CAPSULE[] = "ucutlass.launcher";
 
@@ -578,7 +579,7 @@ PyObject* ucutlass_launcher_new(PyObject* config) {
                             !self->api->dltensor_from_py_object_no_sync ||
                             tensors > MAX_TENSORS || self->scalars > MAX_SCALARS))
     PyErr_SetString(PyExc_ValueError,
-                    "needs DLPack 1.x with borrowed tensors, at most 64 tensors and 32 scalars");
+                    "needs DLPack 1.x with borrowed tensors, at most 2112 tensors and 32 scalars");
   PyObject* function = PyErr_Occurred() ? NULL : PyCFunction_NewEx(&CALL, capsule, NULL);
   Py_DecRef(capsule);
   return function;

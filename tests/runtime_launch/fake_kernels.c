@@ -55,3 +55,14 @@ ENTRY(nothing) {
   UNUSED;
   return 0;
 }
+
+// The sum of three hundred tensors of M elements.
+ENTRY(sum_of_many) {
+  UNUSED;
+  float* sums = tensors[300];
+  for (int64_t m = 0; m < extents[0]; ++m) {
+    sums[m] = 0;
+    for (int i = 0; i < 300; ++i) sums[m] += ((float*)tensors[i])[m];
+  }
+  return 0;
+}

@@ -14,7 +14,7 @@ import torch
 from ucutlass.ir.elements import ELEMENTS, F32, S4, Element
 from ucutlass.runtime import launch
 from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
-from ucutlass.runtime.launch_spec import LaunchSpec, TensorSlot, dtype_of
+from ucutlass.runtime.launch_spec import LaunchSpec, ScalarSlot, TensorSlot, dtype_of
 from ucutlass.runtime.library import Native, NoNative, load_entry
 
 from .conftest import MakeLauncher
@@ -32,6 +32,19 @@ def test_result_is_allocated_and_right(launcher: MakeLauncher) -> None:
         y = kernel(x, alpha, b)
         assert type(y) is torch.Tensor and y.shape == (5, 7) and y.is_contiguous()
         torch.testing.assert_close(y, _expected(x, alpha, b))
+
+
+@pytest.mark.parametrize("scalars", [0, 40])
+def test_many_tensors_are_passed(kernels: Path, route: Native | NoNative, scalars: int) -> None:
+    entry = load_entry(kernels, "sum_of_many")
+    tensors = tuple(TensorSlot(f"x{i}", F32, (M,)) for i in range(300))
+    numbers = tuple(ScalarSlot(f"s{i}", F32) for i in range(scalars))
+    spec = LaunchSpec("many", MK[:1], (*tensors, *numbers), (TensorSlot("", F32, (M,)),), device="cpu")
+    kernel = Launcher(spec, lambda _: BoundKernel(entry.address, (), 0, entry), route)
+    xs = [torch.randn(5) for _ in range(300)]
+    for _ in range(2):
+        y = kernel(*xs, *[0.5] * scalars)
+        torch.testing.assert_close(y, torch.stack(xs).sum(0), rtol=1e-4, atol=1e-4)
 
 
 def test_choose_is_asked_once_a_shape(launcher: MakeLauncher) -> None:
