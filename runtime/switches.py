@@ -22,6 +22,7 @@ BUILD_PATH = "UCUTLASS_BUILD_PATH"
 BUILD_STAGE = "UCUTLASS_BUILD_STAGE"
 """The former name of BUILD_PATH. It is read where BUILD_PATH is not set."""
 DATA_DIR = "UCUTLASS_DATA_DIR"
+CHECK = "UCUTLASS_CHECK"
 
 DESCRIPTIONS: Mapping[str, str] = {
     CACHE_DIR: "folder of built kernels (default: the user's cache folder)",
@@ -31,6 +32,8 @@ DESCRIPTIONS: Mapping[str, str] = {
     "else nvcc (default auto)",
     CUDA_HOME: "folder of the CUDA toolkit (default: CUDA_HOME, CUDA_PATH, PATH, PyPI's packages)",
     DATA_DIR: "folder of evidence and calibrations (default: the user's data folder)",
+    CHECK: "1 compares the first call of each program of a PyTorch module with the float64 reference "
+    "(default 0)",
 }
 """Name to meaning, for help texts."""
 
@@ -62,6 +65,7 @@ class Switches:
     cuda_home: Path | None
     data_dir: Path
     build_path: BuildPath
+    check: bool
 
 
 def read(environ: Mapping[str, str] | None = None) -> Switches:
@@ -77,6 +81,7 @@ def read(environ: Mapping[str, str] | None = None) -> Switches:
         cuda_home=_folder(env, CUDA_HOME),
         data_dir=_folder(env, DATA_DIR) or platformdirs.user_data_path("ucutlass", appauthor=False),
         build_path=_build_path(env),
+        check=_flag(env, CHECK),
     )
 
 
@@ -113,6 +118,13 @@ def _bytes(env: Mapping[str, str], name: str, default: int) -> int:
     if match is None:
         raise SwitchError(name, value, "a number of bytes with an optional K, M, G or T, such as 20G")
     return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    value = (env.get(name) or "0").strip()
+    if value not in ("0", "1"):
+        raise SwitchError(name, value, "0 or 1")
+    return value == "1"
 
 
 def _count(env: Mapping[str, str], name: str) -> int | None:

@@ -56,7 +56,7 @@ def test_a_wrong_value_names_the_switch_and_what_it_takes(name: str, value: str)
 
 def test_every_switch_is_described() -> None:
     names = {switches.CACHE_DIR, switches.CACHE_SIZE, switches.BUILD_JOBS, switches.CUDA_HOME}
-    assert set(switches.DESCRIPTIONS) == names | {switches.DATA_DIR, switches.BUILD_PATH}
+    assert set(switches.DESCRIPTIONS) == names | {switches.DATA_DIR, switches.BUILD_PATH, switches.CHECK}
 
 
 @pytest.mark.parametrize("path", get_args(switches.BuildPath))
@@ -86,3 +86,10 @@ def test_a_removed_build_path_is_refused_with_what_to_take(name: str, value: str
     with pytest.raises(SwitchError, match="was removed: take auto, nvrtc or nvcc") as caught:
         switches.read({name: value})
     assert name in str(caught.value)
+
+
+def test_the_check_of_programs_is_off_unless_set() -> None:
+    assert not switches.read({}).check and not switches.read({"UCUTLASS_CHECK": "0"}).check
+    assert switches.read({"UCUTLASS_CHECK": "1"}).check
+    with pytest.raises(SwitchError, match="0 or 1"):
+        switches.read({"UCUTLASS_CHECK": "yes"})

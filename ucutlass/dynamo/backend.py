@@ -17,16 +17,13 @@ from ucutlass.dynamo.options import CompileOptions, options_of
 from ucutlass.dynamo.partition import SIZES, VIEW, Partition, partitioned, rest
 from ucutlass.dynamo.region import NAME, Executor, Region, call_of, values_of
 from ucutlass.dynamo.rules import RULES
+from ucutlass.importer.first_call import checked
 
 _LOG = logging.getLogger("ucutlass.dynamo")
 
 
 class FallbackNeeded(RuntimeError):
     """With `fallback="error"`: no program computes an operator."""
-
-
-class WrongResult(RuntimeError):
-    """With `check`: a program's first call was beyond the bounds of its float64 reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,24 +188,7 @@ def launched(region: Region, options: CompileOptions) -> Executor:
     from ucutlass.api import loads
 
     program = loads(region.program.text, region.program.name)
-    return _checked(program) if options.check else program
-
-
-def _checked(program: Any) -> Executor:
-    from ucutlass.runtime import verify
-
-    seen = False
-
-    def call(*arguments: Any) -> Any:
-        nonlocal seen
-        if not seen:
-            verdict = verify.check(program.program, program.judged(*arguments), list(arguments))
-            if verdict.state == "wrong":
-                raise WrongResult(f"{program.program.name}: {verdict}")
-            seen = True
-        return program(*arguments)
-
-    return call
+    return checked(program) if options.check else program
 
 
 def line_of(node: fx.Node) -> str:

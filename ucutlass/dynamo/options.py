@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args
 
+from ucutlass.runtime import switches
+
 Fallback: TypeAlias = Literal["inductor", "eager", "error"]
 
 
@@ -23,8 +25,9 @@ class CompileOptions:
 
 
 def options_of(options: Mapping[str, Any] | None) -> CompileOptions:
-    """Returns the options of a mapping. Raises ValueError for a name or a value that is none."""
-    given = dict(options or {})
+    """Returns the options of a mapping; without `check`, UCUTLASS_CHECK says it. Raises ValueError for a name or
+    a value that is none, and SwitchError."""
+    given = {"check": switches.read().check, **(options or {})}
     known = {field.name for field in fields(CompileOptions)}
     if unknown := sorted(given.keys() - known):
         raise ValueError(f"no option is named {', '.join(unknown)}; options are {', '.join(sorted(known))}")

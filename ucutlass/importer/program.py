@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -62,9 +62,17 @@ class ImportedProgram:
 
         return loads(self.text, self.name)
 
+    @cached_property
+    def _execute(self) -> Callable[..., Any]:
+        from ucutlass.importer.first_call import checked
+        from ucutlass.runtime import switches
+
+        return checked(self.kernel) if switches.read().check else self.kernel
+
     def __call__(self, *inputs: Any) -> Any:
-        """Runs the program on a GPU. Raises WrongCall, and what a call of `kernel` raises."""
-        results = self.kernel(*self.arguments(*inputs))
+        """Runs the program on a GPU. Raises WrongCall, and what a call of `kernel` raises; with
+        UCUTLASS_CHECK=1 the first call raises `ucutlass.importer.first_call.WrongResult` where it is wrong."""
+        results = self._execute(*self.arguments(*inputs))
         return self._returned(results)
 
     def reference(self, *inputs: Any) -> Any:
