@@ -52,6 +52,9 @@ already loaded stay valid when removed."""
 KNOWN = "known"
 """Folder of what staged builds came to (`ucutlass.runtime.jit.artifact_keys`)."""
 
+GRAPHS = "graphs"
+"""Folder of what is remembered of PyTorch's graphs (`ucutlass.dynamo.records`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
@@ -255,7 +258,8 @@ class Cache:
             freed = sum(_size(f) for f in folders)
             for folder in folders:
                 self._remove(folder)
-            shutil.rmtree(self.root / KNOWN, ignore_errors=True)
+            for kind in (KNOWN, GRAPHS):
+                shutil.rmtree(self.root / kind, ignore_errors=True)
             for lock in self._listing("locks"):
                 if (fd := _try_lock(lock)) is not None:
                     lock.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from ucutlass.reference import evaluate
 
 
 def by_reference(region: Region, options: CompileOptions) -> Callable[..., Any]:
-    program = frontend.program(frontend.read_text(region.program.text), region.program.name)
+    program = frontend.program(frontend.read_text(region.text), region.name)
 
     def execute(*arguments: torch.Tensor) -> Any:
         assert all(argument.is_contiguous() for argument in arguments)
@@ -54,7 +54,7 @@ def test_a_block_is_one_program_and_right() -> None:
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x))
     (graph,) = report.graphs
-    assert len(graph.texts) == 1 and not [row for row in graph.outside if "view" not in row[3]]
+    assert len(graph.texts) == 1 and not [o for o in graph.outside if "view" not in o.why]
     (text,) = graph.texts.values()
     assert "x: f32[" in text and "up_weight: f32[" in text and "norm_bias: f32[" in text
 
@@ -70,7 +70,7 @@ def test_an_operator_without_a_rule_goes_to_the_fallback() -> None:
     torch.testing.assert_close(fast(x), model(x))
     (graph,) = report.graphs
     assert len(graph.texts) == 2
-    assert any(target == "aten.sort.default" and line for _, target, line, _ in graph.outside)
+    assert any(o.operator == "aten.sort.default" and o.line for o in graph.outside)
 
 
 def test_without_a_fallback_the_operator_and_its_line_are_named() -> None:
@@ -141,7 +141,7 @@ def test_no_program_gives_a_view_and_nothing_is_computed_twice() -> None:
     fast(torch.randn(3, 6))
     text = report.graphs[0].texts["program_0"]
     assert not re.search(r"y\d = _\d_weight", text), text
-    assert all(why.startswith("a view") for *_, why in report.graphs[0].outside)
+    assert all(o.why.startswith("a view") for o in report.graphs[0].outside)
 
 
 def test_buffers_that_forward_writes_are_written() -> None:
@@ -190,7 +190,7 @@ def test_tensors_on_a_device_without_kernels_go_to_the_fallback() -> None:
     x = torch.randn(4)
     torch.testing.assert_close(fast(x), torch.relu(x))
     (graph,) = report.graphs
-    assert not graph.texts and "on cpu" in graph.outside[0][3]
+    assert not graph.texts and "on cpu" in graph.outside[0].why
 
 
 def test_symbolic_extents_are_free_and_nothing_is_compiled_anew() -> None:
@@ -217,7 +217,7 @@ def test_a_program_that_depends_on_an_extent_goes_to_the_fallback() -> None:
         torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
         torch.testing.assert_close(fast(x), model(x))
     (graph,) = report.graphs
-    assert any("depends on an extent" in why for *_, why in graph.outside)
+    assert any("depends on an extent" in o.why for o in graph.outside)
 
 
 @pytest.mark.parametrize(

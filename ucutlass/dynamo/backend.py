@@ -14,7 +14,8 @@ import torch
 from torch import fx
 
 from ucutlass.dynamo.options import CompileOptions, options_of
-from ucutlass.dynamo.partition import SIZES, VIEW, Partition, partitioned, rest
+from ucutlass.dynamo.partition import SIZES, VIEW, Division, divide, division_of, rest
+from ucutlass.dynamo.records import Records, as_record, division_from, key_of
 from ucutlass.dynamo.region import NAME, Executor, Region, call_of, values_of
 from ucutlass.dynamo.rules import RULES
 from ucutlass.importer.first_call import checked
@@ -27,12 +28,25 @@ class FallbackNeeded(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class Outside:
+    """An operator outside of the programs: its node, the operator, the line of the module, "" where it is
+    unknown, and why it is there."""
+
+    node: str
+    operator: str
+    line: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.operator}{f' at {self.line}' if self.line else ''}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class GraphReport:
-    """One compiled graph: the programs' texts by the submodule's name, and of each operator outside of them
-    its name, the operator, the line of the module, and why."""
+    """One compiled graph: the programs' texts by the submodule's name, and the operators outside of them."""
 
     texts: Mapping[str, str]
-    outside: tuple[tuple[str, str, str, str], ...]
+    outside: tuple[Outside, ...]
 
 
 @dataclass(slots=True)
@@ -115,12 +129,20 @@ def divided_graph(
     graph: fx.GraphModule, options: CompileOptions, launch: Launch, devices: Collection[str], reports: Report
 ) -> fx.GraphModule:
     """Returns the graph with its parts replaced by calls of programs and the rest by calls of the fallback."""
-    partition = partitioned(graph, devices, "program")
-    lines = {node.name: (str(node.target), line_of(node)) for node in graph.graph.nodes}
-    reports.graphs.append(_report(partition, lines))
+    graph.graph.eliminate_dead_code()
+    division = remembered(graph, devices, Records.from_switches())
+    reasons = divide(graph, division, devices)
+    outside = tuple(
+        Outside(node.name, str(node.target), line_of(node), reasons[node.name])
+        for node in graph.graph.nodes
+        if node.name in reasons
+    )
+    reports.graphs.append(GraphReport({part.name: part.region.text for part in division.parts}, outside))
+    for operator in outside:
+        _LOG.info("%s goes to the fallback", operator)
     if options.fallback == "error":
-        _refuse(partition, lines)
-    for part in partition.parts:
+        _refuse(outside)
+    for part in division.parts:
         setattr(graph, part.name, _FunctionModule(call_of(part.region, launch(part.region, options))))
     if options.fallback == "inductor":
         for name in rest(graph, "rest"):
@@ -129,6 +151,16 @@ def divided_graph(
             setattr(graph, name, _FunctionModule(inductor(submodule, fakes)))
     graph.recompile()
     return graph
+
+
+def remembered(graph: fx.GraphModule, devices: Collection[str], records: Records) -> Division:
+    """Returns how the graph is divided, which another process may have found out before."""
+    key = key_of(graph, "division", *sorted(devices))
+    division = division_from(records.read(key), [node.name for node in graph.graph.nodes])
+    if division is None:
+        division = division_of(graph, devices, "program")
+        records.write(key, as_record(division))
+    return division
 
 
 class _FunctionModule(torch.nn.Module):
@@ -187,7 +219,7 @@ def launched(region: Region, options: CompileOptions) -> Executor:
     """Returns the region's program as a callable that plans and builds at the first call of each alignment."""
     from ucutlass.api import loads
 
-    program = loads(region.program.text, region.program.name)
+    program = loads(region.text, region.name)
     return checked(program) if options.check else program
 
 
@@ -198,18 +230,8 @@ def line_of(node: fx.Node) -> str:
     return source_line(node)
 
 
-def _report(partition: Partition, lines: Mapping[str, tuple[str, str]]) -> GraphReport:
-    outside = tuple((name, *lines[name], why) for name, why in partition.reasons.items())
-    texts = {part.name: part.region.program.text for part in partition.parts}
-    for name, target, line, why in outside:
-        _LOG.info("%s (%s%s) goes to the fallback: %s", name, target, f", {line}" if line else "", why)
-    return GraphReport(texts, outside)
-
-
-def _refuse(partition: Partition, lines: Mapping[str, tuple[str, str]]) -> None:
+def _refuse(outside: Sequence[Outside]) -> None:
     """Raises FallbackNeeded for the first operator that computes something outside of the programs."""
-    for name, why in partition.reasons.items():
-        target, line = lines[name]
-        if why not in (VIEW, SIZES):
-            where = f" at {line}" if line else ""
-            raise FallbackNeeded(f"{target}{where}: {why}")
+    for operator in outside:
+        if operator.why not in (VIEW, SIZES):
+            raise FallbackNeeded(str(operator))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from ucutlass.dynamo.region import Region, RegionRefused, region_of, values_of
 from ucutlass.dynamo.rules import RULES
-from ucutlass.dynamo.subgraphs import extracted, groups, replace, sort
+from ucutlass.dynamo.subgraphs import extracted, groups, read_outside, replace, sort
 from ucutlass.importer.export import ELEMENTS
 
 VIEWS = frozenset(
@@ -61,13 +61,12 @@ class Part:
     region: Region
 
 
-@dataclass(slots=True)
-class Partition:
-    """The divided graph. `reasons` says of each node outside of the parts why it is."""
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How a graph is divided: its parts in order, and why operators are refused, by their nodes' names."""
 
-    graph: fx.GraphModule
-    parts: list[Part] = field(default_factory=list)
-    reasons: dict[str, str] = field(default_factory=dict)
+    parts: tuple[Part, ...]
+    refused: Mapping[str, str]
 
 
 def reason(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) -> str:
@@ -104,38 +103,44 @@ def unfit(value: Any, devices: Collection[str]) -> str:
     return "a tensor has no elements" if any(isinstance(n, int) and n == 0 for n in value.shape) else ""
 
 
-def partitioned(graph: fx.GraphModule, devices: Collection[str], name: str) -> Partition:
-    """Divides the graph in place; the parts become submodules `NAME_0`, `NAME_1`, .. that are to be replaced
-    by calls of their programs."""
-    graph.graph.eliminate_dead_code()
+def division_of(graph: fx.GraphModule, devices: Collection[str], name: str) -> Division:
+    """Returns how a graph without dead code is divided; its parts are called `NAME_0`, `NAME_1`, .."""
     refused: dict[str, str] = {}
     attempts: dict[tuple[str, ...], Region | RegionRefused] = {}
-    parts: list[tuple[Sequence[fx.Node], Part]] = []
     while True:
-        parts, news = [], False
+        parts: list[Part] = []
+        before = len(refused)
         for nodes in _proposals(graph, refused, devices):
             key = tuple(node.name for node in nodes)
+            part_name = f"{name}_{len(parts)}"
             if key not in attempts and len(attempts) < MAX_ATTEMPTS:
-                part_name = f"{name}_{len(parts)}"
                 attempts[key] = _attempt(graph, nodes, part_name)
             attempt = attempts.get(
-                key, RegionRefused(key[0], f"more than {MAX_ATTEMPTS} programs were tried")
+                key, RegionRefused({key[0]: f"more than {MAX_ATTEMPTS} programs were tried"})
             )
             if isinstance(attempt, RegionRefused):
-                refused[attempt.node if attempt.node in key else key[0]] = attempt.why
-                news = True
+                known = {node: why for node, why in attempt.operators.items() if node in key}
+                refused |= known or {key[0]: str(attempt)}
             else:
-                parts.append((nodes, Part(f"{name}_{len(parts)}", key, attempt)))
-        if not news:
-            break
-    result = Partition(graph, [part for _, part in parts])
-    for members, part in parts:
+                parts.append(Part(part_name, key, attempt))
+        if len(refused) == before:
+            return Division(tuple(parts), refused)
+
+
+def divide(graph: fx.GraphModule, division: Division, devices: Collection[str]) -> dict[str, str]:
+    """Puts calls of submodules in the place of the parts. Returns for each operator outside of them why it is
+    there, by its node's name."""
+    nodes = {node.name: node for node in graph.graph.nodes}
+    for part in division.parts:
+        members = [nodes[name] for name in part.nodes]
+        _views_for_others(graph, members)
         replace(graph, members, part.name)
     sort(graph)
-    for node in graph.graph.nodes:
-        if node.op == "call_function" and not _is_result(node):
-            result.reasons[node.name] = _why_outside(node, refused, devices)
-    return result
+    return {
+        node.name: _why_outside(node, division.refused, devices)
+        for node in graph.graph.nodes
+        if node.op == "call_function" and not _is_result(node)
+    }
 
 
 def _why_outside(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) -> str:
@@ -166,14 +171,13 @@ def _proposals(
     for group in groups(graph, inside):
         nodes = _without_edge_views(group)
         if any(not _is_view(node) for node in nodes):
-            _views_for_others(graph, nodes)
             proposals.append(nodes)
     return proposals
 
 
 def _views_for_others(graph: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
     """Gives those who read a view of the part from outside a view of their own, which costs nothing: a program
-    would copy the tensor."""
+    would copy the tensor. Then the part gives `_stored`."""
     members = set(nodes)
     for node in reversed(nodes):
         others = [user for user in node.users if user not in members]
@@ -200,8 +204,19 @@ def _without_edge_views(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     return list(left)
 
 
+def _stored(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """Returns what a part gives: the nodes that others read, and for views those that they are views of."""
+    roots: set[fx.Node] = set()
+    for node in read_outside(nodes):
+        root = node
+        while _is_view(root):
+            (root, *_) = root.all_input_nodes
+        roots.add(root)
+    return [node for node in nodes if node in roots]
+
+
 def _attempt(graph: fx.GraphModule, nodes: Sequence[fx.Node], name: str) -> Region | RegionRefused:
-    submodule, _, _ = extracted(graph, nodes, name)
+    submodule, _ = extracted(graph, nodes, _stored(nodes), name)
     try:
         return region_of(submodule, name)
     except RegionRefused as refusal:
@@ -217,8 +232,7 @@ def rest(graph: fx.GraphModule, name: str) -> list[str]:
 
     names: list[str] = []
     for nodes in groups(graph, inside):
-        read = any(user not in nodes for node in nodes for user in node.users)
-        if read and not all(_is_view(node) or is_size(node) for node in nodes):
+        if read_outside(nodes) and not all(_is_view(node) or is_size(node) for node in nodes):
             names.append(f"{name}_{len(names)}")
             replace(graph, nodes, names[-1])
     sort(graph)

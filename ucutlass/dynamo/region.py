@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from torch import Tensor, fx
@@ -39,19 +39,22 @@ NAME = "ucutlass_name"
 
 
 class RegionRefused(Exception):
-    """No program computes the part; `node` is the first operator that stands in the way."""
+    """No program computes the part; `operators` has those that stand in the way, by their nodes' names, and
+    why."""
 
-    def __init__(self, node: str, why: str) -> None:
-        super().__init__(why)
-        self.node, self.why = node, why
+    def __init__(self, operators: Mapping[str, str]) -> None:
+        super().__init__("; ".join(operators.values()))
+        self.operators = operators
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part's program. `inputs` has the number of the part's argument for each parameter, with the order
-    of its axes in memory; `outputs` the number of the program's result for each result of the part, likewise."""
+    """A part's program by its text and name. `inputs` has the number of the part's argument for each parameter,
+    with the order of its axes in memory; `outputs` the number of the program's result for each result of the
+    part, likewise."""
 
-    program: ImportedText
+    text: str
+    name: str
     inputs: tuple[tuple[int, Order], ...]
     outputs: tuple[tuple[int, Order], ...]
 
@@ -79,16 +82,20 @@ def region_of(graph: fx.GraphModule, name: str) -> Region:
     nodes = [node for node in graph.graph.nodes if node.op in ("placeholder", "call_function")]
     symbols = symbols_of(value for node in nodes for value in values_of(node))
     if not symbols:
-        return _imported(graph, name, FIXED)
+        program, inputs, outputs = _imported(graph, name, FIXED)
+        return Region(program.text, program.name, inputs, outputs)
     first = next(node.name for node in nodes if node.op == "call_function")
     try:
-        first_import, second_import = (_imported(graph, name, numbers) for numbers in stand_ins(symbols))
-        if (first_import.inputs, first_import.outputs) != (second_import.inputs, second_import.outputs):
+        (program, *edges), (other, *others) = (
+            _imported(graph, name, numbers) for numbers in stand_ins(symbols)
+        )
+        if edges != others:
             raise DependsOnExtents("the memory orders depend on an extent")
-        tree = with_free_extents(first_import.program.tree, second_import.program.tree)
+        tree = with_free_extents(program.tree, other.tree)
     except DependsOnExtents as problem:
-        raise RegionRefused(first, str(problem)) from problem
-    return replace(first_import, program=replace(first_import.program, tree=tree, text=format_file(tree)))
+        raise RegionRefused({first: str(problem)}) from problem
+    inputs, outputs = edges
+    return Region(format_file(tree), program.name, inputs, outputs)
 
 
 def values_of(node: fx.Node) -> list[Any]:
@@ -97,7 +104,11 @@ def values_of(node: fx.Node) -> list[Any]:
     return list(value) if isinstance(value, tuple | list) else [value]
 
 
-def _imported(graph: fx.GraphModule, name: str, number: Extents) -> Region:
+def _imported(
+    graph: fx.GraphModule, name: str, number: Extents
+) -> tuple[ImportedText, tuple[tuple[int, Order], ...], tuple[tuple[int, Order], ...]]:
+    """Returns a part's program with what a Region has besides. Raises RegionRefused with every operator that
+    alone stands in the way, or the first that does with others."""
     nodes = list(graph.graph.nodes)
     tensors = [n for n in nodes if n.op == "placeholder" and isinstance(n.meta["val"], Tensor)]
     numbers = [n for n in nodes if n.op == "placeholder" and not isinstance(n.meta["val"], Tensor)]
@@ -109,7 +120,7 @@ def _imported(graph: fx.GraphModule, name: str, number: Extents) -> Region:
         try:
             logical = tensor_of(value, node.name, number)
         except Unsupported as problem:
-            raise RegionRefused(next(iter(node.users)).name, problem.why) from problem
+            raise RegionRefused({next(iter(node.users)).name: problem.why}) from problem
         order = memory_order(value, number)
         shape = tuple(logical.shape[axis] for axis in order)
         inputs.append(Input(taken[-1], node.name, "input", type(logical)(shape, logical.element)))
@@ -125,18 +136,23 @@ def _imported(graph: fx.GraphModule, name: str, number: Extents) -> Region:
         refs[node.name] = permuted(
             builder, ValueRef(source.name), inverse(memory_order(node.meta["val"], number))
         )
+    refused: dict[str, str] = {}
     for node in nodes:
-        if node.op != "call_function":
-            continue
-        if node.target is operator.getitem:
-            refs[node.name] = _item(refs, node)
+        if node.op != "call_function" or any(source.name not in refs for source in node.all_input_nodes):
             continue
         before = len(builder.nodes)
         try:
-            refs[node.name] = translated(node, refs, builder, taken, RULES, number)
+            if node.target is operator.getitem:
+                refs[node.name] = _item(refs, node)
+            else:
+                refs[node.name] = translated(node, refs, builder, taken, RULES, number)
         except Unsupported as problem:
-            raise RegionRefused(node.name, problem.why) from problem
+            refused[node.name] = problem.why
+        except RegionRefused as problem:
+            refused |= problem.operators
         makers |= {computation.name: node.name for computation in builder.nodes[before:]}
+    if refused:
+        raise RegionRefused(refused)
     results: list[str] = []
     outputs: list[tuple[int, Order]] = []
     (output,) = (node for node in nodes if node.op == "output")
@@ -156,17 +172,17 @@ def _imported(graph: fx.GraphModule, name: str, number: Extents) -> Region:
     computations = tuple(node for node in builder.nodes if node.name in read)
     for computation in computations:
         if isinstance(computation, TorchStage):
-            raise RegionRefused(makers[computation.name], "torch computes it in a program too")
+            raise RegionRefused({makers[computation.name]: "torch computes it in a program too"})
     used = tuple(source for source in inputs if source.name in read)
     try:
         program = program_of(TensorGraph(used, computations, tuple(results), dict(builder.values)), name)
     except (NoKernelServes, Unsupported) as problem:
         first = next(node.name for node in nodes if node.op == "call_function")
         culprit = makers.get(problem.node.name, first) if isinstance(problem, NoKernelServes) else first
-        raise RegionRefused(culprit, problem.why) from problem
+        raise RegionRefused({culprit: problem.why}) from problem
     places = [n.name for n in nodes if n.op == "placeholder"]
     reads = tuple((places.index(i.path), memory_order(values[i.path], number)) for i in program.inputs)
-    return Region(program, reads, tuple(outputs))
+    return program, reads, tuple(outputs)
 
 
 def _item(refs: Mapping[str, Any], node: fx.Node) -> Any:
@@ -174,7 +190,7 @@ def _item(refs: Mapping[str, Any], node: fx.Node) -> Any:
     assert isinstance(source, fx.Node) and isinstance(index, int)
     several = refs[source.name]
     if not isinstance(several, tuple | list) or index >= len(several) or several[index] is None:
-        raise RegionRefused(source.name, f"its result {index} is read, which no program gives")
+        raise RegionRefused({source.name: f"its result {index} is read, which no program gives"})
     return several[index]
 
 

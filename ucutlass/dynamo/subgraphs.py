@@ -39,11 +39,17 @@ def groups(graph: fx.GraphModule, inside: Callable[[fx.Node], bool]) -> list[lis
     return [gathered[number] for number in sorted(gathered)]
 
 
+def read_outside(nodes: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
+    """Returns the nodes that others read."""
+    members = set(nodes)
+    return tuple(node for node in nodes if any(user not in members for user in node.users))
+
+
 def extracted(
-    graph: fx.GraphModule, nodes: Sequence[fx.Node], name: str
-) -> tuple[fx.GraphModule, tuple[fx.Node, ...], tuple[fx.Node, ...]]:
-    """Returns nodes, which are in the graph's order, as a module of their own that gives a tuple; the graph's
-    nodes that its placeholders stand for; and those that its results are, which nodes outside read."""
+    graph: fx.GraphModule, nodes: Sequence[fx.Node], outputs: Sequence[fx.Node], name: str
+) -> tuple[fx.GraphModule, tuple[fx.Node, ...]]:
+    """Returns nodes, which are in the graph's order, as a module of their own that gives a tuple of `outputs`,
+    and the graph's nodes that its placeholders stand for."""
     own, members = fx.Graph(), set(nodes)
     copies: dict[fx.Node, fx.Node] = {}
     inputs = tuple(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in members))
@@ -52,15 +58,15 @@ def extracted(
         copies[node].meta = copy.copy(node.meta)
     for node in nodes:
         copies[node] = own.node_copy(node, copies.__getitem__)
-    outputs = tuple(node for node in nodes if any(user not in members for user in node.users))
     own.output(tuple(copies[node] for node in outputs))
-    return fx.GraphModule(graph, own, name), inputs, outputs
+    return fx.GraphModule(graph, own, name), inputs
 
 
 def replace(graph: fx.GraphModule, nodes: Sequence[fx.Node], name: str) -> fx.GraphModule:
     """Puts a call of a submodule of this name in the place of the nodes, and returns the submodule. The graph
     is to be `sort`ed when all are in place."""
-    module, inputs, outputs = extracted(graph, nodes, name)
+    outputs = read_outside(nodes)
+    module, inputs = extracted(graph, nodes, outputs, name)
     graph.add_submodule(name, module)
     with graph.graph.inserting_after(nodes[-1]):
         call = last = graph.graph.call_module(name, inputs)
