@@ -288,7 +288,7 @@ def _choose_all(
         return bind_pipeline(ready)
     gpu = torch.cuda.get_device_properties(request.device)
     arch = checked_arch(arch_name, gpu.name, (gpu.major, gpu.minor))
-    device = _known_device(gpu.name, arch)
+    device = known_device(gpu.name, arch)
     draw: Draw = as_written
     if tuned and all(request.aligned):
         draw = partial(_recorded, checked, arch, gpu.name, device)
@@ -326,7 +326,7 @@ def _choose(
         return bind(ready, program.name)
     gpu = torch.cuda.get_device_properties(request.device)
     arch = checked_arch(arch_name, gpu.name, (gpu.major, gpu.minor))
-    device = _known_device(gpu.name, arch)
+    device = known_device(gpu.name, arch)
     origin = written(program, request.extents, arch)
     # What is recorded was measured on tensors that are aligned.
     if tuned and all(request.aligned):
@@ -354,7 +354,7 @@ def checked_arch(arch: str | None, gpu: str, capability: tuple[int, int]) -> str
     return best.name
 
 
-def _known_device(name: str, arch: str) -> Device | None:
+def known_device(name: str, arch: str) -> Device | None:
     """Returns the device's facts where the table has them; None plans for the target's default device."""
     device = device_named(name)
     return device if device is not None and device.capability >= ARCHES[arch].capability else None

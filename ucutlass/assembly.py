@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ucutlass import ir
 from ucutlass.backend import Built, bind, build_kernel, build_sources, source_line, source_of
-from ucutlass.frontend import Checked
+from ucutlass.diagnostics import ProgramError
+from ucutlass.emit import NotServed
+from ucutlass.emit.text import Source
+from ucutlass.frontend import Checked, ChosenPlan, plan_kernel
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
+from ucutlass.kernels.planned import Plan
 from ucutlass.pipeline.planning import Draw, PipelinePlan, as_written, plan_pipeline
 from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment
 from ucutlass.runtime.build import Artifact
@@ -18,6 +22,7 @@ from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.parallel import BuildFailure
 from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.switches import BuildPath
+from ucutlass.shapes import ShapeError
 
 if TYPE_CHECKING:
     from ucutlass.runtime.launch import BoundKernel
@@ -104,6 +109,86 @@ def build_pipeline(
     if failed is not None:
         raise failed
     return BuiltPipeline(plan, tuple(m if isinstance(m, Built) else None for m in results))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramAtSizes:
+    """A program with the extents to build it for, in the order of its dims."""
+
+    checked: Checked
+    program: ir.Program
+    sizes: tuple[int, ...]
+
+
+ProgramFailure: TypeAlias = BuildFailure | ProgramError | ShapeError | NotServed
+
+
+def build_programs(
+    programs: Sequence[ProgramAtSizes],
+    arch: str,
+    *,
+    device: Device | None = None,
+    build_path: BuildPath | None = None,
+    on_progress: OnProgress = ignore,
+) -> tuple[AnyBuilt | ProgramFailure, ...]:
+    """Plans all programs for aligned tensors, then builds the kernels of all of them that the cache lacks, as
+    many at once as the machine takes. What fails takes its program's place and stops no other. Raises
+    ToolchainError."""
+    plans: list[PipelinePlan | ChosenPlan | ProgramFailure] = []
+    pairs: list[list[tuple[Source, Plan]]] = []
+    for job in programs:
+        try:
+            plan, own = _with_sources(job, arch, device)
+            plans.append(plan)
+            pairs.append(own)
+        except (ProgramError, ShapeError, NotServed) as problem:
+            plans.append(problem)
+            pairs.append([])
+    artifacts = iter(
+        build_sources([p for own in pairs for p in own], build_path=build_path, on_progress=on_progress)
+    )
+    results: list[AnyBuilt | ProgramFailure] = []
+    for planned, own in zip(plans, pairs, strict=True):
+        artifacts_of = [next(artifacts) for _ in own]
+        failed = next((a for a in artifacts_of if not isinstance(a, Artifact)), None)
+        if isinstance(planned, Exception):
+            results.append(planned)
+        elif failed is not None:
+            results.append(failed)
+        else:
+            ready = [(s, a) for (s, _), a in zip(own, artifacts_of, strict=True) if isinstance(a, Artifact)]
+            results.append(_assembled(planned, ready))
+    return tuple(results)
+
+
+def _with_sources(
+    job: ProgramAtSizes, arch: str, device: Device | None
+) -> tuple[PipelinePlan | ChosenPlan, list[tuple[Source, Plan]]]:
+    if isinstance(job.program, ir.Pipeline):
+        plan = plan_pipeline(job.checked, job.program, job.sizes, arch, device)
+        kernels = [(s.step.kernel, s.chosen) for s in plan.stages]
+        pairs = [
+            (source_of(job.checked, kernel, chosen.planned), chosen.planned.plan)
+            for kernel, chosen in kernels
+            if kernel is not None and chosen is not None
+        ]
+        return plan, pairs
+    chosen = plan_kernel(job.checked, job.program, job.sizes, arch, device)
+    return chosen, [(source_of(job.checked, job.program, chosen.planned), chosen.planned.plan)]
+
+
+def _assembled(plan: PipelinePlan | ChosenPlan, kernels: Sequence[tuple[Source, Artifact]]) -> AnyBuilt:
+    if isinstance(plan, ChosenPlan):
+        ((source, artifact),) = kernels
+        return Built(plan, source, artifact)
+    rest = iter(kernels)
+    return BuiltPipeline(
+        plan,
+        tuple(
+            None if stage.step.kernel is None or stage.chosen is None else Built(stage.chosen, *next(rest))
+            for stage in plan.stages
+        ),
+    )
 
 
 def build_stages(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,14 +12,18 @@ from torch import nn
 from torch.nn import functional
 
 from ucutlass import frontend
-from ucutlass.dynamo.backend import Report, backend
+from ucutlass.dynamo.backend import Machinery, Report, backend
+from ucutlass.dynamo.builds import Job, Outcome
 from ucutlass.dynamo.options import CompileOptions, options_of
-from ucutlass.dynamo.region import Region
 from ucutlass.reference import evaluate
 
 
-def by_reference(region: Region, options: CompileOptions) -> Callable[..., Any]:
-    program = frontend.program(frontend.read_text(region.text), region.name)
+def by_reference(jobs: Sequence[Job], options: CompileOptions) -> list[Outcome]:
+    return [executor(job) for job in jobs]
+
+
+def executor(job: Job) -> Callable[..., Any]:
+    program = frontend.program(frontend.read_text(job.region.text), job.region.name)
 
     def execute(*arguments: torch.Tensor) -> Any:
         assert all(argument.is_contiguous() for argument in arguments)
@@ -29,12 +33,16 @@ def by_reference(region: Region, options: CompileOptions) -> Callable[..., Any]:
     return execute
 
 
-def compiled(model: Callable[..., Any], **options: Any) -> tuple[Callable[..., Any], Report]:
+MACHINERY = Machinery(launch=by_reference, measure=None, devices=("cpu",))
+
+
+def compiled(
+    model: Callable[..., Any], machinery: Machinery = MACHINERY, **options: Any
+) -> tuple[Callable[..., Any], Report]:
     report = Report()
     settings = CompileOptions(**{"fallback": "eager", **options})
-    made = backend(settings, launch=by_reference, devices=("cpu",), report=report)
     torch._dynamo.reset()
-    return torch.compile(model, backend=made), report
+    return torch.compile(model, backend=backend(settings, machinery=machinery, report=report)), report
 
 
 class Block(nn.Module):

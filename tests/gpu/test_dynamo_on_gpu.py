@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,7 +70,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 def compiled(model: nn.Module, **options: Any) -> tuple[Callable[..., Any], Report]:
     report = Report()
     torch._dynamo.reset()
-    return torch.compile(model, backend=backend(CompileOptions(**options), report=report)), report
+    settings = CompileOptions(**{"choose": "always", **options})
+    return torch.compile(model, backend=backend(settings, report=report)), report
 
 
 def error(result: torch.Tensor, model: nn.Module, x: torch.Tensor) -> float:
@@ -113,3 +117,78 @@ def test_the_rest_is_inductors_and_training_gives_gradients() -> None:
     for gradient, expected in zip(mine, [x.grad, *(p.grad for p in model.parameters())], strict=True):
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
     assert len(report.graphs) == 2
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_faster_serves_and_the_choice_is_remembered(
+    training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UCUTLASS_CACHE_DIR", str(tmp_path / "cache"))
+    torch.manual_seed(3)
+    model, x = mlp().cuda(), torch.randn(8, 32, 128, device="cuda")
+    for remembered in (False, True):
+        fast, report = compiled(model, choose="time")
+        with torch.set_grad_enabled(training):
+            for _ in range(3):
+                assert error(fast(x).detach(), model, x) < ERROR[torch.float32]
+        (choice,) = report.choices
+        assert choice.remembered == remembered and choice.programs_us > 0 and choice.fallback_us > 0
+        print(choice)
+
+
+def test_the_fallback_computes_until_kernels_are_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UCUTLASS_CACHE_DIR", str(tmp_path / "cache"))
+    torch.manual_seed(4)
+    model, x = mlp().cuda().bfloat16(), torch.randn(4, 32, 128, device="cuda", dtype=torch.bfloat16)
+    fast, _ = compiled(model, fallback="eager", wait=False)
+    with torch.no_grad():
+        assert error(fast(x), model, x) < ERROR[torch.bfloat16]
+        for _ in range(600):
+            if not any(t.name == "ucutlass-builds" for t in threading.enumerate()):
+                break
+            time.sleep(0.1)
+        for _ in range(3):
+            assert error(fast(x), model, x) < ERROR[torch.bfloat16]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_calls_are_replayed_on_several_streams_and_threads(name: str) -> None:
+    torch.manual_seed(5)
+    make, shape = CASES[name]
+    model = make().cuda().bfloat16().eval()
+    fast, _ = compiled(model, fallback="eager", cuda_graphs=True)
+    inputs = [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(8)]
+    results: list[torch.Tensor] = [torch.empty(0)] * 8
+    with torch.no_grad():
+        for _ in range(2):
+            fast(inputs[0])
+    torch.cuda.synchronize()
+
+    def run(number: int) -> None:
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(5):
+                results[number] = fast(inputs[number])
+            torch.cuda.current_stream().synchronize()
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for x, result in zip(inputs, results, strict=True):
+        assert error(result, model, x) < ERROR[torch.bfloat16]
+
+
+def test_replays_read_weights_that_change(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(6)
+    model, x = mlp().cuda().eval(), torch.randn(4, 32, 128, device="cuda")
+    fast, _ = compiled(model, fallback="eager", cuda_graphs=True)
+    with torch.no_grad():
+        for _ in range(3):
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.01)
+            for _ in range(2):
+                assert error(fast(x), model, x) < ERROR[torch.float32]
+    assert not caplog.records

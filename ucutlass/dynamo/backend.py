@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -13,12 +15,16 @@ from typing import Any
 import torch
 from torch import fx
 
+from ucutlass.dynamo.builds import BackgroundBuilds, Launch, job_of, launched, part_call
+from ucutlass.dynamo.calls import Boxed, PartCall, boxed
+from ucutlass.dynamo.choice import Choice, Measure, Trial, choice_from, choice_of, measured
+from ucutlass.dynamo.choice import as_record as as_choice
 from ucutlass.dynamo.options import CompileOptions, options_of
 from ucutlass.dynamo.partition import SIZES, VIEW, Division, divide, division_of, rest
 from ucutlass.dynamo.records import Records, as_record, division_from, key_of
-from ucutlass.dynamo.region import NAME, Executor, Region, call_of, values_of
+from ucutlass.dynamo.region import NAME, values_of
+from ucutlass.dynamo.replays import Cuda, Device, Replays
 from ucutlass.dynamo.rules import RULES
-from ucutlass.importer.first_call import checked
 
 _LOG = logging.getLogger("ucutlass.dynamo")
 
@@ -51,12 +57,22 @@ class GraphReport:
 
 @dataclass(slots=True)
 class Report:
-    """The graphs that one compiled function has had, in order."""
+    """The graphs that one compiled function has had, in order, and what was chosen to serve them."""
 
     graphs: list[GraphReport] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
 
 
-Launch = Callable[[Region, CompileOptions], Executor]
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """What the backend does to a device: `launch` turns programs into callables, `measure` times two forms of a
+    graph (None where time means nothing), `replaying` gives the device that captures calls. Tensors on other
+    `devices` go to the fallback."""
+
+    launch: Launch = launched
+    measure: Measure | None = measured
+    replaying: Callable[[torch.device], Device] = Cuda
+    devices: tuple[str, ...] = ("cuda",)
 
 
 def compiled(
@@ -67,50 +83,190 @@ def compiled(
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """The backend that the name `ucutlass` means to torch.compile. Raises ValueError for an unknown option."""
-    if mode not in (None, "default"):
-        raise ValueError(f"mode {mode!r} is not served; leave it out")
-    call: Callable[..., Any] = backend(options_of(options))(graph, inputs)
+    if mode not in (None, "default", "reduce-overhead"):
+        raise ValueError(f"mode {mode!r} is not served; modes are default and reduce-overhead")
+    given = {"cuda_graphs": mode == "reduce-overhead", **(options or {})}
+    call: Callable[..., Any] = backend(options_of(given))(graph, inputs)
     return call
 
 
 def backend(
-    options: CompileOptions,
-    *,
-    launch: Launch | None = None,
-    devices: Collection[str] = ("cuda",),
-    report: Report | None = None,
+    options: CompileOptions, *, machinery: Machinery = Machinery(), report: Report | None = None
 ) -> Callable[..., Any]:
-    """Returns a backend with these options. `launch` turns a program into a callable, by default one that
-    builds and launches it; tensors on other `devices` go to the fallback; `report` is added to."""
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch._aot_autograd.utils import make_boxed_func
-
+    """Returns a backend with these options; `report` is added to."""
     reports = report if report is not None else Report()
 
-    def compile_graph(
-        names: Sequence[str], graph: fx.GraphModule, inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
-        named(graph, names)
-        divided = divided_graph(graph, options, launch or launched, devices, reports)
-        boxed: Callable[..., Any] = make_boxed_func(divided.forward)
-        return boxed
-
-    every: Mapping[Any, Any] = dict(torch._decomp.core_aten_decompositions())
-    table = {op: function for op, function in every.items() if str(op) not in RULES}
-
     def compile_module(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
-        forward = partial(compile_graph, names)
-        compiler = aot_autograd(
-            fw_compiler=forward,
-            bw_compiler=partial(compile_graph, ()),
-            inference_compiler=forward,
-            decompositions=table,
-        )
-        call: Callable[..., Any] = compiler(graph, inputs)
-        return call
+        return CompiledModule(graph, inputs, options, machinery, reports).call()
 
     return compile_module
+
+
+class CompiledModule:
+    """One graph of TorchDynamo, on its way to what serves its calls."""
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        inputs: Sequence[Any],
+        options: CompileOptions,
+        machinery: Machinery,
+        report: Report,
+    ) -> None:
+        self._graph, self._inputs = graph, inputs
+        self._options, self._machinery, self._report = options, machinery, report
+        self._builds: list[BackgroundBuilds] = []
+        self._programs = 0
+
+    def call(self) -> Callable[..., Any]:
+        """Compiles the graph as far as the options and earlier measurements want it."""
+        records = Records.from_switches()
+        timed = self._timed()
+        key = key_of(self._graph, "choice", repr(self._options), timed, str(torch.is_grad_enabled()))
+        choice = choice_from(records.read(key)) if timed else None
+        if choice is not None:
+            self._report.choices.append(choice)
+        if choice is not None and choice.server == "fallback":
+            return self._replayed(self._fallback(), None)
+        programs, changed = self._as_programs()
+        if not self._programs and self._options.fallback != "error":
+            return self._replayed(self._fallback(), changed)
+        fallback: Callable[..., Any] | None = None
+        trial = bool(timed) and choice is None and changed is not None
+        if trial or self._builds:
+            fallback = self._replayed(self._fallback(), changed)
+        served = Served(self._replayed(programs, changed), fallback, self._builds)
+        if trial:
+            served.choose = partial(self._choice, key, records, changed or ())
+        return served.call if fallback is not None else served.programs
+
+    def _timed(self) -> str:
+        """Returns the GPU's name where programs and fallback are to be timed against each other."""
+        tensors = [x for x in self._inputs if isinstance(x, torch.Tensor)]
+        devices = {x.device for x in tensors if x.device.type in self._machinery.devices}
+        if (
+            self._options.choose == "always"
+            or self._options.fallback == "error"
+            or self._machinery.measure is None
+            or len(devices) != 1
+        ):
+            return ""
+        (device,) = devices
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+    def _choice(
+        self, key: str, records: Records, changed: Sequence[int], served: Served, arguments: Sequence[Any]
+    ) -> None:
+        measure, fallback = self._machinery.measure, served.fallback
+        assert measure is not None and fallback is not None
+        trial = Trial(arguments, changed)
+        choice = choice_of(*measure(trial.run(served.programs), trial.run(fallback)))
+        _LOG.info("%s", choice)
+        self._report.choices.append(choice)
+        records.write(key, as_choice(choice))
+        served.settle(served.programs if choice.server == "programs" else fallback)
+
+    def _replayed(self, call: Callable[..., Any], changed: Sequence[int] | None) -> Callable[..., Any]:
+        """Returns calls as CUDA graphs, where that is asked for and possible. `changed` are the numbers of the
+        arguments that a call changes, None where that is not known."""
+        if not self._options.cuda_graphs:
+            return call
+        places = [node for node in self._graph.graph.nodes if node.op == "placeholder"]
+        static = [n for n, node in enumerate(places) if _is_static(node)]
+        devices = {x.device for x in self._inputs if isinstance(x, torch.Tensor)}
+        (device, *others) = devices
+        if others or device.type not in self._machinery.devices:
+            _LOG.warning("calls are not replayed as CUDA graphs: tensors are on %s", devices)
+            return call
+        if changed is None or not set(changed) <= set(static):
+            _LOG.warning("calls are not replayed as CUDA graphs: a call changes its arguments")
+            return call
+        return Replays(call, static, self._machinery.replaying(device))
+
+    def _fallback(self) -> Callable[..., Any]:
+        """Returns the whole graph as the fallback computes it."""
+        graph = fx.GraphModule(self._graph, copy.deepcopy(self._graph.graph))
+        return whole(graph, self._inputs) if self._options.fallback == "inductor" else graph.forward
+
+    def _as_programs(self) -> tuple[Callable[..., Any], tuple[int, ...] | None]:
+        """Returns the graph as programs and a fallback for what is left, and the arguments that a call changes."""
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._guards import TracingContext
+
+        names = [node.name for node in self._graph.graph.nodes if node.op == "placeholder"]
+        forward = partial(self._divided, names)
+        compiler = aot_autograd(
+            fw_compiler=forward,
+            bw_compiler=partial(self._divided, ()),
+            inference_compiler=forward,
+            decompositions=decompositions(),
+        )
+        call: Callable[..., Any] = compiler(
+            fx.GraphModule(self._graph, copy.deepcopy(self._graph.graph)), self._inputs
+        )
+        context = TracingContext.try_get()
+        metadata = context.fw_metadata if context is not None else None
+        changed = tuple(metadata.mutated_inp_runtime_indices) if metadata is not None else None
+        return call, changed
+
+    def _divided(
+        self, names: Sequence[str], graph: fx.GraphModule, inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        named(graph, names)
+        division, builds, run = divided_graph(graph, self._options, self._machinery, self._report)
+        self._programs += len(division.parts)
+        if builds is not None:
+            self._builds.append(builds)
+        return run
+
+
+def _is_static(node: fx.Node) -> bool:
+    """Returns whether an input of TorchDynamo's graph is a parameter or a buffer."""
+    return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
+
+
+class Served:
+    """Calls of a graph: by the fallback until kernels are built, then once by both to choose, then by what was
+    chosen."""
+
+    def __init__(
+        self,
+        programs: Callable[..., Any],
+        fallback: Callable[..., Any] | None,
+        builds: Sequence[BackgroundBuilds],
+    ) -> None:
+        self.programs, self.fallback = programs, fallback
+        self.choose: Callable[[Served, Sequence[Any]], None] | None = None
+        self._builds = tuple(builds)
+        self._settled: Callable[..., Any] | None = None
+        self._lock = threading.Lock()
+
+    def settle(self, call: Callable[..., Any]) -> None:
+        self._settled = call
+
+    def call(self, *arguments: Any) -> Any:
+        settled = self._settled
+        return settled(*arguments) if settled is not None else self._first(arguments)
+
+    def _first(self, arguments: Sequence[Any]) -> Any:
+        assert self.fallback is not None
+        if not all(builds.done for builds in self._builds):
+            return self.fallback(*arguments)
+        with self._lock:
+            if self._settled is not None:
+                return self._settled(*arguments)
+            for builds in self._builds:
+                if builds.problem is not None:
+                    _LOG.warning("the fallback serves the graph: %s", builds.problem)
+                    self.settle(self.fallback)
+                    return self.fallback(*arguments)
+            # The first call as the user's own: what it changes is changed once.
+            results = self.programs(*arguments)
+            if self.choose is None:
+                self.settle(self.programs)
+            else:
+                self.choose(self, arguments)
+            return results
 
 
 def named(graph: fx.GraphModule, names: Sequence[str]) -> None:
@@ -126,12 +282,13 @@ def named(graph: fx.GraphModule, names: Sequence[str]) -> None:
 
 
 def divided_graph(
-    graph: fx.GraphModule, options: CompileOptions, launch: Launch, devices: Collection[str], reports: Report
-) -> fx.GraphModule:
-    """Returns the graph with its parts replaced by calls of programs and the rest by calls of the fallback."""
+    graph: fx.GraphModule, options: CompileOptions, machinery: Machinery, reports: Report
+) -> tuple[Division, BackgroundBuilds | None, Boxed]:
+    """Divides a graph of AOTAutograd in place, and returns it as a function; without `wait` also what builds its
+    kernels. Raises FallbackNeeded."""
     graph.graph.eliminate_dead_code()
-    division = remembered(graph, devices, Records.from_switches())
-    reasons = divide(graph, division, devices)
+    division = remembered(graph, machinery.devices, Records.from_switches())
+    reasons = divide(graph, division, machinery.devices)
     outside = tuple(
         Outside(node.name, str(node.target), line_of(node), reasons[node.name])
         for node in graph.graph.nodes
@@ -142,15 +299,24 @@ def divided_graph(
         _LOG.info("%s goes to the fallback", operator)
     if options.fallback == "error":
         _refuse(outside)
-    for part in division.parts:
-        setattr(graph, part.name, _FunctionModule(call_of(part.region, launch(part.region, options))))
+    modules = {part.name: getattr(graph, part.name) for part in division.parts}
+
+    def build() -> dict[str, PartCall]:
+        jobs = [job_of(part, modules[part.name]) for part in division.parts]
+        outcomes = machinery.launch(jobs, options) if jobs else []
+        return {
+            part.name: part_call(part, modules[part.name], outcome, options)
+            for part, outcome in zip(division.parts, outcomes, strict=True)
+        }
+
+    builds = None if options.wait or not division.parts else BackgroundBuilds(build)
+    calls = build() if builds is None else {part.name: builds.call(part.name) for part in division.parts}
     if options.fallback == "inductor":
         for name in rest(graph, "rest"):
             submodule = getattr(graph, name)
             fakes = [v for n in submodule.graph.nodes if n.op == "placeholder" for v in values_of(n)]
-            setattr(graph, name, _FunctionModule(inductor(submodule, fakes)))
-    graph.recompile()
-    return graph
+            calls[name] = inductor(submodule, fakes)
+    return division, builds, boxed(graph, calls)
 
 
 def remembered(graph: fx.GraphModule, devices: Collection[str], records: Records) -> Division:
@@ -163,15 +329,22 @@ def remembered(graph: fx.GraphModule, devices: Collection[str], records: Records
     return division
 
 
-class _FunctionModule(torch.nn.Module):
-    """A function as a submodule, without parameters."""
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Returns PyTorch's decompositions of operators for which no rule is here."""
+    every: Mapping[Any, Any] = dict(torch._decomp.core_aten_decompositions())
+    return {op: function for op, function in every.items() if str(op) not in RULES}
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self._function = function
 
-    def forward(self, *arguments: Any) -> Any:
-        return self._function(*arguments)
+def whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Returns a graph of TorchDynamo as TorchInductor compiles it."""
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import compile_fx
+
+    outer = TracingContext.try_get()
+    # In a context of its own: what AOTAutograd notes of the graph there belongs to this compilation.
+    with tracing(TracingContext(outer.fake_mode)) if outer is not None else nullcontext():
+        call: Callable[..., Any] = compile_fx(graph, list(inputs))  # type: ignore[assignment]
+    return call
 
 
 def inductor(graph: fx.GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
@@ -213,14 +386,6 @@ def _strides_kept_to_itself() -> Iterator[None]:
         yield
     finally:
         context.output_strides = reported
-
-
-def launched(region: Region, options: CompileOptions) -> Executor:
-    """Returns the region's program as a callable that plans and builds at the first call of each alignment."""
-    from ucutlass.api import loads
-
-    program = loads(region.text, region.name)
-    return checked(program) if options.check else program
 
 
 def line_of(node: fx.Node) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ucutlass.runtime import switches
 
 Fallback: TypeAlias = Literal["inductor", "eager", "error"]
+Choose: TypeAlias = Literal["time", "always"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +18,17 @@ class CompileOptions:
 
     `fallback` computes what no program serves: TorchInductor, PyTorch's eager kernels, or nothing, which is
     an error. `check` compares the first call of each program with the float64 reference and raises
-    WrongResult where it is beyond the derived bounds.
+    WrongResult where it is beyond the derived bounds. `choose` times a graph as programs against the whole
+    graph as the fallback computes it, at the first call, and takes the faster; or always takes programs.
+    Without `wait` the fallback computes calls until the kernels are built. `cuda_graphs` replays calls without
+    gradients as CUDA graphs, one for each set of shapes.
     """
 
     fallback: Fallback = "inductor"
     check: bool = False
+    choose: Choose = "time"
+    wait: bool = True
+    cuda_graphs: bool = False
 
 
 def options_of(options: Mapping[str, Any] | None) -> CompileOptions:
@@ -32,8 +39,12 @@ def options_of(options: Mapping[str, Any] | None) -> CompileOptions:
     if unknown := sorted(given.keys() - known):
         raise ValueError(f"no option is named {', '.join(unknown)}; options are {', '.join(sorted(known))}")
     result = CompileOptions(**given)
-    if result.fallback not in get_args(Fallback):
-        raise ValueError(f"fallback is {result.fallback!r}; it is one of {', '.join(get_args(Fallback))}")
-    if not isinstance(result.check, bool):
-        raise ValueError(f"check is {result.check!r}; it is True or False")
+    for name, values in {"fallback": get_args(Fallback), "choose": get_args(Choose)}.items():
+        if (value := getattr(result, name)) not in values:
+            raise ValueError(f"{name} is {value!r}; it is one of {', '.join(values)}")
+    for name in ("check", "wait", "cuda_graphs"):
+        if not isinstance(value := getattr(result, name), bool):
+            raise ValueError(f"{name} is {value!r}; it is True or False")
+    if result.fallback == "error" and not result.wait:
+        raise ValueError('wait=False needs a fallback, which fallback="error" leaves out')
     return result

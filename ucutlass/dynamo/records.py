@@ -100,7 +100,9 @@ def key_of(graph: fx.GraphModule, *more: str) -> str:
 
 
 def _value(node: fx.Node) -> list[str]:
-    return [str(node.meta.get(NAME, "")), *map(_facts, values_of(node))]
+    example = node.meta.get("example_value")
+    examples = list(example) if isinstance(example, tuple | list) else [example]
+    return [str(node.meta.get(NAME, "")), *map(_facts, [*values_of(node), *examples])]
 
 
 def _facts(value: Any) -> str:

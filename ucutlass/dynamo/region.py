@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -192,17 +192,3 @@ def _item(refs: Mapping[str, Any], node: fx.Node) -> Any:
     if not isinstance(several, tuple | list) or index >= len(several) or several[index] is None:
         raise RegionRefused({source.name: f"its result {index} is read, which no program gives"})
     return several[index]
-
-
-def call_of(region: Region, execute: Executor) -> Callable[..., Any]:
-    """Returns a function of the part's arguments, of any strides, that gives the tuple of its results with the
-    strides that the graph says."""
-    inputs, outputs = region.inputs, [(number, inverse(order)) for number, order in region.outputs]
-
-    def call(*arguments: Tensor) -> tuple[Tensor, ...]:
-        dense = [arguments[number].permute(order).contiguous() for number, order in inputs]
-        results = execute(*dense)
-        several: Sequence[Tensor] = results if isinstance(results, tuple) else (results,)
-        return tuple(several[number].permute(order) for number, order in outputs)
-
-    return call

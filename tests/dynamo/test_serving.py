@@ -1,0 +1,255 @@
+"""What serves the calls of a compiled graph: while kernels build, by measured time, and from threads."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.dynamo.test_backend import MACHINERY, Block, by_reference, compiled
+from ucutlass.dynamo import backend
+from ucutlass.dynamo.backend import Machinery
+from ucutlass.dynamo.builds import Job, Outcome
+from ucutlass.dynamo.options import CompileOptions
+from ucutlass.runtime.errors import ToolchainError
+
+
+class Counted:
+    """Programs by the reference, with the number of their calls; they are there once `built` is set."""
+
+    def __init__(self) -> None:
+        self.calls, self.built = 0, threading.Event()
+
+    def __call__(self, jobs: Sequence[Job], options: CompileOptions) -> list[Outcome]:
+        assert self.built.wait(60)
+        return [self._counted(outcome) for outcome in by_reference(jobs, options)]
+
+    def _counted(self, outcome: Outcome) -> Outcome:
+        assert not isinstance(outcome, Exception)
+
+        def execute(*arguments: torch.Tensor) -> Any:
+            self.calls += 1
+            return outcome(*arguments)
+
+        return execute
+
+
+def built() -> Counted:
+    launch = Counted()
+    launch.built.set()
+    return launch
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    ticker = threading.Event()
+    for _ in range(3000):
+        if condition():
+            return
+        ticker.wait(0.01)
+    raise AssertionError("it did not come about")
+
+
+def timing(programs: float, fallback: float) -> Machinery:
+    """Machinery by whose clock the two forms take these microseconds; both run as in a measurement."""
+
+    def measure(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float]:
+        for _ in range(2):
+            first()
+            second()
+        return programs, fallback
+
+    return replace(MACHINERY, measure=measure)
+
+
+# --- while kernels build ----------------------------------------------------------
+
+
+def test_the_fallback_computes_until_kernels_are_built() -> None:
+    launch = Counted()
+    model, x = Block(), torch.randn(4, 32)
+    fast, _ = compiled(model, replace(MACHINERY, launch=launch), wait=False)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(fast(x), model(x))
+        assert launch.calls == 0
+        launch.built.set()
+
+        def switched() -> bool:
+            torch.testing.assert_close(fast(x), model(x))
+            return launch.calls > 0
+
+        wait_for(switched)
+
+
+def test_a_build_that_fails_in_the_background_is_said_once_and_the_fallback_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ended = threading.Event()
+
+    def launch(jobs: Sequence[Job], options: CompileOptions) -> list[Outcome]:
+        try:
+            raise MemoryError("no memory for a compiler")
+        finally:
+            ended.set()
+
+    model, x = Block(), torch.randn(4, 32)
+    caplog.set_level(logging.WARNING, logger="ucutlass.dynamo")
+    fast, _ = compiled(model, replace(MACHINERY, launch=launch), wait=False)
+    with torch.no_grad():
+        fast(x)
+        assert ended.wait(60)
+        wait_for(lambda: fast(x) is not None and bool(caplog.records))
+        torch.testing.assert_close(fast(x), model(x))
+    assert [r.getMessage() for r in caplog.records] == [
+        "the fallback serves the graph: no memory for a compiler"
+    ]
+
+
+def test_a_program_without_a_kernel_goes_to_the_fallback(caplog: pytest.LogCaptureFixture) -> None:
+    def launch(jobs: Sequence[Job], options: CompileOptions) -> list[Outcome]:
+        return [ToolchainError("nvcc is missing", "install it") for _ in jobs]
+
+    model, x = Block(), torch.randn(4, 32)
+    caplog.set_level(logging.WARNING, logger="ucutlass.dynamo")
+    fast, _ = compiled(model, replace(MACHINERY, launch=launch))
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), model(x))
+    assert "program_0 goes to the fallback: nvcc is missing" in caplog.records[0].getMessage()
+    assert len(caplog.records) == 1
+    strict, _ = compiled(model, replace(MACHINERY, launch=launch), fallback="error")
+    with pytest.raises(Exception, match="nvcc is missing"), torch.no_grad():
+        strict(x)
+
+
+def test_kernels_of_all_parts_are_built_in_one_go() -> None:
+    jobs: list[int] = []
+
+    def launch(given: Sequence[Job], options: CompileOptions) -> list[Outcome]:
+        jobs.append(len(given))
+        assert all(job.shapes is not None and job.device.type == "cpu" for job in given)
+        return by_reference(given, options)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.sort(torch.relu(x))[0], -1)
+
+    x = torch.randn(4, 6)
+    fast, _ = compiled(model, replace(MACHINERY, launch=launch))
+    torch.testing.assert_close(fast(x), model(x))
+    assert jobs == [2]
+
+
+# --- the faster -------------------------------------------------------------------
+
+
+def test_the_fallback_serves_where_it_is_faster_and_that_is_remembered() -> None:
+    launch = built()
+    model, x = Block(), torch.randn(4, 32)
+    machinery = replace(timing(2.0, 1.0), launch=launch)
+    fast, report = compiled(model, machinery)
+    with torch.no_grad():
+        fast(x)
+        calls = launch.calls
+        torch.testing.assert_close(fast(x), model(x))
+    assert launch.calls == calls and report.choices[0].server == "fallback"
+    assert "1.0 us by the fallback" in str(report.choices[0])
+    again, second = compiled(model, machinery)
+    with torch.no_grad():
+        torch.testing.assert_close(again(x), model(x))
+    assert second.choices[0].remembered and not second.graphs
+
+
+def test_programs_serve_where_they_are_faster_and_the_fallback_is_not_compiled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launch = built()
+    model, x = Block(), torch.randn(4, 32)
+    machinery = replace(timing(1.0, 2.0), launch=launch)
+    fast, report = compiled(model, machinery)
+    with torch.no_grad():
+        fast(x)
+        calls = launch.calls
+        torch.testing.assert_close(fast(x), model(x))
+    assert launch.calls == calls + 1 and report.choices[0].server == "programs"
+    monkeypatch.delattr(backend.CompiledModule, "_fallback")
+    again, _ = compiled(model, machinery)
+    with torch.no_grad():
+        torch.testing.assert_close(again(x), model(x))
+    assert launch.calls == calls + 2
+
+
+@pytest.mark.parametrize(("programs", "fallback"), [(1.0, 2.0), (2.0, 1.0)])
+def test_a_measurement_changes_no_buffer(programs: float, fallback: float) -> None:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(6, 10), nn.BatchNorm1d(10))
+    twin = copy.deepcopy(model)
+    fast, report = compiled(model, timing(programs, fallback))
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(12, 6)
+            torch.testing.assert_close(fast(x), twin(x))
+    torch.testing.assert_close(model[1].running_mean, twin[1].running_mean)
+    assert int(model[1].num_batches_tracked) == 3 and report.choices
+
+
+@pytest.mark.parametrize(("programs", "fallback"), [(1.0, 2.0), (2.0, 1.0)])
+def test_a_measurement_of_training_leaves_gradients_alone(programs: float, fallback: float) -> None:
+    torch.manual_seed(1)
+    model = Block()
+    twin = copy.deepcopy(model)
+    fast, report = compiled(model, timing(programs, fallback))
+    for _ in range(2):
+        x = torch.randn(3, 32)
+        fast(x).square().sum().backward()
+        twin(x).square().sum().backward()
+    for mine, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, expected.grad)
+    assert len(report.choices) == 1
+
+
+def test_a_graph_without_a_program_is_the_fallbacks_whole() -> None:
+    fast, report = compiled(lambda x: torch.sort(x)[0], timing(1.0, 2.0))
+    x = torch.randn(4, 5)
+    torch.testing.assert_close(fast(x), torch.sort(x)[0])
+    assert not report.choices and not report.graphs[0].texts
+
+
+@pytest.mark.slow
+def test_the_fallback_of_a_whole_graph_is_inductors() -> None:
+    model, x = Block(), torch.randn(4, 32)
+    for training in (False, True):
+        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor")
+        with torch.set_grad_enabled(training):
+            for _ in range(2):
+                torch.testing.assert_close(fast(x), model(x))
+        assert report.choices[0].server == "fallback"
+
+
+# --- threads ----------------------------------------------------------------------
+
+
+def test_threads_call_at_once() -> None:
+    launch = built()
+    model = Block()
+    fast, report = compiled(model, replace(timing(1.0, 2.0), launch=launch))
+    inputs = [torch.randn(4, 32) for _ in range(24)]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return fast(x)
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(run, inputs))
+    with torch.no_grad():
+        for x, result in zip(inputs, results, strict=True):
+            torch.testing.assert_close(result, model(x))
+    # TorchDynamo compiles in each thread that finds nothing compiled; all came to the same.
+    assert {choice.server for choice in report.choices} == {"programs"}

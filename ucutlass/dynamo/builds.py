@@ -1,0 +1,221 @@
+"""Programs of a graph's parts as callables, all of whose kernels are built side by side."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+
+from ucutlass import frontend
+from ucutlass.api import (
+    LoadedKernel,
+    LoadedPipeline,
+    LoadedProgram,
+    NoKernelsHere,
+    checked_arch,
+    known_device,
+)
+from ucutlass.assembly import AnyBuilt, BuiltPipeline, ProgramAtSizes, build_programs
+from ucutlass.backend import Built
+from ucutlass.diagnostics import ProgramError
+from ucutlass.dynamo.calls import PartCall, call_of
+from ucutlass.dynamo.options import CompileOptions
+from ucutlass.dynamo.partition import Part
+from ucutlass.dynamo.region import Executor, Region, values_of
+from ucutlass.emit import NotServed
+from ucutlass.importer.first_call import checked
+from ucutlass.ir import Pipeline
+from ucutlass.runtime.arguments import ArgumentError, bind
+from ucutlass.runtime.errors import ArchUnknown, BuildCancelled, BuildError, BuildTimedOut, MachineError
+from ucutlass.runtime.launch_spec import TensorSlot, spec_of
+from ucutlass.shapes import ShapeError
+
+_LOG = logging.getLogger("ucutlass.dynamo")
+
+NO_KERNEL = (
+    NoKernelsHere,
+    ProgramError,
+    ShapeError,
+    NotServed,
+    BuildError,
+    BuildTimedOut,
+    BuildCancelled,
+    ArchUnknown,
+    MachineError,
+)
+"""What is raised where a program has no kernel on this machine, before anything is launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A part's program, with what its first call is expected to bring: the shape of each parameter in memory
+    order, None where it cannot be told, and the device."""
+
+    region: Region
+    shapes: tuple[tuple[int, ...], ...] | None
+    device: torch.device
+
+
+Outcome: TypeAlias = "Executor | Exception"
+"""A program's callable, or why it has none: one of NO_KERNEL."""
+
+Launch: TypeAlias = Callable[[Sequence[Job], CompileOptions], Sequence[Outcome]]
+"""Turns programs into callables."""
+
+
+def job_of(part: Part, graph: fx.GraphModule) -> Job:
+    """Returns the job of a part; `graph` is its own."""
+    values = [value for node in graph.graph.nodes if node.op == "placeholder" for value in values_of(node)]
+    results = [value for node in graph.graph.nodes if node.op == "call_function" for value in values_of(node)]
+    device = next(v.device for v in (*values, *results) if isinstance(v, torch.Tensor))
+    shapes = [tuple(_hint(values[n].shape[axis]) for axis in order) for n, order in part.region.inputs]
+    known = [tuple(n for n in shape if n is not None) for shape in shapes]
+    return Job(part.region, tuple(known) if known == shapes else None, device)
+
+
+def _hint(extent: Any) -> int | None:
+    """Returns the extent that the first call has."""
+    if isinstance(extent, int):
+        return extent
+    hint = extent.node.hint if extent.node.has_hint() else None
+    return None if hint is None else int(hint)
+
+
+def launched(jobs: Sequence[Job], options: CompileOptions) -> list[Outcome]:
+    """Returns programs as callables whose kernels for the expected shapes are built; others are planned and
+    built by the call that needs them."""
+    outcomes: list[Outcome] = [RuntimeError("no device")] * len(jobs)
+    for device in dict.fromkeys(job.device for job in jobs):
+        mine = [number for number, job in enumerate(jobs) if job.device == device]
+        for number, outcome in zip(mine, _on_device([jobs[n] for n in mine], device, options), strict=True):
+            outcomes[number] = outcome
+    return outcomes
+
+
+def _on_device(jobs: Sequence[Job], device: torch.device, options: CompileOptions) -> list[Outcome]:
+    gpu = torch.cuda.get_device_properties(device)
+    try:
+        arch = checked_arch(None, gpu.name, (gpu.major, gpu.minor))
+    except NoKernelsHere as problem:
+        return [problem] * len(jobs)
+    programs: list[frontend.Checked | ProgramError] = []
+    sized: dict[int, ProgramAtSizes] = {}
+    for number, job in enumerate(jobs):
+        try:
+            text = frontend.read_text(job.region.text)
+            program = frontend.program(text, job.region.name)
+            programs.append(text)
+        except ProgramError as problem:
+            programs.append(problem)
+            continue
+        if job.shapes is not None:
+            sized[number] = ProgramAtSizes(text, program, _extents(program, job.shapes))
+    try:
+        results = build_programs(list(sized.values()), arch, device=known_device(gpu.name, arch))
+    except MachineError as problem:
+        return [problem] * len(jobs)
+    built = dict(zip(sized, results, strict=True))
+    return [
+        program
+        if isinstance(program, Exception)
+        else _executor(program, job.region.name, built.get(number), options)
+        for number, (job, program) in enumerate(zip(jobs, programs, strict=True))
+    ]
+
+
+def _extents(program: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    spec = spec_of(program)
+    tensors = [slot for slot in spec.params if isinstance(slot, TensorSlot)]
+    return bind(spec, [(slot.name, shape, slot) for slot, shape in zip(tensors, shapes, strict=True)])
+
+
+def _executor(
+    text: frontend.Checked, name: str, built: AnyBuilt | Exception | None, options: CompileOptions
+) -> Outcome:
+    if isinstance(built, Exception):
+        return built
+    program = frontend.program(text, name)
+    loaded: LoadedProgram
+    if isinstance(program, Pipeline):
+        assert built is None or isinstance(built, BuiltPipeline)
+        loaded = LoadedPipeline(text, program, None, ready=built)
+    else:
+        assert built is None or isinstance(built, Built)
+        loaded = LoadedKernel(text, program, None, ready=built)
+    return checked(loaded) if options.check else loaded
+
+
+# --- calls ------------------------------------------------------------------------
+
+
+def part_call(
+    part: Part, module: Callable[..., tuple[Any, ...]], outcome: Outcome, options: CompileOptions
+) -> PartCall:
+    """Returns what computes a part: its program, or the part's own operators where that has no kernel, which is
+    said once. With `fallback="error"` that is raised."""
+
+    def operators(*arguments: Any) -> tuple[Any, ...]:
+        return module(*arguments)
+
+    if isinstance(outcome, Exception):
+        if options.fallback == "error":
+            raise outcome
+        report(part, outcome)
+        return operators
+    call = call_of(part.region, outcome)
+    if options.fallback == "error":
+        return call
+    reported = threading.Event()
+
+    def guarded(*arguments: Any) -> tuple[Any, ...]:
+        try:
+            return call(*arguments)
+        except (*NO_KERNEL, ArgumentError) as problem:
+            if not reported.is_set():
+                reported.set()
+                report(part, problem)
+        return operators(*arguments)
+
+    return guarded
+
+
+def report(part: Part, problem: Exception) -> None:
+    _LOG.warning("%s goes to the fallback: %s", part.name, str(problem).partition("\n")[0])
+
+
+class BackgroundBuilds:
+    """Builds that a thread of their own makes while the fallback computes."""
+
+    def __init__(self, build: Callable[[], Mapping[str, PartCall]]) -> None:
+        self._future: Future[Mapping[str, PartCall]] = Future()
+        threading.Thread(target=self._run, args=(build,), name="ucutlass-builds", daemon=True).start()
+
+    def _run(self, build: Callable[[], Mapping[str, PartCall]]) -> None:
+        try:
+            self._future.set_result(build())
+        except BaseException as problem:  # handed to whoever waits for it
+            self._future.set_exception(problem)
+
+    @property
+    def done(self) -> bool:
+        return self._future.done()
+
+    @property
+    def problem(self) -> BaseException | None:
+        """What ended the builds, once they are done."""
+        return self._future.exception()
+
+    def call(self, name: str) -> PartCall:
+        """Returns the call of a part, which waits for the builds."""
+        future = self._future
+
+        def late(*arguments: Any) -> tuple[Any, ...]:
+            return future.result()[name](*arguments)
+
+        return late

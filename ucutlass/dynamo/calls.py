@@ -1,0 +1,77 @@
+"""The host's side of a compiled graph: a divided graph as one function, and the call of a part's program."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from torch import Tensor, fx
+from torch.fx.graph import _BoxedCodeGen
+
+from ucutlass.dynamo.region import Executor, Order, Region, inverse
+
+Boxed: TypeAlias = Callable[[list[Any]], Any]
+"""A function of a list of arguments, which it empties, so that a tensor goes with its last use."""
+
+PartCall: TypeAlias = Callable[..., tuple[Any, ...]]
+"""What computes a part: a function of its arguments."""
+
+
+def boxed(graph: fx.GraphModule, calls: Mapping[str, PartCall]) -> Boxed:
+    """Returns a divided graph as a function. `calls` has what to call for its submodules, by their names."""
+    flat = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node.op == "call_module":
+            arguments = tuple(copies[source] for source in node.args)
+            copies[node] = flat.call_function(calls[node.target], arguments)
+        else:
+            copies[node] = flat.node_copy(node, copies.__getitem__)
+    flat.set_codegen(_BoxedCodeGen())
+    # Submodules stay behind: what was computed by a program needs no module any more.
+    module = fx.GraphModule(_attributes(graph), flat)
+    run = functools.partial(type(module).forward, module)
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _attributes(graph: fx.GraphModule) -> dict[str, Any]:
+    """Returns the tensors that a graph holds itself."""
+    return {
+        node.target: functools.reduce(getattr, node.target.split("."), graph)
+        for node in graph.graph.nodes
+        if node.op == "get_attr"
+    }
+
+
+def call_of(region: Region, execute: Executor) -> PartCall:
+    """Returns a function of the part's arguments, of any strides, that gives the tuple of its results with the
+    strides that the graph says."""
+    inputs = tuple((number, _unless_identity(order)) for number, order in region.inputs)
+    outputs = tuple((number, _unless_identity(inverse(order))) for number, order in region.outputs)
+    plain = all(order is None for _, order in inputs)
+    places = tuple(number for number, _ in inputs)
+
+    def arranged(arguments: Sequence[Tensor]) -> list[Tensor]:
+        return [
+            arguments[number] if order is None else arguments[number].permute(order)
+            for number, order in inputs
+        ]
+
+    def call(*arguments: Tensor) -> tuple[Any, ...]:
+        tensors = [arguments[number] for number in places] if plain else arranged(arguments)
+        results = execute(*[t if t.is_contiguous() else t.contiguous() for t in tensors])
+        several: Sequence[Tensor] = results if isinstance(results, tuple) else (results,)
+        return tuple(
+            [
+                several[number] if order is None else several[number].permute(order)
+                for number, order in outputs
+            ]
+        )
+
+    return call
+
+
+def _unless_identity(order: Order) -> Order | None:
+    return None if order == tuple(range(len(order))) else order
