@@ -181,21 +181,26 @@ def checked(
 def backend_of(model: nn.Module, device: str) -> tuple[Report, Callable[..., Any]]:
     """Returns the model compiled by our backend, which has compiled nothing yet, and what it will report. On
     the CPU, for tests, programs are evaluated by the reference and the rest by eager PyTorch."""
-    from ucutlass.dynamo.backend import Report, backend
+    from ucutlass.dynamo.backend import Machinery, Report, backend
     from ucutlass.dynamo.options import options_of
 
     report = Report()
     if device == "cpu":
-        own = backend(options_of({"fallback": "eager"}), launch=_reference, devices=("cpu",), report=report)
+        machinery = Machinery(launch=_references, measure=None, devices=("cpu",))
+        own = backend(options_of({"fallback": "eager"}), machinery=machinery, report=report)
     else:
         own = backend(options_of({}), report=report)
     return report, torch.compile(model, backend=own, dynamic=False)
 
 
-def _reference(region: Any, options: Any) -> Callable[..., Any]:
+def _references(jobs: Sequence[Any], options: Any) -> list[Callable[..., Any]]:
+    return [_reference(job.region) for job in jobs]
+
+
+def _reference(region: Any) -> Callable[..., Any]:
     from ucutlass.api import loads
 
-    program = loads(region.program.text, region.program.name)
+    program = loads(region.text, region.name)
 
     def call(*arguments: Tensor) -> Any:
         results = program.reference(*arguments)
@@ -208,14 +213,15 @@ def _reference(region: Any, options: Any) -> Callable[..., Any]:
 
 def fallback_of(report: Report) -> Row:
     """Returns how many graphs and programs there are, and the operators outside of programs with reasons."""
-    from ucutlass.dynamo.partition import VIEW
+    from ucutlass.dynamo.partition import SIZES, VIEW
 
     outside = Counter(
-        (operator, why) for graph in report.graphs for _, operator, _, why in graph.outside if why != VIEW
+        (o.operator, o.why) for graph in report.graphs for o in graph.outside if o.why not in (VIEW, SIZES)
     )
     return {
         "graphs": len(report.graphs),
         "programs": sum(len(graph.texts) for graph in report.graphs),
+        "choices": [str(choice) for choice in report.choices],
         "outside": sum(outside.values()),
         "reasons": [[operator, why[:200], count] for (operator, why), count in outside.most_common(8)],
     }

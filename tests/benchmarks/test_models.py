@@ -30,7 +30,8 @@ class Small(nn.Module):
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCUTLASS_CACHE_DIR", str(tmp_path / "cache"))
     case = ModelCase("small", "timm", Small, lambda batch: (torch.randn(batch, 3, 10),))
     monkeypatch.setattr(model_measure, "CASES", {"small": case})
 
@@ -67,8 +68,8 @@ def test_a_model_is_measured(small: None, tmp_path: Path) -> None:
 def test_a_wrong_program_is_seen(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = model_measure._reference
 
-    def off(region: Any, options: Any) -> Any:
-        call = right(region, options)
+    def off(region: Any) -> Any:
+        call = right(region)
         return lambda *arguments: call(*arguments) * 1.01
 
     monkeypatch.setattr(model_measure, "_reference", off)
