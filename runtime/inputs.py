@@ -6,13 +6,14 @@ Coordinates of gathers, offsets of segments and scalars get valid values of thei
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ucutlass.ir import (
+    Apply,
     Cast,
     Dims,
     Dot,
@@ -184,7 +185,8 @@ def _kernel_roles(kernel: Kernel) -> dict[str, ArgumentRole]:
     for node in nodes_of(kernel):
         match node:
             case Gather(dim=dim, ids=ids):
-                mark(ids, ArgumentRole(below=dim))
+                for index in _indices(ids):
+                    mark(index, ArgumentRole(below=dim))
             case Segment(dim=dim, offsets=offsets):
                 mark(offsets, ArgumentRole(offsets_of=dim))
             case Dot(compute_type=compute_type, accumulate=accumulate, over=over, left=left, right=right):
@@ -193,6 +195,18 @@ def _kernel_roles(kernel: Kernel) -> dict[str, ArgumentRole]:
                 mark(right, ArgumentRole(exact=limit, over=over, right=True))
                 mark(left, ArgumentRole(exact=limit, over=over))
     return roles
+
+
+def _indices(ids: Value) -> Iterator[Value]:
+    """Yields what a gather may read at: both choices of a `where` that masks some of it."""
+    match ids:
+        case Cast(value=value):
+            yield from _indices(value)
+        case Apply("where", args=(_, chosen, other)):
+            yield from _indices(chosen)
+            yield from _indices(other)
+        case _:
+            yield ids
 
 
 def nodes_of(program: Program) -> list[Value]:

@@ -73,6 +73,15 @@ def test_coordinates_and_offsets_are_valid() -> None:
     assert ids.min() == 0 and ids.max() == 6
 
 
+def test_masked_gathers_get_coordinates_too() -> None:
+    text = """kernel k(z: f32[T, V], ids: i64[T], skipped: i64) -> f32[T] {
+      counts = ids != skipped
+      return where(counts, z[V = where(counts, ids, 0)], 0)
+    }"""
+    ids = generate(named(text, "k"), {"V": 7, "T": 200})[1]
+    assert isinstance(ids, torch.Tensor) and ids.min() == 0 and ids.max() == 6
+
+
 @pytest.mark.parametrize("elem", ["f16", "bf16", "e4m3", "e5m2", "f32"])
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_every_distribution_is_finite(elem: str, distribution: str) -> None:
