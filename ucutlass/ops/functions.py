@@ -146,12 +146,17 @@ def _matrix(x: Tensor) -> None:
         raise ValueError(f"x has the shape {list(x.shape)}; rows sorted by expert are a matrix")
 
 
+_AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
+"""Device types that have autocast. torch.amp.is_autocast_available knows them too, but TorchDynamo of torch 2.11
+cannot trace it."""
+
+
 def _autocast(*tensors: Tensor | None, to: torch.dtype | None = None) -> tuple[Tensor, ...]:
     """Returns the tensors, under autocast converted to its dtype, or to `to`."""
     first = tensors[0]
     assert first is not None
     device = first.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if device not in _AUTOCAST_DEVICES or not torch.is_autocast_enabled(device):
         return tensors  # type: ignore[return-value]
     dtype = torch.get_autocast_dtype(device) if to is None else to
     return tuple(t if t is None else t.to(dtype) for t in tensors)  # type: ignore[misc]
