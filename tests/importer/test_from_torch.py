@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.importer.float64_check import difference
+from ucutlass.importer import stages
 from ucutlass.importer.graph import Unsupported
-from ucutlass.importer.program import WrongCall, from_torch
+from ucutlass.importer.program import WrongCall, from_torch, imported
 
 
 class Function(nn.Module):
@@ -228,3 +230,19 @@ def test_the_report_says_what_became_of_each_operator() -> None:
     fates = {fate.operator: fate.by for fate in program.report}
     assert fates["aten.linear.default"] == "kernel"
     assert fates["aten.view.default"] == "nothing"
+
+
+def test_a_cut_that_no_copy_helps_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal names what is in the way: whoever divides a graph leaves that out, and not its end."""
+    rounds: list[str] = []
+
+    def run(cutter: Any) -> NoReturn:
+        node = next(n for n in cutter.graph.nodes if n.origin.operator == "aten.relu.default")
+        rounds.append(node.name)
+        raise stages._Unclean(((node, False),))
+
+    monkeypatch.setattr(stages._Cutter, "run", run)
+    with pytest.raises(Unsupported, match="no copy of it helps") as refused:
+        imported(nn.Sequential(nn.ReLU(), nn.Tanh()), (torch.randn(2, 8),))
+    assert refused.value.origin is not None and refused.value.origin.operator == "aten.relu.default"
+    assert len(rounds) == 1

@@ -448,7 +448,13 @@ def cut(graph: TensorGraph) -> tuple[TensorGraph, list[ImportedStage]]:
         try:
             return graph, _Cutter(graph).run()
         except _Unclean as problem:
+            before = graph
             for node, inline in problem.nodes:
                 constant = inline and node.kind != "view"
                 graph = with_constant(graph, node) if constant else _stored(graph, node)
+            if graph is before:
+                node, _ = problem.nodes[0]
+                raise NoKernelServes(
+                    node, "what it reads fits no kernel, and no copy of it helps"
+                ) from problem
     raise NoKernelServes(graph.nodes[-1], "its views and reshapes do not fit any kernel")
