@@ -14,6 +14,7 @@ if not (_HERE / "grammar").is_dir() and (_HERE.parent / "grammar").is_dir():
 if TYPE_CHECKING:
     from ucutlass import ops
     from ucutlass.api import LoadedKernel, LoadedPipeline, load, loads
+    from ucutlass.dynamo.explain import explain
     from ucutlass.importer.program import from_torch
     from ucutlass.reference.packing import pack_s4, unpack_s4
     from ucutlass.tune.api import tune, tune_shapes
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LoadedKernel",
     "LoadedPipeline",
+    "explain",
     "from_torch",
     "load",
     "loads",
@@ -43,6 +45,8 @@ def __getattr__(name: str) -> Any:
         from ucutlass.tune.api import tune_shapes
 
         return tune_shapes
+    if name == "explain":
+        return import_module("ucutlass.dynamo.explain").explain
     if name == "from_torch":
         return import_module("ucutlass.importer.program").from_torch
     if name in ("pack_s4", "unpack_s4"):

@@ -21,7 +21,7 @@ from ucutlass.agent.proposers.problem_facts import ProblemDescription, bound_lin
 from ucutlass.agent.proposers.quoting import plain
 from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError, render
-from ucutlass.explain import explain, rows
+from ucutlass.explanation import explain, rows
 from ucutlass.guide import guide
 from ucutlass.handoff import checked_of, diagnostics_of
 from ucutlass.ir.schedule import FIELDS, legal_values, show

@@ -10,7 +10,7 @@ import pytest
 from ucutlass import frontend
 from ucutlass.advice import BuildFacts, Counters, KernelFacts, TimingFacts, advise, facts_of, finding, select
 from ucutlass.advice.rules import BY_NUMBER, NEAR, RULES
-from ucutlass.explain import explain, rows, to_json
+from ucutlass.explanation import explain, rows, to_json
 from ucutlass.ir.schedule import show
 from ucutlass.kernels.families import FAMILIES, family_of_plan
 from ucutlass.shapes import complete

@@ -15,8 +15,8 @@ from ucutlass.cli.advice import past, rows, within_schedule
 from ucutlass.cli.cpu_limit import cpu_limited
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
-from ucutlass.explain import explain, to_json
-from ucutlass.explain import rows as explained_rows
+from ucutlass.explanation import explain, to_json
+from ucutlass.explanation import rows as explained_rows
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes

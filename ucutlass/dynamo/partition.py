@@ -137,13 +137,14 @@ def divide(graph: fx.GraphModule, division: Division, devices: Collection[str]) 
         replace(graph, members, part.name)
     sort(graph)
     return {
-        node.name: _why_outside(node, division.refused, devices)
+        node.name: why_outside(node, division.refused, devices)
         for node in graph.graph.nodes
         if node.op == "call_function" and not _is_result(node)
     }
 
 
-def _why_outside(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) -> str:
+def why_outside(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) -> str:
+    """Returns why an operator stands outside of all programs."""
     if is_size(node):
         return SIZES
     return reason(node, refused, devices) or VIEW
@@ -170,7 +171,7 @@ def _proposals(
     proposals: list[list[fx.Node]] = []
     for group in groups(graph, inside):
         nodes = _without_edge_views(group)
-        if any(not _is_view(node) for node in nodes):
+        if any(not is_view(node) for node in nodes):
             proposals.append(nodes)
     return proposals
 
@@ -181,17 +182,18 @@ def _views_for_others(graph: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
     members = set(nodes)
     for node in reversed(nodes):
         others = [user for user in node.users if user not in members]
-        if _is_view(node) and others:
+        if is_view(node) and others:
             with graph.graph.inserting_after(node):
                 view = graph.graph.node_copy(node)
             for user in others:
                 user.replace_input_with(node, view)
 
 
-def _is_view(node: fx.Node) -> bool:
+def is_view(node: fx.Node) -> bool:
+    """Returns whether a node computes nothing."""
     if is_item(node):
         (source, _) = node.args
-        return isinstance(source, fx.Node) and _is_view(source)
+        return isinstance(source, fx.Node) and is_view(source)
     return str(node.target) in VIEWS
 
 
@@ -199,7 +201,7 @@ def _without_edge_views(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """Returns the nodes without views that nothing among them reads."""
     left = dict.fromkeys(nodes)
     for node in reversed(nodes):
-        if _is_view(node) and not any(user in left for user in node.users):
+        if is_view(node) and not any(user in left for user in node.users):
             del left[node]
     return list(left)
 
@@ -209,7 +211,7 @@ def _stored(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     roots: set[fx.Node] = set()
     for node in read_outside(nodes):
         root = node
-        while _is_view(root):
+        while is_view(root):
             (root, *_) = root.all_input_nodes
         roots.add(root)
     return [node for node in nodes if node in roots]
@@ -232,7 +234,7 @@ def rest(graph: fx.GraphModule, name: str) -> list[str]:
 
     names: list[str] = []
     for nodes in groups(graph, inside):
-        if read_outside(nodes) and not all(_is_view(node) or is_size(node) for node in nodes):
+        if read_outside(nodes) and not all(is_view(node) or is_size(node) for node in nodes):
             names.append(f"{name}_{len(names)}")
             replace(graph, nodes, names[-1])
     sort(graph)
