@@ -181,13 +181,13 @@ def checked(
 def backend_of(model: nn.Module, device: str) -> tuple[Report, Callable[..., Any]]:
     """Returns the model compiled by our backend, which has compiled nothing yet, and what it will report. On
     the CPU, for tests, programs are evaluated by the reference and the rest by eager PyTorch."""
-    from ucutlass.dynamo.backend import Machinery, Report, backend
+    from ucutlass.dynamo.backend import BackendHooks, Report, backend
     from ucutlass.dynamo.options import options_of
 
     report = Report()
     if device == "cpu":
-        machinery = Machinery(launch=_references, measure=None, devices=("cpu",))
-        own = backend(options_of({"fallback": "eager"}), machinery=machinery, report=report)
+        hooks = BackendHooks(launch=_references, measure=None, devices=("cpu",))
+        own = backend(options_of({"fallback": "eager"}), hooks=hooks, report=report)
     else:
         own = backend(options_of({}), report=report)
     return report, torch.compile(model, backend=own, dynamic=False)

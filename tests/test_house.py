@@ -291,6 +291,7 @@ PARSES = {
     "grammar/format.py": "a user's file, for `ucc fmt`",
     "ucutlass/api.py": "a user's file or text",
     "ucutlass/cli/inputs.py": "a user's file",
+    "ucutlass/dynamo/builds.py": "a part's program, which another process may have remembered on disk",
     "ucutlass/frontend.py": "it is the way to read",
     "ucutlass/importer/expressions.py": "expressions of the importer's tables, each once",
     "ucutlass/notebook.py": "a notebook's cell",
@@ -305,7 +306,7 @@ one process as `frontend.Checked`, by another process as a payload of `ucutlass.
 def test_text_is_parsed_where_it_enters() -> None:
     calls = Counter(call.partition(":")[0] for call in parsing_calls(trees(ROOT)))
     assert calls.keys() == PARSES.keys()
-    assert calls.total() <= 15
+    assert calls.total() <= 16
 
 
 # --- tables -------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from ucutlass import frontend
-from ucutlass.dynamo.backend import Machinery, Report, backend
+from ucutlass.dynamo.backend import BackendHooks, Report, backend
 from ucutlass.dynamo.builds import Job, Outcome
 from ucutlass.dynamo.options import CompileOptions, options_of
 from ucutlass.reference import evaluate
@@ -33,16 +33,16 @@ def executor(job: Job) -> Callable[..., Any]:
     return execute
 
 
-MACHINERY = Machinery(launch=by_reference, measure=None, devices=("cpu",))
+HOOKS = BackendHooks(launch=by_reference, measure=None, devices=("cpu",))
 
 
 def compiled(
-    model: Callable[..., Any], machinery: Machinery = MACHINERY, **options: Any
+    model: Callable[..., Any], hooks: BackendHooks = HOOKS, **options: Any
 ) -> tuple[Callable[..., Any], Report]:
     report = Report()
     settings = CompileOptions(**{"fallback": "eager", **options})
     torch._dynamo.reset()
-    return torch.compile(model, backend=backend(settings, machinery=machinery, report=report)), report
+    return torch.compile(model, backend=backend(settings, hooks=hooks, report=report)), report
 
 
 class Block(nn.Module):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from tests.dynamo.test_backend import MACHINERY, Block, compiled
+from tests.dynamo.test_backend import HOOKS, Block, compiled
 from ucutlass.dynamo import replays
 from ucutlass.dynamo.backend import compiled as by_name
 from ucutlass.dynamo.replays import Capture, Replays
@@ -120,7 +120,7 @@ def test_graphs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compiled_module_is_replayed_without_gradients_alone() -> None:
     device = Remembering()
     model = Block()
-    fast, _ = compiled(model, replace(MACHINERY, replaying=lambda _: device), cuda_graphs=True)
+    fast, _ = compiled(model, replace(HOOKS, replaying=lambda _: device), cuda_graphs=True)
     with torch.no_grad():
         for _ in range(3):
             x = torch.randn(4, 32)
@@ -136,7 +136,7 @@ def test_a_call_that_changes_buffers_is_replayed_on_them() -> None:
     device = Remembering()
     model, twin = (nn.Sequential(nn.Linear(6, 10), nn.BatchNorm1d(10)) for _ in range(2))
     twin.load_state_dict(model.state_dict())
-    fast, _ = compiled(model, replace(MACHINERY, replaying=lambda _: device), cuda_graphs=True)
+    fast, _ = compiled(model, replace(HOOKS, replaying=lambda _: device), cuda_graphs=True)
     with torch.no_grad():
         for _ in range(2):
             fast(torch.ones(12, 6))
@@ -150,7 +150,7 @@ def test_a_call_that_changes_its_arguments_is_not_replayed(caplog: pytest.LogCap
 
     device = Remembering()
     caplog.set_level(logging.WARNING, logger="ucutlass.dynamo")
-    fast, _ = compiled(model, replace(MACHINERY, replaying=lambda _: device), cuda_graphs=True)
+    fast, _ = compiled(model, replace(HOOKS, replaying=lambda _: device), cuda_graphs=True)
     x = torch.zeros(3)
     for _ in range(3):
         fast(x)

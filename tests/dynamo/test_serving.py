@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.dynamo.test_backend import MACHINERY, Block, by_reference, compiled
+from tests.dynamo.test_backend import HOOKS, Block, by_reference, compiled
 from ucutlass.dynamo import backend
-from ucutlass.dynamo.backend import Machinery
+from ucutlass.dynamo.backend import BackendHooks
 from ucutlass.dynamo.builds import Job, Outcome
 from ucutlass.dynamo.options import CompileOptions
 from ucutlass.runtime.errors import ToolchainError
@@ -57,8 +57,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not come about")
 
 
-def timing(programs: float, fallback: float) -> Machinery:
-    """Machinery by whose clock the two forms take these microseconds; both run as in a measurement."""
+def timing(programs: float, fallback: float) -> BackendHooks:
+    """BackendHooks by whose clock the two forms take these microseconds; both run as in a measurement."""
 
     def measure(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float]:
         for _ in range(2):
@@ -66,7 +66,7 @@ def timing(programs: float, fallback: float) -> Machinery:
             second()
         return programs, fallback
 
-    return replace(MACHINERY, measure=measure)
+    return replace(HOOKS, measure=measure)
 
 
 # --- while kernels build ----------------------------------------------------------
@@ -75,7 +75,7 @@ def timing(programs: float, fallback: float) -> Machinery:
 def test_the_fallback_computes_until_kernels_are_built() -> None:
     launch = Counted()
     model, x = Block(), torch.randn(4, 32)
-    fast, _ = compiled(model, replace(MACHINERY, launch=launch), wait=False)
+    fast, _ = compiled(model, replace(HOOKS, launch=launch), wait=False)
     with torch.no_grad():
         for _ in range(3):
             torch.testing.assert_close(fast(x), model(x))
@@ -102,7 +102,7 @@ def test_a_build_that_fails_in_the_background_is_said_once_and_the_fallback_stay
 
     model, x = Block(), torch.randn(4, 32)
     caplog.set_level(logging.WARNING, logger="ucutlass.dynamo")
-    fast, _ = compiled(model, replace(MACHINERY, launch=launch), wait=False)
+    fast, _ = compiled(model, replace(HOOKS, launch=launch), wait=False)
     with torch.no_grad():
         fast(x)
         assert ended.wait(60)
@@ -119,13 +119,13 @@ def test_a_program_without_a_kernel_goes_to_the_fallback(caplog: pytest.LogCaptu
 
     model, x = Block(), torch.randn(4, 32)
     caplog.set_level(logging.WARNING, logger="ucutlass.dynamo")
-    fast, _ = compiled(model, replace(MACHINERY, launch=launch))
+    fast, _ = compiled(model, replace(HOOKS, launch=launch))
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(fast(x), model(x))
     assert "program_0 goes to the fallback: nvcc is missing" in caplog.records[0].getMessage()
     assert len(caplog.records) == 1
-    strict, _ = compiled(model, replace(MACHINERY, launch=launch), fallback="error")
+    strict, _ = compiled(model, replace(HOOKS, launch=launch), fallback="error")
     with pytest.raises(Exception, match="nvcc is missing"), torch.no_grad():
         strict(x)
 
@@ -142,7 +142,7 @@ def test_kernels_of_all_parts_are_built_in_one_go() -> None:
         return torch.softmax(torch.sort(torch.relu(x))[0], -1)
 
     x = torch.randn(4, 6)
-    fast, _ = compiled(model, replace(MACHINERY, launch=launch))
+    fast, _ = compiled(model, replace(HOOKS, launch=launch))
     torch.testing.assert_close(fast(x), model(x))
     assert jobs == [2]
 
@@ -153,15 +153,15 @@ def test_kernels_of_all_parts_are_built_in_one_go() -> None:
 def test_the_fallback_serves_where_it_is_faster_and_that_is_remembered() -> None:
     launch = built()
     model, x = Block(), torch.randn(4, 32)
-    machinery = replace(timing(2.0, 1.0), launch=launch)
-    fast, report = compiled(model, machinery)
+    hooks = replace(timing(2.0, 1.0), launch=launch)
+    fast, report = compiled(model, hooks)
     with torch.no_grad():
         fast(x)
         calls = launch.calls
         torch.testing.assert_close(fast(x), model(x))
     assert launch.calls == calls and report.choices[0].server == "fallback"
     assert "1.0 us by the fallback" in str(report.choices[0])
-    again, second = compiled(model, machinery)
+    again, second = compiled(model, hooks)
     with torch.no_grad():
         torch.testing.assert_close(again(x), model(x))
     assert second.choices[0].remembered and not second.graphs
@@ -172,15 +172,15 @@ def test_programs_serve_where_they_are_faster_and_the_fallback_is_not_compiled_a
 ) -> None:
     launch = built()
     model, x = Block(), torch.randn(4, 32)
-    machinery = replace(timing(1.0, 2.0), launch=launch)
-    fast, report = compiled(model, machinery)
+    hooks = replace(timing(1.0, 2.0), launch=launch)
+    fast, report = compiled(model, hooks)
     with torch.no_grad():
         fast(x)
         calls = launch.calls
         torch.testing.assert_close(fast(x), model(x))
     assert launch.calls == calls + 1 and report.choices[0].server == "programs"
     monkeypatch.delattr(backend.CompiledModule, "_fallback")
-    again, _ = compiled(model, machinery)
+    again, _ = compiled(model, hooks)
     with torch.no_grad():
         torch.testing.assert_close(again(x), model(x))
     assert launch.calls == calls + 2

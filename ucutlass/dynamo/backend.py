@@ -17,13 +17,13 @@ from torch import fx
 
 from ucutlass.dynamo.builds import BackgroundBuilds, Launch, job_of, launched, part_call
 from ucutlass.dynamo.calls import Boxed, PartCall, boxed
-from ucutlass.dynamo.choice import Choice, Measure, Trial, choice_from, choice_of, measured
+from ucutlass.dynamo.choice import FirstCallTrial, GraphChoice, Measure, choice_from, choice_of, measured
 from ucutlass.dynamo.choice import as_record as as_choice
 from ucutlass.dynamo.options import CompileOptions, options_of
 from ucutlass.dynamo.partition import SIZES, VIEW, Division, divide, division_of, rest
 from ucutlass.dynamo.records import Records, as_record, division_from, key_of
 from ucutlass.dynamo.region import NAME, values_of
-from ucutlass.dynamo.replays import Cuda, Device, Replays
+from ucutlass.dynamo.replays import CudaReplays, ReplayDevice, Replays
 from ucutlass.dynamo.rules import RULES
 
 _LOG = logging.getLogger("ucutlass.dynamo")
@@ -60,18 +60,18 @@ class Report:
     """The graphs that one compiled function has had, in order, and what was chosen to serve them."""
 
     graphs: list[GraphReport] = field(default_factory=list)
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[GraphChoice] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Machinery:
+class BackendHooks:
     """What the backend does to a device: `launch` turns programs into callables, `measure` times two forms of a
     graph (None where time means nothing), `replaying` gives the device that captures calls. Tensors on other
     `devices` go to the fallback."""
 
     launch: Launch = launched
     measure: Measure | None = measured
-    replaying: Callable[[torch.device], Device] = Cuda
+    replaying: Callable[[torch.device], ReplayDevice] = CudaReplays
     devices: tuple[str, ...] = ("cuda",)
 
 
@@ -91,13 +91,13 @@ def compiled(
 
 
 def backend(
-    options: CompileOptions, *, machinery: Machinery = Machinery(), report: Report | None = None
+    options: CompileOptions, *, hooks: BackendHooks = BackendHooks(), report: Report | None = None
 ) -> Callable[..., Any]:
     """Returns a backend with these options; `report` is added to."""
     reports = report if report is not None else Report()
 
     def compile_module(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return CompiledModule(graph, inputs, options, machinery, reports).call()
+        return CompiledModule(graph, inputs, options, hooks, reports).call()
 
     return compile_module
 
@@ -110,11 +110,11 @@ class CompiledModule:
         graph: fx.GraphModule,
         inputs: Sequence[Any],
         options: CompileOptions,
-        machinery: Machinery,
+        hooks: BackendHooks,
         report: Report,
     ) -> None:
         self._graph, self._inputs = graph, inputs
-        self._options, self._machinery, self._report = options, machinery, report
+        self._options, self._machinery, self._report = options, hooks, report
         self._builds: list[BackgroundBuilds] = []
         self._programs = 0
 
@@ -159,7 +159,7 @@ class CompiledModule:
     ) -> None:
         measure, fallback = self._machinery.measure, served.fallback
         assert measure is not None and fallback is not None
-        trial = Trial(arguments, changed)
+        trial = FirstCallTrial(arguments, changed)
         choice = choice_of(*measure(trial.run(served.programs), trial.run(fallback)))
         _LOG.info("%s", choice)
         self._report.choices.append(choice)
@@ -282,13 +282,13 @@ def named(graph: fx.GraphModule, names: Sequence[str]) -> None:
 
 
 def divided_graph(
-    graph: fx.GraphModule, options: CompileOptions, machinery: Machinery, reports: Report
+    graph: fx.GraphModule, options: CompileOptions, hooks: BackendHooks, reports: Report
 ) -> tuple[Division, BackgroundBuilds | None, Boxed]:
     """Divides a graph of AOTAutograd in place, and returns it as a function; without `wait` also what builds its
     kernels. Raises FallbackNeeded."""
     graph.graph.eliminate_dead_code()
-    division = remembered(graph, machinery.devices, Records.from_switches())
-    reasons = divide(graph, division, machinery.devices)
+    division = remembered(graph, hooks.devices, Records.from_switches())
+    reasons = divide(graph, division, hooks.devices)
     outside = tuple(
         Outside(node.name, str(node.target), line_of(node), reasons[node.name])
         for node in graph.graph.nodes
@@ -303,7 +303,7 @@ def divided_graph(
 
     def build() -> dict[str, PartCall]:
         jobs = [job_of(part, modules[part.name]) for part in division.parts]
-        outcomes = machinery.launch(jobs, options) if jobs else []
+        outcomes = hooks.launch(jobs, options) if jobs else []
         return {
             part.name: part_call(part, modules[part.name], outcome, options)
             for part, outcome in zip(division.parts, outcomes, strict=True)

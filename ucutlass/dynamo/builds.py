@@ -108,7 +108,7 @@ def _on_device(jobs: Sequence[Job], device: torch.device, options: CompileOption
     sized: dict[int, ProgramAtSizes] = {}
     for number, job in enumerate(jobs):
         try:
-            text = frontend.read_text(job.region.text)
+            text = checked_text(job.region)
             program = frontend.program(text, job.region.name)
             programs.append(text)
         except ProgramError as problem:
@@ -127,6 +127,11 @@ def _on_device(jobs: Sequence[Job], device: torch.device, options: CompileOption
         else _executor(program, job.region.name, built.get(number), options)
         for number, (job, program) in enumerate(zip(jobs, programs, strict=True))
     ]
+
+
+def checked_text(region: Region) -> frontend.Checked:
+    """Returns a region's program as the compiler reads it. Raises ProgramError."""
+    return frontend.read_text(region.text)
 
 
 def _extents(program: Any, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ MOST_CALLS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GraphChoice:
     """What serves a graph. Times are microseconds a call at the first call's shapes, with the gradient where
     one is computed; `remembered` from another process."""
 
@@ -40,19 +40,19 @@ class Choice:
         )  # fmt: skip
 
 
-def choice_of(programs_us: float, fallback_us: float) -> Choice:
-    return Choice("programs" if programs_us <= fallback_us else "fallback", programs_us, fallback_us)
+def choice_of(programs_us: float, fallback_us: float) -> GraphChoice:
+    return GraphChoice("programs" if programs_us <= fallback_us else "fallback", programs_us, fallback_us)
 
 
-def as_record(choice: Choice) -> list[Any]:
+def as_record(choice: GraphChoice) -> list[Any]:
     return [choice.server, choice.programs_us, choice.fallback_us]
 
 
-def choice_from(record: Any) -> Choice | None:
+def choice_from(record: Any) -> GraphChoice | None:
     """Returns the choice that a record has, None for one of another form."""
     match record:
         case ["programs" | "fallback" as server, float(programs_us), float(fallback_us)]:
-            return Choice(server, programs_us, fallback_us, remembered=True)
+            return GraphChoice(server, programs_us, fallback_us, remembered=True)
         case _:
             return None
 
@@ -62,7 +62,7 @@ def device_of(arguments: Sequence[Any]) -> torch.device | None:
     return next((a.device for a in arguments if isinstance(a, Tensor) and a.device.type == "cuda"), None)
 
 
-class Trial:
+class FirstCallTrial:
     """Calls of both forms with the first call's arguments, whose tensors stay as they are: those that a call
     changes are copied."""
 

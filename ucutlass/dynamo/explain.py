@@ -15,6 +15,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ucutlass import frontend
 from ucutlass.dynamo.backend import decompositions, line_of, named, remembered
+from ucutlass.dynamo.builds import checked_text
 from ucutlass.dynamo.partition import SIZES, VIEW, Division, is_item, is_view, why_outside
 from ucutlass.dynamo.records import Records
 from ucutlass.dynamo.region import values_of
@@ -260,8 +261,7 @@ def _explanation(traced: Sequence[_TracedGraph], breaks: tuple[str, ...], clock:
             row = calls.setdefault((str(node.target), number, where, why), [])
             row.append((line_of(node) if where == "fallback" else "", share))
         for part in graph.division.parts:
-            text = frontend.read_text(part.region.text)
-            program = frontend.program(text, part.region.name)
+            program = frontend.program(checked_text(part.region), part.region.name)
             members = [node for node in _operators(graph.graph) if node.name in part.nodes]
             programs.append(
                 ExplainedProgram(

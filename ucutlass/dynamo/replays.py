@@ -32,7 +32,7 @@ class Capture:
     results: Any
 
 
-class Device(Protocol):
+class ReplayDevice(Protocol):
     """What captures calls, and gives each replay its turn."""
 
     def capture(self, call: Callable[[], Any]) -> Capture: ...
@@ -40,7 +40,7 @@ class Device(Protocol):
     def turn(self) -> AbstractContextManager[object]: ...
 
 
-class Cuda:
+class CudaReplays:
     """One GPU, with the memory that its graphs share."""
 
     def __init__(self, device: torch.device) -> None:
@@ -81,7 +81,7 @@ class Replays:
     """A function whose calls are replayed. `static` has the numbers of the arguments that are read where they
     lie. Calls that need gradients, or that cannot be captured, run as they are, which is said once."""
 
-    def __init__(self, call: Callable[..., Any], static: Collection[int], device: Device) -> None:
+    def __init__(self, call: Callable[..., Any], static: Collection[int], device: ReplayDevice) -> None:
         self._call, self._device = call, device
         self._static = frozenset(static)
         self._entries: dict[_Key, _Entry | None] = {}
