@@ -6,6 +6,7 @@ import math
 import re
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from ucutlass import frontend, ir, ops
 from ucutlass.api import NoKernelsHere
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
-from ucutlass.ops import registry
+from ucutlass.ops import functions, registry
 from ucutlass.ops.equivalents import ACTIVATIONS
 from ucutlass.ops.programs import FOLDER, ServedProgram, files, served
 from ucutlass.ops.registry import OPERATORS, equivalent_results, shaped, warn_once
@@ -220,6 +221,27 @@ def test_attention_reads_projections_as_they_lie() -> None:
     torch.testing.assert_close(result, dense)
     right = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     torch.testing.assert_close(result, right)
+
+
+@pytest.mark.parametrize(("length", "by_tokens"), [(1, True), (1, False), (4, True), (4, False)])
+def test_attention_copies_no_keys(length: int, by_tokens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def recorded(name: str, *arguments: Any) -> torch.Tensor:
+        calls.append((name, arguments))
+        result: torch.Tensor = OPERATORS[name](*arguments)
+        return result
+
+    monkeypatch.setattr(functions, "OPERATORS", {name: partial(recorded, name) for name in OPERATORS})
+    draw = normal(torch.float32)
+    shapes = [(2, n, 4, 8) if by_tokens else (2, 4, n, 8) for n in (length, 6, 6)]
+    q, k, v = (draw(*shape).transpose(1, 2) if by_tokens else draw(*shape) for shape in shapes)
+    ops.attention(q, k, v)
+    ((name, arguments),) = calls
+    assert name == ("token_attention" if by_tokens else "attention")
+    launch = TABLE[name].call(*arguments)
+    pairs = zip(launch.arguments[:3], (q, k, v), strict=True)
+    assert all(cast(torch.Tensor, a).data_ptr() == t.data_ptr() for a, t in pairs)
 
 
 def test_autocast_casts_as_pytorch_does() -> None:

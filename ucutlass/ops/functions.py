@@ -101,7 +101,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: f
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     result: Tensor
     by_tokens = [t.transpose(-3, -2) for t in (q, k, v)]
-    if all(t.is_contiguous() for t in by_tokens) and not q.is_contiguous():
+    # Of one token q is dense either way, and the keys decide.
+    if all(t.is_contiguous() for t in by_tokens) and not all(t.is_contiguous() for t in (q, k, v)):
         result = OPERATORS["token_attention"](*by_tokens, causal, scale).transpose(-3, -2)
     else:
         result = OPERATORS["attention"](q, k, v, causal, scale)
