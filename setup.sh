@@ -113,10 +113,11 @@ test-gpu)
     shift
     cd "$root"
     export UCUTLASS_BUILD_PATH="${UCUTLASS_BUILD_PATH:-auto}"
-    # Every worker builds: one compiler a core for each of them would starve the tests of the others.
-    export UCUTLASS_BUILD_JOBS="${UCUTLASS_BUILD_JOBS:-2}"
     status=0
-    python -m pytest -n auto --dist worksteal -m "gpu and not alone" "$@" || status=$?
+    python -m tests.gpu.prebuild || status=$?
+    # Workers take turns on the GPU, and each may run two compilers: more of them would wait for each other.
+    export UCUTLASS_BUILD_JOBS="${UCUTLASS_BUILD_JOBS:-2}"
+    python -m pytest -n "${JOBS:-$((($(nproc) + 1) / 2))}" --dist worksteal -m "gpu and not alone" "$@" || status=$?
     python -m pytest -m "gpu and alone" "$@" || status=$?
     exit "$status"
     ;;

@@ -14,6 +14,8 @@ from benchmarks.emulated import DISTRIBUTIONS, Job, plan
 from benchmarks.pairs import Drawn, Judged, State
 from tests.soundness.lowering import distinct_scalars
 from ucutlass.backend import build_sources, source_of
+from ucutlass.emit.text import Source
+from ucutlass.kernels.families import Plan
 from ucutlass.runtime import isolation, verify
 from ucutlass.runtime.inputs import generate
 
@@ -25,18 +27,23 @@ LIMIT_SECONDS = 300.0
 
 def launched(drawn: Sequence[Drawn], processes: int) -> list[Judged]:
     """Builds every program on all cores, then judges the units in so many processes at a time."""
-    sources = {}
+    # A program whose build fails says so again, and is judged wrong, where it is launched.
+    build_sources(sources(drawn), group=8)
+    units = [drawn[i : i + UNIT] for i in range(0, len(drawn), UNIT)]
+    with ThreadPoolExecutor(processes) as pool:
+        return [judged for unit in pool.map(_unit, units) for judged in unit]
+
+
+def sources(drawn: Sequence[Drawn]) -> list[tuple[Source, Plan]]:
+    """Returns the programs' kernels, each once."""
+    by_entry = {}
     for program in drawn:
         checked, kernel, planned = plan(
             Job("", program.program.text, "k", dict(program.program.sizes), None, 0)
         )
         source = source_of(checked, kernel, planned)
-        sources[source.entry] = (source, planned.plan)
-    # A program whose build fails says so again, and is judged wrong, where it is launched.
-    build_sources(list(sources.values()), group=8)
-    units = [drawn[i : i + UNIT] for i in range(0, len(drawn), UNIT)]
-    with ThreadPoolExecutor(processes) as pool:
-        return [judged for unit in pool.map(_unit, units) for judged in unit]
+        by_entry[source.entry] = (source, planned.plan)
+    return list(by_entry.values())
 
 
 def _unit(unit: Sequence[Drawn]) -> list[Judged]:

@@ -26,3 +26,16 @@ def words(driver: ctypes.CDLL, status: int) -> str:
     text = ctypes.c_char_p()
     driver.cuGetErrorName(status, ctypes.byref(text))
     return text.value.decode(errors="replace") if text.value else f"CUDA error {status}"
+
+
+_BLOCKING_SYNC = 4
+"""CU_CTX_SCHED_BLOCKING_SYNC of cuda.h."""
+
+
+def sleep_while_waiting(device: int = 0) -> None:
+    """Lets this process sleep while it waits for the device, where it would spin: for processes that do not
+    time what they launch, beside others that need the cores. It acts on contexts made afterwards. Raises
+    OSError without a driver, and DriverRefused."""
+    driver = library()
+    call(driver, "cuInit", 0)
+    call(driver, "cuDevicePrimaryCtxSetFlags_v2", device, _BLOCKING_SYNC)

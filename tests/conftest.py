@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ucutlass.runtime.cuda_driver import sleep_while_waiting
+
 settings.register_profile(
     "ucutlass", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -25,10 +27,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collecting 14,000 tests makes no garbage, and looking for it takes a third of the time. Tests build by nvcc unless they ask: their stand-ins are of nvcc. A caller's own choice holds. Workers
-    side by side share the cores: each computing its references on all of them would take several times as
-    long."""
+    """Collecting 14,000 tests makes no garbage, and looking for it takes a third of the time. Tests build by
+    nvcc unless they ask: their stand-ins are of nvcc. A caller's own choice holds. Workers side by side share
+    the cores: each computing its references on all of them would take several times as long, and so would
+    spinning on a GPU that they share."""
     gc.disable()
+    if "PYTEST_XDIST_WORKER" in os.environ and shutil.which("nvidia-smi"):
+        sleep_while_waiting()
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
     os.environ.setdefault("UCUTLASS_BUILD_PATH", os.environ.get("UCUTLASS_BUILD_STAGE", "nvcc"))

@@ -17,7 +17,9 @@ import ucutlass
 from tests.kernels.convolution_programs import PROGRAMS
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
+from ucutlass.emit.text import Source
 from ucutlass.ir.hardware import arch_for
+from ucutlass.kernels.families import Plan
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import generate
@@ -72,13 +74,8 @@ def arch(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def built() -> None:
-    """Every kernel, built once and in parallel; the calls then find them in the cache."""
-    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
-        pytest.skip("no NVIDIA GPU or no nvcc")
-    here = arch_for(torch.cuda.get_device_capability(0))
-    targets = ["sm80"] if here is None or here.name != "sm90a" else ["sm90a", "sm80"]
+def sources(targets: Sequence[str]) -> list[tuple[Source, Plan]]:
+    """The kernel of every case for every target, in their order."""
     pairs = []
     for target, (name, size) in itertools.product(targets, CASES):
         checked = frontend.read_text(PROGRAMS[name][0])
@@ -87,7 +84,18 @@ def built() -> None:
             checked, program, complete(program, extents(name, size)), target
         ).planned
         pairs.append((source_of(checked, program, planned), planned.plan))
-    for artifact, case in zip(build_sources(pairs, group=8), itertools.product(targets, CASES), strict=True):
+    return pairs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """Every kernel, built once and in parallel; the calls then find them in the cache."""
+    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
+        pytest.skip("no NVIDIA GPU or no nvcc")
+    here = arch_for(torch.cuda.get_device_capability(0))
+    targets = ["sm80"] if here is None or here.name != "sm90a" else ["sm90a", "sm80"]
+    artifacts = build_sources(sources(targets), group=8)
+    for artifact, case in zip(artifacts, itertools.product(targets, CASES), strict=True):
         assert isinstance(artifact, Artifact), f"{case}: {artifact}"
 
 

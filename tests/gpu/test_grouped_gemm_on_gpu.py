@@ -14,7 +14,9 @@ import ucutlass
 from tests.kernels.grouped_gemm_programs import GROUPED_GEMMS
 from ucutlass import frontend
 from ucutlass.backend import build_kernel, build_sources, source_of
+from ucutlass.emit.text import Source
 from ucutlass.ir.hardware import arch_for, device_named
+from ucutlass.kernels.families import Plan
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import generate
@@ -85,11 +87,8 @@ def case(name: str, schedule: str, number: int) -> tuple[str, Mapping[str, int]]
     return text if schedule else products.text, (products.small, *products.large)[number]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def built() -> None:
-    """Every kernel, built once and in parallel; the calls then find them in the cache."""
-    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
-        pytest.skip("no NVIDIA GPU or no nvcc")
+def sources() -> list[tuple[Source, Plan]]:
+    """The kernel of every case, in their order."""
     pairs = []
     for name, schedule, number in CASES:
         text, sizes = case(name, schedule, number)
@@ -97,7 +96,15 @@ def built() -> None:
         kernel = frontend.kernel(checked)
         planned = frontend.plan_kernel(checked, kernel, complete(kernel, sizes), "sm90a").planned
         pairs.append((source_of(checked, kernel, planned), planned.plan))
-    for made, which in zip(build_sources(pairs, group=8), CASES, strict=True):
+    return pairs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """Every kernel, built once and in parallel; the calls then find them in the cache."""
+    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
+        pytest.skip("no NVIDIA GPU or no nvcc")
+    for made, which in zip(build_sources(sources(), group=8), CASES, strict=True):
         assert isinstance(made, Artifact), f"{which}: {made}"
 
 

@@ -14,6 +14,8 @@ from tests.kernels.huge_numbers import arguments_of
 from tests.kernels.reduction_programs import REDUCTIONS
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
+from ucutlass.emit.text import Source
+from ucutlass.kernels.families import Plan
 from ucutlass.reference import expect
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
@@ -31,11 +33,8 @@ def sizes_of(name: str, number: int) -> Mapping[str, int]:
     return (reduction.small, *reduction.large)[number]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def built() -> None:
-    """Every kernel, built once and in parallel; the calls then find them in the cache."""
-    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
-        pytest.skip("no NVIDIA GPU or no nvcc")
+def sources() -> list[tuple[Source, Plan]]:
+    """The kernel of every case, in their order."""
     pairs = []
     for name, number in CASES:
         checked = frontend.read_text(REDUCTIONS[name].text)
@@ -44,7 +43,15 @@ def built() -> None:
             checked, program, complete(program, sizes_of(name, number)), "sm90a"
         ).planned
         pairs.append((source_of(checked, program, planned), planned.plan))
-    for made, (name, number) in zip(build_sources(pairs, group=8), CASES, strict=True):
+    return pairs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """Every kernel, built once and in parallel; the calls then find them in the cache."""
+    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
+        pytest.skip("no NVIDIA GPU or no nvcc")
+    for made, (name, number) in zip(build_sources(sources(), group=8), CASES, strict=True):
         assert isinstance(made, Artifact), f"{name} {number}: {made}"
 
 

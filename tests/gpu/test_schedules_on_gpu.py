@@ -13,7 +13,9 @@ import torch
 import ucutlass
 from tests.kernels.test_schedules import CASES, _with, space
 from ucutlass.backend import build_sources, source_of
+from ucutlass.emit.text import Source
 from ucutlass.ir.schedule import show
+from ucutlass.kernels.families import Plan
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
@@ -42,17 +44,22 @@ def drawn(family: str, number: int) -> tuple[str, Planned]:
             return name, draw.choice(others)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def built() -> None:
-    """Every kernel, built once and in parallel; the calls then find them in the cache."""
-    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
-        pytest.skip("no NVIDIA GPU or no nvcc")
+def sources() -> list[tuple[Source, Plan]]:
+    """The kernel of every case, in their order."""
     pairs = []
     for family, number in DRAWN:
         name, planned = drawn(family, number)
         checked, kernel, _ = space(name)
         pairs.append((source_of(checked, kernel, planned), planned.plan))
-    for made, case in zip(build_sources(pairs, group=8), DRAWN, strict=True):
+    return pairs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """Every kernel, built once and in parallel; the calls then find them in the cache."""
+    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
+        pytest.skip("no NVIDIA GPU or no nvcc")
+    for made, case in zip(build_sources(sources(), group=8), DRAWN, strict=True):
         assert isinstance(made, Artifact), f"{case} {show(drawn(*case)[1].request)}: {made}"
 
 
