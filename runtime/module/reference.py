@@ -201,7 +201,7 @@ def _run(
         tensor.data = _in_dtype(state[name], dtype).clone()
     arguments = [_in_dtype(x, dtype) for x in inputs]
     try:
-        with _default(dtype), _Widened(dtype):
+        with default_type(dtype), Widened(dtype):
             return replace(loaded, model=model).forward(arguments)
     except Unusable as error:
         code = "widened" if error.code == "forward" else error.code
@@ -217,7 +217,7 @@ def _in_dtype(x: Any, dtype: torch.dtype) -> Any:
 
 
 @contextmanager
-def _default(dtype: torch.dtype) -> Iterator[None]:
+def default_type(dtype: torch.dtype) -> Iterator[None]:
     """Makes factories return this element type, with TF32 disabled: TF32 would make the float32 run's error
     thousands of times as large."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
@@ -231,7 +231,7 @@ def _default(dtype: torch.dtype) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32 = before[1:]
 
 
-class _Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Makes a forward's casts and factories of floating element types use this one instead."""
 
     def __init__(self, dtype: torch.dtype) -> None:

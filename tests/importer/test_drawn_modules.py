@@ -17,11 +17,11 @@ def _agrees(data: st.DataObject, most: int) -> None:
     def pick(options: Any) -> Any:
         return data.draw(st.sampled_from(list(options)))
 
-    plan, weights = draw(pick, data.draw(st.integers(1, most)))
+    plan, state = draw(pick, data.draw(st.integers(1, most)))
     if not plan.steps:
         return
     try:
-        program, words = difference(DrawnModule(plan, weights), *plan.inputs)
+        program, words = difference(DrawnModule(plan, state), *plan.inputs)
     except Unsupported as refused:
         event(f"refused: {refused.why}")
         return

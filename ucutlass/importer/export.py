@@ -158,6 +158,9 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
             inputs.append(Input(name, path, origin, tensor_of(node.meta["val"], name)))
     values = {i.name: i.tensor for i in inputs}
     builder = GraphBuilder(values)
+    builder.positions |= {
+        i.name for i in inputs if i.origin == "constant" and _is_positions(constants[i.path])
+    }
     for name, number in numbers.items():
         builder.name = free(name, taken)
         refs[name] = constant(builder, number, (), tensor_of(by_name[name].meta["val"], name).element)
@@ -235,6 +238,15 @@ def _outputs(
     return results, tuple(leaves), tuple(path for path, _ in new)
 
 
+def _is_positions(value: torch.Tensor) -> bool:
+    """Returns whether a constant holds whole numbers that are not negative."""
+    known = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
+    if known is None or value.is_floating_point() or value.dtype == torch.bool:
+        return False
+    with unset_fake_temporarily():
+        return bool((known >= 0).all())
+
+
 def _number(value: torch.Tensor) -> float | int | bool | None:
     """Returns the value of a constant of no axes, None for others and for one whose value is not known."""
     known = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
@@ -298,6 +310,10 @@ def translated(
     value = node.meta.get("val")
     outputs = list(value) if isinstance(value, tuple | list) else [value]
     results = tuple(_result(v, node.name, number) for v in outputs)
+    missing = [n for n in node.all_input_nodes if n.name in refs and refs[n.name] is None]
+    if missing:
+        source = missing[0].args[0] if missing[0].target is operator.getitem else missing[0]
+        raise builder.fail(f"it reads a result of {getattr(source, 'target', source)} that no program gives")
     return rule(builder, Arguments(_arguments(node, refs), results))
 
 

@@ -56,6 +56,11 @@ class ImportedProgram:
         """The module's parameters, buffers and constants as they are now, by name in the program."""
         return {i.name: self._state(i) for i in self.inputs if i.origin != "input"}
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The paths of the buffers that a call writes; their new values are the last results of `kernel`."""
+        return self._export.written
+
     @cached_property
     def kernel(self) -> LoadedProgram:
         from ucutlass.api import loads

@@ -65,6 +65,9 @@ class GraphBuilder:
     joined: dict[tuple[int, tuple[str, ...]], ValueRef] = field(default_factory=dict)
     """Concatenations by axis and parts: a longer one that begins with the same parts takes it as one."""
 
+    positions: set[str] = field(default_factory=set)
+    """Whole numbers that are known not to be negative."""
+
     constants: set[str] = field(default_factory=set)
     """The values that depend on no input."""
 
@@ -108,6 +111,8 @@ class GraphBuilder:
         self.values[node.name] = node.tensor
         if all(operand.value in self.constants for operand in node.operands):
             self.constants.add(node.name)
+        if node.kind in ("view", "index") and all(o.value in self.positions for o in node.operands):
+            self.positions.update([node.name] if node.operands else [])
         return ValueRef(node.name)
 
     def reshape(self, ref: ValueRef, shape: Sequence[int]) -> ValueRef:

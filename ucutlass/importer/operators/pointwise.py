@@ -15,6 +15,7 @@ from ucutlass.importer.expressions import (
     div,
     expr,
     mul,
+    number,
     operand,
     sub,
     substituted,
@@ -29,14 +30,19 @@ FLOATS = frozenset({"f64", "f32", "f16", "bf16", "e4m3", "e5m2"})
 UNARY: Mapping[str, str] = MappingProxyType(
     {
         "abs": "abs(x0)",
+        "acosh": "log(x0 + sqrt(x0 * x0 - 1))",
+        "asinh": "sign(x0) * log1p(abs(x0) + x0 * x0 / (1 + sqrt(x0 * x0 + 1)))",
+        "atanh": "0.5 * log1p(2 * x0 / (1 - x0))",
         "ceil": "-floor(-x0)",
         "cos": "cos(x0)",
+        "cosh": "(exp(x0) + exp(-x0)) / 2",
         "erf": "erf(x0)",
         "erfc": "1 - erf(x0)",
         "exp": "exp(x0)",
         "exp2": "2 ** x0",
-        "expm1": "exp(x0) - 1",
+        "expm1": "where(abs(x0) < 0.5, 2 * tanh(x0 / 2) / (1 - tanh(x0 / 2)), exp(x0) - 1)",
         "floor": "floor(x0)",
+        "frac": "x0 - sign(x0) * floor(abs(x0))",
         "hardsigmoid": "clamp(x0 + 3, 0, 6) / 6",
         "hardswish": "hardswish(x0)",
         "log": "log(x0)",
@@ -56,6 +62,7 @@ UNARY: Mapping[str, str] = MappingProxyType(
         "sign": "sign(x0)",
         "silu": "silu(x0)",
         "sin": "sin(x0)",
+        "sinh": "where(abs(x0) < 0.5, tanh(x0) * (exp(x0) + exp(-x0)) / 2, (exp(x0) - exp(-x0)) / 2)",
         "sqrt": "sqrt(x0)",
         "square": "x0 * x0",
         "tan": "sin(x0) / cos(x0)",
@@ -147,15 +154,27 @@ def _div(b: GraphBuilder, a: Arguments) -> ValueRef:
             a["self"],
             a["other"],
         )
-    if whole:
-        raise b.fail("whole division that rounds towards 0")
-    return of_tensors(
-        b,
-        a,
-        lambda x, y: mul(call("sign", div(x, y)), call("floor", call("abs", div(x, y)))),
-        a["self"],
-        a["other"],
-    )
+    return of_tensors(b, a, _whole_quotient if whole else _cut_quotient, a["self"], a["other"])
+
+
+def _cut_quotient(x: Expr, y: Expr) -> Expr:
+    """Returns a quotient rounded towards 0."""
+    return mul(call("sign", div(x, y)), call("floor", call("abs", div(x, y))))
+
+
+def _whole_quotient(x: Expr, y: Expr) -> Expr:
+    """Returns the same of whole numbers."""
+    size = binary("//", call("abs", x), call("abs", y))
+    return mul(mul(call("sign", x), call("sign", y)), size)
+
+
+def _fmod(b: GraphBuilder, a: Arguments) -> ValueRef:
+    quotient = _cut_quotient if a.result.element in FLOATS else _whole_quotient
+    return of_tensors(b, a, lambda x, y: sub(x, mul(y, quotient(x, y))), a["self"], a["other"])
+
+
+def _hypot(b: GraphBuilder, a: Arguments) -> ValueRef:
+    return of_tensors(b, a, lambda x, y: call("sqrt", add(mul(x, x), mul(y, y))), a["self"], a["other"])
 
 
 def _floor_divide(b: GraphBuilder, a: Arguments) -> ValueRef:
@@ -186,8 +205,22 @@ def _pow(b: GraphBuilder, a: Arguments) -> ValueRef:
     if exponent == -0.5:
         return of_tensors(b, a, lambda x: call("rsqrt", x), base)
     if a.result.element not in FLOATS:
-        raise b.fail("a power of whole numbers")
+        return _whole_power(b, a)
     return of_tensors(b, a, lambda x, y: binary("**", x, y), base, exponent)
+
+
+def _whole_power(b: GraphBuilder, a: Arguments) -> ValueRef:
+    base, exponent = a["self"], a["exponent"]
+    if not isinstance(base, ValueRef) or not isinstance(exponent, int) or not 0 <= exponent <= MOST_FACTORS:
+        raise b.fail("a power of whole numbers")
+    power: Expr = number(1)
+    for _ in range(exponent):
+        power = operand(0) if power == number(1) else mul(power, operand(0))
+    return b.pointwise(b.numbers(power, [base]), [base], a.result.element, shape=a.result.shape)
+
+
+MOST_FACTORS = 8
+"""Up to this power whole numbers are multiplied out."""
 
 
 def _compare(op: str) -> Rule:
@@ -197,6 +230,8 @@ def _compare(op: str) -> Rule:
 def _clamp(b: GraphBuilder, a: Arguments) -> ValueRef:
     low, high = a.get("min"), a.get("max")
     x = a["self"]
+    if b.element(x) == "u8" and any(isinstance(n, int | float) and n < 0 for n in (low, high)):
+        raise b.fail("a bound below 0 of numbers that have none")
     if low is None:
         return of_tensors(b, a, lambda v, h: call("min", v, h), x, high)
     if high is None:
@@ -241,7 +276,7 @@ def _elu(b: GraphBuilder, a: Arguments) -> ValueRef:
 def _celu(b: GraphBuilder, a: Arguments) -> ValueRef:
     alpha = a["alpha"]
     return of_tensors(
-        b, a, lambda x: where(binary(">", x, 0), x, mul(alpha, sub(call("exp", div(x, alpha)), 1))), a["self"]
+        b, a, lambda x: where(binary(">", x, 0), x, mul(alpha, call("elu", div(x, alpha)))), a["self"]
     )
 
 
@@ -337,10 +372,25 @@ def _bitwise_not(b: GraphBuilder, a: Arguments) -> ValueRef:
 
 
 def _xor(b: GraphBuilder, a: Arguments) -> ValueRef:
-    refs = [a["self"], a["other"]]
-    if not _all_bool(b, *refs):
+    if not _all_bool(b, a["self"], a["other"]):
         raise b.fail("bits of whole numbers")
-    return b.pointwise(b.numbers(template("x0 != x1"), refs), refs, "bool")
+    return _logical_xor(b, a)
+
+
+def _logical_xor(b: GraphBuilder, a: Arguments) -> ValueRef:
+    refs = [a["self"], a["other"]]
+    truths = [
+        operand(i) if b.element(r) == "bool" else binary("!=", operand(i), 0) for i, r in enumerate(refs)
+    ]
+    return b.pointwise(binary("!=", *(where(t, 1, 0) for t in truths)), refs, "bool")
+
+
+def _masked_bits(b: GraphBuilder, a: Arguments) -> ValueRef:
+    """The low bits of whole numbers are a remainder."""
+    mask = a["other"]
+    if isinstance(mask, int) and not isinstance(mask, bool) and mask > 0 and (mask & (mask + 1)) == 0:
+        return of_tensors(b, a, lambda x: binary("%", x, mask + 1), a["self"])
+    return _bitwise("and")(b, a)  # type: ignore[return-value]
 
 
 def cast(b: GraphBuilder, x: ValueRef, element: str) -> ValueRef:
@@ -406,7 +456,8 @@ def _rules() -> dict[str, Rule]:
     rules |= {
         f"aten.where.{overload}": _where for overload in ("self", "ScalarSelf", "ScalarOther", "Scalar")
     }
-    rules |= {f"aten.bitwise_and.{o}": _bitwise("and") for o in ("Tensor", "Scalar")}
+    rules |= {f"aten.fmod.{overload}": _fmod for overload in ("Tensor", "Scalar")}
+    rules |= {f"aten.bitwise_and.{o}": _masked_bits for o in ("Tensor", "Scalar")}
     rules |= {f"aten.bitwise_or.{o}": _bitwise("or") for o in ("Tensor", "Scalar")}
     return rules | {
         "aten._to_copy.default": _to,
@@ -418,6 +469,7 @@ def _rules() -> dict[str, Rule]:
         "aten.elu.default": _elu,
         "aten.gelu.default": _gelu,
         "aten.hardtanh.default": _hardtanh,
+        "aten.hypot.default": _hypot,
         "aten.isnan.default": _isnan,
         "aten.leaky_relu.default": _leaky_relu,
         "aten.lerp.Scalar": _lerp,
@@ -425,6 +477,7 @@ def _rules() -> dict[str, Rule]:
         "aten.logical_and.default": lambda b, a: of_bools(b, a, "and"),
         "aten.logical_not.default": _not,
         "aten.logical_or.default": lambda b, a: of_bools(b, a, "or"),
+        "aten.logical_xor.default": _logical_xor,
         "aten.maximum.default": _pair("max"),
         "aten.minimum.default": _pair("min"),
         "aten.prelu.default": _prelu,

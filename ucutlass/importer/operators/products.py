@@ -208,6 +208,22 @@ def _summed(b: GraphBuilder, x: ValueRef, term: str, needed: set[str], element: 
     return reduce(b, x, "sum", dims, False, element, "sum"), "".join(c for c in term if c in needed)
 
 
+def _bilinear(b: GraphBuilder, a: Arguments) -> ValueRef:
+    """`x1 @ weight[k] @ x2` for each k, plus bias."""
+    left, right, weight, bias = a["input1"], a["input2"], a["weight"], a.get("bias")
+    element, batch = a.result.element, _batch(len(b.shape(left)) - 1)
+    k, i, j = b.shape(weight)
+    extents = {**dict(zip(batch, b.shape(left)[:-1], strict=True)), "N": k, "K": i, "J": j}
+    rows = [_axes((*batch, label), extents) for label in ("K", "J")]
+    both = _axes((*batch, "N", "J"), extents)
+    parts = product(
+        b, left, rows[0], weight, _axes(("N", "K", "J"), extents), both, extents, ("K",), element, "parts"
+    )
+    axes = _axes((*batch, "N"), extents)
+    y = product(b, parts, both, right, rows[1], axes, extents, ("J",), element, "product")
+    return y if bias is None else b.pointwise(template("x0 + x1"), [y, bias], element)
+
+
 def _single(b: GraphBuilder, x: ValueRef, term: str, output: str, element: str) -> ValueRef:
     x, term = _summed(b, x, term, set(output), element)
     if term == output:
@@ -296,6 +312,7 @@ def _rules() -> dict[str, Rule]:
         "aten.addmm.default": _added("mat1", "mat2"),
         "aten.addmv.default": _added("mat", "vec"),
         "aten.baddbmm.default": _added("batch1", "batch2"),
+        "aten.bilinear.default": _bilinear,
         "aten.einsum.default": _einsum,
         "aten.linear.default": _linear,
         "aten.scaled_dot_product_attention.default": _attention,

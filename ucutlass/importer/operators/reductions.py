@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from ucutlass.grammar.syntax import Expr
-from ucutlass.importer.expressions import add, at, binary, call, div, mul, operand, over, sub, template, where
+from ucutlass.importer.expressions import add, call, mul, operand, over, sub, template
 from ucutlass.importer.graph import Axes, Kind
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef, axis_number, axis_numbers
 from ucutlass.importer.operators.pointwise import FLOATS, Rule, cast
@@ -218,7 +218,7 @@ def _rms_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
     return _normalised(b, x, None, mean, eps, a.get("weight"), None, element)
 
 
-def _per_channel(b: GraphBuilder, ref: ValueRef | None, rank: int) -> ValueRef | None:
+def per_channel(b: GraphBuilder, ref: ValueRef | None, rank: int) -> ValueRef | None:
     """Returns a vector over channels so that it broadcasts to a tensor of this rank whose axis 1 they are."""
     if ref is None or rank <= 2:
         return ref
@@ -232,14 +232,14 @@ def _batch_norm(training: bool | None) -> Rule:
         x, element = a["input"], a.results[0].element
         rank = len(b.shape(x))
         by_batch = bool(a["training"]) if training is None else training
-        scale, shift = (_per_channel(b, a.get(k), rank) for k in ("weight", "bias"))
+        scale, shift = (per_channel(b, a.get(k), rank) for k in ("weight", "bias"))
         mean: ValueRef | None
         if by_batch or a.get("running_mean") is None:
             dims = (0, *range(2, rank))
             mean = reduce(b, x, "mean", dims, True, element, "mean")
             var: ValueRef | None = reduce(b, x, "var", dims, True, element, "var")
         else:
-            mean, var = (_per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
+            mean, var = (per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
         assert mean is not None and var is not None
         y = _normalised(b, x, mean, var, a["eps"], scale, shift, element)
         if not by_batch or a.get("running_mean") is None or len(a.results) < 5:
@@ -271,9 +271,9 @@ def _instance_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, element = a["input"], a.result.element
     rank = len(b.shape(x))
     dims = tuple(range(2, rank))
-    scale, shift = (_per_channel(b, a.get(k), rank) for k in ("weight", "bias"))
+    scale, shift = (per_channel(b, a.get(k), rank) for k in ("weight", "bias"))
     if not a.get("use_input_stats", True):
-        mean, var = (_per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
+        mean, var = (per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
         assert mean is not None and var is not None
     else:
         if a.get("running_mean") is not None:
@@ -300,82 +300,6 @@ def _group_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
     return b.reshape(y, shape)
 
 
-# --- losses ----------------------------------------------------------------------
-
-
-def _mean_or_sum(b: GraphBuilder, x: ValueRef, reduction: int, element: str) -> ValueRef:
-    """`reduction` is ATen's: 0 none, 1 mean, 2 sum."""
-    if reduction == 0:
-        return x
-    dims = range(len(b.shape(x)))
-    return reduce(b, x, "mean" if reduction == 1 else "sum", tuple(dims), False, element)
-
-
-def _mse_loss(b: GraphBuilder, a: Arguments) -> ValueRef:
-    element = a.result.element
-    error = b.pointwise(template("x0 - x1"), [a["self"], a["target"]], element, "error")
-    square = b.pointwise(template("x0 * x0"), [error], element, "square")
-    return _mean_or_sum(b, square, a["reduction"], element)
-
-
-def _l1_loss(b: GraphBuilder, a: Arguments) -> ValueRef:
-    element = a.result.element
-    error = b.pointwise(template("abs(x0 - x1)"), [a["self"], a["target"]], element, "error")
-    return _mean_or_sum(b, error, a["reduction"], element)
-
-
-def _huber(smooth: bool) -> Rule:
-    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
-        element = a.result.element
-        delta = a["beta"] if smooth else a["delta"]
-        error = b.pointwise(template("abs(x0 - x1)"), [a["self"], a["target"]], element, "error")
-        e = operand(0)
-        near: Expr = mul(mul(0.5, e), e)
-        far: Expr = sub(e, 0.5 * delta)
-        if smooth and delta != 1:
-            near = div(near, delta)
-        if not smooth and delta != 1:
-            far = mul(delta, far)
-        loss = b.pointwise(where(binary("<", e, delta), near, far), [error], element, "loss")
-        return _mean_or_sum(b, loss, a["reduction"], element)
-
-    return rule
-
-
-def _kl_div(b: GraphBuilder, a: Arguments) -> ValueRef:
-    element = a.result.element
-    text = "exp(x1) * (x1 - x0)" if a["log_target"] else "where(x1 == 0, 0, x1 * log(x1)) - x1 * x0"
-    loss = b.pointwise(template(text), [a["self"], a["target"]], element, "loss")
-    return _mean_or_sum(b, loss, a["reduction"], element)
-
-
-def _cross_entropy(b: GraphBuilder, a: Arguments) -> ValueRef:
-    """Class indices along axis 1 (or 0): logsumexp less the target's logit."""
-    x, target, element = a["self"], a["target"], a.result.element
-    shape = b.shape(x)
-    if b.element(target) in FLOATS or a.get("weight") is not None or a.get("label_smoothing", 0.0) != 0:
-        raise b.fail("cross entropy with class probabilities, weights or label smoothing")
-    dim = 1 if len(shape) > 1 else 0
-    labels, axes, extents = b.labels(x)
-    total = reduce(b, x, "logsumexp", (dim,), False, element, "logsumexp")
-    rest = tuple(axis for i, axis in enumerate(axes) if i != dim)
-    target_axes = tuple(axis if n != 1 else () for axis, n in zip(rest, b.shape(target), strict=True))
-    picked = b.add(
-        "index",
-        [(x, axes), (target, target_axes)],
-        at(operand(0), {labels[dim]: operand(1)}),
-        rest,
-        extents,
-        element,
-        "picked",
-    )
-    ignored = a.get("ignore_index", -100)
-    if ignored >= 0:
-        raise b.fail(f"cross entropy with ignore_index={ignored}")
-    loss = b.pointwise(template("x0 - x1"), [total, picked], element, "loss")
-    return _mean_or_sum(b, loss, a["reduction"], element)
-
-
 def _logsumexp(b: GraphBuilder, a: Arguments) -> ValueRef:
     return reduce(b, a["self"], "logsumexp", _dims(b, a), bool(a.get("keepdim", False)), a.result.element)
 
@@ -399,7 +323,6 @@ def _rules() -> dict[str, Rule]:
     rules |= {f"aten.prod.{o}": _plain("prod") for o in ("default", "dim_int")}
     rules |= {f"aten.any.{o}": _any("max") for o in ("default", "dim", "dims")}
     rules |= {f"aten.all.{o}": _any("min") for o in ("default", "dim", "dims")}
-    rules |= {f"aten.cross_entropy_loss.{o}": _cross_entropy for o in ("default",)}
     return rules | {
         "aten._log_softmax.default": softmax("log_softmax"),
         "aten._native_batch_norm_legit_functional.default": _batch_norm(None),
@@ -410,17 +333,12 @@ def _rules() -> dict[str, Rule]:
         "aten.cumprod.default": _scan("cumprod"),
         "aten.cumsum.default": _scan("cumsum"),
         "aten.group_norm.default": _group_norm,
-        "aten.huber_loss.default": _huber(False),
         "aten.instance_norm.default": _instance_norm,
-        "aten.kl_div.default": _kl_div,
-        "aten.l1_loss.default": _l1_loss,
         "aten.layer_norm.default": _layer_norm,
         "aten.linalg_vector_norm.default": _vector_norm,
         "aten.log_softmax.int": softmax("log_softmax"),
         "aten.logsumexp.default": _logsumexp,
-        "aten.mse_loss.default": _mse_loss,
         "aten.rms_norm.default": _rms_norm,
-        "aten.smooth_l1_loss.default": _huber(True),
         "aten.softmax.int": softmax("softmax"),
         "aten.std.correction": _std,
         "aten.var.correction": _var,

@@ -8,7 +8,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
-from ucutlass.grammar.syntax import Expr, Name
+from ucutlass.grammar.syntax import Expr, Index, IndexItem, Name
 from ucutlass.importer.expressions import (
     add,
     affine,
@@ -189,8 +189,9 @@ def selected(b: GraphBuilder, x: ValueRef, dim: int, place: int) -> ValueRef:
 def _split(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     x = _self(a)
     dim = axis_number(a.get("dim", 0), len(b.shape(x)))
-    starts = [0, *accumulate(t.shape[dim] for t in a.results)]
-    return tuple(sliced(b, x, dim, s, t.shape[dim]) for s, t in zip(starts, a.results, strict=False))
+    sizes = [t.shape[dim] if len(t.shape) == len(b.shape(x)) else 0 for t in a.results]
+    starts = [0, *accumulate(sizes)]
+    return tuple(sliced(b, x, dim, s, n) if n else None for s, n in zip(starts, sizes, strict=False))
 
 
 def _unbind(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
@@ -216,7 +217,8 @@ def _roll(b: GraphBuilder, a: Arguments) -> ValueRef:
     x = _self(a)
     shifts, dims = a["shifts"], a.get("dims") or []
     if not dims:
-        raise b.fail("a roll of the flattened tensor")
+        flat = b.reshape(x, (prod(b.shape(x)),))
+        return b.reshape(_rolled(b, flat, 0, shifts[0]), b.shape(x))
     for shift, dim in zip(shifts, dims, strict=True):
         x = _rolled(b, x, axis_number(dim, len(b.shape(x))), shift)
     return x
@@ -260,8 +262,8 @@ def _concatenated(b: GraphBuilder, refs: Sequence[ValueRef], dim: int, element: 
         operands.append((ref, axes))
         parts.append(operand(i) if size == 1 else at(operand(i), {own: affine("_p", 1, -starts[i])}))
     body = _chosen(parts, starts)
-    if all(b.element(r) == "bool" for r in refs):
-        raise b.fail("a concatenation of bools")
+    if element == "bool":
+        body = binary("!=", _chosen([where(part, 1, 0) for part in parts], starts), 0)
     whole: Axes = tuple(
         ("_p",) if j == dim else ((label,) if extents[label] != 1 else ()) for j, label in enumerate(labels)
     )
@@ -359,11 +361,12 @@ def _index_select(b: GraphBuilder, a: Arguments) -> ValueRef:
 
 
 def _index(b: GraphBuilder, a: Arguments) -> ValueRef:
-    """Advanced indexing by whole numbers that are not negative."""
+    """Advanced indexing by whole numbers, of which negative ones count from the end."""
     x, indices = _self(a), list(a["indices"])
     used = [(i, r) for i, r in enumerate(indices) if r is not None]
     if any(b.element(r) == "bool" for _, r in used):
         raise b.fail("a mask as an index: the result's shape depends on values")
+    used = [(i, _from_start(b, r, b.shape(x)[i])) for i, r in used]
     if len(used) == 1:
         dim, ids = used[0]
         return gathered(b, x, dim, ids)
@@ -395,12 +398,21 @@ def _index(b: GraphBuilder, a: Arguments) -> ValueRef:
     return b.add("index", operands, at(operand(0), items), new, extents, b.element(x))
 
 
+def _from_start(b: GraphBuilder, ids: ValueRef, size: int) -> ValueRef:
+    """Returns positions that count from the start of an axis."""
+    if ids.name in b.positions or size == 1:
+        return ids
+    body = where(binary("<", operand(0), 0), add(operand(0), size), operand(0))
+    return b.pointwise(body, [ids], b.element(ids), "ids")
+
+
 def _gather(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, ids = _self(a), a["index"]
     dim = axis_number(a["dim"], len(b.shape(x)))
+    for i, n in enumerate(b.shape(ids)):
+        if i != dim:
+            x = sliced(b, x, i, 0, n)
     labels, axes, extents = b.labels(x)
-    if any(b.shape(x)[i] != n for i, n in enumerate(b.shape(ids)) if i != dim):
-        raise b.fail("gather from a part of the other axes")
     extents["_j"] = b.shape(ids)[dim]
     new = tuple((("_j",) if extents["_j"] != 1 else ()) if i == dim else axis for i, axis in enumerate(axes))
     if not axes[dim]:
@@ -497,6 +509,8 @@ def _arange(b: GraphBuilder, a: Arguments) -> ValueRef:
     extents = {"_a": a.result.shape[0]}
     axes: Axes = (("_a",) if a.result.shape != (1,) else (),)
     coordinates = b.add("constant", [], body, axes, extents, "i64")
+    if start >= 0 and step >= 0:
+        b.positions.add(coordinates.name)
     return cast(b, coordinates, a.result.element)
 
 
@@ -521,10 +535,10 @@ def _slice_scatter(b: GraphBuilder, a: Arguments) -> ValueRef:
     source: ValueRef = a["src"]
     dim = axis_number(a.get("dim", 0), len(b.shape(x)))
     low, high, step = _bounds(a, b.shape(x)[dim])
-    if step != 1:
-        raise b.fail("slice_scatter with a step")
-    if high - low == b.shape(x)[dim]:
+    if high - low == b.shape(x)[dim] and step == 1:
         return source
+    if step != 1:
+        return _scattered_apart(b, x, source, dim, low, high, step)
     return _scattered(b, x, source, dim, low, high)
 
 
@@ -549,6 +563,29 @@ def _scattered(b: GraphBuilder, x: ValueRef, source: ValueRef, dim: int, low: in
     if high < extents[label]:
         inside.append(binary("<", index(label), high))
     read = at(operand(1), {"_m": affine(label, 1, -low)}) if high - low != 1 else operand(1)
+    body = where(both(*inside), read, operand(0))
+    if b.element(x) == "bool":
+        body = binary("!=", where(both(*inside), where(read, 1, 0), where(operand(0), 1, 0)), 0)
+    return b.add("index", [(x, axes), (source, source_axes)], body, axes, extents, b.element(x))
+
+
+def _scattered_apart(
+    b: GraphBuilder, x: ValueRef, source: ValueRef, dim: int, low: int, high: int, step: int
+) -> ValueRef:
+    """Every `step`-th coordinate reads the source."""
+    count = -(-(high - low) // step)
+    if count == 1:
+        return _scattered(b, x, source, dim, low, low + 1)
+    labels, axes, extents = b.labels(x)
+    label = labels[dim]
+    extents["_m"] = count
+    source_axes = tuple(("_m",) if i == dim else axis for i, axis in enumerate(axes))
+    inside = [binary("==", binary("%", plus(index(label), -low), step), 0)]
+    inside += [binary(">=", index(label), low)] if low else []
+    inside += [binary("<", index(label), high)] if high < extents[label] else []
+    read = Index(operand(1), (IndexItem(mul(step, "_m"), affine(label, 1, -low)),))
+    if b.element(x) == "bool":
+        raise b.fail("bools written into every second place")
     body = where(both(*inside), read, operand(0))
     return b.add("index", [(x, axes), (source, source_axes)], body, axes, extents, b.element(x))
 
@@ -604,6 +641,9 @@ def _rules() -> dict[str, Rule]:
     rules |= {f"aten.{name}": _same for name in same}
     rules |= {f"aten.{n}.default": _filled(1) for n in ("ones", "ones_like", "new_ones")}
     rules |= {f"aten.{n}.default": _filled(0) for n in ("zeros", "zeros_like", "new_zeros")}
+    # What lies in an empty tensor is of no matter.
+    empty = ("empty.memory_format", "empty_permuted.default", "empty_like.default", "new_empty.default")
+    rules |= {f"aten.{n}": _filled(0) for n in (*empty, "empty_strided.default", "new_empty_strided.default")}
     rules |= {f"aten.{n}.default": _full for n in ("full", "full_like", "new_full")}
     rules |= {f"aten.arange.{o}": _arange for o in ("default", "start", "start_step")}
     rules |= {f"aten.eye.{o}": _eye for o in ("default", "m")}

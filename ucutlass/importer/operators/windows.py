@@ -32,7 +32,7 @@ from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRe
 from ucutlass.importer.operators.pointwise import Rule
 from ucutlass.importer.operators.products import exact
 from ucutlass.importer.operators.reductions import reduce
-from ucutlass.importer.operators.views import gathered
+from ucutlass.importer.operators.views import gathered, sliced
 
 SPATIAL = {1: ("L",), 2: ("H", "W"), 3: ("D", "H", "W")}
 OUTPUT = {1: ("P",), 2: ("P", "Q"), 3: ("O", "P", "Q")}
@@ -320,22 +320,42 @@ def _adaptive_avg_pool(b: GraphBuilder, a: Arguments) -> ValueRef:
     return y
 
 
-def _adaptive_along(b: GraphBuilder, x: ValueRef, axis: int, places: int, element: str) -> ValueRef:
-    """Adds the mean over windows whose widths differ: from p * n // places to the ceiling of
+def _adaptive_max_pool(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
+    """As the average, without the positions."""
+    x, element = a["self"], a.results[0].element
+    count = _spatial_rank(b, a, x)
+    sizes, places = b.shape(x)[-count:], a.results[0].shape[-count:]
+    if all(s % p == 0 for s, p in zip(sizes, places, strict=True)):
+        widths = [s // p for s, p in zip(sizes, places, strict=True)]
+        return pooled(b, x, "max", _spaces(sizes, widths, places, widths, 0, 1), element), None
+    for axis in range(count):
+        x = _adaptive_along(b, x, len(b.shape(x)) - count + axis, places[axis], element, "max")
+    return x, None
+
+
+def _adaptive_along(
+    b: GraphBuilder, x: ValueRef, axis: int, places: int, element: str, function: str = "mean"
+) -> ValueRef:
+    """Adds the mean or the largest of windows whose widths differ: from p * n // places to the ceiling of
     (p + 1) * n / places."""
     labels, axes, extents = b.labels(x)
     size, along = b.shape(x)[axis], labels[axis]
     if size == places:
         return x
-    if places == 1 or not axes[axis]:
-        raise b.fail(f"adaptive pooling of {size} elements into {places}")
+    if places == 1:
+        return reduce(b, x, function, (axis,), True, element)
     extents["P"] = places
+    if size == 1:
+        return b.view(x, axes, tuple(("P",) if i == axis else own for i, own in enumerate(axes)), extents)
     start = binary("//", mul(index("P"), size), places)
     end = binary("//", add(mul(add(index("P"), 1), size), places - 1), places)
     inside = both(binary(">=", index(along), start), binary("<", index(along), end))
-    total = over("sum", (along,), where(inside, operand(0), 0))
     new = tuple(("P",) if i == axis else own for i, own in enumerate(axes))
-    return b.add("reduction", [(x, axes)], div(total, sub(end, start)), new, extents, element)
+    if function == "max":
+        body = over("max", (along,), where(inside, operand(0), float("-inf")))
+    else:
+        body = div(over("sum", (along,), where(inside, operand(0), 0)), sub(end, start))
+    return b.add("reduction", [(x, axes)], body, new, extents, element)
 
 
 def _upsample_nearest(b: GraphBuilder, a: Arguments) -> ValueRef:
@@ -375,6 +395,18 @@ def _coordinates(b: GraphBuilder, place: Expr, places: int, size: int) -> ValueR
     return b.add("constant", [], body, (("P",),), {"P": places}, "i64", "ids")
 
 
+def _between(b: GraphBuilder, x: ValueRef, axis: int, place: float) -> ValueRef:
+    """Adds what linear interpolation gives at one place of an axis."""
+    size, element = b.shape(x)[axis], b.element(x)
+    low = min(int(max(place, 0.0)), size - 1)
+    share = max(place, 0.0) - low
+    near = sliced(b, x, axis, low, 1)
+    if share == 0 or low + 1 == size:
+        return near
+    far = sliced(b, x, axis, low + 1, 1)
+    return b.pointwise(add(operand(0), mul(sub(operand(1), operand(0)), share)), [near, far], element)
+
+
 def _upsample_linear(b: GraphBuilder, a: Arguments) -> ValueRef:
     """Along each axis the two nearest elements, weighted by their distance."""
     x: ValueRef = a["input"] if a.get("input") else a["self"]
@@ -384,8 +416,12 @@ def _upsample_linear(b: GraphBuilder, a: Arguments) -> ValueRef:
         size, places = b.shape(x)[axis], a.result.shape[axis]
         if size == places:
             continue
-        if size == 1 or places == 1:
-            raise b.fail(f"linear interpolation of {size} elements to {places}")
+        if size == 1:
+            x = gathered(b, x, axis, _coordinates(b, index("P"), places, size))
+            continue
+        if places == 1:
+            x = _between(b, x, axis, 0.0 if a["align_corners"] else _scale(a, axis - rank, size, 1) / 2 - 0.5)
+            continue
         if a["align_corners"]:
             source: Expr = mul(index("P"), (size - 1) / (places - 1))
         else:
@@ -412,6 +448,7 @@ def _rules() -> dict[str, Rule]:
         rules[f"aten.avg_pool{n}d.default"] = _avg_pool
         rules[f"aten.adaptive_avg_pool{n}d.default"] = _adaptive_avg_pool
         rules[f"aten._adaptive_avg_pool{n}d.default"] = _adaptive_avg_pool
+        rules[f"aten.adaptive_max_pool{n}d.default"] = _adaptive_max_pool
         rules |= {f"aten.upsample_nearest{n}d.{o}": _upsample_nearest for o in ("default", "vec")}
     for name in ("linear1d", "bilinear2d", "trilinear3d"):
         rules |= {f"aten.upsample_{name}.{o}": _upsample_linear for o in ("default", "vec")}

@@ -1,0 +1,141 @@
+"""Draws modules of core ATen operators and compares each imported program with its module in float64.
+
+    python -m benchmarks.drawn_modules [--count 2000] [--seed 0] [--steps 6] [--out FILE] [--table]
+
+Prints how many of the modules became programs, how many were refused, by reason, and every one whose program
+computes something else; then which operators of the draw, which of their pairs (what reads whose value) and
+which of the importer's rules were met. Runs on the CPU; exits with 1 where a program is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.importer.drawn_modules import DrawnModule, Plan, draw
+from tests.importer.float64_check import difference
+from ucutlass.files import put
+from ucutlass.importer.graph import Unsupported
+from ucutlass.importer.operators import RULES
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one drawn module. `verdict` is `agrees`, `differs`, `refused` or `failed`."""
+
+    number: int
+    verdict: str
+    why: str = ""
+    plan: str = ""
+    text: str = ""
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+    operators: list[str] = field(default_factory=list)
+
+
+def outcome(number: int, seed: int, most_steps: int) -> Outcome | None:
+    """Returns what becomes of the module of a seed, None for one without steps."""
+    source = random.Random(f"{seed}:{number}")
+
+    def pick(options: Sequence[Any]) -> Any:
+        return source.choice(list(options))
+
+    plan, state = draw(pick, source.randint(1, most_steps))
+    if not plan.steps:
+        return None
+    made = Outcome(number, "agrees", plan=str(plan), pairs=plan.pairs())
+    try:
+        program, words = difference(DrawnModule(plan, state).eval(), *plan.inputs)
+    except Unsupported as refused:
+        made.verdict, made.why = "refused", _reason(refused, plan)
+    except Exception:  # a defect of the importer or of the reference, to be reported
+        made.verdict, made.why = "failed", traceback.format_exc()
+    else:
+        made.operators = sorted({fate.operator for fate in program.report})
+        if words:
+            made.verdict, made.why, made.text = "differs", words, program.text
+    return made
+
+
+def _reason(refused: Unsupported, plan: Plan) -> str:
+    operator = refused.origin.operator if refused.origin else ""
+    return f"{operator} {refused.why}".strip().splitlines()[0][:200]
+
+
+def outcomes(count: int, seed: int, steps: int) -> Iterator[Outcome]:
+    number = drawn = 0
+    while drawn < count:
+        result = outcome(number, seed, steps)
+        number += 1
+        if result is not None:
+            drawn += 1
+            yield result
+
+
+def coverage(results: Sequence[Outcome]) -> Iterator[str]:
+    """Yields the lines of the table of what was drawn."""
+    names = Counter(name for r in results for name in {reader for _, reader in r.pairs})
+    pairs = Counter(pair for r in results for pair in set(r.pairs))
+    refused = Counter(name for r in results if r.verdict == "refused" for name in {b for _, b in r.pairs})
+    yield f"{len(names)} operators drawn, {len(pairs)} pairs of them"
+    for name, count in sorted(names.items()):
+        after = len({a for a, b in pairs if b == name})
+        before = len({b for a, b in pairs if a == name})
+        words = f", in {refused[name]} refused" if refused[name] else ""
+        yield f"  {name}: {count} modules, reads {after} others, read by {before}{words}"
+    met = {operator for r in results for operator in r.operators}
+    yield f"{len(met & set(RULES))} of {len(RULES)} rules met; not met: {', '.join(sorted(set(RULES) - met))}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="the number of one module, whose program is printed")
+    parser.add_argument("--steps", type=int, default=6, help="most steps of a module")
+    parser.add_argument("--table", action="store_true", help="print the table of operators")
+    parser.add_argument("--out", type=Path, help="a file of one JSON line for each module")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if options.only is not None:
+        result = outcome(options.only, options.seed, options.steps)
+        print(json.dumps(result and asdict(result), indent=1).replace("\\n", "\n"))
+        return 0
+    start = time.monotonic()
+    results: list[Outcome] = []
+    for result in outcomes(options.count, options.seed, options.steps):
+        results.append(result)
+        if result.verdict in ("differs", "failed"):
+            print(
+                f"module {result.number} {result.verdict}: {result.why}\n{result.plan}\n{result.text}",
+                flush=True,
+            )
+    if options.out:
+        put(options.out, "".join(json.dumps(asdict(r)) + "\n" for r in results))
+    reasons = Counter(r.why for r in results if r.verdict == "refused")
+    for why, count in reasons.most_common():
+        print(f"refused {count}: {why}")
+    if options.table:
+        print(*coverage(results), sep="\n")
+    else:
+        lines = [line for line in coverage(results) if not line.startswith("  ")]
+        print(*lines, sep="\n")
+    print(
+        f"{len(results)} modules in {time.monotonic() - start:.0f} s: {dict(Counter(r.verdict for r in results))}"
+    )
+    return int(any(r.verdict in ("differs", "failed") for r in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
