@@ -167,6 +167,7 @@ FORMS: Mapping[str, Callable[[Draft], str]] = MappingProxyType(
         "plain": lambda d: d.operand(*NAMES),
         "rename": _renamed,
         "broadcast": lambda d: d.everywhere(d.operand("B", "D"), "L"),
+        "expand": lambda d: f"expand[L]({d.operand('B', 'D')})",
         "composite": lambda d: d.operand("(B L)", "D"),
         "masked": lambda d: f"where(index(L) <= index(D), {d.operand(*NAMES)}, 0)",
         "shift": _shifted,

@@ -286,6 +286,17 @@ REDUCTIONS: Mapping[str, ReductionProgram] = MappingProxyType(
             {"V": 20, "D": 66, "B": 5, "L": 9},
             ({"V": 1000, "D": 514, "B": 300, "L": 30},),
         ),
+        "repeated": ReductionProgram(
+            "kernel k(x: bf16[A, L], c: bool[A]) -> (y: bf16[A, N=3, L], d: bool[A, N, L]) { "
+            "return y = expand[N](x), d = expand[N, L](c) }",
+            {"A": 5, "L": 72},
+            ({"A": 300, "L": 1000},),
+        ),
+        "sum of what is repeated": ReductionProgram(
+            "kernel k(x: f32[A]) -> f32[A] { return sum[N=37](expand[N](x) * 2 + index(N)) + sum[N](expand[N](x)) }",
+            {"A": 70},
+            ({"A": 3000},),
+        ),
         "to e4m3": ReductionProgram(
             "kernel k(x: f32[A, L], s: f32) -> e4m3[A, L] { return x * s }",
             {"A": 3, "L": 200},

@@ -19,7 +19,7 @@ from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Dims, Value
 from ucutlass.ir.compute_types import COMPUTE_TYPES, multiply_together
 from ucutlass.ir.elements import BOOL, ELEMENTS, F32, I64, Element
-from ucutlass.ir.functions import NAMED, ElementwiseFunction
+from ucutlass.ir.functions import FUNCTIONS, NAMED, ElementwiseFunction
 from ucutlass.ir.neutral import NEUTRAL, survives
 from ucutlass.torch_functions import TORCH_SIGNATURES
 
@@ -64,9 +64,12 @@ def _unnamed(call: syntax.Call, scope: Scope) -> Reject:
     text = ", ".join(map(format_expression, operands))
     name = scope.written(shared[-1]) if shared else "K"
     hint = f"write {call.callee}[{name}]({text if operands and len(text) <= 60 else '..'})"
-    if len(shared) > 1:
+    if call.callee == "expand":
+        hint = "name what the value lacks: expand[N](x)"
+    elif len(shared) > 1:
         hint += f", or other names of {describe(map(scope.written, shared))}"
-    return Reject("UC0222", f"{call.callee} needs the names it consumes", call.callee_span, hint)
+    what = "adds" if call.callee == "expand" else "consumes"
+    return Reject("UC0222", f"{call.callee} needs the names it {what}", call.callee_span, hint)
 
 
 def _unknown(call: syntax.Call, scope: Scope) -> Reject:
@@ -208,7 +211,7 @@ _PLAIN: Mapping[str, Callable[[syntax.Call, Scope], Value]] = {
 }
 
 
-# --- what consumes names ----------------------------------------------------------
+# --- what names stand in brackets of ----------------------------------------------------------
 
 
 def _consumed(call: syntax.Call, scope: Scope) -> tuple[tuple[str, Span], ...]:
@@ -411,12 +414,40 @@ def _flag(argument: syntax.Argument) -> bool:
     raise Reject("UC0212", f"{argument.name} is true or false", argument.span)
 
 
+def _repeat(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
+    """`expand[N](e)`: e at every coordinate of N, chosen by a condition that always holds. Families compute
+    no choice between a value and itself."""
+    value = _one(call, scope)
+    for dim, span in consumed:
+        if dim in value.dims:
+            raise Reject("UC0103", f"the value has {scope.written(dim)} already", span, "leave it out")
+    zero = elementwise.number(0, scope, call.span)
+    always: Value | None = None
+    for dim, span in consumed:
+        here = scope.graph.add(ir.Coordinate(dim, I64, (dim,), span))
+        inside = elementwise.apply(FUNCTIONS["greater_equal"], (here, zero), scope, call.span)
+        always = inside if always is None else _both(always, inside, scope, call.span)
+    if always is None:
+        return value
+    if value.elem is BOOL:
+        return _both(always, value, scope, call.span)
+    repeated = elementwise.apply(FUNCTIONS["where"], (always, value, value), scope, call.span)
+    if repeated.elem is value.elem:
+        return repeated
+    return scope.graph.add(ir.Cast(repeated, value.elem, repeated.dims, call.span))
+
+
+def _both(left: Value, right: Value, scope: Scope, span: Span) -> Value:
+    return elementwise.apply(FUNCTIONS["and"], (left, right), scope, span)
+
+
 _CONSUMING: Mapping[str, Callable[[syntax.Call, Consumed, Scope], Value]] = {
     "dot": _dot,
     "softmax": _softmax(False),
     "log_softmax": _softmax(True),
     "cumsum": _scan,
     "cumprod": _scan,
+    "expand": _repeat,
     **{op: _reduce(op) for op in REDUCTIONS},
 }
 

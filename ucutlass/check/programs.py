@@ -368,8 +368,7 @@ def fit(value: Value, dims: tuple[str, ...], span: Span, scope: Scope) -> None:
             f"the type has {', '.join(missing)}, but the value ranges over {describe(value.dims)}: "
             f"{show_value(value)}",
             span,
-            "a value is returned only as a type with exactly its names; broadcast by combining it with a "
-            "value that has them",
+            f"repeat it in plain sight: expand[{', '.join(map(scope.written, missing))}](..)",
         )
 
 

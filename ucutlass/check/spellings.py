@@ -26,7 +26,7 @@ class Spelling:
 
 
 _ORDER = "no call is needed: names align, and a type's order is the order in memory"
-_BROADCAST = "no call is needed: names align, and a name that one side lacks broadcasts"
+_BROADCAST = "no call is needed: names align, and a name that one side lacks broadcasts; alone: expand[N](x)"
 _SPLIT = "split or merge an axis by a composite axis in one type and its parts in another, as in f32[(H G)]"
 _NO_JOIN = "results of several tensors are several results, or one tensor whose parts two kernels fill"
 _DETERMINISTIC = "programs are pure: draw the mask outside and pass it, then write where(c, x * 2, 0)"
@@ -140,7 +140,7 @@ def _entries() -> dict[str, Spelling]:
         # places
         "transpose permute swapaxes t": Spelling("x[M = J]", _ORDER),
         "view reshape flatten unflatten": Spelling("", _SPLIT),
-        "squeeze unsqueeze expand expand_as broadcast_to repeat tile": Spelling("", _BROADCAST),
+        "squeeze unsqueeze expand_as broadcast_to repeat tile": Spelling("", _BROADCAST),
         "contiguous clone detach": Spelling("", _ORDER),
         "cat concat concatenate stack hstack vstack": Spelling("", _NO_JOIN),
         "split chunk": Spelling("x[N = J + 4]", "give J its extent in the result"),

@@ -274,7 +274,7 @@ class StageWriter:
         own = frozenset(leaf for dimension in self.inference.dimensions[output] for leaf in leaves(dimension))
         if not value.names <= own:
             raise Conflict("the value has a name that its axes have not")
-        return self._along(value, own, self.inference.values[output].element == "bool").expr
+        return self._along(value, own).expr
 
     def _binding(self, node: Computation, value: _WrittenValue, uses: Mapping[str, int]) -> _WrittenValue:
         """Returns the value, named where it is used again or is too long to stand inside another one."""
@@ -453,7 +453,7 @@ class StageWriter:
         values = [self._expr(node, a.value) for a in arguments]
         if not atoms:
             return self._of_one(callee, values)
-        values = [self._along(value, frozenset(atoms), False) for value in values]
+        values = [self._along(value, frozenset(atoms)) for value in values]
         brackets = tuple(self._bracket(atom) for atom in atoms)
         written = Call(callee, brackets, tuple(Argument(v.expr) for v in values))
         every = frozenset[Atom]().union(*(v.names for v in values))
@@ -484,14 +484,13 @@ class StageWriter:
         self.known.add(name)
         return BracketName(name, number(atom.extent))
 
-    def _along(self, value: _WrittenValue, along: frozenset[Atom], is_bool: bool) -> _WrittenValue:
+    def _along(self, value: _WrittenValue, along: frozenset[Atom]) -> _WrittenValue:
         """Returns the value repeated along the names that it lacks."""
         missing = sorted(along - value.names, key=lambda atom: self.names[atom])
         if not missing:
             return value
-        every = both(*(binary(">=", index(self.names[atom]), 0) for atom in missing))
-        repeated = binary("and", every, value.expr) if is_bool else where(every, value.expr, 0)
-        return _WrittenValue(repeated, value.names | set(missing))
+        brackets = tuple(self._bracket(atom) for atom in missing)
+        return _WrittenValue(Call("expand", brackets, (Argument(value.expr),)), value.names | set(missing))
 
 
 def _number(name: Name) -> int:

@@ -314,6 +314,8 @@ class _Build(Instructions[Instruction]):
                 return self._coordinate(dim)
             case ir.Cast(inner, elem):
                 return self._cast(self.value(inner), elem)
+            case ir.Apply("where", (_, value, same)) if value is same:  # `expand`
+                return self.value(value)
             case ir.Apply(function, args, elem):
                 return self._apply(function, args, elem)
         raise AssertionError(f"an epilogue holds no {type(node).__name__}: recognition refuses it")

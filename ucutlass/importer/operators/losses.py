@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ucutlass.grammar.syntax import Expr, Unary
-from ucutlass.importer.expressions import add, at, binary, div, mul, operand, sub, template, where
+from ucutlass.importer.expressions import add, at, binary, div, mul, operand, over, sub, template, where
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
 from ucutlass.importer.operators.pointwise import FLOATS, Rule
-from ucutlass.importer.operators.reductions import per_channel, reduce, softmax_of
+from ucutlass.importer.operators.reductions import reduce, softmax_of
 from ucutlass.importer.operators.views import gathered
 
 
@@ -72,9 +72,10 @@ def _surprise(b: GraphBuilder, a: Arguments, x: ValueRef, shares: ValueRef | Non
     element = a.result.element
     logs = softmax_of(b, x, "log_softmax", dim, element)
     refs = [logs, *([shares] if shares else [])]
-    if a.get("weight") is not None:
-        weight = a["weight"] if dim == 0 else per_channel(b, a["weight"], len(b.shape(x)))
-        refs.append(weight)
+    weight: ValueRef | None = a.get("weight")
+    if weight is not None:
+        shape = b.shape(weight) if dim == 0 else (*b.shape(weight), *(1 for _ in b.shape(x)[2:]))
+        refs.append(b.reshape(weight, shape))
     body: Expr = Unary("-", operand(0))
     for i in range(1, len(refs)):
         body = mul(body, operand(i))
@@ -117,8 +118,8 @@ def _of_classes(b: GraphBuilder, a: Arguments, x: ValueRef, target: ValueRef, di
         mixed = add(mul(operand(0), 1 - smoothing), mul(operand(1), smoothing / classes))
         loss = b.pointwise(mixed, [loss, smooth], element, "loss")
     if ignores:
-        kept = where(binary("==", operand(0), ignored), 0, operand(1))
-        loss = b.pointwise(kept, [target, loss], element, "loss")
+        counted = where(binary("==", operand(0), ignored), 0, operand(1))
+        loss = b.pointwise(counted, [target, loss], element, "loss")
     if a["reduction"] != 1 or (by_target is None and not ignores):
         return _mean_or_sum(b, loss, a["reduction"], element)
     share: Expr = operand(1) if by_target is not None else template("1.0")
@@ -126,9 +127,10 @@ def _of_classes(b: GraphBuilder, a: Arguments, x: ValueRef, target: ValueRef, di
         share = where(binary("==", operand(0), ignored), 0.0, share)
     refs = [target, *([by_target] if by_target is not None else [])]
     shares = b.pointwise(share, refs, element, "shares")
-    dims = tuple(range(len(b.shape(loss))))
-    whole = [reduce(b, v, "sum", dims, False, element, "sum") for v in (loss, shares)]
-    return b.pointwise(template("x0 / x1"), whole, element)
+    labels, axes, extents = b.labels(loss)
+    over_all = tuple(label for label, axis in zip(labels, axes, strict=True) if axis)
+    mean = div(over("sum", over_all, operand(0)), over("sum", over_all, operand(1)))
+    return b.add("reduction", [(loss, axes), (shares, axes)], mean, (), extents, element)
 
 
 RULES: Mapping[str, Rule] = MappingProxyType(

@@ -218,7 +218,7 @@ def _rms_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
     return _normalised(b, x, None, mean, eps, a.get("weight"), None, element)
 
 
-def per_channel(b: GraphBuilder, ref: ValueRef | None, rank: int) -> ValueRef | None:
+def _per_channel(b: GraphBuilder, ref: ValueRef | None, rank: int) -> ValueRef | None:
     """Returns a vector over channels so that it broadcasts to a tensor of this rank whose axis 1 they are."""
     if ref is None or rank <= 2:
         return ref
@@ -232,14 +232,14 @@ def _batch_norm(training: bool | None) -> Rule:
         x, element = a["input"], a.results[0].element
         rank = len(b.shape(x))
         by_batch = bool(a["training"]) if training is None else training
-        scale, shift = (per_channel(b, a.get(k), rank) for k in ("weight", "bias"))
+        scale, shift = (_per_channel(b, a.get(k), rank) for k in ("weight", "bias"))
         mean: ValueRef | None
         if by_batch or a.get("running_mean") is None:
             dims = (0, *range(2, rank))
             mean = reduce(b, x, "mean", dims, True, element, "mean")
             var: ValueRef | None = reduce(b, x, "var", dims, True, element, "var")
         else:
-            mean, var = (per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
+            mean, var = (_per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
         assert mean is not None and var is not None
         y = _normalised(b, x, mean, var, a["eps"], scale, shift, element)
         if not by_batch or a.get("running_mean") is None or len(a.results) < 5:
@@ -271,9 +271,9 @@ def _instance_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, element = a["input"], a.result.element
     rank = len(b.shape(x))
     dims = tuple(range(2, rank))
-    scale, shift = (per_channel(b, a.get(k), rank) for k in ("weight", "bias"))
+    scale, shift = (_per_channel(b, a.get(k), rank) for k in ("weight", "bias"))
     if not a.get("use_input_stats", True):
-        mean, var = (per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
+        mean, var = (_per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
         assert mean is not None and var is not None
     else:
         if a.get("running_mean") is not None:

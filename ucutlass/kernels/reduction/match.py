@@ -40,8 +40,6 @@ def match_reduction(kernel: ir.Kernel) -> ReductionPattern:
     rows = _ordered(kernel, {d for r in kernel.results for d in r.type.dims} - set(columns))
     for result in kernel.results:
         _result(kernel, result, rows, columns)
-    if not any(isinstance(p.type, ir.TensorType) for p in kernel.params):
-        raise Refused.no_family(kernel, "a kernel that reads no tensor")
     return ReductionPattern(
         kernel,
         rows,

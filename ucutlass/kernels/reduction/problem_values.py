@@ -132,6 +132,8 @@ class Builder(Instructions[ReductionInstruction]):
                 return self._coordinate(dim, dict(env).get(dim))
             case ir.Cast(inner, elem):
                 return self._cast(self.value(inner, env, guards), elem)
+            case ir.Apply("where", (_, value, same)) if value is same:  # `expand`
+                return self.value(value, env, guards)
             case ir.Apply(function, args, elem):
                 return self._apply(function, [self.value(a, env, guards) for a in args], elem)
             case ir.Read():
