@@ -6,7 +6,7 @@ what only it reads, as far as the checker and the kernel families accept the ker
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ucutlass import ir
@@ -185,17 +185,19 @@ class _Cutter:
         self._repeated()
         stages: list[ImportedStage] = []
         unclean: dict[str, tuple[Node, bool]] = {}
+        why = ""
         for root in sorted(self.regions, key=self._place):
             stage = self.stage(self.regions[root], root)
             if isinstance(stage, str):
                 cause = self._reshape_of(root) or self._repeating(root) or self._viewed_constant(root)
                 if cause is not None:
+                    why = why or stage
                     unclean[cause.name] = cause, cause.name in self.inline
                     continue
                 raise NoKernelServes(self.nodes.get(root) or self.graph.nodes[-1], stage)
             stages.append(stage)
         if unclean:
-            raise _Unclean(tuple(unclean.values()))
+            raise _Unclean(tuple(unclean.values()), why)
         return _ordered(stages)
 
     def _reshape_of(self, root: str) -> Reshape | None:
@@ -379,9 +381,9 @@ class _Unclean(Exception):
     views and constants that a computation reads, and constants that a view reads. With each stands whether
     it is a constant or a view itself."""
 
-    def __init__(self, nodes: tuple[tuple[Node, bool], ...]) -> None:
+    def __init__(self, nodes: tuple[tuple[Node, bool], ...], why: str) -> None:
         super().__init__(nodes[0][0].name)
-        self.nodes = nodes
+        self.nodes, self.why = nodes, why
 
 
 class NotLegal(Exception):
@@ -428,15 +430,13 @@ def _ordered(stages: Sequence[ImportedStage]) -> list[ImportedStage]:
     return placed
 
 
-def _stored(graph: TensorGraph, node: Node) -> TensorGraph:
+def _stored(graph: TensorGraph, node: Node, inline: Collection[str]) -> TensorGraph:
     """Returns the graph with a copy before a reshape, or of every operand of another node that is computed
-    by none that stores."""
+    inline."""
     if isinstance(node, Reshape):
         return with_copy(graph, node)
-    by_name = {n.name: n for n in graph.nodes}
     for number, operand in enumerate(node.operands):
-        source = by_name.get(operand.value)
-        if source is not None and source.kind in ("view", "constant"):
+        if operand.value in inline:
             graph = with_stored(graph, next(n for n in graph.nodes if n.name == node.name), number)
     return graph
 
@@ -445,16 +445,14 @@ def cut(graph: TensorGraph) -> tuple[TensorGraph, list[ImportedStage]]:
     """Returns the stages of a graph, each after what it reads, and the graph with the copies that they need.
     Raises NoKernelServes."""
     for _ in range(MOST_ROUNDS):
+        cutter = _Cutter(graph)
         try:
-            return graph, _Cutter(graph).run()
+            return graph, cutter.run()
         except _Unclean as problem:
             before = graph
             for node, inline in problem.nodes:
                 constant = inline and node.kind != "view"
-                graph = with_constant(graph, node) if constant else _stored(graph, node)
+                graph = with_constant(graph, node) if constant else _stored(graph, node, cutter.inline)
             if graph is before:
-                node, _ = problem.nodes[0]
-                raise NoKernelServes(
-                    node, "what it reads fits no kernel, and no copy of it helps"
-                ) from problem
+                raise NoKernelServes(problem.nodes[0][0], problem.why) from problem
     raise NoKernelServes(graph.nodes[-1], "its views and reshapes do not fit any kernel")

@@ -119,7 +119,10 @@ def _scaled(value: Expr, factor: Any) -> Expr:
 
 
 def _add(b: GraphBuilder, a: Arguments) -> ValueRef:
-    alpha = a.get("alpha", 1)
+    alpha, whole = a.get("alpha", 1), a.result.element not in FLOATS
+    if whole and a["other"] == 0 and b.element(a["self"]) == a.result.element:
+        x: ValueRef = a["self"]
+        return x
     if _all_bool(b, a["self"], a["other"]):
         return of_bools(b, a, "or")
     return of_tensors(b, a, lambda x, y: add(x, _scaled(y, alpha)), a["self"], a["other"])

@@ -37,6 +37,7 @@ FAMILY = Family(
     traffic=cost.traffic,
     tile_cost=cost.tile_cost,
     prices=False,
+    refuses_extents=True,
     rules=RULES,
     variants=VARIANTS,
 )
