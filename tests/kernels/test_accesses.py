@@ -62,7 +62,8 @@ def reduction_launch_of(seed: int, draw: Random) -> reduction_access_model.Launc
         planned = frontend.plan_kernel(checked, kernel, sizes, "sm90a", aligned=aligned).planned
     except ProgramError:
         return None
-    assert isinstance(planned.plan, ReductionPlan)
+    if not isinstance(planned.plan, ReductionPlan):
+        return None  # a sum of products may be a convolution
     return reduction_access_model.Launch(planned.plan, planned.sizes, aligned)
 
 
@@ -173,5 +174,5 @@ def test_the_reductions_model_sees_accesses_that_leave_their_alignment(
     mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*BROKEN_REDUCTIONS[mistake])
-    launches = (reduction_launch_of(seed, Random(seed)) for seed in range(200))
+    launches = (reduction_launch_of(seed, Random(seed)) for seed in range(1200))
     assert any(any(reduction_access_model.wrong_accesses(x, Random(0))) for x in launches if x is not None)
