@@ -181,7 +181,8 @@ def test_calls_are_replayed_on_several_streams_and_threads(name: str) -> None:
         assert error(result, model, x) < ERROR[torch.bfloat16]
 
 
-def test_replays_read_weights_that_change(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.filterwarnings("error::ucutlass.dynamo.fallback.FallbackWarning")
+def test_replays_read_weights_that_change() -> None:
     torch.manual_seed(6)
     model, x = mlp().cuda().eval(), torch.randn(4, 32, 128, device="cuda")
     fast, _ = compiled(model, fallback="eager", cuda_graphs=True)
@@ -191,4 +192,3 @@ def test_replays_read_weights_that_change(caplog: pytest.LogCaptureFixture) -> N
                 parameter.add_(torch.randn_like(parameter) * 0.01)
             for _ in range(2):
                 assert error(fast(x), model, x) < ERROR[torch.float32]
-    assert not caplog.records

@@ -17,8 +17,17 @@ from torch import fx
 
 from ucutlass.dynamo.builds import BackgroundBuilds, Launch, job_of, launched, part_call
 from ucutlass.dynamo.calls import Boxed, PartCall, boxed
-from ucutlass.dynamo.choice import FirstCallTrial, GraphChoice, Measure, choice_from, choice_of, measured
+from ucutlass.dynamo.choice import (
+    FirstCallTrial,
+    GraphChoice,
+    Measure,
+    choice_from,
+    choice_of,
+    device_of,
+    measured,
+)
 from ucutlass.dynamo.choice import as_record as as_choice
+from ucutlass.dynamo.fallback import say
 from ucutlass.dynamo.options import CompileOptions, options_of
 from ucutlass.dynamo.partition import SIZES, VIEW, Division, divide, division_of, rest
 from ucutlass.dynamo.records import Records, as_record, division_from, key_of
@@ -130,6 +139,7 @@ class CompiledModule:
             return self._replayed(self._fallback(), None)
         programs, changed = self._as_programs()
         if not self._programs and self._options.fallback != "error":
+            self._say_unserved()
             return self._replayed(self._fallback(), changed)
         fallback: Callable[..., Any] | None = None
         trial = bool(timed) and choice is None and changed is not None
@@ -139,6 +149,11 @@ class CompiledModule:
         if trial:
             served.choose = partial(self._choice, key, records, changed or ())
         return served.call if fallback is not None else served.programs
+
+    def _say_unserved(self) -> None:
+        computing = [o for g in self._report.graphs[-1:] for o in g.outside if o.why not in (VIEW, SIZES)]
+        if computing:
+            say(f"no program serves a graph: {computing[0]}")
 
     def _timed(self) -> str:
         """Returns the GPU's name where programs and fallback are to be timed against each other."""
@@ -160,7 +175,9 @@ class CompiledModule:
         measure, fallback = self._machinery.measure, served.fallback
         assert measure is not None and fallback is not None
         trial = FirstCallTrial(arguments, changed)
-        choice = choice_of(*measure(trial.run(served.programs), trial.run(fallback)))
+        device = device_of(arguments)
+        with torch.cuda.device(device) if device is not None else nullcontext():
+            choice = choice_of(*measure(trial.run(served.programs), trial.run(fallback)))
         _LOG.info("%s", choice)
         self._report.choices.append(choice)
         records.write(key, as_choice(choice))
@@ -176,10 +193,12 @@ class CompiledModule:
         devices = {x.device for x in self._inputs if isinstance(x, torch.Tensor)}
         (device, *others) = devices
         if others or device.type not in self._machinery.devices:
-            _LOG.warning("calls are not replayed as CUDA graphs: tensors are on %s", devices)
+            say(
+                f"calls are not replayed as CUDA graphs: tensors are on {', '.join(sorted(map(str, devices)))}"
+            )
             return call
         if changed is None or not set(changed) <= set(static):
-            _LOG.warning("calls are not replayed as CUDA graphs: a call changes its arguments")
+            say("calls are not replayed as CUDA graphs: a call changes its arguments")
             return call
         return Replays(call, static, self._machinery.replaying(device))
 
@@ -257,7 +276,7 @@ class Served:
                 return self._settled(*arguments)
             for builds in self._builds:
                 if builds.problem is not None:
-                    _LOG.warning("the fallback serves the graph: %s", builds.problem)
+                    say(f"the fallback serves a graph: {builds.problem}")
                     self.settle(self.fallback)
                     return self.fallback(*arguments)
             # The first call as the user's own: what it changes is changed once.
@@ -305,8 +324,8 @@ def divided_graph(
         jobs = [job_of(part, modules[part.name]) for part in division.parts]
         outcomes = hooks.launch(jobs, options) if jobs else []
         return {
-            part.name: part_call(part, modules[part.name], outcome, options)
-            for part, outcome in zip(division.parts, outcomes, strict=True)
+            part.name: part_call(part, modules[part.name], outcome, options, job.dense)
+            for part, job, outcome in zip(division.parts, jobs, outcomes, strict=True)
         }
 
     builds = None if options.wait or not division.parts else BackgroundBuilds(build)

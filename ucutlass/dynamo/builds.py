@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,9 +25,10 @@ from ucutlass.assembly import AnyBuilt, BuiltPipeline, ProgramAtSizes, build_pro
 from ucutlass.backend import Built
 from ucutlass.diagnostics import ProgramError
 from ucutlass.dynamo.calls import PartCall, call_of
+from ucutlass.dynamo.fallback import say
 from ucutlass.dynamo.options import CompileOptions
 from ucutlass.dynamo.partition import Part
-from ucutlass.dynamo.region import Executor, Region, values_of
+from ucutlass.dynamo.region import Executor, Order, Region, values_of
 from ucutlass.emit import NotServed
 from ucutlass.importer.first_call import checked
 from ucutlass.ir import Pipeline
@@ -35,8 +36,6 @@ from ucutlass.runtime.arguments import ArgumentError, bind
 from ucutlass.runtime.errors import ArchUnknown, BuildCancelled, BuildError, BuildTimedOut, MachineError
 from ucutlass.runtime.launch_spec import TensorSlot, spec_of
 from ucutlass.shapes import ShapeError
-
-_LOG = logging.getLogger("ucutlass.dynamo")
 
 NO_KERNEL = (
     NoKernelsHere,
@@ -55,11 +54,13 @@ NO_KERNEL = (
 @dataclass(frozen=True, slots=True)
 class Job:
     """A part's program, with what its first call is expected to bring: the shape of each parameter in memory
-    order, None where it cannot be told, and the device."""
+    order, None where it cannot be told, and the device. `dense` has the places of the parameters whose tensors
+    are dense in every call, since TorchDynamo guards their strides."""
 
     region: Region
     shapes: tuple[tuple[int, ...], ...] | None
     device: torch.device
+    dense: frozenset[int] = frozenset()
 
 
 Outcome: TypeAlias = "Executor | Exception"
@@ -76,7 +77,13 @@ def job_of(part: Part, graph: fx.GraphModule) -> Job:
     device = next(v.device for v in (*values, *results) if isinstance(v, torch.Tensor))
     shapes = [tuple(_hint(values[n].shape[axis]) for axis in order) for n, order in part.region.inputs]
     known = [tuple(n for n in shape if n is not None) for shape in shapes]
-    return Job(part.region, tuple(known) if known == shapes else None, device)
+    dense = frozenset(p for p, (n, order) in enumerate(part.region.inputs) if _is_dense(values[n], order))
+    return Job(part.region, tuple(known) if known == shapes else None, device, dense)
+
+
+def _is_dense(value: torch.Tensor, order: Order) -> bool:
+    numbers = all(isinstance(n, int) for n in (*value.shape, *value.stride()))
+    return numbers and value.permute(order).is_contiguous()
 
 
 def _hint(extent: Any) -> int | None:
@@ -114,8 +121,9 @@ def _on_device(jobs: Sequence[Job], device: torch.device, options: CompileOption
         except ProgramError as problem:
             programs.append(problem)
             continue
-        if job.shapes is not None:
-            sized[number] = ProgramAtSizes(text, program, _extents(program, job.shapes))
+        with suppress(ArgumentError):  # which the call itself will raise
+            if job.shapes is not None:
+                sized[number] = ProgramAtSizes(text, program, _extents(program, job.shapes))
     try:
         results = build_programs(list(sized.values()), arch, device=known_device(gpu.name, arch))
     except MachineError as problem:
@@ -160,10 +168,14 @@ def _executor(
 
 
 def part_call(
-    part: Part, module: Callable[..., tuple[Any, ...]], outcome: Outcome, options: CompileOptions
+    part: Part,
+    module: Callable[..., tuple[Any, ...]],
+    outcome: Outcome,
+    options: CompileOptions,
+    dense: Collection[int] = (),
 ) -> PartCall:
-    """Returns what computes a part: its program, or the part's own operators where that has no kernel, which is
-    said once. With `fallback="error"` that is raised."""
+    """Returns what computes a part: its program, or the part's own operators where that has no kernel, which a
+    FallbackWarning says. With `fallback="error"` that is raised."""
 
     def operators(*arguments: Any) -> tuple[Any, ...]:
         return module(*arguments)
@@ -171,27 +183,20 @@ def part_call(
     if isinstance(outcome, Exception):
         if options.fallback == "error":
             raise outcome
-        report(part, outcome)
+        say(f"a program is not served: {outcome}")
         return operators
-    call = call_of(part.region, outcome)
+    call = call_of(part.region, outcome, dense)
     if options.fallback == "error":
         return call
-    reported = threading.Event()
 
     def guarded(*arguments: Any) -> tuple[Any, ...]:
         try:
             return call(*arguments)
         except (*NO_KERNEL, ArgumentError) as problem:
-            if not reported.is_set():
-                reported.set()
-                report(part, problem)
+            say(f"a program is not served: {problem}")
         return operators(*arguments)
 
     return guarded
-
-
-def report(part: Part, problem: Exception) -> None:
-    _LOG.warning("%s goes to the fallback: %s", part.name, str(problem).partition("\n")[0])
 
 
 class BackgroundBuilds:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor, fx
@@ -45,24 +46,30 @@ def _attributes(graph: fx.GraphModule) -> dict[str, Any]:
     }
 
 
-def call_of(region: Region, execute: Executor) -> PartCall:
+def call_of(region: Region, execute: Executor, dense: Collection[int] = ()) -> PartCall:
     """Returns a function of the part's arguments, of any strides, that gives the tuple of its results with the
-    strides that the graph says."""
-    inputs = tuple((number, _unless_identity(order)) for number, order in region.inputs)
+    strides that the graph says. `dense` has the places of parameters that are known to be dense in the region's
+    order, so that no call looks."""
+    take = _taker([number for number, _ in region.inputs])
+    moves = tuple(
+        (place, _unless_identity(order), place not in dense)
+        for place, (_, order) in enumerate(region.inputs)
+        if _unless_identity(order) is not None or place not in dense
+    )
     outputs = tuple((number, _unless_identity(inverse(order))) for number, order in region.outputs)
-    plain = all(order is None for _, order in inputs)
-    places = tuple(number for number, _ in inputs)
-
-    def arranged(arguments: Sequence[Tensor]) -> list[Tensor]:
-        return [
-            arguments[number] if order is None else arguments[number].permute(order)
-            for number, order in inputs
-        ]
+    as_they_are = outputs == tuple((number, None) for number in range(len(outputs)))
 
     def call(*arguments: Tensor) -> tuple[Any, ...]:
-        tensors = [arguments[number] for number in places] if plain else arranged(arguments)
-        results = execute(*[t if t.is_contiguous() else t.contiguous() for t in tensors])
-        several: Sequence[Tensor] = results if isinstance(results, tuple) else (results,)
+        tensors = take(arguments)
+        if moves:
+            tensors = list(tensors)
+            for place, order, looked_at in moves:
+                tensor = tensors[place] if order is None else tensors[place].permute(order)
+                tensors[place] = tensor.contiguous() if looked_at else tensor
+        results = execute(*tensors)
+        several: tuple[Tensor, ...] = results if isinstance(results, tuple) else (results,)
+        if as_they_are:
+            return several
         return tuple(
             [
                 several[number] if order is None else several[number].permute(order)
@@ -71,6 +78,13 @@ def call_of(region: Region, execute: Executor) -> PartCall:
         )
 
     return call
+
+
+def _taker(numbers: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Returns a function that takes several of a sequence."""
+    if len(numbers) > 1:
+        return operator.itemgetter(*numbers)
+    return lambda values: [values[number] for number in numbers]
 
 
 def _unless_identity(order: Order) -> Order | None:

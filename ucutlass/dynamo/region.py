@@ -180,6 +180,9 @@ def _imported(
         first = next(node.name for node in nodes if node.op == "call_function")
         culprit = makers.get(problem.node.name, first) if isinstance(problem, NoKernelServes) else first
         raise RegionRefused({culprit: problem.why}) from problem
+    if not program.inputs:
+        first = next(node.name for node in nodes if node.op == "call_function")
+        raise RegionRefused({first: "it reads no tensor, so that nothing says where it runs"})
     places = [n.name for n in nodes if n.op == "placeholder"]
     reads = tuple((places.index(i.path), memory_order(values[i.path], number)) for i in program.inputs)
     return program, reads, tuple(outputs)

@@ -7,7 +7,6 @@ graph's memory, so that they are the caller's own.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-_LOG = logging.getLogger("ucutlass.dynamo")
+from ucutlass.dynamo.fallback import say
 
 MOST_GRAPHS = 32
 """Graphs of one compiled function. Calls of further shapes are not captured."""
@@ -85,7 +84,6 @@ class Replays:
         self._call, self._device = call, device
         self._static = frozenset(static)
         self._entries: dict[_Key, _Entry | None] = {}
-        self._said: set[str] = set()
         self._lock = threading.Lock()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -130,10 +128,12 @@ class Replays:
         if any(_overlaps(a) for a in varying.values()):
             self._refused("an argument overlaps itself")
             return None
-        copies = {
-            n: torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device).copy_(a.detach())
-            for n, a in varying.items()
-        }
+        # Not as tensors of inference mode, which no call outside of it may write.
+        with torch.inference_mode(False), torch.no_grad():
+            copies = {
+                n: torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device).copy_(a)
+                for n, a in varying.items()
+            }
         inputs = [copies.get(number, a) for number, a in enumerate(arguments)]
         try:
             with self._device.turn():
@@ -144,9 +144,7 @@ class Replays:
         return _Entry(tuple(copies.items()), capture)
 
     def _refused(self, why: str) -> None:
-        if why not in self._said:
-            self._said.add(why)
-            _LOG.warning("calls are not replayed as CUDA graphs: %s", why)
+        say(f"calls are not replayed as CUDA graphs: {why}")
 
     def _replayed(self, entry: _Entry, arguments: Sequence[Any]) -> Any:
         with self._device.turn():
