@@ -7,6 +7,7 @@ float64; results are right within a small multiple of eager's own error in the e
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks import turns
 from benchmarks.harness import append
 from benchmarks.model_cases import CASES, settled
-from benchmarks.module_measure import WAYS, free, products
+from benchmarks.module_measure import free
 from benchmarks.turns import DeviceLock, Launch, compiled, cuda_clock, host_clock
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def measured(
     gpu = DeviceLock(Path(lock), hold_seconds)
     with torch.no_grad():
         tell(stage="model")
+        turns.load_compilers()  # what takes seconds must not take the lock's
         model, inputs = model_of(name, dtype, batch, device, gpu)
         tell(stage="oracle", parameters=sum(p.numel() for p in model.parameters()))
         with gpu.holding():
@@ -78,17 +80,23 @@ def measured(
             known = exact_results(model, inputs, exact)
             free(device)
         tell(stage="ucutlass")
-        report, ours = backend_of(model, device)
-        row["seconds"] = {}
-        first = first_call(ours, inputs, build_seconds, device)
-        row["seconds"]["ucutlass"] = first
-        tell(seconds=row["seconds"], **fallback_of(report))
+        report, ours = backend_of(model, device, gpu, "time")
+        with warnings_of("ucutlass.dynamo") as notes:
+            row["seconds"] = {"ucutlass": first_call(ours, inputs, gpu, build_seconds, device)}
+        tell(seconds=row["seconds"], unbuilt=notes[:8], **fallback_of(report))
+        calls: dict[str, Callable[..., Any]] = {"ucutlass": ours, "eager": model}
+        if "fallback" in row["choices"]:
+            tell(stage="programs")
+            report, calls["programs"] = backend_of(model, device, gpu, "always")
+            row["seconds"]["programs"] = first_call(calls["programs"], inputs, gpu, build_seconds, device)
+            tell(seconds=row["seconds"], **{**fallback_of(report), "choices": row["choices"]})
         with gpu.holding():
             tell(stage="check")
-            tell(**checked(ours, inputs, eager, known, dtype))
+            for column in ("ucutlass", "programs"):
+                if column in calls and row.get("status") != "wrong":
+                    tell(**checked(calls[column], inputs, eager, known, dtype))
             del eager, known
             free(device)
-        calls: dict[str, Callable[..., Any]] = {"ucutlass": ours, "eager": model}
         for column in (("inductor",) if compile else ()) + (
             ("max-autotune",) if compile and max_autotune else ()
         ):
@@ -102,7 +110,9 @@ def measured(
             tell(**timed(calls, inputs, device))
             if device != "cpu":
                 tell(stage="profile")
-                tell(**share_of(partial(ours, *inputs)))
+                tell(share=share_of(partial(ours, *inputs))["share"])
+                about = share_of(partial(calls.get("programs", ours), *inputs))
+                tell(programs_share=about["share"], others=about["others"], slowest=about["slowest"])
     turns.stop_compilers()
     tell(stage="end")
     return row
@@ -116,10 +126,10 @@ def compiled_once(
     with torch.no_grad():
         model, inputs = model_of(name, dtype, batch, device, gpu)
         if column == "ucutlass":
-            call = backend_of(model, device)[1]
+            call = backend_of(model, device, gpu, "time")[1]
         else:
             call = torch.compile(model, dynamic=False)
-        seconds = first_call(call, inputs, limit_seconds, device)
+        seconds = first_call(call, inputs, gpu, limit_seconds, device)
     turns.stop_compilers()
     append(Path(note), {"stage": "end"})
     return {"stage": "end", "warm": seconds}
@@ -143,8 +153,9 @@ def model_of(
 
 
 def forwarded(model: Callable[..., Any], inputs: Sequence[Tensor]) -> list[Tensor]:
-    with products(WAYS["eager-f32"]):
-        return [leaf for leaf in tree_leaves(model(*inputs)) if isinstance(leaf, Tensor)]
+    """Returns the tensors among the results, with PyTorch's switches as they are: TorchDynamo compiles anew
+    under others."""
+    return [leaf for leaf in tree_leaves(model(*inputs)) if isinstance(leaf, Tensor)]
 
 
 def exact_results(model: nn.Module, inputs: Sequence[Tensor], exact: bool) -> list[Tensor]:
@@ -178,22 +189,35 @@ def checked(
 # --- compiled -----------------------------------------------------------------------------------
 
 
-def backend_of(model: nn.Module, device: str) -> tuple[Report, Callable[..., Any]]:
-    """Returns the model compiled by our backend, which has compiled nothing yet, and what it will report. On
-    the CPU, for tests, programs are evaluated by the reference and the rest by eager PyTorch."""
+def backend_of(
+    model: nn.Module, device: str, gpu: DeviceLock, choose: str
+) -> tuple[Report, Callable[..., Any]]:
+    """Returns the model compiled by our backend, which has compiled nothing yet, and what it will report. What
+    it measures to choose between programs and fallback it measures with the GPU to itself. On the CPU, for
+    tests, programs are evaluated by the reference and the rest by eager PyTorch."""
     from ucutlass.dynamo.backend import BackendHooks, Report, backend
+    from ucutlass.dynamo.choice import measured as both
     from ucutlass.dynamo.options import options_of
+
+    def alone(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float]:
+        with gpu.holding():
+            return both(first, second)
 
     report = Report()
     if device == "cpu":
-        hooks = BackendHooks(launch=_references, measure=None, devices=("cpu",))
-        own = backend(options_of({"fallback": "eager"}), hooks=hooks, report=report)
+        options = options_of({"fallback": "eager"})
+        hooks = BackendHooks(launch=_references, measure=_programs_first, devices=("cpu",))
     else:
-        own = backend(options_of({}), report=report)
+        options, hooks = options_of({"choose": choose}), BackendHooks(measure=alone)
+    own = backend(options, hooks=hooks, report=report)
     return report, torch.compile(model, backend=own, dynamic=False)
 
 
-def _references(jobs: Sequence[Any], options: Any) -> list[Callable[..., Any]]:
+def _programs_first(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float]:
+    return 1.0, 2.0
+
+
+def _references(jobs: Sequence[Any], options: Any) -> list[Any]:
     return [_reference(job.region) for job in jobs]
 
 
@@ -211,8 +235,22 @@ def _reference(region: Any) -> Callable[..., Any]:
     return call
 
 
+@contextmanager
+def warnings_of(logger: str) -> Iterator[list[str]]:
+    """Collects the warnings that a logger is given."""
+    notes: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: notes.append(record.getMessage()[:300])  # type: ignore[method-assign]
+    logging.getLogger(logger).addHandler(handler)
+    try:
+        yield notes
+    finally:
+        logging.getLogger(logger).removeHandler(handler)
+
+
 def fallback_of(report: Report) -> Row:
-    """Returns how many graphs and programs there are, and the operators outside of programs with reasons."""
+    """Returns how many graphs and programs there are, what serves the graphs, and the operators outside of
+    programs with reasons."""
     from ucutlass.dynamo.partition import SIZES, VIEW
 
     outside = Counter(
@@ -221,20 +259,24 @@ def fallback_of(report: Report) -> Row:
     return {
         "graphs": len(report.graphs),
         "programs": sum(len(graph.texts) for graph in report.graphs),
-        "choices": [str(choice) for choice in report.choices],
+        "choices": [choice.server for choice in report.choices],
+        "choice_us": [[choice.programs_us, choice.fallback_us] for choice in report.choices],
         "outside": sum(outside.values()),
         "reasons": [[operator, why[:200], count] for (operator, why), count in outside.most_common(8)],
     }
 
 
-def first_call(call: Callable[..., Any], inputs: Sequence[Tensor], limit: float, device: str) -> float:
-    """Returns the seconds of a first call, whose time is the compiler's. Raises Late."""
-    start = time.monotonic()
+def first_call(
+    call: Callable[..., Any], inputs: Sequence[Tensor], gpu: DeviceLock, limit: float, device: str
+) -> float:
+    """Returns the seconds of a first call, whose time is the compiler's; waiting for the lock is none. Raises
+    Late."""
+    start, waited = time.monotonic(), gpu.waited
     with turns.within(limit):
         call(*inputs)
         if device != "cpu":
             torch.cuda.synchronize()
-    return round(time.monotonic() - start, 2)
+    return round(time.monotonic() - start - gpu.waited + waited, 2)
 
 
 def inductor_of(
@@ -256,7 +298,7 @@ def inductor_of(
         call = compiled(model, gpu, backend=backend)
     try:
         with gpu.holding() if column == "max-autotune" else _given_back(gpu):
-            row["seconds"][column] = first_call(call, inputs, limit, device)
+            row["seconds"][column] = first_call(call, inputs, gpu, limit, device)
         tell(seconds=row["seconds"])
         return call
     except turns.Late:

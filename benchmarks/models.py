@@ -6,8 +6,9 @@
 Architectures have random weights; those of transformers have real widths and few layers. Each row is a model, an
 element type and a batch: results against the model in float64, within a small multiple of eager's own error;
 times of `torch.compile(model, backend="ucutlass")`, eager, TorchInductor's default mode and, with
-`--max-autotune`, that mode, in turns, both in CUDA graphs (`us`) and as a user calls them (`call_us`); the share
-of the device's time in our kernels; what went to the fallback; and the seconds of each first call, with `--warm`
+`--max-autotune`, that mode, in turns, both in CUDA graphs (`us`) and as a user calls them (`call_us`); where the
+backend chose the fallback for a graph, its programs are a candidate of their own; the share of the device's time
+in our kernels; what went to the fallback; and the seconds of each first call, with `--warm`
 once more in a fresh process.
 
 A row is one line of `--out`, written as soon as it is known; a run that was cut off goes on where it was. Each
@@ -71,7 +72,7 @@ def run(rows: Sequence[Row], settings: RunSettings) -> None:
 def measure(job: GpuJob, device: int, settings: RunSettings) -> None:
     start = time.monotonic()
     row = attempt(job, device, settings, settings.compile)
-    if "lost" in row and row["stage"] in COLUMNS:
+    if "lost" in row and row["stage"] in ("inductor", "max-autotune"):
         row = attempt(job, device, settings, False) | {"first_loss": f"{row['stage']}: {row['lost']}"}
     if settings.warm and row["status"] == "right":
         columns = ("ucutlass", *(("inductor",) if settings.compile else ()))
@@ -145,7 +146,7 @@ def line_of(row: Row) -> str:
         words.append(
             f"{row['programs']} programs, {row['outside']} operators outside, share {row.get('share')}"
         )
-    for key in ("wrong", "lost", "first_loss", "uncompiled", "reasons"):
+    for key in ("wrong", "lost", "first_loss", "uncompiled", "unbuilt", "reasons"):
         if row.get(key):
             words.append(f"{key}: {row[key]}"[:300])
     return "; ".join([*words, f"first calls {row.get('seconds')}, warm {row.get('warm_seconds')}"])
@@ -154,12 +155,13 @@ def line_of(row: Row) -> str:
 # --- the table -------------------------------------------------------------------------------------
 
 
-def ratio(row: Row, kind: str, column: str) -> float | None:
-    """Returns a column's time over ours, None where either is missing or ours is not right."""
+def ratio(row: Row, kind: str, column: str, own: str = "ucutlass") -> float | None:
+    """Returns a column's time over ours, None where either is missing or ours is not right. Ours is the
+    backend's, or its programs', which are the same where it chose them."""
     us = row.get(kind) or {}
     if row["status"] != "right" or column not in us or "ucutlass" not in us:
         return None
-    return float(us[column] / us["ucutlass"])
+    return float(us[column] / us.get(own, us["ucutlass"]))
 
 
 def table(rows: Iterable[Row]) -> list[str]:
@@ -193,6 +195,7 @@ _HEAD = (
     "inductor",
     "max-autotune",
     "called: inductor",
+    "programs: inductor",
     "share",
     "outside",
     "error / eager's",
@@ -206,7 +209,8 @@ def _markdown(row: Row) -> str:
     cells += [_number(ratio(row, "us", c)) for c in ("eager", "inductor", "max-autotune")]
     cells += [
         _number(ratio(row, "call_us", "inductor")),
-        _number(row.get("share")),
+        _number(ratio(row, "us", "inductor", "programs")),
+        _number(row.get("programs_share", row.get("share"))),
         str(row.get("outside", "-")),
     ]
     error, eager = row.get("error"), row.get("eager_error")
@@ -222,8 +226,8 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 def _group(name: str, rows: Sequence[Row]) -> list[str]:
     counted = Counter(row["status"] for row in rows)
-    shares = [row["share"] for row in rows if row.get("share") is not None]
-    mean = f", mean share {sum(shares) / len(shares):.3f}" if shares else ""
+    shares = [row["programs_share"] for row in rows if row.get("programs_share") is not None]
+    mean = f", mean share of programs {sum(shares) / len(shares):.3f}" if shares else ""
     lines = [f"{name}: {len(rows)} rows of {len({r['model'] for r in rows})} models, {dict(counted)}{mean}"]
     for kind in ("us", "call_us"):
         for column in COLUMNS:
@@ -234,7 +238,14 @@ def _group(name: str, rows: Sequence[Row]) -> list[str]:
                     f"  {kind:7} against {column:12} {len(ratios):3} rows, geomean {geomean(ratios):.3f}, "
                     f"least {min(ratios):.3f}, below 0.95: {below}"
                 )
-    return lines
+        programs = [r for row in rows if (r := ratio(row, kind, "inductor", "programs")) is not None]
+        if programs:
+            lines.append(
+                f"  {kind:7} of programs alone against inductor: geomean {geomean(programs):.3f}, "
+                f"least {min(programs):.3f}"
+            )
+    chosen = Counter(server for row in rows for server in row.get("choices", ()))
+    return [*lines, f"  served by {dict(chosen)}"]
 
 
 # --- options ---------------------------------------------------------------------------------------

@@ -154,6 +154,7 @@ def measured(
     tell(stage="load")
     handed = json.loads(Path(payload).read_text(encoding="utf-8"))
     program = loaded_program(handed, arch, device)
+    turns.load_compilers()  # what takes seconds must not take the lock's
     names = ways(lane, convolves, compile)
     with torch.no_grad():
         with gpu.holding():

@@ -7,6 +7,7 @@ captured is launched from the host between events, and says so.
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import random
 import signal
@@ -259,15 +260,19 @@ def within(seconds: float) -> Iterator[None]:
 
 class DeviceLock:
     """The lock of a GPU among the processes of one run: who launches anything holds it. Whoever holds it for
-    longer than `limit` seconds at a time is ended by SIGALRM, also while it waits for the device."""
+    longer than `limit` seconds at a time is ended by SIGALRM, also while it waits for the device. `waited` is how
+    long this process has waited for it."""
 
     def __init__(self, path: Path, limit: float) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._limit = limit
         self.held = False
+        self.waited = 0.0
 
     def take(self) -> None:
+        start = time.monotonic()
         fcntl.flock(self._file, fcntl.LOCK_EX)
+        self.waited += time.monotonic() - start
         self.held = True
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, self._limit)
@@ -315,6 +320,12 @@ def _backend(own: Callable[..., Any] | None) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx
 
     return compile_fx
+
+
+def load_compilers() -> None:
+    """Imports what torch.compile needs."""
+    for name in ("torch._dynamo.backends.common", "torch._inductor.compile_fx"):
+        importlib.import_module(name)
 
 
 def stop_compilers() -> None:

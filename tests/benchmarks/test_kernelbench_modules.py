@@ -75,8 +75,8 @@ def test_a_problem_is_prepared_built_and_measured(problem: Path, tmp_path: Path)
         convolves=True,
         exact=True,
         compile=True,
-        hold_seconds=100.0,
-        compile_seconds=100.0,
+        hold_seconds=1000.0,
+        compile_seconds=1000.0,
     )
     assert (result["status"], result["oracle"], result["wrong"]) == ("right", "float64", [])
     assert set(result["us"]) == {"ucutlass", *ways("f32", True, True)} and result["stage"] == "end"
@@ -188,7 +188,7 @@ def test_a_step_that_takes_too_long_is_left() -> None:
 
 
 def test_the_lock_is_free_while_a_graph_is_compiled(tmp_path: Path) -> None:
-    lock = turns.DeviceLock(tmp_path / "lock", 100.0)
+    lock = turns.DeviceLock(tmp_path / "lock", 1000.0)
     held: list[bool] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -216,7 +216,7 @@ def test_who_holds_the_lock_too_long_is_ended(tmp_path: Path) -> None:
         f"{__name__}:hold", {"lock": str(tmp_path / "lock")}, tmp_path / "note", limit_seconds=90.0
     )
     assert row["status"] == "lost" and row["stage"] == "check" and "SIGALRM" in row["lost"]
-    turns.DeviceLock(tmp_path / "lock", 100.0).take()  # it went with its process
+    turns.DeviceLock(tmp_path / "lock", 1000.0).take()  # it went with its process
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 

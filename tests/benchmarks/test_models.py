@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,17 @@ def row_of(tmp_path: Path, dtype: str = "f32") -> dict[str, Any]:
         exact=True,
         compile=True,
         max_autotune=False,
-        hold_seconds=100.0,
-        build_seconds=100.0,
-        compile_seconds=100.0,
+        hold_seconds=1000.0,
+        build_seconds=1000.0,
+        compile_seconds=1000.0,
     )
 
 
 def test_a_model_is_measured(small: None, tmp_path: Path) -> None:
     row = row_of(tmp_path)
     assert (row["status"], row["stage"], row["graphs"]) == ("right", "end", 1)
-    assert row["programs"] >= 1 and any("fft" in operator for operator, _, _ in row["reasons"])
+    assert row["programs"] >= 1 and row["choices"] == ["programs"] and row["unbuilt"] == []
+    assert any("fft" in operator for operator, _, _ in row["reasons"])
     assert set(row["us"]) == set(row["call_us"]) == {"ucutlass", "eager", "inductor"}
     assert set(row["seconds"]) == {"ucutlass", "inductor"} and row["error"] <= 1e-6
     written: dict[str, Any] = {}
@@ -65,6 +67,7 @@ def test_a_model_is_measured(small: None, tmp_path: Path) -> None:
     assert written == row
 
 
+@pytest.mark.slow
 def test_a_wrong_program_is_seen(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = model_measure._reference
 
@@ -106,6 +109,7 @@ ROWS = [
         "us": {"ucutlass": 10.0, "eager": 30.0, "inductor": 10.0 * ratio},
         "call_us": {"ucutlass": 20.0, "eager": 90.0, "inductor": 40.0},
         "share": 0.9,
+        "programs_share": 0.9,
         "programs": 2,
         "outside": 1,
         "seconds": {"ucutlass": 3.0, "inductor": 9.0},
@@ -134,10 +138,13 @@ def test_the_table_counts_by_type_and_batch(
     monkeypatch.setattr("sys.argv", ["models", "--table", str(tmp_path / "rows.jsonl")])
     assert models.main() == 0
     text = capsys.readouterr().out
-    assert "bf16, batch 1: 3 rows of 3 models, {'right': 2, 'lost': 1}, mean share 0.900" in text
+    assert "bf16, batch 1: 3 rows of 3 models, {'right': 2, 'lost': 1}, mean share of programs 0.900" in text
     assert "us      against inductor       2 rows, geomean 1.000, least 0.500, below 0.95: 1" in text
     assert "all: 4 rows of 3 models" in text and "  0.500 b bf16 1" in text
-    assert "| a bf16 16 | right | 10 | 3.000 | 1.000 | - | 2.000 | 0.900 | 1 | 0.500 | 3.0 | 9.0 |" in text
+    assert (
+        "| a bf16 16 | right | 10 | 3.000 | 1.000 | - | 2.000 | 1.000 | 0.900 | 1 | 0.500 | 3.0 | 9.0 |"
+        in text
+    )
 
 
 def test_rows_are_chosen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,3 +177,20 @@ def test_a_run_loses_a_row_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     rows = {row["name"]: row for row in lines(tmp_path / "rows.jsonl")}
     assert rows["a f32 1"]["warm_seconds"] == {"ucutlass": 2.0, "inductor": 2.0}
     assert sorted(asked) == [("a", True), ("b", False), ("b", True)] and "first_loss" in rows["b f32 1"]
+
+
+@pytest.mark.slow
+def test_programs_are_timed_where_the_fallback_is_faster(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_measure, "_programs_first", lambda first, second: (2.0, 1.0))
+    row = row_of(tmp_path)
+    assert row["choices"] == ["fallback"] and row["status"] == "right"
+    assert set(row["us"]) == {"ucutlass", "programs", "eager", "inductor"}
+    assert models.ratio(row, "us", "inductor", "programs") == row["us"]["inductor"] / row["us"]["programs"]
+
+
+def test_a_logger_s_warnings_are_kept() -> None:
+    with model_measure.warnings_of("ucutlass.dynamo") as notes:
+        logging.getLogger("ucutlass.dynamo").warning("%s goes to the fallback", "program_0")
+    assert notes == ["program_0 goes to the fallback"]
