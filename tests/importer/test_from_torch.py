@@ -85,12 +85,12 @@ TEXTS: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...], str
         """
         pipeline gated(
           x: bf16[M=4, K=16],
-          gate_weight: bf16[K2=32, K],
-          up_weight: bf16[K2, K],
-          down_weight: bf16[N=16, K2]
+          gate_weight: bf16[F=32, K],
+          up_weight: bf16[F, K],
+          down_weight: bf16[N=16, F]
         ) -> bf16[M, N] {
-          up: bf16[M, K2] = silu(dot[K](x, gate_weight)) * dot[K](x, up_weight)
-          return dot[K2](up, down_weight)
+          up: bf16[M, F] = silu(dot[K](x, gate_weight)) * dot[K](x, up_weight)
+          return dot[F](up, down_weight)
         }
         """,
     ),
@@ -113,6 +113,23 @@ def test_half_precision_attention_is_one_kernel() -> None:
     program, words = difference(Function(lambda q, k: F.scaled_dot_product_attention(q, k, k)), q, q.clone())
     assert not words
     assert program.text.startswith("kernel function(")
+
+
+def test_what_several_stages_read_is_computed_by_each_where_that_is_quicker() -> None:
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.exp(x)
+        return y.sum(1), y.amax(0)
+
+    program, words = difference(Function(both), torch.randn(256, 256))
+    assert not words
+    assert "return y0 = sum[N](exp(x)), y1 = max[M](exp(x))" in program.text
+
+
+def test_an_operand_is_copied_where_reading_it_as_it_lies_would_cost_the_dot_more() -> None:
+    product = Function(lambda x, y: x[:, 1].transpose(0, 1) @ y)
+    small, large = (from_torch(product, torch.empty(n, 3, n, n), torch.empty(n, n, n)).text for n in (8, 512))
+    assert "return dot[K](x[C = 1], y)" in small
+    assert "select: f32[M, B, K] = x[C = 1]" in large and "return dot[K](select, y)" in large
 
 
 AGREE: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = {

@@ -14,9 +14,13 @@ AXES = {1: "N", 2: "MN", 3: "BLD", 4: "BCHW", 5: "BCDHW"}
 _SPARE = "NMKJIEFUVWXYZABCDGHLOPQRST"
 
 
+_ALTERNATIVES = {"K": "KFJI", "N": "NFJI", "C": "CFE", "D": "DE", "H": "HG"}
+"""What further dimensions of one role are called: a width, the one that a layer widens it to, and so on."""
+
+
 def dimension_names(atoms: Iterable[Atom], taken: Iterable[str]) -> dict[Atom, str]:
-    """Returns a name for each atom, in order: the letter that an operator suggests, else a free letter, else
-    one with a number."""
+    """Returns a name for each atom, in order: the letter that an operator suggests, else one like it or a free
+    letter, else one with a number."""
     used = set(taken)
     names: dict[Atom, str] = {}
     for atom in atoms:
@@ -28,7 +32,7 @@ def dimension_names(atoms: Iterable[Atom], taken: Iterable[str]) -> dict[Atom, s
 
 
 def dimension_name(hint: str, used: set[str]) -> str:
-    candidates = [hint] if hint else list(_SPARE)
+    candidates = _ALTERNATIVES.get(hint, hint) or _SPARE
     for name in candidates:
         if name not in used:
             return name
@@ -65,3 +69,24 @@ def numbered(text: str, used: Iterable[str]) -> str:
 
 def program_name(words: Sequence[str]) -> str:
     return "_".join(words) or "program"
+
+
+def operator_noun(operator: str) -> str:
+    """Returns what a value is called that an operator such as `aten.cat.default` gives."""
+    words = operator.split(".")
+    return identifier(words[1].strip("_") if len(words) > 1 else "value") or "value"
+
+
+def module_noun(path: str) -> str:
+    """Returns what a value is called that a submodule gives: the last word of its path, with the number of a
+    layer behind its word."""
+    return identifier(_joined_numbers(path).split(".")[-1]) if path else ""
+
+
+def qualified_noun(path: str) -> str:
+    """Returns the noun of a submodule with that of the module around it."""
+    return identifier("_".join(_joined_numbers(path).split(".")[-2:]))
+
+
+def _joined_numbers(path: str) -> str:
+    return re.sub(r"\.(\d+)(?=\.|$)", r"\1", path)

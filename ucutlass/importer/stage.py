@@ -34,8 +34,9 @@ from ucutlass.importer.expressions import (
     where,
 )
 from ucutlass.importer.graph import Computation, ImportedTensor, Node, OperandRead, Reshape, TorchStage
-from ucutlass.importer.naming import AXES, numbered
+from ucutlass.importer.naming import AXES, numbered, operator_noun
 from ucutlass.importer.operators.products import EXACT
+from ucutlass.ir.elements import ELEMENTS
 
 LONGEST = 88
 """Characters of an expression that is written inside another one; a longer one gets a name."""
@@ -249,6 +250,8 @@ class StageWriter:
     inputs: Mapping[str, str]
     taken: set[str]
     known: set[str]
+    nouns: Mapping[str, str] = field(default_factory=dict)
+    """What bindings of computations are called, where their operators do not say."""
     bindings: list[syntax.Bind] = field(default_factory=list)
     written: dict[str, _WrittenValue] = field(default_factory=dict)
 
@@ -284,10 +287,19 @@ class StageWriter:
         cheap = node.kind == "view" or (node.kind == "constant" and not value.names)
         if (used <= 1 or cheap) and len(format_expression(value.expr)) <= LONGEST:
             return value
-        name = numbered(node.hint or "value", self.taken)
+        name = numbered(self._noun(node), {*self.taken, "index", "size"})
         self.taken.add(name)
         self.bindings.append(syntax.Bind((syntax.Target(name, self._introduced(node, value)),), value.expr))
         return _WrittenValue(Name(name), value.names, value.stored)
+
+    def _noun(self, node: Computation) -> str:
+        """Returns what a binding is called: what the value is, the input that it is a cast of, or what computes
+        it."""
+        source = node.operands[0].value if len(node.operands) == 1 else ""
+        match node.body:
+            case Call(element, None, (Argument(Name()),)) if element in ELEMENTS and source in self.inputs:
+                return f"{self.inputs[source]}_{element}"
+        return node.hint or self.nouns.get(node.name) or operator_noun(node.origin.operator)
 
     def _introduced(self, node: Computation, value: _WrittenValue) -> syntax.TypeExpr | None:
         """Returns the type of a binding whose value has names that nothing before has; None for others."""

@@ -1,11 +1,14 @@
 """Cuts a graph into stages, each of which one kernel serves.
 
 Every computation starts as a stage of its own. First the work behind a dot joins it, then each stage takes in
-what only it reads, as far as the checker and the kernel families accept the kernel that would do both.
+what only it reads, as far as the checker and the kernel families accept the kernel that would do both and the
+cost model does not say that it takes longer than its parts. At last, what several stages read is computed by
+each of them where that is quicker.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,10 +32,21 @@ from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.families import family_of, match, plan_pattern
 from ucutlass.kernels.refused import Refused
 from ucutlass.limits import LimitPassed
+from ucutlass.pipeline.pricing import NotOneKernel, kernel_seconds, pays
 from ucutlass.shapes import ShapeError, complete
 
 MOST_ROUNDS = 20
 """How often a graph is cut anew with more copies in it."""
+
+SLACK = 0.05
+"""Share of the time of stages that estimates must differ by to decide against the rule: cost models are not
+more exact, and two imports at different extents should agree."""
+
+_REPEATABLE = frozenset({"index", "constant", "pointwise", "reduction"})
+"""Kinds of computations that several stages may each do."""
+
+LARGE_EPILOGUE = 12
+"""Element-wise operators that are joined to a dot without asking what they cost its registers."""
 
 DEEP = 3
 """How many stages before one are tried together with it: attention is a dot, a softmax, and the dot before."""
@@ -73,8 +87,12 @@ class _Cutter:
     holders: dict[str, list[str]] = field(default_factory=dict)
     """By node: the roots of the regions that have it."""
     tried: dict[tuple[frozenset[str], str], ImportedStage | str] = field(default_factory=dict)
-    refusals: dict[syntax.Program, str] = field(default_factory=dict)
-    """By kernel: why none serves it, "" where one does. Layers repeat, so that most are known."""
+    kernels: dict[syntax.Program, ir.Kernel | str] = field(default_factory=dict)
+    """By text: the kernel, or why none serves it. Layers repeat, so that most are known."""
+    seconds: dict[syntax.Program, float] = field(default_factory=dict)
+    """By text: the kernel's estimate."""
+    texts: dict[tuple[frozenset[str], str], syntax.Program] = field(default_factory=dict)
+    """By nodes and root: the text of the stage, where it is a kernel."""
     sinks: dict[str, list[str]] = field(default_factory=dict)
     """By value: the nodes that are not inline and read it, and `=NAME` for a result."""
 
@@ -145,26 +163,47 @@ class _Cutter:
             return ImportedStage(nodes, tuple(inputs), (root,))
         try:
             inference = stage_inference(self.graph.values, nodes, (root,))
-            refusal = self._refusal(inference)
+            tree = self._text(inference)
         except Conflict as problem:
             return str(problem)
-        if refusal:
-            return refusal
+        kernel = self._kernel(tree)
+        if isinstance(kernel, str):
+            return kernel
+        self.texts[members, root] = tree
         return ImportedStage(nodes, tuple(inference.inputs), (root,))
 
-    def _refusal(self, inference: Inference) -> str:
-        """Returns why no kernel serves a stage, "" where one does. Raises Conflict."""
+    def _text(self, inference: Inference) -> syntax.Program:
+        """Returns a stage as a kernel of its own, which equal stages share. Raises Conflict."""
         inputs = {value: f"v{i}_" for i, value in enumerate(inference.inputs)}
         names = dimension_names(inference.order(), inputs.values())
-        tree = kernel_of(inference, "stage", inputs, names)
-        if tree not in self.refusals:
+        return kernel_of(inference, "stage", inputs, names)
+
+    def _kernel(self, tree: syntax.Program) -> ir.Kernel | str:
+        """Returns the kernel of a text, or why none serves it."""
+        if tree not in self.kernels:
             try:
-                checked_kernel(tree)
+                self.kernels[tree] = checked_kernel(tree)
             except NotLegal as problem:
-                self.refusals[tree] = str(problem)
-            else:
-                self.refusals[tree] = ""
-        return self.refusals[tree]
+                self.kernels[tree] = str(problem)
+        return self.kernels[tree]
+
+    def _seconds(self, members: frozenset[str], root: str) -> float:
+        """Returns the estimate of a stage at its extents: 0 for a torch function, infinity where no kernel does
+        it."""
+        stage = self.stage(members, root)
+        if isinstance(stage, str):
+            return math.inf
+        if stage.torch is not None:
+            return 0.0
+        tree = self.texts[members, root]
+        if tree not in self.seconds:
+            kernel = self._kernel(tree)
+            assert isinstance(kernel, ir.Kernel)
+            try:
+                self.seconds[tree] = kernel_seconds(kernel, complete(kernel, {}))
+            except (NotOneKernel, ShapeError):
+                self.seconds[tree] = math.inf
+        return self.seconds[tree]
 
     # --- merging -----------------------------------------------------------------
 
@@ -288,10 +327,26 @@ class _Cutter:
         merged = self.regions[reader].union(*(self.regions[p] for p in producers))
         if isinstance(self.stage(merged, reader), str):
             return False
+        if self._doubtful(producers, reader):
+            apart = [self._seconds(self.regions[r], r) for r in (*producers, reader)]
+            if not pays(apart, [self._seconds(merged, reader)], -SLACK):
+                return False
         for producer in producers:
             self._take(producer)
         self._put(reader, merged)
         return True
+
+    def _doubtful(self, producers: Sequence[str], reader: str) -> bool:
+        """Returns whether a price decides on stages that one kernel serves: where operands of a dot would be
+        computed or read otherwise on the way in, which may cost it TMA and wgmma, and where much would be done
+        behind a dot. Other stages are always quicker together."""
+        into = self._holds_dot(reader)
+        dots = [p for p in producers if self._holds_dot(p)]
+        if into:
+            return not dots
+        behind = {n for n in self.regions[reader] if self.nodes[n].kind not in ("view", "constant")}
+        reduces = any(self.nodes[n].kind == "reduction" for n in behind)
+        return bool(dots) and (reduces or len(behind) > LARGE_EPILOGUE)
 
     def _put(self, root: str, members: frozenset[str]) -> None:
         self.regions[root] = members
@@ -359,21 +414,29 @@ class _Cutter:
         return {v for root in group for m in self.regions[root] for v in self._values(m)}
 
     def _repeated(self) -> None:
-        """Lets readers compute what only moves elements anew, where each of them can."""
+        """Lets readers compute anew what moves elements, and what else is quicker so, where each of them can."""
         for root in sorted(self.regions, key=self._place, reverse=True):
             members = self.regions[root]
-            if not members or any(self.nodes[n].kind not in ("index", "constant") for n in members):
-                continue
+            kinds = {self.nodes[n].kind for n in members}
             reading = self._reading(root)
-            if "=" in reading or not reading or any(r not in self.regions for r in reading):
+            if not members or not reading or "=" in reading or any(r not in self.regions for r in reading):
                 continue
-            if len(members) > 1 or len(self.nodes[next(iter(members))].operands) > 1:
+            if not kinds <= _REPEATABLE or any(isinstance(self.nodes[n], TorchStage) for n in members):
                 continue
             merged = {r: self.regions[r] | members for r in reading}
-            if all(not isinstance(self.stage(m, r), str) for r, m in merged.items()):
-                for reader, whole in merged.items():
-                    self._put(reader, whole)
-                self._take(root)
+            if any(isinstance(self.stage(m, r), str) for r, m in merged.items()):
+                continue
+            moves = kinds <= {"index", "constant"} and self._is_one_read(members)
+            apart = [self._seconds(members, root), *(self._seconds(self.regions[r], r) for r in reading)]
+            together = [self._seconds(m, r) for r, m in merged.items()]
+            if not pays(apart, together, -SLACK if moves else SLACK):
+                continue
+            for reader, whole in merged.items():
+                self._put(reader, whole)
+            self._take(root)
+
+    def _is_one_read(self, members: frozenset[str]) -> bool:
+        return len(members) == 1 and len(self.nodes[next(iter(members))].operands) <= 1
 
 
 class _Unclean(Exception):

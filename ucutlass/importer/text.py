@@ -9,13 +9,20 @@ from dataclasses import dataclass, replace
 from ucutlass.check import check_tree
 from ucutlass.check.calls import BUILTINS
 from ucutlass.grammar import syntax
-from ucutlass.grammar.format import format_file
+from ucutlass.grammar.format import format_expression, format_file
 from ucutlass.grammar.parse import SyntaxProblem, check_length
 from ucutlass.grammar.syntax import Argument, Call, Name, Number
 from ucutlass.importer.atoms import Atom, Conflict
 from ucutlass.importer.expressions import expr
 from ucutlass.importer.graph import Computation, ImportedTensor, TensorGraph, TorchStage
-from ucutlass.importer.naming import dimension_names, identifier, numbered
+from ucutlass.importer.naming import (
+    dimension_names,
+    identifier,
+    module_noun,
+    numbered,
+    operator_noun,
+    qualified_noun,
+)
 from ucutlass.importer.stage import (
     Inference,
     StageWriter,
@@ -96,28 +103,52 @@ def value_names(graph: TensorGraph, stages: Sequence[ImportedStage]) -> dict[str
     submodule that computes it."""
     names = _inputs(graph)
     used = set(names.values()) | {"index", "size"}
-    for stage in stages:
-        for output in stage.outputs:
-            names[output] = numbered(_noun(stage, output), used)
-            used.add(names[output])
+    nouns = {output: _noun(stage, output) for stage in stages for output in stage.outputs}
+    paths = {output: _module(stage) for stage in stages for output in stage.outputs}
+    nouns |= _told_apart(nouns, paths)
+    for output, noun in nouns.items():
+        names[output] = numbered(noun, used)
+        used.add(names[output])
     return names
+
+
+def _told_apart(nouns: Mapping[str, str], paths: Mapping[str, str]) -> dict[str, str]:
+    """Returns longer nouns of values that share one, where the modules around tell them apart."""
+    longer: dict[str, str] = {}
+    for noun in dict.fromkeys(nouns.values()):
+        same = [v for v, other in nouns.items() if other == noun and module_noun(paths[v]) == noun]
+        qualified = {v: qualified_noun(paths[v]) for v in same}
+        if len(same) > 1 and len({*qualified.values()}) == len(same):
+            longer |= qualified
+    return longer
 
 
 def _noun(stage: ImportedStage, output: str) -> str:
     last = next((n for n in stage.nodes if n.name == output), stage.nodes[-1] if stage.nodes else None)
     if last is None:
         return "copy"
-    modules = [n.origin.module for n in stage.nodes if n.origin.module]
-    hint = getattr(last, "hint", "")
-    if hint:
-        return hint
-    path = modules[-1] if modules else ""
-    short = re.sub(r"\.(\d+)(?=\.|$)", r"\1", path)
-    noun = identifier(short.split(".")[-1]) if short else ""
-    if noun and not noun.startswith("_"):
-        return noun
-    operator = last.origin.operator.split(".")[1] if "." in last.origin.operator else "value"
-    return identifier(operator.strip("_"))
+    if last.hint:
+        return last.hint
+    operator = operator_noun(last.origin.operator)
+    noun = "" if operator in _SPEAKING else module_noun(_module(stage))
+    return noun if noun and not noun.startswith("_") else operator
+
+
+_SPEAKING = frozenset({"softmax", "log_softmax", "cat", "logsumexp", "sort", "topk", "cumsum"})
+"""Operators that say better what a stored value is than the submodule around them."""
+
+
+def _module(stage: ImportedStage) -> str:
+    """Returns the path of the last of the innermost submodules whose work a stage does."""
+    paths = [n.origin.module for n in stage.nodes if n.kind != "view"] or [
+        n.origin.module for n in stage.nodes
+    ]
+    deepest = max(map(_depth, paths), default=0)
+    return next((path for path in reversed(paths) if _depth(path) == deepest), "")
+
+
+def _depth(path: str) -> int:
+    return len(path.split(".")) if path else 0
 
 
 def _results(graph: TensorGraph) -> list[str | None]:
@@ -154,7 +185,8 @@ class _Bindings:
             )
             for i in inputs
         )
-        taken = {*values.values(), *names.values(), *order}
+        written = [v for v in values if v not in graph.results or self._read(v)]
+        taken = {*(values[v] for v in written), *names.values(), *order}
         body: list[syntax.Statement] = []
         items: dict[str, syntax.Expr] = {}
         for stage in self.stages:
@@ -162,15 +194,8 @@ class _Bindings:
                 body.append(self._torch(stage, whole, names, known, values))
                 items[stage.outputs[0]] = Name(values[stage.outputs[0]])
                 continue
-            part = replace(whole, nodes=stage.nodes, outputs=stage.outputs, inputs=list(stage.inputs))
-            types = {
-                o: syntax.TypeExpr(graph.values[o].element, axes_of(whole.dimensions[o], names, known))
-                for o in stage.outputs
-                if o not in graph.results or self._read(o)
-            }
-            writer = StageWriter(part, names, values, taken, known)
-            exprs = writer.results()
-            body += writer.bindings
+            exprs, types, bindings = self._stage(stage, whole, names, known, values, taken)
+            body += bindings
             for output, value in zip(stage.outputs, exprs, strict=True):
                 if output in types:
                     body.append(syntax.Bind((syntax.Target(values[output], types[output]),), value))
@@ -194,6 +219,42 @@ class _Bindings:
         name = free_program_name(self.name, graph)
         return syntax.File((syntax.Program("pipeline", name, params, results, tuple(body)),))
 
+    def _stage(
+        self,
+        stage: ImportedStage,
+        whole: Inference,
+        names: Mapping[Atom, str],
+        known: set[str],
+        values: Mapping[str, str],
+        taken: set[str],
+    ) -> tuple[list[syntax.Expr], dict[str, syntax.TypeExpr], list[syntax.Bind]]:
+        """Returns the values of a stage's outputs, their types where they are stored, and the bindings before
+        them. Extents of new names stand in the types, unless a binding before has the name."""
+        part = replace(whole, nodes=stage.nodes, outputs=stage.outputs, inputs=list(stage.inputs))
+        nouns = _nouns(stage)
+
+        def types(known: set[str]) -> dict[str, syntax.TypeExpr]:
+            return {
+                o: syntax.TypeExpr(self.graph.values[o].element, axes_of(whole.dimensions[o], names, known))
+                for o in stage.outputs
+                if o not in self.graph.results or self._read(o)
+            }
+
+        later, free_names = {*known}, {*taken}
+        stored = types(later)
+        new = later - known
+        writer = StageWriter(part, names, values, free_names, later, nouns)
+        exprs = writer.results()
+        words = {w for b in writer.bindings for w in re.findall(r"\w+", format_expression(b.value))}
+        if new & words:
+            later, free_names = {*known}, {*taken}
+            writer = StageWriter(part, names, values, free_names, later, nouns)
+            exprs = writer.results()
+            stored = types(later)
+        known |= later
+        taken |= free_names
+        return exprs, stored, writer.bindings
+
     def _read(self, value: str) -> bool:
         return any(value in stage.inputs for stage in self.stages) or self.graph.results.count(value) > 1
 
@@ -209,6 +270,21 @@ class _Bindings:
         assert node is not None
         kind = syntax.TypeExpr(node.tensor.element, axes_of(whole.dimensions[node.name], names, known))
         return syntax.Bind((syntax.Target(values[node.name], kind),), torch_call(node, values))
+
+
+def _nouns(stage: ImportedStage) -> dict[str, str]:
+    """Returns the nouns of the submodules by what they give within a stage: values that other modules read."""
+    readers: dict[str, set[str]] = {}
+    for node in stage.nodes:
+        for operand in node.operands:
+            readers.setdefault(operand.value, set()).add(node.origin.module)
+    return {
+        node.name: noun
+        for node in stage.nodes
+        if (noun := module_noun(node.origin.module))
+        and not noun.startswith("_")
+        and node.origin.module not in readers.get(node.name, ())
+    }
 
 
 def torch_call(node: TorchStage, values: Mapping[str, str]) -> Call:
@@ -308,11 +384,11 @@ def _local_names(graph: TensorGraph, inputs: Sequence[str]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _TypeNames:
-    """Names of a pipeline's dimensions: a letter for the axis, with the extent where the letter has
-    several."""
+    """Names of a pipeline's dimensions: a letter for the axis, with the extent where the letter has another
+    already."""
 
     letters: dict[str, str]
-    extents: dict[str, set[int]]
+    first: dict[str, int]
     taken: set[str]
     introduced: set[str]
 
@@ -320,11 +396,11 @@ class _TypeNames:
         self.letters = {
             v: (_WEIGHT_AXES if v in weights else _AXES).get(len(shape), _MANY) for v, shape in shapes.items()
         }
-        self.extents = {}
+        self.first = {}
         for value, shape in shapes.items():
             for letter, extent in zip(self.letters[value], shape, strict=False):
                 if extent != 1:
-                    self.extents.setdefault(letter, set()).add(extent)
+                    self.first.setdefault(letter, extent)
         self.taken, self.introduced = taken, set()
 
     def of(self, value: str, tensor: ImportedTensor) -> syntax.TypeExpr:
@@ -333,7 +409,7 @@ class _TypeNames:
             if extent == 1:
                 axes.append(syntax.NamelessAxis(Number(1)))
                 continue
-            name = letter if len(self.extents[letter]) == 1 else f"{letter}{extent}"
+            name = letter if self.first[letter] == extent else f"{letter}{extent}"
             while name in self.taken:
                 name += "_"
             fresh = name not in self.introduced
@@ -351,9 +427,7 @@ def _kernel_name(stage: ImportedStage) -> str:
     words: list[str] = []
     for node in stage.nodes:
         if isinstance(node, Computation) and node.kind != "view":
-            operator = (
-                node.origin.operator.split(".")[1].strip("_") if "." in node.origin.operator else "value"
-            )
+            operator = operator_noun(node.origin.operator)
             word = re.sub(r"^native_|_legit.*$|_default$|(?<=[a-z])\dd$", "", operator)
             word = "copy" if node.hint == "copy" else _WORDS.get(word, word)
             if word and word not in words[-1:]:

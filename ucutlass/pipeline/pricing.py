@@ -44,6 +44,7 @@ def kernel_seconds(
     raise NotOneKernel(f"{violations[0].message} [{violations[0].code}]")
 
 
-def pays(apart: Sequence[float], together: Sequence[float]) -> bool:
-    """Returns whether launches of these estimates take less time than those that they would stand for."""
-    return sum(together) < sum(apart)
+def pays(apart: Sequence[float], together: Sequence[float], least_gain: float = 0.0) -> bool:
+    """Returns whether launches of these estimates take less time than those that they would stand for, by more
+    than a share of it."""
+    return sum(together) < (1.0 - least_gain) * sum(apart)

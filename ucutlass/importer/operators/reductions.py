@@ -151,7 +151,9 @@ def softmax(function: str) -> Rule:
 def softmax_of(b: GraphBuilder, x: ValueRef, function: str, dim: int, element: str) -> ValueRef:
     labels, axes, extents = b.labels(x)
     consumed = (labels[dim],) if axes[dim] else ()
-    return b.add("reduction", [(x, axes)], over(function, consumed, operand(0)), axes, extents, element)
+    return b.add(
+        "reduction", [(x, axes)], over(function, consumed, operand(0)), axes, extents, element, function
+    )
 
 
 def _scan(function: str) -> Rule:
