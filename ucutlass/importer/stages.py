@@ -48,6 +48,10 @@ _REPEATABLE = frozenset({"index", "constant", "pointwise", "reduction"})
 LARGE_EPILOGUE = 12
 """Element-wise operators that are joined to a dot without asking what they cost its registers."""
 
+MOST_REPEATED, MOST_READERS = 4, 4
+"""Computations of a stage that is done anew, and stages that do it: a text with more is not what a person would
+write."""
+
 DEEP = 3
 """How many stages before one are tried together with it: attention is a dot, a softmax, and the dot before."""
 
@@ -423,10 +427,13 @@ class _Cutter:
                 continue
             if not kinds <= _REPEATABLE or any(isinstance(self.nodes[n], TorchStage) for n in members):
                 continue
+            moves = kinds <= {"index", "constant"} and self._is_one_read(members)
+            inputs = {v for n in members for v in self._values(n)} - members - self.inline
+            if not moves and (len(members) > MOST_REPEATED or len(inputs) > 1 or len(reading) > MOST_READERS):
+                continue
             merged = {r: self.regions[r] | members for r in reading}
             if any(isinstance(self.stage(m, r), str) for r, m in merged.items()):
                 continue
-            moves = kinds <= {"index", "constant"} and self._is_one_read(members)
             apart = [self._seconds(members, root), *(self._seconds(self.regions[r], r) for r in reading)]
             together = [self._seconds(m, r) for r, m in merged.items()]
             if not pays(apart, together, -SLACK if moves else SLACK):
