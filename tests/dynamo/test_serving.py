@@ -256,3 +256,76 @@ def test_threads_call_at_once() -> None:
             torch.testing.assert_close(result, model(x))
     # TorchDynamo compiles in each thread that finds nothing compiled; all came to the same.
     assert {choice.server for choice in report.choices} == {"programs"}
+
+
+# --- extents that vary ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_fifty_shapes_are_compiled_and_chosen_once(cuda_graphs: bool) -> None:
+    from tests.dynamo.test_replays import Remembering
+
+    torch.manual_seed(7)
+    model = Block()
+    hooks = replace(timing(1.0, 2.0), replaying=lambda _: Remembering())
+    fast, report = compiled(model, hooks, cuda_graphs=cuda_graphs)
+    shapes = torch.randint(2, 40, (50, 2)).tolist()
+    with torch.no_grad():
+        for rows, columns in shapes:
+            x = torch.randn(rows, columns, 32)
+            torch._dynamo.mark_dynamic(x, 0, min=2, max=4096)
+            torch._dynamo.mark_dynamic(x, 1, min=2, max=4096)
+            for _ in range(2):
+                torch.testing.assert_close(fast(x), model(x))
+    assert len(report.graphs) == 1 and len(report.choices) == 1
+
+
+@pytest.mark.slow
+def test_extents_vary_where_inductor_serves_the_whole() -> None:
+    torch.manual_seed(8)
+    model = Block()
+    fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor")
+    with torch.no_grad():
+        for rows in (3, 17, 9, 31):
+            x = torch.randn(rows, 32)
+            torch._dynamo.mark_dynamic(x, 0, min=2, max=4096)
+            torch.testing.assert_close(fast(x), model(x))
+    assert len(report.graphs) == 1 and report.choices[0].server == "fallback"
+
+
+@pytest.mark.slow
+def test_extents_vary_where_inductor_computes_the_rest() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.sort(torch.relu(x).view(-1, 8) * 2)[0], -1)
+
+    fast, report = compiled(model, fallback="inductor")
+    for rows in (3, 17, 9):
+        x = torch.randn(rows, 16)
+        torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
+        torch.testing.assert_close(fast(x), model(x))
+    assert len(report.graphs) == 1 and len(report.graphs[0].texts) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["programs", "fallback"])
+def test_extents_vary_in_training_beside_inductor(server: str) -> None:
+    torch.manual_seed(9)
+    linear = nn.Linear(16, 16)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.sort(torch.relu(linear(x)).view(-1, 8) * 2)[0], -1)
+
+    hooks = timing(1.0, 2.0) if server == "programs" else timing(2.0, 1.0)
+    fast, report = compiled(model, hooks, fallback="inductor")
+    weights = torch.arange(8.0)
+    for rows in (3, 17, 9):
+        x = torch.randn(rows, 16, requires_grad=True)
+        torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
+        gradients = []
+        for form in (fast, model):
+            x.grad = linear.weight.grad = None
+            (form(x) * weights).sum().backward()
+            assert x.grad is not None and linear.weight.grad is not None
+            gradients.append((x.grad, linear.weight.grad))
+        torch.testing.assert_close(gradients[0], gradients[1])
+    assert len(report.choices) == 1 and report.choices[0].server == server

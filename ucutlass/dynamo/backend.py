@@ -361,7 +361,11 @@ def whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
 
     outer = TracingContext.try_get()
     # In a context of its own: what AOTAutograd notes of the graph there belongs to this compilation.
-    with tracing(TracingContext(outer.fake_mode)) if outer is not None else nullcontext():
+    own = TracingContext(outer.fake_mode) if outer is not None else None
+    if own is not None and outer is not None:
+        # The symbols that TorchDynamo gave to the inputs' extents.
+        own.tensor_to_context = outer.tensor_to_context
+    with tracing(own):
         call: Callable[..., Any] = compile_fx(graph, list(inputs))  # type: ignore[assignment]
     return call
 

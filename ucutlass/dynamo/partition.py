@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from ucutlass.dynamo.region import Region, RegionRefused, region_of, values_of
 from ucutlass.dynamo.rules import RULES
 from ucutlass.dynamo.subgraphs import extracted, groups, read_outside, replace, sort
+from ucutlass.dynamo.symbolic import symbols_of
 from ucutlass.importer.export import ELEMENTS
 
 VIEWS = frozenset(
@@ -236,6 +237,30 @@ def rest(graph: fx.GraphModule, name: str) -> list[str]:
     for nodes in groups(graph, inside):
         if read_outside(nodes) and not all(is_view(node) or is_size(node) for node in nodes):
             names.append(f"{name}_{len(names)}")
-            replace(graph, nodes, names[-1])
+            replace(graph, nodes, names[-1], _extents_of(graph, nodes))
     sort(graph)
     return names
+
+
+def _extents_of(graph: fx.GraphModule, nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """Returns the graph's inputs that are the symbols of the nodes' shapes: TorchInductor takes each by itself.
+    One that is no input by itself is read from a tensor's shape."""
+    values = [value for node in nodes for n in (node, *node.all_input_nodes) for value in values_of(n)]
+    missing = dict.fromkeys(symbols_of(values))
+    extents: list[fx.Node] = []
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    for node in inputs:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and value.node.expr in missing:
+            del missing[value.node.expr]
+            extents.append(node)
+    for node in inputs:
+        value = node.meta.get("val")
+        for axis, extent in enumerate(value.shape if isinstance(value, Tensor) else ()):
+            if isinstance(extent, torch.SymInt) and extent.node.expr in missing:
+                del missing[extent.node.expr]
+                with graph.graph.inserting_after(inputs[-1]):
+                    size = graph.graph.call_function(torch.ops.aten.sym_size.int, (node, axis))
+                size.meta["val"] = extent
+                extents.append(size)
+    return extents

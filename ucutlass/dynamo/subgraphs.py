@@ -46,13 +46,18 @@ def read_outside(nodes: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
 
 
 def extracted(
-    graph: fx.GraphModule, nodes: Sequence[fx.Node], outputs: Sequence[fx.Node], name: str
+    graph: fx.GraphModule,
+    nodes: Sequence[fx.Node],
+    outputs: Sequence[fx.Node],
+    name: str,
+    more_inputs: Sequence[fx.Node] = (),
 ) -> tuple[fx.GraphModule, tuple[fx.Node, ...]]:
     """Returns nodes, which are in the graph's order, as a module of their own that gives a tuple of `outputs`,
-    and the graph's nodes that its placeholders stand for."""
+    and the graph's nodes that its placeholders stand for: `more_inputs`, then what the nodes read."""
     own, members = fx.Graph(), set(nodes)
     copies: dict[fx.Node, fx.Node] = {}
-    inputs = tuple(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in members))
+    read = (n for node in nodes for n in node.all_input_nodes if n not in members)
+    inputs = tuple(dict.fromkeys((*more_inputs, *read)))
     for node in inputs:
         copies[node] = own.placeholder(node.name)
         copies[node].meta = copy.copy(node.meta)
@@ -62,11 +67,13 @@ def extracted(
     return fx.GraphModule(graph, own, name), inputs
 
 
-def replace(graph: fx.GraphModule, nodes: Sequence[fx.Node], name: str) -> fx.GraphModule:
+def replace(
+    graph: fx.GraphModule, nodes: Sequence[fx.Node], name: str, more_inputs: Sequence[fx.Node] = ()
+) -> fx.GraphModule:
     """Puts a call of a submodule of this name in the place of the nodes, and returns the submodule. The graph
     is to be `sort`ed when all are in place."""
     outputs = read_outside(nodes)
-    module, inputs = extracted(graph, nodes, outputs, name)
+    module, inputs = extracted(graph, nodes, outputs, name, more_inputs)
     graph.add_submodule(name, module)
     with graph.graph.inserting_after(nodes[-1]):
         call = last = graph.graph.call_module(name, inputs)

@@ -52,7 +52,13 @@ def symbols_of(values: Iterable[Any]) -> tuple[Any, ...]:
     """Returns the symbols in the shapes of fake tensors and among symbolic numbers, in order of appearance."""
     symbols: dict[Any, None] = {}
     for value in values:
-        extents = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+        match value:
+            case torch.Tensor() if value.layout == torch.strided:
+                extents: tuple[Any, ...] = (*value.shape, *value.stride())
+            case torch.Tensor():
+                extents = tuple(value.shape)
+            case _:
+                extents = (value,)
         for extent in extents:
             if isinstance(extent, torch.SymInt):
                 symbols |= dict.fromkeys(sorted(extent.node.expr.free_symbols, key=str))
