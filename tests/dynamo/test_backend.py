@@ -15,6 +15,7 @@ from ucutlass import frontend
 from ucutlass.dynamo.backend import BackendHooks, Report, backend
 from ucutlass.dynamo.builds import Job, Outcome
 from ucutlass.dynamo.options import CompileOptions, options_of
+from ucutlass.grammar import parse
 from ucutlass.reference import evaluate
 
 
@@ -79,6 +80,19 @@ def test_an_operator_without_a_rule_goes_to_the_fallback() -> None:
     (graph,) = report.graphs
     assert len(graph.texts) == 2
     assert any(o.operator == "aten.sort.default" and o.line for o in graph.outside)
+
+
+def test_a_program_that_would_be_too_long_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing of it goes to the fallback."""
+    monkeypatch.setattr(parse, "MAX_CHARACTERS", 1200)
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*(Block() for _ in range(4))), torch.randn(3, 32)
+    fast, report = compiled(model)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+    (graph,) = report.graphs
+    assert 2 <= len(graph.texts) <= 8 and max(map(len, graph.texts.values())) <= 1200
+    assert not [o for o in graph.outside if "view" not in o.why]
 
 
 def test_without_a_fallback_the_operator_and_its_line_are_named() -> None:

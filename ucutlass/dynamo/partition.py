@@ -105,13 +105,16 @@ def unfit(value: Any, devices: Collection[str]) -> str:
 
 
 def division_of(graph: fx.GraphModule, devices: Collection[str], name: str) -> Division:
-    """Returns how a graph without dead code is divided; its parts are called `NAME_0`, `NAME_1`, .."""
+    """Returns how a graph without dead code is divided; its parts are called `NAME_0`, `NAME_1`, .. A part that
+    is refused as a whole is halved."""
     refused: dict[str, str] = {}
+    halved: set[tuple[str, ...]] = set()
     attempts: dict[tuple[str, ...], Region | RegionRefused] = {}
     while True:
         parts: list[Part] = []
-        before = len(refused)
-        for nodes in _proposals(graph, refused, devices):
+        before = len(refused), len(halved)
+        proposals = _proposals(graph, refused, devices)
+        for nodes in (half for proposal in proposals for half in _halves(proposal, halved)):
             key = tuple(node.name for node in nodes)
             part_name = f"{name}_{len(parts)}"
             if key not in attempts and len(attempts) < MAX_ATTEMPTS:
@@ -119,12 +122,14 @@ def division_of(graph: fx.GraphModule, devices: Collection[str], name: str) -> D
             attempt = attempts.get(
                 key, RegionRefused({key[0]: f"more than {MAX_ATTEMPTS} programs were tried"})
             )
-            if isinstance(attempt, RegionRefused):
+            if isinstance(attempt, RegionRefused) and attempt.whole and len(key) > 1:
+                halved.add(key)
+            elif isinstance(attempt, RegionRefused):
                 known = {node: why for node, why in attempt.operators.items() if node in key}
                 refused |= known or {key[0]: str(attempt)}
             else:
                 parts.append(Part(part_name, key, attempt))
-        if len(refused) == before:
+        if (len(refused), len(halved)) == before:
             return Division(tuple(parts), refused)
 
 
@@ -175,6 +180,20 @@ def _proposals(
         if any(not is_view(node) for node in nodes):
             proposals.append(nodes)
     return proposals
+
+
+def _halves(nodes: Sequence[fx.Node], halved: Collection[tuple[str, ...]]) -> list[list[fx.Node]]:
+    """Returns a part, or its halves in order where it is to be halved, and theirs."""
+    if not any(not is_view(node) for node in nodes):
+        return []
+    if tuple(node.name for node in nodes) not in halved:
+        return [list(nodes)]
+    middle = len(nodes) // 2
+    return [
+        half
+        for side in (nodes[:middle], nodes[middle:])
+        for half in _halves(_without_edge_views(side), halved)
+    ]
 
 
 def _views_for_others(graph: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:

@@ -40,11 +40,11 @@ NAME = "ucutlass_name"
 
 class RegionRefused(Exception):
     """No program computes the part; `operators` has those that stand in the way, by their nodes' names, and
-    why."""
+    why. `whole`: none of them alone does, as where the program would be too long."""
 
-    def __init__(self, operators: Mapping[str, str]) -> None:
+    def __init__(self, operators: Mapping[str, str], whole: bool = False) -> None:
         super().__init__("; ".join(operators.values()))
-        self.operators = operators
+        self.operators, self.whole = operators, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +178,9 @@ def _imported(
         program = program_of(TensorGraph(used, computations, tuple(results), dict(builder.values)), name)
     except (NoKernelServes, Unsupported) as problem:
         first = next(node.name for node in nodes if node.op == "call_function")
-        culprit = makers.get(problem.node.name, first) if isinstance(problem, NoKernelServes) else first
-        raise RegionRefused({culprit: problem.why}) from problem
+        if not isinstance(problem, NoKernelServes):
+            raise RegionRefused({first: problem.why}, whole=True) from problem
+        raise RegionRefused({makers.get(problem.node.name, first): problem.why}) from problem
     if not program.inputs:
         first = next(node.name for node in nodes if node.op == "call_function")
         raise RegionRefused({first: "it reads no tensor, so that nothing says where it runs"})
