@@ -151,3 +151,8 @@ def called(
     if isinstance(outcome, isolation.Raised) and outcome.traceback:
         words += f"; {' '.join(outcome.traceback.split()[-40:])}"[:400]
     return {"status": "lost", "stage": "start"} | facts | {"lost": words}
+
+
+def finished(row: Row) -> bool:
+    """Returns whether a row need not be measured again: it ended, or it was lost after its times were known."""
+    return row["status"] != "lost" and ("lost" not in row or "us" in row)

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gpu_queue, harness
-from benchmarks.gpu_queue import GpuJob, GpuQueue
+from benchmarks.gpu_queue import GpuJob, GpuQueue, finished
 from benchmarks.harness import Row, geomean
 from benchmarks.import_kernelbench import problems
 from benchmarks.kernel_builds import KernelBuilder, build
@@ -378,7 +378,7 @@ def main() -> int:
     if options.again:
         harness.fresh(options.out)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    known = {row["name"] for row in harness.lines(options.out) if row["status"] != "lost"}
+    known = {row["name"] for row in harness.lines(options.out) if finished(row)}
     every = selected(options)
     with tempfile.TemporaryDirectory(prefix="kernelbench-") as folder:
         settings = settings_of(options, Path(folder), start)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import gpu_queue, harness
-from benchmarks.gpu_queue import GpuJob, GpuQueue
+from benchmarks.gpu_queue import GpuJob, GpuQueue, finished
 from benchmarks.harness import Row, geomean
 from benchmarks.kernelbench_modules import ended
 from ucutlass.runtime import system
@@ -312,7 +312,7 @@ def main() -> int:
     count = 1 if options.fake else len(driver.gpus) if driver is not None else 0
     if not count:
         raise SystemExit("no NVIDIA GPU is here")
-    known = {row["name"] for row in harness.lines(options.out) if row["status"] != "lost"}
+    known = {row["name"] for row in harness.lines(options.out) if finished(row)}
     with tempfile.TemporaryDirectory(prefix="models-") as folder:
         settings = RunSettings(
             tuple(range(min(count, options.devices or count))),

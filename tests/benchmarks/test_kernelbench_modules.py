@@ -254,6 +254,15 @@ def test_a_row_that_returns_has_its_facts(tmp_path: Path) -> None:
     assert over["status"] == "lost" and "time was over" in over["lost"]
 
 
+def test_a_row_without_times_is_measured_again() -> None:
+    assert gpu_queue.finished({"status": "right", "us": {}}) and gpu_queue.finished(
+        {"status": "not imported"}
+    )
+    assert gpu_queue.finished({"status": "right", "us": {}, "lost": "SIGSEGV"})
+    assert not gpu_queue.finished({"status": "right", "lost": "the run's time was over"})
+    assert not gpu_queue.finished({"status": "lost", "lost": "SIGALRM"})
+
+
 def test_jobs_share_a_gpu_s_memory() -> None:
     queue = GpuQueue((0, 1), memory=10 * 2**30)
     for name, size in (("small", 1), ("large", 100), ("middle", 4)):

@@ -56,7 +56,7 @@ def row_of(tmp_path: Path, dtype: str = "f32") -> dict[str, Any]:
 
 def test_a_model_is_measured(small: None, tmp_path: Path) -> None:
     row = row_of(tmp_path)
-    assert (row["status"], row["stage"], row["graphs"]) == ("right", "end", 1)
+    assert (row["status"], row["stage"], row["graphs"], row["oracle"]) == ("right", "end", 1, "float64")
     assert row["programs"] >= 1 and row["choices"] == ["programs"] and row["unbuilt"] == []
     assert any("fft" in operator for operator, _, _ in row["reasons"])
     assert set(row["us"]) == set(row["call_us"]) == {"ucutlass", "eager", "inductor"}
@@ -78,6 +78,19 @@ def test_a_wrong_program_is_seen(small: None, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(model_measure, "_reference", off)
     row = row_of(tmp_path)
     assert row["status"] == "wrong" and "norm" in row["wrong"][0]
+
+
+def test_an_operator_without_float64_has_an_oracle_in_f32() -> None:
+    class Narrow(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.dtype == torch.float64:
+                raise RuntimeError("not implemented for 'Double'")
+            return super().forward(x)
+
+    model, x = Narrow(3, 2).bfloat16(), torch.randn(4, 3).bfloat16()
+    with torch.no_grad():
+        name, (result,) = model_measure.exact_results(model, [x], exact=True)
+    assert name == "f32" and result.dtype == torch.float32
 
 
 def test_every_layer_counts() -> None:
