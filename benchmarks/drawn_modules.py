@@ -121,8 +121,8 @@ def main() -> int:
                 f"module {result.number} {result.verdict}: {result.why}\n{result.plan}\n{result.text}",
                 flush=True,
             )
-    if options.out:
-        put(options.out, "".join(json.dumps(asdict(r)) + "\n" for r in results))
+        if options.out and (len(results) % 50 == 0 or len(results) == options.count):
+            put(options.out, "".join(json.dumps(asdict(r)) + "\n" for r in results))
     reasons = Counter(r.why for r in results if r.verdict == "refused")
     for why, count in reasons.most_common():
         print(f"refused {count}: {why}")

@@ -26,7 +26,7 @@ class UnsupportedCall(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TorchFunction:
-    """One function of `tensors` tensors. `keywords` maps each named number to its type; those in `required`
+    """One function of `tensors` tensors, or of more with `variable`; those in `indices` are i64. `keywords` maps each named number to its type; those in `required`
     have no default. `takes` is `wide float` for f64 and f32, `float` for f16 and bf16 too, `number` for the
     integers too, `plain` for bool too, `any` for all element types of whole bytes. `gives` maps a tensor's
     element type to the result's; `shape` raises UnsupportedCall for shapes that never fit."""
@@ -37,12 +37,14 @@ class TorchFunction:
     keywords: Mapping[str, type[int] | type[bool]]
     required: tuple[str, ...] = ()
     tensors: int = 1
+    variable: bool = False
+    indices: tuple[int, ...] = ()
     gives: Callable[[Element], Element] = lambda elem: elem
 
     @property
     def signature(self) -> str:
         """The call as a program writes it: `torch.softmax(x, dim=0)`."""
-        tensors = ["x", "y"][: self.tensors]
+        tensors = [*"xyzuvw"[: self.tensors], *([".."] if self.variable else [])]
         named = [f"{k}={'false' if v is bool else '0'}" for k, v in self.keywords.items()]
         return f"torch.{self.name}({', '.join([*tensors, *named])})"
 
@@ -59,10 +61,13 @@ class TorchFunction:
     ) -> tuple[Element, Shape]:
         """Returns the type of the result. Raises UnsupportedCall where no call is right, with the numbers."""
         self._check_keywords(keywords)
-        if len(shapes) != self.tensors:
+        if len(shapes) < self.tensors or (len(shapes) > self.tensors and not self.variable):
             raise UnsupportedCall(
                 f"takes {self.tensors} tensor{'s' * (self.tensors > 1)}, here are {len(shapes)}"
             )
+        if any(elems[i] is not I64 for i in self.indices):
+            raise UnsupportedCall(f"takes i64 as its tensor {self.indices[0] + 1}, the index")
+        elems = [e for i, e in enumerate(elems) if i not in self.indices]
         wrong = next((e for e in elems if not self.accepts(e)), None)
         if wrong is not None:
             raise UnsupportedCall(f"takes no {wrong.name}")
@@ -196,6 +201,40 @@ def _summed(elem: Element) -> Element:
     return elem if elem.kind == "float" else I64
 
 
+def _scattered(shapes: Sequence[Shape], keywords: Keywords) -> Shape:
+    """The first tensor's shape; the index reaches no farther than the source."""
+    if len({len(shape) for shape in shapes}) != 1:
+        raise UnsupportedCall("takes tensors of as many axes")
+    _axis(shapes[0], keywords["dim"])
+    for index, source in zip(shapes[1], shapes[2], strict=True):
+        if isinstance(index, Fixed) and isinstance(source, Fixed) and index.value > source.value:
+            raise UnsupportedCall(f"takes an index no longer than its source, here {bare(index)}")
+    return shapes[0]
+
+
+def _recurrence(states: int) -> Callable[[Sequence[Shape], Keywords], Shape]:
+    """Returns the shape function of a recurrent layer of x, `states` initial states and weights."""
+
+    def shape(shapes: Sequence[Shape], keywords: Keywords) -> Shape:
+        runs = int(keywords["layers"]) * (2 if keywords.get("bidirectional") else 1)
+        if len(shapes) - 1 - states not in (4 * runs, 2 * runs):
+            raise UnsupportedCall(f"takes {4 * runs} weights, or {2 * runs} without biases")
+        gives, x, state = int(keywords.get("gives", 0)), shapes[0], shapes[1]
+        if len(x) != 3 or len(state) != 3 or not 0 <= gives <= states:
+            raise UnsupportedCall(f"takes x and states of three axes, and gives results 0 to {states}")
+        if gives:
+            return shapes[gives]
+        width = state[2]
+        if width is not None and keywords.get("bidirectional"):
+            width = Fixed(2 * width.value) if isinstance(width, Fixed) else None
+        return (x[0], x[1], width)
+
+    return shape
+
+
+_LAYERS: Mapping[str, type[int] | type[bool]] = MappingProxyType(
+    {"layers": int, "bidirectional": bool, "batch_first": bool, "gives": int}
+)
 _DIM: Mapping[str, type[int] | type[bool]] = MappingProxyType({"dim": int})
 _DIAGONAL: Mapping[str, type[int] | type[bool]] = MappingProxyType({"diagonal": int})
 _ORDER: Mapping[str, type[int] | type[bool]] = MappingProxyType({"dim": int, "descending": bool})
@@ -207,16 +246,25 @@ _TABLE = (
     TorchFunction("cumsum", "plain", _shape_along("dim", None), _DIM, ("dim",), gives=_summed),
     TorchFunction("diag", "any", _diagonal, _DIAGONAL),
     TorchFunction("flip", "any", _shape_along("dims", 0), {"dims": int}),
+    TorchFunction("gru", "float", _recurrence(1), _LAYERS, ("layers",), 3, True),
     TorchFunction("inverse", "wide float", _square, {}),
     TorchFunction("log_softmax", "float", _shape_along("dim", None), _DIM, ("dim",)),
+    TorchFunction("lstm", "float", _recurrence(2), _LAYERS, ("layers",), 4, True),
     TorchFunction("matmul", "float", _product, {}, tensors=2),
     TorchFunction("relu", "number", _same, {}),
+    TorchFunction("rnn_relu", "float", _recurrence(1), _LAYERS, ("layers",), 3, True),
+    TorchFunction("rnn_tanh", "float", _recurrence(1), _LAYERS, ("layers",), 3, True),
     TorchFunction("roll", "any", _shape_along("dims", None), _ROLL, ("shifts",)),
+    TorchFunction("scatter", "plain", _scattered, _DIM, ("dim",), 3, indices=(1,)),
+    TorchFunction("scatter_add", "number", _scattered, _DIM, ("dim",), 3, indices=(1,)),
     TorchFunction("softmax", "float", _shape_along("dim", None), _DIM, ("dim",)),
     TorchFunction("sort", "plain", _shape_along("dim", -1), _ORDER),
     TorchFunction("tril", "plain", _triangle, _DIAGONAL),
     TorchFunction("triu", "plain", _triangle, _DIAGONAL),
 )
+
+RECURRENCES = frozenset({"gru", "lstm", "rnn_relu", "rnn_tanh"})
+"""Functions that run step by step along an axis."""
 
 TORCH_SIGNATURES: Mapping[str, TorchFunction] = MappingProxyType({f.name: f for f in _TABLE})
 """By name."""

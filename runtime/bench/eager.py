@@ -27,6 +27,7 @@ from ucutlass.reference.binding import shape_of
 from ucutlass.reference.interpreter import TORCH_FUNCTIONS
 from ucutlass.reference.packing import unpack_s4
 from ucutlass.reference.rounding import outer_dtype
+from ucutlass.torch_functions import RECURRENCES
 
 
 class NotAvailable(Exception):
@@ -122,9 +123,13 @@ def _extents(kernel: ir.Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
     return {dim: extents.evaluate(extent, sizes) for dim, extent in kernel.dims.items()}
 
 
+OTHERWISE = frozenset({"sort", "flip", "roll", "inverse", "scatter", "scatter_add"}) | RECURRENCES
+"""Torch stages whose arguments are not those of torch's function."""
+
+
 def _torch(function: str) -> Callable[..., Any]:
     known: Callable[..., Any] | None = getattr(torch, function, None)
-    if known is None or function not in TORCH_FUNCTIONS or function in ("sort", "flip", "roll", "inverse"):
+    if known is None or function not in TORCH_FUNCTIONS or function in OTHERWISE:
         raise NotAvailable(f"torch.{function} in a graph")
     return known
 

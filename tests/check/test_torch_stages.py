@@ -66,6 +66,35 @@ def test_the_table_says_what_torch_does(
     assert found.dtype is getattr(torch, gives.torch)
 
 
+LSTM = "x, s, s, a, b, c, d"
+
+
+@pytest.mark.parametrize(
+    ("params", "type_", "call", "refused"),
+    [
+        ("x: f32[M, N], i: i64[3, N], y: f32[3, N]", "f32[M, N]", "scatter(x, i, y, dim=0)", ""),
+        ("x: f32[M, N], i: i64[4, N], y: f32[3, N]", "f32[M, N]", "scatter(x, i, y, dim=0)", "no longer"),
+        ("x: f32[M, N], i: i32[3, N], y: f32[3, N]", "f32[M, N]", "scatter_add(x, i, y, dim=0)", "i64"),
+        ("x: f32[M, N], i: i64[N], y: f32[3, N]", "f32[M, N]", "scatter_add(x, i, y, dim=0)", "axes"),
+        ("", "f32[T, B, H]", f"lstm({LSTM}, layers=1)", ""),
+        ("", "f32[1, B, H]", f"lstm({LSTM}, layers=1, gives=2)", ""),
+        ("", "f32[T, B, H]", f"lstm({LSTM}, layers=3)", "12 weights"),
+        ("", "f32[T, B, H]", f"lstm({LSTM}, layers=1, gives=3)", "results 0 to 2"),
+    ],
+)
+def test_scattered_writes_and_recurrent_layers_have_their_types(
+    params: str, type_: str, call: str, refused: str
+) -> None:
+    layer = "x: f32[T, B, C], s: f32[1, B, H], a: f32[G=4*H, C], b: f32[G, H], c: f32[G], d: f32[G]"
+    text = stage(type_, call, params or layer)
+    if not refused:
+        check(text)
+        return
+    with pytest.raises(ProgramError) as caught:
+        check(text)
+    assert "UC0509" in {d.code for d in caught.value.diagnostics} and refused in str(caught.value)
+
+
 def stage(type_: str, call: str, params: str = "x: f32[M, N], z: f32[4, A=8]") -> str:
     return f"pipeline p({params}) -> {type_} {{\n  h: {type_} = torch.{call}\n  return h\n}}\n"
 

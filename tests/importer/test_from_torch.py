@@ -132,6 +132,23 @@ def test_an_operand_is_copied_where_reading_it_as_it_lies_would_cost_the_dot_mor
     assert "select: f32[M, B, K] = x[C = 1]" in large and "return dot[K](select, y)" in large
 
 
+class Recurrent(nn.Module):
+    def __init__(self, kind: str, result: int, bidirectional: bool = False) -> None:
+        super().__init__()
+        self.layers = getattr(nn, kind)(4, 5, 2, bidirectional=bidirectional)
+        self.result = result
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs, state = self.layers(x)
+        chosen: torch.Tensor = [outputs, *(state if isinstance(state, tuple) else (state,))][self.result]
+        return chosen * 2
+
+
+def _written(x: torch.Tensor) -> torch.Tensor:
+    rows, columns = torch.tensor([[0], [-1]]), torch.tensor([1, 2])
+    return x.index_put((rows, columns), x.new_ones(2, 2)).index_put((columns,), x[:2] * 2, accumulate=True)
+
+
 AGREE: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = {
     "residual block": (Residual, ((2, 4, 6, 6),)),
     "encoder layer": (lambda: nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), ((2, 5, 16),)),
@@ -175,6 +192,29 @@ AGREE: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = 
         lambda: Function(lambda x: F.pad(x, (2, 1)).amax(0) - F.pad(x.abs(), (1, 1)).prod(1)[0]),
         ((3, 4),),
     ),
+    "LSTM": (lambda: Recurrent("LSTM", 0, True), ((3, 2, 4),)),
+    "last state of an LSTM": (lambda: Recurrent("LSTM", 2), ((3, 2, 4),)),
+    "GRU": (lambda: Recurrent("GRU", 1), ((3, 2, 4),)),
+    "RNN": (lambda: Recurrent("RNN", 0), ((3, 2, 4),)),
+    "written at indices": (lambda: Function(_written), ((3, 4),)),
+    "scattered": (
+        lambda: Function(lambda x: torch.zeros_like(x).scatter(1, x.argmax(1, keepdim=True), 1.5)),
+        ((3, 4),),
+    ),
+    "written by a mask": (lambda: Function(lambda x: x.index_put((x > 0,), x.new_full((), 3.0))), ((3, 4),)),
+    "histogram": (lambda: Function(lambda x: torch.histc(x, 5, -1, 1)), ((30,),)),
+    "negative indices": (lambda: Function(lambda x: x[torch.tensor([-1, 0, -2])]), ((4, 3),)),
+    "losses of ignored targets": (
+        lambda: Function(
+            lambda x: F.cross_entropy(x, torch.tensor([0, -100, 2, 1]), x[0].abs(), label_smoothing=0.1)
+        ),
+        ((4, 3),),
+    ),
+    "packed mask": (
+        lambda: Function(lambda x: x * (torch.arange(5).diff(prepend=torch.tensor([-1])) == 1).cumsum(0)),
+        ((4, 5),),
+    ),
+    "constants": (lambda: Function(lambda x: (x * 2, torch.ones(3, 4) * 0.5, torch.arange(5))), ((4,),)),
     "two results": (lambda: Function(lambda x: (x.sum(1), x.max(1))), ((4, 3),)),
     "input as a result": (lambda: Function(lambda x, y: (x, x + y)), ((4, 3), (4, 3))),
 }

@@ -40,6 +40,7 @@ from ucutlass.reference.liveness import steps, unrealised
 from ucutlass.reference.named_tensor import Named, from_memory, to_memory
 from ucutlass.reference.nodes import KernelCall, step
 from ucutlass.reference.packing import dtypes_of
+from ucutlass.reference.recurrences import recurrence, scattered, scattered_sum
 from ucutlass.reference.rounding import cast, inner_dtype, outer_dtype, store
 
 Argument: TypeAlias = Tensor | float | int
@@ -223,11 +224,17 @@ TORCH_FUNCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
         "cumsum": torch.cumsum,
         "diag": torch.diag,
         "flip": lambda x, dims=0: torch.flip(x, [dims]),
+        "gru": recurrence("gru", 1),
         "inverse": torch.linalg.inv,
         "log_softmax": torch.log_softmax,
+        "lstm": recurrence("lstm", 2),
         "matmul": torch.matmul,
         "relu": torch.relu,
+        "rnn_relu": recurrence("rnn_relu", 1),
+        "rnn_tanh": recurrence("rnn_tanh", 1),
         "roll": torch.roll,
+        "scatter": scattered,
+        "scatter_add": scattered_sum,
         "softmax": torch.softmax,
         "sort": lambda x, dim=-1, descending=False: torch.sort(x, dim=dim, descending=descending).values,
         "tril": torch.tril,

@@ -36,6 +36,7 @@ from ucutlass.sol.integer_sets import (
     variable,
 )
 from ucutlass.sol.masks import Masks, image, through
+from ucutlass.torch_functions import RECURRENCES
 
 NEUTRAL: Mapping[str, float] = {
     "sum": 0.0,
@@ -53,7 +54,8 @@ NEUTRAL: Mapping[str, float] = {
 
 GLOBAL_FUNCTIONS = frozenset(
     {"argsort", "cumprod", "cumsum", "flip", "inverse", "log_softmax", "matmul", "relu", "roll", "softmax"}
-    | {"sort"}
+    | {"sort", "scatter", "scatter_add"}
+    | RECURRENCES
 )
 """Torch functions whose result depends on every element of their arguments."""
 

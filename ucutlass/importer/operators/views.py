@@ -23,7 +23,7 @@ from ucutlass.importer.expressions import (
     plus,
     where,
 )
-from ucutlass.importer.graph import Axes, Axis, ImportedTensor
+from ucutlass.importer.graph import Axes, Axis
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef, axis_number
 from ucutlass.importer.operators.pointwise import FLOATS, Rule, cast
 
@@ -590,31 +590,6 @@ def _scattered_apart(
     return b.add("index", [(x, axes), (source, source_axes)], body, axes, extents, b.element(x))
 
 
-# --- what torch computes -----------------------------------------------------------
-
-
-def _sort(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
-    x = _self(a)
-    keywords = {"dim": int(a.get("dim", -1)), "descending": bool(a.get("descending", False))}
-    return b.torch("sort", [x], keywords, a.results[0]), b.torch("argsort", [x], keywords, a.results[1])
-
-
-def _topk(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
-    """The first elements of the sorted axis: by value and by position."""
-    x, count = _self(a), a["k"]
-    dim = axis_number(a.get("dim", -1), len(b.shape(x)))
-    keywords = {"dim": dim, "descending": bool(a.get("largest", True))}
-    whole = ImportedTensor(b.shape(x), b.element(x))
-    values = b.torch("sort", [x], keywords, whole)
-    places = b.torch("argsort", [x], keywords, ImportedTensor(whole.shape, "i64"))
-    return sliced(b, values, dim, 0, count), sliced(b, places, dim, 0, count)
-
-
-def _argsort(b: GraphBuilder, a: Arguments) -> ValueRef:
-    keywords = {"dim": int(a.get("dim", -1)), "descending": bool(a.get("descending", False))}
-    return b.torch("argsort", [_self(a)], keywords, a.result)
-
-
 def _rules() -> dict[str, Rule]:
     reshapes = (
         "view.default",
@@ -650,7 +625,6 @@ def _rules() -> dict[str, Rule]:
     rules |= {f"aten.{n}": _split for n in ("split.Tensor", "split_with_sizes.default", "chunk.default")}
     return rules | {
         "aten._unsafe_index.Tensor": _index,
-        "aten.argsort.default": _argsort,
         "aten.cat.default": _cat,
         "aten.constant_pad_nd.default": _pad,
         "aten.copy.default": _copy,
@@ -675,11 +649,8 @@ def _rules() -> dict[str, Rule]:
         "aten.select_scatter.default": _select_scatter,
         "aten.slice.Tensor": _slice,
         "aten.slice_scatter.default": _slice_scatter,
-        "aten.sort.default": _sort,
-        "aten.sort.stable": _sort,
         "aten.stack.default": _stack,
         "aten.t.default": _t,
-        "aten.topk.default": _topk,
         "aten.transpose.int": _transpose,
         "aten.tril.default": _triangle(False),
         "aten.triu.default": _triangle(True),

@@ -1,0 +1,194 @@
+"""Operators that become stages which torch computes: sorts, scattered writes, recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+
+from ucutlass.grammar.syntax import Expr
+from ucutlass.importer.expressions import (
+    add,
+    binary,
+    both,
+    call,
+    expr,
+    index,
+    mul,
+    operand,
+    over,
+    template,
+    where,
+)
+from ucutlass.importer.graph import ImportedTensor
+from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef, axis_number, broadcast
+from ucutlass.importer.operators.pointwise import Rule, cast
+from ucutlass.importer.operators.views import constant, permuted, sliced
+
+
+def _sort(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
+    x = a["self"]
+    keywords = {"dim": int(a.get("dim", -1)), "descending": bool(a.get("descending", False))}
+    return b.torch("sort", [x], keywords, a.results[0]), b.torch("argsort", [x], keywords, a.results[1])
+
+
+def _topk(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
+    """The first elements of the sorted axis: by value and by position."""
+    x, count = a["self"], a["k"]
+    dim = axis_number(a.get("dim", -1), len(b.shape(x)))
+    keywords = {"dim": dim, "descending": bool(a.get("largest", True))}
+    whole = ImportedTensor(b.shape(x), b.element(x))
+    values = b.torch("sort", [x], keywords, whole)
+    places = b.torch("argsort", [x], keywords, ImportedTensor(whole.shape, "i64"))
+    return sliced(b, values, dim, 0, count), sliced(b, places, dim, 0, count)
+
+
+def _argsort(b: GraphBuilder, a: Arguments) -> ValueRef:
+    keywords = {"dim": int(a.get("dim", -1)), "descending": bool(a.get("descending", False))}
+    return b.torch("argsort", [a["self"]], keywords, a.result)
+
+
+# --- scattered writes --------------------------------------------------------------
+
+
+def _scatter(b: GraphBuilder, a: Arguments, summed: bool, source: ValueRef | None = None) -> ValueRef:
+    x, ids = a["self"], a["index"]
+    values = source if source is not None else a["src"]
+    dim = axis_number(a["dim"], len(b.shape(x)))
+    return _scattered(b, x, dim, ids, values, summed)
+
+
+def _scattered(
+    b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef, values: ValueRef, summed: bool
+) -> ValueRef:
+    function = "scatter_add" if summed else "scatter"
+    tensor = ImportedTensor(b.shape(x), b.element(x))
+    return b.torch(function, [x, cast(b, ids, "i64"), cast(b, values, b.element(x))], {"dim": dim}, tensor)
+
+
+def _scatter_of_one(b: GraphBuilder, a: Arguments) -> ValueRef:
+    values = constant(b, a["value"], b.shape(a["index"]), a.result.element)
+    return _scatter(b, a, False, values)
+
+
+def _index_put(b: GraphBuilder, a: Arguments) -> ValueRef:
+    x, values, summed = a["self"], a["values"], bool(a.get("accumulate", False))
+    used = [(i, r) for i, r in enumerate(a["indices"]) if r is not None]
+    if any(b.element(r) == "bool" for _, r in used):
+        return _put_where(b, x, [r for _, r in used], used[0][0], values, summed)
+    dims = [i for i, _ in used]
+    shape = b.shape(x)
+    rest = [i for i in range(len(shape)) if i not in dims]
+    whole = broadcast([b.shape(r) for _, r in used])
+    place = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
+    given = (*(shape[i] for i in rest[:place]), *whole, *(shape[i] for i in rest[place:]))
+    source = b.pointwise(operand(0), [values], b.element(values), "values", shape=given)
+    count = len(whole)
+    order = [*range(place, place + count), *range(place), *range(place + count, len(given))]
+    rows, width = prod(whole), prod(shape[i] for i in rest)
+    source = b.reshape(permuted(b, source, order), (rows, width))
+    target = b.reshape(permuted(b, x, [*dims, *rest]), (prod(shape[i] for i in dims), width))
+    position: Expr | None = None
+    for number, (dim, ids) in enumerate(used):
+        own: Expr = operand(number)
+        if ids.name not in b.positions:
+            own = where(binary("<", own, 0), add(own, shape[dim]), own)
+        position = own if position is None else add(mul(position, shape[dim]), own)
+    assert position is not None
+    flat = b.reshape(b.pointwise(position, [r for _, r in used], "i64", "ids", shape=whole), (rows, 1))
+    ids = b.pointwise(operand(0), [flat], "i64", "ids", shape=(rows, width))
+    put = _scattered(b, target, 0, ids, source, summed)
+    put = b.reshape(put, tuple(shape[i] for i in [*dims, *rest]))
+    back = [[*dims, *rest].index(i) for i in range(len(shape))]
+    return permuted(b, put, back)
+
+
+def _put_where(
+    b: GraphBuilder, x: ValueRef, masks: Sequence[ValueRef], first: int, values: ValueRef, summed: bool
+) -> ValueRef:
+    """One value where a mask of the first axes holds."""
+    if len(masks) != 1 or first != 0 or prod(b.shape(values)) != 1:
+        raise b.fail("a mask as an index: which value goes where depends on values")
+    rank = len(b.shape(x))
+    mask = b.reshape(masks[0], (*b.shape(masks[0]), *(1,) * (rank - len(b.shape(masks[0])))))
+    value = b.reshape(cast(b, values, b.element(x)), ())
+    if b.element(x) == "bool":
+        body = template("(x0 and x1) or (not x0 and x2)")
+    else:
+        body = where(operand(0), add(operand(2), operand(1)) if summed else operand(1), operand(2))
+    return b.pointwise(body, [mask, value, x], b.element(x))
+
+
+# --- recurrent layers --------------------------------------------------------------
+
+
+def _recurrence(function: str, states: int) -> Rule:
+    def rule(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
+        x, hidden, weights = a["input"], a["hx"], list(a["params"])
+        initial = list(hidden) if states > 1 else [hidden]
+        if a["train"] and a["dropout"]:
+            raise b.fail("dropout, whose mask is random")
+        if len({b.shape(state)[-1] for state in initial}) != 1:
+            raise b.fail("a recurrent layer whose outputs are projected")
+        keywords = {"layers": a["num_layers"]}
+        keywords |= {k: True for k in ("bidirectional", "batch_first") if a[k]}
+        refs = [x, *initial, *weights]
+        return tuple(
+            b.torch(function, refs, {**keywords, "gives": i} if i else keywords, tensor)
+            for i, tensor in enumerate(a.results)
+        )
+
+    return rule
+
+
+def _histogram(b: GraphBuilder, a: Arguments) -> ValueRef:
+    """How many elements lie in each of `bins` equal parts of the range; the last holds its end."""
+    x, bins, low, high = a["self"], a.get("bins", 100), a.get("min", 0), a.get("max", 0)
+    if low == high:
+        raise b.fail("a histogram whose range is that of its values")
+    flat = b.reshape(x, (prod(b.shape(x)),))
+    place = mul(binary("-", operand(0), low), bins / (high - low))
+    part = call("min", call("floor", place), bins - 1)
+    inside = both(binary(">=", operand(0), low), binary("<=", operand(0), high))
+    label = index("P") if bins != 1 else expr(0)
+    counted = where(both(inside, binary("==", part, label)), 1.0, 0.0)
+    labels, axes, extents = b.labels(flat)
+    consumed = tuple(label for label, axis in zip(labels, axes, strict=True) if axis)
+    new = (("P",) if bins != 1 else (),)
+    body = over("sum", consumed, counted)
+    return b.add("reduction", [(flat, axes)], body, new, {**extents, "P": bins}, a.result.element)
+
+
+def _random(b: GraphBuilder, a: Arguments) -> ValueRef:
+    raise b.fail("random numbers: draw them outside, and pass them as an argument")
+
+
+_RANDOM = (
+    "rand",
+    "randn",
+    "randint",
+    "rand_like",
+    "randn_like",
+    "bernoulli",
+    "normal_functional",
+    "randperm",
+)
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        **{f"aten.{name}.default": _random for name in _RANDOM},
+        "aten.argsort.default": _argsort,
+        "aten.gru.input": _recurrence("gru", 1),
+        "aten.histc.default": _histogram,
+        "aten.index_put.default": _index_put,
+        "aten.lstm.input": _recurrence("lstm", 2),
+        "aten.rnn_relu.input": _recurrence("rnn_relu", 1),
+        "aten.rnn_tanh.input": _recurrence("rnn_tanh", 1),
+        "aten.scatter.src": lambda b, a: _scatter(b, a, False),
+        "aten.scatter.value": _scatter_of_one,
+        "aten.scatter_add.default": lambda b, a: _scatter(b, a, True),
+        "aten.sort.default": _sort,
+        "aten.sort.stable": _sort,
+        "aten.topk.default": _topk,
+    }
+)

@@ -1,0 +1,43 @@
+"""Recurrent layers and scattered writes as torch functions of tensors and numbers, each with one result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+LAYER_PARAMETERS = (4, 2)
+"""Weights of one direction of one layer: with biases, and without."""
+
+
+def recurrence(name: str, states: int) -> Callable[..., Tensor]:
+    """Returns `torch.NAME` of x, `states` initial states and the weights in torch's order. `gives` is the
+    number of its result: the outputs of all steps, then the last states."""
+
+    def layer(
+        x: Tensor,
+        *tensors: Tensor,
+        layers: int = 1,
+        bidirectional: bool = False,
+        batch_first: bool = False,
+        gives: int = 0,
+    ) -> Tensor:
+        initial, weights = tensors[:states], tensors[states:]
+        runs = layers * (2 if bidirectional else 1)
+        biased = len(weights) == runs * LAYER_PARAMETERS[0]
+        state = initial if states > 1 else initial[0]
+        function = getattr(torch, name)
+        results = function(x, state, list(weights), biased, layers, 0.0, False, bidirectional, batch_first)
+        result: Tensor = results[gives]
+        return result
+
+    return layer
+
+
+def scattered(x: Tensor, index: Tensor, source: Tensor, dim: int) -> Tensor:
+    return torch.scatter(x, dim, index, source)
+
+
+def scattered_sum(x: Tensor, index: Tensor, source: Tensor, dim: int) -> Tensor:
+    return torch.scatter_add(x, dim, index, source)
