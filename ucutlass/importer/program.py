@@ -182,6 +182,8 @@ def text_of(export: Exported, name: str) -> ImportedText:
 
 def program_of(graph: TensorGraph, name: str, written_buffers: tuple[str, ...] = ()) -> ImportedText:
     """Returns the program of a graph. Raises NoKernelServes and Unsupported."""
+    if not graph.inputs or not any(_reads(graph, i.name) for i in graph.inputs):
+        raise Unsupported("nothing that is returned depends on a tensor")
     graph, stages = cut(graph)
     try:
         program = written(graph, stages, name)
@@ -201,6 +203,10 @@ def program_of(graph: TensorGraph, name: str, written_buffers: tuple[str, ...] =
         sum(stage.torch is not None for stage in stages),
         written_buffers,
     )
+
+
+def _reads(graph: TensorGraph, name: str) -> bool:
+    return name in graph.results or any(o.value == name for node in graph.nodes for o in node.operands)
 
 
 def _report(graph: TensorGraph, stages: Sequence[ImportedStage]) -> tuple[OperatorFate, ...]:

@@ -555,6 +555,8 @@ def _select_scatter(b: GraphBuilder, a: Arguments) -> ValueRef:
 def _scattered(b: GraphBuilder, x: ValueRef, source: ValueRef, dim: int, low: int, high: int) -> ValueRef:
     labels, axes, extents = b.labels(x)
     label = labels[dim]
+    if high - low == extents[label]:
+        return source
     extents["_m"] = high - low
     source_axes = tuple(
         (("_m",) if high - low != 1 else ()) if i == dim else axis for i, axis in enumerate(axes)

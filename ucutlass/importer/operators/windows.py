@@ -32,7 +32,7 @@ from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRe
 from ucutlass.importer.operators.pointwise import Rule
 from ucutlass.importer.operators.products import exact
 from ucutlass.importer.operators.reductions import reduce
-from ucutlass.importer.operators.views import gathered, sliced
+from ucutlass.importer.operators.views import constant, gathered, sliced
 
 SPATIAL = {1: ("L",), 2: ("H", "W"), 3: ("D", "H", "W")}
 OUTPUT = {1: ("P",), 2: ("P", "Q"), 3: ("O", "P", "Q")}
@@ -65,6 +65,12 @@ class _Space:
         if self.width == 1:
             return plus(at_output, -self.padding)
         return plus(add(at_output, affine(self.window, self.dilation)), -self.padding)
+
+    @property
+    def reaches(self) -> bool:
+        """Returns whether any place of a transposed convolution lies under the window of any element."""
+        starts = (p + self.padding - self.dilation * r for p in range(self.places) for r in range(self.width))
+        return any(s % self.stride == 0 and 0 <= s // self.stride < self.size for s in starts)
 
     def transposed(self) -> IndexItem:
         """Returns the equation of a transposed convolution: `2*H = P + 1 - R`."""
@@ -158,6 +164,9 @@ def convolution(
     read: Expr = Index(operand(0), items) if items else operand(0)
     consumed = [label for label in ("C", *(s.window for s in spaces)) if extents[label] != 1]
     body = over("dot", tuple(consumed), exact(element, read), exact(element, operand(1)))
+    if transposed and not all(s.reaches for s in spaces):
+        nothing = constant(b, 0.0, tuple(prod(extents[n] for n in axis) for axis in axes), element)
+        return nothing if bias is None else _with_bias(b, nothing, bias, len(spaces), element)
     y = b.add(
         "dot",
         [(x, x_axes), (weight, w_axes)],
@@ -167,9 +176,11 @@ def convolution(
         element,
         "product" if bias is not None else "",
     )
-    if bias is None:
-        return y
-    offset = b.reshape(bias, (groups * filters, *(1,) * len(spaces)))
+    return y if bias is None else _with_bias(b, y, bias, len(spaces), element)
+
+
+def _with_bias(b: GraphBuilder, y: ValueRef, bias: ValueRef, spaces: int, element: str) -> ValueRef:
+    offset = b.reshape(bias, (*b.shape(bias), *(1,) * spaces))
     return b.pointwise(template("x0 + x1"), [y, offset], element)
 
 
