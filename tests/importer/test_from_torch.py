@@ -132,6 +132,31 @@ def test_an_operand_is_copied_where_reading_it_as_it_lies_would_cost_the_dot_mor
     assert "select: f32[M, B, K] = x[C = 1]" in large and "return dot[K](select, y)" in large
 
 
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return x * 3 + torch.cat((-second, first), -1)
+
+
+def thirds(x: torch.Tensor) -> torch.Tensor:
+    a, b, c = x.chunk(3, -1)
+    return x + torch.cat((c, a * 2, b), -1)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "text"),
+    [
+        (rotated, (4, 8), "x * 3 + where(index(Z) == 0, -x[Z = 1], x[Z = 0])"),
+        (thirds, (4, 12), "where(index(Z) == 0, x[Z = 2], where(index(Z) == 1, x[Z = 0] * 2, x[Z = 1]))"),
+    ],
+)
+def test_parts_that_are_joined_are_read_by_their_number(
+    function: Callable[..., object], shape: tuple[int, ...], text: str
+) -> None:
+    program, words = difference(Function(function), torch.randn(shape))
+    assert not words
+    assert text in program.text
+
+
 class Recurrent(nn.Module):
     def __init__(self, kind: str, result: int, bidirectional: bool = False) -> None:
         super().__init__()

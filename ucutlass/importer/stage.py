@@ -20,6 +20,7 @@ from ucutlass.grammar.syntax import (
     Unary,
 )
 from ucutlass.importer.atoms import Atom, Conflict, Dimension, leaves, regroup, unify
+from ucutlass.importer.branches import simplified
 from ucutlass.importer.expressions import (
     add,
     binary,
@@ -340,9 +341,11 @@ class StageWriter:
             case Call(callee, None, arguments):
                 values = [self._expr(node, a.value) for a in arguments]
                 written = tuple(Argument(v.expr, a.name) for v, a in zip(values, arguments, strict=True))
-                return _WrittenValue(
-                    Call(callee, None, written), frozenset().union(*(v.names for v in values))
+                extents = (
+                    {name: atom.extent for atom, name in self.names.items()} if callee == "where" else {}
                 )
+                whole = simplified(Call(callee, None, written), extents)
+                return _WrittenValue(whole, frozenset().union(*(v.names for v in values)))
             case _:
                 return _WrittenValue(body, frozenset())
 
