@@ -95,6 +95,21 @@ def test_a_program_that_would_be_too_long_is_halved(monkeypatch: pytest.MonkeyPa
     assert not [o for o in graph.outside if "view" not in o.why]
 
 
+def test_halves_keep_the_results_of_one_operator_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parse, "MAX_CHARACTERS", 400)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            a, b = torch.relu(x + 1).chunk(2, -1)
+            x = torch.cat((torch.sigmoid(b * 2) * a, torch.tanh(a) - b), -1)
+        return x
+
+    fast, report = compiled(model)
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(fast(x), model(x))
+    assert len(report.graphs[0].texts) > 1
+
+
 def test_without_a_fallback_the_operator_and_its_line_are_named() -> None:
     fast, _ = compiled(lambda x: torch.sort(torch.relu(x))[0], fallback="error")
     with pytest.raises(Exception, match=r"FallbackNeeded: aten\.sort\.default at .*test_backend\.py"):

@@ -49,3 +49,12 @@ def test_what_only_a_later_group_reads_is_computed_there() -> None:
         return torch.mul(torch.sort(torch.relu(x))[0], weights)
 
     assert names(fx.symbolic_trace(model)) == [["relu"], ["exp", "getitem", "mul"]]
+
+
+def test_several_results_stay_where_they_are_computed() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        a, b = torch.chunk(x, 2)
+        return torch.add(torch.sort(torch.relu(a))[0], b)
+
+    first, second = names(fx.symbolic_trace(model))
+    assert first == ["chunk", "getitem", "getitem_1", "relu"] and second[-1] == "add"

@@ -189,11 +189,11 @@ def _halves(nodes: Sequence[fx.Node], halved: Collection[tuple[str, ...]]) -> li
     if tuple(node.name for node in nodes) not in halved:
         return [list(nodes)]
     middle = len(nodes) // 2
-    return [
-        half
-        for side in (nodes[:middle], nodes[middle:])
-        for half in _halves(_without_edge_views(side), halved)
-    ]
+    first = set(nodes[:middle])
+    # One of several results goes where they are computed.
+    first |= {node for node in nodes[middle:] if is_item(node) and node.args[0] in first}
+    sides = [node for node in nodes if node in first], [node for node in nodes if node not in first]
+    return [half for side in sides for half in _halves(_without_edge_views(side), halved)]
 
 
 def _views_for_others(graph: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:

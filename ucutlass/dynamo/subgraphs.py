@@ -15,7 +15,8 @@ def groups(graph: fx.GraphModule, inside: Callable[[fx.Node], bool]) -> list[lis
     leads from a group to an earlier one; no division of this kind has fewer groups along any path.
 
     Each node has a level, which no edge falls: even for nodes inside, odd for those outside. A node inside
-    whose users all stand on later levels moves to theirs, so that it is computed where it is read.
+    whose users all stand on later levels moves to theirs, so that it is computed where it is read; one of
+    several results stays where they are computed.
     """
     level: dict[fx.Node, int] = {}
     members: set[fx.Node] = set()
@@ -32,6 +33,9 @@ def groups(graph: fx.GraphModule, inside: Callable[[fx.Node], bool]) -> list[lis
         users = [level[user] for user in node.users if user in level]
         if node in members and users and min(users) > level[node]:
             level[node] = min(users) - min(users) % 2
+    for node in graph.graph.nodes:
+        if node in members and node.target is operator.getitem and node.args[0] in members:
+            level[node] = level[node.args[0]]
     gathered: dict[int, list[fx.Node]] = {}
     for node in graph.graph.nodes:
         if node in members:
