@@ -280,6 +280,13 @@ REDUCTIONS: Mapping[str, ReductionProgram] = MappingProxyType(
             {"V": 7, "D": 48, "L": 10},
             ({"V": 100, "D": 4096, "L": 1000},),
         ),
+        "normalised over rows, gathers by a window": ReductionProgram(
+            "kernel k(ids: u8[B, G], x: f32[V, Z], w: f32[B, L, D]) -> f32[B, L, D] { "
+            "v = sum[R=2, Q=2](x[V = ids[G = L + Q - 1], Z = D + R - 1]) a = w - v "
+            "return (a - mean[B](a)) * rsqrt(var[B](a) + 0.5) }",
+            {"B": 23, "L": 3, "D": 4, "Z": 4, "G": 3, "V": 24},
+            ({"B": 1023, "L": 3, "D": 4, "Z": 4, "G": 3, "V": 24},),
+        ),
         "window of gathered rows": ReductionProgram(
             "kernel k(t: f32[V, D], ids: i64[B, L]) -> f32[B, P=D-2] { "
             "return sum[L, R=3](t[V = ids, D = P + R]) }",
