@@ -220,6 +220,28 @@ def test_heads_of_one_projection_are_copied_for_attention_in_one_launch() -> Non
     assert re.search(r"return dot\[S\]\(bf16\(softmax\[S", text), text
 
 
+def test_a_norm_whose_saved_statistics_are_empty_is_served() -> None:
+    torch.manual_seed(6)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
+    x = torch.randn(2, 3, 8, 8)
+    fast, report = compiled(model, fallback="error")
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+    assert len(report.graphs[0].texts) == 1
+
+
+def test_halves_that_different_parts_read_are_views() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        first, second = (torch.relu(x) * 2).chunk(2, dim=1)
+        ordered = torch.sort(first)[0]
+        return torch.cat([second * 3, torch.exp(ordered)], dim=1)
+
+    x = torch.randn(3, 8)
+    fast, report = compiled(model)
+    torch.testing.assert_close(fast(x), model(x))
+    assert len(report.graphs[0].texts) == 2
+
+
 def test_tensors_on_a_device_without_kernels_go_to_the_fallback() -> None:
     report = Report()
     torch._dynamo.reset()

@@ -13,6 +13,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from tests.dynamo.test_backend import HOOKS, compiled
 from tests.dynamo.test_serving import said
 from ucutlass.dynamo.backend import BackendHooks
+from ucutlass.dynamo.backend import compiled as by_name
 
 X = torch.randn(6, 8)
 
@@ -109,6 +110,18 @@ def test_control_flow_that_depends_on_data_breaks_the_graph() -> None:
     for x in (X.abs(), -X.abs()):
         torch.testing.assert_close(fast(x), model(x))
     assert len(report.graphs) >= 2 and HOOKS.devices == ("cpu",)
+
+
+def test_the_registered_function_takes_what_torch_compile_gives() -> None:
+    model = nn.Linear(8, 4)
+    options = {"fallback": "eager", "choose": "always", "cuda_graphs": True}
+    fast = torch.compile(model, backend=by_name, fullgraph=True, dynamic=True, options=options)
+    with torch.no_grad(), said() as lines:
+        for rows in (2, 3, 5):
+            x = torch.randn(rows, 8)
+            torch.testing.assert_close(fast(x), model(x))
+    assert any("no program serves a graph" in line for line in lines())
+    assert any("tensors are on cpu" in line for line in lines())
 
 
 def test_autocast_is_followed() -> None:

@@ -123,7 +123,7 @@ class CompiledModule:
         report: Report,
     ) -> None:
         self._graph, self._inputs = graph, inputs
-        self._options, self._machinery, self._report = options, hooks, report
+        self._options, self._hooks, self._report = options, hooks, report
         self._builds: list[BackgroundBuilds] = []
         self._programs = 0
 
@@ -131,7 +131,12 @@ class CompiledModule:
         """Compiles the graph as far as the options and earlier measurements want it."""
         records = Records.from_switches()
         timed = self._timed()
-        key = key_of(self._graph, "choice", repr(self._options), timed, str(torch.is_grad_enabled()))
+        state = (
+            torch.is_grad_enabled(),
+            torch.get_float32_matmul_precision(),
+            torch.backends.cudnn.allow_tf32,
+        )
+        key = key_of(self._graph, "choice", repr(self._options), timed, repr(state))
         choice = choice_from(records.read(key)) if timed else None
         if choice is not None:
             self._report.choices.append(choice)
@@ -158,11 +163,11 @@ class CompiledModule:
     def _timed(self) -> str:
         """Returns the GPU's name where programs and fallback are to be timed against each other."""
         tensors = [x for x in self._inputs if isinstance(x, torch.Tensor)]
-        devices = {x.device for x in tensors if x.device.type in self._machinery.devices}
+        devices = {x.device for x in tensors if x.device.type in self._hooks.devices}
         if (
             self._options.choose == "always"
             or self._options.fallback == "error"
-            or self._machinery.measure is None
+            or self._hooks.measure is None
             or len(devices) != 1
         ):
             return ""
@@ -172,7 +177,7 @@ class CompiledModule:
     def _choice(
         self, key: str, records: Records, changed: Sequence[int], served: Served, arguments: Sequence[Any]
     ) -> None:
-        measure, fallback = self._machinery.measure, served.fallback
+        measure, fallback = self._hooks.measure, served.fallback
         assert measure is not None and fallback is not None
         trial = FirstCallTrial(arguments, changed)
         device = device_of(arguments)
@@ -191,8 +196,7 @@ class CompiledModule:
         places = [node for node in self._graph.graph.nodes if node.op == "placeholder"]
         static = [n for n, node in enumerate(places) if _is_static(node)]
         devices = {x.device for x in self._inputs if isinstance(x, torch.Tensor)}
-        (device, *others) = devices
-        if others or device.type not in self._machinery.devices:
+        if len(devices) != 1 or {device.type for device in devices} - set(self._hooks.devices):
             say(
                 f"calls are not replayed as CUDA graphs: tensors are on {', '.join(sorted(map(str, devices)))}"
             )
@@ -200,7 +204,8 @@ class CompiledModule:
         if changed is None or not set(changed) <= set(static):
             say("calls are not replayed as CUDA graphs: a call changes its arguments")
             return call
-        return Replays(call, static, self._machinery.replaying(device))
+        (device,) = devices
+        return Replays(call, static, self._hooks.replaying(device))
 
     def _fallback(self) -> Callable[..., Any]:
         """Returns the whole graph as the fallback computes it."""
@@ -232,7 +237,7 @@ class CompiledModule:
         self, names: Sequence[str], graph: fx.GraphModule, inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         named(graph, names)
-        division, builds, run = divided_graph(graph, self._options, self._machinery, self._report)
+        division, builds, run = divided_graph(graph, self._options, self._hooks, self._report)
         self._programs += len(division.parts)
         if builds is not None:
             self._builds.append(builds)

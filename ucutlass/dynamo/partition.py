@@ -38,6 +38,8 @@ VIEWS = frozenset(
         "alias.default",
         "detach.default",
         "split.Tensor",
+        "split_with_sizes.default",
+        "squeeze.default",
         "unbind.int",
     )
 )
@@ -80,9 +82,18 @@ def reason(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) 
         (source, _) = node.args
         assert isinstance(source, fx.Node)
         return reason(source, refused, devices)
-    return next(
-        (why for n in (node, *node.all_input_nodes) for v in values_of(n) if (why := unfit(v, devices))), ""
-    )
+    values = [*_read_values(node), *(v for n in node.all_input_nodes for v in values_of(n))]
+    return next((why for value in values if (why := unfit(value, devices))), "")
+
+
+def _read_values(node: fx.Node) -> list[Any]:
+    """Returns the results of an operator that something reads: others, such as the statistics that a norm saves
+    for its gradient, may be empty."""
+    values = values_of(node)
+    if not isinstance(node.meta.get("val"), tuple | list):
+        return values
+    numbers = {user.args[1] for user in node.users if is_item(user)}
+    return [value for number, value in enumerate(values) if number in numbers]
 
 
 def is_item(node: fx.Node) -> bool:

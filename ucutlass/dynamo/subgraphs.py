@@ -31,6 +31,8 @@ def groups(graph: fx.GraphModule, inside: Callable[[fx.Node], bool]) -> list[lis
             level[node] = least + 1 - least % 2
     for node in reversed(graph.graph.nodes):
         users = [level[user] for user in node.users if user in level]
+        if node.target is operator.getitem:  # an item stays with what has it
+            continue
         if node in members and users and min(users) > level[node]:
             level[node] = min(users) - min(users) % 2
     for node in graph.graph.nodes:
