@@ -113,12 +113,11 @@ test-gpu)
     shift
     cd "$root"
     export UCUTLASS_BUILD_PATH="${UCUTLASS_BUILD_PATH:-auto}"
-    status=0
-    python -m tests.gpu.prebuild || status=$?
-    # Workers take turns on the GPU, and each may run two compilers: more of them would wait for each other.
+    # Every worker builds: one compiler a core for each of them would starve the tests of the others.
     export UCUTLASS_BUILD_JOBS="${UCUTLASS_BUILD_JOBS:-2}"
     # Threads of OpenMP spin while they wait for each other: on shared cores a reference takes 30 times as long.
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+    status=0
     python -m pytest -n "${JOBS:-auto}" --dist worksteal -m "gpu and not alone" "$@" || status=$?
     python -m pytest -m "gpu and alone" "$@" || status=$?
     exit "$status"

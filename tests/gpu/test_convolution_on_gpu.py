@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import ucutlass
+from tests.gpu.turns import turn
 from tests.kernels.convolution_programs import PROGRAMS
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
@@ -94,7 +95,8 @@ def built() -> None:
         pytest.skip("no NVIDIA GPU or no nvcc")
     here = arch_for(torch.cuda.get_device_capability(0))
     targets = ["sm80"] if here is None or here.name != "sm90a" else ["sm90a", "sm80"]
-    artifacts = build_sources(sources(targets), group=8)
+    with turn("convolution"):
+        artifacts = build_sources(sources(targets), group=8)
     for artifact, case in zip(artifacts, itertools.product(targets, CASES), strict=True):
         assert isinstance(artifact, Artifact), f"{case}: {artifact}"
 

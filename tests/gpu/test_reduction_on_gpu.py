@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import ucutlass
+from tests.gpu.turns import turn
 from tests.kernels.huge_numbers import arguments_of
 from tests.kernels.reduction_programs import REDUCTIONS
 from ucutlass import frontend
@@ -51,7 +52,9 @@ def built() -> None:
     """Every kernel, built once and in parallel; the calls then find them in the cache."""
     if not torch.cuda.is_available() or shutil.which("nvcc") is None:
         pytest.skip("no NVIDIA GPU or no nvcc")
-    for made, (name, number) in zip(build_sources(sources(), group=8), CASES, strict=True):
+    with turn("reduction"):
+        artifacts = build_sources(sources(), group=8)
+    for made, (name, number) in zip(artifacts, CASES, strict=True):
         assert isinstance(made, Artifact), f"{name} {number}: {made}"
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import ucutlass
+from tests.gpu.turns import turn
 from tests.kernels.test_schedules import CASES, _with, space
 from ucutlass.backend import build_sources, source_of
 from ucutlass.emit.text import Source
@@ -59,7 +60,9 @@ def built() -> None:
     """Every kernel, built once and in parallel; the calls then find them in the cache."""
     if not torch.cuda.is_available() or shutil.which("nvcc") is None:
         pytest.skip("no NVIDIA GPU or no nvcc")
-    for made, case in zip(build_sources(sources(), group=8), DRAWN, strict=True):
+    with turn("schedules"):
+        artifacts = build_sources(sources(), group=8)
+    for made, case in zip(artifacts, DRAWN, strict=True):
         assert isinstance(made, Artifact), f"{case} {show(drawn(*case)[1].request)}: {made}"
 
 
