@@ -64,11 +64,11 @@ def _split(left: Expr, limit: int, ranges: Mapping[str, range]) -> tuple[str, in
         return (dim, at) if ranges[dim].start < at < ranges[dim].stop else None
     if len(affine.terms) != 2:
         return None
-    (inner, one), (outer, factor) = sorted(affine.terms.items(), key=lambda term: term[1])
+    (inner, step), (outer, factor) = sorted(affine.terms.items(), key=lambda term: term[1])
     if factor < 1:
         return None
     at, rest = divmod(limit - affine.offset, factor)
-    whole = ranges[inner] == range(factor) and one == 1 and rest == 0
+    whole = ranges[inner] == range(factor) and step == 1 and rest == 0
     return (outer, at) if whole and ranges[outer].start < at < ranges[outer].stop else None
 
 
