@@ -3,7 +3,6 @@ extents, empty groups, poisoned results."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,15 +10,14 @@ import pytest
 import torch
 
 import ucutlass
-from tests.gpu.turns import turn
+from tests.gpu.turns import build_in_turn
 from tests.kernels.grouped_gemm_programs import GROUPED_GEMMS
 from ucutlass import frontend
-from ucutlass.backend import build_kernel, build_sources, source_of
+from ucutlass.backend import build_kernel, source_of
 from ucutlass.emit.text import Source
 from ucutlass.ir.hardware import arch_for, device_named
 from ucutlass.kernels.families import Plan
 from ucutlass.runtime import verify
-from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.offsets import WrongOffsets
 from ucutlass.shapes import complete
@@ -103,12 +101,7 @@ def sources() -> list[tuple[Source, Plan]]:
 @pytest.fixture(scope="module", autouse=True)
 def built() -> None:
     """Every kernel, built once and in parallel; the calls then find them in the cache."""
-    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
-        pytest.skip("no NVIDIA GPU or no nvcc")
-    with turn("grouped_gemm"):
-        artifacts = build_sources(sources(), group=8)
-    for made, which in zip(artifacts, CASES, strict=True):
-        assert isinstance(made, Artifact), f"{which}: {made}"
+    build_in_turn("grouped_gemm", sources, CASES)
 
 
 @pytest.mark.parametrize("distribution", ["integer", "normal"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,16 +9,15 @@ import pytest
 import torch
 
 import ucutlass
-from tests.gpu.turns import turn
+from tests.gpu.turns import build_in_turn
 from tests.kernels.huge_numbers import arguments_of
 from tests.kernels.reduction_programs import REDUCTIONS
 from ucutlass import frontend
-from ucutlass.backend import build_sources, source_of
+from ucutlass.backend import source_of
 from ucutlass.emit.text import Source
 from ucutlass.kernels.families import Plan
 from ucutlass.reference import expect
 from ucutlass.runtime import verify
-from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import DISTRIBUTIONS, generate
 from ucutlass.runtime.verify.guards import shifted
 from ucutlass.shapes import complete
@@ -50,12 +48,7 @@ def sources() -> list[tuple[Source, Plan]]:
 @pytest.fixture(scope="module", autouse=True)
 def built() -> None:
     """Every kernel, built once and in parallel; the calls then find them in the cache."""
-    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
-        pytest.skip("no NVIDIA GPU or no nvcc")
-    with turn("reduction"):
-        artifacts = build_sources(sources(), group=8)
-    for made, (name, number) in zip(artifacts, CASES, strict=True):
-        assert isinstance(made, Artifact), f"{name} {number}: {made}"
+    build_in_turn("reduction", sources, CASES)
 
 
 @pytest.mark.parametrize("distribution", ["integer", "normal"])

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import random
-import shutil
 from functools import cache
 from typing import Any
 
 import pytest
-import torch
 
 import ucutlass
-from tests.gpu.turns import turn
+from tests.gpu.turns import build_in_turn
 from tests.kernels.test_schedules import CASES, _with, space
-from ucutlass.backend import build_sources, source_of
+from ucutlass.backend import source_of
 from ucutlass.emit.text import Source
 from ucutlass.ir.schedule import show
 from ucutlass.kernels.families import Plan
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import verify
-from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import generate
 from ucutlass.shapes import free_dims
 
@@ -58,12 +55,7 @@ def sources() -> list[tuple[Source, Plan]]:
 @pytest.fixture(scope="module", autouse=True)
 def built() -> None:
     """Every kernel, built once and in parallel; the calls then find them in the cache."""
-    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
-        pytest.skip("no NVIDIA GPU or no nvcc")
-    with turn("schedules"):
-        artifacts = build_sources(sources(), group=8)
-    for made, case in zip(artifacts, DRAWN, strict=True):
-        assert isinstance(made, Artifact), f"{case} {show(drawn(*case)[1].request)}: {made}"
+    build_in_turn("schedules", sources, [(case, show(drawn(*case)[1].request)) for case in DRAWN])
 
 
 @pytest.mark.parametrize("distribution", ["integer", "normal"])
