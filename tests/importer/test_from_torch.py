@@ -266,6 +266,39 @@ def test_what_forward_writes_into_buffers_is_a_result() -> None:
     assert int(results[3]) == 1
 
 
+@pytest.mark.parametrize(
+    ("make", "shape", "other"),
+    [
+        (lambda: nn.Sequential(nn.Linear(8, 6), nn.GELU()), (4, 8), (7, 8)),
+        (lambda: nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), (2, 5, 16), (3, 9, 16)),
+        (lambda: Function(lambda x: x[:, :3] + torch.arange(x.shape[0])[:, None]), (5, 6), (2, 11)),
+    ],
+)
+def test_extents_that_export_takes_for_dynamic_are_free(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], other: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    module = make().eval()
+    varying = {i: torch.export.Dim.AUTO for i in range(len(shape)) if shape[i] != other[i]}
+    program = from_torch(module, torch.randn(shape), dynamic_shapes=(varying,))
+    for x in (torch.randn(shape), torch.randn(other)):
+        with torch.no_grad():
+            torch.testing.assert_close(program.reference(x), module(x))
+    with pytest.raises(WrongCall, match="any"):
+        program.arguments(torch.randn(*other, 1))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x.flip(0), lambda x: x[: x.shape[0] // 2], lambda x: torch.cat([x, x])]
+)
+def test_a_program_that_would_hold_for_one_extent_alone_is_refused(
+    function: Callable[[torch.Tensor], object],
+) -> None:
+    varying = ({0: torch.export.Dim.AUTO},)
+    with pytest.raises(Unsupported, match="not one program for all extents"):
+        from_torch(Function(function), torch.randn(8, 3), dynamic_shapes=varying)
+
+
 def test_results_keep_their_structure() -> None:
     x = torch.randn(4, 3)
     program = from_torch(Function(lambda x: {"a": x + 1, "b": [x * 2, None]}), x)

@@ -17,8 +17,8 @@ from torch import Tensor, fx
 from ucutlass.dynamo.region import Region, RegionRefused, region_of, values_of
 from ucutlass.dynamo.rules import RULES
 from ucutlass.dynamo.subgraphs import extracted, groups, read_outside, replace, sort
-from ucutlass.dynamo.symbolic import symbols_of
 from ucutlass.importer.export import ELEMENTS
+from ucutlass.importer.symbolic import symbols_of
 
 VIEWS = frozenset(
     f"aten.{name}"

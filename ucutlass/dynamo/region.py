@@ -10,14 +10,6 @@ from typing import Any, TypeAlias
 from torch import Tensor, fx
 
 from ucutlass.dynamo.rules import RULES
-from ucutlass.dynamo.symbolic import (
-    FIXED,
-    DependsOnExtents,
-    Extents,
-    stand_ins,
-    symbols_of,
-    with_free_extents,
-)
 from ucutlass.grammar.format import format_file
 from ucutlass.importer.export import needed, tensor_of, translated
 from ucutlass.importer.graph import Input, OperatorOrigin, TensorGraph, TorchStage, Unsupported
@@ -26,6 +18,14 @@ from ucutlass.importer.operators.builder import GraphBuilder, ValueRef
 from ucutlass.importer.operators.views import permuted
 from ucutlass.importer.program import ImportedText, program_of
 from ucutlass.importer.stages import NoKernelServes
+from ucutlass.importer.symbolic import (
+    FIXED,
+    DependsOnExtents,
+    Extents,
+    stand_ins,
+    symbols_of,
+    with_free_extents,
+)
 
 Order: TypeAlias = tuple[int, ...]
 """Axes of a tensor from the largest stride to the smallest."""

@@ -12,7 +12,7 @@ import operator
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -25,6 +25,7 @@ from ucutlass.importer.operators import RULES
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
 from ucutlass.importer.operators.pointwise import Rule
 from ucutlass.importer.operators.views import constant
+from ucutlass.importer.symbolic import stand_ins, symbols_of
 
 ELEMENTS = {
     torch.float64: "f64",
@@ -67,7 +68,7 @@ class Exported:
     of forward's arguments the input that it is, or the constant that it must equal. `leaves` has for each leaf
     of what forward returns the number of the program's result, or a constant; `structure` puts them together.
     `written` are the paths of the buffers that forward writes: their new values are the results after those,
-    where they were asked for.
+    where they were asked for. `dynamic` has for each input whose extents vary the numbers of those axes.
     """
 
     graph: TensorGraph
@@ -76,6 +77,7 @@ class Exported:
     leaves: tuple[int | FixedValue, ...]
     structure: Any
     written: tuple[str, ...]
+    dynamic: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +90,30 @@ class FixedValue:
 def exported(model: torch.nn.Module, arguments: Sequence[Any], updates: bool = False) -> Exported:
     """Returns the module's graph on these arguments, whose shapes it keeps. With `updates` the new values of
     the buffers that forward writes are results too. Raises Unsupported, and what torch.export raises."""
+    program = _program(model, arguments, None)
+    return _translated(program, _argument_names(model, arguments), updates, fixed)
+
+
+def exported_twice(
+    model: torch.nn.Module, arguments: Sequence[Any], updates: bool, dynamic_shapes: Any
+) -> tuple[Exported, Exported]:
+    """Returns the module's graph with two numbers for each extent that torch.export takes for dynamic. Raises
+    Unsupported, DependsOnExtents, and what torch.export raises."""
+    program = _program(model, arguments, dynamic_shapes)
+    values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    names = _argument_names(model, arguments)
+    first, second = stand_ins(symbols_of(values))
+    return _translated(program, names, updates, first), _translated(program, names, updates, second)
+
+
+def _program(model: torch.nn.Module, arguments: Sequence[Any], dynamic_shapes: Any) -> Any:
     table: Any = torch.export.default_decompositions()
     for op in [op for op in table if str(op) in RULES]:
         table.pop(op)
     table.update(ready_operators())
     with torch.no_grad():
-        program = torch.export.export(model, tuple(arguments), strict=False)
-        program = program.run_decompositions(table)
-    return _translated(program, _argument_names(model, arguments), updates)
+        program = torch.export.export(model, tuple(arguments), dynamic_shapes=dynamic_shapes, strict=False)
+        return program.run_decompositions(table)
 
 
 def ready_operators() -> Mapping[Any, Callable[..., Any]]:
@@ -121,7 +139,9 @@ def _argument_names(model: torch.nn.Module, arguments: Sequence[Any]) -> tuple[s
     return names if flat and len(names) == len(arguments) else ()
 
 
-def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> Exported:
+def _translated(
+    program: Any, argument_names: Sequence[str], updates: bool, number_of: Callable[[Any], int]
+) -> Exported:
     signature, nodes = program.graph_signature, list(program.graph.nodes)
     by_name = {node.name: node for node in nodes if node.op == "placeholder"}
     used = {node.name for node in nodes if node.op == "placeholder" and node.users}
@@ -129,6 +149,7 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
     refs: dict[str, Any] = {}
     constants: dict[str, torch.Tensor] = {}
     numbers: dict[str, float | int | bool] = {}
+    dynamic: dict[str, tuple[int, ...]] = {}
     taken: list[str] = []
     user = [spec for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
     paths = {spec.arg.name: name for spec, name in zip(user, argument_names, strict=False)}
@@ -155,7 +176,9 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
                 numbers[node.name] = number
                 continue
         if origin == "input" or node.name in used:
-            inputs.append(Input(name, path, origin, tensor_of(node.meta["val"], name)))
+            inputs.append(Input(name, path, origin, tensor_of(node.meta["val"], name, number_of)))
+            if axes := tuple(i for i, n in enumerate(node.meta["val"].shape) if not isinstance(n, int)):
+                dynamic[name] = axes
     values = {i.name: i.tensor for i in inputs}
     builder = GraphBuilder(values)
     builder.positions |= {
@@ -169,8 +192,12 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
             case "call_function" if node.target is operator.getitem:
                 source, index = node.args
                 refs[node.name] = refs[source.name][index]
+            case "call_function" if isinstance(node.meta.get("val"), int | torch.SymInt):
+                refs[node.name] = number_of(node.meta["val"])
+            case "call_function" if isinstance(node.meta.get("val"), bool | torch.SymBool | torch.SymFloat):
+                refs[node.name] = None  # a condition on extents, or a number that is read nowhere
             case "call_function":
-                refs[node.name] = translated(node, refs, builder, taken, RULES)
+                refs[node.name] = translated(node, refs, builder, taken, RULES, number_of)
             case "get_attr":
                 raise Unsupported(f"the graph reads the attribute {node.target}")
             case _:
@@ -195,6 +222,7 @@ def _translated(program: Any, argument_names: Sequence[str], updates: bool) -> E
         leaves,
         program.call_spec.out_spec,
         written,
+        dynamic,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,12 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from ucutlass.grammar import syntax
+from ucutlass.grammar.format import format_file
 from ucutlass.importer.atoms import Conflict
-from ucutlass.importer.export import Exported, FixedValue, exported
+from ucutlass.importer.export import Exported, FixedValue, exported, exported_twice
 from ucutlass.importer.graph import Input, Node, Reshape, TensorGraph, Unsupported
 from ucutlass.importer.stages import ImportedStage, NoKernelServes, NotLegal, cut
+from ucutlass.importer.symbolic import DependsOnExtents, with_free_extents
 from ucutlass.importer.text import value_names, written
 from ucutlass.limits import LimitPassed
 
@@ -97,13 +99,23 @@ class ImportedProgram:
                 if leaf != name.value:
                     raise WrongCall(f"the module was imported for the argument {name.value!r}, not {leaf!r}")
                 continue
-            tensor = self._export.graph.values[name]
-            if not isinstance(leaf, torch.Tensor) or tuple(leaf.shape) != tensor.shape:
+            if not isinstance(leaf, torch.Tensor) or not self._takes(name, leaf.shape):
                 shape = tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
-                raise WrongCall(f"the module was imported for {name} of {tensor.shape}, not {shape}")
+                raise WrongCall(f"the module was imported for {name} of {self._shape(name)}, not {shape}")
             given[name] = leaf
         tensors = [given[i.name] if i.origin == "input" else self._state(i) for i in self.inputs]
         return [t.detach().contiguous() for t in tensors]
+
+    def _takes(self, name: str, shape: Sequence[int]) -> bool:
+        own, dynamic = self._export.graph.values[name].shape, self._export.dynamic.get(name, ())
+        return len(own) == len(shape) and all(
+            i in dynamic or n == m for i, (n, m) in enumerate(zip(own, shape, strict=True))
+        )
+
+    def _shape(self, name: str) -> str:
+        own, dynamic = self._export.graph.values[name].shape, self._export.dynamic.get(name, ())
+        extents = ["any" if i in dynamic else str(n) for i, n in enumerate(own)]
+        return f"({', '.join(extents)}{',' * (len(extents) == 1)})"
 
     def _state(self, source: Input) -> torch.Tensor:
         if source.origin == "constant":
@@ -133,8 +145,12 @@ class ImportedProgram:
         return f"<ucutlass import of {type(self.module).__name__}, program {self.name}>"
 
 
-def from_torch(module: torch.nn.Module, *inputs: Any, name: str = "") -> ImportedProgram:
+def from_torch(
+    module: torch.nn.Module, *inputs: Any, name: str = "", dynamic_shapes: Any = None
+) -> ImportedProgram:
     """Returns a module as a program that computes the same on inputs of these shapes and types.
+
+    `dynamic_shapes` is torch.export's: the extents that it marks are free in the program.
 
     The module is exported by torch.export in its present mode; its parameters stay its own, so that a program
     follows their changes. What forward writes into buffers, such as running statistics in training, is
@@ -142,7 +158,7 @@ def from_torch(module: torch.nn.Module, *inputs: Any, name: str = "") -> Importe
     module that no program can compute.
     """
     try:
-        program, export = imported(module, inputs, name, updates=True)
+        program, export = imported(module, inputs, name, True, dynamic_shapes)
     except Unsupported:
         raise
     except Exception as problem:
@@ -165,11 +181,25 @@ class ImportedText:
 
 
 def imported(
-    model: torch.nn.Module, arguments: Sequence[Any], name: str = "", updates: bool = False
+    model: torch.nn.Module,
+    arguments: Sequence[Any],
+    name: str = "",
+    updates: bool = False,
+    dynamic_shapes: Any = None,
 ) -> tuple[ImportedText, Exported]:
-    """Exports a module and writes its program. Raises Unsupported, and what torch.export raises."""
-    export = exported(model, arguments, updates)
-    return text_of(export, name or type(model).__name__.lower()), export
+    """Exports a module and writes its program, with free extents where `dynamic_shapes`, torch.export's, marks
+    them. Raises Unsupported, and what torch.export raises."""
+    name = name or type(model).__name__.lower()
+    if dynamic_shapes is None:
+        export = exported(model, arguments, updates)
+        return text_of(export, name), export
+    try:
+        exports = exported_twice(model, arguments, updates, dynamic_shapes)
+        first, second = (text_of(export, name) for export in exports)
+        tree = with_free_extents(first.tree, second.tree)
+    except DependsOnExtents as problem:
+        raise Unsupported(f"not one program for all extents: {problem}") from problem
+    return replace(first, tree=tree, text=format_file(tree)), exports[0]
 
 
 def text_of(export: Exported, name: str) -> ImportedText:

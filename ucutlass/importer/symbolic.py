@@ -1,8 +1,9 @@
 """Symbolic shapes: one program for every extent.
 
-The importer works on numbers. A graph with symbolic shapes is imported twice, with two different primes for each
-symbol. Where the two programs differ in nothing but the extents of their parameters, those extents are free:
-nothing in the program depends on them. Where anything else differs, the program holds for one shape alone.
+The importer works on numbers. A graph with symbolic shapes is imported twice, with two different primes for
+each symbol. Where the two programs differ in nothing but the extents of their parameters, those extents are
+free: nothing in the program depends on them. Where a stored value's extent follows from theirs, it is left
+out too. Where anything else differs, the program holds for one shape alone.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 
+from ucutlass import ir
 from ucutlass.check import check_tree
 from ucutlass.grammar import syntax
+from ucutlass.ir.extents import Fixed, evaluate
 
 Extents: TypeAlias = Callable[[Any], int]
 """An extent of a fake tensor, a number or symbolic, to the number that stands for it."""
@@ -77,23 +80,42 @@ def stand_ins(symbols: Sequence[Any]) -> tuple[StandIns, StandIns]:
 
 def with_free_extents(first: syntax.File, other: syntax.File) -> syntax.File:
     """Returns the program that two imports agree on. Raises DependsOnExtents."""
-    tree: syntax.File = _common(first, other, parameter=False)
-    _, diagnostics = check_tree(tree)
+    tree: syntax.File = _common(first, other, typed=False)
+    module, diagnostics = check_tree(tree)
     if errors := [d for d in diagnostics if d.severity == "error"]:
         raise DependsOnExtents(f"without extents: {errors[0].message} [{errors[0].code}]")
+    for imported in (first, other):
+        fixed, _ = check_tree(imported)
+        for free_program, fixed_program in zip(module.programs, fixed.programs, strict=True):
+            _same_extents(free_program, fixed_program)
     return tree
 
 
-def _common(first: Any, other: Any, parameter: bool) -> Any:
+def _same_extents(free: ir.Program, fixed: ir.Program) -> None:
+    """What a program's free names come to at an import's extents is what that import said of every other name.
+    Raises DependsOnExtents."""
+    sizes = {name: extent.value for name, extent in fixed.dims.items() if isinstance(extent, Fixed)}
+    for name, extent in free.dims.items():
+        if name in sizes and evaluate(extent, sizes) != sizes[name]:
+            raise DependsOnExtents(f"the extent of {name} would not follow the inputs'")
+    if isinstance(free, ir.Pipeline) and isinstance(fixed, ir.Pipeline):
+        for mine, theirs in zip(free.stages, fixed.stages, strict=True):
+            if isinstance(mine.call, ir.Kernel) and isinstance(theirs.call, ir.Kernel):
+                _same_extents(mine.call, theirs.call)
+
+
+def _common(first: Any, other: Any, typed: bool) -> Any:
     match first, other:
-        case syntax.NamedAxis(name=name), syntax.NamedAxis(name=same) if name == same and parameter:
+        case syntax.NamedAxis(name=name), syntax.NamedAxis(name=same) if name == same and typed:
+            return first if first == other else replace(first, extent=None)
+        case syntax.BracketName(name=name), syntax.BracketName(name=same) if name == same:
             return first if first == other else replace(first, extent=None)
         case tuple(), tuple() if len(first) == len(other):
-            return tuple(_common(a, b, parameter) for a, b in zip(first, other, strict=True))
+            return tuple(_common(a, b, typed) for a, b in zip(first, other, strict=True))
         case _ if first == other:
             return first
         case _ if is_dataclass(first) and not isinstance(first, type) and type(first) is type(other):
-            inside = parameter or isinstance(first, syntax.Param)
+            inside = typed or isinstance(first, syntax.Param | syntax.Target)
             changed = {
                 field.name: _common(getattr(first, field.name), getattr(other, field.name), inside)
                 for field in fields(first)
