@@ -68,16 +68,22 @@ def _ranks(graph: TensorGraph) -> dict[str, int]:
 
 
 def _checked(tree: syntax.File, names: Mapping[str, str]) -> Written:
-    text = format_file(tree)
-    try:
-        check_length(text, "the program")
-    except SyntaxProblem as problem:
-        raise NotLegal(f"{problem.problems[0].message} [{problem.problems[0].code}]") from problem
+    text = _text(tree)
     _, diagnostics = check_tree(tree)
     for diagnostic in diagnostics:
         if diagnostic.severity == "error":
             raise NotLegal(f"{diagnostic.message} [{diagnostic.code}]")
     return Written(tree, text, names)
+
+
+def _text(tree: syntax.File) -> str:
+    """Returns the text of a program. Raises NotLegal where it is longer than any that is read."""
+    text = format_file(tree)
+    try:
+        check_length(text, "the program")
+    except SyntaxProblem as problem:
+        raise NotLegal(f"{problem.problems[0].message} [{problem.problems[0].code}]") from problem
+    return text
 
 
 def _inputs(graph: TensorGraph) -> dict[str, str]:
@@ -91,7 +97,7 @@ def _kernel(graph: TensorGraph, stage: ImportedStage, name: str, ranks: Mapping[
     program = kernel_of(inference, free_program_name(name, graph), _inputs(graph), names)
     checked_kernel(program)
     tree = syntax.File((program,))
-    return Written(tree, format_file(tree), {})
+    return Written(tree, _text(tree), {})
 
 
 def free_program_name(name: str, graph: TensorGraph) -> str:
