@@ -89,18 +89,84 @@ def test_a_dot_that_many_would_compute_anew_stays_stored() -> None:
     assert "h: f32[T, F] = dot[D](x, w)" in result.text
 
 
-def test_calls_and_torch_stages_are_left_and_said() -> None:
+def test_torch_stages_are_left_and_said() -> None:
     result = fused(
-        "kernel linear(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](x, w) }\n"
         "pipeline p(x: f32[T, D], w: f32[F, D]) -> f32[T, F] {\n"
-        "  h = linear(x, w)\n  r: f32[T, F] = torch.sort(h)\n  return relu(r)\n}\n",
+        "  h: f32[T, F] = dot[D](x, w)\n  r: f32[T, F] = torch.sort(h)\n  return relu(r)\n}\n",
         T=64,
         D=64,
         F=64,
     )
-    assert "calls the kernel linear" in result.joins[0].why
+    assert "UC0501" in result.joins[0].why
     assert "torch function" in result.joins[1].why
     assert not any(join.joined for join in result.joins)
+
+
+CALLS = """
+kernel linear(x: bf16[M, K], w: bf16[N, K], s: f32) -> bf16[M, N] {
+  scaled = dot[K](x, w) * s
+  return scaled
+}
+
+kernel rows(x: bf16[M, K]) -> bf16[M, K] {
+  top = max[K](x)
+  return x - top
+}
+
+kernel pair(x: bf16[M, K], y: bf16[K, M]) -> bf16[M, K] {
+  return x + y
+}
+
+pipeline calls(x: bf16[T, D], w: bf16[F, D], r: bf16[T, F], scaled: bf16[F]) -> bf16[T, F] {
+  # the product
+  h = linear(x, w, 0.5)
+  return gelu(h) + r + scaled
+}
+
+pipeline behind(x: bf16[T, D], top: bf16[D]) -> bf16[T, D] {
+  g: bf16[T, D] = gelu(x) + top
+  return rows(g)
+}
+
+pipeline own(a: bf16[T, B=T]) -> bf16[T, B] {
+  h: bf16[T, B] = relu(a)
+  return pair(h, a)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "calls",
+            "  # the product\n"
+            "  scaled2 = dot[D](x, w) * 0.5\n"
+            "  h = bf16(scaled2)\n"
+            "  return gelu(h) + r + scaled\n",
+        ),
+        ("behind", "  g = bf16(gelu(x) + top)\n  top2 = max[D](g)\n  return g - top2\n"),
+    ],
+)
+def test_a_kernel_that_a_stage_calls_is_written_in_place(name: str, text: str) -> None:
+    checked = frontend.read_text(CALLS)
+    program = frontend.program(checked, name)
+    assert isinstance(program, ir.Pipeline)
+    sizes = {d: n for d, n in {"T": 64, "D": 32, "F": 48}.items() if d in program.dims}
+    result = joined(checked.tree, program, sizes)
+    assert text in result.text
+    after = frontend.program(frontend.read_text(result.text), name)
+    arguments = [t for t in generate(program, sizes, "normal", seed=4) if isinstance(t, torch.Tensor)]
+    (expected,), (joined_result,) = evaluate(program, arguments), evaluate(after, arguments)
+    assert torch.equal(expected, joined_result)
+
+
+def test_a_call_whose_names_do_not_fit_is_left() -> None:
+    checked = frontend.read_text(CALLS)
+    program = frontend.program(checked, "own")
+    assert isinstance(program, ir.Pipeline)
+    (join,) = joined(checked.tree, program, {"T": 8, "B": 8}).joins
+    assert not join.joined and "two names" in join.why
 
 
 # --- the same computation -----------------------------------------------------------------

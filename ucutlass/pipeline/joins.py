@@ -1,7 +1,8 @@
 """Joins the stages of a pipeline's text where one launch for them is estimated to take less time.
 
 A stored binding is a stage of its own. Without its element type it is computed by whatever reads it, rounded
-by a cast as its storage would have rounded it: the text changes in its types, casts and schedules alone.
+by a cast as its storage would have rounded it: the text changes in its types, casts and schedules alone, and a
+kernel that a stage calls is written in place.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.ir.hardware import Device
 from ucutlass.limits import LimitPassed
+from ucutlass.pipeline.called import CallInPlace, NotInPlace, in_place, type_of
 from ucutlass.pipeline.orders import choose_orders, permuted
 from ucutlass.pipeline.pricing import NotOneKernel, kernel_seconds, pays
 from ucutlass.pipeline.sized import SizedPipeline, Step, sized_pipeline
@@ -91,13 +93,16 @@ class _Text:
     sized: SizedPipeline
 
     @property
+    def program(self) -> syntax.Program:
+        return _program(self.tree, self.name)
+
+    @property
     def stored(self) -> dict[str, syntax.Bind]:
-        """The bindings of the pipeline that are stages in place, by name."""
+        """The bindings of the pipeline that are stages of one result, by name."""
         inner = {*self.sized.intermediates}
-        program = _program(self.tree, self.name)
         return {
             b.targets[0].name: b
-            for b in program.body
+            for b in self.program.body
             if isinstance(b, syntax.Bind) and len(b.targets) == 1 and b.targets[0].name in inner
         }
 
@@ -122,6 +127,10 @@ class _Text:
         number = self.sized.producer(name)
         assert number is not None
         return self.sized.steps[number]
+
+    def type_of(self, name: str) -> syntax.TypeExpr:
+        buffer = self.sized.buffers[name]
+        return type_of(buffer.type, buffer.shape)
 
     def readers(self, name: str) -> list[Step]:
         return [self.sized.steps[i] for i in self.sized.readers(name)]
@@ -179,13 +188,35 @@ class _Joiner:
         """Returns the text in which these buffers are not stored. Raises _NotJoined and ShapeError."""
         readers = {" ".join(r.stage.outputs) for n in names for r in text.readers(n)}
 
-        def changed(statement: syntax.Statement) -> syntax.Statement | None:
+        def changed(statement: syntax.Statement) -> tuple[syntax.Statement, ...]:
             match statement:
                 case syntax.Bind(targets=(syntax.Target(name=name),)) if name in names:
-                    return _unstored(statement, text.step(name))
+                    written = self._in_place(text, statement.value, name)
+                    return _behind(written.bindings, _unstored(statement, written.value, text.step(name)))
+                case syntax.Bind(targets=(syntax.Target(name=name) as target,)) if name in readers:
+                    written = self._in_place(text, statement.value, name)
+                    if written.value is statement.value:
+                        return (statement,)
+                    typed = replace(target, type=target.type or text.type_of(name))
+                    return _behind(
+                        written.bindings, replace(statement, targets=(typed,), value=written.value)
+                    )
+                case syntax.Return(items=items):
+                    parts = [
+                        self._in_place(text, i.value, output)
+                        if output in readers
+                        else CallInPlace((), i.value)
+                        for i in items
+                        for output in [f"return {i.name or ''}".strip()]
+                    ]
+                    bindings = tuple(b for part in parts for b in part.bindings)
+                    returned = tuple(
+                        replace(i, value=part.value) for i, part in zip(items, parts, strict=True)
+                    )
+                    return _behind(bindings, replace(statement, items=returned))
                 case syntax.Schedule(stage=syntax.StageName() as stage) if stage.words in {*names, *readers}:
-                    return None
-            return statement
+                    return ()
+            return (statement,)
 
         tree = _with_body(text.tree, self.name, changed)
         module, diagnostics = check_tree(tree)
@@ -196,30 +227,51 @@ class _Joiner:
         assert isinstance(program, ir.Pipeline)
         return self.text(tree, program)
 
+    def _in_place(self, text: _Text, value: syntax.Expr, output: str) -> CallInPlace:
+        """Returns the value of a stage without a call of a kernel. Raises _NotJoined."""
+        kernels = {i.name: i for i in text.tree.items if isinstance(i, syntax.Program) and i.kind == "kernel"}
+        if not isinstance(value, syntax.Call) or value.callee not in kernels:
+            return CallInPlace((), value)
+        buffers: dict[str, ir.ParamType] = {p.name: p.type for p in text.sized.pipeline.params}
+        buffers |= {name: buffer.type for name, buffer in text.sized.buffers.items()}
+        bound = {t.name for s in text.program.body if isinstance(s, syntax.Bind) for t in s.targets}
+        taken = {*buffers, *bound, *text.sized.sizes}
+        result = text.sized.buffers[output].type
+        try:
+            return in_place(value, kernels[value.callee], buffers, result, taken)
+        except NotInPlace as problem:
+            raise _NotJoined(f"the kernel {value.callee} is not written in place: {problem}") from problem
+
 
 def _program(tree: syntax.File, name: str) -> syntax.Program:
     return next(i for i in tree.items if isinstance(i, syntax.Program) and i.name == name)
 
 
+def _behind(bindings: Sequence[syntax.Bind], statement: syntax.Statement) -> tuple[syntax.Statement, ...]:
+    """Returns the bindings and the statement, whose comments before it stand before them all."""
+    if not bindings:
+        return (statement,)
+    first = replace(bindings[0], comments=replace(statement.comments, behind=None))
+    return (first, *bindings[1:], replace(statement, comments=replace(statement.comments, before=())))
+
+
 def _with_body(
-    tree: syntax.File, name: str, change: Callable[[syntax.Statement], syntax.Statement | None]
+    tree: syntax.File, name: str, change: Callable[[syntax.Statement], tuple[syntax.Statement, ...]]
 ) -> syntax.File:
     program = _program(tree, name)
-    body = tuple(s for s in map(change, program.body) if s is not None)
+    body = tuple(s for statement in program.body for s in change(statement))
     items = tuple(replace(program, body=body) if item is program else item for item in tree.items)
     return replace(tree, items=items)
 
 
-def _unstored(bind: syntax.Bind, step: Step) -> syntax.Bind:
-    """Returns a binding that is computed where it is read. Raises _NotJoined for a call."""
+def _unstored(bind: syntax.Bind, value: syntax.Expr, step: Step) -> syntax.Bind:
+    """Returns a binding of this value that is computed where it is read. Raises _NotJoined for a torch
+    function."""
     target, kernel = bind.targets[0], step.kernel
     if kernel is None:
         raise _NotJoined("the compiler does not look into a torch function")
-    if kernel.name != target.name:
-        raise _NotJoined(f"it calls the kernel {kernel.name}: write its expression here to join it")
     result = kernel.results[0]
     stored = result.type.elem
-    value = bind.value
     if result.value.elem is not stored:
         value = syntax.Call(stored.name, None, (syntax.Argument(value),))
     return replace(bind, targets=(replace(target, type=_introducing(target.type)),), value=value)
