@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -191,16 +193,27 @@ STATEMENTS = (
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> str:
+    """A pipeline over [T, D] whose stages are written in place or call kernels over [M, N]."""
     element = draw(st.sampled_from(["f32", "bf16"]))
-    names, lines = ["x", "y"], []
+    names, lines, kernels = ["x", "y"], [], []
     for number in range(draw(st.integers(2, 6))):
         form = draw(st.sampled_from(STATEMENTS))
         a, b = draw(st.sampled_from(names)), draw(st.sampled_from(names[-2:]))
-        lines.append(f"  v{number}: {element}[M, N] = {form.format(a=a, b=b, E=element)}\n")
+        if draw(st.booleans()):
+            value = form.format(a=a, b=b, E=element)
+            value = re.sub(r"\bN\b", "D", re.sub(r"\bM\b", "T", value))
+            lines.append(f"  v{number}: {element}[T, D] = {value}\n")
+        else:
+            kernels.append(
+                f"kernel k{number}(a: {element}[M, N], b: {element}[M, N], u: {element}[N, P=N]) "
+                f"-> {element}[M, N] {{\n  v0 = {form.format(a='a', b='b', E=element)}\n  return v0\n}}\n\n"
+            )
+            lines.append(f"  v{number} = k{number}({a}, {b}, u)\n")
         names.append(f"v{number}")
     last = draw(st.sampled_from(names[2:]))
     return (
-        f"pipeline p(x: {element}[M, N], y: {element}[M, N], u: {element}[N, P=N]) -> {element}[M, N] {{\n"
+        f"{''.join(kernels)}"
+        f"pipeline p(x: {element}[T, D], y: {element}[T, D], u: {element}[D, P=D]) -> {element}[T, D] {{\n"
         f"{''.join(lines)}  return {last} + {names[-1]}\n}}\n"
     )
 
@@ -222,9 +235,9 @@ def test_many_joined_texts_compute_what_the_texts_do(text: str, rows: int, colum
 
 def differ(text: str, rows: int, columns: int) -> None:
     """Raises AssertionError where a text and its joined text differ in float64."""
-    sizes = {"M": rows, "N": columns}
+    sizes = {"T": rows, "D": columns}
     result = fused(text, **sizes)
-    before, after = (frontend.program(frontend.read_text(t)) for t in (text, result.text))
+    before, after = (frontend.program(frontend.read_text(t), "p") for t in (text, result.text))
     arguments = [t.double() for t in generate(before, sizes, "normal", seed=4) if isinstance(t, torch.Tensor)]
     (expected,) = evaluate(unrounded(before), arguments)
     (joined_result,) = evaluate(unrounded(after), arguments)
