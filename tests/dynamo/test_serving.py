@@ -218,6 +218,22 @@ def test_a_measurement_of_training_leaves_gradients_alone(programs: float, fallb
     assert len(report.choices) == 1
 
 
+@pytest.mark.parametrize(("programs", "fallback"), [(1.0, 2.0), (2.0, 1.0)])
+def test_a_tensor_given_twice_of_which_one_is_changed(programs: float, fallback: float) -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return torch.relu(x) * y
+
+    fast, _ = compiled(model, timing(programs, fallback))
+    for _ in range(2):
+        mine, twin = torch.arange(4.0), torch.arange(4.0)
+        torch.testing.assert_close(fast(mine, mine), model(twin, twin))
+        torch.testing.assert_close(mine, twin)
+        first, second, other = torch.arange(4.0), torch.arange(4.0), torch.ones(4)
+        torch.testing.assert_close(fast(first, other), model(second, other))
+        torch.testing.assert_close(first, second)
+
+
 def test_a_graph_without_a_program_is_the_fallbacks_whole() -> None:
     fast, report = compiled(lambda x: torch.sort(x)[0], timing(1.0, 2.0))
     x = torch.randn(4, 5)

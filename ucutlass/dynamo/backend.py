@@ -209,7 +209,7 @@ class CompiledModule:
 
     def _fallback(self) -> Callable[..., Any]:
         """Returns the whole graph as the fallback computes it."""
-        graph = fx.GraphModule(self._graph, copy.deepcopy(self._graph.graph))
+        graph = copied(self._graph)
         return whole(graph, self._inputs) if self._options.fallback == "inductor" else graph.forward
 
     def _as_programs(self) -> tuple[Callable[..., Any], tuple[int, ...] | None]:
@@ -225,9 +225,7 @@ class CompiledModule:
             inference_compiler=forward,
             decompositions=decompositions(),
         )
-        call: Callable[..., Any] = compiler(
-            fx.GraphModule(self._graph, copy.deepcopy(self._graph.graph)), self._inputs
-        )
+        call: Callable[..., Any] = compiler(copied(self._graph), self._inputs)
         context = TracingContext.try_get()
         metadata = context.fw_metadata if context is not None else None
         changed = tuple(metadata.mutated_inp_runtime_indices) if metadata is not None else None
@@ -242,6 +240,18 @@ class CompiledModule:
         if builds is not None:
             self._builds.append(builds)
         return run
+
+
+def copied(graph: fx.GraphModule) -> fx.GraphModule:
+    """Returns TorchDynamo's graph with nodes of its own, and with what AOTAutograd reads of its inputs' sources."""
+    own = fx.GraphModule(graph, copy.deepcopy(graph.graph))
+    own.meta = dict(graph.meta)
+    pairs: list[tuple[Any, Any, str]] = [(graph, own, "_param_name_to_source")]
+    pairs += [(a, b, "_dynamo_source") for a, b in zip(graph.graph.nodes, own.graph.nodes, strict=True)]
+    for source, target, name in pairs:
+        if hasattr(source, name):
+            setattr(target, name, getattr(source, name))
+    return own
 
 
 def _is_static(node: fx.Node) -> bool:
