@@ -36,7 +36,7 @@ def in_place(
     NotInPlace."""
     if len(kernel.results) != 1 or any(isinstance(s, syntax.Require) for s in kernel.body):
         raise NotInPlace(f"{kernel.name} has several results or requirements")
-    names = _Names({*taken})
+    names = _PipelineNames({*taken})
     values = _arguments(call, kernel)
     names.axes(kernel.results[0].type, result, kernel.name)
     for param in kernel.params:
@@ -68,7 +68,7 @@ def _arguments(call: syntax.Call, kernel: syntax.Program) -> dict[str, syntax.Ex
 
 
 @dataclass(slots=True)
-class _Names:
+class _PipelineNames:
     """The pipeline's names of a kernel's dimensions, and which names are taken."""
 
     taken: set[str]
@@ -110,7 +110,7 @@ class _Names:
         return name.name
 
 
-def _renamed(value: syntax.Expr, values: dict[str, syntax.Expr], names: _Names) -> syntax.Expr:
+def _renamed(value: syntax.Expr, values: dict[str, syntax.Expr], names: _PipelineNames) -> syntax.Expr:
     def inner(expr: syntax.Expr) -> syntax.Expr:
         return _renamed(expr, values, names)
 
@@ -136,7 +136,7 @@ def _renamed(value: syntax.Expr, values: dict[str, syntax.Expr], names: _Names) 
 
 
 def _renamed_type(
-    type_: syntax.TypeExpr | None, values: dict[str, syntax.Expr], names: _Names
+    type_: syntax.TypeExpr | None, values: dict[str, syntax.Expr], names: _PipelineNames
 ) -> syntax.TypeExpr | None:
     if type_ is None or type_.axes is None:
         return type_
