@@ -174,6 +174,14 @@ def _written(x: torch.Tensor) -> torch.Tensor:
     return x.index_put((rows, columns), x.new_ones(2, 2)).index_put((columns,), x[:2] * 2, accumulate=True)
 
 
+def _pieces(x: torch.Tensor) -> torch.Tensor:
+    """A mask that is written piece by piece, as shifted windows have it."""
+    mask = x.new_zeros(6, 6)
+    for number, (rows, columns) in enumerate((i, j) for i in (0, 2, 4) for j in (0, 2, 4)):
+        mask[rows : rows + 2, columns : columns + 2] = number
+    return x + mask
+
+
 AGREE: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = {
     "residual block": (Residual, ((2, 4, 6, 6),)),
     "encoder layer": (lambda: nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), ((2, 5, 16),)),
@@ -239,6 +247,7 @@ AGREE: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = 
         lambda: Function(lambda x: x * (torch.arange(5).diff(prepend=torch.tensor([-1])) == 1).cumsum(0)),
         ((4, 5),),
     ),
+    "mask in pieces": (lambda: Function(_pieces), ((6, 6),)),
     "constants": (lambda: Function(lambda x: (x * 2, torch.ones(3, 4) * 0.5, torch.arange(5))), ((4,),)),
     "two results": (lambda: Function(lambda x: (x.sum(1), x.max(1))), ((4, 3),)),
     "input as a result": (lambda: Function(lambda x, y: (x, x + y)), ((4, 3), (4, 3))),

@@ -16,7 +16,9 @@ from ucutlass import ir
 from ucutlass.check import check_tree
 from ucutlass.grammar import syntax
 from ucutlass.importer.atoms import Conflict
+from ucutlass.importer.expressions import names_in
 from ucutlass.importer.graph import (
+    Computation,
     Node,
     Reshape,
     TensorGraph,
@@ -54,6 +56,11 @@ write."""
 
 DEEP = 3
 """How many stages before one are tried together with it: attention is a dot, a softmax, and the dot before."""
+
+
+LARGEST_INLINE = 64
+"""A constant of more computations, counted as often as they are read, is stored and not computed anew by each
+stage: a mask that is written piece by piece reads the one before it several times each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +108,15 @@ class _Cutter:
     """By value: the nodes that are not inline and read it, and `=NAME` for a result."""
 
     def __post_init__(self) -> None:
+        sizes: dict[str, int] = {}
         for number, node in enumerate(self.graph.nodes):
             self.nodes[node.name] = node
             self.order[node.name] = number
-            if node.kind == "view" or (node.hint != "copy" and self._is_constant(node)):
+            size = _size(node, sizes)
+            constant = node.hint != "copy" and size <= LARGEST_INLINE and self._is_constant(node)
+            if node.kind == "view" or constant:
                 self.inline.add(node.name)
+                sizes[node.name] = size
         for node in self.graph.nodes:
             if node.name not in self.inline:
                 for value in dict.fromkeys(o.value for o in node.operands):
@@ -444,6 +455,15 @@ class _Cutter:
 
     def _is_one_read(self, members: frozenset[str]) -> bool:
         return len(members) == 1 and len(self.nodes[next(iter(members))].operands) <= 1
+
+
+def _size(node: Node, sizes: Mapping[str, int]) -> int:
+    """Returns how many computations a value is, of operands of these sizes; what is stored has none."""
+    reads = [o.value for o in node.operands]
+    if isinstance(node, Computation):
+        words = list(names_in(node.body))
+        return 1 + sum(sizes.get(value, 0) * words.count(f"x{i}") for i, value in enumerate(reads))
+    return 1 + sum(sizes.get(value, 0) for value in reads)
 
 
 class _Unclean(Exception):
