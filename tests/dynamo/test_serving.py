@@ -234,6 +234,23 @@ def test_a_tensor_given_twice_of_which_one_is_changed(programs: float, fallback:
         torch.testing.assert_close(first, second)
 
 
+@pytest.mark.slow
+def test_inductor_alone_tells_a_tensor_given_twice() -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return torch.relu(x) * y
+
+    for remembered in (False, True):
+        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor")
+        for _ in range(2):
+            mine, twin = torch.arange(4.0), torch.arange(4.0)
+            torch.testing.assert_close(fast(mine, mine), model(twin, twin))
+            first, second, other = torch.arange(4.0), torch.arange(4.0), torch.ones(4)
+            torch.testing.assert_close(fast(first, other), model(second, other))
+            torch.testing.assert_close(first, second)
+        assert {choice.remembered for choice in report.choices} == {remembered}
+
+
 def test_a_graph_without_a_program_is_the_fallbacks_whole() -> None:
     fast, report = compiled(lambda x: torch.sort(x)[0], timing(1.0, 2.0))
     x = torch.randn(4, 5)

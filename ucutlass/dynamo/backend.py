@@ -378,8 +378,9 @@ def whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     # In a context of its own: what AOTAutograd notes of the graph there belongs to this compilation.
     own = TracingContext(outer.fake_mode) if outer is not None else None
     if own is not None and outer is not None:
-        # The symbols that TorchDynamo gave to the inputs' extents.
+        # The symbols that TorchDynamo gave to the inputs' extents, and the guards that it will check.
         own.tensor_to_context = outer.tensor_to_context
+        own.guards_context = outer.guards_context
     with tracing(own):
         call: Callable[..., Any] = compile_fx(graph, list(inputs))  # type: ignore[assignment]
     return call
