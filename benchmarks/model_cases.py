@@ -134,8 +134,8 @@ SIDES: Mapping[str, int] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """A model of transformers: the names of its configuration and its class, what the configuration says, and
-    the keywords of its forward."""
+    """A model of transformers: the names of its configuration and its class, with a part of it behind a dot,
+    what the configuration says, and the keywords of its forward."""
 
     config: str
     model: str
@@ -148,7 +148,9 @@ def _text(case: TextModel) -> nn.Module:
     import transformers
 
     config = getattr(transformers, case.config)(**case.fields)
-    return FirstResult(getattr(transformers, case.model)(config), case.keywords)
+    name, _, part = case.model.partition(".")
+    model = getattr(transformers, name)(config)
+    return FirstResult(getattr(model, part) if part else model, case.keywords)
 
 
 def _encoder(width: int = 768, layers: int = 6, **more: Any) -> dict[str, Any]:
@@ -283,7 +285,7 @@ TRANSFORMERS: Mapping[str, TextModel] = MappingProxyType(
         "vit": TextModel("ViTConfig", "ViTModel", {"num_hidden_layers": 6}, inputs=images),
         "whisper_encoder": TextModel(
             "WhisperConfig",
-            "WhisperEncoder",
+            "WhisperModel.encoder",
             {"d_model": 512, "encoder_layers": 6, "encoder_attention_heads": 8, "encoder_ffn_dim": 2048},
             inputs=spectrum,
         ),
