@@ -286,7 +286,14 @@ TRANSFORMERS: Mapping[str, TextModel] = MappingProxyType(
         "whisper_encoder": TextModel(
             "WhisperConfig",
             "WhisperModel.encoder",
-            {"d_model": 512, "encoder_layers": 6, "encoder_attention_heads": 8, "encoder_ffn_dim": 2048},
+            {
+                "d_model": 512,
+                "encoder_layers": 6,
+                "encoder_attention_heads": 8,
+                "encoder_ffn_dim": 2048,
+                "decoder_layers": 1,
+                "decoder_attention_heads": 8,
+            },
             inputs=spectrum,
         ),
     }
