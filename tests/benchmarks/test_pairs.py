@@ -25,7 +25,7 @@ CHOICES = 150
 EVERY = 8
 """Of the drawn programs one in so many is emulated."""
 
-MOST_PROGRAMS = 600
+MOST_PROGRAMS = 640
 """Of a family, so that a GPU builds and judges them in minutes."""
 
 

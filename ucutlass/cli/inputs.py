@@ -29,7 +29,7 @@ class ProblemPath(click.Path):
         super().__init__(exists=True, allow_dash=True, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        super().convert(class_of(value)[0], param, ctx)
+        super().convert(str(class_of(value)[0]), param, ctx)  # of a path, click takes `-` for a file's name
         return Path(value)
 
 
