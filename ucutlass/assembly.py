@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -59,6 +59,11 @@ def build_program(
     return build_kernel(
         checked, program, sizes, arch, device=device, on_progress=on_progress, build_path=build_path
     )
+
+
+def code_of(sources: Iterable[Source]) -> str:
+    """Returns the code of a program's kernels, in the order of its stages, as evidence has it."""
+    return "\n".join(source.code for source in sources)
 
 
 def kernels_of(built: AnyBuilt) -> tuple[Built, ...]:
@@ -138,7 +143,7 @@ def build_programs(
     pairs: list[list[tuple[Source, Plan]]] = []
     for job in programs:
         try:
-            plan, own = _with_sources(job, arch, device)
+            plan, own = planned_sources(job, arch, device)
             plans.append(plan)
             pairs.append(own)
         except (ProgramError, ShapeError, NotServed) as problem:
@@ -161,9 +166,11 @@ def build_programs(
     return tuple(results)
 
 
-def _with_sources(
+def planned_sources(
     job: ProgramAtSizes, arch: str, device: Device | None
 ) -> tuple[PipelinePlan | ChosenPlan, list[tuple[Source, Plan]]]:
+    """Returns a program's plan for aligned tensors, and the source and the plan of each kernel in the order of
+    the stages. Raises ProgramError, ShapeError and NotServed."""
     if isinstance(job.program, ir.Pipeline):
         plan = plan_pipeline(job.checked, job.program, job.sizes, arch, device)
         kernels = [(s.step.kernel, s.chosen) for s in plan.stages]

@@ -21,11 +21,10 @@ from ucutlass.agent.integrity.bundle import (
 from ucutlass.agent.integrity.limits import calibrated_limits, limits_of, stage_works
 from ucutlass.agent.integrity.precision import DeclaredPrecision
 from ucutlass.agent.integrity.records import ancestor_of, proof_of, timing_of
-from ucutlass.backend import source_of
+from ucutlass.assembly import ProgramAtSizes, code_of, planned_sources
 from ucutlass.diagnostics import ProgramError
 from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
-from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime import calibrate, isolation
 from ucutlass.runtime.evidence import EvidenceKind, Record
 from ucutlass.runtime.store import EvidenceStore
@@ -149,23 +148,13 @@ def _current_artefact(
     if arch not in ARCHES:
         return MissingEvidence(f"the records are of the target {arch!r}, which this package has not")
     try:
-        code = _emitted(candidate, arch, None if isinstance(device, MissingEvidence) else device)
+        extents = tuple(candidate.sizes[d] for d in candidate.program.dims)
+        job = ProgramAtSizes(candidate.checked, candidate.program, extents)
+        _, pairs = planned_sources(job, arch, None if isinstance(device, MissingEvidence) else device)
     except ProgramError as refused:
         return MissingEvidence(f"no code is emitted for these extents: {refused.diagnostics[0].message}")
+    code = code_of(source for source, _ in pairs)
     return ArtefactDigests(program_digest(code), binary, harness_digest())
-
-
-def _emitted(candidate: AuditSubject, arch: str, device: Device | None) -> str:
-    """Returns the code of a kernel, or of a pipeline's kernels in the order of their stages, as
-    `subject_of_built` has it. Raises ProgramError."""
-    checked, program = candidate.checked, candidate.program
-    extents = [candidate.sizes[d] for d in program.dims]
-    if isinstance(program, ir.Pipeline):
-        stages = plan_pipeline(checked, program, extents, arch, device).stages
-        planned = [(s.step.kernel, s.chosen.planned) for s in stages if s.step.kernel and s.chosen]
-    else:
-        planned = [(program, frontend.plan_kernel(checked, program, extents, arch, device).planned)]
-    return "\n".join(source_of(checked, kernel, plan).code for kernel, plan in planned)
 
 
 # --- the probe -----------------------------------------------------------------------

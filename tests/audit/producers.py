@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tests.bench.bench_fakes import SIDE, Cells, FakeGpu
 from ucutlass import frontend, ir
-from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.reference import evaluate
 from ucutlass.runtime import verify
 from ucutlass.runtime.bench.measure import BenchCandidate, measure
@@ -71,17 +70,12 @@ def verified(
 
 def subject(checked: frontend.Checked, sizes: dict[str, int], **changes: Any) -> RecordSubject:
     """Of the code that this package emits now for an H200."""
-    from ucutlass.backend import source_of
+    from ucutlass.assembly import ProgramAtSizes, code_of, planned_sources
     from ucutlass.ir.hardware import DEVICES
 
     program = frontend.program(checked)
-    extents = [sizes[d] for d in program.dims]
-    if isinstance(program, ir.Pipeline):
-        stages = plan_pipeline(checked, program, extents, "sm90a", DEVICES["H200"]).stages
-        planned = [(s.step.kernel, s.chosen.planned) for s in stages if s.step.kernel and s.chosen]
-    else:
-        chosen = frontend.plan_kernel(checked, program, extents, "sm90a", DEVICES["H200"])
-        planned = [(program, chosen.planned)]
+    extents = tuple(sizes[d] for d in program.dims)
+    _, pairs = planned_sources(ProgramAtSizes(checked, program, extents), "sm90a", DEVICES["H200"])
     made = subject_of(
         program,
         checked.source,
@@ -89,7 +83,7 @@ def subject(checked: frontend.Checked, sizes: dict[str, int], **changes: Any) ->
         arch="sm90a",
         compute_type="bf16",
         schedule="auto",
-        code="\n".join(source_of(checked, kernel, plan).code for kernel, plan in planned),
+        code=code_of(source for source, _ in pairs),
     )
     return replace(made, binary="b" * 64, **changes)
 

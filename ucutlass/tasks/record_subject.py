@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ucutlass import ir
-from ucutlass.assembly import AnyBuilt, kernels_of, schedule_of, sizes_of
+from ucutlass.assembly import AnyBuilt, code_of, kernels_of, schedule_of, sizes_of
 from ucutlass.backend import Built
 from ucutlass.runtime.evidence import RecordSubject
 from ucutlass.runtime.subject import subject_of
@@ -25,7 +25,7 @@ def subject_of_built(checked: Checked, program: ir.Program, built: AnyBuilt) -> 
         arch=kernels[0].planned.plan.arch if kernels else "",
         compute_type="+".join(sorted({kernel.planned.plan.problem.compute_type.name for kernel in kernels})),
         schedule=schedule_of(built),
-        code="\n".join(kernel.source.code for kernel in kernels),
+        code=code_of(kernel.source for kernel in kernels),
         library=kernels[0].artifact.library
         if isinstance(built, Built)
         else [kernel.artifact.library for kernel in kernels],
