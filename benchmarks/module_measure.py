@@ -240,19 +240,7 @@ def checked(case: ModuleCase, program: Callable[..., Any], lane: str, device: st
     results = program(*case.arguments())
     ours = list(results) if isinstance(results, tuple) else [results]
     floor = turns.FLOORS[lane] * (ROUGH_ORACLE if oracle == "f32" else 1.0)
-    words = turns.wrong(ours, eager, known, floor)
-    mine = [turns.error_of(a, c) for a, c in zip(ours, known, strict=False) if a.shape == c.shape]
-    theirs = [turns.error_of(b, c) for b, c in zip(eager, known, strict=True)]
-    return {
-        "status": "wrong" if words else "right",
-        "wrong": words,
-        "oracle": oracle,
-        "eager_seconds": once,
-        "error": max((e.norm for e in mine), default=None),
-        "eager_error": max(e.norm for e in theirs),
-        "most_error": max((e.most for e in mine), default=None),
-        "eager_most_error": max(e.most for e in theirs),
-    }
+    return turns.judged(ours, eager, known, floor) | {"oracle": oracle, "eager_seconds": once}
 
 
 def forwarded(

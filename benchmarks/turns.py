@@ -219,6 +219,24 @@ def wrong(
     return words
 
 
+def judged(
+    ours: Sequence[Tensor], eager: Sequence[Tensor], exact: Sequence[Tensor], floor: float
+) -> dict[str, Any]:
+    """Returns a row's `status`, what is `wrong`, and the largest errors of ours and of eager: relative, in the
+    Euclidean norm and of the largest element."""
+    words = wrong(ours, eager, exact, floor)
+    mine = [error_of(a, c) for a, c in zip(ours, exact, strict=False) if a.shape == c.shape]
+    theirs = [error_of(b, c) for b, c in zip(eager, exact, strict=True)]
+    return {
+        "status": "wrong" if words else "right",
+        "wrong": words,
+        "error": max((e.norm for e in mine), default=None),
+        "eager_error": max(e.norm for e in theirs),
+        "most_error": max((e.most for e in mine), default=None),
+        "eager_most_error": max(e.most for e in theirs),
+    }
+
+
 def _beyond(mine: ResultError, theirs: ResultError, floor: float) -> str:
     if theirs.finite and not mine.finite:
         return "not finite where the exact result is"

@@ -110,7 +110,7 @@ def measure(
         once = min(ruler.time(launch, 1, 3).seconds)
         launches = min(method.most_launches, max(1, math.ceil(method.window / once)))
         timed = ruler.time(launch, launches, method.repeats)
-    except (RuntimeError, NotImplementedError, AttributeError) as error:
+    except (RuntimeError, AttributeError) as error:
         if isinstance(error, AttributeError) and not _is_of_torch(error.obj):
             raise  # a slip of ours
         first = str(error).partition("\n")[0]

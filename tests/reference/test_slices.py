@@ -15,7 +15,7 @@ from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.reference import evaluate, expect, expected_results, sizes_of, whole_results
 from ucutlass.reference.errors import RequirementError
-from ucutlass.reference.slices import ReferenceSlice, separable, values
+from ucutlass.reference.slices import ReferenceSlice, products, separable, values
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.verify import check, judge
 from ucutlass.runtime.verify.judge import compare_results
@@ -175,3 +175,10 @@ def test_no_value_of_a_reference_outlives_it(text: str) -> None:
         assert verdict.ok and tensors() == before
     finally:
         gc.enable()
+
+
+def test_products_are_those_that_dots_sum() -> None:
+    program = kernel(
+        "(x: f32[M, K], w: f32[N, K], v: f32[N]) -> f32[M] { return dot[N](relu(dot[K](x, w)), v) }"
+    )
+    assert products(program, {"M": 3, "K": 5, "N": 7}) == 3 * 5 * 7 + 3 * 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import threading
 import weakref
@@ -12,8 +13,10 @@ import pytest
 import torch
 
 from ucutlass.ir.elements import ELEMENTS, F32, S4, Element
+from ucutlass.limits import PARAMETERS
 from ucutlass.runtime import launch
 from ucutlass.runtime.launch import BoundKernel, Launcher, LaunchRequest
+from ucutlass.runtime.launch_sequence import MOST_SCALARS, MOST_TENSORS
 from ucutlass.runtime.launch_spec import LaunchSpec, ScalarSlot, TensorSlot, dtype_of
 from ucutlass.runtime.library import Native, NoNative, load_entry
 
@@ -45,6 +48,15 @@ def test_many_tensors_are_passed(kernels: Path, route: Native | NoNative, scalar
     for _ in range(2):
         y = kernel(*xs, *[0.5] * scalars)
         torch.testing.assert_close(y, torch.stack(xs).sum(0), rtol=1e-4, atol=1e-4)
+
+
+def test_the_native_launcher_takes_what_a_program_may_have() -> None:
+    """The limits stand in C and in Python."""
+    text = (Path(launch.__file__).parent / "native" / "launcher.c").read_text()
+    limits = {name: int(number) for name, number in re.findall(r"(MAX_\w+) = (\d+)", text)}
+    assert (limits["MAX_TENSORS"], limits["MAX_SCALARS"]) == (MOST_TENSORS, MOST_SCALARS)
+    assert f"at most {MOST_TENSORS} tensors and {MOST_SCALARS} scalars" in text
+    assert PARAMETERS.most < MOST_TENSORS
 
 
 def test_choose_is_asked_once_a_shape(launcher: MakeLauncher) -> None:

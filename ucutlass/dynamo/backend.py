@@ -23,14 +23,14 @@ from ucutlass.dynamo.choice import (
     Measure,
     choice_from,
     choice_of,
+    choice_record,
     device_of,
     measured,
 )
-from ucutlass.dynamo.choice import as_record as as_choice
 from ucutlass.dynamo.fallback import say
 from ucutlass.dynamo.options import CompileOptions, options_of
 from ucutlass.dynamo.partition import SIZES, VIEW, Division, divide, division_of, rest
-from ucutlass.dynamo.records import Records, as_record, division_from, key_of
+from ucutlass.dynamo.records import Records, division_from, division_record, key_of
 from ucutlass.dynamo.region import NAME, values_of
 from ucutlass.dynamo.replays import CudaReplays, ReplayDevice, Replays
 from ucutlass.dynamo.rules import RULES
@@ -185,7 +185,7 @@ class CompiledModule:
             choice = choice_of(*measure(trial.run(served.programs), trial.run(fallback)))
         _LOG.info("%s", choice)
         self._report.choices.append(choice)
-        records.write(key, as_choice(choice))
+        records.write(key, choice_record(choice))
         served.settle(served.programs if choice.server == "programs" else fallback)
 
     def _replayed(self, call: Callable[..., Any], changed: Sequence[int] | None) -> Callable[..., Any]:
@@ -359,7 +359,7 @@ def remembered(graph: fx.GraphModule, devices: Collection[str], records: Records
     division = division_from(records.read(key), [node.name for node in graph.graph.nodes])
     if division is None:
         division = division_of(graph, devices, "program")
-        records.write(key, as_record(division))
+        records.write(key, division_record(division))
     return division
 
 

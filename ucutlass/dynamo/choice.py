@@ -35,16 +35,17 @@ class GraphChoice:
 
     def __str__(self) -> str:
         times = f"{self.programs_us:.1f} us as programs, {self.fallback_us:.1f} us by the fallback"
-        return f"{self.server} serve the graph: {times}" if self.server == "programs" else (
-            f"the fallback serves the graph: {times}"
-        )  # fmt: skip
+        server = "programs serve" if self.server == "programs" else "the fallback serves"
+        return f"{server} the graph: {times}"
 
 
 def choice_of(programs_us: float, fallback_us: float) -> GraphChoice:
+    """Returns the faster of the two, the programs where they are equal."""
     return GraphChoice("programs" if programs_us <= fallback_us else "fallback", programs_us, fallback_us)
 
 
-def as_record(choice: GraphChoice) -> list[Any]:
+def choice_record(choice: GraphChoice) -> list[Any]:
+    """Returns what `choice_from` reads."""
     return [choice.server, choice.programs_us, choice.fallback_us]
 
 

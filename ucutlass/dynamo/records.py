@@ -134,7 +134,8 @@ def _words(value: Any) -> str:
 # --- divisions --------------------------------------------------------------------
 
 
-def as_record(division: Division) -> dict[str, Any]:
+def division_record(division: Division) -> dict[str, Any]:
+    """Returns what `division_from` reads."""
     parts = [
         [p.name, p.nodes, p.region.text, p.region.name, p.region.inputs, p.region.outputs]
         for p in division.parts
