@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ucutlass.runtime.cuda_driver import sleep_while_waiting
+from ucutlass.runtime.gpu import at_hand
 
 settings.register_profile(
     "ucutlass", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -32,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     the cores: each computing its references on all of them would take several times as long, and so would
     spinning on a GPU that they share."""
     gc.disable()
-    if "PYTEST_XDIST_WORKER" in os.environ and shutil.which("nvidia-smi"):
+    if "PYTEST_XDIST_WORKER" in os.environ and at_hand() is not None:
         sleep_while_waiting()
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))

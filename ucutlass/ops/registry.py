@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +22,10 @@ from ucutlass.ops.table import TABLE, OpsEntry, Results
 
 NAMESPACE = "ucutlass"
 _TAGS = (torch.Tag.needs_exact_strides,) if hasattr(torch.Tag, "needs_exact_strides") else ()
+
+
+MOST_REFUSED = 4096
+"""Sets of shapes of which a program remembers that it has no kernel."""
 
 
 class UnservedWarning(UserWarning):
@@ -45,6 +49,8 @@ def computed(name: str, *arguments: Any) -> Results:
             try:
                 return shaped(entry, arguments, program.loaded(*call.arguments))
             except (ProgramError, NoKernelsHere) as problem:
+                if len(program.refused) >= MOST_REFUSED:
+                    program.refused.clear()
                 program.refused[shapes] = str(problem).splitlines()[0]
         reason = program.refused[shapes]
     if reason:
@@ -95,7 +101,7 @@ def equivalent_results(entry: OpsEntry, arguments: Sequence[Any]) -> Results:
     return tuple(r.contiguous() for r in results)
 
 
-@cache
+@lru_cache(MOST_REFUSED)
 def warn_once(name: str, reason: str) -> None:
     words = f"{NAMESPACE}.ops.{name}: {reason}; PyTorch's own functions compute it (this is said once)"
     warnings.warn(words, UnservedWarning, stacklevel=2)
