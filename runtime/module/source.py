@@ -6,6 +6,7 @@ process that runs a problem runs that text, whichever way it was named.
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Sequence
 
@@ -34,7 +35,9 @@ def class_as_problem(file: str, source: str, cls: str, types: Sequence[str]) -> 
     """Returns a file's text with its class `cls` as the problem's module; "" leaves the file's Model. `types` are
     those of its inputs, such as `f32[16, 1024]`: floating tensors are drawn from a normal distribution, others
     are zeros. Without types the file's own get_inputs() gives them. Raises Unusable for a text that is no
-    type."""
+    type, and for a class that is no name."""
+    if cls and (not cls.isidentifier() or keyword.iskeyword(cls)):
+        raise Unusable(file, "lacks", f"{cls!r} is no name of a class")
     text = source + _LINES.format(cls=cls) if cls else source
     return text + _INPUTS.format(tensors=", ".join(_tensor(file, t) for t in types)) if types else text
 

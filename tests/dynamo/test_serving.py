@@ -18,9 +18,11 @@ from torch import nn
 from tests.dynamo.test_backend import HOOKS, Block, by_reference, compiled
 from ucutlass.dynamo import backend
 from ucutlass.dynamo.backend import BackendHooks
-from ucutlass.dynamo.builds import Job, Outcome
+from ucutlass.dynamo.builds import Job, Outcome, part_call
 from ucutlass.dynamo.fallback import FallbackWarning
 from ucutlass.dynamo.options import CompileOptions
+from ucutlass.dynamo.partition import Part
+from ucutlass.dynamo.region import Region
 from ucutlass.runtime.errors import ToolchainError
 
 
@@ -362,3 +364,22 @@ def test_extents_vary_in_training_beside_inductor(server: str) -> None:
             gradients.append((x.grad, linear.weight.grad))
         torch.testing.assert_close(gradients[0], gradients[1])
     assert len(report.choices) == 1 and report.choices[0].server == server
+
+
+def test_a_refusal_is_remembered_for_its_shapes() -> None:
+    """Planning again at each call would cost more than the call."""
+    asked: list[int] = []
+
+    def execute(x: torch.Tensor) -> torch.Tensor:
+        asked.append(len(x))
+        if len(x) == 3:
+            raise ToolchainError("nvcc is missing", "install it")
+        return x + 1
+
+    part = Part("program", (), Region("", "program", ((0, (0,)),), ((0, (0,)),)))
+    with said() as lines:
+        call = part_call(part, lambda x: (x - 1,), execute, CompileOptions())
+        for n in (3, 3, 5, 3):
+            (result,) = call(torch.zeros(n))
+            assert float(result[0]) == (-1 if n == 3 else 1)
+    assert asked == [3, 5] and len(lines()) == 1

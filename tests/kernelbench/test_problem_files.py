@@ -19,6 +19,7 @@ from ucutlass.runtime.module.signature import (
     Unusable,
     names,
 )
+from ucutlass.runtime.module.source import class_as_problem
 
 MIB = 2**20
 COUNTER = """
@@ -162,3 +163,9 @@ def test_what_cannot_be_read_as_text(tmp_path: Path) -> None:
 def test_every_code_has_its_row_in_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "kernelbench.md").read_text()
     assert [code for code in CODES if f"`{code}`" not in page] == []
+
+
+@pytest.mark.parametrize("cls", ["1st", "class", "A\nimport os", "A()"])
+def test_a_class_is_a_name_before_it_is_code(cls: str) -> None:
+    with pytest.raises(Unusable, match="is no name of a class"):
+        class_as_problem("m.py", "class A: pass\n", cls, ())

@@ -51,6 +51,10 @@ NO_KERNEL = (
 """What is raised where a program has no kernel on this machine, before anything is launched."""
 
 
+MOST_REFUSED = 4096
+"""Sets of shapes of which a part remembers that its program has no kernel."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A part's program, with what its first call is expected to bring: the shape of each parameter in memory
@@ -189,14 +193,25 @@ def part_call(
     if options.fallback == "error":
         return call
 
+    refused: set[tuple[object, ...]] = set()
+
     def guarded(*arguments: Any) -> tuple[Any, ...]:
+        if refused and _shapes(arguments) in refused:
+            return operators(*arguments)
         try:
             return call(*arguments)
         except (*NO_KERNEL, ArgumentError) as problem:
             say(f"a program is not served: {problem}")
+        if len(refused) >= MOST_REFUSED:
+            refused.clear()
+        refused.add(_shapes(arguments))  # to plan it again at each call would cost more than the call
         return operators(*arguments)
 
     return guarded
+
+
+def _shapes(arguments: Sequence[Any]) -> tuple[object, ...]:
+    return tuple(tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in arguments)
 
 
 class BackgroundBuilds:
