@@ -302,7 +302,7 @@ class WarmProcess:
     def _ready(self, modules: Sequence[str] = ()) -> _Served:
         if self._closed:
             raise RuntimeError("this process was closed")
-        if self._served is not None and self._served.process.poll() is not None:
+        if self._served is not None and self._served.ended():
             self._end()  # it ended while nobody asked: no fault of the next call
         if self._served is None:
             self._served = _Served(self._environ, modules)
@@ -343,6 +343,10 @@ class _Served:
     def alone(self) -> bool:
         """Returns whether the process is all that runs of what was called in it."""
         return len(self.process.processes()) == 1
+
+    def ended(self) -> bool:
+        """Returns whether the process is gone, also where its supervisor has not reported that yet."""
+        return self.process.poll() is not None or not self.process.processes()
 
     def end(self) -> None:
         self.process.end()

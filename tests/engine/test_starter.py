@@ -56,5 +56,5 @@ def test_workers_end_with_whoever_started_them(tmp_path: Path) -> None:
 def _lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 
 import pytest
 from runtime_fakes import alive, all_ended
@@ -105,6 +105,18 @@ def test_who_dies_while_nobody_asks_costs_nobody(warm: WarmProcess) -> None:
     os.kill(first, signal.SIGKILL)
     assert all_ended([first])
     assert call(warm, "add", a=1, b=2) == Returned(3, "")
+
+
+def test_who_died_before_its_supervisor_reports_it_costs_nobody(warm: WarmProcess) -> None:
+    first = pid(warm)
+    supervisor = int(Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(supervisor, signal.SIGSTOP)
+    os.kill(first, signal.SIGKILL)
+    assert all_ended([first])
+    later = Timer(0.5, os.kill, (supervisor, signal.SIGCONT))
+    later.start()
+    assert call(warm, "add", a=1, b=2) == Returned(3, "")
+    later.join()
 
 
 def test_a_memory_limit(warm: WarmProcess) -> None:
