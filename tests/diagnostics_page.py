@@ -1,4 +1,4 @@
-"""docs/diagnostics.md, made from the compiler's tables and the smallest program for each code."""
+"""docs/diagnostics.md and the messages of all codes, made from the compiler's tables and the smallest programs."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ SYNTAX = {
 
 UNREACHED = {
     "UC0431": "not earned by a program: the planner chooses the routes itself",
-    "UC0709": f"{CONDITIONS[2]} Its message: {limits.CONDITIONS.message(0)}",
-    "UC0719": f"not earned by a known program: a net below the other limits. Its message: "
-    f"{limits.PROCESSOR_SECONDS.message(0)}",
+    "UC0709": CONDITIONS[2],
+    "UC0719": "not earned by a known program: a net below the other limits",
 }
-"""Codes that no program earns, and why they stand in the tables."""
+"""Codes that no program earns alone, and why they stand in the tables."""
+
+UNREACHED_MESSAGES = {"UC0709": limits.CONDITIONS.message(0), "UC0719": limits.PROCESSOR_SECONDS.message(0)}
 
 
 PACKED = (
@@ -320,27 +321,31 @@ _HEAD = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> f32[M, N] {\n"
 _PRODUCT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {\n  return dot[K](x, w)\n"
 """What stands before the schedule of `gemm`; the page shows the schedule alone."""
 
-_SHOWN = 600
-"""Characters of the longest program that the page shows whole."""
+_SHORTENED = {
+    "UC0107": "fn f0(x) = x * x + 1  fn f1(x) = f0(f0(f0(x)))  .. up to f7, called with a dot",
+    "UC0707": "A schedule with 4 tiles x 4 clusters x 4 swizzles x 5 stages",
+    "UC0711": "s1 = s0[M = M - 1] + s0[M = M - 2]  s2 = s1[M = M - 1] + s1[M = M - 2]  .. up to s16",
+}
+"""What the page shows for programs that are repetitive."""
 
 
 def page() -> str:
     """Returns the whole page."""
     parts = [
         "# Diagnostics\n",
-        "This page lists every code with its meaning, the smallest program that raises it, the extents where "
-        "they matter, and the message. `tests/diagnostics_page.py` writes it from the compiler's tables; "
+        "This page lists every code with its meaning and the smallest program that raises it, with the extents "
+        "where they matter. `tests/diagnostics_page.py` writes it from the compiler's tables; "
         "`pytest tests/test_docs.py --update-golden` writes it again.\n",
         "`ucc` prints `file:line:column: severity: message [code]`, the source line, notes on other places, and "
-        "a hint, which says what to write and names the nearest legal schedule; hints are left out here. "
-        "`--json` prints the same with character offsets. The exit status is 1, for UC06xx 2, for UC08xx 0.\n",
-        f"A program without `kernel` is the body of `{_HEAD.strip()} .. }}`. A lone schedule belongs to the "
-        f"program above it or, from UC0410 to UC0454, to `{' '.join(_PRODUCT.split())} .. }}` at "
+        "a hint, which says what to write and names the nearest legal schedule. `--json` prints the same with "
+        "character offsets. The exit status is 1, for UC06xx 2, for UC08xx 0.\n",
+        f"A program without `kernel` is the body of `{_HEAD.strip()} .. }}`. A lone schedule, or lone extents, "
+        f"belong to the program above or, from UC0410 to UC0454, to `{' '.join(_PRODUCT.split())} .. }}` at "
         f"`{PRODUCT_SIZES}`.\n",
     ]
     for title, prefix, about in _SECTIONS:
         parts.append(f"## {title}\n\n{about}\n")
-        above = ""
+        above = Case("")
         for code, text in meanings().items():
             if code.startswith(prefix):
                 parts.append(_entry(code, text, above))
@@ -348,51 +353,71 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _entry(code: str, text: str, above: str) -> str:
-    head = f"### {code}\n\n{text[0].upper()}{text[1:]}.\n"
+def messages() -> str:
+    """Returns what `ucc` says of the program of each code, a line each, without places, notes and hints."""
+    lines: list[str] = []
+    for code in meanings():
+        if code not in UNREACHED:
+            lines += (f"{code} {line}" for line in _message_lines(code, message(code)))
+        elif code in UNREACHED_MESSAGES:
+            lines.append(f"{code} error: {UNREACHED_MESSAGES[code]}")
+    return "\n".join((*lines, ""))
+
+
+def _entry(code: str, text: str, above: Case) -> str:
+    head = f"### {code}\n\n{_capitalised(text)}.\n"
     if code in UNREACHED:
-        return head + f"\n{UNREACHED[code][0].upper()}{UNREACHED[code][1:]}.\n"
-    lines = (*_example(code, above), *_messages(code, message(code)))
-    return "\n".join((head, *(f"    {line}".rstrip() for line in lines), ""))
+        return head + f"\n{_capitalised(UNREACHED[code].removesuffix('.'))}.\n"
+    return "\n".join((head, *(f"    {line}".rstrip() for line in _example(code, above)), ""))
+
+
+def _capitalised(text: str) -> str:
+    """Returns the text with a capital first letter, unless its first word is an identifier such as f32."""
+    return text if re.match(r"\w*[\d_]", text) else text[0].upper() + text[1:]
 
 
 _BLOCK = re.compile(r"^  (schedule .*\})\n", re.MULTILINE)
 
 
-def _without_schedule(code: str) -> str:
-    """Returns the program and the extents of a code without its schedule block, nothing where the page shows a
-    part of the program alone."""
-    case = None if code in _LONG else program(code)
-    if case is None or case.text.startswith((_PRODUCT, _HEAD)) or len(case.text) > _SHOWN:
-        return ""
-    return f"{_BLOCK.sub('', case.text)}{case.sizes}"
+def _without_schedule(code: str) -> Case | None:
+    """Returns the program of a code without its schedule block, None where the page does not show all of it."""
+    case = None if code in _LONG or code in _SHORTENED else program(code)
+    if case is None or case.text.startswith((_PRODUCT, _HEAD)):
+        return None
+    return Case(_BLOCK.sub("", case.text), case.sizes)
 
 
-def _example(code: str, above: str) -> list[str]:
-    """The program of a code and its extents, without what the page says once."""
-    if code in _LONG:
-        return [_LONG[code][1].replace("`", "")]
+def _example(code: str, above: Case) -> list[str]:
+    """Returns the lines that show the program of a code and its extents, without what the page says once.
+
+    Args:
+        code: The code.
+        above: The last program that the section showed whole, without its schedule.
+    """
+    if code in _LONG or code in _SHORTENED:
+        return [_SHORTENED[code] if code in _SHORTENED else _LONG[code][1].replace("`", "")]
     case = program(code)
     if case is None:
         return ["The byte FF."]
-    text = case.text.rstrip()
-    if (block := _BLOCK.search(case.text)) and _without_schedule(code) == above:
-        return [block[1]]
-    if case.text.startswith(_PRODUCT) and case.sizes == PRODUCT_SIZES:
-        return [text.removeprefix(_PRODUCT).removesuffix("\n}").strip()]
-    if case.text.startswith(_HEAD) and text.endswith("\n}"):
-        text = dedent(text.removeprefix(_HEAD).removesuffix("\n}"))
-    if len(text) > _SHOWN:
-        text = text[: _SHOWN // 2].rpartition("\n")[0] + "\n  .."
-    return [*text.split("\n"), *([f"-s {case.sizes}"] if case.sizes else [])]
+    block = _BLOCK.search(case.text)
+    bare, text = _without_schedule(code), case.text.rstrip()
+    if bare and bare.text == above.text and (block or case.sizes):
+        shown, known = ([block[1]] if block else []), above.sizes
+    elif block and case.text == f"{_PRODUCT}{block[0]}}}\n":
+        shown, known = [block[1]], PRODUCT_SIZES
+    else:
+        if case.text.startswith(_HEAD) and text.endswith("\n}"):
+            text = dedent(text.removeprefix(_HEAD).removesuffix("\n}"))
+        shown, known = text.split("\n"), ""
+    return [*shown, *([f"-s {case.sizes}"] if case.sizes != known else [])]
 
 
-def _messages(code: str, rendered: str) -> list[str]:
+def _message_lines(code: str, rendered: str) -> list[str]:
     """Returns the messages of rendered diagnostics, without place, code, notes, source lines and hints."""
     lines: list[str] = []
     for line in rendered.split("\n"):
         if line.startswith("ucc: "):
             lines.append(f"error: {line.removeprefix('ucc: ').removesuffix(f' [{code}]')}")
-        elif found := re.match(r"k\.ucu:\d+:\d+: ((?:error|warning): .*)$", line):
-            lines.append(found[1].removesuffix(f" [{code}]"))
+        elif matched := re.match(r"k\.ucu:\d+:\d+: ((?:error|warning): .*)$", line):
+            lines.append(matched[1].removesuffix(f" [{code}]"))
     return lines

@@ -142,6 +142,10 @@ def test_diagnostics_page_is_up_to_date(golden: Callable[[str, str], None]) -> N
     golden("../../docs/diagnostics.md", diagnostics_page.page())
 
 
+def test_messages_of_all_codes(golden: Callable[[str, str], None]) -> None:
+    golden("diagnostic_messages.txt", diagnostics_page.messages())
+
+
 def test_every_code_has_its_entry() -> None:
     text = diagnostics_page.PAGE.read_text()
     assert set(re.findall(r"^### (UC\d{4})$", text, re.MULTILINE)) == set(diagnostics_page.meanings())
@@ -165,14 +169,22 @@ def test_the_commands_page_names_every_command_and_switch() -> None:
     assert f"`{' '.join(ALLOWED)}`" in text
 
 
-def test_the_commands_page_names_every_option() -> None:
-    """In the command's own section, or before all of them; those of a search once, for `ucc optimize`."""
+def test_help_describes_every_option_and_the_commands_page_names_none_that_is_not_there() -> None:
+    """Options are documented by `--help`. What the page says of one stands in the section of a command that has it,
+    or before all of them."""
     common, *rest = re.split(r"^## ucc (\w+)$", (DOCS / "commands.md").read_text(), flags=re.MULTILINE)
-    section = {name: common + text for name, text in zip(rest[::2], rest[1::2], strict=True)}
-    section["kernelbench"] += section["optimize"]
-    for name, option in _options(main):
-        longest = max(option.opts, key=len)
-        assert re.search(rf"{longest}(?![\w-])", section[name]), f"{longest} of ucc {name}"
+    options: dict[str, set[str]] = {}
+    for command, option in _options(main):
+        assert option.help, f"{max(option.opts, key=len)} of ucc {command} has no help"
+        options.setdefault(command, set()).update((*option.opts, *option.secondary_opts))
+    known = set().union(*options.values())
+    assert set(_OPTION.findall(common)) <= known
+    for name, text in zip(rest[::2], rest[1::2], strict=True):
+        named = set(_OPTION.findall(text.partition("\n## Environment\n")[0]))
+        assert named <= options.get(name, set()), f"{named - options.get(name, set())} of ucc {name}"
+
+
+_OPTION = re.compile(r"(?<=`)--[a-z][a-z-]+")
 
 
 def _options(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Option]]:
