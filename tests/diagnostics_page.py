@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import dedent
 
 from tests.check.limit_programs import CONDITIONS, ELEMENTS, LIMITS, MANY_ERRORS, READINGS
 from tests.check.test_diagnostics import CHECKED, REFUSED, WARNED, attention
@@ -228,25 +227,21 @@ _SECTIONS = (
     (
         "Schedules",
         "UC04",
-        "UC0401 to UC0406 judge the text of a block. The legality rules judge a schedule for given extents: "
-        "UC0410 to UC0454 of a GEMM (some of convolutions too), UC0332 of grouped and dual GEMMs, UC0470 to "
-        "UC0473 of reduction kernels, UC0475 to UC0477 of attention, UC0480 to UC0483 of convolutions. UC0460 "
-        "and UC0465 to UC0468 judge extents.",
+        "UC0401 to UC0406 judge the text of a block; the others are the legality rules, which judge a schedule "
+        "for given extents (up to UC0454 of GEMM, some of convolutions too).",
     ),
     ("Pipelines", "UC05", "A stage does not fit."),
     ("Extents of a call", "UC06", "The extents given with `-s` do not fit."),
     (
         "Limits of the compiler",
         "UC07",
-        "The text asks for more than the compiler does. The limits, in `ucutlass/limits.py`, keep `check`, "
-        "`fmt`, `explain`, `emit` and `sol` within two seconds and 500 MB for every text. UC0006 and UC0107 "
-        "are limits too.",
+        "The limits, in `ucutlass/limits.py`, keep `check`, `fmt`, `explain`, `emit` and `sol` within two seconds "
+        "and 500 MB for every text. UC0006 and UC0107 are limits too. The messages give the numbers.",
     ),
     (
         "Warnings",
         "UC08",
-        "The program is legal, and something in it cannot be meant. Files without errors show their warnings; "
-        "the exit status is 0, with `ucc check --strict` 1.",
+        "The program is legal, and something in it cannot be meant. With `ucc check --strict` the exit status is 1.",
     ),
 )
 
@@ -315,11 +310,63 @@ def _only(code: str, found: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
     return mine
 
 
-_HEAD = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> f32[M, N] {\n"
-"""The kernel of most programs; the page shows their bodies alone."""
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A kernel `k`, of which the page shows only what a program changes."""
 
-_PRODUCT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {\n  return dot[K](x, w)\n"
-"""What stands before the schedule of `gemm`; the page shows the schedule alone."""
+    parameters: dict[str, str]
+    result: str
+    sizes: str = ""
+    body: str = "return dot[K](x, w)"
+
+    def __str__(self) -> str:
+        parameters = ", ".join(f"{name}: {type}" for name, type in self.parameters.items())
+        return f"kernel k({parameters}) -> {self.result} {{ {self.body} }}"
+
+
+_OPERANDS = {"x": "bf16[M, K]", "w": "bf16[N, K]"}
+_CHECKED_BASE = Base(_OPERANDS, "f32[M, N]")
+_RULED_BASE = Base(_OPERANDS, "bf16[M, N]", PRODUCT_SIZES)
+
+_KERNEL = re.compile(r"kernel k\((.*)\) -> (.*?) \{\n(.*)\n\}\n?", re.DOTALL)
+
+
+_ATTENTION_BASE = Base(
+    {"q": "bf16[H, L, D]", "k": "bf16[H, S, D]", "v": "bf16[H, S, D]"},
+    "bf16[H, L, D]",
+    "H=8,L=1024,S=1024,D=64",
+    "return dot[S](bf16(softmax[S](dot[D](q, k))), v)",
+)
+_ATTENTION_CODES = {"UC0320", "UC0321", "UC0322", "UC0465", "UC0466", "UC0467", "UC0475", "UC0476", "UC0477"}
+
+
+def _base(code: str) -> Base | None:
+    """Returns the kernel of which the page shows the program of a code as a change."""
+    if code in _ATTENTION_CODES:
+        return _ATTENTION_BASE
+    if code in RULED:
+        return _RULED_BASE
+    return _CHECKED_BASE if code in CHECKED or code in REFUSED or code in WARNED else None
+
+
+def _changes(text: str, base: Base) -> str | None:
+    """Returns in a line what a kernel's text changes of the base, None where it is another kernel."""
+    if not (matched := _KERNEL.fullmatch(text)):
+        return None
+    listed, result, body = matched.groups()
+    parameters = dict(re.findall(r"(\w+): (\w+\[[^]]*\]|\w+)", listed))
+    if list(parameters)[: len(base.parameters)] != list(base.parameters):
+        return None
+    changes = [f"{n}: {t}" for n, t in parameters.items() if base.parameters.get(n) != t]
+    changes += [f"-> {result}"] if result != base.result else []
+    statements = [line.strip() for line in body.split("\n")]
+    statements = statements[1:] if statements[0] == base.body else statements
+    line = "  ".join((*changes, *([] if statements == [base.body] else statements)))
+    return line if len(line) <= 140 else None
+
+
+_SHOWN = {"UC0703", "UC0708"}
+"""Long texts that the page describes; of others the meaning says all."""
 
 _SHORTENED = {
     "UC0107": "fn f0(x) = x * x + 1  fn f1(x) = f0(f0(f0(x)))  .. up to f7, called with a dot",
@@ -333,15 +380,15 @@ def page() -> str:
     """Returns the whole page."""
     parts = [
         "# Diagnostics\n",
-        "This page lists every code with its meaning and the smallest program that raises it, with the extents "
-        "where they matter. `tests/diagnostics_page.py` writes it from the compiler's tables; "
-        "`pytest tests/test_docs.py --update-golden` writes it again.\n",
+        "This page lists every code with its meaning and the smallest program that raises it. "
+        "`pytest tests/test_docs.py --update-golden` writes it from the compiler's tables.\n",
         "`ucc` prints `file:line:column: severity: message [code]`, the source line, notes on other places, and "
         "a hint, which says what to write and names the nearest legal schedule. `--json` prints the same with "
         "character offsets. The exit status is 1, for UC06xx 2, for UC08xx 0.\n",
-        f"A program without `kernel` is the body of `{_HEAD.strip()} .. }}`. A lone schedule, or lone extents, "
-        f"belong to the program above or, from UC0410 to UC0454, to `{' '.join(_PRODUCT.split())} .. }}` at "
-        f"`{PRODUCT_SIZES}`.\n",
+        "A line without `kernel` and `pipeline` is what a program changes (types of parameters, `->` result, "
+        f"statements) of `{_CHECKED_BASE}` or, from UC0410 to UC0454, of the same with a bf16 result at "
+        f"`-s {PRODUCT_SIZES}`, for attention of `{_ATTENTION_BASE}` at `-s {_ATTENTION_BASE.sizes}`. From UC0460 "
+        "on, a lone schedule or lone extents belong to the program above.\n",
     ]
     for title, prefix, about in _SECTIONS:
         parts.append(f"## {title}\n\n{about}\n")
@@ -366,6 +413,8 @@ def messages() -> str:
 
 def _entry(code: str, text: str, above: Case) -> str:
     head = f"### {code}\n\n{_capitalised(text)}.\n"
+    if code in _LONG and code not in UNREACHED and code not in _SHOWN:
+        return head
     if code in UNREACHED:
         return head + f"\n{_capitalised(UNREACHED[code].removesuffix('.'))}.\n"
     return "\n".join((head, *(f"    {line}".rstrip() for line in _example(code, above)), ""))
@@ -382,7 +431,8 @@ _BLOCK = re.compile(r"^  (schedule .*\})\n", re.MULTILINE)
 def _without_schedule(code: str) -> Case | None:
     """Returns the program of a code without its schedule block, None where the page does not show all of it."""
     case = None if code in _LONG or code in _SHORTENED else program(code)
-    if case is None or case.text.startswith((_PRODUCT, _HEAD)):
+    base = _base(code)
+    if case is None or (base and _changes(case.text, base) is not None):
         return None
     return Case(_BLOCK.sub("", case.text), case.sizes)
 
@@ -400,16 +450,14 @@ def _example(code: str, above: Case) -> list[str]:
     if case is None:
         return ["The byte FF."]
     block = _BLOCK.search(case.text)
-    bare, text = _without_schedule(code), case.text.rstrip()
-    if bare and bare.text == above.text and (block or case.sizes):
+    base, bare = _base(code), _without_schedule(code)
+    if base and (line := _changes(case.text, base)) is not None:
+        shown, known = [line] if line else [], base.sizes
+    elif bare and bare.text == above.text and (block or case.sizes):
         shown, known = ([block[1]] if block else []), above.sizes
-    elif block and case.text == f"{_PRODUCT}{block[0]}}}\n":
-        shown, known = [block[1]], PRODUCT_SIZES
     else:
-        if case.text.startswith(_HEAD) and text.endswith("\n}"):
-            text = dedent(text.removeprefix(_HEAD).removesuffix("\n}"))
-        shown, known = text.split("\n"), ""
-    return [*shown, *([f"-s {case.sizes}"] if case.sizes != known else [])]
+        shown, known = case.text.rstrip().split("\n"), ""
+    return [*shown, *([f"-s {case.sizes}"] if case.sizes not in ("", known) else [])]
 
 
 def _message_lines(code: str, rendered: str) -> list[str]:
