@@ -140,7 +140,9 @@ def test_diagnostics_in_json(ucc: Ucc, write: Write) -> None:
 
 def test_a_sound_file_in_json(ucc: Ucc) -> None:
     result = ucc("check", LINEAR, "--json")
-    assert (result.status, result.json) == (0, {"diagnostics": []})
+    program = {"name": "linear_gelu", "kind": "kernel", "family": "gemm", "sizes": ["M", "K", "N"]}
+    assert result.status == 0
+    assert result.json == {"diagnostics": [], "programs": [{"file": str(LINEAR)} | program]}
 
 
 @pytest.mark.parametrize("name", ["check", "fmt", "emit", "explain", "build", "run"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,10 +16,12 @@ from ucutlass.cli.cpu_limit import cpu_limited
 from ucutlass.cli.errors import Status, reported
 from ucutlass.cli.options import json_option, sizes_option
 from ucutlass.diagnostics import Diagnostic, ProgramError, listed, render, to_json
+from ucutlass.kernels.families import family_of, match
+from ucutlass.kernels.refused import Refused
 from ucutlass.limits import Effort
 from ucutlass.pipeline.planning import in_order, plan_pipeline
 from ucutlass.pipeline.sized import kernels
-from ucutlass.shapes import complete, parse_sizes
+from ucutlass.shapes import complete, free_dims, parse_sizes
 from ucutlass.typical_sizes import typical_sizes
 
 
@@ -42,36 +46,66 @@ def command(
         checked_files = []
         for path in files:
             with cpu_limited(path):
-                checked_files.append((path, *_check(path, sizes, types_only)))
-    problems = [(path, source, diagnostics) for path, source, diagnostics in checked_files if diagnostics]
+                checked_files.append((path, _check(path, sizes, types_only)))
     if as_json:
-        rows = [
-            row
-            for path, source, diagnostics in problems
-            for row in to_json(diagnostics, source, inputs.shown(path))
-        ]
-        show.data({"diagnostics": rows})
+        show.data(
+            {
+                "diagnostics": [
+                    row
+                    for path, file in checked_files
+                    for row in to_json(file.diagnostics, file.source, inputs.shown(path))
+                ],
+                "programs": [
+                    {"file": inputs.shown(path)} | _program_row(program)
+                    for path, file in checked_files
+                    for program in file.programs
+                ],
+            }
+        )
     else:
-        for path, source, diagnostics in problems:
-            show.note(render(diagnostics, source, inputs.shown(path)))
-        for path in (path for path, _, diagnostics in checked_files if not _errors(diagnostics)):
+        for path, file in checked_files:
+            if file.diagnostics:
+                show.note(render(file.diagnostics, file.source, inputs.shown(path)))
+        for path in (path for path, file in checked_files if not _errors(file.diagnostics)):
             show.say(f"{inputs.name(path)}: fine")
-    every = [d for _, _, diagnostics in problems for d in diagnostics]
+    every = [d for _, file in checked_files for d in file.diagnostics]
     if every if strict else _errors(every):
         sys.exit(Status.PROGRAM)
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckedFile:
+    """Holds no programs where the types are wrong."""
+
+    source: str
+    diagnostics: tuple[Diagnostic, ...]
+    programs: tuple[ir.Program, ...] = ()
+
+
+def _program_row(program: ir.Program) -> dict[str, Any]:
+    """Returns what a caller must know to ask for it: its name, and the extents that a call brings."""
+    kind, family = "pipeline", ""
+    if isinstance(program, ir.Kernel):
+        kind = "kernel"
+        try:
+            family = family_of(match(program)).name
+        except Refused:
+            family = "none"
+    return {"name": program.name, "kind": kind, "family": family, "sizes": list(free_dims(program))}
 
 
 def _errors(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
     return [d for d in diagnostics if d.severity == "error"]
 
 
-def _check(path: Path, sizes: tuple[str, ...], types_only: bool) -> tuple[str, tuple[Diagnostic, ...]]:
+def _check(path: Path, sizes: tuple[str, ...], types_only: bool) -> _CheckedFile:
     try:
         checked = inputs.checked(path)
     except ProgramError as problem:
-        return problem.source, problem.diagnostics
+        return _CheckedFile(problem.source, problem.diagnostics)
+    programs = tuple(checked.module.programs)
     if types_only:
-        return checked.source, checked.warnings
+        return _CheckedFile(checked.source, checked.warnings, programs)
     wrong = [*checked.warnings]
     work = Effort()
     for program in _planned_alone(checked, sizes):
@@ -80,7 +114,7 @@ def _check(path: Path, sizes: tuple[str, ...], types_only: bool) -> tuple[str, t
                 wrong += _schedules(checked, program, sizes, work)
         except ProgramError as problem:
             wrong += problem.diagnostics
-    return checked.source, listed(wrong)
+    return _CheckedFile(checked.source, listed(wrong), programs)
 
 
 def _planned_alone(checked: frontend.Checked, sizes: tuple[str, ...]) -> list[ir.Program]:
