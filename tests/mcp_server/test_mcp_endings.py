@@ -11,11 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
-from conftest import LINEAR, SIZES, SLEEPS, Host, alive, call, eventually, finished, refused, until
+
+pytest.importorskip("mcp")
+
+import anyio
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+from mcp_machine import LINEAR, SIZES, SLEEPS, Host, alive, call, eventually, finished, refused, until
 
 MEASURE: dict[str, Any] = {"texts": [LINEAR], "sizes": SIZES, "wait_s": 0}
 

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import LINEAR, SIZES, Host, call, finished, refused
+
+pytest.importorskip("mcp")
+
 from mcp import Client
+from mcp_machine import LINEAR, SIZES, Host, call, finished, refused
 
 from ucutlass.agent.mcp import jobs
 from ucutlass.guide import guide

@@ -11,13 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
-from conftest import LINEAR, SIZES, SLEEPS, Host, call, eventually, finished, refused
+
+pytest.importorskip("mcp")
+
+import anyio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mcp import Client
-from test_ending import command, hello, request
+from mcp_machine import LINEAR, SIZES, SLEEPS, Host, call, eventually, finished, refused
+from test_mcp_endings import command, hello, request
 
 from ucutlass.agent.mcp import command as commands
 from ucutlass.agent.mcp import jobs
