@@ -1,5 +1,6 @@
 """Convolution as an implicit GEMM of Hopper: TMA's im2col mode fills swizzled shared memory, wgmma
-multiplies, the multistage GEMM's epilogue stores. The templates are `conv_sm90*.j2`.
+multiplies, the multistage GEMM's epilogue stores. f32 is multiplied in three TF32 passes, with A in registers
+(`im2col_split.j2`).
 
 A stage holds `parts` parts of K, each one tap of the windows and up to 128 bytes of channels. Layouts in
 shared memory and their descriptors are those of the PTX manual, "Asynchronous Warpgroup Level Matrix
@@ -16,10 +17,16 @@ from ucutlass.emit import text
 from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
-from ucutlass.ir.elements import BF16, F16, TF32
+from ucutlass.ir.elements import BF16, F16, F32, TF32
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, OperandAccess, WgradSchedule
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
-from ucutlass.kernels.convolution.smem import deep, end_of_tiles, rows_staged, tables_bytes
+from ucutlass.kernels.convolution.smem import (
+    CONSUMER_REGISTERS,
+    deep,
+    end_of_tiles,
+    rows_staged,
+    tables_bytes,
+)
 from ucutlass.kernels.gemm.plan import GemmProblem
 
 INCLUDES = (
@@ -50,9 +57,10 @@ WGMMA_TYPES: Mapping[str, WgmmaType] = MappingProxyType(
         F16.name: WgmmaType("f32.f16.f16", 16, ", 1, 1, 0, 0", "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"),
         BF16.name: WgmmaType("f32.bf16.bf16", 16, ", 1, 1, 0, 0", "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"),
         TF32.name: WgmmaType("f32.tf32.tf32", 8, ", 1, 1", "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32"),
+        F32.name: WgmmaType("f32.tf32.tf32", 8, ", 1, 1", "CU_TENSOR_MAP_DATA_TYPE_FLOAT32"),
     }
 )
-"""TMA rounds f32 to tf32 as it reads, to nearest, ties to even."""
+"""TMA rounds f32 to TF32 as it reads, to nearest, ties to even, where its element is TFLOAT32."""
 
 _SWIZZLE = {128: 1, 64: 2, 32: 3}
 """The descriptor's code by a row's bytes."""
@@ -99,14 +107,19 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         values["scattered"] = "row_table(shared)"
     if how.across:
         values["modifiers"] = ", 1, 1, 0, 1"
-    halved, row_bytes = deep(*schedule.tile[:2], schedule.groups), schedule.part * problem.a.read.bytes
+    split, row_bytes = problem.b.split, schedule.part * problem.a.read.bytes
+    whole_group = deep(*schedule.tile[:2], schedule.groups, split)
+    halved = whole_group and not split
     sums = schedule.tile[0] * schedule.tile[1] // schedule.groups
     b_dims = _b_dims(problem, how, schedule)
     return text.render(
         "convolution/im2col.cu.j2",
         parts=schedule.tile[2] // schedule.part,
         stage_rows=rows_staged(problem, schedule, contiguous_mode),
-        deep=halved,
+        deep=whole_group,
+        consumer_registers=CONSUMER_REGISTERS.get(schedule.groups),
+        split=split,
+        b_elements=" * ".join(text.extent for text in convolution.layout(problem.b)),
         halves=2 if halved else 1,
         phases=how.phases,
         windows=_space(problem, how),
@@ -122,7 +135,7 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         a_dims=windowed_dims(problem, how.channel, tuple(s.axis for s in how.space), how.image, how.group),
         b_dims=b_dims,
         b_rank=len(b_dims),
-        groups_at_once=2 if sums <= 4096 or (schedule.blocks == 1 and not halved) else 1,
+        groups_at_once=2 if sums <= 4096 or (schedule.blocks == 1 and not whole_group) else 1,
         **values,
     )
 

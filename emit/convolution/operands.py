@@ -53,7 +53,8 @@ class AccessText:
 
 @dataclass(frozen=True, slots=True)
 class PackText:
-    """An operand's copy in another order, see `convolution/pack.j2`; `before` are the copies before it."""
+    """An operand's copy in another order, see `convolution/pack.j2`; `before` are the copies before it, `split` says
+    that there are two, of TF32 parts."""
 
     name: str
     data: str
@@ -69,6 +70,7 @@ class PackText:
     first: int
     last: int
     before: tuple[str, ...]
+    split: bool
 
 
 def accesses(problem: ConvolutionProblem) -> tuple[AccessText, AccessText]:
@@ -183,6 +185,7 @@ def packs(problem: ConvolutionProblem) -> tuple[PackText, ...]:
                 len(operand.axes) - 1,
                 lies[0].axis,
                 tuple(p.data for p in texts),
+                operand.split,
             )
         )
     return tuple(texts)

@@ -94,8 +94,10 @@ template <int kCount> void warpgroup_fence_operand(float*) {}
 inline uint64_t make_smem_desc(uint32_t smem, uint32_t leading_offset, uint32_t stride_offset, uint32_t swizzle) {
   return uint64_t((smem & 0x3FFFF) >> 4) | uint64_t(leading_offset) << 16 | uint64_t(stride_offset) << 32 | uint64_t(swizzle) << 62;
 }
+// The multipliers do not read the low bits.
+inline double tf32_value(uint32_t bits) { float x; bits &= 0xffffe000u; memcpy(&x, &bits, 4); return x; }
 inline double value_at(uint8_t const* from) {
-  if (EMU_ELEMENT == 4) { float x; memcpy(&x, from, 4); return x; }
+  if (EMU_ELEMENT == 4) { uint32_t bits; memcpy(&bits, from, 4); return tf32_value(bits); }
   uint16_t bits; memcpy(&bits, from, 2);
   return EMU_BF16 ? emu::bf16_bits(bits) : emu::half_bits(bits);
 }
@@ -116,6 +118,18 @@ inline void wgmma(float* d, uint64_t a, uint64_t b, int) {
     int const n = i / 4 * 8 + column + i % 2;
     double sum = d[i];
     for (int k = 0; k < kDepth; ++k) sum += x[i / 2 % 2][k] * (EMU_ACROSS ? across_k(b, n, k) : along_k(b, n, k));
+    d[i] = float(sum);
+  }
+}
+// A comes from registers: element (row, k) is in lane 4 * (row % 8) + k % 4, of four as (row / 8, k / 4).
+inline void wgmma(float* d, uint32_t const* a, uint64_t b, int scale_d) {
+  int const column = threadIdx.x % 4 * 2;
+  double x[2][8];
+  for (int k = 0; k < 4; ++k) for (int i = 0; i < 4; ++i) x[i % 2][i / 2 * 4 + k] = tf32_value(uint32_t(emu::shuffle(emu::Op::shuffle_from, a[i], k, 4)));
+  for (int i = 0; i < kRegisters; ++i) {
+    int const n = i / 4 * 8 + column + i % 2;
+    double sum = scale_d ? d[i] : 0.0f;
+    for (int k = 0; k < 8; ++k) sum += x[i / 2 % 2][k] * along_k(b, n, k);
     d[i] = float(sum);
   }
 }

@@ -159,7 +159,7 @@ _T4K, _CONV = {"T": 512, "D": 4096}, {"N": 32, "H": 56, "W": 56, "C": 64, "K": 6
         (CONV, _CONV, "warps pingpong", "UC0439", "`cooperative` or `multistage` or `direct`"),
         (CONV, _CONV, "warps cooperative  threads 32", "UC0439", "`threads 32`"),
         (DEPTH, _CONV, "warps multistage", "UC0480", "share both operands"),
-        (CONVOLUTIONS["f32"][0], _CONV, "warps cooperative", "UC0480", "compute type f32"),
+        (CONVOLUTIONS["f32"][0], _CONV, "warps cooperative  tile 192x128x32", "UC0482", "hold 0"),
         (CONV, _CONV, "tile 96x64x64", "UC0481", "rows are 64 or 128"),
         (CONV, _CONV, "tile 128x64x32", "UC0481", "use `tile 128x64x64`"),
         (CONV, _CONV, "tile 128x256x64  blocks 3", "UC0482", "use `blocks 1` or less"),

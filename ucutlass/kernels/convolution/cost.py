@@ -93,6 +93,8 @@ def _elements_read(operand: OperandAccess, sizes: tuple[int, ...]) -> int:
 
 def _rate(problem: ConvolutionProblem, schedule: ConvolutionSchedule, device: Device) -> str:
     """Returns the entry of `Device.peaks` at which the kernel multiplies."""
+    if isinstance(schedule, Im2colSchedule) and problem.b.split:
+        return "tf32x3"
     compute_type = "f32" if isinstance(schedule, DirectSchedule) else problem.compute_type.name
     return compute_type if compute_type in device.peaks else "f32"
 
@@ -261,7 +263,7 @@ def _most_stages(
             return (arch.shared_memory - memory.epilogue) // memory.stage
         case Im2colSchedule() | WgradSchedule():
             m, n, _ = schedule.tile
-            return stages_held(m, n, schedule.groups, schedule.blocks, MOST_STAGES, device)
+            return stages_held(m, n, schedule.groups, schedule.blocks, MOST_STAGES, device, problem.b.split)
 
 
 def _steps(problem: ConvolutionProblem, schedule: ConvolutionSchedule, sizes: tuple[int, ...]) -> int:

@@ -45,7 +45,8 @@ class OperandAccess:
 
     `pack` is the order of axes in the workspace that a kernel before the product copies it to, or
     None where it is read as it lies; there the last axis is padded with zeros to a multiple of
-    `pad` elements, and elements are `packed` if that is given. `align` is the largest power of two
+    `pad` elements, and elements are `packed` if that is given; `split` copies each f32 as two, what TF32 holds
+    of it and the rest, the second after the whole of the first. `align` is the largest power of two
     of elements, at most 16 bytes, that divides the base address, the contiguous axis and every stride
     around it (in the workspace if packed); 1 where no dimension moves along that axis alone. What a
     kernel reads together depends also on which dimension that is: see `copy_width`.
@@ -58,6 +59,7 @@ class OperandAccess:
     pack: tuple[int, ...] | None = None
     pad: int = 1
     packed: Element | None = None
+    split: bool = False
 
     @property
     def read(self) -> Element:

@@ -127,7 +127,13 @@ def most_stages(
     padded = -(-bounds.sizes[a.axes[how.channel].extent] // a.pad) * a.pad
     parts = math.prod(_taps(s, bounds.sizes) for s in how.space) * -(-padded // own.part)
     return stages_held(
-        tile[0], tile[1], groups, blocks, -(-parts // (own.tile[2] // own.part)), bounds.device
+        tile[0],
+        tile[1],
+        groups,
+        blocks,
+        -(-parts // (own.tile[2] // own.part)),
+        bounds.device,
+        bounds.problem.b.split,
     )
 
 

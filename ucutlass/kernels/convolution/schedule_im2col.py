@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from ucutlass.ir.elements import F32
 from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
@@ -20,8 +21,8 @@ from ucutlass.kernels.convolution.plan import (
 from ucutlass.kernels.convolution.plan_im2col import Im2col, Space, im2col
 from ucutlass.kernels.convolution.smem import stages_held
 
-WGMMA_TYPES = ("f16", "bf16", "tf32")
-"""Compute types that wgmma multiplies here; f32 goes to the multistage kernel's three tf32 passes."""
+WGMMA_TYPES = ("f16", "bf16", "tf32", "f32")
+"""Compute types that wgmma multiplies here, f32 in three TF32 passes."""
 
 BYTES = 16
 """Of which TMA's strides are multiples."""
@@ -43,6 +44,9 @@ TILES = (
 )
 """Tiles, M x N, and the warp groups that share them."""
 
+SPLIT_TILES = ((192, 64, 3), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1))
+"""Those of three TF32 passes: A comes from registers, 64 rows of a warp group."""
+
 MOST_BLOCKS = 6
 
 
@@ -51,7 +55,8 @@ class Model:
     """Clocks of an SM, fitted to an H200: of 64 x 64 x 16 multiplied as sustained, more where an
     instruction has 64 columns and shared memory bounds it; from asking TMA for a stage to having it; bytes
     that TMA brings; what a wave of blocks takes besides, for itself and for every result, more where an SM
-    holds one block alone, which nothing overlaps; and the launch."""
+    holds one block alone, which nothing overlaps; and the launch. Not fitted: what a stage of three TF32
+    passes takes besides its products where one warp group alone splits A and adds up."""
 
     multiply: float = 40.0
     narrow: float = 1.3
@@ -61,6 +66,7 @@ class Model:
     result: float = 0.18
     alone: float = 1.25
     launch: float = 4400.0
+    splitting: float = 350.0
 
 
 MODEL = Model()
@@ -75,7 +81,9 @@ def prepared(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> tuple[Convo
         return "no name is summed that is an axis of both operands and in no window"
     a = ordered(problem.a, _order_a(problem, channel), unit_dim(problem.a) == channel)
     b = problem.b
-    if not _reads_across(problem):
+    if problem.compute_type == F32:
+        b = replace(ordered(b, _order_b(problem, channel), False), split=True)
+    elif not _reads_across(problem):
         b = ordered(b, _order_b(problem, channel), unit_dim(b) == channel)
     k = (*(d for d in problem.k if d != channel), channel)
     ready = replace(problem, a=a, b=b, k=k)
@@ -197,6 +205,8 @@ def schedule_of(
     stages = -(-steps // (depth // part))
     m, n = math.prod(sizes[d] for d in problem.m) / how.phases, math.prod(sizes[d] for d in problem.n)
     batch = math.prod(sizes[d] for run in problem.batch for d in run) * how.phases
+    split = problem.b.split
+    tiles = _candidates(split)
     candidates = [
         (
             clocks(
@@ -206,15 +216,16 @@ def schedule_of(
                 batch,
                 stages,
                 device,
+                split,
             ),
             i,
         )
-        for i, (tile_m, tile_n, groups, blocks) in enumerate(_candidates())
-        if (held := stages_held(tile_m, tile_n, groups, blocks, stages, device)) > 0
+        for i, (tile_m, tile_n, groups, blocks) in enumerate(tiles)
+        if (held := stages_held(tile_m, tile_n, groups, blocks, stages, device, split)) > 0
     ]
     (_, chosen) = min(candidates)
-    tile_m, tile_n, groups, blocks = _candidates()[chosen]
-    held = stages_held(tile_m, tile_n, groups, blocks, stages, device)
+    tile_m, tile_n, groups, blocks = tiles[chosen]
+    held = stages_held(tile_m, tile_n, groups, blocks, stages, device, split)
     return Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks)
 
 
@@ -223,21 +234,30 @@ def _taps(space: Space, sizes: tuple[int, ...]) -> int:
     return 1 if space.tap_dim is None else -(-sizes[space.tap_dim] // space.scale)
 
 
-def _candidates() -> tuple[tuple[int, int, int, int], ...]:
-    return tuple((m, n, g, b) for m, n, g in TILES for b in range(1, MOST_BLOCKS + 1))
+def _candidates(split: bool) -> tuple[tuple[int, int, int, int], ...]:
+    tiles = SPLIT_TILES if split else TILES
+    return tuple((m, n, g, b) for m, n, g in tiles for b in range(1, MOST_BLOCKS + 1))
 
 
 def clocks(
-    s: Im2colSchedule | WgradSchedule, m: float, n: int, batch: int, steps: int, device: Device
+    s: Im2colSchedule | WgradSchedule,
+    m: float,
+    n: int,
+    batch: int,
+    steps: int,
+    device: Device,
+    split: bool = False,
 ) -> float:
-    """Clocks of the SM with the most blocks, by `MODEL`."""
+    """Clocks of the SM with the most blocks, by `MODEL`; `split`: three passes over two parts of B."""
     (tile_m, tile_n, _), held = s.tile, s.stages
     blocks = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch
     most = math.ceil(blocks / device.sms)
     concurrent = min(s.blocks, most)
     waves = math.ceil(most / concurrent)
     multiply = tile_m / 64 * tile_n / 64 * 4 * MODEL.multiply * (MODEL.narrow if tile_n == 64 else 1.0)
-    brought = (tile_m + tile_n) * 128 / MODEL.bytes
+    if split:
+        multiply = 3 * multiply + (MODEL.splitting if s.groups * concurrent == 1 else 0.0)
+    brought = (tile_m + (2 if split else 1) * tile_n) * 128 / MODEL.bytes
     waited = MODEL.latency / (concurrent * max(held - 1.5, 0.5))
     # Where two of them are near each other, both are felt.
     step = math.sqrt(math.sqrt(multiply**4 + brought**4 + waited**4))

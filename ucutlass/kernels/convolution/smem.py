@@ -3,6 +3,9 @@ rows, and barriers. The multistage kernel's is a GEMM's (`ucutlass.kernels.gemm.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from ucutlass.ir.hardware import ARCHES, Device
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, WgradSchedule
 from ucutlass.kernels.gemm.smem import ContiguousMode, staged_bytes
@@ -16,7 +19,7 @@ RESERVED = ARCHES["sm90a"].shared_memory_reserved
 def stage_bytes(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule) -> int:
     """Returns the bytes of one stage: a tile of each operand."""
     m, n, k = schedule.tile
-    return k * (m + n) * problem.a.read.bytes
+    return k * (m + (2 if problem.b.split else 1) * n) * problem.a.read.bytes
 
 
 def rows_staged(
@@ -56,23 +59,38 @@ def shared_bytes(
     return end_of_tiles(problem, schedule, contiguous_mode) + tables_bytes(schedule.tile[0], schedule.stages)
 
 
-def deep(tile_m: int, tile_n: int, groups: int) -> bool:
-    """Whether three warp groups hold sums in registers that a producer's group leaves them."""
+CONSUMER_REGISTERS: Mapping[int, int] = MappingProxyType({2: 240, 3: 160})
+"""By warp groups that multiply: registers of a thread where the producer's warp group keeps 24."""
+
+
+def deep(tile_m: int, tile_n: int, groups: int, split: bool = False) -> bool:
+    """Whether warp groups hold sums in registers that a producer's group leaves them."""
+    if split:
+        return groups > 2 or (groups == 2 and tile_n > 64)
     return groups > 2 and tile_m * tile_n // (128 * groups) > 96
 
 
-def stages_held(tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device) -> int:
+def _registers(tile_m: int, tile_n: int, groups: int, split: bool) -> int:
+    """Returns the registers of a thread that multiplies. Three TF32 passes sum each stage apart, and hold the parts
+    of 64 x 32 elements of A."""
+    sums = tile_m * tile_n // (128 * groups)
+    return 2 * sums + 48 + 36 if split else sums + 28
+
+
+def stages_held(
+    tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device, split: bool = False
+) -> int:
     """Stages of 128 bytes of K that so many blocks of an SM have room for, no more than there are steps;
-    0 where registers or shared memory do not suffice for two."""
+    0 where registers or shared memory do not suffice for two. `split`: B lies there in two parts."""
     warps = 4 * groups + 1
-    registers = tile_m * tile_n // (128 * groups) + 28
-    if deep(tile_m, tile_n, groups):
-        if blocks > 1 or registers > 160:
+    registers = _registers(tile_m, tile_n, groups, split)
+    if deep(tile_m, tile_n, groups, split):
+        if blocks > 1 or registers > CONSUMER_REGISTERS[groups]:
             return 0
     elif (warps + warps % 2) * 32 * blocks * registers > 65536 or registers > 232:
         return 0
     available = device.shared_memory // blocks - RESERVED - tables_bytes(tile_m, MOST_STAGES) - 64
-    fit = min(available // ((tile_m + tile_n) * 128), MOST_STAGES)
+    fit = min(available // ((tile_m + (2 if split else 1) * tile_n) * 128), MOST_STAGES)
     # The epilogue passes 32 rows of accumulators through at least.
     if fit < min(2, steps) or available < 64 * (tile_n + 8) * 4:
         return 0

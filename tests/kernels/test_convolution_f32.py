@@ -1,0 +1,98 @@
+"""f32 convolutions by wgmma in three TF32 passes, on the host behind the emulator."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import conv1d
+
+from tests.emit import emulator
+from tests.emit.harness import HOST_SHIM
+from tests.kernels.convolution_emulated import call, judge, plan
+from ucutlass.emit import emit
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+FORWARD = """kernel k(x: f32[B, C, H, W], w: f32[F, C, R=3, S=3], b: f32[F]) -> f32[B, F, P=H, Q=W] {
+  return relu(dot[C, R, S](x[H = P + R - 1, W = Q + S - 1], w) + b)
+  schedule sm90a { warps cooperative SCHEDULE }
+}"""
+TRANSPOSED = """kernel k(x: f32[B, C, H, W], w: f32[C, F, R=4, S=4], b: f32[F]) -> f32[B, F, P=2*H, Q=2*W] {
+  return dot[C, R, S](x[2*H = P + 1 - R, 2*W = Q + 1 - S], w) + b
+  schedule sm90a { warps cooperative }
+}"""
+STRIDED = """kernel k(x: f32[N, H, W, C], w: f32[K, R=3, S=3, C]) -> f32[N, P=(H+1)//2, Q=(W+1)//2, K] {
+  return dot[R, S, C](x[H = 2*P + R - 1, W = 2*Q + S - 1], w)
+  schedule sm90a { warps cooperative }
+}"""
+LINE = """kernel k(x: f32[B, L, C], w: f32[F, R=3, C]) -> f32[B, P=L-2, F] {
+  return dot[R, C](x[L = P + R], w)
+  schedule sm90a { warps cooperative }
+}"""
+
+
+def _forward(schedule: str) -> str:
+    return FORWARD.replace("SCHEDULE", schedule)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "tile", "part"),
+    [
+        (_forward("tile 128x128x32"), {"B": 1, "C": 33, "H": 16, "W": 13, "F": 130}, (128, 128, 32), 8),
+        (_forward("tile 192x64x32"), {"B": 1, "C": 64, "H": 16, "W": 13, "F": 60}, (192, 64, 32), 32),
+        (STRIDED, {"N": 2, "H": 9, "W": 7, "C": 16, "K": 24}, (64, 64, 32), 16),
+        (TRANSPOSED, {"B": 2, "C": 24, "H": 6, "W": 7, "F": 20}, (64, 64, 32), 8),
+    ],
+    ids=["producer of its own", "three warp groups", "strided", "transposed"],
+)
+def test_three_passes_are_right(
+    text: str, sizes: Mapping[str, int], tile: tuple[int, int, int], part: int
+) -> None:
+    kernel = plan(text, sizes, "sm90a").plan
+    assert isinstance(kernel, ConvolutionPlan) and isinstance(kernel.schedule, Im2colSchedule)
+    assert (kernel.schedule.tile, kernel.schedule.part) == (tile, part)
+    assert judge(text, sizes, arch="sm90a") == []
+
+
+def test_what_is_not_finite_stays_where_it_is() -> None:
+    """Infinities, NaN of any payload and what TF32 would round to infinity, in each operand beside the other's
+    numbers without small parts, zeros, and infinities."""
+    planned = plan(LINE, {"B": 8, "L": 12, "C": 8, "F": 16}, "sm90a")
+    source = emit(planned.plan, "")
+    folder = Path(tempfile.mkdtemp(prefix="convolution-"))
+    try:
+        entry = emulator.build(replace(source, text=f"#include <cmath>\n{HOST_SHIM}{source.text}"), folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(8, 12, 8, generator=generator)
+    w = torch.randn(16, 3, 8, generator=generator) * 2.0**-30
+    payload = torch.tensor([0x7F800001, -1], dtype=torch.int32).view(torch.float32)
+    large = torch.finfo(torch.float32).max
+    x[0, 4, 1], x[1, 4, 1], x[2, 4, 1], x[3, 4, 1] = torch.inf, -torch.inf, payload[0], payload[1]
+    x[4, :, 2], x[5, 4, 1], x[6, :, :] = 1.0, large, 0.0
+    w[0, 1, 1], w[1, 1, 1], w[2, 1, 1], w[3, 1, 1] = torch.inf, -torch.inf, payload[0], payload[1]
+    w[4, :, 2], w[5, 1, 1], w[6, :, :], w[7, 0, 1] = 1.0, large * 2.0**-40, 0.0, torch.inf
+    y = torch.full((8, 10, 16), torch.nan)
+    assert call(entry, [x, w, y], planned.sizes, [], planned.launch) == 0
+    exact = conv1d(x.double().permute(0, 2, 1), w.double().permute(0, 2, 1)).permute(0, 2, 1)
+    expected = exact.float()
+    torch.testing.assert_close(y.isnan(), expected.isnan())
+    infinite = expected.isinf()
+    assert infinite.any() and torch.equal(y[infinite], expected[infinite])
+    finite = expected.isfinite()
+    sums = conv1d(x.double().abs().permute(0, 2, 1), w.double().abs().permute(0, 2, 1)).permute(0, 2, 1)
+    assert ((y.double() - exact).abs()[finite] <= 2.0**-19 * sums[finite]).all()
+
+
+def test_the_planner_leaves_f32_to_the_multistage_kernel() -> None:
+    text = _forward("").replace("schedule sm90a { warps cooperative  }", "")
+    kernel = plan(text, {"B": 8, "C": 64, "H": 56, "W": 56, "F": 64}, "sm90a").plan
+    assert isinstance(kernel, ConvolutionPlan) and not isinstance(kernel.schedule, Im2colSchedule)
