@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
@@ -56,6 +57,12 @@ def open_service(
         raise ProposerFailed(
             f"there is no API key: {KEY} is not set", f"set {KEY}, or use --proposer rules, which needs none"
         )
+    if not re.fullmatch(r"[!-~]+", api_key.strip()) or api_key.strip()[0] in "'\"":
+        # The HTTP client would refuse it as a header, and print it.
+        raise ProposerFailed(
+            "the API key holds a quote, a blank, a line break or another character that no key has",
+            f"set {KEY} to the key alone, as the service shows it",
+        )
     limits = sdk.Timeout(timeout, connect=min(timeout, CONNECT))
     client = sdk.Anthropic(api_key=api_key.strip(), base_url=base_url, max_retries=0, timeout=limits)
     return AnthropicService(sdk, client, tries, sleep)
@@ -93,10 +100,12 @@ class AnthropicService:
     def send(self, request: Request, on_usage: OnUsage) -> ModelReply:
         """Raises ProposerFailed."""
         retries: list[str] = []
+        cause: BaseException | None = None
         for number in range(1, self.tries + 1):
             try:
                 reply = _Stream(self.sdk, on_usage).read(self.client, request)
             except _Again as again:
+                cause = again.__cause__
                 retries.append(f"try {number} of {self.tries}: {again.words}")
                 if number < self.tries:
                     self.sleep(self._wait(number, again, retries))
@@ -112,7 +121,7 @@ class AnthropicService:
             )
         raise ProposerFailed(
             f"the Messages API gave no answer: {'; '.join(retries)}", "resume the session later"
-        )
+        ) from cause
 
     def _wait(self, number: int, again: _Again, retries: list[str]) -> float:
         """Returns seconds until the next try: what the service asks for, else twice as long each time, less a
