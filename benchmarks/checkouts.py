@@ -160,7 +160,9 @@ def prepare(row: Row) -> tuple[Any, dict[str, int]] | None:
 
     try:
         kernel = ucutlass.loads(row["text"])
-        kernel(*generate(kernel.program, row["sizes"], "normal", seed=1, device="cuda", drawn="cuda"))
+        kernel(
+            *generate(kernel.program, row["sizes"], "normal", seed=1, device="cuda", generator_device="cuda")
+        )
     except ProgramError as refusal:
         print(f"{row['text']} {row['sizes']}: {refusal}", file=sys.stderr)
         return None
@@ -176,7 +178,9 @@ def median_of(kernel: Any, sizes: dict[str, int]) -> float:
     from ucutlass.runtime.inputs import generate
 
     def arguments(seed: int) -> list[Any]:
-        return list(generate(kernel.program, sizes, "normal", seed=seed, device="cuda", drawn="cuda"))
+        return list(
+            generate(kernel.program, sizes, "normal", seed=seed, device="cuda", generator_device="cuda")
+        )
 
     first = arguments(0)
     count = timing.sets_for(sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor)))

@@ -253,7 +253,7 @@ def _others(base: Case, own: Planned, draw: random.Random, most: int) -> Iterato
 
 def _altered(own: Planned, draw: random.Random) -> str:
     """A partial schedule: fields of the kernel's own with other values, its `warps`, and all else left open."""
-    given = own.request.given()
+    given = own.request.fixed()
     fields = draw.sample(list(given), min(len(given), draw.choice((1, 1, 2))))
     drawn: dict[str, str] = {} if "warps" not in given else {"warps": str(given["warps"])}
     for name in fields:

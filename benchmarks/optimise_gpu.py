@@ -148,7 +148,9 @@ def values(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[s
     wrong: list[str] = []
     counted: Counter[str] = Counter()
     for case in drawn:
-        arguments = generate(program, sizes, case.distribution, seed=case.seed, device="cuda", drawn="cuda")
+        arguments = generate(
+            program, sizes, case.distribution, seed=case.seed, device="cuda", generator_device="cuda"
+        )
         verdict = verify.check(program, kernel.judged(*arguments), arguments)
         counted[verdict.state] += 1
         if not verify.CaseResult(case, verdict.state, verdict).ok:

@@ -77,7 +77,7 @@ def described(space: ScheduleSpace, tuned: SearchResult) -> Row:
         "shrinkage": tuned.shrinkage,
         "gain": None if tuned.gain is None else asdict(tuned.gain),
         "timed": [
-            {"request": member.request.given(), "us": seconds * 1e6}
+            {"request": member.request.fixed(), "us": seconds * 1e6}
             for trial in tuned.trials
             if isinstance(trial.result, TimedGroup)
             for member, seconds in zip(space.groups[trial.group].members, trial.result.seconds, strict=True)
@@ -94,11 +94,11 @@ def described(space: ScheduleSpace, tuned: SearchResult) -> Row:
         words = "; ".join(f["words"] for f in row["failures"]) or "no finalist was right"
         return row | {"error": "NothingTuned", "detail": words[:1500]}
     kernel = winner.kernel
-    return row | {"request": kernel.request.given(), "schedule": show(kernel.request)}
+    return row | {"request": kernel.request.fixed(), "schedule": show(kernel.request)}
 
 
 def _final(final: FinalistResult) -> dict[str, Any]:
-    row: dict[str, Any] = {"request": final.kernel.request.given(), "search": final.search * 1e6}
+    row: dict[str, Any] = {"request": final.kernel.request.fixed(), "search": final.search * 1e6}
     if isinstance(final.result, FailedTrial):
         return row | {"lost": final.result.words}
     return row | {"us": final.result * 1e6}

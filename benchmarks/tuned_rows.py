@@ -197,7 +197,7 @@ def compared(item: Item) -> Row:
 
 def _sets(program: Kernel, sizes: Mapping[str, int]) -> list[list[Any]]:
     """Argument sets that rotate through more than twice the L2."""
-    first = generate(program, sizes, "normal", seed=SEED, device="cuda", drawn="cuda")
+    first = generate(program, sizes, "normal", seed=SEED, device="cuda", generator_device="cuda")
     moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
     return [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
 
@@ -242,7 +242,7 @@ def first_call(item: Item) -> dict[str, float]:
     task, kind = task_of(item), KINDS[item["kind"]]
     checked = frontend.read_text(task.text)
     program = frontend.kernel(checked)
-    arguments = generate(program, task.sizes, "normal", seed=SEED, device="cuda", drawn="cuda")
+    arguments = generate(program, task.sizes, "normal", seed=SEED, device="cuda", generator_device="cuda")
     torch.cuda.synchronize()
     start = time.monotonic()
     torch.compile(kind.eager, mode="max-autotune-no-cudagraphs", dynamic=False)(*arguments)

@@ -43,11 +43,11 @@ def plain(elem: Element) -> Element:
     """The element with a C++ type that is none of CUTLASS's."""
     if elem == TF32:
         return replace(elem, cpp=TENSOR_FLOAT)
-    known = CUDA_TYPES.get(elem.name)
-    return elem if known is None else replace(elem, cpp=known.cpp)
+    spelling = CUDA_TYPES.get(elem.name)
+    return elem if spelling is None else replace(elem, cpp=spelling.cpp)
 
 
 def types_of(elems: Iterable[Element]) -> tuple[CudaType, ...]:
     """The types of the elements that need one, in the table's order."""
     names = {elem.name for elem in elems}
-    return tuple(known for name, known in CUDA_TYPES.items() if name in names)
+    return tuple(cuda_type for name, cuda_type in CUDA_TYPES.items() if name in names)

@@ -114,12 +114,12 @@ def _head(start: str, params: list[str], results: Sequence[Result]) -> list[str]
     """`kernel f(params) -> results {`, one parameter a line where that is too long."""
     texts = _results(results)
     named = results[0].name is not None
-    given = f"({', '.join(texts)})" if named else texts[0]
-    whole = f"{start}({', '.join(params)}) -> {given} {{"
+    result_text = f"({', '.join(texts)})" if named else texts[0]
+    whole = f"{start}({', '.join(params)}) -> {result_text} {{"
     if len(whole) <= COLUMNS or not params:
         return [whole]
     lines = [f"{start}(", *_indented(_listed(params))]
-    last = f") -> {given} {{"
+    last = f") -> {result_text} {{"
     if len(last) <= COLUMNS or not named:
         return [*lines, last]
     return [*lines, ") -> (", *_indented(_listed(texts)), ") {"]

@@ -129,48 +129,48 @@ def _mistake(spec: LaunchSpec, problem: inference.Problem) -> ArgumentError | Un
     match problem:
         case inference.UnknownExtents(dims):
             return Undetermined(f"{spec.name}: no tensor determines the extent of {', '.join(dims)}")
-        case inference.DividesByZero(dim, known):
+        case inference.DividesByZero(dim, inferred):
             extent = dict(spec.dims)[dim]
             return EmptyExtent(
-                f"{spec.name}: {dim} = {show(extent)} divides by zero: {_extents_with_origin(spec, extent, known)}"
+                f"{spec.name}: {dim} = {show(extent)} divides by zero: {_extents_with_origin(spec, extent, inferred)}"
             )
-        case inference.TooSmall(dim, known):
+        case inference.TooSmall(dim, inferred):
             return EmptyExtent(
-                f"{spec.name}: {dim} is {known.sizes[dim]} by {_origin(spec, dim, known)}; "
+                f"{spec.name}: {dim} is {inferred.sizes[dim]} by {_origin(spec, dim, inferred)}; "
                 "every extent must be at least 1"
             )
-        case inference.UnevenSplit(place, inner, _, known):
+        case inference.UnevenSplit(place, inner, _, inferred):
             return NotDivisible(
                 f"{spec.name}: {_where(place)} is {_declared(place.declared)} and has {place.size} elements, "
-                "not a multiple of " + " * ".join(f"{n} = {known.sizes[n]}" for n in inner)
+                "not a multiple of " + " * ".join(f"{n} = {inferred.sizes[n]}" for n in inner)
             )
-        case inference.ExtentConflict(place, length, known):
-            return ExtentMismatch(f"{spec.name}: {_apart(spec, place, length, known)}")
+        case inference.ExtentConflict(place, length, inferred):
+            return ExtentMismatch(f"{spec.name}: {_apart(spec, place, length, inferred)}")
 
 
-def _apart(spec: LaunchSpec, place: OperandAxis, length: int, known: Inferred) -> str:
+def _apart(spec: LaunchSpec, place: OperandAxis, length: int, inferred: Inferred) -> str:
     axis = place.declared
     if not axis.dims:
         because = show(axis.extent) + (
-            f", {_extents_with_origin(spec, axis.extent, known)}" if names(axis.extent) else ""
+            f", {_extents_with_origin(spec, axis.extent, inferred)}" if names(axis.extent) else ""
         )
         return f"{_where(place)} has {place.size} elements, but is declared as {because}: {length}"
-    reasons = ", ".join(f"{n} is {known.sizes[n]} by {_origin(spec, n, known)}" for n in axis.dims)
+    reasons = ", ".join(f"{n} is {inferred.sizes[n]} by {_origin(spec, n, inferred)}" for n in axis.dims)
     has = f"{_where(place)} is {_declared(axis)} and has {place.size} elements"
     return f"{has}, but must have {length}: {reasons}"
 
 
-def _origin(spec: LaunchSpec, dim: str, known: Inferred) -> str:
-    if dim in known.origin:
-        return _where(known.origin[dim])
+def _origin(spec: LaunchSpec, dim: str, inferred: Inferred) -> str:
+    if dim in inferred.origin:
+        return _where(inferred.origin[dim])
     extent = dict(spec.dims)[dim]
     if isinstance(extent, Fixed):
         return "the program"
-    return f"{dim} = {show(extent)}, {_extents_with_origin(spec, extent, known)}"
+    return f"{dim} = {show(extent)}, {_extents_with_origin(spec, extent, inferred)}"
 
 
-def _extents_with_origin(spec: LaunchSpec, extent: Extent, known: Inferred) -> str:
-    return ", ".join(f"{n} = {known.sizes[n]} by {_origin(spec, n, known)}" for n in names(extent))
+def _extents_with_origin(spec: LaunchSpec, extent: Extent, inferred: Inferred) -> str:
+    return ", ".join(f"{n} = {inferred.sizes[n]} by {_origin(spec, n, inferred)}" for n in names(extent))
 
 
 def _where(place: OperandAxis) -> str:

@@ -1,4 +1,4 @@
-"""Calls the CUDA driver's C interface and reports refusals in its own words."""
+"""Calls the CUDA driver's C interface and reports its errors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def library() -> ctypes.CDLL:
 def call(driver: ctypes.CDLL, name: str, *arguments: Any) -> None:
     """Raises DriverRefused. Arguments that are no `int` in C must be ctypes values."""
     if status := getattr(driver, name)(*arguments):
-        raise DriverRefused(f"{name}: {words(driver, status)}")
+        raise DriverRefused(f"{name}: {error_text(driver, status)}")
 
 
-def words(driver: ctypes.CDLL, status: int) -> str:
+def error_text(driver: ctypes.CDLL, status: int) -> str:
     """Returns the driver's name for a CUresult."""
     text = ctypes.c_char_p()
     driver.cuGetErrorName(status, ctypes.byref(text))

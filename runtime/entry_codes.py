@@ -37,7 +37,7 @@ CUTLASS_STATUS: tuple[str, ...] = (
 )
 """cutlass::Status in order (cutlass/cutlass.h, CUTLASS 4.2)."""
 
-_CUDA_WORDS: Mapping[int, str] = MappingProxyType(
+_CUDA_ERROR_TEXTS: Mapping[int, str] = MappingProxyType(
     {
         1: "invalid argument",
         2: "out of memory",
@@ -69,16 +69,16 @@ def describe(code: int) -> str:
     if code == BAD_ARGUMENTS:
         return "the kernel refused its arguments: they are not what its plan was made for"
     if CUDA_BASE < code < CUTLASS_BASE:
-        return f"CUDA error {code - CUDA_BASE}: {_cuda_words(code - CUDA_BASE)}"
+        return f"CUDA error {code - CUDA_BASE}: {_cuda_error_text(code - CUDA_BASE)}"
     if CUTLASS_BASE < code < CUTLASS_BASE + len(CUTLASS_STATUS):
         return f"CUTLASS status {CUTLASS_STATUS[code - CUTLASS_BASE]}"
     return "a code that the binary interface does not define"
 
 
-def _cuda_words(error: int) -> str:
+def _cuda_error_text(error: int) -> str:
     import torch  # here: who only names a code's class need not wait a second for it
 
     if torch.version.cuda is not None and torch.cuda.is_available():
         cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         return str(cudart.cudaGetErrorString(cudart.cudaError(error)))
-    return _CUDA_WORDS.get(error, "see cudaError_t in CUDA's documentation")
+    return _CUDA_ERROR_TEXTS.get(error, "see cudaError_t in CUDA's documentation")

@@ -59,4 +59,4 @@ def allowed_environment(environ: Mapping[str, str] | None = None, also: Iterable
 def _is_allowed(name: str) -> bool:
     if name in ALLOWED:
         return True
-    return not _SECRET.search(name) and any(fnmatch.fnmatchcase(name, known) for known in ALLOWED)
+    return not _SECRET.search(name) and any(fnmatch.fnmatchcase(name, pattern) for pattern in ALLOWED)

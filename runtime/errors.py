@@ -165,14 +165,14 @@ class StoreUnusable(StoreError):
 class ArchUnknown(Exception):
     """An emitted source asks for an architecture that no build recipe knows."""
 
-    def __init__(self, arch: str, known: tuple[str, ...]) -> None:
-        super().__init__(arch, known)
+    def __init__(self, arch: str, archs: tuple[str, ...]) -> None:
+        super().__init__(arch, archs)
         self.arch = arch
-        self.known = known
+        self.archs = archs
 
     def __str__(self) -> str:
-        known = ", ".join(self.known)
-        return f"no build recipe for architecture {self.arch!r}; there are recipes for {known}"
+        listing = ", ".join(self.archs)
+        return f"no build recipe for architecture {self.arch!r}; there are recipes for {listing}"
 
 
 class BuildError(Exception):

@@ -91,5 +91,5 @@ def _length(
 
 
 def _extent(kernel: Kernel, dim: str, names: Mapping[str, str], sizes: Mapping[str, int]) -> int:
-    known = kernel.dims[dim]
-    return known.value if isinstance(known, Fixed) else sizes.get(names.get(dim, ""), 1)
+    extent = kernel.dims[dim]
+    return extent.value if isinstance(extent, Fixed) else sizes.get(names.get(dim, ""), 1)

@@ -91,15 +91,15 @@ def generate(
     device: torch.device | str = "cpu",
     scalars: Mapping[str, float] | None = None,
     tile: Mapping[str, int] | None = None,
-    drawn: torch.device | str | None = None,
+    generator_device: torch.device | str | None = None,
 ) -> list[Argument]:
     """Returns one argument per parameter. `sizes` gives the free dimensions by name; scalars are 0.5 or 1
     unless `scalars` names them. `tile` gives the extents of a kernel's tile by dimension, which the
     residue distributions fill the last of; 1 where it does not name one. A pipeline's weights are divided by
     the root of their `fan_in` in the distributions of FAN_IN.
 
-    The same seed gives the same numbers on every device, but more than LARGE are drawn where they are used;
-    `drawn` says otherwise.
+    The same seed gives the same numbers on every device, but more than LARGE are drawn where they are used,
+    unless `generator_device` says where.
 
     Raises ShapeError where `sizes` does not fit the program.
     """
@@ -108,7 +108,7 @@ def generate(
     draw = _Draw(
         full,
         distribution,
-        torch.Generator(drawn or _where(program, full, device)).manual_seed(seed),
+        torch.Generator(generator_device or _where(program, full, device)).manual_seed(seed),
         _starts(program, full, distribution, tile or {}),
         _headroom(program, full),
         fan_in(program, full) if distribution in FAN_IN else {},
@@ -190,8 +190,8 @@ def _kernel_roles(kernel: Kernel) -> dict[str, ArgumentRole]:
             case Segment(dim=dim, offsets=offsets):
                 mark(offsets, ArgumentRole(offsets_of=dim))
             case Dot(compute_type=compute_type, accumulate=accumulate, over=over, left=left, right=right):
-                known = ACCUMULATORS.get((compute_type.name, accumulate))
-                limit = known.exact if known else math.inf
+                accumulator = ACCUMULATORS.get((compute_type.name, accumulate))
+                limit = accumulator.exact if accumulator else math.inf
                 mark(right, ArgumentRole(exact=limit, over=over, right=True))
                 mark(left, ArgumentRole(exact=limit, over=over))
     return roles

@@ -240,8 +240,8 @@ class _Tail:
     def take(self) -> bytes:
         """Returns what came since it was last asked, as far as it was drained."""
         with self._lock:
-            taken, self._kept = self._kept, b""
-        return taken
+            block, self._kept = self._kept, b""
+        return block
 
     def finish(self) -> bytes:
         """Returns what was kept, once every writer has ended; one that cannot be killed is waited for no
@@ -338,7 +338,7 @@ class _Served:
         # A process that does not read must not hold its caller beyond the limit.
         os.set_blocking(self._requests, False)
         self._unsent = b""
-        self._say(_settings() | {"preload": list(preload)})
+        self._send(_settings() | {"preload": list(preload)})
 
     def alone(self) -> bool:
         """Returns whether the process is all that runs of what was called in it."""
@@ -357,7 +357,7 @@ class _Served:
     def call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> CallOutcome:
         deadline = time.monotonic() + limit_seconds
         self._calls += 1
-        self._say(request | {"call": self._calls})
+        self._send(request | {"call": self._calls})
         line = self._exchange(deadline, memory_bytes)
         if isinstance(line, bytes):
             printed = self._output.take().decode(errors="replace")
@@ -377,7 +377,7 @@ class _Served:
             case status:
                 return _outcome(status, b"", printed)
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         """Writes what fits into the pipe; the rest goes with the next call."""
         self._unsent += json.dumps(message).encode() + b"\n"
         with suppress(BrokenPipeError, BlockingIOError):
@@ -390,7 +390,7 @@ class _Served:
         poll = select.poll()
         poll.register(self._results, select.POLLIN)
         poll.register(self._requests, select.POLLOUT)
-        got = b""
+        answer = b""
         while (left := deadline - time.monotonic()) > 0:
             ready = dict(poll.poll(1000 * min(_POLL_SECONDS, left)))
             if self._requests in ready:
@@ -400,10 +400,10 @@ class _Served:
                     poll.unregister(self._requests)
             if self._results in ready:
                 block = os.read(self._results, 1 << 16)
-                got += block
-                if got.endswith(b"\n"):
-                    return got
-                if not block or len(got) > _RESULT_BYTES:
+                answer += block
+                if answer.endswith(b"\n"):
+                    return answer
+                if not block or len(answer) > _RESULT_BYTES:
                     return None
             elif self.process.poll() is not None:
                 return None

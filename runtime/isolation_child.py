@@ -15,7 +15,7 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
-_MOST_WORDS = 1 << 16
+_MOST_CHARACTERS = 1 << 16
 """Characters of an exception's message, and of its traceback, that cross."""
 
 
@@ -74,22 +74,22 @@ def _call(request: dict[str, Any]) -> str:
     except Exception as error:
         raised = {
             "type": type(error).__qualname__,
-            "message": _cut(_words(error)),
+            "message": _cut(_error_text(error)),
             "traceback": _cut(traceback.format_exc()),
         }
         return json.dumps({"raised": raised})
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     try:
         return str(error)
     except Exception as another:  # an exception of others may fail at its own words
         return f"no words: its __str__ raised {type(another).__qualname__}"
 
 
-def _cut(words: str) -> str:
-    left = len(words) - _MOST_WORDS
-    return words if left <= 0 else f"{words[:_MOST_WORDS]} … {left} more characters"
+def _cut(text: str) -> str:
+    left = len(text) - _MOST_CHARACTERS
+    return text if left <= 0 else f"{text[:_MOST_CHARACTERS]} … {left} more characters"
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ class SupervisedProcess:
     ) -> None:
         if not command:
             raise ValueError("an empty command")
-        self._line, theirs = socket.socketpair()
-        self._heard = b""
+        self._socket, theirs = socket.socketpair()
+        self._received = b""
         self._status: int | None = None
         try:
             # -I: the folder of the script, this package's, must not become a place to import from.
@@ -76,7 +76,7 @@ class SupervisedProcess:
                 cwd=folder,
             )
         except BaseException:
-            self._line.close()
+            self._socket.close()
             raise
         finally:
             theirs.close()
@@ -93,10 +93,10 @@ class SupervisedProcess:
 
     def _started(self, command: Sequence[str]) -> None:
         try:
-            words = self._words(_START_SECONDS)
+            message = self._message(_START_SECONDS)
         except subprocess.TimeoutExpired:
             raise OSError(errno.ETIMEDOUT, f"nothing began within {_START_SECONDS:g} s", command[0]) from None
-        match words:
+        match message:
             case ["started"]:
                 return
             case ["refused", number]:
@@ -108,7 +108,7 @@ class SupervisedProcess:
         """Returns the command's exit status, negative for a signal, once nothing of it is left; -9 where it
         was ended from here. Raises subprocess.TimeoutExpired."""
         if self._status is None:
-            match self._words(seconds):
+            match self._message(seconds):
                 case ["ended", status]:
                     self._status = int(status)
                 case _:  # the supervisor was killed, and the command by the kernel with it
@@ -126,7 +126,7 @@ class SupervisedProcess:
     def stop(self) -> None:
         """Has everything killed, which `wait` then waits for. May be called by any thread."""
         with suppress(OSError):
-            self._line.shutdown(socket.SHUT_WR)
+            self._socket.shutdown(socket.SHUT_WR)
 
     def end(self) -> None:
         """Kills everything and waits until it is gone."""
@@ -138,26 +138,26 @@ class SupervisedProcess:
             self._supervisor.wait()
         with suppress(subprocess.TimeoutExpired):
             self.wait(0.0)
-        self._line.close()
+        self._socket.close()
 
     def processes(self) -> list[ProcessInfo]:
         """Returns the command, if it runs, and everything that came of it and lives."""
         return _descendants(self._supervisor.pid)
 
-    def _words(self, seconds: float) -> list[str]:
-        """Returns the next line of the supervisor; nothing where it closed its side."""
+    def _message(self, seconds: float) -> list[str]:
+        """Returns the words of the supervisor's next message; none where it closed its side."""
         deadline = time.monotonic() + seconds
         poll = select.poll()
-        poll.register(self._line, select.POLLIN)
-        while b"\n" not in self._heard:
+        poll.register(self._socket, select.POLLIN)
+        while b"\n" not in self._received:
             left = max(0.0, deadline - time.monotonic())
             if not poll.poll(min(1000 * left, _MOST_MILLISECONDS)):
                 raise subprocess.TimeoutExpired(self._supervisor.args, seconds)
-            block = self._line.recv(256)
+            block = self._socket.recv(256)
             if not block:
                 return []
-            self._heard += block
-        line, _, self._heard = self._heard.partition(b"\n")
+            self._received += block
+        line, _, self._received = self._received.partition(b"\n")
         return line.decode().split()
 
 

@@ -2,10 +2,10 @@
 
 `ucutlass.runtime.supervised_process` starts it by path between the command and the caller.
 
-    python -I -S supervisor.py LINE COMMAND...
+    python -I -S supervisor.py SOCKET COMMAND...
 
-LINE is the number of a socket to the caller. `started` is written to it, or `refused ERRNO`; and at the end
-`ended STATUS`, once no process of the command is left. When the caller closes its side, as its own death
+SOCKET is the file descriptor of a socket to the caller. The supervisor writes `started` or `refused ERRNO` to it,
+and `ended STATUS` once no process of the command is left. When the caller closes its side, as its own death
 does, the command is ended. Needs Linux and the standard library.
 """
 
@@ -27,16 +27,16 @@ _PR_SET_CHILD_SUBREAPER = 36
 _REAP_SECONDS = 5.0
 """How long killed processes are waited for: what sleeps in the kernel ends when the kernel lets it."""
 
-_HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> None:
-    line, command = int(sys.argv[1]), sys.argv[2:]
-    os.set_inheritable(line, False)
-    heard, hear = os.pipe()
-    os.set_blocking(hear, False)
-    signal.set_wakeup_fd(hear, warn_on_full_buffer=False)
-    for number in _HEARD:
+    caller, command = int(sys.argv[1]), sys.argv[2:]
+    os.set_inheritable(caller, False)
+    signals, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    for number in _SIGNALS:
         signal.signal(number, lambda *_: None)
     # What a descendant leaves behind when it ends becomes this process's child, not init's.
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -44,13 +44,13 @@ def main() -> None:
     try:
         child = _start(command)
     except OSError as error:
-        _say(line, f"refused {error.errno}")
+        _send(caller, f"refused {error.errno}")
         return
-    _say(line, "started")
-    _let_go({line, heard, hear})
-    status = _watch(child, line, heard)
+    _send(caller, "started")
+    _close_others({caller, signals, wakeup})
+    status = _watch(child, caller, signals)
     _end_all(child)
-    _say(line, f"ended {status}")
+    _send(caller, f"ended {status}")
 
 
 def _prctl(option: int, value: int) -> None:
@@ -58,9 +58,9 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl {option} was refused")
 
 
-def _say(line: int, words: str) -> None:
-    with suppress(OSError):  # nobody listens any more
-        os.write(line, words.encode() + b"\n")
+def _send(caller: int, message: str) -> None:
+    with suppress(OSError):  # the caller has ended
+        os.write(caller, message.encode() + b"\n")
 
 
 def _start(command: list[str]) -> int:
@@ -88,8 +88,8 @@ def _start(command: list[str]) -> int:
     return child
 
 
-def _let_go(own: set[int]) -> None:
-    """Closes the command's pipes here, so that their other ends see when the command closes them."""
+def _close_others(own: set[int]) -> None:
+    """Closes all file descriptors but `own`: the other ends of the command's pipes notice when it closes them."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)
@@ -100,25 +100,25 @@ def _let_go(own: set[int]) -> None:
     os.closerange(last + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def _watch(child: int, line: int, heard: int) -> int:
-    """Waits for the command, the caller's end or a signal; an exit status, negative for a signal."""
+def _watch(child: int, caller: int, signals: int) -> int:
+    """Waits for the command, the caller's end or a signal. Returns an exit status, negative for a signal."""
     poll = select.poll()
-    poll.register(line, select.POLLIN)
-    poll.register(heard, select.POLLIN)
+    poll.register(caller, select.POLLIN)
+    poll.register(signals, select.POLLIN)
     while True:
         ready = dict(poll.poll())
-        if heard in ready:
-            numbers = os.read(heard, 512)
+        if signals in ready:
+            numbers = os.read(signals, 512)
             if set(numbers) - {signal.SIGCHLD}:
                 return -signal.SIGKILL
             if (status := _reaped(child)) is not None:
                 return status
-        if line in ready:
+        if caller in ready:
             return -signal.SIGKILL
 
 
 def _reaped(child: int) -> int | None:
-    """Waits for whatever has ended; the command's status, if it is among it."""
+    """Reaps all children that have ended. Returns the command's status, None where it runs."""
     status = None
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ucutlass.runtime.cuda_driver import library, words
+from ucutlass.runtime.cuda_driver import error_text, library
 
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -147,10 +147,10 @@ def driver() -> Driver | None:
     cuda.cuDriverGetVersion(ctypes.byref(version))
     served = (version.value // 1000, version.value % 1000 // 10)
     if status := cuda.cuInit(0):
-        return Driver(served, (), words(cuda, status))
+        return Driver(served, (), error_text(cuda, status))
     count = ctypes.c_int()
     if status := cuda.cuDeviceGetCount(ctypes.byref(count)):
-        return Driver(served, (), words(cuda, status))
+        return Driver(served, (), error_text(cuda, status))
     return Driver(served, tuple(_gpu(cuda, i) for i in range(count.value)), "")
 
 

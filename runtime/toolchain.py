@@ -173,13 +173,13 @@ def _nvcc_version(path: Path, mtime_ns: int, size: int) -> str:
     """Returns nvcc's version, cached by the file's state, so that an upgrade under a running process is
     seen."""
 
-    def ask() -> str:
-        output = _ask([str(path), "--version"], CompilerUnusable, INSTALL_CUDA)
+    def query() -> str:
+        output = _output([str(path), "--version"], CompilerUnusable, INSTALL_CUDA)
         if m := re.search(r"\bV(\d+\.\d+\.\d+)", output):
             return m[1]
         raise CompilerUnusable(f"{path} --version prints no version but {output[:200]!r}", INSTALL_CUDA)
 
-    return version_cache.version(path, ask)
+    return version_cache.version(path, query)
 
 
 # --- host compiler ---------------------------------------------------------------
@@ -198,16 +198,16 @@ def find_host(env: Mapping[str, str]) -> HostCompiler:
 
 @functools.lru_cache(maxsize=8)
 def _host_version(path: Path, mtime_ns: int, size: int) -> str:
-    def ask() -> str:
-        output = _ask([str(path), "-dumpfullversion", "-dumpversion"], HostCompilerMissing, INSTALL_HOST)
+    def query() -> str:
+        output = _output([str(path), "-dumpfullversion", "-dumpversion"], HostCompilerMissing, INSTALL_HOST)
         if re.fullmatch(r"\d+(\.\d+)*", output.strip()):
             return output.strip()
         raise HostCompilerMissing(f"{path} prints no version but {output[:200]!r}", INSTALL_HOST)
 
-    return version_cache.version(path, ask)
+    return version_cache.version(path, query)
 
 
-def _ask(command: list[str], fault: type[ToolchainError], fix: str) -> str:
+def _output(command: list[str], fault: type[ToolchainError], fix: str) -> str:
     try:
         done = process.output(command, 60)
     except OSError as error:

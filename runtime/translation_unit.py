@@ -102,11 +102,11 @@ def _publish(
             tuple((name, round(seconds / len(unit), 3)) for name, seconds in compiled.phases),
         )
 
-    def heard(event: Progress) -> None:
+    def forward_progress(event: Progress) -> None:
         if event.kind != "compiling":
             on_progress(event)
 
-    return make(replace(member.recipe, produce=produce), cache, on_progress=heard)
+    return make(replace(member.recipe, produce=produce), cache, on_progress=forward_progress)
 
 
 def _link(library: Path, place: Path) -> None:

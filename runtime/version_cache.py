@@ -29,11 +29,11 @@ def version(path: Path, ask: Callable[[], str]) -> str:
     if folders.others_may_write(Path(os.path.realpath(folder)), Path(os.path.realpath(folder / _FILE))):
         return ask()  # whoever wants more of that folder than versions is told why it is not used
     file = folder / _FILE
-    known = _read(file)
-    if name in known:
-        return known[name]
+    answers = _read(file)
+    if name in answers:
+        return answers[name]
     answer = ask()
-    _write(file, {**known, name: answer})
+    _write(file, {**answers, name: answer})
     return answer
 
 

@@ -40,16 +40,16 @@ class Explanation:
 def explain(planned: Planned, bound: TimeBounds) -> Explanation:
     """Returns the numbers and reasons of a plan, for the extents it was made for. `bound` is the program's on
     the plan's device (`ucutlass.sol.bounds`)."""
-    taken = resources(planned)
+    launch_resources = resources(planned)
     return Explanation(
         arch=planned.plan.arch,
         device=planned.device.name,
         family=family_of_plan(planned.plan).name,
-        variant=taken.variant,
+        variant=launch_resources.variant,
         schedule=show(planned.request),
         plan=asdict(cast(Any, planned.plan.schedule)),
         origin=planned.origin,
-        resources=taken,
+        resources=launch_resources,
         estimate=planned.estimate,
         bound=bound,
         bound_share=bound.fused.seconds / planned.seconds,
@@ -78,7 +78,7 @@ def rows(e: Explanation) -> list[tuple[str, str]]:
         ("accumulators", f"{r.accumulators} registers a thread"),
         ("shared memory", _memory(r)),
         ("epilogue", ", ".join(r.routes) or "no tensors"),
-        ("work", report.work_words(b)),
+        ("work", report.work_text(b)),
         ("bound", f"{duration(b.fused.seconds)} by {b.limit}; {duration(b.realistic.seconds)} for this plan"),
         (
             "estimate",
@@ -91,8 +91,8 @@ def rows(e: Explanation) -> list[tuple[str, str]]:
 
 def to_json(e: Explanation) -> dict[str, Any]:
     """Returns plain JSON values of everything that is shown."""
-    taken = asdict(e.resources)
-    taken["memory"] = taken["memory"] | {"total": e.resources.shared_memory}
+    resource_values = asdict(e.resources)
+    resource_values["memory"] = resource_values["memory"] | {"total": e.resources.shared_memory}
     flat = {
         name: getattr(e, name)
         for name in ("arch", "device", "family", "variant", "schedule", "plan", "origin")
@@ -100,7 +100,7 @@ def to_json(e: Explanation) -> dict[str, Any]:
     return (
         flat
         | asdict(e.estimate)
-        | taken
+        | resource_values
         | {
             "bound": report.row(e.bound),
             "bound_share": e.bound_share,

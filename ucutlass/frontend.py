@@ -110,17 +110,17 @@ def program(checked: Checked, name: str | None = None) -> ir.Program:
 
     Raises ShapeError UC0601 where the name is missing or unknown.
     """
-    known = {p.name: p for p in checked.module.programs}
+    by_name = {p.name: p for p in checked.module.programs}
     if name is None:
-        pipelines = [p.name for p in known.values() if isinstance(p, ir.Pipeline)]
-        choice = list(known) if len(known) == 1 else pipelines
+        pipelines = [p.name for p in by_name.values() if isinstance(p, ir.Pipeline)]
+        choice = list(by_name) if len(by_name) == 1 else pipelines
         name = choice[0] if len(choice) == 1 else None
-    if name is None or name not in known:
+    if name is None or name not in by_name:
         raise ShapeError(
             "UC0601",
-            f"{checked.file} has {', '.join(known) or 'no program'}: say which one with --kernel NAME",
+            f"{checked.file} has {', '.join(by_name) or 'no program'}: say which one with --kernel NAME",
         )
-    return known[name]
+    return by_name[name]
 
 
 def kernel(checked: Checked, name: str | None = None) -> ir.Kernel:
@@ -221,7 +221,7 @@ def _diagnostic(violation: Violation, span: Span, block: ir.ScheduleBlock | None
     choices = {c.field: c.span for c in block.choices} if block is not None else {}
     location = next((choices[f] for f in violation.fields if f in choices), block.span if block else span)
     hint = violation.hint
-    if violation.nearest is not None and violation.nearest.given():
+    if violation.nearest is not None and violation.nearest.fixed():
         hint += f"; nearest legal schedule: {show(violation.nearest)}"
     return Diagnostic(violation.code, violation.message, location, hint)
 

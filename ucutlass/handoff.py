@@ -103,8 +103,8 @@ def decode(payload: object, kind: type[T]) -> T:
     if len(nodes) > MOST_NODES:
         raise HandoffError(f"{len(nodes)} objects in one payload; at most {MOST_NODES} are read")
     root_class: type = kind
-    known = _reachable(root_class)
-    types = [_class(entry, known) for entry in classes]
+    reachable = _reachable(root_class)
+    types = [_class(entry, reachable) for entry in classes]
     objects: list[Any] = []
     for row in nodes:
         objects.append(_object(row, types, objects))
@@ -113,13 +113,13 @@ def decode(payload: object, kind: type[T]) -> T:
     return value
 
 
-def _class(entry: object, known: Mapping[str, type]) -> type:
+def _class(entry: object, reachable: Mapping[str, type]) -> type:
     match entry:
-        case [str(name), list(names)] if name in known:
-            own = [field.name for field in fields(known[name])]
+        case [str(name), list(names)] if name in reachable:
+            own = [field.name for field in fields(reachable[name])]
             if names != own:
                 raise HandoffError(f"{name} has the fields {', '.join(own)}, not {names!r:.200}")
-            return known[name]
+            return reachable[name]
         case _:
             raise HandoffError(f"no class of a program or plan: {entry!r:.200}")
 
@@ -227,19 +227,19 @@ def _hints(cls: type) -> dict[str, Any]:
 @cache
 def _reachable(kind: type) -> dict[str, type]:
     """Returns the dataclasses that a `kind` may hold, by their full names."""
-    known: dict[str, type] = {}
+    reachable: dict[str, type] = {}
     waiting: list[Any] = [kind]
     while waiting:
         hint = waiting.pop()
         if hint is Plan:
             waiting += _plans()
         elif isinstance(hint, type) and is_dataclass(hint) and hint is not Element:
-            if _name(hint) not in known:
-                known[_name(hint)] = hint
+            if _name(hint) not in reachable:
+                reachable[_name(hint)] = hint
                 waiting += _hints(hint).values()
         elif get_origin(hint) is not Literal:
             waiting += get_args(hint)
-    return known
+    return reachable
 
 
 # --- what is handed over ----------------------------------------------------------

@@ -48,10 +48,10 @@ class UnknownExtents:
 
 @dataclass(frozen=True, slots=True)
 class DividesByZero:
-    """The extent of `dim` is computed by a division by zero; `known` are the extents so far."""
+    """The extent of `dim` is computed by a division by zero; `inferred` are the extents so far."""
 
     dim: str
-    known: Inferred
+    inferred: Inferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class TooSmall:
     """`dim` has fewer elements than a call may have."""
 
     dim: str
-    known: Inferred
+    inferred: Inferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class UnevenSplit:
     operand_axis: OperandAxis
     inner: Dims
     length: int
-    known: Inferred
+    inferred: Inferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ExtentConflict:
 
     operand_axis: OperandAxis
     length: int
-    known: Inferred
+    inferred: Inferred
 
 
 Problem: TypeAlias = UnknownExtents | DividesByZero | TooSmall | UnevenSplit | ExtentConflict
@@ -120,8 +120,8 @@ def infer(
     unknown = tuple(d for d, e in dims.items() if not sizes.keys() >= {*names(e)})
     if unknown:
         short = next((d for d in sizes if sizes[d] < least), None)
-        known = Inferred(sizes, origin)
-        return TooSmall(short, known) if short is not None else UnknownExtents(unknown)
+        inferred = Inferred(sizes, origin)
+        return TooSmall(short, inferred) if short is not None else UnknownExtents(unknown)
     return _completed(dims, axes, sizes, origin, least)
 
 
@@ -145,7 +145,7 @@ def _completed(
             full[dim] = evaluate(extent, free)
         except ZeroDivisionError:
             return DividesByZero(dim, Inferred({**free, **full}, origin))
-    known = Inferred(full, origin)
+    inferred = Inferred(full, origin)
     for operand_axis in axes:
         expected = length(operand_axis.declared, full)
         if expected == operand_axis.size:
@@ -153,12 +153,12 @@ def _completed(
         inner = tuple(d for d in operand_axis.declared.dims if origin.get(d) is not operand_axis)
         split = 0 < len(inner) < len(operand_axis.declared.dims)
         return (
-            UnevenSplit(operand_axis, inner, expected, known)
+            UnevenSplit(operand_axis, inner, expected, inferred)
             if split
-            else ExtentConflict(operand_axis, expected, known)
+            else ExtentConflict(operand_axis, expected, inferred)
         )
     short = next((d for d, value in full.items() if value < least), None)
-    return known if short is None else TooSmall(short, known)
+    return inferred if short is None else TooSmall(short, inferred)
 
 
 def _solutions(

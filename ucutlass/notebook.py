@@ -64,7 +64,7 @@ def load_ipython_extension(shell: Shell) -> None:
 
 def run_cell(shell: Shell, line: str, cell: str) -> None:
     """Binds the programs of a cell in the user's namespace. Raises CellError with all diagnostics of its text."""
-    options = _options().parse_args(_words(line))
+    options = _options().parse_args(_arguments(line))
     try:
         checked = read_text(cell, _CELL)
         bound = {
@@ -78,7 +78,7 @@ def run_cell(shell: Shell, line: str, cell: str) -> None:
     shell.push(bound)
 
 
-def _words(line: str) -> list[str]:
+def _arguments(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as problem:

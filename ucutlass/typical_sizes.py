@@ -53,10 +53,10 @@ class TypicalSizes:
     def sizes(self, guard: Value | None) -> tuple[int, ...] | None:
         """Returns what `typical_sizes` does."""
         weight = 0 if guard is None else _weight(guard)
-        for known in itertools.chain(list(self._admitted_sizes), self._candidates):
+        for sizes in itertools.chain(list(self._admitted_sizes), self._candidates):
             self._effort.spent += weight
-            if guard is None or holds(guard, known):
-                return tuple(known.values())
+            if guard is None or holds(guard, sizes):
+                return tuple(sizes.values())
             if self._effort.spent > MOST_STEPS:
                 break
         return None
@@ -74,10 +74,10 @@ class TypicalSizes:
                 sizes = complete(program, dict(zip(names, values, strict=True)))
             except ShapeError:
                 continue
-            known = dict(zip(program.dims, sizes, strict=True))
-            if _fits(program, known):
-                self._admitted_sizes.append(known)
-                yield known
+            named_sizes = dict(zip(program.dims, sizes, strict=True))
+            if _fits(program, named_sizes):
+                self._admitted_sizes.append(named_sizes)
+                yield named_sizes
 
 
 def _trials(names: Sequence[str], first: Mapping[str, int]) -> Iterator[tuple[int, ...]]:

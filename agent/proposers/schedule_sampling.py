@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ucutlass.tune.correction import distance
-from ucutlass.tune.policy import Seen, neighbours, predictions
+from ucutlass.tune.policy import GroupTimes, neighbours, predictions
 from ucutlass.tune.space import ScheduleSpace
 
 PROGRAMS = 4
@@ -32,7 +32,7 @@ STEEP = 3.0
 """Without estimates: a kernel of twice the tile's area (distance 0.5) is drawn exp(-1.5) times as often."""
 
 
-Draw: TypeAlias = Callable[[ScheduleSpace, Seen, int | None, random.Random, int], Sequence[int]]
+Draw: TypeAlias = Callable[[ScheduleSpace, GroupTimes, int | None, random.Random, int], Sequence[int]]
 """Numbers of at most so many groups that nobody looked at, each once; () where all were tried. The third is
 the group to go on from, None where the search has none."""
 
@@ -44,7 +44,7 @@ def draw_programs(
     draw: Draw,
     write: Write,
     space: ScheduleSpace,
-    seen: Seen,
+    seen: GroupTimes,
     parent: int | None,
     chance: random.Random,
     count: int,
@@ -68,7 +68,7 @@ def predicted(space: ScheduleSpace, at: int) -> str:
 
 
 def nominate(
-    space: ScheduleSpace, seen: Seen, parent: int | None, chance: random.Random, count: int
+    space: ScheduleSpace, seen: GroupTimes, parent: int | None, chance: random.Random, count: int
 ) -> list[int]:
     """Does a `Draw` by the tuner's ranking, without replacement."""
     predicted = predictions(space, seen)
@@ -83,7 +83,7 @@ def nominate(
 
 
 def nominate_by_distance(
-    space: ScheduleSpace, seen: Seen, parent: int, chance: random.Random, count: int
+    space: ScheduleSpace, seen: GroupTimes, parent: int, chance: random.Random, count: int
 ) -> list[int]:
     """Does as `nominate`, for one who knows no estimate: what is like the parent is likelier, by the distance
     that the tuner's correction goes by. What such a one finds is the search's merit alone."""
@@ -102,7 +102,7 @@ def nominate_by_distance(
 
 
 def nominate_uniformly(
-    space: ScheduleSpace, seen: Seen, parent: int | None, chance: random.Random, count: int
+    space: ScheduleSpace, seen: GroupTimes, parent: int | None, chance: random.Random, count: int
 ) -> list[int]:
     """Does as `nominate`, for one who knows nothing at all: every legal kernel is as likely as another. What
     a ranking and a search are held against."""

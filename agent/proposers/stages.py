@@ -24,7 +24,7 @@ from ucutlass.agent.session import Ask, ProposedProgram, SessionState
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
 from ucutlass.kernels.planned import Plan, Planned
-from ucutlass.tune.policy import Seen
+from ucutlass.tune.policy import GroupTimes
 from ucutlass.tune.source import ScheduleNotWritten, with_stage_schedule
 from ucutlass.tune.space import ScheduleSpace, explore
 
@@ -163,7 +163,7 @@ class _Turn:
         except ScheduleNotWritten:
             return None
 
-    def _seen(self, stage: int, groups: Mapping[Plan, int]) -> Seen:
+    def _seen(self, stage: int, groups: Mapping[Plan, int]) -> GroupTimes:
         """Returns the groups that a stage of this place was tried with, in whichever candidate."""
         times: dict[int, float | None] = {}
         for node, other, took in self._at(self.here.places[stage]):

@@ -99,7 +99,7 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         raise ValueError(how)
     if reason := check(problem, schedule):
         raise ValueError(reason)
-    layout = layout_of(convolution.seen(problem), how)
+    layout = layout_of(convolution.epilogue_gemm(problem), how)
     apart, contiguous_mode = how.phases > 1, epilogue.layout(problem.gemm).contiguous_mode
     values = convolution.values(problem, layout, "int(row)" if apart else epilogue.ROW)
     values |= hopper_values(problem, schedule, end_of_tiles(problem, schedule, contiguous_mode))

@@ -208,11 +208,11 @@ def values(
     problem: ConvolutionProblem, layout: epilogue.EpilogueLayout, row: str = epilogue.ROW
 ) -> dict[str, object]:
     """The variables of the templates that multiply tiles; `row` is the coordinate of a row as C++."""
-    gemm = seen(problem)
+    gemm = epilogue_gemm(problem)
     return {
         **epilogue.values(gemm, layout, arithmetic(gemm), row),
         **gemm_sm80.staged(layout),
-        # Extents along K are `contracted_extents`; what epilogues are told of them is their number.
+        # Extents along K are `contracted_extents`; epilogues get their number alone.
         "k": ["1"] * max(1, len(problem.k)),
         "contracted": max(1, len(problem.k)),
         "accesses": accesses(problem),
@@ -221,7 +221,7 @@ def values(
     }
 
 
-def seen(problem: ConvolutionProblem) -> GemmProblem:
-    """The product from its epilogue, with operands' elements as they are read."""
+def epilogue_gemm(problem: ConvolutionProblem) -> GemmProblem:
+    """Returns the GEMM that the epilogue follows, with operands' elements as they are read."""
     gemm = problem.gemm
     return replace(gemm, a=replace(gemm.a, elem=problem.a.read), b=replace(gemm.b, elem=problem.b.read))

@@ -25,7 +25,7 @@ def render(problem: ConvolutionProblem, schedule: Sm80Schedule) -> str:
     """
     if reason := check(problem, schedule):
         raise ValueError(reason)
-    gemm = convolution.seen(problem)
+    gemm = convolution.epilogue_gemm(problem)
     mma = _mma(problem, schedule)
     side_a, side_b = sides(problem)
     values = convolution.values(problem, epilogue.layout(gemm))
@@ -67,7 +67,7 @@ def check(problem: ConvolutionProblem, schedule: Sm80Schedule) -> str:
 
 
 def _as_multiplied(problem: ConvolutionProblem) -> GemmProblem:
-    gemm = convolution.seen(problem)
+    gemm = convolution.epilogue_gemm(problem)
     return replace(gemm, compute_type=multiplied(problem), accumulate="f32") if widened(problem) else gemm
 
 

@@ -52,7 +52,7 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
         raise ValueError(how)
     if reason := check(problem, schedule):
         raise ValueError(reason)
-    layout = layout_of(problem, convolution.seen(problem), how)
+    layout = layout_of(problem, convolution.epilogue_gemm(problem), how)
     spatial_axes = _spatial_axes(problem, how)
     channel, contiguous_mode = (
         problem.a.axes[how.channel].extent,

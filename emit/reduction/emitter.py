@@ -281,13 +281,13 @@ class _Body:
 
     def _once(self, targets: Sequence[int], names: LocalNames) -> tuple[list[str], LocalNames]:
         """The lines that compute once a row what of the targets is the same for all of it."""
-        known = self.writer.of_row(targets)
-        if not known or not self.problem.columns:
+        row_values = self.writer.of_row(targets)
+        if not row_values or not self.problem.columns:
             return [], names
-        lines = [f"{CPP[self.writer.kind(i)]} h{i}[{self._lanes}];" for i in known]
+        lines = [f"{CPP[self.writer.kind(i)]} h{i}[{self._lanes}];" for i in row_values]
         lines += ["#pragma unroll", f"for (int v = 0; v < {self._lanes}; ++v) {{"]
-        lines += [*self.writer.statements(known, names), *(f"h{i}[v] = v{i};" for i in known), "}"]
-        return lines, replace(names, known=frozenset(known))
+        lines += [*self.writer.statements(row_values, names), *(f"h{i}[v] = v{i};" for i in row_values), "}"]
+        return lines, replace(names, known=frozenset(row_values))
 
     def _phase(self, reductions: list[tuple[int, RowReduce]], loaded: set[int]) -> list[str]:
         targets = [reduction.arg for _, reduction in reductions]

@@ -94,14 +94,14 @@ class Writer:
     def down(self) -> bool:
         return not self.plan.problem.across
 
-    def dependencies(self, targets: Iterable[int], known: Collection[int] = ()) -> list[int]:
-        """What the targets need outside of windows and reductions and is not known yet, in order."""
+    def dependencies(self, targets: Iterable[int], defined: Collection[int] = ()) -> list[int]:
+        """Returns what the targets need outside of windows and reductions and is not defined yet, in order."""
         problem = self.plan.problem
         reached: set[int] = set()
         stack = list(targets)
         while stack:
             i = stack.pop()
-            if i in reached or i in known:
+            if i in reached or i in defined:
                 continue
             reached.add(i)
             match problem.instructions[i]:

@@ -68,10 +68,10 @@ class Cuda:
         if torch.profiler.ProfilerActivity.CUDA not in torch.profiler.supported_activities():  # type: ignore[no-untyped-call]
             return "this torch was built without CUPTI"
         try:
-            seen = self.session(lambda stamp: stamp(), 1, True)
+            profile = self.session(lambda stamp: stamp(), 1, True)
         except DriverRefused as error:
             return f"the stamp cannot be launched: {error}"
-        if not seen.events or not any(e.name == STAMP for e in seen.events):
+        if not profile.events or not any(e.name == STAMP for e in profile.events):
             return "the profiler recorded no kernel: CUPTI is missing here, or another tool holds it"
         return ""
 

@@ -88,14 +88,14 @@ def needs_tf32(program: ir.Program) -> bool:
 
 def dots(kernel: ir.Kernel) -> tuple[ir.Dot, ...]:
     """Returns every dot, each once."""
-    seen: dict[int, ir.Value] = {}
+    visited: dict[int, ir.Value] = {}
     pending: list[ir.Value] = [r.value for r in kernel.results]
     while pending:
         node = pending.pop()
-        if id(node) not in seen:
-            seen[id(node)] = node
+        if id(node) not in visited:
+            visited[id(node)] = node
             pending += ir.children(node)
-    return tuple(n for n in seen.values() if isinstance(n, ir.Dot))
+    return tuple(n for n in visited.values() if isinstance(n, ir.Dot))
 
 
 def _pipeline(
@@ -128,10 +128,10 @@ OTHERWISE = frozenset({"sort", "flip", "roll", "inverse", "scatter", "scatter_ad
 
 
 def _torch(function: str) -> Callable[..., Any]:
-    known: Callable[..., Any] | None = getattr(torch, function, None)
-    if known is None or function not in TORCH_FUNCTIONS or function in OTHERWISE:
+    torch_function: Callable[..., Any] | None = getattr(torch, function, None)
+    if torch_function is None or function not in TORCH_FUNCTIONS or function in OTHERWISE:
         raise NotAvailable(f"torch.{function} in a graph")
-    return known
+    return torch_function
 
 
 # --- element-wise functions ----------------------------------------------------------

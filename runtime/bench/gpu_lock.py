@@ -50,17 +50,17 @@ def gpu_uuids() -> tuple[str, ...]:
     except OSError as error:
         raise NoGpu(f"no NVIDIA driver: {error}", "run on a machine with an NVIDIA GPU") from error
 
-    def ask(name: str, *arguments: object) -> None:
+    def call(name: str, *arguments: object) -> None:
         if status := getattr(cuda, name)(*arguments):
             raise NoGpu(f"{name} gave CUDA error {status}", "see `nvidia-smi`, and CUDA_VISIBLE_DEVICES")
 
     count, device, raw = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
-    ask("cuInit", 0)
-    ask("cuDeviceGetCount", ctypes.byref(count))
+    call("cuInit", 0)
+    call("cuDeviceGetCount", ctypes.byref(count))
     uuids: list[str] = []
     # At least one is asked for: the driver says why there is none.
     for index in range(max(1, count.value)):
-        ask("cuDeviceGet", ctypes.byref(device), index)
-        ask("cuDeviceGetUuid_v2", raw, device)
+        call("cuDeviceGet", ctypes.byref(device), index)
+        call("cuDeviceGetUuid_v2", raw, device)
         uuids.append(f"GPU-{uuid.UUID(bytes=bytes(raw))}")
     return tuple(uuids)

@@ -169,8 +169,8 @@ def _blocks(
             if watch:
                 turn.replay.play()
             else:
-                taken = [gpu.events(turn.replay.play) / turn.replay.launches for _ in range(_PLAYS)]
-                events.append(taken)
+                play_times = [gpu.events(turn.replay.play) / turn.replay.launches for _ in range(_PLAYS)]
+                events.append(play_times)
             stamp()
             # While the block runs: idle GPUs report other clocks and reasons.
             if (sample := gpu.sample()) is not None:
@@ -221,8 +221,8 @@ def _timed(
     findings = [*turn.findings, *clocks.disagreements(readings), *persisting(gpu)]
     if bandwidth is not None and turn.candidate.moved is not None and chosen.regime == "cold":
         findings += clocks.beyond_bound(span.median, turn.candidate.moved, bandwidth)
-    known = [b.clock for b in turn.blocks if b.clock is not None]
-    if not known:
+    block_clocks = [b.clock for b in turn.blocks if b.clock is not None]
+    if not block_clocks:
         findings.append(TimingIssue("clock-unknown", "the SM clock could not be read inside the blocks"))
     loud = sum(b.spread > chosen.spread for b in turn.blocks)
     if 2 * loud > len(turn.blocks):
@@ -241,7 +241,7 @@ def _timed(
         turn.period,
         turn.replay.launches,
         tuple(turn.blocks),
-        summary(known).median if known else None,
+        summary(block_clocks).median if block_clocks else None,
         tuple(findings),
     )
 

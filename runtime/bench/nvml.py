@@ -57,9 +57,9 @@ def throttled(samples: Iterable[Sample]) -> tuple[str, ...]:
     for sample in samples:
         mask |= sample.reasons
     mask &= ~HARMLESS
-    known = [name for bit, name in REASONS.items() if mask & bit]
+    reasons = [name for bit, name in REASONS.items() if mask & bit]
     rest = mask & ~sum(REASONS)
-    return (*known, *([f"reason {rest:#x}"] if rest else []))
+    return (*reasons, *([f"reason {rest:#x}"] if rest else []))
 
 
 def power_capped(samples: Iterable[Sample]) -> bool:
@@ -77,10 +77,10 @@ def sampler(uuid: str, library: ctypes.CDLL | None = None) -> Sampler | NoNvml:
     except OSError as error:
         return NoNvml(f"no libnvidia-ml.so.1: {error}")
     if status := nvml.nvmlInit_v2():
-        return NoNvml(f"nvmlInit_v2: {_words(nvml, status)}")
+        return NoNvml(f"nvmlInit_v2: {_error_text(nvml, status)}")
     handle = ctypes.c_void_p()
     if status := nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)):
-        return NoNvml(f"nvmlDeviceGetHandleByUUID {uuid}: {_words(nvml, status)}")
+        return NoNvml(f"nvmlDeviceGetHandleByUUID {uuid}: {_error_text(nvml, status)}")
     return partial(_sample, nvml, handle)
 
 
@@ -94,7 +94,7 @@ def _sample(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> Sample | None:
     return Sample(clock.value * 1e6, reasons.value)
 
 
-def _words(nvml: ctypes.CDLL, status: int) -> str:
+def _error_text(nvml: ctypes.CDLL, status: int) -> str:
     with suppress(AttributeError):
         text = nvml.nvmlErrorString
         text.restype = ctypes.c_char_p

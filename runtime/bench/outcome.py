@@ -109,5 +109,5 @@ class CandidateSamples:
 
     def forget(self) -> None:
         """Times taken so far were not the kernel's own."""
-        for taken in (self.spans, self.totals, self.blocks, self.events, self.walls):
-            taken.clear()
+        for samples in (self.spans, self.totals, self.blocks, self.events, self.walls):
+            samples.clear()

@@ -32,26 +32,28 @@ def versus(
 ) -> Versus:
     """'faster' or 'slower' only where the interval excludes 1, over the rounds that are `comparable`."""
     pairs = list(zip(rounds(candidate.blocks), rounds(baseline.blocks), strict=True))
-    taken = [(a, b) for a, b in pairs if comparable(a, b, chosen, power_capped)]
+    comparable_rounds = [(a, b) for a, b in pairs if comparable(a, b, chosen, power_capped)]
 
     def without(reason: str) -> Versus:
-        return Versus(baseline.name, None, None, reason, len(taken), len(pairs))
+        return Versus(baseline.name, None, None, reason, len(comparable_rounds), len(pairs))
 
     for side in (candidate, baseline):
         if not trusted(side.findings):
             wrong = next(f for f in side.findings if f.level == "trust")
             return without(f"{side.name} cannot be trusted: {wrong.name}")
-    if len(taken) < MIN_BLOCKS:
+    if len(comparable_rounds) < MIN_BLOCKS:
         clocks = "" if power_capped else f", SM clocks within {chosen.drift:.0%}"
         return without(
-            f"{len(taken)} of {len(pairs)} rounds were comparable (spread within {chosen.spread:.0%}"
+            f"{len(comparable_rounds)} of {len(pairs)} rounds were comparable (spread within {chosen.spread:.0%}"
             f"{clocks}), {MIN_BLOCKS} are needed"
         )
     if max(candidate.span.median, baseline.span.median) < FLOOR_US:
         return without(f"both are below {FLOOR_US:g} us: launch floor, no ratio")
-    ours, theirs = ([b.median for pair in taken for b in pair[side]] for side in (0, 1))
+    ours, theirs = ([b.median for pair in comparable_rounds for b in pair[side]] for side in (0, 1))
     ratio = paired_ratio(ours, theirs, chosen.seed)
-    return Versus(baseline.name, ratio, verdict(ratio, chosen.resolution), "", len(taken), len(pairs))
+    return Versus(
+        baseline.name, ratio, verdict(ratio, chosen.resolution), "", len(comparable_rounds), len(pairs)
+    )
 
 
 def against_all(measured: Measurement, chosen: Protocol) -> tuple[Versus, ...]:

@@ -60,8 +60,8 @@ def windows(events: Sequence[DeviceEvent]) -> tuple[tuple[EventWindow, ...], tup
     for opening, closing in zip(stamps[::2], stamps[1::2], strict=True):
         inside = tuple(e for e in others if opening.start <= e.start <= closing.start)
         enclosed.append(EventWindow(opening.stream, inside, closing.start))
-    taken = {id(e) for w in enclosed for e in w.events}
-    return tuple(enclosed), tuple(e for e in others if id(e) not in taken)
+    enclosed_ids = {id(e) for w in enclosed for e in w.events}
+    return tuple(enclosed), tuple(e for e in others if id(e) not in enclosed_ids)
 
 
 def iterations(

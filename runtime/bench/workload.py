@@ -68,13 +68,13 @@ class Buffers:
         references = [expected_results(self.program, c) for c in self._contents]
 
         def check(at: int, outputs: Outputs) -> str:
-            known = references[self.content(at)]
-            compared = compare_results(known, outputs, [None] * len(outputs))
+            reference = references[self.content(at)]
+            compared = compare_results(reference, outputs, [None] * len(outputs))
             words = [str(c) for c in compared if not c.ok]
             if not all(c.decided for c in compared):
                 words += [
                     far(part.slice_of(i, outputs[i]), e.reference)
-                    for part in known.slices()
+                    for part in reference.slices()
                     for i, e in enumerate(part.expected)
                     if not compared[i].decided
                 ]

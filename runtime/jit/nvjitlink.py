@@ -96,7 +96,7 @@ def link(linker: NvJitLink, parts: Mapping[str, bytes], options: Sequence[str]) 
                 raise LinkRefused(f"{name}: {_text(library, handle, 'ErrorLog')}")
         if status := library.nvJitLinkComplete(handle):
             logs = [_text(library, handle, log) for log in ("ErrorLog", "InfoLog")]
-            raise LinkRefused("\n".join([_words(status), *(text for text in logs if text)]))
+            raise LinkRefused("\n".join([_error_text(status), *(text for text in logs if text)]))
         return _content(library, handle, "LinkedCubin"), _text(library, handle, "InfoLog")
     finally:
         library.nvJitLinkDestroy(ctypes.byref(handle))
@@ -116,8 +116,8 @@ def _content(library: ctypes.CDLL, handle: ctypes.c_void_p, what: str) -> bytes:
 
 def _call(library: ctypes.CDLL, function: str, *arguments: object) -> None:
     if status := getattr(library, function)(*arguments):
-        raise NvJitLinkFailed(f"{function}: {_words(status)}", INSTALL)
+        raise NvJitLinkFailed(f"{function}: {_error_text(status)}", INSTALL)
 
 
-def _words(status: int) -> str:
+def _error_text(status: int) -> str:
     return f"nvJitLink {_RESULTS.get(status, f'result {status}')}"

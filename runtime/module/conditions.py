@@ -87,14 +87,14 @@ def _ends(
     """Returns the first operators after a product that are not linear in it, or that sum it. `inputs` are the
     graph's sources."""
     ends: list[OperatorNode] = []
-    seen: set[str] = set()
+    visited: set[str] = set()
     front = [node]
     while front:
         current = front.pop()
         for user in users.get(Ref(current.name), ()):
-            if user.name in seen:
+            if user.name in visited:
                 continue
-            seen.add(user.name)
+            visited.add(user.name)
             if is_in(user.op, VIEWS):
                 continue  # users of the view are users of its base
             if is_in(user.op, _LINEAR) and _of_one(user, Ref(current.name), visible, inputs):

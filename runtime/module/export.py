@@ -146,12 +146,12 @@ def _call(file: str, where: str, function: Callable[[], Any]) -> Any:
     try:
         return function()
     except _VALUE_DEPENDENT as error:
-        raise ValueDependent(file, where, _words(error)) from error
+        raise ValueDependent(file, where, _error_text(error)) from error
     except Exception as error:
-        raise ProblemUnusable(file, where, _words(error)) from error
+        raise ProblemUnusable(file, where, _error_text(error)) from error
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first.strip()}" if first else type(error).__name__
 
@@ -169,9 +169,9 @@ def _export(
         try:
             return exporter(model, inputs, keep, tuple(attempts))
         except _VALUE_DEPENDENT as error:
-            raise ValueDependent(file, "Model.forward", _words(error)) from error
+            raise ValueDependent(file, "Model.forward", _error_text(error)) from error
         except Exception as error:
-            attempts.append(f"{method} failed: {_words(error)}")
+            attempts.append(f"{method} failed: {_error_text(error)}")
     raise ExportFailed(file, attempts)
 
 

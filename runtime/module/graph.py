@@ -191,12 +191,12 @@ def from_json(value: Any) -> ModuleGraph:
 
 def _check(graph: ModuleGraph) -> None:
     """Raises GraphUnreadable where a reference names nothing, or a later node."""
-    known = {Ref(s.name) for s in graph.sources}
+    defined = {Ref(s.name) for s in graph.sources}
     for node in graph.nodes:
-        if missing := [r for r in node.refs if r not in known]:
+        if missing := [r for r in node.refs if r not in defined]:
             lost = f"{missing[0].name}[{missing[0].index}]"
             raise GraphUnreadable(f"{node.name} uses {lost}, which is missing")
-        known |= {Ref(node.name, i) for i in range(len(node.outputs))}
+        defined |= {Ref(node.name, i) for i in range(len(node.outputs))}
     tensors = graph.tensors()
     if missing := [r.ref for r in graph.results if r.ref not in tensors]:
         raise GraphUnreadable(f"{missing[0].name}[{missing[0].index}] is returned, but no tensor")

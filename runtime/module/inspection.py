@@ -55,8 +55,8 @@ class LoadedModule:
     def inputs(self, seed: int) -> list[Any]:
         """Returns fresh inputs as the file draws them. Raises Unusable."""
         seeded(seed)
-        drawn = called(self.file, "inputs", "get_inputs()", lambda: list(self.module.get_inputs()))
-        return [_input(self.file, i, value, self.precision) for i, value in enumerate(drawn)]
+        inputs = called(self.file, "inputs", "get_inputs()", lambda: list(self.module.get_inputs()))
+        return [_input(self.file, i, value, self.precision) for i, value in enumerate(inputs)]
 
     def forward(self, inputs: Sequence[Any], seed: int = 0) -> list[torch.Tensor]:
         """Returns the results on copies of these inputs. Raises Unusable."""

@@ -252,8 +252,8 @@ def _needed(
 
 def _row(ref: Ref, indices: Any, tensors: Mapping[Ref, TensorMeta]) -> int:
     """Returns the number of elements under one choice of the indexed dimensions."""
-    taken = [i for i, index in enumerate(indices) if index is not None]
-    return math.prod(extent for i, extent in enumerate(tensors[ref].shape) if i not in taken)
+    indexed_axes = [i for i, index in enumerate(indices) if index is not None]
+    return math.prod(extent for i, extent in enumerate(tensors[ref].shape) if i not in indexed_axes)
 
 
 def _broadcast(indices: Any, tensors: Mapping[Ref, TensorMeta]) -> tuple[int, ...]:

@@ -107,5 +107,5 @@ def hit_rates(records: Iterable[Record], device: Device) -> Mapping[int, HitRate
 
 def _device(record: Record) -> str:
     """Our name of the device, whatever words the driver puts around it."""
-    known = device_named(record.machine.device)
-    return known.name if known else record.machine.device
+    device = device_named(record.machine.device)
+    return device.name if device else record.machine.device

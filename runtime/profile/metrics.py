@@ -106,8 +106,8 @@ def counters(table: str, values: Mapping[str, float | None]) -> Counters:
     by_field: dict[str, float | None] = {}
     for name, metrics in METRICS[table].items():
         parts = [values.get(metric) for metric in metrics or ()]
-        known = [p for p in parts if p is not None]
-        by_field[name] = sum(known) if parts and len(known) == len(parts) else None
+        measured = [p for p in parts if p is not None]
+        by_field[name] = sum(measured) if parts and len(measured) == len(parts) else None
     return Counters(**by_field)
 
 

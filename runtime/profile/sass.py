@@ -119,17 +119,17 @@ def build_facts(report: PtxasReport, codes: tuple[SassSummary, ...] | NoCode) ->
     """Returns what ptxas and the disassembly say, as plain numbers; the disassembly's are unknown without
     one."""
     serialised = tuple(f.message for f in report.findings if f.code == "wgmma-serialised")
-    known = BuildFacts(
+    ptxas_facts = BuildFacts(
         registers=max((u.registers for u in report.usage), default=None),
         spill_bytes=max((u.spill_stores + u.spill_loads for u in report.usage), default=None),
         serialised=serialised if report.usage else None,
     )
     main = None if isinstance(codes, NoCode) else main_kernel(codes)
     if main is None:
-        return known
+        return ptxas_facts
     accesses = [main.widths(family) for family in sorted(GLOBAL)]
     return replace(
-        known,
+        ptxas_facts,
         tensor_instructions=main.count(*TENSOR),
         wgmma_instructions=main.count(*WGMMA),
         local_accesses=main.count(*LOCAL),

@@ -123,10 +123,12 @@ def _turns(a: Record, b: Record, x: Time, y: Time) -> str | tuple[list[float], l
         return "the protocol names no seed, resolution, drift or spread"
     rounds = [(x.blocks[i : i + 2], y.blocks[i : i + 2]) for i in range(0, len(x.blocks), 2)]
     capped = _power_capped(a) and _power_capped(b)
-    taken = [pair for pair in rounds if comparable(*pair, chosen, capped)]
-    if len(taken) < MIN_BLOCKS:
-        return f"{len(taken)} of {len(rounds)} rounds can be compared, and {MIN_BLOCKS} are needed"
-    ours, theirs = ([block.median for pair in taken for block in pair[side]] for side in (0, 1))
+    comparable_rounds = [pair for pair in rounds if comparable(*pair, chosen, capped)]
+    if len(comparable_rounds) < MIN_BLOCKS:
+        return (
+            f"{len(comparable_rounds)} of {len(rounds)} rounds can be compared, and {MIN_BLOCKS} are needed"
+        )
+    ours, theirs = ([block.median for pair in comparable_rounds for block in pair[side]] for side in (0, 1))
     return ours, theirs, chosen
 
 

@@ -105,13 +105,13 @@ class EvidenceStore:
     def prepare(self) -> None:
         """Makes the file where there is none. For who measures long before the first record: a store
         that cannot be written is an error before, not after."""
-        store_file.write(self.path, lambda _: None, _salvage)
+        store_file.write(self.path, lambda _: None, _copy_intact)
 
     def add(self, record: Record) -> str:
         """Keeps a record, sealed first if it has no id, and returns its id; one that is there
         already stays as it is. Raises NotIntact, and what `evidence.seal` raises."""
         intact = record if record.id else sealed(record)
-        self._keep([_row(intact)])
+        self._insert_rows([_row(intact)])
         return intact.id
 
     def import_(self, lines: Iterable[str]) -> Imported:
@@ -125,11 +125,11 @@ class EvidenceStore:
                 rows.append(_row(from_json(line)))
             except _UNREADABLE as error:
                 refused.append(RefusedRecord(number, str(error)))
-        added = self._keep(rows) if rows else 0
+        added = self._insert_rows(rows) if rows else 0
         return Imported(added, len(rows) - added, tuple(refused))
 
-    def _keep(self, rows: Sequence[_Row]) -> int:
-        return store_file.write(self.path, lambda c: _insert(c, rows), _salvage)
+    def _insert_rows(self, rows: Sequence[_Row]) -> int:
+        return store_file.write(self.path, lambda c: _insert(c, rows), _copy_intact)
 
     # --- reading -----------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class EvidenceStore:
 
         SQLite reads the whole file first; where that is damaged, the intact records are checked."""
         if self._there():
-            store_file.check(self.path, _salvage)
+            store_file.check(self.path, _copy_intact)
         broken: list[BrokenRecord] = []
         chain = ""
         for row in self._select("ORDER BY number", ()):
@@ -219,7 +219,7 @@ class EvidenceStore:
         def rows(c: sqlite3.Connection) -> list[_Row]:
             return [_Row(*row) for row in c.execute(f"SELECT {_COLUMNS} FROM record {rest}", values)]
 
-        return store_file.read(self.path, rows, _salvage) if self._there() else []
+        return store_file.read(self.path, rows, _copy_intact) if self._there() else []
 
     def _there(self) -> bool:
         with guarded(self.path):
@@ -322,7 +322,7 @@ def _insert(c: sqlite3.Connection, rows: Iterable[_Row]) -> int:
     return added
 
 
-def _salvage(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
+def _copy_intact(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
     """Copies what can still be read of a damaged file and is intact, and returns the number of records."""
     rows: list[_Row] = []
     with suppress(sqlite3.DatabaseError):

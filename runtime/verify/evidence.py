@@ -120,10 +120,10 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
 
 
 def _about(result: CaseResult) -> str:
-    return f"{result.case.name}: {result.outcome}: {result.message or _words(result.verdict)}"
+    return f"{result.case.name}: {result.outcome}: {result.message or _verdict_text(result.verdict)}"
 
 
-def _words(verdict: LaunchVerdict | None) -> str:
+def _verdict_text(verdict: LaunchVerdict | None) -> str:
     if verdict is None:
         return "no verdict"
     return str(verdict).replace("\n", "; ")
@@ -133,8 +133,10 @@ def evidence_of(
     suite: Suite, results: Sequence[CaseResult], sanitizers: Sequence[SanitizerReport] = ()
 ) -> SuiteEvidence:
     """Joins a suite with what was seen; cases without a result did not run."""
-    known = {r.case.name: r for r in results}
-    every = (known.get(c.name) or CaseResult(c, "not run", None, "it has no result") for c in suite.cases)
+    results_by_name = {r.case.name: r for r in results}
+    every = (
+        results_by_name.get(c.name) or CaseResult(c, "not run", None, "it has no result") for c in suite.cases
+    )
     return SuiteEvidence(suite.seed, tuple(every), suite.left_out, tuple(sanitizers))
 
 

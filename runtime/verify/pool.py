@@ -64,16 +64,20 @@ def run(
                 environ=environ,
             )
             ended, begun = read_journal(journal, rest)
-            seen = next(number for number in count() if number not in ended)
-            for number in range(seen):
+            ended_count = next(number for number in count() if number not in ended)
+            for number in range(ended_count):
                 add(ended[number])
                 losses += ended[number].outcome == "lost"
-            if seen in begun:
-                add(CaseResult(rest[seen], "lost", None, _how(outcome, case_seconds)))
-                losses, seen = losses + 1, seen + 1
-            rest = rest[seen:]
-            if seen == 0 or (losses >= most_losses and rest):
-                why = _how(outcome, start_seconds) if seen == 0 else f"{losses} cases before it were lost"
+            if ended_count in begun:
+                add(CaseResult(rest[ended_count], "lost", None, _how(outcome, case_seconds)))
+                losses, ended_count = losses + 1, ended_count + 1
+            rest = rest[ended_count:]
+            if ended_count == 0 or (losses >= most_losses and rest):
+                why = (
+                    _how(outcome, start_seconds)
+                    if ended_count == 0
+                    else f"{losses} cases before it were lost"
+                )
                 for case in rest:
                     add(CaseResult(case, "not run", None, why))
                 break

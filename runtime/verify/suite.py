@@ -200,20 +200,20 @@ def _neighbours(
 ) -> Iterator[VerifyCase]:
     """Yields each shape once, with exact integers; every second one with normal numbers as well."""
     first: Distribution = "integer" if "integer" in requested else requested[0]
-    seen = [dict(extents)]
+    neighbours = [dict(extents)]
     for why, sizes in _shapes(program, extents, granularity):
-        if sizes in seen:
+        if sizes in neighbours:
             continue
-        seen.append(sizes)
+        neighbours.append(sizes)
         try:
             complete(program, sizes)
         except ShapeError as error:
             left_out.append(LeftOut(why, str(error)))
             continue
         yield _draft("edge", sizes, first, why)
-        if len(seen) % 2 == 0 and "normal" in requested and first != "normal":
+        if len(neighbours) % 2 == 0 and "normal" in requested and first != "normal":
             yield _draft("edge", sizes, "normal", why)
-        if len(seen) == 2:  # the asked extents may end with a whole tile
+        if len(neighbours) == 2:  # the asked extents may end with a whole tile
             for residue in (d for d in RESIDUES if d in requested and not _unfit(program, d)):
                 yield _draft("edge", sizes, residue, why)
 

@@ -228,7 +228,7 @@ def test_requests_cross_as_json() -> None:
     checked = frontend.read_text(BAD)
     program = frontend.kernel(checked)
     planned = frontend.plan_kernel(checked, program, (4096, 4096, 4096), "sm90a").planned
-    crossed = partial_schedule_of_json(json.loads(json.dumps(planned.request.given())))
+    crossed = partial_schedule_of_json(json.loads(json.dumps(planned.request.fixed())))
     assert crossed == planned.request
     pinned = scheduled(program, "sm90a", crossed)
     again = frontend.plan_kernel(checked, pinned, (4096, 4096, 4096), "sm90a").planned

@@ -62,7 +62,7 @@ def wrong_accesses(launch: Launch, draw: Random) -> Iterator[str]:
         case Sm80Schedule():
             for name, side in zip("AB", sides(problem), strict=True):
                 yield from _gathered(launch, name, side, draw)
-            yield from _tile(launch, epilogue.layout(convolution.seen(problem)), draw)
+            yield from _tile(launch, epilogue.layout(convolution.epilogue_gemm(problem)), draw)
         case DirectSchedule() as schedule:
             yield from _direct(launch, schedule, draw)
         case Im2colSchedule():
@@ -218,13 +218,13 @@ def _tile(launch: Launch, layout: epilogue.EpilogueLayout, draw: Random) -> Iter
 def _windows_layout(problem: ConvolutionProblem) -> epilogue.EpilogueLayout:
     how = im2col(problem)
     assert isinstance(how, Im2col)
-    return conv_sm90.layout_of(convolution.seen(problem), how)
+    return conv_sm90.layout_of(convolution.epilogue_gemm(problem), how)
 
 
 def _wgrad_layout(problem: ConvolutionProblem) -> epilogue.EpilogueLayout:
     how = wgrad_access(problem)
     assert isinstance(how, WgradAccess)
-    return conv_wgrad.layout_of(problem, convolution.seen(problem), how)
+    return conv_wgrad.layout_of(problem, convolution.epilogue_gemm(problem), how)
 
 
 # --- TMA ------------------------------------------------------------------------------

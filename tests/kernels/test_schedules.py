@@ -85,7 +85,7 @@ def test_what_a_space_yields_is_emitted_and_is_the_same_once_written_and_read(da
     assert emit(one.plan, "").entry
     again = _planned(_with(CASES[name][0], show(one.request)), one.sizes)
     assert (again.plan, again.launch, again.request) == (one.plan, one.launch, one.request)
-    kept = {n: list(v) if isinstance(v, tuple) else v for n, v in one.request.given().items()}
+    kept = {n: list(v) if isinstance(v, tuple) else v for n, v in one.request.fixed().items()}
     assert partial_schedule_of_json(kept) == one.request
 
 
@@ -104,7 +104,7 @@ def test_any_values_are_kept_or_refused_with_a_rule_and_a_legal_neighbour(
     form, asked = frontend.pattern(checked, kernel), partial_schedule_of_json(given_)
     made = plan_pattern(form, found[0].sizes, ARCHES["sm90a"], None, asked)
     if isinstance(made, Planned):
-        assert asked.given().items() <= made.request.given().items()
+        assert asked.fixed().items() <= made.request.fixed().items()
         return
     assert isinstance(made, tuple) and made
     for violation in made:

@@ -44,7 +44,7 @@ def build(
 ) -> dict[str, Any]:
     cache = Cache.from_switches()
     planned = [planned_of(plan) for plan in plans]
-    keys = [_key(checked_of(program).source, p.plan.arch, p.request.given()) for p in planned]
+    keys = [_key(checked_of(program).source, p.plan.arch, p.request.fixed()) for p in planned]
     for key in keys:
         with cache.locked(key, timeout_seconds=60):
             if isinstance(cache.load(key), CacheEntry):
@@ -81,7 +81,7 @@ def timed(
         found, library = cache.load(key), bytes.fromhex(key) * 1000
         if not isinstance(found, CacheEntry) or (found.folder / "kernel.so").read_bytes() != library:
             raise LookupError(f"{key} is not in {cache.root}")
-    requests = [planned_of(plan).request.given() for plan in plans]
+    requests = [planned_of(plan).request.fixed() for plan in plans]
     seconds = [(1 + int(_digest(sizes, r)[:8], 16) / 2**32) * 1e-4 for r in requests]
     return {"seconds": seconds, "words": [""] * len(requests)}
 

@@ -79,7 +79,7 @@ class Gpu:
         if "plans" not in asked:
             return isolation.Returned(None, "")  # it is woken
         what = target.removeprefix("ucutlass.tasks.tune:")
-        requests = [planned_of(plan).request.given() for plan in asked["plans"]]
+        requests = [planned_of(plan).request.fixed() for plan in asked["plans"]]
         self.calls.append((what, requests))
         tiles = [tuple(r["tile"]) for r in requests]
         if self.crash in tiles:

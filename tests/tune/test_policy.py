@@ -13,8 +13,8 @@ from ucutlass.tune.correction import PRIOR, distance, factor
 from ucutlass.tune.policy import (
     OPENING,
     POLICIES,
+    GroupTimes,
     SearchLimits,
-    Seen,
     best,
     distinct,
     neighbours,
@@ -80,7 +80,7 @@ def test_a_correction_is_its_neighbours_residual_and_fades() -> None:
 
 def test_predictions_are_the_corrected_estimates_of_what_was_not_looked_at() -> None:
     assert predictions(SPACE, {}) == {at: g.estimate for at, g in enumerate(SPACE.groups)}
-    slow: Seen = {0: 2 * SPACE.groups[0].estimate}
+    slow: GroupTimes = {0: 2 * SPACE.groups[0].estimate}
     moved = predictions(SPACE, slow)
     assert 0 not in moved and all(moved[at] > SPACE.groups[at].estimate for at in moved)
 
@@ -111,7 +111,7 @@ def test_guided_opens_with_the_analytic_order_of_prices_that_differ() -> None:
 
 
 def test_guided_puts_off_what_is_like_kernels_that_were_slow() -> None:
-    slow: Seen = {at: 10 * SPACE.groups[at].estimate for at in range(OPENING)}
+    slow: GroupTimes = {at: 10 * SPACE.groups[at].estimate for at in range(OPENING)}
     order, plain = (POLICIES[p](SPACE, slow, 0) for p in ("guided", "analytic"))
 
     def apart(at: int) -> float:

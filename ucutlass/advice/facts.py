@@ -189,29 +189,33 @@ def facts_of(checked: frontend.Checked, kernel: ir.Kernel, planned: Planned) -> 
 def analytic(planned: Planned) -> Analytic:
     """Returns the analytic facts of a plan, by its family's cost model."""
     estimate, device = planned.estimate, planned.device
-    taken, cost, tiles = families.resources(planned), families.tile_cost(planned), families.traffic(planned)
+    resources, cost, tiles = (
+        families.resources(planned),
+        families.tile_cost(planned),
+        families.traffic(planned),
+    )
     return Analytic(
         seconds=estimate.seconds,
         tiles=estimate.tiles,
         slots=estimate.slots,
         sms=device.sms,
-        cluster_slots=cluster_slots(device, taken.cluster[0] * taken.cluster[1]),
+        cluster_slots=cluster_slots(device, resources.cluster[0] * resources.cluster[1]),
         waves=estimate.waves,
         quantisation=estimate.quantisation,
         padding=estimate.padding,
-        steps=taken.steps,
-        part_steps=taken.part_steps,
-        stages=taken.stages,
-        most_stages=taken.most_stages,
-        accumulators=taken.accumulators,
+        steps=resources.steps,
+        part_steps=resources.part_steps,
+        stages=resources.stages,
+        most_stages=resources.most_stages,
+        accumulators=resources.accumulators,
         dram_bytes=estimate.dram_bytes,
         dram_seconds=estimate.dram_seconds,
         power_seconds=estimate.power_seconds,
-        l2_bytes=float(taken.operand_bytes) if tiles is None else tiles.l2_bytes,
-        l2_seconds=cost.l2_seconds if cost else taken.operand_bytes / device.l2_bandwidth,
+        l2_bytes=float(resources.operand_bytes) if tiles is None else tiles.l2_bytes,
+        l2_seconds=cost.l2_seconds if cost else resources.operand_bytes / device.l2_bandwidth,
         epilogue_share=cost.epilogue_share if cost else 0.0,
         function_share=cost.function_share if cost else 0.0,
         step_cycles=cost.step_cycles if cost else 0.0,
         floor_share=device.launch_floor / estimate.seconds,
-        direct_bytes=taken.direct_bytes,
+        direct_bytes=resources.direct_bytes,
     )

@@ -56,7 +56,7 @@ def serialised(f: KernelFacts) -> Diagnosis | None:
 def spills(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 3. Its sources are ptxas, then the disassembly, then the counter."""
     b, c = f.build, f.counters
-    seen = [
+    counts = [
         (tier, name, value, unit)
         for tier, name, value, unit in (
             ("counters", "local loads and stores", c.local_accesses if c else None, ""),
@@ -65,9 +65,9 @@ def spills(f: KernelFacts) -> Diagnosis | None:
         )
         if value
     ]
-    if not seen:
+    if not counts:
         return None
-    tier, name, value, unit = seen[0]
+    tier, name, value, unit = counts[0]
     return Diagnosis(
         "counters" if tier == "counters" else "build",
         (Metric(name, float(value or 0), unit, ">", 0),),
@@ -242,12 +242,18 @@ def short_loop(f: KernelFacts) -> Diagnosis | None:
 
 def big_tile(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 11."""
-    taken, c = f.resources, f.counters
-    if taken.tile is None or taken.loop != "K" or f.bound.intensity <= 2 * f.bound.ridge:
+    launch_resources, c = f.resources, f.counters
+    if (
+        launch_resources.tile is None
+        or launch_resources.loop != "K"
+        or f.bound.intensity <= 2 * f.bound.ridge
+    ):
         return None
-    own = taken.tile[:2]
-    big = BIG_TILE if taken.unit == "wgmma" else BIG_MULTISTAGE
-    tiles = -(-taken.rows // big[0]) * -(-taken.columns // big[1]) * taken.batch
+    own = launch_resources.tile[:2]
+    big = BIG_TILE if launch_resources.unit == "wgmma" else BIG_MULTISTAGE
+    tiles = (
+        -(-launch_resources.rows // big[0]) * -(-launch_resources.columns // big[1]) * launch_resources.batch
+    )
     if math.prod(own) >= math.prod(big) or tiles < 2 * f.planned.device.sms:
         return None
     if c is not None and c.tensor is not None and c.tensor >= FULL_TENSOR:

@@ -64,8 +64,8 @@ def idle_clusters(f: KernelFacts) -> Diagnosis | None:
     a, size = f.analytic, math.prod(f.resources.cluster)
     if size == 1:
         return None
-    seen = (f.counters.clusters_active if f.counters else None) or None  # the tool writes 0 for "none"
-    usable = a.cluster_slots if seen is None else seen * size
+    active = (f.counters.clusters_active if f.counters else None) or None  # the tool writes 0 for "none"
+    usable = a.cluster_slots if active is None else active * size
     if usable >= USABLE * a.sms:
         return None
     device = f.planned.device
@@ -78,7 +78,7 @@ def idle_clusters(f: KernelFacts) -> Diagnosis | None:
     if not edits:
         return None
     return Diagnosis(
-        "analytic" if seen is None else "counters",
+        "analytic" if active is None else "counters",
         (Metric("SMs that clusters can fill", usable / a.sms, "%", "<", USABLE),),
         f"clusters of {size} fit only {usable:.0f} of {a.sms} SMs, because each lies within one GPC",
         edits,
@@ -103,11 +103,11 @@ def padding(f: KernelFacts) -> Diagnosis | None:
         )
     if not edits:
         return None
-    taken = f.resources
+    launch_resources = f.resources
     return Diagnosis(
         "analytic",
         (Metric("useful multiplications", a.padding, "%", "<", USEFUL),),
-        f"{1 - a.padding:.0%} of the multiplications fall outside the {taken.rows} x {taken.columns} result",
+        f"{1 - a.padding:.0%} of the multiplications fall outside the {launch_resources.rows} x {launch_resources.columns} result",
         edits,
     )
 
@@ -131,9 +131,9 @@ def too_little_at_work(f: KernelFacts) -> Diagnosis | None:
         )
     if not edits:
         return None
-    known = f.counters is not None and f.counters.sm is not None
+    counted = f.counters is not None and f.counters.sm is not None
     return Diagnosis(
-        "counters" if known else "timing" if f.timing else "analytic",
+        "counters" if counted else "timing" if f.timing else "analytic",
         (
             Metric("multipliers used", compute, "%", "<", LOW),
             Metric("memory used", memory, "%", "<", LOW),

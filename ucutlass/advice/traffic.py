@@ -38,9 +38,9 @@ PANELS = 1.15
 
 def skinny(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 12: with few rows (or columns), reading the matrix is all the work."""
-    a, taken = f.analytic, f.resources
-    few, used = min(taken.rows, taken.columns), f.bound.memory_seconds / f.seconds
-    if taken.unit is None or few > SKINNY or f.bound.limit != "memory" or used >= BANDWIDTH:
+    a, resources = f.analytic, f.resources
+    few, used = min(resources.rows, resources.columns), f.bound.memory_seconds / f.seconds
+    if resources.unit is None or few > SKINNY or f.bound.limit != "memory" or used >= BANDWIDTH:
         return None
     edits = legal_edits(f, PartialSchedule())
     if not edits:
@@ -110,9 +110,9 @@ def excess(f: KernelFacts) -> Diagnosis | None:
 def order(f: KernelFacts) -> Diagnosis | None:
     """Checks rule 13. Without counters only a raster that was forced against CUTLASS's own choice counts."""
     a, c = f.analytic, f.counters
-    taken = f.resources
-    outgrown = taken.operand_bytes // taken.batch > f.planned.device.l2
-    if taken.tile is None or f.planned.request.raster is None or a.waves < 2 or not outgrown:
+    resources = f.resources
+    outgrown = resources.operand_bytes // resources.batch > f.planned.device.l2
+    if resources.tile is None or f.planned.request.raster is None or a.waves < 2 or not outgrown:
         return None
     counted = c.dram_bytes if c else None
     forced = _forced_raster_ratio(f)
@@ -138,11 +138,11 @@ def _forced_raster_ratio(f: KernelFacts) -> float:
     """Returns, where the schedule forces a raster, the bytes of operands that a wave of tiles reads in it
     over those in the other one. Along M the tiles of a wave fill columns of the grid, along N rows. Returns 1
     where none is forced."""
-    taken, raster = f.resources, f.planned.request.raster
-    if taken.tile is None or raster not in ("along_m", "along_n"):
+    resources, raster = f.resources, f.planned.request.raster
+    if resources.tile is None or raster not in ("along_m", "along_n"):
         return 1.0
-    (m, n, _), slots = taken.tile, f.analytic.slots
-    rows, columns = -(-taken.rows // m), -(-taken.columns // n)
+    (m, n, _), slots = resources.tile, f.analytic.slots
+    rows, columns = -(-resources.rows // m), -(-resources.columns // n)
     along_m = min(rows, slots) * m + min(columns, -(-slots // rows)) * n
     along_n = min(columns, slots) * n + min(rows, -(-slots // columns)) * m
     return along_m / along_n if raster == "along_m" else along_n / along_m

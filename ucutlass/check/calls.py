@@ -91,8 +91,10 @@ def _unknown(call: syntax.Call, scope: Scope) -> Reject:
             call.span,
             f"bind it first: h = {name}(..)",
         )
-    known = [*NAMED, *_CONSUMING, *_PLAIN, *ELEMENTS, *scope.functions, *scope.programs]
-    hint = spelling_hint(name) or did_you_mean(name, known) or f"define it, as in fn {name[:40]}(x) = x * x"
+    callables = [*NAMED, *_CONSUMING, *_PLAIN, *ELEMENTS, *scope.functions, *scope.programs]
+    hint = (
+        spelling_hint(name) or did_you_mean(name, callables) or f"define it, as in fn {name[:40]}(x) = x * x"
+    )
     return Reject("UC0104", f"no function is named {name}", call.callee_span, hint)
 
 
@@ -153,9 +155,11 @@ def _function(function: ElementwiseFunction, call: syntax.Call, scope: Scope) ->
     for parameter, default in zip(
         function.parameters[len(args) :], function.defaults[len(args) - least :], strict=False
     ):
-        given = named.pop(parameter, None)
+        argument = named.pop(parameter, None)
         values.append(
-            scope.check(given.value) if given else scope.graph.add(ir.Constant(default, F32, span=call.span))
+            scope.check(argument.value)
+            if argument
+            else scope.graph.add(ir.Constant(default, F32, span=call.span))
         )
     if named:
         extra = next(iter(named.values()))
@@ -320,17 +324,17 @@ def _check_operands(left: Value, right: Value, consumed: Consumed, call: syntax.
         )
 
 
-def _accumulation(given: syntax.Argument | None, compute_type: str) -> str:
+def _accumulation(argument: syntax.Argument | None, compute_type: str) -> str:
     allowed = COMPUTE_TYPES[compute_type].accumulations
-    if given is None:
+    if argument is None:
         return allowed[0]
-    match given.value:
+    match argument.value:
         case syntax.Name(word) if word in allowed:
             return word
     raise Reject(
         "UC0217",
         f"compute type {compute_type} accumulates in {' or '.join(allowed)}",
-        given.span,
+        argument.span,
         f"write acc={allowed[-1]} or leave it out",
     )
 
@@ -480,8 +484,8 @@ def _expand(function: syntax.Function, call: syntax.Call, scope: Scope) -> Value
     values = scope.check_all(args)
     # Equal values are one node, so that functions that call each other twice need not be expanded twice.
     key = (function.name, *dims, *map(id, values))
-    known = scope.expansions.get(key)
-    if known is None:
+    expansion = scope.expansions.get(key)
+    if expansion is None:
         inner = replace(
             scope,
             values=dict(zip(function.params, values, strict=True)),
@@ -490,13 +494,13 @@ def _expand(function: syntax.Function, call: syntax.Call, scope: Scope) -> Value
             bound={},
         )
         try:
-            known = _body(function, inner)
+            expansion = _body(function, inner)
         except Reject as problem:
-            known = problem
-        scope.expansions[key] = known
-    if isinstance(known, Reject):
-        raise Repeated(known)
-    return known
+            expansion = problem
+        scope.expansions[key] = expansion
+    if isinstance(expansion, Reject):
+        raise Repeated(expansion)
+    return expansion
 
 
 def _body(function: syntax.Function, inner: Scope) -> Value:

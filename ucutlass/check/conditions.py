@@ -140,8 +140,8 @@ def _extent(value: Value, dims: Mapping[str, Extent]) -> Extent:
 def _resolved(extent: Extent, dims: Mapping[str, Extent]) -> Extent:
     match extent:
         case Free(dim):
-            known = dims[dim]
-            return known if known == extent else _resolved(known, dims)
+            resolved = dims[dim]
+            return resolved if resolved == extent else _resolved(resolved, dims)
         case Combined(op, left, right):
             return Combined(op, _resolved(left, dims), _resolved(right, dims))
         case _:
@@ -154,16 +154,16 @@ def _resolved(extent: Extent, dims: Mapping[str, Extent]) -> Extent:
 def _possible(case: Case) -> bool:
     """Whether intervals leave a case possible."""
     bounds: dict[frozenset[tuple[tuple[Extent, ...], int]], Interval] = {}
-    known: dict[Extent, Interval] = {}
+    bounds_of: dict[Extent, Interval] = {}
     for terms, interval in case:
         key = frozenset(terms.items())
         bounds[key] = _meet(bounds.get(key, (-math.inf, math.inf)), interval)
     for key, interval in bounds.items():
         match tuple(key):
             case (((part,), 1),):
-                known[part] = interval
-    parts = (_part(part, known) for part in known)
-    sums = (_meet(_sum(dict(key), known), interval) for key, interval in bounds.items())
+                bounds_of[part] = interval
+    parts = (_part(part, bounds_of) for part in bounds_of)
+    sums = (_meet(_sum(dict(key), bounds_of), interval) for key, interval in bounds.items())
     return all(map(_some, parts)) and all(map(_some, sums))
 
 
@@ -175,12 +175,12 @@ def _meet(a: Interval, b: Interval) -> Interval:
     return max(a[0], b[0]), min(a[1], b[1])
 
 
-def _sum(terms: Polynomial, known: Mapping[Extent, Interval]) -> Interval:
+def _sum(terms: Polynomial, bounds_of: Mapping[Extent, Interval]) -> Interval:
     low = high = 0.0
     for parts, factor in terms.items():
         interval: Interval = (factor, factor)
         for part in parts:
-            interval = _product(interval, _part(part, known))
+            interval = _product(interval, _part(part, bounds_of))
         low, high = low + interval[0], high + interval[1]
     return low, high
 
@@ -190,11 +190,11 @@ def _product(a: Interval, b: Interval) -> Interval:
     return min(ends), max(ends)
 
 
-def _part(part: Extent, known: Mapping[Extent, Interval]) -> Interval:
-    return _meet(_natural(part, known), known.get(part, (-math.inf, math.inf)))
+def _part(part: Extent, bounds_of: Mapping[Extent, Interval]) -> Interval:
+    return _meet(_natural(part, bounds_of), bounds_of.get(part, (-math.inf, math.inf)))
 
 
-def _natural(part: Extent, known: Mapping[Extent, Interval]) -> Interval:
+def _natural(part: Extent, bounds_of: Mapping[Extent, Interval]) -> Interval:
     """What an extent, a quotient or a remainder may be by itself."""
     match part:
         case Free():
@@ -202,6 +202,6 @@ def _natural(part: Extent, known: Mapping[Extent, Interval]) -> Interval:
         case Combined("%", _, Fixed(divisor)) if divisor > 0:
             return 0, divisor - 1
         case Combined("//", inner, Fixed(divisor)) if divisor > 0:
-            low, high = _part(inner, known)
+            low, high = _part(inner, bounds_of)
             return low if math.isinf(low) else low // divisor, high if math.isinf(high) else high // divisor
     return -math.inf, math.inf

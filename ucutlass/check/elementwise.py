@@ -119,9 +119,11 @@ def _wrapped(value: Value, scope: Scope) -> Value:
     return scope.graph.add(replace(value, value=(int(value.value) + 2**31) % 2**32 - 2**31))
 
 
-def _wrong_kind(function: ElementwiseFunction, expected: str, got: Value, hint: str | None = None) -> Reject:
+def _wrong_kind(
+    function: ElementwiseFunction, expected: str, actual: Value, hint: str | None = None
+) -> Reject:
     called = function.spelling or function.name
-    return Reject("UC0212", f"{called} takes {expected}; this is {show_value(got)}", got.span, hint)
+    return Reject("UC0212", f"{called} takes {expected}; this is {show_value(actual)}", actual.span, hint)
 
 
 def size(dim: str, scope: Scope, span: Span) -> Value:

@@ -33,43 +33,43 @@ def unknown_names(
     whatever can be called.
     """
     bound = {t.name: t.span for s in function.body if isinstance(s, syntax.Bind) for t in s.targets}
-    known = _Known(dict.fromkeys(function.params), function.dims, bound, functions, callables)
+    names = _Known(dict.fromkeys(function.params), function.dims, bound, functions, callables)
     for statement in function.body:
         match statement:
             case syntax.Bind(targets=targets, value=value):
-                yield from _in(value, known)
-                known.values.update(dict.fromkeys(t.name for t in targets))
+                yield from _in(value, names)
+                names.values.update(dict.fromkeys(t.name for t in targets))
             case syntax.Return(items=items):
                 for item in items:
-                    yield from _in(item.value, known)
+                    yield from _in(item.value, names)
 
 
-def _in(expr: syntax.Expr, known: _Known) -> Iterator[Reject]:
+def _in(expr: syntax.Expr, names: _Known) -> Iterator[Reject]:
     match expr:
-        case syntax.Name(name, span) if name not in known.values and name not in known.dims:
-            yield _unknown(name, known, span)
+        case syntax.Name(name, span) if name not in names.values and name not in names.dims:
+            yield _unknown(name, names, span)
         case syntax.Unary(operand=operand):
-            yield from _in(operand, known)
+            yield from _in(operand, names)
         case syntax.Binary(left=left, right=right):
-            yield from _in(left, known)
-            yield from _in(right, known)
+            yield from _in(left, names)
+            yield from _in(right, names)
         case syntax.Index(base=base, items=items):
-            yield from _in(base, known)
+            yield from _in(base, names)
             for item in items:
-                yield from _in(item.right, known)
+                yield from _in(item.right, names)
         case syntax.Call(callee=callee, brackets=brackets, arguments=arguments, callee_span=span):
-            if callee not in known.callables and not callee.startswith("torch."):
-                hint = spelling_hint(callee) or did_you_mean(callee, sorted(known.callables))
+            if callee not in names.callables and not callee.startswith("torch."):
+                hint = spelling_hint(callee) or did_you_mean(callee, sorted(names.callables))
                 hint = hint or f"define it, as in fn {callee[:40]}(x) = x * x"
                 yield Reject("UC0104", f"no function is named {callee}", span, hint)
             introduced = tuple(b.name for b in brackets or () if b.extent is not None)
-            inner = replace(known, dims=(*known.dims, *introduced)) if introduced else known
+            inner = replace(names, dims=(*names.dims, *introduced)) if introduced else names
             for argument in arguments:
                 if argument.name != "acc":  # its value is a word, not a name
                     yield from _in(argument.value, inner)
 
 
-def _unknown(name: str, known: _Known, span: Span) -> Reject:
-    if name in known.bound:
-        return used_before(name, known.bound[name], span)
-    return unknown_value(name, known.values, known.dims, known.functions, span)
+def _unknown(name: str, names: _Known, span: Span) -> Reject:
+    if name in names.bound:
+        return used_before(name, names.bound[name], span)
+    return unknown_value(name, names.values, names.dims, names.functions, span)

@@ -31,9 +31,9 @@ class Graph:
             type(node),
             *(_key(getattr(node, f.name)) for f in dataclasses.fields(node) if f.name != "span"),
         )
-        known = self._nodes.get(key)
-        if known is not None:
-            return cast(V, known)  # the key holds the type
+        existing = self._nodes.get(key)
+        if existing is not None:
+            return cast(V, existing)  # the key holds the type
         depth = 1 + max((self._depth.get(id(c), 0) for c in children(node)), default=0)
         within(NODES, len(self._nodes) + 1)
         within(DEPTH, depth)

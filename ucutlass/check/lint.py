@@ -191,9 +191,9 @@ def _guards(
     requires = requires[:MOST]
     if impossible(requires, (), dims):
         return
-    seen: dict[str, dict[int, ir.ScheduleBlock]] = {}
+    earlier_blocks: dict[str, dict[int, ir.ScheduleBlock]] = {}
     for block in blocks:
-        earlier = seen.setdefault(block.arch, {})
+        earlier = earlier_blocks.setdefault(block.arch, {})
         if id(block.guard) in earlier or len(earlier) >= MOST:
             continue  # an alternative of a block that was looked at
         own = () if block.guard is None else (block.guard,)
@@ -224,20 +224,20 @@ def _guards(
 
 def _repeated(program: syntax.Program) -> Iterator[Diagnostic]:
     """Values of a field that stand twice, and blocks that say the same as one before."""
-    seen: dict[object, syntax.Schedule] = {}
+    blocks: dict[object, syntax.Schedule] = {}
     for block in (s for s in program.body if isinstance(s, syntax.Schedule)):
         for field in block.fields:
             yield from _twice(field)
         key = _sense(block)
-        if key in seen:
+        if key in blocks:
             yield _warning(
                 "UC0808",
                 "this block says what an earlier one says",
                 block.arch_span,
                 "remove one of them",
-                (("the earlier block", seen[key].arch_span),),
+                (("the earlier block", blocks[key].arch_span),),
             )
-        seen.setdefault(key, block)
+        blocks.setdefault(key, block)
 
 
 def _sense(block: syntax.Schedule) -> object:
@@ -247,10 +247,10 @@ def _sense(block: syntax.Schedule) -> object:
 
 
 def _twice(field: syntax.Field) -> Iterator[Diagnostic]:
-    seen: set[object] = set()
+    earlier: set[object] = set()
     for value in field.alternatives:
-        if value in seen:
+        if value in earlier:
             yield _warning(
                 "UC0808", f"an alternative of {field.name} stands twice", value.span, "remove one of them"
             )
-        seen.add(value)
+        earlier.add(value)

@@ -164,15 +164,15 @@ def check_params(
 
 
 def _check_names(program: syntax.Program, scope: Scope) -> None:
-    seen: dict[str, Span] = {}
+    spans: dict[str, Span] = {}
     for param in program.params:
-        if param.name in seen:
+        if param.name in spans:
             raise Reject(
                 "UC0103",
                 f"two parameters are named {param.name}",
                 param.span,
                 None,
-                (("the first", seen[param.name]),),
+                (("the first", spans[param.name]),),
             )
         if param.name in scope.dims.extents:
             raise Reject(
@@ -182,7 +182,7 @@ def _check_names(program: syntax.Program, scope: Scope) -> None:
                 "rename one of them",
                 ((f"{param.name} as a dimension", scope.dims.spans[param.name]),),
             )
-        seen[param.name] = param.span
+        spans[param.name] = param.span
 
 
 def check_results(
@@ -377,7 +377,7 @@ def _rename(
 ) -> tuple[str, tuple[tuple[str, Span], ...]]:
     """Where a tensor has a name of its own for an axis of the type, the rename that aligns it: the opening of
     a hint, and where the tensor is. Of `f32[M, K] + f32[M, C]` as `f32[M, K]`, that C is K."""
-    names = {id(known): name for name, known in scope.values.items() if not isinstance(known, Poisoned)}
+    names = {id(bound): name for name, bound in scope.values.items() if not isinstance(bound, Poisoned)}
 
     def into(node: Value) -> tuple[Value, ...]:
         """What is combined element by element: only there is a name as good as another."""
@@ -403,13 +403,13 @@ def _as_long(scope: Scope, own: list[str], other: str) -> bool:
 
 
 def _accidental(value: Value, extra: list[str]) -> tuple[str, ir.Dot] | None:
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = [value]
     while stack:
         node = stack.pop()
-        if id(node) in seen:
+        if id(node) in visited:
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         if isinstance(node, ir.Dot):
             for dim in extra:
                 if dim in node.left.dims and dim in node.right.dims and dim in node.dims:

@@ -80,15 +80,15 @@ class DimTable:
 
         Raises Reject UC0210 where the extent was given differently before.
         """
-        known = self.extents.get(name)
-        if known is None or name in self.pending or known == Free(name):
+        declared = self.extents.get(name)
+        if declared is None or name in self.pending or declared == Free(name):
             self.extents[name] = extent
             self.spans.setdefault(name, span)
             self.pending.discard(name)
-        elif known != extent and extent != Free(name):
+        elif declared != extent and extent != Free(name):
             raise Reject(
                 "UC0210",
-                f"{name} is {extents.show(extent)} here and {extents.show(known)} before; a name is one "
+                f"{name} is {extents.show(extent)} here and {extents.show(declared)} before; a name is one "
                 "extent throughout",
                 span,
                 f"use another name for the second extent, or rename by indexing: x[{name} = NEW]",
@@ -101,16 +101,17 @@ class DimTable:
         Raises Reject UC0221 for extents that are defined by each other, and LimitPassed.
         """
         within(DIMENSIONS, len(self.extents))
-        known: dict[str, Extent] = {}
+        resolved: dict[str, Extent] = {}
         for name in self.extents:
-            self.extents[name] = self._expand(Free(name), frozenset(), known)
+            self.extents[name] = self._expand(Free(name), frozenset(), resolved)
 
     def expand(self, extent: Extent) -> Extent:
         """An extent in terms of free ones. Raises as `resolve` does."""
         return self._expand(extent, frozenset(), {})
 
-    def _expand(self, extent: Extent, around: frozenset[str], known: dict[str, Extent]) -> Extent:
-        """`known` has what names were found to be: each is followed once, however often it stands."""
+    def _expand(self, extent: Extent, around: frozenset[str], resolved: dict[str, Extent]) -> Extent:
+        """Returns the extent with each dimension's definition in its place. `resolved` keeps those of dimensions, so
+        that each is followed once."""
         match extent:
             case Free(dim) if self.extents[dim] != extent:
                 if dim in around:
@@ -120,11 +121,13 @@ class DimTable:
                         self.spans[dim],
                         "give one of the extents as a number, or leave it free",
                     )
-                if dim not in known:
-                    known[dim] = self._expand(self.extents[dim], around | {dim}, known)
-                return known[dim]
+                if dim not in resolved:
+                    resolved[dim] = self._expand(self.extents[dim], around | {dim}, resolved)
+                return resolved[dim]
             case extents.Combined(op, left, right):
-                return combine(op, self._expand(left, around, known), self._expand(right, around, known))
+                return combine(
+                    op, self._expand(left, around, resolved), self._expand(right, around, resolved)
+                )
             case _:
                 return extent
 
@@ -217,8 +220,8 @@ class Scope:
         return dim
 
     def unknown_dim(self, name: str, span: Span) -> Reject:
-        known = list(self.alias) if self.alias is not None else list(self.dims.extents)
-        hint = did_you_mean(name, known) or listed("dimensions", known)
+        dims = list(self.alias) if self.alias is not None else list(self.dims.extents)
+        hint = did_you_mean(name, dims) or listed("dimensions", dims)
         if name in self.values:
             return Reject("UC0101", f"{name} is a value, and a dimension is due here", span, hint)
         return Reject("UC0101", f"no dimension is named {name}", span, hint)
@@ -243,20 +246,20 @@ _LONGEST, _COMPARED, _CLOSEST = 40, 200, 8
 """Of a suggestion: characters of a name, names that are compared by their letters, and in full."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """A hint with the nearest of the known names: one that differs in upper and lower case alone, or that is
-    spelled most like this one, where one is."""
+def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
+    """Returns a hint with the nearest candidate: one that differs in upper and lower case alone, or is spelled
+    most like the name. None where there is none."""
     if len(name) > _LONGEST:
         return None
-    known = list(known)
+    candidates = list(candidates)
     matcher = difflib.SequenceMatcher(b=name)
 
     def alike(other: str) -> float:
         matcher.set_seq1(other)
         return matcher.quick_ratio()
 
-    same = [other for other in known if other.lower() == name.lower()]
-    likely = (k for k in known if len(name) <= 3 * len(k) and len(k) <= min(3 * len(name), _LONGEST))
+    same = [other for other in candidates if other.lower() == name.lower()]
+    likely = (k for k in candidates if len(name) <= 3 * len(k) and len(k) <= min(3 * len(name), _LONGEST))
     near = nlargest(_CLOSEST, islice(likely, _COMPARED), key=alike)
     close = same or difflib.get_close_matches(name, near, n=1)
     return f"did you mean {close[0]}?" if close else None

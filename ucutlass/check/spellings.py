@@ -176,5 +176,5 @@ SPELLINGS: Mapping[str, Spelling] = MappingProxyType(_entries())
 
 def spelling_hint(name: str) -> str | None:
     """How a program writes what `name`, with or without `torch.`, is elsewhere; None for an unknown name."""
-    known = SPELLINGS.get(name.removeprefix("torch.").lower())
-    return None if known is None else known.hint
+    spelling = SPELLINGS.get(name.removeprefix("torch.").lower())
+    return None if spelling is None else spelling.hint

@@ -111,8 +111,8 @@ def _argument(
         case syntax.Name(name), TensorType() as expected:
             if isinstance(draft.scope.values.get(name), Poisoned):
                 raise Cascade
-            given = draft.buffers.get(name)
-            if not isinstance(given, TensorType):
+            buffer = draft.buffers.get(name)
+            if not isinstance(buffer, TensorType):
                 raise Reject(
                     "UC0501",
                     f"{param.name} is a tensor in memory; {name} is not stored",
@@ -120,7 +120,7 @@ def _argument(
                     f"store it first: {name}: {expected.elem.name}[..] = ..",
                 )
             _check_ordered(name, argument.span, draft)
-            unify(expected, given, param.name, argument.span, sizes, draft.scope.dims.expand)
+            unify(expected, buffer, param.name, argument.span, sizes, draft.scope.dims.expand)
             return name
         case syntax.Name(name), ScalarType() as scalar if isinstance(draft.buffers.get(name), ScalarType):
             if draft.buffers[name].elem is not scalar.elem:
@@ -222,21 +222,21 @@ def _result_type(
     """The callee's result in the pipeline's names. A dimension that no argument has keeps its own name where
     the pipeline knows it as one of the same extent; an axis without names is nameless."""
     axes: list[MemoryAxis] = []
-    taken: set[str] = set()
+    used: set[str] = set()
     for axis in type_.axes:
         parts = [names.get(d) or _own_name(d, sizes, draft) for d in axis.dims]
         dims = tuple(name for part in parts for name in part)
-        if not all(parts) or taken & set(dims) or len(set(dims)) < len(dims):
+        if not all(parts) or used & set(dims) or len(set(dims)) < len(dims):
             dims = ()
-        taken.update(dims)
+        used.update(dims)
         axes.append(named_axis(dims) if dims else MemoryAxis((), substitute(axis.extent, sizes)))
     return TensorType(type_.elem, tuple(axes))
 
 
 def _own_name(dim: str, sizes: dict[str, Extent], draft: Draft) -> tuple[str, ...]:
     dims = draft.scope.dims
-    known = draft.scope.extent_known(dim) and dims.expand(Free(dim)) == dims.expand(sizes[dim])
-    return (dim,) if known else ()
+    equal = draft.scope.extent_known(dim) and dims.expand(Free(dim)) == dims.expand(sizes[dim])
+    return (dim,) if equal else ()
 
 
 def name_axes(name: str, type_: TensorType, span: Span, draft: Draft) -> None:
@@ -292,7 +292,7 @@ def torch_stage(statement: syntax.Bind, call: syntax.Call, draft: Draft) -> None
 
 
 def _check_torch(
-    call: syntax.Call, declared: TensorType, given: Sequence[ir.ParamType], keywords: Keywords, draft: Draft
+    call: syntax.Call, declared: TensorType, types: Sequence[ir.ParamType], keywords: Keywords, draft: Draft
 ) -> None:
     """The call fits the function's signature, the declared type what it gives; a name that the type
     introduces takes the extent. Raises Reject UC0508, UC0509 or UC0510."""
@@ -307,7 +307,7 @@ def _check_torch(
             or did_you_mean(name, TORCH_SIGNATURES)
             or "there are " + " ".join(TORCH_SIGNATURES),
         )
-    tensors = [type_ for type_ in given if isinstance(type_, TensorType)]
+    tensors = [type_ for type_ in types if isinstance(type_, TensorType)]
     shapes = [tuple(draft.scope.dims.expand(a.extent) for a in t.axes) for t in tensors]
     try:
         elem, shape = function.result([t.elem for t in tensors], shapes, keywords)

@@ -70,13 +70,13 @@ class Scheduling:
 
     def _unknown(self, stage: syntax.StageName) -> Reject:
         name = stage.words
-        known = None if stage.returned else self.scope.values.get(name)
+        value = None if stage.returned else self.scope.values.get(name)
         hint = f"stages that can have one: {', '.join(self._inline()) or 'none'}"
         if stage.returned:
             what = f"this pipeline has no `{name}`"
-        elif isinstance(known, ir.ParamValue) and name not in dict(self.buffers):
+        elif isinstance(value, ir.ParamValue) and name not in dict(self.buffers):
             what = f"{name} is a parameter, which no stage fills"
-        elif known is not None:
+        elif value is not None:
             what = f"{name} is not stored: the stages that use it compute it themselves"
             hint = f"store it, as in {name}: f32 = .., or write the schedule for the stage that uses it"
         else:

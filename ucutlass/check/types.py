@@ -49,8 +49,8 @@ def extent_of(expr: syntax.Expr, dims: DimTable) -> Extent:
             if name not in dims.extents:
                 hint = did_you_mean(name, dims.extents) or listed("dimensions", dims.extents)
                 raise Reject("UC0101", f"no dimension is named {name}", span, hint)
-            known = dims.extents[name]
-            return known if name not in dims.pending else Free(name)
+            extent = dims.extents[name]
+            return extent if name not in dims.pending else Free(name)
         case syntax.Call(callee="size", brackets=None, arguments=(syntax.Argument(value=inner, name=None),)):
             return extent_of(inner, dims)
         case syntax.Binary(op=("+" | "-" | "*" | "//" | "%") as op, left=left, right=right, span=span):
@@ -94,19 +94,19 @@ def memory_axes(type_: syntax.TypeExpr, scope: Scope) -> tuple[MemoryAxis, ...]:
 
     Raises Reject UC0202 for a name that stands twice.
     """
-    seen: dict[str, Span] = {}
+    spans: dict[str, Span] = {}
     axes = []
     for axis in type_.axes or ():
         for part in _parts(axis):
-            if part.name in seen:
+            if part.name in spans:
                 raise Reject(
                     "UC0202",
                     f"{part.name} stands twice in one type; each axis needs a name of its own",
                     part.span,
                     f"name the second axis J, say, and read the operand as x[{part.name} = J]",
-                    ((f"{part.name} first stands here", seen[part.name]),),
+                    ((f"{part.name} first stands here", spans[part.name]),),
                 )
-            seen[part.name] = part.span
+            spans[part.name] = part.span
             if part.extent is not None:
                 scope.dims.declare(
                     part.name, positive(extent_of(part.extent, scope.dims), part.span), part.span
@@ -167,18 +167,18 @@ def check_determined(params: tuple[tuple[TensorType, Span], ...], dims: DimTable
     Raises Reject UC0213 for composite axes with several unknowns, UC0209 for names that no
     parameter has.
     """
-    known = {name for name, extent in dims.extents.items() if extent != Free(name)}
+    determined = {name for name, extent in dims.extents.items() if extent != Free(name)}
     pending = [(axis, span) for type_, span in params for axis in type_.axes]
     progress = True
     while progress:
         progress = False
         for axis, _ in pending:
-            unknown = [d for d in (axis.dims or names(axis.extent)) if d not in known]
+            unknown = [d for d in (axis.dims or names(axis.extent)) if d not in determined]
             if len(unknown) == 1:
-                known.add(unknown[0])
+                determined.add(unknown[0])
                 progress = True
     for axis, span in pending:
-        unknown = [d for d in axis.dims if d not in known]
+        unknown = [d for d in axis.dims if d not in determined]
         if unknown:
             raise Reject(
                 "UC0213",

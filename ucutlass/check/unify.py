@@ -15,20 +15,20 @@ Expand: TypeAlias = Callable[[Extent], Extent]
 
 
 def unify(
-    expected: TensorType, given: TensorType, what: str, span: Span, sizes: dict[str, Extent], expand: Expand
+    expected: TensorType, actual: TensorType, what: str, span: Span, sizes: dict[str, Extent], expand: Expand
 ) -> None:
     """Fits a buffer to a parameter axis by axis, in memory order; `sizes` collects the callee's
     dimensions. Raises Reject UC0501."""
-    if expected.elem is not given.elem:
+    if expected.elem is not actual.elem:
         raise Reject(
             "UC0501",
-            f"{what} is {expected.elem.name}, the buffer {given.elem.name}",
+            f"{what} is {expected.elem.name}, the buffer {actual.elem.name}",
             span,
             f"store it as {expected.elem.name}",
         )
-    if len(expected.axes) != len(given.axes):
-        raise Reject("UC0501", f"{what} has {len(expected.axes)} axes, the buffer {len(given.axes)}", span)
-    for want, have in zip(expected.axes, given.axes, strict=False):
+    if len(expected.axes) != len(actual.axes):
+        raise Reject("UC0501", f"{what} has {len(expected.axes)} axes, the buffer {len(actual.axes)}", span)
+    for want, have in zip(expected.axes, actual.axes, strict=False):
         _axis(want, have, what, span, sizes, expand)
 
 
@@ -57,26 +57,26 @@ def _axis(
                 rest = combine("//", rest, sizes[d])
         pairs = [(d, rest) for d in unknown]
     for dim, extent in pairs:
-        known, extent = expand(sizes.setdefault(dim, extent)), expand(extent)
-        if not agree(known, extent):
+        earlier, extent = expand(sizes.setdefault(dim, extent)), expand(extent)
+        if not agree(earlier, extent):
             raise Reject(
                 "UC0501",
-                f"{dim} of {what} is {bare(known)} elsewhere in this call and {bare(extent)} here",
+                f"{dim} of {what} is {bare(earlier)} elsewhere in this call and {bare(extent)} here",
                 span,
-                hint_if_one(known, extent),
+                hint_if_one(earlier, extent),
             )
 
 
 def settle(
     callee: Kernel,
-    given: Sequence[tuple[str, TensorType, TensorType, Span]],
+    comparisons: Sequence[tuple[str, TensorType, TensorType, Span]],
     sizes: dict[str, Extent],
     expand: Expand,
     call: Span,
 ) -> None:
-    """Fills in what no axis gave, then holds every extent that the callee computes, and every axis
-    that `unify` found no name for, against the caller's. `given`: parameter, what it wants, what it
-    gets. Raises Reject UC0501."""
+    """Fills in extents that no axis gave, then compares every extent that the callee computes, and every axis for
+    which `unify` has no name, with the caller's. `comparisons` has of each parameter its name, the expected and
+    the actual type, and the argument's span. Raises Reject UC0501."""
     for dim, extent in callee.dims.items():
         sizes.setdefault(dim, substitute(extent, sizes))
     for dim, extent in callee.dims.items():
@@ -89,8 +89,8 @@ def settle(
                 call,
                 hint_if_one(here, there),
             )
-    for what, expected, got, span in given:
-        for i, (want, have) in enumerate(zip(expected.axes, got.axes, strict=True)):
+    for what, expected, actual, span in comparisons:
+        for i, (want, have) in enumerate(zip(expected.axes, actual.axes, strict=True)):
             here, there = expand(have.extent), expand(substitute(want.extent, sizes))
             if not agree(here, there):
                 raise Reject(

@@ -119,13 +119,13 @@ def _declared_precision(text: str | None, as_json: bool) -> DeclaredPrecision | 
 
 def _program(checked: frontend.Checked, name: str | None) -> ir.Program:
     """Returns the kernel or pipeline of this name, or the file's only one. Raises ShapeError."""
-    known = {p.name: p for p in checked.module.programs}
-    if name is None and len(known) == 1:
-        (name,) = known
-    if name is None or name not in known:
-        words = f"{checked.file} has {', '.join(known) or 'no program'}: say which one with --kernel NAME"
+    programs = {p.name: p for p in checked.module.programs}
+    if name is None and len(programs) == 1:
+        (name,) = programs
+    if name is None or name not in programs:
+        words = f"{checked.file} has {', '.join(programs) or 'no program'}: say which one with --kernel NAME"
         raise ShapeError("UC0601", words)
-    return known[name]
+    return programs[name]
 
 
 def _records(store: EvidenceStore, ids: Sequence[str], as_json: bool) -> tuple[Record, ...]:

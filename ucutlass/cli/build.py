@@ -123,9 +123,13 @@ def command(
             return
         kernel_shapes = _kernel_shapes(kernels, sizes, shapes)
         kernel_origins = _recorded_schedules(checked, kernel_shapes, arch, tuned)
-        drawn = [(k, extents) for (k, _), (_, extents) in zip(kernel_origins, kernel_shapes, strict=True)]
+        recorded_kernels = [
+            (k, extents) for (k, _), (_, extents) in zip(kernel_origins, kernel_shapes, strict=True)
+        ]
         with _served(build_path), show.building(f"{len(kernel_shapes)} kernels") as progress:
-            results = build_kernels(checked, drawn, arch, build_path=build_path, on_progress=progress)
+            results = build_kernels(
+                checked, recorded_kernels, arch, build_path=build_path, on_progress=progress
+            )
         _print_all(_rows(kernel_shapes, [origin for _, origin in kernel_origins], results, output), as_json)
         if failed := [status_of(m) for m in results if not isinstance(m, Built)]:
             sys.exit(max(failed))
@@ -140,10 +144,12 @@ def _built(
     output: Path | None,
 ) -> tuple[build_timings.Watch, dict[str, Any], Artifact]:
     """Builds one kernel; also returns what was seen while it was built."""
-    ((drawn, origin),) = _recorded_schedules(checked, [kernel_shape], arch, tuned)
-    with _served(build_path), show.building(drawn.name) as progress:
+    ((recorded_kernel, origin),) = _recorded_schedules(checked, [kernel_shape], arch, tuned)
+    with _served(build_path), show.building(recorded_kernel.name) as progress:
         watch = build_timings.Watch(progress)
-        kernel = build_kernel(checked, drawn, kernel_shape[1], arch, on_progress=watch, build_path=build_path)
+        kernel = build_kernel(
+            checked, recorded_kernel, kernel_shape[1], arch, on_progress=watch, build_path=build_path
+        )
     (row,) = _rows([kernel_shape], [origin], [kernel], output)
     return watch, row, kernel.artifact
 
@@ -170,10 +176,10 @@ def _kernel_shapes(
 
     Raises ShapeError, also for a name that no kernel has.
     """
-    known = {d for kernel in kernels for d in kernel.dims}
+    dims = {d for kernel in kernels for d in kernel.dims}
     result: list[KernelShape] = []
     for shape_sizes in [parse_sizes([*common, shape]) for shape in shapes] or [parse_sizes(common)]:
-        if len(kernels) > 1 and (unknown := [d for d in shape_sizes if d not in known]):
+        if len(kernels) > 1 and (unknown := [d for d in shape_sizes if d not in dims]):
             raise ShapeError("UC0601", f"no kernel of the file has a dimension {unknown[0]}")
         for kernel in kernels:
             mine = {d: n for d, n in shape_sizes.items() if d in kernel.dims or len(kernels) == 1}

@@ -66,7 +66,7 @@ def reported(as_json: bool) -> Iterator[None]:
     """Turns every expected failure inside into its words and its exit status, and this package's
     warnings into lines on stderr."""
     try:
-        with _warnings_said():
+        with _warnings_shown():
             refuse_inputs()
             yield
     except ProgramError as problem:
@@ -87,7 +87,7 @@ def reported(as_json: bool) -> Iterator[None]:
 def ended(as_json: bool) -> Iterator[None]:
     """Turns however a command ends into its words and exit status: what `reported` does not know."""
     try:
-        with _click_said(as_json):
+        with _click_messages(as_json):
             yield
     except (click.Abort, KeyboardInterrupt, EOFError):
         show.note("ucc: interrupted")
@@ -99,7 +99,7 @@ def ended(as_json: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _click_said(as_json: bool) -> Iterator[None]:
+def _click_messages(as_json: bool) -> Iterator[None]:
     """Returns what click itself ends a command with. Raises show.CannotWrite."""
     try:
         yield
@@ -129,7 +129,7 @@ def os_words(problem: OSError) -> str:
 
 
 @contextmanager
-def _warnings_said() -> Iterator[None]:
+def _warnings_shown() -> Iterator[None]:
     """Shows warnings, such as of a damaged store, in their words, without the line of code that noticed
     it."""
     with warnings.catch_warnings():

@@ -67,12 +67,12 @@ def command(
         show.data(row | ({"output": str(output)} if output is not None else {}))
         return
     for join in result.joins:
-        show.note(f"ucc: {_words(join)}")
+        show.note(f"ucc: {_join_text(join)}")
     if output is None:
         show.program(result.text)
 
 
-def _words(join: Join) -> str:
+def _join_text(join: Join) -> str:
     buffers, several = " and ".join(join.buffers), len(join.buffers) > 1
     readers = ", ".join(s for s in join.stages if s not in join.buffers)
     if join.together is None:

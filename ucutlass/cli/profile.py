@@ -119,11 +119,11 @@ def command(
         if file is None:
             fail(Status.CALL, "a FILE is needed, or --ledger", as_json)
         job = _job(inputs.read(file), name, parse_sizes(sizes), arch, seed, limit, wait)
-        known, row, missing = _look(job, counters, energy, cache)
-        advice = advise(known, past(job.built.planned.device))
+        facts, row, missing = _gather_facts(job, counters, energy, cache)
+        advice = advise(facts, past(job.built.planned.device))
         advice = within_schedule(advice, job.program, job.built.planned.sizes, job.arch)
         row |= {"advice": select.to_json(advice), "unavailable": missing}
-        parent = _keep(job, row)
+        parent = _add_record(job, row)
         if tried:
             row["tried"] = _try(job, advice, parent)
         _report(job, row, advice, as_json)
@@ -155,7 +155,7 @@ def _job(
 # --- looking ---------------------------------------------------------------------
 
 
-def _look(
+def _gather_facts(
     job: ProfileJob, counters: bool, energy: bool, cache: ncu.CacheControl
 ) -> tuple[KernelFacts, dict[str, Any], dict[str, str]]:
     """Returns the facts, what was measured as JSON values, and why each missing tier is missing."""
@@ -172,8 +172,8 @@ def _look(
         missing["disassembly"] = codes.reason
     build = sass.build_facts(job.built.artifact.report, codes)
     row["build"] = asdict(build)
-    known = facts_of(job.checked, job.program, planned)
-    facts = replace(known, build=build)
+    planned_facts = facts_of(job.checked, job.program, planned)
+    facts = replace(planned_facts, build=build)
     if job.gpu is None:
         absent = ("timing", "counters", "energy") if energy else ("timing", "counters")
         missing |= dict.fromkeys(absent, "no GPU here that runs this kernel")
@@ -232,14 +232,14 @@ def _disassembled(job: ProfileJob) -> tuple[sass.SassSummary, ...] | sass.NoCode
     return sass.read(job.built.artifact.library, tool)
 
 
-def _handed(built: Built) -> dict[str, Any]:
+def _payload(built: Built) -> dict[str, Any]:
     """Returns a built kernel as its process takes it."""
     return kernel_payload(built.planned, built.artifact.key)
 
 
 def _timed(job: ProfileJob, energy: bool) -> dict[str, Any]:
     arguments = job.trial() | {
-        "built": _handed(job.built),
+        "built": _payload(job.built),
         "energy": energy,
         "versions": dict(job.built.artifact.versions),
     }
@@ -257,7 +257,7 @@ def _isolated(what: str, arguments: dict[str, Any], limit: float) -> dict[str, A
 def _counted(job: ProfileJob, cache: ncu.CacheControl) -> ncu.KernelCounters | ncu.NoCounters:
     assert job.gpu is not None
     kernels = [u.kernel for u in job.built.artifact.report.usage]
-    trial = job.trial() | {"built": _handed(job.built)}
+    trial = job.trial() | {"built": _payload(job.built)}
     return hardware_counters.count(job.gpu.capability, trial, kernels, job.limit, cache)
 
 
@@ -270,7 +270,7 @@ def _unknown(job: ProfileJob, values: Counters) -> tuple[str, ...]:
 # --- keeping ---------------------------------------------------------------------
 
 
-def _keep(job: ProfileJob, row: Mapping[str, Any]) -> Record | None:
+def _add_record(job: ProfileJob, row: Mapping[str, Any]) -> Record | None:
     """Returns the record of what was measured; None where nothing was, or the kernel was lost."""
     if "timing" not in row:
         return None
@@ -293,7 +293,7 @@ def _try(job: ProfileJob, advice: Advice, parent: Record | None) -> dict[str, An
     device: Device | None = device_named(job.gpu.name)
     with show.building(f"{job.program.name}, edited") as progress:
         other = build_kernel(job.checked, edited, extents, job.arch, device=device, on_progress=progress)
-    builds = {"now": _handed(job.built), "edit": _handed(other)}
+    builds = {"now": _payload(job.built), "edit": _payload(other)}
     versions = dict(job.built.artifact.versions)
     with _gpu_lock(job):
         answer = _isolated("compared", job.trial() | {"builds": builds, "versions": versions}, job.limit)

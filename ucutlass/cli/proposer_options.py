@@ -91,10 +91,10 @@ def proposer_factory(
     if proposer == "rules":
         return rules
     problem = problem_of_json(session.state.problem)
-    known = (
+    largest = (
         [] if asking.no_memory else conclusions_for(conclusions(journal), problem.compute_type, problem.name)
     )
-    memory = [conclusion.words for conclusion in known]
+    memory = [conclusion.words for conclusion in largest]
     if proposer == "command":
         if not asking.program:
             fail(Status.CALL, "--proposer command needs --command 'PROGRAM ARGUMENTS'", as_json)

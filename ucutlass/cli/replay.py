@@ -98,10 +98,10 @@ def _read(files: Sequence[Path], as_json: bool) -> list[RecordedTable]:
 
 
 def _searches(tables: Sequence[RecordedTable], searches: Sequence[Name], seeds: int, as_json: bool) -> None:
-    known = get_args(Knows)
-    with _progress(len(known) * len(searches) * seeds * len(tables), as_json) as step:
+    kinds = get_args(Knows)
+    with _progress(len(kinds) * len(searches) * seeds * len(tables), as_json) as step:
         comparisons: dict[Knows, list[SearchComparison]] = {
-            knows: compare(tables, searches, seeds, knows, on_course=step) for knows in known
+            knows: compare(tables, searches, seeds, knows, on_course=step) for knows in kinds
         }
     if as_json:
         show.data(_searches_json(tables, seeds, comparisons))
@@ -109,7 +109,7 @@ def _searches(tables: Sequence[RecordedTable], searches: Sequence[Name], seeds: 
     head = ("knows", "search", "mean", "spread of it", "median", "10th to 90th of 100", "sooner than flat")
     rows = [
         (knows, *_searched(comparison, comparisons[knows]))
-        for knows in known
+        for knows in kinds
         for comparison in comparisons[knows]
     ]
     show.say(
@@ -184,10 +184,10 @@ def _stops(ids: Sequence[str], journal: Path | None, as_json: bool) -> None:
 def _stops_on_tables(
     tables: Sequence[RecordedTable], searches: Sequence[Name], seeds: int, as_json: bool
 ) -> None:
-    known = get_args(Knows)
+    kinds = get_args(Knows)
     by_search: list[tuple[Knows, Name, list[RuleSavings]]] = []
-    with _progress(len(known) * len(searches) * seeds * len(tables), as_json) as step:
-        for knows in known:
+    with _progress(len(kinds) * len(searches) * seeds * len(tables), as_json) as step:
+        for knows in kinds:
             for name in searches:
                 sessions: list[RecordedSession] = []
                 for table, seed in itertools.product(tables, range(seeds)):
@@ -260,7 +260,7 @@ def _session(session: RecordedSession) -> dict[str, Any]:
 
 def _rule(savings: RuleSavings) -> tuple[str, ...]:
     return (
-        *_words(savings.stop),
+        *_stop_rule_cells(savings.stop),
         f"{savings.attempts:.0%}",
         "none spent" if savings.tokens is None else f"{savings.tokens:.0%}",
         f"{savings.retained:.1%}",
@@ -269,7 +269,7 @@ def _rule(savings: RuleSavings) -> tuple[str, ...]:
     )
 
 
-def _words(stop: StopRule) -> tuple[str, str]:
+def _stop_rule_cells(stop: StopRule) -> tuple[str, str]:
     near = "never" if stop.eps is None else f"within {stop.eps:.0%}"
     return near, "never" if stop.patience is None else f"after {stop.patience}"
 

@@ -162,17 +162,17 @@ def _program(file: Path, sizes: tuple[str, ...], name: str | None, request: SolR
 def _pick(checked: frontend.Checked, name: str | None) -> ir.Program:
     """Returns the kernel or pipeline of this name, the file's only program, or its only pipeline: the kernels
     beside it are its launches. Raises ShapeError UC0601 where that names none."""
-    known = {p.name: p for p in checked.module.programs}
-    pipelines = [p.name for p in known.values() if isinstance(p, ir.Pipeline)]
-    for only in (list(known), pipelines):
+    programs = {p.name: p for p in checked.module.programs}
+    pipelines = [p.name for p in programs.values() if isinstance(p, ir.Pipeline)]
+    for only in (list(programs), pipelines):
         if name is None and len(only) == 1:
             (name,) = only
-    if name is None or name not in known:
+    if name is None or name not in programs:
         raise ShapeError(
             "UC0601",
-            f"{checked.file} has {', '.join(known) or 'no program'}: say which one with --kernel NAME",
+            f"{checked.file} has {', '.join(programs) or 'no program'}: say which one with --kernel NAME",
         )
-    return known[name]
+    return programs[name]
 
 
 def _plan(

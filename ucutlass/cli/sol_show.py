@@ -42,10 +42,10 @@ def present(title: str, sol_bounds: TimeBounds, request: SolRequest, more: dict[
     if request.as_json:
         show.data(more | row(sol_bounds, request.seconds))
         return
-    head = [(key, value if isinstance(value, str) else _words(value)) for key, value in more.items()]
+    head = [(key, value if isinstance(value, str) else _value_text(value)) for key, value in more.items()]
     tail = [] if request.roofline is None else [("roofline", str(request.roofline))]
     show.table(("", ""), head + lines(sol_bounds, request.seconds) + tail)
 
 
-def _words(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return " ".join(f"{n}={v}" for n, v in value.items()) if isinstance(value, dict) else str(value)

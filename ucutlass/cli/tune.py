@@ -151,8 +151,8 @@ def command(
             settings = TuningSettings(limits, policy, seed, free)
             noted: list[Mapping[str, tuple[str, ...]]] = []
 
-            def made(given: Mapping[str, int]) -> TuningJob:
-                job = job_of(checked, program, given, target, device, free)
+            def made(sizes: Mapping[str, int]) -> TuningJob:
+                job = job_of(checked, program, sizes, target, device, free)
                 if job.fixed is not None and job.fixed.fields not in noted and not as_json:
                     noted.append(job.fixed.fields)
                     show.note(f"ucc: {job.fixed.words}")
@@ -196,9 +196,9 @@ def _write(
 
 
 def _one(program: ir.Kernel, sizes: Sequence[str]) -> tuple[shapes_file.WeightedShape, ...]:
-    given = parse_sizes(sizes)
-    complete(program, given)
-    return (shapes_file.WeightedShape(given),)
+    extents = parse_sizes(sizes)
+    complete(program, extents)
+    return (shapes_file.WeightedShape(extents),)
 
 
 def _tuned(

@@ -51,7 +51,7 @@ def _lines(shapes: int, limits: SearchLimits) -> OnJob:
         def on_trial(trial: Trial) -> None:
             trials.append(trial)
             message = "; ".join(
-                [_named(job, at, shapes), *_standing(job, trials, limits), *_words(job, trial)]
+                [_named(job, at, shapes), *_standing(job, trials, limits), *_trial_cells(job, trial)]
             )
             show.note(f"ucc: {show.one_line(message)}")
 
@@ -88,7 +88,7 @@ class _View:
             left = max(0.0, self.limits.seconds - (time.monotonic() - self.start))
             grid.add_row("", f"{left:.0f} s left")
         for trial in trials[-LAST:]:
-            grid.add_row(*(Text(show.one_line(words)) for words in _words(job, trial)))
+            grid.add_row(*(Text(show.one_line(words)) for words in _trial_cells(job, trial)))
         return grid
 
 
@@ -110,7 +110,7 @@ def _standing(job: TuningJob, trials: list[Trial], limits: SearchLimits) -> list
     return [standing + share, f"{len(trials)} of at most {most} builds"]
 
 
-def _words(job: TuningJob, trial: Trial) -> tuple[str, str]:
+def _trial_cells(job: TuningJob, trial: Trial) -> tuple[str, str]:
     group = job.space.groups[trial.group]
     if isinstance(trial.result, FailedTrial):
         return trial.result.stage, f"{show_schedule(group.request)}: {trial.result.words}"
@@ -129,8 +129,8 @@ def report(row: Mapping[str, Any]) -> None:
         ("space", f"{row['kernels']} kernels of {row['binaries']} binaries on {row['device']}"),
         *((("fixed", row["fixed"]["words"]),) if row.get("fixed") else ()),
         ("stopped", f"{row['stopped']}, after {len(row['trials'])} builds in {row['seconds']:.1f} s"),
-        *(("trial", _said(t), t["schedule"]) for t in row["trials"]),
-        *(("final", _said(f), f["schedule"]) for f in row["finals"]),
+        *(("trial", _job_result(t), t["schedule"]) for t in row["trials"]),
+        *(("final", _job_result(f), f["schedule"]) for f in row["finals"]),
     ]
     if row["ok"]:
         share = f", {row['bound'] / row['microseconds']:.0%} of the bound" if row["bound"] else ""
@@ -151,7 +151,7 @@ def report(row: Mapping[str, Any]) -> None:
     show.table(("", ""), lines)
 
 
-def _said(row: Mapping[str, Any]) -> str:
+def _job_result(row: Mapping[str, Any]) -> str:
     if "lost" in row:
         return f"{row['lost']['stage']}: {row['lost']['words']}"
     return duration(row["microseconds"] * 1e-6)
@@ -162,10 +162,12 @@ def report_set(row: Mapping[str, Any]) -> None:
     head = ("shape", "weight", "time", "of the bound", "speed-up", "schedule", "keeps")
     show.table(head, [_shape(shape) for shape in row["shapes"]])
     arch = row["arch"]
-    known = [shape for shape in row["shapes"] if shape["speedup"] is not None]
+    compared = [shape for shape in row["shapes"] if shape["speedup"] is not None]
     gain = "no shape's" if row["gain"] is None else f"{row['gain']:.3f} times the untuned speed"
     after = [(f"schedule {n}", f"{arch} {{ {d['schedule']} }}") for n, d in enumerate(row["dispatch"], 1)]
-    after.append(("gain", f"{gain}, weighted geometric mean of {len(known)} of {len(row['shapes'])} shapes"))
+    after.append(
+        ("gain", f"{gain}, weighted geometric mean of {len(compared)} of {len(row['shapes'])} shapes")
+    )
     if "written" in row:
         after.append(("written", row["written"]))
     show.table(("", ""), after)
@@ -177,5 +179,7 @@ def _shape(shape: Mapping[str, Any]) -> tuple[str, ...]:
         return sizes, f"{shape['weight']:g}", "none", "", "", "", shape["stopped"]
     share = f"{shape['bound'] / shape['microseconds']:.0%}" if shape["bound"] else ""
     speedup = "" if shape["speedup"] is None else f"{shape['speedup']:.3f}"
-    taken = ("", "") if shape["dispatch"] is None else (str(shape["dispatch"] + 1), f"{shape['keeps']:.1%}")
-    return sizes, f"{shape['weight']:g}", duration(shape["microseconds"] * 1e-6), share, speedup, *taken
+    dispatch = (
+        ("", "") if shape["dispatch"] is None else (str(shape["dispatch"] + 1), f"{shape['keeps']:.1%}")
+    )
+    return sizes, f"{shape['weight']:g}", duration(shape["microseconds"] * 1e-6), share, speedup, *dispatch

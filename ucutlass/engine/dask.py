@@ -79,7 +79,7 @@ class DaskEngine:
         self._resources: Mapping[str, Mapping[str, float]] = {}
         self._connected = True
         self._dead: EngineUnreachable | None = None
-        self._look()
+        self._update_workers()
         self._watcher = Thread(target=self._watch, name="ucutlass-engine-watch", daemon=True)
         self._watcher.start()
 
@@ -255,7 +255,7 @@ class DaskEngine:
         )
         return identity
 
-    def _look(self) -> None:
+    def _update_workers(self) -> None:
         """Who is there. Raises OSError, TimeoutError where the scheduler does not answer."""
         running_workers = {
             address: facts
@@ -301,7 +301,7 @@ class DaskEngine:
         answered = time.monotonic()
         while not self._closed.wait(_LOOK_SECONDS):
             try:
-                self._look()
+                self._update_workers()
                 answered = time.monotonic()
             except (OSError, RuntimeError, *_TIMEOUTS) as problem:  # RuntimeError: its loop has ended
                 closed = self._client.status == "closed"

@@ -98,8 +98,8 @@ class PartialSchedule:
     keep: Literal["registers", "reread", "shared"] | None = None
     blocks: int | None = None
 
-    def given(self) -> dict[str, Value]:
-        """The fields that are fixed, in the table's order."""
+    def fixed(self) -> dict[str, Value]:
+        """Returns the fields that are fixed, in the table's order."""
         return {name: v for name in FIELDS if (v := getattr(self, name)) is not None}
 
 
@@ -120,7 +120,7 @@ def show_value(value: Value) -> str:
 
 def show(request: PartialSchedule) -> str:
     """`tile 128x256x64  cluster 2x1`: the fixed fields as a schedule writes them."""
-    return "  ".join(f"{name} {show_value(value)}" for name, value in request.given().items())
+    return "  ".join(f"{name} {show_value(value)}" for name, value in request.fixed().items())
 
 
 def legal_values(field: ScheduleField) -> str:
@@ -154,13 +154,13 @@ def partial_schedule_of_json(fields: object) -> PartialSchedule:
     """
     if not isinstance(fields, dict):
         raise ValueError("the schedule is no object")
-    given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
-    for name, value in given.items():
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
+    for name, value in values.items():
         if value is None and name in FIELDS:
             continue
         if name not in FIELDS or not _is_value(value) or value == "auto" or not fits(FIELDS[name], value):
             raise ValueError(f"the schedule has {name[:40]!r} {value!r:.80}")
-    return PartialSchedule(**given)
+    return PartialSchedule(**values)
 
 
 def _is_value(value: object) -> bool:
@@ -181,5 +181,5 @@ def partial_schedules(choices: Iterable[Choice]) -> Iterator[PartialSchedule]:
 
 def scheduled(program: Kernel, arch: str, request: PartialSchedule) -> Kernel:
     """The kernel with one schedule for an architecture in place of its own blocks."""
-    choices = tuple(Choice(name, (value,), program.span) for name, value in request.given().items())
+    choices = tuple(Choice(name, (value,), program.span) for name, value in request.fixed().items())
     return replace(program, schedules=(ScheduleBlock(arch, None, choices, program.span),))

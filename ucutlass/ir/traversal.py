@@ -15,12 +15,12 @@ def walk(
 ) -> Iterator[ir.Value]:
     """Every node from the roots down once, in the order of a depth-first search; of a node it goes on with
     what `into` says."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = list(reversed(roots))
     while stack:
         node = stack.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
+        if id(node) not in visited:
+            visited.add(id(node))
             yield node
             stack += reversed(into(node))
 

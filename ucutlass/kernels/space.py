@@ -104,13 +104,13 @@ def kernels(
     own = plan(base)
     if isinstance(own, tuple):
         return
-    seen = {_key(own)}
+    keys = {_key(own)}
     yield own
     open_ = {n: values for n, values in axes(own).items() if getattr(base, n) is None}
     for request in itertools.islice(_around(own.request, base, open_, STEPS_FREE if free else STEPS), MOST):
         planned = plan(request)
-        if not isinstance(planned, tuple) and _key(planned) not in seen:
-            seen.add(_key(planned))
+        if not isinstance(planned, tuple) and _key(planned) not in keys:
+            keys.add(_key(planned))
             yield planned
 
 
@@ -128,10 +128,10 @@ def _around(
         for names in itertools.combinations(open_, count):
             ways = [[v for v in open_[n] if v != getattr(start, n)] for n in names]
             for values in itertools.product(*ways):
-                given: dict[str, Any] = dict(zip(names, values, strict=True))
-                way = sum(FAR.get(n, 1.0) * apart(getattr(start, n), v) for n, v in given.items())
-                requests.append((count + way, given))
-    yield from (replace(base, **given) for _, given in sorted(requests, key=lambda pair: pair[0]))
+                changes: dict[str, Any] = dict(zip(names, values, strict=True))
+                way = sum(FAR.get(n, 1.0) * apart(getattr(start, n), v) for n, v in changes.items())
+                requests.append((count + way, changes))
+    yield from (replace(base, **changes) for _, changes in sorted(requests, key=lambda pair: pair[0]))
 
 
 def apart(a: Value | None, b: Value) -> float:
@@ -169,7 +169,7 @@ def planned(
 ) -> Planned | tuple[Violation, ...]:
     """The planner's answer for a request; of violations each with a legal request nearby."""
     answer = plan(request)
-    if isinstance(answer, tuple) and request.given():
+    if isinstance(answer, tuple) and request.fixed():
         return with_nearest(plan, axes, request, answer)
     return answer
 
@@ -192,9 +192,9 @@ def _nearest(
     blamed = [n for n in broken.fields if getattr(base, n) is not None]
     tried: list[PartialSchedule] = [] if broken.nearest is None else [broken.nearest]
     for name in blamed:
-        given = getattr(base, name)
-        values = {v for v in (*near.get(name, ()), getattr(own.request, name)) if v not in (None, given)}
-        ways = sorted(values, key=lambda v: (apart(given, v), str(v)))
+        start = getattr(base, name)
+        values = {v for v in (*near.get(name, ()), getattr(own.request, name)) if v not in (None, start)}
+        ways = sorted(values, key=lambda v: (apart(start, v), str(v)))
         tried += [replace(base, **{name: value}) for value in ways]
     tried += [without(base, *blamed[:count]) for count in range(1, len(blamed) + 1)]
     for request in (*tried, PartialSchedule()):

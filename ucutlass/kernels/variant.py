@@ -20,10 +20,10 @@ class Variant:
 
 def served(request: PartialSchedule, variants: Iterable[Variant]) -> tuple[Variant, ...]:
     """Returns those of some kernels that have every fixed field and are what `warps` means."""
-    given = request.given()
+    fields = request.fixed()
     return tuple(
         variant
         for variant in variants
         if (request.warps is None or request.warps in variant.words)
-        and all(name in variant.fields for name in given)
+        and all(name in variant.fields for name in fields)
     )

@@ -28,14 +28,14 @@ def foreign_to(request: PartialSchedule, among: Sequence[Variant], what: str) ->
     the pattern with its article."""
     if served(request, among):
         return None
-    given = request.given()
+    fixed = request.fixed()
     words = tuple(dict.fromkeys(w for variant in among for w in variant.words))
     of_kernel = tuple(v for v in among if request.warps in v.words) or tuple(among)
-    foreign = [n for n in given if not any(n in v.fields for v in of_kernel)]
+    foreign = [n for n in fixed if not any(n in v.fields for v in of_kernel)]
     if request.warps is not None and request.warps not in words and "warps" not in foreign:
         foreign = ["warps"]
-    foreign = foreign or list(given)
-    names = ", ".join(f"`{name} {show_value(given[name])}`" for name in foreign)
+    foreign = foreign or list(fixed)
+    names = ", ".join(f"`{name} {show_value(fixed[name])}`" for name in foreign)
     fields = [n for n in FIELDS if any(n in v.fields for v in among)]
     beside = f" runs as {' or '.join(f'`{w}`' for w in words)}, and" if words else ""
     return Violation(

@@ -127,13 +127,13 @@ def gradients(name: str, outer: Sequence[Tensor], *arguments: Any) -> list[Tenso
 def _of_their_own(inner: Sequence[Tensor], outer: Sequence[Tensor]) -> list[Tensor]:
     """Returns dense gradients that share memory with nothing: where two tensors are added, both have the
     gradient of the sum."""
-    taken = {t.untyped_storage().data_ptr() for t in outer}
+    storages = {t.untyped_storage().data_ptr() for t in outer}
     separate: list[Tensor] = []
     for gradient in inner:
         dense = gradient.contiguous()
-        if dense.untyped_storage().data_ptr() in taken:
+        if dense.untyped_storage().data_ptr() in storages:
             dense = dense.clone(memory_format=torch.contiguous_format)
-        taken.add(dense.untyped_storage().data_ptr())
+        storages.add(dense.untyped_storage().data_ptr())
         separate.append(dense)
     return separate
 
@@ -143,7 +143,7 @@ def _empty_gradients(outer: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
     return [tensor.new_empty(tensor.shape) for tensor, need in pairs if need]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.save_for_backward(*(a if isinstance(a, Tensor) else None for a in inputs))
     ctx.others = tuple(None if isinstance(a, Tensor) else a for a in inputs)
 
@@ -177,7 +177,9 @@ def registered(name: str, entry: OpsEntry) -> Callable[..., Any]:
     _LIBRARY.define(f"{name}{entry.schema}", tags=_TAGS)
     _LIBRARY.impl(name, partial(computed, name), "CompositeExplicitAutograd")
     torch.library.register_fake(whole, entry.empty, lib=_LIBRARY)
-    torch.library.register_autograd(whole, partial(_backward, backward), setup_context=_keep, lib=_LIBRARY)
+    torch.library.register_autograd(
+        whole, partial(_backward, backward), setup_context=_save_for_backward, lib=_LIBRARY
+    )
     operator: Callable[..., Any] = getattr(getattr(torch.ops, NAMESPACE), name).default
     return operator
 

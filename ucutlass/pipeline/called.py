@@ -29,14 +29,14 @@ def in_place(
     kernel: syntax.Program,
     buffers: Mapping[str, ParamType],
     result: TensorType,
-    taken: Iterable[str],
+    used_names: Iterable[str],
 ) -> CallInPlace:
     """Returns what a call of a kernel with one result computes. `buffers` are the pipeline's tensors and
-    numbers, `result` is the type with which the call is stored, `taken` are the pipeline's names. Raises
+    numbers, `result` is the type with which the call is stored, `used_names` are the pipeline's names. Raises
     NotInPlace."""
     if len(kernel.results) != 1 or any(isinstance(s, syntax.Require) for s in kernel.body):
         raise NotInPlace(f"{kernel.name} has several results or requirements")
-    names = _PipelineNames({*taken})
+    names = _PipelineNames({*used_names})
     values = _arguments(call, kernel)
     names.axes(kernel.results[0].type, result, kernel.name)
     for param in kernel.params:
@@ -87,8 +87,8 @@ class _PipelineNames:
             if len(parts) != len(memory.dims):
                 raise NotInPlace(f"{what} has other names for its axes there and here")
             for part, name in zip(parts, memory.dims, strict=True):
-                known = self.dims.setdefault(part, name)
-                if known != name or list(self.dims.values()).count(name) > 1:
+                bound = self.dims.setdefault(part, name)
+                if bound != name or list(self.dims.values()).count(name) > 1:
                     raise NotInPlace(
                         f"the axes of {what} would have the name {name} twice, or {part} two names"
                     )

@@ -112,15 +112,15 @@ class _DimClasses:
     def _labels(self) -> list[str]:
         """Returns a name for each class: the name of its first member, with a number where another class has
         that name."""
-        taken: list[str] = []
+        labels: list[str] = []
         for members in self.classes:
             name = label = next(iter(members))[1]
             number = 1
-            while label in taken:
+            while label in labels:
                 number += 1
                 label = f"{name}_{number}"
-            taken.append(label)
-        return taken
+            labels.append(label)
+        return labels
 
     def dims(self, steps: Sequence[Step]) -> dict[str, tuple[Extent, int]]:
         """Returns every dimension of the fused kernel with its extent, as far as a text gives it, and its
@@ -128,8 +128,10 @@ class _DimClasses:
         of = {step.name: self.of(step) for step in steps}
         extents: dict[str, tuple[Extent, int]] = {}
         for label, members in zip(self._labels(), self.classes, strict=True):
-            known = [(owner, *self.extents[owner, dim]) for owner, dim in members]
-            owner, extent, size = next((k for k in known if not isinstance(k[1], Free)), known[0])
+            members_extents = [(owner, *self.extents[owner, dim]) for owner, dim in members]
+            owner, extent, size = next(
+                (k for k in members_extents if not isinstance(k[1], Free)), members_extents[0]
+            )
             extents[label] = renamed_extent(extent, of[owner]), size
         return extents
 
@@ -249,8 +251,8 @@ class _FusedKernelBuilder:
         index = next(
             (
                 i
-                for i, (name, known) in enumerate(self.params)
-                if isinstance(name, str) and (name, known.type) == (argument, type_)
+                for i, (name, param) in enumerate(self.params)
+                if isinstance(name, str) and (name, param.type) == (argument, type_)
             ),
             len(self.params),
         )

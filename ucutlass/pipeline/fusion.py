@@ -161,17 +161,17 @@ def _fusion_hint(sized: SizedPipeline, name: str, kept_buffers: tuple[str, ...])
 def operators(kernel: ir.Kernel) -> tuple[str, ...]:
     """Returns what one launch does, in order and each once: dots, reductions, scans and the values that they
     consume, then the names of element-wise functions."""
-    seen: dict[int, ir.Value] = {}
+    visited: dict[int, ir.Value] = {}
 
     def visit(node: ir.Value) -> None:
-        if id(node) not in seen:
+        if id(node) not in visited:
             for child in ir.children(node):
                 visit(child)
-            seen[id(node)] = node
+            visited[id(node)] = node
 
     for result in kernel.results:
         visit(result.value)
-    return tuple(dict.fromkeys(word for node in seen.values() if (word := _operator_name(node))))
+    return tuple(dict.fromkeys(word for node in visited.values() if (word := _operator_name(node))))
 
 
 def _operator_name(node: ir.Value) -> str:

@@ -235,10 +235,10 @@ class _Joiner:
         buffers: dict[str, ir.ParamType] = {p.name: p.type for p in text.sized.pipeline.params}
         buffers |= {name: buffer.type for name, buffer in text.sized.buffers.items()}
         bound = {t.name for s in text.program.body if isinstance(s, syntax.Bind) for t in s.targets}
-        taken = {*buffers, *bound, *text.sized.sizes}
+        used_names = {*buffers, *bound, *text.sized.sizes}
         result = text.sized.buffers[output].type
         try:
-            return in_place(value, kernels[value.callee], buffers, result, taken)
+            return in_place(value, kernels[value.callee], buffers, result, used_names)
         except NotInPlace as problem:
             raise _NotJoined(f"the kernel {value.callee} is not written in place: {problem}") from problem
 

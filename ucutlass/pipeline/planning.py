@@ -106,5 +106,5 @@ def _stage(
     if kernel is None:
         return StagePlan(step, None)
     flags = [aligned.get(name, True) for name in pointers(step)]
-    drawn = draw(kernel, step.sizes)
-    return StagePlan(step, frontend.plan_kernel(checked, drawn, step.sizes, arch, device, flags))
+    scheduled = draw(kernel, step.sizes)
+    return StagePlan(step, frontend.plan_kernel(checked, scheduled, step.sizes, arch, device, flags))

@@ -168,8 +168,8 @@ def _problem_text(kernel: Kernel, problem: inference.Problem) -> str:
             return f"nothing says how long {', '.join(dims)} is"
         case inference.DividesByZero(dim, _):
             return f"{dim} = {show(kernel.dims[dim])} divides by zero"
-        case inference.TooSmall(dim, known):
-            return f"{dim} is {known.sizes[dim]}; every extent is at least 1"
+        case inference.TooSmall(dim, inferred):
+            return f"{dim} is {inferred.sizes[dim]}; every extent is at least 1"
         case inference.UnevenSplit(operand_axis, _, length, _) | inference.ExtentConflict(
             operand_axis, length, _
         ):
@@ -207,8 +207,8 @@ def _renamed(stage: Stage, names: Mapping[str, str]) -> Stage:
 
 def kernels(pipeline: Pipeline) -> Iterator[Kernel]:
     """Yields the kernel of every stage that is no torch function, in order and once each."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     for stage in without_copies(pipeline).stages:
-        if isinstance(stage.call, Kernel) and id(stage.call) not in seen:
-            seen.add(id(stage.call))
+        if isinstance(stage.call, Kernel) and id(stage.call) not in visited:
+            visited.add(id(stage.call))
             yield stage.call

@@ -78,16 +78,16 @@ def _slots(after: Sequence[frozenset[int]], streams: Sequence[int]) -> StreamAss
     for step, stream in enumerate(streams):
         needed = [d for d in sorted(after[step], reverse=True) if d not in ended[stream]]
         events: list[int] = []
-        seen = ended[stream]
+        done = ended[stream]
         for other in needed:  # the latest first: it may imply the others
-            if other not in seen:
+            if other not in done:
                 events.append(other)
-                seen |= before[other] | {other}
+                done |= before[other] | {other}
         forks.append(not started[stream] and not events)
         started[stream] = True
         waits.append(tuple(sorted(events)))
-        before.append(seen)
-        ended[stream] = seen | {step}
+        before.append(done)
+        ended[stream] = done | {step}
     recorded = {w for ws in waits for w in ws}
     slots = tuple(StreamSlot(stream, waits[i], forks[i], i in recorded) for i, stream in enumerate(streams))
     last_steps = {stream: step for step, stream in enumerate(streams)}

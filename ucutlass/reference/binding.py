@@ -69,28 +69,28 @@ def _error(program: Kernel | Pipeline, problem: inference.Problem) -> CallError:
                 f"no argument of {program.name} determines the extent of {', '.join(dims)}; "
                 "give the dimension an extent in the program's text"
             )
-        case DividesByZero(dim, known):
+        case DividesByZero(dim, inferred):
             extent = program.dims[dim]
             return ExtentRangeError(
-                f"the extent of {dim}, {extents.show(extent)}, divides by zero at {_extents_text(extent, known)}"
+                f"the extent of {dim}, {extents.show(extent)}, divides by zero at {_extents_text(extent, inferred)}"
             )
-        case TooSmall(dim, known):
+        case TooSmall(dim, inferred):
             extent = program.dims[dim]
             return ExtentRangeError(
-                f"the extent of {dim}, {extents.show(extent)}, is {known.sizes[dim]} at "
-                f"{_extents_text(extent, known)}; extents are at least 0"
+                f"the extent of {dim}, {extents.show(extent)}, is {inferred.sizes[dim]} at "
+                f"{_extents_text(extent, inferred)}; extents are at least 0"
             )
-        case UnevenSplit(operand_axis, _, length, known) | ExtentConflict(operand_axis, length, known):
-            return ExtentMismatchError(_mismatch_text(operand_axis, length, known))
+        case UnevenSplit(operand_axis, _, length, inferred) | ExtentConflict(operand_axis, length, inferred):
+            return ExtentMismatchError(_mismatch_text(operand_axis, length, inferred))
 
 
-def _mismatch_text(operand_axis: OperandAxis, length: int, known: Inferred) -> str:
+def _mismatch_text(operand_axis: OperandAxis, length: int, inferred: Inferred) -> str:
     axis = operand_axis.declared
     if not axis.dims and isinstance(axis.extent, Fixed):
         return f"{_axis_text(operand_axis)}, but the program says {length}"
     dims = axis.dims or extents.names(axis.extent)
     sources = (
-        f"{d} = {known.sizes[d]} ({_axis_text(known.origin[d]) if d in known.origin else 'from the program'})"
+        f"{d} = {inferred.sizes[d]} ({_axis_text(inferred.origin[d]) if d in inferred.origin else 'from the program'})"
         for d in dims
     )
     return f"{_axis_text(operand_axis)}, but {_show(axis)} there is {length}: {'; '.join(sources)}"
@@ -100,8 +100,8 @@ def _axis_text(operand_axis: OperandAxis) -> str:
     return f"axis {operand_axis.axis} of {operand_axis.argument} is {operand_axis.size}"
 
 
-def _extents_text(extent: Extent, known: Inferred) -> str:
-    return ", ".join(f"{n} = {known.sizes[n]}" for n in extents.names(extent)) or "any size"
+def _extents_text(extent: Extent, inferred: Inferred) -> str:
+    return ", ".join(f"{n} = {inferred.sizes[n]}" for n in extents.names(extent)) or "any size"
 
 
 def _show(axis: MemoryAxis) -> str:

@@ -111,18 +111,18 @@ class Inputs:
 def analyse(roots: Sequence[Value], inputs: Inputs) -> list[Bounded]:
     """Returns the values of the roots with their radii. A value that is used twice is computed once and is
     released after its last use."""
-    known: dict[Value, Bounded] = {}
+    bounds: dict[Value, Bounded] = {}
     for node, ending in steps(roots):
-        known[node] = _bounded(node, inputs, known.__getitem__)
+        bounds[node] = _bounded(node, inputs, bounds.__getitem__)
         for value in ending:
-            del known[value]
-    return [known[root] for root in roots]
+            del bounds[value]
+    return [bounds[root] for root in roots]
 
 
-def _bounded(node: Value, inputs: Inputs, known: Callable[[Value], Bounded]) -> Bounded:
+def _bounded(node: Value, inputs: Inputs, bound_of: Callable[[Value], Bounded]) -> Bounded:
     if isinstance(node, Dot):
-        return _dot(node, inputs.call, known)
-    parts = [known(c) for c in children(node)]
+        return _dot(node, inputs.call, bound_of)
+    parts = [bound_of(c) for c in children(node)]
     value = step(node, [p.value for p in parts], inputs.call)
     match node:
         case ParamValue(index=index):
@@ -417,8 +417,8 @@ def _any_along(node: Gather, parts: Sequence[Bounded], value: Named) -> Tensor:
     return torch.where(ids.value.like(ids.radius).spread(node.dims) > 0, distance, certain_radius)
 
 
-def _dot(node: Dot, call: KernelCall, known: Callable[[Value], Bounded]) -> Bounded:
-    left, right = (_operand(c, call, known) for c in (node.left, node.right))
+def _dot(node: Dot, call: KernelCall, bound_of: Callable[[Value], Bounded]) -> Bounded:
+    left, right = (_operand(c, call, bound_of) for c in (node.left, node.right))
     total = dot_total(node, [left.value, right.value])
     value = Named(dot_in_range(node, total), node.dims)
     radii = (left.radius, right.radius)
@@ -440,17 +440,17 @@ class _DotOperand:
     radius: Operand | None
 
 
-def _operand(node: Value, call: KernelCall, known: Callable[[Value], Bounded]) -> _DotOperand:
+def _operand(node: Value, call: KernelCall, bound_of: Callable[[Value], Bounded]) -> _DotOperand:
     def value(inner: Value) -> Named:
-        return known(inner).value
+        return bound_of(inner).value
 
     def radius(inner: Value) -> Named:
-        bounded_value = known(inner)
+        bounded_value = bound_of(inner)
         if isinstance(node, Gather) and inner is node.ids:
             return bounded_value.value
         exact = torch.zeros_like(bounded_value.value.data, dtype=torch.float64)
         return bounded_value.value.like(exact if bounded_value.radius is None else bounded_value.radius)
 
     source = node.value if isinstance(node, (Read, Gather)) and unrealised(node) else node
-    inexact = known(source).radius is not None
+    inexact = bound_of(source).radius is not None
     return _DotOperand(dot_operand(node, call, value), dot_operand(node, call, radius) if inexact else None)

@@ -161,23 +161,26 @@ def _pipeline(pipeline: Pipeline, arguments: Sequence[Argument]) -> tuple[Expect
     check_arguments(pipeline, arguments)
     sizes = sizes_of(pipeline, arguments)
     buffers: dict[str, Argument] = {p.name: a for p, a in zip(pipeline.params, arguments, strict=True)}
-    known: dict[str, Expected] = {}
+    expectations: dict[str, Expected] = {}
     for stage in pipeline.stages:
-        for name, expected in zip(stage.outputs, _stage(stage, buffers, known, sizes), strict=True):
+        for name, expected in zip(stage.outputs, _stage(stage, buffers, expectations, sizes), strict=True):
             buffers[name] = expected.reference.to(outer_dtype(expected.elem))
-            known[name] = expected
+            expectations[name] = expected
     kinds = dict(pipeline.results)
     return tuple(
-        known[name] if name in known else exact_result(name, kinds[name], buffers[name])
+        expectations[name] if name in expectations else exact_result(name, kinds[name], buffers[name])
         for name, _ in pipeline.results
     )
 
 
 def _stage(
-    stage: Stage, buffers: Mapping[str, Argument], known: Mapping[str, Expected], sizes: Mapping[str, int]
+    stage: Stage,
+    buffers: Mapping[str, Argument],
+    expectations: Mapping[str, Expected],
+    sizes: Mapping[str, int],
 ) -> Sequence[Expected]:
     arguments = stage_arguments(stage, buffers)
-    inputs = [known.get(a) if isinstance(a, str) else None for a in stage.arguments]
+    inputs = [expectations.get(a) if isinstance(a, str) else None for a in stage.arguments]
     radii = [None if k is None else _radius_of(k) for k in inputs]
     if isinstance(stage.call, Kernel):
         return _kernel(stage.call, arguments, radii, sizes)

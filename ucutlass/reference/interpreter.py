@@ -92,8 +92,8 @@ def open_call(kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str
     call = KernelCall(sizes, params, device)
     for i, condition in enumerate(kernel.requires):
         if not bool(evaluate_values([condition], call)[0].data):
-            known = ", ".join(f"{d} = {n}" for d, n in sizes.items())
-            raise RequirementError(f"requirement {i + 1} of {kernel.name} does not hold for {known}")
+            extents = ", ".join(f"{d} = {n}" for d, n in sizes.items())
+            raise RequirementError(f"requirement {i + 1} of {kernel.name} does not hold for {extents}")
     return call
 
 
@@ -116,25 +116,25 @@ def _parameter(
 def evaluate_values(roots: Sequence[Value], call: KernelCall) -> list[Named]:
     """Returns the values of the roots. A value that is used twice is computed once and is released after its
     last use."""
-    known: dict[Value, Named] = {}
-    value_of = known.__getitem__
+    values: dict[Value, Named] = {}
+    value_of = values.__getitem__
     for node, ending in steps(roots):
-        operand_of = partial(dot_operand, call=call, known=value_of) if isinstance(node, Dot) else value_of
-        known[node] = step(node, [operand_of(c) for c in children(node)], call)
+        operand_of = partial(dot_operand, call=call, value_of=value_of) if isinstance(node, Dot) else value_of
+        values[node] = step(node, [operand_of(c) for c in children(node)], call)
         for value in ending:
-            del known[value]
-    return [known[root] for root in roots]
+            del values[value]
+    return [values[root] for root in roots]
 
 
-def dot_operand(node: Value, call: KernelCall, known: Callable[[Value], Named]) -> Operand:
+def dot_operand(node: Value, call: KernelCall, value_of: Callable[[Value], Named]) -> Operand:
     """Returns a dot's operand, which is read lazily where it can be (`liveness.unrealised`)."""
     match node:
         case Read(value=inner) if unrealised(node):
-            return LazyRead(known(inner), node, call.sizes)
+            return LazyRead(value_of(inner), node, call.sizes)
         case Gather(value=inner, dim=dim, ids=ids) if unrealised(node):
-            return LazyGather(known(inner), dim, known(ids), node.dims)
+            return LazyGather(value_of(inner), dim, value_of(ids), node.dims)
         case _:
-            return known(node)
+            return value_of(node)
 
 
 # --- arguments -------------------------------------------------------------------

@@ -23,12 +23,12 @@ _NEVER_NEGATIVE = frozenset({"abs", "relu", "exp", "sqrt", "rsqrt", "sigmoid", "
 def lower_bound(node: Value) -> float:
     """Returns a number that neither the node's reference nor an honest kernel's value for it lies below; -inf
     where nothing is known. Either may be NaN."""
-    known: dict[Value, float] = {}
+    bounds: dict[Value, float] = {}
 
     def visit(node: Value) -> float:
-        if node not in known:
-            known[node] = _lowest(node, visit)
-        return known[node]
+        if node not in bounds:
+            bounds[node] = _lowest(node, visit)
+        return bounds[node]
 
     return visit(node)
 

@@ -56,7 +56,7 @@ def lines(bounds: TimeBounds, seconds: float | None = None) -> list[tuple[str, s
     """Returns what decides, the work, every bound with its terms, and the gap, as rows of a table."""
     rows = [
         ("limit", f"{bounds.limit}: {duration(bounds.fused.seconds)} on {bounds.device}, {bounds.regime}"),
-        ("work", work_words(bounds)),
+        ("work", work_text(bounds)),
     ]
     if bounds.most != bounds.least:
         rows.append(("by the data", _by_data(bounds)))
@@ -71,7 +71,7 @@ def lines(bounds: TimeBounds, seconds: float | None = None) -> list[tuple[str, s
     return rows
 
 
-def work_words(bounds: TimeBounds) -> str:
+def work_text(bounds: TimeBounds) -> str:
     """Returns operations by compute type, bytes, and the intensity beside the ridge, as text."""
     operations = ", ".join(
         f"{metric_prefixed(n)} {compute_type}" for compute_type, n in sorted(bounds.least.operations.items())

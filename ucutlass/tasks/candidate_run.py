@@ -61,7 +61,7 @@ def _run(
     kernel = loaded_built(checked_of(program), name, arch, built)
     reference = kernel.program if problem is None else frontend.program(checked_of(problem), name)
     for case, more in CASES:
-        arguments = generate(reference, sizes, case, seed=seed + more, device="cuda", drawn="cuda")
+        arguments = generate(reference, sizes, case, seed=seed + more, device="cuda", generator_device="cuda")
         verdict = verify.check(reference, kernel.judged(*arguments), arguments)
         if not verdict.ok:
             return {"seconds": None, "words": f"{case}: {verdict}"}
@@ -74,7 +74,7 @@ def argument_sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[A
     """Returns argument sets that rotate through more than twice the L2."""
     from ucutlass.runtime.inputs import generate
 
-    return rotated(generate(program, sizes, "normal", seed=seed, device="cuda", drawn="cuda"))
+    return rotated(generate(program, sizes, "normal", seed=seed, device="cuda", generator_device="cuda"))
 
 
 def rotated(first: Sequence[Any]) -> list[list[Any]]:

@@ -27,7 +27,7 @@ def measured(
     kernel = loaded_built(checked_of(program), name, arch, built)
     sets = argument_sets(kernel.program, sizes, seed)
     launch = turns(kernel, sets)
-    taken = compare({"candidate": launch}, len(sets), rounds=3)["candidate"].median
-    energy = energy_of(launch, len(sets), taken, asdict(machine_of(0))["uuid"])
+    seconds = compare({"candidate": launch}, len(sets), rounds=3)["candidate"].median
+    energy = energy_of(launch, len(sets), seconds, asdict(machine_of(0))["uuid"])
     torch.cuda.empty_cache()
     return energy

@@ -77,7 +77,9 @@ def ready() -> None:
 
     for case in CASES:
         sizes = {"M": 64, "N": 64, "K": 64}
-        verify.check(program, launch, generate(program, sizes, case, seed=0, device="cuda", drawn="cuda"))
+        verify.check(
+            program, launch, generate(program, sizes, case, seed=0, device="cuda", generator_device="cuda")
+        )
     torch.cuda.synchronize()
 
 
@@ -123,12 +125,12 @@ def timed(
             seconds.append(None)
             words.append(str(refused))
         else:
-            taken = timing.median * 1e-6
-            seconds.append(taken)
+            median = timing.median * 1e-6
+            seconds.append(median)
             words.append("")
-            best = taken if best is None else min(best, taken)
+            best = median if best is None else min(best, median)
             if at in heads:
-                worth = taken <= WORTH * best
+                worth = median <= WORTH * best
     # The process stays for the next call, but the memory is for whoever holds the lock then.
     sets.clear()
     del kernel
@@ -192,7 +194,7 @@ def _sets(kernel: LoadedSchedule, sizes: Mapping[str, int], seed: int) -> list[l
     from ucutlass.runtime.inputs import generate
     from ucutlass.runtime.timing import sets_for
 
-    first = generate(kernel.program, sizes, "normal", seed=seed, device="cuda", drawn="cuda")
+    first = generate(kernel.program, sizes, "normal", seed=seed, device="cuda", generator_device="cuda")
     moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
     return [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
 
@@ -216,7 +218,7 @@ def _wrong(kernel: LoadedSchedule, sizes: Mapping[str, int], seed: int) -> str:
         call(*args, out=outs[0] if len(outs) == 1 else tuple(outs))
 
     for case in CASES:
-        arguments = generate(kernel.program, sizes, case, seed=seed, device="cuda", drawn="cuda")
+        arguments = generate(kernel.program, sizes, case, seed=seed, device="cuda", generator_device="cuda")
         words = "the launcher refuses it"
         with suppress(LaunchError):
             verdict = verify.check(kernel.program, launch, arguments)

@@ -144,8 +144,8 @@ def on_gpu(
     left_out = tuple(LeftOut(**fields) for fields in suite["left_out"])
     entire = Suite(tuple(VerifyCase(**c) for c in suite["cases"]), left_out, suite["seed"])
     plan = VerificationPlan({**kernel, "stages": stages}, Granularity(tile, {}, {}), entire, ())
-    seen = _machine(built_with)
-    return {"machine": asdict(seen), "evidence": run(plan, case_seconds=case_seconds).to_json()}
+    this_machine = _machine(built_with)
+    return {"machine": asdict(this_machine), "evidence": run(plan, case_seconds=case_seconds).to_json()}
 
 
 def gpu_arguments(plan: VerificationPlan, built: AnyBuilt, case_seconds: float) -> dict[str, Any]:

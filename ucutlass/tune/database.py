@@ -220,7 +220,7 @@ def _devices(c: sqlite3.Connection, key: TuningKey) -> tuple[str, ...]:
 
 def _values(row: TunedRow) -> tuple[Any, ...]:
     versions = json.dumps(dict(row.versions), sort_keys=True)
-    return json.dumps(row.request.given()), row.microseconds, row.bound, versions, row.record, row.created
+    return json.dumps(row.request.fixed()), row.microseconds, row.bound, versions, row.record, row.created
 
 
 def _row(values: tuple[Any, ...]) -> TunedRow:

@@ -67,13 +67,13 @@ def cover_shapes(
         best = max(serves, key=lambda request: worth(request, left))
         chosen.append(best)
         left -= serves[best]
-    taken: dict[PartialSchedule, list[int]] = {}
+    served: dict[PartialSchedule, list[int]] = {}
     for at, shape in enumerate(shapes):
         if mine := [request for request in chosen if at in serves[request]]:
-            taken.setdefault(max(mine, key=shape.share), []).append(at)
-    weight = {request: math.fsum(shapes[at].weight for at in ats) for request, ats in taken.items()}
-    order = sorted(taken, key=lambda request: -weight[request])
-    return tuple(DispatchEntry(request, tuple(taken[request])) for request in order)
+            served.setdefault(max(mine, key=shape.share), []).append(at)
+    weight = {request: math.fsum(shapes[at].weight for at in ats) for request, ats in served.items()}
+    order = sorted(served, key=lambda request: -weight[request])
+    return tuple(DispatchEntry(request, tuple(served[request])) for request in order)
 
 
 def geomean(ratios: Iterable[tuple[float, float]]) -> float | None:

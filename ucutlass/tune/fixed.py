@@ -56,22 +56,22 @@ def requests_for(program: ir.Kernel, sizes: tuple[int, ...], arch: str) -> tuple
 
 def fixed_fields(requests: tuple[PartialSchedule, ...]) -> dict[str, tuple[str, ...]]:
     """The values of each field that all alternatives give."""
-    given = [request.given() for request in requests]
-    names = [name for name in (given[0] if given else ()) if all(name in values for values in given)]
-    return {name: tuple(dict.fromkeys(show_value(values[name]) for values in given)) for name in names}
+    fields = [request.fixed() for request in requests]
+    names = [name for name in (fields[0] if fields else ()) if all(name in values for values in fields)]
+    return {name: tuple(dict.fromkeys(show_value(values[name]) for values in fields)) for name in names}
 
 
 def outside(request: PartialSchedule, requests: tuple[PartialSchedule, ...]) -> str:
     """Which fields of a schedule the alternatives of a program exclude, with the values that they admit; ""
     where one of them admits the schedule, or there are none."""
     excluded = [
-        [name for name, value in request_.given().items() if getattr(request, name) != value]
+        [name for name, value in request_.fixed().items() if getattr(request, name) != value]
         for request_ in requests
     ]
     nearest = min(excluded, key=len, default=[])
     admitted = {
         name: dict.fromkeys(
-            show_value(value) for request_ in requests if (value := request_.given().get(name))
+            show_value(value) for request_ in requests if (value := request_.fixed().get(name))
         )
         for name in nearest
     }

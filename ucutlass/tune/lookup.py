@@ -91,7 +91,7 @@ def recorded(
 def allowed_by_program(program: ir.Kernel, sizes: Sequence[int], arch: str, request: PartialSchedule) -> bool:
     """Returns whether a schedule is one of those that the program stands for at these extents: it has every
     value that one alternative of the block which holds fixes. A program without one fixes nothing."""
-    alternatives_given = [r.given() for _, r in alternatives(matching(program, sizes, arch))]
+    alternatives_given = [r.fixed() for _, r in alternatives(matching(program, sizes, arch))]
     return not alternatives_given or any(
-        fields_given.items() <= request.given().items() for fields_given in alternatives_given
+        fields_given.items() <= request.fixed().items() for fields_given in alternatives_given
     )

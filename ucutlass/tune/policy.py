@@ -21,7 +21,7 @@ from ucutlass.tune.space import BinaryGroup, ScheduleSpace
 
 Name: TypeAlias = Literal["guided", "analytic", "random"]
 
-Seen: TypeAlias = Mapping[int, float | None]
+GroupTimes: TypeAlias = Mapping[int, float | None]
 """By the group's number in its space: seconds of its fastest kernel, None where it did not build, run or
 compute what it should."""
 
@@ -72,55 +72,55 @@ def neighbours(a: PartialSchedule, b: PartialSchedule) -> bool:
     return any(changed - _TIED.get(f, frozenset()) == {f} for f in changed)
 
 
-def best(seen: Seen) -> tuple[int, float] | None:
+def best(measured: GroupTimes) -> tuple[int, float] | None:
     """Returns the group with the least time, and that; None where nothing has a time."""
-    timed = [(seconds, at) for at, seconds in seen.items() if seconds is not None]
+    timed = [(seconds, at) for at, seconds in measured.items() if seconds is not None]
     return (min(timed)[1], min(timed)[0]) if timed else None
 
 
 # --- predictions -----------------------------------------------------------------
 
 
-def predictions(space: ScheduleSpace, seen: Seen) -> dict[int, float]:
+def predictions(space: ScheduleSpace, measured: GroupTimes) -> dict[int, float]:
     """Returns the seconds that each group nobody looked at is predicted to take."""
     groups = space.groups
-    known = [
+    timings = [
         (groups[at].request, math.log(seconds / groups[at].estimate))
-        for at, seconds in seen.items()
+        for at, seconds in measured.items()
         if seconds is not None
     ]
-    return {at: g.estimate * factor(g.request, known) for at, g in enumerate(groups) if at not in seen}
+    return {at: g.estimate * factor(g.request, timings) for at, g in enumerate(groups) if at not in measured}
 
 
 # --- policies --------------------------------------------------------------------
 
 
-def analytic(space: ScheduleSpace, seen: Seen, seed: int) -> tuple[int, ...]:
+def analytic(space: ScheduleSpace, measured: GroupTimes, seed: int) -> tuple[int, ...]:
     """Orders the groups by the estimate alone."""
-    return tuple(at for at in range(len(space.groups)) if at not in seen)
+    return tuple(at for at in range(len(space.groups)) if at not in measured)
 
 
-def shuffled(space: ScheduleSpace, seen: Seen, seed: int) -> tuple[int, ...]:
-    """Orders the groups at random; the order is the seed's, whatever was seen."""
+def shuffled(space: ScheduleSpace, measured: GroupTimes, seed: int) -> tuple[int, ...]:
+    """Orders the groups at random; the order is the seed's, whatever was measured."""
     order = list(range(len(space.groups)))
     random.Random(seed).shuffle(order)
-    return tuple(at for at in order if at not in seen)
+    return tuple(at for at in order if at not in measured)
 
 
-def guided(space: ScheduleSpace, seen: Seen, seed: int) -> tuple[int, ...]:
+def guided(space: ScheduleSpace, measured: GroupTimes, seed: int) -> tuple[int, ...]:
     """Returns the analytic order while there is little to learn from, then the corrected one."""
-    best_seen = best(seen)
-    opening = [at for at in distinct(space.groups) if at not in seen]
-    if best_seen is None or len(seen) < OPENING:
-        chosen = opening[: max(0, OPENING - len(seen))]
-        rest = [at for at in _corrected(space, seen) if at not in chosen]
+    best_seen = best(measured)
+    opening = [at for at in distinct(space.groups) if at not in measured]
+    if best_seen is None or len(measured) < OPENING:
+        chosen = opening[: max(0, OPENING - len(measured))]
+        rest = [at for at in _corrected(space, measured) if at not in chosen]
         return (*chosen, *rest)
-    return _corrected(space, seen)
+    return _corrected(space, measured)
 
 
-def _corrected(space: ScheduleSpace, seen: Seen) -> tuple[int, ...]:
-    predicted = predictions(space, seen)
-    best_seen = best(seen)
+def _corrected(space: ScheduleSpace, measured: GroupTimes) -> tuple[int, ...]:
+    predicted = predictions(space, measured)
+    best_seen = best(measured)
 
     def worth(at: int) -> tuple[float, int]:
         near = best_seen is not None and neighbours(
@@ -140,8 +140,8 @@ def distinct(groups: Sequence[BinaryGroup]) -> list[int]:
     return list(first.values())
 
 
-Policy: TypeAlias = Callable[[ScheduleSpace, Seen, int], tuple[int, ...]]
-"""The numbers of the groups that are not in `Seen`, what to build first in front; by seed."""
+Policy: TypeAlias = Callable[[ScheduleSpace, GroupTimes, int], tuple[int, ...]]
+"""The numbers of the groups that are not in `GroupTimes`, what to build first in front; by seed."""
 
 POLICIES: Mapping[Name, Policy] = MappingProxyType(
     {"guided": guided, "analytic": analytic, "random": shuffled}
@@ -163,19 +163,22 @@ class SearchLimits:
     hopeful: float = 1.10
 
 
-def stop_reason(space: ScheduleSpace, seen: Seen, limits: SearchLimits, spent: float) -> str | None:
+def stop_reason(space: ScheduleSpace, measured: GroupTimes, limits: SearchLimits, spent: float) -> str | None:
     """Returns why to build no more, in words; None to go on. `spent` is in seconds."""
-    if len(seen) >= len(space.groups):
+    if len(measured) >= len(space.groups):
         return "every binary was tried"
-    if len(seen) >= limits.builds:
+    if len(measured) >= limits.builds:
         return f"the budget of {limits.builds} builds is spent"
     if spent >= limits.seconds:
         return f"the budget of {limits.seconds:g} s is spent"
-    best_seen = best(seen)
+    best_seen = best(measured)
     if best_seen is None:
         return None
     if space.bound and best_seen[1] <= limits.close * space.bound:
         return f"the best is within {limits.close - 1:.0%} of what any plan here could come to"
-    if len(seen) >= OPENING and min(predictions(space, seen).values()) > limits.hopeful * best_seen[1]:
+    if (
+        len(measured) >= OPENING
+        and min(predictions(space, measured).values()) > limits.hopeful * best_seen[1]
+    ):
         return f"no kernel is predicted within {limits.hopeful - 1:.0%} of the best"
     return None

@@ -41,17 +41,17 @@ class ReplayRun:
 
 def run(table: RecordedTable, policy: Name, seed: int = 0, limits: SearchLimits | None = None) -> ReplayRun:
     """Runs one search on a table, a build at a time. Without limits it goes on until all is built."""
-    seen: dict[int, float | None] = {}
+    measured: dict[int, float | None] = {}
     order: list[int] = []
     shares: list[float] = []
     lasting = limits or SearchLimits(builds=len(table.space.groups), close=0.0, hopeful=float("inf"))
     while True:
-        why = stop_reason(table.space, seen, lasting, 0.0)
+        why = stop_reason(table.space, measured, lasting, 0.0)
         if why is not None:
             return ReplayRun(tuple(order), tuple(shares), why)
-        at = POLICIES[policy](table.space, seen, seed)[0]
+        at = POLICIES[policy](table.space, measured, seed)[0]
         order.append(at)
-        seen[at] = table.best_of(at)
+        measured[at] = table.best_of(at)
         shares.append(max(table.best / table.best_of(a) for a in order))
 
 

@@ -101,10 +101,10 @@ def parse(
 def _header(
     cells: Sequence[str], file: Path, line: int, program: ir.Kernel, common: Mapping[str, int]
 ) -> tuple[str, ...]:
-    known = [*program.dims, *([] if WEIGHT in program.dims else [WEIGHT])]
+    columns = [*program.dims, *([] if WEIGHT in program.dims else [WEIGHT])]
     for cell in cells:
-        if cell not in known:
-            names = ", ".join(known)
+        if cell not in columns:
+            names = ", ".join(columns)
             raise ShapesFileError(file, line, f"{cell[:60]!r} is no column: a header has some of {names}")
         if cells.count(cell) > 1:
             raise ShapesFileError(file, line, f"the column {cell} is there {cells.count(cell)} times")

@@ -209,7 +209,7 @@ def _shapes(when: syntax.Expr) -> list[dict[str, int]] | None:
 
 
 def _fields(request: PartialSchedule) -> tuple[syntax.Field, ...]:
-    return tuple(syntax.Field(name, (_value(value),)) for name, value in request.given().items())
+    return tuple(syntax.Field(name, (_value(value),)) for name, value in request.fixed().items())
 
 
 def _value(value: Value) -> syntax.FieldValue:

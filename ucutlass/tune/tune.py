@@ -173,7 +173,7 @@ _LONG = 1e6
 
 @dataclass(slots=True)
 class _SearchState:
-    """Describes what the search knows; `seen` as policies take it."""
+    """Describes what the search knows; `group_times` as policies take it."""
 
     space: ScheduleSpace
     policy: Name
@@ -182,23 +182,23 @@ class _SearchState:
     jobs: int
     unit: int
     trials: list[Trial] = field(default_factory=list)
-    seen: dict[int, float | None] = field(default_factory=dict)
+    group_times: dict[int, float | None] = field(default_factory=dict)
 
     def add(self, trial: Trial) -> None:
         self.trials.append(trial)
-        self.seen[trial.group] = trial.seconds
+        self.group_times[trial.group] = trial.seconds
 
     def stop(self, spent: float) -> str | None:
-        return stop_reason(self.space, self.seen, self.limits, spent)
+        return stop_reason(self.space, self.group_times, self.limits, spent)
 
     def next(self, pending: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
         """Yields the units to build beside `pending`; what the compiler would choose comes first."""
-        known = {**self.seen, **dict.fromkeys(itertools.chain.from_iterable(pending))}
-        order = POLICIES[self.policy](self.space, known, self.seed)
+        started = {**self.group_times, **dict.fromkeys(itertools.chain.from_iterable(pending))}
+        order = POLICIES[self.policy](self.space, started, self.seed)
         first, _ = self.space.start
-        if first not in known:
+        if first not in started:
             order = (first, *(at for at in order if at != first))
-        order = order[: max(0, self.limits.builds - len(known))]
+        order = order[: max(0, self.limits.builds - len(started))]
         for at in range(0, min(len(order), self.unit * (self.jobs - len(pending))), self.unit):
             yield order[at : at + self.unit]
 

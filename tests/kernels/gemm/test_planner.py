@@ -104,7 +104,7 @@ def test_plans_are_legal_and_so_are_the_neighbours(made: object, request: Partia
     result = plan(problem, sizes, ARCHES[arch], None, request)
     if isinstance(result, Planned):
         assert violations(candidate_of(result)) == ()
-        for name, value in request.given().items():
+        for name, value in request.fixed().items():
             assert getattr(result.request, name) == value
         again = build(case(made, arch), result.request)
         assert (again.schedule, again.launch, again.problem) == (
@@ -112,7 +112,7 @@ def test_plans_are_legal_and_so_are_the_neighbours(made: object, request: Partia
             LaunchParameters(*result.launch),
             result.plan.problem,
         )
-        assert {note.field for note in result.notes} >= set(result.request.given()) - set(request.given())
+        assert {note.field for note in result.notes} >= set(result.request.fixed()) - set(request.fixed())
         assert candidate_of(result).memory.total <= ARCHES[arch].shared_memory
         return
     assert result

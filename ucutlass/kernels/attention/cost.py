@@ -86,8 +86,8 @@ def traffic(planned: Planned) -> Traffic:
 def tile_cost(planned: Planned) -> TileCost:
     """Returns the cycles of a block of keys: the estimate divided over the blocks of the busiest SM. The model
     knows no epilogue."""
-    estimate_, taken = planned.estimate, resources(planned)
-    turns = -(-estimate_.tiles // estimate_.slots) * taken.part_steps
+    estimate_, launch_resources = planned.estimate, resources(planned)
+    turns = -(-estimate_.tiles // estimate_.slots) * launch_resources.part_steps
     cycles = estimate_.sm_seconds * planned.device.clock / turns
     return TileCost(cycles, 0.0, 0.0, traffic(planned).l2_bytes / planned.device.l2_bandwidth)
 

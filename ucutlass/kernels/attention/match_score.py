@@ -33,7 +33,7 @@ def score_of(
     above: tuple[Extent, ...] = ()
     below: tuple[Extent, ...] = ()
     while isinstance(value, ir.Apply) and value.function == "where" and row and key:
-        condition, taken, other = value.args
+        condition, scored, other = value.args
         fill = number_of(other)
         masks = fill is not None and worth(fill, sizes) == -math.inf
         window = window_of(condition, row, key) if masks else None
@@ -41,7 +41,7 @@ def score_of(
             break
         above += tuple(limit.constant for limit in window if limit.above)
         below += tuple(limit.constant for limit in window if not limit.above)
-        value = taken
+        value = scored
     factor = _factor(value, dot)
     size = math.nan if factor is None else worth(factor, sizes)
     return Score(value, above, below, factor if LEAST < size < 1 / LEAST else None)
@@ -138,9 +138,9 @@ def _minus(a: LinearPosition, b: LinearPosition) -> LinearPosition:
 
 
 def _linear(value: ir.Value, start: Callable[[ir.Value], Start | None]) -> LinearPosition | None:
-    known = start(value)
-    if known is not None:
-        return LinearPosition({known: 1}, Fixed(0))
+    leaf = start(value)
+    if leaf is not None:
+        return LinearPosition({leaf: 1}, Fixed(0))
     match value:
         case ir.Coordinate(dim):
             return LinearPosition({dim: 1}, Fixed(0))

@@ -37,7 +37,7 @@ def plan_attention(
     schedule = resolve(problem, schedule_of(problem, rows), request)
     if isinstance(schedule, tuple):
         return schedule
-    parts = _asked_parts(problem, keys, request) or _parts(problem, schedule, sizes, device)
+    parts = _fixed_parts(problem, keys, request) or _parts(problem, schedule, sizes, device)
     if isinstance(parts, Violation):
         return (parts,)
     schedule = replace(schedule, split=parts > 1, across=_across(problem))
@@ -110,7 +110,7 @@ def _parts(
     return best if cost(best) < 0.9 * cost(1) else 1
 
 
-def _asked_parts(problem: AttentionProblem, keys: int, request: PartialSchedule) -> int | Violation | None:
+def _fixed_parts(problem: AttentionProblem, keys: int, request: PartialSchedule) -> int | Violation | None:
     """The parts of the keys that a request fixes; None where it leaves them open."""
     parts = request.split_k
     if parts is None:

@@ -306,9 +306,11 @@ def flops(problem: AttentionProblem, sizes: Sequence[int]) -> float:
     window, sampled = KeyWindow.of(problem, sizes), range(0, rows, max(1, rows // 256))
     if problem.packed is not None:  # where sequences begin is not known here: as for equal ones
         each = max(1, evaluate(problem.packed.q.count, {str(i): n for i, n in enumerate(sizes)}) - 1)
-        seen = rows * keys / each * (0.5 if problem.packed.above or problem.above else 1.0)
+        pairs = rows * keys / each * (0.5 if problem.packed.above or problem.above else 1.0)
     elif problem.query_position is None:
-        seen = rows / len(sampled) * sum(window.keys(row, keys) for row in sampled)
+        pairs = rows / len(sampled) * sum(window.keys(row, keys) for row in sampled)
     else:
-        seen = rows * float(window.keys(math.prod(sizes[i] for i in problem.query_position.extent) - 1, keys))
-    return 2.0 * batches * seen * (problem.head + problem.head_v)
+        pairs = rows * float(
+            window.keys(math.prod(sizes[i] for i in problem.query_position.extent) - 1, keys)
+        )
+    return 2.0 * batches * pairs * (problem.head + problem.head_v)

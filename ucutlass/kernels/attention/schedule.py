@@ -21,7 +21,7 @@ def resolve(
     problem: AttentionProblem, own: AttentionSchedule, request: PartialSchedule
 ) -> AttentionSchedule | tuple[Violation, ...]:
     """The planner's own schedule with what a request fixes, or the rules that are broken."""
-    if request.given().items() <= request_of(problem, own).given().items():
+    if request.fixed().items() <= request_of(problem, own).fixed().items():
         return own
     rows, keys, _ = request.tile or request_of(problem, own).tile or (GROUP, GROUP, 0)
     schedule = replace(own, groups=rows // GROUP, keys=keys, stages=request.stages or own.stages)

@@ -297,8 +297,8 @@ def tile_cost(planned: Planned) -> TileCost | None:
     moved = traffic(planned)
     if moved is None:
         return None
-    e, taken = planned.estimate, resources(planned)
-    turns = -(-e.tiles // e.slots) * (e.slots // planned.device.sms) * taken.part_steps
+    e, launch_resources = planned.estimate, resources(planned)
+    turns = -(-e.tiles // e.slots) * (e.slots // planned.device.sms) * launch_resources.part_steps
     cycles = e.sm_seconds * planned.device.clock / turns
     return TileCost(cycles, 0.0, 0.0, moved.l2_bytes / planned.device.l2_bandwidth)
 

@@ -156,8 +156,8 @@ def _weights(problem: ConvolutionProblem, access: Im2col, taps: set[int]) -> Im2
     (channel_b,) = [i for i, axis in enumerate(b.axes) if axis.extent == channel]
     if any(x - y != 1 for x, y in pairwise(columns_at)):
         return "the names of the columns lie apart in B"
-    known = taps | set(problem.n) | ({b.axes[group].extent} if group is not None else set())
-    if any(b.axes[i].extent not in known for i in others):
+    roles = taps | set(problem.n) | ({b.axes[group].extent} if group is not None else set())
+    if any(b.axes[i].extent not in roles for i in others):
         return "B has an axis that is neither a tap, a column nor a group"
     if len(others) - len(columns) + 2 > MOST_AXES:
         return f"B has more than {MOST_AXES} axes"

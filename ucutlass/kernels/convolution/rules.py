@@ -140,10 +140,10 @@ def most_stages(
 def multiplied(problem: ConvolutionProblem) -> GemmProblem:
     """The product as the multistage kernel multiplies it, operands' elements as they are read."""
     gemm = problem.gemm
-    seen = replace(gemm, a=replace(gemm.a, elem=problem.a.read), b=replace(gemm.b, elem=problem.b.read))
+    widened = replace(gemm, a=replace(gemm.a, elem=problem.a.read), b=replace(gemm.b, elem=problem.b.read))
     if problem.a.packed is None or problem.a.packed == problem.a.elem:
-        return seen
-    return replace(seen, compute_type=TF32, accumulate="f32")
+        return widened
+    return replace(widened, compute_type=TF32, accumulate="f32")
 
 
 # --- schedules ------------------------------------------------------------------------------
@@ -252,12 +252,12 @@ def _threads(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
 
 
 def _wgrad(request: PartialSchedule) -> Breach | None:
-    if not without(request, "warps", "raster", "swizzle").given():
+    if not without(request, "warps", "raster", "swizzle").fixed():
         return None
     return Breach(
         "this kernel's tile, stages and blocks are the planner's",
         "leave all but `warps`, `raster` and `swizzle` out",
-        tuple(request.given()),
+        tuple(request.fixed()),
     )
 
 

@@ -75,7 +75,7 @@ def resolve(
 ) -> Launched | tuple[Violation, ...]:
     """The planner's own schedule of the kernel with what a request fixes, or the rules that are broken."""
     usual = (RASTERS["heuristic"], SWIZZLE, splits)
-    if request.given().items() <= request_of(own, usual).given().items():
+    if request.fixed().items() <= request_of(own, usual).fixed().items():
         return own, usual
     launch = (RASTERS[request.raster or "heuristic"], request.swizzle or SWIZZLE, splits)
     match own:

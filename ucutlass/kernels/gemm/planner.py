@@ -110,9 +110,9 @@ def foreign_fields(request: PartialSchedule) -> Violation | None:
     """UC0439: fields that no one kernel family has together."""
     if variants_of(request):
         return None
-    given = request.given()
+    fields = request.fixed()
     variant = BY_NAME[BY_WORD.get(request.warps or "", "sm90")]
-    foreign = [name for name in given if name not in variant.fields]
+    foreign = [name for name in fields if name not in variant.fields]
     if request.warps and request.warps not in BY_WORD:
         return foreign_to(request, VARIANTS, "a product of two tensors")
     if not foreign:
@@ -123,7 +123,7 @@ def foreign_fields(request: PartialSchedule) -> Violation | None:
             ("split_k",),
             without(request, "split_k"),
         )
-    names = ", ".join(f"`{name} {show_value(given[name])}`" for name in foreign)
+    names = ", ".join(f"`{name} {show_value(fields[name])}`" for name in foreign)
     others = f"`warps {request.warps}`" if request.warps else "the other fields"
     return Violation(
         "UC0439",

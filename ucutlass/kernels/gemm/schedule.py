@@ -311,7 +311,7 @@ def on_family(candidate: GemmCandidate, warps: str) -> PartialSchedule:
     """The candidate moved to another kernel family: that family's fields only, left to `auto`."""
     shared = {
         name: value
-        for name, value in request_of(candidate).given().items()
+        for name, value in request_of(candidate).fixed().items()
         if name in ("swap", "raster", "swizzle") and warps != "gemv" and name in FIELDS
     }
     return replace(PartialSchedule(), **{**shared, "warps": warps})  # type: ignore[arg-type]

@@ -292,7 +292,7 @@ def fitted(shape: Shape, sms: int, accumulators: int, tried: tuple[WarpsTile, ..
     """For each kind and height of a tile the width, in columns, by which the busiest SM works least, where
     that is at most a tenth more than with the best of `tried`, and is none of them. `accumulators` are what
     a thread may hold, in 32-bit registers."""
-    known = min((work(shape, tile, sms) for tile in tried), default=None)
+    least_work = min((work(shape, tile, sms) for tile in tried), default=None)
     for warps, rows in _HEIGHTS:
         if rows >= 2 * shape.m and rows > 64:
             continue
@@ -302,7 +302,7 @@ def fitted(shape: Shape, sms: int, accumulators: int, tried: tuple[WarpsTile, ..
         best = min(options, key=lambda tile: work(shape, tile, sms), default=None)
         if best is None or best in tried:
             continue
-        if known is None or work(shape, best, sms) < _FITTED_WORK * known:
+        if least_work is None or work(shape, best, sms) < _FITTED_WORK * least_work:
             yield best
 
 

@@ -90,9 +90,9 @@ def _swizzles(c: GemmCandidate) -> tuple[int, ...]:
     """Swizzles that the scheduler does not take for the one there is, or for one another."""
     assert not isinstance(c.schedule, GemvSchedule)
     m, n = ceil_div(c.shape.m, c.schedule.tile[0]), ceil_div(c.shape.n, c.schedule.tile[1])
-    taken = {effective_swizzle(m, n, s): s for s in reversed(SWIZZLES)}
-    taken.pop(effective_swizzle(m, n, c.launch.swizzle), None)
-    return tuple(sorted(taken.values()))
+    by_effect = {effective_swizzle(m, n, s): s for s in reversed(SWIZZLES)}
+    by_effect.pop(effective_swizzle(m, n, c.launch.swizzle), None)
+    return tuple(sorted(by_effect.values()))
 
 
 def _splits(c: GemmCandidate) -> tuple[int, ...]:

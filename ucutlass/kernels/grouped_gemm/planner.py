@@ -62,7 +62,7 @@ def plan_grouped_gemm(
     problem = grouped_gemm_problem(pattern, sizes, aligned)
     reason = why_not_wgmma(problem, sizes, arch)
     if reason or request.warps == "direct":
-        if without(request, "warps").given() or request.warps not in (None, "direct"):
+        if without(request, "warps").fixed() or request.warps not in (None, "direct"):
             return broken(WGMMA_RULES, WgmmaCase(problem, sizes, arch, request))[:1]
         price = estimate(problem, _SIMT, sizes, arch, device, (1,))
         plan = GroupedGemmPlan(arch.name, problem, _SIMT)
@@ -109,7 +109,7 @@ def _planned(
     }
     notes = tuple(
         Note(name, show_value(value), reasons[name])
-        for name, value in full.given().items()
+        for name, value in full.fixed().items()
         if name in reasons and getattr(request, name) is None
     )
     plan = GroupedGemmPlan(arch.name, problem, schedule)
@@ -160,7 +160,7 @@ def _no_fit(
     scheduled = WgmmaCandidate(problem, sizes, replace(schedule, stages=request.stages or 2))
     (violation, *_) = broken(SCHEDULE_RULES, scheduled)
     nearest = None
-    for names in (("stages",), ("cluster",), ("warps",), ("tile", "stages"), tuple(request.given())):
+    for names in (("stages",), ("cluster",), ("warps",), ("tile", "stages"), tuple(request.fixed())):
         relaxed = without(request, *names)
         if candidates := sorted(
             _candidates(problem, sizes, arch, device, relaxed), key=lambda c: c.price.seconds
@@ -170,5 +170,5 @@ def _no_fit(
                 relaxed, warps=best.warps, tile=best.tile, cluster=best.cluster, stages=best.stages
             )
             break
-    fields = tuple(name for name in ("tile", "warps", "cluster", "stages") if name in request.given())
+    fields = tuple(name for name in ("tile", "warps", "cluster", "stages") if name in request.fixed())
     return replace(violation, fields=fields, nearest=nearest)

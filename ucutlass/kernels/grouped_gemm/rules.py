@@ -200,7 +200,7 @@ def _of_case(title: str, source: str, reason: Callable[[WgmmaCase], str]) -> Rul
         return Breach(
             f"the Hopper kernel, whose fields these are, cannot take this: {why}",
             "leave the schedule out, or change the operands",
-            tuple(c.request.given()),
+            tuple(c.request.fixed()),
             PartialSchedule(),
         )
 

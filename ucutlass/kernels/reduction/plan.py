@@ -271,11 +271,11 @@ class ReductionPlan:
 def phase_of(problem: ReductionProblem) -> tuple[int, ...]:
     """By instruction: how many reductions over columns must be known one after another before it; of a
     reduction itself, before its argument is."""
-    known: list[int] = []
+    phases_of: list[int] = []
     for instruction in problem.instructions:
-        below = max((known[a] for a in arguments(instruction, problem.loads)), default=0)
-        known.append(below + 1 if isinstance(instruction, RowValue) else below)
-    return tuple(known)
+        below = max((phases_of[a] for a in arguments(instruction, problem.loads)), default=0)
+        phases_of.append(below + 1 if isinstance(instruction, RowValue) else below)
+    return tuple(phases_of)
 
 
 def reductions(problem: ReductionProblem) -> tuple[int, ...]:
@@ -302,8 +302,8 @@ def scans_of(problem: ReductionProblem) -> tuple[tuple[int, RowScan], ...]:
 
 def phases(problem: ReductionProblem) -> int:
     """Passes over the columns before the results can be computed."""
-    known = phase_of(problem)
-    return max((known[i] + 1 for i in reductions(problem)), default=0)
+    phase = phase_of(problem)
+    return max((phase[i] + 1 for i in reductions(problem)), default=0)
 
 
 def contiguous_along(axes: Sequence[AxisAccess], mode: int | None) -> bool:

@@ -120,8 +120,8 @@ def plan_reduction(
         return too_large
     price = estimate(problem, schedule, sizes, arch, device, ())
     plan = ReductionPlan(arch.name, problem, schedule)
-    given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
-    fields = replace(request_of(case, schedule), **given)
+    fixed: dict[str, Any] = request.fixed()  # what a kernel lacks may be asked for where it changes nothing
+    fields = replace(request_of(case, schedule), **fixed)
     passes, widest = passes_of(problem, schedule), vector_of(problem, sizes)
     reasons = _notes(problem, schedule, extent.rows, extent.columns, passes, widest)
     return Planned(plan, (), sizes, fields, device, price, reasons)

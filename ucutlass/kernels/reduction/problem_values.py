@@ -296,16 +296,16 @@ class Builder(Instructions[ReductionInstruction]):
 
     def _moving(self, root: int, modes: set[int]) -> tuple[int, ...]:
         """The instructions below `root` that change along the modes."""
-        known: dict[int, bool] = {}
+        varying: dict[int, bool] = {}
 
         def moves(i: int) -> bool:
-            if i not in known:
+            if i not in varying:
                 below = [moves(a) for a in arguments(self.instructions[i], self.loads)]
-                known[i] = any(below) or bool(self._touched(self.instructions[i]) & modes)
-            return known[i]
+                varying[i] = any(below) or bool(self._touched(self.instructions[i]) & modes)
+            return varying[i]
 
         moves(root)
-        return tuple(sorted(i for i, moving in known.items() if moving))
+        return tuple(sorted(i for i, moving in varying.items() if moving))
 
     def _touched(self, instruction: ReductionInstruction) -> set[int]:
         match instruction:

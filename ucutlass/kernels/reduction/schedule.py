@@ -53,7 +53,7 @@ def resolve(
     case: ReductionCase, own: ReductionSchedule, request: PartialSchedule
 ) -> ReductionSchedule | tuple[Violation, ...]:
     """The planner's own schedule with what a request fixes, or the rules that are broken."""
-    if request.given().items() <= request_of(case, own).given().items():
+    if request.fixed().items() <= request_of(case, own).fixed().items():
         return own
     clusters = CLUSTERS if request.cluster is None and case.arch.wgmma else (own.cluster,)
     first: tuple[Violation, ...] = ()
