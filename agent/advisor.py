@@ -118,8 +118,8 @@ class Advisor:
             "built": kernel_payload(planned, built.artifact.key),
         }
         timing = self._timed(trial, built, gpu_calls) or TimingFacts(seconds)
-        known = facts_of(subject.checked, kernel, planned)
-        facts = replace(known, build=self._build(built), timing=timing)
+        planned_facts = facts_of(subject.checked, kernel, planned)
+        facts = replace(planned_facts, build=self._build(built), timing=timing)
         facts = replace(facts, counters=self._counters(trial, built, gpu_calls))
         rates = hit_rates(EvidenceStore.open().find(kind="advice"), planned.device)
         return lines(advise(facts, rates))
@@ -212,17 +212,17 @@ def _of_pipeline(
 ) -> list[str]:
     """Returns the estimate of each stage, and the rules' words of the stage that should take longest."""
     plan = plan_pipeline(checked, pipeline, extents, arch, device)
-    known = [
+    planned_stages = [
         (s.step.name, s.step.kernel, s.chosen.planned)
         for s in plan.stages
         if s.chosen is not None and s.step.kernel is not None
     ]
     others = [s.step.name for s in plan.stages if s.chosen is None]
-    parts = [f"{name} {duration(planned.seconds)}" for name, _, planned in known]
+    parts = [f"{name} {duration(planned.seconds)}" for name, _, planned in planned_stages]
     parts += [f"{name} by torch, not known" for name in others]
     output = [f"took {duration(seconds)}; estimated by stage: {', '.join(parts)}"]
-    if not known:
+    if not planned_stages:
         return output
-    name, kernel, longest = max(known, key=lambda stage: stage[2].seconds)
+    name, kernel, longest = max(planned_stages, key=lambda stage: stage[2].seconds)
     advice_lines = lines(advise(facts_of(checked, kernel, longest)))
     return [*output, f"stage {name}, {show(longest.request)}: {advice_lines[0]}", *advice_lines[1:]]

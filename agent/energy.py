@@ -22,8 +22,10 @@ def energy_meter_of(state: SessionState, arch: str, limit: float) -> EnergyMeter
     for."""
     if state.settings.objective == "time":
         return None
-    known = (words.removeprefix(NOT_MEASURED) for words in state.messages if words.startswith(NOT_MEASURED))
-    return EnergyMeter(arch, state.settings.seed, limit, next(known, ""))
+    refusals = (
+        words.removeprefix(NOT_MEASURED) for words in state.messages if words.startswith(NOT_MEASURED)
+    )
+    return EnergyMeter(arch, state.settings.seed, limit, next(refusals, ""))
 
 
 @dataclass(slots=True)

@@ -43,11 +43,11 @@ def selected(root: Path, select: str) -> tuple[Path, list[str]]:
         if match is None:
             raise BadCheckout(f"{part[:60]!r} selects nothing; write level1/1-20, level2/7 or level3/*")
         files = _files(base / f"level{match[1]}")
-        taken = [path for number, path in files if _within(number, match[2])]
-        if not taken:
+        chosen = [path for number, path in files if _within(number, match[2])]
+        if not chosen:
             has = f"{len(files)} problems" if files else "no problems"
             raise BadCheckout(f"{part} selects nothing: {base / f'level{match[1]}'} has {has}")
-        paths |= dict.fromkeys(str(path.relative_to(base)) for path in taken)
+        paths |= dict.fromkeys(str(path.relative_to(base)) for path in chosen)
     return base, list(paths)
 
 

@@ -60,10 +60,10 @@ def conclusions(journal: Journal) -> list[Conclusion]:
 def conclusion(journal: Journal, id: str) -> Conclusion:
     """Returns the one whose id starts so. Raises LookupError where there is none, or more than one;
     StoreError."""
-    known = [c for c in conclusions(journal) if id and c.id.startswith(id)]
-    if len(known) != 1:
-        raise LookupError(f"{len(known)} conclusions of {journal.path} have an id that starts with {id!r}")
-    return known[0]
+    matching = [c for c in conclusions(journal) if id and c.id.startswith(id)]
+    if len(matching) != 1:
+        raise LookupError(f"{len(matching)} conclusions of {journal.path} have an id that starts with {id!r}")
+    return matching[0]
 
 
 def purge(journal: Journal, id: str) -> None:
@@ -73,10 +73,10 @@ def purge(journal: Journal, id: str) -> None:
 
 
 def conclusions_for(
-    known: Sequence[Conclusion], compute_type: str, problem: str, most: int = 5
+    candidates: Sequence[Conclusion], compute_type: str, problem: str, most: int = 5
 ) -> list[Conclusion]:
     """Returns what to tell a proposer of a problem: of its compute type, not of itself, at most so many."""
-    return [c for c in known if c.lane == compute_type and c.problem != problem][:most]
+    return [c for c in candidates if c.lane == compute_type and c.problem != problem][:most]
 
 
 def _of(session: str, state: SessionState) -> Conclusion | None:

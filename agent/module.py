@@ -139,12 +139,12 @@ class ModuleMatch:
 def match_module(program: ir.Program, module: TorchModule) -> ModuleMatch | str:
     """Returns the program on the module's tensors, or why it does not fit: a name, an element type, a shape
     or the results."""
-    known = names(module.facts)
+    module_values = names(module.facts)
     shapes: list[tuple[int, ...] | None] = []
     for decl in program.params:
-        value = known.get(decl.name)
+        value = module_values.get(decl.name)
         if value is None:
-            return f"the module has no {decl.name}; it has {value_list(known)}"
+            return f"the module has no {decl.name}; it has {value_list(module_values)}"
         difference = _unlike(decl, value)
         if difference:
             return difference
@@ -156,11 +156,13 @@ def match_module(program: ir.Program, module: TorchModule) -> ModuleMatch | str:
     difference = _results(program, module.facts, sizes)
     if difference:
         return difference
-    return ModuleMatch(sizes, {decl.name: _key(module.facts, known[decl.name]) for decl in program.params})
+    return ModuleMatch(
+        sizes, {decl.name: _key(module.facts, module_values[decl.name]) for decl in program.params}
+    )
 
 
-def value_list(known: Mapping[str, TensorSpec | NumberSpec]) -> str:
-    return "; ".join(f"{name}: {value}" for name, value in known.items())
+def value_list(module_values: Mapping[str, TensorSpec | NumberSpec]) -> str:
+    return "; ".join(f"{name}: {value}" for name, value in module_values.items())
 
 
 def _unlike(decl: ir.ParamDecl, module_value: TensorSpec | NumberSpec) -> str:

@@ -37,9 +37,9 @@ def progress(seconds: Sequence[float | None], share: float) -> tuple[int, int]:
     """Returns how many attempts after the first were faster than the best before by more than `share`, and
     how many there were."""
     gains, best = 0, seconds[0]
-    for taken in seconds[1:]:
-        if taken is not None and (best is None or taken < best * (1 - share)):
+    for attempt_seconds in seconds[1:]:
+        if attempt_seconds is not None and (best is None or attempt_seconds < best * (1 - share)):
             gains += 1
-        if taken is not None:
-            best = taken if best is None else min(best, taken)
+        if attempt_seconds is not None:
+            best = attempt_seconds if best is None else min(best, attempt_seconds)
     return gains, len(seconds) - 1

@@ -193,10 +193,10 @@ def checked_candidate(
     """Returns the candidate that a checked file has: it has the problem's name, parameters and results, fits
     the extents, and works nowhere below the declared precision. Whether it computes the same is another
     question (`ucutlass.tasks.equivalence`)."""
-    known = {p.name: p for p in checked.module.programs}
-    program = known.get(problem.program)
+    programs = {p.name: p for p in checked.module.programs}
+    program = programs.get(problem.program)
     if program is None:
-        return RefusedOutcome(f"it has no program {problem.program}, but {', '.join(known) or 'none'}")
+        return RefusedOutcome(f"it has no program {problem.program}, but {', '.join(programs) or 'none'}")
     match problem.module:
         case None:
             return _of_program(problem, checked, program)

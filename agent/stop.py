@@ -59,10 +59,10 @@ def idle_attempts(seconds: Sequence[float | None], progress: float) -> int:
     """Returns the number of attempts since the last one that was progress; the first result is."""
     best: float | None = None
     last = -1
-    for at, taken in enumerate(seconds):
-        if taken is None:
+    for at, attempt_seconds in enumerate(seconds):
+        if attempt_seconds is None:
             continue
-        if best is None or taken < best * (1 - progress):
+        if best is None or attempt_seconds < best * (1 - progress):
             last = at
-        best = taken if best is None else min(best, taken)
+        best = attempt_seconds if best is None else min(best, attempt_seconds)
     return len(seconds) - 1 - last

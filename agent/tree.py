@@ -126,8 +126,8 @@ def leading(
     if objective == "time" or fastest is None:
         return fastest
     tied_ = [n for n in nodes if n.id == fastest.id or tied(n, fastest)]
-    known = [n for n in tied_ if isinstance(n.outcome, TimedOutcome) and n.outcome.joules is not None]
-    return min(known, key=_joules, default=fastest)
+    metered = [n for n in tied_ if isinstance(n.outcome, TimedOutcome) and n.outcome.joules is not None]
+    return min(metered, key=_joules, default=fastest)
 
 
 def tied(node: CandidateNode, fastest: CandidateNode) -> bool:

@@ -60,12 +60,12 @@ def declared(text: str) -> DeclaredPrecision:
     compute_type, _, accumulate = text.partition("/")
     if compute_type not in COMPUTE_TYPES:
         raise UnknownComputeType(f"{text!r} is no compute type; compute types are {', '.join(COMPUTE_TYPES)}")
-    known = COMPUTE_TYPES[compute_type].accumulations
-    if accumulate and accumulate not in known:
+    accumulations = COMPUTE_TYPES[compute_type].accumulations
+    if accumulate and accumulate not in accumulations:
         raise UnknownComputeType(
-            f"compute type {compute_type} does not accumulate in {accumulate!r}; it has {', '.join(known)}"
+            f"compute type {compute_type} does not accumulate in {accumulate!r}; it has {', '.join(accumulations)}"
         )
-    return DeclaredPrecision(compute_type, accumulate or known[0])
+    return DeclaredPrecision(compute_type, accumulate or accumulations[0])
 
 
 def operand_precision(program: ir.Program) -> DeclaredPrecision | None:
@@ -168,11 +168,11 @@ def kernels(program: ir.Program) -> tuple[ir.Kernel, ...]:
 
 def nodes(kernel: ir.Kernel) -> Iterator[ir.Value]:
     """Yields every value once, operands before what uses them."""
-    seen: set[ir.Value] = set()
+    visited: set[ir.Value] = set()
 
     def visit(value: ir.Value) -> Iterator[ir.Value]:
-        if value not in seen:
-            seen.add(value)
+        if value not in visited:
+            visited.add(value)
             for child in ir.children(value):
                 yield from visit(child)
             yield value

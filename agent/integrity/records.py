@@ -65,11 +65,11 @@ def proof_of(record: Record) -> VerifyEvidence | MissingEvidence:
     match record.result:
         case {"ok": bool(ok), "failures": list(failures), "cases": list(cases)}:
             read = [_case(c) for c in cases]
-            known = [c for c in read if c is not None]
-            if len(known) == len(read) and all(isinstance(f, str) for f in failures):
+            readable = [c for c in read if c is not None]
+            if len(readable) == len(read) and all(isinstance(f, str) for f in failures):
                 untried = _untried(record, cases)
                 return VerifyEvidence(
-                    record.id, artefact_of(record), ok, tuple(known), tuple(failures), untried
+                    record.id, artefact_of(record), ok, tuple(readable), tuple(failures), untried
                 )
     return _lacks(record, "a verdict, failures and cases with their errors")
 
@@ -79,16 +79,16 @@ def _untried(record: Record, cases: Sequence[Any]) -> tuple[str, ...]:
     suite that `--distribution` or `--cases` cut short is no proof."""
     from ucutlass.runtime.distributions import MEANINGS  # needs torch, and `ucc audit --help` does not
 
-    known: set[str] = set()
+    named: set[str] = set()
     for case in cases:
         match case:
             case {"kind": "values", "distribution": str(name), "sizes": dict(sizes)}:
                 if sizes.items() <= dict(record.subject.sizes).items():
-                    known.add(name)
+                    named.add(name)
     match record.result:
         case {"left_out": list(left)}:
-            known |= {str(omission.get("what")) for omission in left if isinstance(omission, dict)}
-    return tuple(name for name in MEANINGS if name not in known)
+            named |= {str(omission.get("what")) for omission in left if isinstance(omission, dict)}
+    return tuple(name for name in MEANINGS if name not in named)
 
 
 def ancestor_of(record: Record) -> AuditedAncestor | MissingEvidence:

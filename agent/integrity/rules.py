@@ -109,18 +109,18 @@ def _correct(bundle: EvidenceBundle) -> Iterator[Objection]:
 def _artefacts(bundle: EvidenceBundle) -> Iterator[Objection]:
     """Compares what was timed with what was verified by the library, and both with the current artefact by
     all that it says."""
-    seen = [e for e in (bundle.timing, bundle.proof) if not isinstance(e, MissingEvidence)]
-    for evidence in seen:
+    available = [e for e in (bundle.timing, bundle.proof) if not isinstance(e, MissingEvidence)]
+    for evidence in available:
         if not evidence.of.binary:
             words = f"record {evidence.record[:12]} names no library: nothing says what it is of"
             yield Objection("unproven", words, (evidence.record,))
-    if len(seen) == 2 and seen[0].of.binary != seen[1].of.binary:
-        first, other = (_short(e.of.binary) for e in seen)
+    if len(available) == 2 and available[0].of.binary != available[1].of.binary:
+        first, other = (_short(e.of.binary) for e in available)
         words = f"the library that was timed ({first}) is not the one that was verified ({other})"
-        yield _foreign(words, seen[0].of, seen[1].of, tuple(e.record for e in seen))
+        yield _foreign(words, available[0].of, available[1].of, tuple(e.record for e in available))
     if isinstance(bundle.current, MissingEvidence):
         return
-    for evidence in seen:
+    for evidence in available:
         verb = "verified" if isinstance(evidence, VerifyEvidence) else "timed"
         pairs = {
             "code": (evidence.of.source, bundle.current.source),
@@ -176,11 +176,11 @@ def _below_sol(bundle: EvidenceBundle) -> Iterator[Objection]:
         yield from _above_calibrated(bundle, timing)
 
 
-def _with_measured_cache(limits: SolTimes, seen: SolTimes | MissingEvidence) -> SolTimes:
+def _with_measured_cache(limits: SolTimes, calibrated: SolTimes | MissingEvidence) -> SolTimes:
     """A measured bandwidth of the L2 stands in for an estimate."""
-    if isinstance(seen, MissingEvidence) or seen.estimated or not limits.estimated:
+    if isinstance(calibrated, MissingEvidence) or calibrated.estimated or not limits.estimated:
         return limits
-    return replace(limits, cache=seen.cache, estimated=False)
+    return replace(limits, cache=calibrated.cache, estimated=False)
 
 
 def _below_memory(timing: BenchEvidence, limits: SolTimes) -> Iterator[Objection]:
@@ -201,11 +201,11 @@ def _below_memory(timing: BenchEvidence, limits: SolTimes) -> Iterator[Objection
 
 def _above_calibrated(bundle: EvidenceBundle, timing: BenchEvidence) -> Iterator[Objection]:
     """A calibrated ceiling is what this device was seen to reach: passing it is news, no crime."""
-    seen = bundle.calibrated
-    if isinstance(seen, MissingEvidence):
+    calibrated = bundle.calibrated
+    if isinstance(calibrated, MissingEvidence):
         return
-    compute = seen.compute * seen.clock / (timing.clock or seen.boost)
-    bound = max(compute, seen.memory if timing.regime == "cold" else seen.cache)
+    compute = calibrated.compute * calibrated.clock / (timing.clock or calibrated.boost)
+    bound = max(compute, calibrated.memory if timing.regime == "cold" else calibrated.cache)
     if _beats(timing, bound):
         words = (
             f"{_us(timing.seconds)} is faster than the ceilings calibrated on this device allow "

@@ -45,15 +45,15 @@ def programs(text: str, parent: str) -> tuple[ProposedProgram, ...]:
     cut = len(text) > MOST_READ
     read = text[:MOST_READ]
     blocks = list(_blocks(read))[:MOST_BLOCKS]
-    taken = [w for b in blocks if (w := _of_block(b, parent)) is not None]
-    if not taken:
-        taken = [w for b in blocks if not b.tag and (w := _untagged(b)) is not None]
-    if not taken and not blocks and _LOOKS_LIKE.match(read):
-        taken = [program(read.strip() + "\n", "")]
-    if not taken and cut:
+    written = [w for b in blocks if (w := _of_block(b, parent)) is not None]
+    if not written:
+        written = [w for b in blocks if not b.tag and (w := _untagged(b)) is not None]
+    if not written and not blocks and _LOOKS_LIKE.match(read):
+        written = [program(read.strip() + "\n", "")]
+    if not written and cut:
         words = f"the answer has {len(text)} characters and no program in the first {MOST_READ}"
-        taken = [ProposedProgram("", words)]
-    return tuple(dict.fromkeys(taken))
+        written = [ProposedProgram("", words)]
+    return tuple(dict.fromkeys(written))
 
 
 def note(text: str) -> str:

@@ -209,8 +209,8 @@ class _Stream:
             self._on_usage(self._model, new)
 
     def _broken(self, why: str) -> ProposerFailed:
-        known = f"{self._usage.output} tokens of it were counted" if self._model else "nothing was counted"
-        return ProposerFailed(f"the answer broke off: {why} ({known})", "resume the session to ask again")
+        counted = f"{self._usage.output} tokens of it were counted" if self._model else "nothing was counted"
+        return ProposerFailed(f"the answer broke off: {why} ({counted})", "resume the session to ask again")
 
     def _refused(self, error: Any, request: Request) -> Exception:
         """Returns what to do about an error status; within a stream it comes as an event, and is its

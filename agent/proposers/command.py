@@ -78,10 +78,10 @@ class CommandProposer:
                 f"{self._name} {wrong}{stderr_excerpt}", "fix the command, then resume the session"
             )
         assert value is not None
-        taken = _answer(value, ask, state)
-        if isinstance(taken, str):
-            raise ProposerFailed(f"{self._name} {taken}", "fix the command, then resume the session")
-        return Answer(taken.programs, taken.note, Spend(seconds=seconds), taken.exhausted)
+        proposal = _answer(value, ask, state)
+        if isinstance(proposal, str):
+            raise ProposerFailed(f"{self._name} {proposal}", "fix the command, then resume the session")
+        return Answer(proposal.programs, proposal.note, Spend(seconds=seconds), proposal.exhausted)
 
     @property
     def _name(self) -> str:
@@ -169,8 +169,8 @@ def _wrong(ran: _Ran, value: Mapping[str, Any] | None, usage: Spend | str | None
 
 def _answer(value: Mapping[str, Any], ask: Ask, state: SessionState) -> Answer | str:
     """Returns the answer, or what is wrong with it."""
-    known = {"text", "programs", "note", "usage", "exhausted"}
-    if not set(value) <= known or not set(value) & (known - {"usage"}):
+    keys = {"text", "programs", "note", "usage", "exhausted"}
+    if not set(value) <= keys or not set(value) & (keys - {"usage"}):
         return f"answered an object with {', '.join(sorted(map(str, value)))[:80] or 'nothing'}"
     text, noted, exhausted = value.get("text", ""), value.get("note", ""), value.get("exhausted", False)
     if not isinstance(text, str) or not isinstance(noted, str) or not isinstance(exhausted, bool):

@@ -32,14 +32,14 @@ def subject(
 ) -> ProblemDescription:
     """Returns the description of a problem; without a device, for the target's usual one. Raises ProgramError
     and ShapeError."""
-    known = device or default_device(ARCHES[problem.arch])
+    target = device or default_device(ARCHES[problem.arch])
     if problem.module is not None:
         return subject_of_module(
             problem.module,
             problem.checked,
             problem.program,
             problem.arch,
-            known.name,
+            target.name,
             compute_type=problem.compute_type,
             baseline=baseline,
             memory=memory,
@@ -49,7 +49,7 @@ def subject(
         problem.program,
         problem.sizes,
         problem.arch,
-        known.name,
+        target.name,
         compute_type=problem.compute_type,
         baseline=baseline,
         memory=memory,

@@ -53,14 +53,16 @@ class ScheduleProposer:
         self._space = explore(self._checked, self._kernel, sizes, self.problem.arch, self.device, free=True)
 
     def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
-        seen: dict[int, float | None] = {}
+        measured: dict[int, float | None] = {}
         for node in state.tree.nodes:
             at = self._group(node)
             if at is not None:
-                seen[at] = node.seconds
+                measured[at] = node.seconds
         parent = self._group(state.tree[ask.pick.parent])
         chance = random.Random(f"{self.seed}:{ask.call}:propose")
-        drawn_groups = draw_programs(self.draw, self._written, self._space, seen, parent, chance, self.count)
+        drawn_groups = draw_programs(
+            self.draw, self._written, self._space, measured, parent, chance, self.count
+        )
         programs = [ProposedProgram(text, predicted(self._space, at)) for at, text in drawn_groups]
         return Answer(programs, exhausted=not programs)
 

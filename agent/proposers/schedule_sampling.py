@@ -44,14 +44,14 @@ def draw_programs(
     draw: Draw,
     write: Write,
     space: ScheduleSpace,
-    seen: GroupTimes,
+    measured: GroupTimes,
     parent: int | None,
     chance: random.Random,
     count: int,
 ) -> list[tuple[int, str]]:
     """Returns at most `count` groups with their texts, as `draw` has it: what cannot be written is drawn
     anew. Empty where nothing is left."""
-    left = dict(seen)
+    left = dict(measured)
     result: list[tuple[int, str]] = []
     while len(result) < count and (groups := draw(space, left, parent, chance, count - len(result))):
         for at in groups:
@@ -68,10 +68,10 @@ def predicted(space: ScheduleSpace, at: int) -> str:
 
 
 def nominate(
-    space: ScheduleSpace, seen: GroupTimes, parent: int | None, chance: random.Random, count: int
+    space: ScheduleSpace, measured: GroupTimes, parent: int | None, chance: random.Random, count: int
 ) -> list[int]:
     """Does a `Draw` by the tuner's ranking, without replacement."""
-    predicted = predictions(space, seen)
+    predicted = predictions(space, measured)
     result: list[int] = []
     while predicted and len(result) < count:
         least = min(predicted.values())
@@ -83,7 +83,7 @@ def nominate(
 
 
 def nominate_by_distance(
-    space: ScheduleSpace, seen: GroupTimes, parent: int, chance: random.Random, count: int
+    space: ScheduleSpace, measured: GroupTimes, parent: int, chance: random.Random, count: int
 ) -> list[int]:
     """Does as `nominate`, for one who knows no estimate: what is like the parent is likelier, by the distance
     that the tuner's correction goes by. What such a one finds is the search's merit alone."""
@@ -91,7 +91,7 @@ def nominate_by_distance(
     weights = {
         at: math.exp(-STEEP * distance(here, group.request))
         for at, group in enumerate(space.groups)
-        if at not in seen
+        if at not in measured
     }
     result: list[int] = []
     while weights and len(result) < count:
@@ -102,11 +102,11 @@ def nominate_by_distance(
 
 
 def nominate_uniformly(
-    space: ScheduleSpace, seen: GroupTimes, parent: int | None, chance: random.Random, count: int
+    space: ScheduleSpace, measured: GroupTimes, parent: int | None, chance: random.Random, count: int
 ) -> list[int]:
     """Does as `nominate`, for one who knows nothing at all: every legal kernel is as likely as another. What
     a ranking and a search are held against."""
-    left = [at for at in range(len(space.groups)) if at not in seen]
+    left = [at for at in range(len(space.groups)) if at not in measured]
     return chance.sample(left, min(count, len(left)))
 
 

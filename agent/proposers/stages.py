@@ -55,11 +55,13 @@ class StageProposer:
         here = self.look(state.tree[parent].text)
         if here is None:  # no pipeline, or none that plans: nothing of it can be varied
             return Answer(exhausted=True)
-        known = {n.id: planned for n in state.tree.nodes if (planned := self.look(n.text)) is not None}
+        planned_nodes = {
+            n.id: planned for n in state.tree.nodes if (planned := self.look(n.text)) is not None
+        }
         chance = random.Random(f"{self.seed}:{ask.call}:propose")
-        tried = {planned.point for planned in known.values()}
+        tried = {planned.point for planned in planned_nodes.values()}
         programs = _Turn(
-            self, parent, here, known, stage_times(state.tree, self.look), chance, tried
+            self, parent, here, planned_nodes, stage_times(state.tree, self.look), chance, tried
         ).programs()
         return Answer(programs, exhausted=not programs)
 

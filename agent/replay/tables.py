@@ -69,15 +69,15 @@ class TableProposer:
     knows: Knows = "ranking"
 
     def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
-        seen: dict[int, float | None] = {int(n.text): n.seconds for n in state.tree.nodes}
+        measured: dict[int, float | None] = {int(n.text): n.seconds for n in state.tree.nodes}
         chance = random.Random(f"{self.seed}:{ask.call}:propose")
         parent = int(state.tree[ask.pick.parent].text)
         if self.knows == "not even the past":
-            seen = {parent: None}
+            measured = {parent: None}
         draw = nominate if self.knows == "ranking" else nominate_by_distance
-        drawn = draw(self.table.space, seen, parent, chance, 1)
-        programs = [ProposedProgram(str(at), "") for at in drawn]
-        return Answer(programs, exhausted=not drawn)
+        groups = draw(self.table.space, measured, parent, chance, 1)
+        programs = [ProposedProgram(str(at), "") for at in groups]
+        return Answer(programs, exhausted=not groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,8 @@ def compiled(
     """The backend that the name `ucutlass` means to torch.compile. Raises ValueError for an unknown option."""
     if mode not in (None, "default", "reduce-overhead"):
         raise ValueError(f"mode {mode!r} is not served; modes are default and reduce-overhead")
-    given = {"cuda_graphs": mode == "reduce-overhead", **(options or {})}
-    call: Callable[..., Any] = backend(options_of(given))(graph, inputs)
+    values = {"cuda_graphs": mode == "reduce-overhead", **(options or {})}
+    call: Callable[..., Any] = backend(options_of(values))(graph, inputs)
     return call
 
 

@@ -80,9 +80,9 @@ def job_of(part: Part, graph: fx.GraphModule) -> Job:
     results = [value for node in graph.graph.nodes if node.op == "call_function" for value in values_of(node)]
     device = next(v.device for v in (*values, *results) if isinstance(v, torch.Tensor))
     shapes = [tuple(_hint(values[n].shape[axis]) for axis in order) for n, order in part.region.inputs]
-    known = [tuple(n for n in shape if n is not None) for shape in shapes]
+    extents = [tuple(n for n in shape if n is not None) for shape in shapes]
     dense = frozenset(p for p, (n, order) in enumerate(part.region.inputs) if _is_dense(values[n], order))
-    return Job(part.region, tuple(known) if known == shapes else None, device, dense)
+    return Job(part.region, tuple(extents) if extents == shapes else None, device, dense)
 
 
 def _is_dense(value: torch.Tensor, order: Order) -> bool:

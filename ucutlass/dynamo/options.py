@@ -34,11 +34,11 @@ class CompileOptions:
 def options_of(options: Mapping[str, Any] | None) -> CompileOptions:
     """Returns the options of a mapping; without `check`, UCUTLASS_CHECK says it. Raises ValueError for a name or
     a value that is none, and SwitchError."""
-    given = {"check": switches.read().check, **(options or {})}
-    known = {field.name for field in fields(CompileOptions)}
-    if unknown := sorted(given.keys() - known):
-        raise ValueError(f"no option is named {', '.join(unknown)}; options are {', '.join(sorted(known))}")
-    result = CompileOptions(**given)
+    requested = {"check": switches.read().check, **(options or {})}
+    names = {field.name for field in fields(CompileOptions)}
+    if unknown := sorted(requested.keys() - names):
+        raise ValueError(f"no option is named {', '.join(unknown)}; options are {', '.join(sorted(names))}")
+    result = CompileOptions(**requested)
     for name, values in {"fallback": get_args(Fallback), "choose": get_args(Choose)}.items():
         if (value := getattr(result, name)) not in values:
             raise ValueError(f"{name} is {value!r}; it is one of {', '.join(values)}")

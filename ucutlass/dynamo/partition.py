@@ -136,8 +136,8 @@ def division_of(graph: fx.GraphModule, devices: Collection[str], name: str) -> D
             if isinstance(attempt, RegionRefused) and attempt.whole and len(key) > 1:
                 halved.add(key)
             elif isinstance(attempt, RegionRefused):
-                known = {node: why for node, why in attempt.operators.items() if node in key}
-                refused |= known or {key[0]: str(attempt)}
+                reasons = {node: why for node, why in attempt.operators.items() if node in key}
+                refused |= reasons or {key[0]: str(attempt)}
             else:
                 parts.append(Part(part_name, key, attempt))
         if (len(refused), len(halved)) == before:

@@ -158,8 +158,8 @@ def division_from(record: Any, nodes: Collection[str]) -> Division | None:
         refused = {str(node): str(why) for node, why in record["refused"].items()}
     except (TypeError, ValueError, KeyError, AttributeError):
         return None
-    known = set(nodes)
-    return Division(parts, refused) if all(known.issuperset(part.nodes) for part in parts) else None
+    graph_nodes = set(nodes)
+    return Division(parts, refused) if all(graph_nodes.issuperset(part.nodes) for part in parts) else None
 
 
 def _edges(pairs: Any) -> tuple[tuple[int, Order], ...]:

@@ -112,18 +112,18 @@ def _imported(
     nodes = list(graph.graph.nodes)
     tensors = [n for n in nodes if n.op == "placeholder" and isinstance(n.meta["val"], Tensor)]
     numbers = [n for n in nodes if n.op == "placeholder" and not isinstance(n.meta["val"], Tensor)]
-    taken: list[str] = []
+    used_names: list[str] = []
     inputs: list[Input] = []
     for node in tensors:
         value = node.meta["val"]
-        taken.append(free(node.meta.get(NAME, node.name), taken))
+        used_names.append(free(node.meta.get(NAME, node.name), used_names))
         try:
             logical = tensor_of(value, node.name, number)
         except Unsupported as problem:
             raise RegionRefused({next(iter(node.users)).name: problem.why}) from problem
         order = memory_order(value, number)
         shape = tuple(logical.shape[axis] for axis in order)
-        inputs.append(Input(taken[-1], node.name, "input", type(logical)(shape, logical.element)))
+        inputs.append(Input(used_names[-1], node.name, "input", type(logical)(shape, logical.element)))
     values = {node.name: node.meta["val"] for node in tensors}
     builder = GraphBuilder({i.name: i.tensor for i in inputs})
     refs: dict[str, Any] = {node.name: number(node.meta["val"]) for node in numbers}
@@ -131,7 +131,7 @@ def _imported(
     for node, source in zip(tensors, inputs, strict=True):
         builder.origin, builder.name = (
             OperatorOrigin("aten.permute.default"),
-            free(f"{source.name}_logical", taken),
+            free(f"{source.name}_logical", used_names),
         )
         refs[node.name] = permuted(
             builder, ValueRef(source.name), inverse(memory_order(node.meta["val"], number))
@@ -145,7 +145,7 @@ def _imported(
             if node.target is operator.getitem:
                 refs[node.name] = _item(refs, node)
             else:
-                refs[node.name] = translated(node, refs, builder, taken, RULES, number)
+                refs[node.name] = translated(node, refs, builder, used_names, RULES, number)
         except Unsupported as problem:
             refused[node.name] = problem.why
         except RegionRefused as problem:
@@ -162,7 +162,7 @@ def _imported(
         order = memory_order(leaf.meta["val"], number)
         builder.origin, builder.name = (
             OperatorOrigin("aten.permute.default"),
-            free(f"{leaf.name}_stored", taken),
+            free(f"{leaf.name}_stored", used_names),
         )
         value = permuted(builder, refs[leaf.name], order).name
         if value not in results:

@@ -23,9 +23,9 @@ class _Affine:
 
     def fixed(self, ranges: Mapping[str, range]) -> _Affine:
         """Returns the sum with the coordinates that have one value put in."""
-        known = {d: r[0] for d, r in ranges.items() if len(r) == 1 and d in self.terms}
-        terms = {d: n for d, n in self.terms.items() if d not in known}
-        return _Affine(terms, self.offset + sum(self.terms[d] * at for d, at in known.items()))
+        values = {d: r[0] for d, r in ranges.items() if len(r) == 1 and d in self.terms}
+        terms = {d: n for d, n in self.terms.items() if d not in values}
+        return _Affine(terms, self.offset + sum(self.terms[d] * at for d, at in values.items()))
 
 
 def simplified(value: Expr, extents: Mapping[str, int]) -> Expr:

@@ -150,7 +150,7 @@ def _translated(
     constants: dict[str, torch.Tensor] = {}
     numbers: dict[str, float | int | bool] = {}
     dynamic: dict[str, tuple[int, ...]] = {}
-    taken: list[str] = []
+    used_names: list[str] = []
     user = [spec for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
     paths = {spec.arg.name: name for spec, name in zip(user, argument_names, strict=False)}
     specs = sorted(
@@ -167,8 +167,8 @@ def _translated(
             continue
         origin = _ORIGINS[spec.kind.name]
         path = paths.get(node.name, node.name) if origin == "input" else spec.target
-        name = free(path, taken)
-        taken.append(name)
+        name = free(path, used_names)
+        used_names.append(name)
         refs[node.name] = ValueRef(name)
         if origin == "constant":
             constants[path] = program.constants[spec.target]
@@ -185,7 +185,7 @@ def _translated(
         i.name for i in inputs if i.origin == "constant" and _is_positions(constants[i.path])
     }
     for name, number in numbers.items():
-        builder.name = free(name, taken)
+        builder.name = free(name, used_names)
         refs[name] = constant(builder, number, (), tensor_of(by_name[name].meta["val"], name).element)
     for node in nodes:
         match node.op:
@@ -197,7 +197,7 @@ def _translated(
             case "call_function" if isinstance(node.meta.get("val"), bool | torch.SymBool | torch.SymFloat):
                 refs[node.name] = None  # a condition on extents, or a number that is read nowhere
             case "call_function":
-                refs[node.name] = translated(node, refs, builder, taken, RULES, number_of)
+                refs[node.name] = translated(node, refs, builder, used_names, RULES, number_of)
             case "get_attr":
                 raise Unsupported(f"the graph reads the attribute {node.target}")
             case _:
@@ -268,20 +268,20 @@ def _outputs(
 
 def _is_positions(value: torch.Tensor) -> bool:
     """Returns whether a constant holds whole numbers that are not negative."""
-    known = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
-    if known is None or value.is_floating_point() or value.dtype == torch.bool:
+    tensor = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
+    if tensor is None or value.is_floating_point() or value.dtype == torch.bool:
         return False
     with unset_fake_temporarily():
-        return bool((known >= 0).all())
+        return bool((tensor >= 0).all())
 
 
 def _number(value: torch.Tensor) -> float | int | bool | None:
     """Returns the value of a constant of no axes, None for others and for one whose value is not known."""
-    known = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
-    if value.dim() or known is None:
+    tensor = getattr(value, "constant", None) if isinstance(value, FakeTensor) else value
+    if value.dim() or tensor is None:
         return None
     with unset_fake_temporarily():
-        number: float | int | bool = known.item()
+        number: float | int | bool = tensor.item()
     return number
 
 
@@ -322,7 +322,7 @@ def translated(
     node: Any,
     refs: Mapping[str, Any],
     builder: GraphBuilder,
-    taken: list[str],
+    used_names: list[str],
     rules: Mapping[str, Rule],
     number: Callable[[Any], int] = fixed,
 ) -> Any:
@@ -331,7 +331,7 @@ def translated(
     if target in _CHECKS:
         return None
     builder.origin = OperatorOrigin(target, _module(node), source_line(node))
-    builder.name = free(_short(node.name), taken)
+    builder.name = free(_short(node.name), used_names)
     rule = rules.get(target)
     if rule is None:
         raise builder.fail("the importer has no rule for this operator")

@@ -18,10 +18,10 @@ _ALTERNATIVES = {"K": "KFJI", "N": "NFJI", "C": "CFE", "D": "DE", "H": "HG"}
 """What further dimensions of one role are called: a width, the one that a layer widens it to, and so on."""
 
 
-def dimension_names(atoms: Iterable[Atom], taken: Iterable[str]) -> dict[Atom, str]:
+def dimension_names(atoms: Iterable[Atom], used_names: Iterable[str]) -> dict[Atom, str]:
     """Returns a name for each atom, in order: the letter that an operator suggests, else one like it or a free
     letter, else one with a number."""
-    used = set(taken)
+    used = set(used_names)
     names: dict[Atom, str] = {}
     for atom in atoms:
         if atom in names:
@@ -51,17 +51,17 @@ def identifier(text: str) -> str:
 
 def free(text: str, used: Iterable[str]) -> str:
     """Returns the text as a name that is neither taken nor a word of the language."""
-    name, taken = identifier(text), set(used)
-    while name in taken or name in KEYWORDS:
+    name, used_names = identifier(text), set(used)
+    while name in used_names or name in KEYWORDS:
         name += "_"
     return name
 
 
 def numbered(text: str, used: Iterable[str]) -> str:
     """Returns the name, with a number where it is taken."""
-    base, taken = identifier(text), set(used) | KEYWORDS
+    base, used_names = identifier(text), set(used) | KEYWORDS
     name, number = base, 1
-    while name in taken:
+    while name in used_names:
         number += 1
         name = f"{base}_{number}" if base[-1].isdigit() else f"{base}{number}"
     return name

@@ -93,7 +93,7 @@ class ImportedProgram:
         expected = self._export.arguments
         if len(leaves) != len(expected):
             raise WrongCall(f"the module was imported for {len(expected)} arguments, here are {len(leaves)}")
-        given: dict[str, Any] = {}
+        input_leaves: dict[str, Any] = {}
         for leaf, name in zip(leaves, expected, strict=True):
             if isinstance(name, FixedValue):
                 if leaf != name.value:
@@ -102,8 +102,8 @@ class ImportedProgram:
             if not isinstance(leaf, torch.Tensor) or not self._takes(name, leaf.shape):
                 shape = tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
                 raise WrongCall(f"the module was imported for {name} of {self._shape(name)}, not {shape}")
-            given[name] = leaf
-        tensors = [given[i.name] if i.origin == "input" else self._state(i) for i in self.inputs]
+            input_leaves[name] = leaf
+        tensors = [input_leaves[i.name] if i.origin == "input" else self._state(i) for i in self.inputs]
         return [t.detach().contiguous() for t in tensors]
 
     def _takes(self, name: str, shape: Sequence[int]) -> bool:

@@ -244,13 +244,13 @@ class _WrittenValue:
 @dataclass(slots=True)
 class StageWriter:
     """Writes the body of a stage. `names` has the name of every atom, `values` the names of the inputs;
-    `taken` are the words that a binding may not use. `known` are the names whose extents a type gives."""
+    `used_names` are the words that a binding may not use, `introduced` the names whose extents a type gives."""
 
     inference: Inference
     names: Mapping[Atom, str]
     inputs: Mapping[str, str]
-    taken: set[str]
-    known: set[str]
+    used_names: set[str]
+    introduced: set[str]
     nouns: Mapping[str, str] = field(default_factory=dict)
     """What bindings of computations are called, where their operators do not say."""
     bindings: list[syntax.Bind] = field(default_factory=list)
@@ -288,8 +288,8 @@ class StageWriter:
         cheap = node.kind == "view" or (node.kind == "constant" and not value.names)
         if (used <= 1 or cheap) and len(format_expression(value.expr)) <= LONGEST:
             return value
-        name = numbered(self._noun(node), {*self.taken, "index", "size"})
-        self.taken.add(name)
+        name = numbered(self._noun(node), {*self.used_names, "index", "size"})
+        self.used_names.add(name)
         self.bindings.append(syntax.Bind((syntax.Target(name, self._introduced(node, value)),), value.expr))
         return _WrittenValue(Name(name), value.names, value.stored)
 
@@ -304,13 +304,13 @@ class StageWriter:
 
     def _introduced(self, node: Computation, value: _WrittenValue) -> syntax.TypeExpr | None:
         """Returns the type of a binding whose value has names that nothing before has; None for others."""
-        if all(self.names[atom] in self.known for atom in value.names):
+        if all(self.names[atom] in self.introduced for atom in value.names):
             return None
         dimensions = [
             [atom for atom in leaves(dimension) if atom in value.names]
             for dimension in self.inference.dimensions[node.name]
         ]
-        axes = axes_of([d for d in dimensions if d], self.names, self.known)
+        axes = axes_of([d for d in dimensions if d], self.names, self.introduced)
         return syntax.TypeExpr(None, axes)
 
     def _computed(self, node: Computation) -> _WrittenValue:
@@ -393,16 +393,16 @@ class StageWriter:
             written.append(IndexItem(name if scale is None else mul(scale, name), folded(position.expr)))
         if not written:
             return value
-        if any(self.names[atom] not in self.known for atom in value.names):
+        if any(self.names[atom] not in self.introduced for atom in value.names):
             value = self._typed(value)
         return _WrittenValue(Index(value.expr, tuple(written)), (value.names - gone) | frozenset(new))
 
     def _typed(self, value: _WrittenValue) -> _WrittenValue:
         """Returns a value that is bound with its names, because nothing else gives their extents."""
-        name = numbered("value", self.taken)
-        self.taken.add(name)
+        name = numbered("value", self.used_names)
+        self.used_names.add(name)
         order = sorted(value.names, key=lambda atom: self.names[atom])
-        axes = tuple(_named_axis(atom, self.names, self.known, True) for atom in order)
+        axes = tuple(_named_axis(atom, self.names, self.introduced, True) for atom in order)
         self.bindings.append(syntax.Bind((syntax.Target(name, syntax.TypeExpr(None, axes)),), value.expr))
         return _WrittenValue(Name(name), value.names, value.stored)
 
@@ -449,8 +449,8 @@ class StageWriter:
 
     def _named(self, value: _WrittenValue) -> _WrittenValue:
         """A gather's coordinates are a name or one call."""
-        name = numbered("ids", self.taken)
-        self.taken.add(name)
+        name = numbered("ids", self.used_names)
+        self.used_names.add(name)
         self.bindings.append(syntax.Bind((syntax.Target(name),), value.expr))
         return _WrittenValue(Name(name), value.names)
 
@@ -494,9 +494,9 @@ class StageWriter:
 
     def _bracket(self, atom: Atom) -> BracketName:
         name = self.names[atom]
-        if name in self.known:
+        if name in self.introduced:
             return BracketName(name)
-        self.known.add(name)
+        self.introduced.add(name)
         return BracketName(name, number(atom.extent))
 
     def _along(self, value: _WrittenValue, along: frozenset[Atom]) -> _WrittenValue:
@@ -552,12 +552,12 @@ def _uses(nodes: Sequence[Node], outputs: Iterable[str]) -> dict[str, int]:
 
 
 def axes_of(
-    dimensions: Sequence[Dimension], names: Mapping[Atom, str], known: set[str], fixed: bool = True
+    dimensions: Sequence[Dimension], names: Mapping[Atom, str], introduced: set[str], fixed: bool = True
 ) -> tuple[syntax.Axis, ...]:
-    """Returns the axes of a type. A name that is not `known` yet gets its extent, where `fixed`."""
+    """Returns the axes of a type. A name that is not yet `introduced` gets its extent, where `fixed`."""
     axes: list[syntax.Axis] = []
     for dimension in dimensions:
-        parts = tuple(_named_axis(atom, names, known, fixed) for atom in leaves(dimension))
+        parts = tuple(_named_axis(atom, names, introduced, fixed) for atom in leaves(dimension))
         match parts:
             case ():
                 axes.append(syntax.NamelessAxis(Number(1)))
@@ -568,11 +568,11 @@ def axes_of(
     return tuple(axes)
 
 
-def _named_axis(atom: Atom, names: Mapping[Atom, str], known: set[str], fixed: bool) -> syntax.NamedAxis:
+def _named_axis(atom: Atom, names: Mapping[Atom, str], introduced: set[str], fixed: bool) -> syntax.NamedAxis:
     name = names[atom]
-    if name in known or not fixed:
+    if name in introduced or not fixed:
         return syntax.NamedAxis(name)
-    known.add(name)
+    introduced.add(name)
     return syntax.NamedAxis(name, number(atom.extent))
 
 
@@ -594,7 +594,7 @@ def _free_types(
 ) -> tuple[tuple[syntax.Param, ...], list[syntax.TypeExpr], set[str]]:
     """Returns the types of a kernel that serves every extent, as far as its body does: windows and the parts
     of composite axes have their extents, an output's follow from its input's."""
-    known: set[str] = set()
+    introduced: set[str] = set()
     extents: dict[str, int] = {}
 
     def axes(value: str, result: bool) -> tuple[syntax.Axis, ...]:
@@ -604,9 +604,9 @@ def _free_types(
             parts = []
             for atom in atoms:
                 name = names[atom]
-                fixed = name not in known and (result or len(atoms) > 1 or atom.hint[0] == 1)
+                fixed = name not in introduced and (result or len(atoms) > 1 or atom.hint[0] == 1)
                 extent = _extent(name, atom.extent, extents, result) if fixed else None
-                known.add(name)
+                introduced.add(name)
                 extents[name] = atom.extent
                 parts.append(syntax.NamedAxis(name, extent))
             typed.append(
@@ -623,7 +623,7 @@ def _free_types(
         for v in inference.inputs
     )
     results = [syntax.TypeExpr(inference.values[v].element, axes(v, True)) for v in inference.outputs]
-    return params, results, known
+    return params, results, introduced
 
 
 def _extent(name: str, extent: int, extents: Mapping[str, int], result: bool) -> Expr:
@@ -644,29 +644,29 @@ def free_kernel_of(
     inference: Inference, name: str, inputs: Mapping[str, str], names: Mapping[Atom, str]
 ) -> syntax.Program:
     """Returns the stage as `kernel_of` does, with extents left to the call."""
-    params, types, known = _free_types(inference, inputs, names)
-    return _program(inference, name, inputs, names, params, types, known)
+    params, types, introduced = _free_types(inference, inputs, names)
+    return _program(inference, name, inputs, names, params, types, introduced)
 
 
 def kernel_of(
     inference: Inference, name: str, inputs: Mapping[str, str], names: Mapping[Atom, str]
 ) -> syntax.Program:
     """Returns the stage as a kernel of its own. `inputs` names its parameters. Raises Conflict."""
-    known: set[str] = set()
+    introduced: set[str] = set()
     params = tuple(
         syntax.Param(
             inputs[value],
             syntax.TypeExpr(
-                inference.values[value].element, axes_of(inference.dimensions[value], names, known)
+                inference.values[value].element, axes_of(inference.dimensions[value], names, introduced)
             ),
         )
         for value in inference.inputs
     )
     types = [
-        syntax.TypeExpr(inference.values[v].element, axes_of(inference.dimensions[v], names, known))
+        syntax.TypeExpr(inference.values[v].element, axes_of(inference.dimensions[v], names, introduced))
         for v in inference.outputs
     ]
-    return _program(inference, name, inputs, names, params, types, known)
+    return _program(inference, name, inputs, names, params, types, introduced)
 
 
 def _program(
@@ -676,13 +676,13 @@ def _program(
     names: Mapping[Atom, str],
     params: tuple[syntax.Param, ...],
     types: Sequence[syntax.TypeExpr],
-    known: set[str],
+    introduced: set[str],
 ) -> syntax.Program:
-    taken = {*inputs.values(), *names.values()}
-    writer = StageWriter(inference, names, inputs, taken, known)
+    used_names = {*inputs.values(), *names.values()}
+    writer = StageWriter(inference, names, inputs, used_names, introduced)
     exprs = writer.results()
     single = len(exprs) == 1
-    labels = [None] if single else [numbered(f"y{i}", taken) for i in range(len(exprs))]
+    labels = [None] if single else [numbered(f"y{i}", used_names) for i in range(len(exprs))]
     results = tuple(syntax.Result(t, label) for t, label in zip(types, labels, strict=True))
     items = tuple(syntax.ReturnItem(e, label) for e, label in zip(exprs, labels, strict=True))
     body: tuple[syntax.Statement, ...] = (*writer.bindings, syntax.Return(items))

@@ -504,12 +504,12 @@ def _ordered(stages: Sequence[ImportedStage]) -> list[ImportedStage]:
     """Returns the stages so that each follows what it reads."""
     makers: Mapping[str, ImportedStage] = {output: stage for stage in stages for output in stage.outputs}
     placed: list[ImportedStage] = []
-    seen: set[int] = set()
+    visited: set[int] = set()
 
     def place(stage: ImportedStage) -> None:
-        if id(stage) in seen:
+        if id(stage) in visited:
             return
-        seen.add(id(stage))
+        visited.add(id(stage))
         for value in stage.inputs:
             if value in makers:
                 place(makers[value])

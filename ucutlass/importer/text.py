@@ -184,23 +184,23 @@ class _Bindings:
         inputs = [i for i in order if i in whole.inputs]
         values = value_names(graph, self.stages)
         names = dimension_names(whole.order(), values.values())
-        known: set[str] = set()
+        introduced: set[str] = set()
         params = tuple(
             syntax.Param(
-                i, syntax.TypeExpr(graph.values[i].element, axes_of(whole.dimensions[i], names, known))
+                i, syntax.TypeExpr(graph.values[i].element, axes_of(whole.dimensions[i], names, introduced))
             )
             for i in inputs
         )
         written = [v for v in values if v not in graph.results or self._read(v)]
-        taken = {*(values[v] for v in written), *names.values(), *order}
+        used_names = {*(values[v] for v in written), *names.values(), *order}
         body: list[syntax.Statement] = []
         items: dict[str, syntax.Expr] = {}
         for stage in self.stages:
             if stage.torch is not None:
-                body.append(self._torch(stage, whole, names, known, values))
+                body.append(self._torch(stage, whole, names, introduced, values))
                 items[stage.outputs[0]] = Name(values[stage.outputs[0]])
                 continue
-            exprs, types, bindings = self._stage(stage, whole, names, known, values, taken)
+            exprs, types, bindings = self._stage(stage, whole, names, introduced, values, used_names)
             body += bindings
             for output, value in zip(stage.outputs, exprs, strict=True):
                 if output in types:
@@ -209,11 +209,12 @@ class _Bindings:
                 else:
                     items[output] = value
         labels = _results(graph)
-        used = set(taken)
+        used = set(used_names)
         labels = [None if label is None else numbered(label, used) for label in labels]
         results = tuple(
             syntax.Result(
-                syntax.TypeExpr(graph.values[r].element, axes_of(whole.dimensions[r], names, known)), label
+                syntax.TypeExpr(graph.values[r].element, axes_of(whole.dimensions[r], names, introduced)),
+                label,
             )
             for r, label in zip(graph.results, labels, strict=True)
         )
@@ -230,35 +231,37 @@ class _Bindings:
         stage: ImportedStage,
         whole: Inference,
         names: Mapping[Atom, str],
-        known: set[str],
+        introduced: set[str],
         values: Mapping[str, str],
-        taken: set[str],
+        used_names: set[str],
     ) -> tuple[list[syntax.Expr], dict[str, syntax.TypeExpr], list[syntax.Bind]]:
         """Returns the values of a stage's outputs, their types where they are stored, and the bindings before
         them. Extents of new names stand in the types, unless a binding before has the name."""
         part = replace(whole, nodes=stage.nodes, outputs=stage.outputs, inputs=list(stage.inputs))
         nouns = _nouns(stage)
 
-        def types(known: set[str]) -> dict[str, syntax.TypeExpr]:
+        def types(introduced: set[str]) -> dict[str, syntax.TypeExpr]:
             return {
-                o: syntax.TypeExpr(self.graph.values[o].element, axes_of(whole.dimensions[o], names, known))
+                o: syntax.TypeExpr(
+                    self.graph.values[o].element, axes_of(whole.dimensions[o], names, introduced)
+                )
                 for o in stage.outputs
                 if o not in self.graph.results or self._read(o)
             }
 
-        later, free_names = {*known}, {*taken}
+        later, free_names = {*introduced}, {*used_names}
         stored = types(later)
-        new = later - known
+        new = later - introduced
         writer = StageWriter(part, names, values, free_names, later, nouns)
         exprs = writer.results()
         words = {w for b in writer.bindings for w in re.findall(r"\w+", format_expression(b.value))}
         if new & words:
-            later, free_names = {*known}, {*taken}
+            later, free_names = {*introduced}, {*used_names}
             writer = StageWriter(part, names, values, free_names, later, nouns)
             exprs = writer.results()
             stored = types(later)
-        known |= later
-        taken |= free_names
+        introduced |= later
+        used_names |= free_names
         return exprs, stored, writer.bindings
 
     def _read(self, value: str) -> bool:
@@ -269,12 +272,12 @@ class _Bindings:
         stage: ImportedStage,
         whole: Inference,
         names: Mapping[Atom, str],
-        known: set[str],
+        introduced: set[str],
         values: Mapping[str, str],
     ) -> syntax.Bind:
         node = stage.torch
         assert node is not None
-        kind = syntax.TypeExpr(node.tensor.element, axes_of(whole.dimensions[node.name], names, known))
+        kind = syntax.TypeExpr(node.tensor.element, axes_of(whole.dimensions[node.name], names, introduced))
         return syntax.Bind((syntax.Target(values[node.name], kind),), torch_call(node, values))
 
 
@@ -395,10 +398,10 @@ class _TypeNames:
 
     letters: dict[str, str]
     first: dict[str, int]
-    taken: set[str]
+    used_names: set[str]
     introduced: set[str]
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], weights: set[str], taken: set[str]) -> None:
+    def __init__(self, shapes: Mapping[str, Sequence[int]], weights: set[str], used_names: set[str]) -> None:
         self.letters = {
             v: (_WEIGHT_AXES if v in weights else _AXES).get(len(shape), _MANY) for v, shape in shapes.items()
         }
@@ -407,7 +410,7 @@ class _TypeNames:
             for letter, extent in zip(self.letters[value], shape, strict=False):
                 if extent != 1:
                     self.first.setdefault(letter, extent)
-        self.taken, self.introduced = taken, set()
+        self.used_names, self.introduced = used_names, set()
 
     def of(self, value: str, tensor: ImportedTensor) -> syntax.TypeExpr:
         axes: list[syntax.Axis] = []
@@ -416,7 +419,7 @@ class _TypeNames:
                 axes.append(syntax.NamelessAxis(Number(1)))
                 continue
             name = letter if self.first[letter] == extent else f"{letter}{extent}"
-            while name in self.taken:
+            while name in self.used_names:
                 name += "_"
             fresh = name not in self.introduced
             self.introduced.add(name)

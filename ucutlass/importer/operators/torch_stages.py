@@ -81,10 +81,10 @@ def _index_put(b: GraphBuilder, a: Arguments) -> ValueRef:
     rest = [i for i in range(len(shape)) if i not in dims]
     whole = broadcast([b.shape(r) for _, r in used])
     place = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
-    given = (*(shape[i] for i in rest[:place]), *whole, *(shape[i] for i in rest[place:]))
-    source = b.pointwise(operand(0), [values], b.element(values), "values", shape=given)
+    value_shape = (*(shape[i] for i in rest[:place]), *whole, *(shape[i] for i in rest[place:]))
+    source = b.pointwise(operand(0), [values], b.element(values), "values", shape=value_shape)
     count = len(whole)
-    order = [*range(place, place + count), *range(place), *range(place + count, len(given))]
+    order = [*range(place, place + count), *range(place), *range(place + count, len(value_shape))]
     rows, width = prod(whole), prod(shape[i] for i in rest)
     source = b.reshape(permuted(b, source, order), (rows, width))
     target = b.reshape(permuted(b, x, [*dims, *rest]), (prod(shape[i] for i in dims), width))
