@@ -263,7 +263,7 @@ def program(code: str) -> Case | None:
         return Case((CHECKED | REFUSED | WARNED)[code], _SIZES.get(code, ""))
     if code in (rest := RULED | SHAPES):
         return rest[code]
-    return next((Case(source) for found, source, *_ in CASES if found == code), None)
+    return next((Case(source) for listed, source, *_ in CASES if listed == code), None)
 
 
 def message(code: str) -> str:
@@ -296,18 +296,18 @@ def _caught(code: str, action: Callable[[], object], source: str) -> str:
     except ProgramError as error:
         return render(_only(code, error.diagnostics), source, "k.ucu")
     except SyntaxProblem as error:
-        found = tuple(Diagnostic(p.code, p.message, p.span, p.hint) for p in error.problems)
-        return render(_only(code, found), source, "k.ucu")
+        diagnostics = tuple(Diagnostic(p.code, p.message, p.span, p.hint) for p in error.problems)
+        return render(_only(code, diagnostics), source, "k.ucu")
     except ShapeError as error:
         assert error.code == code, f"{code}: {error}"
         return f"ucc: {error}"
     raise AssertionError(f"the program of {code} is accepted")
 
 
-def _only(code: str, found: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
-    mine = tuple(d for d in found if d.code == code)
-    assert mine, f"{code} is not among {[d.code for d in found]}"
-    return mine
+def _only(code: str, diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
+    of_code = tuple(d for d in diagnostics if d.code == code)
+    assert of_code, f"{code} is not among {[d.code for d in diagnostics]}"
+    return of_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,12 +452,12 @@ def _example(code: str, above: Case) -> list[str]:
     block = _BLOCK.search(case.text)
     base, bare = _base(code), _without_schedule(code)
     if base and (line := _changes(case.text, base)) is not None:
-        shown, known = [line] if line else [], base.sizes
+        shown, base_sizes = [line] if line else [], base.sizes
     elif bare and bare.text == above.text and (block or case.sizes):
-        shown, known = ([block[1]] if block else []), above.sizes
+        shown, base_sizes = ([block[1]] if block else []), above.sizes
     else:
-        shown, known = case.text.rstrip().split("\n"), ""
-    return [*shown, *([f"-s {case.sizes}"] if case.sizes not in ("", known) else [])]
+        shown, base_sizes = case.text.rstrip().split("\n"), ""
+    return [*shown, *([f"-s {case.sizes}"] if case.sizes not in ("", base_sizes) else [])]
 
 
 def _message_lines(code: str, rendered: str) -> list[str]:

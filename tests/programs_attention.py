@@ -124,5 +124,5 @@ PROGRAMS: Mapping[str, str] = MappingProxyType(
 
 def text(name: str, compute_type: str, head: int | None = None) -> str:
     """A program in a compute type; with a head the text says how long it is, so that a suite varies the rest."""
-    made = PROGRAMS[name].replace("{{", "{").replace("}}", "}").replace("{t}", compute_type)
-    return made if head is None else made.replace(", D]", f", D={head}]", 1)
+    program = PROGRAMS[name].replace("{{", "{").replace("}}", "}").replace("{t}", compute_type)
+    return program if head is None else program.replace(", D]", f", D={head}]", 1)

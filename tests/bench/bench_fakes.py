@@ -87,31 +87,31 @@ class FakeGpu:
     def capture(self, launch: SetLaunch, order: Sequence[int]) -> Replay:
         if self.refuse:
             raise CaptureRefused(self.refuse)
-        self.recording, kept = [], dict[int, Outputs]()
+        self.recording, outputs_of = [], dict[int, Outputs]()
         for i in order:
-            kept[i] = launch(i)
+            outputs_of[i] = launch(i)
         recorded, self.recording = self.recording, None
 
         def play() -> None:
             for name, us, stream, effect in recorded:
                 self.run(name, us, effect, stream)
 
-        return Replay(play, len(order), kept.__getitem__)
+        return Replay(play, len(order), outputs_of.__getitem__)
 
     def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> DeviceTrace:
         self.idle()
         self.seen.clear()
         self.opening = watch
-        taken: list[SmTimes] = []
+        sm_times: list[SmTimes] = []
 
         def stamp() -> None:
             self.run(STAMP, 1.0)
-            taken.append({sm: (self.now_ns, round(self.cycles) + sm) for sm in range(4)})
+            sm_times.append({sm: (self.now_ns, round(self.cycles) + sm) for sm in range(4)})
 
         work(stamp)
         self.idle()
-        assert len(taken) == stamps
-        return DeviceTrace(tuple(self.seen) if watch else None, tuple(taken))
+        assert len(sm_times) == stamps
+        return DeviceTrace(tuple(self.seen) if watch else None, tuple(sm_times))
 
     def events(self, work: Callable[[], None]) -> float:
         began = self.now_ns

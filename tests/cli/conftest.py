@@ -26,9 +26,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setenv("UCUTLASS_CUDA_HOME", str(toolkit))
     monkeypatch.setenv("UCUTLASS_BUILD_PATH", "nvcc")  # that nvcc has no headers to offer
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: None)
-    made = Machine(tmp_path)
-    made.behave(": > kernel.so\n")
-    yield made
+    simulated = Machine(tmp_path)
+    simulated.behave(": > kernel.so\n")
+    yield simulated
     backend.toolchain.cache_clear()
 
 

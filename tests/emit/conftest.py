@@ -26,10 +26,10 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
 def device(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
     nvcc = shutil.which("nvcc")
     try:
-        found = ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+        usable = ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
     except OSError:
-        found = False
-    if nvcc is None or not found:
+        usable = False
+    if nvcc is None or not usable:
         pytest.skip("no nvcc or no NVIDIA GPU")
     command = (
         nvcc,

@@ -70,9 +70,9 @@ def make(name: str, log: str, cancel: Event) -> dict[str, Any]:
 
 def read(key: str) -> dict[str, Any]:
     cache = Cache.from_switches()
-    found = cache.load(key)
-    assert isinstance(found, CacheEntry)
-    return {"cache": str(cache.root), "text": (found.folder / "kernel.so").read_text()[:20]}
+    entry = cache.load(key)
+    assert isinstance(entry, CacheEntry)
+    return {"cache": str(cache.root), "text": (entry.folder / "kernel.so").read_text()[:20]}
 
 
 def wait(log: str, until: str, cancel: Event) -> str:
@@ -155,8 +155,8 @@ def nests(log: str, inner: str) -> dict[str, Any]:
     """A call that has processes of its own, as a verification has."""
     from ucutlass.runtime import isolation
 
-    found = isolation.run(f"engine_fakes:{inner}", {"log": log} if inner == "stays" else {}, limit_seconds=60)
-    return {"outer": os.getpid(), "inner": getattr(found, "value", None), "how": type(found).__name__}
+    outcome = isolation.run(f"engine_fakes:{inner}", {"log": log} if inner == "stays" else {}, limit_seconds=60)
+    return {"outer": os.getpid(), "inner": getattr(outcome, "value", None), "how": type(outcome).__name__}
 
 
 def stays(log: str) -> None:

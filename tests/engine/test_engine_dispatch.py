@@ -19,7 +19,7 @@ def ticket(name: str, needs: Needs = "cpu", near: str = "") -> Ticket:
 
 def state(**workers: Mapping[Needs, int]) -> Dispatch:
     made = Dispatch()
-    assert made.seen(workers) == []
+    assert made.update_workers(workers) == []
     return made
 
 
@@ -71,16 +71,16 @@ def test_who_dies_with_a_worker_is_run_alone_and_given_up_at_last() -> None:
     (dead,) = set(first.values())
     for life in range(1, LIVES):
         left = {name: BOTH for name in ("a", "b") if name != dead}
-        for lost in made.seen(left):
+        for lost in made.update_workers(left):
             assert made.died(lost) is None
-        made.seen({"a": BOTH, "b": BOTH})
+        made.update_workers({"a": BOTH, "b": BOTH})
         running = {t.id: t.at for t in made.start()} | {t.id: t.at for t in made.running()}
         assert running["bad"] != running.get("good"), "not alone"
         if good in made.running():
             made.ended(good)
         dead = running["bad"]
         assert len(bad.died) == life
-    (lost,) = made.seen({name: BOTH for name in ("a", "b") if name != dead})
+    (lost,) = made.update_workers({name: BOTH for name in ("a", "b") if name != dead})
     why = made.died(lost)
     assert isinstance(why, TaskLost) and why.target == "m:bad" and len(why.workers) == LIVES
     assert not made.queue and not made.running() and len(good.died) == 1
@@ -105,7 +105,7 @@ def test_a_home_that_is_gone_is_replaced() -> None:
     made = state(a=BOTH)
     one = ticket("g", "gpu", near="t")
     assert started(made, one) == {"g": "a"}
-    assert made.seen({"b": BOTH}) == [one]
+    assert made.update_workers({"b": BOTH}) == [one]
     assert made.died(one) is None and started(made) == {"g": "b"} and made.home == {"t": "b"}
 
 
@@ -135,8 +135,8 @@ def test_whatever_happens_all_that_do_not_kill_come_to_an_end() -> None:
                 continue
             slots = {n: w.slots for n, w in made.workers.items()}
             dead = one.at
-            for lost in made.seen({n: s for n, s in slots.items() if n != dead}):
+            for lost in made.update_workers({n: s for n, s in slots.items() if n != dead}):
                 given_up += [why] if (why := made.died(lost)) else []
-            made.seen({(f"{n}'" if n == dead else n): s for n, s in slots.items()})
+            made.update_workers({(f"{n}'" if n == dead else n): s for n, s in slots.items()})
         assert ended == {t.id for t in tickets if t not in killers}, seed
         assert len(given_up) == 2 and not made.queue, seed

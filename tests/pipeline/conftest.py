@@ -37,10 +37,10 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
-    made = tmp_path_factory.mktemp("stages") / "fake_stages.so"
+    library = tmp_path_factory.mktemp("stages") / "fake_stages.so"
     source = Path(__file__).with_name("fake_stages.c")
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
-    return made
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return library
 
 
 @pytest.fixture(scope="session")
@@ -52,9 +52,9 @@ def native_launcher(tmp_path_factory: pytest.TempPathFactory) -> Native:
 def route(request: pytest.FixtureRequest) -> Native | NoNative:
     if request.param == "python":
         return NoNative("asked for by the test")
-    found = request.getfixturevalue("native_launcher")
-    assert isinstance(found, Native)
-    return found
+    native = request.getfixturevalue("native_launcher")
+    assert isinstance(native, Native)
+    return native
 
 
 @dataclass
@@ -99,9 +99,9 @@ def load(stages: Path, route: Native | NoNative, monkeypatch: pytest.MonkeyPatch
         assert isinstance(pipeline, ir.Pipeline)
 
         def choose(request: LaunchRequest) -> LaunchSequence:
-            found = sized_pipeline(pipeline, request.extents)
+            sized = sized_pipeline(pipeline, request.extents)
             bounds: list[BoundKernel | None] = []
-            for i, step in enumerate(found.steps):
+            for i, step in enumerate(sized.steps):
                 if step.kernel is None:
                     bounds.append(None)
                     continue
@@ -110,12 +110,12 @@ def load(stages: Path, route: Native | NoNative, monkeypatch: pytest.MonkeyPatch
                 launch_parameters = (i, workspaces.get(i, 0), codes.get(i, 0))
                 bound = BoundKernel(entry.address, launch_parameters, 0, entry)
                 bounds.append(rebind(spec_of(step.kernel, device="cpu"), bound, step.sizes, request.device))
-            made.series[request] = sequence_of(found, streams_of(found, most_streams), bounds)
-            return made.series[request]
+            loaded.series[request] = sequence_of(sized, streams_of(sized, most_streams), bounds)
+            return loaded.series[request]
 
-        made = Loaded(Launcher(spec_of(pipeline, device="cpu"), choose, route), library)
-        made.trace()
-        return made
+        loaded = Loaded(Launcher(spec_of(pipeline, device="cpu"), choose, route), library)
+        loaded.trace()
+        return loaded
 
     return make
 

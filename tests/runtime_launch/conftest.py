@@ -22,10 +22,10 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
-    made = tmp_path_factory.mktemp("kernels") / "fake_kernels.so"
+    library = tmp_path_factory.mktemp("kernels") / "fake_kernels.so"
     source = Path(__file__).with_name("fake_kernels.c")
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
-    return made
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return library
 
 
 @pytest.fixture(scope="session")
@@ -37,9 +37,9 @@ def native_launcher(tmp_path_factory: pytest.TempPathFactory) -> Native:
 def route(request: pytest.FixtureRequest) -> Native | NoNative:
     if request.param == "python":
         return NoNative("asked for by the test")
-    found = request.getfixturevalue("native_launcher")
-    assert isinstance(found, Native)
-    return found
+    native = request.getfixturevalue("native_launcher")
+    assert isinstance(native, Native)
+    return native
 
 
 @pytest.fixture
@@ -49,13 +49,13 @@ def launcher(kernels: Path, route: Native | NoNative) -> MakeLauncher:
     def make(
         spec: LaunchSpec, symbol: str, launch_parameters: tuple[int, ...] = (0, 1, 1), workspace: int = 0
     ) -> tuple[Launcher, list[LaunchRequest]]:
-        asked: list[LaunchRequest] = []
+        requests: list[LaunchRequest] = []
         entry = load_entry(kernels, symbol)
 
         def choose(request: LaunchRequest) -> BoundKernel:
-            asked.append(request)
+            requests.append(request)
             return BoundKernel(entry.address, launch_parameters, workspace, entry)
 
-        return Launcher(spec, choose, route), asked
+        return Launcher(spec, choose, route), requests
 
     return make

@@ -108,9 +108,9 @@ class Floor:
     def shop_of(self, job: TuningJob) -> TableShop:
         table = BY_SIZES[job.first.sizes]
         name = table.shape
-        made = TableShop(table, self.library, self.wrong.get(name, frozenset()), self.turns.get(name, {}))
-        self.shops.append(made)
-        return made
+        shop = TableShop(table, self.library, self.wrong.get(name, frozenset()), self.turns.get(name, {}))
+        self.shops.append(shop)
+        return shop
 
     def of(self, name: str) -> list[TableShop]:
         return [s for s in self.shops if s.table.shape == name]

@@ -269,7 +269,7 @@ class DaskEngine:
             self._resources = {
                 address: facts.get("resources", {}) for address, facts in running_workers.items()
             }
-            lost = self._state.seen(slots)
+            lost = self._state.update_workers(slots)
             dropped = [t.running for t in lost]
             given_up += [(t, why) for t in lost if (why := self._state.died(t)) is not None]
             given_up += self._starved()

@@ -133,8 +133,8 @@ class Dispatch:
         self.queue.remove(ticket)
         return TaskLost(ticket.work.row.target, tuple(ticket.died))
 
-    def seen(self, slots: Mapping[str, Mapping[Needs, int]]) -> list[Ticket]:
-        """Takes over the workers that there are; the tasks of those that are gone, still at their place."""
+    def update_workers(self, slots: Mapping[str, Mapping[Needs, int]]) -> list[Ticket]:
+        """Takes over the workers that are connected. Returns the tasks of those that are gone, still at their place."""
         gone = [a for a in self.workers if a not in slots]
         lost = [t for a in gone for t in self.workers[a].running]
         for address in gone:
