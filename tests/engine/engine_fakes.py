@@ -155,7 +155,9 @@ def nests(log: str, inner: str) -> dict[str, Any]:
     """A call that has processes of its own, as a verification has."""
     from ucutlass.runtime import isolation
 
-    outcome = isolation.run(f"engine_fakes:{inner}", {"log": log} if inner == "stays" else {}, limit_seconds=60)
+    outcome = isolation.run(
+        f"engine_fakes:{inner}", {"log": log} if inner == "stays" else {}, limit_seconds=60
+    )
     return {"outer": os.getpid(), "inner": getattr(outcome, "value", None), "how": type(outcome).__name__}
 
 
