@@ -1,10 +1,12 @@
 """Draws modules of core ATen operators and compares each imported program with its module in float64.
 
-    python -m benchmarks.drawn_modules [--count 2000] [--seed 0] [--steps 6] [--out FILE] [--table]
+    python -m benchmarks.drawn_modules [--count 2000] [--seed 0] [--steps 6] [--out FILE] [--table] [--training]
 
 Prints how many of the modules became programs, how many were refused, by reason, and every one whose program
 computes something else; then which operators of the draw, which of their pairs (what reads whose value) and
-which of the importer's rules were met. Runs on the CPU; exits with 1 where a program is wrong.
+which of the importer's rules were met. With --training, each module takes one step through the backend of torch.compile,
+whose programs the reference computes: its loss, gradients and buffers are compared, and the operators are printed
+that stayed outside of programs, by reason. Runs on the CPU; exits with 1 where a program is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.importer.drawn_modules import DrawnModule, Plan, draw
+import torch
+
+from tests.dynamo.training_step import TRAINING_STEPS, outside, training_difference
+from tests.importer.drawn_modules import DrawnModule, Plan, State, draw
 from tests.importer.float64_check import difference
 from ucutlass.files import put
 from ucutlass.importer.graph import Unsupported
@@ -40,30 +45,49 @@ class Outcome:
     text: str = ""
     pairs: list[tuple[str, str]] = field(default_factory=list)
     operators: list[str] = field(default_factory=list)
+    outside: list[tuple[str, str]] = field(default_factory=list)
 
 
-def outcome(number: int, seed: int, most_steps: int) -> Outcome | None:
+def outcome(number: int, seed: int, most_steps: int, training: bool = False) -> Outcome | None:
     """Returns what becomes of the module of a seed, None for one without steps."""
     source = random.Random(f"{seed}:{number}")
 
     def pick(options: Sequence[Any]) -> Any:
         return source.choice(list(options))
 
-    plan, state = draw(pick, source.randint(1, most_steps))
+    plan, state = draw(pick, source.randint(1, most_steps), TRAINING_STEPS if training else {})
     if not plan.steps:
         return None
     made = Outcome(number, "agrees", plan=str(plan), pairs=plan.pairs())
     try:
-        program, words = difference(DrawnModule(plan, state).eval(), *plan.inputs)
+        words = _trained(made, plan, state) if training else _imported(made, plan, state)
     except Unsupported as refused:
         made.verdict, made.why = "refused", _reason(refused, plan)
+    except torch._dynamo.exc.TorchRuntimeError as refused:  # what TorchDynamo cannot follow
+        made.verdict, made.why = "refused", str(refused).strip().splitlines()[0][:200]
     except Exception:  # a defect of the importer or of the reference, to be reported
         made.verdict, made.why = "failed", traceback.format_exc()
     else:
-        made.operators = sorted({fate.operator for fate in program.report})
         if words:
-            made.verdict, made.why, made.text = "differs", words, program.text
+            made.verdict, made.why = "differs", words
     return made
+
+
+def _imported(made: Outcome, plan: Plan, state: State) -> str:
+    """Imports the module, and returns where its program differs."""
+    program, words = difference(DrawnModule(plan, state).eval(), *plan.inputs)
+    made.operators = sorted({fate.operator for fate in program.report})
+    made.text = program.text if words else ""
+    return words
+
+
+def _trained(made: Outcome, plan: Plan, state: State) -> str:
+    """Takes a training step, and returns where it differs."""
+    report, words = training_difference(DrawnModule(plan, state).train(), *plan.inputs)
+    made.outside = [(o.operator, o.why) for o in outside(report)]
+    texts = [text for graph in report.graphs for text in graph.texts.values()]
+    made.text = "\n".join(texts) if words else ""
+    return words
 
 
 def _reason(refused: Unsupported, plan: Plan) -> str:
@@ -71,10 +95,10 @@ def _reason(refused: Unsupported, plan: Plan) -> str:
     return f"{operator} {refused.why}".strip().splitlines()[0][:200]
 
 
-def outcomes(count: int, seed: int, steps: int) -> Iterator[Outcome]:
+def outcomes(count: int, seed: int, steps: int, training: bool) -> Iterator[Outcome]:
     number = drawn = 0
     while drawn < count:
-        result = outcome(number, seed, steps)
+        result = outcome(number, seed, steps, training)
         number += 1
         if result is not None:
             drawn += 1
@@ -92,6 +116,8 @@ def coverage(results: Sequence[Outcome]) -> Iterator[str]:
         before = len({b for a, b in pairs if a == name})
         words = f", in {refused[name]} refused" if refused[name] else ""
         yield f"  {name}: {count} modules, reads {after} others, read by {before}{words}"
+    if not any(r.operators for r in results):
+        return
     met = {operator for r in results for operator in r.operators}
     yield f"{len(met & set(RULES))} of {len(RULES)} rules met; not met: {', '.join(sorted(set(RULES) - met))}"
 
@@ -104,17 +130,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="the number of one module, whose program is printed")
     parser.add_argument("--steps", type=int, default=6, help="most steps of a module")
+    parser.add_argument("--training", action="store_true", help="compare training steps")
     parser.add_argument("--table", action="store_true", help="print the table of operators")
     parser.add_argument("--out", type=Path, help="a file of one JSON line for each module")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.only is not None:
-        result = outcome(options.only, options.seed, options.steps)
+        result = outcome(options.only, options.seed, options.steps, options.training)
         print(json.dumps(result and asdict(result), indent=1).replace("\\n", "\n"))
         return 0
     start = time.monotonic()
     results: list[Outcome] = []
-    for result in outcomes(options.count, options.seed, options.steps):
+    for result in outcomes(options.count, options.seed, options.steps, options.training):
         results.append(result)
         if result.verdict in ("differs", "failed"):
             print(
@@ -126,6 +153,8 @@ def main() -> int:
     reasons = Counter(r.why for r in results if r.verdict == "refused")
     for why, count in reasons.most_common():
         print(f"refused {count}: {why}")
+    for (operator, why), count in Counter(o for r in results for o in set(r.outside)).most_common():
+        print(f"outside in {count}: {operator}: {why}")
     if options.table:
         print(*coverage(results), sep="\n")
     else:

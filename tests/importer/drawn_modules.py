@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -70,6 +71,9 @@ class State:
 
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    random: bool = False
+    """Whether a step draws random numbers: more than one draw others where compilation removes the first."""
+
     generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(7))
 
     def normal(self, *shape: int) -> torch.Tensor:
@@ -124,8 +128,8 @@ def makers() -> tuple[Mapping[str, Maker], Mapping[str, Maker]]:
 EXTENTS = (1, 2, 3, 4, 6)
 
 
-def draw(pick: Pick, steps: int) -> tuple[Plan, State]:
-    """Returns a plan and its weights."""
+def draw(pick: Pick, steps: int, more: Mapping[str, Maker] = MappingProxyType({})) -> tuple[Plan, State]:
+    """Returns a plan and its weights; `more` are further makers of steps of floating values."""
     state = State()
 
     def shape() -> list[int]:
@@ -141,6 +145,7 @@ def draw(pick: Pick, steps: int) -> tuple[Plan, State]:
     plan = Plan([x, y])
     values: list[torch.Tensor] = [x, y]
     floats, others = makers()
+    floats = {**floats, **more}
     for _ in range(steps):
         i = pick(list(range(len(values)))[-3:])
         table = floats if values[i].is_floating_point() else others

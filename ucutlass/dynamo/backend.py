@@ -33,7 +33,8 @@ from ucutlass.dynamo.partition import SIZES, VIEW, Division, divide, division_of
 from ucutlass.dynamo.records import Records, division_from, division_record, key_of
 from ucutlass.dynamo.region import NAME, values_of
 from ucutlass.dynamo.replays import CudaReplays, ReplayDevice, Replays
-from ucutlass.dynamo.rules import RULES
+from ucutlass.dynamo.rules import decompositions
+from ucutlass.dynamo.strided_views import without_strided_views
 
 _LOG = logging.getLogger("ucutlass.dynamo")
 
@@ -320,6 +321,7 @@ def divided_graph(
 ) -> tuple[Division, BackgroundBuilds | None, Boxed]:
     """Divides a graph of AOTAutograd in place, and returns it as a function; without `wait` also what builds its
     kernels. Raises FallbackNeeded."""
+    without_strided_views(graph)
     graph.graph.eliminate_dead_code()
     division = remembered(graph, hooks.devices, Records.from_switches())
     reasons = divide(graph, division, hooks.devices)
@@ -361,12 +363,6 @@ def remembered(graph: fx.GraphModule, devices: Collection[str], records: Records
         division = division_of(graph, devices, "program")
         records.write(key, division_record(division))
     return division
-
-
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Returns PyTorch's decompositions of operators for which no rule is here."""
-    every: Mapping[Any, Any] = dict(torch._decomp.core_aten_decompositions())
-    return {op: function for op, function in every.items() if str(op) not in RULES}
 
 
 def whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

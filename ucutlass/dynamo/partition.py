@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from ucutlass.dynamo.region import Region, RegionRefused, region_of, values_of
-from ucutlass.dynamo.rules import RULES
+from ucutlass.dynamo.rules import RULES, TORCH_ONLY
 from ucutlass.dynamo.subgraphs import extracted, groups, read_outside, replace, sort
 from ucutlass.importer.export import ELEMENTS
 from ucutlass.importer.symbolic import symbols_of
@@ -77,11 +77,13 @@ def reason(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) 
     if node.name in refused:
         return refused[node.name]
     if not is_item(node) and str(node.target) not in RULES:
-        return "the importer has no rule for this operator"
+        return TORCH_ONLY.get(str(node.target), "the importer has no rule for this operator")
     if is_item(node):
         (source, _) = node.args
         assert isinstance(source, fx.Node)
         return reason(source, refused, devices)
+    if not node.all_input_nodes and all(str(user.target) in TORCH_ONLY for user in node.users):
+        return "what it makes is torch's alone"
     values = [*_read_values(node), *(v for n in node.all_input_nodes for v in values_of(n))]
     return next((why for value in values if (why := unfit(value, devices))), "")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -63,11 +63,17 @@ def memory_order(value: Tensor, number: Extents = FIXED) -> Order:
     """Returns the axes by falling stride, where a tensor of these strides is dense; else their own order, in
     which the call makes a copy."""
     shape, strides = tuple(map(number, value.shape)), tuple(map(number, value.stride()))
+    order = dense_order(shape, strides)
+    return tuple(range(len(shape))) if order is None else order
+
+
+def dense_order(shape: Sequence[int], strides: Sequence[int]) -> Order | None:
+    """Returns the axes by falling stride, None where a tensor of these strides has gaps or repeats elements."""
     order = tuple(sorted(range(len(shape)), key=lambda axis: -strides[axis]))
     dense = 1
     for axis in reversed(order):
         if shape[axis] != 1 and strides[axis] != dense:
-            return tuple(range(len(shape)))
+            return None
         dense *= shape[axis]
     return order
 

@@ -3,17 +3,24 @@ torch.export leaves whole."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
-from ucutlass.importer.expressions import add, call, number, operand
+import torch
+
+from ucutlass.dynamo.gradients import RULES as GRADIENT_RULES
 from ucutlass.importer.operators import RULES as EXPORT_RULES
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
 from ucutlass.importer.operators.pointwise import Rule
-from ucutlass.importer.operators.reductions import reduce
+from ucutlass.importer.operators.reductions import (
+    group_norm,
+    layer_norm,
+    reciprocal_deviation,
+    statistics_element,
+)
 
 _ATTENTION = EXPORT_RULES["aten.scaled_dot_product_attention.default"]
-_LAYER_NORM = EXPORT_RULES["aten.layer_norm.default"]
 
 _MASKS = {"attn_bias": "attn_mask"}
 """The arguments of a device's attention that the composite operator calls otherwise."""
@@ -31,28 +38,16 @@ def _attention(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
 
 def _layer_norm(b: GraphBuilder, a: Arguments) -> tuple[ValueRef, ...]:
     """The norm, and for its gradient the means and the reciprocals of standard deviations."""
-    x, result = a["input"], _LAYER_NORM(b, a)
-    assert isinstance(result, ValueRef)
-    rank = len(b.shape(x))
-    dims = tuple(range(rank - len(a["normalized_shape"]), rank))
-    element = a.results[1].element
-    mean = reduce(b, x, "mean", dims, True, element, "mean")
-    variance = reduce(b, x, "var", dims, True, element, "var")
-    rstd = b.pointwise(call("rsqrt", add(operand(0), number(a["eps"]))), [variance], element, "rstd")
-    return result, mean, rstd
+    y, mean, var = layer_norm(b, a, statistics_element(a))
+    return y, mean, reciprocal_deviation(b, var, a["eps"])
 
 
-def _group_norm(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
-    named = {
-        "input": a["input"],
-        "num_groups": a["group"],
-        "weight": a["weight"],
-        "bias": a["bias"],
-        "eps": a["eps"],
-    }
-    result = EXPORT_RULES["aten.group_norm.default"](b, Arguments(named, a.results))
-    assert isinstance(result, ValueRef)
-    return result, None, None
+def _group_norm(b: GraphBuilder, a: Arguments) -> tuple[ValueRef, ...]:
+    """As the layer norm, with statistics of each example's groups."""
+    named = {**a.named, "num_groups": a["group"]}
+    y, mean, var = group_norm(b, Arguments(named, a.results), statistics_element(a))
+    shape = b.shape(mean)[:2]
+    return y, b.reshape(mean, shape), b.reshape(reciprocal_deviation(b, var, a["eps"]), shape)
 
 
 DEVICE_ATTENTION = (
@@ -65,9 +60,49 @@ DEVICE_ATTENTION = (
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         **EXPORT_RULES,
+        **GRADIENT_RULES,
         **dict.fromkeys(DEVICE_ATTENTION, _attention),
         "aten.native_group_norm.default": _group_norm,
         "aten.native_layer_norm.default": _layer_norm,
     }
 )
 """By the overload's name."""
+
+TORCH_ONLY: Mapping[str, str] = MappingProxyType(
+    {
+        "aten.bernoulli.p": "random numbers, which torch draws",
+        "aten.embedding_dense_backward.default": "a sum into rows that an index names, which torch computes",
+        **{
+            f"aten._scaled_dot_product_{name}.default": "attention's gradient has no kernel"
+            for name in (
+                "flash_attention_backward",
+                "efficient_attention_backward",
+                "cudnn_attention_backward",
+                "flash_attention_for_cpu_backward",
+            )
+        },
+    }
+)
+"""Why operators stay whole that no program computes, by the overload's name."""
+
+
+def _dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Dropout as a mask, which torch draws, and a product, which a program computes."""
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
+    # Of x's shape and not of x: the mask waits for nothing, and x and the product stay in one program.
+    strides = torch.empty_like(x).stride()
+    places = torch.empty_strided(x.shape, strides, dtype=torch.bool, device=x.device)
+    mask = torch.ops.aten.bernoulli.p(places, 1.0 - p)
+    return x * mask * (1.0 / (1.0 - p)), mask
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Returns how AOTAutograd takes operators apart: as PyTorch does those that have neither a rule nor a place
+    in TORCH_ONLY."""
+    whole = RULES.keys() | TORCH_ONLY.keys()
+    every: Mapping[Any, Any] = dict(torch._decomp.core_aten_decompositions())
+    table = {op: function for op, function in every.items() if str(op) not in whole}
+    return table | {torch.ops.aten.native_dropout.default: _dropout}

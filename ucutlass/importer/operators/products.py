@@ -125,7 +125,9 @@ def matmul(b: GraphBuilder, x: ValueRef, y: ValueRef, element: str, hint: str = 
 
 
 def _matmul(b: GraphBuilder, a: Arguments) -> ValueRef:
-    return matmul(b, a["self"], a.get("other") or a.get("mat2") or a["vec"], a.result.element)
+    return matmul(
+        b, a["self"], next(a[k] for k in ("other", "mat2", "vec", "tensor") if k in a.named), a.result.element
+    )
 
 
 def _added(left: str, right: str) -> Rule:

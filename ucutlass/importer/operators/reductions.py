@@ -199,13 +199,18 @@ def _normalised(
 
 
 def _layer_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
+    return layer_norm(b, a, a.result.element)[0]
+
+
+def layer_norm(b: GraphBuilder, a: Arguments, own: str) -> tuple[ValueRef, ValueRef, ValueRef]:
+    """Adds the norm, the means and the variances, whose element is `own`."""
     x = a["input"]
-    element = a.result.element
     rank = len(b.shape(x))
     dims = tuple(range(rank - len(a["normalized_shape"]), rank))
-    mean = reduce(b, x, "mean", dims, True, element, "mean")
-    var = reduce(b, x, "var", dims, True, element, "var")
-    return _normalised(b, x, mean, var, a["eps"], a.get("weight"), a.get("bias"), element)
+    mean = reduce(b, x, "mean", dims, True, own, "mean")
+    var = reduce(b, x, "var", dims, True, own, "var")
+    y = _normalised(b, x, mean, var, a["eps"], a.get("weight"), a.get("bias"), a.result.element)
+    return y, mean, var
 
 
 def _rms_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
@@ -236,20 +241,38 @@ def _batch_norm(training: bool | None) -> Rule:
         by_batch = bool(a["training"]) if training is None else training
         scale, shift = (_per_channel(b, a.get(k), rank) for k in ("weight", "bias"))
         mean: ValueRef | None
-        if by_batch or a.get("running_mean") is None:
+        from_batch = by_batch or a.get("running_mean") is None
+        if from_batch:
             dims = (0, *range(2, rank))
-            mean = reduce(b, x, "mean", dims, True, element, "mean")
-            var: ValueRef | None = reduce(b, x, "var", dims, True, element, "var")
+            own = statistics_element(a)
+            mean = reduce(b, x, "mean", dims, True, own, "mean")
+            var: ValueRef | None = reduce(b, x, "var", dims, True, own, "var")
         else:
             mean, var = (_per_channel(b, a[k], rank) for k in ("running_mean", "running_var"))
         assert mean is not None and var is not None
         y = _normalised(b, x, mean, var, a["eps"], scale, shift, element)
-        if not by_batch or a.get("running_mean") is None or len(a.results) < 5:
+        if not from_batch:
             return y, *(None for _ in a.results[1:])
+        channels = (b.shape(x)[1],)
+        saved = b.reshape(mean, channels), b.reshape(reciprocal_deviation(b, var, a["eps"]), channels)
+        if a.get("running_mean") is None or len(a.results) < 5:
+            return (y, *saved, *(None for _ in a.results[3:]))[: len(a.results)]
         count = math.prod(b.shape(x)[d] for d in (0, *range(2, rank)))
-        return y, None, None, *_running(b, a, mean, var, count)
+        return y, *saved, *_running(b, a, mean, var, count)
 
     return rule
+
+
+def statistics_element(a: Arguments) -> str:
+    """Returns the element of the statistics that a norm saves for its gradient, which are wider than its result
+    where that is narrow."""
+    saved = a.results[1:2]
+    return saved[0].element if saved and saved[0].shape else a.results[0].element
+
+
+def reciprocal_deviation(b: GraphBuilder, var: ValueRef, eps: float) -> ValueRef:
+    """Adds the reciprocal of the standard deviation, which norms save for their gradients."""
+    return b.pointwise(call("rsqrt", add(operand(0), eps)), [var], b.element(var), "rstd")
 
 
 def _running(
@@ -286,20 +309,25 @@ def _instance_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
 
 
 def _group_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
-    """Channels are groups of channels: `x[B, (G C), H, W]`, reduced over C, H and W."""
-    x, element, groups = a["input"], a.result.element, a["num_groups"]
+    return group_norm(b, a, a.result.element)[0]
+
+
+def group_norm(b: GraphBuilder, a: Arguments, own: str) -> tuple[ValueRef, ValueRef, ValueRef]:
+    """Adds the norm, the means and the variances, whose element is `own`. Channels are groups of channels:
+    `x[B, (G C), H, W]`, reduced over C, H and W."""
+    x, groups = a["input"], a["num_groups"]
     shape = b.shape(x)
     parts = b.reshape(x, (shape[0], groups, shape[1] // groups, *shape[2:]))
     dims = tuple(range(2, len(shape) + 1))
-    mean = reduce(b, parts, "mean", dims, True, element, "mean")
-    var = reduce(b, parts, "var", dims, True, element, "var")
+    mean = reduce(b, parts, "mean", dims, True, own, "mean")
+    var = reduce(b, parts, "var", dims, True, own, "var")
     ones = (1,) * (len(shape) - 2)
     scale, shift = (
         None if a.get(k) is None else b.reshape(a[k], (groups, shape[1] // groups, *ones))
         for k in ("weight", "bias")
     )
-    y = _normalised(b, parts, mean, var, a["eps"], scale, shift, element)
-    return b.reshape(y, shape)
+    y = _normalised(b, parts, mean, var, a["eps"], scale, shift, a.result.element)
+    return b.reshape(y, shape), mean, var
 
 
 def _logsumexp(b: GraphBuilder, a: Arguments) -> ValueRef:

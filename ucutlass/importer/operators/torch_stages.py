@@ -15,12 +15,13 @@ from ucutlass.importer.expressions import (
     expr,
     index,
     mul,
+    number,
     operand,
     over,
     template,
     where,
 )
-from ucutlass.importer.graph import ImportedTensor
+from ucutlass.importer.graph import Axes, ImportedTensor
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef, axis_number, broadcast
 from ucutlass.importer.operators.pointwise import Rule, cast
 from ucutlass.importer.operators.views import constant, permuted, sliced
@@ -61,9 +62,30 @@ def _scatter(b: GraphBuilder, a: Arguments, summed: bool, source: ValueRef | Non
 def _scattered(
     b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef, values: ValueRef, summed: bool
 ) -> ValueRef:
+    if b.shape(values) == b.shape(ids) and _has_one_place(b, x, dim, ids):
+        return _written(b, x, dim, ids, values, summed)
     function = "scatter_add" if summed else "scatter"
     tensor = ImportedTensor(b.shape(x), b.element(x))
     return b.torch(function, [x, cast(b, ids, "i64"), cast(b, values, b.element(x))], {"dim": dim}, tensor)
+
+
+def _has_one_place(b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef) -> bool:
+    """Returns whether one element is written along the axis, at every place of the others."""
+    others = tuple(1 if i == dim else n for i, n in enumerate(b.shape(x)))
+    return b.shape(ids) == others and b.element(x) != "bool"
+
+
+def _written(
+    b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef, values: ValueRef, summed: bool
+) -> ValueRef:
+    """Adds x with the value at the one place that an index names, or with it added there."""
+    labels, axes, extents = b.labels(x)
+    new = add(operand(0), operand(2)) if summed else operand(2)
+    rest: Axes = tuple(() if i == dim else axis for i, axis in enumerate(axes))
+    place = index(labels[dim]) if axes[dim] else number(0)
+    body = where(binary("==", operand(1), place), new, operand(0))
+    reads = [(x, axes), (ids, rest), (cast(b, values, b.element(x)), rest)]
+    return b.add("pointwise", reads, body, axes, extents, b.element(x))
 
 
 def _scatter_of_one(b: GraphBuilder, a: Arguments) -> ValueRef:
@@ -89,8 +111,8 @@ def _index_put(b: GraphBuilder, a: Arguments) -> ValueRef:
     source = b.reshape(permuted(b, source, order), (rows, width))
     target = b.reshape(permuted(b, x, [*dims, *rest]), (prod(shape[i] for i in dims), width))
     position: Expr | None = None
-    for number, (dim, ids) in enumerate(used):
-        own: Expr = operand(number)
+    for i, (dim, ids) in enumerate(used):
+        own: Expr = operand(i)
         if ids.name not in b.positions:
             own = where(binary("<", own, 0), add(own, shape[dim]), own)
         position = own if position is None else add(mul(position, shape[dim]), own)

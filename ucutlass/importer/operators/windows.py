@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 from ucutlass.grammar.syntax import Expr, Index, IndexItem, Name
 from ucutlass.importer.expressions import (
     add,
-    affine,
     at,
     binary,
     both,
     call,
     div,
+    folded,
     index,
     mul,
     number,
@@ -33,98 +32,14 @@ from ucutlass.importer.operators.pointwise import Rule
 from ucutlass.importer.operators.products import exact
 from ucutlass.importer.operators.reductions import reduce
 from ucutlass.importer.operators.views import constant, gathered, sliced
-
-SPATIAL = {1: ("L",), 2: ("H", "W"), 3: ("D", "H", "W")}
-OUTPUT = {1: ("P",), 2: ("P", "Q"), 3: ("O", "P", "Q")}
-WINDOW = {1: ("R",), 2: ("R", "S"), 3: ("T", "R", "S")}
-"""Names of the dimensions of an input, an output and a window, by the number of spatial axes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Space:
-    """One spatial axis of a window operator: extents of input, window and output, and the geometry."""
-
-    input: str
-    window: str
-    output: str
-    size: int
-    width: int
-    places: int
-    stride: int
-    padding: int
-    dilation: int
-
-    @property
-    def direct(self) -> bool:
-        """Returns whether the output lies on the input, element by element. It has the input's label then."""
-        return (self.width, self.stride, self.padding) == (1, 1, 0) and self.size == self.places
-
-    def position(self) -> Expr:
-        """Returns where the input is read: `2*P + R - 1`."""
-        at_output = affine(self.output, self.stride)
-        if self.width == 1:
-            return plus(at_output, -self.padding)
-        return plus(add(at_output, affine(self.window, self.dilation)), -self.padding)
-
-    @property
-    def reaches(self) -> bool:
-        """Returns whether any place of a transposed convolution lies under the window of any element."""
-        starts = (p + self.padding - self.dilation * r for p in range(self.places) for r in range(self.width))
-        return any(s % self.stride == 0 and 0 <= s // self.stride < self.size for s in starts)
-
-    def transposed(self) -> IndexItem:
-        """Returns the equation of a transposed convolution: `2*H = P + 1 - R`."""
-        left: Expr = Name(self.input) if self.stride == 1 else mul(self.stride, self.input)
-        right = plus(Name(self.output), self.padding)
-        if self.width != 1:
-            right = sub(right, affine(self.window, self.dilation))
-        return IndexItem(left, right)
-
-
-def _many(value: Any, count: int) -> tuple[int, ...]:
-    many = [value] if isinstance(value, int) else list(value)
-    return tuple(many) * count if len(many) == 1 else tuple(many)
-
-
-def _spaces(
-    sizes: Sequence[int],
-    widths: Sequence[int],
-    places: Sequence[int],
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-) -> tuple[_Space, ...]:
-    count = len(sizes)
-    columns = zip(
-        SPATIAL[count],
-        WINDOW[count],
-        OUTPUT[count],
-        sizes,
-        widths,
-        places,
-        _many(stride, count),
-        _many(padding, count),
-        _many(dilation, count),
-        strict=True,
-    )
-    spaces = [_Space(*column) for column in columns]
-    return tuple(replace(s, output=s.input) if s.direct else s for s in spaces)
-
-
-def _extents(spaces: Sequence[_Space]) -> dict[str, int]:
-    extents: dict[str, int] = {}
-    for s in spaces:
-        extents |= {s.input: s.size, s.window: s.width, s.output: s.places}
-    return extents
-
-
-def _axis(label: str, extents: Mapping[str, int], always: bool = False) -> Axis:
-    return (label,) if always or extents[label] != 1 else ()
-
-
-def _input_axes(spaces: Sequence[_Space], extents: Mapping[str, int]) -> Axes:
-    """An axis that a window reads has a name even with one element: reads outside of it are 0."""
-    return tuple(_axis(s.input, extents, not s.direct) for s in spaces)
+from ucutlass.importer.operators.windowed_axes import (
+    WindowedAxis,
+    extents_of,
+    input_axes,
+    named_axis,
+    per_axis,
+    windowed_axes,
+)
 
 
 def convolution(
@@ -144,23 +59,27 @@ def convolution(
     shape, w = b.shape(x), b.shape(weight)
     batched = len(shape) == len(w)
     spatial = shape[2:] if batched else shape[1:]
-    spaces = _spaces(spatial, w[2:], places, stride, padding, dilation)
-    extents = _extents(spaces)
+    spaces = windowed_axes(spatial, w[2:], places, stride, padding, dilation)
+    extents = extents_of(spaces)
     filters = w[1] if transposed else w[0] // groups
     extents |= {"G": groups, "C": shape[1 if batched else 0] // groups, "K": filters}
     if batched:
         extents["B"] = shape[0]
-    lead: Axes = (_axis("B", extents),) if batched else ()
-    group = _axis("G", extents)
-    x_axes: Axes = (*lead, (*group, *_axis("C", extents)), *_input_axes(spaces, extents))
-    window = tuple(_axis(s.window, extents) for s in spaces)
+    lead: Axes = (named_axis("B", extents),) if batched else ()
+    group = named_axis("G", extents)
+    x_axes: Axes = (*lead, (*group, *named_axis("C", extents)), *input_axes(spaces, extents))
+    window = tuple(named_axis(s.window, extents) for s in spaces)
     if transposed:
-        w_axes: Axes = ((*group, *_axis("C", extents)), _axis("K", extents), *window)
+        w_axes: Axes = ((*group, *named_axis("C", extents)), named_axis("K", extents), *window)
         items = tuple(s.transposed() for s in spaces if not s.direct)
     else:
-        w_axes = ((*group, *_axis("K", extents)), _axis("C", extents), *window)
+        w_axes = ((*group, *named_axis("K", extents)), named_axis("C", extents), *window)
         items = tuple(IndexItem(Name(s.input), s.position()) for s in spaces if not s.direct)
-    axes: Axes = (*lead, (*group, *_axis("K", extents)), *(_axis(s.output, extents) for s in spaces))
+    axes: Axes = (
+        *lead,
+        (*group, *named_axis("K", extents)),
+        *(named_axis(s.output, extents) for s in spaces),
+    )
     read: Expr = Index(operand(0), items) if items else operand(0)
     consumed = [label for label in ("C", *(s.window for s in spaces)) if extents[label] != 1]
     body = over("dot", tuple(consumed), exact(element, read), exact(element, operand(1)))
@@ -192,7 +111,7 @@ def _conv(b: GraphBuilder, a: Arguments) -> ValueRef:
         if padding == "valid":
             padding = 0
         else:
-            dilations = _many(a["dilation"], len(w) - 2)
+            dilations = per_axis(a["dilation"], len(w) - 2)
             totals = [d * (k - 1) for d, k in zip(dilations, w[2:], strict=True)]
             padding = [t // 2 for t in totals]
     places = a.result.shape[-(len(w) - 2) :]
@@ -237,20 +156,24 @@ def _convolution(transposed: bool | None) -> Rule:
 # --- pooling ---------------------------------------------------------------------
 
 
-def _window_axes(b: GraphBuilder, x: ValueRef, spaces: Sequence[_Space]) -> tuple[Axes, Axes, dict[str, int]]:
+def window_axes(
+    b: GraphBuilder, x: ValueRef, spaces: Sequence[WindowedAxis]
+) -> tuple[Axes, Axes, dict[str, int]]:
     """Returns the axes of a pooling's input and output, and the extents."""
     shape = b.shape(x)
     rank = len(shape) - len(spaces)
     letters = ("B", "C")[-rank:] if rank <= 2 else tuple(f"_{c}" for c in "abcdef"[:rank])
-    extents = {**dict(zip(letters, shape, strict=False)), **_extents(spaces)}
-    lead = tuple(_axis(label, extents) for label in letters)
-    x_axes = (*lead, *_input_axes(spaces, extents))
-    return x_axes, (*lead, *(_axis(s.output, extents) for s in spaces)), extents
+    extents = {**dict(zip(letters, shape, strict=False)), **extents_of(spaces)}
+    lead = tuple(named_axis(label, extents) for label in letters)
+    x_axes = (*lead, *input_axes(spaces, extents))
+    return x_axes, (*lead, *(named_axis(s.output, extents) for s in spaces)), extents
 
 
-def pooled(b: GraphBuilder, x: ValueRef, function: str, spaces: Sequence[_Space], element: str) -> ValueRef:
+def pooled(
+    b: GraphBuilder, x: ValueRef, function: str, spaces: Sequence[WindowedAxis], element: str
+) -> ValueRef:
     """Adds `function[R, S](x[H = 2*P + R, W = 2*Q + S])`."""
-    x_axes, axes, extents = _window_axes(b, x, spaces)
+    x_axes, axes, extents = window_axes(b, x, spaces)
     read = at(operand(0), {s.input: s.position() for s in spaces if not s.direct})
     consumed = tuple(s.window for s in spaces if s.width != 1)
     return b.add("window", [(x, x_axes)], over(function, consumed, read), axes, extents, element)
@@ -262,13 +185,52 @@ def _max_pool(indices: bool) -> Rule:
         count = _spatial_rank(b, a, x)
         stride = a.get("stride") or a["kernel_size"]
         sizes, places = b.shape(x)[-count:], a.results[0].shape[-count:]
-        spaces = _spaces(
-            sizes, _many(a["kernel_size"], count), places, stride, a["padding"], a.get("dilation", 1)
+        spaces = windowed_axes(
+            sizes, per_axis(a["kernel_size"], count), places, stride, a["padding"], a.get("dilation", 1)
         )
         y = pooled(b, x, "max", spaces, a.results[0].element)
-        return (y, None) if indices else y
+        return (y, _positions_of(b, x, y, spaces)) if indices else y
 
     return rule
+
+
+def _positions_of(b: GraphBuilder, x: ValueRef, y: ValueRef, spaces: Sequence[WindowedAxis]) -> ValueRef:
+    """Adds the first position of each window's largest element, y, in row-major order of the spatial axes."""
+    x_axes, axes, extents = window_axes(b, x, spaces)
+    read = at(operand(0), {s.input: s.position() for s in spaces if not s.direct})
+    largest = binary("or", binary("==", read, operand(1)), binary("!=", read, read))
+    inside = [c for s in spaces for c in _inside(s)]
+    position = row_major([(_coordinate(s), s.size) for s in spaces])
+    body = where(both(largest, *inside), position, prod(s.size for s in spaces))
+    consumed = tuple(s.window for s in spaces if s.width != 1)
+    if consumed:
+        body = over("min", consumed, body)
+    return b.add("window", [(x, x_axes), (y, axes)], body, axes, extents, "i64", "positions")
+
+
+def row_major(coordinates: Sequence[tuple[Expr, int]]) -> Expr:
+    """Returns the place in memory order of coordinates along axes of these extents."""
+    place: Expr = number(0)
+    for coordinate, extent in coordinates:
+        place = add(mul(place, extent), coordinate)
+    return folded(place)
+
+
+def _coordinate(s: WindowedAxis) -> Expr:
+    """Returns the value of `s.position()`."""
+    terms = [(s.output, s.stride, s.places), (s.window, s.dilation, s.width)]
+    places = [mul(index(label), scale) for label, scale, extent in terms if extent != 1]
+    total: Expr = number(0)
+    for place in places:
+        total = add(total, place)
+    return folded(plus(total, -s.padding))
+
+
+def _inside(s: WindowedAxis) -> list[Expr]:
+    """Returns the conditions on which `s.position()` is inside of the input, where it may not be."""
+    last = (s.places - 1) * s.stride + (s.width - 1) * s.dilation - s.padding
+    conditions = [binary(">=", _coordinate(s), 0)] if s.padding else []
+    return conditions + ([binary("<", _coordinate(s), s.size)] if last >= s.size else [])
 
 
 def _spatial_rank(b: GraphBuilder, a: Arguments, x: ValueRef) -> int:
@@ -281,7 +243,7 @@ def _avg_pool(b: GraphBuilder, a: Arguments) -> ValueRef:
     count = _spatial_rank(b, a, x)
     stride = a.get("stride") or a["kernel_size"]
     sizes, places = b.shape(x)[-count:], a.result.shape[-count:]
-    spaces = _spaces(sizes, _many(a["kernel_size"], count), places, stride, a["padding"], 1)
+    spaces = windowed_axes(sizes, per_axis(a["kernel_size"], count), places, stride, a["padding"], 1)
     divisor = a.get("divisor_override")
     if divisor:
         total = pooled(b, x, "sum", spaces, element)
@@ -291,20 +253,27 @@ def _avg_pool(b: GraphBuilder, a: Arguments) -> ValueRef:
     if not outside and (a.get("count_include_pad", True) or not padded):
         return pooled(b, x, "mean", spaces, element)
     total = pooled(b, x, "sum", spaces, element)
-    _, axes, extents = _window_axes(b, x, spaces)
-    counts = [_count(s, bool(a.get("count_include_pad", True))) for s in spaces]
-    whole = counts[0]
-    for factor in counts[1:]:
-        whole = mul(whole, factor)
-    return b.add("pointwise", [(total, axes)], div(operand(0), whole), axes, extents, element)
+    _, axes, extents = window_axes(b, x, spaces)
+    counted = element_counts(spaces, bool(a.get("count_include_pad", True)))
+    return b.add("pointwise", [(total, axes)], div(operand(0), counted), axes, extents, element)
 
 
-def _beyond(s: _Space) -> bool:
+def element_counts(spaces: Sequence[WindowedAxis], padding: bool) -> Expr:
+    """Returns how many elements an average at a place divides by, with the padding or without."""
+    whole: Expr | None = None
+    for s in spaces:
+        factor = _count(s, padding)
+        whole = factor if whole is None else mul(whole, factor)
+    assert whole is not None
+    return folded(whole)
+
+
+def _beyond(s: WindowedAxis) -> bool:
     """Returns whether the last window passes the padded end, as with ceil_mode."""
     return (s.places - 1) * s.stride + s.width > s.size + 2 * s.padding
 
 
-def _count(s: _Space, padding: bool) -> Expr:
+def _count(s: WindowedAxis, padding: bool) -> Expr:
     """Returns how many elements an average divides by, along one axis."""
     low, high = (-s.padding, s.size + s.padding) if padding else (0, s.size)
     first = [p * s.stride - s.padding for p in range(s.places)]
@@ -324,7 +293,7 @@ def _adaptive_avg_pool(b: GraphBuilder, a: Arguments) -> ValueRef:
             rank = len(b.shape(x))
             return reduce(b, x, "mean", tuple(range(rank - count, rank)), True, element)
         widths = [s // p for s, p in zip(sizes, places, strict=True)]
-        return pooled(b, x, "mean", _spaces(sizes, widths, places, widths, 0, 1), element)
+        return pooled(b, x, "mean", windowed_axes(sizes, widths, places, widths, 0, 1), element)
     y: ValueRef = x
     for axis in range(count):
         y = _adaptive_along(b, y, len(b.shape(x)) - count + axis, places[axis], element)
@@ -332,13 +301,15 @@ def _adaptive_avg_pool(b: GraphBuilder, a: Arguments) -> ValueRef:
 
 
 def _adaptive_max_pool(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
-    """As the average, without the positions."""
+    """As the average, with the positions where all windows are equal."""
     x, element = a["self"], a.results[0].element
     count = _spatial_rank(b, a, x)
     sizes, places = b.shape(x)[-count:], a.results[0].shape[-count:]
     if all(s % p == 0 for s, p in zip(sizes, places, strict=True)):
         widths = [s // p for s, p in zip(sizes, places, strict=True)]
-        return pooled(b, x, "max", _spaces(sizes, widths, places, widths, 0, 1), element), None
+        spaces = windowed_axes(sizes, widths, places, widths, 0, 1)
+        y = pooled(b, x, "max", spaces, element)
+        return y, _positions_of(b, x, y, spaces)
     for axis in range(count):
         x = _adaptive_along(b, x, len(b.shape(x)) - count + axis, places[axis], element, "max")
     return x, None
