@@ -75,16 +75,28 @@ export PATH
 if toolkit_folder; then
     export CUDA_HOME=/usr/local/cuda
 fi
-lint() {
+check_style() {
     ruff check .
     ruff format --check .
-    mypy
 }
 
 run_tests() {
     marked=$1
     shift
-    exec python -m pytest -n "${JOBS:-2}" --dist worksteal -m "$marked" "$@"
+    python -m pytest -n "${JOBS:-2}" --dist worksteal -m "$marked" "$@"
+}
+
+check_types_beside_tests() {
+    # mypy takes one core for half a minute, which would leave the others idle.
+    types=$(mktemp)
+    mypy >"$types" 2>&1 &
+    mypy=$!
+    status=0
+    run_tests "$@" || status=$?
+    wait "$mypy" || status=1
+    cat "$types"
+    rm -f "$types"
+    return "$status"
 }
 
 case ${1:-} in
@@ -92,8 +104,8 @@ case ${1:-} in
 test)
     shift
     cd "$root"
-    lint
-    run_tests "not gpu and not nvcc and not slow" "$@"
+    check_style
+    check_types_beside_tests "not gpu and not nvcc and not slow" "$@"
     ;;
 test-slow)
     shift
@@ -107,7 +119,8 @@ test-every)
     ;;
 lint)
     cd "$root"
-    lint
+    check_style
+    mypy
     ;;
 test-gpu)
     shift

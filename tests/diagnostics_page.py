@@ -328,6 +328,7 @@ _OPERANDS = {"x": "bf16[M, K]", "w": "bf16[N, K]"}
 _CHECKED_BASE = Base(_OPERANDS, "f32[M, N]")
 _RULED_BASE = Base(_OPERANDS, "bf16[M, N]", PRODUCT_SIZES)
 
+_FIELDS = re.compile(r"schedule sm90a \{ (.*) \}")
 _KERNEL = re.compile(r"kernel k\((.*)\) -> (.*?) \{\n(.*)\n\}\n?", re.DOTALL)
 
 
@@ -361,6 +362,8 @@ def _changes(text: str, base: Base) -> str | None:
     changes += [f"-> {result}"] if result != base.result else []
     statements = [line.strip() for line in body.split("\n")]
     statements = statements[1:] if statements[0] == base.body else statements
+    if base is _RULED_BASE:
+        statements = [_FIELDS.sub(r"\1", line) for line in statements]
     line = "  ".join((*changes, *([] if statements == [base.body] else statements)))
     return line if len(line) <= 140 else None
 
@@ -388,7 +391,8 @@ def page() -> str:
         "A line without `kernel` and `pipeline` is what a program changes (types of parameters, `->` result, "
         f"statements) of `{_CHECKED_BASE}` or, from UC0410 to UC0454, of the same with a bf16 result at "
         f"`-s {PRODUCT_SIZES}`, for attention of `{_ATTENTION_BASE}` at `-s {_ATTENTION_BASE.sizes}`. From UC0460 "
-        "on, a lone schedule or lone extents belong to the program above.\n",
+        "on, a lone schedule or lone extents belong to the program above. Lone fields are those of a "
+        "`schedule sm90a { .. }`.\n",
     ]
     for title, prefix, about in _SECTIONS:
         parts.append(f"## {title}\n\n{about}\n")
