@@ -10,6 +10,7 @@ import click
 
 from ucutlass import frontend, ir
 from ucutlass.advice import advise, facts_of, select
+from ucutlass.cli import algebra as algebra_text
 from ucutlass.cli import inputs, pipelines, show
 from ucutlass.cli.advice import past, rows, within_schedule
 from ucutlass.cli.cpu_limit import cpu_limited
@@ -34,9 +35,16 @@ from ucutlass.units import duration
 @click.option(
     "--device", type=click.Choice(tuple(DEVICES)), help="GPU to plan for; by default the target's usual one."
 )
+@click.option("--algebra", is_flag=True, help="Derive programs that are equal for all inputs and cheaper.")
 @json_option
 def command(
-    file: Path, sizes: tuple[str, ...], name: str | None, arch: str, device: str | None, as_json: bool
+    file: Path,
+    sizes: tuple[str, ...],
+    name: str | None,
+    arch: str,
+    device: str | None,
+    algebra: bool,
+    as_json: bool,
 ) -> None:
     """Say what the compiler chooses for FILE's kernel or pipeline and a shape, and why.
 
@@ -45,6 +53,9 @@ def command(
     shape, and what advice can be given without running anything. Of a pipeline: each stage's launch, bytes
     and stream, the workspace, and for each cut whether one launch could do both sides, and what it costs.
     Needs no GPU.
+
+    With --algebra: which programs are equal to this one for all inputs by the rules of algebra, and are
+    estimated to take less time, with the derivation of the cheapest, rule by rule.
     """
     with reported(as_json), cpu_limited(file):
         checked = inputs.read(file)
@@ -53,6 +64,9 @@ def command(
         gpu = DEVICES[device] if device else None
         by_name = dict(zip(program.dims, extents, strict=True))
         with checked.limits(program):
+            if algebra:
+                algebra_text.explain(checked, program, by_name, arch, gpu, as_json)
+                return
             if isinstance(program, ir.Pipeline):
                 pipelines.explain(checked, program, extents, arch, gpu, as_json)
                 return

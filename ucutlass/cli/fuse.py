@@ -14,7 +14,6 @@ from ucutlass.cli.cpu_limit import cpu_limited
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import OutputPath, write
-from ucutlass.grammar.format import format_file
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.pipeline.joins import Join, JoinedText, joined
 from ucutlass.pipeline.pricing import NotOneKernel
@@ -58,7 +57,7 @@ def command(
                 except NotOneKernel as problem:
                     fail(Status.PROGRAM, f"{program.name}: {problem}", as_json)
             else:
-                result = JoinedText(format_file(checked.tree), ())
+                result = JoinedText(checked.tree, ())
         if output is not None:
             write(output, result.text)
     if as_json:

@@ -39,10 +39,14 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class JoinedText:
-    """A program's text with its joins, those that were made first."""
+    """A program's tree with its joins, those that were made first."""
 
-    text: str
+    tree: syntax.File
     joins: tuple[Join, ...]
+
+    @property
+    def text(self) -> str:
+        return format_file(self.tree)
 
 
 class _NotJoined(Exception):
@@ -81,7 +85,7 @@ def joined(
         # What is left was tried in a text that has not this join: the text is stale, the verdict is not.
         attempts = {n: replace(a, text=None) for n, a in attempts.items() if not a.join.joined}
     left = tuple(a.join for a in attempts.values())
-    return JoinedText(format_file(text.tree), (*steps, *left))
+    return JoinedText(text.tree, (*steps, *left))
 
 
 @dataclass(frozen=True, slots=True)

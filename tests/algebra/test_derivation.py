@@ -1,0 +1,119 @@
+"""Whole derivations: what is found, that it is equal, and that it is bounded."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ucutlass import frontend
+from ucutlass.algebra.derivation import Derivation, derive
+from ucutlass.algebra.saturation import Bounds
+from ucutlass.ir.hardware import DEVICES
+from ucutlass.reference.interpreter import evaluate
+from ucutlass.reference.unrounded import unrounded
+
+BOUNDS = Bounds(seconds=60)
+
+LINEAR_SUM = """
+pipeline scores(x: f32[M=1024, K=1024], w: f32[N=1024, K], b: f32[N]) -> f32[M, 1] {
+  s: f32[M, 1] = sum[N]((dot[K](x, w) + b) / 2)
+  return s * 1.5
+}
+"""
+POOLED_CONVOLUTION = """
+pipeline pooled(x: f32[B=32, C=16, H=34, W=34], w: f32[F=64, C, R=3, S=3], b: f32[F]) -> f32[B, F, 1, 1] {
+  y: [B, F, P=32, Q=32] = dot[C, R, S](x[H = P + R, W = Q + S], w) + b
+  return mean[P, Q](y)
+}
+"""
+LOW_RANK = """
+pipeline low_rank(x: f32[M=2048, K=64], a: f32[K, J=4096], b: f32[J, N=64]) -> f32[M, N] {
+  h: f32 = dot[K](x, a)
+  return dot[J](h, b)
+}
+"""
+NOTHING = """
+kernel gelu_linear(x: bf16[M=64, K=64], w: bf16[N=64, K]) -> bf16[M, N] {
+  return gelu(dot[K](x, w))
+}
+"""
+BEFORE_STORED = """
+pipeline stored(x: bf16[M=64, K=64], w: bf16[N=64, K]) -> f32[M] {
+  h: bf16 = dot[K](x, w)
+  return sum[N](h)
+}
+"""
+
+
+def _derived(text: str, sizes: dict[str, int] | None = None, bounds: Bounds = BOUNDS) -> Derivation:
+    checked = frontend.read_text(text)
+    return derive(checked, frontend.program(checked), sizes or {}, device=DEVICES["H200"], bounds=bounds)
+
+
+def _same_results(one: str, other: str) -> None:
+    first, second = (unrounded(frontend.program(frontend.read_text(text))) for text in (one, other))
+    generator = torch.Generator().manual_seed(1)
+    arguments = [
+        torch.randn(
+            [_size(first.dims, axis.dims) for axis in p.type.axes],
+            generator=generator,  # type: ignore[union-attr]
+        ).to(getattr(torch, p.type.elem.torch))
+        for p in first.params
+    ]
+    for a, b in zip(evaluate(first, arguments), evaluate(second, arguments), strict=True):
+        assert a.dtype is torch.float64
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def _size(dims: object, names: tuple[str, ...]) -> int:
+    size = 1
+    for name in names:
+        size *= dims[name].value  # type: ignore[index]
+    return size
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        (LINEAR_SUM, {"sum across dot", "sum of a sum", "factor of a sum"}),
+        (POOLED_CONVOLUTION, {"sum across dot", "sum of a sum"}),
+        (LOW_RANK, {"dot of a dot"}),
+    ],
+)
+def test_a_cheaper_program_is_derived_and_equal(text: str, rules: set[str]) -> None:
+    derivation = _derived(text)
+    assert derivation.seconds is not None
+    for candidate in derivation.candidates:
+        assert candidate.seconds < derivation.seconds and not candidate.constants
+        _same_results(text, candidate.text)
+    assert {r.name for r in derivation.candidates[0].rules} >= rules
+
+
+def test_each_step_is_a_program_that_is_equal_to_the_one_before() -> None:
+    derivation = _derived(LINEAR_SUM)
+    steps = list(derivation.steps(derivation.candidates[0]))
+    assert len(steps) >= 3
+    for step in steps:
+        assert step.text
+        _same_results(LINEAR_SUM, step.text)
+
+
+@pytest.mark.parametrize("text", [NOTHING, BEFORE_STORED])
+def test_nothing_is_derived_across_a_rounding(text: str) -> None:
+    assert not _derived(text).candidates
+
+
+def test_a_result_that_depends_on_no_input_is_named() -> None:
+    text = "kernel zero(x: f32[M=4096, N=4096]) -> f32[M] { m = max[N](x) return gelu(m - m) }"
+    (candidate,) = _derived(text).candidates
+    assert candidate.constants == ("return",)
+    assert "difference of equals" in {r.name for r in candidate.rules}
+
+
+def test_a_search_ends_at_its_bounds() -> None:
+    long = " + ".join(f"p{i} * x" for i in range(12))
+    params = ", ".join(f"p{i}: f32[M]" for i in range(12))
+    text = f"kernel long(x: f32[M=64], {params}) -> f32[M] {{ return {long} }}"
+    derivation = _derived(text, bounds=Bounds(terms=400, seconds=60))
+    assert derivation.saturation.terms <= 400
+    assert not derivation.saturation.saturated
