@@ -48,9 +48,10 @@ def _forward(schedule: str) -> str:
         (_forward("tile 128x128x32"), {"B": 1, "C": 33, "H": 16, "W": 13, "F": 130}, (128, 128, 32), 8),
         (_forward("tile 192x64x32"), {"B": 1, "C": 64, "H": 16, "W": 13, "F": 60}, (192, 64, 32), 32),
         (STRIDED, {"N": 2, "H": 9, "W": 7, "C": 16, "K": 24}, (64, 64, 32), 16),
+        (STRIDED, {"N": 2, "H": 9, "W": 7, "C": 4, "K": 24}, (64, 64, 32), 8),
         (TRANSPOSED, {"B": 2, "C": 24, "H": 6, "W": 7, "F": 20}, (64, 64, 32), 8),
     ],
-    ids=["producer of its own", "three warp groups", "strided", "transposed"],
+    ids=["producer of its own", "three warp groups", "strided", "few channels", "transposed"],
 )
 def test_three_passes_are_right(
     text: str, sizes: Mapping[str, int], tile: tuple[int, int, int], part: int

@@ -27,6 +27,9 @@ WGMMA_TYPES = ("f16", "bf16", "tf32", "f32")
 BYTES = 16
 """Of which TMA's strides are multiples."""
 
+SHORTEST_ROW = 32
+"""Bytes of channels that TMA gathers at a time at least; shorter rows take it as long."""
+
 FARTHEST: Mapping[int, tuple[int, int]] = MappingProxyType({1: (32767, 65535), 2: (127, 255), 3: (15, 31)})
 """By spatial axes: bounds of the corners of TMA's box and of a tap's offset (cuTensorMapEncodeIm2col)."""
 
@@ -79,12 +82,16 @@ def prepared(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> tuple[Convo
     channel = _channel(problem, sizes)
     if channel is None:
         return "no name is summed that is an axis of both operands and in no window"
-    a = ordered(problem.a, _order_a(problem, channel), unit_dim(problem.a) == channel)
+    f32 = problem.compute_type == F32
+    few = f32 and 4 * sizes[channel] < SHORTEST_ROW
+    a = ordered(problem.a, _order_a(problem, channel), unit_dim(problem.a) == channel and not few)
     b = problem.b
-    if problem.compute_type == F32:
+    if f32:
         b = replace(ordered(b, _order_b(problem, channel), False), split=True)
     elif not _reads_across(problem):
         b = ordered(b, _order_b(problem, channel), unit_dim(b) == channel)
+    if few:  # zeros beside them cost less than the multistage kernel
+        a, b = (replace(operand, pad=SHORTEST_ROW // 4) for operand in (a, b))
     k = (*(d for d in problem.k if d != channel), channel)
     ready = replace(problem, a=a, b=b, k=k)
     how = im2col(ready)
@@ -191,7 +198,7 @@ def schedule_of(
     size = problem.a.read.bytes
     channels = sizes[problem.a.axes[how.channel].extent]
     padded = -(-channels // problem.a.pad) * problem.a.pad
-    if padded * size < 32:
+    if padded * size < SHORTEST_ROW:
         return f"{channels} channels fill half of TMA's shortest row, which takes it as long as a whole one"
     parts = [row // size for row in (128, 64, 32)]
     if how.group is not None:
