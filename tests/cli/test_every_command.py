@@ -63,6 +63,7 @@ ROWS: Mapping[str, Row] = {
     "kernelbench": Row(("--root", "."), 2),
     "audit": Row((FILE, *SIZES), 1),
     "mcp": Row(("--dollars", "1"), 2),
+    "skill": Row((), 0),
     "edit": Row((FILE,), 0),
     "search": Row(("cluster",), 0),
     "guide": Row((), 0),

@@ -28,6 +28,7 @@ _COMMANDS = {
     "kernelbench": "search over the problems of a KernelBench checkout, and report by level",
     "audit": "say whether a kernel's evidence may be believed",
     "mcp": "serve these commands to a coding agent",
+    "skill": "write a skill for coding agents",
     "edit": "edit a program at addresses of its syntax tree",
     "search": "look up codes, schedule fields and words",
     "guide": "print the language guide",
