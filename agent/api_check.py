@@ -90,8 +90,8 @@ def _diagnosed(failure: ProposerFailed, service: AnthropicService, host: str) ->
         if isinstance(cause, service.sdk.APIStatusError):
             kind, status = str(cause.type or ""), str(cause.status_code)
             fault, fix = _FAULTS.get(kind) or _FAULTS.get(status) or ("service", "try again later")
-            said = getattr(cause, "api_message", None) or str(cause)
-            return fault, _public(f"{host} answered {status} {kind}: {said}", service), fix
+            message = getattr(cause, "api_message", None) or str(cause)
+            return fault, _public(f"{host} answered {status} {kind}: {message}", service), fix
     words = _public(f"{host} gave no answer: {causes[-1] if causes[1:] else failure.what}", service)
     if isinstance(causes[1] if causes[1:] else None, service.sdk.APIConnectionError):
         return "network", words, "look at the connection, HTTPS_PROXY and ANTHROPIC_BASE_URL"

@@ -32,6 +32,7 @@ def test_a_skill_that_helps(recording: Any) -> None:
     assert (counts["accepted_with"], counts["accepted_without"]) == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_skill_that_hurts(recording: Any, tmp_path: Path) -> None:
     for answers in recording["answers"].values():
         answers["with"], answers["without"] = answers["without"], answers["with"]
@@ -41,6 +42,7 @@ def test_a_skill_that_hurts(recording: Any, tmp_path: Path) -> None:
     assert skill.main(["--recorded", str(SCRIPTED), "--tasks", "linear_gelu"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "verdict", "words"),
     [

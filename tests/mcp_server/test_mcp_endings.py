@@ -93,6 +93,7 @@ def test_a_job_ends_at_the_limit_of_its_seconds(host: Host) -> None:
     host.talk(conversation)
 
 
+@pytest.mark.slow
 def test_all_jobs_end_at_the_limit_of_the_server(host: Host) -> None:
     host.limited(total_seconds=0.01)
 
@@ -190,7 +191,8 @@ def test_the_server_ends_with_its_client(
     until(lambda: not alive(server) and ended(host))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_server_that_is_killed_leaves_nothing(
     host: Host, holder: Callable[[], tuple[subprocess.Popen[str], int]], number: signal.Signals
 ) -> None:
