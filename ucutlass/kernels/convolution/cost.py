@@ -74,7 +74,8 @@ def estimate(
     extents = measure(problem, sizes)
     moved = sum(_elements_read(w, sizes) * w.elem.bytes for w in (problem.a, problem.b))
     moved += extents.m * extents.n * extents.batch * sum(o.access.elem.bytes for o in problem.gemm.outputs)
-    multiplied_seconds = extents.flops / (REACHED * device.peaks[_rate(problem, schedule, device)])
+    rate = REACHED * device.peaks[_rate(problem, schedule, device)]
+    multiplied_seconds = extents.flops / _phases(problem, schedule) / rate
     copied = [
         _elements_read(w, sizes) * (w.elem.bytes + w.read.bytes)
         for w in (problem.a, problem.b)
@@ -130,8 +131,7 @@ def _rows(
     extents = measure(problem, sizes)
     match schedule:
         case Im2colSchedule():
-            how = im2col(problem)
-            phases = how.phases if isinstance(how, Im2col) else 1
+            phases = _phases(problem, schedule)
             return math.ceil(extents.m / phases), extents.batch * phases
         case WgradSchedule(part=part):
             access = wgrad_access(problem)
@@ -141,6 +141,12 @@ def _rows(
             return extents.m // channels * math.ceil(channels / part) * part, extents.batch
         case _:
             return extents.m, extents.batch
+
+
+def _phases(problem: ConvolutionProblem, schedule: ConvolutionSchedule) -> int:
+    """Returns the parts of the rows that read taps of their own alone; other kernels multiply all taps of a row."""
+    how = im2col(problem) if isinstance(schedule, Im2colSchedule) else ""
+    return how.phases if isinstance(how, Im2col) else 1
 
 
 def _resident(problem: ConvolutionProblem, schedule: ConvolutionSchedule, arch: Arch) -> int:
