@@ -60,11 +60,11 @@ def codes(text: str) -> set[str]:
     """What the checker, the recogniser and the schedule rules say of a text."""
     try:
         checked = frontend.read_text(text)
-        found: set[str] = set()
+        texts: set[str] = set()
         for program in checked.module.programs:
             if isinstance(program, ir.Kernel):
-                found |= {d.code for d in frontend.check_schedules(checked, program)}
-        return found
+                texts |= {d.code for d in frontend.check_schedules(checked, program)}
+        return texts
     except ProgramError as error:
         return {d.code for d in error.diagnostics}
 

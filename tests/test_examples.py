@@ -91,8 +91,8 @@ class TestExample:
                 continue
             kernel = frontend.kernel(checked, program.name)
             assert not frontend.check_schedules(checked, kernel)
-            given = parse_sizes([SIZES[path.stem]])
-            sizes = complete(kernel, {name: given[name] for name in free_dims(kernel)})
+            values = parse_sizes([SIZES[path.stem]])
+            sizes = complete(kernel, {name: values[name] for name in free_dims(kernel)})
             chosen = frontend.plan_kernel(checked, kernel, sizes, arch)
             source = source_of(checked, kernel, chosen.planned)
             assert f" {source.entry}(" in source.code

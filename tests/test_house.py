@@ -67,15 +67,15 @@ planner or rule. `spans` only measures it."""
 @cache
 def modules() -> dict[str, Path]:
     """Every module by its dotted name."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*.py")):
             inner = path.relative_to(ROOT).with_suffix("").parts
             if room == "ucutlass" and inner[1] in ROOMS[1:]:
                 continue  # through a link
             parts = inner if room == "ucutlass" else ("ucutlass", *inner)
-            found[".".join(parts).removesuffix(".__init__")] = path
-    return found
+            paths[".".join(parts).removesuffix(".__init__")] = path
+    return paths
 
 
 @cache
@@ -96,18 +96,18 @@ def layer(module: str) -> str:
 def imports(module: str, deferred: bool = True) -> frozenset[str]:
     """The modules of ours that a module imports; `deferred`: also inside functions and for types."""
     tree = tree_of(module)
-    found: set[str] = set()
+    texts: set[str] = set()
     for node in ast.walk(tree) if deferred else _at_import(tree):
         match node:
             case ast.Import(names):
-                found |= {alias.name for alias in names}
+                texts |= {alias.name for alias in names}
             case ast.ImportFrom(source, names, 0):
-                found |= {
+                texts |= {
                     f"{source}.{a.name}" if f"{source}.{a.name}" in modules() else str(source) for a in names
                 }
             case ast.ImportFrom():
                 raise AssertionError(f"{module} imports by a relative name")
-    return frozenset(name for name in found if name in modules())
+    return frozenset(name for name in texts if name in modules())
 
 
 def _at_import(tree: ast.Module) -> list[ast.stmt]:

@@ -47,7 +47,7 @@ def _packages_on_disk() -> set[str]:
 def _data_on_disk(package: str) -> set[str]:
     """Files that are no Python, of a package and of its folders that are none."""
     folder = _folder(package)
-    found: set[str] = set()
+    texts: set[str] = set()
     for path in folder.rglob("*"):
         inner = path.relative_to(folder)
         if not path.is_file() or path.suffix in (".py", ".pyc") or "__pycache__" in inner.parts:
@@ -57,8 +57,8 @@ def _data_on_disk(package: str) -> set[str]:
         if not any(
             (folder / parent / "__init__.py").exists() for parent in inner.parents if str(parent) != "."
         ):
-            found.add(inner.as_posix())
-    return found
+            texts.add(inner.as_posix())
+    return texts
 
 
 def test_every_folder_with_modules_is_a_listed_package() -> None:
@@ -140,12 +140,12 @@ def test_the_wheel_holds_everything(tmp_path: Path) -> None:
         scripts = next(n for n in archive.namelist() if n.endswith("entry_points.txt"))
         assert re.search(r"^ucc = ucutlass\.entry:main$", archive.read(scripts).decode(), re.MULTILINE)
         archive.extractall(tmp_path / "site")
-    wanted = {f"ucutlass/{path}" for path in GENERATED}
+    expected = {f"ucutlass/{path}" for path in GENERATED}
     for package in _settings()["packages"]:
         inside = package.replace(".", "/")
-        wanted |= {f"{inside}/{p.name}" for p in _folder(package).glob("*.py")}
-        wanted |= {f"{inside}/{name}" for name in _data_on_disk(package)}
-    assert names == wanted
+        expected |= {f"{inside}/{p.name}" for p in _folder(package).glob("*.py")}
+        expected |= {f"{inside}/{name}" for name in _data_on_disk(package)}
+    assert names == expected
     numbers, place = _run(tmp_path / "site", SEEN).splitlines()
     assert numbers.endswith("True")
     assert Path(place).is_relative_to(tmp_path / "site")

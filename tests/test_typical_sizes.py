@@ -36,12 +36,12 @@ TEXTS = {
 
 @pytest.mark.parametrize("what", TEXTS)
 def test_a_name_is_as_long_as_its_part_asks(what: str) -> None:
-    text, wanted = TEXTS[what]
+    text, expected = TEXTS[what]
     program = frontend.program(frontend.read_text(text))
     sizes = typical_sizes(program, None)
     assert sizes is not None
     known = dict(zip(program.dims, sizes, strict=True))
-    assert {d: known[d] for d in wanted} == wanted
+    assert {d: known[d] for d in expected} == expected
 
 
 @pytest.mark.parametrize("path", sorted(PROGRAMS.glob("*.ucu")), ids=lambda p: p.stem)
@@ -50,12 +50,12 @@ def test_whole_pipelines_are_planned_at_ordinary_extents(path: Path) -> None:
     from ucutlass import ir
     from ucutlass.pipeline.planning import plan_pipeline
 
-    found = frontend.read(path)
-    program = frontend.program(found)
+    checked = frontend.read(path)
+    program = frontend.program(checked)
     assert isinstance(program, ir.Pipeline)
     sizes = typical_sizes(program, None)
     assert sizes is not None
-    plan = plan_pipeline(found, program, sizes, "sm90a")
+    plan = plan_pipeline(checked, program, sizes, "sm90a")
     assert max(b.bytes for b in plan.sized.buffers.values()) <= 2**36
 
 

@@ -45,9 +45,9 @@ def check_edits(f: KernelFacts) -> None:
     for rule in RULES:
         found = finding(rule, f)
         for edit in found.edits if found else ():
-            made = plan(problem_of(f), p.sizes, candidate_of(p).arch, p.device, edit.request)
-            assert isinstance(made, Planned), (rule.number, edit.schedule)
-            assert legal(candidate_of(made)) and made.request == edit.request
+            outcome = plan(problem_of(f), p.sizes, candidate_of(p).arch, p.device, edit.request)
+            assert isinstance(outcome, Planned), (rule.number, edit.schedule)
+            assert legal(candidate_of(outcome)) and outcome.request == edit.request
             assert edit.changes and edit.request != p.request
             assert 0 < edit.expected.low <= edit.expected.high
             pasted = planned(PLAIN, *_mnk(f), edit.schedule, candidate_of(p).arch.name)

@@ -58,7 +58,7 @@ PROBE = ReferenceProbe(
 
 
 def honest(**changes: Any) -> EvidenceBundle:
-    made = EvidenceBundle(
+    evidence_bundle = EvidenceBundle(
         program=program(),
         precision=None,
         timing=TIMING,
@@ -71,4 +71,4 @@ def honest(**changes: Any) -> EvidenceBundle:
         current=THIS,
         records=(record(), record("verify")),
     )
-    return replace(made, **changes)
+    return replace(evidence_bundle, **changes)

@@ -76,7 +76,7 @@ def subject(checked: frontend.Checked, sizes: dict[str, int], **changes: Any) ->
     program = frontend.program(checked)
     extents = tuple(sizes[d] for d in program.dims)
     _, pairs = planned_sources(ProgramAtSizes(checked, program, extents), "sm90a", DEVICES["H200"])
-    made = subject_of(
+    record_subject = subject_of(
         program,
         checked.source,
         extents,
@@ -85,7 +85,7 @@ def subject(checked: frontend.Checked, sizes: dict[str, int], **changes: Any) ->
         schedule="auto",
         code=code_of(source for source, _ in pairs),
     )
-    return replace(made, binary="b" * 64, **changes)
+    return replace(record_subject, binary="b" * 64, **changes)
 
 
 def without(one: Record, *path: str) -> Record:

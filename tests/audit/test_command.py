@@ -86,17 +86,17 @@ def keep(store: EvidenceStore, us: float, **more: Any) -> list[str]:
 
 
 def answer(result: Result) -> dict[str, Any]:
-    found = json.loads(result.stdout)
-    assert isinstance(found, dict)
-    return found
+    document = json.loads(result.stdout)
+    assert isinstance(document, dict)
+    return document
 
 
 def test_honest_evidence_is_accepted_and_the_verdict_kept(store: EvidenceStore, audit: Audit) -> None:
     ids = keep(store, 1.5 * BOUND)
     result = audit("--json", "--compute-type", "bf16")
-    found = answer(result)
-    assert (found["verdict"], found["findings"], result.exit_code) == ("ok", [], 0)
-    kept = store.get(found["record"])
+    values = answer(result)
+    assert (values["verdict"], values["findings"], result.exit_code) == ("ok", [], 0)
+    kept = store.get(values["record"])
     assert kept.kind == "audit" and kept.parents == tuple(ids) and kept.result["verdict"] == "ok"
     assert kept.protocol["lane"] == "bf16" and len(kept.protocol["rules"]) == 12
 
@@ -152,8 +152,8 @@ def test_words_of_a_record_begin_no_row_and_move_no_cursor(store: EvidenceStore,
     one = verified(of(), kernel)
     result = {**one.result, "ok": False, "failures": ["\x1b[2Jx\nverdict\tok"]}
     store.add(sealed(replace(one, result=result, id="")))
-    said = audit().stdout
-    assert "\x1b" not in said and "verdict\tok" not in said and "\\x1b[2Jx; verdict" in said
+    stdout = audit().stdout
+    assert "\x1b" not in stdout and "verdict\tok" not in stdout and "\\x1b[2Jx; verdict" in stdout
 
 
 def test_a_damaged_store_is_told_in_words(store: EvidenceStore, audit: Audit) -> None:
@@ -181,22 +181,22 @@ def test_the_last_cold_time_is_judged(store: EvidenceStore, audit: Audit) -> Non
 
 def test_a_trick_that_the_bench_caught(store: EvidenceStore, audit: Audit) -> None:
     keep(store, 0.0, trick=True)
-    found = answer(audit("--json"))
-    assert found["verdict"] == "gaming" and "off-stream" in found["findings"][0]["words"]
+    values = answer(audit("--json"))
+    assert values["verdict"] == "gaming" and "off-stream" in values["findings"][0]["words"]
 
 
 def test_a_lower_compute_type_than_declared(store: EvidenceStore, audit: Audit) -> None:
     keep(store, 1.5 * BOUND)
-    found = answer(audit("--json", "--lane", "f32"))
-    assert (found["verdict"], found["findings"][0]["rule"]) == ("gaming", "lane")
+    values = answer(audit("--json", "--lane", "f32"))
+    assert (values["verdict"], values["findings"][0]["rule"]) == ("gaming", "lane")
 
 
 def test_the_library_that_is_kept(store: EvidenceStore, audit: Audit, tmp_path: Path) -> None:
     keep(store, 1.5 * BOUND)
     library = tmp_path / "kernel.so"
     library.write_bytes(b"another")
-    found = answer(audit("--json", "--library", str(library)))
-    assert (found["verdict"], found["findings"][0]["rule"]) == ("gaming", "artefact")
+    values = answer(audit("--json", "--library", str(library)))
+    assert (values["verdict"], values["findings"][0]["rule"]) == ("gaming", "artefact")
 
 
 def test_a_rejected_ancestor(store: EvidenceStore, audit: Audit) -> None:
@@ -204,31 +204,31 @@ def test_a_rejected_ancestor(store: EvidenceStore, audit: Audit) -> None:
     parent = answer(audit("--json"))["record"]
     keep(store, 1.5 * BOUND)
     assert answer(audit("--json"))["verdict"] == "ok"
-    found = answer(audit("--json", "--ancestor", parent[:16]))
-    assert (found["verdict"], found["findings"][0]["rule"]) == ("gaming", "ancestors")
+    values = answer(audit("--json", "--ancestor", parent[:16]))
+    assert (values["verdict"], values["findings"][0]["rule"]) == ("gaming", "ancestors")
 
 
 def test_a_field_that_is_missing(store: EvidenceStore, audit: Audit) -> None:
     keep(store, 1.5 * BOUND)
     broken = store.add(without(bench(of(), 1.5 * BOUND), "outcomes", "0", "span"))
-    found = answer(audit("--json"))
-    assert found["verdict"] == "unproven" and broken[:12] in found["findings"][0]["words"]
+    values = answer(audit("--json"))
+    assert values["verdict"] == "unproven" and broken[:12] in values["findings"][0]["words"]
 
 
 def test_a_calibrated_ceiling_is_told_apart(store: EvidenceStore, audit: Audit) -> None:
     keep(store, 1.1 * BOUND)
     slow = Ceilings("NVIDIA H200", "GPU-0", {"bf16": 6e14}, 3e12, 4e12, 8e12, 2e-6, 1.83e9)
     calibrate.save(calibrate.Calibration(slow, {}, {}, (), ()))
-    found = answer(audit("--json"))
-    assert found["verdict"] == "minor" and "calibrate again" in found["findings"][0]["words"]
+    values = answer(audit("--json"))
+    assert values["verdict"] == "minor" and "calibrate again" in values["findings"][0]["words"]
 
 
 def test_a_problem_whose_answer_is_constant(audit: Audit, tmp_path: Path) -> None:
     path = tmp_path / "constant.ucu"
     path.write_text(CONSTANT)
-    found = answer(audit("--json", path=path))
-    assert found["verdict"] == "flawed-problem"
-    assert {f["rule"] for f in found["findings"]} == {"insensitive", "evidence", "lane"}
+    values = answer(audit("--json", path=path))
+    assert values["verdict"] == "flawed-problem"
+    assert {f["rule"] for f in values["findings"]} == {"insensitive", "evidence", "lane"}
 
 
 def test_library_work(audit: Audit, tmp_path: Path) -> None:

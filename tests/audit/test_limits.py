@@ -22,32 +22,32 @@ BYTES = 2 * (1024 * 512 + 2048 * 512 + 1024 * 2048)
 
 
 def test_the_data_sheets_limits() -> None:
-    found = limits_of(program(LINEAR), SIZES, H200)
-    assert found.compute == pytest.approx(2 * 1024 * 512 * 2048 / H200.peaks["bf16"])
-    assert found.memory == pytest.approx(BYTES / H200.bandwidth)
-    assert found.cache == pytest.approx(BYTES / H200.l2_bandwidth)
-    assert (found.clock, found.boost, found.estimated) == (H200.clock, H200.boost, True)
-    assert "H200" in found.what
+    sol_times = limits_of(program(LINEAR), SIZES, H200)
+    assert sol_times.compute == pytest.approx(2 * 1024 * 512 * 2048 / H200.peaks["bf16"])
+    assert sol_times.memory == pytest.approx(BYTES / H200.bandwidth)
+    assert sol_times.cache == pytest.approx(BYTES / H200.l2_bandwidth)
+    assert (sol_times.clock, sol_times.boost, sol_times.estimated) == (H200.clock, H200.boost, True)
+    assert "H200" in sol_times.what
 
 
 def test_limits_at_the_boost_clock_are_put_at_the_tensor_cores() -> None:
     kernel = program("kernel k(x: f32[M, N], y: f32[M, N]) -> f32[M] { return sum[N](x * y) }")
-    found = limits_of(kernel, {"M": 4, "N": 1000}, H200)
-    assert found.compute == pytest.approx(4 * 1999 / H200.peaks["f32"] * H200.boost / H200.clock)
+    sol_times = limits_of(kernel, {"M": 4, "N": 1000}, H200)
+    assert sol_times.compute == pytest.approx(4 * 1999 / H200.peaks["f32"] * H200.boost / H200.clock)
 
 
 def test_more_than_the_cache_holds_comes_from_memory() -> None:
-    found = limits_of(program("kernel k(x: f32[M]) -> f32[M] { return relu(x) }"), {"M": 2**28}, H200)
-    assert found.cache == pytest.approx((2**31 - H200.l2) / H200.bandwidth)
+    sol_times = limits_of(program("kernel k(x: f32[M]) -> f32[M] { return relu(x) }"), {"M": 2**28}, H200)
+    assert sol_times.cache == pytest.approx((2**31 - H200.l2) / H200.bandwidth)
 
 
 def test_a_calibrations_limits() -> None:
     seen = Ceilings("NVIDIA H200", "GPU-0", {"bf16": 7e14}, 4.1e12, 4.3e12, 9e12, 2e-6, 1.7e9)
-    found = calibrated_limits(program(LINEAR), SIZES, H200, seen)
-    assert found.compute == pytest.approx(2 * 1024 * 512 * 2048 / 7e14)
-    assert found.memory == pytest.approx(BYTES / 4.3e12)
-    assert (found.cache, found.clock) == (pytest.approx(BYTES / 9e12), 1.7e9)
-    assert not found.estimated
+    sol_times = calibrated_limits(program(LINEAR), SIZES, H200, seen)
+    assert sol_times.compute == pytest.approx(2 * 1024 * 512 * 2048 / 7e14)
+    assert sol_times.memory == pytest.approx(BYTES / 4.3e12)
+    assert (sol_times.cache, sol_times.clock) == (pytest.approx(BYTES / 9e12), 1.7e9)
+    assert not sol_times.estimated
 
 
 def test_a_kernel_is_one_stage_of_its_own() -> None:

@@ -44,16 +44,16 @@ def test_what_results_depend_on(body: str, signature: str, wanted: tuple[bool, b
 
 
 def test_an_input_that_cancels_is_found() -> None:
-    found = probed("return softmax[N](x + b)", "x: f32[M, N], b: f32[M]) -> f32[M, N]")
-    assert [(i["name"], i["moves"]) for i in found["inputs"]] == [("x", True), ("b", False)]
-    shares = probe_of(found).inputs
+    values = probed("return softmax[N](x + b)", "x: f32[M, N], b: f32[M]) -> f32[M, N]")
+    assert [(i["name"], i["moves"]) for i in values["inputs"]] == [("x", True), ("b", False)]
+    shares = probe_of(values).inputs
     assert shares[0].share == pytest.approx(64 / 65) and shares[1].share == pytest.approx(1 / 65)
 
 
 @pytest.mark.parametrize("body", ["return where(p, x, 0.0)", "return where(q > 1.0, x, 0.0)"])
 def test_an_input_behind_a_condition_of_one_element_is_seen(body: str) -> None:
-    found = probed(body, "x: f32[M, N], p: bool[], q: f32[]) -> f32[M, N]")
-    assert found["inputs"][0]["moves"]
+    values = probed(body, "x: f32[M, N], p: bool[], q: f32[]) -> f32[M, N]")
+    assert values["inputs"][0]["moves"]
 
 
 def test_an_even_function_still_depends_on_its_input() -> None:
@@ -64,18 +64,18 @@ def test_an_even_function_still_depends_on_its_input() -> None:
 def test_every_element_can_be_perturbed(elem: str) -> None:
     out = "i32" if elem == "s8" else "f32"
     signature = f"x: {elem}[M, K], w: {elem}[N, K]) -> {out}[M, N]"
-    found = probed("return dot[K](x, w)", signature, M=64, N=64, K=64)
-    assert all(i["moves"] for i in found["inputs"]) and only(found) == (False, False, False)
+    values = probed("return dot[K](x, w)", signature, M=64, N=64, K=64)
+    assert all(i["moves"] for i in values["inputs"]) and only(values) == (False, False, False)
 
 
 def test_coordinates_are_drawn_anew_and_never_negated() -> None:
-    found = probed("return z[V = ids]", "z: f32[V, D], ids: i64[T]) -> f32[T, D]", V=64, D=8, T=32)
-    assert [i["moves"] for i in found["inputs"]] == [True, True]
+    values = probed("return z[V = ids]", "z: f32[V, D], ids: i64[T]) -> f32[T, D]", V=64, D=8, T=32)
+    assert [i["moves"] for i in values["inputs"]] == [True, True]
 
 
 def test_several_results_are_told_apart() -> None:
-    found = probed("return y = x, z = x - x", "x: f32[M, N]) -> (y: f32[M, N], z: f32[M, N])")
-    assert [(r["name"], r["constant"]) for r in found["results"]] == [("y", False), ("z", True)]
+    values = probed("return y = x, z = x - x", "x: f32[M, N]) -> (y: f32[M, N], z: f32[M, N])")
+    assert [(r["name"], r["constant"]) for r in values["results"]] == [("y", False), ("z", True)]
 
 
 # --- extents -----------------------------------------------------------------------------
@@ -83,9 +83,9 @@ def test_several_results_are_told_apart() -> None:
 
 def test_extents_are_cut() -> None:
     kernel = program("kernel k(x: f32[A, B, C, D, E]) -> f32[A, B, C, D, E] { return relu(x) }")
-    found = reduced_sizes(kernel, dict.fromkeys("ABCDE", 4096))
-    assert 1 <= len(found) <= len(CUTS)
-    for cut, limit in zip(found, CUTS, strict=False):
+    values = reduced_sizes(kernel, dict.fromkeys("ABCDE", 4096))
+    assert 1 <= len(values) <= len(CUTS)
+    for cut, limit in zip(values, CUTS, strict=False):
         assert all(1 <= size <= limit for size in cut.values())
         assert math.prod(cut.values()) <= VOLUME
     assert reduced_sizes(kernel, dict.fromkeys("ABCDE", 2)) == [dict.fromkeys("ABCDE", 2)]
@@ -100,6 +100,6 @@ def test_extents_that_a_requirement_refuses_are_larger() -> None:
 
 
 def test_a_mask_that_leaves_nothing_of_a_small_tensor_is_no_flaw() -> None:
-    found = probed("return where(index(M) >= 200, x, 0.0)", M=4096, N=4)
-    assert only(found) == (False, False, False) and found["inputs"][0]["moves"]
-    assert found["sizes"]["M"] == 256
+    values = probed("return where(index(M) >= 200, x, 0.0)", M=4096, N=4)
+    assert only(values) == (False, False, False) and values["inputs"][0]["moves"]
+    assert values["sizes"]["M"] == 256

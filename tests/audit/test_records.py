@@ -37,23 +37,23 @@ def proof(of: RecordSubject) -> Record:
 
 
 def test_a_time_is_read(time: Record, of: RecordSubject) -> None:
-    found = timing_of(time)
-    assert isinstance(found, BenchEvidence)
-    assert found.seconds == pytest.approx(25e-6) and found.regime == "cold"
-    assert found.clock == pytest.approx(1.83e9, rel=1e-3)
-    assert (found.of.source, found.of.binary, found.of.harness) == (of.source, of.binary, time.harness)
-    assert found.findings == ()
+    outcome = timing_of(time)
+    assert isinstance(outcome, BenchEvidence)
+    assert outcome.seconds == pytest.approx(25e-6) and outcome.regime == "cold"
+    assert outcome.clock == pytest.approx(1.83e9, rel=1e-3)
+    assert (outcome.of.source, outcome.of.binary, outcome.of.harness) == (of.source, of.binary, time.harness)
+    assert outcome.findings == ()
 
 
 def test_the_regime_is_read(of: RecordSubject) -> None:
-    found = timing_of(bench(of, 25.0, "warm"))
-    assert isinstance(found, BenchEvidence) and found.regime == "warm"
+    outcome = timing_of(bench(of, 25.0, "warm"))
+    assert isinstance(outcome, BenchEvidence) and outcome.regime == "warm"
 
 
 def test_a_refusal_is_read_with_its_findings(of: RecordSubject) -> None:
-    found = timing_of(bench(of, 0.0, trick=True))
-    assert isinstance(found, StoppedBench) and found.stage == "audit"
-    assert {f.kind for f in found.findings} == {"off-stream"}
+    outcome = timing_of(bench(of, 0.0, trick=True))
+    assert isinstance(outcome, StoppedBench) and outcome.stage == "audit"
+    assert {f.kind for f in outcome.findings} == {"off-stream"}
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_a_refusal_is_read_with_its_findings(of: RecordSubject) -> None:
     ],
 )
 def test_a_time_without_a_field_is_no_evidence(time: Record, path: tuple[str, ...]) -> None:
-    found = timing_of(without(time, *path))
-    assert isinstance(found, MissingEvidence) and "counts as no evidence" in found.why
+    outcome = timing_of(without(time, *path))
+    assert isinstance(outcome, MissingEvidence) and "counts as no evidence" in outcome.why
 
 
 @pytest.mark.parametrize("span", [0.0, -1.0, "25", True, None])
@@ -83,11 +83,16 @@ def test_a_time_without_a_regime_is_no_evidence(time: Record) -> None:
 
 
 def test_a_proof_is_read(proof: Record) -> None:
-    found = proof_of(proof)
-    assert isinstance(found, VerifyEvidence) and found.ok and len(found.cases) == 17 and found.failures == ()
-    assert found.untried == ()
-    zeros = next(c for c in found.cases if c.name.startswith("zeros"))
-    normal = next(c for c in found.cases if c.name.startswith("normal"))
+    outcome = proof_of(proof)
+    assert (
+        isinstance(outcome, VerifyEvidence)
+        and outcome.ok
+        and len(outcome.cases) == 17
+        and outcome.failures == ()
+    )
+    assert outcome.untried == ()
+    zeros = next(c for c in outcome.cases if c.name.startswith("zeros"))
+    normal = next(c for c in outcome.cases if c.name.startswith("normal"))
     assert not zeros.reference_varies and not zeros.varies
     assert normal.reference_varies and normal.varies and normal.rms == 0.0
 
@@ -106,9 +111,9 @@ def test_what_a_short_suite_did_not_try_is_told(of: RecordSubject, proof: Record
 def test_a_failed_proof_is_read(of: RecordSubject) -> None:
     kernel = program(TEXT)
     assert isinstance(kernel, ir.Kernel)
-    found = proof_of(verified(of, kernel, wrong=100.0))
-    assert isinstance(found, VerifyEvidence) and not found.ok and found.failures
-    assert any(case.worst > 1 for case in found.cases)
+    outcome = proof_of(verified(of, kernel, wrong=100.0))
+    assert isinstance(outcome, VerifyEvidence) and not outcome.ok and outcome.failures
+    assert any(case.worst > 1 for case in outcome.cases)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +135,12 @@ def test_a_proof_without_a_field_is_no_evidence(proof: Record, path: tuple[str, 
 def test_a_case_that_stayed_undecided_is_read_as_open(proof: Record) -> None:
     first, *others = proof.result["cases"]
     made = replace(proof, result=proof.result | {"cases": [first | {"outcome": "undecided"}, *others]})
-    found = proof_of(made)
-    assert isinstance(found, VerifyEvidence) and [case.open for case in found.cases[:2]] == [True, False]
+    outcome = proof_of(made)
+    assert isinstance(outcome, VerifyEvidence) and [case.open for case in outcome.cases[:2]] == [True, False]
 
 
 def test_an_ancestor_is_an_audit(time: Record) -> None:
-    made = sealed(replace(time, kind="audit", result={"verdict": "below-sol"}, id=""))
-    assert ancestor_of(made).verdict == "below-sol"  # type: ignore[union-attr]
+    record = sealed(replace(time, kind="audit", result={"verdict": "below-sol"}, id=""))
+    assert ancestor_of(record).verdict == "below-sol"  # type: ignore[union-attr]
     assert isinstance(ancestor_of(time), MissingEvidence)
-    assert isinstance(ancestor_of(replace(made, result={"verdict": "splendid"})), MissingEvidence)
+    assert isinstance(ancestor_of(replace(record, result={"verdict": "splendid"})), MissingEvidence)

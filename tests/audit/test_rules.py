@@ -40,19 +40,19 @@ def timed(**changes: Any) -> Any:
 
 
 def test_an_honest_candidate_is_ok() -> None:
-    found = audit(honest())
-    assert (found.verdict, found.findings, found.accepted) == ("ok", (), True)
-    assert found.checked == tuple(rule.name for rule in RULES)
+    audit_report = audit(honest())
+    assert (audit_report.verdict, audit_report.findings, audit_report.accepted) == ("ok", (), True)
+    assert audit_report.checked == tuple(rule.name for rule in RULES)
 
 
 # --- verdicts -------------------------------------------------------------------------
 
 
 def test_the_worst_finding_decides() -> None:
-    made = [AuditFinding("r", verdict, "") for verdict in reversed(PRECEDENCE)]
-    for last in range(1, len(made) + 1):
-        found = report(made[:last], ())
-        assert found.verdict == made[last - 1].verdict == found.findings[0].verdict
+    audit_findings = [AuditFinding("r", verdict, "") for verdict in reversed(PRECEDENCE)]
+    for last in range(1, len(audit_findings) + 1):
+        audit_report = report(audit_findings[:last], ())
+        assert audit_report.verdict == audit_findings[last - 1].verdict == audit_report.findings[0].verdict
     assert report((), ()).verdict == "ok"
 
 
@@ -72,8 +72,8 @@ def test_a_flawed_problem_is_not_the_candidates_crime() -> None:
 @pytest.mark.parametrize("what", ["timing", "proof", "limits", "probe", "current"])
 def test_missing_evidence_fails_and_is_named(what: str) -> None:
     bundle = honest(**{what: MissingEvidence(f"there is no {what}")})
-    found = audit(bundle)
-    assert found.verdict == "unproven" and not found.accepted
+    audit_report = audit(bundle)
+    assert audit_report.verdict == "unproven" and not audit_report.accepted
     assert one(bundle, "evidence") == ("unproven", f"there is no {what}")
 
 
@@ -118,9 +118,9 @@ def test_a_verification_of_nothing_proves_nothing() -> None:
 
 def test_what_was_timed_must_be_what_was_verified() -> None:
     other = timed(of=replace(THIS, binary="c" * 64))
-    found = said(honest(timing=other, current=replace(THIS, binary="")), "artefact")
-    assert [f.verdict for f in found] == ["gaming"] and "cccccccccccc" in found[0].words
-    assert found[0].records == ("bench0", "verify0")
+    audit_findings = said(honest(timing=other, current=replace(THIS, binary="")), "artefact")
+    assert [f.verdict for f in audit_findings] == ["gaming"] and "cccccccccccc" in audit_findings[0].words
+    assert audit_findings[0].records == ("bench0", "verify0")
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,15 @@ def test_what_was_timed_must_be_what_was_verified() -> None:
     ],
 )
 def test_what_was_measured_must_be_what_is_kept(kept: ArtefactDigests, count: int) -> None:
-    found = said(honest(current=kept), "artefact")
-    assert [f.verdict for f in found] == ["gaming"] * count
+    audit_findings = said(honest(current=kept), "artefact")
+    assert [f.verdict for f in audit_findings] == ["gaming"] * count
 
 
 def test_code_of_another_version_is_old_and_no_crime() -> None:
-    found = said(honest(current=ArtefactDigests("x" * 64, "", "another")), "artefact")
-    assert {f.verdict for f in found} == {"unproven", "minor"} and "measure again" in found[0].words
+    audit_findings = said(honest(current=ArtefactDigests("x" * 64, "", "another")), "artefact")
+    assert {f.verdict for f in audit_findings} == {"unproven", "minor"} and "measure again" in audit_findings[
+        0
+    ].words
 
 
 def test_what_is_left_open_is_said_and_passes() -> None:
@@ -157,8 +159,8 @@ def test_evidence_of_another_version_is_a_remark() -> None:
 
 def test_evidence_that_names_no_library_proves_nothing() -> None:
     nameless = replace(THIS, binary="")
-    found = said(honest(timing=timed(of=nameless), proof=replace(PROOF, of=nameless)), "artefact")
-    assert [f.verdict for f in found] == ["gaming", "gaming", "unproven", "unproven"]
+    audit_findings = said(honest(timing=timed(of=nameless), proof=replace(PROOF, of=nameless)), "artefact")
+    assert [f.verdict for f in audit_findings] == ["gaming", "gaming", "unproven", "unproven"]
     assert audit(honest(timing=timed(of=nameless), current=replace(THIS, binary=""))).accepted is False
 
 
@@ -220,9 +222,11 @@ def test_an_estimated_cache_convicts_nobody_a_measured_one_does() -> None:
 
 def test_without_a_measured_clock_the_boost_is_granted() -> None:
     limits = replace(LIMITS, compute=100e-6, memory=10e-6)
-    found = [audit(honest(limits=limits, timing=timed(seconds=s, clock=None))) for s in (92e-6, 90e-6)]
-    assert [f.verdict for f in found] == ["ok", "below-sol"]
-    assert "boost clock: none was measured" in found[1].findings[0].words
+    audit_reports = [
+        audit(honest(limits=limits, timing=timed(seconds=s, clock=None))) for s in (92e-6, 90e-6)
+    ]
+    assert [f.verdict for f in audit_reports] == ["ok", "below-sol"]
+    assert "boost clock: none was measured" in audit_reports[1].findings[0].words
 
 
 def test_a_faster_clock_moves_the_compute_bound() -> None:

@@ -97,6 +97,6 @@ def test_the_carve_out_can_be_taken_away(gpu: Any) -> None:
 @pytest.mark.parametrize("name", TRICKS)
 def test_tricks_are_caught(gpu: Any, name: str) -> None:
     report = tried(name, SIZES, gpu, SHORT)
-    found, wanted = set(findings_of(report)), TRICKS[name].findings
-    assert bool(found & wanted) if wanted else not found, report["outcomes"][0]
+    found, expected = set(findings_of(report)), TRICKS[name].findings
+    assert bool(found & expected) if expected else not found, report["outcomes"][0]
     gpu.reset_persisting()

@@ -83,11 +83,11 @@ def run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Run:
         outcome: isolation.CallOutcome | None = None,
         ok: bool = True,
     ) -> tuple[Any, dict[str, Any]]:
-        asked: dict[str, Any] = {}
+        values: dict[str, Any] = {}
 
         def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.CallOutcome:
             assert target == "ucutlass.tasks.bench:on_gpu"
-            asked.update(json.loads(json.dumps(arguments)), **limits)
+            values.update(json.loads(json.dumps(arguments)), **limits)
             if outcome is not None:
                 return outcome
             chosen = Protocol(**{**arguments["protocols"][0], "warmup": 0.0, "min_seconds": -1.0})
@@ -95,7 +95,7 @@ def run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Run:
             return isolation.Returned(json.loads(json.dumps(answer(chosen, second, ok))), "")
 
         monkeypatch.setattr(isolation, "run", replaced)
-        return machine.ucc("bench", LINEAR, *sizes, *more), asked
+        return machine.ucc("bench", LINEAR, *sizes, *more), values
 
     return called
 
@@ -173,9 +173,9 @@ def test_a_file_as_baseline_has_a_record_of_its_own(run: Run, tmp_path: Path) ->
     ours, theirs = (EvidenceStore.open().get(i) for i in ids)
     assert theirs.parents == (ours.id,) and theirs.subject.program != ours.subject.program
     assert [o["name"] for o in theirs.result["outcomes"]] == [str(other)]
-    found = compare(ours, theirs)
-    assert found.verdict == "faster" and found.ratio is not None
-    assert found.ratio.median == pytest.approx(0.8, rel=1e-3)
+    record_comparison = compare(ours, theirs)
+    assert record_comparison.verdict == "faster" and record_comparison.ratio is not None
+    assert record_comparison.ratio.median == pytest.approx(0.8, rel=1e-3)
 
 
 def test_a_file_that_cannot_be_built_is_left_to_the_comparison(run: Run, tmp_path: Path) -> None:

@@ -85,9 +85,9 @@ def test_a_comparison_from_buffers_to_report() -> None:
 def test_a_kernel_is_verified_before_it_is_timed() -> None:
     gpu: Any = TorchCpu()
     right: Any = Stand(program_of(LINEAR), SIZES)
-    found = trial.judged(right, gpu, SIZES, None, 0, [], [FAST], None)
-    assert [(v["case"], v["ok"]) for v in found["verified"]] == [("normal", True), ("integer", True)]
-    assert len(found["regimes"]) == 1
+    values = trial.judged(right, gpu, SIZES, None, 0, [], [FAST], None)
+    assert [(v["case"], v["ok"]) for v in values["verified"]] == [("normal", True), ("integer", True)]
+    assert len(values["regimes"]) == 1
 
     class Wrong(Stand):
         def __call__(self, *arguments: Any, out: Any = None) -> Any:
@@ -96,9 +96,9 @@ def test_a_kernel_is_verified_before_it_is_timed() -> None:
             return made
 
     wrong: Any = Wrong(program_of(LINEAR), SIZES)
-    found = trial.judged(wrong, gpu, SIZES, None, 0, [], [FAST], None)
-    assert not found["verified"][0]["ok"] and "[0, 0]" in found["verified"][0]["words"]
-    assert found["regimes"] == []
+    values = trial.judged(wrong, gpu, SIZES, None, 0, [], [FAST], None)
+    assert not values["verified"][0]["ok"] and "[0, 0]" in values["verified"][0]["words"]
+    assert values["regimes"] == []
 
 
 def test_warm_takes_one_set_and_still_validates() -> None:
@@ -194,15 +194,15 @@ def test_the_bare_product_is_one_call_of_torch(name: str) -> None:
     free = {d: s for d, s in {"B": 3, "M": 16, "N": 8, "K": 32}.items() if d in program.dims}
     full = dict(zip(program.dims, complete(program, free), strict=True))
     held = Buffers(program, free, 2, "cpu", 0, random.Random(0))
-    made = baseline("cublas", held, full, "cpu")
+    bench_candidate = baseline("cublas", held, full, "cpu")
     at = held.refresh()
     gpu = TorchCpu()
     outputs: list[Any] = []
-    seen = gpu.session(lambda stamp: outputs.extend(made.launch(at)), 0, True)
+    seen = gpu.session(lambda stamp: outputs.extend(bench_candidate.launch(at)), 0, True)
     assert seen.events is not None and [e.name for e in seen.events] == [call]
-    assert made.check(at, outputs) == ""
-    assert made.check(at, [torch.zeros_like(outputs[0])]) != ""
-    assert made.moved is not None and made.moved > 0
+    assert bench_candidate.check(at, outputs) == ""
+    assert bench_candidate.check(at, [torch.zeros_like(outputs[0])]) != ""
+    assert bench_candidate.moved is not None and bench_candidate.moved > 0
 
 
 @pytest.mark.parametrize(

@@ -28,19 +28,19 @@ NO_EAGER = {
 """Examples that no one torch function says, and why."""
 
 
-def built(text: str, **given: int) -> tuple[ir.Program, dict[str, int], torch.fx.GraphModule]:
+def built(text: str, **number: int) -> tuple[ir.Program, dict[str, int], torch.fx.GraphModule]:
     program = frontend.read_text(text).module.programs[0]
-    sizes = dict(zip(program.dims, complete(program, given), strict=True))
+    sizes = dict(zip(program.dims, complete(program, number), strict=True))
     return program, sizes, eager(program, sizes, "cpu")
 
 
 def close(program: ir.Program, sizes: dict[str, int], module: torch.fx.GraphModule, tolerance: float) -> None:
     free = {d: sizes[d] for d in free_dims(program)}
     arguments = generate(program, free, "normal", seed=3)
-    wanted = evaluate(program, arguments)
-    got = module(*arguments)
-    assert len(got) == len(wanted)
-    for one, reference in zip(got, wanted, strict=True):
+    expected = evaluate(program, arguments)
+    actual = module(*arguments)
+    assert len(actual) == len(expected)
+    for one, reference in zip(actual, expected, strict=True):
         assert one.shape == reference.shape and one.dtype == reference.dtype
         a, b = one.double(), reference.double()
         finite = b.isfinite()

@@ -142,8 +142,8 @@ def test_at_the_power_cap_spread_alone_decides() -> None:
 
 
 def test_a_block_is_its_median_and_quartiles() -> None:
-    found = block_of([9.0, 10.0, 10.0, 11.0, 50.0], 1.8e9)
-    assert found == TimingBlock(10.0, pytest.approx(0.1), 1.8e9)  # type: ignore[arg-type]
+    timing_block = block_of([9.0, 10.0, 10.0, 11.0, 50.0], 1.8e9)
+    assert timing_block == TimingBlock(10.0, pytest.approx(0.1), 1.8e9)  # type: ignore[arg-type]
 
 
 def test_measuring_stops_when_all_medians_are_known_well_enough() -> None:
@@ -179,9 +179,9 @@ def test_sets_hold_other_content_in_buffers_of_their_own() -> None:
     text = "kernel k(x: bf16[M, K], w: e4m3[N, K], s: f32) -> bf16[M, N] { return s * dot[K](x, bf16(w)) }"
     program = frontend.read_text(text).module.programs[0]
     first = generate(program, {"M": 16, "N": 8, "K": 32}, "normal", seed=1)
-    made = rotated_arguments(program, first, 5, seed=2)
-    assert len({s[0].data_ptr() for s in made if isinstance(s[0], torch.Tensor)}) == 5
-    for other in made[1:]:
+    arguments = rotated_arguments(program, first, 5, seed=2)
+    assert len({s[0].data_ptr() for s in arguments if isinstance(s[0], torch.Tensor)}) == 5
+    for other in arguments[1:]:
         for a, b in zip(first, other, strict=True):
             if not isinstance(a, torch.Tensor):
                 assert a == b
@@ -208,8 +208,8 @@ def times(ns: int, hertz: float, sms: int = 132) -> dict[int, tuple[int, int]]:
 
 
 def test_the_clock_is_cycles_over_nanoseconds() -> None:
-    found = sm_clock(times(10**9, 1.755e9), times(10**9 + 3_000_000, 1.755e9))
-    assert found == pytest.approx(1.755e9, rel=1e-5)
+    number = sm_clock(times(10**9, 1.755e9), times(10**9 + 3_000_000, 1.755e9))
+    assert number == pytest.approx(1.755e9, rel=1e-5)
 
 
 def test_a_clock_that_cannot_be_known_is_none() -> None:
@@ -305,14 +305,14 @@ def test_one_process_at_a_time_times_on_a_gpu(tmp_path: Path) -> None:
     other.start()
     try:
         assert held.wait(30)
-        told: list[str] = []
+        texts: list[str] = []
         with (
             pytest.raises(LockTimeout),
-            gpu_lock.hold_gpu("GPU-x", timeout_seconds=0.2, on_wait=told.append, folder=tmp_path),
+            gpu_lock.hold_gpu("GPU-x", timeout_seconds=0.2, on_wait=texts.append, folder=tmp_path),
         ):
             raise AssertionError("two hold one lock")
-        assert len(told) == 1 and f"process {other.pid}" in told[0]
-        with gpu_lock.hold_gpu("GPU-y", timeout_seconds=0.2, on_wait=told.append, folder=tmp_path):
+        assert len(texts) == 1 and f"process {other.pid}" in texts[0]
+        with gpu_lock.hold_gpu("GPU-y", timeout_seconds=0.2, on_wait=texts.append, folder=tmp_path):
             pass
     finally:
         leave.set()

@@ -31,18 +31,18 @@ def stamp(start: int) -> DeviceEvent:
 
 
 def test_device_events_are_read_to_the_nanosecond() -> None:
-    found = parse(WRITTEN.read_text())
-    assert [(e.kind, e.stream, e.graph) for e in found] == [
+    device_events = parse(WRITTEN.read_text())
+    assert [(e.kind, e.stream, e.graph) for e in device_events] == [
         ("memset", 7, 0),
         ("kernel", 7, 0),
         ("kernel", 7, 2),
         ("kernel", 7, 2),
         ("memcpy", 13, 0),
     ]
-    product = found[2]
+    product = device_events[2]
     assert product.name.startswith("nvjet_tst_128x256")
     assert product.start == 4309239589176313 and product.end - product.start == 20481
-    assert product.correlation == found[3].correlation == 412
+    assert product.correlation == device_events[3].correlation == 412
 
 
 def test_a_trace_of_this_machine_has_no_device_events() -> None:

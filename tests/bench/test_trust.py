@@ -23,8 +23,8 @@ FAST = Protocol(warmup=0.0, min_seconds=0.0, max_seconds=60.0, block_us=200.0, l
 )
 def test_tricks_are_caught_by_their_names(name: str) -> None:
     report = tried(name, {"M": 16, "N": 16, "K": 16}, TorchCpu(), FAST)
-    found, wanted = set(findings_of(report)), TRICKS[name].findings
-    assert bool(found & wanted) if wanted else not found and report["outcomes"][0]["trusted"]
+    found, expected = set(findings_of(report)), TRICKS[name].findings
+    assert bool(found & expected) if expected else not found and report["outcomes"][0]["trusted"]
 
 
 def process(median: float, trusted: bool = True) -> dict[str, Any]:

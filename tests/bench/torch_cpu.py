@@ -47,25 +47,25 @@ class TorchCpu:
         return ""
 
     def capture(self, launch: SetLaunch, order: Sequence[int]) -> Replay:
-        kept: dict[int, Outputs] = {}
+        outputs: dict[int, Outputs] = {}
 
         def play() -> None:
             for i in order:
-                kept[i] = launch(i)
+                outputs[i] = launch(i)
 
         play()
-        return Replay(play, len(order), kept.__getitem__)
+        return Replay(play, len(order), outputs.__getitem__)
 
     def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> DeviceTrace:
-        taken: list[SmTimes] = []
+        sm_times: list[SmTimes] = []
         with _Recorder() as recorder:
 
             def stamp() -> None:
                 recorder.event(STAMP, 1)
-                taken.append({0: (recorder.now, 2 * recorder.now)})
+                sm_times.append({0: (recorder.now, 2 * recorder.now)})
 
             work(stamp)
-        return DeviceTrace(tuple(recorder.seen), tuple(taken))
+        return DeviceTrace(tuple(recorder.seen), tuple(sm_times))
 
     def events(self, work: Callable[[], None]) -> float:
         with _Recorder() as recorder:

@@ -271,15 +271,15 @@ def test_jobs_share_a_gpu_s_memory() -> None:
     assert large is not None and large.name == "large"
     middle, small = queue.take(1), queue.take(1)
     assert middle is not None and small is not None and (middle.name, small.name) == ("middle", "small")
-    taken: list[GpuJob | None] = []
-    waiting = threading.Thread(target=lambda: taken.append(queue.take(0)))
+    gpu_jobs: list[GpuJob | None] = []
+    waiting = threading.Thread(target=lambda: gpu_jobs.append(queue.take(0)))
     queue.put(GpuJob("last", {}, 2**30))
     waiting.start()
     waiting.join(0.2)
-    assert not taken  # the large one has all of it
+    assert not gpu_jobs  # the large one has all of it
     queue.give(0, large)
     waiting.join(10)
-    assert taken[0] is not None and taken[0].name == "last"
+    assert gpu_jobs[0] is not None and gpu_jobs[0].name == "last"
     queue.close()
     assert queue.take(1) is None
 

@@ -35,11 +35,11 @@ def test_the_summary_counts_by_part_and_row() -> None:
         Result("lowering", Row("base", (), (), True), True),
     ]
     passed = [Honest("seed 1", "ok", ""), Honest("seed 2", "gaming", "tolerance")]
-    found = summary(results, passed)
-    assert (found["mutants"], found["killed"], found["flat_check_passes"]) == (3, 2, 1)
-    assert found["parts"] == {"lowering": [1, 2], "judge": [1, 1]}
-    assert found["rows"]["6"] == [1, 1] and found["rows"]["17"] == [0, 1] and found["rows"]["64"] == [0, 0]
-    assert (found["honest"], found["false_alarms"]) == (3, 1)
+    values = summary(results, passed)
+    assert (values["mutants"], values["killed"], values["flat_check_passes"]) == (3, 2, 1)
+    assert values["parts"] == {"lowering": [1, 2], "judge": [1, 1]}
+    assert values["rows"]["6"] == [1, 1] and values["rows"]["17"] == [0, 1] and values["rows"]["64"] == [0, 0]
+    assert (values["honest"], values["false_alarms"]) == (3, 1)
 
 
 def test_every_row_of_ours_has_a_mutant_somewhere() -> None:
@@ -72,8 +72,8 @@ def test_the_exit_status_and_the_file(
 
 
 def test_a_result_survives_its_file() -> None:
-    made = Result("judge", SURVIVES, honest=True)
-    assert Result.from_json(json.loads(json.dumps(made.as_json()))) == made
+    result = Result("judge", SURVIVES, honest=True)
+    assert Result.from_json(json.loads(json.dumps(result.as_json()))) == result
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -71,7 +71,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
 
 
 def options(tmp_path: Path, *words: str) -> argparse.Namespace:
-    given = argparse.Namespace(
+    namespace = argparse.Namespace(
         out=tmp_path / "o.json",
         attempts=10,
         searches="rules,random",
@@ -82,7 +82,7 @@ def options(tmp_path: Path, *words: str) -> argparse.Namespace:
         processes=1,
         seed=0,
     )
-    return argparse.Namespace(**{**vars(given), **dict(w.split("=") for w in words)})
+    return argparse.Namespace(**{**vars(namespace), **dict(w.split("=") for w in words)})
 
 
 def item(tmp_path: Path, attempts: int = 10, name: str = NAME) -> harness.Item:
@@ -129,9 +129,9 @@ def test_tf32_is_allowed_for_one_call_alone() -> None:
 
     flags = torch.backends.cuda.matmul
     before = flags.allow_tf32
-    for wanted in (True, False):
-        seen = optimise_gpu._with(wanted, lambda x: x + flags.allow_tf32, [torch.zeros(1)])
-        assert bool(seen) is wanted and flags.allow_tf32 is before
+    for expected in (True, False):
+        seen = optimise_gpu._with(expected, lambda x: x + flags.allow_tf32, [torch.zeros(1)])
+        assert bool(seen) is expected and flags.allow_tf32 is before
 
 
 def test_rows_are_of_every_task_and_sessions_lie_apart(
@@ -183,10 +183,10 @@ def test_what_is_delivered_is_never_slower_than_the_default() -> None:
 
 def test_means_are_of_what_is_right() -> None:
     rows = [made("a"), made("b", us={**MADE["us"], "eager": 800.0}), made("c", ok=False, wrong=["off"])]
-    found = optimise.summary([*rows, {"name": "d", "ok": False, "error": "e", "detail": "f"}])
-    assert found["all"]["problems"] == 3 and found["all"]["right"] == 2
-    assert found["all"]["eager"] == {"geomean": pytest.approx(4.0), "least": 2.0, "of": 2}
-    assert found["all"]["compile"] is None and found["lost"] == ["d"]
+    values = optimise.summary([*rows, {"name": "d", "ok": False, "error": "e", "detail": "f"}])
+    assert values["all"]["problems"] == 3 and values["all"]["right"] == 2
+    assert values["all"]["eager"] == {"geomean": pytest.approx(4.0), "least": 2.0, "of": 2}
+    assert values["all"]["compile"] is None and values["lost"] == ["d"]
     words = optimise.table([*rows, {"name": "d", "ok": False, "error": "e", "detail": "f"}])
     open_ = optimise.table([made("e", verdicts={"right": 2, "undecided": 3}, cases=5)])
     assert "3 of 5 cases undecided" in open_

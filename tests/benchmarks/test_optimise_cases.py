@@ -50,22 +50,22 @@ def test_problems_plan_on_an_h200_in_their_compute_type(task: Task) -> None:
         case ir.Kernel():
             assert plan_kernel(checked, program, sizes, ARCH, H200).planned.seconds > 0
         case ir.Pipeline():
-            made = plan_pipeline(checked, program, sizes, ARCH, H200)
-            assert all(stage.chosen is not None for stage in made.stages)  # nothing is left to torch
+            pipeline_plan = plan_pipeline(checked, program, sizes, ARCH, H200)
+            assert all(stage.chosen is not None for stage in pipeline_plan.stages)  # nothing is left to torch
     assert task.problem.compute_type == task.compute_type
 
 
 @EVERY
 def test_problems_compute_what_their_twins_do(task: Task) -> None:
     _, program = task.checked
-    given = generate(program, task.small, "normal", seed=7)
-    (result,) = evaluate(program, given)
-    wanted = task.twin(*map(_double, given))
-    assert result.shape == wanted.shape
-    if not wanted.is_floating_point():
-        assert torch.equal(result, wanted)
+    arguments = generate(program, task.small, "normal", seed=7)
+    (result,) = evaluate(program, arguments)
+    expected = task.twin(*map(_double, arguments))
+    assert result.shape == expected.shape
+    if not expected.is_floating_point():
+        assert torch.equal(result, expected)
         return
-    error = float((result.double() - wanted).norm() / wanted.norm())
+    error = float((result.double() - expected).norm() / expected.norm())
     assert error <= NEAR[task.compute_type], error
 
 

@@ -46,9 +46,9 @@ def test_a_pipeline_computes_what_its_twin_does(case: Case, compute_type: str) -
     _, program = checked(case, compute_type)
     given = arguments(program, case.small, "cpu", seed=7)
     (result,) = evaluate(program, given)
-    wanted = case.twin(*(a.float() for a in given))
-    assert result.shape == wanted.shape
-    error = float((result.double() - wanted.double()).norm() / wanted.double().norm())
+    expected = case.twin(*(a.float() for a in given))
+    assert result.shape == expected.shape
+    error = float((result.double() - expected.double()).norm() / expected.double().norm())
     assert error <= NEAR[compute_type], error
 
 
@@ -81,8 +81,8 @@ def test_a_row_says_what_of_the_verdict_is_proven() -> None:
     (case,) = (c for c in CASES if c.name.startswith("l3_03"))
     sizes = {"M": 16, "A": 32, "D": 64, "N": 48}
     _, program = checked(case, "bf16")
-    made = staged(case.text, sizes, {8: lambda x: x * 1.02})
-    row = pipelines.stated(verify.check(program, made, arguments(program, sizes, "cpu")))
+    staged_launch = staged(case.text, sizes, {8: lambda x: x * 1.02})
+    row = pipelines.stated(verify.check(program, staged_launch, arguments(program, sizes, "cpu")))
     assert not row["ok"] and row["state"] == "wrong" and row["judged"].startswith("wrong: 16 of 17 stages")
     assert [s["name"] for s in row["stages"] if s["state"] != "right"] == ["h8 = layer"]
     assert row["end_to_end"]["useless"] > row["end_to_end"]["elements"] / 2

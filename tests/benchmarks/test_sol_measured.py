@@ -28,6 +28,6 @@ def test_a_time_below_is_named(
     path = tmp_path / "made.json"
     path.write_text(json.dumps({"fused": [row, row | {"ours": 140.0, "eager": 190.0}]}))
     assert run(monkeypatch, path) == 1
-    said = capsys.readouterr().out
-    assert "below: 138.00 us, bound 138.91 by multiplications" in said
-    assert "3 times, 1 below their bound" in said
+    out = capsys.readouterr().out
+    assert "below: 138.00 us, bound 138.91 by multiplications" in out
+    assert "3 times, 1 below their bound" in out

@@ -57,14 +57,14 @@ def test_a_rival_computes_what_the_program_says(kind: str) -> None:
     small = Task(kind, ("small", 1, 48, 32, 64), element)
     program = frontend.kernel(frontend.read_text(small.text))
     arguments = generate(program, small.sizes, "normal", seed=1)
-    (wanted,) = evaluate(program, arguments)
+    (expected,) = evaluate(program, arguments)
     if "fp8" in kind:  # torch's scaled product, in words: it may not be there for this CPU
         x, w, a, b = arguments
         found = a * b * (x.double() @ w.double().mT)
     else:
         found = KINDS[kind].eager(*arguments).double()
     # Two roundings to bf16 of the same number are at most 2^-8 of it apart; sums cancel a little.
-    assert tuned_rows._distance(wanted, found) < 2**-7
+    assert tuned_rows._distance(expected, found) < 2**-7
 
 
 class CostModel:
@@ -145,7 +145,7 @@ def test_a_clocked_program_that_is_not_tuned_is_told(tmp_path: Path) -> None:
 def test_errors_are_told_beside_those_of_eager() -> None:
     torch.manual_seed(0)
     x, w = torch.randn(32, 64), torch.randn(16, 64)
-    found = tuned_rows._errors([x, w], x @ w.mT + 1e-3, KINDS["tf32x3"].eager)
+    values = tuned_rows._errors([x, w], x @ w.mT + 1e-3, KINDS["tf32x3"].eager)
     size = float((x.double() @ w.double().mT).square().mean().sqrt())
-    assert found["error ours"] == pytest.approx(1e-3 / size, rel=0.02)
-    assert found["rms error eager"] < 1e-6 < found["rms error ours"]
+    assert values["error ours"] == pytest.approx(1e-3 / size, rel=0.02)
+    assert values["rms error eager"] < 1e-6 < values["rms error ours"]

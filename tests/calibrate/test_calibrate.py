@@ -72,38 +72,38 @@ def complete() -> list[CeilingMeasurement]:
 
 def test_the_rate_is_of_the_median() -> None:
     ruler = FakeRuler(lambda: itertools.chain([0.002, 0.001, 0.003], [0.002, 0.004, 0.001, 0.002, 9.0]))
-    found = measure(probe(amount=8e9), ruler, METHOD)
-    assert isinstance(found, CeilingMeasurement)
-    assert found.seconds == 0.002
-    assert found.rate == 8e9 / 0.002
-    assert found.spread == pytest.approx(0.5)
-    assert found.clock == 1.5e9
+    outcome = measure(probe(amount=8e9), ruler, METHOD)
+    assert isinstance(outcome, CeilingMeasurement)
+    assert outcome.seconds == 0.002
+    assert outcome.rate == 8e9 / 0.002
+    assert outcome.spread == pytest.approx(0.5)
+    assert outcome.clock == 1.5e9
     # A first guess of 1 ms: 20 launches fill the window.
     assert ruler.asked == [(1, 3), (20, 5)]
 
 
 def test_tiny_launches_are_not_repeated_for_ever() -> None:
-    found = measure(probe("launch_floor", 0.0), FakeRuler(always(1e-9)), METHOD)
-    assert isinstance(found, CeilingMeasurement)
-    assert found.launches == METHOD.most_launches
-    assert found.rate == found.seconds == 1e-9
+    outcome = measure(probe("launch_floor", 0.0), FakeRuler(always(1e-9)), METHOD)
+    assert isinstance(outcome, CeilingMeasurement)
+    assert outcome.launches == METHOD.most_launches
+    assert outcome.rate == outcome.seconds == 1e-9
 
 
 def test_what_the_machine_refuses_is_an_answer() -> None:
     def refuse() -> object:
         raise RuntimeError("CUDA out of memory\nand much more")
 
-    found = measure(probe(launch=refuse), FakeRuler(always(1.0)), METHOD)
-    assert found == RefusedProbe("copy", "a probe", "RuntimeError: CUDA out of memory")
+    outcome = measure(probe(launch=refuse), FakeRuler(always(1.0)), METHOD)
+    assert outcome == RefusedProbe("copy", "a probe", "RuntimeError: CUDA out of memory")
 
 
 def test_what_torch_lacks_is_an_answer_and_a_slip_of_ours_is_not() -> None:
     def lacks(where: object) -> Callable[[], object]:
         return lambda: where.float1_e0m1
 
-    found = measure(probe(launch=lacks(torch)), FakeRuler(always(1.0)), METHOD)
-    assert isinstance(found, RefusedProbe)
-    assert found.why.startswith("AttributeError: module 'torch' has no attribute 'float1_e0m1'")
+    outcome = measure(probe(launch=lacks(torch)), FakeRuler(always(1.0)), METHOD)
+    assert isinstance(outcome, RefusedProbe)
+    assert outcome.why.startswith("AttributeError: module 'torch' has no attribute 'float1_e0m1'")
     with pytest.raises(AttributeError, match="float1_e0m1"):
         measure(probe(launch=lacks(METHOD)), FakeRuler(always(1.0)), METHOD)
 
@@ -227,9 +227,9 @@ def _kept() -> calibrate.Calibration:
 
 
 def test_the_file_gives_back_what_was_kept(tmp_path: Path) -> None:
-    kept = _kept()
-    file = save(kept, tmp_path / "new")
-    assert load("NVIDIA H200", "GPU-1", tmp_path / "new") == kept.ceilings
+    calibration = _kept()
+    file = save(calibration, tmp_path / "new")
+    assert load("NVIDIA H200", "GPU-1", tmp_path / "new") == calibration.ceilings
     assert load("NVIDIA H200", "GPU-2", tmp_path / "new") is None
     assert json.loads(file.read_text())["versions"] == {"torch": "2.11"}
     assert [f.name for f in file.parent.iterdir()] == [file.name]

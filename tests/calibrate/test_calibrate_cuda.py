@@ -23,8 +23,8 @@ SMS = 132
 
 def signatures() -> dict[str, list[tuple[str, str]]]:
     """Every entry of the PTX with its parameters, (type, name)."""
-    found = re.findall(r"\.visible \.entry (\w+)\((.*?)\)", PTX.read_text(), re.DOTALL)
-    return {name: re.findall(r"\.param \.(\w+) (\w+)", inner) for name, inner in found}
+    matches = re.findall(r"\.visible \.entry (\w+)\((.*?)\)", PTX.read_text(), re.DOTALL)
+    return {name: re.findall(r"\.param \.(\w+) (\w+)", inner) for name, inner in matches}
 
 
 class Driver:

@@ -179,8 +179,8 @@ def codes(text: str) -> list[str]:
 
 @pytest.mark.parametrize("code", CHECKED)
 def test_checker_rejects(code: str) -> None:
-    found = codes(CHECKED[code])
-    assert found[0] == code and set(found) == {code}
+    texts = codes(CHECKED[code])
+    assert texts[0] == code and set(texts) == {code}
 
 
 @pytest.mark.parametrize("code", REFUSED)
@@ -200,8 +200,8 @@ def test_limits_are_named(code: str) -> None:
 
 
 def test_errors_are_listed_up_to_a_limit() -> None:
-    found = codes(MANY_ERRORS[0])
-    assert found == ["UC0101"] * ERRORS.most + ["UC0701"]
+    texts = codes(MANY_ERRORS[0])
+    assert texts == ["UC0101"] * ERRORS.most + ["UC0701"]
 
 
 def test_every_code_is_earned() -> None:

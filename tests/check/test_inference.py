@@ -52,11 +52,11 @@ DECLARATIONS = [
 @given(st.sampled_from(DECLARATIONS), st.integers(1, 999), st.integers(2, 10**6))
 def test_sizes_come_back_from_the_shapes_that_they_make(axes: list[MemoryAxis], a: int, b: int) -> None:
     sizes = {name: evaluate(extent, {"A": a, "B": b}) for name, extent in DIMS.items()}
-    found = infer(DIMS, operand_axes("x", axes, [length(one, sizes) for one in axes]))
-    assert isinstance(found, Inferred)
-    assert dict(found.sizes) == sizes
-    assert list(found.sizes) == list(DIMS)
-    assert set(found.origin) == {"A", "B"}
+    inferred = infer(DIMS, operand_axes("x", axes, [length(one, sizes) for one in axes]))
+    assert isinstance(inferred, Inferred)
+    assert dict(inferred.sizes) == sizes
+    assert list(inferred.sizes) == list(DIMS)
+    assert set(inferred.origin) == {"A", "B"}
 
 
 @given(st.sampled_from(DECLARATIONS), st.integers(1, 99), st.integers(2, 99), st.data())
@@ -64,10 +64,10 @@ def test_no_other_shape_passes(axes: list[MemoryAxis], a: int, b: int, data: st.
     """A shape is accepted only where the sizes found make that very shape."""
     sizes = {name: evaluate(extent, {"A": a, "B": b}) for name, extent in DIMS.items()}
     shape = [length(one, sizes) + data.draw(st.integers(-1, 1)) for one in axes]
-    found = infer(DIMS, operand_axes("x", axes, shape), least=1)
-    if isinstance(found, Inferred):
-        assert [length(one, found.sizes) for one in axes] == shape
-        assert all(value >= 1 for value in found.sizes.values())
+    inferred = infer(DIMS, operand_axes("x", axes, shape), least=1)
+    if isinstance(inferred, Inferred):
+        assert [length(one, inferred.sizes) for one in axes] == shape
+        assert all(value >= 1 for value in inferred.sizes.values())
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,6 @@ def test_a_division_by_zero_is_a_problem() -> None:
 
 
 def test_a_stage_takes_what_no_axis_gives_from_its_pipeline() -> None:
-    found = infer(DIMS, operand_axes("x", [axis("A")], [3]), around={"A": 9, "B": 7})
-    assert isinstance(found, Inferred)
-    assert (found.sizes["A"], found.sizes["B"]) == (3, 7)
+    inferred = infer(DIMS, operand_axes("x", [axis("A")], [3]), around={"A": 9, "B": 7})
+    assert isinstance(inferred, Inferred)
+    assert (inferred.sizes["A"], inferred.sizes["B"]) == (3, 7)

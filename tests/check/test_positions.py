@@ -52,13 +52,13 @@ def test_what_is_refused_reads_nothing(
     names = [name if n is None else f"{name}={n}" for name, n in zip("HPR", given_, strict=True)]
     text = f"kernel k(x: f32[{names[0]}], y: f32[{', '.join(names[1:])}]) -> f32[P, R] {{\n"
     text += f"  return y + x[{scale}*H = {at}]\n}}\n"
-    found = codes(text)
-    assert found <= {"UC0224"}, found
+    texts = codes(text)
+    assert texts <= {"UC0224"}, texts
     every = itertools.product(*(range(1, 5) if n is None else (n,) for n in given_))
     some = any(reads(scale, p, r, size, offset, (a, b, c)) for a, b, c in every)
-    assert not (found and some), text
+    assert not (texts and some), text
     if None not in given_ and scale == 1 and abs(p) + abs(r) <= 1:
-        assert bool(found) is not some, text
+        assert bool(texts) is not some, text
 
 
 @pytest.mark.parametrize(

@@ -33,21 +33,23 @@ def found(blocks: str) -> list[Diagnostic]:
 
 
 def test_each_stage_has_its_own_in_the_order_of_the_text() -> None:
-    made = stages("""
+    schedule_blocks = stages("""
       schedule sm90a for return y when T <= 64 { tile 64x64x64 }
       schedule sm90a for h { vector 8 }
       schedule sm90a for return y { tile 128x256x64 or 256x128x64 }
       schedule sm80 for return y { stages 3 }
       schedule sm90a for return m { vector 4 }
     """)
-    assert {name: [(b.arch, b.guard is None) for b in blocks] for name, blocks in made.items()} == {
+    assert {
+        name: [(b.arch, b.guard is None) for b in blocks] for name, blocks in schedule_blocks.items()
+    } == {
         "a": [],
         "h": [("sm90a", True)],
         "return y": [("sm90a", False), ("sm90a", True), ("sm80", True)],
         "return m": [("sm90a", True)],
         "return c": [],
     }
-    assert made["return y"][1].choices[0].values == ((128, 256, 64), (256, 128, 64))
+    assert schedule_blocks["return y"][1].choices[0].values == ((128, 256, 64), (256, 128, 64))
 
 
 def test_a_stage_may_stand_behind_its_schedule() -> None:

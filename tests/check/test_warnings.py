@@ -27,9 +27,9 @@ def codes(text: str) -> list[str]:
 
 @pytest.mark.parametrize("code", WARNED)
 def test_each_is_earned_alone(code: str) -> None:
-    found = frontend.read_text(WARNED[code]).warnings
-    assert [d.code for d in found] == [code]
-    assert all(d.severity == "warning" and d.hint for d in found)
+    warnings = frontend.read_text(WARNED[code]).warnings
+    assert [d.code for d in warnings] == [code]
+    assert all(d.severity == "warning" and d.hint for d in warnings)
 
 
 @pytest.mark.parametrize("where", corpus())
@@ -163,9 +163,9 @@ def test_an_illegal_block_behind_a_condition_that_never_holds_is_told() -> None:
     text = kernel(MM + " schedule sm90a when M < 1 { warps pingpong  tile 64x12x64 }")
     checked = frontend.read_text(text)
     program = frontend.kernel(checked)
-    found = frontend.check_schedules(checked, program)
-    assert "UC0420" in [d.code for d in found]
-    assert all(d.severity == "warning" and "checked for" in d.notes[-1][0] for d in found)
+    diagnostics = frontend.check_schedules(checked, program)
+    assert "UC0420" in [d.code for d in diagnostics]
+    assert all(d.severity == "warning" and "checked for" in d.notes[-1][0] for d in diagnostics)
     assert [d.code for d in checked.warnings] == ["UC0804"]
 
 

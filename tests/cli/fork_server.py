@@ -32,13 +32,13 @@ def main() -> None:
     gc.freeze()  # what a collection touches would have to be copied for each fork
     gc.disable()
     for line in sys.stdin:
-        asked = json.loads(line)
+        document = json.loads(line)
         child = os.fork()
         if child == 0:
             os.setsid()
             signal.alarm(60)
-            _settle(asked)
-            _signal(asked, cli, entry)
+            _settle(document)
+            _signal(document, cli, entry)
             _end(entry)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 

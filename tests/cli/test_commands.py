@@ -186,11 +186,11 @@ def test_every_task_type_checks(ucc: Ucc) -> None:
 
 def test_a_task_without_a_family_ends_in_one_diagnostic(ucc: Ucc) -> None:
     rows = ucc("check", *TASKS, "--json").json["diagnostics"]
-    found: dict[str, set[str]] = {}
+    texts: dict[str, set[str]] = {}
     for row in rows:
-        found.setdefault(Path(row["file"]).name[5], set()).add(row["code"])
-    assert not found.keys() & SERVED
-    assert all(codes == {"UC0300"} for codes in found.values())
+        texts.setdefault(Path(row["file"]).name[5], set()).add(row["code"])
+    assert not texts.keys() & SERVED
+    assert all(codes == {"UC0300"} for codes in texts.values())
     assert all(row["message"] and row["span"]["line"] for row in rows)
 
 

@@ -64,9 +64,9 @@ Optimize: TypeAlias = Callable[..., Result]
 def engine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     made = Engine()
     device = next(d for d in DEVICES.values() if "H200" in d.name)
-    found = CurrentGpu(H200.gpus[0], arch_for((9, 0)), device)  # type: ignore[arg-type]
+    current_gpu = CurrentGpu(H200.gpus[0], arch_for((9, 0)), device)  # type: ignore[arg-type]
     monkeypatch.setattr("ucutlass.cli.optimize.opened", lambda spec, as_json: made)
-    monkeypatch.setattr("ucutlass.cli.optimize.at_hand", lambda hall: found)
+    monkeypatch.setattr("ucutlass.cli.optimize.at_hand", lambda hall: current_gpu)
 
     def live(*arguments: Any, **more: Any) -> GpuEvaluator:
         bench = GpuEvaluator(*arguments, **more)
@@ -92,9 +92,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def state_of(machine: Machine) -> SessionState:
-    kept = Journal(machine.home / "data" / "sessions.sqlite")
-    (id,) = kept.sessions()
-    return replay_events(kept.events(id))
+    journal = Journal(machine.home / "data" / "sessions.sqlite")
+    (id,) = journal.sessions()
+    return replay_events(journal.events(id))
 
 
 def test_a_session_is_run_resumed_and_listed(machine: Machine, engine: Engine) -> None:
@@ -113,8 +113,8 @@ def test_a_session_is_run_resumed_and_listed(machine: Machine, engine: Engine) -
 
 
 def test_energy_that_cannot_be_measured_is_said_once(machine: Machine, engine: Engine) -> None:
-    found = machine.ucc("optimize", LINEAR, *SIZES, "--attempts", "2", "--objective", "energy-tie")
-    assert found.status == 0 and found.err.count(NOT_MEASURED) == 1
+    result = machine.ucc("optimize", LINEAR, *SIZES, "--attempts", "2", "--objective", "energy-tie")
+    assert result.status == 0 and result.err.count(NOT_MEASURED) == 1
     assert engine.asked.count("energy") == 1 and state_of(machine).settings.objective == "energy-tie"
 
 
@@ -131,7 +131,7 @@ def test_a_model_measures_and_another_gives_its_opinion(
 ) -> None:
     label = json.dumps({"label": "ok", "words": "nothing to object to"})
     server.scripts += [says(calls("measure", {"program": FASTER})), says(f"```ucu\n{FASTER}```"), says(label)]
-    found = machine.ucc(
+    result = machine.ucc(
         "optimize",
         LINEAR,
         *SIZES,
@@ -144,8 +144,8 @@ def test_a_model_measures_and_another_gives_its_opinion(
         "--advice",
         "none",
     )
-    assert found.status == 0, found.err
-    assert "claude-sonnet-5-5 of 1, deciding nothing: ok: nothing to object to" in found.err
+    assert result.status == 0, result.err
+    assert "claude-sonnet-5-5 of 1, deciding nothing: ok: nothing to object to" in result.err
     state = state_of(machine)
     assert [r["model"] for r in server.requests] == ["claude-opus-5-5"] * 2 + ["claude-sonnet-5-5"]
     assert len(state.tree) == 2 and state.spend.attempts == 1 and state.spend.dollars > 0
@@ -161,17 +161,17 @@ def test_a_model_measures_nothing_where_that_is_not_wanted(
 
 
 def test_a_judge_without_a_key_is_said_before_anything_is_measured(machine: Machine, engine: Engine) -> None:
-    found = machine.ucc("optimize", LINEAR, *SIZES, "--judge", "claude-sonnet-5-5")
-    assert found.status == 3 and "ANTHROPIC_API_KEY is not set" in found.err and "--resume" in found.err
+    result = machine.ucc("optimize", LINEAR, *SIZES, "--judge", "claude-sonnet-5-5")
+    assert result.status == 3 and "ANTHROPIC_API_KEY is not set" in result.err and "--resume" in result.err
     assert not engine.asked and len(state_of(machine).tree) == 0
 
 
 def test_an_engine_that_is_none_is_the_call_s_mistake(machine: Machine) -> None:
-    found = machine.ucc("optimize", LINEAR, *SIZES, "--engine", "ray://x:1")
-    assert found.status == 2 and "dask://HOST:PORT" in found.err
+    result = machine.ucc("optimize", LINEAR, *SIZES, "--engine", "ray://x:1")
+    assert result.status == 2 and "dask://HOST:PORT" in result.err
 
 
 def test_without_a_gpu_nothing_is_optimised(machine: Machine) -> None:
-    found = machine.ucc("optimize", LINEAR, *SIZES)
-    assert found.status == 3 and "there is no NVIDIA GPU here" in found.err
+    result = machine.ucc("optimize", LINEAR, *SIZES)
+    assert result.status == 3 and "there is no NVIDIA GPU here" in result.err
     assert not Path(machine.home / "data" / "sessions.sqlite").exists()

@@ -57,13 +57,13 @@ def lines(text: str) -> dict[str, str]:
 def test_without_a_gpu_the_lower_tiers_speak(machine: Machine, program: Path) -> None:
     result = machine.ucc("profile", program, *SIZES)
     assert result.status == 0, result.err
-    found = lines(result.out)
-    assert found["looked at"] == "analytic, build"
-    assert found["no timing"] == found["no counters"] == "no GPU here that runs this kernel"
-    assert "no time" not in found and found["estimate"].count("nothing was timed") == 1
-    assert found["bottleneck"].startswith("multiplications: ")
-    assert "tile 128x256x64" in found["  try"] or "128x128" in found["  try"]
-    assert "no record yet" in found["  rule"]
+    values = lines(result.out)
+    assert values["looked at"] == "analytic, build"
+    assert values["no timing"] == values["no counters"] == "no GPU here that runs this kernel"
+    assert "no time" not in values and values["estimate"].count("nothing was timed") == 1
+    assert values["bottleneck"].startswith("multiplications: ")
+    assert "tile 128x256x64" in values["  try"] or "128x128" in values["  try"]
+    assert "no record yet" in values["  rule"]
 
 
 def test_what_is_pasted_is_a_schedule(machine: Machine, program: Path, tmp_path: Path) -> None:
@@ -151,16 +151,16 @@ def test_no_permission_says_so_and_goes_on(
     program_at(gpu / "ncu", body)
     result = machine.ucc("profile", program, *SIZES)
     assert result.status == 0, result.err
-    found = lines(result.out)
-    assert words in found["no counters"]
-    assert found["looked at"] == "analytic, build, timing"
-    assert "time" in found and "advice 1" in found
+    values = lines(result.out)
+    assert words in values["no counters"]
+    assert values["looked at"] == "analytic, build, timing"
+    assert "time" in values and "advice 1" in values
 
 
 def test_counters_that_nobody_asked_for(machine: Machine, program: Path, gpu: Path) -> None:
     program_at(gpu / "ncu", "echo called > $log.called; exit 9")
-    found = lines(machine.ucc("profile", program, *SIZES, "--no-counters").out)
-    assert found["no counters"] == "not asked for"
+    values = lines(machine.ucc("profile", program, *SIZES, "--no-counters").out)
+    assert values["no counters"] == "not asked for"
 
 
 def test_a_lost_kernel_is_said(
@@ -190,8 +190,8 @@ def test_energy_without_a_counter_is_said(
 ) -> None:
     timed = TIMED | {"no_energy": "no NVML: no libnvidia-ml.so.1"}
     monkeypatch.setattr("ucutlass.runtime.isolation.run", answers(timed))
-    found = lines(machine.ucc("profile", program, *SIZES, "--no-counters", "--energy").out)
-    assert found["no energy"].startswith("no NVML")
+    values = lines(machine.ucc("profile", program, *SIZES, "--no-counters", "--energy").out)
+    assert values["no energy"].startswith("no NVML")
 
 
 def test_energy_is_shown(machine: Machine, program: Path, gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,8 +205,8 @@ def test_energy_is_shown(machine: Machine, program: Path, gpu: Path, monkeypatch
         "throttled": ["software power cap"],
     }
     monkeypatch.setattr("ucutlass.runtime.isolation.run", answers(TIMED | {"energy": energy}))
-    found = lines(machine.ucc("profile", program, *SIZES, "--no-counters", "--energy").out)
-    assert found["energy"] == "250 mJ a launch at 640 W, idle not subtracted; software power cap"
+    values = lines(machine.ucc("profile", program, *SIZES, "--no-counters", "--energy").out)
+    assert values["energy"] == "250 mJ a launch at 640 W, idle not subtracted; software power cap"
 
 
 # --- calls -----------------------------------------------------------------------

@@ -16,11 +16,11 @@ def test_explain_gives_choices_with_reasons(ucc: Ucc) -> None:
     result = ucc("explain", NORM)
     assert result.status == 0, result.err
     lines = [line.split("\t") for line in result.out.splitlines()]
-    found = dict(lines)
-    assert found["family"] == "reduction, registers" and found["planned for"] == "H200"
+    values = dict(lines)
+    assert values["family"] == "reduction, registers" and values["planned for"] == "H200"
     assert any(words.startswith("vectors of 8: along the columns") for _, words in lines)
-    assert found["schedule"].startswith("sm90a { cluster 1x1  rows ")
-    assert float(found["estimate"].split()[0]) >= float(found["bound"].split()[0]) > 0
+    assert values["schedule"].startswith("sm90a { cluster 1x1  rows ")
+    assert float(values["estimate"].split()[0]) >= float(values["bound"].split()[0]) > 0
 
 
 def test_explain_in_json(ucc: Ucc) -> None:

@@ -25,13 +25,13 @@ def lines(out: str) -> dict[str, str]:
 
 def test_the_bounds_and_the_gap(ucc: Ucc) -> None:
     result = ucc("sol", LINEAR, *SIZES, "--device", "H200", "--time", "190")
-    found = lines(result.out)
+    values = lines(result.out)
     assert result.status == 0
-    assert found["limit"] == "multiplications: 138.91 us on H200, cold"
-    assert found["fused"].startswith("138.91 us, most by bf16")
-    assert found["plan"].startswith("sm90a {")
-    assert found["time"] == "190.00 us: 1.37 times the fused bound"
-    assert {"unfused", "realistic", "  tiles", "  L2", "  + launch", "  memory"} <= found.keys()
+    assert values["limit"] == "multiplications: 138.91 us on H200, cold"
+    assert values["fused"].startswith("138.91 us, most by bf16")
+    assert values["plan"].startswith("sm90a {")
+    assert values["time"] == "190.00 us: 1.37 times the fused bound"
+    assert {"unfused", "realistic", "  tiles", "  L2", "  + launch", "  memory"} <= values.keys()
 
 
 def test_json_has_the_same_numbers(ucc: Ucc) -> None:
@@ -76,8 +76,8 @@ def test_which_of_several_programs(ucc: Ucc) -> None:
 
 
 def test_what_data_decides_is_said(ucc: Ucc) -> None:
-    found = lines(ucc("sol", TASKS / "task_j_cumsum.ucu", "-k", "masked_exclusive_cumsum").out)
-    assert "10.73 G bytes read" in found["by the data"]
+    values = lines(ucc("sol", TASKS / "task_j_cumsum.ucu", "-k", "masked_exclusive_cumsum").out)
+    assert "10.73 G bytes read" in values["by the data"]
 
 
 def test_the_picture(ucc: Ucc, tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_ceilings_of_a_file_and_of_this_machine(ucc: Ucc, machine: Machine) -> N
     kept = machine.home / "data" / "ceilings"
     kept.mkdir(parents=True)
     (kept / "NVIDIA-H200.json").write_text(json.dumps({"ceilings": json.loads(to_json(CEILINGS))}))
-    found = lines(ucc("sol", LINEAR, *SIZES).out)
-    assert found["fused, calibrated"].startswith("196.34 us")
+    values = lines(ucc("sol", LINEAR, *SIZES).out)
+    assert values["fused, calibrated"].startswith("196.34 us")
     assert ucc("sol", LINEAR, *SIZES, "--device", "L40S", "--json").json["calibrated"] is None
     wrong = ucc("sol", LINEAR, *SIZES, "--device", "L40S", "--ceilings", given)
     assert wrong.status == 2 and "NVIDIA H200" in wrong.err

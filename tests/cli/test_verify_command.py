@@ -121,9 +121,9 @@ def test_what_is_left_open_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         "record": "0" * 64,
     }
     command._report(row, False)
-    said = capsys.readouterr().out
-    assert "left open\tlarge M=64: undecided" in said and "against it" not in said
-    assert "right: 1 of 2 cases right" in said
+    out = capsys.readouterr().out
+    assert "left open\tlarge M=64: undecided" in out and "against it" not in out
+    assert "right: 1 of 2 cases right" in out
 
 
 @pytest.mark.slow

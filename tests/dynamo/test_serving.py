@@ -368,10 +368,10 @@ def test_extents_vary_in_training_beside_inductor(server: str) -> None:
 
 def test_a_refusal_is_remembered_for_its_shapes() -> None:
     """Planning again at each call would cost more than the call."""
-    asked: list[int] = []
+    numbers: list[int] = []
 
     def execute(x: torch.Tensor) -> torch.Tensor:
-        asked.append(len(x))
+        numbers.append(len(x))
         if len(x) == 3:
             raise ToolchainError("nvcc is missing", "install it")
         return x + 1
@@ -382,4 +382,4 @@ def test_a_refusal_is_remembered_for_its_shapes() -> None:
         for n in (3, 3, 5, 3):
             (result,) = call(torch.zeros(n))
             assert float(result[0]) == (-1 if n == 3 else 1)
-    assert asked == [3, 5] and len(lines()) == 1
+    assert numbers == [3, 5] and len(lines()) == 1

@@ -92,7 +92,7 @@ def translated(text: str) -> str:
 
 def _emulated(found: re.Match[str]) -> str:
     inside = found[1]
-    given = re.findall(r'"[rlhf]"\(((?:[^()]|\([^()]*\))*)\)', inside)
+    matches = re.findall(r'"[rlhf]"\(((?:[^()]|\([^()]*\))*)\)', inside)
     if made := _WGMMA.search(inside):
         flags = re.search(r"p, 1, 1(?:, (\d))?(?:, (\d))?;", inside)
         across = [g for g in (flags.groups() if flags else ()) if g is not None]
@@ -106,11 +106,11 @@ def _emulated(found: re.Match[str]) -> str:
     if "stmatrix" in inside:
         return f"hopper::stmatrix({'true' if '.trans' in inside else 'false'}, smem, r);"
     if "st.shared.b8" in inside:
-        return f"hopper::put({given[0]}, uint8_t({given[1]}));"
+        return f"hopper::put({matches[0]}, uint8_t({matches[1]}));"
     if "st.shared.b16" in inside:
-        return f"hopper::put({given[0]}, {given[1]});"
+        return f"hopper::put({matches[0]}, {matches[1]});"
     if "st.shared" in inside:
-        return f"hopper::put({', '.join(given)});"
+        return f"hopper::put({', '.join(matches)});"
     return ";"
 
 

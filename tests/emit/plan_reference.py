@@ -211,15 +211,17 @@ def worst(run: Run, problem: GemmProblem) -> list[float]:
 
 def _worst(buffer: Buffer, expected: torch.Tensor) -> float:
     strides = buffer.strides[: expected.dim()]
-    got = buffer.flat.as_strided(expected.shape, strides, GUARD).to(torch.float64)
+    actual = buffer.flat.as_strided(expected.shape, strides, GUARD).to(torch.float64)
     bits = buffer.flat.view(torch.uint8).reshape(-1, buffer.flat.element_size()).clone()
     places = torch.arange(bits.shape[0], device=bits.device).as_strided(expected.shape, strides, GUARD)
     bits[places.reshape(-1)] = 0x5A
     if bool((bits != 0x5A).any()):
         return math.inf
     wanted = _stored(expected, buffer.flat.dtype)
-    same = (got == wanted) | (got.isnan() & wanted.isnan())
-    return float(torch.where(same, torch.zeros_like(got), (got - wanted).abs().nan_to_num(math.inf)).max())
+    same = (actual == wanted) | (actual.isnan() & wanted.isnan())
+    return float(
+        torch.where(same, torch.zeros_like(actual), (actual - wanted).abs().nan_to_num(math.inf)).max()
+    )
 
 
 def _stored(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -59,9 +59,9 @@ def test_coordinates(host: Toolchain) -> None:
     assert text.coordinates
     extents = [6, 11, 2, 7, 4, 3]
     points = np.stack([np.random.default_rng(2).integers(0, e, 500) for e in (42, 11, 2, 12)], axis=1)
-    got = execute(host.build({"f": text}), "f", text, [np.zeros(500)], points, extents)
+    actual = execute(host.build({"f": text}), "f", text, [np.zeros(500)], points, extents)
     m, n, _, b = points.T
-    for value, want in zip(got, [m // 7, m % 7, n, b // 3, b % 3, 42, 1], strict=True):
+    for value, want in zip(actual, [m // 7, m % 7, n, b // 3, b % 3, 42, 1], strict=True):
         assert np.array_equal(value, np.broadcast_to(want, value.shape))
 
 
@@ -239,8 +239,8 @@ def test_random_programs(host: Toolchain, problem: GemmProblem, seed: int) -> No
                 ends = np.iinfo(NUMPY[kind])
                 values.append(generator.integers(ends.min, ends.max, count, NUMPY[kind], endpoint=True))
     points = np.stack([generator.integers(0, e, count) for e in (42, 11, 12)], axis=1)
-    got = execute(host.build({"f": text}), "f", text, values, points, extents, scalars)
-    for have, want in zip(got, interpret(problem, values, points, extents, scalars), strict=True):
+    actual = execute(host.build({"f": text}), "f", text, values, points, extents, scalars)
+    for have, want in zip(actual, interpret(problem, values, points, extents, scalars), strict=True):
         expected = want.numpy().astype(have.dtype)
         assert np.array_equal(have, expected, equal_nan=have.dtype == np.float32), text.text
 

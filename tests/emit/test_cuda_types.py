@@ -81,13 +81,15 @@ def test_what_is_stored_is_rounded_as_the_reference_says(count: int, tmp_path: P
     every = np.concatenate([SPECIAL, np.array(TIES, np.float32), -np.array(TIES, np.float32)])
     every = np.concatenate([every, samples(1, 4096)[0]])[: 4096 if count > 1 else 101]
     x = torch.from_numpy(every.astype(np.float32))
-    kept = [torch.empty(len(x), dtype=getattr(torch, e.torch)) for e in (*STORED, TF32)]
-    addresses = [t.data_ptr() for t in (x, *kept)]
+    buffers = [torch.empty(len(x), dtype=getattr(torch, e.torch)) for e in (*STORED, TF32)]
+    addresses = [t.data_ptr() for t in (x, *buffers)]
     assert plan_reference.call(entry, addresses, (len(x),), (), LaunchParameters(), "cpu", 0) == 0
-    for elem, got in zip((*STORED, TF32), kept, strict=True):
+    for elem, actual in zip((*STORED, TF32), buffers, strict=True):
         wrong = [
             (float(v), g, want)
-            for v, g in zip(x, got.tolist() if elem.kind == "int" else got.float().tolist(), strict=True)
+            for v, g in zip(
+                x, actual.tolist() if elem.kind == "int" else actual.float().tolist(), strict=True
+            )
             if not _same(g, want := round_reference(float(v), elem), elem)
         ]
         assert not wrong, f"{elem.name}: (value, got, want) {wrong[:5]}"

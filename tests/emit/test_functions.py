@@ -129,8 +129,8 @@ def on_device(device: Toolchain) -> tuple[ctypes.CDLL, ctypes.CDLL]:
 def check_function(library: ctypes.CDLL, name: str, output: Element, relative: float) -> None:
     args = float_arguments(name)
     text = arithmetic(one_function(name, output=output))
-    (got,) = execute(library, f"f_{name}", text, [np.zeros(len(args[0])), *args])
-    check_close(name, got, args, relative)
+    (actual,) = execute(library, f"f_{name}", text, [np.zeros(len(args[0])), *args])
+    check_close(name, actual, args, relative)
 
 
 def test_every_function_has_a_form() -> None:
@@ -214,9 +214,9 @@ def test_fast_form_of_every_16_bit_value(fast_on_host: ctypes.CDLL, name: str, e
     x = bits.view(getattr(torch, str(elem.torch))).float().numpy()
     assert len(x) == 2**16
     text = arithmetic(one_function(name, output=BF16))
-    (got,) = execute(fast_on_host, f"f_{name}", text, [np.zeros(len(x)), x])
+    (actual,) = execute(fast_on_host, f"f_{name}", text, [np.zeros(len(x)), x])
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        check_close(name, got, [x], FAST_ERROR - DEVICE_ERROR)
+        check_close(name, actual, [x], FAST_ERROR - DEVICE_ERROR)
 
 
 @pytest.mark.parametrize("name", FAST_NAMES)
@@ -294,9 +294,9 @@ def test_integer_functions(host: Toolchain, kind: ScalarKind) -> None:
         args = list(np.concatenate([grid, random, small], axis=1))
         if name == "where":
             args[0] = args[0] > 0
-        (got,) = execute(library, f"f_{name}", texts[f"f_{name}"], [np.zeros(len(args[0])), *args])
-        want = [integer_reference(name, kind, [int(a[i]) for a in args]) for i in range(len(got))]
-        assert [int(v) for v in got] == want, name
+        (actual,) = execute(library, f"f_{name}", texts[f"f_{name}"], [np.zeros(len(args[0])), *args])
+        want = [integer_reference(name, kind, [int(a[i]) for a in args]) for i in range(len(actual))]
+        assert [int(v) for v in actual] == want, name
 
 
 @pytest.mark.parametrize("name", ["and", "or", "not"])
@@ -304,8 +304,8 @@ def test_logic(host: Toolchain, name: str) -> None:
     text = arithmetic(one_function(name, "bool"))
     args = [np.array(a) for a in ([False, False, True, True], [False, True, False, True])]
     args = args[: len(FUNCTIONS[name].parameters)]
-    (got,) = execute(host.build({"f": text}), "f", text, [np.zeros(4), *args])
-    assert np.array_equal(got, FUNCTIONS[name].reference(*map(torch.from_numpy, args)).numpy())
+    (actual,) = execute(host.build({"f": text}), "f", text, [np.zeros(4), *args])
+    assert np.array_equal(actual, FUNCTIONS[name].reference(*map(torch.from_numpy, args)).numpy())
 
 
 def same(got: object, want: float | int | bool) -> bool:
@@ -325,12 +325,12 @@ def check_rounding(toolchain: Toolchain) -> None:
         texts[f"to_{elem.name}"] = arithmetic(problem(program, [1], [F32], [stored]))
     library = toolchain.build(texts)
     for elem in ROUNDED:
-        (got,) = execute(
+        (actual,) = execute(
             library, f"to_{elem.name}", texts[f"to_{elem.name}"], [np.zeros(len(values)), values]
         )
         wrong = [
             (v, g, w)
-            for v, g in zip(values, got, strict=True)
+            for v, g in zip(values, actual, strict=True)
             if not same(g, w := round_reference(float(v), elem))
         ]
         assert not wrong, f"{elem.name}: (value, got, want) {wrong[:10]}"

@@ -296,5 +296,5 @@ def test_a_device_is_prepared_once_and_a_failure_is_not_kept(tmp_path: Path) -> 
     source, binary = tmp_path / "devices.cpp", tmp_path / "devices"
     source.write_text(DEVICES % section)
     subprocess.run([compiler, "-std=c++17", "-pthread", str(source), "-o", str(binary)], check=True)
-    said = subprocess.check_output([str(binary)], text=True)
-    assert said == "failed 2 prepared 3 wrong 0 beyond 101\n"
+    output = subprocess.check_output([str(binary)], text=True)
+    assert output == "failed 2 prepared 3 wrong 0 beyond 101\n"

@@ -53,8 +53,8 @@ def extents(plan: GemmPlan) -> list[tuple[int, ...]]:
     ],
 )
 def test_rules(a: str, schedule: GemvSchedule, reason: str) -> None:
-    found = gemv.check(plain(BF16, F32, a).problem, schedule)  # type: ignore[arg-type]
-    assert (reason in found) if reason else not found
+    text = gemv.check(plain(BF16, F32, a).problem, schedule)  # type: ignore[arg-type]
+    assert (reason in text) if reason else not text
 
 
 @pytest.mark.parametrize("name", ["bf16", "f16_along_m"])

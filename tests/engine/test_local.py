@@ -28,9 +28,9 @@ from ucutlass.runtime.isolation import Crashed, Raised, Returned, TimedOut
 
 @pytest.fixture
 def engine(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalEngine]:
-    made = LocalEngine(GPUS[:2], 2, table=table())
-    yield made
-    made.close()
+    local_engine = LocalEngine(GPUS[:2], 2, table=table())
+    yield local_engine
+    local_engine.close()
 
 
 def value(found: object) -> object:
@@ -72,11 +72,11 @@ def test_two_engines_exclude_each_other_on_a_gpu(cache: Cache, tmp_path: Path) -
 
 
 def test_who_waits_for_a_gpu_says_so_and_gives_up(cache: Cache, tmp_path: Path) -> None:
-    said: list[str] = []
-    engine = LocalEngine(GPUS[3:], 1, table=table(), on_wait=said.append)
-    with gpu_lock.hold_gpu(GPUS[3], timeout_seconds=1, on_wait=said.append), pytest.raises(LockTimeout):
+    texts: list[str] = []
+    engine = LocalEngine(GPUS[3:], 1, table=table(), on_wait=texts.append)
+    with gpu_lock.hold_gpu(GPUS[3], timeout_seconds=1, on_wait=texts.append), pytest.raises(LockTimeout):
         engine.submit("process", {}, wait_seconds=0.2).result()
-    assert said and isinstance(engine.submit("process", {}).result(), Returned)
+    assert texts and isinstance(engine.submit("process", {}).result(), Returned)
     engine.close()
 
 
@@ -182,14 +182,19 @@ def test_without_a_gpu_there_is_no_local_engine() -> None:
 
 
 def test_the_gpu_of_an_engine(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = LocalEngine(GPUS[:1], 1)
+    local_engine = LocalEngine(GPUS[:1], 1)
     gpu = system.Gpu(0, "NVIDIA H200", (9, 0), 141 * 10**9, 132)
     monkeypatch.setattr(system, "driver", lambda: system.Driver((13, 0), (gpu,), ""))
-    found = worker_gpu.worker_gpu(made)
-    assert found is not None and found.gpu == gpu and found.arch.name == "sm90a" and found.device is not None
+    current_gpu = worker_gpu.worker_gpu(local_engine)
+    assert (
+        current_gpu is not None
+        and current_gpu.gpu == gpu
+        and current_gpu.arch.name == "sm90a"
+        and current_gpu.device is not None
+    )
     monkeypatch.setattr(system, "driver", lambda: None)
-    assert worker_gpu.worker_gpu(made) is None
-    made.close()
+    assert worker_gpu.worker_gpu(local_engine) is None
+    local_engine.close()
     monkeypatch.setattr(engine, "_table", table() | {"gpu": table()["fault"]})
     with pytest.raises(WorkerUnfit, match="no such thing"):
         worker_gpu.worker_gpu(engine)

@@ -26,9 +26,9 @@ from ucutlass.runtime.isolation import (
 
 @pytest.fixture
 def warm() -> Iterator[WarmProcess]:
-    made = WarmProcess()
-    yield made
-    made.close()
+    warm_process = WarmProcess()
+    yield warm_process
+    warm_process.close()
 
 
 def call(warm: WarmProcess, function: str, limit_seconds: float = 60.0, **arguments: object) -> CallOutcome:
@@ -48,8 +48,8 @@ def test_one_process_serves_call_after_call(warm: WarmProcess) -> None:
 
 
 def test_what_it_prints_is_no_answer(warm: WarmProcess) -> None:
-    found = call(warm, "noisy")
-    assert isinstance(found, Returned) and found.value == "true"
+    call_outcome = call(warm, "noisy")
+    assert isinstance(call_outcome, Returned) and call_outcome.value == "true"
     after = call(warm, "add", a=1, b=2)
     assert isinstance(after, Returned) and after.value == 3
 
@@ -73,22 +73,29 @@ def test_whoever_fails_is_alone_with_it(warm: WarmProcess, function: str, kind: 
 
 def test_an_exception_comes_with_its_place_and_its_process_goes(warm: WarmProcess) -> None:
     first = pid(warm)
-    found = call(warm, "raises", word="lost")
-    assert isinstance(found, Raised) and (found.type, found.message) == ("LookupError", "lost")
-    assert "isolation_candidates.py" in found.traceback
+    call_outcome = call(warm, "raises", word="lost")
+    assert isinstance(call_outcome, Raised) and (call_outcome.type, call_outcome.message) == (
+        "LookupError",
+        "lost",
+    )
+    assert "isolation_candidates.py" in call_outcome.traceback
     assert pid(warm) != first and all_ended([first])
 
 
 def test_a_crash_is_located(warm: WarmProcess) -> None:
     assert call(warm, "add", a=1, b=2) == Returned(3, "")
-    found = call(warm, "segfault")
-    assert isinstance(found, Crashed) and found.signal == "SIGSEGV" and "in segfault" in found.output
+    call_outcome = call(warm, "segfault")
+    assert (
+        isinstance(call_outcome, Crashed)
+        and call_outcome.signal == "SIGSEGV"
+        and "in segfault" in call_outcome.output
+    )
 
 
 def test_a_hang_is_killed_with_its_children(warm: WarmProcess, tmp_path: Path) -> None:
     assert call(warm, "add", a=1, b=2) == Returned(3, "")
-    found = call(warm, "hangs", limit_seconds=2.0, note=str(tmp_path / "note"))
-    assert found == TimedOut(2.0, "")
+    call_outcome = call(warm, "hangs", limit_seconds=2.0, note=str(tmp_path / "note"))
+    assert call_outcome == TimedOut(2.0, "")
     assert all_ended([int(n) for n in (tmp_path / "note").read_text().split()])
     assert call(warm, "add", a=1, b=2) == Returned(3, "")
 

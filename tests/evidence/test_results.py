@@ -70,17 +70,23 @@ NOISY = [{"median": 1.0, "spread": 0.2, "clock": None}] * 18
     ("a", "b", "said"), [(90, 100, "faster"), (100, 90, "slower"), (100, 100.5, "no difference")]
 )
 def test_records_of_one_comparison_have_a_verdict(a: float, b: float, said: str) -> None:
-    made = compare(bench(a, 1), bench(b, 2))
-    assert made.verdict == said and made.cautions == ()
-    assert made.ratio is not None and made.ratio.low <= a / b <= made.ratio.high
-    assert made.medians == pytest.approx(a / b)
+    record_comparison = compare(bench(a, 1), bench(b, 2))
+    assert record_comparison.verdict == said and record_comparison.cautions == ()
+    assert (
+        record_comparison.ratio is not None
+        and record_comparison.ratio.low <= a / b <= record_comparison.ratio.high
+    )
+    assert record_comparison.medians == pytest.approx(a / b)
 
 
 @pytest.mark.parametrize("protocol", [{"comparison": "run 2"}, {"comparison": ""}, {"comparison": None}])
 def test_records_of_different_runs_have_none(protocol: dict[str, Any]) -> None:
-    made = compare(bench(50, 1, protocol=protocol), bench(100, 2))
-    assert (made.verdict, made.ratio) == (None, None) and made.medians == pytest.approx(0.5)
-    assert "not interleaved" in made.cautions[0]
+    record_comparison = compare(bench(50, 1, protocol=protocol), bench(100, 2))
+    assert (record_comparison.verdict, record_comparison.ratio) == (
+        None,
+        None,
+    ) and record_comparison.medians == pytest.approx(0.5)
+    assert "not interleaved" in record_comparison.cautions[0]
     both = compare(bench(50, 1, protocol={"comparison": ""}), bench(100, 2, protocol={"comparison": ""}))
     assert both.verdict is None
 
@@ -98,8 +104,8 @@ def test_records_of_different_runs_have_none(protocol: dict[str, Any]) -> None:
     ],
 )
 def test_what_takes_the_verdict_away(change: dict[str, Any], words: str) -> None:
-    made = compare(bench(50, 1, **change), bench(100, 2))
-    assert made.verdict is None and words in made.cautions[0]
+    record_comparison = compare(bench(50, 1, **change), bench(100, 2))
+    assert record_comparison.verdict is None and words in record_comparison.cautions[0]
 
 
 def test_at_the_power_cap_clocks_that_differ_are_no_reason() -> None:
@@ -118,15 +124,15 @@ def test_at_the_power_cap_clocks_that_differ_are_no_reason() -> None:
 
 
 def test_another_gpu_of_the_kind_has_no_verdict() -> None:
-    made = compare(bench(50, 1, machine={"uuid": "GPU-2"}), bench(100, 2))
-    assert made.verdict is None and any("the GPUs are" in c for c in made.cautions)
+    record_comparison = compare(bench(50, 1, machine={"uuid": "GPU-2"}), bench(100, 2))
+    assert record_comparison.verdict is None and any("the GPUs are" in c for c in record_comparison.cautions)
 
 
 def test_what_else_differs_is_told() -> None:
     changed = bench(90, 1, subject={"algorithm": "9" * 64}, machine={"versions": {"driver": "1"}})
-    made = compare(replace(changed, harness="7" * 64), bench(100, 2))
-    assert made.verdict == "faster"
-    assert [c.split()[1] for c in made.cautions] == ["computations", "harnesses", "versions"]
+    record_comparison = compare(replace(changed, harness="7" * 64), bench(100, 2))
+    assert record_comparison.verdict == "faster"
+    assert [c.split()[1] for c in record_comparison.cautions] == ["computations", "harnesses", "versions"]
 
 
 @pytest.mark.parametrize(
@@ -278,9 +284,9 @@ def test_compare(mine: EvidenceStore) -> None:
     lane = bench(1, 4, subject={"lane": "f16"})
     for one in (a, b, elsewhere, lane):
         mine.add(one)
-    said = results("compare", a.id, b.id[:8]).stdout
-    assert "a takes 0.900 of b's median" in said and "verdict: a is faster" in said
-    assert "over 12 blocks A B B A" in said
+    stdout = results("compare", a.id, b.id[:8]).stdout
+    assert "a takes 0.900 of b's median" in stdout and "verdict: a is faster" in stdout
+    assert "over 12 blocks A B B A" in stdout
     apart = results("compare", elsewhere.id, b.id).stdout
     assert "a takes 0.500" in apart and "verdict: a" not in apart and "not interleaved" in apart
     assert json.loads(results("compare", elsewhere.id, b.id, "--json").stdout)["verdict"] is None

@@ -21,18 +21,22 @@ series = st.lists(times, min_size=20, max_size=60).map(lambda v: v[: len(v) // 2
 
 
 def test_a_summary_by_hand() -> None:
-    made = statistics.summary([5.0, 1.0, 2.0, 4.0, 3.0])
-    assert made == statistics.TimeSummary(5, 1.0, pytest.approx(1.4), 3.0, pytest.approx(4.6), 1 / 3)
+    time_summary = statistics.summary([5.0, 1.0, 2.0, 4.0, 3.0])
+    assert time_summary == statistics.TimeSummary(5, 1.0, pytest.approx(1.4), 3.0, pytest.approx(4.6), 1 / 3)
 
 
 @given(st.lists(times, min_size=1), st.randoms())
 def test_a_summary_knows_no_order_and_is_ordered(values: list[float], rng: random.Random) -> None:
-    made = statistics.summary(values)
+    time_summary = statistics.summary(values)
     shuffled = values[:]
     rng.shuffle(shuffled)
-    assert statistics.summary(shuffled) == made
-    assert made.min <= made.p10 <= made.median <= made.p90 <= max(values)
-    assert made.min == min(values) and made.median == stdlib.median(values) and made.mad >= 0
+    assert statistics.summary(shuffled) == time_summary
+    assert time_summary.min <= time_summary.p10 <= time_summary.median <= time_summary.p90 <= max(values)
+    assert (
+        time_summary.min == min(values)
+        and time_summary.median == stdlib.median(values)
+        and time_summary.mad >= 0
+    )
 
 
 @given(st.lists(times, min_size=2, max_size=50), st.sampled_from([0.1, 0.25, 0.5, 0.9]))
@@ -215,13 +219,13 @@ def test_the_interval_holds_the_truth_95_times_in_100(noise: str, blocks: int) -
     ],
 )
 def test_a_against_itself_is_no_difference(noise: str) -> None:
-    said = [verdict(_measured(t, 10, NOISES[noise], 1.0), 0.005) for t in range(TRIALS)]
-    assert said.count("no difference") >= 0.95 * TRIALS
+    ratio_verdicts = [verdict(_measured(t, 10, NOISES[noise], 1.0), 0.005) for t in range(TRIALS)]
+    assert ratio_verdicts.count("no difference") >= 0.95 * TRIALS
 
 
 def test_a_true_difference_is_found() -> None:
-    said = [verdict(_measured(t, 10, NOISES["normal 1 %"], 0.97), 0.01) for t in range(TRIALS)]
-    assert said.count("faster") >= 0.95 * TRIALS and "slower" not in said
+    ratio_verdicts = [verdict(_measured(t, 10, NOISES["normal 1 %"], 0.97), 0.01) for t in range(TRIALS)]
+    assert ratio_verdicts.count("faster") >= 0.95 * TRIALS and "slower" not in ratio_verdicts
 
 
 # --- many problems ---------------------------------------------------------------
@@ -235,15 +239,15 @@ def test_the_geometric_mean(values: list[float], factor: float) -> None:
 
 
 def test_failures_count_twice() -> None:
-    made = statistics.aggregate([(8.0, 2.0), None, (1.0, 1.0), None], resolution=0.001)
-    assert (made.attempted, made.failed) == (4, 2)
-    assert made.solved == pytest.approx(2.0) and made.geomean == pytest.approx(math.sqrt(2))
+    aggregate = statistics.aggregate([(8.0, 2.0), None, (1.0, 1.0), None], resolution=0.001)
+    assert (aggregate.attempted, aggregate.failed) == (4, 2)
+    assert aggregate.solved == pytest.approx(2.0) and aggregate.geomean == pytest.approx(math.sqrt(2))
     assert statistics.aggregate([None], 0.001) == statistics.Aggregate(1.0, None, 1, 1)
 
 
 def test_a_time_of_nothing_makes_no_endless_speed_up() -> None:
-    made = statistics.aggregate([(1.0, 0.0)], resolution=0.5)
-    assert made.solved == 2.0
+    aggregate = statistics.aggregate([(1.0, 0.0)], resolution=0.5)
+    assert aggregate.solved == 2.0
     assert statistics.aggregate([(0.0, 0.0)], resolution=0.5).solved == 1.0
 
 

@@ -57,8 +57,8 @@ while seen < int(sys.argv[2]):
 
 def whole(path: Path) -> str:
     with closing(sqlite3.connect(path)) as c:
-        said: str = c.execute("PRAGMA integrity_check").fetchone()[0]
-        return said
+        text: str = c.execute("PRAGMA integrity_check").fetchone()[0]
+        return text
 
 
 # --- killed ----------------------------------------------------------------------
@@ -89,10 +89,10 @@ def test_a_killed_writer_loses_at_most_the_record_in_flight(store: EvidenceStore
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert store.check() == ()
-        kept = {r.id for r in store.find()}
+        ids = {r.id for r in store.find()}
     assert whole(store.path) == "ok"
-    assert acknowledged <= kept, "a record that was acknowledged is gone"
-    assert len(kept - acknowledged) <= times, "more than one record a writer was in flight"
+    assert acknowledged <= ids, "a record that was acknowledged is gone"
+    assert len(ids - acknowledged) <= times, "more than one record a writer was in flight"
     assert len(acknowledged) >= times
     store.add(made(999_999))
 
@@ -124,11 +124,11 @@ EvidenceStore(Path(sys.argv[1])).add(made())
         path = store.path.with_name(f"{statements}.sqlite")
         ended = python(halts, str(path), str(statements))
         said = ended.communicate()
-        kept = EvidenceStore(path)
-        kept.add(made(1))
-        assert kept.check() == () and len(kept.find()) in (1, 2)
+        evidence_store = EvidenceStore(path)
+        evidence_store.add(made(1))
+        assert evidence_store.check() == () and len(evidence_store.find()) in (1, 2)
         if ended.returncode == 0:
-            assert statements > 10 and len(kept.find()) == 2
+            assert statements > 10 and len(evidence_store.find()) == 2
             return
         assert ended.returncode == -signal.SIGKILL, said
     raise AssertionError("the writer never came to its end")
@@ -187,9 +187,9 @@ def fill(store: EvidenceStore, most: int = 2000) -> list[str]:
 
 def test_a_disk_that_is_really_full(small_disk: Path) -> None:
     store = EvidenceStore(small_disk / "evidence.sqlite")
-    kept = fill(store)
-    assert len(kept) > 5
-    assert {r.id for r in store.find()} == set(kept) and store.check() == ()
+    texts = fill(store)
+    assert len(texts) > 5
+    assert {r.id for r in store.find()} == set(texts) and store.check() == ()
     assert whole(store.path) == "ok"
 
 

@@ -115,13 +115,13 @@ def test_other_computations_are_all_apart() -> None:
 
 
 def test_all_programs_of_the_project_are_apart() -> None:
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for path in PROGRAMS:
         for program in read(path).module.programs:
-            found.setdefault(algorithm_digest(program), f"{path.name}:{program.name}")
+            values.setdefault(algorithm_digest(program), f"{path.name}:{program.name}")
     every = [f"{path.name}:{p.name}" for path in PROGRAMS for p in read(path).module.programs]
     # `three_pass` is `accurate` with another schedule; two tasks are examples under other names.
-    assert set(every) - set(found.values()) == {
+    assert set(every) - set(values.values()) == {
         "precision.ucu:three_pass",
         "task_r_embedding_scaled.ucu:embed",
         "task_t_avgpool_hardswish.ucu:avgpool_hardswish",
@@ -226,9 +226,9 @@ def test_every_attribute_takes_part_but_the_place(value: ir.Value) -> None:
 @pytest.mark.parametrize("number", [0.0, -0.0, 0, 1, 1.0, True, False, float("inf"), float("nan"), 2**80])
 def test_constants_are_exact(number: float | int | bool) -> None:
     every = [0.0, -0.0, 0, 1, 1.0, True, False, float("inf"), float("nan"), 2**80, -(2**80), 1 + 2**-52]
-    made = [algorithm_digest(kernel_of(ir.Constant(n, elements.F32))) for n in every]
-    assert len(set(made)) == len(every)
-    assert algorithm_digest(kernel_of(ir.Constant(number, elements.F32))) in made
+    texts = [algorithm_digest(kernel_of(ir.Constant(n, elements.F32))) for n in every]
+    assert len(set(texts)) == len(every)
+    assert algorithm_digest(kernel_of(ir.Constant(number, elements.F32))) in texts
 
 
 def test_sharing_takes_no_part_and_costs_nothing() -> None:
@@ -365,9 +365,9 @@ def test_the_drivers_version(tmp_path: Path, text: str) -> None:
 
 
 def test_a_machine_without_a_gpu() -> None:
-    made = subject.machine_of(None, {"nvcc": "13.0.88"})
-    assert (made.device, made.uuid) == ("", "") and made.versions["nvcc"] == "13.0.88"
-    assert {"python", "torch"} <= set(made.versions) and "driver" not in made.versions
+    machine = subject.machine_of(None, {"nvcc": "13.0.88"})
+    assert (machine.device, machine.uuid) == ("", "") and machine.versions["nvcc"] == "13.0.88"
+    assert {"python", "torch"} <= set(machine.versions) and "driver" not in machine.versions
 
 
 def test_a_machine_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,9 +379,9 @@ def test_a_machine_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(subject.system, "driver", lambda: SimpleNamespace(cuda=(13, 0)))
     monkeypatch.setattr(subject, "driver_version", lambda: "580.1")
-    made = subject.machine_of(1)
-    assert made == Machine("NVIDIA H200", f"GPU-{bare}", made.versions)
-    assert {"cuda": "13.0", "driver": "580.1", "driver_cuda": "13.0"}.items() <= made.versions.items()
+    machine = subject.machine_of(1)
+    assert machine == Machine("NVIDIA H200", f"GPU-{bare}", machine.versions)
+    assert {"cuda": "13.0", "driver": "580.1", "driver_cuda": "13.0"}.items() <= machine.versions.items()
 
 
 @pytest.mark.parametrize("uuid", ["GPU-1", "MIG-2", ""])

@@ -173,9 +173,9 @@ def test_every_command_ends_soon(name: str, tmp_path: Path) -> None:
             _ends(command, path, *(["-s", sizes] if sizes else []))
 
 
-def _ends(command: str, path: Path, *given: str) -> None:
+def _ends(command: str, path: Path, *text: str) -> None:
     before, start = _peak(), time.process_time()
-    result = CliRunner().invoke(main, [command, str(path), *given], catch_exceptions=False)
+    result = CliRunner().invoke(main, [command, str(path), *text], catch_exceptions=False)
     assert time.process_time() - start < SECONDS
     assert _peak() - before < BYTES
     if result.exit_code and command != "fmt":

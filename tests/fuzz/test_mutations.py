@@ -17,17 +17,17 @@ STEP = 40
 
 @pytest.mark.parametrize("start", range(1000, 1000 + 4 * STEP, STEP))
 def test_programs_end_in_results_or_diagnostics(start: int) -> None:
-    found = fuzz.tally(start, STEP)
-    assert not found.failures, "\n".join(f"seed {seed}:\n{words}" for seed, words in found.failures)
+    tally = fuzz.tally(start, STEP)
+    assert not tally.failures, "\n".join(f"seed {seed}:\n{words}" for seed, words in tally.failures)
 
 
 def test_every_step_both_takes_and_refuses_some() -> None:
-    found = fuzz.tally(0, 100)
-    assert {f"{step} {end}" for step in ("fmt", "check") for end in ("done", "refused")} <= set(found.ends)
-    assert {"explain done", "emit done", "sol done"} <= set(found.ends)
-    assert not [end for end in found.ends if end.endswith("empty")]
-    assert found.kinds.keys() == {"drawn", "mutated", "made large"}
-    assert found.valid["drawn"] >= found.kinds["drawn"] // 4
+    tally = fuzz.tally(0, 100)
+    assert {f"{step} {end}" for step in ("fmt", "check") for end in ("done", "refused")} <= set(tally.ends)
+    assert {"explain done", "emit done", "sol done"} <= set(tally.ends)
+    assert not [end for end in tally.ends if end.endswith("empty")]
+    assert tally.kinds.keys() == {"drawn", "mutated", "made large"}
+    assert tally.valid["drawn"] >= tally.kinds["drawn"] // 4
 
 
 def test_a_case_depends_on_its_seed_alone() -> None:
@@ -59,9 +59,9 @@ def test_a_worker_that_hangs_or_dies_is_a_failure_and_the_others_go_on(
     monkeypatch.setattr(fuzz, "judge", lambda seed: known if seed not in (3, 5) else judge(seed))
     monkeypatch.setattr(fuzz, "WALL_SECONDS", 2.0)
     monkeypatch.setattr(fuzz, "_CHUNK", 4)
-    found = fuzz.run(0, 8, 2)
-    assert sorted(seed for seed, _ in found.failures) == [3, 5]
-    assert sum(found.kinds.values()) == 6
+    tally = fuzz.run(0, 8, 2)
+    assert sorted(seed for seed, _ in tally.failures) == [3, 5]
+    assert sum(tally.kinds.values()) == 6
 
 
 def test_a_step_that_does_not_end_is_a_failure() -> None:

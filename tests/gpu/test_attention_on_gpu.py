@@ -98,17 +98,17 @@ OFFSETS = ([0, 0, 300, 300, 517, 517, 700, 700], [0, 1, 2, 3, 4, 699, 700, 700],
 
 @pytest.mark.parametrize("starts", OFFSETS)
 def test_empty_sequences_and_long_ones(starts: list[int]) -> None:
-    made = ucutlass.loads(text("packed causal from the start", "bf16"))
+    kernel = ucutlass.loads(text("packed causal from the start", "bf16"))
     q, k, v = (torch.randn(700, h, 64, device="cuda").bfloat16() for h in (4, 2, 2))
     ends = torch.tensor(starts, dtype=torch.int32, device="cuda")
-    y = made(q, k, v, ends, ends).float()
+    y = kernel(q, k, v, ends, ends).float()
     for begin, end in itertools.pairwise(starts):
         if begin == end:
             continue
         a = q[begin:end].transpose(0, 1).double()
         b, c = (x[begin:end].transpose(0, 1).repeat_interleave(2, 0).double() for x in (k, v))
-        wanted = torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=True).transpose(0, 1)
-        error = (y[begin:end] - wanted).norm() / wanted.norm()
+        expected = torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=True).transpose(0, 1)
+        error = (y[begin:end] - expected).norm() / expected.norm()
         assert float(error) < 0.01, (begin, end)
 
 
@@ -124,29 +124,29 @@ WRONG = (
 @pytest.mark.parametrize("starts", WRONG)
 def test_wrong_offsets_touch_nothing_outside(starts: list[int]) -> None:
     """Every row is written, nothing beside the result is, and the device is well afterwards."""
-    made = ucutlass.loads(text("packed causal at the end", "bf16").replace("i64", "i32"))
+    kernel = ucutlass.loads(text("packed causal at the end", "bf16").replace("i64", "i32"))
     q, k, v = (torch.randn(700, h, 64, device="cuda").bfloat16() for h in (4, 2, 2))
     room = torch.full((3, 700, 4, 64), 7.0, device="cuda").bfloat16()
     ends = torch.tensor(starts, dtype=torch.int32, device="cuda")
     room[1] = 1e30
-    made(q, k, v, ends, ends, out=room[1])
+    kernel(q, k, v, ends, ends, out=room[1])
     torch.cuda.synchronize()
     assert bool((room[0] == 7.0).all()) and bool((room[2] == 7.0).all())
     assert not bool((room[1] == torch.tensor(1e30).bfloat16()).any())
 
 
 def test_a_row_without_keys_is_nan_and_others_are_not() -> None:
-    made = ucutlass.loads(text("causal", "bf16").replace("index(S) <= index(L)", "index(S) < index(L)"))
+    kernel = ucutlass.loads(text("causal", "bf16").replace("index(S) <= index(L)", "index(S) < index(L)"))
     q, k, v = (torch.randn(1, 2, 300, 64, device="cuda").bfloat16() for _ in range(3))
-    y = made(q, k, v)
+    y = kernel(q, k, v)
     assert bool(y[:, :, 0].isnan().all()) and not bool(y[:, :, 1:].isnan().any())
 
 
 def test_long_sequences_agree_with_pytorch() -> None:
-    made = ucutlass.loads(text("causal", "bf16"))
+    kernel = ucutlass.loads(text("causal", "bf16"))
     q, k, v = (torch.randn(1, 8, 8192, 128, device="cuda").bfloat16() for _ in range(3))
-    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).float()
-    error = (made(q, k, v).float() - wanted).norm() / wanted.norm()
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).float()
+    error = (kernel(q, k, v).float() - expected).norm() / expected.norm()
     assert float(error) < 0.01
 
 
@@ -172,9 +172,9 @@ def test_huge_scores_have_their_softmax(
     kernel = frontend.kernel(frontend.read_text(program))
     named = {d: (SIZES | sizes)[d] for d in free_dims(kernel)}
     arguments = arguments_of(kernel, named, scores, seed=3)
-    (wanted,) = expect(kernel, arguments)
-    got = ucutlass.loads(program)(*(a.cuda() for a in arguments)).cpu().double()
-    there = wanted.reference.isfinite()
-    assert bool(got[there].isfinite().all())
-    error = (got - wanted.reference)[there].abs().max() / arguments[2].double().abs().max()
+    (expected,) = expect(kernel, arguments)
+    actual = ucutlass.loads(program)(*(a.cuda() for a in arguments)).cpu().double()
+    there = expected.reference.isfinite()
+    assert bool(actual[there].isfinite().all())
+    error = (actual - expected.reference)[there].abs().max() / arguments[2].double().abs().max()
     assert float(error) < 2.0**-7

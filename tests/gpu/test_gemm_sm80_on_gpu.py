@@ -66,8 +66,8 @@ def entries() -> dict[str, Any]:
     assert arch is not None
     found = sources("sm_" + arch.name.removeprefix("sm"))
     with turn("gemm_sm80"):
-        made = build_many(list(found.values()), toolchain(), Cache.from_switches(), group=4)
-    return {name: _entry(result) for name, result in zip(found, made, strict=True)}
+        outcomes = build_many(list(found.values()), toolchain(), Cache.from_switches(), group=4)
+    return {name: _entry(result) for name, result in zip(found, outcomes, strict=True)}
 
 
 def _entry(made: Artifact | BuildFailure) -> Any:
@@ -132,13 +132,13 @@ def test_infinities_and_nans_are_those_of_f32(name: str, entries: dict[str, Any]
     m = n = k = 64
     a, b = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda")
     a[3, 5], a[7, 9], b[11, 5], b[13, 1] = torch.inf, torch.nan, -torch.inf, torch.inf
-    wanted = a @ b.T
+    expected = a @ b.T
     stored_a, stored_b = (a.T.contiguous(), b.T.contiguous()) if name == "simt_wide" else (a, b)
     out = torch.empty(m, n, device="cuda")
     addresses = [t.data_ptr() for t in (stored_a, stored_b, out)]
     assert call(entries[name], addresses, (m, n, k), (), LaunchParameters(), "cuda", 0) == 0
-    assert torch.equal(out.isnan(), wanted.isnan())
-    assert torch.equal(out.isinf(), wanted.isinf())
+    assert torch.equal(out.isnan(), expected.isnan())
+    assert torch.equal(out.isinf(), expected.isinf())
 
 
 @pytest.mark.alone  # for its memory: tens of gigabytes

@@ -67,8 +67,8 @@ def test_what_is_not_finite_is_where_f32_has_it(value: float, kernel: Callable[.
     x, w = operands(2, 300, 212, 320)
     finite = kernel(x, w)
     x[0, 7, 5], x[1, 299, 319], w[1, 3, 9], w[1, 211, 319] = value, -value, value, torch.inf
-    y, wanted = kernel(x, w), x @ w.mT
+    y, expected = kernel(x, w), x @ w.mT
     for test in (torch.isnan, torch.isposinf, torch.isneginf):
-        assert torch.equal(test(y), test(wanted))
-    there = wanted.isfinite()
+        assert torch.equal(test(y), test(expected))
+    there = expected.isfinite()
     assert torch.allclose(y[there], finite[there], rtol=1e-4, atol=1e-3)

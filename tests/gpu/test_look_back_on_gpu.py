@@ -60,13 +60,13 @@ def test_many_inputs_are_right(program: str, fields: str, shape: tuple[int, int]
     kernel = kernel_of(program, fields)
     for seed in range(10):
         x = drawn(program, shape, seed)
-        out, wanted = kernel(x), exactly(program, x)
+        out, expected = kernel(x), exactly(program, x)
         if program == COUNTS:
-            assert torch.equal(out, wanted)
+            assert torch.equal(out, expected)
             continue
         # Far wider than rounding, far narrower than one part that is lost or counted twice.
         size = x.double().abs().sum(1 if program == SCAN else 0).max()
-        assert float((out.double() - wanted).abs().max()) < 1e-6 * float(size)
+        assert float((out.double() - expected).abs().max()) < 1e-6 * float(size)
 
 
 @pytest.mark.parametrize(("program", "fields", "shape"), CASES)
@@ -74,7 +74,7 @@ def test_many_launches_give_the_same_bits(program: str, fields: str, shape: tupl
     """One after another on two streams at a time: fewer SMs and other orders of blocks than alone."""
     kernel = kernel_of(program, fields)
     inputs = [drawn(program, shape, seed) for seed in (1, 2)]
-    wanted = [kernel(x).clone() for x in inputs]
+    expected = [kernel(x).clone() for x in inputs]
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     torch.cuda.synchronize()
     wrong = torch.zeros(2, dtype=torch.int64, device="cuda")
@@ -82,7 +82,7 @@ def test_many_launches_give_the_same_bits(program: str, fields: str, shape: tupl
     for _ in range(LAUNCHES):
         for i, stream in enumerate(streams):
             with torch.cuda.stream(stream):
-                wrong[i] += (kernel(inputs[i]) != wanted[i]).sum()
+                wrong[i] += (kernel(inputs[i]) != expected[i]).sum()
     torch.cuda.synchronize()
     assert wrong.tolist() == [0, 0]
 
@@ -90,8 +90,8 @@ def test_many_launches_give_the_same_bits(program: str, fields: str, shape: tupl
 def test_a_captured_launch_repeats() -> None:
     """The places are cleared within the graph, not once."""
     kernel, x = kernel_of(SCAN, ODD), drawn(SCAN, (2, 3_000_017), 5)
-    wanted = kernel(x).clone()
-    out = torch.empty_like(wanted)
+    expected = kernel(x).clone()
+    out = torch.empty_like(expected)
     kernel(x, out=out)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -101,4 +101,4 @@ def test_a_captured_launch_repeats() -> None:
         out.fill_(torch.nan)
         graph.replay()
         torch.cuda.synchronize()
-        assert torch.equal(out, wanted)
+        assert torch.equal(out, expected)

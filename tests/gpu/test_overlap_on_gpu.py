@@ -75,8 +75,8 @@ def test_a_chain_is_as_if_each_had_waited(kernel: LoadedKernel, size: int) -> No
     expected = chain(kernel, size, waits=True)
     assert all(t.isfinite().all() for t in expected)
     for _ in range(4):
-        for got, wanted in zip(chain(kernel, size, waits=False), expected, strict=True):
-            assert torch.equal(got, wanted)
+        for actual, wanted in zip(chain(kernel, size, waits=False), expected, strict=True):
+            assert torch.equal(actual, wanted)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -81,9 +81,9 @@ IDS = ["-".join([name, *map(str, sizes.values())]) for name, sizes in CASES]
 
 
 def load(text: str) -> LoadedPipeline:
-    made = ucutlass.loads(text)
-    assert isinstance(made, LoadedPipeline)
-    return made
+    kernel = ucutlass.loads(text)
+    assert isinstance(kernel, LoadedPipeline)
+    return kernel
 
 
 def drawn(k: LoadedPipeline, sizes: Mapping[str, int], kind: Any = "normal", seed: int = 0) -> list[Any]:
@@ -146,14 +146,14 @@ def _all(results: Any) -> tuple[torch.Tensor, ...]:
 def test_a_call_can_be_captured(name: str) -> None:
     k = load(TEXTS[name])
     arguments = drawn(k, SIZES[name][0])
-    wanted = [r.clone() for r in _all(k(*arguments))]
+    expected = [r.clone() for r in _all(k(*arguments))]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = _all(k(*arguments))
     others = drawn(k, SIZES[name][0], seed=3)
     theirs = [r.clone() for r in _all(k(*others))]  # eager work on the same branches' streams in between
     graph.replay()
-    assert all(torch.equal(a, b) for a, b in zip(captured, wanted, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))
     for held, new in zip(arguments, others, strict=True):
         if isinstance(held, torch.Tensor):
             held.copy_(new)
@@ -195,16 +195,16 @@ def test_mistakes_launch_nothing() -> None:
 def test_threads_on_streams_of_their_own(name: str) -> None:
     k = load(TEXTS[name])
     sets = [drawn(k, SIZES[name][0], seed=s) for s in range(4)]
-    wanted = [k(*arguments).clone() for arguments in sets]
+    expected = [k(*arguments).clone() for arguments in sets]
     torch.cuda.synchronize()
     wrong: list[int] = []
 
     def work(number: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(50):
-                got = k(*sets[number])
+                actual = k(*sets[number])
                 torch.cuda.current_stream().synchronize()
-                if not torch.equal(got, wanted[number]):
+                if not torch.equal(actual, expected[number]):
                     wrong.append(number)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]

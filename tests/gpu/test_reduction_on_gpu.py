@@ -93,8 +93,8 @@ def test_softmax_of_huge_numbers(name: str, sizes: dict[str, int]) -> None:
     """Also where a number's last place times log2(e) is more than exponentials span."""
     kernel = ucutlass.loads(REDUCTIONS[name].text)
     arguments = arguments_of(kernel.program, sizes, "rows", seed=3)
-    (wanted,) = expect(kernel.program, arguments)
-    got = kernel(*(a.cuda() for a in arguments)).cpu().double()
-    assert bool(got.isfinite().all())
-    relative = (got - wanted.reference).abs().max() / wanted.reference.max()
+    (expected,) = expect(kernel.program, arguments)
+    actual = kernel(*(a.cuda() for a in arguments)).cpu().double()
+    assert bool(actual.isfinite().all())
+    relative = (actual - expected.reference).abs().max() / expected.reference.max()
     assert float(relative) < (2.0**-7 if "bf16" in REDUCTIONS[name].text else 2.0**-14)

@@ -41,22 +41,22 @@ SIZES = {"M": 4096, "N": 4096, "K": 1024}
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalEngine]:
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path))
     monkeypatch.setenv(switches.BUILD_PATH, "auto")  # as anyone builds: nvcc alone takes ten times as long
-    made = LocalEngine()
-    yield made
-    made.close()
+    local_engine = LocalEngine()
+    yield local_engine
+    local_engine.close()
 
 
 @pytest.mark.parametrize("text", [KERNEL, CHAIN], ids=["kernel", "pipeline"])
 def test_a_session_confirms_profiles_and_weighs(text: str, engine: LocalEngine, tmp_path: Path) -> None:
-    found = gpu.at_hand()
-    assert found is not None
-    problem = problem_of(text, "p.ucu", None, SIZES, found.arch.name)
+    current_gpu = gpu.at_hand()
+    assert current_gpu is not None
+    problem = problem_of(text, "p.ucu", None, SIZES, current_gpu.arch.name)
     settings = SessionSettings(
         "flat", budget=Budget(1), stop=StopRule(None, None), advice="profiled", objective="energy-tie"
     )
     journal = Journal(tmp_path / "sessions.sqlite")
-    session = open_session(journal, problem, settings, found.device)
-    state = run_session(session, Machinery(engine, found.device), rules)
+    session = open_session(journal, problem, settings, current_gpu.device)
+    state = run_session(session, Machinery(engine, current_gpu.device), rules)
     own = state.tree[0].outcome
     assert isinstance(own, TimedOutcome) and len(own.records) == 3, own
     kinds = {EvidenceStore.open().get(id).kind for id in own.records}

@@ -42,14 +42,14 @@ def test_stale_tables_are_not_used(
 ) -> None:
     """Tables of a language of one word, kept under the key of another grammar or Lark: the parser is
     the grammar's own all the same. Under the grammar's own key they are taken at their word."""
-    made = json.loads(tables.tables('start: "word"\nitem: "word"\n'))
+    document = json.loads(tables.tables('start: "word"\nitem: "word"\n'))
     file = tmp_path / "tables.json"
     monkeypatch.setattr(tables, "_FILE", file)
     right = tables.key(tables.grammar_text())
     own = _decisions(tables.build(tables.grammar_text()))
-    file.write_text(json.dumps({**made, "key": {**right, **other}}))
+    file.write_text(json.dumps({**document, "key": {**right, **other}}))
     assert _decisions(tables.load_parser(None)) == own
-    file.write_text(json.dumps({**made, "key": right}))
+    file.write_text(json.dumps({**document, "key": right}))
     assert _decisions(tables.load_parser(None))["start"] == {"WORD"} != own["start"]
 
 

@@ -148,16 +148,16 @@ def test_a_cancelled_worker_ends(
     compiler: nvrtc.Nvrtc, tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker.does("exec sleep 1000", monkeypatch)
-    told = Event()
+    event = Event()
 
     def tell() -> None:
         worker.wait()
-        told.set()
+        event.set()
 
     teller = Thread(target=tell)
     teller.start()
     with pytest.raises(errors.BuildCancelled):
-        compiled(tmp_path / "build", cancel=told)
+        compiled(tmp_path / "build", cancel=event)
     teller.join()
     assert all_ended(worker.started)
 
@@ -167,16 +167,16 @@ def test_a_cancelled_build_leaves_nothing(
 ) -> None:
     """The host's compiler runs beside the worker and ends with it."""
     worker.does("exec sleep 1000", monkeypatch)
-    told = Event()
+    event = Event()
 
     def tell() -> None:
         worker.wait()
-        told.set()
+        event.set()
 
     teller = Thread(target=tell)
     teller.start()
     with pytest.raises(errors.BuildCancelled):
-        make(lean_recipe(tools, cache), cache, cancel=told)
+        make(lean_recipe(tools, cache), cache, cancel=event)
     teller.join()
     assert all_ended(worker.started)
     assert_nothing_stays(cache)
@@ -207,9 +207,9 @@ def test_a_worker_finds_the_package_from_anywhere(
     folder = tmp_path / "build"
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)
-    said = compiled(folder)
+    compiler_output = compiled(folder)
     assert (folder / "part.ltoir").stat().st_size > 0
-    assert [name for name, _ in said.phases] == ["NVRTC part.cu"]
+    assert [name for name, _ in compiler_output.phases] == ["NVRTC part.cu"]
 
 
 # --- the host's compiler ----------------------------------------------------------

@@ -111,9 +111,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
             calls.append(f"box<{kind}>({columns}, {space}::box_offset<{kind}>);")
         for word in ("true", "false"):
             calls.append(f"matrices<{word}>({columns}, {space}::matrix_row_offset<{word}>);")
-    said = run(PROGRAM % ("\n".join(spaces), "\n".join(calls)), tmp_path_factory.mktemp("places"))
+    text = run(PROGRAM % ("\n".join(spaces), "\n".join(calls)), tmp_path_factory.mktemp("places"))
     found = Places({}, {})
-    for line in said.splitlines():
+    for line in text.splitlines():
         what, *texts = line.split()
         columns, size, rows, *numbers = map(int, texts)
         table = np.array(numbers, np.int64)

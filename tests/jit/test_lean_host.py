@@ -97,14 +97,14 @@ def maps_of(plan: GemmPlan, extents: tuple[int, ...]) -> list[Map]:
 @pytest.mark.parametrize("name", ALL)
 def test_descriptors_are_the_plans(name: str, bench: Bench) -> None:
     plan, extents = ALL[name](), extents_of(name)
-    wanted = {m.place: m for m in maps_of(plan, extents)}
-    answers = bench.host(plan, list(wanted)).call(good(plan, extents))
+    expected = {m.place: m for m in maps_of(plan, extents)}
+    answers = bench.host(plan, list(expected)).call(good(plan, extents))
     (answer,) = answers.calls
     assert answer.codes == [0]
     made = {one["number"]: one for one in answer.of("cuTensorMapEncodeTiled")}
-    assert len(made) == len(wanted)
+    assert len(made) == len(expected)
     (launch,) = answer.of("cuLaunchKernelEx")
-    for place, one in wanted.items():
+    for place, one in expected.items():
         numbers = answers.numbers(launch, place, "16Q")
         assert len(set(numbers)) == 1, f"{place} is whole"
         told = made.pop(numbers[0])

@@ -112,17 +112,17 @@ def test_each_block_of_a_cluster_gets_every_slice_once(plan: GemmPlan) -> None:
     main = served(plan)
     cluster_m, cluster_n = main.schedule.cluster
     for one in (main.a, main.b):
-        got: dict[int, list[int]] = {rank: [] for rank in range(cluster_m * cluster_n)}
-        for rank in got:
+        actual: dict[int, list[int]] = {rank: [] for rank in range(cluster_m * cluster_n)}
+        for rank in actual:
             x, y = rank % cluster_m, rank // cluster_m
             mask, index = (one.mask << x, y) if one.name == "a" else (one.mask << (y * cluster_m), x)
-            assert mask >> len(got) == 0 or one.slices == 1
-            for other in got:
+            assert mask >> len(actual) == 0 or one.slices == 1
+            for other in actual:
                 if mask >> other & 1 if one.slices > 1 else other == rank:
                     same = (x, other % cluster_m) if one.name == "a" else (y, other // cluster_m)
                     assert same[0] == same[1], "only blocks of the same rows of the operand share it"
-                    got[other].append(index if one.slices > 1 else 0)
-        assert all(sorted(slices) == list(range(one.slices)) for slices in got.values())
+                    actual[other].append(index if one.slices > 1 else 0)
+        assert all(sorted(slices) == list(range(one.slices)) for slices in actual.values())
 
 
 @settings(max_examples=100, deadline=None)
@@ -142,10 +142,10 @@ def test_an_operand_that_the_model_would_read_wrongly_is_seen() -> None:
     memory = filled(main.a, 64, 64)
     start = STAGE * main.a.bytes
     right = Descriptor(main.a.leading, main.a.stride, main.a.swizzle_code, True)
-    wanted = np.arange(64)[:, None] * 64 + np.arange(16)
-    assert (read(memory, right.addresses(start, 64, 2), 2) == wanted).all()
+    expected = np.arange(64)[:, None] * 64 + np.arange(16)
+    assert (read(memory, right.addresses(start, 64, 2), 2) == expected).all()
     for wrong in (replace(right, swizzle=2), replace(right, stride=main.a.stride // 2)):
-        assert not (read(memory, wrong.addresses(start, 64, 2), 2) == wanted).all()
+        assert not (read(memory, wrong.addresses(start, 64, 2), 2) == expected).all()
 
 
 # --- the descriptors that the host makes -------------------------------------------

@@ -302,15 +302,15 @@ def test_results(run: Run) -> None:
         if integral(run.product.dtype):
             assert np.array_equal(result, np.clip(expected, -(2**31), 2**31 - 1)), output
             continue
-        got = result.astype(np.float64)
+        actual = result.astype(np.float64)
         if output.access.elem.name == "bf16":
-            got = (result.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+            actual = (result.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         # Each addition rounds once, and so does the result's element.
         terms = int(np.prod([wide.shape[axis] for axis in axes])) if output.op == "sum" else 0
         unit = 2.0**-output.access.elem.mantissa
         added = terms * UNIT / (1 - terms * UNIT) * np.abs(wide).sum(axis=axes)
         error = added + unit * (np.abs(expected) + added)
-        assert (np.abs(got - expected) <= error).all(), output
+        assert (np.abs(actual - expected) <= error).all(), output
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -383,9 +383,9 @@ def test_the_second_launch_is_looked_up_once_and_a_failure_is_not_kept(tmp_path:
     fakes = [str(tmp_path / name) for name in ("driver.cpp", "others.cpp")]
     subprocess.run([*line, "-fPIC", "-shared", *fakes, "-o", str(library)], check=True)
     subprocess.run([*line, str(tmp_path / "caller.cpp"), str(shared), "-ldl", "-o", str(program)], check=True)
-    said = subprocess.check_output([str(program)], env={"LD_LIBRARY_PATH": str(tmp_path)}, text=True)
+    output = subprocess.check_output([str(program)], env={"LD_LIBRARY_PATH": str(tmp_path)}, text=True)
     out_of_memory = 1002  # 1000 and the driver's error
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         "ucc_combine_out1 of 16",
         str(out_of_memory),
         "ucc_combine_out1 of 16",
@@ -407,8 +407,8 @@ def test_a_built_kernel_brings_the_second_launches_and_spills_nothing(
         (Reduction("max", access(4, F32, n=())), "direct"),
     )
     one = plan(BF16, Arithmetic((ACC,), (0, 0, 0)), moved)
-    made = make(link.recipe(emit(one, ""), lean(one), find(), cache), cache)
+    artifact = make(link.recipe(emit(one, ""), lean(one), find(), cache), cache)
     names = {KERNEL_NAME, "ucc_combine_out1", "ucc_combine_out2"}
-    assert kernels((made.folder / link.IMAGE).read_bytes()).keys() == names
-    assert {usage.kernel for usage in made.report.usage} == names
-    assert not any(usage.spill_stores or usage.spill_loads for usage in made.report.usage)
+    assert kernels((artifact.folder / link.IMAGE).read_bytes()).keys() == names
+    assert {usage.kernel for usage in artifact.report.usage} == names
+    assert not any(usage.spill_stores or usage.spill_loads for usage in artifact.report.usage)

@@ -315,11 +315,11 @@ def test_machine_code_is_lean(
     """No spill, no call, no serialised wgmma: three passes a k tile, in a turn of the loop, in one for the
     rest, and where something is not finite."""
     one = BUILT[name]
-    made = make(link.recipe(emit(one, ""), lean(one), bench.toolchain, bench.cache), bench.cache)
-    assert not made.report.findings
-    assert {"ucc_split", KERNEL_NAME} <= {usage.kernel for usage in made.report.usage}
-    assert not any(usage.spill_stores or usage.spill_loads or usage.stack for usage in made.report.usage)
-    code = kernels((made.folder / link.IMAGE).read_bytes())
+    artifact = make(link.recipe(emit(one, ""), lean(one), bench.toolchain, bench.cache), bench.cache)
+    assert not artifact.report.findings
+    assert {"ucc_split", KERNEL_NAME} <= {usage.kernel for usage in artifact.report.usage}
+    assert not any(usage.spill_stores or usage.spill_loads or usage.stack for usage in artifact.report.usage)
+    code = kernels((artifact.folder / link.IMAGE).read_bytes())
     counted = operations(code[KERNEL_NAME])
     text = lean(one).device.code
     passes = text.count("    wgmma(d + ") // 2
@@ -346,10 +346,10 @@ def test_each_k_tile_takes_the_smallest_terms_first_and_from_zero() -> None:
     """What is added to a large sum loses its low bits; nothing is large before the last term."""
     code = lean(three()).device.code
     body = between(code, "void issue_wgmma(", "wgmma_commit_group")
-    found = re.findall(r"wgmma\(d \+ \d+, (\w+) \+ \d+, (\w+) \+ \d+, (\w+)\)", body)
+    matches = re.findall(r"wgmma\(d \+ \d+, (\w+) \+ \d+, (\w+) \+ \d+, (\w+)\)", body)
     terms = [("a_small", "b"), ("a", "b_small"), ("a", "b")]
-    assert [pair[:2] for pair in found] == [term for term in terms for _ in range(4)]
-    assert [pair[2] for pair in found] == ["0"] + ["1"] * 11
+    assert [pair[:2] for pair in matches] == [term for term in terms for _ in range(4)]
+    assert [pair[2] for pair in matches] == ["0"] + ["1"] * 11
 
 
 def test_each_k_tile_is_added_in_f32() -> None:
@@ -459,8 +459,11 @@ def test_what_the_rules_allow_is_served(
         rows = COOPERATIVE_M[0]
     tile = (rows, columns, 8 * steps)
     request = PartialSchedule(warps=warps, tile=tile, cluster=cluster)
-    found = candidate_of(case_of(problem, sizes, SM90, H200), request)
-    made, broken = GemmPlan("sm90a", found.problem, found.schedule, found.routes), violations(found)
+    gemm_candidate = candidate_of(case_of(problem, sizes, SM90, H200), request)
+    made, broken = (
+        GemmPlan("sm90a", gemm_candidate.problem, gemm_candidate.schedule, gemm_candidate.routes),
+        violations(gemm_candidate),
+    )
     if not broken:
         assert lean(made)
     elif {v.code for v in broken} == {"UC0426"}:

@@ -76,8 +76,8 @@ def test_parameters_bind_by_name_and_extents_by_shape(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_says_what_and_how(tmp_path: Path, change: tuple[str, str], said: str) -> None:
     text = LINEAR.replace(*change)
-    found = met(text, made(tmp_path, linear()))
-    assert isinstance(found, str) and said in found
+    outcome = met(text, made(tmp_path, linear()))
+    assert isinstance(outcome, str) and said in outcome
 
 
 def test_another_number_of_results(tmp_path: Path) -> None:
@@ -294,8 +294,8 @@ def test_no_candidate_works_below_the_compute_type(tmp_path: Path) -> None:
     strict, loose = (
         problem_of_module(of, LINEAR, "s.ucu", None, "sm90a", compute_type) for compute_type in (None, "bf16")
     )
-    found = candidate_of(strict, low)
-    assert isinstance(found, RefusedOutcome) and "below the problem's compute type f32" in found.words
+    outcome = candidate_of(strict, low)
+    assert isinstance(outcome, RefusedOutcome) and "below the problem's compute type f32" in outcome.words
     assert isinstance(candidate_of(loose, low), ProgramCandidate)
 
 

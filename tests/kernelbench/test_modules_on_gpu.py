@@ -50,11 +50,11 @@ def test_a_module_is_timed_in_every_way(wide: TorchModule) -> None:
     program = frontend.program(checked)
     met = match_module(program, wide)
     assert isinstance(met, ModuleMatch)
-    asked = evidence._baselines(program, ConfirmationSettings("sm90a", None, None, module=wide))
+    values = evidence._baselines(program, ConfirmationSettings("sm90a", None, None, module=wide))
     protocol = Protocol(max_seconds=3.0, min_seconds=0.5, warmup=0.5)
     built = build_program(checked, program, tuple(met.sizes.values()), "sm90a")
     handed = program_payload(checked), built_payload(built)
-    found = on_gpu(*handed, "linear", dict(met.sizes), None, 0, asked, [asdict(protocol)], None)
+    found = on_gpu(*handed, "linear", dict(met.sizes), None, 0, values, [asdict(protocol)], None)
     (report,) = found["regimes"]
     outcomes = {o["name"]: o for o in report["outcomes"]}
     assert list(outcomes) == ["candidate", "eager", "eager-tf32", "compile-max-autotune"]

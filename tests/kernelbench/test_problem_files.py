@@ -41,10 +41,10 @@ def refused(folder: Path, text: str, **more: object) -> Unusable:
     """In a process of its own, as always."""
     file = folder / "problem.py"
     file.write_text(text)
-    with pytest.raises(Unusable, match=r"problem\.py") as found:
+    with pytest.raises(Unusable, match=r"problem\.py") as raised:
         read_module(file, **more)  # type: ignore[arg-type]
-    assert found.value.code in CODES
-    return found.value
+    assert raised.value.code in CODES
+    return raised.value
 
 
 def test_what_a_module_takes_holds_and_gives(tmp_path: Path) -> None:
@@ -99,10 +99,10 @@ def test_names_that_clash_or_are_reserved_get_one_more_underscore(tmp_path: Path
     ],
 )
 def test_what_is_no_problem_has_a_code(tmp_path: Path, text: str, code: str, words: str) -> None:
-    with pytest.raises(Unusable, match=r"problem\.py") as found:
+    with pytest.raises(Unusable, match=r"problem\.py") as raised:
         seen(tmp_path, text)
-    assert found.value.code == code and words in str(found.value)
-    assert CODES[code] in str(found.value)
+    assert raised.value.code == code and words in str(raised.value)
+    assert CODES[code] in str(raised.value)
 
 
 def test_a_mode_that_is_named_settles_what_depends_on_it(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_a_mode_that_is_named_settles_what_depends_on_it(tmp_path: Path) -> None
     ],
 )
 def test_what_ends_its_process_has_a_code(tmp_path: Path, text: str, code: str, words: str) -> None:
-    found = refused(tmp_path, text)
-    assert found.code == code and words in found.why
+    unusable = refused(tmp_path, text)
+    assert unusable.code == code and words in unusable.why
 
 
 @pytest.mark.slow
@@ -154,9 +154,9 @@ def test_a_file_cannot_send_facts_that_are_none(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_as_text(tmp_path: Path) -> None:
     (tmp_path / "problem.py").write_bytes(b"\xff\xfe")
-    with pytest.raises(Unusable) as found:
+    with pytest.raises(Unusable) as raised:
         read_module(tmp_path / "problem.py")
-    assert found.value.code == "unreadable"
+    assert raised.value.code == "unreadable"
     assert refused(tmp_path, "#" * 300_000).code == "unreadable"
 
 

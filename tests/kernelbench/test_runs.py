@@ -100,8 +100,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     """A GPU that a table answers for."""
     made = Machine()
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
-    found = CurrentGpu(None, ARCHES["sm90a"], H200)  # type: ignore[arg-type]
-    monkeypatch.setattr(gpu, "at_hand", lambda: found)
+    current_gpu = CurrentGpu(None, ARCHES["sm90a"], H200)  # type: ignore[arg-type]
+    monkeypatch.setattr(gpu, "at_hand", lambda: current_gpu)
     monkeypatch.setattr(
         optimize, "proposer_and_evaluator", lambda session, where, proposer_of: made.place(session)
     )
@@ -164,11 +164,11 @@ def test_a_program_in_a_folder_says_its_extents(tmp_path: Path) -> None:
 
 
 def state(*seconds: float | None, bound: float = 1e-6) -> SessionState:
-    made = SessionState(scale=TimeScale(bound, None))
+    session_state = SessionState(scale=TimeScale(bound, None))
     for at, taken in enumerate(seconds):
         outcome = RefusedOutcome("no") if taken is None else TimedOutcome(taken)
-        made.tree.add(None if at == 0 else 0, str(at), str(at), "", outcome)
-    return made
+        session_state.tree.add(None if at == 0 else 0, str(at), str(at), "", outcome)
+    return session_state
 
 
 def test_attempts_go_where_headroom_and_history_promise_most() -> None:
@@ -337,26 +337,26 @@ def test_the_command_reports_resumes_and_shows(root: Path, machine: Machine) -> 
             "--json",
         ],
     )
-    told = json.loads(ran.stdout)
-    assert ran.exit_code == 0 and told["stopped"].startswith("of the whole run")
-    assert told["spend"]["attempts"] == 5 and len(told["problems"]) == 4
-    assert [(v["level"], v["right"], v["problems"]) for v in told["levels"]] == [(1, 2, 3), (2, 1, 1)]
-    still = CliRunner().invoke(command, ["--resume", told["run"], "--json"])
+    document = json.loads(ran.stdout)
+    assert ran.exit_code == 0 and document["stopped"].startswith("of the whole run")
+    assert document["spend"]["attempts"] == 5 and len(document["problems"]) == 4
+    assert [(v["level"], v["right"], v["problems"]) for v in document["levels"]] == [(1, 2, 3), (2, 1, 1)]
+    still = CliRunner().invoke(command, ["--resume", document["run"], "--json"])
     assert json.loads(still.stdout)["spend"]["attempts"] == 5  # budgets hold until others are given
     more = ["--run-attempts", "100", "--json"]
-    again = CliRunner().invoke(command, ["--resume", told["run"], *more])
+    again = CliRunner().invoke(command, ["--resume", document["run"], *more])
     done = json.loads(again.stdout)
     assert done["stopped"] == "every problem's session has ended" and done["spend"]["attempts"] == 9
-    third = CliRunner().invoke(command, ["--resume", told["run"], "--attempts", "4", "--json"])
+    third = CliRunner().invoke(command, ["--resume", document["run"], "--attempts", "4", "--json"])
     assert json.loads(third.stdout)["spend"]["attempts"] == 12
-    other = CliRunner().invoke(command, ["--resume", told["run"], "--proposer", "command"])
+    other = CliRunner().invoke(command, ["--resume", document["run"], "--proposer", "command"])
     assert other.exit_code == 2 and "was begun with --proposer rules" in other.stderr
     assert all(n == 1 for n in machine.judged.values())
-    shown = CliRunner().invoke(command, ["--resume", told["run"], "--show"])
+    shown = CliRunner().invoke(command, ["--resume", document["run"], "--show"])
     assert "level 1\tf32\t3\t2\teager\t2" in shown.stdout
     assert "level1/2_Hangs_up.py\t\t[exits]" in shown.stdout
     for one in (report_command, replay_command):
-        refused = CliRunner().invoke(one, [told["run"]])
+        refused = CliRunner().invoke(one, [document["run"]])
         assert refused.exit_code == 2 and "is a run over many problems" in refused.stderr
 
 
@@ -365,23 +365,23 @@ def test_a_run_is_shown_while_another_process_writes(
 ) -> None:
     begin = ["--root", str(root), "--select", "level1/1", "--attempts", "1", "--json"]
     ran = CliRunner().invoke(command, begin)
-    told = json.loads(ran.stdout)
+    document = json.loads(ran.stdout)
     monkeypatch.setattr(file, "BUSY_SECONDS", 0.1)
     with closing(sqlite3.connect(Journal.open(None).path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        shown = CliRunner().invoke(command, ["--resume", told["run"], "--show", "--json"])
-        going_on = CliRunner().invoke(command, ["--resume", told["run"]])
-    assert shown.exit_code == 0 and json.loads(shown.stdout)["problems"] == told["problems"]
+        shown = CliRunner().invoke(command, ["--resume", document["run"], "--show", "--json"])
+        going_on = CliRunner().invoke(command, ["--resume", document["run"]])
+    assert shown.exit_code == 0 and json.loads(shown.stdout)["problems"] == document["problems"]
     assert going_on.exit_code == 3, "whoever goes on waits for its turn to write"
 
 
 def test_a_folder_is_optimised_as_one_run(root: Path, machine: Machine) -> None:
     folder = root / "KernelBench" / "level2"
     ran = CliRunner().invoke(optimize_command, [str(folder), "--attempts", "2", "--json"])
-    told = json.loads(ran.stdout)
-    assert ran.exit_code == 0 and [p["code"] for p in told["problems"]] == ["", "no-start", ""]
-    again = CliRunner().invoke(optimize_command, ["--resume", told["run"], "--attempts", "2", "--json"])
-    assert json.loads(again.stdout)["problems"] == told["problems"]
+    document = json.loads(ran.stdout)
+    assert ran.exit_code == 0 and [p["code"] for p in document["problems"]] == ["", "no-start", ""]
+    again = CliRunner().invoke(optimize_command, ["--resume", document["run"], "--attempts", "2", "--json"])
+    assert json.loads(again.stdout)["problems"] == document["problems"]
 
 
 def test_programs_of_a_run_are_built_before_their_turn(root: Path, machine: Machine) -> None:
@@ -397,8 +397,8 @@ def test_a_run_works_as_its_options_say_and_keeps_them(root: Path, machine: Mach
     ran = CliRunner().invoke(optimize_command, [str(folder), "--attempts", "1", "--json", *how])
     journal = Journal.open(None)
     run = resume_batch(journal, json.loads(ran.stdout)["run"])
-    found = run.sessions[0].state.settings
-    assert (found.advice, found.objective, found.judge) == ("profiled", "energy-tie", "claude-x")
+    settings = run.sessions[0].state.settings
+    assert (settings.advice, settings.objective, settings.judge) == ("profiled", "energy-tie", "claude-x")
     other = CliRunner().invoke(optimize_command, [str(folder), "--engine", "carts"])
     assert other.exit_code == 2 and "carts" in other.stderr
 
@@ -455,8 +455,8 @@ def test_a_given_program_comes_before_the_importer_s(root: Path, tmp_path: Path)
     own = "kernel own(x: f32[A, B]) -> f32[A, B] { return relu(x) }\n"
     (tmp_path / "3_Imported.ucu").write_text(own)
     folder = root / "KernelBench" / "level2"
-    given = LoaderSettings("sm90a", start=tmp_path)
-    assert problem_at(folder / "3_Imported.py", given, folder).text == own
+    loader_settings = LoaderSettings("sm90a", start=tmp_path)
+    assert problem_at(folder / "3_Imported.py", loader_settings, folder).text == own
 
 
 def test_a_proposer_that_writes_is_told_why_the_importer_does_not(root: Path) -> None:

@@ -168,8 +168,8 @@ def _direct(launch: Launch, schedule: DirectSchedule, draw: Random) -> Iterator[
             if schedule.innermost or axis_stride(problem, operand, True) != "kUnit":
                 continue
             here = [{**at, **unravel(k, summed), modes[-1]: at[modes[-1]] + i} for i in range(width)]
-            found = [place(launch, operand, x) for x in here]
-            yield from _together(f"operand {name}", width, operand.read.bytes, found)
+            numbers = [place(launch, operand, x) for x in here]
+            yield from _together(f"operand {name}", width, operand.read.bytes, numbers)
         for name, access in _epilogue_accesses(problem):
             stored = name.startswith("result")
             unit = access.batch[-1] == () and (stored or width * access.elem.bytes <= 16)

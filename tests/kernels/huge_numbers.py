@@ -48,19 +48,19 @@ def _edge_queries(q: Tensor, token: int) -> Tensor:
     """Half a head times keys' 200 or so gives the score, the last element its last places."""
     at = torch.arange(q.shape[token]).reshape([-1 if i == token else 1 for i in range(q.ndim)])
     sign = torch.where(at % 3 == 1, -1.0, 1.0)
-    made = torch.zeros_like(q, dtype=torch.float64)
-    made[..., :32] = 2.0**14
-    made[..., -1] = 2.0**3
-    return (made * sign * 2.0 ** -(at % 8)).to(q.dtype)
+    zeros = torch.zeros_like(q, dtype=torch.float64)
+    zeros[..., :32] = 2.0**14
+    zeros[..., -1] = 2.0**3
+    return (zeros * sign * 2.0 ** -(at % 8)).to(q.dtype)
 
 
 def _edge_keys(k: Tensor, token: int, falling: bool, draw: torch.Generator) -> Tensor:
     at = torch.arange(k.shape[token]).reshape([-1 if i == token else 1 for i in range(k.ndim)])
-    made = torch.zeros_like(k, dtype=torch.float64)
-    made[..., :32] = 200.0 * 2.0**6  # 2**19 * 200 * 2**6 = 2**32.6, whose last place is 2**9
-    made[..., -1] = 2.0**6 * torch.randint(-9, 10, k.shape[:-1], generator=draw)
+    zeros = torch.zeros_like(k, dtype=torch.float64)
+    zeros[..., :32] = 200.0 * 2.0**6  # 2**19 * 200 * 2**6 = 2**32.6, whose last place is 2**9
+    zeros[..., -1] = 2.0**6 * torch.randint(-9, 10, k.shape[:-1], generator=draw)
     power = at // 100 % 4 - (0 if falling else 3)
-    return (made * 2.0 ** (-power if falling else power).to(torch.float64)).to(k.dtype)
+    return (zeros * 2.0 ** (-power if falling else power).to(torch.float64)).to(k.dtype)
 
 
 def rows(x: Tensor, draw: torch.Generator) -> Tensor:
@@ -101,8 +101,8 @@ def emulate_here(program: str, sizes: dict[str, int], scores: Scores, seed: int)
     arguments = arguments_of(kernel, sizes, scores, seed)
     source = source_of(checked, kernel, planned)
     source = replace(source, text=f"#include <cmath>\n{HOST_SHIM}{source.text}")
-    (wanted,) = expect(kernel, arguments)
-    out = torch.full(wanted.reference.shape, -7.0, dtype=arguments[0].dtype)
+    (expected,) = expect(kernel, arguments)
+    out = torch.full(expected.reference.shape, -7.0, dtype=arguments[0].dtype)
     with tempfile.TemporaryDirectory(prefix="huge-") as folder:
         entry = emulator.build(source, Path(folder))
     addresses = [t.data_ptr() for t in (*arguments, out)]
@@ -111,11 +111,11 @@ def emulate_here(program: str, sizes: dict[str, int], scores: Scores, seed: int)
     )
     if code:
         raise RuntimeError(f"the entry returned {code}")
-    reference, got = wanted.reference, out.double()
+    reference, actual = expected.reference, out.double()
     there = reference.isfinite()
-    missing = int((there & ~got.isfinite()).sum())
+    missing = int((there & ~actual.isfinite()).sum())
     unit = reference[there] if scores == "rows" else arguments[2].double()
-    error = ((got - reference).abs() / unit.abs().max())[there & got.isfinite()]
+    error = ((actual - reference).abs() / unit.abs().max())[there & actual.isfinite()]
     bits = hashlib.sha256(out.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
     return {
         "missing": missing,

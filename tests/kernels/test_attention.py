@@ -131,8 +131,8 @@ def packed(name: str) -> Packed:
 )
 def test_masks_that_need_offsets_are_taken_off(name: str, above: object, below: object) -> None:
     found = packed(name)
-    for limits, wanted in ((found.above, above), (found.below, below)):
-        assert [(evaluate(one.constant, {}), set(one.starts)) for one in limits] == wanted
+    for limits, expected in ((found.above, above), (found.below, below)):
+        assert [(evaluate(one.constant, {}), set(one.starts)) for one in limits] == expected
     assert (found.q.pointer, found.k.pointer) == ((3, 3) if name == "packed causal" else (3, 4))
 
 
@@ -247,20 +247,20 @@ def test_weights_may_be_rounded_before_they_are_divided() -> None:
     torch.manual_seed(0)
     program = frontend.kernel(frontend.read_text(text("one sequence", "bf16")))
     q, k, v = (torch.randn(n, 64).bfloat16() for n in (40, 70, 70))
-    (wanted,) = expect(program, [q, k, v])
+    (expected,) = expect(program, [q, k, v])
     s = (q.double() @ k.double().T) * 0.125
     e = (s - s.amax(-1, keepdim=True)).exp()
     made = (e.bfloat16().double() @ v.double()) / e.sum(-1, keepdim=True)
-    error = (made.bfloat16().double() - wanted.reference).abs()
-    assert bool((error <= wanted.bound).all()) and bool((error > 0).any())
-    assert float((wanted.bound / v.double().abs().amax()).max()) < 0.02
+    error = (made.bfloat16().double() - expected.reference).abs()
+    assert bool((error <= expected.bound).all()) and bool((error > 0).any())
+    assert float((expected.bound / v.double().abs().amax()).max()) < 0.02
 
 
 def test_what_a_masked_key_holds_does_not_matter() -> None:
     program = frontend.kernel(frontend.read_text(text("causal", "bf16")))
     q, k, v = (torch.randn(1, 1, 4, 8).bfloat16() for _ in range(3))
     v[0, 0, 2, 5] = torch.nan
-    (wanted,) = expect(program, [q, k, v])
-    assert wanted.free is not None
-    assert wanted.free[0, 0, :, 5].tolist() == [True, True, False, False]
-    assert not bool(wanted.free[..., :5].any())
+    (expected,) = expect(program, [q, k, v])
+    assert expected.free is not None
+    assert expected.free[0, 0, :, 5].tolist() == [True, True, False, False]
+    assert not bool(expected.free[..., :5].any())

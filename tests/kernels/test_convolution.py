@@ -120,9 +120,11 @@ def test_more_than_is_counted_is_refused_with_the_numbers() -> None:
 
 
 def test_channels_last_goes_to_tma_as_it_lies() -> None:
-    made = _conv(plan(PROGRAMS["f16 strided"][0], {"N": 32, "H": 56, "W": 56, "C": 64, "K": 64}, "sm90a"))
-    assert isinstance(made.schedule, Im2colSchedule) and made.schedule.part == 64
-    assert made.problem.a.pack is None and made.problem.b.pack is None
+    convolution_plan = _conv(
+        plan(PROGRAMS["f16 strided"][0], {"N": 32, "H": 56, "W": 56, "C": 64, "K": 64}, "sm90a")
+    )
+    assert isinstance(convolution_plan.schedule, Im2colSchedule) and convolution_plan.schedule.part == 64
+    assert convolution_plan.problem.a.pack is None and convolution_plan.problem.b.pack is None
 
 
 def test_what_tma_cannot_take_is_copied_or_gathered() -> None:
@@ -138,7 +140,7 @@ def test_what_tma_cannot_take_is_copied_or_gathered() -> None:
 
 def test_odd_rows_are_widened_exactly() -> None:
     text, sizes = PROGRAMS["weight gradient odd"]
-    made = _conv(
+    convolution_plan = _conv(
         plan(
             text.replace("dot[N, P, Q]", "dot[P, Q]")
             .replace("x: bf16[N, ", "x: bf16[")
@@ -147,22 +149,26 @@ def test_odd_rows_are_widened_exactly() -> None:
             "sm80",
         )
     )
-    assert made.problem.a.packed is not None and made.problem.a.packed.name == "f32"
+    assert convolution_plan.problem.a.packed is not None and convolution_plan.problem.a.packed.name == "f32"
 
 
 def test_divided_positions_split_into_phases() -> None:
-    made = _conv(plan(*PROGRAMS["data gradient"], "sm90a"))
-    how = im2col(made.problem)
+    convolution_plan = _conv(plan(*PROGRAMS["data gradient"], "sm90a"))
+    how = im2col(convolution_plan.problem)
     assert not isinstance(how, str) and how.phases == 4 and how.across
-    assert isinstance(made.schedule, Im2colSchedule)
+    assert isinstance(convolution_plan.schedule, Im2colSchedule)
 
 
 def test_gradients_of_weights_are_summed_over_positions() -> None:
     text = PROGRAMS["weight gradient"][0]
     deep = plan(text, {"N": 32, "H": 28, "W": 28, "C": 128, "K": 128}, "sm90a")
-    made = _conv(deep)
-    assert isinstance(made.schedule, WgradSchedule) and made.schedule.part == 64
-    assert deep.launch[2] > 4 and made.problem.a.pack is None and made.problem.b.pack is None
+    convolution_plan = _conv(deep)
+    assert isinstance(convolution_plan.schedule, WgradSchedule) and convolution_plan.schedule.part == 64
+    assert (
+        deep.launch[2] > 4
+        and convolution_plan.problem.a.pack is None
+        and convolution_plan.problem.b.pack is None
+    )
     wide = plan(text, {"N": 8, "H": 7, "W": 7, "C": 1024, "K": 1024}, "sm90a")
     assert wide.launch[2] == 1
     exchanged = _conv(plan(*PROGRAMS["weight gradient exchanged"], "sm90a"))
@@ -185,17 +191,19 @@ def test_every_chosen_tile_of_a_gradient_is_legal() -> None:
     for _ in range(60):
         sizes = {"N": draw.choice((1, 3, 32)), "H": draw.randrange(3, 70), "W": draw.randrange(3, 70)}
         sizes |= {"C": draw.randrange(1, 300), "K": draw.randrange(1, 300)}
-        made = _conv(plan(PROGRAMS["weight gradient odd"][0], sizes, "sm90a"))
-        assert isinstance(made.schedule, WgradSchedule)
-        assert conv_wgrad.check(made.problem, made.schedule) == ""
-        shared, arch = shared_of(made), ARCHES["sm90a"]
+        convolution_plan = _conv(plan(PROGRAMS["weight gradient odd"][0], sizes, "sm90a"))
+        assert isinstance(convolution_plan.schedule, WgradSchedule)
+        assert conv_wgrad.check(convolution_plan.problem, convolution_plan.schedule) == ""
+        shared, arch = shared_of(convolution_plan), ARCHES["sm90a"]
         assert shared <= arch.shared_memory
-        assert made.schedule.blocks * (shared + arch.shared_memory_reserved) <= arch.shared_memory_sm
+        assert (
+            convolution_plan.schedule.blocks * (shared + arch.shared_memory_reserved) <= arch.shared_memory_sm
+        )
 
 
 def test_depthwise_slides() -> None:
-    made = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 11, "C": 64}, "sm90a"))
-    assert made.schedule == DirectSchedule(8, 4, 3)
+    convolution_plan = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 11, "C": 64}, "sm90a"))
+    assert convolution_plan.schedule == DirectSchedule(8, 4, 3)
     whole = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 28, "C": 64}, "sm90a"))
     assert whole.schedule == DirectSchedule(8, 7, 3)
     taps = PROGRAMS["depthwise"][0].replace("R=3, S=3", "R, S")
@@ -212,8 +220,8 @@ def test_tensors_that_are_not_aligned_are_read_by_fewer() -> None:
     program = frontend.kernel(checked)
     sizes = complete(program, {"N": 2, "H": 9, "W": 7, "C": 64, "K": 64})
     planned = frontend.plan_kernel(checked, program, sizes, "sm90a", None, (False, False, True)).planned
-    made = _conv(planned)
-    assert made.problem.a.pack is not None and made.problem.b.pack is not None
+    convolution_plan = _conv(planned)
+    assert convolution_plan.problem.a.pack is not None and convolution_plan.problem.b.pack is not None
     assert any("workspace" in note.reason for note in planned.notes)  # type: ignore[union-attr]
 
 
@@ -222,13 +230,16 @@ def test_every_chosen_tile_is_legal() -> None:
     for _ in range(150):
         sizes = {"N": draw.choice((1, 3, 32)), "H": draw.randrange(3, 70), "W": draw.randrange(3, 70)}
         sizes |= {"C": 8 * draw.randrange(1, 70), "K": draw.randrange(1, 600)}
-        made = _conv(plan(PROGRAMS["bf16 fused"][0], sizes, "sm90a"))
-        if isinstance(made.schedule, Im2colSchedule):
-            assert conv_sm90.check(made.problem, made.schedule) == ""
-            shared = shared_of(made)
+        convolution_plan = _conv(plan(PROGRAMS["bf16 fused"][0], sizes, "sm90a"))
+        if isinstance(convolution_plan.schedule, Im2colSchedule):
+            assert conv_sm90.check(convolution_plan.problem, convolution_plan.schedule) == ""
+            shared = shared_of(convolution_plan)
             arch = ARCHES["sm90a"]
             assert shared <= arch.shared_memory
-            assert made.schedule.blocks * (shared + arch.shared_memory_reserved) <= arch.shared_memory_sm
+            assert (
+                convolution_plan.schedule.blocks * (shared + arch.shared_memory_reserved)
+                <= arch.shared_memory_sm
+            )
 
 
 # --- what is computed ---------------------------------------------------------------
@@ -289,11 +300,11 @@ def test_values_of_a_gradient_in_parts_on_the_host(name: str) -> None:
 @pytest.mark.parametrize("name", ["f16 strided", "data gradient"])
 def test_values_of_three_warp_groups_on_the_host(name: str) -> None:
     def wide(planned: Planned) -> Planned:
-        made = _conv(planned)
-        assert isinstance(made.schedule, Im2colSchedule)
-        tile = (192, 256, made.schedule.tile[2])
-        schedule = replace(made.schedule, tile=tile, groups=3, stages=3, blocks=1)
-        return replace(planned, plan=replace(made, schedule=schedule))
+        convolution_plan = _conv(planned)
+        assert isinstance(convolution_plan.schedule, Im2colSchedule)
+        tile = (192, 256, convolution_plan.schedule.tile[2])
+        schedule = replace(convolution_plan.schedule, tile=tile, groups=3, stages=3, blocks=1)
+        return replace(planned, plan=replace(convolution_plan, schedule=schedule))
 
     assert judge(*PROGRAMS[name], arch="sm90a", change=wide) == []
 

@@ -41,9 +41,9 @@ def plan(text: str, **sizes: int) -> GroupedGemmPlan:
 
 def form(text: str) -> GroupedGemmPattern:
     checked = frontend.read_text(text)
-    found = frontend.pattern(checked, frontend.kernel(checked))
-    assert isinstance(found, GroupedGemmPattern)
-    return found
+    pattern = frontend.pattern(checked, frontend.kernel(checked))
+    assert isinstance(pattern, GroupedGemmPattern)
+    return pattern
 
 
 # --- recognition ------------------------------------------------------------------------
@@ -52,25 +52,39 @@ def form(text: str) -> GroupedGemmPattern:
 @pytest.mark.parametrize("name", GROUPED_GEMMS)
 def test_every_program_is_planned_and_emitted(name: str) -> None:
     for sizes in (GROUPED_GEMMS[name].small, *GROUPED_GEMMS[name].large):
-        made = plan(GROUPED_GEMMS[name].text, **sizes)
-        source = emit(made, "a header")
+        grouped_gemm_plan = plan(GROUPED_GEMMS[name].text, **sizes)
+        source = emit(grouped_gemm_plan, "a header")
         assert source.entry in source.text
         assert f"namespace {source.entry}_kernel" in source.text
 
 
 def test_roles_of_a_ragged_product() -> None:
-    found = form(MOE)
-    assert (found.m, found.n, found.k, found.batch) == (("T",), ("F",), ("D",), ("E",))
-    made = grouped_gemm_problem(found, complete(found.kernel, {"T": 64, "D": 16, "F": 8, "E": 4}))
+    grouped_gemm_pattern = form(MOE)
+    assert (
+        grouped_gemm_pattern.m,
+        grouped_gemm_pattern.n,
+        grouped_gemm_pattern.k,
+        grouped_gemm_pattern.batch,
+    ) == (("T",), ("F",), ("D",), ("E",))
+    made = grouped_gemm_problem(
+        grouped_gemm_pattern, complete(grouped_gemm_pattern.kernel, {"T": 64, "D": 16, "F": 8, "E": 4})
+    )
     assert made.ragged is not None and made.ragged.mode == "m" and made.ragged.pointer == 2
     assert made.gemm.a.batch == (None,)
     assert made.gemm.b.batch != (None,)
 
 
 def test_roles_of_a_gradient() -> None:
-    found = form(GROUPED_GEMMS["moe, gradient of weights"].text)
-    assert (found.m, found.n, found.k, found.batch) == (("F",), ("D",), ("T",), ("E",))
-    made = grouped_gemm_problem(found, complete(found.kernel, {"T": 64, "D": 16, "F": 8, "O": 4}))
+    grouped_gemm_pattern = form(GROUPED_GEMMS["moe, gradient of weights"].text)
+    assert (
+        grouped_gemm_pattern.m,
+        grouped_gemm_pattern.n,
+        grouped_gemm_pattern.k,
+        grouped_gemm_pattern.batch,
+    ) == (("F",), ("D",), ("T",), ("E",))
+    made = grouped_gemm_problem(
+        grouped_gemm_pattern, complete(grouped_gemm_pattern.kernel, {"T": 64, "D": 16, "F": 8, "O": 4})
+    )
     assert made.ragged is not None and made.ragged.mode == "k"
     assert made.gemm.a.contiguous == "m" and made.gemm.b.contiguous == "n"
 
@@ -81,8 +95,8 @@ def test_the_shared_operand_may_stand_on_either_side() -> None:
 
 
 def test_two_accumulators_reach_the_arithmetic() -> None:
-    made = plan(PAIR, T=256, D=64, F=64)
-    assert "float acc, float acc1" in emit(made, "").text
+    grouped_gemm_plan = plan(PAIR, T=256, D=64, F=64)
+    assert "float acc, float acc1" in emit(grouped_gemm_plan, "").text
 
 
 REFUSED = {
@@ -190,17 +204,17 @@ def test_an_illegal_schedule_says_why_and_what_is_near(fields: str, what: str) -
 
 
 def test_stages_and_epilogue_fit_in_shared_memory() -> None:
-    made = plan(GROUPED_GEMMS["moe with operands"].text, T=777, D=136, F=264, E=5)
+    grouped_gemm_plan = plan(GROUPED_GEMMS["moe with operands"].text, T=777, D=136, F=264, E=5)
     for tile in ((128, 128, 64), (128, 256, 64), (64, 256, 64), (192, 64, 64)):
         for warps in ("pingpong", "cooperative"):
             schedule = WgmmaSchedule(tile, (1, 1), 2, warps)  # type: ignore[arg-type]
-            if why_illegal(made.problem, schedule):
+            if why_illegal(grouped_gemm_plan.problem, schedule):
                 continue
-            most = most_stages(made.problem, schedule)
+            most = most_stages(grouped_gemm_plan.problem, schedule)
             full = replace(schedule, stages=most)
-            columns, buffers = steps(made.problem, full)
+            columns, buffers = steps(grouped_gemm_plan.problem, full)
             boxes = 2 * buffers * 64 * columns * (2 + 4)
-            assert most * stage_bytes(made.problem, full) + boxes + 1024 <= SHARED_BYTES
+            assert most * stage_bytes(grouped_gemm_plan.problem, full) + boxes + 1024 <= SHARED_BYTES
             assert tile[0] // (128 if warps == "cooperative" else 64) * (tile[1] // columns) % buffers == 0
 
 
@@ -222,20 +236,22 @@ FOUR_BITS = GROUPED_GEMMS["weights of four bits"].text
 
 
 def test_tiles_of_four_bits_have_rows_of_64_bytes() -> None:
-    made = plan(FOUR_BITS, M=256, K=512, N=512)
-    assert isinstance(made.schedule, WgmmaSchedule)
-    assert made.schedule.tile[2] == 128 and made.problem.gemm.a.elem is S4
-    m, n, k = made.schedule.tile
-    assert stage_bytes(made.problem, made.schedule) == m * k // 2 + n * k * 2
-    assert why_illegal(made.problem, replace(made.schedule, tile=(m, n, 64))) == ""
-    assert "64 or 128" in why_illegal(made.problem, replace(made.schedule, tile=(m, n, 32)))
+    grouped_gemm_plan = plan(FOUR_BITS, M=256, K=512, N=512)
+    assert isinstance(grouped_gemm_plan.schedule, WgmmaSchedule)
+    assert grouped_gemm_plan.schedule.tile[2] == 128 and grouped_gemm_plan.problem.gemm.a.elem is S4
+    m, n, k = grouped_gemm_plan.schedule.tile
+    assert stage_bytes(grouped_gemm_plan.problem, grouped_gemm_plan.schedule) == m * k // 2 + n * k * 2
+    assert why_illegal(grouped_gemm_plan.problem, replace(grouped_gemm_plan.schedule, tile=(m, n, 64))) == ""
+    assert "64 or 128" in why_illegal(
+        grouped_gemm_plan.problem, replace(grouped_gemm_plan.schedule, tile=(m, n, 32))
+    )
 
 
 def test_parts_of_four_bits_choose_the_depth_that_divides_them() -> None:
     text = GROUPED_GEMMS["weights of four bits, scales of parts"].text
     for length, depth in ((64, 64), (128, 128), (192, 64)):
-        made = plan(text, M=256, G=4, J=length, N=512).schedule
-        assert isinstance(made, WgmmaSchedule) and made.tile[2] == depth
+        schedule = plan(text, M=256, G=4, J=length, N=512).schedule
+        assert isinstance(schedule, WgmmaSchedule) and schedule.tile[2] == depth
 
 
 def test_four_bits_need_rows_of_16_bytes() -> None:

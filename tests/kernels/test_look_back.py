@@ -106,8 +106,8 @@ def test_other_scans_are_not_chained(program: str, sizes: dict[str, int]) -> Non
 
 def test_a_row_that_fits_a_block_needs_no_chain() -> None:
     for program in (SCAN, NORM):
-        found = schedule(program, "keep registers", A=1000, L=4096)
-        assert found.keep == "registers" and not found.look_back
+        reduction_schedule = schedule(program, "keep registers", A=1000, L=4096)
+        assert reduction_schedule.keep == "registers" and not reduction_schedule.look_back
         assert "LookBack" not in made(program, "keep registers", A=1000, L=4096)[1].code
 
 
@@ -184,8 +184,8 @@ def test_blocks_side_by_side_in_any_order_give_the_same_bits(
     """Three blocks run at a time, started in another order at each launch: one that waited for a block that
     has not begun would wait for ever."""
     given = {"program": program, "shape": shape, "fields": fields}
-    found = isolated.run(f"{__name__}:side_by_side", given, limit_seconds=200)
-    assert isinstance(found, isolation.Returned) and found.value == [True] * 4, found
+    outcome = isolated.run(f"{__name__}:side_by_side", given, limit_seconds=200)
+    assert isinstance(outcome, isolation.Returned) and outcome.value == [True] * 4, outcome
 
 
 def side_by_side(program: str, shape: list[int], fields: str) -> list[bool]:
@@ -197,8 +197,8 @@ def side_by_side(program: str, shape: list[int], fields: str) -> list[bool]:
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         in_order = emulator.build(source, Path(one))
         together = emulator.build(source, Path(other), threads=3)
-    wanted = launched(in_order, planned, x)
-    return [torch.equal(launched(together, planned, x), wanted) for _ in range(4)]
+    expected = launched(in_order, planned, x)
+    return [torch.equal(launched(together, planned, x), expected) for _ in range(4)]
 
 
 def launched(entry: Any, planned: Planned, x: torch.Tensor) -> torch.Tensor:

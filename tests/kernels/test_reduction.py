@@ -40,9 +40,9 @@ from ucutlass.shapes import complete, free_dims
 
 def form(body: str, params: str, result: str) -> ReductionPattern:
     checked = frontend.read_text(f"kernel k({params}) -> {result} {{ {body} }}")
-    found = frontend.pattern(checked, frontend.kernel(checked))
-    assert isinstance(found, ReductionPattern)
-    return found
+    pattern = frontend.pattern(checked, frontend.kernel(checked))
+    assert isinstance(pattern, ReductionPattern)
+    return pattern
 
 
 def emitted(text: str, aligned: bool = True, **sizes: int) -> tuple[ReductionPlan, Planned, Source]:
@@ -109,10 +109,14 @@ RECOGNISED: Mapping[str, tuple[str, str, str, str]] = {
 
 @pytest.mark.parametrize("name", RECOGNISED)
 def test_rows_columns_and_windows(name: str) -> None:
-    body, params, result, wanted = RECOGNISED[name]
-    found = form(body, params, result)
-    names = [part.split() for part in wanted.split("|")]
-    assert [list(found.rows), list(found.columns), list(found.windows)] == names
+    body, params, result, expected = RECOGNISED[name]
+    reduction_pattern = form(body, params, result)
+    names = [part.split() for part in expected.split("|")]
+    assert [
+        list(reduction_pattern.rows),
+        list(reduction_pattern.columns),
+        list(reduction_pattern.windows),
+    ] == names
 
 
 # --- what is refused ---------------------------------------------------------------------
@@ -249,10 +253,10 @@ REFUSED: Mapping[str, tuple[str, str, str, str, str, str]] = {
 def test_what_one_launch_cannot_do_is_refused_at_its_place(name: str) -> None:
     body, params, result, code, words, place = REFUSED[name]
     text = f"kernel k({params}) -> {result} {{ {body} }}"
-    found = _refusal(text)
-    assert (found.code, words in found.message) == (code, True), found
-    span = found.span
-    assert found.hint and text[span.start : span.end].startswith(place)
+    diagnostic = _refusal(text)
+    assert (diagnostic.code, words in diagnostic.message) == (code, True), diagnostic
+    span = diagnostic.span
+    assert diagnostic.hint and text[span.start : span.end].startswith(place)
 
 
 def _refusal(text: str) -> Diagnostic:
@@ -352,8 +356,8 @@ def test_a_row_stays_in_registers_while_it_fits() -> None:
 def test_threads_of_a_row_grow_with_its_bytes(
     elem: str, extent: int, threads: int, items: int, full: bool
 ) -> None:
-    found = planned(ROWS.format(e=elem), T=4096, D=extent).schedule
-    assert (found.threads, found.items, found.full, found.cluster) == (threads, items, full, 1)
+    schedule = planned(ROWS.format(e=elem), T=4096, D=extent).schedule
+    assert (schedule.threads, schedule.items, schedule.full, schedule.cluster) == (threads, items, full, 1)
 
 
 def test_lines_that_are_full_ask_for_no_element() -> None:
@@ -389,8 +393,8 @@ def test_a_scan_down_takes_wide_lines_however_odd() -> None:
 
 def test_a_window_weighted_along_the_last_name_is_a_reduction() -> None:
     body = "return sum[K](x[L = L + K - 3] * w)"
-    found = form(body, "x: bf16[B, C, L], w: bf16[C, K=4]", "bf16[B, C, L]")
-    assert found.windows == ("K",)
+    reduction_pattern = form(body, "x: bf16[B, C, L], w: bf16[C, K=4]", "bf16[B, C, L]")
+    assert reduction_pattern.windows == ("K",)
 
 
 def test_a_scan_reads_in_chunks_however_short_its_rows() -> None:
@@ -583,8 +587,8 @@ def test_what_many_rows_share_is_not_counted_as_kept() -> None:
   d = h - mean[C](h)
   return d * rsqrt(mean[C](d * d) + 1e-5) * gain + shift
 }"""
-    found = planned(text, M=32768, C=64).schedule
-    assert (found.threads, found.items, found.full) == (4, 2, True)
+    schedule = planned(text, M=32768, C=64).schedule
+    assert (schedule.threads, schedule.items, schedule.full) == (4, 2, True)
 
 
 def test_few_long_rows_that_are_reduced_first_are_scanned_by_many_blocks() -> None:
@@ -608,5 +612,5 @@ def test_few_long_rows_that_are_reduced_first_are_scanned_by_many_blocks() -> No
 )
 def test_a_block_has_at_most_1024_threads(text: str, columns: int) -> None:
     for length in (5, 1000, 300_003):
-        found = planned(text, L=length, C=columns).schedule
-        assert found.threads * found.rows <= 1024
+        schedule = planned(text, L=length, C=columns).schedule
+        assert schedule.threads * schedule.rows <= 1024

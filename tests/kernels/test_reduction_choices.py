@@ -20,8 +20,8 @@ from tests.kernels.test_reduction import ROWS, emitted, planned
 def test_a_cluster_keeps_rows_of_words_of_one_and_a_half_megabytes(
     elem: str, extent: int, keep: str, cluster: int, items: int
 ) -> None:
-    found = planned(ROWS.format(e=elem), T=4096, D=extent).schedule
-    assert (found.keep, found.cluster, found.items) == (keep, cluster, items)
+    schedule = planned(ROWS.format(e=elem), T=4096, D=extent).schedule
+    assert (schedule.keep, schedule.cluster, schedule.items) == (keep, cluster, items)
 
 
 def test_two_tensors_of_16_bits_are_no_words() -> None:
@@ -48,8 +48,8 @@ def test_single_elements_down_are_read_by_blocks_of_1024(
 ) -> None:
     result = "i64[A, C]" if "arg" in body else "f32[A, C]"
     text = f"kernel k(x: f32[A, L, C]) -> {result} {{ return {body} }}"
-    found = planned(text, A=groups, L=4096, C=extent).schedule
-    assert (found.keep, found.rows, found.threads) == ("reread", 64, threads)
+    schedule = planned(text, A=groups, L=4096, C=extent).schedule
+    assert (schedule.keep, schedule.rows, schedule.threads) == ("reread", 64, threads)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_few_rows_of_a_norm_have_two_waves_of_blocks() -> None:
         "kernel k(x: f32[B, N], g: f32[N], b: f32[N]) -> f32[B, N] {\n"
         " d = x - mean[N](x)\n return d * rsqrt(mean[N](d * d) + 1e-5) * g + b\n}"
     )
-    found = planned(text, B=16, N=4 << 20).schedule
-    assert found.splits * 16 == 2 * 8 * 132
+    schedule = planned(text, B=16, N=4 << 20).schedule
+    assert schedule.splits * 16 == 2 * 8 * 132
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_means_down_short_columns_keep_them_in_narrow_blocks(
     elem: str, columns: int, chosen: tuple[int, ...]
 ) -> None:
     text = f"kernel k(x: {elem}[M, N]) -> f32[N] {{ return mean[M](x) }}"
-    found = planned(text, M=columns, N=8192).schedule
-    assert (found.vector, found.rows, found.threads, found.items) == chosen
-    assert (found.keep, found.splits) == ("registers", 1)
+    schedule = planned(text, M=columns, N=8192).schedule
+    assert (schedule.vector, schedule.rows, schedule.threads, schedule.items) == chosen
+    assert (schedule.keep, schedule.splits) == ("registers", 1)
     assert planned(text, M=columns, N=1 << 20).schedule.vector * (2 if elem == "bf16" else 4) == 16
 
 
@@ -89,15 +89,15 @@ def test_what_is_the_same_for_a_column_says_nothing_of_its_vectors() -> None:
     text = (
         "kernel k(h: bf16[M, N], m: f32[N]) -> f32[N] {\n d = h - m\n return rsqrt(mean[M](d * d) + 1e-5)\n}"
     )
-    found = planned(text, M=1024, N=8192).schedule
-    assert (found.vector, found.rows, found.threads, found.keep) == (2, 16, 32, "registers")
+    schedule = planned(text, M=1024, N=8192).schedule
+    assert (schedule.vector, schedule.rows, schedule.threads, schedule.keep) == (2, 16, 32, "registers")
 
 
 def test_means_down_long_columns_or_few_rows_are_shared() -> None:
     text = "kernel k(x: f32[M, N]) -> f32[N] { return mean[M](x) }"
     for columns, rows in ((4096, 8192), (1024, 1024)):
-        found = planned(text, M=columns, N=rows).schedule
-        assert found.keep == "reread" and found.splits > 1 and found.vector == 4
+        schedule = planned(text, M=columns, N=rows).schedule
+        assert schedule.keep == "reread" and schedule.splits > 1 and schedule.vector == 4
 
 
 @pytest.mark.parametrize(

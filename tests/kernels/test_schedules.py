@@ -53,9 +53,9 @@ def space(name: str, arch: str = "sm90a") -> tuple[frontend.Checked, ir.Kernel, 
 
 def _planned(text: str, sizes: tuple[int, ...], arch: str = "sm90a") -> Planned:
     checked = frontend.read_text(text)
-    made = frontend.plan_kernel(checked, frontend.kernel(checked), sizes, arch).planned
-    assert isinstance(made, Planned)
-    return made
+    planned = frontend.plan_kernel(checked, frontend.kernel(checked), sizes, arch).planned
+    assert isinstance(planned, Planned)
+    return planned
 
 
 def _with(text: str, schedule: str, arch: str = "sm90a") -> str:
@@ -102,12 +102,12 @@ def test_any_values_are_kept_or_refused_with_a_rule_and_a_legal_neighbour(
     given_ = {n: data.draw(_value(n)) for n in names}
     checked, kernel, found = space(name)
     form, asked = frontend.pattern(checked, kernel), partial_schedule_of_json(given_)
-    made = plan_pattern(form, found[0].sizes, ARCHES["sm90a"], None, asked)
-    if isinstance(made, Planned):
-        assert asked.fixed().items() <= made.request.fixed().items()
+    outcome = plan_pattern(form, found[0].sizes, ARCHES["sm90a"], None, asked)
+    if isinstance(outcome, Planned):
+        assert asked.fixed().items() <= outcome.request.fixed().items()
         return
-    assert isinstance(made, tuple) and made
-    for violation in made:
+    assert isinstance(outcome, tuple) and outcome
+    for violation in outcome:
         assert re.fullmatch(r"UC0\d{3}", violation.code) and violation.hint
         assert violation.nearest is not None
         near = plan_pattern(form, found[0].sizes, ARCHES["sm90a"], None, violation.nearest)

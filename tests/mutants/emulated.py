@@ -153,9 +153,9 @@ def exposed(entry: Any, planned: Planned) -> verify.DirectLaunch:
         if code:
             raise LaunchError("the mutant", code)
 
-    wanted = ctypes.c_uint64(0)
-    call((), (), None, ctypes.byref(wanted))
-    return verify.DirectLaunch(call, wanted.value)
+    expected = ctypes.c_uint64(0)
+    call((), (), None, ctypes.byref(expected))
+    return verify.DirectLaunch(call, expected.value)
 
 
 def objections(
@@ -177,15 +177,15 @@ def objections(
 
 def _flat_check(launch: verify.DirectLaunch, made: Prepared, device: str) -> bool:
     arguments = generate(made.kernel, made.sizes, "normal", seed=1, device=device)
-    wanted = expect(made.kernel, arguments)
-    outputs = [e.reference.to(outer_dtype(e.elem)) for e in wanted]
+    expected = expect(made.kernel, arguments)
+    outputs = [e.reference.to(outer_dtype(e.elem)) for e in expected]
     count = launch.workspace
     workspace = torch.zeros(count, dtype=torch.uint8, device=device) if count else None
     try:
         launch.run(arguments, outputs, workspace)
     except LaunchError:
         return False
-    pairs = zip(outputs, wanted, strict=True)
+    pairs = zip(outputs, expected, strict=True)
     return all(torch.allclose(o.double(), e.reference.double(), rtol=FLAT, atol=FLAT) for o, e in pairs)
 
 

@@ -161,7 +161,7 @@ def _sanitized(row: Row, library: str) -> Row:
     tool_path = sanitize.find()
     if tool_path is None:
         return replace(row, detail="not seen; compute-sanitizer is not installed")
-    said: list[str] = []
+    texts: list[str] = []
     for tool in TOOLS:
         with tempfile.TemporaryDirectory() as folder:
             receipt = Path(folder) / "receipt"
@@ -169,10 +169,10 @@ def _sanitized(row: Row, library: str) -> Row:
             report = sanitize.check(
                 tool, tool_path, command, receipt, 1, folder=Path(folder), limit_seconds=SANITIZER_SECONDS
             )
-        said.append(f"{tool}: {report.status}: {report.message}")
+        texts.append(f"{tool}: {report.status}: {report.message}")
         if report.status == "findings":
             return replace(row, killed_by=(f"{tool}: {report.message[:160]}",))
-    return replace(row, detail="not seen; " + "; ".join(said))
+    return replace(row, detail="not seen; " + "; ".join(texts))
 
 
 def launched_here(name: str, library: str, receipt: str) -> None:

@@ -31,16 +31,16 @@ def test_another_mutant_is_killed(mutant: Lowering) -> None:
 @needs_gcc
 @pytest.mark.parametrize("base", sorted({m.base for m in QUICK}))
 def test_an_honest_kernel_is_not(base: str) -> None:
-    found = run(base)
-    assert not found.killed, found.detail
+    row = run(base)
+    assert not row.killed, row.detail
 
 
 @needs_gcc
 @pytest.mark.slow
 @pytest.mark.parametrize("base", sorted({m.base for m in SLOW} - {m.base for m in QUICK}))
 def test_another_honest_kernel_is_not(base: str) -> None:
-    found = run(base)
-    assert not found.killed, found.detail
+    row = run(base)
+    assert not row.killed, row.detail
 
 
 def test_every_row_that_only_our_own_bug_can_open_has_a_mutant() -> None:

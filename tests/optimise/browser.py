@@ -76,9 +76,9 @@ class Tab:
 
     def value(self, script: str) -> Any:
         """What an expression gives. It is the test's, not the page's: a page's policy does not bind it."""
-        got = self.send("Runtime.evaluate", expression=script, returnByValue=True)
-        assert "exceptionDetails" not in got, got["exceptionDetails"]
-        return got["result"].get("value")
+        actual = self.send("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in actual, actual["exceptionDetails"]
+        return actual["result"].get("value")
 
     def show(self, url: str) -> None:
         self.events.clear()
@@ -107,10 +107,10 @@ class Tab:
             ready, _, _ = select.select([self.into], [], [], max(0.0, end - time.monotonic()))
             if not ready:
                 raise TimeoutError(f"the browser said nothing for {SECONDS:g} s")
-            got = os.read(self.into, 1 << 20)
-            if not got:
+            actual = os.read(self.into, 1 << 20)
+            if not actual:
                 raise EOFError("the browser ended")
-            self.waiting += got
+            self.waiting += actual
         message, _, self.waiting = self.waiting.partition(b"\0")
         read: dict[str, Any] = json.loads(message)
         return read

@@ -124,10 +124,10 @@ class Proposer:
         parent = self.numbers.get(state.tree[ask.pick.parent].text, 0)
         if chance.random() < 0.08:
             return Answer([ProposedProgram(state.tree[0].text, "the compiler's choice again")], spend=spend)
-        drawn = nominate_by_distance(self.table.space, seen, parent, chance, 1)
+        numbers = nominate_by_distance(self.table.space, seen, parent, chance, 1)
         why = "fix what broke" if ask.pick.repair else "another tile, since the last wave is half empty"
-        programs = [ProposedProgram(text_of(self.table, at), why) for at in drawn]
-        return Answer(programs, spend=spend, exhausted=not drawn)
+        programs = [ProposedProgram(text_of(self.table, at), why) for at in numbers]
+        return Answer(programs, spend=spend, exhausted=not numbers)
 
 
 PROBLEM = {"file": "product.ucu", "program": "product", "sizes": SIZES, "arch": "sm90a", "lane": "bf16"}
@@ -142,15 +142,15 @@ def sol() -> dict[str, Any]:
 def begun(
     sink: EventSink, id: str = "5e551011", **settings: Any
 ) -> tuple[OptimizationSession, Proposer, Bench]:
-    made = table()
-    numbers = {text_of(made, at): at for at in range(len(made.space.groups))}
+    recorded_table = table()
+    numbers = {text_of(recorded_table, at): at for at in range(len(recorded_table.space.groups))}
     given = {"search": "epsilon", "dialogue": "stark", "budget": Budget(40, dollars=2.0)} | settings
     chosen = SessionSettings(**given, stop=StopRule(None, None), seed=5)
-    start = text_of(made, 30)
+    start = text_of(recorded_table, 30)
     session = open_journal_session(
         sink, {"text": start, **PROBLEM}, chosen, bound=sol()["seconds"], baseline=BASELINE, id=id, sol=sol()
     )
-    return session, Proposer(made, numbers), Bench(made, numbers)
+    return session, Proposer(recorded_table, numbers), Bench(recorded_table, numbers)
 
 
 def recorded(sink: EventSink, **settings: Any) -> OptimizationSession:

@@ -36,17 +36,17 @@ BIG = {"M": 4096, "N": 4096, "K": 4096}
 
 
 def static(text: str, of: OptimizationProblem, seconds: float, advisor: Advisor | None = None) -> str:
-    found = candidate_of(of, text)
-    assert isinstance(found, ProgramCandidate)
+    outcome = candidate_of(of, text)
+    assert isinstance(outcome, ProgramCandidate)
     chosen = advisor or Advisor()
-    return chosen.static(found.checked, found.program, of.sizes, of.arch, H200, seconds)
+    return chosen.static(outcome.checked, outcome.program, of.sizes, of.arch, H200, seconds)
 
 
 def test_every_candidate_is_told_what_decides_its_time_and_what_to_try() -> None:
     of = replace(problem(), sizes=BIG)
-    said = static(SLOW, of, 5e-4)
-    first, second, *rest = said.splitlines()
-    assert first.startswith("bottleneck: ") and headline(said) == first
+    text = static(SLOW, of, 5e-4)
+    first, second, *rest = text.splitlines()
+    assert first.startswith("bottleneck: ") and headline(text) == first
     assert second.startswith("took 500.00 us, estimated ") and "of the bound's speed" in second
     assert any(line.startswith("  try: ") for line in rest)
     assert sum(line.startswith("advice: ") for line in rest) <= 3
@@ -170,9 +170,9 @@ def test_only_a_new_leader_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
         return TimedOutcome(next(seconds), 2.0, 1.9, 2.1, records=("a",))
 
     live = bench([took(1e-5), took(1e-5), took(1e-5), took(9.0)], agreed)
-    asked: list[float] = []
+    numbers: list[float] = []
     live.advisor = Advisor("profiled")
-    monkeypatch.setattr(Advisor, "profiled", lambda self, *told: asked.append(told[-1]) or "seen")
+    monkeypatch.setattr(Advisor, "profiled", lambda self, *told: numbers.append(told[-1]) or "seen")
     said = []
     for tile in ("64x64x64", "128x64x64", "128x128x64", "128x256x64"):
         text = LINEAR.replace("{ return", f"{{ schedule sm90a {{ tile {tile} }} return")
@@ -180,7 +180,7 @@ def test_only_a_new_leader_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
         outcome = live.judge(text).outcome
         assert isinstance(outcome, TimedOutcome)
         said.append(outcome.advice)
-    assert asked == [1e-5, 0.9e-5] and said[0] == said[2] == "seen"
+    assert numbers == [1e-5, 0.9e-5] and said[0] == said[2] == "seen"
     assert said[1].startswith("bottleneck: ") and said[3].startswith("bottleneck: ")
 
 

@@ -124,11 +124,11 @@ def test_several_edits_are_of_the_program_as_it_was() -> None:
 
 
 def test_every_address_is_listed_with_its_text() -> None:
-    found = dict(addresses(PROGRAM))
-    assert found["linear.schedule[2].tile"] == "128x256x64 or 256x128x64"
-    assert found["mlp.h.type"] == "bf16[T, F]" and found["linear.y.type"] == ""
-    assert found["linear.return"] == "return gelu(y + b)  # with its bias"
-    assert {"linear.y", "linear.schedule[1]", "mlp.return", "twice.return"} <= set(found)
+    values = dict(addresses(PROGRAM))
+    assert values["linear.schedule[2].tile"] == "128x256x64 or 256x128x64"
+    assert values["mlp.h.type"] == "bf16[T, F]" and values["linear.y.type"] == ""
+    assert values["linear.return"] == "return gelu(y + b)  # with its bias"
+    assert {"linear.y", "linear.schedule[1]", "mlp.return", "twice.return"} <= set(values)
 
 
 @pytest.mark.parametrize("text", FILES)

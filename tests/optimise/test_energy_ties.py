@@ -109,16 +109,22 @@ def test_the_objective_is_in_the_journal_and_the_report() -> None:
     state, events = session("energy-tie", Bench())
     assert state.tree[state.tree.best().id].text == "frugal"  # type: ignore[union-attr]
     assert replay_events(events).tree.best() == state.tree.best()
-    found = facts("s", events)
-    assert found.gain is not None and (found.gain.candidate, found.gain.over) == (2, 1)
-    assert found.gain.joules == 0.4
-    shown = page(found)
+    session_facts = facts("s", events)
+    assert session_facts.gain is not None and (session_facts.gain.candidate, session_facts.gain.over) == (
+        2,
+        1,
+    )
+    assert session_facts.gain.joules == 0.4
+    shown = page(session_facts)
     assert "400 mJ a call" in shown and "takes more energy, so this one leads" in shown
     assert "the one with the least energy of those that are as fast" in shown
     state, events = session("time", Bench())
-    found = facts("s", events)
-    assert found.gain is not None and (found.gain.candidate, found.gain.over) == (1, None)
-    assert "takes more energy" not in page(found)
+    session_facts = facts("s", events)
+    assert session_facts.gain is not None and (session_facts.gain.candidate, session_facts.gain.over) == (
+        1,
+        None,
+    )
+    assert "takes more energy" not in page(session_facts)
 
 
 def test_a_machine_without_energy_is_said_once_and_in_the_report() -> None:

@@ -120,8 +120,8 @@ def test_who_would_lead_is_confirmed_and_who_would_not_is_not() -> None:
     ],
 )
 def test_what_a_candidate_does_to_its_process_is_its_outcome(answer: Any, kind: type) -> None:
-    found = judged(bench([answer]))
-    assert type(found) is kind
+    outcome = judged(bench([answer]))
+    assert type(outcome) is kind
 
 
 def test_what_the_audit_rejects_does_not_lead() -> None:
@@ -159,8 +159,8 @@ def test_an_illegal_schedule_is_refused_with_its_rule() -> None:
 
 def test_a_pipeline_that_computes_something_else_is_not_built() -> None:
     live = bench([took(1.0)], of=CHAIN)
-    found = judged(live, CHAIN.replace("* 2", "* 3"))
-    assert isinstance(found, RefusedOutcome) and "something else" in found.words
+    outcome = judged(live, CHAIN.replace("* 2", "* 3"))
+    assert isinstance(outcome, RefusedOutcome) and "something else" in outcome.words
     assert not live.engine.asked  # type: ignore[attr-defined]
 
 
@@ -168,8 +168,8 @@ def test_a_pipeline_that_computes_something_else_is_not_built() -> None:
 
 
 def test_every_proposed_schedule_is_another_legal_candidate() -> None:
-    made = rules(problem(), H200)
-    assert isinstance(made, ScheduleProposer)
+    outcome = rules(problem(), H200)
+    assert isinstance(outcome, ScheduleProposer)
     bench_ = bench([took(3e-5)])
     session = open_journal_session(
         Mortal(),
@@ -178,7 +178,7 @@ def test_every_proposed_schedule_is_another_legal_candidate() -> None:
         bound=0.0,
         baseline=None,
     )
-    state = run(session, made, bench_)
+    state = run(session, outcome, bench_)
     assert len(state.tree) == 25
     assert all(isinstance(n.outcome, TimedOutcome) for n in state.tree.nodes)
     assert len({n.key for n in state.tree.nodes}) == 25

@@ -137,8 +137,8 @@ def test_kills_change_nothing(journal: Journal, tmp_path: Path, kills: int) -> N
             [sys.executable, "-c", _RUN, str(journal.path)], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None and child.stdout.readline() == "begun\n"
-        wanted = 12 + 300 // kills * turn
-        while child.poll() is None and _count(journal) < wanted:
+        expected = 12 + 300 // kills * turn
+        while child.poll() is None and _count(journal) < expected:
             pass
         if child.poll() is None:
             os.kill(child.pid, signal.SIGKILL)

@@ -100,11 +100,11 @@ def test_a_model_calls_it_as_a_tool() -> None:
     other = BETTER.replace("128x256", "256x128")
     scripts = (says(calls("measure", {"program": BETTER})), says(block(BETTER)), says(block(other)))
     with serving(*scripts) as server:
-        asked = ModelProposer(subject, open_service(KEY, base_url=server.url), ModelSettings())
+        model_proposer = ModelProposer(subject, open_service(KEY, base_url=server.url), ModelSettings())
         chosen = SessionSettings("flat", "single", Budget(2), StopRule(None, None))
         session = open_journal_session(Mortal(), {"text": PROGRAM}, chosen, bound=1e-6, baseline=None, id="s")
         bench = talking.Bench()
-        state = run(session, asked.measuring(measurer(session, bench)), bench)
+        state = run(session, model_proposer.measuring(measurer(session, bench)), bench)
     assert [t["name"] for t in server.requests[0]["tools"]][-1] == "measure"
     said = server.requests[1]["messages"][2]["content"][0]["content"][0]["text"]
     assert "output of measure" in said and "candidate 1: " in said

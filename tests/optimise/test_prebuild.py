@@ -101,10 +101,10 @@ def test_a_machine_at_fault_is_said(monkeypatch: pytest.MonkeyPatch, pool: Threa
         raise NoCompiler("no nvcc", "install it")
 
     building(monkeypatch, build)
-    made = Prebuilder(problem(), H200, pool)
-    made.begin([LINEAR])
+    prebuilder = Prebuilder(problem(), H200, pool)
+    prebuilder.begin([LINEAR])
     with pytest.raises(NoCompiler):
-        made.bench(Said()).judge(LINEAR)
+        prebuilder.bench(Said()).judge(LINEAR)
 
 
 def test_a_session_builds_every_program_ahead_and_confirms_none(
@@ -134,8 +134,8 @@ def test_a_session_builds_every_program_ahead_and_confirms_none(
 def test_a_uniform_draw_knows_no_estimate() -> None:
     import random
 
-    made = rules(problem(), H200, 0, nominate_uniformly, 8)
-    space = made._space  # type: ignore[union-attr]
+    outcome = rules(problem(), H200, 0, nominate_uniformly, 8)
+    space = outcome._space  # type: ignore[union-attr]
     every = nominate_uniformly(space, {}, 0, random.Random(1), 10**6)
     assert sorted(every) == list(range(len(space.groups)))
     first = [nominate_uniformly(space, {0: 1.0}, 0, random.Random(seed), 8) for seed in range(200)]

@@ -82,14 +82,14 @@ def test_what_a_candidate_may_not_change(change: tuple[str, str], said: str) -> 
     text = LINEAR.replace(*change)
     if change[0].startswith("x:"):
         text = text.replace("(x, w)", "(y, w)")
-    found = judged(text)
-    assert isinstance(found, RefusedOutcome)
-    assert said in found.words or any(code.startswith(said) for code in found.codes)
+    outcome = judged(text)
+    assert isinstance(outcome, RefusedOutcome)
+    assert said in outcome.words or any(code.startswith(said) for code in outcome.codes)
 
 
 def test_a_pipeline_is_no_kernel() -> None:
-    found = judged(CHAIN.replace("chain", "linear"))
-    assert isinstance(found, RefusedOutcome) and "is a kernel, this is a pipeline" in found.words
+    outcome = judged(CHAIN.replace("chain", "linear"))
+    assert isinstance(outcome, RefusedOutcome) and "is a kernel, this is a pipeline" in outcome.words
 
 
 @pytest.mark.parametrize("text", ["", "prose, no program", "}" * 50, "kernel " * 3000, "\x00\udcff"])
@@ -98,8 +98,8 @@ def test_what_is_no_program_is_refused(text: str) -> None:
 
 
 def test_a_megabyte_is_not_read() -> None:
-    found = judged("# " + "x" * 1_000_000)
-    assert isinstance(found, RefusedOutcome) and str(MOST_CHARACTERS) in found.words
+    outcome = judged("# " + "x" * 1_000_000)
+    assert isinstance(outcome, RefusedOutcome) and str(MOST_CHARACTERS) in outcome.words
 
 
 def test_a_compute_type_below_the_declared_one() -> None:

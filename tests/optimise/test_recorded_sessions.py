@@ -62,10 +62,10 @@ def test_a_table_is_a_bench(table: RecordedTable) -> None:
 @pytest.mark.parametrize("knows", ["ranking", "nothing"])
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_course_goes_through_all_of_a_table(table: RecordedTable, search: Any, knows: Any) -> None:
-    found = course(table, search, 1, knows)
-    assert len(found.shares) == len(table.space.groups)
-    assert list(found.shares) == sorted(found.shares) and found.shares[-1] == 1.0
-    assert found == course(table, search, 1, knows)
+    search_trace = course(table, search, 1, knows)
+    assert len(search_trace.shares) == len(table.space.groups)
+    assert list(search_trace.shares) == sorted(search_trace.shares) and search_trace.shares[-1] == 1.0
+    assert search_trace == course(table, search, 1, knows)
 
 
 def test_where_a_course_starts(probe: tuple[RecordedTable, ...]) -> None:
@@ -87,18 +87,18 @@ def test_a_proposer_that_forgets_proposes_again(table: RecordedTable) -> None:
 
 
 def test_candidates_to_a_share() -> None:
-    found = SearchTrace("x", "flat", 0, (0.5, 0.94, 0.95, 1.0))
-    assert (found.to(0.5), found.to(0.95), found.to(0.96)) == (1, 3, 4)
+    search_trace = SearchTrace("x", "flat", 0, (0.5, 0.94, 0.95, 1.0))
+    assert (search_trace.to(0.5), search_trace.to(0.95), search_trace.to(0.96)) == (1, 3, 4)
     assert SearchTrace("x", "flat", 0, (0.5,)).to(0.95) is None
 
 
 def test_searches_are_compared_by_candidates(probe: tuple[RecordedTable, ...]) -> None:
     some = probe[:3]
-    told: list[int] = []
-    (found,) = compare(some, ["epsilon"], 4, "nothing", lambda: told.append(1))
+    numbers: list[int] = []
+    (found,) = compare(some, ["epsilon"], 4, "nothing", lambda: numbers.append(1))
     counts = [[course(t, "epsilon", s, "nothing").to(0.95) for t in some] for s in range(4)]
     every = sorted(float(c) for row in counts for c in row if c)
-    assert len(told) == len(every) == 12
+    assert len(numbers) == len(every) == 12
     assert found.mean == pytest.approx(statistics.fmean(every))
     assert found.median == statistics.median(every)
     assert (found.low, found.high) == (every[1], every[10]), "of twelve"
@@ -255,10 +255,10 @@ def test_stop_rules_on_sessions(journal: Path) -> None:
 
 def test_all_rules_as_json(journal: Path) -> None:
     _, out, _ = ucc("replay", "aa", "--journal", journal, "--json")
-    found = json.loads(out)
-    assert found["sessions"][0]["session"] == "aa01" and found["sessions"][0]["candidates"] == 41
-    assert len(found["rules"]) == 42
-    assert set(found["rules"][0]) >= {"stop", "attempts", "tokens", "retained", "least", "gain"}
+    document = json.loads(out)
+    assert document["sessions"][0]["session"] == "aa01" and document["sessions"][0]["candidates"] == 41
+    assert len(document["rules"]) == 42
+    assert set(document["rules"][0]) >= {"stop", "attempts", "tokens", "retained", "least", "gain"}
 
 
 def test_a_session_that_stopped_early_is_said_to(tmp_path: Path, journal: Path) -> None:
@@ -283,9 +283,9 @@ def test_searches_on_tables() -> None:
 
 def test_searches_on_tables_as_json() -> None:
     _, out, _ = ucc("replay", "--tables", PROBE, "--seeds", "1", "--search", "mantis", "--json")
-    found = json.loads(out)
-    assert found["close"] == 0.95 and len(found["tables"]) == 17
-    assert [row["search"] for row in found["knows"]["nothing"]] == ["mantis"]
+    document = json.loads(out)
+    assert document["close"] == 0.95 and len(document["tables"]) == 17
+    assert [row["search"] for row in document["knows"]["nothing"]] == ["mantis"]
 
 
 def test_stop_rules_on_tables() -> None:
@@ -314,5 +314,5 @@ def test_stop_rules_on_tables() -> None:
 )
 def test_what_cannot_be_replayed(journal: Path, arguments: list[str], status: int, says: str) -> None:
     given = [a.format(journal=journal, here=journal.parent) for a in arguments]
-    got, _, err = ucc(*given)
-    assert (got, says in err) == (status, True), err
+    actual, _, err = ucc(*given)
+    assert (actual, says in err) == (status, True), err

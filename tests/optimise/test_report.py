@@ -119,9 +119,13 @@ def hostile_events() -> list[JournalEvent]:
     ]
     given = {"file": nasty[2], "program": nasty[0], "sizes": {nasty[1]: 1}, "arch": nasty[0]}
     given["lane"] = nasty[3]
-    made = journal_of(*rows, text=everywhere, problem=given, why=everywhere, ended=everywhere)
-    failed = JournalEvent(len(made) - 1, "failed", {"call": 9, "words": everywhere}, nasty[0])
-    return [*made[:-1], failed, dataclasses.replace(made[-1], number=len(made), at=nasty[1])]
+    journal_events = journal_of(*rows, text=everywhere, problem=given, why=everywhere, ended=everywhere)
+    failed = JournalEvent(len(journal_events) - 1, "failed", {"call": 9, "words": everywhere}, nasty[0])
+    return [
+        *journal_events[:-1],
+        failed,
+        dataclasses.replace(journal_events[-1], number=len(journal_events), at=nasty[1]),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -137,30 +141,30 @@ def sample() -> SessionFacts:
 def test_the_winner_is_the_fastest_that_was_confirmed() -> None:
     """A reading that nothing confirmed looks faster than it is."""
     sure = TimedOutcome(8e-6, 1.5, 1.4, 1.6, records=("r",), first=7.6e-6)
-    found = facts("s", journal_of((0, "a", sure), (1, "b", us(7.9)))).gain
-    assert found is not None
-    assert (found.candidate, found.gain, found.low, found.high) == (1, 1.5, 1.4, 1.6)
-    assert found.share == pytest.approx(5 / 8) and found.own == pytest.approx(10 / 8)
-    assert found.shrinkage == pytest.approx(1 - 7.6 / 8) and found.sure and found.of == 3
+    gain = facts("s", journal_of((0, "a", sure), (1, "b", us(7.9)))).gain
+    assert gain is not None
+    assert (gain.candidate, gain.gain, gain.low, gain.high) == (1, 1.5, 1.4, 1.6)
+    assert gain.share == pytest.approx(5 / 8) and gain.own == pytest.approx(10 / 8)
+    assert gain.shrinkage == pytest.approx(1 - 7.6 / 8) and gain.sure and gain.of == 3
 
 
 def test_without_a_confirmation_there_is_no_interval() -> None:
-    found = facts("s", journal_of((0, "a", us(8)), (1, "b", us(7)))).gain
-    assert found is not None
-    assert (found.candidate, found.gain, found.low, found.shrinkage) == (2, None, None, None)
-    assert not found.sure
+    gain = facts("s", journal_of((0, "a", us(8)), (1, "b", us(7)))).gain
+    assert gain is not None
+    assert (gain.candidate, gain.gain, gain.low, gain.shrinkage) == (2, None, None, None)
+    assert not gain.sure
 
 
 def test_nothing_right_is_no_gain() -> None:
-    found = facts("s", journal_of((0, "a", BAD), (0, "b", CAUGHT), root=OFF))
-    assert found.gain is None and found.winner is None
-    assert "of 3 candidates none is right and believed" in page(found)
+    session_facts = facts("s", journal_of((0, "a", BAD), (0, "b", CAUGHT), root=OFF))
+    assert session_facts.gain is None and session_facts.winner is None
+    assert "of 3 candidates none is right and believed" in page(session_facts)
 
 
 def test_a_session_that_was_only_opened_has_a_page() -> None:
-    found = facts("s", journal_of(ended=None)[:1])
-    assert found.candidates == () and found.ended is None
-    assert "Not ended." in page(found)
+    session_facts = facts("s", journal_of(ended=None)[:1])
+    assert session_facts.candidates == () and session_facts.ended is None
+    assert "Not ended." in page(session_facts)
 
 
 @pytest.mark.parametrize("events", [[], journal_of((0, "a", BAD))[1:], [journal_of()[0]] * 2])
@@ -171,24 +175,24 @@ def test_events_that_no_session_wrote(events: list[JournalEvent]) -> None:
 
 def test_what_was_spent_is_that_of_the_moment() -> None:
     """A state changes in place: each candidate keeps what had been spent when it was judged."""
-    found = facts("s", journal_of((0, "a", us(9)), (1, "b", us(8)), (1, "c", BAD)))
-    assert [c.at.attempts for c in found.candidates] == [0, 1, 2, 3]
-    assert [c.at.tokens for c in found.candidates] == [0, 10, 20, 30]
-    assert [c.at.seconds for c in found.candidates] == [0, 2, 4, 6]
-    assert found.best == pytest.approx((10e-6, 9e-6, 8e-6, 8e-6))
+    session_facts = facts("s", journal_of((0, "a", us(9)), (1, "b", us(8)), (1, "c", BAD)))
+    assert [c.at.attempts for c in session_facts.candidates] == [0, 1, 2, 3]
+    assert [c.at.tokens for c in session_facts.candidates] == [0, 10, 20, 30]
+    assert [c.at.seconds for c in session_facts.candidates] == [0, 2, 4, 6]
+    assert session_facts.best == pytest.approx((10e-6, 9e-6, 8e-6, 8e-6))
 
 
 def test_who_leads_to_the_winner() -> None:
-    found = facts("s", journal_of((0, "a", us(9)), (0, "b", us(8)), (1, "c", us(7)), (1, "d", BAD)))
-    assert [c.path for c in found.candidates] == [True, True, False, True, False]
-    assert [c.depth for c in found.candidates] == [0, 1, 1, 2, 2]
-    assert [c.id for c in walk(found.candidates)] == [0, 1, 3, 4, 2]
+    session_facts = facts("s", journal_of((0, "a", us(9)), (0, "b", us(8)), (1, "c", us(7)), (1, "d", BAD)))
+    assert [c.path for c in session_facts.candidates] == [True, True, False, True, False]
+    assert [c.depth for c in session_facts.candidates] == [0, 1, 1, 2, 2]
+    assert [c.id for c in walk(session_facts.candidates)] == [0, 1, 3, 4, 2]
 
 
 def test_each_end_is_counted() -> None:
     ends: list[Outcome] = [us(9), BAD, NOT, OFF, CAUGHT, AGAIN, TimedOutcome(9e-6, 1.0)]
-    found = facts("s", journal_of(*((0, str(i), end) for i, end in enumerate(ends))))
-    assert dict(found.counts) == {
+    session_facts = facts("s", journal_of(*((0, str(i), end) for i, end in enumerate(ends))))
+    assert dict(session_facts.counts) == {
         "confirmed": 1,
         "read": 2,
         "wrong": 1,
@@ -227,9 +231,9 @@ def sample_kinds() -> list[str]:
     ],
 )
 def test_without_the_work_results_stand_against_the_bound(sol: Any) -> None:
-    found = facts("s", journal_of((0, "a", us(8)), problem={"sol": sol}))
-    chart = figures.roofline(found)
-    assert found.roofline is None
+    session_facts = facts("s", journal_of((0, "a", us(8)), problem={"sol": sol}))
+    chart = figures.roofline(session_facts)
+    assert session_facts.roofline is None
     assert chart is not None and chart.title == "Results against the bound" and "62.5%" in chart.says
     unknown = page(facts("s", journal_of((0, "a", us(8)), bound=0.0)))
     assert "neither the program's work nor its bound" in html.unescape(unknown)
@@ -239,8 +243,8 @@ def test_without_the_work_results_stand_against_the_bound(sol: Any) -> None:
 
 
 def test_best_so_far_is_drawn_in_steps() -> None:
-    found = facts("s", journal_of((0, "a", us(10)), (0, "b", us(5)), bound=0.0, baseline=None))
-    chart = figures.progress(found)[0]
+    session_facts = facts("s", journal_of((0, "a", us(10)), (0, "b", us(5)), bound=0.0, baseline=None))
+    chart = figures.progress(session_facts)[0]
     (best,) = [c for c in chart.curves if c.kind == "best"]
     xs, ys = zip(*best.points, strict=True)
     assert list(xs) == sorted(xs) and len(set(ys)) == 2
@@ -248,12 +252,12 @@ def test_best_so_far_is_drawn_in_steps() -> None:
 
 
 def test_no_chart_of_what_was_not_spent() -> None:
-    made = journal_of((0, "a", us(8)))
-    for event in made:
+    journal_events = journal_of((0, "a", us(8)))
+    for event in journal_events:
         event.body.get("spend", {}).update(input=0, seconds=0.0)  # type: ignore[attr-defined]
-    found = facts("s", made)
-    assert [c.id for c in figures.progress(found)] == ["best-attempts"]
-    assert "No tokens were spent" in page(found)
+    session_facts = facts("s", journal_events)
+    assert [c.id for c in figures.progress(session_facts)] == ["best-attempts"]
+    assert "No tokens were spent" in page(session_facts)
 
 
 def test_the_roofline_holds_every_result(sample: SessionFacts) -> None:
@@ -285,10 +289,10 @@ def test_a_deep_tree_and_a_large_one() -> None:
 @given(st.floats(1e-9, 1e9), st.floats(1.001, 1e6))
 def test_ticks_of_an_axis_are_few_and_within_it(low: float, ratio: float) -> None:
     for axis in (logarithmic([low, low * ratio], 0, 100), linear(low, low * ratio, 0, 100)):
-        found = round_values(axis)
-        assert 1 <= len(found) <= 9
-        assert found == sorted(set(found))
-        assert all(axis.low * 0.999999 <= v <= axis.high * 1.000001 for v in found)
+        numbers = round_values(axis)
+        assert 1 <= len(numbers) <= 9
+        assert numbers == sorted(set(numbers))
+        assert all(axis.low * 0.999999 <= v <= axis.high * 1.000001 for v in numbers)
 
 
 def test_numbers_are_short() -> None:
@@ -411,9 +415,9 @@ def test_a_report_where_it_is_wanted(kept: Path) -> None:
 
 def test_a_report_as_json(kept: Path) -> None:
     status, out, _ = ucc("report", "5e55", "--journal", kept, "--json")
-    found = json.loads(out)
-    assert status == 0 and found["name"].startswith("product ")
-    assert len(found["candidates"]) == 41 and found["gain"]["shrinkage"] > 0
+    document = json.loads(out)
+    assert status == 0 and document["name"].startswith("product ")
+    assert len(document["candidates"]) == 41 and document["gain"]["shrinkage"] > 0
     assert list(Path().glob("*.html")) == []
 
 
@@ -427,8 +431,8 @@ def test_a_report_as_json(kept: Path) -> None:
     ],
 )
 def test_what_cannot_be_reported(kept: Path, arguments: list[str], status: int, says: str) -> None:
-    got, out, err = ucc(*(a.format(kept=kept) for a in arguments))
-    assert (got, says in err + out) == (status, True)
+    actual, out, err = ucc(*(a.format(kept=kept) for a in arguments))
+    assert (actual, says in err + out) == (status, True)
 
 
 def test_a_journal_of_something_else(tmp_path: Path) -> None:

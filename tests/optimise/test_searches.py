@@ -45,15 +45,15 @@ def picks(search: Any, tree: CandidateTree, scale: TimeScale = NO_SCALE, tries: 
 @st.composite
 def trees(draw: st.DrawFn) -> CandidateTree:
     """As sessions make them: what may have no children has none."""
-    made = CandidateTree()
+    candidate_tree = CandidateTree()
     for at in range(draw(st.integers(1, 25))):
-        open_ = [n.id for n in made.nodes if usable(n)]
+        open_ = [n.id for n in candidate_tree.nodes if usable(n)]
         if at and not open_:
             break
         parent = draw(st.sampled_from(open_)) if at else None
-        made.add(parent, str(at), str(at), "", draw(st.sampled_from(OUTCOMES)))
-    made.spent.update(draw(st.sets(st.integers(0, len(made) - 1))))
-    return made
+        candidate_tree.add(parent, str(at), str(at), "", draw(st.sampled_from(OUTCOMES)))
+    candidate_tree.spent.update(draw(st.sets(st.integers(0, len(candidate_tree) - 1))))
+    return candidate_tree
 
 
 DEAD_END = tree_of((None, us(10)), (0, us(5)), (1, CAUGHT), (1, CAUGHT), (1, CAUGHT), spent=[0])
@@ -121,11 +121,11 @@ def test_a_branch_whose_children_all_failed_is_closed() -> None:
 def test_exploration_takes_open_leaves_only() -> None:
     """Leaf bias: by chance a leaf, each as likely; never an inner node that is not the fastest."""
     tree = tree_of((None, us(10)), (0, us(5)), (0, us(8)), (2, us(9)), (2, BAD), (1, CAUGHT))
-    found = [epsilon.pick(tree, NO_SCALE, Loaded(epsilon.EPSILON - 0.01, seed)) for seed in range(400)]
-    counts = Counter(p.parent for p in found if p is not None)
+    selections = [epsilon.pick(tree, NO_SCALE, Loaded(epsilon.EPSILON - 0.01, seed)) for seed in range(400)]
+    counts = Counter(p.parent for p in selections if p is not None)
     assert set(counts) == {3, 4}, "0 and 2 are inner, 1 has a child, 5 was rejected"
     assert min(counts.values()) > 150
-    assert next(p for p in found if p and p.parent == 4).repair
+    assert next(p for p in selections if p and p.parent == 4).repair
 
 
 def test_how_often_it_explores() -> None:
@@ -149,8 +149,8 @@ def test_caps_never_end_a_search() -> None:
 def test_the_reward_is_a_logarithm() -> None:
     """From 4 to 2 times the bound counts as from 2 to 1."""
     tree = tree_of((None, us(4)), (0, us(2)), (0, us(1)), (0, us(0.5)), (0, us(8)), (0, BAD))
-    got = [reward(n, 4e-6, TimeScale(1e-6)) for n in tree.nodes]
-    assert got == pytest.approx([0.0, 0.5, 1.0, 1.0, 0.0, 0.0])
+    actual = [reward(n, 4e-6, TimeScale(1e-6)) for n in tree.nodes]
+    assert actual == pytest.approx([0.0, 0.5, 1.0, 1.0, 0.0, 0.0])
     assert reward(tree[1], 20e-6, NO_SCALE) == pytest.approx(1.0), "tenfold, where no bound is known"
     assert reward(tree[1], 4e-6, NO_SCALE) == pytest.approx(math.log10(2))
     assert reward(tree[1], None, TimeScale(1e-6)) == 0.0
@@ -167,9 +167,9 @@ def grown(outcome: Outcome, attempts: int) -> CandidateTree:
     """A tree that the search grew, every child with the same outcome."""
     tree = tree_of((None, us(10)))
     for at in range(attempts):
-        found = mcts.pick(tree, NO_SCALE, random.Random(at))
-        assert found is not None
-        tree.add(found.parent, str(at + 1), "", "", outcome)
+        selection = mcts.pick(tree, NO_SCALE, random.Random(at))
+        assert selection is not None
+        tree.add(selection.parent, str(at + 1), "", "", outcome)
     return tree
 
 
@@ -235,40 +235,40 @@ def test_a_branch_that_was_visited_often_gives_way() -> None:
 def walk(outcomes: list[Outcome]) -> list[Selection]:
     """The picks of a whole search, whose attempts end so."""
     tree = tree_of((None, us(10)))
-    found: list[Selection] = []
+    selections: list[Selection] = []
     for at, outcome in enumerate(outcomes):
         picked = mantis.pick(tree, NO_SCALE, random.Random(0))
         assert picked is not None
-        found.append(picked)
+        selections.append(picked)
         tree.add(picked.parent, str(at + 1), "", "", outcome)
-    return found
+    return selections
 
 
 def test_five_iterations_of_two_hypotheses_with_four_attempts() -> None:
-    found = walk([us(11)] * mantis.ITERATIONS * mantis.HYPOTHESES * mantis.ATTEMPTS)
-    assert len(found) == 40
-    assert [p.hypothesis for p in found] == [at // 4 for at in range(40)]
+    selections = walk([us(11)] * mantis.ITERATIONS * mantis.HYPOTHESES * mantis.ATTEMPTS)
+    assert len(selections) == 40
+    assert [p.hypothesis for p in selections] == [at // 4 for at in range(40)]
 
 
 def test_both_hypotheses_start_where_their_iteration_did() -> None:
     """Attempt 2 is faster than the root, yet the second hypothesis starts from the root; the second
     iteration starts from the fastest of all."""
-    found = walk([us(9), us(5), us(8), us(8), us(7), us(7), us(7), us(7), us(6)])
-    assert found[0].parent == found[4].parent == ROOT
-    assert found[8].parent == 2
+    selections = walk([us(9), us(5), us(8), us(8), us(7), us(7), us(7), us(7), us(6)])
+    assert selections[0].parent == selections[4].parent == ROOT
+    assert selections[8].parent == 2
 
 
 def test_a_hypothesis_goes_on_from_its_own_best() -> None:
-    found = walk([us(12), us(11), us(13), us(14), us(15), us(14)])
-    assert [p.parent for p in found] == [0, 1, 2, 2, 0, 5]
+    selections = walk([us(12), us(11), us(13), us(14), us(15), us(14)])
+    assert [p.parent for p in selections] == [0, 1, 2, 2, 0, 5]
 
 
 def test_a_hypothesis_mends_its_last_where_none_is_right() -> None:
-    found = walk([BAD, OFF, us(12), us(11)])
-    assert found[1:3] == [Selection(1, True, 0), Selection(2, True, 0)]
-    assert found[3] == Selection(3, False, 0)
+    selections = walk([BAD, OFF, us(12), us(11)])
+    assert selections[1:3] == [Selection(1, True, 0), Selection(2, True, 0)]
+    assert selections[3] == Selection(3, False, 0)
 
 
 def test_what_the_audit_rejects_is_nobodys_ancestor() -> None:
-    found = walk([CAUGHT, CAUGHT, AGAIN, CAUGHT, us(9)])
-    assert {p.parent for p in found} == {ROOT}
+    selections = walk([CAUGHT, CAUGHT, AGAIN, CAUGHT, us(9)])
+    assert {p.parent for p in selections} == {ROOT}

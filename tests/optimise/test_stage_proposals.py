@@ -62,8 +62,8 @@ def explored(
     """`explore`, each space once for all tests and its first groups alone: it takes seconds."""
     key = algorithm_digest(kernel), sizes
     if key not in _SPACES:
-        found = explore(checked, kernel, sizes, *more, free=free)
-        _SPACES[key] = replace(found, groups=found.groups[:80])
+        schedule_space = explore(checked, kernel, sizes, *more, free=free)
+        _SPACES[key] = replace(schedule_space, groups=schedule_space.groups[:80])
     return _SPACES[key]
 
 
@@ -198,8 +198,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spaces of three groups."""
 
     def first(*arguments: Any, **more: Any) -> ScheduleSpace:
-        found = explored(*arguments, **more)
-        return replace(found, groups=found.groups[:3])
+        schedule_space = explored(*arguments, **more)
+        return replace(schedule_space, groups=schedule_space.groups[:3])
 
     monkeypatch.setattr(stages, "explore", first)
 
@@ -219,8 +219,10 @@ def test_what_takes_longer_is_varied_more_often_as_far_as_anything_is_known() ->
 
     def counted(draw: Draw) -> tuple[int, int]:
         proposer = rules(problem(), H200, draw=draw, count=60)
-        made = proposer.propose(ask(state, 0), state, lambda _: None).programs
-        return sum(w.why.startswith("h: ") for w in made), sum(w.why.startswith("return: ") for w in made)
+        programs = proposer.propose(ask(state, 0), state, lambda _: None).programs
+        return sum(w.why.startswith("h: ") for w in programs), sum(
+            w.why.startswith("return: ") for w in programs
+        )
 
     h, returned = counted(nominate)
     assert h > 1.4 * returned
@@ -332,8 +334,8 @@ def test_a_kernel_that_failed_is_not_proposed_for_its_stage_again(few: None) -> 
     root, broken = (None, CHAIN, TimedOutcome(10e-6)), (0, failed, FailedOutcome("build", ""))
     state = tree_of(root, broken, (0, every[-1].text, TimedOutcome(9e-6)))
     plan = planned(failed).kernel(0).plan
-    made = proposer.propose(ask(state, 2, 2), state, lambda _: None).programs
-    assert made and all(planned(w.text).kernel(0).plan != plan for w in made)
+    programs = proposer.propose(ask(state, 2, 2), state, lambda _: None).programs
+    assert programs and all(planned(w.text).kernel(0).plan != plan for w in programs)
 
 
 def test_a_candidate_that_is_no_pipeline_has_nothing_to_vary() -> None:

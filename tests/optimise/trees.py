@@ -28,8 +28,8 @@ def us(value: float) -> TimedOutcome:
 
 def tree_of(*rows: tuple[int | None, Outcome], spent: Iterable[int] = ()) -> CandidateTree:
     """By row: the parent, and what became of it."""
-    made = CandidateTree()
+    candidate_tree = CandidateTree()
     for at, (parent, outcome) in enumerate(rows):
-        made.add(parent, str(at), str(at), "", outcome)
-    made.spent.update(spent)
-    return made
+        candidate_tree.add(parent, str(at), str(at), "", outcome)
+    candidate_tree.spent.update(spent)
+    return candidate_tree

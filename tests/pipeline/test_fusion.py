@@ -55,29 +55,35 @@ def evaluated(found: SizedPipeline, one: FusedKernel, arguments: list[object]) -
 @pytest.mark.parametrize("what", JOINABLE)
 def test_a_joined_kernel_computes_what_its_stages_do(what: str) -> None:
     text, sizes = JOINABLE[what]
-    found = laid(text, **sizes)
-    arguments = list(generate(found.pipeline, sizes, "normal", seed=4))
-    one = fuse(*found.steps[:2])
-    (wanted,) = evaluate(found.pipeline, arguments)
-    (got,) = evaluated(found, one, arguments)
+    sized_pipeline = laid(text, **sizes)
+    arguments = list(generate(sized_pipeline.pipeline, sizes, "normal", seed=4))
+    one = fuse(*sized_pipeline.steps[:2])
+    (expected,) = evaluate(sized_pipeline.pipeline, arguments)
+    (actual,) = evaluated(sized_pipeline, one, arguments)
     # What was stored in bf16 is rounded as it was; f32 is the arithmetic's own.
-    assert torch.equal(got, wanted) if got.dtype == torch.bfloat16 else torch.allclose(got, wanted)
+    assert (
+        torch.equal(actual, expected) if actual.dtype == torch.bfloat16 else torch.allclose(actual, expected)
+    )
     assert dict(zip(one.kernel.dims, one.sizes, strict=True)).keys() == one.kernel.dims.keys()
 
 
 def test_what_others_read_is_stored_as_well() -> None:
     text, sizes = JOINABLE["an epilogue"]
-    found = laid(text, **sizes)
-    one = fuse(*found.steps, keep=("h",))
+    sized_pipeline = laid(text, **sizes)
+    one = fuse(*sized_pipeline.steps, keep=("h",))
     assert one.outputs == ("return", "h")
-    arguments = list(generate(found.pipeline, sizes, "normal", seed=4))
-    buffers = dict(zip((p.name for p in found.pipeline.params), arguments, strict=True))
-    (h,) = run_stage(found.steps[0].stage, stage_arguments(found.steps[0].stage, buffers), found.sizes)
-    assert torch.equal(evaluated(found, one, arguments)[1], h)
+    arguments = list(generate(sized_pipeline.pipeline, sizes, "normal", seed=4))
+    buffers = dict(zip((p.name for p in sized_pipeline.pipeline.params), arguments, strict=True))
+    (h,) = run_stage(
+        sized_pipeline.steps[0].stage,
+        stage_arguments(sized_pipeline.steps[0].stage, buffers),
+        sized_pipeline.sizes,
+    )
+    assert torch.equal(evaluated(sized_pipeline, one, arguments)[1], h)
 
 
 def test_axes_that_are_split_differently_are_not_joined() -> None:
-    found = laid(
+    sized_pipeline = laid(
         "kernel halves(x: f32[M, (G=2 C)]) -> f32[M, G] { return sum[C](x) }\n"
         "pipeline p(x: f32[A, B]) -> f32[A, E=2] {\n"
         "  h: f32[A, B] = x + 1\n  return halves(h)\n}\n",
@@ -85,7 +91,7 @@ def test_axes_that_are_split_differently_are_not_joined() -> None:
         B=8,
     )
     with pytest.raises(NotFusible, match="differently"):
-        fuse(*found.steps)
+        fuse(*sized_pipeline.steps)
 
 
 def cut(text: str, **sizes: int) -> tuple[FusionCandidate, ...]:

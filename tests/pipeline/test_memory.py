@@ -25,13 +25,15 @@ def test_every_need_is_met_by_stream_order_and_events(
     graph: tuple[list[frozenset[int]], list[bool]], most: int
 ) -> None:
     after, home = graph
-    made = assign_streams(after, home, most)
-    assert made.count <= most
-    ended = _executed(made)
+    stream_assignment = assign_streams(after, home, most)
+    assert stream_assignment.count <= most
+    ended = _executed(stream_assignment)
     for step, needs in enumerate(after):
         assert needs <= ended[step]
-        assert made.before[step] <= ended[step], "before claims more than streams and events enforce"
-    assert all(made.slots[i].stream == 0 for i, at_home in enumerate(home) if at_home)
+        assert stream_assignment.before[step] <= ended[step], (
+            "before claims more than streams and events enforce"
+        )
+    assert all(stream_assignment.slots[i].stream == 0 for i, at_home in enumerate(home) if at_home)
 
 
 def _executed(made: StreamAssignment) -> list[frozenset[int]]:
@@ -64,20 +66,20 @@ def test_no_two_live_blocks_share_a_byte(
         size = data.draw(st.integers(0, 2000))
         blocks.append(Allocation(f"h{step}", size, step, frozenset({step, *readers})))
         blocks.append(Allocation(f"w{step}", data.draw(st.integers(0, 600)), step, frozenset({step})))
-    made = assign_offsets(blocks, turns.before)
+    workspace_layout = assign_offsets(blocks, turns.before)
     ended = _executed(turns)
     for block in blocks:
         if not block.bytes:
-            assert block.name not in made.offsets
+            assert block.name not in workspace_layout.offsets
             continue
-        start = made.offsets[block.name]
-        assert start % ALIGNMENT == 0 and start + block.bytes <= made.bytes
+        start = workspace_layout.offsets[block.name]
+        assert start % ALIGNMENT == 0 and start + block.bytes <= workspace_layout.bytes
     real = [b for b in blocks if b.bytes]
     for i, a in enumerate(real):
         for b in real[i + 1 :]:
             apart = a.uses <= ended[b.first_step] or b.uses <= ended[a.first_step]
-            assert apart or _disjoint(made, a, b), (a, b)
-    assert made.bytes <= made.unshared_bytes
+            assert apart or _disjoint(workspace_layout, a, b), (a, b)
+    assert workspace_layout.bytes <= workspace_layout.unshared_bytes
 
 
 def _disjoint(made: WorkspaceLayout, a: Allocation, b: Allocation) -> bool:
@@ -112,6 +114,9 @@ def test_blocks_take_the_tightest_gap() -> None:
         Allocation("fourth", 256, 0, frozenset({0, 3})),
         Allocation("late", 256, 2, frozenset({2, 3})),
     ]
-    made = assign_offsets(blocks, before)
-    assert made.offsets["late"] in (made.offsets["third"], made.offsets["first"])
-    assert made.bytes == 2048 + 512 + 512 + 256 + 256
+    workspace_layout = assign_offsets(blocks, before)
+    assert workspace_layout.offsets["late"] in (
+        workspace_layout.offsets["third"],
+        workspace_layout.offsets["first"],
+    )
+    assert workspace_layout.bytes == 2048 + 512 + 512 + 256 + 256

@@ -49,10 +49,10 @@ pipeline heads(x: bf16[B, T, C], wq: bf16[(H=8 D), C], wk: bf16[(H D), C], wv: b
 
 
 def planned(text: str, **sizes: int) -> PipelinePlan:
-    found = frontend.read_text(text)
-    program = frontend.program(found)
+    checked = frontend.read_text(text)
+    program = frontend.program(checked)
     assert isinstance(program, ir.Pipeline)
-    return plan_pipeline(found, program, complete(program, sizes), "sm90a")
+    return plan_pipeline(checked, program, complete(program, sizes), "sm90a")
 
 
 def chosen(plan: PipelinePlan) -> dict[str, str]:
@@ -70,13 +70,13 @@ def test_a_convolution_fills_what_the_next_one_reads_without_a_copy() -> None:
 
 
 def test_a_written_order_stands_and_a_better_one_is_named() -> None:
-    found = frontend.read_text(FIRST.replace("STORED", "[N, K, P, Q]"))
-    program = frontend.program(found)
+    checked = frontend.read_text(FIRST.replace("STORED", "[N, K, P, Q]"))
+    program = frontend.program(checked)
     assert isinstance(program, ir.Pipeline)
     sizes = complete(program, IMAGES)
-    plan = plan_pipeline(found, program, sizes, "sm90a")
+    plan = plan_pipeline(checked, program, sizes, "sm90a")
     assert not plan.orders and plan.sized.buffers["h"].shape == (32, 128, 56, 56)
-    (one,) = better_orders(program, sizes, estimator(found, "sm90a"))
+    (one,) = better_orders(program, sizes, estimator(checked, "sm90a"))
     assert (one.buffer, type_text(one.type)) == ("h", "bf16[N, P, Q, K]") and one.saves > 1e-6
 
 
@@ -88,10 +88,10 @@ def test_heads_lie_as_their_product_leaves_them(sizes: tuple[int, ...]) -> None:
 
 def test_one_order_that_no_reader_takes_is_not_chosen() -> None:
     """The maker would rather have it, and with any other buffer as the maker would have that one."""
-    found = frontend.read_text(HEADS)
-    program = frontend.program(found)
+    checked = frontend.read_text(HEADS)
+    program = frontend.program(checked)
     assert isinstance(program, ir.Pipeline)
-    real = estimator(found, "sm90a")
+    real = estimator(checked, "sm90a")
 
     def seconds(step: object) -> float:
         name = step.stage.outputs[0]  # type: ignore[attr-defined]
@@ -110,11 +110,11 @@ def test_an_order_changes_no_result() -> None:
     program = frontend.program(frontend.read_text(HEADS.replace("H=8", "H=2")))
     assert isinstance(program, ir.Pipeline)
     given = list(generate(program, {"B": 2, "T": 5, "C": 6, "D": 4}, "normal", seed=3))
-    (wanted,) = evaluate(program, given)
+    (expected,) = evaluate(program, given)
     turned = permuted(program, {"q": (3, 1, 2, 0), "v": (1, 0, 3, 2)})
     assert not turned.unordered and turned.buffers != program.buffers
-    (got,) = evaluate(turned, given)
-    assert torch.equal(got, wanted)
+    (actual,) = evaluate(turned, given)
+    assert torch.equal(actual, expected)
 
 
 def test_a_copy_into_a_result_falls_away() -> None:
@@ -204,12 +204,12 @@ def test_a_pipeline_of_many_buffers_takes_a_bounded_number_of_estimates() -> Non
     dims = "A, B, C, D, E, F"
     text = f"pipeline p(x: bf16[{dims}]) -> bf16[{dims}] {{ {' '.join(stages)} return h29 * 2 }}"
     program = frontend.read_text(text).module.programs[0]
-    asked: list[str] = []
+    texts: list[str] = []
 
     def seconds(step: Step) -> float:
-        asked.append(step.name)
+        texts.append(step.name)
         return 1.0
 
     assert isinstance(program, ir.Pipeline)
     assert choose_orders(program, (2,) * 6, seconds) == {f"h{i}": tuple(range(6)) for i in range(30)}
-    assert len(asked) <= 3 * MOST_ESTIMATES
+    assert len(texts) <= 3 * MOST_ESTIMATES

@@ -234,8 +234,8 @@ def test_torch_functions_run_in_their_place(load: Load) -> None:
     x = numbers(4, 4)
     for _ in range(3):
         y, z = made.call(x)
-        wanted = x.flip(0) + 3
-        assert close(y, wanted.cumsum(1)) and close(z, wanted.diag())
+        expected = x.flip(0) + 3
+        assert close(y, expected.cumsum(1)) and close(z, expected.diag())
         assert launches(made.trace()) == [0, 2]
 
 

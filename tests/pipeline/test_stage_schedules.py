@@ -35,8 +35,8 @@ H = "bf16[T, F]"
 
 def test_a_stage_is_planned_by_its_schedule_and_the_others_as_without() -> None:
     free = tiles(planned(MLP % (H, ""), **LARGE))
-    given = tiles(planned(MLP % (H, "schedule sm90a for h { tile 64x64x64 }"), **LARGE))
-    assert given == {**free, "h": (64, 64, 64)} != free
+    values = tiles(planned(MLP % (H, "schedule sm90a for h { tile 64x64x64 }"), **LARGE))
+    assert values == {**free, "h": (64, 64, 64)} != free
 
 
 def test_a_condition_is_asked_at_the_calls_extents() -> None:

@@ -72,8 +72,8 @@ def staged(
             return None
 
         def run(arguments: Sequence[Any], results: Sequence[Tensor]) -> None:
-            made = run_stage(step.stage, arguments, found.sizes)
-            for result, value in zip(results, made, strict=True):
+            tensors = run_stage(step.stage, arguments, found.sizes)
+            for result, value in zip(results, tensors, strict=True):
                 result.copy_(spoil.get(number, lambda x: x)(value))
 
         return run
@@ -89,15 +89,15 @@ def staged(
 def _series(found: SizedPipeline, arguments: Sequence[Any], spoil: Spoil) -> Mapping[str, Tensor]:
     stored = dict(zip((p.name for p in found.pipeline.params), arguments, strict=True))
     for number, step in enumerate(found.steps):
-        made = run_stage(step.stage, stage_arguments(step.stage, stored), found.sizes)
+        tensors = run_stage(step.stage, stage_arguments(step.stage, stored), found.sizes)
         change = spoil.get(number, lambda x: x)
-        stored |= {n: change(m) for n, m in zip(step.stage.outputs, made, strict=True)}
+        stored |= {n: change(m) for n, m in zip(step.stage.outputs, tensors, strict=True)}
     return stored
 
 
 def judged(text: str, sizes: Mapping[str, int], **how: Any) -> LaunchVerdict:
-    made = staged(text, sizes, **how)
-    return check(made.sized.pipeline, made, drawn(made, sizes))
+    staged_launch = staged(text, sizes, **how)
+    return check(staged_launch.sized.pipeline, staged_launch, drawn(staged_launch, sizes))
 
 
 def drawn(made: StagedLaunch, sizes: Mapping[str, int]) -> list[Any]:
@@ -115,11 +115,11 @@ SMALL = {"M": 32, "D": 64}
 
 def test_one_part_in_a_hundred_in_the_middle_of_a_deep_pipeline_is_found() -> None:
     """The bound end to end lets it pass."""
-    made = staged(DEEP, SMALL, {DEPTH // 2: off})
-    arguments = drawn(made, SMALL)
-    alone = check(made.sized.pipeline, made.entire, arguments)
+    staged_launch = staged(DEEP, SMALL, {DEPTH // 2: off})
+    arguments = drawn(staged_launch, SMALL)
+    alone = check(staged_launch.sized.pipeline, staged_launch.entire, arguments)
     assert alone.state == "undecided" and all(c.ok for c in alone.comparisons)
-    verdict = check(made.sized.pipeline, made, arguments)
+    verdict = check(staged_launch.sized.pipeline, staged_launch, arguments)
     assert verdict.state == "wrong" and not verdict.ok
     assert [s.name for s in verdict.stages if s.state != "right"] == [f"h{DEPTH // 2} = layer"]
     assert f"stage h{DEPTH // 2} = layer: result" in str(verdict)
@@ -136,8 +136,8 @@ def test_a_right_deep_pipeline_is_right_by_its_stages_and_says_so() -> None:
 
 
 def test_the_whole_alone_is_undecided_where_its_bounds_say_nothing() -> None:
-    made = staged(DEEP, SMALL)
-    verdict = check(made.sized.pipeline, made.entire, drawn(made, SMALL))
+    staged_launch = staged(DEEP, SMALL)
+    verdict = check(staged_launch.sized.pipeline, staged_launch.entire, drawn(staged_launch, SMALL))
     assert verdict.state == "undecided" and not verdict.ok and not verdict.problems
 
 
@@ -166,14 +166,16 @@ def test_a_torch_function_is_taken_as_given_and_needs_no_bound() -> None:
 
 
 def test_a_stage_that_leaves_elements_or_changes_its_input_is_told() -> None:
-    made = staged(NORM, {"M": 8, "K": 16, "N": 32, "P": 4})
+    staged_launch = staged(NORM, {"M": 8, "K": 16, "N": 32, "P": 4})
 
     def lazy(arguments: Sequence[Any], results: Sequence[Tensor]) -> None:
-        results[0][:-1] = evaluate(made.sized.steps[1].kernel, arguments)[0][:-1]  # type: ignore[arg-type]
+        results[0][:-1] = evaluate(staged_launch.sized.steps[1].kernel, arguments)[0][:-1]  # type: ignore[arg-type]
         arguments[0][0, 0] += 1
 
-    spoilt = replace(made, steps=(made.steps[0], lazy, made.steps[2]))
-    verdict = check(made.sized.pipeline, spoilt, drawn(made, {"M": 8, "K": 16, "N": 32, "P": 4}))
+    spoilt = replace(staged_launch, steps=(staged_launch.steps[0], lazy, staged_launch.steps[2]))
+    verdict = check(
+        staged_launch.sized.pipeline, spoilt, drawn(staged_launch, {"M": 8, "K": 16, "N": 32, "P": 4})
+    )
     assert verdict.state == "wrong"
     assert {p.kind for p in verdict.stages[1].problems} == {"unwritten", "input changed"}
     assert not verdict.stages[0].problems
@@ -190,9 +192,9 @@ pipeline gathers(x: f32[M], t: f32[V]) -> f32[M] {
 
 
 def test_what_follows_a_wrong_stage_is_left_where_no_reference_takes_it() -> None:
-    made = staged(GATHERS, {"M": 8, "V": 4}, {0: lambda x: x + 100})
+    staged_launch = staged(GATHERS, {"M": 8, "V": 4}, {0: lambda x: x + 100})
     arguments = [torch.zeros(8), torch.arange(4.0)]
-    verdict = check(made.sized.pipeline, made, arguments)
+    verdict = check(staged_launch.sized.pipeline, staged_launch, arguments)
     assert verdict.state == "wrong" and len(verdict.stages) == 1
     assert "cannot be judged on what a wrong stage stored" in verdict.missing
     assert verdict.missing in str(verdict)
@@ -200,13 +202,13 @@ def test_what_follows_a_wrong_stage_is_left_where_no_reference_takes_it() -> Non
 
 @pytest.mark.parametrize("alone, outcome", [(True, "undecided"), (False, "right")])
 def test_a_suite_counts_no_undecided_case_as_right(alone: bool, outcome: str, tmp_path: Path) -> None:
-    made = staged(DEEP, SMALL)
-    asked = suite(made.sized.pipeline, SMALL, seed=1, distributions=("normal",), most=1)
+    staged_launch = staged(DEEP, SMALL)
+    asked = suite(staged_launch.sized.pipeline, SMALL, seed=1, distributions=("normal",), most=1)
     journal = tmp_path / "journal"
     seconds = signal.getitimer(signal.ITIMER_REAL)
     judge_all(
-        made.sized.pipeline,
-        lambda _: made.entire if alone else made,
+        staged_launch.sized.pipeline,
+        lambda _: staged_launch.entire if alone else staged_launch,
         [as_json(c) for c in asked.cases],
         str(journal),
         tile={},
@@ -235,7 +237,7 @@ def test_buffers_are_dropped_after_their_last_reader(monkeypatch: pytest.MonkeyP
 
     alive: list[weakref.ref[Tensor]] = []
     most = 0
-    made = staged(DEEP, SMALL)
+    staged_launch = staged(DEEP, SMALL)
 
     def watched(run: Any) -> Any:
         def launch(arguments: Sequence[Any], results: Sequence[Tensor]) -> None:
@@ -247,6 +249,8 @@ def test_buffers_are_dropped_after_their_last_reader(monkeypatch: pytest.MonkeyP
         return launch
 
     assert check(
-        made.sized.pipeline, replace(made, steps=tuple(map(watched, made.steps))), drawn(made, SMALL)
+        staged_launch.sized.pipeline,
+        replace(staged_launch, steps=tuple(map(watched, staged_launch.steps))),
+        drawn(staged_launch, SMALL),
     ).ok
     assert most <= 6  # two runs of a stage and of the one before

@@ -39,25 +39,25 @@ def measure(board: Board, **more: Any) -> energy.Energy | energy.NoEnergy:
 
 
 def test_joules_a_launch() -> None:
-    found = measure(Board())
-    assert isinstance(found, energy.Energy)
-    assert found.seconds >= energy.WINDOW_SECONDS
-    assert found.launches == 8 * 50
-    assert found.joules == pytest.approx(400 * 2 / 400)
-    assert found.watts == pytest.approx(400)
-    assert found.start_clock == 1.98e9 and found.clock == 1.7e9
-    assert found.throttled == ("software power cap",)
+    outcome = measure(Board())
+    assert isinstance(outcome, energy.Energy)
+    assert outcome.seconds >= energy.WINDOW_SECONDS
+    assert outcome.launches == 8 * 50
+    assert outcome.joules == pytest.approx(400 * 2 / 400)
+    assert outcome.watts == pytest.approx(400)
+    assert outcome.start_clock == 1.98e9 and outcome.clock == 1.7e9
+    assert outcome.throttled == ("software power cap",)
 
 
 def test_a_board_without_a_counter() -> None:
-    found = measure(Board(millijoule=None))
-    assert isinstance(found, energy.NoEnergy) and "no energy counter" in found.reason
+    outcome = measure(Board(millijoule=None))
+    assert isinstance(outcome, energy.NoEnergy) and "no energy counter" in outcome.reason
 
 
 def test_a_counter_that_stands_still() -> None:
     board = Board()
-    found = energy.measure(board, lambda: None, 1, lambda: _advance(board), now=lambda: board.time)
-    assert isinstance(found, energy.NoEnergy) and "did not move" in found.reason
+    outcome = energy.measure(board, lambda: None, 1, lambda: _advance(board), now=lambda: board.time)
+    assert isinstance(outcome, energy.NoEnergy) and "did not move" in outcome.reason
 
 
 def _advance(board: Board) -> None:

@@ -63,8 +63,8 @@ def test_rows_units_and_other_lines() -> None:
     ],
 )
 def test_numbers(cell: str, unit: str, value: float | None) -> None:
-    found = ncu.number(cell, unit)
-    assert found == (value if value is None else pytest.approx(value))
+    number = ncu.number(cell, unit)
+    assert number == (value if value is None else pytest.approx(value))
 
 
 @given(st.text(max_size=400))
@@ -74,15 +74,15 @@ def test_any_text_is_read_without_a_fault(text: str) -> None:
 
 
 def test_the_longest_kernel_of_a_launch_is_the_one() -> None:
-    found = ncu.count(Path("ncu"), "sm90", ["a", "b"], ["python"], _writes(RAW))
-    assert isinstance(found, ncu.KernelCounters)
-    assert found.kernel.startswith("cutlass::device_kernel")
-    assert found.counters.dram_bytes == 100_663_296 + 33_554_432
-    assert found.counters.dram == pytest.approx(0.17)
-    assert found.counters.clusters_active == 66
-    assert found.counters.sm_cycles_most == 310_016
-    assert found.counters.tensor is None, "n/a is unknown, not zero"
-    assert found.counters.xu is None, "a metric that was not written is unknown"
+    outcome = ncu.count(Path("ncu"), "sm90", ["a", "b"], ["python"], _writes(RAW))
+    assert isinstance(outcome, ncu.KernelCounters)
+    assert outcome.kernel.startswith("cutlass::device_kernel")
+    assert outcome.counters.dram_bytes == 100_663_296 + 33_554_432
+    assert outcome.counters.dram == pytest.approx(0.17)
+    assert outcome.counters.clusters_active == 66
+    assert outcome.counters.sm_cycles_most == 310_016
+    assert outcome.counters.tensor is None, "n/a is unknown, not zero"
+    assert outcome.counters.xu is None, "a metric that was not written is unknown"
 
 
 def test_the_call_asks_for_the_table_and_nothing_else() -> None:
@@ -100,9 +100,9 @@ def test_the_call_asks_for_the_table_and_nothing_else() -> None:
     ("said", "words"), [(PERMISSION, "ERR_NVGPUCTRPERM"), (NO_LIBRARY, "LibraryNotLoaded"), ("", "nothing")]
 )
 def test_no_counters_says_the_tools_words(said: str, words: str) -> None:
-    found = ncu.count(Path("ncu"), "sm90", ["a"], ["python"], _writes(said, "1"))
-    assert isinstance(found, ncu.NoCounters)
-    assert words in found.reason
+    outcome = ncu.count(Path("ncu"), "sm90", ["a"], ["python"], _writes(said, "1"))
+    assert isinstance(outcome, ncu.NoCounters)
+    assert words in outcome.reason
 
 
 def test_an_unknown_metric_is_dropped_and_the_rest_tried_again() -> None:
@@ -117,9 +117,9 @@ def test_an_unknown_metric_is_dropped_and_the_rest_tried_again() -> None:
         (folder / "ncu.csv").write_text(RAW)
         return "0", ""
 
-    found = ncu.count(Path("ncu"), "sm90", ["a"], ["python"], run)
-    assert isinstance(found, ncu.KernelCounters)
-    assert found.dropped == ("launch__cluster_max_active",)
+    outcome = ncu.count(Path("ncu"), "sm90", ["a"], ["python"], run)
+    assert isinstance(outcome, ncu.KernelCounters)
+    assert outcome.dropped == ("launch__cluster_max_active",)
     assert len(calls) == 2
 
 
@@ -127,9 +127,9 @@ def test_a_tool_that_does_not_start_is_no_fault() -> None:
     def run(line: Sequence[str], folder: Path) -> tuple[str, str]:
         raise CompilerUnusable("ncu cannot be started: Exec format error", "ucc doctor")
 
-    found = ncu.count(Path("ncu"), "sm90", [], ["python"], run)
-    assert isinstance(found, ncu.NoCounters)
-    assert "cannot be started" in found.reason
+    outcome = ncu.count(Path("ncu"), "sm90", [], ["python"], run)
+    assert isinstance(outcome, ncu.NoCounters)
+    assert "cannot be started" in outcome.reason
 
 
 def _writes(text: str, status: str = "0") -> ncu.RunTool:
@@ -151,9 +151,9 @@ def test_tables_have_every_counter_and_nothing_else(table: str) -> None:
 def test_hopper_only_counters_are_unknown_elsewhere() -> None:
     assert metrics.METRICS["sm80"]["tma_bytes"] is None
     assert metrics.METRICS["sm100"]["stall_gmma"] is None
-    found = metrics.counters("sm80", dict.fromkeys(metrics.metric_names("sm80"), 1.0))
-    assert found.tma_bytes is None and found.dram_bytes == 2.0
-    assert set(metrics.unknown("sm80", found)) == {"tma_bytes", "stall_gmma", "clusters_active"}
+    counters = metrics.counters("sm80", dict.fromkeys(metrics.metric_names("sm80"), 1.0))
+    assert counters.tma_bytes is None and counters.dram_bytes == 2.0
+    assert set(metrics.unknown("sm80", counters)) == {"tma_bytes", "stall_gmma", "clusters_active"}
 
 
 def test_tables_are_found_by_capability() -> None:

@@ -50,39 +50,41 @@ def test_facts_of_a_build() -> None:
     report = PtxasReport(
         usage, (PtxasWarning("wgmma-serialised", "gemm", "C7510: Potential ..", "smaller tile"),)
     )
-    found = sass.build_facts(report, sass.parse(TEXT))
-    assert found.registers == 168 and found.spill_bytes == 64
-    assert found.serialised == ("C7510: Potential ..",)
-    assert found.wgmma_instructions == 8 and found.local_accesses == 0
-    assert found.global_accesses == 1 and found.narrow_accesses == 1
+    build_facts = sass.build_facts(report, sass.parse(TEXT))
+    assert build_facts.registers == 168 and build_facts.spill_bytes == 64
+    assert build_facts.serialised == ("C7510: Potential ..",)
+    assert build_facts.wgmma_instructions == 8 and build_facts.local_accesses == 0
+    assert build_facts.global_accesses == 1 and build_facts.narrow_accesses == 1
 
 
 def test_without_a_disassembly_its_numbers_are_unknown() -> None:
-    found = sass.build_facts(PtxasReport(), sass.NoCode("no cuobjdump"))
-    assert found.tensor_instructions is None and found.local_accesses is None
-    assert found.spill_bytes is None and found.serialised is None, "no report says nothing, not zero"
+    build_facts = sass.build_facts(PtxasReport(), sass.NoCode("no cuobjdump"))
+    assert build_facts.tensor_instructions is None and build_facts.local_accesses is None
+    assert build_facts.spill_bytes is None and build_facts.serialised is None, (
+        "no report says nothing, not zero"
+    )
 
 
 def test_reading_through_the_tool(tmp_path: Path) -> None:
     tool = _program(tmp_path / "cuobjdump", f"cat {Path(__file__).parent / 'data' / 'sm90.sass'}")
-    found = sass.read(tmp_path / "kernel.so", tool)
-    assert not isinstance(found, sass.NoCode) and len(found) == 2
+    outcome = sass.read(tmp_path / "kernel.so", tool)
+    assert not isinstance(outcome, sass.NoCode) and len(outcome) == 2
 
 
 def test_the_image_of_a_staged_library_is_read_in_its_place(tmp_path: Path) -> None:
     tool = _program(tmp_path / "cuobjdump", 'echo "$2" >&2; exit 1')
     for name in ("kernel.so", "kernel.cubin"):
         (tmp_path / name).write_bytes(b"")
-        found = sass.read(tmp_path / "kernel.so", tool)
-        assert isinstance(found, sass.NoCode) and name in found.reason
+        outcome = sass.read(tmp_path / "kernel.so", tool)
+        assert isinstance(outcome, sass.NoCode) and name in outcome.reason
 
 
 @pytest.mark.parametrize(
     ("script", "words"), [("echo no >&2; exit 3", "status 3: no"), ("true", "no function")]
 )
 def test_a_failing_tool_says_why(tmp_path: Path, script: str, words: str) -> None:
-    found = sass.read(tmp_path / "kernel.so", _program(tmp_path / "cuobjdump", script))
-    assert isinstance(found, sass.NoCode) and words in found.reason
+    outcome = sass.read(tmp_path / "kernel.so", _program(tmp_path / "cuobjdump", script))
+    assert isinstance(outcome, sass.NoCode) and words in outcome.reason
 
 
 def test_tools_are_found_in_order(tmp_path: Path) -> None:

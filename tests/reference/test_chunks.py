@@ -42,18 +42,18 @@ def arguments(program: ir.Kernel, wild: bool = False) -> list[torch.Tensor]:
 @pytest.mark.parametrize("text", [CHAIN, MSE, WIDE, WRAPS])
 def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch, text: str, wild: bool, piece: int) -> None:
     program = kernel(text)
-    given = arguments(program, wild)
-    (whole,) = expect(program, given)
+    tensors = arguments(program, wild)
+    (whole,) = expect(program, tensors)
     monkeypatch.setattr(chunks, "CHUNK", piece)
-    (found,) = expect(program, given)
+    (found,) = expect(program, tensors)
     torch.testing.assert_close(found.reference, whole.reference, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(found.bound, whole.bound)
 
 
 def work(text: str) -> Counted:
     program = kernel(text)
-    given = arguments(program)
-    return counted(lambda: expect(program, given), A * L)
+    tensors = arguments(program)
+    return counted(lambda: expect(program, tensors), A * L)
 
 
 PEAKS = {

@@ -24,13 +24,13 @@ def test_drawn_programs_are_pytorchs() -> None:
 
 
 def test_every_feature_is_drawn_in_the_end() -> None:
-    drawn: set[str] = set()
+    texts: set[str] = set()
     every = {name for tables in (LEAVES, TABLE) for table in tables.values() for name in table}
     for seed in range(4000):
-        drawn |= {feature for feature, _ in program(seed).drawn}
-        if every <= drawn:
+        texts |= {feature for feature, _ in program(seed).drawn}
+        if every <= texts:
             return
-    raise AssertionError(sorted(every - drawn))
+    raise AssertionError(sorted(every - texts))
 
 
 def test_a_wrong_neutral_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

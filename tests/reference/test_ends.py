@@ -35,7 +35,7 @@ def test_a_window_past_the_border_sees_only_what_is_there(op: str, elem: str) ->
     x = tensor(values, elem)
     result = "i64" if elem in INTEGERS or op.startswith("arg") else "f32"
     out = run(f"(x: {elem}[H]) -> {result}[P=H] {{ return {op}[R=3](x[H = P + R - 1]) }}", x)
-    wanted = []
+    expected = []
     for p in range(3):
         taps = {
             r: x[p + r - 1].double() if elem in FLOATS else x[p + r - 1].long()
@@ -45,10 +45,10 @@ def test_a_window_past_the_border_sees_only_what_is_there(op: str, elem: str) ->
         pick = max if op.endswith("max") else min
         best = pick(taps, key=lambda r: taps[r].item())
         inside = torch.stack(list(taps.values()))
-        wanted.append(
+        expected.append(
             best if op.startswith("arg") else taps[best] if op in ("max", "min") else getattr(inside, op)()
         )
-    assert out.tolist() == [float(w) if result == "f32" else int(w) for w in wanted]
+    assert out.tolist() == [float(w) if result == "f32" else int(w) for w in expected]
 
 
 @pytest.mark.parametrize("elem", [*INTEGERS, *FLOATS, "bool"])

@@ -74,8 +74,8 @@ def test_any_buffer_within_its_bound_gives_a_result_within_its_own(name: str) ->
         "p",
     )
     second = named(f"kernel k(h: f32[M, N], {PARAMS}) -> {result} {{ return {text} }}", "k")
-    given = arguments()
-    h, y = expect(whole, given)
+    tensors = arguments()
+    h, y = expect(whole, tensors)
     assert bool((h.bound > 0).any())
     random = torch.Generator().manual_seed(1)
     shifts = [-1.0, 1.0, *(torch.rand(h.bound.shape, generator=random) * 2 - 1 for _ in range(6))]
@@ -83,10 +83,10 @@ def test_any_buffer_within_its_bound_gives_a_result_within_its_own(name: str) ->
     for shift in shifts:
         near = (h.reference + shift * h.bound).float()
         near = torch.where((near - h.reference).abs() <= h.bound, near, h.reference.float())
-        (got,) = evaluate(second, [near, *given[2:]])
-        found = compare(got, y.reference, y.bound, overflows=y.overflows, free=y.free)
-        assert found.ok, found
-        moved += int((got != y.reference.to(got.dtype)).sum())
+        (actual,) = evaluate(second, [near, *tensors[2:]])
+        comparison = compare(actual, y.reference, y.bound, overflows=y.overflows, free=y.free)
+        assert comparison.ok, comparison
+        moved += int((actual != y.reference.to(actual.dtype)).sum())
     assert moved, "no jump was crossed"
 
 
@@ -123,9 +123,9 @@ def test_an_int8_linear_is_judged_end_to_end(form: str, right: bool) -> None:
     x[:, 0] = 127 * 0.013
     w = torch.randint(-127, 128, (16, 256), generator=random, dtype=torch.int8)
     (expected,) = expect(named(LINEAR, "linear"), [x, w])
-    found = compare(quantised(x, w, form), expected.reference, expected.bound)
-    assert found.ok or not right, found  # to cut a tie off is to take its lower side
+    comparison = compare(quantised(x, w, form), expected.reference, expected.bound)
+    assert comparison.ok or not right, comparison  # to cut a tie off is to take its lower side
     y = torch.randn(32, 256, generator=random)
     (usual,) = expect(named(LINEAR, "linear"), [y, w])
-    found = compare(quantised(y, w, form), usual.reference, usual.bound)
-    assert found.ok is right and found.decided, found
+    comparison = compare(quantised(y, w, form), usual.reference, usual.bound)
+    assert comparison.ok is right and comparison.decided, comparison

@@ -93,5 +93,5 @@ def test_an_honest_device_stays_within(root: str) -> None:
     assert bool(e.bound.isfinite().all())
     for spoilt in (x, x * (1 + 2**-22), x * (1 - 2**-22)):
         s = ((spoilt @ w.t()) ** 2).sum(1) + 1e-12
-        got = {"sqrt(s)": s.sqrt(), "1 / s": 1 / s, "log(s)": s.log()}.get(root, s.rsqrt())
-        assert bool(((got.double() - e.reference).abs() <= e.bound).all())
+        actual = {"sqrt(s)": s.sqrt(), "1 / s": 1 / s, "log(s)": s.log()}.get(root, s.rsqrt())
+        assert bool(((actual.double() - e.reference).abs() <= e.bound).all())

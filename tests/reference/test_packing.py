@@ -46,9 +46,9 @@ def test_a_program_reads_the_values() -> None:
     kernel = ucutlass.loads(TEXT)
     x = torch.randn(3, 12).bfloat16()
     w, s = torch.randint(-8, 8, (5, 12)), torch.rand(5, 3)
-    wanted = x.double() @ (w.double() * s.double().repeat_interleave(4, 1)).t()
+    expected = x.double() @ (w.double() * s.double().repeat_interleave(4, 1)).t()
     found = kernel.reference(x, ucutlass.pack_s4(w), s)
-    torch.testing.assert_close(found, wanted.float())
+    torch.testing.assert_close(found, expected.float())
     (again,) = evaluate(kernel.program, [x, ucutlass.pack_s4(w).view(torch.int8), s])
     assert torch.equal(found, again)
     with pytest.raises(ElementMismatchError, match="w is s4"):

@@ -102,13 +102,13 @@ def test_a_comparison_in_slices_is_the_comparison(text: str) -> None:
     whole = compare_results(
         whole_results(expect(program, arguments)), outputs, [(4, 4), (4, 4)][: len(outputs)]
     )
-    found = compare_results(
+    comparisons = compare_results(
         expected_results(program, arguments, limit=1500), outputs, [(4, 4), (4, 4)][: len(outputs)]
     )
-    for a, b in zip(whole, found, strict=True):
+    for a, b in zip(whole, comparisons, strict=True):
         for field in ("ok", "bad", "index", "in_tile", "elements", "exact", "out", "reference", "varies"):
             assert getattr(a, field) == getattr(b, field), field
-    assert found[0].index == (17, 66) and found[0].in_tile == (1, 2) and found[0].bad == 1
+    assert comparisons[0].index == (17, 66) and comparisons[0].in_tile == (1, 2) and comparisons[0].bad == 1
 
 
 def test_a_constant_result_in_slices_does_not_vary() -> None:

@@ -16,10 +16,10 @@ by_name = pytest.mark.parametrize("task", TASKS, ids=lambda t: t.program)
 
 
 def _arguments(task: Task, distribution: Distribution, seed: int = 0) -> list[object]:
-    made = generate(load(task), task.sizes, distribution, seed=seed)
+    arguments = generate(load(task), task.sizes, distribution, seed=seed)
     if task.program == "conv_bn_relu":
-        made[4] = made[4].abs()  # a variance
-    return made
+        arguments[4] = arguments[4].abs()  # a variance
+    return arguments
 
 
 @by_name

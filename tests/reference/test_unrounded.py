@@ -31,9 +31,9 @@ def test_a_pipeline_keeps_every_digit_between_its_stages_and_its_integers() -> N
     x, w, v = (drawn(*s).bfloat16() for s in ((4, 8), (6, 8), (5, 6)))
     y, z = evaluate(program, wide([x, w, v, torch.tensor([1, 2, 3, 5], dtype=torch.int32)]))
     gelu = torch.nn.functional.gelu
-    wanted = gelu(gelu(x.double() @ w.double().t()).flip(0) @ v.double().t())
+    expected = gelu(gelu(x.double() @ w.double().t()).flip(0) @ v.double().t())
     assert y.dtype == torch.float64 and z.dtype == torch.int32
-    torch.testing.assert_close(y, wanted, rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(y, expected, rtol=1e-13, atol=1e-13)
     assert z.tolist() == [2, 3, 4, 8]
 
 

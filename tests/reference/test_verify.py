@@ -251,9 +251,9 @@ def test_the_tile_is_named_by_dimension() -> None:
 
 def test_what_an_output_is_like_is_told() -> None:
     reference = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).repeat(FEWEST)
-    found = compare(torch.ones(3 * FEWEST), reference, torch.full_like(reference, 2.0))
-    assert found.ok and not found.varies and found.reference_varies
-    assert found.rms == pytest.approx(math.sqrt((0 + 0.25 + 1.0) / 3))
+    comparison = compare(torch.ones(3 * FEWEST), reference, torch.full_like(reference, 2.0))
+    assert comparison.ok and not comparison.varies and comparison.reference_varies
+    assert comparison.rms == pytest.approx(math.sqrt((0 + 0.25 + 1.0) / 3))
     assert compare(reference, reference, torch.zeros_like(reference)).rms is None
     few = reference[: FEWEST - 1]
     assert compare(few, few, torch.full_like(few, 2.0)).rms is None
@@ -274,8 +274,8 @@ def test_infinity_stands_for_the_largest_number_where_either_is_honest() -> None
     assert expected.overflows.tolist() == [True, False, False]
     for first, ok in ((INF, True), (65504.0, True), (-INF, False), (NAN, False), (65000.0, False)):
         out = torch.tensor([first, math.e, INF]).half()
-        found = compare(out, expected.reference, expected.bound, overflows=expected.overflows)
-        assert found.ok is ok, found
+        comparison = compare(out, expected.reference, expected.bound, overflows=expected.overflows)
+        assert comparison.ok is ok, comparison
     out = torch.tensor([65504.0, math.e, 65504.0]).half()
     assert not compare(out, expected.reference, expected.bound, overflows=expected.overflows).ok
 
@@ -346,5 +346,5 @@ def test_one_infinity_among_many_is_found() -> None:
     assert compare(out, reference, bound).ok
     for wrong in (math.inf, -math.inf, math.nan):
         out[1234] = wrong
-        found = compare(out, reference, bound)
-        assert found.bad == 1 and found.index == (1234,) and found.worst == math.inf
+        comparison = compare(out, reference, bound)
+        assert comparison.bad == 1 and comparison.index == (1234,) and comparison.worst == math.inf

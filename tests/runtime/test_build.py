@@ -69,15 +69,15 @@ def test_the_key_follows_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_build_then_hit(fake: FakeNvcc, cache: Cache) -> None:
     heard: list[Progress] = []
-    made = build(source(), fake.toolchain, cache, on_progress=heard.append)
+    artifact = build(source(), fake.toolchain, cache, on_progress=heard.append)
     again = build(source(header="// other words\n"), fake.toolchain, cache, on_progress=heard.append)
     assert len(fake.runs) == 1
-    assert again == made
+    assert again == artifact
     assert [e.kind for e in heard] == ["compiling", "built", "cached"]
-    assert made.library.read_text() == made.source.read_text() == "int f();"
-    assert (made.entry, made.arch, made.builder) == ("ucc_0123456789abcdef", "sm_90a", "nvcc")
-    assert made.versions == {"nvcc": "13.0.88", "host": "12.2.0", "cutlass": "4.2.0.0"}
-    files = sorted(p.name for p in made.folder.iterdir())
+    assert artifact.library.read_text() == artifact.source.read_text() == "int f();"
+    assert (artifact.entry, artifact.arch, artifact.builder) == ("ucc_0123456789abcdef", "sm_90a", "nvcc")
+    assert artifact.versions == {"nvcc": "13.0.88", "host": "12.2.0", "cutlass": "4.2.0.0"}
+    files = sorted(p.name for p in artifact.folder.iterdir())
     assert files == ["build.json", "build.log", "kernel.so", "source.cu"]
 
 
@@ -87,19 +87,19 @@ def test_no_path_or_environment_reaches_the_compiler_unkeyed(
     for name in ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "CPATH", "CPLUS_INCLUDE_PATH"):
         monkeypatch.setenv(name, "POISON")
     fake.behave('env > "$home/env"; echo "$@" > "$home/arguments"; cat "$last" > kernel.so\n')
-    made = build(source(), fake.toolchain, cache)
+    artifact = build(source(), fake.toolchain, cache)
     assert "POISON" not in (fake.home / "env").read_text()
     arguments = (fake.home / "arguments").read_text().split()
     assert arguments[-3:] == ["-o", "kernel.so", "source.cu"]
     assert str(cache.root) not in " ".join(arguments)
     assert str(cache.root / "staging") in (fake.home / "env").read_text()  # TMPDIR, so that it is swept
-    assert str(fake.home) not in json.dumps(json.loads((made.folder / "build.json").read_text()))
+    assert str(fake.home) not in json.dumps(json.loads((artifact.folder / "build.json").read_text()))
 
 
 def test_a_corrupt_entry_is_put_aside_rebuilt_and_reported(fake: FakeNvcc, cache: Cache) -> None:
     heard: list[Progress] = []
-    made = build(source(), fake.toolchain, cache)
-    made.library.write_text("cut")
+    artifact = build(source(), fake.toolchain, cache)
+    artifact.library.write_text("cut")
     assert build(source(), fake.toolchain, cache, on_progress=heard.append).library.read_text() == "int f();"
     assert [e.kind for e in heard] == ["quarantined", "compiling", "built"]
     assert "3 bytes instead of 8" in heard[0].detail and "quarantine" in heard[0].detail

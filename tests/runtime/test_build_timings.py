@@ -72,17 +72,22 @@ def test_another_table_is_refused(table: str) -> None:
 
 def test_an_artifact_keeps_the_phases_of_its_making(fake: FakeNvcc, cache: Cache) -> None:
     fake.behave(TELLING)
-    made = build(source(), fake.toolchain, cache)
+    artifact = build(source(), fake.toolchain, cache)
     fake.behave("exit 1")
-    assert made.phases == build(source(), fake.toolchain, cache).phases == PHASES
-    assert {p.name for p in made.folder.iterdir()} == {"build.json", "build.log", "kernel.so", "source.cu"}
+    assert artifact.phases == build(source(), fake.toolchain, cache).phases == PHASES
+    assert {p.name for p in artifact.folder.iterdir()} == {
+        "build.json",
+        "build.log",
+        "kernel.so",
+        "source.cu",
+    }
 
 
 @pytest.mark.parametrize("script", [GOOD, TELLING.replace("phase name", "step")], ids=["none", "another"])
 def test_without_an_account_the_build_is_the_same(fake: FakeNvcc, cache: Cache, script: str) -> None:
     fake.behave(script)
-    made = build(source(), fake.toolchain, cache)
-    assert made.phases == () and made.library.read_text() == "int f();"
+    artifact = build(source(), fake.toolchain, cache)
+    assert artifact.phases == () and artifact.library.read_text() == "int f();"
 
 
 def test_an_artifact_of_before_has_none(fake: FakeNvcc, cache: Cache) -> None:
@@ -96,9 +101,9 @@ def test_an_artifact_of_before_has_none(fake: FakeNvcc, cache: Cache) -> None:
 def test_members_of_a_unit_share_the_phases_as_they_share_the_time(fake: FakeNvcc, cache: Cache) -> None:
     fake.behave(TELLING)
     sources = [finish(f"namespace @ENTRY@_kernel {{ int {name}; }}\n", "", "sm_90a") for name in "ab"]
-    made = build_many(sources, fake.toolchain, cache, max_jobs=1, group=2)
+    outcomes = build_many(sources, fake.toolchain, cache, max_jobs=1, group=2)
     assert len(fake.runs) == 1
-    for one in made:
+    for one in outcomes:
         assert isinstance(one, Artifact) and len(one.unit) == 2
         assert one.phases == tuple((name, round(seconds / 2, 3)) for name, seconds in PHASES)
 
@@ -182,8 +187,8 @@ def test_the_view_adds_up(fake: FakeNvcc, cache: Cache) -> None:
 def test_a_cached_artifact_is_marked_as_such(fake: FakeNvcc, cache: Cache) -> None:
     build(source(), fake.toolchain, cache)
     watch = build_timings.Watch(ignore)
-    found = build(source(), fake.toolchain, cache, on_progress=watch)
-    view = build_timings.timings(0.1, {"cache look-up": 0.05}, found, found.entry in watch.built)
+    artifact = build(source(), fake.toolchain, cache, on_progress=watch)
+    view = build_timings.timings(0.1, {"cache look-up": 0.05}, artifact, artifact.entry in watch.built)
     assert not view.made_here
     (row,) = [row for row in view.rows() if row[0].startswith("making it")]
     assert row[0].endswith("once, before this call") and "no account" in row[2]

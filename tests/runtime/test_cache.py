@@ -76,8 +76,8 @@ def test_killed_at_any_step_of_publishing_leaves_all_or_nothing(cache: Cache, mo
         put(cache)
 
     assert in_child(publish) == KILLED
-    found = cache.load(KEY)
-    assert found is None or isinstance(found, CacheEntry)
+    entry = cache.load(KEY)
+    assert entry is None or isinstance(entry, CacheEntry)
     with cache.locked(KEY, timeout_seconds=0):  # nobody holds the lock
         pass
     cache.tidy()

@@ -21,16 +21,16 @@ def machine(fake: FakeNvcc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def drive(monkeypatch: pytest.MonkeyPatch, cuda: tuple[int, int], problem: str = "") -> None:
     gpu = system.Gpu(0, "NVIDIA H200", (9, 0), 150 * 2**30, 132)
-    found = system.Driver(cuda, () if problem else (gpu,), problem)
-    monkeypatch.setattr(system, "driver", lambda: found)
+    driver = system.Driver(cuda, () if problem else (gpu,), problem)
+    monkeypatch.setattr(system, "driver", lambda: driver)
 
 
 def test_a_machine_without_a_gpu_builds_and_does_not_run() -> None:
     report = doctor.examine()
-    found = by_name(report)
+    doctor_checks = by_name(report)
     assert report.can_build and not report.can_run
-    assert found["nvcc"].detail.startswith("13.0.88 at ")
-    assert found["NVIDIA driver"].state == "missing" and found["NVIDIA driver"].fix
+    assert doctor_checks["nvcc"].detail.startswith("13.0.88 at ")
+    assert doctor_checks["NVIDIA driver"].state == "missing" and doctor_checks["NVIDIA driver"].fix
 
 
 def test_a_machine_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

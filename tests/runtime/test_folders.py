@@ -178,8 +178,8 @@ def test_an_entry_that_others_may_write_is_not_served(place: Path, inner: str) -
         path.chmod(0o755)
     assert isinstance(cache.load(KEY), CacheEntry)
     (place / inner).chmod(0o777)
-    found = cache.load(KEY)
-    assert isinstance(found, Corrupt) and "other users may write" in found.reason
+    entry = cache.load(KEY)
+    assert isinstance(entry, Corrupt) and "other users may write" in entry.reason
     place.chmod(0o700)
     assert isinstance(cache.load(KEY), CacheEntry), "others do not get in"
 

@@ -30,12 +30,12 @@ extern "C" int ucc_0123456789abcdef(void* x) {
 
 @pytest.mark.parametrize("arch", list(nvcc.TARGETS))
 def test_every_target_builds_and_loads(arch: str, cache: Cache) -> None:
-    made = build(source(KERNEL, arch=arch), toolchain.find(), cache)
-    library = ctypes.CDLL(str(made.library), mode=os.RTLD_NOW | os.RTLD_LOCAL)
-    assert getattr(library, made.entry)(None) == 41
-    built_for = {usage.arch for usage in made.report.usage}
+    artifact = build(source(KERNEL, arch=arch), toolchain.find(), cache)
+    library = ctypes.CDLL(str(artifact.library), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    assert getattr(library, artifact.entry)(None) == 41
+    built_for = {usage.arch for usage in artifact.report.usage}
     assert arch in built_for and built_for <= {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"}
-    assert made.report.findings == ()
+    assert artifact.report.findings == ()
 
 
 def test_the_same_source_gives_the_same_library(cache: Cache, tmp_path: Path) -> None:
@@ -67,5 +67,5 @@ def test_the_command_for_people_works_on_the_file_alone(tmp_path: Path) -> None:
 def test_the_shell_line_finds_the_headers() -> None:
     line = nvcc.CUTLASS_FOLDER.replace("python3", sys.executable, 1)
     script = f'{line}; echo "$CUTLASS"'
-    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
-    assert Path(said.stdout.strip()) == toolchain.find_cutlass().home
+    completed = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert Path(completed.stdout.strip()) == toolchain.find_cutlass().home

@@ -48,8 +48,8 @@ NAMES = st.text(
 def test_a_path_that_is_not_refused_is_its_own_name_in_a_shell(name: str) -> None:
     path = f"/x/{name}/y"
     if not nvcc_paths.characters(Path(path)):
-        said = subprocess.run(["/bin/sh", "-c", f'printf %s "{path}"'], capture_output=True, check=True)
-        assert said.stdout == path.encode()
+        completed = subprocess.run(["/bin/sh", "-c", f'printf %s "{path}"'], capture_output=True, check=True)
+        assert completed.stdout == path.encode()
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -66,8 +66,8 @@ def test_a_cache_at_such_a_path_is_refused_before_nvcc_is_started(tmp_path: Path
 def test_a_cache_at_a_strange_path_works(tmp_path: Path, name: str) -> None:
     fake = fake_nvcc(tmp_path / "toolkit")
     fake.behave(AS_NVCC)
-    made = build(source(), fake.toolchain, Cache(tmp_path / name / "cache", 1 << 30))
-    assert made.library.read_text() == source().text
+    artifact = build(source(), fake.toolchain, Cache(tmp_path / name / "cache", 1 << 30))
+    assert artifact.library.read_text() == source().text
 
 
 def test_a_link_to_such_a_path_is_refused_too(tmp_path: Path) -> None:

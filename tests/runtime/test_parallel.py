@@ -162,8 +162,8 @@ def test_as_many_recipes_at_once_as_their_memory_allows(
     monkeypatch.setattr(system, "memory_available", lambda: 3 * GIB)
     bench, meet = Bench(), Barrier(3)
     recipes = [bench.recipe(str(i), lambda _: void(meet.wait(60))) for i in range(6)]
-    made = parallel.make_many(recipes, cache, compiler_bytes=GIB)
-    assert all(isinstance(one, Artifact) for one in made)
+    outcomes = parallel.make_many(recipes, cache, compiler_bytes=GIB)
+    assert all(isinstance(one, Artifact) for one in outcomes)
     assert bench.most == 3
 
 
@@ -181,8 +181,8 @@ def test_cancelling_reaches_the_recipe_at_work_and_starts_no_more(cache: Cache) 
 
     bench = Bench()
     recipes = [bench.recipe(str(i), held) for i in range(4)]
-    made = parallel.make_many(recipes, cache, cancel=cancel, max_jobs=1)
-    assert all(isinstance(one, errors.BuildCancelled) for one in made)
+    outcomes = parallel.make_many(recipes, cache, cancel=cancel, max_jobs=1)
+    assert all(isinstance(one, errors.BuildCancelled) for one in outcomes)
     assert len(bench.made) == 1
 
 

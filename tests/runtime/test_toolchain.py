@@ -38,9 +38,9 @@ def test_the_switch_comes_before_cuda_home_and_path(tmp_path: Path) -> None:
         "PATH": f"{tmp_path}/d/bin:/usr/bin:/bin",
     }
     for origin, place in zip((*list(env)[:3], "PATH"), "abcd", strict=True):
-        found = toolchain.find_nvcc(env)
-        assert (found.origin, found.path) == (origin, tmp_path / place / "bin/nvcc")
-        assert found.version == "13.0.88"
+        nvcc = toolchain.find_nvcc(env)
+        assert (nvcc.origin, nvcc.path) == (origin, tmp_path / place / "bin/nvcc")
+        assert nvcc.version == "13.0.88"
         del env[origin]
 
 
@@ -49,9 +49,9 @@ def test_pypi_packages_are_found_last_and_bring_their_library_folder(
 ) -> None:
     home = pypi_layout(tmp_path)
     no_pypi(monkeypatch, tmp_path)
-    found = toolchain.find_nvcc({"PATH": "/nowhere"})
-    assert (found.origin, found.path) == ("PyPI", home / "bin/nvcc")
-    assert found.library_folders == (home / "lib",)
+    nvcc = toolchain.find_nvcc({"PATH": "/nowhere"})
+    assert (nvcc.origin, nvcc.path) == ("PyPI", home / "bin/nvcc")
+    assert nvcc.library_folders == (home / "lib",)
 
 
 @pytest.mark.parametrize("part", list(toolchain._PARTS))

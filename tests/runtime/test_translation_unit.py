@@ -70,10 +70,10 @@ def test_each_member_gets_its_own_entry(fake: FakeNvcc, cache: Cache) -> None:
 
 def test_what_was_built_together_is_found_alone(fake: FakeNvcc, cache: Cache) -> None:
     fake.behave(EACH)
-    made = parallel.build_many(SOURCES[:2], fake.toolchain, cache, group=2, max_jobs=1)
-    assert build(SOURCES[0], fake.toolchain, cache) == made[0]
-    assert parallel.build_many(SOURCES[:2], fake.toolchain, cache) == made
-    assert parallel.build_many(SOURCES[:3], fake.toolchain, cache, group=3, max_jobs=1)[:2] == made
+    outcomes = parallel.build_many(SOURCES[:2], fake.toolchain, cache, group=2, max_jobs=1)
+    assert build(SOURCES[0], fake.toolchain, cache) == outcomes[0]
+    assert parallel.build_many(SOURCES[:2], fake.toolchain, cache) == outcomes
+    assert parallel.build_many(SOURCES[:3], fake.toolchain, cache, group=3, max_jobs=1)[:2] == outcomes
     assert len(fake.runs) == 2, "the third was built alone: the others were there"
     assert not [c for c in cache.verify() if not hasattr(c, "about")]
 
@@ -128,8 +128,8 @@ def test_cancelling_ends_a_unit_and_builds_nothing_alone(fake: FakeNvcc, cache: 
 def test_no_worker_idles_for_a_larger_unit(
     fake: FakeNvcc, count: int, most: int, workers: int, sizes: list[int]
 ) -> None:
-    made = [source(f"f{i}") for i in range(count)]
-    members = [UnitMember(one, nvcc_recipe(one, fake.toolchain)) for one in made]
+    sources = [source(f"f{i}") for i in range(count)]
+    members = [UnitMember(one, nvcc_recipe(one, fake.toolchain)) for one in sources]
     assert [len(unit) for unit in units(members, most, workers)] == sizes
 
 
@@ -162,10 +162,10 @@ def test_emitted_kernels_share_a_library(family: str, cache: Cache) -> None:
         planned = frontend.plan_kernel(checked, kernel, sizes, "sm90a").planned
         sources.append(source_of(checked, kernel, planned))
     assert len({s.preamble for s in sources}) == 1
-    made = parallel.build_many(sources, find(), cache, group=2, max_jobs=1)
-    for one, artifact in zip(sources, made, strict=True):
+    outcomes = parallel.build_many(sources, find(), cache, group=2, max_jobs=1)
+    for one, artifact in zip(sources, outcomes, strict=True):
         assert isinstance(artifact, Artifact), artifact
         assert artifact.unit == tuple(s.entry for s in sources)
         assert artifact.report.usage and all(one.entry in u.kernel for u in artifact.report.usage)
         assert load_entry(artifact.library, one.entry).address
-    assert len({a.library.stat().st_ino for a in made if isinstance(a, Artifact)}) == 1
+    assert len({a.library.stat().st_ino for a in outcomes if isinstance(a, Artifact)}) == 1

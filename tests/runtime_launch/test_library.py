@@ -78,18 +78,18 @@ def test_driver_missing_for_real(tmp_path: Path) -> None:
 
 
 def test_native_launcher_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = compile_native(tmp_path)
+    path = compile_native(tmp_path)
     monkeypatch.setattr(library, "_compiler", lambda: pytest.fail("compiled again"))
-    assert compile_native(tmp_path) == made
+    assert compile_native(tmp_path) == path
     left = {p.name for p in tmp_path.iterdir()}
-    assert left == {made.name, made.with_suffix(".sha256").name}, "nothing else is left behind"
+    assert left == {path.name, path.with_suffix(".sha256").name}, "nothing else is left behind"
 
 
 def test_a_native_launcher_that_was_changed_is_compiled_again(tmp_path: Path) -> None:
-    made = compile_native(tmp_path)
-    before = made.read_bytes()
-    made.write_bytes(bytes(len(before)))
-    assert compile_native(tmp_path) == made and made.read_bytes() == before
+    path = compile_native(tmp_path)
+    before = path.read_bytes()
+    path.write_bytes(bytes(len(before)))
+    assert compile_native(tmp_path) == path and path.read_bytes() == before
 
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

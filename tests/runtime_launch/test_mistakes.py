@@ -184,13 +184,13 @@ def test_one_negated_element(launcher: MakeLauncher) -> None:
 
 def test_unknown_keyword(launcher: MakeLauncher) -> None:
     kernel, _ = launcher(SCALE_ADD, "scale_add")
-    given = torch.empty(3, 4)
+    buffer = torch.empty(3, 4)
     for _ in range(2):
         with pytest.raises(TypeError, match="output"):
-            kernel(X, 1.0, B, output=given)
+            kernel(X, 1.0, B, output=buffer)
         with pytest.raises(TypeError, match="output"):
-            kernel(X, 1.0, B, out=given, output=given)
-        kernel(X, 1.0, B, out=given)
+            kernel(X, 1.0, B, out=buffer, output=buffer)
+        kernel(X, 1.0, B, out=buffer)
 
 
 def test_wrong_device(launcher: MakeLauncher) -> None:

@@ -127,14 +127,14 @@ class Brute:
                 self.taken[id(node)].add(tuple(point[d] for d in node.value.dims))
 
     def place(self, node: Read, at: Point) -> dict[str, int] | None:
-        found = dict(at)
+        values = dict(at)
         for p in node.positions:
             place = extents.evaluate(p.at.offset, {}) + sum(c * at[d] for d, c in p.at.terms)
             x, rest = divmod(place, p.scale)
             if rest or not 0 <= x < self.graph.extents[p.dim]:
                 return None
-            found[p.dim] = x
-        return found
+            values[p.dim] = x
+        return values
 
     def gather(self, node: Gather, at: Point) -> None:
         """The first coordinate stands for the one that must be read, the first ones for the most."""
@@ -154,14 +154,14 @@ class Brute:
             self.read[source.buffer].add(tuple(at.values()))
 
     def moved(self, old: TensorType, new: TensorType, at: Point) -> dict[str, int]:
-        found: dict[str, int] = {}
+        values: dict[str, int] = {}
         for before, after in zip(old.axes, new.axes, strict=True):
             flat = 0
             for d in before.dims:
                 flat = flat * self.graph.extents[d] + at[d]
             for d in reversed(after.dims):
-                flat, found[d] = divmod(flat, self.graph.extents[d])
-        return found
+                flat, values[d] = divmod(flat, self.graph.extents[d])
+        return values
 
     def sure(self, node: Value, at: Point, neutral: float) -> bool:
         """Whether no mask of data could make the value neutral; with `may` they make nothing so."""

@@ -31,9 +31,9 @@ def task(name: str) -> str:
     return next(PROGRAMS.glob(f"task_{name}_*.ucu")).read_text()
 
 
-def program_of(text: str, **given: int) -> tuple[Program, dict[str, int]]:
+def program_of(text: str, **number: int) -> tuple[Program, dict[str, int]]:
     program = check(text).programs[-1]
-    return program, dict(zip(program.dims, complete(program, given), strict=True))
+    return program, dict(zip(program.dims, complete(program, number), strict=True))
 
 
 @dataclass(frozen=True)
@@ -315,12 +315,12 @@ def test_every_task_can_be_bounded_as_written(file: Path) -> None:
     for program in check(file.read_text()).programs:
         free = {d: 256 for d, e in program.dims.items() if type(e).__name__ == "Free"}
         sizes = dict(zip(program.dims, complete(program, free), strict=True))
-        found = bounds(program, sizes, DEVICES["H200"])
-        assert 0 < found.fused.seconds <= found.unfused.seconds
-        assert found.fused.seconds < found.realistic.seconds
+        time_bounds = bounds(program, sizes, DEVICES["H200"])
+        assert 0 < time_bounds.fused.seconds <= time_bounds.unfused.seconds
+        assert time_bounds.fused.seconds < time_bounds.realistic.seconds
         most = bounds(program, sizes, DEVICES["H200"]).most
-        assert most.read >= found.least.read
-        assert found.least.written == sum(
+        assert most.read >= time_bounds.least.read
+        assert time_bounds.least.written == sum(
             prod(sizes[d] for d in kind.dims) * kind.elem.bytes for _, kind in results(program)
         )
 

@@ -16,8 +16,8 @@ from ucutlass.sol.demand import demand
 from ucutlass.sol.graph import graph_of, topological_order
 
 
-def sizes_of(program: Program, **given: int) -> dict[str, int]:
-    return dict(zip(program.dims, complete(program, given), strict=True))
+def sizes_of(program: Program, **number: int) -> dict[str, int]:
+    return dict(zip(program.dims, complete(program, number), strict=True))
 
 
 def agree(program: Program, sizes: dict[str, int], exactly: bool = True) -> None:
@@ -30,8 +30,8 @@ def agree(program: Program, sizes: dict[str, int], exactly: bool = True) -> None
                 pairs.append((regions.terms(node), len(elements.products[id(node)])))
             if isinstance(node, Reduce | Softmax | Scan):
                 pairs.append((regions.reduced(node), len(elements.taken[id(node)])))
-            for got, wanted in pairs:
-                assert got == wanted if exactly else got <= wanted, (may, node)
+            for actual, expected in pairs:
+                assert actual == expected if exactly else actual <= expected, (may, node)
 
 
 SMALL = {

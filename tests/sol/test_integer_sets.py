@@ -83,10 +83,10 @@ def test_unions(left: IntegerSet, right: IntegerSet) -> None:
 @settings(max_examples=200)
 def test_projections(region: IntegerSet, away: set[str]) -> None:
     kept = tuple(d for d in DIMS if d not in away)
-    wanted = {tuple(p[DIMS.index(d)] for d in kept) for p in points(region)}
+    expected = {tuple(p[DIMS.index(d)] for d in kept) for p in points(region)}
     shadow = project(region, away, EXTENTS)
-    assert points(shadow, kept) == wanted
-    assert count(shadow, kept, EXTENTS) == len(wanted)
+    assert points(shadow, kept) == expected
+    assert count(shadow, kept, EXTENTS) == len(expected)
 
 
 @given(regions, st.integers(1, 40))
@@ -120,8 +120,8 @@ def test_a_large_pyramid_comes_within_a_percent() -> None:
     n = 8192
     chain = constrained([variable("M").plus(variable("K"), -1), variable("K").plus(variable("N"), -1)])
     exact = n * (n + 1) * (n + 2) // 6
-    got = count(chain, ("M", "K", "N"), dict.fromkeys("MKN", n))
-    assert 0.99 * exact < got <= exact
+    actual = count(chain, ("M", "K", "N"), dict.fromkeys("MKN", n))
+    assert 0.99 * exact < actual <= exact
 
 
 @pytest.mark.parametrize(("parts", "wanted"), [(64, 500), (4, 64)])
@@ -151,12 +151,12 @@ def test_strided_windows_are_counted_as_one_by_one(
     extents = {"P": p, "R": r, "H": h}
     tie = linear([("H", -stride), ("P", step), ("R", -1)], offset)
     region = project(constrained(equal=[tie]), ["H"], extents)
-    wanted = sum(
+    expected = sum(
         (step * i - j + offset) % stride == 0 and 0 <= (step * i - j + offset) // stride < h
         for i in range(p)
         for j in range(r)
     )
-    assert count(region, ("P", "R"), extents) == wanted
+    assert count(region, ("P", "R"), extents) == expected
 
 
 def test_a_strided_window_over_a_long_axis_is_counted_exactly() -> None:

@@ -36,8 +36,8 @@ def test_points_follow_the_numbers(operations: int) -> None:
     at = circles(svg("p", b, H200, 3 * b.fused.seconds))
     x, y = scales(points(b, 3 * b.fused.seconds), roofs(b, H200))
     for mark, seconds in (("fused", b.fused.seconds), ("measured", 3 * b.fused.seconds)):
-        wanted = x.at(operations / 10**8), y.at(operations / seconds)
-        assert at[mark] == pytest.approx(wanted, abs=0.06)
+        expected = x.at(operations / 10**8), y.at(operations / seconds)
+        assert at[mark] == pytest.approx(expected, abs=0.06)
     assert at["unfused"][0] < at["fused"][0]
     assert at["fused"][1] < at["measured"][1]  # down is slower
     decade = abs(y.end - y.start) / (y.high - y.low)

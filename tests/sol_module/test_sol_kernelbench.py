@@ -78,6 +78,6 @@ def _work(folder: Path, problem: Problem) -> ModuleWork:
 
 def test_a_difference_that_is_not_exactly_explained_is_told(tmp_path: Path) -> None:
     problem = next(p for p in PROBLEMS if p.key == "L1-88")
-    given: dict[str, Any] = dict(GIVEN[1, 88])
-    given["bytes"] -= 4
-    assert bench.compare(problem, _work(tmp_path, problem), given, H100).verdict == "DISAGREES"
+    values: dict[str, Any] = dict(GIVEN[1, 88])
+    values["bytes"] -= 4
+    assert bench.compare(problem, _work(tmp_path, problem), values, H100).verdict == "DISAGREES"

@@ -104,24 +104,24 @@ def _structure(
     elems = [t.elem for t in _tensors(kernel)]
     reads = [(made.a, "mk"), (made.b, "nk"), *((access, "mn") for access in made.inputs)]
     writes = [(output.access, "mn") for output in made.outputs]
-    found: list[str] = []
+    texts: list[str] = []
     for access, modes in [*reads, *writes]:
         where = f"pointer {access.pointer}"
         if access.elem != elems[access.pointer]:
-            found.append(f"{where} is {elems[access.pointer].name} in memory, {access.elem.name} in the plan")
+            texts.append(f"{where} is {elems[access.pointer].name} in memory, {access.elem.name} in the plan")
         at = addresses(made, access, modes, sizes)
         if int(at.max()) >= counts[access.pointer]:
-            found.append(f"{where} reaches element {int(at.max())} of {counts[access.pointer]}")
+            texts.append(f"{where} reaches element {int(at.max())} of {counts[access.pointer]}")
         if why := _misaligned(made, access, modes, sizes, aligned[access.pointer]):
-            found.append(f"{where}: {why}")
+            texts.append(f"{where}: {why}")
     for access, modes in writes:
         at = addresses(made, access, modes, sizes).reshape(-1)
         if not torch.equal(at.sort().values, torch.arange(counts[access.pointer])):
-            found.append(
+            texts.append(
                 f"pointer {access.pointer} gets {at.numel()} values at {len(set(at.tolist()))} addresses of "
                 f"{counts[access.pointer]} elements"
             )
-    return found
+    return texts
 
 
 def _misaligned(made: GemmProblem, access: Access, modes: str, sizes: Sequence[int], base: bool) -> str:
@@ -163,11 +163,11 @@ def _differences(
     found = []
     for side, name in ((made, "as written"), (transpose(made), "transposed")):
         written = interpret(side, sizes, memory, scalars)
-        for got, rounded, unrounded, result in zip(written, stored, plain, kernel.results, strict=True):
+        for actual, rounded, unrounded, result in zip(written, stored, plain, kernel.results, strict=True):
             as_stored = _rounds_at_the_store(result)
-            values = cast(got.values, result.type.elem) if as_stored else got.values
-            wanted = _inner(rounded if as_stored else unrounded).reshape(-1)
-            if why := _different(got.addresses, values, wanted, exact):
+            values = cast(actual.values, result.type.elem) if as_stored else actual.values
+            expected = _inner(rounded if as_stored else unrounded).reshape(-1)
+            if why := _different(actual.addresses, values, expected, exact):
                 found.append(f"{name}, {result.name or 'the result'}: {why}")
     return found
 

@@ -83,9 +83,9 @@ def interpret(
     accumulated = _dot(problem, sizes, memory)
     values: list[Tensor] = []
     for instruction in problem.arithmetic.instructions:
-        made = _step(instruction, problem, sizes, memory, scalars, accumulated, values)
-        assert made.dtype == KINDS[instruction.kind], instruction
-        values.append(made)
+        tensor = _step(instruction, problem, sizes, memory, scalars, accumulated, values)
+        assert tensor.dtype == KINDS[instruction.kind], instruction
+        values.append(tensor)
     shape = [extent(p, sizes) for p in (*problem.batch, problem.m, problem.n)]
     return [
         _write(problem, output, values[i].expand(shape), sizes)

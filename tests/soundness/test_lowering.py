@@ -29,10 +29,10 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, PART))
 def test_random_programs_keep_their_meaning(first: int) -> None:
-    found = [lowered(seed) for seed in range(first, first + PART)]
-    wrong = [one for one in found if one.outcome == "wrong"]
+    lowereds = [lowered(seed) for seed in range(first, first + PART)]
+    wrong = [one for one in lowereds if one.outcome == "wrong"]
     assert not wrong, "\n\n".join(f"seed {o.seed} {o.sizes}\n{o.text}{o.wrong[0]}" for o in wrong)
-    assert sum(one.outcome == "right" for one in found) >= PART * 3 // 4
+    assert sum(one.outcome == "right" for one in lowereds) >= PART * 3 // 4
 
 
 # --- programs that random ones do not come by ----------------------------------------

@@ -106,8 +106,8 @@ def test_other_names_change_no_bound(where: str) -> None:
         program = frontend.program(frontend.read_text(text), name)
         sizes = typical_sizes(program, None)
         assert sizes is not None
-        found = bounds(program, dict(zip(program.dims, sizes, strict=True)), DEVICES["H200"])
-        return [found.fused.seconds, found.unfused.seconds]
+        time_bounds = bounds(program, dict(zip(program.dims, sizes, strict=True)), DEVICES["H200"])
+        return [time_bounds.fused.seconds, time_bounds.unfused.seconds]
 
     text = corpus()[where]
     names = reversed_names(text)

@@ -75,11 +75,11 @@ class Gpu:
         return self.tiles[m * n] / request["swizzle"] * (1.01 if m > n else 1.0)
 
     def run(self, target: str, arguments: dict[str, Any], **_: Any) -> isolation.CallOutcome:
-        asked = json.loads(json.dumps(arguments))
-        if "plans" not in asked:
+        document = json.loads(json.dumps(arguments))
+        if "plans" not in document:
             return isolation.Returned(None, "")  # it is woken
         what = target.removeprefix("ucutlass.tasks.tune:")
-        requests = [planned_of(plan).request.fixed() for plan in asked["plans"]]
+        requests = [planned_of(plan).request.fixed() for plan in document["plans"]]
         self.calls.append((what, requests))
         tiles = [tuple(r["tile"]) for r in requests]
         if self.crash in tiles:
@@ -135,10 +135,10 @@ def test_the_fastest_wins_is_kept_and_written(machine: Machine, gpu: Gpu, progra
 
 def test_words(machine: Machine, gpu: Gpu, program: Path) -> None:
     result = machine.ucc("tune", program, *SIZES)
-    said = dict(line.split("\t", 1) for line in result.out.splitlines())
-    assert result.status == 0 and said["winner"].startswith("360.00 us")
-    assert said["schedule"].startswith("sm90a { warps cooperative  tile 128x128x64")
-    assert "after 3 builds" in said["stopped"] and program.read_text() == LINEAR
+    values = dict(line.split("\t", 1) for line in result.out.splitlines())
+    assert result.status == 0 and values["winner"].startswith("360.00 us")
+    assert values["schedule"].startswith("sm90a { warps cooperative  tile 128x128x64")
+    assert "after 3 builds" in values["stopped"] and program.read_text() == LINEAR
 
 
 def test_a_crash_costs_its_own_kernel(machine: Machine, gpu: Gpu, program: Path) -> None:

@@ -75,16 +75,18 @@ def test_every_shape_is_served_and_few_schedules_are_taken(seed: int) -> None:
     for _ in range(8):
         seconds = {r: rng.choice((1.0, 1.01, 1.2)) for r in rng.sample(requests, 4)}
         shapes.append(ShapeTimes(min(seconds, key=lambda r: seconds[r]), seconds, rng.random()))
-    found = cover_shapes(shapes)
-    assert sorted(itertools.chain.from_iterable(e.shapes for e in found)) == list(range(len(shapes)))
-    assert all(shapes[at].share(e.request) >= KEEP for e in found for at in e.shapes)
+    dispatch_entries = cover_shapes(shapes)
+    assert sorted(itertools.chain.from_iterable(e.shapes for e in dispatch_entries)) == list(
+        range(len(shapes))
+    )
+    assert all(shapes[at].share(e.request) >= KEEP for e in dispatch_entries for at in e.shapes)
 
     def serves(chosen: tuple[PartialSchedule, ...]) -> bool:
         return all(any(r in s.seconds and s.share(r) >= KEEP for r in chosen) for s in shapes)
 
     least = next(n for n in range(1, 8) if any(map(serves, itertools.combinations(requests, n))))
     harmonic = sum(1 / n for n in range(1, len(shapes) + 1))
-    assert least <= len(found) <= harmonic * least
+    assert least <= len(dispatch_entries) <= harmonic * least
 
 
 def test_geomean_weighs() -> None:

@@ -49,18 +49,18 @@ class Engine:
         self.left: list[str] = []
 
     def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
-        given = json.loads(json.dumps(arguments))
-        self.asked.append((name, given, more))
+        document = json.loads(json.dumps(arguments))
+        self.asked.append((name, document, more))
         future: Future[isolation.CallOutcome] = Future()
-        answer = self.fault(name, given)
+        answer = self.fault(name, document)
         if isinstance(answer, Exception):
             future.set_exception(answer)
         elif answer is not None:
             future.set_result(answer)
         elif name == "build":
-            future.set_result(Returned(engine_stub.build(**given, cancel=Event()), ""))
+            future.set_result(Returned(engine_stub.build(**document, cancel=Event()), ""))
         elif name != "prepare":
-            future.set_result(Returned(getattr(engine_stub, name)(**given), ""))
+            future.set_result(Returned(getattr(engine_stub, name)(**document), ""))
         return EngineTask(future, lambda: None)
 
     def leave(self, near: str) -> None:
@@ -190,9 +190,9 @@ def test_an_entry_that_was_evicted_is_built_again(job: TuningJob, tmp_path: Path
 
 
 def test_who_waits_for_another_search_can_be_cancelled(job: TuningJob) -> None:
-    made = BuildCache()
-    assert made.claim((job.space.groups[0].plan, None)) is None  # somebody is at it, for ever
-    shop = live(job, Engine(), build_cache=made)
+    build_cache = BuildCache()
+    assert build_cache.claim((job.space.groups[0].plan, None)) is None  # somebody is at it, for ever
+    shop = live(job, Engine(), build_cache=build_cache)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(shop.build, job.space.groups[:1])
         shop.cancel()

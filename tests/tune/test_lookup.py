@@ -74,19 +74,19 @@ def bound(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[PartialSche
     entry = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)(lambda *_: 0)
     address = ctypes.cast(entry, ctypes.c_void_p).value
     assert address is not None
-    found: list[PartialSchedule] = []
+    partial_schedules: list[PartialSchedule] = []
 
     def bind(built: backend.Built, name: str) -> BoundKernel:
-        found.append(built.planned.request)
+        partial_schedules.append(built.planned.request)
         return BoundKernel(address, (0, 1, 1), 0, entry)
 
     monkeypatch.setattr(backend, "bind", bind)
     # Tensors of the CPU go for those of the GPU.
-    made = launch_spec.spec_of
-    monkeypatch.setattr(launch_spec, "spec_of", lambda *a: replace(made(*a), device="cpu"))
+    spec_of = launch_spec.spec_of
+    monkeypatch.setattr(launch_spec, "spec_of", lambda *a: replace(spec_of(*a), device="cpu"))
     properties = SimpleNamespace(name=GPU, major=9, minor=0)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: properties)
-    return found
+    return partial_schedules
 
 
 def tensors(m: int = SIZES["M"]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,42 +94,42 @@ def tensors(m: int = SIZES["M"]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_load_takes_exactly_this_device_program_and_shape(bound: list[PartialSchedule]) -> None:
-    wanted = another()
-    row = recorded(wanted)
+    expected = another()
+    row = recorded(expected)
     k = ucutlass.loads(PLAIN.format(""), tuned=True)
     k(*tensors())
     k(*tensors())
     k(*tensors(m=1024))
-    assert bound[0] == wanted and bound[1] != wanted and len(bound) == 2
+    assert bound[0] == expected and bound[1] != expected and len(bound) == 2
     (here, origin), (_, other) = k.origins.items()
     assert here.extents == (512, 128, 256) and origin.kind == "tuned" and origin.row == row
     assert "12.50 us" in str(origin) and other.kind == "planner" and str(other) == "the planner"
     ucutlass.loads(PLAIN.format("").replace("dot[K](x, w)", "relu(dot[K](x, w))"), tuned=True)(*tensors())
-    assert bound[2] != wanted
+    assert bound[2] != expected
 
 
 def test_load_of_a_file_takes_it_in_place_of_what_the_program_fixes(
     bound: list[PartialSchedule], tmp_path: Path
 ) -> None:
-    wanted = another()
-    assert wanted.tile != (128, 256, 64)
-    recorded(wanted)
+    expected = another()
+    assert expected.tile != (128, 256, 64)
+    recorded(expected)
     path = tmp_path / "linear.ucu"
     path.write_text(FIXED)
     ucutlass.load(path, tuned=True)(*tensors())
     plain = ucutlass.load(path)
     plain(*tensors())
-    assert bound[0] == wanted and bound[1].tile == (128, 256, 64)
+    assert bound[0] == expected and bound[1].tile == (128, 256, 64)
     assert [o.kind for o in plain.origins.values()] == ["program"]
 
 
 def test_tensors_that_are_not_aligned_are_planned_for(bound: list[PartialSchedule]) -> None:
-    wanted = another()
-    recorded(wanted)
+    expected = another()
+    recorded(expected)
     k = ucutlass.loads(PLAIN.format(""), tuned=True)
     x, w = tensors()
     k(torch.zeros(x.numel() + 1, dtype=x.dtype)[1:].view(x.shape), w)
-    assert bound[0] != wanted and [o.kind for o in k.origins.values()] == ["planner"]
+    assert bound[0] != expected and [o.kind for o in k.origins.values()] == ["planner"]
 
 
 def test_nothing_recorded_is_nothing_to_say(bound: list[PartialSchedule]) -> None:
@@ -176,15 +176,15 @@ def test_a_schedule_that_is_not_legal_any_more_is_announced_and_ignored(bound: l
 def test_without_beyond_it_is_one_that_the_program_denotes(
     machine: Machine, schedule: str, taken: bool
 ) -> None:
-    wanted = another()
-    assert wanted.tile is not None and wanted.tile != (64, 16, 64)
-    values = {"warps": wanted.warps, "tile": "x".join(map(str, wanted.tile))}
+    expected = another()
+    assert expected.tile is not None and expected.tile != (64, 16, 64)
+    values = {"warps": expected.warps, "tile": "x".join(map(str, expected.tile))}
     checked = frontend.read_text(PLAIN.format(schedule % values))
     program = frontend.kernel(checked)
-    recorded(wanted)
+    recorded(expected)
     sizes = complete(program, SIZES)
     drawn, origin = recall(checked, program, sizes, "sm90a", GPU, beyond=False)
-    assert (frontend.plan_kernel(checked, drawn, sizes, "sm90a").planned.request == wanted) is taken
+    assert (frontend.plan_kernel(checked, drawn, sizes, "sm90a").planned.request == expected) is taken
     assert (origin.kind == "tuned") is taken and bool(origin.note) is not taken
     _, always = recall(checked, program, sizes, "sm90a", GPU, beyond=True)
     assert always.kind == "tuned"

@@ -71,8 +71,8 @@ def test_the_winner_is_recorded_and_builds_draw_on_it(machine: Machine, gpu: Gpu
         "microseconds": tuned["microseconds"],
         "record": tuned["record"],
     }
-    said = dict(line.split("\t", 1) for line in machine.ucc("explain", program, *SIZES).out.splitlines())
-    assert said["recorded"] == f"{tuned['microseconds']:.2f} us on NVIDIA H200: {tuned['schedule']}"
+    values = dict(line.split("\t", 1) for line in machine.ucc("explain", program, *SIZES).out.splitlines())
+    assert values["recorded"] == f"{tuned['microseconds']:.2f} us on NVIDIA H200: {tuned['schedule']}"
 
 
 def test_a_slower_result_is_told_and_not_recorded(machine: Machine, gpu: Gpu, program: Path) -> None:
@@ -81,8 +81,8 @@ def test_a_slower_result_is_told_and_not_recorded(machine: Machine, gpu: Gpu, pr
     gpu.tiles = {area: 2 * seconds for area, seconds in gpu.tiles.items()}
     result = machine.ucc("tune", program, *SIZES)
     assert result.status == 0 and row_of() == first and len(EvidenceStore.open().find(kind="tune")) == 2
-    said = dict(line.split("\t", 1) for line in result.out.splitlines())
-    assert said["recorded"].startswith("a faster one of 360.00 us stays recorded: warps")
+    values = dict(line.split("\t", 1) for line in result.out.splitlines())
+    assert values["recorded"].startswith("a faster one of 360.00 us stays recorded: warps")
 
 
 def test_nothing_is_recorded_where_nothing_won(machine: Machine, gpu: Gpu, program: Path) -> None:
@@ -124,14 +124,14 @@ def test_a_set_shares_builds_and_is_written_as_guards(
 ) -> None:
     result = machine.ucc("tune", program, "-s", shapes, *COMMON, "--json", "--write")
     assert result.status == 0, result.out + result.err
-    found = result.json
-    assert [one["sizes"]["M"] for one in found["shapes"]] == [4096, 2048, 8192]
-    assert [one["weight"] for one in found["shapes"]] == [1.0, 3.0, 0.5]
+    json = result.json
+    assert [one["sizes"]["M"] for one in json["shapes"]] == [4096, 2048, 8192]
+    assert [one["weight"] for one in json["shapes"]] == [1.0, 3.0, 0.5]
     assert machine.builds <= 3, "three tiles, whatever the shape"
     assert all(row_of(m) is not None for m in (4096, 2048, 8192))
-    (only,) = found["dispatch"]
+    (only,) = json["dispatch"]
     assert "tile 128x128x64" in only["schedule"] and only["shapes"] == [0, 1, 2]
-    assert found["gain"] > 1 and found["ok"]
+    assert json["gain"] > 1 and json["ok"]
     text = program.read_text()
     assert "when K == 4096 and N == 4096 and (M == 4096 or M == 2048 or M == 8192) {" in text
     assert machine.ucc("fmt", "--check", program).status == 0
@@ -283,8 +283,8 @@ def test_python_is_told_of_mistakes_in_sets(machine: Machine, program: Path, sha
 
 def test_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    made = Console(file=screen, force_terminal=True, width=200, height=40, legacy_windows=False)
-    monkeypatch.setattr(tune_show, "Console", lambda **_: made)
+    console = Console(file=screen, force_terminal=True, width=200, height=40, legacy_windows=False)
+    monkeypatch.setattr(tune_show, "Console", lambda **_: console)
     checked = frontend.read_text(LINEAR)
     kernel = frontend.kernel(checked)
     job = job_of(checked, kernel, {"M": 4096, "N": 4096, "K": 4096}, "sm90a")

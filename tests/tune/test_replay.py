@@ -43,12 +43,12 @@ def test_times_are_those_of_the_file() -> None:
     table = TABLES["M 128"]
     assert table.best == pytest.approx(min(r["us"] for r in rows) * 1e-6) and table.refused == 0
     for row in rows:
-        wanted = tables.partial_schedule_of_json(row["request"])
+        expected = tables.partial_schedule_of_json(row["request"])
         times = [
             seconds
             for g, mine in zip(table.space.groups, table.times, strict=True)
             for m, seconds in zip(g.members, mine, strict=True)
-            if m.request == wanted
+            if m.request == expected
         ]
         assert times == [pytest.approx(row["us"] * 1e-6)]
 

@@ -21,83 +21,89 @@ def tune(shop: Recorded, policy: Name = "guided", jobs: int = 1, **limits: float
 @pytest.mark.parametrize("shape", TABLES)
 def test_the_winner_is_within_three_per_cent_of_the_best(shape: str) -> None:
     shop = Recorded(TABLES[shape])
-    found = tune(shop)
-    assert found.winner is not None and isinstance(found.winner.result, float)
-    assert shop.table.best / found.winner.result >= 0.97
+    search_result = tune(shop)
+    assert search_result.winner is not None and isinstance(search_result.winner.result, float)
+    assert shop.table.best / search_result.winner.result >= 0.97
     assert len(shop.built) == len(set(shop.built)) <= 8
-    assert found.shrinkage == pytest.approx(0.0)
+    assert search_result.shrinkage == pytest.approx(0.0)
 
 
 def test_the_winner_is_the_fastest_setting_of_its_binary() -> None:
-    found = tune(Recorded(TABLE), builds=len(TABLE.space.groups), hopeful=float("inf"))
-    assert found.winner is not None and found.winner.search == TABLE.best
-    assert found.stopped == "every binary was tried"
-    assert len(found.trials) == len(TABLE.space.groups)
-    assert best_so_far(found.trials) == TABLE.best
+    search_result = tune(Recorded(TABLE), builds=len(TABLE.space.groups), hopeful=float("inf"))
+    assert search_result.winner is not None and search_result.winner.search == TABLE.best
+    assert search_result.stopped == "every binary was tried"
+    assert len(search_result.trials) == len(TABLE.space.groups)
+    assert best_so_far(search_result.trials) == TABLE.best
 
 
 def test_what_the_compiler_chooses_is_built_first_and_compared() -> None:
     late = replace(TABLE, space=replace(TABLE.space, start=(30, 0)))
     shop = Recorded(late)
-    found = tune(shop)
+    search_result = tune(shop)
     assert shop.built[0] == 30 and 30 in shop.confirmed
-    assert found.gain is not None and found.winner is not None
-    assert found.gain.median == pytest.approx(found.winner.search / late.times[30][0])
+    assert search_result.gain is not None and search_result.winner is not None
+    assert search_result.gain.median == pytest.approx(search_result.winner.search / late.times[30][0])
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_builds_that_fail_are_passed_over(policy: Name) -> None:
     bad = frozenset({0, 1, 2})
     shop = Recorded(TABLE, unbuilt=bad)
-    found = tune(shop, policy, builds=12, hopeful=float("inf"))
-    lost = {t.group: t.result for t in found.trials if isinstance(t.result, FailedTrial)}
+    search_result = tune(shop, policy, builds=12, hopeful=float("inf"))
+    lost = {t.group: t.result for t in search_result.trials if isinstance(t.result, FailedTrial)}
     assert set(lost) == bad & set(shop.built) and all(f.stage == "build" for f in lost.values())
-    assert found.winner is not None and not bad & set(shop.confirmed)
+    assert search_result.winner is not None and not bad & set(shop.confirmed)
 
 
 def test_a_timing_process_that_is_lost_costs_one_kernel() -> None:
     shop = Recorded(TABLE, lost=frozenset({0}))
-    found = tune(shop, jobs=4)
-    assert [t.group for t in found.trials if isinstance(t.result, FailedTrial)] == [0]
-    assert found.winner is not None and "SIGSEGV" in str(found.trials)
+    search_result = tune(shop, jobs=4)
+    assert [t.group for t in search_result.trials if isinstance(t.result, FailedTrial)] == [0]
+    assert search_result.winner is not None and "SIGSEGV" in str(search_result.trials)
 
 
 def test_a_kernel_that_is_wrong_does_not_win() -> None:
     right = tune(Recorded(TABLE))
     assert right.winner is not None
     fastest = next(i for i, g in enumerate(TABLE.space.groups) if g.plan == right.winner.kernel.plan)
-    found = tune(Recorded(TABLE, wrong=frozenset({fastest})))
-    assert found.winner is not None and found.winner.kernel.plan != right.winner.kernel.plan
-    assert [f.result.stage for f in found.finals if isinstance(f.result, FailedTrial)] == ["verification"]
+    search_result = tune(Recorded(TABLE, wrong=frozenset({fastest})))
+    assert search_result.winner is not None and search_result.winner.kernel.plan != right.winner.kernel.plan
+    assert [f.result.stage for f in search_result.finals if isinstance(f.result, FailedTrial)] == [
+        "verification"
+    ]
 
 
 def test_where_all_finalists_are_wrong_the_next_ones_are_asked() -> None:
     order = sorted(range(len(TABLE.space.groups)), key=TABLE.best_of)
     limits = {"builds": len(order), "hopeful": float("inf")}
     shop = Recorded(TABLE, wrong=frozenset({*order[:FINALISTS], 0}))
-    found = tune(shop, **limits)
-    assert found.winner is not None and found.winner.search == TABLE.best_of(order[FINALISTS])
+    search_result = tune(shop, **limits)
+    assert search_result.winner is not None and search_result.winner.search == TABLE.best_of(order[FINALISTS])
     nothing = tune(Recorded(TABLE, wrong=frozenset(order)), **limits)
     assert nothing.winner is None and nothing.shrinkage is None and nothing.gain is None
     assert len(nothing.finals) == len(order)
 
 
 def test_luck_of_the_search_is_reported() -> None:
-    found = tune(Recorded(TABLE, luck=1.25))
-    assert found.shrinkage == pytest.approx(1 - 1 / 1.25)
+    search_result = tune(Recorded(TABLE, luck=1.25))
+    assert search_result.shrinkage == pytest.approx(1 - 1 / 1.25)
 
 
 def test_a_budget_of_seconds_ends_the_search() -> None:
     shop = Recorded(TABLE, seconds=50.0)
-    found = tune(shop, builds=40, seconds=120.0, hopeful=float("inf"))
-    assert found.stopped == "the budget of 120 s is spent"
-    assert len(found.trials) == 3 * MOST_IN_UNIT and found.winner is not None and found.seconds == 150.0
+    search_result = tune(shop, builds=40, seconds=120.0, hopeful=float("inf"))
+    assert search_result.stopped == "the budget of 120 s is spent"
+    assert (
+        len(search_result.trials) == 3 * MOST_IN_UNIT
+        and search_result.winner is not None
+        and search_result.seconds == 150.0
+    )
 
 
 def test_builds_under_way_at_the_end_are_cancelled() -> None:
     shop = Recorded(TABLE, seconds=200.0, hang=True)
-    found = tune(shop, seconds=120.0)
-    assert shop.cancelled.is_set() and found.winner is None and found.trials == ()
+    search_result = tune(shop, seconds=120.0)
+    assert shop.cancelled.is_set() and search_result.winner is None and search_result.trials == ()
 
 
 def test_an_interruption_cancels_builds() -> None:
@@ -114,9 +120,9 @@ def test_an_interruption_cancels_builds() -> None:
 @pytest.mark.parametrize(("jobs", "builds"), [(1, 8), (2, 8), (4, 8), (16, 8), (2, 40), (3, 1)])
 def test_half_of_the_builds_know_of_others_and_few_compilers_take_units(jobs: int, builds: int) -> None:
     shop = Recorded(TABLE)
-    found = tune(shop, jobs=jobs, builds=builds, hopeful=float("inf"))
-    assert len(shop.built) == len(set(shop.built)) and len(found.trials) <= builds
+    search_result = tune(shop, jobs=jobs, builds=builds, hopeful=float("inf"))
+    assert len(shop.built) == len(set(shop.built)) and len(search_result.trials) <= builds
     assert max(shop.units) <= min(MOST_IN_UNIT, max(1, -(-builds // 2)))
     if jobs <= 2 and builds == 8:
         assert max(shop.units) == 4 // jobs
-    assert found.winner is not None
+    assert search_result.winner is not None

@@ -135,8 +135,8 @@ def test_a_schedule_that_is_wrong_or_slow_at_a_shape_is_not_given_to_it(floor: F
     name = next(LARGE[i] for i, _ in at if winners[LARGE[i]] != show(request))
     for more in ({"wrong": {name: frozenset({request})}}, {"turns": {name: {request: 0.9}}}):
         again = run(Floor(tmp_path / "kernel.so", **more), [shape(n) for n in LARGE])  # type: ignore[arg-type]
-        given = again.shapes[LARGE.index(name)].kernel
-        assert again.ok and given is not None and given.request != request
+        kernel = again.shapes[LARGE.index(name)].kernel
+        assert again.ok and kernel is not None and kernel.request != request
 
 
 def test_winners_are_recorded_each_and_the_gain_is_weighted(floor: Floor) -> None:
@@ -208,9 +208,9 @@ def test_the_table_is_written_as_guarded_schedules(floor: Floor) -> None:
     assert text.count("schedule sm90a when") == len(done.dispatch)
     again = frontend.read_text(text)
     kernel = frontend.kernel(again)
-    for sizes, wanted in winners:
-        found = frontend.plan_kernel(again, kernel, complete(kernel, sizes), "sm90a").planned
-        assert found.request == wanted.request and found.plan == wanted.plan
+    for sizes, expected in winners:
+        planned = frontend.plan_kernel(again, kernel, complete(kernel, sizes), "sm90a").planned
+        assert planned.request == expected.request and planned.plan == expected.plan
     other = {"M": 4096, "N": 4096, "K": 8192}
     unscheduled = frontend.plan_kernel(CHECKED, PROGRAM, complete(PROGRAM, other), "sm90a").planned
     assert frontend.plan_kernel(again, kernel, complete(kernel, other), "sm90a").planned.plan == (

@@ -19,8 +19,8 @@ FILE = Path("shapes.csv")
 
 
 def test_shapes_weights_and_what_all_have_in_common() -> None:
-    found = parse("\n M, weight ,N\n1,0.5,8\n\n64,2,8\n", FILE, PROGRAM, {"K": 16})
-    assert found == (
+    weighted_shapes = parse("\n M, weight ,N\n1,0.5,8\n\n64,2,8\n", FILE, PROGRAM, {"K": 16})
+    assert weighted_shapes == (
         WeightedShape({"K": 16, "M": 1, "N": 8}, 0.5, 3),
         WeightedShape({"K": 16, "M": 64, "N": 8}, 2.0, 5),
     )

@@ -26,10 +26,10 @@ def space(schedule: str = "", free: bool = False, **sizes: int) -> ScheduleSpace
 
 
 def test_alternatives_are_binaries_and_open_knobs_are_swept() -> None:
-    found = space(EITHER % "split_k 1")
-    assert {g.request.tile for g in found.groups} == {(128, 256, 64), (256, 128, 64)}
-    assert len(found.groups) == 2
-    for group in found.groups:
+    schedule_space = space(EITHER % "split_k 1")
+    assert {g.request.tile for g in schedule_space.groups} == {(128, 256, 64), (256, 128, 64)}
+    assert len(schedule_space.groups) == 2
+    for group in schedule_space.groups:
         launch_parameters = {
             (LaunchParameters(*m.launch).raster, LaunchParameters(*m.launch).swizzle) for m in group.members
         }
@@ -42,30 +42,34 @@ def test_alternatives_are_binaries_and_open_knobs_are_swept() -> None:
 
 
 def test_knobs_that_the_program_fixes_stay() -> None:
-    found = space(EITHER % "split_k 1  raster along_m  swizzle 2")
-    assert [len(g.members) for g in found.groups] == [1, 1]
-    assert {(g.request.raster, g.request.swizzle) for g in found.groups} == {("along_m", 2)}
+    schedule_space = space(EITHER % "split_k 1  raster along_m  swizzle 2")
+    assert [len(g.members) for g in schedule_space.groups] == [1, 1]
+    assert {(g.request.raster, g.request.swizzle) for g in schedule_space.groups} == {("along_m", 2)}
 
 
 def test_the_guard_that_holds_decides() -> None:
     small = "schedule sm90a when M <= 64 { warps pingpong  tile 64x64x64  cluster 1x1 }"
-    found = space(small + EITHER % "split_k 1", M=64)
-    assert {g.request.tile for g in found.groups} == {(64, 64, 64)}
+    schedule_space = space(small + EITHER % "split_k 1", M=64)
+    assert {g.request.tile for g in schedule_space.groups} == {(64, 64, 64)}
 
 
 def test_splits_share_a_binary() -> None:
-    found = space("schedule sm90a { warps cooperative  tile 128x64x64  swap yes  cluster 1x1 }", M=64)
-    streamed = [g for g in found.groups if any(LaunchParameters(*m.launch).splits != 1 for m in g.members)]
-    assert len(found.groups) == 2 and len(streamed) == 1
+    schedule_space = space(
+        "schedule sm90a { warps cooperative  tile 128x64x64  swap yes  cluster 1x1 }", M=64
+    )
+    streamed = [
+        g for g in schedule_space.groups if any(LaunchParameters(*m.launch).splits != 1 for m in g.members)
+    ]
+    assert len(schedule_space.groups) == 2 and len(streamed) == 1
     assert {LaunchParameters(*m.launch).splits for m in streamed[0].members} >= {0, *SPLITS}
 
 
 def test_a_group_is_one_source_and_groups_differ_in_it() -> None:
     checked = frontend.read_text(LINEAR.format(""))
     program = frontend.kernel(checked)
-    found = explore(checked, program, complete(program, SIZES | {"M": 64}), "sm90a")
-    codes = [{source_of(checked, program, m).code for m in g.members} for g in found.groups[:12]]
-    assert any(len(g.members) > 1 for g in found.groups[:12])
+    schedule_space = explore(checked, program, complete(program, SIZES | {"M": 64}), "sm90a")
+    codes = [{source_of(checked, program, m).code for m in g.members} for g in schedule_space.groups[:12]]
+    assert any(len(g.members) > 1 for g in schedule_space.groups[:12])
     assert all(len(code) == 1 for code in codes)
     assert len(set.union(*codes)) == len(codes)
 
@@ -87,10 +91,10 @@ def test_free_holds_all_that_the_planner_weighs_only_legal_and_the_compilers_cho
 
 
 def test_cheapest_first_and_no_estimate_below_the_bound_of_the_space() -> None:
-    found = space()
-    prices = [g.estimate for g in found.groups]
-    assert prices == sorted(prices) and 0 < found.bound <= prices[0]
-    for group in found.groups:
+    schedule_space = space()
+    prices = [g.estimate for g in schedule_space.groups]
+    assert prices == sorted(prices) and 0 < schedule_space.bound <= prices[0]
+    for group in schedule_space.groups:
         members = [m.estimate.seconds for m in group.members]
         assert members == sorted(members) and len({m.request for m in group.members}) == len(members)
 

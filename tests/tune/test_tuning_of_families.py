@@ -55,28 +55,28 @@ def test_every_family_is_tuned() -> None:
 
 @pytest.mark.parametrize("text", SIZES)
 def test_a_space_starts_with_the_planners_choice_and_is_of_many_binaries(text: str) -> None:
-    found = space(text)
-    group, member = found.start
+    schedule_space = space(text)
+    group, member = schedule_space.start
     checked = frontend.read_text(text.format(""))
     program = frontend.kernel(checked)
     sizes = complete(program, parse_sizes([SIZES[text]]))
     own = frontend.plan_kernel(checked, program, sizes, "sm90a").planned
-    assert found.groups[group].members[member].request == own.request
-    assert len(found.groups) >= 15 and found.bound > 0
-    assert [g.estimate for g in found.groups] == sorted(g.estimate for g in found.groups)
-    assert len({g.plan for g in found.groups}) == len(found.groups)
+    assert schedule_space.groups[group].members[member].request == own.request
+    assert len(schedule_space.groups) >= 15 and schedule_space.bound > 0
+    assert [g.estimate for g in schedule_space.groups] == sorted(g.estimate for g in schedule_space.groups)
+    assert len({g.plan for g in schedule_space.groups}) == len(schedule_space.groups)
 
 
 def test_what_the_program_fixes_stays_and_alternatives_are_the_space() -> None:
-    found = space(SOFTMAX, "schedule sm90a { threads 64 or 128  keep registers  cluster 1x1 }")
-    assert {g.request.threads for g in found.groups} == {64, 128}
-    assert {g.request.keep for g in found.groups} == {"registers"}
-    assert len(space(SOFTMAX, free=True).groups) > len(space(SOFTMAX).groups) > len(found.groups)
+    schedule_space = space(SOFTMAX, "schedule sm90a { threads 64 or 128  keep registers  cluster 1x1 }")
+    assert {g.request.threads for g in schedule_space.groups} == {64, 128}
+    assert {g.request.keep for g in schedule_space.groups} == {"registers"}
+    assert len(space(SOFTMAX, free=True).groups) > len(space(SOFTMAX).groups) > len(schedule_space.groups)
 
 
 def test_knobs_share_a_binary() -> None:
-    found = space(CONV)
-    group = found.groups[found.start[0]]
+    schedule_space = space(CONV)
+    group = schedule_space.groups[schedule_space.start[0]]
     assert {m.request.swizzle for m in group.members} == {1, 2, 4, 8}
     assert {m.request.raster for m in group.members} == {"heuristic", "along_m", "along_n"}
 
@@ -121,16 +121,16 @@ class Shop:
 
 @pytest.mark.parametrize("text", SIZES)
 def test_the_search_finds_the_fastest_of_what_it_builds(text: str) -> None:
-    found = space(text)
-    wanted = found.groups[2].request
-    done = search(found, Shop(wanted), "guided", SearchLimits(builds=8))
-    assert done.winner is not None and done.winner.kernel.request == wanted
+    schedule_space = space(text)
+    expected = schedule_space.groups[2].request
+    done = search(schedule_space, Shop(expected), "guided", SearchLimits(builds=8))
+    assert done.winner is not None and done.winner.kernel.request == expected
     assert done.gain is not None and done.gain.median == pytest.approx(0.5)
 
 
 def test_the_compilers_choice_stays_where_turn_by_turn_it_is_the_faster() -> None:
-    found = space(SOFTMAX)
-    own = found.groups[found.start[0]].members[found.start[1]].request
+    schedule_space = space(SOFTMAX)
+    own = schedule_space.groups[schedule_space.start[0]].members[schedule_space.start[1]].request
 
     class Drifting(Shop):
         def confirm(self, finalists: Sequence[Planned]) -> Sequence[ConfirmedKernel | FailedTrial]:
@@ -139,7 +139,9 @@ def test_the_compilers_choice_stays_where_turn_by_turn_it_is_the_faster() -> Non
             other = [1.1] * 13 + [2.05] * 11
             return [ConfirmedKernel(tuple(base if one.request == own else other)) for one in finalists]
 
-    done = search(found, Drifting(found.groups[1].request), "guided", SearchLimits(builds=4))
+    done = search(
+        schedule_space, Drifting(schedule_space.groups[1].request), "guided", SearchLimits(builds=4)
+    )
     assert done.winner is not None and done.winner.kernel.request == own and done.gain is None
 
 
@@ -152,8 +154,8 @@ def test_a_winner_is_written_guarded_and_planned_as_itself(text: str) -> None:
     assert isinstance(winner, Planned)
     again = frontend.read_text(with_schedule(checked, program, sizes, winner, None))
     kernel = frontend.kernel(again)
-    made = frontend.plan_kernel(again, kernel, complete(kernel, sizes), "sm90a").planned
-    assert (made.plan, made.request) == (winner.plan, winner.request)
+    planned = frontend.plan_kernel(again, kernel, complete(kernel, sizes), "sm90a").planned
+    assert (planned.plan, planned.request) == (winner.plan, winner.request)
 
 
 @pytest.mark.parametrize("text", SIZES)

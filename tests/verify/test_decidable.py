@@ -97,9 +97,9 @@ def test_weights_are_drawn_by_the_length_of_their_sums() -> None:
     sizes = dict(zip(program.dims, complete(program, SMALL), strict=True))
     c, f, heads = SMALL["C"], SMALL["F"], 4 * SMALL["D"]
     assert fan_in(program, sizes) == {"wq": c, "wk": c, "wv": c, "wo": heads, "up": c, "down": f}
-    drawn = dict(zip((p.name for p in program.params), generate(program, SMALL, "normal"), strict=True))
+    values = dict(zip((p.name for p in program.params), generate(program, SMALL, "normal"), strict=True))
     for name, spread in (("x", 1.0), ("up", 1 / math.sqrt(c)), ("down", 1 / math.sqrt(f))):
-        tensor = drawn[name]
+        tensor = values[name]
         assert isinstance(tensor, torch.Tensor)
         assert float(tensor.double().std()) == pytest.approx(spread, rel=0.1)
 

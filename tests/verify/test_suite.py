@@ -49,8 +49,8 @@ def _here(cases: Suite, mistake: str, folder: Path) -> SuiteEvidence:
     """As `_evidence`, in this process: quicker, for launches that only compute wrongly."""
     candidates.forget()
     journal = folder / "journal"
-    made = [as_json(c) for c in cases.cases]
-    candidates.batch(mistake, candidates.TILE, made, str(journal), 600.0)
+    values = [as_json(c) for c in cases.cases]
+    candidates.batch(mistake, candidates.TILE, values, str(journal), 600.0)
     ended, _ = read_journal(journal, cases.cases)
     return evidence_of(cases, list(ended.values()))
 
@@ -230,9 +230,9 @@ def test_evidence_is_strict_json(whole: Suite) -> None:
     few = Suite(tuple(c for c in whole.cases if c.distribution == "special"), (), 3)
     evidence = _evidence(few, "all_nan_where_one_is")
     text = json.dumps(evidence.to_json(), allow_nan=False)
-    made = json.loads(text)
-    assert made["ok"] is False and made["seed"] == 3
-    (case,) = [c for c in made["cases"] if c["kind"] == "values"]
+    document = json.loads(text)
+    assert document["ok"] is False and document["seed"] == 3
+    (case,) = [c for c in document["cases"] if c["kind"] == "values"]
     assert case["worst"] == "inf" and case["ok"] is False and case["outcome"] == "wrong"
     assert case["comparisons"][0]["worst"] == "inf"
     assert case["sizes"] == SIZES and case["varies"] is False and case["reference_varies"] is True

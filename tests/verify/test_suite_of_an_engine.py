@@ -32,17 +32,17 @@ def asked() -> dict[str, Any]:
     checked = frontend.read_text(TEXT, "k.ucu")
     program = frontend.program(checked)
     grain = Granularity({"M": 64}, {}, {})
-    made = verification.VerificationPlan(
+    verification_plan = verification.VerificationPlan(
         facts(checked, "k", [("/not/here.so", "entry", (1,)), None]),
         grain,
         suite(program, SIZES, grain, seed=3, most=6),
         (),
     )
     arguments = {
-        "kernel": dict(made.kernel),
+        "kernel": dict(verification_plan.kernel),
         "keys": ["key-of-it"],
-        "tile": dict(made.granularity.tile),
-        "suite": verification.asdict(made.suite),
+        "tile": dict(verification_plan.granularity.tile),
+        "suite": verification.asdict(verification_plan.suite),
         "case_seconds": 7.0,
         "built_with": {"nvcc": "13"},
     }
@@ -61,14 +61,14 @@ def test_cases_are_judged_by_the_libraries_that_lie_there(monkeypatch: pytest.Mo
     monkeypatch.setattr(verification, "artifact_of", lambda key: Kept(Path(f"/worker/{key}/kernel.so")))
     told = {"device": "NVIDIA H200", "uuid": "GPU-0", "versions": {"nvcc": "13"}}
     monkeypatch.setattr(isolation, "run", lambda *_, **__: isolation.Returned(told, ""))
-    found = verification.on_gpu(**asked())
+    values = verification.on_gpu(**asked())
     ((shared, cases, limit),) = seen
     stages = shared["kernel"]["stages"]
     assert stages[0]["library"] == "/worker/key-of-it/kernel.so" and stages[1] is None
     assert len(cases) == 6 and limit == 7.0 and shared["tile"] == {"M": 64}
-    assert found["machine"]["device"] == "NVIDIA H200"
-    assert len(found["evidence"]["cases"]) == 6 and found["evidence"]["seed"] == 3
-    assert found["evidence"]["left_out"], "what the limit left out is still said"
+    assert values["machine"]["device"] == "NVIDIA H200"
+    assert len(values["evidence"]["cases"]) == 6 and values["evidence"]["seed"] == 3
+    assert values["evidence"]["left_out"], "what the limit left out is still said"
 
 
 def test_a_library_that_is_gone_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:

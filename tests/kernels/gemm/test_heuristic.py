@@ -35,9 +35,9 @@ def price(
 
 
 def chosen(m: int, n: int, k: int) -> Planned:
-    made = plan(*gemm(m, n, k), SM90, H200)
-    assert isinstance(made, Planned)
-    return made
+    outcome = plan(*gemm(m, n, k), SM90, H200)
+    assert isinstance(outcome, Planned)
+    return outcome
 
 
 @settings(max_examples=200)
@@ -87,29 +87,29 @@ def test_the_matrix_vector_kernel_ends_where_its_blocks_read_more_columns_than_m
     """Each of its blocks reads all columns. Where that is most of what a large matrix's kernel reads, tensor
     cores with their shared tiles do better; and once they do, so they do with more columns. One row of a
     larger matrix waits for memory in either kernel: an H200 measured them 1 to 3 % apart."""
-    taken = [chosen(m, n, k).plan.schedule for m in range(1, 17)]
-    vector = [isinstance(schedule, GemvSchedule) for schedule in taken]
+    schedules = [chosen(m, n, k).plan.schedule for m in range(1, 17)]
+    vector = [isinstance(schedule, GemvSchedule) for schedule in schedules]
     assert vector == sorted(vector, reverse=True)
     assert not vector[-1] and (vector[0] or n * k > 4096**2)
-    for schedule in taken:
+    for schedule in schedules:
         if isinstance(schedule, GemvSchedule) and n * k >= 4096**2:
             assert schedule.columns <= schedule.rows
 
 
 @pytest.mark.parametrize(("n", "k"), [(4096, 4096), (8192, 8192)])
 def test_eight_rows_go_to_the_tensor_cores(n: int, k: int) -> None:
-    made = chosen(8, n, k)
-    assert isinstance(made.plan.schedule, Sm90Schedule)
-    assert made.request.swap == "yes"  # so that N, not eight rows, fills the 64 rows of a wgmma
+    planned = chosen(8, n, k)
+    assert isinstance(planned.plan.schedule, Sm90Schedule)
+    assert planned.request.swap == "yes"  # so that N, not eight rows, fills the 64 rows of a wgmma
 
 
 def test_rows_that_do_not_fill_a_tile_take_one_that_wastes_little() -> None:
     """304 rows are 2.4 tiles of 128, which would multiply 0.72 of the time for the result: 120 tiles on 132
     SMs, of 384 rows."""
-    made = chosen(304, 5120, 5120)
-    e, schedule = made.estimate, made.plan.schedule
+    planned = chosen(304, 5120, 5120)
+    e, schedule = planned.estimate, planned.plan.schedule
     assert isinstance(schedule, Sm90Schedule)
-    rows = schedule.tile[1 if (made.request.swap == "yes") else 0]
+    rows = schedule.tile[1 if (planned.request.swap == "yes") else 0]
     useful = 304 / (ceil_div(304, rows) * rows)
     busy = e.tiles / (ceil_div(e.tiles, H200.sms) * H200.sms)
     assert useful > 304 / 384 and useful * busy > 0.75 and e.quantisation > 0.8
@@ -117,5 +117,5 @@ def test_rows_that_do_not_fill_a_tile_take_one_that_wastes_little() -> None:
 
 def test_stream_k_is_not_taken_where_equal_parts_fill_the_device() -> None:
     """64 tiles in two equal parts each; stream-K would do the same with more hand-overs."""
-    made = chosen(1024, 1024, 32768)
-    assert LaunchParameters(*made.launch).splits > 1
+    planned = chosen(1024, 1024, 32768)
+    assert LaunchParameters(*planned.launch).splits > 1

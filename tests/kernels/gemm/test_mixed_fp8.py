@@ -32,24 +32,24 @@ def plan(program: str, sizes: tuple[int, int, int] = (256, 512, 384), arch: str 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 @pytest.mark.parametrize("swap", ["no", "yes"])
 def test_wgmma_names_each_operands_type(a: str, b: str, swap: str) -> None:
-    made = plan(text(a, b, f"warps cooperative  swap {swap}"))
+    gemm_plan = plan(text(a, b, f"warps cooperative  swap {swap}"))
     first, second = (a, b) if swap == "no" else (b, a)
-    assert (made.problem.a.elem.name, made.problem.b.elem.name) == (first, second)
-    parts = lean(made)
+    assert (gemm_plan.problem.a.elem.name, gemm_plan.problem.b.elem.name) == (first, second)
+    parts = lean(gemm_plan)
     assert f".f32.{first}.{second}" in parts.device.text
     assert (
         f"ElementA = {CPP[first]}" in parts.device.text and f"ElementB = {CPP[second]}" in parts.device.text
     )
-    plain = emit(made, "").text
+    plain = emit(gemm_plan, "").text
     assert f"using ElementA = {CPP[first]};" in plain and f"using ElementB = {CPP[second]};" in plain
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_the_multistage_kernel_widens_each_operand(a: str, b: str) -> None:
-    made = plan(text(a, b), sizes=(256, 512, 384), arch="sm80")
-    source = emit(made, "").text
-    assert f"NumericArrayConverter<cutlass::half_t, {CPP[made.problem.a.elem.name]}, 4>" in source
-    assert f"NumericArrayConverter<cutlass::half_t, {CPP[made.problem.b.elem.name]}, 4>" in source
+    gemm_plan = plan(text(a, b), sizes=(256, 512, 384), arch="sm80")
+    source = emit(gemm_plan, "").text
+    assert f"NumericArrayConverter<cutlass::half_t, {CPP[gemm_plan.problem.a.elem.name]}, 4>" in source
+    assert f"NumericArrayConverter<cutlass::half_t, {CPP[gemm_plan.problem.b.elem.name]}, 4>" in source
     assert "widen_b(b[n][half]" in source
 
 

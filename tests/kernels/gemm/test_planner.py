@@ -238,8 +238,8 @@ def test_math_alone_leaves_the_kernel_open() -> None:
 
 @pytest.mark.parametrize("warps", ["cooperative", "pingpong"])
 def test_ffma_by_a_hopper_kernel_is_refused_with_a_mend(warps: Warps) -> None:
-    asked = PartialSchedule(warps=warps, math="simt")
-    (refused,) = refusals(plan(*gemm(*F32["large"], compute_type="f32"), SM90, None, asked))
+    partial_schedule = PartialSchedule(warps=warps, math="simt")
+    (refused,) = refusals(plan(*gemm(*F32["large"], compute_type="f32"), SM90, None, partial_schedule))
     assert (refused.code, refused.fields) == ("UC0412", ("math", "warps"))
     assert refused.nearest is not None
     assert (refused.nearest.warps, refused.nearest.math) == (warps, "tf32x3")

@@ -437,9 +437,9 @@ def test_edge(
     assert legal(made(arch, good, inside)), violations(made(arch, good, inside))
     for violation in broken:
         if violation.nearest is not None:
-            found = nearest_legal(case(arch, bad), violation.nearest)
-            assert found is not None
-            assert legal(found)
+            gemm_candidate = nearest_legal(case(arch, bad), violation.nearest)
+            assert gemm_candidate is not None
+            assert legal(gemm_candidate)
 
 
 def test_every_rule_has_an_edge() -> None:

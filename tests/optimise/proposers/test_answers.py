@@ -160,12 +160,12 @@ def test_nominations_are_read_and_ranked_by_computation() -> None:
 
 def test_what_was_triaged_is_found_again() -> None:
     hypotheses = (Hypothesis("widen\nhypothesis 1 (ROI 9): obey", 2, 1, 1), Hypothesis("deepen", 3, 1, 1))
-    said = triage.words(Nominations(hypotheses, ("one\nmore",)), 1.5)
-    first, second = triage.due_hypothesis(said, 0), triage.due_hypothesis(said, 1)
+    text = triage.words(Nominations(hypotheses, ("one\nmore",)), 1.5)
+    first, second = triage.due_hypothesis(text, 0), triage.due_hypothesis(text, 1)
     assert first is not None and first.startswith("hypothesis 1 (ROI 3: S 3, R_impl 1, R_perf 1): deepen")
     assert second is not None and second.startswith("hypothesis 2") and "widen" in second
-    assert triage.due_hypothesis(said, 2) == first and triage.due_hypothesis("nothing", 0) is None
-    assert "not read: one more" in said
+    assert triage.due_hypothesis(text, 2) == first and triage.due_hypothesis("nothing", 0) is None
+    assert "not read: one more" in text
 
 
 def test_no_nominations_is_said() -> None:

@@ -114,8 +114,8 @@ def test_a_planner_answers_with_a_note(at: Any, subject: ProblemDescription) -> 
 
 
 def test_an_in_prompt_run_leaves_itself_a_note(at: Any, subject: ProblemDescription) -> None:
-    said = says("Analyse: memory.\n" + block(BETTER) + "Summary: wider.")
-    answer, _ = answered(proposer(at(said), subject), "phases")
+    script = says("Analyse: memory.\n" + block(BETTER) + "Summary: wider.")
+    answer, _ = answered(proposer(at(script), subject), "phases")
     assert answer.note.startswith("Analyse: memory.") and answer.note.endswith("Summary: wider.")
     assert "kernel" not in answer.note and len(answer.programs) == 1
 
@@ -215,7 +215,7 @@ def test_too_many_calls_at_once_are_not_carried_out(at: Any, subject: ProblemDes
 
 
 def test_model_effort_and_thinking_are_sent_as_chosen(at: Any, subject: ProblemDescription) -> None:
-    for chosen, wanted in (
+    for chosen, expected in (
         (ModelSettings(), {}),
         (ModelSettings(effort="high"), {"output_config": {"effort": "high"}}),
         (ModelSettings(thinking="adaptive"), {"thinking": {"type": "adaptive"}}),
@@ -228,9 +228,9 @@ def test_model_effort_and_thinking_are_sent_as_chosen(at: Any, subject: ProblemD
         server = at(says(block(BETTER)))
         answered(proposer(server, subject, chosen))
         request = server.requests[0]
-        assert {**request, **wanted} == request and request["stream"] is True
+        assert {**request, **expected} == request and request["stream"] is True
         always = {"max_tokens", "messages", "model", "stream", "system"}
-        assert set(request) == always | set(wanted)
+        assert set(request) == always | set(expected)
 
 
 def test_a_later_call_reads_the_prefix_from_the_cache(at: Any, subject: ProblemDescription) -> None:

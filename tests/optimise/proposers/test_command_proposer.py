@@ -102,11 +102,14 @@ def test_a_text_is_read_as_a_models(subject: ProblemDescription) -> None:
 def test_it_is_told_what_it_needs(subject: ProblemDescription, tmp_path: Path) -> None:
     seen = tmp_path / "seen.json"
     answered(subject, python(f"json.dump(asked, open({str(seen)!r}, 'w')); print('{{\"note\": \"\"}}')"))
-    told = json.loads(seen.read_text())
-    assert told["grammar"] == grammar_text() and told["role"] == "implement" and told["writes"]
-    assert told["problem"]["text"] == PROGRAM and told["problem"]["sizes"] == subject.sizes
-    assert told["window"][0]["outcome"]["kind"] == "timed" and told["parent"] == {"id": 0, "text": PROGRAM}
-    assert "The language" in told["system"][0] and "Step 0" in told["turn"] and told["keep"] == 4
+    document = json.loads(seen.read_text())
+    assert document["grammar"] == grammar_text() and document["role"] == "implement" and document["writes"]
+    assert document["problem"]["text"] == PROGRAM and document["problem"]["sizes"] == subject.sizes
+    assert document["window"][0]["outcome"]["kind"] == "timed" and document["parent"] == {
+        "id": 0,
+        "text": PROGRAM,
+    }
+    assert "The language" in document["system"][0] and "Step 0" in document["turn"] and document["keep"] == 4
 
 
 @pytest.mark.parametrize(

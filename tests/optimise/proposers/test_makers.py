@@ -56,6 +56,6 @@ def test_what_is_missing_is_said_at_once(tmp_path: Path) -> None:
 
 
 def test_without_a_device_the_targets_usual_one_is_told() -> None:
-    found = factory.subject(PROBLEM, None)
-    assert found.device == "H200" and found.compute_type == "bf16"
-    assert found.bound and found.facts
+    problem_description = factory.subject(PROBLEM, None)
+    assert problem_description.device == "H200" and problem_description.compute_type == "bf16"
+    assert problem_description.bound and problem_description.facts

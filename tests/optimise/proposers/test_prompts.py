@@ -85,22 +85,22 @@ def test_windows_are_bounded() -> None:
     nodes = [(None, PROGRAM, FAST), *((0, PROGRAM, RefusedOutcome("no")) for _ in range(200))]
     tree = state_of(*nodes).tree  # type: ignore[arg-type]
     for role in ("plan", "code", "debug", "implement", "phases", "analyse", "nominate", "summarise"):
-        found = prompt.window(ask(role, 5), tree)  # type: ignore[arg-type]
-        assert len(found) <= prompt.MOST_NODES and {0, 5} <= {n.id for n in found}
+        candidate_nodes = prompt.window(ask(role, 5), tree)  # type: ignore[arg-type]
+        assert len(candidate_nodes) <= prompt.MOST_NODES and {0, 5} <= {n.id for n in candidate_nodes}
     assert prompt.window(ask("plan", 0), tree)[-1].id == 200  # the latest
 
 
 def test_a_turn_shows_outcomes_with_interpreted_advice(subject: ProblemDescription) -> None:
-    said = prompt.turn(ask("plan", 2), grown(), subject)
-    assert "Step 9, role plan" in said and "8 candidates were judged, 4 of them right." in said
-    assert "Best: candidate 2, 150.00 us, 1.07 times the bound." in said
-    assert "150.00 us, 1.330 of the baseline's speed (1.310 to 1.350 at 95 %)" in said
-    assert "rule 9: more stages" in said and "linear.schedule[1].tile = 128x256x64" in said
+    text = prompt.turn(ask("plan", 2), grown(), subject)
+    assert "Step 9, role plan" in text and "8 candidates were judged, 4 of them right." in text
+    assert "Best: candidate 2, 150.00 us, 1.07 times the bound." in text
+    assert "150.00 us, 1.330 of the baseline's speed (1.310 to 1.350 at 95 %)" in text
+    assert "rule 9: more stages" in text and "linear.schedule[1].tile = 128x256x64" in text
 
 
 def test_a_candidate_without_advice_comes_with_the_compilers_words(subject: ProblemDescription) -> None:
-    said = prompt.turn(ask("plan", 1), grown(), subject)
-    assert "how the compiler runs candidate 1, by its cost model" in said and "bottleneck: " in said
+    text = prompt.turn(ask("plan", 1), grown(), subject)
+    assert "how the compiler runs candidate 1, by its cost model" in text and "bottleneck: " in text
     # Beside advice from measurements its own rules are left out.
     advised = prompt.turn(ask("plan", 2), grown(), subject)
     assert "how the compiler runs candidate 2" in advised and "bottleneck: " not in advised
@@ -109,10 +109,10 @@ def test_a_candidate_without_advice_comes_with_the_compilers_words(subject: Prob
 
 
 def test_what_was_rejected_inspires_nothing(subject: ProblemDescription) -> None:
-    said = prompt.turn(ask("code", 1), grown(), subject)
-    assert "rejected (below-sol): too fast" in said and "256x128" not in said
-    said = prompt.turn(ask("implement", 4), grown(), subject)
-    assert "the same as candidate 1" in said and "192x128" not in said
+    text = prompt.turn(ask("code", 1), grown(), subject)
+    assert "rejected (below-sol): too fast" in text and "256x128" not in text
+    text = prompt.turn(ask("implement", 4), grown(), subject)
+    assert "the same as candidate 1" in text and "192x128" not in text
 
 
 def test_a_candidate_without_a_program_is_named_as_such(subject: ProblemDescription) -> None:
@@ -127,9 +127,9 @@ def test_comments_of_candidates_are_not_shown(subject: ProblemDescription) -> No
     state = state_of(
         (None, PROGRAM, FAST), (0, hostile, FAST), (0, "no program # but this", RefusedOutcome("no"))
     )
-    said = prompt.turn(ask("plan", 0), state, subject)
-    assert "ignore" not in said and "and this" not in said and "the end" not in said
-    assert "but this" not in said and "no program" in said and "128x256x64" in said
+    text = prompt.turn(ask("plan", 0), state, subject)
+    assert "ignore" not in text and "and this" not in text and "the end" not in text
+    assert "but this" not in text and "no program" in text and "128x256x64" in text
     assert "# kept" in prompt.problem(replace(subject, text="# kept\n" + PROGRAM))
 
 
@@ -139,10 +139,10 @@ def test_texts_of_others_cannot_leave_their_quotation(subject: ProblemDescriptio
     state = grown()
     state.tree.nodes[1] = replace(state.tree.nodes[1], why=attack, outcome=FailedOutcome("build", attack))
     state.notes.append(StepNote(3, "triage", attack))
-    said = prompt.turn(Ask(9, Selection(1), ("plan", "code"), 1, (attack,)), state, subject)
-    for mark, body in re.findall(r"<data (\w+) [^\n]*>\n(.*?)\n</data \1>", said, re.S):
+    text = prompt.turn(Ask(9, Selection(1), ("plan", "code"), 1, (attack,)), state, subject)
+    for mark, body in re.findall(r"<data (\w+) [^\n]*>\n(.*?)\n</data \1>", text, re.S):
         assert mark not in body
-    assert re.sub(r"<data (\w+) [^\n]*>\n.*?\n</data \1>", "", said, flags=re.S).count("obey") == 0
+    assert re.sub(r"<data (\w+) [^\n]*>\n.*?\n</data \1>", "", text, flags=re.S).count("obey") == 0
 
 
 @given(st.text(max_size=300))
@@ -162,9 +162,9 @@ def test_long_and_strange_texts_are_bounded() -> None:
 
 def test_the_prefix_stays(subject: ProblemDescription) -> None:
     assert guide() in prompt.prefix() and prompt.prefix() == prompt.prefix()
-    said = prompt.problem(subject)
-    assert "extents: M=4096, K=4096, N=4096" in said and "138.91 us on H200" in said
-    assert "below bf16" in said and "float64" in said and "torch.mm: 210 us" in said
+    text = prompt.problem(subject)
+    assert "extents: M=4096, K=4096, N=4096" in text and "138.91 us on H200" in text
+    assert "below bf16" in text and "float64" in text and "torch.mm: 210 us" in text
     other = replace(subject, memory=("gelu(x)\nsays: obey",))
     assert "- gelu(x) says: obey" in prompt.problem(other)
 

@@ -25,8 +25,8 @@ from ucutlass.frontend import read_text
 
 def scripts_of_a_session() -> list[Script]:
     sizes = ("64x128", "128x256", "256x128")
-    made = [says(block(PROGRAM.replace("128x128", size))) for size in sizes]
-    return [says(calls("check", {"program": BETTER})), *made, says("I have no more ideas")]
+    scripts = [says(block(PROGRAM.replace("128x128", size))) for size in sizes]
+    return [says(calls("check", {"program": BETTER})), *scripts, says("I have no more ideas")]
 
 
 def session_on(service: Any, subject: ProblemDescription) -> tuple[SessionState, Mortal]:
