@@ -290,3 +290,41 @@ def test_a_program_that_depends_on_an_extent_goes_to_the_fallback() -> None:
 def test_what_is_no_option_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         options_of(options)
+
+
+def test_attention_of_fewer_heads_of_keys() -> None:
+    """A device's own attention takes them without an argument that says so."""
+    fast, report = compiled(
+        lambda q, k: functional.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
+    )
+    q, k = torch.randn(2, 6, 5, 8), torch.randn(2, 2, 5, 8)
+    expected = functional.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(fast(q, k), expected)
+    assert report.graphs[0].texts and not report.graphs[0].outside
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_rows_that_a_mask_hides_from_every_key_are_zero(padded: bool) -> None:
+    """They are not looked at where the mask depends on no input."""
+
+    def model(q: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        mask = torch.arange(4)[:, None] >= torch.arange(4)
+        mask = mask & tokens[:, None, None, :] if padded else mask
+        return functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+    fast, report = compiled(model)
+    q, tokens = torch.randn(2, 3, 4, 8), torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]]).bool()
+    with torch.no_grad():
+        torch.testing.assert_close(fast(q, tokens), model(q, tokens))
+    assert ("attends" in "".join(report.graphs[0].texts.values())) == padded
+
+
+def test_memory_read_under_other_strides_is_a_view() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x).contiguous(memory_format=torch.channels_last)
+        return torch.softmax(torch.as_strided(y, (2, 20, 3), (60, 3, 1)), -1)
+
+    fast, report = compiled(model)
+    x = torch.randn(2, 3, 4, 5)
+    torch.testing.assert_close(fast(x), model(x))
+    assert len(report.graphs[0].texts) == 1

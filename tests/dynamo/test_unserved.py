@@ -12,6 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from tests.dynamo.test_backend import HOOKS, compiled
 from tests.dynamo.test_serving import said
+from ucutlass.dynamo import region
 from ucutlass.dynamo.backend import BackendHooks
 from ucutlass.dynamo.backend import compiled as by_name
 
@@ -157,3 +158,24 @@ def test_inference_mode() -> None:
         x = torch.randn(3, 8)
         torch.testing.assert_close(fast(x), model(x))
     assert report.graphs[0].texts
+
+
+def test_arguments_that_a_rule_does_not_expect_are_the_fallbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(*_: Any) -> Any:
+        raise KeyError("an argument")
+
+    rules = {**region.RULES, "aten.tanh.default": careless}
+    monkeypatch.setattr(region, "RULES", rules)
+    fast, report = compiled(lambda x: torch.relu(torch.tanh(x)))
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(fast(x), torch.relu(torch.tanh(x)))
+    (outside,) = report.graphs[0].outside
+    assert outside.operator == "aten.tanh.default" and "its rule does not serve it" in outside.why
+
+
+def test_tensors_without_elements_beside_others() -> None:
+    """What is joined with an empty part is a program's all the same."""
+    fast, report = compiled(lambda x: torch.relu(torch.cat([x[:, 4:], x], 1)))
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(fast(x), torch.relu(x))
+    assert len(report.graphs[0].texts) == 1 and "relu" in next(iter(report.graphs[0].texts.values()))

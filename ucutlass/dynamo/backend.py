@@ -31,7 +31,7 @@ from ucutlass.dynamo.fallback import say
 from ucutlass.dynamo.options import CompileOptions, options_of
 from ucutlass.dynamo.partition import SIZES, VIEW, Division, divide, division_of, rest
 from ucutlass.dynamo.records import Records, division_from, division_record, key_of
-from ucutlass.dynamo.region import NAME, values_of
+from ucutlass.dynamo.region import NAME, PARAMETER, values_of
 from ucutlass.dynamo.replays import CudaReplays, ReplayDevice, Replays
 from ucutlass.dynamo.rules import decompositions
 from ucutlass.dynamo.strided_views import without_strided_views
@@ -312,6 +312,8 @@ def named(graph: fx.GraphModule, names: Sequence[str]) -> None:
         return
     for node, name in zip(inputs, names, strict=True):
         own = re.sub(r"^l_(self_|fn_|s_)?", "", name)
+        if re.search(r"(^|_)parameters_", own):
+            node.meta[PARAMETER] = True
         words = re.sub(r"(^|_)(modules|parameters|buffers)(?=_)", "", own)
         node.meta[NAME] = re.sub(r"__+", "_", words).strip("_") or node.name
 

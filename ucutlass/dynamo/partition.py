@@ -17,7 +17,9 @@ from torch import Tensor, fx
 from ucutlass.dynamo.region import Region, RegionRefused, region_of, values_of
 from ucutlass.dynamo.rules import RULES, TORCH_ONLY
 from ucutlass.dynamo.subgraphs import extracted, groups, read_outside, replace, sort
-from ucutlass.importer.export import ELEMENTS
+from ucutlass.importer.export import ELEMENTS, is_empty
+from ucutlass.importer.masks import noted
+from ucutlass.importer.operators.views import SKIP_EMPTY
 from ucutlass.importer.symbolic import symbols_of
 
 VIEWS = frozenset(
@@ -36,6 +38,7 @@ VIEWS = frozenset(
         "slice.Tensor",
         "select.int",
         "alias.default",
+        "as_strided.default",
         "detach.default",
         "split.Tensor",
         "split_with_sizes.default",
@@ -84,7 +87,10 @@ def reason(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) 
         return reason(source, refused, devices)
     if not node.all_input_nodes and all(str(user.target) in TORCH_ONLY for user in node.users):
         return "what it makes is torch's alone"
-    values = [*_read_values(node), *(v for n in node.all_input_nodes for v in values_of(n))]
+    sources = [v for n in node.all_input_nodes for v in values_of(n)]
+    if str(node.target) in SKIP_EMPTY:
+        sources = [v for v in sources if not is_empty(v)]
+    values = [*_read_values(node), *sources]
     return next((why for value in values if (why := unfit(value, devices))), "")
 
 
@@ -114,12 +120,13 @@ def unfit(value: Any, devices: Collection[str]) -> str:
         return f"a tensor is {value.layout}, {value.dtype}"
     if value.dtype not in ELEMENTS:
         return f"a tensor's element type is {value.dtype}"
-    return "a tensor has no elements" if any(isinstance(n, int) and n == 0 for n in value.shape) else ""
+    return "a tensor has no elements" if is_empty(value) else ""
 
 
 def division_of(graph: fx.GraphModule, devices: Collection[str], name: str) -> Division:
     """Returns how a graph without dead code is divided; its parts are called `NAME_0`, `NAME_1`, .. A part that
     is refused as a whole is halved."""
+    noted(graph.graph, {})
     refused: dict[str, str] = {}
     halved: set[tuple[str, ...]] = set()
     attempts: dict[tuple[str, ...], Region | RegionRefused] = {}

@@ -11,11 +11,11 @@ from torch import Tensor, fx
 
 from ucutlass.dynamo.rules import RULES
 from ucutlass.grammar.format import format_file
-from ucutlass.importer.export import needed, tensor_of, translated
+from ucutlass.importer.export import is_empty, needed, tensor_of, translated
 from ucutlass.importer.graph import Input, OperatorOrigin, TensorGraph, TorchStage, Unsupported
 from ucutlass.importer.naming import free
 from ucutlass.importer.operators.builder import GraphBuilder, ValueRef
-from ucutlass.importer.operators.views import permuted
+from ucutlass.importer.operators.views import EMPTY, permuted
 from ucutlass.importer.program import ImportedText, program_of
 from ucutlass.importer.stages import NoKernelServes
 from ucutlass.importer.symbolic import (
@@ -36,6 +36,9 @@ Executor: TypeAlias = Callable[..., Any]
 
 NAME = "ucutlass_name"
 """The entry of a node's `meta` that has its name for a reader."""
+
+PARAMETER = "ucutlass_parameter"
+"""The entry of a node's `meta` that says of an input that it is a parameter of the module."""
 
 
 class RegionRefused(Exception):
@@ -116,7 +119,8 @@ def _imported(
     """Returns a part's program with what a Region has besides. Raises RegionRefused with every operator that
     alone stands in the way, or the first that does with others."""
     nodes = list(graph.graph.nodes)
-    tensors = [n for n in nodes if n.op == "placeholder" and isinstance(n.meta["val"], Tensor)]
+    given = [n for n in nodes if n.op == "placeholder" and isinstance(n.meta["val"], Tensor)]
+    tensors = [n for n in given if not is_empty(n.meta["val"])]
     numbers = [n for n in nodes if n.op == "placeholder" and not isinstance(n.meta["val"], Tensor)]
     used_names: list[str] = []
     inputs: list[Input] = []
@@ -132,7 +136,9 @@ def _imported(
         inputs.append(Input(used_names[-1], node.name, "input", type(logical)(shape, logical.element)))
     values = {node.name: node.meta["val"] for node in tensors}
     builder = GraphBuilder({i.name: i.tensor for i in inputs})
+    builder.parameters |= {i.name for i, node in zip(inputs, tensors, strict=True) if PARAMETER in node.meta}
     refs: dict[str, Any] = {node.name: number(node.meta["val"]) for node in numbers}
+    refs |= {node.name: EMPTY for node in given if is_empty(node.meta["val"])}
     makers: dict[str, str] = {}
     for node, source in zip(tensors, inputs, strict=True):
         builder.origin, builder.name = (

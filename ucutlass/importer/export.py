@@ -20,11 +20,13 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from ucutlass.importer.expressions import operand
 from ucutlass.importer.graph import ImportedTensor, Input, OperatorOrigin, TensorGraph, Unsupported
+from ucutlass.importer.masks import noted
 from ucutlass.importer.naming import free
 from ucutlass.importer.operators import RULES
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
 from ucutlass.importer.operators.pointwise import Rule
-from ucutlass.importer.operators.views import constant
+from ucutlass.importer.operators.products import ATTENDS
+from ucutlass.importer.operators.views import EMPTY, MEMORY, READ_MEMORY, SKIP_EMPTY, constant
 from ucutlass.importer.symbolic import stand_ins, symbols_of
 
 ELEMENTS = {
@@ -52,12 +54,30 @@ _CHECKS = frozenset(
 )
 """Operators that compute nothing."""
 
+DECOMPOSED = frozenset(
+    f"aten.{name}"
+    for name in (
+        "bucketize.Scalar",
+        "bucketize.Tensor",
+        "dist.default",
+        "grid_sampler_2d.default",
+        "ldexp.Tensor",
+        "tril_indices.default",
+        "triu_indices.default",
+    )
+)
+"""Operators of core ATen that are taken apart too."""
+
 _ORIGINS: Mapping[str, Literal["input", "parameter", "buffer", "constant"]] = {
     "PARAMETER": "parameter",
     "BUFFER": "buffer",
     "CONSTANT_TENSOR": "constant",
     "USER_INPUT": "input",
 }
+
+
+_RULE_FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What a rule raises on arguments that its author did not think of: the operator is refused then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +131,17 @@ def _program(model: torch.nn.Module, arguments: Sequence[Any], dynamic_shapes: A
     for op in [op for op in table if str(op) in RULES]:
         table.pop(op)
     table.update(ready_operators())
+    table.update(more_decompositions())
     with torch.no_grad():
         program = torch.export.export(model, tuple(arguments), dynamic_shapes=dynamic_shapes, strict=False)
         return program.run_decompositions(table)
+
+
+def more_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """Returns PyTorch's code for operators that core ATen keeps whole and that have no rule."""
+    from torch._decomp import decomposition_table
+
+    return {op: function for op, function in decomposition_table.items() if str(op) in DECOMPOSED}
 
 
 def ready_operators() -> Mapping[Any, Callable[..., Any]]:
@@ -165,7 +193,12 @@ def _translated(
         node = by_name.get(getattr(spec.arg, "name", ""))
         if node is None or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
+        if spec.kind.name not in _ORIGINS:
+            raise Unsupported(f"forward takes an argument of the kind {spec.kind.name}")
         origin = _ORIGINS[spec.kind.name]
+        if origin != "input" and not node.meta["val"].numel():
+            refs[node.name] = EMPTY
+            continue
         path = paths.get(node.name, node.name) if origin == "input" else spec.target
         name = free(path, used_names)
         used_names.append(name)
@@ -184,6 +217,8 @@ def _translated(
     builder.positions |= {
         i.name for i in inputs if i.origin == "constant" and _is_positions(constants[i.path])
     }
+    builder.parameters |= {i.name for i in inputs if i.origin == "parameter"}
+    noted(program.graph, _state(program))
     for name, number in numbers.items():
         builder.name = free(name, used_names)
         refs[name] = constant(builder, number, (), tensor_of(by_name[name].meta["val"], name).element)
@@ -226,6 +261,20 @@ def _translated(
     )
 
 
+def _state(program: Any) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a program's buffers and constants that no call changes, by their nodes' names."""
+    signature = program.graph_signature
+    written = set(signature.buffers_to_mutate.values())
+    known = {**program.constants, **program.state_dict}
+    return {
+        spec.arg.name: known[spec.target]
+        for spec in signature.input_specs
+        if spec.kind.name in ("BUFFER", "CONSTANT_TENSOR")
+        and spec.target not in written
+        and isinstance(known.get(spec.target), torch.Tensor)
+    }
+
+
 def _computed(builder: GraphBuilder, name: str) -> str:
     """Returns a result's value; a result that is an input is a copy of it."""
     if any(node.name == name for node in builder.nodes):
@@ -246,6 +295,8 @@ def _outputs(
     for spec, leaf in zip(program.graph_signature.output_specs, node.args[0], strict=True):
         ref = refs.get(leaf.name) if isinstance(leaf, torch.fx.Node) else None
         match spec.kind.name:
+            case "BUFFER_MUTATION" | "USER_OUTPUT" if ref is EMPTY:
+                raise Unsupported("a result of forward has no elements")
             case "BUFFER_MUTATION":
                 new.append((spec.target, ref.name if isinstance(ref, ValueRef) else ""))
             case "USER_OUTPUT" if isinstance(ref, ValueRef):
@@ -333,16 +384,29 @@ def translated(
     builder.origin = OperatorOrigin(target, _module(node), source_line(node))
     builder.name = free(_short(node.name), used_names)
     rule = rules.get(target)
-    if rule is None:
-        raise builder.fail("the importer has no rule for this operator")
     value = node.meta.get("val")
     outputs = list(value) if isinstance(value, tuple | list) else [value]
+    if all(is_empty(v) for v in outputs):
+        return EMPTY if isinstance(value, torch.Tensor) else tuple(EMPTY for _ in outputs)
+    if rule is None:
+        raise builder.fail("the importer has no rule for this operator")
     results = tuple(_result(v, node.name, number) for v in outputs)
     missing = [n for n in node.all_input_nodes if n.name in refs and refs[n.name] is None]
     if missing:
         source = missing[0].args[0] if missing[0].target is operator.getitem else missing[0]
         raise builder.fail(f"it reads a result of {getattr(source, 'target', source)} that no program gives")
-    return rule(builder, Arguments(_arguments(node, refs), results))
+    if target not in SKIP_EMPTY and any(refs.get(n.name) is EMPTY for n in node.all_input_nodes):
+        raise builder.fail("it reads a tensor without elements")
+    named = _arguments(node, refs)
+    if node.meta.get(ATTENDS):
+        named[ATTENDS] = True
+    if target in READ_MEMORY:
+        source = node.args[0].meta["val"]
+        named[MEMORY] = tuple(map(number, (source.storage_offset(), *source.stride())))
+    try:
+        return rule(builder, Arguments(named, results))
+    except _RULE_FAILURES as problem:
+        raise builder.fail(f"its rule does not serve it: {type(problem).__name__}: {problem}") from problem
 
 
 def _result(value: Any, name: str, number: Callable[[Any], int]) -> ImportedTensor:
@@ -350,6 +414,11 @@ def _result(value: Any, name: str, number: Callable[[Any], int]) -> ImportedTens
     if not isinstance(value, torch.Tensor) or 0 in map(number, value.shape):
         return ImportedTensor((), "f32")
     return tensor_of(value, name, number)
+
+
+def is_empty(value: Any) -> bool:
+    """Returns whether a value is a tensor that has no elements whatever its symbols are."""
+    return isinstance(value, torch.Tensor) and any(isinstance(n, int) and n == 0 for n in value.shape)
 
 
 def _short(name: str) -> str:

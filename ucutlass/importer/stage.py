@@ -441,6 +441,9 @@ class StageWriter:
             case Name(name):
                 value = self._read(node, int(name[1:]), ())
                 return value if isinstance(value.expr, Name) else self._named(value)
+            case Call("segment", None, (Argument(Name(label)), Argument(Name(name)))):
+                rows, offsets = self._position(node, Name(label)), self._read(node, int(name[1:]), ())
+                return _WrittenValue(call("segment", rows.expr, offsets.expr), rows.names)
             case Binary("+" | "-" | "*" as op, left, second):
                 a, b = self._position(node, left), self._position(node, second)
                 return _WrittenValue(_distributed(op, a.expr, b.expr), a.names | b.names)

@@ -71,6 +71,12 @@ class GraphBuilder:
     constants: set[str] = field(default_factory=set)
     """The values that depend on no input."""
 
+    parameters: set[str] = field(default_factory=set)
+    """The inputs that are parameters of the module, whose numbers are finite."""
+
+    attending: dict[str, ValueRef] = field(default_factory=dict)
+    """By mask of an attention: whether a row of it leaves any key."""
+
     def shape(self, ref: ValueRef) -> tuple[int, ...]:
         return self.values[ref.name].shape
 

@@ -437,6 +437,65 @@ def _xlogy(b: GraphBuilder, a: Arguments) -> ValueRef:
     )
 
 
+def _isinf(b: GraphBuilder, a: Arguments) -> ValueRef:
+    return of_tensors(b, a, lambda x: binary("==", call("abs", x), float("inf")), a["self"])
+
+
+def _negative(x: Expr) -> Expr:
+    """Returns whether a number has a sign, which -0 has too."""
+    return binary("or", binary("<", x, 0), binary("and", binary("==", x, 0), binary("<", div(1, x), 0)))
+
+
+def _signbit(b: GraphBuilder, a: Arguments) -> ValueRef:
+    body = _negative if b.element(a["self"]) in FLOATS else (lambda x: binary("<", x, 0))
+    return of_tensors(b, a, body, a["self"])
+
+
+def _copysign(b: GraphBuilder, a: Arguments) -> ValueRef:
+    def body(x: Expr, y: Expr) -> Expr:
+        size = call("abs", x)
+        return where(_negative(y), sub(0, size), size)
+
+    return of_tensors(b, a, body, a["self"], a["other"])
+
+
+def _without_nan(function: str) -> Rule:
+    """`fmin` and `fmax`: the other number, where one is NaN."""
+
+    def body(x: Expr, y: Expr) -> Expr:
+        return where(binary("!=", x, x), y, where(binary("!=", y, y), x, call(function, x, y)))
+
+    return lambda b, a: of_tensors(b, a, body, a["self"], a["other"])
+
+
+def _round_to(b: GraphBuilder, a: Arguments) -> ValueRef:
+    decimals = a["decimals"]
+    if decimals >= 0:
+        ten = 10.0**decimals
+        return of_tensors(b, a, lambda x: div(call("round", mul(x, ten)), ten), a["self"])
+    ten = 10.0**-decimals
+    return of_tensors(b, a, lambda x: mul(call("round", div(x, ten)), ten), a["self"])
+
+
+def _rrelu(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
+    if a["training"]:
+        raise b.fail("slopes that are random")
+    slope = (a["lower"] + a["upper"]) / 2
+    return of_tensors(b, a, lambda x: call("leaky_relu", x, slope), a["self"]), None
+
+
+def _shifted(left: bool) -> Rule:
+    """Shifts of whole numbers are products and quotients by powers of two."""
+
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
+        count = a["other"]
+        if not isinstance(count, int) or not 0 <= count < 32:
+            raise b.fail("a shift by a tensor, or of more than the bits")
+        return of_tensors(b, a, lambda x: mul(x, 2**count) if left else binary("//", x, 2**count), a["self"])
+
+    return rule
+
+
 def _isnan(b: GraphBuilder, a: Arguments) -> ValueRef:
     return of_tensors(b, a, lambda x: binary("!=", x, x), a["self"])
 
@@ -473,7 +532,19 @@ def _rules() -> dict[str, Rule]:
         "aten.gelu.default": _gelu,
         "aten.hardtanh.default": _hardtanh,
         "aten.hypot.default": _hypot,
+        "aten.__lshift__.Scalar": _shifted(True),
+        "aten.__rshift__.Scalar": _shifted(False),
+        "aten.bitwise_left_shift.Tensor_Scalar": _shifted(True),
+        "aten.bitwise_right_shift.Tensor_Scalar": _shifted(False),
+        "aten.copysign.Scalar": _copysign,
+        "aten.copysign.Tensor": _copysign,
+        "aten.fmax.default": _without_nan("max"),
+        "aten.fmin.default": _without_nan("min"),
+        "aten.isinf.default": _isinf,
         "aten.isnan.default": _isnan,
+        "aten.round.decimals": _round_to,
+        "aten.rrelu_with_noise_functional.default": _rrelu,
+        "aten.signbit.default": _signbit,
         "aten.leaky_relu.default": _leaky_relu,
         "aten.lerp.Scalar": _lerp,
         "aten.lerp.Tensor": _lerp,

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from ucutlass.grammar.syntax import Argument, Call, Expr, Name
-from ucutlass.importer.expressions import add, binary, index, mul, operand, over, template, where
-from ucutlass.importer.graph import Axes
+from ucutlass.grammar.syntax import Argument, Binary, Call, Expr, Index, Literal_, Name, Number, Unary
+from ucutlass.importer.expressions import (
+    add,
+    affine,
+    at,
+    binary,
+    call,
+    index,
+    mul,
+    operand,
+    over,
+    template,
+    where,
+)
+from ucutlass.importer.graph import Axes, Computation, TorchStage
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef, axes_from_right, broadcast
-from ucutlass.importer.operators.pointwise import Rule
+from ucutlass.importer.operators.pointwise import FLOATS, Rule
 from ucutlass.importer.operators.reductions import reduce, softmax_of
 
 EXACT = "exact"
@@ -146,6 +159,31 @@ def _added(left: str, right: str) -> Rule:
     return rule
 
 
+def _grouped(left: str, right: str) -> Rule:
+    """Rows of x in groups that end at `offs`, each by the matrix of its group."""
+
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
+        x, weight, ends, element = a[left], a[right], a.get("offs"), a.result.element
+        if ends is None:
+            return matmul(b, x, weight, element)
+        if (len(b.shape(x)), len(b.shape(weight))) != (2, 3) or b.shape(ends)[0] == 1 or a.get("bias"):
+            raise b.fail("a product over groups of columns, of one group, or with a bias")
+        groups, rows = b.shape(ends)[0], b.shape(x)[0]
+        extents = {"O": groups + 1, "E": groups}
+        begin = where(binary("==", index("O"), 0), 0, at(operand(0), {"E": affine("O", 1, -1)}))
+        begins = b.add("index", [(ends, (("E",),))], begin, (("O",),), extents, "i32", "offsets")
+        extents |= {"T": rows, "K": b.shape(x)[1], "N": b.shape(weight)[2]}
+        if rows == 1:
+            raise b.fail("a product over groups of one row")
+        own = at(operand(1), {"E": call("segment", "T", operand(2))})
+        body = dot_body(element, [n for n in ("K",) if extents[n] != 1], right=own)
+        axes = _axes(("T", "K"), extents), (("E",), *_axes(("K", "N"), extents)), (("O",),)
+        operands = list(zip((x, weight, begins), axes, strict=True))
+        return b.add("dot", operands, body, _axes(("T", "N"), extents), extents, element)
+
+    return rule
+
+
 def _einsum(b: GraphBuilder, a: Arguments) -> ValueRef:
     text = a["equation"].replace(" ", "")
     refs: list[ValueRef] = list(a["tensors"])
@@ -243,7 +281,8 @@ def _attention(b: GraphBuilder, a: Arguments) -> ValueRef:
     if a.get("dropout_p", 0.0):
         raise b.fail("dropout, whose mask is random")
     heads, groups = b.shape(q)[-3] if len(b.shape(q)) > 2 else 1, 1
-    if a.get("enable_gqa") and b.shape(k)[-3] != heads:
+    # A device's own attention takes fewer heads of keys without saying so.
+    if heads != 1 and b.shape(k)[-3] not in (1, heads):
         groups = heads // b.shape(k)[-3]
     scale = a.get("scale")
     lead = broadcast([b.shape(q)[:-2], b.shape(k)[:-2] if groups == 1 else b.shape(q)[:-2]])
@@ -294,7 +333,7 @@ def _attention(b: GraphBuilder, a: Arguments) -> ValueRef:
         )
         scaled = b.pointwise(body, [scaled, mask], element, "masked")
     weights = softmax_of(b, scaled, "softmax", len(b.shape(scaled)) - 1, element)
-    return product(
+    attention = product(
         b,
         weights,
         (*lead_axes, *rows, *keys),
@@ -306,11 +345,82 @@ def _attention(b: GraphBuilder, a: Arguments) -> ValueRef:
         element,
         "attention",
     )
+    if mask is None or a.get(ATTENDS) or not _may_hide_all(b, mask):
+        return attention
+    return b.pointwise(where(operand(0), operand(1), 0), [_attending(b, mask), attention], element)
+
+
+ATTENDS = "every row attends"
+"""The entry of a node's `meta`, and of an attention's arguments, where no row of the mask hides every key."""
+
+
+def _attending(b: GraphBuilder, mask: ValueRef) -> ValueRef:
+    """Returns which rows of a mask leave a key: PyTorch gives 0 for the others, whose softmax is NaN."""
+    if mask.name not in b.attending:
+        leaves = template("where(x0, 1, 0)" if b.element(mask) == "bool" else "where(x0 > -inf, 1, 0)")
+        keys = b.pointwise(leaves, [mask], "i32", "keys")
+        most = reduce(b, keys, "max", (len(b.shape(mask)) - 1,), True, "i32", "most")
+        b.attending[mask.name] = b.pointwise(template("x0 != 0"), [most], "bool", "attends")
+    return b.attending[mask.name]
+
+
+def _may_hide_all(b: GraphBuilder, mask: ValueRef) -> bool:
+    """Returns whether a row of the mask may be -inf throughout: of one that is added, where an infinity, a
+    logarithm, a quotient or an input that is no parameter is among what it is computed from."""
+    if b.element(mask) == "bool":
+        return True
+    nodes = {node.name: node for node in b.nodes}
+    seen: set[str] = set()
+    huge = 0
+    stack = [mask.name]
+    while stack:
+        value = stack.pop()
+        if value in seen or value in b.parameters or b.values[value].element not in FLOATS:
+            continue
+        seen.add(value)
+        node = nodes.get(value)
+        if node is None or isinstance(node, TorchStage):
+            return True
+        if isinstance(node, Computation):
+            huge += any(abs(n) > HUGE for n in _numbers(node.body))
+            if huge > 1 or any(math.isinf(n) for n in _numbers(node.body)):
+                return True
+        stack += [read.value for read in node.operands]
+    return False
+
+
+HUGE = 1e30
+"""Two numbers of this size, such as the least of f32, may add to an infinity."""
+
+
+def _numbers(value: Expr) -> Iterator[float]:
+    """Yields the numbers of an expression, and infinity for what may be infinite where its operands are not."""
+    match value:
+        case Number(number):
+            yield float(number)
+        case Literal_("inf") | Call("log" | "log1p" | "rsqrt"):
+            yield math.inf
+        case Binary("/", _, Number(number)) if number:
+            yield from _numbers(value.left)
+        case Binary("/"):
+            yield math.inf
+        case Binary(_, left, right):
+            yield from _numbers(left)
+            yield from _numbers(right)
+        case Unary(_, inner):
+            yield from _numbers(inner)
+        case Call(_, _, arguments):
+            for argument in arguments:
+                yield from _numbers(argument.value)
+        case Index(base, _):
+            yield from _numbers(base)
 
 
 def _rules() -> dict[str, Rule]:
     same: dict[str, Rule] = {f"aten.{name}.default": _matmul for name in ("matmul", "mm", "bmm", "mv", "dot")}
     return same | {
+        "aten._grouped_mm.default": _grouped("self", "mat2"),
+        "transformers.grouped_mm_fallback.default": _grouped("input", "weight"),
         "aten.addmm.default": _added("mat1", "mat2"),
         "aten.addmv.default": _added("mat", "vec"),
         "aten.baddbmm.default": _added("batch1", "batch2"),

@@ -23,7 +23,7 @@ from ucutlass.importer.expressions import (
 )
 from ucutlass.importer.graph import Axes, ImportedTensor
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef, axis_number, broadcast
-from ucutlass.importer.operators.pointwise import Rule, cast
+from ucutlass.importer.operators.pointwise import FLOATS, Rule, cast
 from ucutlass.importer.operators.views import constant, permuted, sliced
 
 
@@ -42,6 +42,36 @@ def _topk(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     values = b.torch("sort", [x], keywords, whole)
     places = b.torch("argsort", [x], keywords, ImportedTensor(whole.shape, "i64"))
     return sliced(b, values, dim, 0, count), sliced(b, places, dim, 0, count)
+
+
+def _at_rank(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
+    """One element of the sorted axis, by value and by position: `kthvalue`, and `median`, the lower of two."""
+    x = a["self"]
+    if "dim" not in a.named:
+        x, dim = b.reshape(x, (prod(b.shape(x)),)), 0
+    else:
+        dim = axis_number(a["dim"], len(b.shape(x)))
+    count = b.shape(x)[dim] if b.shape(x) else 1
+    place = a["k"] - 1 if "k" in a.named else (count - 1) // 2
+    element = b.element(x)
+    ranked: list[ValueRef] = []
+    for function, own in (("sort", element), ("argsort", "i64"))[: len(a.results)]:
+        tensor = ImportedTensor(b.shape(x), own)
+        whole = b.torch(function, [x], {"dim": dim, "descending": False}, tensor)
+        one = sliced(b, whole, dim, place, 1)
+        if function == "sort" and "k" not in a.named and element in FLOATS:
+            last = sliced(b, whole, dim, count - 1, 1)  # NaN is sorted behind all numbers
+            one = b.pointwise(
+                where(binary("!=", operand(0), operand(0)), operand(0), operand(1)), [last, one], own
+            )
+        ranked.append(b.reshape(one, a.results[0].shape))
+    return tuple(ranked)
+
+
+def _median(b: GraphBuilder, a: Arguments) -> ValueRef:
+    (value,) = _at_rank(b, a)
+    assert value is not None
+    return value
 
 
 def _argsort(b: GraphBuilder, a: Arguments) -> ValueRef:
@@ -203,6 +233,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "aten.gru.input": _recurrence("gru", 1),
         "aten.histc.default": _histogram,
         "aten.index_put.default": _index_put,
+        "aten.kthvalue.default": _at_rank,
+        "aten.median.default": _median,
+        "aten.median.dim": _at_rank,
         "aten.lstm.input": _recurrence("lstm", 2),
         "aten.rnn_relu.input": _recurrence("rnn_relu", 1),
         "aten.rnn_tanh.input": _recurrence("rnn_tanh", 1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import prod
+from operator import mul as mul_numbers
 from types import MappingProxyType
 from typing import Any
 
@@ -108,8 +109,8 @@ def _repeat(b: GraphBuilder, a: Arguments) -> ValueRef:
 
 def _repeat_interleave(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, count, dim = _self(a), a["repeats"], a.get("dim")
-    if not isinstance(count, int) or dim is None:
-        raise b.fail("repeat_interleave by a tensor")
+    if dim is None:
+        x, dim = b.reshape(x, (prod(b.shape(x)),)), 0
     _, axes, extents = b.labels(x)
     extents["_r"] = count
     at_axis = axis_number(dim, len(axes))
@@ -284,7 +285,7 @@ def _chosen(parts: Sequence[Expr], starts: Sequence[int]) -> Expr:
 
 
 def _cat(b: GraphBuilder, a: Arguments) -> ValueRef:
-    refs = [r for r in a["tensors"] if prod(b.shape(r)) > 0]
+    refs = [r for r in a["tensors"] if r is not EMPTY and prod(b.shape(r)) > 0]
     dim = axis_number(a.get("dim", 0), len(a.result.shape))
     names = tuple(r.name for r in refs)
     for count in range(len(refs) - 1, 1, -1):
@@ -320,15 +321,18 @@ def padded(b: GraphBuilder, x: ValueRef, pads: Sequence[int], value: float) -> V
             continue
         size = b.shape(x)[dim]
         label, place = labels[dim], f"_p{dim}"
-        operand_axes[dim] = (label,)
         extents[place] = size + before + after
         new[dim] = (place,) if extents[place] != 1 else ()
+        if size == 1 and extents[place] > 1 and before >= 0 and after >= 0:
+            inside.append(binary("==", index(place), before))
+            continue
+        operand_axes[dim] = (label,)
         items[label] = affine(place, 1, -before)
         if before > 0:
             inside.append(binary(">=", index(place), before))
         if after > 0:
             inside.append(binary("<", index(place), before + size))
-    if not items:
+    if not items and not inside:
         return x
     body = at(operand(0), items)
     if inside:
@@ -453,13 +457,85 @@ def _diagonal(b: GraphBuilder, a: Arguments) -> ValueRef:
 
 
 def _diag_embed(b: GraphBuilder, a: Arguments) -> ValueRef:
-    x = _self(a)
-    if a.get("offset", 0) or (a.get("dim1", -2), a.get("dim2", -1)) != (-2, -1):
-        raise b.fail("diag_embed off the main diagonal")
+    x, offset = _self(a), a.get("offset", 0)
+    rank, size = len(a.result.shape), a.result.shape[axis_number(a["dim1"], len(a.result.shape))]
+    if size == 1:
+        return b.reshape(x, a.result.shape)
     labels, axes, extents = b.labels(x)
-    extents["_j"] = b.shape(x)[-1]
-    body = where(binary("==", index(labels[-1]), index("_j")), operand(0), 0)
-    return b.add("pointwise", [(x, axes)], body, (*axes, ("_j",)), extents, b.element(x))
+    extents |= {"_i": size, "_j": size}
+    place: Expr = operand(0)
+    if axes[-1]:
+        place = at(operand(0), {labels[-1]: affine("_i", 1, min(0, offset))})
+    inside = binary("==", plus(index("_i"), offset), index("_j"))
+    whole = b.add(
+        "index", [(x, axes)], where(inside, place, 0), (*axes[:-1], ("_i",), ("_j",)), extents, b.element(x)
+    )
+    rows, columns = axis_number(a["dim1"], rank), axis_number(a["dim2"], rank)
+    rest = iter(range(rank - 2))
+    order = [rank - 2 if i == rows else rank - 1 if i == columns else next(rest) for i in range(rank)]
+    return permuted(b, whole, order)
+
+
+# --- memory ----------------------------------------------------------------------
+
+EMPTY = ValueRef("")
+"""What stands for a tensor without elements."""
+
+SKIP_EMPTY = frozenset({"aten.cat.default"})
+"""Operators that leave out what has no elements."""
+
+READ_MEMORY = frozenset({"aten.as_strided.default", "aten.as_strided_copy.default"})
+"""Operators whose rules are told where their tensor lies."""
+
+MEMORY = "memory"
+"""The argument of those rules: the offset of the tensor in its memory, and its strides."""
+
+
+def _as_strided(b: GraphBuilder, a: Arguments) -> ValueRef:
+    """Another view of the memory of a dense tensor: a reshape and a permutation of it, else an index into it."""
+    x, (start, *strides) = _self(a), a[MEMORY]
+    shape = b.shape(x)
+    order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], shape[axis]))
+    stored = permuted(b, x, order)
+    if [strides[i] for i in order if shape[i] != 1] != _dense([shape[i] for i in order if shape[i] != 1]):
+        raise b.fail("another view of a tensor that is not dense")
+    first = a.get("storage_offset")
+    first = (start if first is None else first) - start
+    size, steps = list(a["size"]), list(a["stride"])
+    by_step = sorted((i for i in range(len(size)) if size[i] != 1), key=lambda i: -steps[i])
+    if first == 0 and prod(size) == prod(shape):
+        ordered = [size[i] for i in by_step]
+        if [steps[i] for i in by_step] == _dense(ordered):
+            ones = [i for i in range(len(size)) if size[i] == 1]
+            parts = b.reshape(stored, (*ordered, *(1 for _ in ones)))
+            return permuted(b, parts, [[*by_step, *ones].index(i) for i in range(len(size))])
+    return _read_apart(b, stored, first, size, steps)
+
+
+def _dense(shape: Sequence[int]) -> list[int]:
+    """Returns the strides of a dense tensor."""
+    return list(accumulate(reversed(shape[1:]), mul_numbers, initial=1))[::-1] if shape else []
+
+
+def _read_apart(
+    b: GraphBuilder, x: ValueRef, first: int, size: Sequence[int], steps: Sequence[int]
+) -> ValueRef:
+    """Adds elements of a tensor in memory order, at `first` and from there by steps along each axis."""
+    whole = prod(b.shape(x))
+    last = first + sum((n - 1) * step for n, step in zip(size, steps, strict=True))
+    if first < 0 or last >= whole:
+        raise b.fail("a view of memory beyond the tensor")
+    flat = b.reshape(x, (whole,))
+    if whole == 1:
+        return b.pointwise(operand(0), [flat], b.element(x), "copy", shape=size)
+    labels = [f"_{c}" for c in "bcdefghijkl"[: len(size)]]
+    extents = {"_a": whole, **dict(zip(labels, size, strict=True))}
+    position: Expr = number(first)
+    for label, n, step in zip(labels, size, steps, strict=True):
+        if n != 1 and step:
+            position = add(position, affine(label, step)) if position != number(0) else affine(label, step)
+    axes: Axes = tuple((label,) if n != 1 else () for label, n in zip(labels, size, strict=True))
+    return b.add("index", [(flat, (("_a",),))], at(operand(0), {"_a": position}), axes, extents, b.element(x))
 
 
 def _triangle(upper: bool) -> Rule:
@@ -627,6 +703,8 @@ def _rules() -> dict[str, Rule]:
     rules |= {f"aten.{n}": _split for n in ("split.Tensor", "split_with_sizes.default", "chunk.default")}
     return rules | {
         "aten._unsafe_index.Tensor": _index,
+        "aten.as_strided.default": _as_strided,
+        "aten.as_strided_copy.default": _as_strided,
         "aten.cat.default": _cat,
         "aten.constant_pad_nd.default": _pad,
         "aten.copy.default": _copy,
