@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ucutlass.dynamo.gradients import RULES as GRADIENT_RULES
+from ucutlass.importer.export import more_decompositions
 from ucutlass.importer.operators import RULES as EXPORT_RULES
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
 from ucutlass.importer.operators.pointwise import Rule
@@ -103,6 +104,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """Returns how AOTAutograd takes operators apart: as PyTorch does those that have neither a rule nor a place
     in TORCH_ONLY."""
     whole = RULES.keys() | TORCH_ONLY.keys()
-    every: Mapping[Any, Any] = dict(torch._decomp.core_aten_decompositions())
+    every: Mapping[Any, Any] = {**torch._decomp.core_aten_decompositions(), **more_decompositions()}
     table = {op: function for op, function in every.items() if str(op) not in whole}
     return table | {torch.ops.aten.native_dropout.default: _dropout}

@@ -58,13 +58,13 @@ def _at_rank(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     for function, own in (("sort", element), ("argsort", "i64"))[: len(a.results)]:
         tensor = ImportedTensor(b.shape(x), own)
         whole = b.torch(function, [x], {"dim": dim, "descending": False}, tensor)
-        one = sliced(b, whole, dim, place, 1)
+        ranked_part = sliced(b, whole, dim, place, 1)
         if function == "sort" and "k" not in a.named and element in FLOATS:
             last = sliced(b, whole, dim, count - 1, 1)  # NaN is sorted behind all numbers
-            one = b.pointwise(
-                where(binary("!=", operand(0), operand(0)), operand(0), operand(1)), [last, one], own
+            ranked_part = b.pointwise(
+                where(binary("!=", operand(0), operand(0)), operand(0), operand(1)), [last, ranked_part], own
             )
-        ranked.append(b.reshape(one, a.results[0].shape))
+        ranked.append(b.reshape(ranked_part, a.results[0].shape))
     return tuple(ranked)
 
 
