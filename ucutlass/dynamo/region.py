@@ -187,7 +187,8 @@ def _imported(
             raise RegionRefused({makers[computation.name]: "torch computes it in a program too"})
     used = tuple(source for source in inputs if source.name in read)
     try:
-        program = program_of(TensorGraph(used, computations, tuple(results), dict(builder.values)), name)
+        whole = TensorGraph(used, computations, tuple(results), dict(builder.values))
+        program = program_of(whole, name, several=True)
     except (NoKernelServes, Unsupported) as problem:
         first = next(node.name for node in nodes if node.op == "call_function")
         if not isinstance(problem, NoKernelServes):

@@ -135,6 +135,41 @@ class TensorGraph:
     """The tensor of every input and node."""
 
 
+@dataclass(frozen=True, slots=True)
+class ImportedStage:
+    """What one launch computes: `outputs` of `nodes`, from `inputs`."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def torch(self) -> TorchStage | None:
+        """The function that torch computes, where this is one."""
+        last = self.nodes[-1] if self.nodes else None
+        return last if isinstance(last, TorchStage) else None
+
+
+def in_order(stages: Sequence[ImportedStage]) -> list[ImportedStage]:
+    """Returns the stages so that each follows what it reads."""
+    makers: Mapping[str, ImportedStage] = {output: stage for stage in stages for output in stage.outputs}
+    placed: list[ImportedStage] = []
+    visited: set[int] = set()
+
+    def place(stage: ImportedStage) -> None:
+        if id(stage) in visited:
+            return
+        visited.add(id(stage))
+        for value in stage.inputs:
+            if value in makers:
+                place(makers[value])
+        placed.append(stage)
+
+    for stage in stages:
+        place(stage)
+    return placed
+
+
 class Unsupported(Exception):
     """An operator, or one of its arguments, that the importer cannot turn into a program."""
 

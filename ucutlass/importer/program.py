@@ -14,8 +14,8 @@ from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.export import Exported, FixedValue, exported, exported_twice
-from ucutlass.importer.graph import Input, Node, Reshape, TensorGraph, Unsupported
-from ucutlass.importer.stages import ImportedStage, NoKernelServes, NotLegal, cut
+from ucutlass.importer.graph import ImportedStage, Input, Node, Reshape, TensorGraph, Unsupported
+from ucutlass.importer.stages import NoKernelServes, NotLegal, cut
 from ucutlass.importer.symbolic import DependsOnExtents, with_free_extents
 from ucutlass.importer.text import value_names, written
 from ucutlass.limits import LimitPassed
@@ -210,11 +210,14 @@ def text_of(export: Exported, name: str) -> ImportedText:
         raise Unsupported(f"no kernel serves it: {problem.why}", problem.node.origin) from problem
 
 
-def program_of(graph: TensorGraph, name: str, written_buffers: tuple[str, ...] = ()) -> ImportedText:
-    """Returns the program of a graph. Raises NoKernelServes and Unsupported."""
+def program_of(
+    graph: TensorGraph, name: str, written_buffers: tuple[str, ...] = (), several: bool = False
+) -> ImportedText:
+    """Returns the program of a graph, with `several` of stages that may have several results. Raises
+    NoKernelServes and Unsupported."""
     if not graph.inputs or not any(_reads(graph, i.name) for i in graph.inputs):
         raise Unsupported("nothing that is returned depends on a tensor")
-    graph, stages = cut(graph)
+    graph, stages = cut(graph, several)
     try:
         program = written(graph, stages, name)
     except (NotLegal, Conflict, LimitPassed) as problem:

@@ -19,15 +19,18 @@ from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.expressions import names_in
 from ucutlass.importer.graph import (
     Computation,
+    ImportedStage,
     Node,
     Reshape,
     TensorGraph,
     TorchStage,
+    in_order,
     with_constant,
     with_copy,
     with_stored,
 )
 from ucutlass.importer.naming import dimension_names
+from ucutlass.importer.several_results import joined
 from ucutlass.importer.stage import Inference, kernel_of, stage_inference
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import PartialSchedule
@@ -61,21 +64,6 @@ DEEP = 3
 LARGEST_INLINE = 64
 """A constant of more computations, counted as often as they are read, is stored and not computed anew by each
 stage: a mask that is written piece by piece reads the one before it several times each."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedStage:
-    """What one launch computes: `outputs` of `nodes`, from `inputs`."""
-
-    nodes: tuple[Node, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-    @property
-    def torch(self) -> TorchStage | None:
-        """The function that torch computes, where this is one."""
-        last = self.nodes[-1] if self.nodes else None
-        return last if isinstance(last, TorchStage) else None
 
 
 class NoKernelServes(Exception):
@@ -210,7 +198,10 @@ class _Cutter:
             return math.inf
         if stage.torch is not None:
             return 0.0
-        tree = self.texts[members, root]
+        return self._price(self.texts[members, root])
+
+    def _price(self, tree: syntax.Program) -> float:
+        """Returns the estimate of a text that a kernel serves, infinity where no schedule is legal."""
         if tree not in self.seconds:
             kernel = self._kernel(tree)
             assert isinstance(kernel, ir.Kernel)
@@ -219,6 +210,18 @@ class _Cutter:
             except (NotOneKernel, ShapeError):
                 self.seconds[tree] = math.inf
         return self.seconds[tree]
+
+    def together(self, nodes: Collection[Node], outputs: Sequence[str]) -> tuple[ImportedStage, float] | None:
+        """Returns the stage that gives these values and its estimate, None where no kernel does."""
+        members = tuple(sorted(nodes, key=lambda node: self.order[node.name]))
+        try:
+            inference = stage_inference(self.graph.values, members, outputs)
+            tree = self._text(inference)
+        except Conflict:
+            return None
+        if isinstance(self._kernel(tree), str):
+            return None
+        return ImportedStage(members, tuple(inference.inputs), tuple(outputs)), self._price(tree)
 
     # --- merging -----------------------------------------------------------------
 
@@ -252,7 +255,7 @@ class _Cutter:
             stages.append(stage)
         if unclean:
             raise _Unclean(tuple(unclean.values()), why)
-        return _ordered(stages)
+        return in_order(stages)
 
     def _reshape_of(self, root: str) -> Reshape | None:
         """Returns the last reshape between a stage and what it reads, where names are in conflict there."""
@@ -500,26 +503,6 @@ def checked_kernel(tree: syntax.Program) -> ir.Kernel:
     return kernel
 
 
-def _ordered(stages: Sequence[ImportedStage]) -> list[ImportedStage]:
-    """Returns the stages so that each follows what it reads."""
-    makers: Mapping[str, ImportedStage] = {output: stage for stage in stages for output in stage.outputs}
-    placed: list[ImportedStage] = []
-    visited: set[int] = set()
-
-    def place(stage: ImportedStage) -> None:
-        if id(stage) in visited:
-            return
-        visited.add(id(stage))
-        for value in stage.inputs:
-            if value in makers:
-                place(makers[value])
-        placed.append(stage)
-
-    for stage in stages:
-        place(stage)
-    return placed
-
-
 def _stored(graph: TensorGraph, node: Node, inline: Collection[str]) -> TensorGraph:
     """Returns the graph with a copy before a reshape, or of every operand of another node that is computed
     inline."""
@@ -531,13 +514,16 @@ def _stored(graph: TensorGraph, node: Node, inline: Collection[str]) -> TensorGr
     return graph
 
 
-def cut(graph: TensorGraph) -> tuple[TensorGraph, list[ImportedStage]]:
+def cut(graph: TensorGraph, several: bool = False) -> tuple[TensorGraph, list[ImportedStage]]:
     """Returns the stages of a graph, each after what it reads, and the graph with the copies that they need.
-    Raises NoKernelServes."""
+    `several`: stages may have more than one result. Raises NoKernelServes."""
     for _ in range(MOST_ROUNDS):
         cutter = _Cutter(graph)
         try:
-            return graph, cutter.run()
+            stages = cutter.run()
+            if several:
+                stages = joined(stages, graph.results, graph.values, cutter.together)
+            return graph, stages
         except _Unclean as problem:
             before = graph
             for node, inline in problem.nodes:

@@ -14,7 +14,7 @@ from ucutlass.grammar.parse import SyntaxProblem, check_length
 from ucutlass.grammar.syntax import Argument, Call, Name, Number
 from ucutlass.importer.atoms import Atom, Conflict
 from ucutlass.importer.expressions import expr
-from ucutlass.importer.graph import Computation, ImportedTensor, TensorGraph, TorchStage
+from ucutlass.importer.graph import Computation, ImportedStage, ImportedTensor, TensorGraph, TorchStage
 from ucutlass.importer.naming import (
     dimension_names,
     identifier,
@@ -31,7 +31,7 @@ from ucutlass.importer.stage import (
     kernel_of,
     stage_inference,
 )
-from ucutlass.importer.stages import ImportedStage, NotLegal, checked_kernel
+from ucutlass.importer.stages import NotLegal, checked_kernel
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import NAMED
 
@@ -53,7 +53,7 @@ def written(graph: TensorGraph, stages: Sequence[ImportedStage], name: str) -> W
     ranks = _ranks(graph)
     if len(stages) == 1 and stages[0].torch is None and stages[0].outputs == graph.results:
         return _kernel(graph, stages[0], name, ranks)
-    if len(stages) <= INLINE_STAGES:
+    if len(stages) <= INLINE_STAGES and all(len(stage.outputs) == 1 for stage in stages):
         try:
             return _checked(_Bindings(graph, stages, name, ranks).file(), {})
         except (Conflict, NotLegal):
@@ -325,8 +325,6 @@ class _Calls:
         params = tuple(syntax.Param(i.name, types.of(i.name, i.tensor)) for i in graph.inputs)
         body: list[syntax.Statement] = []
         for stage in self.stages:
-            output = stage.outputs[0]
-            tensor = graph.values[output]
             if stage.torch is not None:
                 call: syntax.Expr = torch_call(stage.torch, values)
             else:
@@ -336,11 +334,13 @@ class _Calls:
                     used.add(kernels[program])
                 arguments = tuple(Argument(Name(values[v])) for v in inputs)
                 call = Call(kernels[program], None, arguments)
-            if stage is self.stages[-1] and graph.results == (output,) and stage.torch is None:
-                kind = types.of(output, tensor)
+            kinds = [types.of(output, graph.values[output]) for output in stage.outputs]
+            last = stage is self.stages[-1] and stage.torch is None
+            if last and len(kinds) == 1 and graph.results == stage.outputs:
                 body.append(syntax.Return((syntax.ReturnItem(call),)))
-                return self._file(kernels, own_name, params, (syntax.Result(kind),), body)
-            body.append(syntax.Bind((syntax.Target(values[output], types.of(output, tensor)),), call))
+                return self._file(kernels, own_name, params, (syntax.Result(kinds[0]),), body)
+            names = [values[output] for output in stage.outputs]
+            body.append(syntax.Bind(tuple(map(syntax.Target, names, kinds)), call))
         labels = _results(graph)
         labels = [None if label is None else numbered(label, used) for label in labels]
         results = tuple(
