@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from cli_machine import Ucc
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 PROBLEM = """
 import torch
 from torch import nn

@@ -44,6 +44,8 @@ from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.workload import Buffers
 from ucutlass.tasks.module_baseline import module_candidate
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 H200 = next(d for d in DEVICES.values() if "H200" in d.name)
 
 

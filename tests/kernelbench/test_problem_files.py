@@ -112,6 +112,7 @@ def test_a_mode_that_is_named_settles_what_depends_on_it(tmp_path: Path) -> None
     assert not seen(tmp_path, dropped, "eval").training
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
@@ -146,6 +147,7 @@ def test_a_file_that_prints_a_megabyte_disturbs_nothing(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_file_cannot_send_facts_that_are_none(tmp_path: Path) -> None:
     forged = '{"returned": {"facts": 3}}'
     text = f"import os, sys\nos.write(int(sys.argv[1]), b'{forged}')\nos._exit(0)\n"

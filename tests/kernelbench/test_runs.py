@@ -55,6 +55,8 @@ from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.runtime.store import file
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 H200 = next(d for d in DEVICES.values() if "H200" in d.name)
 SETTINGS = SessionSettings(budget=Budget(6), stop=StopRule(None, None))
 
