@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from ucutlass.agent.integrity.bundle import EvidenceBundle
 from ucutlass.agent.integrity.gather import AuditSubject, matches
@@ -14,9 +15,14 @@ from ucutlass.runtime.subject import machine_of, subject_of
 
 
 def record_of(
-    candidate: AuditSubject, bundle: EvidenceBundle, audit_report: AuditReport, records: Sequence[Record]
+    candidate: AuditSubject,
+    bundle: EvidenceBundle,
+    audit_report: AuditReport,
+    records: Sequence[Record],
+    algebra: str | None = None,
 ) -> Record:
-    """Returns the verdict, of the subject that was measured; of the text alone where nothing of it was."""
+    """Returns the verdict, of the subject that was measured; of the text alone where nothing of it was. `algebra`
+    says by which rules the candidate is equal to a problem's program."""
     mine = [r for r in records if matches(candidate, r)]
     sizes = [candidate.sizes[d] for d in candidate.program.dims]
     subject = next(
@@ -28,9 +34,11 @@ def record_of(
         "rules": list(audit_report.checked),
         "lane": str(bundle.precision) if bundle.precision else None,
     }
-    result = {
+    result: dict[str, Any] = {
         "verdict": audit_report.verdict,
         "accepted": audit_report.accepted,
         "findings": [asdict(f) | {"records": list(f.records)} for f in audit_report.findings],
     }
+    if algebra is not None:
+        result["algebra"] = algebra
     return record("audit", subject, machine, protocol, result, tuple(r.id for r in bundle.records))

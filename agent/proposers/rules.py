@@ -1,6 +1,6 @@
-"""This module has the proposer without a model: for a kernel it proposes other schedules, for a pipeline
-other cuts and other schedules of its stages. Schedules come from the tuner's space, drawn as `nominate`
-says."""
+"""This module has the proposer without a model: first it proposes what algebra derives, then for a kernel other
+schedules, for a pipeline other cuts and other schedules of its stages. Schedules come from the tuner's space,
+drawn as `nominate` says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from ucutlass import frontend, ir
 from ucutlass.agent.candidate_text import candidate_text
 from ucutlass.agent.problem import OptimizationProblem
-from ucutlass.agent.proposer import Answer, OnSpend
+from ucutlass.agent.proposer import Answer, OnSpend, Proposer
+from ucutlass.agent.proposers.algebra import AlgebraProposer
 from ucutlass.agent.proposers.schedule_sampling import (
     PROGRAMS,
     Draw,
@@ -99,10 +100,14 @@ def rules(
     seed: int = 0,
     draw: Draw = nominate,
     count: int = PROGRAMS,
-) -> ScheduleProposer | StageProposer:
+) -> Proposer:
     """Returns the proposer for a problem: `count` programs an answer, schedules drawn by `draw`. By
-    `nominate_uniformly` it is random legal search: of a pipeline every stage and cut is as likely too. Raises
-    ProgramError and ShapeError."""
-    if isinstance(problem.typed, ir.Pipeline):
-        return StageProposer(problem, device, seed, draw, draw is not nominate_uniformly, count)
-    return ScheduleProposer(problem, device, seed, draw, count)
+    `nominate_uniformly` it is random legal search: of a pipeline every stage and cut is as likely too, and there
+    is no algebra. Raises ProgramError and ShapeError."""
+    knowing = draw is not nominate_uniformly
+    stages = StageProposer(problem, device, seed, draw, knowing, count)
+    kernel = isinstance(problem.typed, ir.Kernel)
+    schedules = ScheduleProposer(problem, device, seed, draw, count) if kernel else None
+    if knowing:
+        return AlgebraProposer(problem, device, schedules, stages, count)
+    return schedules or stages

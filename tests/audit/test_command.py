@@ -231,6 +231,22 @@ def test_a_problem_whose_answer_is_constant(audit: Audit, tmp_path: Path) -> Non
     assert {f["rule"] for f in values["findings"]} == {"insensitive", "evidence", "lane"}
 
 
+def test_the_algebra_between_a_problem_and_a_program_is_named(audit: Audit, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("problem.ucu", "program.ucu", "other.ucu")]
+    head = "kernel k(x: f32[M, N], y: f32[M]) -> f32[M] { return "
+    for path, value in zip(
+        paths, ("sum[N](x * y)", "sum[N](x) * y", "sum[N](clamp(x, -9.0, 9.0)) * y"), strict=True
+    ):
+        path.write_text(f"{head}{value} }}")
+    by = [
+        answer(audit("--json", "--problem", str(paths[0]), sizes="M=64,N=64", path=p))["algebra"]
+        for p in paths
+    ]
+    assert by[0] == "equal for all inputs: the same values"
+    assert by[1] == "equal for all inputs: factor of a sum"
+    assert by[2].startswith("no rules show")
+
+
 def test_library_work(audit: Audit, tmp_path: Path) -> None:
     path = tmp_path / "library.ucu"
     path.write_text(

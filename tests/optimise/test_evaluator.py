@@ -27,6 +27,7 @@ from ucutlass.agent.outcome import (
     WrongOutcome,
 )
 from ucutlass.agent.problem import OptimizationProblem, problem_of
+from ucutlass.agent.proposers.algebra import AlgebraProposer
 from ucutlass.agent.proposers.rules import ScheduleProposer, rules
 from ucutlass.agent.run import open_journal_session, run
 from ucutlass.agent.session import SessionSettings, replay_events
@@ -169,7 +170,7 @@ def test_a_pipeline_that_computes_something_else_is_not_built() -> None:
 
 def test_every_proposed_schedule_is_another_legal_candidate() -> None:
     outcome = rules(problem(), H200)
-    assert isinstance(outcome, ScheduleProposer)
+    assert isinstance(outcome, AlgebraProposer) and isinstance(outcome.kernels, ScheduleProposer)
     bench_ = bench([took(3e-5)])
     session = open_journal_session(
         Mortal(),

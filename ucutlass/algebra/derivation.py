@@ -7,6 +7,7 @@ that what is proposed is what the rules say; it is then a candidate as any other
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -117,8 +118,33 @@ def derive(
     before = deriver.seconds(checked.tree)
     saturation = saturate(terms, rules, bounds)
     terms.graph.most_terms += MORE_TERMS
-    candidates = deriver.candidates(before)
+    candidates = deriver.candidates(before, time.monotonic() + bounds.pricing)
     return Derivation(before, tuple(candidates[:most]), saturation, deriver)
+
+
+def proof(
+    program: ir.Program, other: ir.Program, bounds: Bounds = BOUNDS, rules: Sequence[AlgebraRule] = RULES
+) -> tuple[AlgebraRule, ...] | None:
+    """Returns the rules by which another program of the same parameters and results is equal to a program for
+    all inputs, each once; None where they do not show that within the bounds, which does not mean that it is
+    not equal. Raises Full where the programs alone have more terms than `bounds` allow."""
+    if not {*other.dims} <= {*program.dims}:
+        return None
+    terms = new_graph(program, bounds.terms)
+    first, second = whole_program(program, terms), whole_program(other, terms)
+    if first.inputs != second.inputs or len(first.roots) != len(second.roots):
+        return None
+    pairs = [(first.stored[a], second.stored[b]) for a, b in zip(first.roots, second.roots, strict=True)]
+    saturate(terms, rules, bounds)
+    if not all(terms.graph.equal(a, b) for a, b in pairs):
+        return None
+    terms.graph.most_terms += MORE_TERMS
+    by_name = {rule.name: rule for rule in rules}
+    try:
+        steps = [step for a, b in pairs for step, _ in terms.graph.explain(a, b) if step is not None]
+    except (Full, LongProof):
+        return None
+    return tuple(by_name[name] for name in dict.fromkeys(step.rule for step in steps))
 
 
 @dataclass(slots=True)
@@ -143,16 +169,18 @@ class _Deriver:
     def roots(self) -> list[Value]:
         return [self.whole.stored[name] for name in self.whole.roots]
 
-    def candidates(self, before: float | None) -> list[AlgebraCandidate]:
+    def candidates(self, before: float | None, deadline: float) -> list[AlgebraCandidate]:
         distinct: dict[str, AlgebraCandidate] = {}
         seen: set[tuple[int, ...]] = {tuple(map(id, self.roots))}
         for weights in WEIGHTS:
+            if time.monotonic() > deadline:
+                break
             try:
                 taken = extract(self.graph, self.roots, Coarse(self.extents, self.gpu, weights))
                 if taken is None or tuple(map(id, taken)) in seen:
                     continue
                 seen.add(tuple(map(id, taken)))
-                candidate = self._candidate(dict(zip(self.whole.roots, taken, strict=True)))
+                candidate = self._candidate(dict(zip(self.whole.roots, taken, strict=True)), deadline)
             except (Full, LongProof, RecursionError):
                 continue
             if candidate is None or any(_alike(candidate, other) for other in distinct.values()):
@@ -161,9 +189,11 @@ class _Deriver:
                 distinct[candidate.text] = candidate
         return sorted(distinct.values(), key=lambda c: c.seconds)
 
-    def _candidate(self, roots: Mapping[str, Value]) -> AlgebraCandidate | None:
+    def _candidate(self, roots: Mapping[str, Value], deadline: float) -> AlgebraCandidate | None:
         options: dict[str, float] = {}
         for stored in (self._lean(roots), self._full(roots)):
+            if options and time.monotonic() > deadline:
+                break
             file = self._joined(self._file(roots, stored))
             price = None if file is None else self.seconds(file)
             if file is not None and price is not None:

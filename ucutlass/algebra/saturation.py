@@ -16,12 +16,13 @@ from ucutlass.ir import Value
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a saturation may take. A rule that makes more than `most_equations` equations in one round is left
+    """What a search may take: `seconds` to saturate, and `pricing` to extract, write and price. A rule that makes more than `most_equations` equations in one round is left
     out of the next."""
 
     terms: int = 6_000
     rounds: int = 8
     seconds: float = 5.0
+    pricing: float = 15.0
     most_equations: int = 200
 
 

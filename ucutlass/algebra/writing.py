@@ -21,6 +21,11 @@ from ucutlass.ir.traversal import upwards
 _NOUNS = {"sum": "total", "mean": "mean", "max": "peak", "min": "least", "var": "variance", "prod": "product"}
 
 
+FREE_ORDERS = 3
+"""Dimensions of a stored value of which the compiler chooses the memory order; more have too many orders to price
+for a candidate, and lie as the program names them."""
+
+
 class NotWritable(Exception):
     """A graph that no text of the language says; the message says why."""
 
@@ -158,7 +163,8 @@ class _ProgramWriter:
         type_ = self.whole.types.get(name)
         old = self._old_target(name)
         typed = old if old is not None and type_ is not None and {*type_.dims} == {*value.dims} else None
-        target = syntax.Target(name, typed or syntax.TypeExpr(element.name, None))
+        axes = tuple(syntax.NamedAxis(d) for d in value.dims) if len(value.dims) > FREE_ORDERS else None
+        target = syntax.Target(name, typed or syntax.TypeExpr(element.name, axes))
         self.out.append(syntax.Bind((target,), expression))
         self.names[id(value)] = name
         self.known |= {*value.dims}

@@ -16,6 +16,7 @@ from ucutlass.agent.integrity.audit_record import record_of
 from ucutlass.agent.integrity.bundle import EvidenceBundle, MissingEvidence
 from ucutlass.agent.integrity.gather import AuditSubject, gather, latest
 from ucutlass.agent.integrity.precision import DeclaredPrecision, UnknownComputeType, declared
+from ucutlass.algebra.derivation import proof
 from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
@@ -63,6 +64,11 @@ from ucutlass.sol.ceilings import CeilingsError
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The library that is kept: what was measured must be this file.",
 )
+@click.option(
+    "--problem",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The program that FILE came from: the audit names the algebra by which both are equal.",
+)
 @click.option("--seed", type=WholeNumber(), default=0, help="Seed of the experiments with the reference.")
 @json_option
 def command(
@@ -73,6 +79,7 @@ def command(
     compute_type: str | None,
     ancestors: tuple[str, ...],
     library: Path | None,
+    problem: Path | None,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -101,13 +108,24 @@ def command(
                 library=library,
                 seed=seed,
             )
-        except CeilingsError as problem:
-            fail(Status.MACHINE, str(problem), as_json)
+        except CeilingsError as error:
+            fail(Status.MACHINE, str(error), as_json)
         audit_report = audit(bundle)
-        record_id = store.add(record_of(candidate, bundle, audit_report, records))
-    _report(candidate, bundle, audit_report, record_id, as_json)
+        algebra = None if problem is None else _algebra(problem, program)
+        record_id = store.add(record_of(candidate, bundle, audit_report, records, algebra))
+    _report(candidate, bundle, audit_report, record_id, algebra, as_json)
     if not audit_report.accepted:
         sys.exit(Status.PROGRAM)
+
+
+def _algebra(problem: Path, program: ir.Program) -> str:
+    """Returns by which rules a program is equal to another file's program of its name. Raises ProgramError and
+    ShapeError."""
+    original = _program(inputs.read(problem), program.name)
+    by = proof(original, program)
+    if by is None:
+        return "no rules show that it is equal to the problem's program"
+    return f"equal for all inputs: {', '.join(rule.name for rule in by) or 'the same values'}"
 
 
 def _declared_precision(text: str | None, as_json: bool) -> DeclaredPrecision | None:
@@ -141,7 +159,12 @@ def _records(store: EvidenceStore, ids: Sequence[str], as_json: bool) -> tuple[R
 
 
 def _report(
-    candidate: AuditSubject, bundle: EvidenceBundle, audit_report: AuditReport, record_id: str, as_json: bool
+    candidate: AuditSubject,
+    bundle: EvidenceBundle,
+    audit_report: AuditReport,
+    record_id: str,
+    algebra: str | None,
+    as_json: bool,
 ) -> None:
     if as_json:
         row: dict[str, Any] = {
@@ -154,6 +177,7 @@ def _report(
             "records": [r.id for r in bundle.records],
             "record": record_id,
         }
+        row |= {} if algebra is None else {"algebra": algebra}
         show.data(row)
         return
     columns = ("verdict", "rule", "", "evidence")
@@ -168,6 +192,7 @@ def _report(
             ("kernel", f"{candidate.program.name} {sizes}"),
             ("no objection, as far as evidence goes", ", ".join(silent) or "from no rule"),
             ("calibration", calibration),
+            *(() if algebra is None else (("algebra", algebra),)),
             ("verdict", audit_report.verdict),
             ("record", record_id[:16]),
         ],

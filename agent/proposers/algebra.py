@@ -1,0 +1,72 @@
+"""This module proposes what algebra derives of a problem's program, before what varies candidates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ucutlass import ir
+from ucutlass.agent.candidate_text import candidate_text
+from ucutlass.agent.problem import OptimizationProblem, ProgramCandidate, candidate_of
+from ucutlass.agent.proposer import Answer, OnSpend, Proposer
+from ucutlass.agent.session import Ask, ProposedProgram, SessionState
+from ucutlass.algebra.derivation import AlgebraCandidate, derive
+from ucutlass.algebra.egraph import Full
+from ucutlass.algebra.saturation import Bounds
+from ucutlass.diagnostics import ProgramError
+from ucutlass.ir.hardware import Device
+from ucutlass.shapes import ShapeError
+
+BOUNDS = Bounds(terms=3_000, seconds=2.0, pricing=4.0)
+"""Of a session's time: a problem that takes longer is searched as far as this goes."""
+
+
+@dataclass(slots=True)
+class AlgebraProposer:
+    """Answers with the programs that algebra derives, each once a session, and then as `kernels` and `pipelines`
+    do, by which of the two the candidate is. What the problem does not take, such as a pipeline in place of a
+    kernel of the language, is left out."""
+
+    problem: OptimizationProblem
+    device: Device | None
+    kernels: Proposer | None
+    pipelines: Proposer
+    count: int
+    _derived: list[ProposedProgram] | None = field(default=None, init=False)
+
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
+        judged = {node.text for node in state.tree.nodes}
+        programs = [p for p in self._programs() if p.text not in judged][: self.count]
+        if programs:
+            return Answer(programs)
+        return self._varying(state.tree[ask.pick.parent].text).propose(ask, state, on_spend)
+
+    def _programs(self) -> list[ProposedProgram]:
+        if self._derived is None:
+            self._derived = [
+                ProposedProgram(c.text, algebra_words(c))
+                for c in _candidates(self.problem, self.device)
+                if isinstance(candidate_of(self.problem, c.text), ProgramCandidate)
+            ]
+        return self._derived
+
+    def _varying(self, text: str) -> Proposer:
+        read = candidate_text(text)
+        if self.kernels is None or read.program is None:
+            return self.kernels or self.pipelines
+        named = {p.name: p for p in read.program.module.programs}
+        pipeline = isinstance(named.get(self.problem.program), ir.Pipeline)
+        return self.pipelines if pipeline else self.kernels
+
+
+def _candidates(problem: OptimizationProblem, device: Device | None) -> tuple[AlgebraCandidate, ...]:
+    try:
+        return derive(problem.start, problem.typed, problem.sizes, problem.arch, device, BOUNDS).candidates
+    except (Full, ProgramError, ShapeError):
+        return ()
+
+
+def algebra_words(candidate: AlgebraCandidate) -> str:
+    """Returns in one line by which rules a candidate is equal to the problem's program, for all inputs."""
+    names = ", ".join(rule.name for rule in candidate.rules)
+    constant = "; no input changes its result" if candidate.constants else ""
+    return f"algebra: {names}; predicted {candidate.seconds * 1e6:.2f} us{constant}"
