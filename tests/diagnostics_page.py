@@ -329,9 +329,10 @@ _CHECKED_BASE = Base(_OPERANDS, "f32[M, N]")
 _RULED_BASE = Base(_OPERANDS, "bf16[M, N]", PRODUCT_SIZES)
 
 _FIELDS = re.compile(r"schedule sm90a \{ (.*) \}")
-_KERNEL = re.compile(r"kernel k\((.*)\) -> (.*?) \{\n(.*)\n\}\n?", re.DOTALL)
+_KERNEL = re.compile(r"kernel [fk]\((.*)\) -> (.*?) \{\s(.*)\s\}\n?", re.DOTALL)
 
 
+_SYNTAX_BASE = Base({"x": "f32[M, K]", "w": "f32[N, K]"}, "f32[M, N]")
 _ATTENTION_BASE = Base(
     {"q": "bf16[H, L, D]", "k": "bf16[H, S, D]", "v": "bf16[H, S, D]"},
     "bf16[H, L, D]",
@@ -343,6 +344,8 @@ _ATTENTION_CODES = {"UC0320", "UC0321", "UC0322", "UC0465", "UC0466", "UC0467", 
 
 def _base(code: str) -> Base | None:
     """Returns the kernel of which the page shows the program of a code as a change."""
+    if code in SYNTAX:
+        return _SYNTAX_BASE
     if code in _ATTENTION_CODES:
         return _ATTENTION_BASE
     if code in RULED:
