@@ -29,6 +29,7 @@ from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch
 from ucutlass.agent.proposer import Proposer
 from ucutlass.agent.run import CandidateEvaluator, OptimizationSession, step
 from ucutlass.agent.session import SessionState, replay_events
+from ucutlass.agent.step_time import StepTime, timed_step
 from ucutlass.diagnostics import ProgramError
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.shapes import ShapeError
@@ -128,8 +129,8 @@ def resume_batch(journal: Journal, id: str, *, to_go_on: bool = True) -> BatchRu
 ProblemOf: TypeAlias = Callable[[str], OptimizationProblem]
 """The problem of a name. Raises Unusable, NoStart, StartProgramMismatch, ProgramError, ShapeError, UnknownComputeType."""
 
-Open: TypeAlias = Callable[[OptimizationProblem, str], OptimizationSession]
-"""Opens a problem's session under an id."""
+Open: TypeAlias = Callable[[OptimizationProblem, str, StepTime], OptimizationSession]
+"""Opens a problem's session under an id; the time is what reading the problem took."""
 
 
 def open_members(
@@ -141,7 +142,8 @@ def open_members(
         if member is not None and (member.session is None or member.session.state.number):
             continue
         try:
-            problem = problem_of(name)
+            with timed_step() as clock:
+                problem = problem_of(name)
         except (
             Unusable,
             NoStart,
@@ -156,7 +158,7 @@ def open_members(
                 run.write("member", name=name, session=uuid.uuid4().hex)
             session = run.members[name].session
             assert session is not None
-            run.members[name].session = open_(problem, session.id)
+            run.members[name].session = open_(problem, session.id, clock.time())
         on_member(run.members[name])
 
 

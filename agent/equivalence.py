@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ucutlass import frontend, ir
+from ucutlass import frontend, ir, spans
 from ucutlass.agent.gpu_calls import GpuCalls
 from ucutlass.agent.module import TorchModule, match_module, memory_limit, process_reply
+from ucutlass.agent.step_time import WAITING
 from ucutlass.handoff import program_payload
 from ucutlass.runtime import gpu, isolation
 from ucutlass.runtime.bench.gpu_lock import gpu_uuid, hold_gpu
@@ -67,6 +68,7 @@ def _gpu_lock(device: str, gpu_calls: GpuCalls) -> Iterator[None]:
     with hold_gpu(gpu_uuid(), timeout_seconds=gpu_calls.wait, on_wait=lambda _: None):
         began = time.monotonic()
         gpu_calls.waited += began - start
+        spans.add({WAITING: began - start})
         try:
             yield
         finally:

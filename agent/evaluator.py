@@ -37,6 +37,7 @@ from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime import isolation
 from ucutlass.runtime.errors import BuildError
 from ucutlass.shapes import ShapeError, complete
+from ucutlass.spans import span
 from ucutlass.tasks.built import built_payload
 
 SAME_SECONDS = 120.0
@@ -97,14 +98,15 @@ class GpuEvaluator:
         first = self._tried(candidate, built, gpu_calls)
         if not isinstance(first, TimedOutcome):
             return first
-        advice = self.advisor.static(
-            candidate.checked,
-            candidate.program,
-            candidate.sizes,
-            self.problem.arch,
-            self.how.device,
-            first.seconds,
-        )
+        with span("advice"):
+            advice = self.advisor.static(
+                candidate.checked,
+                candidate.program,
+                candidate.sizes,
+                self.problem.arch,
+                self.how.device,
+                first.seconds,
+            )
         first = replace(first, advice=advice)
         if self.best is not None and first.seconds > LEADS * self.best:
             return first
@@ -122,9 +124,10 @@ class GpuEvaluator:
             return replace(confirmation, first=first.seconds, advice=first.advice)
         self.best = confirmation.seconds
         if self.advisor.depth == "profiled":
-            advice = self.advisor.profiled(
-                subject, self.problem.arch, gpu_calls, self.how.seed, confirmation.seconds
-            )
+            with span("advice"):
+                advice = self.advisor.profiled(
+                    subject, self.problem.arch, gpu_calls, self.how.seed, confirmation.seconds
+                )
         return replace(confirmation, first=first.seconds, advice=advice)
 
     def _other(self, candidate: ProgramCandidate, gpu_calls: GpuCalls) -> str:
@@ -161,6 +164,7 @@ class GpuEvaluator:
             )
         return self._agreed[candidate.key]
 
+    @span("build")
     def _built(self, candidate: ProgramCandidate) -> AnyBuilt | FailedOutcome:
         """Raises MachineError: a compiler that is missing is no candidate's fault."""
         sizes = complete(candidate.program, candidate.sizes)

@@ -26,6 +26,7 @@ from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.evidence import Machine, Record
 from ucutlass.runtime.store import EvidenceStore, record
 from ucutlass.runtime.verify.pool import MOST_LOSSES, START_SECONDS
+from ucutlass.spans import span
 from ucutlass.tasks import verification
 from ucutlass.tasks.bench_record import BenchedProgram, describe, recorded, share
 from ucutlass.tasks.built import built_payload
@@ -80,11 +81,12 @@ def confirm_candidate(
     for report in row["regimes"]:
         share(report, described, how.device)
     store = EvidenceStore.open()
-    bench = store.get(recorded(row, described, {})[0])
-    candidate = AuditSubject(subject.checked, subject.program, subject.sizes)
-    bundle = gather(candidate, (bench, proof), precision=how.precision, seed=how.seed)
-    audit_report = audit(bundle)
-    audit_id = store.add(record_of(candidate, bundle, audit_report, (bench, proof)))
+    with span("audit"):
+        bench = store.get(recorded(row, described, {})[0])
+        candidate = AuditSubject(subject.checked, subject.program, subject.sizes)
+        bundle = gather(candidate, (bench, proof), precision=how.precision, seed=how.seed)
+        audit_report = audit(bundle)
+        audit_id = store.add(record_of(candidate, bundle, audit_report, (bench, proof)))
     if not audit_report.accepted:
         objections = "; ".join(f"{f.rule}: {f.words}" for f in audit_report.findings[:3])
         return RejectedOutcome(audit_report.verdict, objections[:800], (proof.id, bench.id, audit_id))

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ucutlass import spans
+from ucutlass.agent.step_time import WAITING
 from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.work import Engine
 from ucutlass.runtime import isolation
@@ -40,8 +42,10 @@ class GpuCalls:
             # How long the dead held the lock nobody knows: all of it counts, rather than nothing.
             self.held += time.monotonic() - start
             return str(lost)
+        waited = max(0.0, time.monotonic() - start - outcome.gpu_seconds)
         self.held += outcome.gpu_seconds
-        self.waited += max(0.0, time.monotonic() - start - outcome.gpu_seconds)
+        self.waited += waited
+        spans.add({**outcome.parts, WAITING: waited})
         return outcome
 
 

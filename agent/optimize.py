@@ -25,6 +25,7 @@ from ucutlass.agent.run import (
     run,
 )
 from ucutlass.agent.session import SessionSettings, SessionState
+from ucutlass.agent.step_time import StepTime
 from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import Device
 from ucutlass.shapes import complete
@@ -78,13 +79,17 @@ def open_session(
     settings: SessionSettings,
     device: Device | None,
     id: str | None = None,
+    time: StepTime | None = None,
 ) -> OptimizationSession:
-    """Opens a new session in the journal, under `id` if one is given; nothing is measured yet. No bound is
+    """Opens a new session in the journal, under `id` if one is given; nothing is measured yet. `time` is what
+    reading the problem took. No bound is
     known without the device's facts, nor for a module without a first program: what it must move and multiply
     depends on how it is written."""
     problem_json = problem_to_json(problem)
     if device is None or problem.checked is None:
-        return open_journal_session(journal, problem_json, settings, bound=0.0, baseline=None, id=id)
+        return open_journal_session(
+            journal, problem_json, settings, bound=0.0, baseline=None, id=id, time=time
+        )
     sol_bounds = bounds_of_problem(problem, device)
     return open_journal_session(
         journal,
@@ -94,6 +99,7 @@ def open_session(
         baseline=None,
         sol=row(sol_bounds),
         id=id,
+        time=time,
     )
 
 

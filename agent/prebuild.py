@@ -24,6 +24,7 @@ from ucutlass.ir.hardware import Device
 from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.progress import Progress
 from ucutlass.shapes import ShapeError, complete
+from ucutlass.spans import span
 
 
 @contextmanager
@@ -75,7 +76,8 @@ class Prebuilder:
         is missing."""
         begun = self._begun.get(text)
         if begun is not None:
-            begun.result()
+            with span("build"):
+                begun.result()
 
     def _build(self, text: str) -> None:
         candidate = candidate_of(self.problem, text)

@@ -21,6 +21,7 @@ from ucutlass.agent.problem import (
 )
 from ucutlass.runtime.module.signature import Mode, Precision, Unusable
 from ucutlass.shapes import parse_sizes
+from ucutlass.spans import span
 
 _SIZES = re.compile(r"^#\s*sizes\s+([A-Za-z_]\w*=.*?)\s*$", re.MULTILINE)
 
@@ -55,6 +56,7 @@ def names_of(folder: Path) -> list[str]:
     return sorted(str(p) for p in paths if not any(part[0] in "._" for part in p.parts))
 
 
+@span("problem")
 def problem_at(path: Path, how: LoaderSettings, within: Path | None = None) -> OptimizationProblem:
     """Returns the problem of a file. `within` is the folder whose tree `how.start` follows, where that is a
     folder. Raises Unusable, NoStart, StartProgramMismatch, ProgramError, ShapeError, UnknownComputeType."""

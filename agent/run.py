@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from ucutlass.agent.budget import NOTHING, Budget, Spend, exhausted, to_json
@@ -29,7 +29,9 @@ from ucutlass.agent.session import (
     replay_events,
     settings_to_json,
 )
+from ucutlass.agent.step_time import StepClock, StepTime, step_time_to_json, timed_step
 from ucutlass.agent.tree import CandidateNode
+from ucutlass.spans import span
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,15 @@ def open_journal_session(
     baseline: float | None,
     id: str | None = None,
     sol: Mapping[str, Any] | None = None,
+    time: StepTime | None = None,
 ) -> OptimizationSession:
     """Opens a new session. `problem` has at least its `text`; `bound` and `baseline` in seconds; `sol` is
-    what `ucutlass.sol.report.row` says of the problem, kept for its report."""
+    what `ucutlass.sol.report.row` says of the problem, kept for its report; `time` is what reading the problem
+    took."""
     session = OptimizationSession(id or uuid.uuid4().hex, journal)
     more = {} if sol is None else {"sol": dict(sol)}
+    if time is not None:
+        more |= {"spend": to_json(_timed(NOTHING, time)), **_time_body(time)}
     session.write(
         "opened",
         problem=dict(problem),
@@ -132,32 +138,44 @@ def run(
 
 def step(session: OptimizationSession, proposer: Proposer, bench: CandidateEvaluator) -> bool:
     """Does what is due, once; False where the session has ended. Raises as `run`."""
-    match due(session.state):
-        case End(why):
-            if session.state.ended != why:
-                session.write("ended", why=why)
-            return False
-        case Ask() as ask:
-            _ask(session, ask, proposer)
-        case Judge() as judge:
-            _judge(session, judge, bench)
-        case Review(node):
-            _review(session, node)
+    with timed_step() as clock:
+        match due(session.state):
+            case End(why):
+                if session.state.ended != why:
+                    session.write("ended", why=why)
+                return False
+            case Ask() as ask:
+                _ask(session, ask, proposer, clock)
+            case Judge() as judge:
+                _judge(session, judge, bench, clock)
+            case Review(node):
+                _review(session, node, clock)
     return True
 
 
-def _ask(session: OptimizationSession, ask: Ask, proposer: Proposer) -> None:
+def _timed(spend: Spend, time: StepTime | None) -> Spend:
+    """Returns a step's spend with its seconds: those by the clock of this process, or what an evaluator in
+    another place says that it took, where that is more."""
+    return spend if time is None else replace(spend, seconds=max(spend.seconds, time.working))
+
+
+def _time_body(time: StepTime | None) -> dict[str, Any]:
+    return {} if time is None else {"time": step_time_to_json(time)}
+
+
+def _ask(session: OptimizationSession, ask: Ask, proposer: Proposer, clock: StepClock) -> None:
     record_ask(session, ask)
 
     def on_spend(spend: Spend) -> None:
         session.write("spent", call=ask.call, spend=to_json(spend))
 
     try:
-        answer = proposer.propose(ask, session.state, on_spend)
+        with span("proposer"):
+            answer = proposer.propose(ask, session.state, on_spend)
     except ProposerFailed as failure:
-        session.write("failed", call=ask.call, words=str(failure))
+        session.write("failed", call=ask.call, words=str(failure), **_time_body(clock.time()))
         raise
-    record_answer(session, ask, answer)
+    record_answer(session, ask, answer, clock.time())
 
 
 def record_ask(session: OptimizationSession, ask: Ask) -> None:
@@ -166,8 +184,10 @@ def record_ask(session: OptimizationSession, ask: Ask) -> None:
         session.write("asked", **ask_to_json(ask))
 
 
-def record_answer(session: OptimizationSession, ask: Ask, answer: Answer) -> None:
-    """Takes an answer, wherever it was made. One of a writer that has no program is an attempt that
+def record_answer(
+    session: OptimizationSession, ask: Ask, answer: Answer, time: StepTime | None = None
+) -> None:
+    """Takes an answer, wherever it was made, and what it took here. One of a writer that has no program is an attempt that
     failed: else a proposer that only talks would go on for ever."""
     programs = list(answer.programs)[: session.state.settings.keep] if ask.role in WRITERS else []
     if ask.role in WRITERS and not programs and not answer.exhausted:
@@ -178,34 +198,40 @@ def record_answer(session: OptimizationSession, ask: Ask, answer: Answer) -> Non
         note=answer.note,
         exhausted=answer.exhausted,
         programs=[{"text": p.text, "why": p.why} for p in programs],
-        spend=to_json(answer.spend),
+        spend=to_json(_timed(answer.spend, time)),
         said=list(answer.messages),
+        **_time_body(time),
     )
 
 
-def _judge(session: OptimizationSession, judge: Judge, bench: CandidateEvaluator) -> None:
+def _judge(session: OptimizationSession, judge: Judge, bench: CandidateEvaluator, clock: StepClock) -> None:
     if not judge.text:
         judged, key = CandidateJudgement(RefusedOutcome(judge.why)), f"empty:{judge.call}:{judge.index}"
     else:
         judged, key = _judge_program(session.state, judge.text, f"{judge.call}:{judge.index}", bench)
-    record_judgement(session, judge, judged, key)
+    record_judgement(session, judge, judged, key, clock.time())
 
 
-def _review(session: OptimizationSession, node: int) -> None:
+def _review(session: OptimizationSession, node: int, clock: StepClock) -> None:
     def on_spend(spend: Spend) -> None:
         session.write("spent", node=node, spend=to_json(spend))
 
     if session.voice is None:
         heard = Opinion(node, session.state.settings.judge, fault="there was nobody here to ask")
     else:
-        heard = session.voice.look(session.state.tree[node], session.state, on_spend)
-    session.write("opinion", opinion=asdict(heard))
+        with span("proposer"):
+            heard = session.voice.look(session.state.tree[node], session.state, on_spend)
+    session.write("opinion", opinion=asdict(heard), **_time_body(clock.time()))
 
 
 def record_judgement(
-    session: OptimizationSession, judge: Judge, judged: CandidateJudgement, key: str
+    session: OptimizationSession,
+    judge: Judge,
+    judged: CandidateJudgement,
+    key: str,
+    time: StepTime | None = None,
 ) -> None:
-    """Takes an outcome, wherever it was measured."""
+    """Takes an outcome, wherever it was measured, and what that took here."""
     again = judged.outcome.of if isinstance(judged.outcome, RepeatedOutcome) else None
     # What a call had measured it may answer with: that attempt was counted.
     paid = judge.call is None or again in session.state.measured
@@ -216,8 +242,9 @@ def record_judgement(
         index=judge.index,
         key=key,
         outcome=outcome_to_json(judged.outcome),
-        spend=to_json(judged.spend + attempt_spend),
+        spend=to_json(_timed(judged.spend, time) + attempt_spend),
         said=list(judged.messages),
+        **_time_body(time),
     )
 
 
@@ -246,7 +273,9 @@ def measurer(session: OptimizationSession, bench: CandidateEvaluator) -> Measure
         if over is not None:
             return f"not measured: {over}; give your answer"
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        judged, key = _judge_program(state, text, f"{ask.call}:{digest}", bench)
+        with timed_step() as clock:
+            judged, key = _judge_program(state, text, f"{ask.call}:{digest}", bench)
+        time = clock.time()
         before = state.tree.find(key)
         if before is not None and before.id in state.measured:
             # This call had it measured, perhaps before a death: it is no other attempt.
@@ -258,8 +287,9 @@ def measurer(session: OptimizationSession, bench: CandidateEvaluator) -> Measure
             why="measured while it was asked",
             key=key,
             outcome=outcome_to_json(judged.outcome),
-            spend=to_json(judged.spend + Spend(attempts=1)),
+            spend=to_json(_timed(judged.spend, time) + Spend(attempts=1)),
             said=list(judged.messages),
+            **_time_body(time),
         )
         return _outcome_line(state.tree[len(state.tree) - 1])
 

@@ -185,6 +185,7 @@ def advance(state: SessionState, event: JournalEvent) -> None:
             state.settings = settings_of_json(body["settings"])
             state.scale = TimeScale(body["bound"], body["baseline"])
             state.tree.objective = state.settings.objective
+            state.spend += spend_of_json(body.get("spend", {}))
             why = "the problem's own program" if state.text else "there is no program yet: write the first"
             state.pending = [Judge(None, 0, None, state.text, why)]
         case "changed":

@@ -51,6 +51,7 @@ from ucutlass.runtime.distributions import (
 )
 from ucutlass.runtime.fan_in import fan_in
 from ucutlass.shapes import complete
+from ucutlass.spans import span
 
 __all__ = ["DISTRIBUTIONS", "MEANINGS", "ArgumentRole", "Distribution", "generate", "roles_of"]
 
@@ -82,6 +83,7 @@ class _Draw:
     fan_in: Mapping[str, int]
 
 
+@span("inputs")
 def generate(
     program: Program,
     sizes: Mapping[str, int],

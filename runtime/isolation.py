@@ -8,6 +8,7 @@ code that is not trusted with this process may run there. Bulk data goes through
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -17,11 +18,12 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
 from typing import IO, Any, Literal, TypeAlias
 
+from ucutlass import spans
 from ucutlass.runtime.environment_allowlist import allowed_environment
 from ucutlass.runtime.supervised_process import SupervisedProcess
 
@@ -29,6 +31,12 @@ _CHILD = Path(__file__).with_name("isolation_child.py")
 _POLL_SECONDS = 0.05
 _OUTPUT_BYTES = 1 << 16
 _RESULT_BYTES = 1 << 26
+_MOST_SPANS = 100
+_ROUNDOFF = 1e-6
+
+STARTS = "process starts"
+"""The span of what a process takes besides the function that it was started for: its start, its imports, its
+end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,7 @@ class Returned:
     value: Any
     output: str
     gpu_seconds: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,7 @@ class Raised:
     traceback: str
     output: str
     gpu_seconds: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,7 @@ class Crashed:
     signal: str
     output: str
     gpu_seconds: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,7 @@ class TimedOut:
     limit_seconds: float
     output: str
     gpu_seconds: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +89,7 @@ class TooMuchMemory:
     limit_bytes: int
     output: str
     gpu_seconds: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +99,14 @@ class Exited:
     status: int
     output: str
     gpu_seconds: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 CallOutcome: TypeAlias = Returned | Raised | Crashed | TimedOut | TooMuchMemory | Exited
 """`output` is the last 64 KiB of what the process printed, both streams together; `gpu_seconds` how long the
-call held a GPU's timing lock, where whoever started it held one for it, waiting for it not counted."""
+call held a GPU's timing lock, where whoever started it held one for it, waiting for it not counted. `parts`
+are the call's seconds by span, as the process measured them (`ucutlass.spans`) and with STARTS beside them;
+empty where the process gave no answer."""
 
 
 def failure_text(outcome: CallOutcome, what: str) -> str:
@@ -126,6 +142,7 @@ def run(
     started dies with it, daemons too. Raises ValueError for a malformed target, TypeError for arguments that
     are no JSON."""
     request = _call_request(target, arguments)
+    start = time.monotonic()
     read_end, write_end = os.pipe()
     result = _Tail(os.fdopen(read_end, "rb"), _RESULT_BYTES)
     try:
@@ -147,7 +164,9 @@ def run(
         case "memory":
             return TooMuchMemory(memory_bytes or 0, printed)
         case status:
-            return _outcome(status, result.finish(), printed)
+            outcome = _outcome(status, result.finish(), printed, time.monotonic() - start)
+            spans.add(outcome.parts)
+            return outcome
 
 
 def _call_request(target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,25 +194,39 @@ def _start(pipes: Sequence[int], stdin: int, environ: Mapping[str, str] | None) 
     )
 
 
-def _outcome(status: int, result: bytes, printed: str) -> CallOutcome:
+def _outcome(status: int, result: bytes, printed: str, wall: float = 0.0) -> CallOutcome:
     if status < 0:
         return Crashed(_signal_name(-status), printed)
     try:
         message = json.loads(result)
     except ValueError:
         return Exited(status, printed)
-    return _answer(message, printed) or Exited(status, printed)
+    return _answer(message, printed, wall) or Exited(status, printed)
 
 
-def _answer(message: Any, printed: str) -> Returned | Raised | None:
-    """Returns what a process wrote; None for anything else than an answer."""
+def _answer(message: Any, printed: str, wall: float) -> Returned | Raised | None:
+    """Returns what a process wrote, after `wall` seconds; None for anything else than an answer."""
     match message:
         case {"returned": value}:
-            return Returned(value, printed)
+            return Returned(value, printed, parts=_parts(message, wall))
         case {"raised": {"type": str(kind), "message": str(words), "traceback": str(trace)}}:
-            return Raised(kind, words, trace, printed)
+            return Raised(kind, words, trace, printed, parts=_parts(message, wall))
         case _:
             return None
+
+
+def _parts(message: Mapping[str, Any], wall: float) -> Mapping[str, float]:
+    """Returns the seconds by span of an answer, with STARTS; none where the process claims what cannot be:
+    no numbers, or more seconds than went by."""
+    match message:
+        case {"seconds": float(seconds), "spans": dict(parts)} if len(parts) <= _MOST_SPANS:
+            values = [seconds, *parts.values()]
+            if not all(isinstance(v, float) and math.isfinite(v) and v >= 0 for v in values):
+                return {}
+            if not sum(parts.values()) - _ROUNDOFF <= seconds <= wall:
+                return {}
+            return {**parts, STARTS: parts.get(STARTS, 0.0) + wall - seconds}
+    return {}
 
 
 def _signal_name(number: int) -> str:
@@ -282,7 +315,9 @@ class WarmProcess:
         """As `run`; the limits are of this call. Raises RuntimeError once this is closed."""
         request = _call_request(target, arguments)
         json.dumps(request)  # the caller's mistake is the caller's to hear of
-        return self._thread.submit(self._call, request, limit_seconds, memory_bytes).result()
+        outcome = self._thread.submit(self._call, request, limit_seconds, memory_bytes).result()
+        spans.add(outcome.parts)
+        return outcome
 
     def prepare(self, modules: Sequence[str]) -> None:
         """Starts the process where none is there, which then imports modules. Waits for nothing."""
@@ -309,10 +344,11 @@ class WarmProcess:
         return self._served
 
     def _call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> CallOutcome:
+        start = time.monotonic()
         served, self._served = self._ready(), None
         outcome: CallOutcome | None = None
         try:
-            outcome = served.call(request, limit_seconds, memory_bytes)
+            outcome = served.call(request, limit_seconds, memory_bytes, start)
         finally:
             if isinstance(outcome, Returned) and served.alone():
                 self._served = served
@@ -354,7 +390,11 @@ class _Served:
             with suppress(OSError):
                 os.close(pipe)
 
-    def call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> CallOutcome:
+    def call(
+        self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None, start: float
+    ) -> CallOutcome:
+        """`start` is when the caller began to want the answer, by the monotonic clock: the process may have
+        been started for it."""
         deadline = time.monotonic() + limit_seconds
         self._calls += 1
         self._send(request | {"call": self._calls})
@@ -362,8 +402,9 @@ class _Served:
         if isinstance(line, bytes):
             printed = self._output.take().decode(errors="replace")
             with suppress(ValueError):
+                wall = time.monotonic() - start
                 match json.loads(line):
-                    case [self._calls, message] if (answer := _answer(message, printed)) is not None:
+                    case [self._calls, message] if (answer := _answer(message, printed, wall)) is not None:
                         return answer
             return Raised("Garbled", "the process wrote what is no answer to this call", "", printed)
         ended = _watch(self.process, deadline, memory_bytes) if line is None else line

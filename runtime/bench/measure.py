@@ -28,6 +28,7 @@ from ucutlass.runtime.bench.protocol import Protocol, TimingBlock
 from ucutlass.runtime.bench.spans import AttributionError, iterations, windows
 from ucutlass.runtime.bench.timing_issues import TimingIssue
 from ucutlass.runtime.statistics import summary
+from ucutlass.spans import span
 
 
 def measure(
@@ -50,7 +51,8 @@ def measure(
     turns: list[CandidateSamples] = []
     for candidate in candidates:
         try:
-            turns.append(prepare(candidate, workload, gpu, chosen))
+            with span("timing" if candidate is candidates[0] else "baselines"):
+                turns.append(prepare(candidate, workload, gpu, chosen))
         except CandidateFailed as lost:
             outcomes[candidate.name] = lost.failed
             if candidate is candidates[0]:
@@ -86,6 +88,7 @@ def measure(
 # --- rounds --------------------------------------------------------------------------
 
 
+@span("timing")
 def _warm_up(turn: CandidateSamples, seconds: float, gpu: BenchDevice, now: Callable[[], float]) -> None:
     until = now() + seconds
     while now() < until:
@@ -94,6 +97,7 @@ def _warm_up(turn: CandidateSamples, seconds: float, gpu: BenchDevice, now: Call
         gpu.idle()
 
 
+@span("timing")
 def _round(
     turns: list[CandidateSamples],
     workload: Workload,

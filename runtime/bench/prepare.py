@@ -18,6 +18,7 @@ from ucutlass.runtime.bench.outcome import (
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.bench.spans import AttributionError, audit, iterations, windows
 from ucutlass.runtime.bench.timing_issues import TimingIssue, trusted
+from ucutlass.spans import span
 
 
 def prepare(
@@ -161,7 +162,9 @@ def validate(
     play()
     gpu.idle()
     for turn in turns:
-        if words := turn.candidate.check(at, turn.replay.outputs(at)):
+        with span("comparison"):
+            words = turn.candidate.check(at, turn.replay.outputs(at))
+        if words:
             issue = TimingIssue("wrong-output", f"results of timed launches are not their operands': {words}")
             raise CandidateFailed(
                 UntimedCandidate(turn.name, "validation", str(issue), (*turn.findings, issue))

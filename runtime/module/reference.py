@@ -22,6 +22,7 @@ from ucutlass.ir.elements import F32
 from ucutlass.runtime.distributions import Distribution, floats, uniform_integers
 from ucutlass.runtime.module.inspection import LoadedModule
 from ucutlass.runtime.module.signature import Unusable
+from ucutlass.spans import span
 
 InputDraw: TypeAlias = Literal["own", "normal", "integer", "again", "positive", "wide"]
 
@@ -188,6 +189,7 @@ def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers()
 
 
+@span("reference")
 def _run(
     loaded: LoadedModule,
     inputs: Sequence[Any],

@@ -25,6 +25,7 @@ from ucutlass.runtime.inputs import result_types
 from ucutlass.runtime.verify.comparison import Comparison, compare, extremes, merged, unravel
 from ucutlass.runtime.verify.guards import POISONS, Guarded, guarded, words
 from ucutlass.runtime.verify.verdict import LaunchProblem, LaunchVerdict
+from ucutlass.spans import span, timed_items
 
 JudgedLaunch: TypeAlias = Callable[[Sequence[Argument], Sequence[Tensor]], None]
 """Runs the program's kernels on arguments and fills the given results, in program order. It may
@@ -92,10 +93,12 @@ def judge_launch(
             runs.append(outputs)
         if number == 0 or not deterministic:
             compared += compare_results(reference, [o.result for o in outputs], tiles, scale)
-        differs.append(any(_differ(a, b) for a, b in zip(runs[0], outputs, strict=True)))
-    problems += _changed(program, arguments, snapshot)
-    for result, first, second in zip(reference.results, *runs, strict=True):
-        problems += _unwritten(result, first, second)
+        with span("comparison"):
+            differs.append(any(_differ(a, b) for a, b in zip(runs[0], outputs, strict=True)))
+    with span("comparison"):
+        problems += _changed(program, arguments, snapshot)
+        for result, first, second in zip(reference.results, *runs, strict=True):
+            problems += _unwritten(result, first, second)
     if deterministic and not problems and any(differs):
         problems += _unsteady(
             reference.results, runs, differs, isinstance(launch, DirectLaunch) and launch.workspace > 0
@@ -104,6 +107,7 @@ def judge_launch(
     return verdict, tuple(o.result for o in runs[0])
 
 
+@span("comparison")
 def compare_results(
     reference: ExpectedResults,
     outputs: Sequence[Tensor],
@@ -113,7 +117,7 @@ def compare_results(
     """Compares every result with its reference, slice by slice and where that is; `tiles` and `scale` as in
     `compare`."""
     slices: list[list[Comparison]] = [[] for _ in outputs]
-    for part in reference.slices():
+    for part in timed_items("bounds", reference.slices()):
         for number, (e, out, tile) in enumerate(zip(part.expected, outputs, tiles, strict=True)):
             slices[number].append(
                 compare(
@@ -155,6 +159,7 @@ def _tile_of(kind: TensorType, tile: tuple[int, int] | Mapping[str, int] | None)
     return tile.get(rows, 1), tile.get(columns, 1)
 
 
+@span("launch")
 def _run(
     launch: JudgedLaunch | DirectLaunch,
     arguments: Sequence[Argument],

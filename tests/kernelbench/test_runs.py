@@ -44,6 +44,7 @@ from ucutlass.agent.problem_loader import LoaderSettings, names_of, problem_at, 
 from ucutlass.agent.run import OptimizationSession, open_journal_session
 from ucutlass.agent.search import TimeScale
 from ucutlass.agent.session import SessionSettings, SessionState
+from ucutlass.agent.step_time import StepTime
 from ucutlass.agent.stop import StopRule
 from ucutlass.cli import gpu
 from ucutlass.cli.kernelbench import command
@@ -196,7 +197,7 @@ def begun(folder: Path, root: Path, kept: Journal) -> BatchRun:
 def looked(run: BatchRun) -> BatchRun:
     base = Path(str(run.about["folder"]))
 
-    def open_(problem: OptimizationProblem, id: str) -> OptimizationSession:
+    def open_(problem: OptimizationProblem, id: str, time: StepTime) -> OptimizationSession:
         return open_journal_session(
             run.journal, problem_to_json(problem), SETTINGS, bound=1e-6, baseline=None, id=id
         )

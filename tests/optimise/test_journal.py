@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,8 @@ def test_kills_change_nothing(journal: Journal, tmp_path: Path, kills: int) -> N
         child.stdout.close()
     assert killed == kills
     state = run(resume_session(journal, "s"), Proposer(), Bench())
-    assert state.tree.nodes == whole.tree.nodes and state.spend == whole.spend
+    assert state.tree.nodes == whole.tree.nodes
+    assert replace(state.spend, seconds=0.0) == replace(whole.spend, seconds=0.0)
     events = journal.events("s")
     judged = [(e.body["call"], e.body["index"]) for e in events if e.kind == "judged"]
     answered = [e.body["call"] for e in events if e.kind == "answered"]

@@ -123,3 +123,13 @@ def raises_what_has_no_words() -> None:
             raise ValueError
 
     raise Mute
+
+
+def works(seconds: float) -> str:
+    from ucutlass.spans import span
+
+    with span("launch"):
+        time.sleep(seconds)
+    with span("timing"):
+        time.sleep(seconds)
+    return "worked"

@@ -35,6 +35,7 @@ from ucutlass.agent.session import (
     settings_of_json,
     settings_to_json,
 )
+from ucutlass.agent.step_time import StepTime
 from ucutlass.cli import show
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail
@@ -115,8 +116,8 @@ def _run_batch(
     def problem_of(name: str) -> OptimizationProblem:
         return problem_at(settings.folder / name, settings.reading, settings.folder)
 
-    def open_(problem: OptimizationProblem, session: str) -> OptimizationSession:
-        return open_session(journal, problem, settings.settings, local_gpu.device, session)
+    def open_(problem: OptimizationProblem, session: str, time: StepTime) -> OptimizationSession:
+        return open_session(journal, problem, settings.settings, local_gpu.device, session, time)
 
     open_members(run, problem_of, open_, _on_member(request.as_json))
     timing = replace(request.how.timing, baseline=settings.baseline)

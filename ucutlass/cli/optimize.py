@@ -20,6 +20,7 @@ from ucutlass.agent.problem_loader import LoaderSettings, problem_at, problem_in
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.run import OptimizationSession, resume_session
 from ucutlass.agent.session import NotASession, SessionState
+from ucutlass.agent.step_time import timed_step
 from ucutlass.cli import inputs, show
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail, reported
@@ -114,7 +115,8 @@ def _open_session(
 ) -> OptimizationSession:
     from ucutlass.agent.optimize import open_session
 
-    problem = _problem(file, reading, as_json)
+    with timed_step() as clock:
+        problem = _problem(file, reading, as_json)
     if problem.no_start:
         show.note(f"ucc: the importer writes no first program: {show.one_line(problem.no_start)}")
     if problem.module is not None and how.timing.baseline == "cublas":
@@ -123,7 +125,7 @@ def _open_session(
         fail(Status.MACHINE, _NO_GPU, as_json)
     limits = how.limits.session
     budget = limits if limits.attempts is not None else replace(limits, attempts=ATTEMPTS)
-    return open_session(journal, problem, how.settings(budget), local_gpu.device)
+    return open_session(journal, problem, how.settings(budget), local_gpu.device, time=clock.time())
 
 
 def _problem(file: Path, reading: LoaderSettings, as_json: bool) -> OptimizationProblem:

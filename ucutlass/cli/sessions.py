@@ -12,6 +12,7 @@ from ucutlass.agent.session_list import SessionSummary, sessions
 from ucutlass.cli import show
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import journal_option, json_option
+from ucutlass.cli.session_times import show_times
 from ucutlass.units import duration
 
 _HEAD = ("session", "problem", "candidates", "own", "best", "gain", "spent", "last", "state")
@@ -19,15 +20,19 @@ _HEAD = ("session", "problem", "candidates", "own", "best", "gain", "spent", "la
 
 @click.command("sessions")
 @click.option("--open", "unended", is_flag=True, help="Only those that have not ended.")
+@click.option("--time", "id", metavar="ID", help="Say instead where the seconds of a session or run went.")
 @journal_option
 @json_option
-def command(unended: bool, journal: Path | None, as_json: bool) -> None:
+def command(unended: bool, id: str | None, journal: Path | None, as_json: bool) -> None:
     """List the optimisation sessions of a journal, the latest last.
 
-    An id's first digits serve `ucc optimize --resume`, `ucc report` and `ucc replay`.
+    An id's first digits serve `ucc optimize --resume`, `ucc report`, `ucc replay` and --time.
     """
     with reported(as_json):
         opened = Journal.open(journal)
+        if id is not None:
+            show_times(opened, id, as_json)
+            return
         listed = [session for session in sessions(opened) if not unended or session.state == "open"]
         if as_json:
             show.data([asdict(session) for session in listed])

@@ -47,6 +47,7 @@ from ucutlass.reference.named_tensor import Named
 from ucutlass.reference.nodes import KernelCall, dot_in_range, dot_total, step, unwrapped
 from ucutlass.reference.radius import UNIT, Bounded, bounded, extremes, finite, rounding
 from ucutlass.reference.rounding import FORMATS, RANGES, cast, overflow_of
+from ucutlass.spans import span
 
 EXACT: frozenset[str] = frozenset(
     {
@@ -123,7 +124,8 @@ def _bounded(node: Value, inputs: Inputs, bound_of: Callable[[Value], Bounded]) 
     if isinstance(node, Dot):
         return _dot(node, inputs.call, bound_of)
     parts = [bound_of(c) for c in children(node)]
-    value = step(node, [p.value for p in parts], inputs.call)
+    with span("reference"):
+        value = step(node, [p.value for p in parts], inputs.call)
     match node:
         case ParamValue(index=index):
             radius = inputs.radii[index]
@@ -419,7 +421,8 @@ def _any_along(node: Gather, parts: Sequence[Bounded], value: Named) -> Tensor:
 
 def _dot(node: Dot, call: KernelCall, bound_of: Callable[[Value], Bounded]) -> Bounded:
     left, right = (_operand(c, call, bound_of) for c in (node.left, node.right))
-    total = dot_total(node, [left.value, right.value])
+    with span("reference"):
+        total = dot_total(node, [left.value, right.value])
     value = Named(dot_in_range(node, total), node.dims)
     radii = (left.radius, right.radius)
     if node.elem.kind == "float":

@@ -29,6 +29,7 @@ from ucutlass.reference.interpreter import evaluate_values as values
 from ucutlass.reference.named_tensor import Named, from_memory, to_memory
 from ucutlass.reference.radius import Bounded, bounded, extremes, finite
 from ucutlass.reference.rounding import FORMATS, cast, outer_dtype
+from ucutlass.spans import span
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +51,7 @@ class Expected:
     free: Tensor | None = None
 
 
+@span("bounds")
 def expect(program: Program, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
     """Returns the program's results and their bounds. Raises as `evaluate` does; most torch functions of an
     inexact buffer have no bound and raise UnsupportedError."""
@@ -60,6 +62,7 @@ def expect(program: Program, arguments: Sequence[Argument]) -> tuple[Expected, .
             return _pipeline(program, arguments)
 
 
+@span("bounds")
 def expect_in(
     kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str, int]
 ) -> tuple[Expected, ...]:

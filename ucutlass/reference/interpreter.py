@@ -42,10 +42,12 @@ from ucutlass.reference.nodes import KernelCall, step
 from ucutlass.reference.packing import dtypes_of
 from ucutlass.reference.recurrences import recurrence, scattered, scattered_sum
 from ucutlass.reference.rounding import cast, inner_dtype, outer_dtype, store
+from ucutlass.spans import span
 
 Argument: TypeAlias = Tensor | float | int
 
 
+@span("reference")
 def evaluate(program: Program, arguments: Sequence[Argument], *, rounded: bool = True) -> tuple[Tensor, ...]:
     """Returns the program's results for these arguments, on their device (the CPU without tensors).
 

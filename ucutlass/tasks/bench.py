@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ucutlass.runtime import isolation
+from ucutlass.spans import span
+
 if TYPE_CHECKING:
     from ucutlass.api import LoadedKernel, LoadedPipeline
     from ucutlass.runtime.bench.bench_device import BenchDevice
@@ -43,14 +46,16 @@ def on_gpu(
     list of cases, each with `ok` and `words`) and `regimes`, empty where a case failed: a wrong kernel has no
     speed. `stages` are those of a pipeline, each timed alone.
     """
-    import torch
+    with span(isolation.STARTS):
+        import torch
 
-    from ucutlass.handoff import checked_of
-    from ucutlass.runtime.bench.cuda import Cuda
-    from ucutlass.runtime.bench.protocol import Protocol
-    from ucutlass.runtime.subject import machine_of
-    from ucutlass.tasks.built import loaded_built
+        from ucutlass.handoff import checked_of
+        from ucutlass.runtime.bench.cuda import Cuda
+        from ucutlass.runtime.bench.protocol import Protocol
+        from ucutlass.runtime.subject import machine_of
+        from ucutlass.tasks.built import loaded_built
 
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     kernel = loaded_built(checked_of(program), name, arch, built)
     chosen = [Protocol(**fields) for fields in protocols]
     return {
@@ -82,6 +87,7 @@ def judged(
     return {"verified": verified, "regimes": regimes, "stages": stages}
 
 
+@span("timing")
 def _stages(
     kernel: LoadedKernel | LoadedPipeline, sizes: Mapping[str, int], seed: int, device: str
 ) -> list[dict[str, Any]]:
@@ -136,7 +142,8 @@ def _compared(
     once = bytes_of_call(kernel, generate(program, sizes, "normal", seed=chosen.seed, device=gpu.device))
     sets = sets_for(once, gpu.l2, chosen.regime)
     chance = random.Random(random.SystemRandom().getrandbits(64))
-    buffers = Buffers(program, sizes, sets, gpu.device, chosen.seed, chance)
+    with span("inputs"):
+        buffers = Buffers(program, sizes, sets, gpu.device, chosen.seed, chance)
     refused: list[UntimedCandidate] = []
     try:
         torch.set_float32_matmul_precision("high" if needs_tf32(program) else "highest")
@@ -187,6 +194,7 @@ def _branches(kernel: LoadedKernel | LoadedPipeline) -> bool:
     return any(pipeline.plan.streams.count > 1 for pipeline in built)
 
 
+@span("baselines")
 def _baseline(
     request: Mapping[str, Any],
     buffers: Buffers,

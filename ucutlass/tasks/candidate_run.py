@@ -10,6 +10,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from ucutlass.runtime import isolation
+from ucutlass.spans import span
+
 ROUNDS = 7
 """Of the candidate alone: enough to tell whether it may lead. Who leads is measured by `ucc bench`'s
 protocol."""
@@ -30,8 +33,10 @@ def run(
     """Returns `seconds` of one call, None where it is wrong, and then `words` say how. What it should
     compute is the `problem`'s to say, not its own; without a problem it is held against its own reference.
     `built` is a payload of `ucutlass.tasks.built`."""
-    import torch
+    with span(isolation.STARTS):
+        import torch
 
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     try:
         return _run(program, built, problem, name, sizes, arch, seed)
     except Exception as failure:
@@ -51,22 +56,25 @@ def _run(
     arch: str,
     seed: int,
 ) -> dict[str, Any]:
-    from ucutlass import frontend
-    from ucutlass.handoff import checked_of
-    from ucutlass.runtime import verify
-    from ucutlass.runtime.inputs import generate
-    from ucutlass.runtime.timing import compare
-    from ucutlass.tasks.built import loaded_built
+    with span(isolation.STARTS):
+        from ucutlass import frontend
+        from ucutlass.handoff import checked_of
+        from ucutlass.runtime import verify
+        from ucutlass.runtime.inputs import generate
+        from ucutlass.runtime.timing import compare
+        from ucutlass.tasks.built import loaded_built
 
-    kernel = loaded_built(checked_of(program), name, arch, built)
+    with span("launch"):
+        kernel = loaded_built(checked_of(program), name, arch, built)
     reference = kernel.program if problem is None else frontend.program(checked_of(problem), name)
     for case, more in CASES:
         arguments = generate(reference, sizes, case, seed=seed + more, device="cuda", generator_device="cuda")
         verdict = verify.check(reference, kernel.judged(*arguments), arguments)
         if not verdict.ok:
             return {"seconds": None, "words": f"{case}: {verdict}"}
-    sets = rotated(arguments)
-    timing = compare({"candidate": turns(kernel, sets)}, len(sets), rounds=ROUNDS)["candidate"]
+    with span("timing"):
+        sets = rotated(arguments)
+        timing = compare({"candidate": turns(kernel, sets)}, len(sets), rounds=ROUNDS)["candidate"]
     return {"seconds": timing.median * 1e-6, "words": ""}
 
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ucutlass.files import put
+from ucutlass.runtime.isolation import STARTS
+from ucutlass.spans import span, timed_items
 from ucutlass.tasks.result_difference import first_difference
 
 if TYPE_CHECKING:
@@ -47,6 +49,11 @@ def same(
     """Returns whether a program, of a payload of `ucutlass.handoff`, computes what a file's module does:
     `{"words": ""}`, where they differ `{"words": ..}`, or `{"unusable": ..}`. `names` says of each parameter
     of the program what it is, `input NUMBER` or `state NAME`."""
+    with span(STARTS):
+        import torch
+
+        if device == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]
     from ucutlass import frontend
     from ucutlass.handoff import checked_of
     from ucutlass.reference.unrounded import unrounded
@@ -58,9 +65,10 @@ def same(
     bound = frozenset(key.partition(" ")[2] for key in names.values() if key.startswith("state "))
     with written_source(source) as path:
         try:
-            loaded = load(path, mode, precision)
+            with span("inputs"):
+                loaded = load(path, mode, precision)
             decisive = False
-            for case in cases(loaded, bound, seed, device):
+            for case in timed_items("inputs", cases(loaded, bound, seed, device)):
                 words = _apart(candidate, names, case)
                 if words:
                     return {"words": f"on {_DRAWN[case.draw]}, {words}"}
@@ -105,7 +113,8 @@ def _apart(program: Program, names: Mapping[str, str], case: OracleCase) -> str:
     except CallError as error:
         return f"it cannot be evaluated: {error}"
     for at, (ours, theirs) in enumerate(zip(results, case.results, strict=True)):
-        words = first_difference(theirs, ours, case.tolerances[at])
+        with span("comparison"):
+            words = first_difference(theirs, ours, case.tolerances[at])
         if words:
             return f"result {at} differs: {words}"
     return ""

@@ -10,6 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ucutlass.files import put
+from ucutlass.runtime.isolation import STARTS
+from ucutlass.spans import span
 
 if TYPE_CHECKING:
     from ucutlass.frontend import Checked
@@ -35,12 +37,14 @@ def judged(
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, START_SECONDS)
 
-    from ucutlass.runtime.cuda_driver import sleep_while_waiting
-    from ucutlass.runtime.verify.batch import judge_all
+    with span(STARTS):
+        from ucutlass.runtime.cuda_driver import sleep_while_waiting
+        from ucutlass.runtime.verify.batch import judge_all
 
-    if device == "cuda":
-        sleep_while_waiting()
-    loaded = _Loaded(kernel, device)
+        if device == "cuda":
+            sleep_while_waiting()
+    with span("launch"):
+        loaded = _Loaded(kernel, device)
     return judge_all(
         loaded.program, loaded.judged, cases, journal, tile=tile, device=device, case_seconds=case_seconds
     )

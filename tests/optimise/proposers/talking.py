@@ -15,7 +15,7 @@ from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.conversation import ModelProposer, ModelSettings
 from ucutlass.agent.proposers.problem_facts import ProblemDescription
 from ucutlass.agent.proposers.tools import toolbox
-from ucutlass.agent.run import CandidateJudgement, _judge, open_journal_session
+from ucutlass.agent.run import CandidateJudgement, open_journal_session, step
 from ucutlass.agent.session import Ask, Judge, SessionSettings, SessionState, due
 from ucutlass.agent.stop import StopRule
 
@@ -48,7 +48,7 @@ def asked(role: str = "implement", budget: Budget | None = None) -> tuple[Ask, S
     session = open_journal_session(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=2e-4, id="s")
     root = due(session.state)
     assert isinstance(root, Judge)
-    _judge(session, root, Bench())
+    step(session, None, Bench())  # type: ignore[arg-type]
     ask = due(session.state)
     assert isinstance(ask, Ask) and ask.role == role
     return ask, session.state

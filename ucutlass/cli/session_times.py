@@ -1,0 +1,90 @@
+"""This module has `ucc sessions --time`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ucutlass.agent.batch import PREFIX, NotABatchRun, resume_batch
+from ucutlass.agent.journal import Journal, NoSuchSession
+from ucutlass.agent.outcome import NotAnOutcome
+from ucutlass.agent.session import NotASession
+from ucutlass.agent.step_time import OTHER, PARTS, SessionTime, StepTime, session_time
+from ucutlass.cli import show
+from ucutlass.cli.errors import Status, fail
+
+
+def show_times(journal: Journal, id: str, as_json: bool) -> None:
+    """Prints where the time of a session went, by part and by step, or that of a run by problem. Ends the
+    command where there is no session of this id."""
+    try:
+        full = journal.full_id(id)
+        sessions = _sessions(journal, full)
+        times = {name: session_time(journal.events(session)) for name, session in sessions.items()}
+    except NoSuchSession as problem:
+        fail(Status.CALL, str(problem), as_json)
+    except (NotABatchRun, NotASession, NotAnOutcome) as problem:
+        fail(Status.MACHINE, f"the session cannot be read: {problem}", as_json)
+    total = sum((time.total for time in times.values()), StepTime(0.0))
+    if as_json:
+        problems = {name: _json(time) for name, time in times.items()}
+        show.data({"id": full, "total": _parts(total), "problems": problems})
+        return
+    show.table(("part", "seconds", "share", "what"), _part_rows(total))
+    if full.startswith(PREFIX):
+        show.table(("problem", "first time", "confirmed", *_heads(total)), _problem_rows(times, total))
+        return
+    (time,) = times.values()
+    show.table(("step", *_heads(total), "outcome"), _step_rows(time, total))
+
+
+def _sessions(journal: Journal, full: str) -> dict[str, str]:
+    """Returns the ids of the sessions by problem, of a run or of one session alone."""
+    if not full.startswith(PREFIX):
+        return {"": full}
+    run = resume_batch(journal, full, to_go_on=False)
+    return {name: m.session.id for name, m in run.members.items() if m.session is not None}
+
+
+def _part_rows(total: StepTime) -> list[tuple[str, ...]]:
+    known = [(name, total.parts[name], PARTS[name]) for name in PARTS if name in total.parts]
+    rows = [*known, (OTHER, total.other, "what no part accounts for"), ("wall", total.wall, "all of it")]
+    share = max(total.wall, 1e-9)
+    return [(name, f"{seconds:.3f}", f"{seconds / share:.1%}", what) for name, seconds, what in rows]
+
+
+def _heads(total: StepTime) -> tuple[str, ...]:
+    return ("wall", *total.parts, OTHER)
+
+
+def _cells(time: StepTime | None, total: StepTime) -> Sequence[str]:
+    if time is None:
+        return ["-"] * len(_heads(total))
+    return [_seconds(s) for s in (time.wall, *(time.parts.get(n, 0.0) for n in total.parts), time.other)]
+
+
+def _step_rows(time: SessionTime, total: StepTime) -> list[tuple[str, ...]]:
+    return [(step.what, *_cells(step.time, total), show.one_line(step.outcome)) for step in time.steps]
+
+
+def _problem_rows(times: dict[str, SessionTime], total: StepTime) -> list[tuple[str, ...]]:
+    return [
+        (name, _seconds(time.first), _seconds(time.confirmed), *_cells(time.total, total))
+        for name, time in times.items()
+    ]
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.3f}"
+
+
+def _parts(time: StepTime) -> dict[str, Any]:
+    return {"wall": time.wall, "parts": dict(time.parts), OTHER: time.other}
+
+
+def _json(time: SessionTime) -> dict[str, Any]:
+    steps = [
+        {"step": step.what, "outcome": step.outcome, "time": None if step.time is None else _parts(step.time)}
+        for step in time.steps
+    ]
+    return _parts(time.total) | {"first": time.first, "confirmed": time.confirmed, "steps": steps}
