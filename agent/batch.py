@@ -1,5 +1,5 @@
-"""This module runs many problems as one batch: each has a session, and the next attempt goes where it
-promises most.
+"""This module runs many problems as one batch: each has a session. The first program of each is judged before
+anything else is done, then each is confirmed; from then on the next attempt goes where it promises most.
 
 A run is written down like a session: its own events say which problem became which session and which could
 not be used, so a run that was killed anywhere goes on as it would have. What a session learns stands in its
@@ -21,10 +21,12 @@ from functools import reduce
 from operator import add
 from typing import Any, TypeAlias
 
-from ucutlass.agent.budget import NOTHING, Budget, Spend, exhausted
+from ucutlass.agent.budget import NOTHING, Budget, Spend, exhausted, spend_of_json
+from ucutlass.agent.budget import to_json as spend_to_json
 from ucutlass.agent.integrity.precision import UnknownComputeType
 from ucutlass.agent.journal import Journal, JournalEvent, NoSuchSession
-from ucutlass.agent.priority import expected_gain
+from ucutlass.agent.outcome import TimedOutcome
+from ucutlass.agent.priority import expected_gain, urgency
 from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch
 from ucutlass.agent.proposer import Proposer
 from ucutlass.agent.run import CandidateEvaluator, OptimizationSession, step
@@ -32,6 +34,7 @@ from ucutlass.agent.session import SessionState, replay_events
 from ucutlass.agent.step_time import StepTime, timed_step
 from ucutlass.diagnostics import ProgramError
 from ucutlass.runtime.module.signature import Unusable
+from ucutlass.runtime.statistics import geomean
 from ucutlass.shapes import ShapeError
 
 PREFIX = "run-"
@@ -47,14 +50,15 @@ class NotABatchRun(Exception):
 
 @dataclass(slots=True)
 class BatchMember:
-    """Describes a problem of a run: its session, or why there is none (`code`, `words`); `stuck` says why a
-    session does not go on."""
+    """Describes a problem of a run: its session, or why there is none (`code`, `words`), and what that took;
+    `stuck` says why a session does not go on."""
 
     name: str
     session: OptimizationSession | None = None
     code: str = ""
     words: str = ""
     stuck: str = ""
+    spend: Spend = NOTHING
 
 
 @dataclass(slots=True)
@@ -83,7 +87,10 @@ class BatchRun:
                 session = OptimizationSession(body["session"], self.journal)
                 self.members[body["name"]] = BatchMember(body["name"], session)
             case "unusable":
-                self.members[body["name"]] = BatchMember(body["name"], None, body["code"], body["words"])
+                spend = spend_of_json(body.get("spend", {}))
+                self.members[body["name"]] = BatchMember(
+                    body["name"], None, body["code"], body["words"], spend=spend
+                )
             case "changed":
                 self.about = body["about"]
             case "stuck":
@@ -97,7 +104,8 @@ class BatchRun:
 
     @property
     def spend(self) -> Spend:
-        return reduce(add, (s.state.spend for s in self.sessions), NOTHING)
+        unusable = (m.spend for m in self.members.values())
+        return reduce(add, (*unusable, *(s.state.spend for s in self.sessions)), NOTHING)
 
 
 def open_batch(journal: Journal, names: Sequence[str], about: Mapping[str, Any]) -> BatchRun:
@@ -133,17 +141,20 @@ Open: TypeAlias = Callable[[OptimizationProblem, str, StepTime], OptimizationSes
 """Opens a problem's session under an id; the time is what reading the problem took."""
 
 
-def open_members(
-    run: BatchRun, problem_of: ProblemOf, open_: Open, on_member: Callable[[BatchMember], None]
-) -> None:
-    """Makes a member of every problem that is none yet: a session, or what is wrong with it."""
-    for name in run.names:
-        member = run.members.get(name)
-        if member is not None and (member.session is None or member.session.state.number):
-            continue
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Describes how problems become members; `on_member` is told of each."""
+
+    problem_of: ProblemOf
+    open: Open
+    on_member: Callable[[BatchMember], None] = lambda _: None
+
+
+def open_member(run: BatchRun, name: str, opening: Opening) -> BatchMember:
+    """Makes a problem a member that it is not yet: with a session, or with what is wrong with it."""
+    with timed_step() as clock:
         try:
-            with timed_step() as clock:
-                problem = problem_of(name)
+            problem = opening.problem_of(name)
         except (
             Unusable,
             NoStart,
@@ -152,14 +163,16 @@ def open_members(
             ShapeError,
             UnknownComputeType,
         ) as wrong:
-            run.write("unusable", name=name, code=_code(wrong), words=str(wrong)[:1000])
+            spend = spend_to_json(Spend(seconds=clock.time().working))
+            run.write("unusable", name=name, code=_code(wrong), words=str(wrong)[:1000], spend=spend)
         else:
-            if member is None:
+            if name not in run.members:
                 run.write("member", name=name, session=uuid.uuid4().hex)
             session = run.members[name].session
             assert session is not None
-            run.members[name].session = open_(problem, session.id, clock.time())
-        on_member(run.members[name])
+            run.members[name].session = opening.open(problem, session.id, clock.time())
+    opening.on_member(run.members[name])
+    return run.members[name]
 
 
 def _code(wrong: Exception) -> str:
@@ -185,14 +198,20 @@ Place: TypeAlias = tuple[Proposer, CandidateEvaluator]
 
 def work(
     run: BatchRun,
+    opening: Opening,
     place_of: Callable[[OptimizationSession], Place],
     budget: Budget,
     on_event: Callable[[str, SessionState], None],
 ) -> str:
-    """Works on the sessions until all have ended or the run's budget is spent; says which. Raises
-    ProposerFailed, StoreError and MachineError; resume it then."""
+    """Opens the problems and works on their sessions until all have ended or the run's budget is spent; says
+    which. A step that has begun ends. Raises ProposerFailed, StoreError and MachineError; resume it then."""
     places: dict[str, Place] = {}
     while (why := exhausted(budget, run.spend)) is None:
+        unopened = next((name for name in run.names if not _is_open(run.members.get(name))), None)
+        if unopened is not None and not any(map(_awaits_verdict, run.members.values())):
+            # One problem at a time is opened and its first program judged, so that there is something early.
+            open_member(run, unopened, opening)
+            continue
         member = _next(run)
         if member is None:
             return "every problem's session has ended"
@@ -208,11 +227,63 @@ def work(
     return f"of the whole run, {why}"
 
 
+def _is_open(member: BatchMember | None) -> bool:
+    return member is not None and (member.session is None or member.session.state.number > 0)
+
+
+def _awaits_verdict(member: BatchMember) -> bool:
+    """Returns whether a problem is open whose first program was not judged."""
+    if member.session is None or member.stuck or member.session.state.ended is not None:
+        return False
+    return _is_open(member) and not len(member.session.state.tree)
+
+
 def _next(run: BatchRun) -> BatchMember | None:
-    """Returns the member with the largest expected gain of those that go on; of equals the first."""
+    """Returns the member whose session is to go on: the most urgent, and of equally urgent ones that with the
+    largest expected gain; of equals the first."""
     open_ = [
-        m
+        (m, m.session.state)
         for m in run.members.values()
-        if m.session is not None and not m.stuck and m.session.state.ended is None
+        if m.session is not None and _is_open(m) and not m.stuck and m.session.state.ended is None
     ]
-    return max(open_, key=lambda m: expected_gain(m.session.state) if m.session else 0.0, default=None)
+    best = max(open_, key=lambda pair: (urgency(pair[1]), expected_gain(pair[1])), default=None)
+    return None if best is None else best[0]
+
+
+# --- what there is ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """Describes how far a run is: its `problems`, those that were `opened` or could not be used, those of which a
+    candidate is right and has a time (`timed`), those with a `confirmed` one, and the geometric mean of what
+    these gain over the baseline, None without any."""
+
+    problems: int
+    opened: int
+    timed: int
+    confirmed: int
+    gain: float | None
+    spend: Spend
+
+    def __str__(self) -> str:
+        mean = "" if self.gain is None else f", {self.gain:.3f} of the baseline's speed in the mean"
+        return (
+            f"{self.opened} of {self.problems} problems opened, {self.timed} right with a time, "
+            f"{self.confirmed} confirmed{mean}; {self.spend.attempts} attempts, {self.spend.seconds:.0f} s"
+        )
+
+
+def batch_progress(run: BatchRun) -> BatchProgress:
+    """Returns how far a run is."""
+    bests = [best for s in run.sessions if (best := s.state.tree.best()) is not None]
+    outcomes = [n.outcome for n in bests if isinstance(n.outcome, TimedOutcome)]
+    gains = [o.gain for o in outcomes if o.records and o.gain is not None]
+    return BatchProgress(
+        len(run.names),
+        sum(_is_open(m) for m in run.members.values()),
+        len(outcomes),
+        sum(bool(o.records) for o in outcomes),
+        geomean(gains) if gains else None,
+        run.spend,
+    )

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from ucutlass import frontend, ir, spans
-from ucutlass.agent.gpu_calls import GpuCalls
+from ucutlass import frontend, ir
+from ucutlass.agent.gpu_calls import GpuCalls, local_device
 from ucutlass.agent.module import TorchModule, match_module, memory_limit, process_reply
-from ucutlass.agent.step_time import WAITING
 from ucutlass.handoff import program_payload
-from ucutlass.runtime import gpu, isolation
-from ucutlass.runtime.bench.gpu_lock import gpu_uuid, hold_gpu
+from ucutlass.runtime import isolation
 from ucutlass.runtime.module.signature import Unusable
 
 UNSAID = "whether it computes what the problem does cannot be said"
@@ -38,8 +32,7 @@ def unlike(
     met = match_module(program, module)
     if isinstance(met, str):
         return met
-    device = "cpu" if gpu.at_hand() is None else "cuda"
-    with _gpu_lock(device, gpu_calls):
+    with local_device(gpu_calls.wait, gpu_calls.took) as device:
         outcome = isolation.run(
             "ucutlass.tasks.problem_file:same",
             {
@@ -57,19 +50,3 @@ def unlike(
         return differs(str(process_reply(outcome, module.file)["words"]))
     except (Unusable, KeyError) as error:
         return f"{UNSAID}: {error}"
-
-
-@contextmanager
-def _gpu_lock(device: str, gpu_calls: GpuCalls) -> Iterator[None]:
-    if device == "cpu":
-        yield
-        return
-    start = time.monotonic()
-    with hold_gpu(gpu_uuid(), timeout_seconds=gpu_calls.wait, on_wait=lambda _: None):
-        began = time.monotonic()
-        gpu_calls.waited += began - start
-        spans.add({WAITING: began - start})
-        try:
-            yield
-        finally:
-            gpu_calls.held += time.monotonic() - began

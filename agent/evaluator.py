@@ -1,9 +1,10 @@
 """This module judges the programs of a live session with this machine's compilers and its GPU.
 
-In two steps, since a full judgement takes ten times as long as an attempt. Every candidate is checked,
-compared with the problem, built, held against the problem's reference at its extents and timed. One that
-would lead is then confirmed: the whole suite, the timing protocol in turns with the baseline, the audit.
-Until then it is an ancestor, but no result.
+In steps of their own, since a full judgement takes ten times as long as an attempt. Every candidate is checked,
+compared with the problem, built, held against the problem's reference at its extents and timed. One that would
+lead is then confirmed: the whole suite, the timing protocol in turns with the baseline, the audit. Until then it
+is an ancestor, but no result. Baselines that torch compiles take minutes: the best is timed in turns with them
+once, at the end.
 """
 
 from __future__ import annotations
@@ -19,12 +20,20 @@ from ucutlass.agent.advisor import Advisor
 from ucutlass.agent.budget import Spend
 from ucutlass.agent.energy import EnergyMeter
 from ucutlass.agent.equivalence import UNSAID, differs, unlike
-from ucutlass.agent.evidence import BuiltCandidate, ConfirmationSettings, artifacts_of, confirm_candidate
+from ucutlass.agent.evidence import (
+    BuiltCandidate,
+    ConfirmationSettings,
+    artifacts_of,
+    complete_comparison,
+    confirm_candidate,
+    leaves_out,
+)
 from ucutlass.agent.gpu_calls import GpuCalls, value
 from ucutlass.agent.module import TorchModule
 from ucutlass.agent.outcome import FailedOutcome, Outcome, RefusedOutcome, TimedOutcome, WrongOutcome
 from ucutlass.agent.problem import OptimizationProblem, ProgramCandidate, candidate_of, checked_candidate
 from ucutlass.agent.run import CandidateJudgement
+from ucutlass.agent.session import Confirm
 from ucutlass.agent.tree import TIED
 from ucutlass.assembly import AnyBuilt, build_program
 from ucutlass.diagnostics import ProgramError
@@ -40,19 +49,22 @@ from ucutlass.shapes import ShapeError, complete
 from ucutlass.spans import span
 from ucutlass.tasks.built import built_payload
 
+CONFIRMING_PROCESSES = 2
+"""Fresh processes of a confirmation: one verifies, one compares."""
+
 SAME_SECONDS = 120.0
 """What the float64 reference may take to compare two programs."""
 
-LEADS = 1.03
-"""A candidate is confirmed where its first reading is at most so many times the best confirmed one: two
-readings of one kernel differ by a per cent or two."""
-
-Confirm = Callable[[BuiltCandidate, ConfirmationSettings, GpuCalls], Outcome]
+Confirmation = Callable[[BuiltCandidate, ConfirmationSettings, GpuCalls], Outcome]
+Completion = Callable[[BuiltCandidate, ConfirmationSettings, GpuCalls, TimedOutcome], Outcome]
 
 
 @dataclass(slots=True)
 class GpuEvaluator:
-    """Judges candidates of one problem. `how` says how a leader is confirmed; `confirm` does it. `limit`
+    """Judges candidates of one problem. `how` says how a leader is confirmed; `confirmation` does it, and
+    `completion` compares it with the baselines that take minutes. Without `confirms` nobody leads. With
+    `prepares` the processes of a confirmation are started while a candidate is built and tried; with `races`
+    one that would lead is timed in turns with the fastest first, and confirmed unless it is slower. `limit`
     bounds a process that launches, `wait` the wait for the GPU lock, in seconds. All launches are on one GPU of
     the engine, whose token is `near`: times of two GPUs do not compare. `meter` measures the energy of those
     that are as fast as the best, where that is asked for."""
@@ -62,13 +74,18 @@ class GpuEvaluator:
     how: ConfirmationSettings
     limit: float = 300.0
     wait: float = 600.0
-    confirm: Confirm = confirm_candidate
-    best: float | None = None
+    confirmation: Confirmation = confirm_candidate
+    completion: Completion = complete_comparison
+    confirms: bool = True
+    prepares: bool = False
+    races: bool = False
     advisor: Advisor = field(default_factory=Advisor)
     meter: EnergyMeter | None = None
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
     _known: dict[str, ProgramCandidate] = field(default_factory=dict)
     _agreed: dict[str, str] = field(default_factory=dict)
+    _builds: dict[str, AnyBuilt] = field(default_factory=dict)
+    _ready: int = 0
 
     def key(self, text: str) -> str | RefusedOutcome:
         candidate = candidate_of(self.problem, text)
@@ -83,12 +100,92 @@ class GpuEvaluator:
 
     def judge(self, text: str) -> CandidateJudgement:
         start, gpu_calls = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
-        messages: list[str] = []
-        outcome = self._judged(self._known[text], gpu_calls, messages)
-        took = time.monotonic() - start - gpu_calls.waited
-        return CandidateJudgement(outcome, Spend(gpu_seconds=gpu_calls.held, seconds=took), tuple(messages))
+        self._prepare()
+        outcome = self._judged(self._known[text], gpu_calls)
+        spend = _spend(start, gpu_calls)
+        return CandidateJudgement(
+            outcome, spend, provisional=self.confirms and isinstance(outcome, TimedOutcome)
+        )
 
-    def _judged(self, candidate: ProgramCandidate, gpu_calls: GpuCalls, messages: list[str]) -> Outcome:
+    def _prepare(self) -> None:
+        """Has as many processes got ready as a confirmation takes, those included that wait since before."""
+        for _ in range(CONFIRMING_PROCESSES - self._ready if self.prepares and self.confirms else 0):
+            self.engine.submit("prepare_judge", {}, near=self.near)
+        self._ready = CONFIRMING_PROCESSES
+
+    def confirm(self, due: Confirm) -> CandidateJudgement:
+        start, gpu_calls = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
+        messages: list[str] = []
+        if self.races and due.incumbent and not due.complete and self._is_behind(due, gpu_calls):
+            return CandidateJudgement(due.first, _spend(start, gpu_calls), behind=True)
+        self._prepare()
+        self._ready -= 1 if due.complete else CONFIRMING_PROCESSES
+        outcome = self._confirmed(due, gpu_calls, messages)
+        incomplete = not due.complete and isinstance(outcome, TimedOutcome) and leaves_out(self.how)
+        return CandidateJudgement(outcome, _spend(start, gpu_calls), tuple(messages), incomplete=incomplete)
+
+    def _is_behind(self, due: Confirm, gpu_calls: GpuCalls) -> bool:
+        """Returns whether a race decides that the candidate is slower than the fastest that was confirmed. One
+        that ends otherwise, or does not end, leaves that to the confirmation."""
+        sides: list[dict[str, Any]] = []
+        artifacts: list[str] = []
+        for text in (due.text, due.incumbent):
+            candidate = self._known.get(text) or candidate_of(self.problem, text)
+            built = None if isinstance(candidate, RefusedOutcome) else self._built(candidate)
+            if isinstance(candidate, RefusedOutcome) or built is None or isinstance(built, FailedOutcome):
+                return False
+            program = program_payload(candidate.checked)
+            sides.append({"program": program, "built": built_payload(built), "sizes": dict(candidate.sizes)})
+            artifacts += artifacts_of(built)
+        outcome = gpu_calls.call(
+            "race",
+            {
+                "candidate": sides[0],
+                "incumbent": sides[1],
+                "name": self.problem.program,
+                "arch": self.problem.arch,
+                "seed": self.how.seed,
+            },
+            limit=self.limit,
+            artifacts=sorted(set(artifacts)),
+        )
+        raced = value(outcome, "the race")
+        return not isinstance(raced, str) and raced["verdict"] == "slower"
+
+    def _confirmed(self, due: Confirm, gpu_calls: GpuCalls, messages: list[str]) -> Outcome:
+        candidate = self._known.get(due.text) or candidate_of(self.problem, due.text)
+        if isinstance(candidate, RefusedOutcome):
+            return candidate  # another version of this package judged it
+        built = self._built(candidate)
+        if isinstance(built, FailedOutcome):
+            return built
+        extents = complete(candidate.program, candidate.sizes)
+        sizes = dict(zip(candidate.program.dims, extents, strict=True))
+        subject = BuiltCandidate(candidate.checked, candidate.program, built, sizes)
+        if due.complete:
+            completed = self.completion(subject, self.how, gpu_calls, due.first)
+            if isinstance(completed, FailedOutcome):
+                # What failed is the comparison: the candidate was confirmed, and stays so.
+                messages.append(f"not compared with compiled baselines: {completed.words}")
+                return due.first
+            return completed
+        confirmation = self.confirmation(subject, self.how, gpu_calls)
+        if not isinstance(confirmation, TimedOutcome):
+            return confirmation
+        if self.meter is not None and (due.best is None or confirmation.seconds <= TIED * due.best):
+            joules, missing = self.meter.joules(subject, gpu_calls)
+            confirmation = replace(confirmation, joules=joules)
+            messages += [missing] if missing else []
+        advice = due.first.advice
+        leads = due.best is None or confirmation.seconds < due.best
+        if leads and self.advisor.depth == "profiled":
+            with span("advice"):
+                advice = self.advisor.profiled(
+                    subject, self.problem.arch, gpu_calls, self.how.seed, confirmation.seconds
+                )
+        return replace(confirmation, first=due.first.seconds, advice=advice)
+
+    def _judged(self, candidate: ProgramCandidate, gpu_calls: GpuCalls) -> Outcome:
         other = self._other(candidate, gpu_calls)
         if other:
             return RefusedOutcome(other)
@@ -107,28 +204,7 @@ class GpuEvaluator:
                 self.how.device,
                 first.seconds,
             )
-        first = replace(first, advice=advice)
-        if self.best is not None and first.seconds > LEADS * self.best:
-            return first
-        extents = complete(candidate.program, candidate.sizes)
-        sizes = dict(zip(candidate.program.dims, extents, strict=True))
-        subject = BuiltCandidate(candidate.checked, candidate.program, built, sizes)
-        confirmation = self.confirm(subject, self.how, gpu_calls)
-        if not isinstance(confirmation, TimedOutcome):
-            return confirmation
-        if self.meter is not None and (self.best is None or confirmation.seconds <= TIED * self.best):
-            joules, missing = self.meter.joules(subject, gpu_calls)
-            confirmation = replace(confirmation, joules=joules)
-            messages += [missing] if missing else []
-        if self.best is not None and confirmation.seconds >= self.best:
-            return replace(confirmation, first=first.seconds, advice=first.advice)
-        self.best = confirmation.seconds
-        if self.advisor.depth == "profiled":
-            with span("advice"):
-                advice = self.advisor.profiled(
-                    subject, self.problem.arch, gpu_calls, self.how.seed, confirmation.seconds
-                )
-        return replace(confirmation, first=first.seconds, advice=advice)
+        return replace(first, advice=advice)
 
     def _other(self, candidate: ProgramCandidate, gpu_calls: GpuCalls) -> str:
         """Returns why it does not compute what the problem does; "" where it does. A kernel's algorithm is
@@ -167,13 +243,18 @@ class GpuEvaluator:
     @span("build")
     def _built(self, candidate: ProgramCandidate) -> AnyBuilt | FailedOutcome:
         """Raises MachineError: a compiler that is missing is no candidate's fault."""
+        text = candidate.checked.source
+        if text in self._builds:
+            return self._builds[text]
         sizes = complete(candidate.program, candidate.sizes)
         try:
-            return build_program(
+            built = build_program(
                 candidate.checked, candidate.program, sizes, self.problem.arch, device=self.how.device
             )
         except (BuildError, ProgramError) as error:
             return FailedOutcome("build", str(error)[:600])
+        self._builds[text] = built
+        return built
 
     def _tried(
         self, candidate: ProgramCandidate, built: AnyBuilt, gpu_calls: GpuCalls
@@ -196,6 +277,10 @@ class GpuEvaluator:
         if reading["seconds"] is None:
             return WrongOutcome(str(reading["words"])[:600])
         return TimedOutcome(float(reading["seconds"]))
+
+
+def _spend(start: float, gpu_calls: GpuCalls) -> Spend:
+    return Spend(gpu_seconds=gpu_calls.held, seconds=time.monotonic() - start - gpu_calls.waited)
 
 
 def _planned(candidate: ProgramCandidate, problem: OptimizationProblem, device: Device | None) -> str:

@@ -7,7 +7,7 @@ What `ucc verify`, `ucc bench` and `ucc audit` do one after the other, for a can
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ucutlass import frontend, ir
@@ -71,7 +71,29 @@ def confirm_candidate(
         return FailedOutcome("run", proof[:600])
     if not proof.result["ok"]:
         return WrongOutcome("; ".join(str(w) for w in proof.result["failures"][:3])[:600])
-    row = _bench(subject, how, gpu_calls)
+    return _benched(subject, how, gpu_calls, proof, compiled=False)
+
+
+def complete_comparison(
+    subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCalls, confirmed: TimedOutcome
+) -> TimedOutcome | WrongOutcome | FailedOutcome | RejectedOutcome:
+    """Times a confirmed candidate in turns with every baseline, the compiled ones too, and audits that with
+    the proof that there is. Raises StoreError and MachineError."""
+    try:
+        proof = EvidenceStore.open().get(confirmed.records[0])
+    except (IndexError, LookupError) as missing:
+        return FailedOutcome("time", f"the record of its verification is not there: {missing}"[:600])
+    outcome = _benched(subject, how, gpu_calls, proof, compiled=True)
+    if not isinstance(outcome, TimedOutcome):
+        return outcome
+    return replace(outcome, joules=confirmed.joules, first=confirmed.first, advice=confirmed.advice)
+
+
+def _benched(
+    subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCalls, proof: Record, *, compiled: bool
+) -> TimedOutcome | WrongOutcome | FailedOutcome | RejectedOutcome:
+    """Returns the outcome of a verified candidate by the timing protocol and the audit."""
+    row = _bench(subject, how, gpu_calls, compiled)
     if isinstance(row, str):
         return FailedOutcome("time", row[:600])
     if not row["regimes"]:
@@ -131,10 +153,12 @@ def _verify(subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCa
             return str(value(outcome, "the verification"))
 
 
-def _bench(subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCalls) -> dict[str, Any] | str:
+def _bench(
+    subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCalls, compiled: bool
+) -> dict[str, Any] | str:
     """Returns what the comparison's process found, or why there is nothing."""
     protocol = Protocol(max_seconds=how.seconds, min_seconds=min(0.5, how.seconds), warmup=1.0, seed=how.seed)
-    baselines = _baselines(subject.program, how)
+    baselines = _baselines(subject.program, how, compiled)
     arguments = {
         "program": program_payload(subject.checked),
         "built": built_payload(subject.built),
@@ -157,7 +181,26 @@ COLUMNS = ("eager", "eager-tf32", "compile-max-autotune")
 """The ways in which a module is timed beside a candidate; TF32 only where something is float32."""
 
 
-def _baselines(program: ir.Program, how: ConfirmationSettings) -> list[dict[str, Any]]:
+def leaves_out(how: ConfirmationSettings) -> bool:
+    """Returns whether a confirmation has no time of a way of COLUMNS, since torch would compile the module
+    first."""
+    return (
+        bool(how.baseline) and how.module is not None and len(_columns(how, True)) > len(_columns(how, False))
+    )
+
+
+def _columns(how: ConfirmationSettings, compiled: bool) -> list[str]:
+    assert how.module is not None
+    single = any(tensor.dtype == "float32" for tensor in (*how.module.facts.state, *how.module.facts.results))
+    columns = [c for c in COLUMNS if single or c != "eager-tf32"]
+    return list(dict.fromkeys((how.baseline, *(c for c in columns if compiled or not _is_compiled(c)))))
+
+
+def _is_compiled(name: str) -> bool:
+    return name.startswith("compile")
+
+
+def _baselines(program: ir.Program, how: ConfirmationSettings, compiled: bool) -> list[dict[str, Any]]:
     """Returns what the candidate is timed in turns with, the one that it is to beat first."""
     if not how.baseline:
         return []
@@ -165,16 +208,14 @@ def _baselines(program: ir.Program, how: ConfirmationSettings) -> list[dict[str,
         return [{"name": how.baseline}]
     met = match_module(program, how.module)
     assert not isinstance(met, str), met  # it was judged before
-    single = any(tensor.dtype == "float32" for tensor in (*how.module.facts.state, *how.module.facts.results))
-    columns = [c for c in COLUMNS if single or c != "eager-tf32"]
     module_arguments = {"module": how.module.arguments(), "names": dict(met.keys)}
-    return [{"name": name} | module_arguments for name in dict.fromkeys((how.baseline, *columns))]
+    return [{"name": name} | module_arguments for name in _columns(how, compiled)]
 
 
 def _limit(baselines: Sequence[Mapping[str, Any]], how: ConfirmationSettings) -> float:
     """Returns seconds of the comparison: as many again for every way in which a module is compiled, which
     takes minutes the first time."""
-    compiled = [b for b in baselines if "module" in b and str(b["name"]).startswith("compile")]
+    compiled = [b for b in baselines if "module" in b and _is_compiled(str(b["name"]))]
     return how.limit * (1 + len(compiled))
 
 

@@ -4,7 +4,8 @@ is spent."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from ucutlass import spans
 from ucutlass.agent.step_time import WAITING
 from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.work import Engine
-from ucutlass.runtime import isolation
+from ucutlass.runtime import gpu, isolation
+from ucutlass.runtime.bench.gpu_lock import gpu_uuid, hold_gpu
 
 
 @dataclass(slots=True)
@@ -26,6 +28,11 @@ class GpuCalls:
     wait: float
     held: float = 0.0
     waited: float = 0.0
+
+    def took(self, waited: float, held: float) -> None:
+        """Counts seconds of a call."""
+        self.waited += waited
+        self.held += held
 
     def call(
         self, name: str, arguments: Mapping[str, Any], *, limit: float, artifacts: Sequence[str] = ()
@@ -43,10 +50,27 @@ class GpuCalls:
             self.held += time.monotonic() - start
             return str(lost)
         waited = max(0.0, time.monotonic() - start - outcome.gpu_seconds)
-        self.held += outcome.gpu_seconds
-        self.waited += waited
+        self.took(waited, outcome.gpu_seconds)
         spans.add({**outcome.parts, WAITING: waited})
         return outcome
+
+
+@contextmanager
+def local_device(wait: float, on_held: Callable[[float, float], None] = lambda *_: None) -> Iterator[str]:
+    """Gives where torch may compute what is not timed: "cuda" with the lock of this machine's GPU held, for which
+    it waits so many seconds at most, or "cpu" where there is none. `on_held` is told the seconds that this waited
+    and held. Raises LockTimeout."""
+    if gpu.at_hand() is None:
+        yield "cpu"
+        return
+    start = time.monotonic()
+    with hold_gpu(gpu_uuid(), timeout_seconds=wait, on_wait=lambda _: None):
+        began = time.monotonic()
+        spans.add({WAITING: began - start})
+        try:
+            yield "cuda"
+        finally:
+            on_held(began - start, time.monotonic() - began)
 
 
 def value(outcome: isolation.CallOutcome | str, what: str) -> Mapping[str, Any] | str:

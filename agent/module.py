@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import files, ir
+from ucutlass.agent.gpu_calls import local_device
 from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.elements import ELEMENTS, Element
 from ucutlass.reference.binding import bind, shape_of
@@ -78,12 +79,13 @@ def read_module(
         raise Unusable(file, "unreadable", f"it has {len(source)} characters; at most {MOST_SOURCE} are read")
     source = class_as_problem(file, source, cls, types)
     arguments = {"source": source, "file": file, "mode": mode, "precision": precision}
-    outcome = isolation.run(
-        "ucutlass.tasks.problem_file:inspect",
-        arguments,
-        limit_seconds=limit_seconds,
-        memory_bytes=memory_bytes or memory_limit(),
-    )
+    with local_device(limit_seconds) as device:
+        outcome = isolation.run(
+            "ucutlass.tasks.problem_file:inspect",
+            arguments | {"device": device},
+            limit_seconds=limit_seconds,
+            memory_bytes=memory_bytes or memory_limit(),
+        )
     reply = process_reply(outcome, file)
     try:
         return TorchModule(file, source, mode, precision, signature_of_json(reply["facts"]))

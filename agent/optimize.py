@@ -53,7 +53,9 @@ class Machinery:
     against (`baseline`, a name of `ucc bench`), and limits in seconds. `measures`: a proposer that can may
     have programs measured while it answers. `builders` compile what an answer proposes before its turn comes;
     without, each program is built when it is judged. `counted` is told of those builds. `confirms`: who would
-    lead is confirmed at once; without, whoever ran the session confirms what it found."""
+    lead is confirmed at once; without, whoever ran the session confirms what it found. `prepares`: processes of
+    confirmations are started ahead; `races`: who would lead is timed in turns with the
+    fastest before it is confirmed."""
 
     engine: Engine
     device: Device | None
@@ -64,6 +66,8 @@ class Machinery:
     builders: Executor | None = None
     counted: BuildCounter = field(default_factory=BuildCounter)
     confirms: bool = True
+    prepares: bool = False
+    races: bool = False
 
 
 def bounds_of_problem(problem: OptimizationProblem, device: Device) -> TimeBounds:
@@ -147,10 +151,8 @@ def proposer_and_evaluator(
         module=problem.module,
     )
     bench = GpuEvaluator(problem, where.engine, how, where.limit, where.wait)
-    best = session.state.tree.fastest()
-    bench.best = None if best is None else best.seconds
-    if not where.confirms:
-        bench.best = 0.0  # nobody leads
+    bench.confirms, bench.prepares = where.confirms, where.prepares
+    bench.races = where.races and settings.objective == "time"  # who is slower may take less energy
     bench.advisor = advisor_of(session.state, where.limit)
     bench.meter = energy_meter_of(session.state, problem.arch, where.limit)
     if settings.judge and session.voice is None:

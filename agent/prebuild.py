@@ -13,11 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
+from ucutlass.agent.batch import ProblemOf
 from ucutlass.agent.outcome import RefusedOutcome
 from ucutlass.agent.problem import OptimizationProblem, candidate_of
 from ucutlass.agent.proposer import Answer, OnSpend, Proposer
 from ucutlass.agent.run import CandidateEvaluator, CandidateJudgement
-from ucutlass.agent.session import Ask, SessionState
+from ucutlass.agent.session import Ask, Confirm, SessionState
 from ucutlass.assembly import build_program
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device
@@ -33,6 +34,30 @@ def builder_pool(count: int) -> Iterator[Executor]:
     pool = ThreadPoolExecutor(max(1, count), thread_name_prefix="ucutlass-ahead")
     try:
         yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def read_ahead(count: int) -> Iterator[Callable[[Sequence[str], ProblemOf], ProblemOf]]:
+    """Gives what makes of problems by name such that `count` names further in the sequence are read before they
+    are asked for, each in a process of its own as ever. At the end what is under way ends."""
+    pool = ThreadPoolExecutor(max(1, count), thread_name_prefix="ucutlass-read")
+    futures: dict[str, Future[OptimizationProblem]] = {}
+
+    def ahead(names: Sequence[str], problem_of: ProblemOf) -> ProblemOf:
+        def read(name: str) -> OptimizationProblem:
+            at = names.index(name) if name in names else 0
+            for later in (name, *names[at + 1 : at + 1 + count]):
+                if later not in futures:
+                    futures[later] = pool.submit(problem_of, later)
+            with span("problem"):
+                return futures.pop(name).result()
+
+        return read
+
+    try:
+        yield ahead
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -126,3 +151,6 @@ class _PrebuildingEvaluator:
         """Waiting for a compiler is no attempt's time, as waiting for the GPU lock is none."""
         self.wait(text)
         return self.inner.judge(text)
+
+    def confirm(self, due: Confirm) -> CandidateJudgement:
+        return self.inner.confirm(due)

@@ -5,13 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ucutlass.agent.session import SessionState
+from ucutlass.agent.session import SessionState, leading_reading, stop_reason
 
 UNKNOWN = math.log(2.0)
 """Headroom of a result whose bound is not known."""
 
 NOTHING_YET = math.log(10.0)
 """Headroom of a problem for which nothing is right yet."""
+
+
+def urgency(state: SessionState) -> int:
+    """Returns how urgent a session's next step is among those of a run: the first program of a problem is
+    judged before anything is confirmed, something is confirmed before anything is improved, and what an ended
+    search leaves to do, such as comparing with compiled baselines, comes last."""
+    if not len(state.tree):
+        return 3
+    best = state.tree.best()
+    if best is not None and best.id in state.tree.provisional:
+        return 2
+    return 1 if stop_reason(state) is None or leading_reading(state) is not None else 0
 
 
 def expected_gain(state: SessionState) -> float:

@@ -15,6 +15,7 @@ from ucutlass.agent.outcome import Outcome, RefusedOutcome, RepeatedOutcome, out
 from ucutlass.agent.proposer import Answer, Measure, OnSpend, Proposer, ProposerFailed
 from ucutlass.agent.session import (
     Ask,
+    Confirm,
     End,
     Judge,
     Kind,
@@ -37,11 +38,16 @@ from ucutlass.spans import span
 @dataclass(frozen=True, slots=True)
 class CandidateJudgement:
     """Holds what a judge says of a program. `spend` has its seconds; the attempt itself is counted here.
-    `messages` are words of the machine, for people, each said once."""
+    `messages` are words of the machine, for people, each said once. `provisional`: a time is a reading, which
+    is to be confirmed if it would lead. `incomplete`: it was confirmed, but not compared with every baseline.
+    `behind`: it was not confirmed, since in turns with the fastest it is slower."""
 
     outcome: Outcome
     spend: Spend = NOTHING
     messages: tuple[str, ...] = ()
+    provisional: bool = False
+    incomplete: bool = False
+    behind: bool = False
 
 
 class CandidateEvaluator(Protocol):
@@ -52,7 +58,11 @@ class CandidateEvaluator(Protocol):
         what is no program of the problem."""
 
     def judge(self, text: str) -> CandidateJudgement:
-        """Checks, builds, verifies, times and audits. Never raises for what a candidate does."""
+        """Checks, builds, verifies and times. Never raises for what a candidate does."""
+
+    def confirm(self, due: Confirm) -> CandidateJudgement:
+        """Verifies by the whole suite, times by the protocol and audits what `judge` called provisional. Never
+        raises for what a candidate does."""
 
 
 class LeaderReviewer(Protocol):
@@ -148,6 +158,8 @@ def step(session: OptimizationSession, proposer: Proposer, bench: CandidateEvalu
                 _ask(session, ask, proposer, clock)
             case Judge() as judge:
                 _judge(session, judge, bench, clock)
+            case Confirm() as confirm:
+                _confirm(session, confirm, bench, clock)
             case Review(node):
                 _review(session, node, clock)
     return True
@@ -212,6 +224,23 @@ def _judge(session: OptimizationSession, judge: Judge, bench: CandidateEvaluator
     record_judgement(session, judge, judged, key, clock.time())
 
 
+def _confirm(
+    session: OptimizationSession, confirm: Confirm, bench: CandidateEvaluator, clock: StepClock
+) -> None:
+    confirmed = bench.confirm(confirm)
+    time = clock.time()
+    session.write(
+        "confirmed",
+        node=confirm.node,
+        outcome=outcome_to_json(confirmed.outcome),
+        spend=to_json(_timed(confirmed.spend, time)),
+        said=list(confirmed.messages),
+        incomplete=confirmed.incomplete,
+        behind=confirmed.behind,
+        **_time_body(time),
+    )
+
+
 def _review(session: OptimizationSession, node: int, clock: StepClock) -> None:
     def on_spend(spend: Spend) -> None:
         session.write("spent", node=node, spend=to_json(spend))
@@ -244,6 +273,7 @@ def record_judgement(
         outcome=outcome_to_json(judged.outcome),
         spend=to_json(_timed(judged.spend, time) + attempt_spend),
         said=list(judged.messages),
+        provisional=judged.provisional,
         **_time_body(time),
     )
 
@@ -289,6 +319,7 @@ def measurer(session: OptimizationSession, bench: CandidateEvaluator) -> Measure
             outcome=outcome_to_json(judged.outcome),
             spend=to_json(_timed(judged.spend, time) + Spend(attempts=1)),
             said=list(judged.messages),
+            provisional=judged.provisional,
             **_time_body(time),
         )
         return _outcome_line(state.tree[len(state.tree) - 1])

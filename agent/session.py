@@ -25,7 +25,7 @@ from ucutlass.agent.journal import JournalEvent
 from ucutlass.agent.outcome import RefusedOutcome, RejectedOutcome, TimedOutcome, outcome_of_json
 from ucutlass.agent.search import SEARCHES, Selection, TimeScale
 from ucutlass.agent.stop import SearchStanding, StopRule, reason
-from ucutlass.agent.tree import ROOT, CandidateTree, Objective
+from ucutlass.agent.tree import ROOT, CandidateNode, CandidateTree, Objective
 
 # --- what is due -----------------------------------------------------------------
 
@@ -73,7 +73,25 @@ class Review:
     node: int
 
 
-Due: TypeAlias = Ask | Judge | Review | End
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Says that a candidate is to be confirmed, of which there is a reading (`first`): `best` are the seconds of
+    the fastest that was, None where none was, and `incumbent` its text. `complete`: it was confirmed, and is
+    compared with every baseline."""
+
+    node: int
+    text: str
+    first: TimedOutcome
+    best: float | None
+    incumbent: str = ""
+    complete: bool = False
+
+
+Due: TypeAlias = Ask | Judge | Confirm | Review | End
+
+LEADS = 1.03
+"""A candidate is confirmed where its reading is at most so many times the best confirmed one: two readings of
+one kernel differ by a per cent or two."""
 
 # --- what is known ---------------------------------------------------------------
 
@@ -136,7 +154,9 @@ class SessionState:
     """Holds all that events say. `problem` is as its own module writes it, `text` its program, `pending` what
     was proposed and not judged, `open_ask` the call without an answer. `failures` are calls that ended in an
     error, in words. `measured` are the candidates that the latest call had measured while it was answered,
-    `messages` what judging had to say of the machine, `opinions` what a model said of leaders, by node."""
+    `messages` what judging had to say of the machine, `opinions` what a model said of leaders, by node.
+    `incomplete` are confirmed nodes that were not compared with every baseline, `behind` those that lost a race
+    against a confirmed one, and stay provisional."""
 
     problem: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
@@ -155,6 +175,8 @@ class SessionState:
     measured: set[int] = field(default_factory=set)
     messages: list[str] = field(default_factory=list)
     opinions: dict[int, Opinion] = field(default_factory=dict)
+    incomplete: set[int] = field(default_factory=set)
+    behind: set[int] = field(default_factory=set)
 
 
 class NotASession(ValueError):
@@ -205,6 +227,8 @@ def advance(state: SessionState, event: JournalEvent) -> None:
             _judged(state, body)
         case "measured":
             _measured(state, body)
+        case "confirmed":
+            _confirmed(state, body)
         case "opinion":
             opinion = Opinion(**body["opinion"])
             state.opinions[state.tree[opinion.node].id] = opinion
@@ -236,12 +260,8 @@ def _judged(state: SessionState, body: Mapping[str, Any]) -> None:
     if (judged.call, judged.index) != (body["call"], body["index"]):
         raise ValueError("another program was due")
     outcome = outcome_of_json(body["outcome"])
-    state.tree.add(judged.parent, body["key"], judged.text, judged.why, outcome)
-    state.messages += body.get("said", [])
-    state.spend += spend_of_json(body["spend"])
-    if judged.parent is None and isinstance(outcome, TimedOutcome) and outcome.gain is not None:
-        # Measured in turns with the problem's own program: what every candidate is to beat.
-        state.scale = replace(state.scale, baseline=outcome.gain * outcome.seconds)
+    node = state.tree.add(judged.parent, body["key"], judged.text, judged.why, outcome)
+    _learn(state, node, body)
 
 
 def _measured(state: SessionState, body: Mapping[str, Any]) -> None:
@@ -252,8 +272,32 @@ def _measured(state: SessionState, body: Mapping[str, Any]) -> None:
     outcome = outcome_of_json(body["outcome"])
     node = state.tree.add(ask.pick.parent, body["key"], body["text"], body["why"], outcome)
     state.measured.add(node.id)
+    _learn(state, node, body)
+
+
+def _confirmed(state: SessionState, body: Mapping[str, Any]) -> None:
+    node = state.tree[body["node"]]
+    if body.get("behind"):
+        state.behind.add(node.id)
+        _learn(state, node, body)
+        return
+    state.tree.confirm(node.id, outcome_of_json(body["outcome"]))
+    state.incomplete.discard(node.id)
+    if body.get("incomplete"):
+        state.incomplete.add(node.id)
+    _learn(state, state.tree[node.id], body)
+
+
+def _learn(state: SessionState, node: CandidateNode, body: Mapping[str, Any]) -> None:
+    """Takes what an event says besides a node's outcome."""
     state.messages += body.get("said", [])
     state.spend += spend_of_json(body["spend"])
+    if body.get("provisional"):
+        state.tree.provisional.add(node.id)
+    outcome = node.outcome
+    if node.parent is None and isinstance(outcome, TimedOutcome) and outcome.gain is not None:
+        # Measured in turns with the problem's own program: what every candidate is to beat.
+        state.scale = replace(state.scale, baseline=outcome.gain * outcome.seconds)
 
 
 # --- what is due -----------------------------------------------------------------
@@ -269,11 +313,11 @@ def due(state: SessionState) -> Due:
         return replace(state.last, call=state.calls, step=step, notes=notes)
     why = stop_reason(state)
     if why is not None or not state.pending:
-        review = _reviewed(state)
-        if review is not None:
-            return review
+        of_leader = leading_reading(state) or _reviewed(state)
+        if of_leader is not None:
+            return of_leader
     if why is not None:
-        return End(why)
+        return _incomplete_best(state) or End(why)
     if state.pending:
         return state.pending[0]
     chance = random.Random(f"{state.settings.seed}:{state.calls}")
@@ -284,9 +328,42 @@ def due(state: SessionState) -> Due:
         return End(f"the start program was refused, and rules write no other: {refused.words}")
     pick = SEARCHES[state.settings.search].search(state.tree, state.scale, chance)
     if pick is None:
-        return End("no candidate is left to go on from")
+        return _incomplete_best(state) or End("no candidate is left to go on from")
     roles = DIALOGUES[state.settings.dialogue](pick, len(state.tree) - 1)
     return Ask(state.calls, pick, roles, 0)
+
+
+def leading_reading(state: SessionState) -> Confirm | None:
+    """Returns the fastest of the readings that were not confirmed, where it would lead."""
+    open_ = state.tree.provisional - state.behind
+    readings = [n for n in state.tree.nodes if n.id in open_ and n.seconds is not None]
+    first = min(readings, key=_seconds, default=None)
+    if first is None:
+        return None
+    assert isinstance(first.outcome, TimedOutcome)
+    firm = [n for n in state.tree.nodes if n.seconds is not None and n.id not in state.tree.provisional]
+    incumbent = min(firm, key=_seconds, default=None)
+    if incumbent is None:
+        return Confirm(first.id, first.text, first.outcome, None)
+    if _seconds(first) > LEADS * _seconds(incumbent):
+        return None
+    return Confirm(first.id, first.text, first.outcome, incumbent.seconds, incumbent.text)
+
+
+def _incomplete_best(state: SessionState) -> Confirm | None:
+    """Returns the best at the end of a session, where there are baselines that it was not compared with, and
+    time."""
+    best, budget = state.tree.best(), state.settings.budget
+    if best is None or best.id not in state.incomplete or not isinstance(best.outcome, TimedOutcome):
+        return None
+    if exhausted(Budget(None, seconds=budget.seconds, gpu_seconds=budget.gpu_seconds), state.spend):
+        return None
+    return Confirm(best.id, best.text, best.outcome, best.seconds, complete=True)
+
+
+def _seconds(node: CandidateNode) -> float:
+    assert node.seconds is not None
+    return node.seconds
 
 
 def _reviewed(state: SessionState) -> Review | None:
@@ -339,7 +416,17 @@ def _ask_of_json(value: Mapping[str, Any]) -> Ask:
 
 
 Kind: TypeAlias = Literal[
-    "opened", "changed", "asked", "spent", "failed", "measured", "answered", "judged", "opinion", "ended"
+    "opened",
+    "changed",
+    "asked",
+    "spent",
+    "failed",
+    "measured",
+    "answered",
+    "judged",
+    "confirmed",
+    "opinion",
+    "ended",
 ]
 """Of events, in the order in which a session may meet them first."""
 

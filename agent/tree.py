@@ -7,7 +7,7 @@ they were judged, so a tree is the same whenever it is built again from its jour
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from ucutlass.agent.outcome import Outcome, TimedOutcome
@@ -42,10 +42,12 @@ class CandidateNode:
 @dataclass(slots=True)
 class CandidateTree:
     """Holds the nodes, which are only added. `spent` are nodes from which the proposer had nothing left to
-    propose; `objective` says which is the best."""
+    propose, `provisional` those whose time is a search's reading that was not confirmed; `objective` says which
+    is the best."""
 
     nodes: list[CandidateNode] = field(default_factory=list)
     spent: set[int] = field(default_factory=set)
+    provisional: set[int] = field(default_factory=set)
     objective: Objective = "time"
     _children: dict[int, list[int]] = field(default_factory=dict)
     _by_key: dict[str, int] = field(default_factory=dict)
@@ -67,6 +69,11 @@ class CandidateTree:
             self._children.setdefault(parent, []).append(node.id)
         return node
 
+    def confirm(self, at: int, outcome: Outcome) -> None:
+        """Takes what a confirmation says of a node in the place of its reading."""
+        self.nodes[at] = replace(self.nodes[at], outcome=outcome)
+        self.provisional.discard(at)
+
     def children(self, at: int) -> list[CandidateNode]:
         return [self.nodes[child] for child in self._children.get(at, ())]
 
@@ -86,12 +93,17 @@ class CandidateTree:
 
     def best(self) -> CandidateNode | None:
         """Returns the fastest result, or by the objective the one with the least energy of those that are as
-        fast."""
-        return leading(self.fastest(), self.nodes, self.objective)
+        fast. What is provisional counts only where nothing else is right."""
+        firm = [n for n in self.nodes if n.seconds is not None and n.id not in self.provisional]
+        return leading(min(firm, key=_seconds, default=self.fastest()), self.nodes, self.objective)
 
     def leaders(self, count: int) -> list[CandidateNode]:
         """Returns the fastest results, best first."""
         return sorted((n for n in self.nodes if n.seconds is not None), key=_seconds)[:count]
+
+    def changed(self, before: Sequence[Outcome]) -> list[CandidateNode]:
+        """Returns the nodes that are new, or have another outcome than `before`."""
+        return [n for n in self.nodes if n.id >= len(before) or n.outcome != before[n.id]]
 
     def path(self, at: int) -> list[CandidateNode]:
         """Returns the nodes from the root to the node."""

@@ -172,6 +172,40 @@ def shrinkage(search: float, final: float) -> float:
     return 1 - search / final
 
 
+# --- one round after another -------------------------------------------------------
+
+RaceVerdict: TypeAlias = Literal["faster", "slower", "undecided"]
+
+
+def sign_evidence(wins: int, losses: int) -> float:
+    """Returns the e-value of so many rounds against the claim that a round is won with probability at most
+    1/2, whatever came before it.
+
+    It is the likelihood ratio of a uniform mixture over winning probabilities from 1/2 to 1, so under the claim
+    a nonnegative supermartingale that begins at 1: by Ville's inequality it ever reaches 1 / alpha with
+    probability alpha at most, however often one looks and whenever one stops (Ramdas, Grunwald, Vovk and Shafer,
+    Game-theoretic statistics and safe anytime-valid inference, Statistical Science 38, 2023). Nothing is assumed
+    of the noise but that: 2 ** (n + 1) / ((n + 1) * C(n, wins)) * P(Bin(n + 1, 1/2) <= wins).
+    """
+    n = wins + losses
+    below = sum(math.comb(n + 1, k) for k in range(wins + 1))
+    return below / ((n + 1) * math.comb(n, wins))
+
+
+def race_verdict(log_ratios: Sequence[float], alpha: float = 1 - CONFIDENCE) -> RaceVerdict:
+    """Returns what rounds that two kernels were measured in turns decide, from the logarithms of a's time over
+    b's in order: `faster` where a is, `slower` where b is. Each is said of the other's kernel with probability
+    `alpha` at most. A round without a difference counts for neither."""
+    wins = losses = 0
+    for ratio in log_ratios:
+        wins, losses = wins + (ratio < 0), losses + (ratio > 0)
+        if sign_evidence(wins, losses) >= 1 / alpha:
+            return "faster"
+        if sign_evidence(losses, wins) >= 1 / alpha:
+            return "slower"
+    return "undecided"
+
+
 # --- many problems ---------------------------------------------------------------
 
 

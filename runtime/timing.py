@@ -14,11 +14,18 @@ import random
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
+from ucutlass.runtime.statistics import RaceVerdict, race_verdict
+
 Launch = Callable[[int], object]
+
+Sets: TypeAlias = tuple[Launch, int]
+"""A launch, and over how many buffer sets it rotates."""
+
+Play: TypeAlias = Callable[[int], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,53 @@ def compare(
             end.synchronize()
             times[name].append(start.elapsed_time(end) * 1000.0 / count)
     return {name: summary(values) for name, values in times.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RaceTiming:
+    """What rounds of two launches in turns decide, the median ratio of the first one's time, and how many rounds
+    it took."""
+
+    verdict: RaceVerdict
+    ratio: float
+    rounds: int
+
+
+MOST_ROUNDS = 40
+"""After which a race is left undecided: kernels that differ by less than the noise of one round."""
+
+
+def race(first: Sets, second: Sets, *, window_us: float = 1000.0, play: Play | None = None) -> RaceTiming:
+    """Times two launches in rounds A B B A until `race_verdict` decides, each over its own buffer sets. `play`
+    replays the first or the second once and returns its microseconds a launch; by default both are captured."""
+    play = _captured_play(first, second, window_us) if play is None else play
+    logs: list[float] = []
+    verdict: RaceVerdict = "undecided"
+    while verdict == "undecided" and len(logs) < MOST_ROUNDS:
+        a, b, b_again, a_again = (math.log(play(which)) for which in (0, 1, 1, 0))
+        logs.append((a + a_again - b - b_again) / 2)
+        verdict = race_verdict(logs)
+    return RaceTiming(verdict, math.exp(statistics.median(logs)), len(logs))
+
+
+def _captured_play(first: Sets, second: Sets, window_us: float) -> Play:
+    graphs = []
+    for launch, sets in (first, second):
+        count = launches_for(launch, sets, window_us)
+        graphs.append((capture(launch, sets, count), count))
+    for graph, _ in graphs:
+        graph.replay()
+
+    def play(which: int) -> float:
+        graph, count = graphs[which]
+        start, end = _event(), _event()
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1000.0 / count
+
+    return play
 
 
 def _event() -> Any:

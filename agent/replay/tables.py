@@ -19,7 +19,7 @@ from ucutlass.agent.proposer import Answer, OnSpend
 from ucutlass.agent.proposers.schedule_sampling import nominate, nominate_by_distance
 from ucutlass.agent.run import CandidateJudgement, OptimizationSession, open_journal_session, run
 from ucutlass.agent.search import Name
-from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState
+from ucutlass.agent.session import Ask, Confirm, ProposedProgram, SessionSettings, SessionState
 from ucutlass.agent.stop import StopRule
 from ucutlass.tune.tables import RecordedTable
 
@@ -52,6 +52,9 @@ class TableEvaluator:
 
     def judge(self, text: str) -> CandidateJudgement:
         return CandidateJudgement(TimedOutcome(self.table.best_of(int(text))))
+
+    def confirm(self, due: Confirm) -> CandidateJudgement:
+        return CandidateJudgement(due.first)
 
 
 Knows: TypeAlias = Literal["ranking", "nothing", "not even the past"]

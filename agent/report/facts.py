@@ -277,6 +277,9 @@ def _after(events: Sequence[JournalEvent]) -> list[tuple[Spend, Spend, int | Non
         advance(state, event)
         if event.kind in OUTCOMES:
             result.append((state.spend, spend_of_json(event.body["spend"]), event.body["call"]))
+        elif event.kind == "confirmed":
+            at, cost, call = result[event.body["node"]]
+            result[event.body["node"]] = (at, cost + spend_of_json(event.body["spend"]), call)
     return result
 
 

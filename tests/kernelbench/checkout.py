@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ucutlass.agent.outcome import FailedOutcome, Outcome, RefusedOutcome, Timed
 from ucutlass.agent.problem import OptimizationProblem, problem_of_json
 from ucutlass.agent.proposer import Answer
 from ucutlass.agent.run import CandidateJudgement
-from ucutlass.agent.session import Ask, ProposedProgram, SessionState
+from ucutlass.agent.session import Ask, Confirm, ProposedProgram, SessionState
 
 SCALED = "kernel scaled(x: f32[M, N]) -> f32[M, N] { return x * 3 }\n"
 
@@ -48,13 +48,27 @@ class Bench:
 
     problem: OptimizationProblem
     judged: Counter[str]
+    log: list[tuple[str, str]]
 
     def key(self, text: str) -> str | RefusedOutcome:
         return text
 
     def judge(self, text: str) -> CandidateJudgement:
         self.judged[f"{self.name}:{text}"] += 1
-        return CandidateJudgement(self.outcome(text), Spend(gpu_seconds=0.5))
+        self.log.append(("first" if text == self.problem.text else "improve", self.name))
+        outcome = self.outcome(text)
+        if not isinstance(outcome, TimedOutcome):
+            return CandidateJudgement(outcome, Spend(gpu_seconds=0.5))
+        spend = Spend(gpu_seconds=0.5, seconds=5.0)
+        return CandidateJudgement(TimedOutcome(outcome.seconds), spend, provisional=True)
+
+    def confirm(self, due: Confirm) -> CandidateJudgement:
+        self.log.append(("complete" if due.complete else "confirm", self.name))
+        outcome = self.outcome(due.text)
+        assert isinstance(outcome, TimedOutcome)
+        if not due.complete:
+            outcome = replace(outcome, versus=outcome.versus[:1])
+        return CandidateJudgement(outcome, Spend(gpu_seconds=1.0, seconds=20.0), incomplete=not due.complete)
 
     @property
     def name(self) -> str:
@@ -86,6 +100,7 @@ class Machine:
 
     judged: Counter[str] = field(default_factory=Counter)
     order: list[str] = field(default_factory=list)
+    log: list[tuple[str, str]] = field(default_factory=list)
     built: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
 
     def build(self, checked: Any, program: Any, sizes: tuple[int, ...], *more: Any, **named: Any) -> None:
@@ -94,4 +109,4 @@ class Machine:
     def place(self, session: Any) -> tuple[Proposer, Bench]:
         problem = problem_of_json(session.state.problem)
         self.order.append(problem.name)
-        return Proposer(), Bench(problem, self.judged)
+        return Proposer(), Bench(problem, self.judged, self.log)

@@ -16,7 +16,7 @@ from kernelbench_files import LINEAR, linear
 
 from tests.optimise.made_up import UNPLANNED, Mortal
 from ucutlass import frontend
-from ucutlass.agent import equivalence, evidence
+from ucutlass.agent import equivalence, evidence, gpu_calls
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import prebuild as prebuild_module
 from ucutlass.agent.advisor import Advisor
@@ -77,8 +77,8 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> OptimizationProblem:
 def bench(problem: OptimizationProblem, monkeypatch: pytest.MonkeyPatch) -> GpuEvaluator:
     monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(UNPLANNED, ()))
     how = ConfirmationSettings("sm90a", H200, problem.policy)
-    timed_outcome = TimedOutcome(1e-5, 2.0, 1.9, 2.1)
-    return GpuEvaluator(problem, Engine(), how, confirm=lambda *_: timed_outcome, advisor=Advisor("none"))
+    found = TimedOutcome(1e-5, 2.0, 1.9, 2.1)
+    return GpuEvaluator(problem, Engine(), how, confirmation=lambda *_: found, advisor=Advisor("none"))
 
 
 def judged(live: GpuEvaluator, text: str) -> Outcome:
@@ -194,11 +194,11 @@ def test_asking_a_module_on_the_gpu_is_spent_and_waiting_for_the_gpu_lock_is_not
         clock[0] += 7.0
         return isolation.Returned({"words": ""}, "", 7.0)
 
-    monkeypatch.setattr(equivalence.gpu, "at_hand", lambda: object())
-    monkeypatch.setattr(equivalence, "gpu_uuid", lambda: "GPU-0")
-    monkeypatch.setattr(equivalence, "hold_gpu", gpu_lock)
+    monkeypatch.setattr(gpu_calls.gpu, "at_hand", lambda: object())
+    monkeypatch.setattr(gpu_calls, "gpu_uuid", lambda: "GPU-0")
+    monkeypatch.setattr(gpu_calls, "hold_gpu", gpu_lock)
     monkeypatch.setattr(equivalence.isolation, "run", asked)
-    monkeypatch.setattr(equivalence.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(gpu_calls.time, "monotonic", lambda: clock[0])
     gpu, checked = GpuCalls(Engine(), "x", 1.0), frontend.read_text(LINEAR)
     program = frontend.program(checked)
     assert problem.module is not None
@@ -242,11 +242,17 @@ def test_a_module_is_a_baseline_on_the_candidate_s_buffers(problem: Optimization
 def test_evidence_has_a_column_for_every_way(problem: OptimizationProblem) -> None:
     how = ConfirmationSettings("sm90a", H200, problem.policy, "compile-max-autotune", module=problem.module)
     program = frontend.program(frontend.read_text(LINEAR))
-    values = evidence._baselines(program, how)
-    assert [one["name"] for one in values] == ["compile-max-autotune", "eager", "eager-tf32"]
-    assert values[0]["names"]["fc_weight"] == "state fc.weight"
-    assert evidence._limit(values, how) == 2 * how.limit
-    assert evidence._baselines(program, replace(how, baseline="")) == []
+    assert evidence.leaves_out(replace(how, baseline="eager")) and not evidence.leaves_out(how)
+    early = evidence._baselines(program, replace(how, baseline="eager"), compiled=False)
+    assert [one["name"] for one in early] == ["eager", "eager-tf32"]
+    whole = evidence._baselines(program, replace(how, baseline="eager"), compiled=True)
+    assert [one["name"] for one in whole] == ["eager", "eager-tf32", "compile-max-autotune"]
+    asked = evidence._baselines(program, how, compiled=False)
+    assert [one["name"] for one in asked] == ["compile-max-autotune", "eager", "eager-tf32"]
+    assert asked[0]["names"]["fc_weight"] == "state fc.weight"
+    assert evidence._limit(asked, how) == 2 * how.limit
+    assert evidence._baselines(program, replace(how, baseline=""), compiled=True) == []
+    assert not evidence.leaves_out(replace(how, baseline=""))
     report = {
         "outcomes": [{"span": {"median": 20.0}}],
         "versus": [

@@ -20,6 +20,7 @@ from ucutlass.runtime.module.signature import (
     names,
 )
 from ucutlass.runtime.module.source import class_as_problem
+from ucutlass.tasks import problem_file
 
 MIB = 2**20
 COUNTER = """
@@ -45,6 +46,15 @@ def refused(folder: Path, text: str, **more: object) -> Unusable:
         read_module(file, **more)  # type: ignore[arg-type]
     assert raised.value.code in CODES
     return raised.value
+
+
+def test_a_file_that_another_device_cannot_run_is_read_on_the_cpu() -> None:
+    source = linear()
+    there = problem_file.inspect(source, "problem.py", "constructed", "own", "meta")
+    here = problem_file.inspect(source, "problem.py", "constructed", "own")
+    assert there == here and here["facts"]
+    wrong = problem_file.inspect("1 / 0", "problem.py", "constructed", "own", "meta")
+    assert wrong["unusable"]["code"] == "import"
 
 
 def test_what_a_module_takes_holds_and_gives(tmp_path: Path) -> None:

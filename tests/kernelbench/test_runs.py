@@ -17,7 +17,7 @@ from checkout import Machine, checkout
 from click.testing import CliRunner
 
 from ucutlass.agent import batch, optimize, prebuild, problem_loader
-from ucutlass.agent.batch import BatchRun, NotABatchRun, open_batch, open_members, resume_batch, work
+from ucutlass.agent.batch import BatchRun, NotABatchRun, Opening, batch_progress, open_batch, resume_batch
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.imported_start import ImportedStart, imported_start
 from ucutlass.agent.journal import Journal, SessionTaken
@@ -190,28 +190,28 @@ def test_attempts_go_where_headroom_and_history_promise_most() -> None:
 
 def begun(folder: Path, root: Path, kept: Journal) -> BatchRun:
     base, names = selected(root, "level1/*,level2/*")
-    run = open_batch(kept, names, {"folder": str(base)})
-    return looked(run)
+    return open_batch(kept, names, {"folder": str(base)})
 
 
-def looked(run: BatchRun) -> BatchRun:
+def work(run: BatchRun, place_of: Any, budget: Budget, on_event: Any = lambda name, state: None) -> str:
+    return batch.work(run, opening(run), place_of, budget, on_event)
+
+
+def opening(run: BatchRun, chosen: SessionSettings = SETTINGS) -> Opening:
     base = Path(str(run.about["folder"]))
 
     def open_(problem: OptimizationProblem, id: str, time: StepTime) -> OptimizationSession:
         return open_journal_session(
-            run.journal, problem_to_json(problem), SETTINGS, bound=1e-6, baseline=None, id=id
+            run.journal, problem_to_json(problem), chosen, bound=1e-6, baseline=None, id=id
         )
 
-    open_members(
-        run, lambda name: problem_at(base / name, LoaderSettings("sm90a"), base), open_, lambda member: None
-    )
-    return run
+    return Opening(lambda name: problem_at(base / name, LoaderSettings("sm90a"), base), open_)
 
 
 def test_a_run_over_a_checkout(root: Path, tmp_path: Path) -> None:
     machine = Machine()
     run = begun(tmp_path, root, Journal.open(tmp_path / "j.sqlite"))
-    why = work(run, machine.place, Budget(None), lambda name, state: None)
+    why = work(run, machine.place, Budget(None))
     assert why == "every problem's session has ended"
     found = {row.name: row for row in rows(run)}
     assert found["level1/2_Hangs_up.py"].code == "exits" and "status 7" in found["level1/2_Hangs_up.py"].said
@@ -231,9 +231,49 @@ def test_a_run_over_a_checkout(root: Path, tmp_path: Path) -> None:
 
 def test_the_budget_of_a_run_is_of_all_its_problems(root: Path, tmp_path: Path) -> None:
     run = begun(tmp_path, root, Journal.open(tmp_path / "j.sqlite"))
-    why = work(run, Machine().place, Budget(4), lambda name, state: None)
+    why = work(run, Machine().place, Budget(4))
     assert why == "of the whole run, the budget of 4 attempts is spent" and run.spend.attempts == 4
     assert all(len(s.state.tree) > 0 for s in run.sessions)
+
+
+def test_every_first_program_is_judged_then_confirmed_before_any_is_improved(
+    root: Path, tmp_path: Path
+) -> None:
+    machine, said = Machine(), list[str]()
+    run = begun(tmp_path, root, Journal.open(tmp_path / "j.sqlite"))
+    work(run, machine.place, Budget(None), lambda name, state: said.append(str(batch_progress(run))))
+    kinds = [kind for kind, _ in machine.log]
+    names = {name for _, name in machine.log}
+    assert len(names) == 4
+    assert kinds[:8] == ["first"] * 4 + ["confirm"] * 4
+    assert {name for _, name in machine.log[:4]} == {name for _, name in machine.log[4:8]} == names
+    # Comparing with compiled baselines comes last, once for each.
+    assert kinds[-4:] == ["complete"] * 4 and kinds.count("complete") == 4
+    # Problems are opened one by one: after the first step there is a time already.
+    assert said[0].startswith("1 of 6 problems opened, 1 right with a time, 0 confirmed; 0 attempts")
+    assert said[3].startswith("6 of 6 problems opened, 4 right with a time, 0 confirmed")
+    assert said[7].startswith("6 of 6 problems opened, 4 right with a time, 4 confirmed, 1.000 of")
+    assert "4 confirmed" in said[-1] and said[-1].split("; ")[1].startswith("24 attempts, ")
+
+
+def test_seconds_of_a_problem_and_of_a_run_are_two_budgets(root: Path, tmp_path: Path) -> None:
+    own = replace(SETTINGS, budget=Budget(None, seconds=45.0))
+    run = begun(tmp_path, root, Journal.open(tmp_path / "a.sqlite"))
+    assert batch.work(run, opening(run, own), Machine().place, Budget(None), lambda *_: None).startswith(
+        "every"
+    )
+    for session in run.sessions:
+        # A first program takes 5 s and 20 s more to be confirmed, a candidate the same.
+        assert session.state.ended == "the budget of 45 seconds is spent"
+        assert 45 <= session.state.spend.seconds < 45 + 20
+        assert len(session.state.tree) > 1
+    whole = begun(tmp_path, root, Journal.open(tmp_path / "b.sqlite"))
+    machine = Machine()
+    why = work(whole, machine.place, Budget(None, seconds=45.0))
+    assert why == "of the whole run, the budget of 45 seconds is spent"
+    # 45 s are enough to judge all four, and to confirm two; on its own each would have had as many.
+    assert machine.log[:4] == [("first", name) for _, name in machine.log[:4]]
+    assert [kind for kind, _ in machine.log[4:]] == ["confirm", "confirm"]
 
 
 class Killed(BaseException):
@@ -246,7 +286,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_it_would_have(
     ids = iter(range(10**6))
     monkeypatch.setattr(batch.uuid, "uuid4", lambda: type("U", (), {"hex": f"{next(ids):032x}"}))
     whole = begun(tmp_path, root, Journal.open(tmp_path / "whole.sqlite"))
-    work(whole, Machine().place, Budget(None), lambda name, state: None)
+    work(whole, Machine().place, Budget(None))
     kept = Journal.open(tmp_path / "cut.sqlite")
     judged: Counter[str] = Counter()
     deaths = iter([2, 3, 9, 5, 1, 12])
@@ -264,8 +304,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_it_would_have(
         with monkeypatch.context() as patched:
             patched.setattr(Journal, "append", dying)
             try:
-                looked(run)
-                work(run, Machine(judged).place, Budget(None), lambda name, state: None)
+                work(run, Machine(judged).place, Budget(None))
                 break
             except Killed:
                 pass
@@ -283,9 +322,9 @@ def test_two_processes_do_not_work_on_one_run(root: Path, tmp_path: Path) -> Non
     kept = Journal.open(tmp_path / "j.sqlite")
     run = open_batch(kept, ["level1/1_Scaled.py"], {"folder": str(root / "KernelBench")})
     other = resume_batch(kept, run.id)
-    looked(run)
+    work(run, Machine().place, Budget(1))
     with pytest.raises(SessionTaken):
-        looked(other)
+        work(other, Machine().place, Budget(1))
 
 
 def test_a_session_is_no_run(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +20,8 @@ from ucutlass.agent.outcome import (
     WrongOutcome,
 )
 from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
-from ucutlass.agent.run import CandidateJudgement
-from ucutlass.agent.session import Ask, ProposedProgram, SessionState
+from ucutlass.agent.run import CandidateEvaluator, CandidateJudgement
+from ucutlass.agent.session import LEADS, Ask, Confirm, ProposedProgram, SessionState
 
 UNPLANNED: Any = SimpleNamespace(sizes=(), orders={}, stages=())
 """Stands for a pipeline's plan where nothing is built."""
@@ -43,6 +43,49 @@ class Bench:
     def judge(self, text: str) -> CandidateJudgement:
         self.judged[text] += 1
         return CandidateJudgement(outcome_of(int(text)), Spend(gpu_seconds=0.5, seconds=1.0))
+
+
+@dataclass
+class ConfirmingBench(Bench):
+    """Its times are readings; a confirmation finds some of them wrong, and others a little slower."""
+
+    confirmed: Counter[str] = field(default_factory=Counter)
+    incomplete: bool = False
+
+    def judge(self, text: str) -> CandidateJudgement:
+        judged = super().judge(text)
+        return replace(judged, provisional=isinstance(judged.outcome, TimedOutcome))
+
+    def confirm(self, due: Confirm) -> CandidateJudgement:
+        self.confirmed[f"{due.text} {'whole' if due.complete else 'first'}"] += 1
+        chance = random.Random(f"confirm {due.text}")
+        if due.incumbent and not due.complete and chance.random() < 0.3:
+            return CandidateJudgement(due.first, Spend(seconds=1.0), behind=True)
+        outcome: Outcome = WrongOutcome("an element of another draw")
+        if chance.random() < 0.8 or due.complete:
+            seconds = due.first.seconds * chance.uniform(1.0, 1.02)
+            outcome = TimedOutcome(seconds, 2.0, records=("r",), first=due.first.seconds)
+        incomplete = self.incomplete and not due.complete
+        return CandidateJudgement(outcome, Spend(gpu_seconds=1.0, seconds=2.0), incomplete=incomplete)
+
+
+def judged_in_turn(live: CandidateEvaluator, *texts: str) -> list[CandidateJudgement]:
+    """Judges programs one after the other as a session does that confirms at once who would lead."""
+    best: float | None = None
+    judgements = []
+    for text in texts:
+        assert isinstance(live.key(text), str)
+        judged = live.judge(text)
+        first = judged.outcome
+        leads = isinstance(first, TimedOutcome) and (best is None or first.seconds <= LEADS * best)
+        if judged.provisional and leads:
+            assert isinstance(first, TimedOutcome)
+            confirmed = live.confirm(Confirm(0, text, first, best))
+            judged = replace(confirmed, spend=judged.spend + confirmed.spend)
+            if isinstance(judged.outcome, TimedOutcome):
+                best = min(judged.outcome.seconds, best or judged.outcome.seconds)
+        judgements.append(judged)
+    return judgements
 
 
 def outcome_of(number: int) -> Outcome:

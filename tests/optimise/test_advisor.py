@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.optimise.made_up import UNPLANNED
+from tests.optimise.made_up import UNPLANNED, judged_in_turn
 from tests.optimise.test_evaluator import CHAIN, H200, LINEAR, bench, problem, took
 from ucutlass import frontend
 from ucutlass.advice import Counters
@@ -173,13 +173,10 @@ def test_only_a_new_leader_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers: list[float] = []
     live.advisor = Advisor("profiled")
     monkeypatch.setattr(Advisor, "profiled", lambda self, *told: numbers.append(told[-1]) or "seen")
-    said = []
-    for tile in ("64x64x64", "128x64x64", "128x128x64", "128x256x64"):
-        text = LINEAR.replace("{ return", f"{{ schedule sm90a {{ tile {tile} }} return")
-        assert isinstance(live.key(text), str)
-        outcome = live.judge(text).outcome
-        assert isinstance(outcome, TimedOutcome)
-        said.append(outcome.advice)
+    tiles = ("64x64x64", "128x64x64", "128x128x64", "128x256x64")
+    texts = [LINEAR.replace("{ return", f"{{ schedule sm90a {{ tile {tile} }} return") for tile in tiles]
+    outcomes = [judged.outcome for judged in judged_in_turn(live, *texts)]
+    said = [outcome.advice for outcome in outcomes if isinstance(outcome, TimedOutcome)]
     assert numbers == [1e-5, 0.9e-5] and said[0] == said[2] == "seen"
     assert said[1].startswith("bottleneck: ") and said[3].startswith("bottleneck: ")
 

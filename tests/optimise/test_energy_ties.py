@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.optimise.made_up import UNPLANNED, Mortal
+from tests.optimise.made_up import UNPLANNED, Mortal, judged_in_turn
 from tests.optimise.test_evaluator import H200, LINEAR, problem, took
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent.budget import Budget
@@ -170,16 +170,13 @@ def judged(
         problem(),
         engine,
         ConfirmationSettings("sm90a", H200, None),
-        confirm=lambda *_: TimedOutcome(next(times), records=("a",)),
+        confirmation=lambda *_: TimedOutcome(next(times), records=("a",)),
         meter=EnergyMeter("sm90a", 0),
     )
     live.advisor.depth = "none"
-    found = []
-    for at, _ in enumerate(seconds):
-        text = LINEAR.replace("{ return", f"{{ schedule sm90a {{ tile {64 * (at + 1)}x64x64 }} return")
-        assert isinstance(live.key(text), str)
-        found.append(live.judge(text))
-    return found, engine
+    tiles = [f"{64 * (at + 1)}x64x64" for at in range(len(seconds))]
+    texts = [LINEAR.replace("{ return", f"{{ schedule sm90a {{ tile {tile} }} return") for tile in tiles]
+    return judged_in_turn(live, *texts), engine
 
 
 def test_who_is_as_fast_as_the_best_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from tests.optimise.made_up import UNPLANNED, Mortal
+from tests.optimise.made_up import UNPLANNED, Mortal, judged_in_turn
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent.advisor import Advisor
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.evaluator import LEADS, GpuEvaluator
+from ucutlass.agent.evaluator import GpuEvaluator
 from ucutlass.agent.evidence import ConfirmationSettings
 from ucutlass.agent.gpu_calls import GpuCalls
 from ucutlass.agent.outcome import (
@@ -27,14 +27,23 @@ from ucutlass.agent.outcome import (
     WrongOutcome,
 )
 from ucutlass.agent.problem import OptimizationProblem, problem_of
+from ucutlass.agent.proposer import Answer
 from ucutlass.agent.proposers.algebra import AlgebraProposer
 from ucutlass.agent.proposers.rules import ScheduleProposer, rules
 from ucutlass.agent.run import open_journal_session, run
-from ucutlass.agent.session import SessionSettings, replay_events
+from ucutlass.agent.session import (
+    LEADS,
+    Confirm,
+    ProposedProgram,
+    SessionSettings,
+    SessionState,
+    replay_events,
+)
 from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import TABLE, EngineTask
+from ucutlass.handoff import checked_of
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import isolation
 
@@ -85,7 +94,9 @@ def bench(answers: Sequence[Any], confirm: Any = None, of: str = LINEAR) -> GpuE
 
     how = ConfirmationSettings("sm90a", H200, None)
     advisor = Advisor("none")
-    return GpuEvaluator(problem(of), Engine(list(answers)), how, confirm=confirm or agreed, advisor=advisor)
+    return GpuEvaluator(
+        problem(of), Engine(list(answers)), how, confirmation=confirm or agreed, advisor=advisor
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -94,20 +105,131 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def judged(live: GpuEvaluator, text: str = LINEAR) -> Outcome:
-    key = live.key(text)
-    assert isinstance(key, str)
-    return live.judge(text).outcome
+    return judged_in_turn(live, text)[0].outcome
+
+
+SLOWER = LINEAR.replace("{ return", "{ schedule sm90a { tile 64x64x64 } return")
+
+
+def test_a_reading_is_provisional_until_it_is_confirmed() -> None:
+    live = bench([took(2e-5)])
+    assert isinstance(live.key(LINEAR), str)
+    judged_ = live.judge(LINEAR)
+    assert judged_.provisional and judged_.outcome == TimedOutcome(2e-5)
+    confirmed = live.confirm(Confirm(0, LINEAR, TimedOutcome(2e-5), None))
+    assert confirmed.outcome == TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("a", "b"), first=2e-5)
+    assert not confirmed.provisional and not confirmed.incomplete
+    live.confirms = False
+    assert not live.judge(LINEAR).provisional
+    wrong = bench([{"seconds": None, "words": "off"}])
+    assert isinstance(wrong.key(LINEAR), str) and not wrong.judge(LINEAR).provisional
+
+
+def test_a_confirmation_needs_no_judgement_in_this_process() -> None:
+    confirmed = bench([took(2e-5)]).confirm(Confirm(0, LINEAR, TimedOutcome(2e-5), None))
+    assert isinstance(confirmed.outcome, TimedOutcome) and confirmed.outcome.records
+
+
+def session_of(live: GpuEvaluator, texts: Sequence[str]) -> SessionState:
+    class Each:
+        def propose(self, ask: Any, state: Any, on_spend: Any) -> Answer:
+            return Answer([ProposedProgram(text, "") for text in texts])
+
+    settings = SessionSettings("flat", budget=Budget(len(texts)), stop=StopRule(None, None))
+    session = open_journal_session(Mortal(), {"text": LINEAR}, settings, bound=0.0, baseline=None)
+    return run(session, Each(), live)
 
 
 def test_who_would_lead_is_confirmed_and_who_would_not_is_not() -> None:
+    confirmed: list[str] = []
+
+    def agreed(subject: Any, how: ConfirmationSettings, gpu: GpuCalls) -> Outcome:
+        confirmed.append(subject.checked.source)
+        return TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("a", "b"))
+
+    near = SLOWER.replace("64x64x64", "128x64x64")
+    live = bench([took(2e-5), took(1.1e-5), took(1e-5 * LEADS), took(9e-6)], agreed)
+    best = SLOWER.replace("64x64x64", "128x128x64")
+    state = session_of(live, [SLOWER, near, best])
+    # Of one answer the fastest reading comes first, then all that are as fast as what is confirmed.
+    assert confirmed == [LINEAR, best, near]
+    assert [bool(n.outcome.records) for n in state.tree.nodes] == [True, False, True, True]  # type: ignore[union-attr]
+    assert state.tree.provisional == {1} and state.tree.best() is state.tree[0]
+
+
+@pytest.mark.parametrize("verdict", ["faster", "undecided", "slower"])
+def test_who_is_slower_in_turns_with_the_fastest_is_not_confirmed(verdict: str) -> None:
+    raced = {"verdict": verdict, "ratio": 1.01, "rounds": 9}
+    live = bench([took(2e-5), took(1.01e-5), raced])
+    live.races = True
+    state = session_of(live, [SLOWER])
+    race = live.engine.asked[-1]  # type: ignore[attr-defined]
+    assert [set(race[side]) for side in ("candidate", "incumbent")] == [{"program", "built", "sizes"}] * 2
+    assert checked_of(race["candidate"]["program"]).source == SLOWER
+    assert checked_of(race["incumbent"]["program"]).source == LINEAR
+    behind = verdict == "slower"
+    assert bool(state.tree[1].outcome.records) is not behind  # type: ignore[union-attr]
+    assert state.behind == ({1} if behind else set()) == state.tree.provisional
+    assert state.tree.best() is state.tree[0] or not behind
+
+
+def test_a_race_that_is_lost_with_its_process_decides_nothing() -> None:
+    live = bench([took(2e-5), took(1.01e-5), isolation.Crashed("SIGSEGV", "")])
+    live.races = True
+    state = session_of(live, [SLOWER])
+    assert state.tree[1].outcome.records and not state.behind  # type: ignore[union-attr]
+
+
+def test_processes_of_a_confirmation_are_got_ready_while_a_candidate_is_tried() -> None:
+    names: list[str] = []
+
+    class Noting(Engine):
+        def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
+            names.append(name)
+            if name == "prepare_judge":
+                return EngineTask(Future(), lambda: None)
+            return super().submit(name, arguments, **more)
+
     live = bench([took(2e-5)])
-    assert judged(live) == TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("a", "b"), first=2e-5)
-    assert live.best == 1e-5
-    behind = judged(live, LINEAR.replace("{ return", "{ schedule sm90a { tile 64x64x64 } return"))
-    assert behind == TimedOutcome(2e-5) and live.best == 1e-5
-    near = bench([took(1e-5 * LEADS)])
-    near.best = 1e-5
-    assert isinstance(judged(near), TimedOutcome) and judged(near).records  # type: ignore[union-attr]
+    live.engine, live.prepares = Noting([took(2e-5), took(3e-5)]), True
+    state = session_of(live, [SLOWER])
+    assert names == ["prepare_judge", "prepare_judge", "attempt", "prepare_judge", "prepare_judge", "attempt"]
+    assert len(state.tree) == 2
+
+
+def test_what_a_confirmation_refutes_leads_no_more() -> None:
+    def agreed(subject: Any, how: ConfirmationSettings, gpu: GpuCalls) -> Outcome:
+        right = subject.checked.source == LINEAR
+        return TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("a",)) if right else WrongOutcome("(0, 0)")
+
+    state = session_of(bench([took(2e-5), took(8e-6)], agreed), [SLOWER])
+    assert state.tree[1].outcome == WrongOutcome("(0, 0)") and state.tree.best() is state.tree[0]
+    assert not state.tree.provisional and state.scale.baseline == pytest.approx(2e-5)
+
+
+def test_a_best_that_lacks_baselines_is_completed_once_at_the_end() -> None:
+    live, completed = bench([took(2e-5), took(8e-6)]), []
+
+    def complete(subject: Any, how: ConfirmationSettings, gpu: GpuCalls, first: TimedOutcome) -> Outcome:
+        completed.append(subject.checked.source)
+        return replace(first, versus=(("eager", 2.0), ("compile-max-autotune", 1.2)))
+
+    live.completion = complete
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(evaluator_module, "leaves_out", lambda how: True)
+        state = session_of(live, [SLOWER])
+    best = state.tree.best()
+    assert best is not None and isinstance(best.outcome, TimedOutcome)
+    assert completed == [best.text] and dict(best.outcome.versus)["compile-max-autotune"] == 1.2
+    assert state.ended == "the budget of 1 attempts is spent"
+
+
+def test_a_comparison_that_fails_costs_no_confirmation() -> None:
+    live = bench([took(2e-5)])
+    live.completion = lambda *_: FailedOutcome("time", "torch.compile took too long")
+    first = TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("a", "b"))
+    found = live.confirm(Confirm(0, LINEAR, first, 1e-5, complete=True))
+    assert found.outcome == first and "took too long" in found.messages[0] and not found.incomplete
 
 
 @pytest.mark.parametrize(
@@ -127,7 +249,7 @@ def test_what_a_candidate_does_to_its_process_is_its_outcome(answer: Any, kind: 
 
 def test_what_the_audit_rejects_does_not_lead() -> None:
     live = bench([took(1e-9)], lambda *_: RejectedOutcome("below-sol", "too fast"))
-    assert isinstance(judged(live), RejectedOutcome) and live.best is None
+    assert isinstance(judged(live), RejectedOutcome)
 
 
 def test_a_build_that_fails_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.optimise.made_up import UNPLANNED
+from tests.optimise.made_up import UNPLANNED, judged_in_turn
 from tests.optimise.test_evaluator import LINEAR, Engine, bench, took
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import gpu_calls as gpu_calls_module
@@ -84,8 +84,7 @@ def test_the_wait_for_a_gpu_is_in_no_spend(clock: Clock, monkeypatch: pytest.Mon
     monkeypatch.setattr(evaluator_module, "build_program", built)
     live = bench([took(1.0)], confirm)
     live.engine = Crowded(clock)
-    assert isinstance(live.key(LINEAR), str)
-    judged = live.judge(LINEAR)
+    (judged,) = judged_in_turn(live, LINEAR)
     assert isinstance(judged.outcome, TimedOutcome)
     # An attempt and the two halves of a confirmation, 2 s each; built for 30 s, audited for 5 s.
     assert judged.spend.gpu_seconds == 6.0 and judged.spend.seconds == 30 + 6 + 5

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.optimise.made_up import Bench, Killed, Mortal, Proposer, outcome_of
+from tests.optimise.made_up import Bench, ConfirmingBench, Killed, Mortal, Proposer, outcome_of
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.dialogue import DIALOGUES
-from ucutlass.agent.outcome import RefusedOutcome, RejectedOutcome, RepeatedOutcome, TimedOutcome
+from ucutlass.agent.outcome import RejectedOutcome, RepeatedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer, ProposerFailed
 from ucutlass.agent.run import (
     CandidateJudgement,
@@ -51,6 +51,9 @@ def summary(state: SessionState) -> dict[str, Any]:
         "notes": state.notes,
         "ended": state.ended,
         "spent": state.tree.spent,
+        "provisional": state.tree.provisional,
+        "incomplete": state.incomplete,
+        "behind": state.behind,
     }
 
 
@@ -64,12 +67,21 @@ def test_a_session_spends_its_attempts_and_no_more(search: str, dialogue: str) -
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(EVERY), st.dictionaries(st.integers(1, 120), st.sampled_from(["before", "after"])))
+@given(
+    st.sampled_from(EVERY),
+    st.dictionaries(st.integers(1, 160), st.sampled_from(["before", "after"])),
+    st.booleans(),
+    st.booleans(),
+)
 def test_a_session_that_dies_goes_on_as_if_nothing_had_been(
-    how: tuple[str, str], dies: dict[int, str]
+    how: tuple[str, str], dies: dict[int, str], confirms: bool, incomplete: bool
 ) -> None:
-    whole = run(begun(Mortal(), *how), Proposer(), Bench())
-    bench, proposer, sink = Bench(), Proposer(), Mortal(dies=dict(dies))
+    def evaluator() -> Bench:
+        return ConfirmingBench(incomplete=incomplete) if confirms else Bench()
+
+    whole_bench = evaluator()
+    whole = run(begun(Mortal(), *how), Proposer(), whole_bench)
+    bench, proposer, sink = evaluator(), Proposer(), Mortal(dies=dict(dies))
     session = begun(sink, *how)
     deaths = 0
     while True:
@@ -81,13 +93,12 @@ def test_a_session_that_dies_goes_on_as_if_nothing_had_been(
             session = OptimizationSession("s", sink, replay_events(sink.events))
     assert summary(state) == summary(whole)
     # What a death cut off before it was written is done again; nothing else is.
-    assert sum(bench.judged.values()) <= sum(measured(whole)) + deaths
+    assert sum(bench.judged.values()) <= sum(whole_bench.judged.values()) + deaths
+    if isinstance(bench, ConfirmingBench) and isinstance(whole_bench, ConfirmingBench):
+        assert sum(bench.confirmed.values()) <= sum(whole_bench.confirmed.values()) + deaths
+        best = state.tree.best()
+        assert best is None or best.id not in state.tree.provisional | state.incomplete
     assert sum(proposer.asked.values()) <= whole.calls + deaths
-
-
-def measured(state: SessionState) -> list[int]:
-    """1 for each node that a bench had to judge."""
-    return [int(not isinstance(n.outcome, RefusedOutcome | RepeatedOutcome)) for n in state.tree.nodes]
 
 
 def test_what_was_spent_before_a_failure_counts_once() -> None:

@@ -14,16 +14,17 @@ from ucutlass.agent.batch import (
     BatchMember,
     BatchRun,
     NotABatchRun,
+    Opening,
     Place,
+    batch_progress,
     open_batch,
-    open_members,
     resume_batch,
     work,
 )
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal, NoSuchSession
 from ucutlass.agent.kernelbench import ProblemResult, rows
-from ucutlass.agent.outcome import words
+from ucutlass.agent.outcome import Outcome, words
 from ucutlass.agent.problem import OptimizationProblem
 from ucutlass.agent.problem_loader import LoaderSettings, names_of, problem_at
 from ucutlass.agent.proposer import ProposerFailed
@@ -42,6 +43,9 @@ from ucutlass.cli.errors import Status, fail
 from ucutlass.cli.proposer_options import proposer_factory
 from ucutlass.cli.search_options import ATTEMPTS, SearchOptions
 from ucutlass.engine.work import Engine
+
+READ_AHEAD = 2
+"""Problems that are read while another is judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,8 @@ def batch_request(
     program: str | None = None,
 ) -> BatchRequest:
     """Raises ShapeError."""
-    attempts = how.limits.attempts
-    settings = how.settings(Budget(ATTEMPTS if attempts is None else attempts))
+    limits = how.limits.problem
+    settings = how.settings(limits if limits.attempts is not None else replace(limits, attempts=ATTEMPTS))
     # The GPU at hand says what `arch` is where none was asked for.
     reading = how.reading("", sizes, program)
     folder = (folder or Path()).absolute()
@@ -95,7 +99,7 @@ def _run_batch(
     engine: Engine, names: Sequence[str], request: BatchRequest, id: str | None
 ) -> tuple[BatchRun, str]:
     from ucutlass.agent.optimize import Machinery, open_session, proposer_and_evaluator, with_prebuilds
-    from ucutlass.agent.prebuild import builder_pool
+    from ucutlass.agent.prebuild import Prebuilder, builder_pool, read_ahead
 
     journal = Journal.open(request.how.journal)
     local_gpu = at_hand(engine)
@@ -113,15 +117,11 @@ def _run_batch(
     show.note(f"ucc: run {run.id[:16]} over {len(run.names)} problems")
     settings = batch_settings_of_json(run.about)
 
-    def problem_of(name: str) -> OptimizationProblem:
-        return problem_at(settings.folder / name, settings.reading, settings.folder)
-
     def open_(problem: OptimizationProblem, session: str, time: StepTime) -> OptimizationSession:
         return open_session(journal, problem, settings.settings, local_gpu.device, session, time)
 
-    open_members(run, problem_of, open_, _on_member(request.as_json))
     timing = replace(request.how.timing, baseline=settings.baseline)
-    with builder_pool(engine.cpus) as pool:
+    with builder_pool(engine.cpus) as pool, read_ahead(READ_AHEAD) as ahead:
         where = Machinery(
             engine,
             local_gpu.device,
@@ -130,14 +130,23 @@ def _run_batch(
             timing.wait,
             request.how.session.measures,
             builders=pool,
+            prepares=True,
+            races=request.how.session.race,
         )
 
         def place_of(session: OptimizationSession) -> Place:
             asks = proposer_factory(request.how.proposer, journal, session, request.as_json)
             return with_prebuilds(session, where, *proposer_and_evaluator(session, where, asks))
 
+        def problem_of(name: str) -> OptimizationProblem:
+            problem = problem_at(settings.folder / name, settings.reading, settings.folder)
+            Prebuilder(problem, local_gpu.device, pool).begin([problem.text])
+            return problem
+
+        unopened = [name for name in run.names if name not in run.members]
+        opening = Opening(ahead(unopened, problem_of), open_, _on_member(request.as_json))
         try:
-            why = work(run, place_of, settings.run_budget, _on_event(request.as_json))
+            why = work(run, opening, place_of, settings.run_budget, _on_event(run, request.as_json))
         except ProposerFailed as failure:
             fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", request.as_json)
     return run, why
@@ -158,9 +167,8 @@ def _resume_batch(journal: Journal, id: str, request: BatchRequest) -> BatchRun:
     changed_limits = {
         name: most for name, most in asdict(request.settings.run_budget).items() if most is not None
     }
-    settings = before.settings
-    if request.how.limits.attempts is not None:
-        settings = replace(settings, budget=Budget(request.how.limits.attempts))
+    own_limits = {name: most for name, most in asdict(request.how.limits.problem).items() if most is not None}
+    settings = replace(before.settings, budget=replace(before.settings.budget, **own_limits))
     after = replace(before, settings=settings, run_budget=replace(before.run_budget, **changed_limits))
     if after != before:
         run.write("changed", about=batch_settings_to_json(after))
@@ -221,13 +229,16 @@ def _on_member(as_json: bool) -> Callable[[BatchMember], None]:
     return say
 
 
-def _on_event(as_json: bool) -> Callable[[str, SessionState], None]:
-    shown: dict[str, int] = {}
+def _on_event(run: BatchRun, as_json: bool) -> Callable[[str, SessionState], None]:
+    shown: dict[str, list[Outcome]] = {}
 
     def say(name: str, state: SessionState) -> None:
-        for node in state.tree.nodes[shown.get(name, 0) :]:
-            show.note(f"ucc: {name} {node.id:3}: {show.one_line(words(node.outcome))}")
-        shown[name] = len(state.tree)
+        before = shown.get(name, [])
+        for node in state.tree.changed(before):
+            confirmed = " confirmed" if node.id < len(before) else ""
+            show.note(f"ucc: {name} {node.id:3}{confirmed}: {show.one_line(words(node.outcome))}")
+        shown[name] = [node.outcome for node in state.tree.nodes]
+        show.note(f"ucc: {batch_progress(run)}")
 
     return say if not as_json else lambda name, state: None
 

@@ -14,7 +14,7 @@ from ucutlass.agent.batch import PREFIX, NoStart
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.integrity.precision import UnknownComputeType
 from ucutlass.agent.journal import Journal, NoSuchSession
-from ucutlass.agent.outcome import TimedOutcome, words
+from ucutlass.agent.outcome import Outcome, TimedOutcome, words
 from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch
 from ucutlass.agent.problem_loader import LoaderSettings, problem_at, problem_in
 from ucutlass.agent.proposer import ProposerFailed
@@ -183,6 +183,8 @@ def _run_session(
             timing.wait,
             how.session.measures,
             builders=pool,
+            prepares=True,
+            races=how.session.race,
         )
         try:
             return run_session(
@@ -194,19 +196,22 @@ def _run_session(
 
 
 def _progress(as_json: bool) -> Any:
-    shown = reported = heard = 0
+    reported = heard = 0
+    shown: list[Outcome] = []
 
     def on_event(state: SessionState) -> None:
         nonlocal shown, reported, heard
-        for node in state.tree.nodes[shown:]:
+        for node in state.tree.changed(shown):
             start = "the problem's own" if node.parent is None else f"from {node.parent}"
+            start = "confirmed" if node.id < len(shown) else start
             show.note(f"ucc: {node.id:3} {start}: {show.one_line(words(node.outcome))}")
         for words_ in state.messages[reported:]:
             show.note(f"ucc: {show.one_line(words_)}")
         for opinion in list(state.opinions.values())[heard:]:
             what = f"{opinion.label}: {opinion.words}" if opinion.label else f"no opinion: {opinion.fault}"
             show.note(f"ucc: {opinion.model} of {opinion.node}, deciding nothing: {show.one_line(what)}")
-        shown, reported, heard = len(state.tree), len(state.messages), len(state.opinions)
+        shown = [node.outcome for node in state.tree.nodes]
+        reported, heard = len(state.messages), len(state.opinions)
 
     return on_event if not as_json else lambda _: None
 

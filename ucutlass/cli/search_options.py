@@ -76,11 +76,23 @@ _LIMITS = (
     click.option(
         "--attempts", type=WholeNumber(min=0), help=f"Most candidates to judge; {ATTEMPTS} by default."
     ),
+    click.option("--gpu-seconds", type=PositiveNumber(), help="Most seconds on the GPU for a problem."),
+    click.option(
+        "--seconds",
+        type=PositiveNumber(),
+        help="Most seconds for a problem, waiting for the GPU not counted; a step that has begun ends.",
+    ),
+    click.option("--tokens", type=WholeNumber(min=1), help="Most tokens of a model, for all problems."),
+    click.option("--dollars", type=PositiveNumber(), help="Most money for a model, for all problems."),
     click.option("--run-attempts", type=WholeNumber(min=1), help="Most candidates of a run over a folder."),
-    click.option("--tokens", type=WholeNumber(min=1), help="Most tokens of a model."),
-    click.option("--dollars", type=PositiveNumber(), help="Most money for a model."),
-    click.option("--gpu-seconds", type=PositiveNumber(), help="Most seconds on the GPU."),
-    click.option("--seconds", type=PositiveNumber(), help="Most seconds, waiting for the GPU not counted."),
+    click.option(
+        "--run-gpu-seconds", type=PositiveNumber(), help="Most seconds on the GPU of a run over a folder."
+    ),
+    click.option(
+        "--run-seconds",
+        type=PositiveNumber(),
+        help="Most seconds of a run over a folder, waiting for the GPU not counted.",
+    ),
     click.option(
         "--eps",
         type=PositiveNumber(),
@@ -104,11 +116,13 @@ class BudgetOptions:
     """Budgets are None where they were not given."""
 
     attempts: int | None
-    run_attempts: int | None
-    tokens: int | None
-    dollars: float | None
     gpu_seconds: float | None
     seconds: float | None
+    tokens: int | None
+    dollars: float | None
+    run_attempts: int | None
+    run_gpu_seconds: float | None
+    run_seconds: float | None
     eps: float
     patience: int
     never_stop: bool
@@ -119,9 +133,14 @@ class BudgetOptions:
         return Budget(self.attempts, self.tokens, self.dollars, self.gpu_seconds, self.seconds)
 
     @property
+    def problem(self) -> Budget:
+        """Returns the budget of one problem of a run, without a default; tokens and dollars are the run's."""
+        return Budget(self.attempts, None, None, self.gpu_seconds, self.seconds)
+
+    @property
     def run(self) -> Budget:
-        """Returns the budget of a run over many problems, whose own limit is of attempts alone."""
-        return Budget(self.run_attempts, self.tokens, self.dollars, self.gpu_seconds, self.seconds)
+        """Returns the budget of a run over many problems."""
+        return Budget(self.run_attempts, self.tokens, self.dollars, self.run_gpu_seconds, self.run_seconds)
 
     @property
     def stop(self) -> StopRule:

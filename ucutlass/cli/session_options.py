@@ -39,6 +39,12 @@ OPTIONS = (
         help="Ask this model for its opinion of leaders, which decides nothing.",
     ),
     click.option(
+        "--race",
+        is_flag=True,
+        help="Time who would lead in turns with the fastest, until it is decided, and confirm it unless it is "
+        "slower.",
+    ),
+    click.option(
         "--no-measure", is_flag=True, help="Do not let a model have programs measured while it answers."
     ),
 )
@@ -52,6 +58,7 @@ class SessionOptions:
     advice: Depth | None
     objective: Objective
     judge: str
+    race: bool
     no_measure: bool
 
     @property

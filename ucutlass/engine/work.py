@@ -39,8 +39,15 @@ TABLE: TaskTable = MappingProxyType(
         "prepare": TaskEntry(
             "torch ucutlass.backend ucutlass.tasks.tune ucutlass.tasks.tune:ready", "gpu", "prepare"
         ),
+        "prepare_judge": TaskEntry(
+            "torch ucutlass.api ucutlass.runtime.verify.batch ucutlass.runtime.bench.measure "
+            "ucutlass.tasks.candidate_run ucutlass.tasks.verification ucutlass.tasks.bench",
+            "gpu",
+            "prepare",
+        ),
         "timed": TaskEntry("ucutlass.tasks.tune:timed", "gpu", "warm"),
         "attempt": TaskEntry("ucutlass.tasks.candidate_run:run", "gpu", "warm"),
+        "race": TaskEntry("ucutlass.tasks.candidate_run:race", "gpu", "warm"),
         "confirmed": TaskEntry("ucutlass.tasks.tune:confirmed", "gpu", "fresh"),
         "verified": TaskEntry("ucutlass.tasks.verification:on_gpu", "gpu", "fresh"),
         "compared": TaskEntry("ucutlass.tasks.bench:on_gpu", "gpu", "fresh"),

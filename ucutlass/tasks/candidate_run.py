@@ -78,6 +78,36 @@ def _run(
     return {"seconds": timing.median * 1e-6, "words": ""}
 
 
+def race(
+    candidate: dict[str, Any], incumbent: dict[str, Any], name: str, arch: str, seed: int
+) -> dict[str, Any]:
+    """Times a candidate in turns with the fastest that was confirmed, until it is decided which is faster; each
+    is `{"program": .., "built": .., "sizes": ..}`. Nothing is verified: who is faster is then confirmed. Returns
+    the fields of `ucutlass.runtime.timing.RaceTiming`."""
+    with span(isolation.STARTS):
+        import torch
+
+        from ucutlass import frontend
+        from ucutlass.handoff import checked_of
+        from ucutlass.runtime import timing
+        from ucutlass.tasks.built import loaded_built
+
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    try:
+        sides = []
+        for side in (candidate, incumbent):
+            checked = checked_of(side["program"])
+            with span("launch"):
+                kernel = loaded_built(checked, name, arch, side["built"])
+            sets = argument_sets(frontend.program(checked, name), side["sizes"], seed)
+            sides.append((turns(kernel, sets), len(sets)))
+        with span("timing"):
+            raced = timing.race(*sides)
+        return {"verdict": raced.verdict, "ratio": raced.ratio, "rounds": raced.rounds}
+    finally:
+        torch.cuda.empty_cache()
+
+
 def argument_sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[Any]]:
     """Returns argument sets that rotate through more than twice the L2."""
     from ucutlass.runtime.inputs import generate

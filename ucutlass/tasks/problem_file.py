@@ -22,17 +22,27 @@ if TYPE_CHECKING:
     from ucutlass.runtime.module.reference import OracleCase
 
 
-def inspect(source: str, file: str, mode: Any, precision: Any) -> dict[str, Any]:
+def inspect(source: str, file: str, mode: Any, precision: Any, device: str = "cpu") -> dict[str, Any]:
     """Returns `{"facts": ..}` as `ucutlass.runtime.module.signature` writes them, or `{"unusable": {code,
-    why}}`."""
-    from ucutlass.runtime.module import inspection as looking
-    from ucutlass.runtime.module.signature import Unusable, signature_to_json
+    why}}`. On another device than the CPU a module that takes minutes there takes seconds; what is wrong with a
+    file the CPU decides."""
+    with span(STARTS):
+        import torch
+
+        from ucutlass.runtime.module import inspection as looking
+        from ucutlass.runtime.module.signature import Unusable, signature_to_json
 
     with written_source(source) as path:
-        try:
-            return {"facts": signature_to_json(looking.inspect_file(path, mode, precision))}
-        except Unusable as error:
-            return {"unusable": {"code": error.code, "why": error.why}}
+        for place in dict.fromkeys((device, "cpu")):
+            try:
+                with span("inputs"), torch.device(place):
+                    return {"facts": signature_to_json(looking.inspect_file(path, mode, precision))}
+            except Unusable as error:
+                unusable = {"code": error.code, "why": error.why}
+            except RuntimeError:
+                if place == "cpu":
+                    raise
+    return {"unusable": unusable}
 
 
 def same(
