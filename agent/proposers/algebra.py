@@ -67,6 +67,6 @@ def _candidates(problem: OptimizationProblem, device: Device | None) -> tuple[Al
 
 def algebra_words(candidate: AlgebraCandidate) -> str:
     """Returns in one line by which rules a candidate is equal to the problem's program, for all inputs."""
-    names = ", ".join(rule.name for rule in candidate.rules)
+    names = ", ".join(rule.name for rule in candidate.rules) or "the same values, stored elsewhere"
     constant = "; no input changes its result" if candidate.constants else ""
     return f"algebra: {names}; predicted {candidate.seconds * 1e6:.2f} us{constant}"

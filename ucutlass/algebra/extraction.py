@@ -55,7 +55,8 @@ class Coarse:
             case ir.Dot(over=over, left=left, right=right):
                 work = 2.0 * self._count(term.dims) * self._count(over) / self._rate(term)
                 moved = sum(self._bytes(v) for v in (left, right, term)) / self.device.bandwidth
-                return max(work / SHARE_OF_PEAK, moved * self.weights.bytes) + self._launch
+                stored = sum(map(self._stored, (left, right)))
+                return max(work / SHARE_OF_PEAK, moved * self.weights.bytes) + self._launch + stored
             case ir.Reduce(value=value) | ir.Softmax(value=value) | ir.Scan(value=value):
                 work = self._count(value.dims) / self._plain
                 moved = (self._bytes(value) + self._bytes(term)) / self.device.bandwidth
@@ -64,6 +65,12 @@ class Coarse:
                 # Element-wise work is done where its operands are made or read.
                 moved = 0.05 * self._bytes(term) / self.device.bandwidth
                 return self._count(term.dims) / self._plain + moved * self.weights.bytes + 1e-10
+
+    def _stored(self, operand: Value) -> float:
+        """Returns what it costs to store an operand that is computed element by element: a dot reads memory."""
+        if not isinstance(operand, ir.Apply | ir.Cast) or not operand.elem.storable:
+            return 0.0
+        return 2.0 * self._bytes(operand) / self.device.bandwidth * self.weights.bytes + self._launch
 
     @property
     def _launch(self) -> float:

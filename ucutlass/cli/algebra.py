@@ -67,7 +67,8 @@ def _line(derivation: Derivation, candidate: AlgebraCandidate) -> str:
         "" if derivation.seconds is None else f", {derivation.seconds / candidate.seconds:.2f} times as fast"
     )
     constant = f"; depends on no input: {', '.join(candidate.constants)}" if candidate.constants else ""
-    return f"{duration(candidate.seconds)}{gain}: {', '.join(r.name for r in candidate.rules)}{constant}"
+    names = ", ".join(r.name for r in candidate.rules) or "the same values, stored elsewhere"
+    return f"{duration(candidate.seconds)}{gain}: {names}{constant}"
 
 
 def _json(program: ir.Program, sizes: Mapping[str, int], derivation: Derivation) -> dict[str, Any]:
