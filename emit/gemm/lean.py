@@ -96,6 +96,10 @@ class LeanLayout:
     split_blocks: int = BLOCKS
 
     @property
+    def turns(self) -> bool:
+        return any(split.turned for split in self.splits)
+
+    @property
     def cooperative(self) -> bool:
         return self.warp_groups == 2
 
@@ -215,6 +219,7 @@ def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
         "operands without M, N or K": None in (problem.a.m, problem.b.n, problem.a.k[0], problem.b.k[0]),
         "elements of 8 bytes": any(a.elem.bytes > 4 for a in _accesses(problem)),
         "4-byte or 1-byte operands that are not K-major": problem.compute_type.bytes != 2
+        and problem.compute_type != F32
         and not problem.a.k[0] == problem.b.k[0] == (),
     }
     for what, refused in refusals.items():
@@ -326,6 +331,11 @@ def _maps(layout: LeanLayout, problem: GemmProblem) -> list[TensorMap]:
                 operand.width,
             )
         )
+    for i, split in enumerate(layout.splits):
+        if split.turned:
+            maps[i] = replace(
+                maps[i], pointer=split.big, outer_stride="padded", batch_stride=f"padded * {split.rows}"
+            )
     for split, operand in zip(layout.splits, layout.loaded[2:], strict=False):
         maps.append(
             replace(

@@ -96,10 +96,11 @@ def operands(
     tile_m, tile_n, tile_k = schedule.tile
     cluster_m, cluster_n = schedule.cluster
     k = tile_k
+    turned = schedule.math == "tf32x3"  # by the launch before, where they lie otherwise
     a = _operand(
         "a",
         problem.a,
-        problem.a.k[0] == (),
+        turned or problem.a.k[0] == (),
         multiplied(problem, problem.a),
         tile_m,
         k,
@@ -111,7 +112,7 @@ def operands(
     b = _operand(
         "b",
         problem.b,
-        problem.b.k[0] == (),
+        turned or problem.b.k[0] == (),
         multiplied(problem, problem.b),
         tile_n,
         k,

@@ -2,7 +2,8 @@
 of small * big + big * small + big * big.
 
 TMA rounds what it loads to tf32, so that big is loaded from the operand itself. A launch before the kernel's
-writes x - big to the workspace, from where TMA loads small.
+writes x - big to the workspace, from where TMA loads small. An operand that is contiguous along its rows is turned:
+the launch copies it there too, contiguous along K.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ VECTOR = 4
 @dataclass(frozen=True, slots=True)
 class Split:
     """An operand as the launch before the kernel's reads and writes it. `small` is the place of the small
-    parts among the host's tensors; rows, batches, and strides in elements are C++ of the entry."""
+    parts among the host's tensors, `big` that of a turned operand's copy; rows, batches, and strides in elements
+    are C++ of the entry. `row_stride` of a turned operand lies between its lines along the rows."""
 
     name: str
     pointer: int
@@ -33,6 +35,8 @@ class Split:
     batches: str
     row_stride: str
     batch_stride: str
+    turned: bool
+    big: int
 
     @property
     def offset(self) -> str:
@@ -45,6 +49,7 @@ def splits(problem: GemmProblem, a: SharedOperand, b: SharedOperand) -> tuple[Sp
     for i, (operand, rows) in enumerate(((a, "M"), (b, "N"))):
         access = operand.access
         across = access.m if rows == "M" else access.n
+        turned = access.k[0] != ()
         batch = access.batch[0] if access.batch else None
         parts.append(
             Split(
@@ -53,8 +58,10 @@ def splits(problem: GemmProblem, a: SharedOperand, b: SharedOperand) -> tuple[Sp
                 small=problem.pointers + i,
                 rows=rows,
                 batches="1" if batch is None else "L",
-                row_stride=extent(across or ()),
+                row_stride=extent((access.k[0] if turned else across) or ()),
                 batch_stride="0" if batch is None else extent(batch),
+                turned=turned,
+                big=problem.pointers + 2 + i,
             )
         )
     return tuple(parts)

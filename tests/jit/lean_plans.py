@@ -55,7 +55,8 @@ def plain_plans(draw: st.DrawFn) -> GemmPlan:
     )
     math: Math = "tf32x3" if compute_type == F32 else "tensor"
     schedule = Sm90Schedule(tile, draw(st.sampled_from(CLUSTERS)), 2, warps, "persistent", math)
-    orders = st.sampled_from(("k", "mn")) if compute_type.bytes == 2 else st.just("k")
+    turnable = compute_type.bytes == 2 or compute_type == F32
+    orders = st.sampled_from(("k", "mn")) if turnable else st.just("k")
     return ordered(plain(compute_type, schedule), draw(orders), draw(orders))
 
 

@@ -19,7 +19,7 @@ from tests.emit.harness import cuda_includes
 from tests.emit.test_gemm_sm90 import ACC, access, matrix, plan
 from tests.jit.lean_emulated import between
 from tests.jit.lean_host import Bench, good, tensor
-from tests.jit.lean_plans import CLUSTERS, THREE, THREE_PINGPONG, three
+from tests.jit.lean_plans import CLUSTERS, THREE, THREE_PINGPONG, ordered, three
 from tests.jit.machine_code import CALLS, HGMMA, kernels, operations
 from tests.kernels.gemm.problems import gemm
 from ucutlass import backend, frontend
@@ -90,6 +90,7 @@ HARNESS = """
 #include <cstring>
 #define CUTLASS_DEVICE inline
 #define CUTLASS_PRAGMA_UNROLL
+#define CUTLASS_PRAGMA_NO_UNROLL
 #undef __device__
 #define __device__
 struct Index { int x, y; };
@@ -127,10 +128,30 @@ class SplitParams(ctypes.Structure):
     _fields_ = (("operands", SplitOperand * 2), ("flags", ctypes.c_void_p), ("k", ctypes.c_int32))
 
 
+class TurnedOperand(ctypes.Structure):
+    _fields_ = (
+        ("source", ctypes.c_void_p),
+        ("small", ctypes.c_void_p),
+        ("big", ctypes.c_void_p),
+        ("row_stride", ctypes.c_int64),
+        ("batch_stride", ctypes.c_int64),
+        ("rows", ctypes.c_int32),
+        ("batches", ctypes.c_int32),
+    )
+
+
+class TurnedParams(ctypes.Structure):
+    _fields_ = (("operands", TurnedOperand * 2), ("flags", ctypes.c_void_p), ("k", ctypes.c_int32))
+
+
 @pytest.fixture(scope="module")
 def split(tools: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return split_on_host(three(), tools, tmp_path_factory)
+
+
+def split_on_host(plan: GemmPlan, tools: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The emitted function on the host: no thread of it waits for another, but for the flag."""
-    code, folder = lean(three()).device.code, tmp_path_factory.mktemp("host")
+    code, folder = lean(plan).device.code, tmp_path_factory.mktemp("host")
     declared = between(code, "constexpr int SplitBlocks", "struct EpilogueParams")
     body = code[code.index("// --- split of f32 into tf32 parts") : code.index("// --- kernel ---")]
     (folder / "split.cpp").write_text(HARNESS + declared + body + RUN)
@@ -213,6 +234,39 @@ def test_what_is_not_finite_has_no_small_part_and_is_told(value: float, split: c
     assert not flags.any(), "flags are written anew"
 
 
+@pytest.mark.parametrize("orders", [("mn", "mn"), ("mn", "k"), ("k", "mn")])
+def test_an_operand_along_its_rows_is_turned(
+    orders: tuple[str, str], tools: Toolchain, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Rows and K that end within a vector, lines apart, a batch, and what is not finite."""
+    split = split_on_host(ordered(three(), *orders), tools, tmp_path_factory)
+    k, shapes = 45, ((2, 37), (1, 130))
+    whole = [normal(batches, 48, 132 + 4 * i) for i, (batches, _) in enumerate(shapes)]
+    whole[0][1, 7, 35] = np.inf
+    operands, params = [], TurnedParams(k=k)
+    flags = np.full((2, BLOCKS), 9, np.uint8)
+    params.flags = flags.ctypes.data
+    copies: list[tuple[Array, Array]] = []
+    for o, lines, (batches, rows), order in zip(params.operands, whole, shapes, orders, strict=True):
+        expected = np.ascontiguousarray(lines[:, :k, :rows].transpose(0, 2, 1))  # [batch, row, k]
+        lying = lines if order == "mn" else np.ascontiguousarray(lines[:, :, :rows].transpose(0, 2, 1))
+        operands.append((expected, lying))
+        small, big = (np.full((batches, rows, 48), UNTOUCHED, np.float32) for _ in range(2))
+        copies.append((small, big))
+        o.source, o.small, o.big = lying.ctypes.data, small.ctypes.data, big.ctypes.data
+        o.row_stride, o.batch_stride = lying.strides[1] // 4, lying.strides[0] // 4
+        o.rows, o.batches = rows, batches
+    split.run(ctypes.byref(params))
+    for (expected, _), (small, big), order in zip(operands, copies, orders, strict=True):
+        finite = np.where(np.isfinite(expected), expected, 0)
+        assert np.array_equal(small[:, :, :k], finite - tf32(finite)) and not small[:, :, k:].any()
+        if order == "mn":
+            assert np.array_equal(big[:, :, :k], expected) and not big[:, :, k:].any()
+        else:
+            assert (big == UNTOUCHED).all()
+    assert flags[0].sum() == 1 and not flags[1].any()
+
+
 # --- the host's side ------------------------------------------------------------------
 
 
@@ -257,6 +311,32 @@ def test_the_launch_that_splits_goes_first(bench: Bench) -> None:
         small, whole = maps[f"mainloop.{name}_small"], maps[f"mainloop.{name}"]
         assert (small["address"], small["extents"], small["strides"]) == (address, extents_, strides)
         assert (small["box"], small["swizzle"]) == (whole["box"], whole["swizzle"])
+
+
+def test_a_turned_operand_is_loaded_from_its_copy(bench: Bench) -> None:
+    extents = (192, 384, 68)
+    one = ordered(three(), "k", "mn")
+    answers = bench.host(one, ("mainloop.a", "mainloop.b", "mainloop.b_small")).call(
+        good(one, extents, workspace=WORKSPACE), good(one, extents, asks=True)
+    )
+    first, asked = answers.calls
+    assert [a.codes for a in answers.calls] == [[0], [0]]
+    a_small = 2 * BLOCKS
+    b_small = rounded(a_small + 4 * 68 * 192)
+    b_big = rounded(b_small + 4 * 68 * 384)
+    assert asked.workspace == b_big + 4 * 68 * 384
+    before, kernel = first.of("cuLaunchKernelEx")
+    passed = (TurnedOperand * 2).from_buffer_copy(bytes.fromhex(before["params"]))
+    assert [o.big for o in passed] == [None, WORKSPACE + b_big]
+    assert [(o.source, o.row_stride, o.rows) for o in passed] == [(tensor(0), 68, 192), (tensor(1), 384, 384)]
+    made = {one["number"]: one for one in first.of("cuTensorMapEncodeTiled")}
+    a, b, small = (
+        made[answers.numbers(kernel, f"mainloop.{name}", "Q")[0]] for name in ("a", "b", "b_small")
+    )
+    assert (a["address"], b["address"]) == (tensor(0), WORKSPACE + b_big)
+    for copy in (b, small):
+        assert (copy["extents"], copy["strides"][0]) == ([68, 384, 1], 4 * 68)
+    assert (b["box"], b["swizzle"], b["type"]) == (small["box"], small["swizzle"], small["type"])
 
 
 def test_the_workspaces_follow_one_another(bench: Bench) -> None:

@@ -175,10 +175,6 @@ def test_transposing_turns_coordinates_and_operands() -> None:
     [
         (gemm(8205, 5921, 2949), "aligned to 2 bytes"),
         (gemm(512, 512, 512, compute_type="e4m3", order="KN"), "contiguous along N"),
-        (
-            gemm(512, 512, 512, compute_type="f32", order="KN"),
-            "the tf32 parts of f32 only contiguous along K",
-        ),
     ],
 )
 def test_what_tma_cannot_take_goes_to_multistage_and_says_so(made: object, why: str) -> None:
@@ -190,6 +186,18 @@ def test_what_tma_cannot_take_goes_to_multistage_and_says_so(made: object, why: 
     assert isinstance(refused, tuple)
     assert refused[0].nearest is not None
     assert refused[0].nearest.warps == "multistage"
+
+
+def test_f32_is_turned_for_wgmma_where_a_schedule_asks_for_it() -> None:
+    problem, sizes = gemm(4096, 4096, 4096, compute_type="f32", order="KN")
+    chosen = planned(plan(problem, sizes, SM90))
+    assert isinstance(chosen.plan.schedule, Sm80Schedule)
+    assert any("`warps` asks for it" in note.reason for note in chosen.notes if note.field == "")
+    asked = planned(plan(problem, sizes, SM90, None, PartialSchedule(warps="cooperative")))
+    assert isinstance(asked.plan.schedule, Sm90Schedule)
+    major, same = gemm(4096, 4096, 4096, compute_type="f32")
+    straight = planned(plan(major, same, SM90, None, PartialSchedule(warps="cooperative")))
+    assert straight.seconds < asked.seconds < chosen.seconds
 
 
 def test_large_gemm_takes_a_large_cooperative_tile() -> None:

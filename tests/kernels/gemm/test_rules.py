@@ -108,22 +108,6 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
         F32_COOPERATIVE,
     ),
     (
-        "UC0416",
-        SM90,
-        square(compute_type="f32", order="KN"),
-        F32_COOPERATIVE,
-        square(compute_type="f32"),
-        F32_COOPERATIVE,
-    ),
-    (
-        "UC0416",
-        SM90,
-        square(compute_type="f32", order="MK"),
-        F32_COOPERATIVE,
-        square(compute_type="f32"),
-        F32_COOPERATIVE,
-    ),
-    (
         "UC0426",
         SM90,
         square(compute_type="f32"),

@@ -256,10 +256,14 @@ def _parts(c: GemmCandidate) -> int:
 
 def _split_seconds(c: GemmCandidate, device: Device, k: Constants) -> float:
     """Returns the seconds of the launch that reads f32 operands and writes their small parts before the
-    kernel's."""
+    kernel's, and those that are not K-major anew."""
     if _parts(c) == 1:
         return 0.0
-    return device.launch_floor + 2 * c.shape.operand_bytes / (device.bandwidth * k.dram)
+    s = c.shape
+    turned = sum(
+        rows * s.k * s.batch * 4 for rows, t in ((s.m, c.problem.a), (s.n, c.problem.b)) if t.k[-1] != ()
+    )
+    return device.launch_floor + (2 * s.operand_bytes + turned) / (device.bandwidth * k.dram)
 
 
 def _sm90_step(c: GemmCandidate, s: Sm90Schedule, active: int, device: Device, k: Constants) -> float:

@@ -71,7 +71,7 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0416",
         "operands contiguous along K",
-        "f32, e4m3, e5m2 and s8 are contiguous along K",
+        "e4m3, e5m2 and s8 are contiguous along K",
         _PTX + ": transposed descriptors are for 16-bit types only",
         operands.k_major,
         _SM90,

@@ -25,7 +25,8 @@ TRANSPOSED_N = tuple(range(TRANSPOSED, 256 + 1, TRANSPOSED))
 
 WGMMA_TYPES = frozenset({"f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"})
 
-WGMMA_K_MAJOR = frozenset({"f32", "e4m3", "e5m2", "s8"})
+WGMMA_K_MAJOR = frozenset({"e4m3", "e5m2", "s8"})
+"""The launch that splits f32 operands copies them K-major."""
 
 MOST_BYTES_F32 = 4
 """Of an element in the epilogue of f32's wgmma kernel (emit/gemm/lean.py)."""
@@ -146,9 +147,9 @@ def k_major(c: GemmCandidate) -> Breach | None:
         return None
     for access, name, outer_mode in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
         if _order(access, outer_mode) == outer_mode:
-            read = "the tf32 parts of f32" if compute_type == "f32" else compute_type
             return Breach(
-                f"operand {name} is contiguous along {outer_mode}; wgmma reads {read} only contiguous along K",
+                f"operand {name} is contiguous along {outer_mode}; wgmma reads {compute_type} only contiguous "
+                "along K",
                 "use `warps multistage`, or store the contracted dimension last",
                 ("warps",),
                 multistage(c),
