@@ -30,6 +30,7 @@ from typing import Any, Literal, TypeAlias
 from ucutlass.agent.skill import skill_files
 from ucutlass.agent.skill_tasks import TASKS, SkillTask
 from ucutlass.cli import _COMMANDS
+from ucutlass.files import write
 from ucutlass.handoff import checked_of, diagnostics_of
 from ucutlass.runtime import isolation
 
@@ -155,9 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kind, ask = f"live: {options.agent}", asking(options.agent, answers)
     rows = evaluate(ask, tasks)
     if options.record:
-        options.record.write_text(
-            json.dumps({"kind": kind, "answers": answers}, indent=1) + "\n", encoding="utf-8"
-        )
+        write(options.record, json.dumps({"kind": kind, "answers": answers}, indent=1) + "\n")
     counts = summary(rows)
     if options.json:
         print(json.dumps({"kind": kind, **counts, "rows": [vars(row) for row in rows]}, indent=1))
