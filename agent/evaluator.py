@@ -64,7 +64,8 @@ class GpuEvaluator:
     """Judges candidates of one problem. `how` says how a leader is confirmed; `confirmation` does it, and
     `completion` compares it with the baselines that take minutes. Without `confirms` nobody leads. With
     `prepares` the processes of a confirmation are started while a candidate is built and tried; with `races`
-    one that would lead is timed in turns with the fastest first, and confirmed unless it is slower. `limit`
+    one that would lead is timed in turns with the fastest first, and confirmed unless it is slower; with
+    `samples` a reading holds a candidate against sampled rows of the reference alone. `limit`
     bounds a process that launches, `wait` the wait for the GPU lock, in seconds. All launches are on one GPU of
     the engine, whose token is `near`: times of two GPUs do not compare. `meter` measures the energy of those
     that are as fast as the best, where that is asked for."""
@@ -79,6 +80,7 @@ class GpuEvaluator:
     confirms: bool = True
     prepares: bool = False
     races: bool = False
+    samples: bool = False
     advisor: Advisor = field(default_factory=Advisor)
     meter: EnergyMeter | None = None
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -269,6 +271,7 @@ class GpuEvaluator:
             "sizes": dict(candidate.sizes),
             "arch": self.problem.arch,
             "seed": self.how.seed,
+            "sampled": self.samples,
         }
         outcome = gpu_calls.call("attempt", arguments, limit=self.limit, artifacts=artifacts_of(built))
         reading = value(outcome, "the attempt")

@@ -55,7 +55,7 @@ class Machinery:
     without, each program is built when it is judged. `counted` is told of those builds. `confirms`: who would
     lead is confirmed at once; without, whoever ran the session confirms what it found. `prepares`: processes of
     confirmations are started ahead; `races`: who would lead is timed in turns with the
-    fastest before it is confirmed."""
+    fastest before it is confirmed; `samples`: readings hold candidates against sampled rows."""
 
     engine: Engine
     device: Device | None
@@ -68,6 +68,7 @@ class Machinery:
     confirms: bool = True
     prepares: bool = False
     races: bool = False
+    samples: bool = False
 
 
 def bounds_of_problem(problem: OptimizationProblem, device: Device) -> TimeBounds:
@@ -152,6 +153,7 @@ def proposer_and_evaluator(
     )
     bench = GpuEvaluator(problem, where.engine, how, where.limit, where.wait)
     bench.confirms, bench.prepares = where.confirms, where.prepares
+    bench.samples = where.samples
     bench.races = where.races and settings.objective == "time"  # who is slower may take less energy
     bench.advisor = advisor_of(session.state, where.limit)
     bench.meter = energy_meter_of(session.state, problem.arch, where.limit)

@@ -10,7 +10,7 @@ import inspect
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
@@ -52,8 +52,12 @@ class LoadedModule:
     model: torch.nn.Module
     precision: Precision
 
-    def inputs(self, seed: int) -> list[Any]:
-        """Returns fresh inputs as the file draws them. Raises Unusable."""
+    def inputs(self, seed: int, device: str = "") -> list[Any]:
+        """Returns fresh inputs as the file draws them; on a device where one is named and the file's code can,
+        since a CPU takes seconds to draw large ones. Raises Unusable."""
+        if device:
+            with suppress(Unusable, RuntimeError), torch.device(device):
+                return self.inputs(seed)
         seeded(seed)
         inputs = called(self.file, "inputs", "get_inputs()", lambda: list(self.module.get_inputs()))
         return [_input(self.file, i, value, self.precision) for i, value in enumerate(inputs)]

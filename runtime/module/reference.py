@@ -54,14 +54,14 @@ def cases(
     """Yields cases for a program, whose tensors are on the device. `bound` are the state's names that the
     program takes: buffers that it does not take keep their values, as constants of the module. Raises
     Unusable."""
-    own_inputs = [_on_device(x, device) for x in loaded.inputs(1)]
+    own_inputs = [_on_device(x, device) for x in loaded.inputs(1, device)]
     own_state = {n: t.detach().to(device, copy=True) for n, t in _state(loaded.model)}
     size = sum(t.numel() for t in (*own_inputs, *own_state.values()) if isinstance(t, torch.Tensor))
     for number, draw in enumerate(DRAWS[:FEW] if size > LARGE else DRAWS):
         generator = torch.Generator(device).manual_seed(seed + number)
         file_inputs = own_inputs
         if draw == "again":
-            file_inputs = [_on_device(x, device) for x in loaded.inputs(2 + seed + number)]
+            file_inputs = [_on_device(x, device) for x in loaded.inputs(2 + seed + number, device)]
         inputs = [_input(x, draw, generator) for x in file_inputs]
         state = {
             n: t if draw == "own" else _weights(n, t, bound, loaded, generator) for n, t in own_state.items()

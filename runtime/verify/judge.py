@@ -10,14 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from ucutlass.ir import Program, TensorType
-from ucutlass.reference import Expected, ExpectedResults, expected_results, whole_results
+from ucutlass.ir import Kernel, Program, TensorType
+from ucutlass.reference import (
+    Expected,
+    ExpectedResults,
+    RowSample,
+    expected_results,
+    sampled_results,
+    whole_results,
+)
 from ucutlass.reference.interpreter import Argument, device_of
 from ucutlass.reference.rounding import outer_dtype
 from ucutlass.reference.slices import NOTHING, ResultShape
@@ -61,6 +68,7 @@ def judge_launch(
     jitter: Jitter | None = None,
     offset: int = 0,
     around: Mapping[str, int] = NOTHING,
+    sample: RowSample | None = None,
 ) -> tuple[LaunchVerdict, tuple[Tensor, ...]]:
     """Runs `launch` `repeats` times (at least 2), on outputs and, where it is a DirectLaunch, a workspace
     poisoned with NaN and with a finite pattern, and judges all runs. Also what the first run wrote.
@@ -69,16 +77,15 @@ def judge_launch(
     `tile` locates the worst error: extents along a result's last two axes, or by dimension's name.
     `offset` bytes is how far results begin past a multiple of 256.
     `expected` saves computing the reference again for the same arguments; without it a large one is made in
-    slices (`ucutlass.reference.slices`). `around` as in `binding.bind`. Errors of the launch and of the
+    slices (`ucutlass.reference.slices`). `around` as in `binding.bind`; with `sample` a kernel's results are
+    compared at some coordinates alone, where that saves anything. Errors of the launch and of the
     reference (`ucutlass.reference.errors`) are raised; ValueError for fewer than 2 repeats.
     """
     if repeats < 2:
         raise ValueError(f"{repeats} runs cannot show an unwritten element: at least 2 are needed")
     snapshot = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
     # Of the copies: parts are made after launches, which may have changed what they were given.
-    reference = (
-        whole_results(expected) if expected is not None else expected_results(program, snapshot, around)
-    )
+    reference = _reference(program, snapshot, around, sample) if expected is None else whole_results(expected)
     scale = max((_size(a) for a in arguments), default=0.0)
     tiles = [_tile_of(kind, tile) for kind in result_types(program)]
     runs: list[list[Guarded]] = []
@@ -107,6 +114,15 @@ def judge_launch(
     return verdict, tuple(o.result for o in runs[0])
 
 
+def _reference(
+    program: Program, arguments: Sequence[Argument], around: Mapping[str, int], sample: RowSample | None
+) -> ExpectedResults:
+    sampled = None
+    if sample is not None and isinstance(program, Kernel):
+        sampled = sampled_results(program, arguments, sample, around)
+    return expected_results(program, arguments, around) if sampled is None else sampled
+
+
 @span("comparison")
 def compare_results(
     reference: ExpectedResults,
@@ -119,19 +135,18 @@ def compare_results(
     slices: list[list[Comparison]] = [[] for _ in outputs]
     for part in timed_items("bounds", reference.slices()):
         for number, (e, out, tile) in enumerate(zip(part.expected, outputs, tiles, strict=True)):
-            slices[number].append(
-                compare(
-                    part.slice_of(number, out).to(e.reference.device),
-                    e.reference,
-                    e.bound,
-                    tile=tile,
-                    name=e.name,
-                    overflows=e.overflows,
-                    free=e.free,
-                    scale=scale,
-                    origin=part.origin(number),
-                )
+            compared = compare(
+                part.slice_of(number, out).to(e.reference.device),
+                e.reference,
+                e.bound,
+                tile=tile if part.index is None else None,
+                name=e.name,
+                overflows=e.overflows,
+                free=e.free,
+                scale=scale,
+                origin=part.origin(number),
             )
+            slices[number].append(replace(compared, index=part.place(number, compared.index)))
     return [merged(result_slices) for result_slices in slices]
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from ucutlass.ir import Program
 from ucutlass.pipeline.names import outer_names
 from ucutlass.pipeline.sized import SizedPipeline, Step
-from ucutlass.reference import Expected, exact_result, expect
+from ucutlass.reference import Expected, RowSample, exact_result, expect
 from ucutlass.reference.errors import CallError, UnsupportedError
 from ucutlass.reference.interpreter import Argument, run_stage, stage_arguments
 from ucutlass.reference.slices import VALUES, values
@@ -53,9 +53,11 @@ def check(
     repeats: int = 2,
     jitter: Jitter | None = None,
     offset: int = 0,
+    sample: RowSample | None = None,
 ) -> LaunchVerdict:
     """As `ucutlass.runtime.verify.judge.judge_launch`; a StagedLaunch stage by stage too, and then a
-    reference of the whole that has no bound, or does not fit into the device's memory, raises nothing.
+    reference of the whole that has no bound, or does not fit into the device's memory, raises nothing. With
+    `sample` there is none of the whole.
 
     `expected` is of the whole: what the program should compute, where that is another text's to say.
     """
@@ -70,17 +72,20 @@ def check(
             repeats=repeats,
             jitter=jitter,
             offset=offset,
+            sample=sample,
         )[0]
-    stages, stored, cut = _judge_stages(launch, arguments, tile, deterministic, offset)
+    stages, stored, cut = _judge_stages(launch, arguments, tile, deterministic, offset, sample)
     if cut:
         return LaunchVerdict((), (), tuple(stages), cut)
     kinds = launch.sized.pipeline.results
     missing = ""
     try:
+        if sample is not None:
+            raise NotComputed("the stages were sampled")
         references = (
             tuple(expected) if expected is not None else _program_reference(program, launch.sized, arguments)
         )
-    except (UnsupportedError, TooLarge, torch.OutOfMemoryError) as problem:
+    except (UnsupportedError, NotComputed, torch.OutOfMemoryError) as problem:
         missing = f"{type(problem).__name__}: {problem}"[:200]
         references = tuple(exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
     verdict, results = judge_launch(
@@ -101,8 +106,8 @@ def check(
     return LaunchVerdict(() if missing else verdict.comparisons, tuple(problems), tuple(stages), missing)
 
 
-class TooLarge(Exception):
-    """A pipeline's reference would hold more values than MOST."""
+class NotComputed(Exception):
+    """There is no reference of a whole pipeline: it was not asked for, or would hold more values than MOST."""
 
 
 MOST = 4 * VALUES
@@ -118,12 +123,19 @@ def _program_reference(
         if step.kernel
     )
     if count > MOST:
-        raise TooLarge(f"its reference has {count:.2g} values, of at most {MOST:.2g} that are made at once")
+        raise NotComputed(
+            f"its reference has {count:.2g} values, of at most {MOST:.2g} that are made at once"
+        )
     return expect(program, arguments)
 
 
 def _judge_stages(
-    staged: StagedLaunch, arguments: Sequence[Argument], tile: Tile, deterministic: bool, offset: int
+    staged: StagedLaunch,
+    arguments: Sequence[Argument],
+    tile: Tile,
+    deterministic: bool,
+    offset: int,
+    sample: RowSample | None,
 ) -> tuple[list[StageVerdict], list[Tensor], str]:
     """Returns every stage's verdict, the results as the stages stored them, and why not all stages were
     judged: a stage that is wrong ends it where no reference takes what it stored."""
@@ -133,7 +145,9 @@ def _judge_stages(
     for number, (step, launch) in enumerate(zip(layout.steps, staged.steps, strict=True)):
         operands = stage_arguments(step.stage, buffers)
         try:
-            verdict, outputs = _judge_stage(layout, step, launch, operands, tile, deterministic, offset)
+            verdict, outputs = _judge_stage(
+                layout, step, launch, operands, tile, deterministic, offset, sample
+            )
         except CallError as problem:
             if all(m.state != "wrong" for m in verdicts):
                 raise
@@ -156,6 +170,7 @@ def _judge_stage(
     tile: Tile,
     deterministic: bool,
     offset: int,
+    sample: RowSample | None,
 ) -> tuple[StageVerdict, Sequence[Tensor]]:
     if launch is None:
         # As the series stores it.
@@ -167,7 +182,14 @@ def _judge_stage(
     if isinstance(tile, Mapping):
         own = {d: tile[outer] for d, outer in outer_names(layout, step).items() if outer in tile}
     verdict, results = judge_launch(
-        kernel, launch, operands, tile=own, deterministic=deterministic, offset=offset, around=layout.sizes
+        kernel,
+        launch,
+        operands,
+        tile=own,
+        deterministic=deterministic,
+        offset=offset,
+        around=layout.sizes,
+        sample=sample,
     )
     return StageVerdict(step.name, verdict.comparisons, verdict.problems), results
 

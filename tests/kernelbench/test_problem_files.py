@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from kernelbench_files import linear, module
 
 from ucutlass.agent.module import read_module
-from ucutlass.runtime.module.inspection import inspect_file
+from ucutlass.runtime.module.inspection import inspect_file, load
 from ucutlass.runtime.module.signature import (
     CODES,
     Mode,
@@ -55,6 +56,17 @@ def test_a_file_that_another_device_cannot_run_is_read_on_the_cpu() -> None:
     assert there == here and here["facts"]
     wrong = problem_file.inspect("1 / 0", "problem.py", "constructed", "own", "meta")
     assert wrong["unusable"]["code"] == "import"
+
+
+def test_inputs_are_drawn_where_the_file_can_draw_them(tmp_path: Path) -> None:
+    file = tmp_path / "problem.py"
+    file.write_text(linear())
+    loaded = load(str(file), "constructed", "own")
+    assert [x.device.type for x in loaded.inputs(1, "meta")] == ["meta"]
+    assert torch.equal(loaded.inputs(1, "cpu")[0], loaded.inputs(1)[0])
+    file.write_text(linear().replace("torch.rand", "torch.tensor([1.0]).numpy().tolist() and torch.rand"))
+    stubborn = load(str(file), "constructed", "own")
+    assert [x.device.type for x in stubborn.inputs(1, "meta")] == ["cpu"]
 
 
 def test_what_a_module_takes_holds_and_gives(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ from ucutlass.cli.kernelbench import command
 from ucutlass.cli.optimize import command as optimize_command
 from ucutlass.cli.replay import command as replay_command
 from ucutlass.cli.report import command as report_command
+from ucutlass.cli.sessions import command as sessions_command
 from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.runtime.module.signature import Unusable
@@ -397,6 +398,10 @@ def test_the_command_reports_resumes_and_shows(root: Path, machine: Machine) -> 
     shown = CliRunner().invoke(command, ["--resume", document["run"], "--show"])
     assert "level 1\tf32\t3\t2\teager\t2" in shown.stdout
     assert "level1/2_Hangs_up.py\t\t[exits]" in shown.stdout
+    times = CliRunner().invoke(sessions_command, ["--time", document["run"], "--json"])
+    problems = json.loads(times.stdout)["problems"]
+    assert set(problems) == {"level1/1_Scaled.py", "level1/10_Scaled_wide.py", "level2/1_Linear.py"}
+    assert all(len(problem["steps"]) > 3 for problem in problems.values())
     for one in (report_command, replay_command):
         refused = CliRunner().invoke(one, [document["run"]])
         assert refused.exit_code == 2 and "is a run over many problems" in refused.stderr

@@ -132,6 +132,7 @@ def _run_batch(
             builders=pool,
             prepares=True,
             races=request.how.session.race,
+            samples=request.how.session.samples,
         )
 
         def place_of(session: OptimizationSession) -> Place:

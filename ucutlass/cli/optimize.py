@@ -185,6 +185,7 @@ def _run_session(
             builders=pool,
             prepares=True,
             races=how.session.race,
+            samples=how.session.samples,
         )
         try:
             return run_session(

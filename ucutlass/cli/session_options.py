@@ -45,6 +45,12 @@ OPTIONS = (
         "slower.",
     ),
     click.option(
+        "--sample-rows",
+        "samples",
+        is_flag=True,
+        help="Hold candidates against sampled rows of the reference until they are confirmed.",
+    ),
+    click.option(
         "--no-measure", is_flag=True, help="Do not let a model have programs measured while it answers."
     ),
 )
@@ -59,6 +65,7 @@ class SessionOptions:
     objective: Objective
     judge: str
     race: bool
+    samples: bool
     no_measure: bool
 
     @property

@@ -3,18 +3,27 @@
 from ucutlass.reference.binding import bind
 from ucutlass.reference.expect import Expected, exact_result, expect, expect_in
 from ucutlass.reference.interpreter import evaluate, sizes_of
-from ucutlass.reference.slices import ExpectedResults, ReferenceSlice, expected_results, whole_results
+from ucutlass.reference.slices import (
+    ExpectedResults,
+    ReferenceSlice,
+    RowSample,
+    expected_results,
+    sampled_results,
+    whole_results,
+)
 
 __all__ = [
     "Expected",
     "ExpectedResults",
     "ReferenceSlice",
+    "RowSample",
     "bind",
     "evaluate",
     "exact_result",
     "expect",
     "expect_in",
     "expected_results",
+    "sampled_results",
     "sizes_of",
     "whole_results",
 ]

@@ -10,11 +10,13 @@ it.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from ucutlass import ir
@@ -52,18 +54,28 @@ class ResultShape:
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferenceSlice:
     """A slice of each result from `start`, along that result's axis of `axes`; the whole where `axes` is
-    empty."""
+    empty. With `index` it has those coordinates instead."""
 
     expected: tuple[Expected, ...]
     axes: tuple[int, ...] = ()
     start: int = 0
+    index: Tensor | None = None
 
     def slice_of(self, number: int, result: Tensor) -> Tensor:
         """Returns this slice of the result of that number."""
         if not self.axes:
             return result
         axis = self.axes[number]
+        if self.index is not None:
+            return result.index_select(axis, self.index.to(result.device))
         return result.narrow(axis, self.start, self.expected[number].reference.shape[axis])
+
+    def place(self, number: int, at: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns where an element of a slice by `index` stands in the result of that number."""
+        if self.index is None or not at:
+            return at
+        axis = self.axes[number]
+        return (*at[:axis], int(self.index[at[axis]]), *at[axis + 1 :])
 
     def origin(self, number: int) -> tuple[int, ...]:
         """Returns where this slice begins in the result of that number."""
@@ -108,6 +120,51 @@ def expected_results(
     return ExpectedResults(
         results, lambda: _slices(program, arguments, around, sliced_dim, sizes[sliced_dim], count)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RowSample:
+    """Says that a result is held against the reference at `rows` coordinates of one of its dimensions, drawn
+    anew by `seed`, and at EDGE_ROWS at either end.
+
+    Of a kernel that is wrong at w of a dimension's n coordinates, none of k that are drawn without replacement
+    is wrong with probability C(n - w, k) / C(n, k), at most (1 - w / n) ** k: with k = 64, 4 % where one
+    coordinate in twenty is wrong, 10**-19 where every second is. Within a coordinate all elements are compared.
+    A kernel that is right is called right as often as by the whole reference, of which this is a part."""
+
+    rows: int
+    seed: int
+
+
+EDGE_ROWS = 8
+"""Coordinates at either end of a dimension that belong to every sample: partial tiles end there."""
+
+
+def sampled_results(
+    kernel: ir.Kernel, arguments: Sequence[Argument], sample: RowSample, around: Sizes = NOTHING
+) -> ExpectedResults | None:
+    """Returns the references of a kernel's call at sampled coordinates of the longest dimension along which
+    every result depends on the arguments at the same coordinate alone; None where there is none, or sampling
+    would leave out less than half of it. Raises as `expected_results`."""
+    sizes = sizes_of(kernel, arguments, around)
+    dim = max(separable(kernel), key=lambda d: (sizes[d], d), default=None)
+    if dim is None or sizes[dim] < 2 * (sample.rows + 2 * EDGE_ROWS):
+        return None
+    extent = sizes[dim]
+    drawn = random.Random(sample.seed).sample(range(extent), sample.rows)
+    edges = (*range(EDGE_ROWS), *range(extent - EDGE_ROWS, extent))
+    coordinates = torch.tensor(sorted({*drawn, *edges}))
+    selected = [
+        a
+        if not isinstance(a, Tensor) or (axis := _axis(p.type, dim)) is None
+        else a.index_select(axis, coordinates.to(a.device))
+        for a, p in zip(arguments, kernel.params, strict=True)
+    ]
+    inner = {name: n for name, n in around.items() if name != dim}
+    axes = tuple(a for r in kernel.results if (a := _axis(r.type, dim)) is not None)
+    slices = (ReferenceSlice(expect_in(kernel, selected, inner), axes, index=coordinates),)
+    results = tuple(ResultShape(r.name, r.type.elem, shape_of(r.type, sizes)) for r in kernel.results)
+    return ExpectedResults(results, lambda: slices)
 
 
 def _slices(

@@ -56,7 +56,7 @@ def module_candidate(
         path = Path(folder) / "problem.py"
         put(path, problem["source"])
         loaded = load(str(path), problem["mode"], problem["precision"])
-        own = [_there(x, device) for x in loaded.inputs(1)]
+        own = [_there(x, device) for x in loaded.inputs(1, device)]
     model = loaded.model.to(device)
     forward = _compiled(model, way)
     labels = [names[p.name].partition(" ") for p in buffers.program.params]
