@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ucutlass import frontend
+from ucutlass import frontend, ir
 from ucutlass.algebra.derivation import Derivation, derive
 from ucutlass.algebra.saturation import Bounds
 from ucutlass.ir.hardware import DEVICES
@@ -52,17 +52,22 @@ def _derived(text: str, sizes: dict[str, int] | None = None, bounds: Bounds = BO
 
 def _same_results(one: str, other: str) -> None:
     first, second = (unrounded(frontend.program(frontend.read_text(text))) for text in (one, other))
-    generator = torch.Generator().manual_seed(1)
-    arguments = [
-        torch.randn(
-            [_size(first.dims, axis.dims) for axis in p.type.axes],
-            generator=generator,  # type: ignore[union-attr]
-        ).to(getattr(torch, p.type.elem.torch))
-        for p in first.params
-    ]
+    arguments = _arguments(first)
     for a, b in zip(evaluate(first, arguments), evaluate(second, arguments), strict=True):
         assert a.dtype is torch.float64
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def _arguments(program: ir.Program) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        torch.randn(
+            [_size(program.dims, axis.dims) for axis in p.type.axes],  # type: ignore[union-attr]
+            generator=generator,
+            dtype=torch.float64,
+        )
+        for p in program.params
+    ]
 
 
 def _size(dims: object, names: tuple[str, ...]) -> int:
@@ -117,3 +122,40 @@ def test_a_search_ends_at_its_bounds() -> None:
     derivation = _derived(text, bounds=Bounds(terms=400, seconds=60))
     assert derivation.saturation.terms <= 400
     assert not derivation.saturation.saturated
+
+
+FOLDED = {
+    "low rank": (LOW_RANK, ("a", "b")),
+    "sum": (LINEAR_SUM, ("w", "b")),
+    "composite": (
+        "pipeline heads(x: bf16[M=4096, (H=8 D=64)], w: bf16[(H D), N=512], g: f32[N]) -> f32[M, 1] {\n"
+        "  y: f32 = dot[H, D](x, w)\n  return sum[N](y * g)\n}\n",
+        ("w", "g"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_what_depends_on_weights_alone_is_computed_once(name: str) -> None:
+    text, weights = FOLDED[name]
+    derivation = _derived(text)
+    folded = derivation.folded(weights)
+    assert folded is not None and derivation.seconds is not None
+    assert folded.seconds < min([derivation.seconds, *(c.seconds for c in derivation.candidates)])
+    module = frontend.read_text(folded.text).module
+    whole = unrounded(frontend.program(frontend.read_text(text)))
+    once, each = (unrounded(p) for p in module.programs)
+    assert once.name == f"{each.name}_folded" and {p.name for p in once.params} <= {*weights}
+    values = dict(zip((p.name for p in whole.params), _arguments(whole), strict=True))
+    tensors = evaluate(once, [values[p.name] for p in once.params])
+    values |= dict(zip((n.removeprefix("return ") for n, _ in once.results), tensors, strict=True))  # type: ignore[union-attr,str-unpack]
+    for a, b in zip(
+        evaluate(whole, [values[p.name] for p in whole.params]),
+        evaluate(each, [values[p.name] for p in each.params]),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_nothing_is_folded_where_nothing_depends_on_weights_alone() -> None:
+    assert _derived(NOTHING).folded(("w",)) is None

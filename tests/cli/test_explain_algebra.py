@@ -33,6 +33,15 @@ def test_a_derivation_is_shown_rule_by_rule(tmp_path: Path) -> None:
     assert "(for finite values)" in output
 
 
+def test_weights_are_folded_where_the_user_names_them(tmp_path: Path) -> None:
+    output = _run(tmp_path, "--fold-weights", "w")
+    assert "pipeline scores_folded(w: f32[N=2048, K=1024])" in output and " a call, and " in output
+    wrong = CliRunner().invoke(
+        main, ["explain", str(tmp_path / "scores.ucu"), "-s", "M=4096", "--algebra", "--fold-weights", "v"]
+    )
+    assert wrong.exit_code == 2 and "no parameter v" in wrong.stderr
+
+
 def test_a_derivation_is_data(tmp_path: Path) -> None:
     row = json.loads(_run(tmp_path, "--json"))
     (first, *_) = row["candidates"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ucutlass import frontend, ir
 from ucutlass.algebra.egraph import EGraph, Full, LongProof, Rewrite, rewritten
 from ucutlass.algebra.extraction import WEIGHTS, Coarse, extract
+from ucutlass.algebra.folding import FoldedPart, depending_alone, divided
 from ucutlass.algebra.rule import AlgebraRule
 from ucutlass.algebra.rules import RULES
 from ucutlass.algebra.saturation import Bounds, Saturation, saturate
@@ -78,6 +79,17 @@ class AlgebraCandidate:
 
 
 @dataclass(frozen=True, slots=True)
+class FoldedCandidate:
+    """Two programs in one text: `NAME_folded`, which takes `once` seconds and is called once, and the program,
+    which takes its results as parameters and `seconds` a call. Right as long as the folded parameters stay."""
+
+    text: str
+    seconds: float
+    once: float
+    rules: tuple[AlgebraRule, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Derivation:
     """`seconds` is the estimate of the program as it stands, None where no kernels serve it. `candidates` come
     cheapest first."""
@@ -86,6 +98,11 @@ class Derivation:
     candidates: tuple[AlgebraCandidate, ...]
     saturation: Saturation
     _deriver: _Deriver = field(repr=False)
+
+    def folded(self, names: Sequence[str]) -> FoldedCandidate | None:
+        """Returns the program that takes least time a call where what depends on these parameters alone is computed
+        once; None where nothing is gained."""
+        return self._deriver.folded(frozenset(names), self.seconds)
 
     def steps(self, candidate: AlgebraCandidate) -> Iterator[DerivationStep]:
         """Yields the derivation of a candidate, step by step."""
@@ -233,6 +250,45 @@ class _Deriver:
             at = max(last[id(way[at + 1][1])], everywhere)
             yield step, way[at][1]
 
+    # --- folded parameters -----------------------------------------------------------
+
+    def folded(self, names: frozenset[str], before: float | None) -> FoldedCandidate | None:
+        indices = frozenset(i for i, n in enumerate(self.whole.inputs) if n in names)
+        every = [term for _, members in self.graph.classes() for term in members]
+        alone = depending_alone(every, indices)
+        cheaper: list[FoldedCandidate] = []
+        for weights in WEIGHTS:
+            try:
+                taken = extract(self.graph, self.roots, Coarse(self.extents, self.gpu, weights, alone))
+                roots = dict(zip(self.whole.roots, taken or (), strict=False))
+                parts = divided(self.graph, self.whole, roots, indices) if taken else None
+                candidate = None if parts is None else self._folded(roots, *parts)
+            except (Full, LongProof, NotWritable, RecursionError):
+                continue
+            if candidate is not None and (before is None or candidate.seconds < (1 - LEAST_GAIN) * before):
+                cheaper.append(candidate)
+        return min(cheaper, key=lambda c: c.seconds, default=None)
+
+    def _folded(
+        self, roots: Mapping[str, Value], once: FoldedPart, each: FoldedPart
+    ) -> FoldedCandidate | None:
+        files: list[syntax.File] = []
+        for part in (once, each):
+            file = written(part.whole, part.roots, syntax.File((part.header,)), self._full(part.roots))
+            program = self._typed(file, part.header.name)
+            joint = (
+                self._joined(file, part.header.name) if program and self._same(program, part.roots) else None
+            )
+            if joint is None:
+                return None
+            files.append(joint)
+        seconds = [self.seconds(f, p.header.name) for f, p in zip(files, (once, each), strict=True)]
+        if seconds[0] is None or seconds[1] is None:
+            return None
+        names = dict.fromkeys(s.step.rule for s in self._steps(roots))
+        text = format_file(syntax.File((*files[0].items, *files[1].items)))
+        return FoldedCandidate(text, seconds[1], seconds[0], tuple(self.rules[n] for n in names))
+
     # --- where launches end ----------------------------------------------------------
 
     def _lean(self, roots: Mapping[str, Value]) -> list[Value]:
@@ -276,11 +332,11 @@ class _Deriver:
         program = self._typed(file)
         return file if program is not None and self._same(program, roots) else None
 
-    def _typed(self, file: syntax.File) -> ir.Program | None:
+    def _typed(self, file: syntax.File, name: str = "") -> ir.Program | None:
         module, diagnostics = check_tree(file)
         if any(d.severity == "error" for d in diagnostics):
             return None
-        return next(p for p in module.programs if p.name == self.program.name)
+        return next(p for p in module.programs if p.name == (name or self.program.name))
 
     def _same(self, program: ir.Program, roots: Mapping[str, Value]) -> bool:
         if not {*program.dims} <= {*self.program.dims}:
@@ -289,8 +345,8 @@ class _Deriver:
         self.graph.rebuild()
         return all(n in again.stored and self.graph.equal(again.stored[n], v) for n, v in roots.items())
 
-    def _joined(self, file: syntax.File | None) -> syntax.File | None:
-        program = None if file is None else self._typed(file)
+    def _joined(self, file: syntax.File | None, name: str = "") -> syntax.File | None:
+        program = None if file is None else self._typed(file, name)
         if file is None or program is None:
             return None
         if isinstance(program, ir.Kernel):
@@ -302,9 +358,9 @@ class _Deriver:
 
     # --- prices ----------------------------------------------------------------------
 
-    def seconds(self, file: syntax.File) -> float | None:
+    def seconds(self, file: syntax.File, name: str = "") -> float | None:
         """Returns the estimate of all launches, one after the other; None where no kernel serves one."""
-        program = self._typed(file)
+        program = self._typed(file, name)
         try:
             if program is None:
                 return None

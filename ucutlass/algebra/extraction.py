@@ -47,8 +47,12 @@ class Coarse:
     sizes: Mapping[str, int]
     device: Device
     weights: Weights
+    folded: frozenset[int] = frozenset()
+    """Identities of terms that are computed once, and not at each call."""
 
     def seconds(self, term: Value) -> float:
+        if id(term) in self.folded:
+            return 0.0
         match term:
             case ir.ParamValue() | ir.Constant() | ir.Size() | ir.Coordinate():
                 return 0.0

@@ -193,7 +193,7 @@ class _ProgramWriter:
     def _axes(self, value: Value) -> syntax.TypeExpr:
         axes = []
         for dim in value.dims:
-            extent = None if dim in self.known else _extent(self.whole.program.dims[dim], dim)
+            extent = None if dim in self.known else extent_expression(self.whole.program.dims[dim], dim)
             axes.append(syntax.NamedAxis(dim, extent))
         return syntax.TypeExpr(None, tuple(axes))
 
@@ -336,7 +336,7 @@ def _number(value: float | int | bool, as_float: bool) -> syntax.Expr:
     return syntax.Number(int(value))
 
 
-def _extent(extent: Extent, dim: str) -> syntax.Expr | None:
+def extent_expression(extent: Extent, dim: str) -> syntax.Expr | None:
     if extent == Free(dim):
         return None
     match extent:
@@ -345,7 +345,7 @@ def _extent(extent: Extent, dim: str) -> syntax.Expr | None:
         case Free(other):
             return syntax.Name(other)
         case Combined(op, left, right):
-            a, b = _extent(left, ""), _extent(right, "")
+            a, b = extent_expression(left, ""), extent_expression(right, "")
             assert a is not None and b is not None
             return syntax.Binary(cast(syntax.BinaryOp, op), a, b)
 

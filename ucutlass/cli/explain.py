@@ -36,6 +36,12 @@ from ucutlass.units import duration
     "--device", type=click.Choice(tuple(DEVICES)), help="GPU to plan for; by default the target's usual one."
 )
 @click.option("--algebra", is_flag=True, help="Derive programs that are equal for all inputs and cheaper.")
+@click.option(
+    "--fold-weights",
+    metavar="NAMES",
+    default="",
+    help="With --algebra: parameters that stay from call to call; what depends on them alone is computed once.",
+)
 @json_option
 def command(
     file: Path,
@@ -44,6 +50,7 @@ def command(
     arch: str,
     device: str | None,
     algebra: bool,
+    fold_weights: str,
     as_json: bool,
 ) -> None:
     """Say what the compiler chooses for FILE's kernel or pipeline and a shape, and why.
@@ -65,7 +72,7 @@ def command(
         by_name = dict(zip(program.dims, extents, strict=True))
         with checked.limits(program):
             if algebra:
-                algebra_text.explain(checked, program, by_name, arch, gpu, as_json)
+                algebra_text.explain(checked, program, by_name, arch, gpu, fold_weights, as_json)
                 return
             if isinstance(program, ir.Pipeline):
                 pipelines.explain(checked, program, extents, arch, gpu, as_json)
