@@ -103,8 +103,11 @@ class Recipe:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def nvcc_recipe(source: Source, toolchain: Toolchain, limit_seconds: float = BUILD_SECONDS) -> Recipe:
-    """Returns the reference recipe. Raises ArchUnknown, CompilerTooOld, and BuiltInPartsAlone."""
+def nvcc_recipe(
+    source: Source, toolchain: Toolchain, limit_seconds: float = BUILD_SECONDS, *, parts: bool = False
+) -> Recipe:
+    """Returns the reference recipe; with `parts` the folder also holds the object and the PTX. Raises
+    ArchUnknown, CompilerTooOld, and BuiltInPartsAlone."""
     if source.in_parts:
         raise BuiltInPartsAlone(
             f"{source.entry} multiplies f32 by wgmma, and nvcc alone does not build such kernels",
@@ -118,7 +121,7 @@ def nvcc_recipe(source: Source, toolchain: Toolchain, limit_seconds: float = BUI
     }
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
-        compiled = nvcc.compile_source(source, toolchain, folder, keep, cancel, limit_seconds)
+        compiled = nvcc.compile_source(source, toolchain, folder, keep, cancel, limit_seconds, parts=parts)
         return Produced(compiled.seconds, compiled.report, phases=compiled.phases)
 
     return Recipe(
@@ -132,6 +135,7 @@ def nvcc_recipe(source: Source, toolchain: Toolchain, limit_seconds: float = BUI
             "headers": toolchain.cutlass.digest,
             "flags": " ".join(nvcc.flags(source.arch, toolchain.nvcc.version)),
             "code": source.code,
+            **({"parts": f"{nvcc.OBJECT} {nvcc.PTX}"} if parts else {}),
         },
         produce=produce,
     )

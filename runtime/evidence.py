@@ -15,6 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
+ADOPTED = "adopted source "
+"""Begins the `schedule` of a record whose kernel was written by hand; the digest of its code follows."""
+
 EvidenceKind: TypeAlias = Literal["verify", "bench", "profile", "audit", "calibrate", "advice", "tune"]
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 SOURCE = "source.cu"
 LIBRARY = "kernel.so"
 LOG = "build.log"
+OBJECT = "kernel.o"
+PTX = "kernel.ptx"
 _SCRATCH = "tmp"
 _PHASES = f"{_SCRATCH}/phases.csv"
 
@@ -122,14 +124,17 @@ def compile_source(
     keep: Callable[[], Path],
     cancel: Event | None,
     limit_seconds: float,
+    *,
+    parts: bool = False,
 ) -> Compiled:
-    """Writes source, log and library into `folder`.
+    """Writes source, log and library into `folder`, with `parts` also the object and the PTX that the library
+    is made of, as far as the compiler left them.
 
     `keep` moves the folder to where refused builds are kept. Raises BuildError, BuildTimedOut,
     BuildCancelled, MachineError, OSError (the folder cannot be written).
     """
     put(folder / SOURCE, source.text)
-    return _compile(source.entry, source.arch, toolchain, folder, keep, cancel, limit_seconds)
+    return _compile(source.entry, source.arch, toolchain, folder, keep, cancel, limit_seconds, parts)
 
 
 def compile_unit(
@@ -157,6 +162,7 @@ def _compile(
     keep: Callable[[], Path],
     cancel: Event | None,
     limit_seconds: float,
+    parts: bool = False,
 ) -> Compiled:
     scratch = folder / _SCRATCH
     scratch.mkdir()
@@ -171,12 +177,24 @@ def _compile(
     )
     seconds = round(time.monotonic() - start, 3)
     phases = _phases(folder / _PHASES)
+    if parts:
+        _keep_parts(scratch, folder)
     shutil.rmtree(scratch)
     status = process.exit_status(entry, ended, limit_seconds)
     log = (folder / LOG).read_text(encoding="utf-8", errors="replace")
     if status != 0 or not (folder / LIBRARY).is_file():
         raise refusal(entry, status, log, keep, command_line(arch, SOURCE, LIBRARY))
     return Compiled(seconds, ptxas.parse(log), phases)
+
+
+def _keep_parts(scratch: Path, folder: Path) -> None:
+    """Copies the object and the PTX of every target, which are among nvcc's temporary files."""
+    stem = Path(SOURCE).stem
+    if (compiled := scratch / f"{stem}.o").is_file():
+        shutil.copyfile(compiled, folder / OBJECT)
+    texts = [file.read_bytes() for file in sorted(scratch.glob(f"{stem}*.ptx"))]
+    if texts:
+        put(folder / PTX, b"".join(texts))
 
 
 def _phases(table: Path) -> build_timings.Phases:

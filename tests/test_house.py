@@ -27,6 +27,7 @@ LONGEST = 800
 
 TOP = {
     "__init__",
+    "adopt",
     "api",
     "assembly",
     "backend",

@@ -48,9 +48,9 @@ def load(
     kernels, or several pipelines.
 
     Nothing is built before the first call of a shape. `arch` is a compile target (`sm90a`, `sm89`, `sm80`);
-    None takes the best one for the tensors' GPU. `tuned` takes the schedule that `ucc tune` recorded for
-    exactly this GPU, program and shape, whatever the program says; where none is recorded, the kernel is
-    planned as without it. With `check_offsets`, each call checks the offsets of segments among its arguments
+    None takes the best one for the tensors' GPU. `tuned` takes the source that `ucc adopt` confirmed, or the
+    schedule that `ucc tune` recorded, for exactly this GPU, program and shape, whatever the program says;
+    where there is none, the kernel is planned as without it. With `check_offsets`, each call checks the offsets of segments among its arguments
     before it launches, which waits for the stream, and raises WrongOffsets (`ucutlass.runtime.offsets`).
     Raises OSError and ProgramError; ValueError where there are no offsets to check.
     """
@@ -330,8 +330,13 @@ def _choose(
     origin = written(program, request.extents, arch)
     # What is recorded was measured on tensors that are aligned.
     if tuned and all(request.aligned):
+        from ucutlass.adopt.lookup import bound_adopted
         from ucutlass.tune.lookup import recall
 
+        adopted = bound_adopted(checked, program, request.extents, arch, gpu.name, device)
+        if adopted is not None:
+            bound, origins[request] = adopted
+            return bound
         program, origin = recall(checked, program, request.extents, arch, gpu.name, device, beyond=True)
     built = build_kernel(checked, program, request.extents, arch, device=device, aligned=request.aligned)
     origins[request] = origin

@@ -19,8 +19,10 @@ from ucutlass.pipeline.planning import Draw, PipelinePlan, as_written, plan_pipe
 from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildError
+from ucutlass.runtime.evidence import ADOPTED
 from ucutlass.runtime.parallel import BuildFailure
 from ucutlass.runtime.progress import OnProgress, ignore
+from ucutlass.runtime.subject import program_digest
 from ucutlass.runtime.switches import BuildPath
 from ucutlass.shapes import ShapeError
 
@@ -79,7 +81,9 @@ def sizes_of(built: AnyBuilt) -> tuple[int, ...]:
 def schedule_of(built: AnyBuilt) -> str:
     """The schedules as planned; a pipeline's stage by stage, with where they cut."""
     if not isinstance(built, BuiltPipeline):
-        return show(built.planned.request)
+        return (
+            f"{ADOPTED}{program_digest(built.source.code)}" if built.adopted else show(built.planned.request)
+        )
     words = [
         f"{stage.step.name}: {show(kernel.planned.request) if kernel is not None else 'torch'}"
         for stage, kernel in zip(built.plan.stages, built.built, strict=True)

@@ -20,7 +20,7 @@ from ucutlass.header import header
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.runtime import switches
-from ucutlass.runtime.build import BUILDERS, Artifact, Recipe, build, make, nvcc_recipe
+from ucutlass.runtime.build import BUILD_SECONDS, BUILDERS, Artifact, Recipe, build, make, nvcc_recipe
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.errors import BuildError, ToolchainError
@@ -193,15 +193,37 @@ def build_artifact(
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A kernel that is on disk, with what it was built from."""
+    """A kernel that is on disk, with what it was built from. `adopted`: the source was written by hand, and the
+    plan says its launch parameters and the tiles that it is verified around, not what it does."""
 
     chosen: ChosenPlan
     source: Source
     artifact: Artifact
+    adopted: bool = False
 
     @property
     def planned(self) -> Planned:
         return self.chosen.planned
+
+
+def adopted_recipe(source: Source, limit_seconds: float = BUILD_SECONDS) -> Recipe:
+    """Returns how a source that was written by hand is built: as nvcc builds an emitted one, and its object and
+    PTX are kept, which say more of it than the library does. Raises ToolchainError."""
+    return nvcc_recipe(source, toolchain(), limit_seconds, parts=True)
+
+
+def build_adopted(
+    chosen: ChosenPlan,
+    source: Source,
+    *,
+    limit_seconds: float = BUILD_SECONDS,
+    on_progress: OnProgress = ignore,
+) -> Built:
+    """Builds a source that was written by hand in place of a plan's own, or finds it in the cache. Raises what
+    `ucutlass.runtime.build.build` raises."""
+    recipe = adopted_recipe(source, limit_seconds)
+    artifact = make(recipe, Cache.from_switches(), on_progress=on_progress)
+    return Built(chosen, source, artifact, adopted=True)
 
 
 def build_kernel(
@@ -299,7 +321,12 @@ def _load(built: Built) -> KernelEntry:
         aside = cache.quarantine(built.artifact.key)
         warnings.warn(f"{broken}; put aside as {aside} and built again", RebuiltWarning, stacklevel=2)
         build_path = BUILD_PATH_OF[built.artifact.builder]
-        again = make(recipe_of(built.source, built.planned.plan, build_path, cache), cache)
+        recipe = (
+            adopted_recipe(built.source)
+            if built.adopted
+            else recipe_of(built.source, built.planned.plan, build_path, cache)
+        )
+        again = make(recipe, cache)
         return load_entry(again.library, again.entry)
 
 

@@ -26,7 +26,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
 from ucutlass.runtime import calibrate, isolation
-from ucutlass.runtime.evidence import EvidenceKind, Record
+from ucutlass.runtime.evidence import ADOPTED, EvidenceKind, Record
 from ucutlass.runtime.store import EvidenceStore
 from ucutlass.runtime.subject import algorithm_digest, file_digest, harness_digest, program_digest
 from ucutlass.shapes import free_dims
@@ -54,7 +54,8 @@ def latest(candidate: AuditSubject, store: EvidenceStore) -> tuple[Record, ...]:
 def _of(candidate: AuditSubject, store: EvidenceStore, kind: EvidenceKind) -> tuple[Record, ...]:
     digest = algorithm_digest(candidate.program)
     records = store.find(kind=kind, kernel=candidate.program.name, algorithm=digest)
-    return tuple(r for r in records if matches(candidate, r))
+    # What was measured of a source that somebody adopted says nothing of the kernel that the text becomes.
+    return tuple(r for r in records if matches(candidate, r) and not r.subject.schedule.startswith(ADOPTED))
 
 
 def matches(candidate: AuditSubject, record: Record) -> bool:
@@ -75,12 +76,13 @@ def gather(
     precision: DeclaredPrecision | None = None,
     ancestors: Sequence[Record] = (),
     library: Path | None = None,
+    code: str | None = None,
     seed: int = 0,
 ) -> EvidenceBundle:
     """Returns the bundle of a candidate with these records; what is not among them is missing.
 
     Asks the float64 reference in a process of its own. `library` is the file that is kept, compared by
-    its digest. Raises OSError where that cannot be read, CeilingsError for a calibration that is damaged.
+    its digest; `code` is that of an adopted source, which stands for what is emitted. Raises OSError where that cannot be read, CeilingsError for a calibration that is damaged.
     """
     mine = [r for r in records if matches(candidate, r)]
     strange = [r for r in records if r not in mine]
@@ -98,7 +100,7 @@ def gather(
         if isinstance(device, MissingEvidence)
         else stage_works(candidate.program, candidate.sizes, device),
         ancestors=[ancestor_of(r) for r in ancestors],
-        current=_current_artefact(candidate, mine, device, library),
+        current=_current_artefact(candidate, mine, device, library, code),
         records=[*records, *ancestors],
     )
 
@@ -140,10 +142,17 @@ def _calibrated(
 
 
 def _current_artefact(
-    candidate: AuditSubject, records: Sequence[Record], device: Device | MissingEvidence, library: Path | None
+    candidate: AuditSubject,
+    records: Sequence[Record],
+    device: Device | MissingEvidence,
+    library: Path | None,
+    adopted: str | None,
 ) -> ArtefactDigests | MissingEvidence:
-    """Returns what this package emits for the candidate now, and the digest of the library that is kept."""
+    """Returns what this package emits for the candidate now, or the code that was adopted for it, and the
+    digest of the library that is kept."""
     binary = file_digest(library) if library is not None else ""
+    if adopted is not None:
+        return ArtefactDigests(program_digest(adopted), binary, harness_digest())
     arch = next((r.subject.arch for r in records), "sm90a")
     if arch not in ARCHES:
         return MissingEvidence(f"the records are of the target {arch!r}, which this package has not")

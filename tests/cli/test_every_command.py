@@ -54,6 +54,7 @@ ROWS: Mapping[str, Row] = {
     "import": Row((FILE,), 2),
     "emit": Row((FILE, *SIZES), 0),
     "build": Row((FILE, *SIZES), 0),
+    "adopt": Row((FILE, "--for", FILE, *SIZES), 1),
     "run": Row((FILE, *SIZES), 0),
     "verify": Row((FILE, *SIZES), 3),
     "bench": Row((FILE, *SIZES), 3),

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from ucutlass import frontend
+from ucutlass.adopt.lookup import adopted_kernel
 from ucutlass.api import (
     LoadedKernel,
     LoadedPipeline,
@@ -31,7 +32,7 @@ from ucutlass.dynamo.partition import Part
 from ucutlass.dynamo.region import Executor, Order, Region, values_of
 from ucutlass.emit import NotServed
 from ucutlass.importer.first_call import checked
-from ucutlass.ir import Pipeline
+from ucutlass.ir import Kernel, Pipeline
 from ucutlass.runtime.arguments import ArgumentError, bind
 from ucutlass.runtime.errors import ArchUnknown, BuildCancelled, BuildError, BuildTimedOut, MachineError
 from ucutlass.runtime.launch_spec import TensorSlot, spec_of
@@ -128,11 +129,21 @@ def _on_device(jobs: Sequence[Job], device: torch.device, options: CompileOption
         with suppress(ArgumentError):  # which the call itself will raise
             if job.shapes is not None:
                 sized[number] = ProgramAtSizes(text, program, _extents(program, job.shapes))
+    device_facts = known_device(gpu.name, arch)
+    built: dict[int, AnyBuilt | Exception] = {}
+    for number, program_at in sized.items():
+        if isinstance(program_at.program, Kernel):
+            adopted = adopted_kernel(
+                program_at.checked, program_at.program, program_at.sizes, arch, gpu.name, device_facts
+            )
+            if adopted is not None:
+                built[number] = adopted[0]
+    others = {number: job for number, job in sized.items() if number not in built}
     try:
-        results = build_programs(list(sized.values()), arch, device=known_device(gpu.name, arch))
+        results = build_programs(list(others.values()), arch, device=device_facts)
     except MachineError as problem:
         return [problem] * len(jobs)
-    built = dict(zip(sized, results, strict=True))
+    built |= dict(zip(others, results, strict=True))
     return [
         program
         if isinstance(program, Exception)

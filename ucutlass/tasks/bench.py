@@ -40,8 +40,8 @@ def on_gpu(
     """Verifies the kernel, then times it against the baselines, once a protocol. `built` is a payload of
     `ucutlass.tasks.built`.
 
-    A baseline is `{"name": ..}`, of a `.ucu` file with its `program` and `built`, or with why it is
-    `refused`; of a PyTorch module with what `ucutlass.tasks.module_baseline` takes as `module` and `names`.
+    A baseline is `{"name": ..}`, of a `.ucu` file with its `program` and `built` (and `kernel`, where the file
+    has several), or with why it is `refused`; of a PyTorch module with what `ucutlass.tasks.module_baseline` takes as `module` and `names`.
     `protocols` are fields of `runtime.bench.protocol.Protocol`. Returns `device`, `machine`, `verified` (a
     list of cases, each with `ok` and `words`) and `regimes`, empty where a case failed: a wrong kernel has no
     speed. `stages` are those of a pipeline, each timed alone.
@@ -233,7 +233,7 @@ def _other_file(
     from ucutlass.tasks.built import loaded_built
 
     checked = checked_of(request["program"])
-    program = frontend.program(checked)
+    program = frontend.program(checked, request.get("kernel"))
     ours = [p.type for p in buffers.program.params]
     theirs = [p.type for p in program.params]
     if ours != theirs or dict(program.dims) != dict(buffers.program.dims):

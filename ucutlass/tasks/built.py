@@ -45,9 +45,14 @@ def built_payload(built: AnyBuilt) -> dict[str, Any]:
     orders = built.plan.orders if isinstance(built, BuiltPipeline) else {}
     return {
         "sizes": list(sizes_of(built)),
-        "kernels": [None if k is None else kernel_payload(k.planned, k.artifact.key) for k in kernels],
+        "kernels": [None if k is None else _payload_of(k) for k in kernels],
         "orders": {buffer: list(order) for buffer, order in orders.items()},
     }
+
+
+def _payload_of(built: Built) -> dict[str, Any]:
+    payload = kernel_payload(built.planned, built.artifact.key)
+    return payload | {"adopted": built.source.text} if built.adopted else payload
 
 
 def kernel_payload(planned: Planned, key: str) -> dict[str, Any]:
@@ -73,13 +78,19 @@ def loaded_built(
 
 
 def built_kernel(checked: Checked, program: ir.Kernel, payload: Mapping[str, Any]) -> Built:
-    """Returns the built kernel of a `kernel_payload`, from this process's cache. Raises as `loaded_built`."""
+    """Returns the built kernel of a `kernel_payload`, from this process's cache; its `adopted` is a source that
+    was written by hand. Raises as `loaded_built`."""
     from ucutlass.backend import Built, source_of
     from ucutlass.frontend import ChosenPlan
     from ucutlass.handoff import planned_of
 
     planned = planned_of(payload["plan"])
     artifact = artifact_of(payload["key"])
+    if "adopted" in payload:
+        from ucutlass.adopt.source import checked as checked_source
+
+        source = checked_source(payload["adopted"].encode(), artifact.arch)
+        return Built(ChosenPlan(planned, None), source, artifact, adopted=True)
     return Built(ChosenPlan(planned, None), source_of(checked, program, planned), artifact)
 
 

@@ -113,16 +113,12 @@ class TuningDatabase:
             if answer != "ok":
                 raise sqlite3.DatabaseError(f"{faults.DAMAGED[1]}: {answer}")
 
-        self._write(examine)
+        self.write(examine)
 
     def find(self, key: TuningKey) -> TunedRow | None:
         """Returns what is recorded for exactly this key. Raises TuningDamaged for a row that cannot be
         read."""
-        with self._used():
-            if not self.path.exists():
-                return None
-            c = store_file.connect_to_read(self.path)
-            values = store_file.once(c, lambda c: _select(self._ours(c), key), "BEGIN")
+        values = self.read(lambda c: _select(c, key))
         try:
             return None if values is None else _row(values)
         except (ValueError, TypeError) as problem:
@@ -134,12 +130,7 @@ class TuningDatabase:
 
     def devices(self, key: TuningKey) -> tuple[str, ...]:
         """Returns the devices that have a row for the rest of this key."""
-        with self._used():
-            if not self.path.exists():
-                return ()
-            return store_file.once(
-                store_file.connect_to_read(self.path), lambda c: _devices(self._ours(c), key), "BEGIN"
-            )
+        return self.read(lambda c: _devices(c, key)) or ()
 
     def keep(self, key: TuningKey, row: TunedRow) -> TunedRow:
         """Records a confirmed result if it `replaces` the one that is there; what is there afterwards."""
@@ -153,9 +144,19 @@ class TuningDatabase:
             c.execute("INSERT OR REPLACE INTO tuned VALUES (?,?,?,?,?,?,?,?,?,?)", (*_of(key), *_values(row)))
             return row
 
-        return self._write(update)
+        return self.write(update)
 
-    def _write(self, act: store_file.Act[T]) -> T:
+    def read(self, act: store_file.Act[T]) -> T | None:
+        """Returns what `act` reads in one transaction; None where there is no file. Raises StoreError."""
+        with self._used():
+            if not self.path.exists():
+                return None
+            c = store_file.connect_to_read(self.path)
+            return store_file.once(c, lambda c: act(self._ours(c)), "BEGIN")
+
+    def write(self, act: store_file.Act[T]) -> T:
+        """Runs `act` in one transaction that reaches the disk; the file is made where there is none. Raises
+        StoreError."""
         with self._used():
             _make(self.path)
             with closing(store_file.connect(self.path, "rw")) as c:

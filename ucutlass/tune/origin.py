@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Names the source of a schedule: the tuning database (`row`), a schedule that the program writes, or the
-    planner alone. `note` says why a recorded one was passed over, "" where none was."""
+    planner alone; or of a kernel, where a source was adopted for it. `note` says which source that is, or why a
+    recorded schedule was passed over, "" where none was."""
 
-    kind: Literal["tuned", "program", "planner"]
+    kind: Literal["tuned", "program", "planner", "adopted"]
     row: TunedRow | None = None
     note: str = ""
 
@@ -28,7 +29,11 @@ class Origin:
         if self.row is not None:
             r = self.row
             return f"tuned: {duration(r.microseconds * 1e-6)}, {r.created[:10]}, record {r.record[:16]}"
-        words = {"program": "the program's schedule", "planner": "the planner"}[self.kind]
+        words = {
+            "program": "the program's schedule",
+            "planner": "the planner",
+            "adopted": "an adopted source",
+        }[self.kind]
         return f"{words}; {self.note}" if self.note else words
 
 
