@@ -21,7 +21,7 @@ from ucutlass.agent.outcome import RefusedOutcome, RepeatedOutcome, TimedOutcome
 from ucutlass.agent.problem import OptimizationProblem, candidate_of, problem_of
 from ucutlass.agent.proposer import Answer
 from ucutlass.agent.run import CandidateJudgement, record_answer, record_ask, record_judgement, resume_session
-from ucutlass.agent.session import Ask, End, Judge, Review, SessionSettings, SessionState, due
+from ucutlass.agent.session import Ask, Confirm, End, Judge, Review, SessionSettings, SessionState, due
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.ir.schedule import show
 from ucutlass.shapes import complete
@@ -68,7 +68,7 @@ def work(journal: Journal, id: str, problem: OptimizationProblem, steps: int | N
                 record_answer(session, ask, propose(problem, ask, session.state))
             case Judge() as due_judgement:
                 record_judgement(session, due_judgement, *judge(problem, due_judgement.text, session.state))
-            case Review() | End():  # no judge by a model was asked for; nothing is left to do
+            case Confirm() | Review() | End():  # no time is provisional here; nothing is left to do
                 break
         steps = None if steps is None else steps - 1
     return session.state

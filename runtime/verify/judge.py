@@ -93,7 +93,8 @@ def judge_launch(
     problems: list[LaunchProblem] = []
     compared: list[Comparison] = []
     for number in range(repeats):
-        with nullcontext() if jitter is None else jitter(number):
+        # The span waits for the device, which must not end what goes on around the launch.
+        with span("launch"), nullcontext() if jitter is None else jitter(number):
             outputs, run_problems = _run(launch, arguments, reference.results, _pattern(number), offset)
         problems += run_problems
         if number < 2:
@@ -174,7 +175,6 @@ def _tile_of(kind: TensorType, tile: tuple[int, int] | Mapping[str, int] | None)
     return tile.get(rows, 1), tile.get(columns, 1)
 
 
-@span("launch")
 def _run(
     launch: JudgedLaunch | DirectLaunch,
     arguments: Sequence[Argument],

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
 
-from ucutlass import spans
-from ucutlass.runtime import isolation
+from ucutlass import frontend, spans
+from ucutlass.runtime import isolation, verify
+from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.isolation import STARTS, Raised, Returned, WarmProcess, run
 
 
@@ -61,3 +65,26 @@ def test_a_span_waits_for_the_device() -> None:
         assert list(spans.timed_items("b", iter([1, 2]))) == [1, 2]
     assert calls[:3] == ["settled", "a", "settled"] and calls.count("settled") == 2 + 3 * 2
     assert list(record.seconds) == ["a", "b"]
+
+
+def test_nothing_waits_for_the_device_between_a_launch_and_what_goes_on_around_it() -> None:
+    """Else the copies of the case `repeats` would have ended when the kernel begins."""
+    calls: list[str] = []
+
+    @contextmanager
+    def jitter(number: int) -> Iterator[None]:
+        calls.append("copies begin")
+        yield
+        calls.append("copies end")
+
+    def launch(given: Sequence[Any], outputs: Sequence[torch.Tensor]) -> None:
+        calls.append("launch")
+        outputs[0].copy_(given[0] * 2)
+
+    program = frontend.kernel(frontend.read_text("kernel k(x: f32[M]) -> f32[M] { return x * 2 }\n"))
+    arguments = generate(program, {"M": 5}, "normal", seed=1)
+    with spans.recording(lambda: calls.append("settled")):
+        assert verify.check(program, launch, arguments, jitter=jitter).ok
+    at = calls.index("copies begin")
+    assert calls[at : at + 3] == ["copies begin", "launch", "copies end"]
+    assert calls.count("copies begin") == 2 and "settled" in calls[:at]
