@@ -113,6 +113,38 @@ MODULES: dict[str, tuple[Callable[..., object], tuple[Draw, ...]]] = {
         lambda x: x.median(-1)[0],
         (partial(torch.tensor, [[1.0, NAN, 2.0], [1.0, 5.0, 3.0]]),),
     ),
+    "the largest of a short axis": (lambda x: x.topk(3, 1), (normal(2, 5, 3),)),
+    "the largest is no number": (
+        lambda x: (x.topk(2, -1), x.topk(3, -1, largest=False)),
+        (partial(torch.tensor, [[1.0, NAN, 2.0, INF], [-INF, 1.0, -5.0, 7.0]]),),
+    ),
+    "the largest": (lambda x: (x.topk(1, 0), (x * 8).long().topk(2, -1, largest=False)), (normal(3, 4),)),
+    "experts by their group": (
+        lambda x: torch.zeros_like(x).scatter(
+            1, x.view(3, 2, 3).sum(-1).topk(1)[1] + x[:, :1].topk(1)[1], 1.0
+        ),
+        (normal(3, 6),),
+    ),
+    "a value at a few places": (
+        lambda x: torch.zeros_like(x).scatter(1, x.topk(2, 1)[1], 1.0) + x.scatter(-1, x.topk(3)[1], -2.0),
+        (normal(3, 6),),
+    ),
+    "sums at a few places": (
+        lambda x, ids, y: x.scatter_add(1, ids, y),
+        (normal(3, 6), whole(6, 3, 4), normal(3, 4)),
+    ),
+    "windows that lie side by side": (
+        lambda x: F.fold(x, (4, 6), (2, 3), stride=(2, 3)),
+        (normal(2, 12, 4),),
+    ),
+    "windows that lie over each other": (
+        lambda x: F.fold(x, (5, 6), (3, 2), padding=1, stride=(2, 1)),
+        (normal(2, 12, 21),),
+    ),
+    "windows of one image with holes": (
+        lambda x: F.fold(x, (5, 6), 2, dilation=2, stride=2),
+        (normal(12, 4),),
+    ),
     "kthvalue": (lambda x: x.kthvalue(2, 0), (normal(3, 4),)),
 }
 
@@ -181,3 +213,13 @@ def test_arguments_that_a_rule_does_not_expect_refuse_the_operator(monkeypatch: 
 def test_results_without_elements_are_refused() -> None:
     with pytest.raises(Unsupported, match="no elements"):
         from_torch(Of(lambda x: x[:, :0]), torch.randn(3, 4))
+
+
+def test_rows_are_not_looked_at_where_the_mask_is_known_but_for_the_batch() -> None:
+    def causal(q: Tensor) -> Tensor:
+        mask = torch.arange(4)[:, None] >= torch.arange(4)
+        return _attention(q, q, q, mask.expand(q.shape[0], 1, 4, 4))
+
+    batch = ({0: torch.export.Dim("batch", min=2)},)
+    text = from_torch(Of(causal), HEADS(), dynamic_shapes=(batch,)).text
+    assert "attends" not in text and "f32[B, " in text

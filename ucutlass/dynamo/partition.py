@@ -20,7 +20,7 @@ from ucutlass.dynamo.subgraphs import extracted, groups, read_outside, replace, 
 from ucutlass.importer.export import ELEMENTS, is_empty
 from ucutlass.importer.masks import noted
 from ucutlass.importer.operators.views import SKIP_EMPTY
-from ucutlass.importer.symbolic import symbols_of
+from ucutlass.importer.symbolic import PRIMES, stand_ins, symbols_of
 
 VIEWS = frozenset(
     f"aten.{name}"
@@ -126,7 +126,7 @@ def unfit(value: Any, devices: Collection[str]) -> str:
 def division_of(graph: fx.GraphModule, devices: Collection[str], name: str) -> Division:
     """Returns how a graph without dead code is divided; its parts are called `NAME_0`, `NAME_1`, .. A part that
     is refused as a whole is halved."""
-    noted(graph.graph, {})
+    _note_masks(graph.graph)
     refused: dict[str, str] = {}
     halved: set[tuple[str, ...]] = set()
     attempts: dict[tuple[str, ...], Region | RegionRefused] = {}
@@ -151,6 +151,14 @@ def division_of(graph: fx.GraphModule, devices: Collection[str], name: str) -> D
                 parts.append(Part(part_name, key, attempt))
         if (len(refused), len(halved)) == before:
             return Division(tuple(parts), refused)
+
+
+def _note_masks(graph: fx.Graph) -> None:
+    """Notes which masks leave each row a key, whatever the symbols are: of more symbols than an import takes,
+    none."""
+    symbols = symbols_of(value for node in graph.nodes for value in values_of(node))
+    if len(symbols) <= len(PRIMES[0]):
+        noted(graph, {}, stand_ins(symbols)[0])
 
 
 def divide(graph: fx.GraphModule, division: Division, devices: Collection[str]) -> dict[str, str]:

@@ -218,7 +218,7 @@ def _translated(
         i.name for i in inputs if i.origin == "constant" and _is_positions(constants[i.path])
     }
     builder.parameters |= {i.name for i in inputs if i.origin == "parameter"}
-    noted(program.graph, _state(program))
+    noted(program.graph, _state(program), number_of)
     for name, number in numbers.items():
         builder.name = free(name, used_names)
         refs[name] = constant(builder, number, (), tensor_of(by_name[name].meta["val"], name).element)

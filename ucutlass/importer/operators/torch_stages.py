@@ -24,6 +24,7 @@ from ucutlass.importer.expressions import (
 from ucutlass.importer.graph import Axes, ImportedTensor
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef, axis_number, broadcast
 from ucutlass.importer.operators.pointwise import FLOATS, Rule, cast
+from ucutlass.importer.operators.ranks import MOST_RANKED, ranked
 from ucutlass.importer.operators.views import constant, permuted, sliced
 
 
@@ -37,6 +38,8 @@ def _topk(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     """The first elements of the sorted axis: by value and by position."""
     x, count = a["self"], a["k"]
     dim = axis_number(a.get("dim", -1), len(b.shape(x)))
+    if b.shape(x) and 1 < b.shape(x)[dim] <= MOST_RANKED and b.element(x) != "bool" and count:
+        return ranked(b, x, dim, count, bool(a.get("largest", True)))
     keywords = {"dim": dim, "descending": bool(a.get("largest", True))}
     whole = ImportedTensor(b.shape(x), b.element(x))
     values = b.torch("sort", [x], keywords, whole)
@@ -54,7 +57,7 @@ def _at_rank(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
     count = b.shape(x)[dim] if b.shape(x) else 1
     place = a["k"] - 1 if "k" in a.named else (count - 1) // 2
     element = b.element(x)
-    ranked: list[ValueRef] = []
+    elements: list[ValueRef] = []
     for function, own in (("sort", element), ("argsort", "i64"))[: len(a.results)]:
         tensor = ImportedTensor(b.shape(x), own)
         whole = b.torch(function, [x], {"dim": dim, "descending": False}, tensor)
@@ -64,8 +67,8 @@ def _at_rank(b: GraphBuilder, a: Arguments) -> tuple[ValueRef | None, ...]:
             ranked_part = b.pointwise(
                 where(binary("!=", operand(0), operand(0)), operand(0), operand(1)), [last, ranked_part], own
             )
-        ranked.append(b.reshape(ranked_part, a.results[0].shape))
-    return tuple(ranked)
+        elements.append(b.reshape(ranked_part, a.results[0].shape))
+    return tuple(elements)
 
 
 def _median(b: GraphBuilder, a: Arguments) -> ValueRef:
@@ -94,6 +97,8 @@ def _scattered(
 ) -> ValueRef:
     if b.shape(values) == b.shape(ids) and _has_one_place(b, x, dim, ids):
         return _written(b, x, dim, ids, values, summed)
+    if summed and _has_few_places(b, x, dim, ids) and b.shape(values) == b.shape(ids):
+        return b.pointwise(add(operand(0), operand(1)), [x, _at_places(b, x, dim, ids, values)], b.element(x))
     function = "scatter_add" if summed else "scatter"
     tensor = ImportedTensor(b.shape(x), b.element(x))
     return b.torch(function, [x, cast(b, ids, "i64"), cast(b, values, b.element(x))], {"dim": dim}, tensor)
@@ -118,7 +123,39 @@ def _written(
     return b.add("pointwise", reads, body, axes, extents, b.element(x))
 
 
+MOST_PLACES = 8
+"""Places along an axis up to which each element is compared with all that are written."""
+
+
+def _has_few_places(b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef) -> bool:
+    """Returns whether a few elements are written along the axis, at every place of the others."""
+    if not b.shape(x) or b.element(x) == "bool" or b.shape(x)[dim] == 1:
+        return False
+    others = [tuple(n for i, n in enumerate(b.shape(r)) if i != dim) for r in (x, ids)]
+    return others[0] == others[1] and 1 < b.shape(ids)[dim] <= MOST_PLACES
+
+
+def _at_places(b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef, values: ValueRef | None) -> ValueRef:
+    """Adds for each element of x the sum of the values that are written there, or without them how many are."""
+    labels, axes, extents = b.labels(x)
+    extents["_j"] = b.shape(ids)[dim]
+    written: Axes = tuple(("_j",) if i == dim else axis for i, axis in enumerate(axes))
+    here = binary("==", operand(0), index(labels[dim]))
+    reads, element = [(ids, written)], "i32"
+    if values is not None:
+        reads, element = [*reads, (cast(b, values, b.element(x)), written)], b.element(x)
+    body = over("sum", ("_j",), where(here, 1 if values is None else operand(1), 0))
+    return b.add("reduction", reads, body, axes, extents, element, "written")
+
+
 def _scatter_of_one(b: GraphBuilder, a: Arguments) -> ValueRef:
+    x, ids = a["self"], a["index"]
+    dim = axis_number(a["dim"], len(b.shape(x)))
+    if _has_few_places(b, x, dim, ids):
+        count = _at_places(b, x, dim, ids, None)
+        value = constant(b, a["value"], (), a.result.element)
+        body = where(binary("!=", operand(0), 0), operand(1), operand(2))
+        return b.pointwise(body, [count, value, x], b.element(x))
     values = constant(b, a["value"], b.shape(a["index"]), a.result.element)
     return _scatter(b, a, False, values)
 

@@ -31,7 +31,7 @@ from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRe
 from ucutlass.importer.operators.pointwise import Rule
 from ucutlass.importer.operators.products import exact
 from ucutlass.importer.operators.reductions import reduce
-from ucutlass.importer.operators.views import constant, gathered, sliced
+from ucutlass.importer.operators.views import constant, gathered, permuted, sliced
 from ucutlass.importer.operators.windowed_axes import (
     WindowedAxis,
     extents_of,
@@ -420,8 +420,38 @@ def _upsample_linear(b: GraphBuilder, a: Arguments) -> ValueRef:
     return x
 
 
+def _col2im(b: GraphBuilder, a: Arguments) -> ValueRef:
+    """Each element is the sum of what windows have at it; windows side by side are another order of axes."""
+    x, places, widths = a["self"], tuple(a["output_size"]), tuple(a["kernel_size"])
+    stride, padding, dilation = (per_axis(a[name], 2) for name in ("stride", "padding", "dilation"))
+    lead, channels = b.shape(x)[:-2], b.shape(x)[-2] // prod(widths)
+    columns = zip(places, widths, stride, padding, dilation, strict=True)
+    sizes = tuple((n + 2 * p - d * (w - 1) - 1) // s + 1 for n, w, s, p, d in columns)
+    parts = b.reshape(x, (*lead, channels, *widths, *sizes))
+    if stride == widths and padding == (0, 0) and dilation == (1, 1) and places == _products(sizes, widths):
+        rank = len(lead)
+        order = [*range(rank + 1), rank + 3, rank + 1, rank + 4, rank + 2]
+        return b.reshape(permuted(b, parts, order), a.result.shape)
+    spaces = windowed_axes(sizes, widths, places, stride, padding, dilation)
+    extents = {**dict(zip(("B", "C"), (*lead, channels) if lead else (1, channels), strict=True))}
+    extents |= extents_of(spaces)
+    outer = tuple(named_axis(label, extents) for label in ("BC" if lead else "C"))
+    windows = tuple(named_axis(s.window, extents) for s in spaces)
+    items = tuple(s.transposed() for s in spaces if not s.direct)
+    body = over("sum", tuple(s.window for s in spaces if s.width != 1), Index(operand(0), items))
+    axes = (*outer, *(named_axis(s.output, extents) for s in spaces))
+    if not items or not all(s.reaches for s in spaces):
+        raise b.fail("windows that reach no element, or of one element each")
+    reads = [(parts, (*outer, *windows, *input_axes(spaces, extents)))]
+    return b.add("window", reads, body, axes, extents, a.result.element)
+
+
+def _products(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
+    return tuple(x * y for x, y in zip(left, right, strict=True))
+
+
 def _rules() -> dict[str, Rule]:
-    rules: dict[str, Rule] = {"aten.convolution.default": _convolution(None)}
+    rules: dict[str, Rule] = {"aten.convolution.default": _convolution(None), "aten.col2im.default": _col2im}
     for n in (1, 2, 3):
         rules |= {f"aten.conv{n}d.{o}": _conv for o in ("default", "padding")}
         rules[f"aten.conv_transpose{n}d.{'default' if n == 1 else 'input'}"] = _convolution(True)
