@@ -43,11 +43,24 @@ from ucutlass.cli.search_options import SearchOptions, run_options
     help="Which problems: level1/1-20,level2/7,level3/*.",
 )
 @click.option("--resume", "id", metavar="ID", help="Go on with a run instead of --root.")
+@click.option(
+    "--export",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write first programs, or a run's best ones, as KernelBench's evaluation takes them; runs nothing.",
+)
 @click.option("--show", "only", is_flag=True, help="Print what a run has, without going on.")
 @run_options
 @json_option
 def command(
-    root: Path | None, select: str, id: str | None, only: bool, as_json: bool, how: SearchOptions
+    root: Path | None,
+    select: str,
+    id: str | None,
+    folder: Path | None,
+    only: bool,
+    as_json: bool,
+    how: SearchOptions,
 ) -> None:
     """Search for faster programs for problems of a KernelBench checkout, and report by level.
 
@@ -65,6 +78,9 @@ def command(
                 fail(Status.CALL, "--show prints a run that there is: name it with --resume ID", as_json)
             report(batch_of_id(Journal.open(how.journal), id, as_json, to_go_on=False), None, as_json)
             return
+        if folder is not None:
+            _export(folder, root, select, id, how, as_json)
+            return
         if how.timing.baseline == "cublas":
             fail(Status.CALL, "cublas is the bare product of a program: a module has none", as_json)
         try:
@@ -73,6 +89,29 @@ def command(
             fail(Status.CALL, str(wrong), as_json)
         done, why = run_batch(names, batch_request(base, how, as_json), id)
         report(done, why, as_json)
+
+
+def _export(
+    folder: Path, root: Path | None, select: str, id: str | None, how: SearchOptions, as_json: bool
+) -> None:
+    from ucutlass.cli.kernelbench_export import FORMS, best_programs, export, first_programs
+
+    if root is None:
+        programs = best_programs(batch_of_id(Journal.open(how.journal), id or "", as_json, to_go_on=False))
+    else:
+        try:
+            base, names = selected(root, select)
+        except BadCheckout as wrong:
+            fail(Status.CALL, str(wrong), as_json)
+        programs = first_programs(base, names, how.reading("sm90a"))
+    rows_of_export = export(folder, programs)
+    counts = {form: sum(form in row for row in rows_of_export) for form in FORMS}
+    if as_json:
+        show.data({"folder": str(folder), "counts": counts, "problems": rows_of_export})
+    else:
+        show.table(("form", "problems"), [(form, str(count)) for form, count in counts.items()])
+    if not any(counts.values()):
+        sys.exit(Status.PROGRAM)
 
 
 def report(run: BatchRun, why: str | None, as_json: bool) -> None:

@@ -1,0 +1,206 @@
+"""What `ucc kernelbench --export` writes is taken by KernelBench's evaluation: loaded, seeded and called as it does.
+
+Kernels run emulated on the CPU. KernelBench's own functions take part where KERNELBENCH names a checkout.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from kernelbench_files import LINEAR, linear, module
+
+import ucutlass
+from tests.emit import emulator
+from ucutlass.agent.kernelbench_export import NotExportable, standalone, through_ucutlass
+from ucutlass.agent.model_new import NotRewritable, model_new
+from ucutlass.agent.module import TorchModule, read_module
+from ucutlass.cli import main
+from ucutlass.emit.text import Source
+from ucutlass.frontend import read_text
+
+pytestmark = pytest.mark.usefixtures("forked")
+
+SOFTMAX = "kernel softmax_(x: f32[M, N]) -> f32[M, N] { return softmax[N](x) }\n"
+CENTRED = "pipeline centred(x: f32[M, N]) -> f32[M, N] {\n  m: f32[M] = mean[N](x)\n  return x - m\n}\n"
+
+CASES: Mapping[str, tuple[str, str]] = {
+    "softmax": (module("return torch.softmax(x, -1)", x="6, 40"), SOFTMAX),
+    "centred": (module("return x - x.mean(-1, keepdim=True)", x="6, 40"), CENTRED),
+    "linear": (linear(), LINEAR),
+}
+
+
+def read(tmp_path: Path, name: str) -> TorchModule:
+    path = tmp_path / f"1_{name}.py"
+    path.write_text(CASES[name][0])
+    return read_module(path)
+
+
+def evaluated(reference: str, text: str, seed: int = 42) -> tuple[Any, Any, list[Any]]:
+    """Both modules and inputs, as `eval_kernel_against_ref` makes them."""
+    context: dict[str, Any] = {}
+    exec(compile(reference, "reference", "exec"), context)
+    torch.manual_seed(seed)
+    given = context["get_init_inputs"]()
+    with torch.no_grad():
+        torch.manual_seed(seed)
+        original = context["Model"](*given)
+        exec(compile(text, "answer", "exec"), context)
+        torch.manual_seed(seed)
+        custom = context["ModelNew"](*given)
+    torch.manual_seed(seed)
+    return original, custom, [x.float() for x in context["get_inputs"]()]
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+    """Has PyTorch's `load_inline` compile for the host; gives what it was called with."""
+    calls: list[dict[str, Any]] = []
+
+    def load_inline(name: str, cuda_sources: list[str], **options: Any) -> str:
+        calls.append({"name": name, "cuda_sources": cuda_sources, **options})
+        (code,) = cuda_sources
+        source = Source(emulator.translated(code), code, name, "")
+        return str(emulator.build_unit("", [source], tmp_path))
+
+    monkeypatch.setattr("torch.utils.cpp_extension.load_inline", load_inline)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=0))
+    return calls
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "softmax",
+        pytest.param("centred", marks=pytest.mark.slow),
+        pytest.param("linear", marks=pytest.mark.slow),
+    ],
+)
+def test_what_stands_alone_computes_the_module(
+    name: str, tmp_path: Path, emulated: list[dict[str, Any]]
+) -> None:
+    reference, program = CASES[name]
+    checked = read_text(program)
+    model = standalone(checked, checked.module.programs[0], read(tmp_path, name))
+    assert "ucutlass" not in "".join(
+        a.name for n in ast.walk(ast.parse(model.text)) if isinstance(n, ast.Import) for a in n.names
+    )
+    original, custom, inputs = evaluated(reference, model.text)
+    with torch.no_grad():
+        torch.testing.assert_close(custom(*inputs), original(*inputs), atol=1e-4, rtol=1e-4)
+        with pytest.raises(RuntimeError, match="planned for"):
+            custom(*(x[:2] for x in inputs))
+    assert {call["name"] for call in emulated} == set(model.entries)
+    for call in emulated:
+        assert call["no_implicit_headers"] and not call["is_python_module"]
+        assert any(flag.startswith("-gencode=") for flag in call["extra_cuda_cflags"])
+
+
+@pytest.mark.parametrize("name", ["softmax", "linear"])
+def test_what_goes_through_ucutlass_computes_the_module(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU the loaded program's reference stands for its kernel."""
+    reference, program = CASES[name]
+    checked = read_text(program)
+    model = through_ucutlass(checked, checked.module.programs[0], read(tmp_path, name))
+    loads = ucutlass.loads
+    monkeypatch.setattr(ucutlass, "loads", lambda text, name: loads(text, name).reference, raising=False)
+    original, custom, inputs = evaluated(reference, model.text)
+    with torch.no_grad():
+        torch.testing.assert_close(custom(*inputs), original(*inputs), atol=1e-4, rtol=1e-4)
+
+
+SEEDED = '''"""try: nothing"""
+import torch
+import torch.nn as nn
+width = 8
+class Inner(nn.Module):
+    """Here it would pass."""
+    pass
+class Model(nn.Module):
+    """try:"""
+    def __init__(self, n):
+        super(Model, self).__init__()
+        self.first = nn.Linear(n, width)
+        self.noise = torch.rand(3)
+        self.second = nn.Sequential(nn.Linear(width, n), nn.ReLU())
+    def forward(self, x, y=None):
+        """try: pass"""
+        return self.second(self.first(x))
+def get_inputs():
+    return [torch.rand(2, 4)]
+def get_init_inputs():
+    return [4]
+if __name__ == "__main__":
+    print("run")
+'''
+
+
+def test_the_constructor_draws_what_the_reference_draws() -> None:
+    keys = {"a": "input 0", "w": "state second.0.weight", "v": "input 1"}
+    text = "def _run_program(values): return values\ndef _state(m, p): return p\n" + model_new(SEEDED, keys)
+    for word in ("pass", "try:", "get_inputs", "print"):
+        assert word not in text
+    original, custom, inputs = evaluated(SEEDED, text)
+    assert custom(inputs[0], 3)["v"] == 3 and custom(*inputs)["w"] == "second.0.weight"
+    ours, theirs = custom.state_dict(), original.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
+    assert torch.equal(custom.noise, original.noise)
+
+
+def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
+    with pytest.raises(NotRewritable, match="no class"):
+        model_new("x = 1\n", {})
+    with pytest.raises(NotRewritable, match="list"):
+        model_new(SEEDED.replace("x, y=None", "*x"), {"a": "input 0"})
+    other = read_text(SOFTMAX.replace("x: f32", "z: f32").replace("(x)", "(z)"))
+    with pytest.raises(NotExportable, match="no z"):
+        standalone(other, other.module.programs[0], read(tmp_path, "softmax"))
+
+
+def test_the_command_writes_both_forms(tmp_path: Path) -> None:
+    level = tmp_path / "KernelBench" / "level1"
+    level.mkdir(parents=True)
+    (level / "7_Softmax.py").write_text(CASES["softmax"][0])
+    (level / "8_Fft.py").write_text(module("return torch.fft.fft(x).real", x="8, 8"))
+    target = tmp_path / "out"
+    call = ["kernelbench", "--root", str(tmp_path), "--select", "level1/*", "--export", str(target), "--json"]
+    shown = CliRunner().invoke(main, call, prog_name="ucc", catch_exceptions=False)
+    row = json.loads(shown.stdout)
+    assert shown.exit_code == 0 and row["counts"] == {"through_ucutlass": 1, "standalone": 1}
+    for form in row["counts"]:
+        assert (target / form / "level_1_problem_7_sample_0_kernel.py").is_file()
+    first, second = json.loads((target / "export.json").read_text())
+    assert first["standalone"]["backend"] == "cuda" and first["standalone"]["entries"]
+    assert set(second["refused"]) == set(row["counts"])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_checker_of_kernelbench_takes_it(name: str, tmp_path: Path) -> None:
+    root = os.environ.get("KERNELBENCH")
+    if not root:
+        pytest.skip("KERNELBENCH names no checkout of KernelBench")
+    path = Path(root) / "src" / "kernelbench" / "kernel_static_checker.py"
+    spec = importlib.util.spec_from_file_location("kernel_static_checker", path)
+    assert spec is not None and spec.loader is not None
+    checker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(checker)
+    checked = read_text(CASES[name][1])
+    program, of = checked.module.programs[0], read(tmp_path, name)
+    model = standalone(checked, program, of)
+    valid, errors, _ = checker.validate_kernel_static(model.text, backend=model.backend, precision="fp32")
+    assert valid, errors
+    through = through_ucutlass(checked, program, of)
+    valid, errors, _ = checker.validate_kernel_static(through.text, backend="", precision="fp32")
+    assert valid, errors

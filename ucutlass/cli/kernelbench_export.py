@@ -1,0 +1,100 @@
+"""This module writes what `ucc kernelbench --export` writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ucutlass import files, frontend
+from ucutlass.agent.batch import BatchRun, NoStart
+from ucutlass.agent.candidate_text import candidate_text
+from ucutlass.agent.kernelbench_export import ExportedModel, NotExportable, standalone, through_ucutlass
+from ucutlass.agent.model_new import NotRewritable
+from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch, problem_of_json
+from ucutlass.agent.problem_loader import LoaderSettings, problem_at
+from ucutlass.cli import show
+from ucutlass.cli.outputs import write_all
+from ucutlass.diagnostics import ProgramError
+from ucutlass.frontend import Checked
+from ucutlass.runtime.module.signature import Unusable
+from ucutlass.shapes import ShapeError
+
+FORMS = MappingProxyType({"through_ucutlass": through_ucutlass, "standalone": standalone})
+"""Folder to form."""
+
+REFUSED = (NoStart, Unusable, StartProgramMismatch, NotExportable, NotRewritable, ProgramError, ShapeError)
+
+
+def first_programs(
+    base: Path, names: Sequence[str], reading: LoaderSettings
+) -> Iterator[tuple[str, OptimizationProblem | str, Checked | None]]:
+    """Yields each problem with its first program, or why it has none."""
+    for name in names:
+        try:
+            problem = problem_at(base / name, reading, base)
+        except REFUSED as why:
+            yield name, str(why), None
+        else:
+            yield name, problem, problem.start
+
+
+def best_programs(run: BatchRun) -> Iterator[tuple[str, OptimizationProblem | str, Checked | None]]:
+    """Yields each problem of a run with its best confirmed program."""
+    for name in run.names:
+        member = run.members.get(name)
+        best = None if member is None or member.session is None else member.session.state.tree.best()
+        if member is None or member.session is None or best is None:
+            yield name, "the run has no confirmed program for it", None
+        else:
+            yield name, problem_of_json(member.session.state.problem), candidate_text(best.text).checked
+
+
+def export(
+    folder: Path, programs: Iterator[tuple[str, OptimizationProblem | str, Checked | None]]
+) -> list[dict[str, Any]]:
+    """Writes every form of every program, and `export.json`, whose rows it returns. Raises OSError."""
+    contents: dict[Path, files.Content] = {}
+    rows: list[dict[str, Any]] = []
+    for name, problem, checked in programs:
+        row: dict[str, Any] = {"problem": name, "refused": {}}
+        if isinstance(problem, str) or checked is None or problem.module is None:
+            row["refused"] = dict.fromkeys(FORMS, str(problem))
+        else:
+            row |= {"program": problem.program, "compute_type": problem.compute_type}
+            for form, write_form in FORMS.items():
+                try:
+                    program = frontend.program(checked, problem.program)
+                    model = write_form(checked, program, problem.module)
+                except REFUSED as why:
+                    row["refused"][form] = show.one_line(str(why))[:500]
+                    continue
+                path = folder / form / _file_name(name)
+                contents[path] = model.text
+                row[form] = _row(path, model)
+        show.note(f"ucc: {name}: {', '.join(f for f in FORMS if f in row) or 'nothing'}")
+        rows.append(row)
+    contents[folder / "export.json"] = json.dumps(rows, indent=1) + "\n"
+    for path in contents:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_all(contents)
+    return rows
+
+
+def _file_name(name: str) -> str:
+    """Returns the name of a sample as KernelBench's runs have it."""
+    match = re.search(r"level(\d+)/(\d+)_", name)
+    return f"level_{match[1]}_problem_{match[2]}_sample_0_kernel.py" if match else f"{Path(name).stem}.py"
+
+
+def _row(path: Path, model: ExportedModel) -> Mapping[str, Any]:
+    return {
+        "file": str(path),
+        "backend": model.backend,
+        "precision": "fp32",
+        "arch": model.arch,
+        "entries": list(model.entries),
+    }
