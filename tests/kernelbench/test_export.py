@@ -9,10 +9,12 @@ import ast
 import importlib.util
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -186,21 +188,64 @@ def test_the_command_writes_both_forms(tmp_path: Path) -> None:
     assert set(second["refused"]) == set(row["counts"])
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_checker_of_kernelbench_takes_it(name: str, tmp_path: Path) -> None:
+# --- KernelBench's own functions ------------------------------------------------------
+
+MISSING = ("dotenv", "tqdm", "openai", "litellm", "requests", "datasets", "pydra", "tomli")
+"""What KernelBench imports beside PyTorch, and none of these functions uses."""
+
+
+@pytest.fixture
+def kernelbench(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Imports modules of the checkout that KERNELBENCH names."""
     root = os.environ.get("KERNELBENCH")
     if not root:
         pytest.skip("KERNELBENCH names no checkout of KernelBench")
-    path = Path(root) / "src" / "kernelbench" / "kernel_static_checker.py"
-    spec = importlib.util.spec_from_file_location("kernel_static_checker", path)
-    assert spec is not None and spec.loader is not None
-    checker = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(checker)
-    checked = read_text(CASES[name][1])
-    program, of = checked.module.programs[0], read(tmp_path, name)
-    model = standalone(checked, program, of)
-    valid, errors, _ = checker.validate_kernel_static(model.text, backend=model.backend, precision="fp32")
-    assert valid, errors
-    through = through_ucutlass(checked, program, of)
-    valid, errors, _ = checker.validate_kernel_static(through.text, backend="", precision="fp32")
-    assert valid, errors
+    monkeypatch.syspath_prepend(str(Path(root) / "src"))
+    for name in MISSING:
+        if importlib.util.find_spec(name) is None:
+            monkeypatch.setitem(sys.modules, name, MagicMock())
+    return lambda name: importlib.import_module(f"kernelbench.{name}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernelbench_takes_it(
+    name: str,
+    tmp_path: Path,
+    kernelbench: Callable[[str], Any],
+    emulated: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its static checker, its loaders and its five trials of correctness; the CPU stands for the GPU."""
+    evaluation, checker = kernelbench("eval"), kernelbench("kernel_static_checker")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda **_: None)
+    reference, program = CASES[name]
+    checked = read_text(program)
+    typed, of = checked.module.programs[0], read(tmp_path, name)
+    loads = ucutlass.loads
+    monkeypatch.setattr(ucutlass, "loads", lambda text, name: loads(text, name).reference, raising=False)
+    for model in (standalone(checked, typed, of), through_ucutlass(checked, typed, of)):
+        backend = model.backend if model.entries else ""  # its checker knows no uCUTLASS
+        valid, errors, _ = checker.validate_kernel_static(model.text, backend=backend, precision="fp32")
+        assert valid, errors
+        context: dict[str, Any] = {}
+        original, given, inputs = evaluation.load_original_model_and_inputs(reference, context)
+        if model.backend == "cute":
+            custom, file = evaluation.load_custom_model_with_tempfile(model.text)
+            Path(file.name).unlink()
+        else:
+            custom = evaluation.load_custom_model(model.text, context, None)
+        modules = []
+        with torch.no_grad():
+            for cls in (original, custom):
+                evaluation.set_seed(42)
+                modules.append(cls(*given()))
+        result = evaluation.run_and_check_correctness(
+            *modules,
+            inputs,
+            metadata={},
+            num_correct_trials=5,
+            device=torch.device("cpu"),
+            backend=model.backend,
+            precision=torch.float32,
+        )
+        assert result.compiled and result.correctness, result.metadata
