@@ -24,7 +24,8 @@ from ucutlass.agent.integrity import audit
 from ucutlass.agent.integrity.audit_record import record_of
 from ucutlass.agent.integrity.gather import AuditSubject, gather
 from ucutlass.agent.integrity.machine_precision import machine_losses
-from ucutlass.backend import Built, build_adopted, build_kernel, toolchain
+from ucutlass.backend import Built, build_adopted, build_kernel, source_of, toolchain
+from ucutlass.emit import NotServed
 from ucutlass.emit.text import Source
 from ucutlass.handoff import program_payload
 from ucutlass.ir.hardware import Device
@@ -157,6 +158,7 @@ def adopt(
         job.program.name,
         "unconfirmed",
         job.source.text,
+        _base(job, built),
         built.planned.launch,
         versions=versions_of(toolchain()),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -169,6 +171,16 @@ def adopt(
         raise
     adopted.keep(database, key, confirmed)
     return confirmed
+
+
+def _base(job: AdoptionJob, built: Built) -> str:
+    """Returns what is emitted for the job's plan, where the source was edited from it: an emitted entry is named
+    after the digest of its code. "" where it was not."""
+    try:
+        emitted = source_of(job.checked, job.program, built.planned)
+    except NotServed:
+        return ""
+    return emitted.text if emitted.entry == job.source.entry else ""
 
 
 def _confirmed(

@@ -25,6 +25,7 @@ ROW = AdoptedRow(
     "scaled",
     "confirmed",
     BY_HAND,
+    "",
     (1, 0),
     12.5,
     13.0,
@@ -172,8 +173,8 @@ def test_two_processes_that_make_and_fill_it_at_once(database: TuningDatabase) -
     for writer in writers:
         out, errors = writer.communicate(timeout=120)
         assert writer.returncode == 0, out + errors
-    kept = adopted.rows(database)
-    assert whole(database.path) and len(kept) == 60 and all(row == ROW for _, row in kept)
+    rows = adopted.rows(database)
+    assert whole(database.path) and len(rows) == 60 and all(row == ROW for _, row in rows)
 
 
 @pytest.mark.slow

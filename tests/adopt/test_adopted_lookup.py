@@ -43,7 +43,9 @@ def keep(text: str = THRICE, gpu: str = GPU, **changes: Any) -> AdoptedRow:
     """Keeps a source as confirmed, with some fields of its row changed."""
     program = frontend.kernel(frontend.read_text(PROGRAM))
     versions = dict(versions_of(backend.toolchain()))
-    row = AdoptedRow(program_digest(text), "scaled", "confirmed", text, (), 10.0, 12.0, versions, ("f" * 64,))
+    row = AdoptedRow(
+        program_digest(text), "scaled", "confirmed", text, "", (), 10.0, 12.0, versions, ("f" * 64,)
+    )
     row = replace(row, created="2026-03-01T12:00:00+00:00", **changes)
     adopted.keep(TuningDatabase.open(), key_of(program, tuple(SIZES.values()), gpu, "sm90a"), row)
     return row

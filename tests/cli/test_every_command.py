@@ -55,6 +55,7 @@ ROWS: Mapping[str, Row] = {
     "emit": Row((FILE, *SIZES), 0),
     "build": Row((FILE, *SIZES), 0),
     "adopt": Row((FILE, "--for", FILE, *SIZES), 1),
+    "diff": Row((FILE, "--for", FILE, *SIZES), 1),
     "run": Row((FILE, *SIZES), 0),
     "verify": Row((FILE, *SIZES), 3),
     "bench": Row((FILE, *SIZES), 3),

@@ -25,18 +25,18 @@ MOST_ROWS = 4096
 
 _TABLE = """CREATE TABLE IF NOT EXISTS adopted (
   device TEXT NOT NULL, arch TEXT NOT NULL, program TEXT NOT NULL, extents TEXT NOT NULL,
-  source TEXT NOT NULL, kernel TEXT NOT NULL, state TEXT NOT NULL, text TEXT NOT NULL,
+  source TEXT NOT NULL, kernel TEXT NOT NULL, state TEXT NOT NULL, text TEXT NOT NULL, base TEXT NOT NULL,
   launch TEXT NOT NULL, microseconds REAL NOT NULL, rival REAL NOT NULL, versions TEXT NOT NULL,
   records TEXT NOT NULL, created TEXT NOT NULL,
   PRIMARY KEY (device, arch, program, extents, source))"""
 
-_COLUMNS = "source, kernel, state, text, launch, microseconds, rival, versions, records, created"
+_COLUMNS = "source, kernel, state, text, base, launch, microseconds, rival, versions, records, created"
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedRow:
     """One adopted source: `source` is the digest of its code and `text` the file, `kernel` the name that its
-    program has in the text. `launch` has the values of the launch parameters. `microseconds` and `rival` are the
+    program has in the text. `base` is the emitted file that it was edited from, "" where it was not. `launch` has the values of the launch parameters. `microseconds` and `rival` are the
     medians of the source and of the text's own kernel in turns, 0 where nothing was timed; `versions` those of
     what built it, `records` the ids of its evidence."""
 
@@ -44,6 +44,7 @@ class AdoptedRow:
     kernel: str
     state: State
     text: str
+    base: str = ""
     launch: tuple[int, ...] = ()
     microseconds: float = 0.0
     rival: float = 0.0
@@ -100,6 +101,11 @@ def rows(database: TuningDatabase) -> tuple[tuple[TuningKey, AdoptedRow], ...]:
     return tuple((_key(values[:4], database), _row(values[4:], database)) for values in selected)
 
 
+def base_of(database: TuningDatabase, entry: str) -> str | None:
+    """Returns the emitted file with this entry that an adopted source was edited from. Raises as `confirmed`."""
+    return next((row.base for _, row in rows(database) if row.base and f" {entry}(" in row.base), None)
+
+
 def drop(database: TuningDatabase, digest: str) -> int:
     """Removes every row of the source whose digest begins so, and returns how many there were. Raises
     UnknownSource, StoreError."""
@@ -149,6 +155,7 @@ def _values(row: AdoptedRow) -> tuple[Any, ...]:
         row.kernel,
         row.state,
         row.text,
+        row.base,
         json.dumps(row.launch),
         row.microseconds,
         row.rival,
@@ -167,11 +174,11 @@ def _key(values: tuple[Any, ...], database: TuningDatabase) -> TuningKey:
 
 
 def _row(values: tuple[Any, ...], database: TuningDatabase) -> AdoptedRow:
-    source, kernel, state, text, launch, microseconds, rival, versions, records, created = values
+    source, kernel, state, text, base, launch, microseconds, rival, versions, records, created = values
     try:
         if state not in ("unconfirmed", "confirmed"):
             raise ValueError(f"its state is {state!r:.60}")
-        if not isinstance(text, str) or len(text) > MOST_BYTES:
+        if not all(isinstance(file, str) and len(file) <= MOST_BYTES for file in (text, base)):
             raise ValueError("its text is none")
         if hashlib.sha256(code_of(text).encode()).hexdigest() != source:
             raise ValueError("its text is not the one that was adopted")
@@ -185,6 +192,7 @@ def _row(values: tuple[Any, ...], database: TuningDatabase) -> AdoptedRow:
             str(kernel),
             state,
             text,
+            base,
             _numbers(launch),
             microseconds,
             rival,

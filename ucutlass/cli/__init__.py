@@ -20,6 +20,7 @@ _COMMANDS = {
     "emit": "print the CUTLASS C++ of a kernel",
     "build": "build a library, a C header and the source",
     "adopt": "take CUDA that was edited by hand, once it is verified",
+    "diff": "say what an edited source changes of what is emitted",
     "run": "build, run, verify and time a kernel",
     "verify": "hold a kernel against its reference, on many inputs and extents",
     "bench": "time a kernel against baselines, in turns",
