@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.work import Engine
 from ucutlass.runtime import gpu, isolation
 from ucutlass.runtime.bench.gpu_lock import gpu_uuid, hold_gpu
+from ucutlass.runtime.errors import LockTimeout
 
 
 @dataclass(slots=True)
@@ -56,19 +57,28 @@ class GpuCalls:
 
 
 @contextmanager
-def local_device(wait: float, on_held: Callable[[float, float], None] = lambda *_: None) -> Iterator[str]:
+def local_device(
+    wait: float, on_held: Callable[[float, float], None] = lambda *_: None, *, or_cpu: bool = False
+) -> Iterator[str]:
     """Gives where torch may compute what is not timed: "cuda" with the lock of this machine's GPU held, for which
-    it waits so many seconds at most, or "cpu" where there is none. `on_held` is told the seconds that this waited
-    and held. Raises LockTimeout."""
+    it waits so many seconds at most, or "cpu" where there is none and, with `or_cpu`, where it is in use for
+    longer. `on_held` is told the seconds that this waited and held. Raises LockTimeout."""
     if gpu.at_hand() is None:
         yield "cpu"
         return
     start = time.monotonic()
-    with hold_gpu(gpu_uuid(), timeout_seconds=wait, on_wait=lambda _: None):
+    with ExitStack() as stack:
+        device = "cuda"
+        try:
+            stack.enter_context(hold_gpu(gpu_uuid(), timeout_seconds=wait, on_wait=lambda _: None))
+        except LockTimeout:
+            if not or_cpu:
+                raise
+            device = "cpu"
         began = time.monotonic()
         spans.add({WAITING: began - start})
         try:
-            yield "cuda"
+            yield device
         finally:
             on_held(began - start, time.monotonic() - began)
 

@@ -33,6 +33,9 @@ from ucutlass.runtime.module.signature import (
 from ucutlass.runtime.module.source import class_as_problem
 
 LIMIT_SECONDS = 300.0
+WAIT_SECONDS = 60.0
+"""For a GPU that is in use, before a file is read on the CPU, which takes as long for a large module."""
+
 MOST_SOURCE = 200_000
 """Characters of a problem file: KernelBench's longest has some fifteen thousand."""
 
@@ -79,7 +82,7 @@ def read_module(
         raise Unusable(file, "unreadable", f"it has {len(source)} characters; at most {MOST_SOURCE} are read")
     source = class_as_problem(file, source, cls, types)
     arguments = {"source": source, "file": file, "mode": mode, "precision": precision}
-    with local_device(limit_seconds) as device:
+    with local_device(min(limit_seconds, WAIT_SECONDS), or_cpu=True) as device:
         outcome = isolation.run(
             "ucutlass.tasks.problem_file:inspect",
             arguments | {"device": device},

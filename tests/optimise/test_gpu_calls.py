@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
@@ -16,7 +16,7 @@ from tests.optimise.test_evaluator import LINEAR, Engine, bench, took
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import gpu_calls as gpu_calls_module
 from ucutlass.agent.evidence import BuiltCandidate, ConfirmationSettings
-from ucutlass.agent.gpu_calls import GpuCalls, value
+from ucutlass.agent.gpu_calls import GpuCalls, local_device, value
 from ucutlass.agent.outcome import Outcome, TimedOutcome
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine import gpu_slot as place_module
@@ -24,6 +24,7 @@ from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.gpu_slot import GpuSlot
 from ucutlass.engine.work import TABLE, EngineTask, RemoteCall
 from ucutlass.runtime import isolation
+from ucutlass.runtime.errors import LockTimeout
 
 
 @dataclass
@@ -124,3 +125,20 @@ def test_a_place_says_how_long_it_had_the_gpu(clock: Clock, monkeypatch: pytest.
     for name in ("attempt", "compared"):
         assert place.run(RemoteCall(TABLE[name], {}), Event()) == isolation.Crashed("SIGSEGV", "", 2.0)
     place.close()
+
+
+@pytest.mark.parametrize("or_cpu", [True, False])
+def test_a_gpu_that_is_in_use_is_done_without_where_a_cpu_serves(
+    or_cpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def in_use(*_: Any, **__: Any) -> Iterator[None]:
+        raise LockTimeout("another process times", "wait for it")
+        yield
+
+    monkeypatch.setattr(gpu_calls_module.gpu, "at_hand", lambda: object())
+    monkeypatch.setattr(gpu_calls_module, "gpu_uuid", lambda: "GPU-0")
+    monkeypatch.setattr(gpu_calls_module, "hold_gpu", in_use)
+    expected: Any = nullcontext() if or_cpu else pytest.raises(LockTimeout)
+    with expected, local_device(1.0, or_cpu=or_cpu) as device:
+        assert device == "cpu"
