@@ -121,9 +121,9 @@ def step_time_of_json(value: Any) -> StepTime | None:
     """Returns None for what is none, such as an event from before times were kept."""
     match value:
         case {"wall": float() | int() as wall, "parts": dict(parts)}:
-            known = {n: float(s) for n, s in parts.items() if n in PARTS and isinstance(s, float | int)}
-            if all(math.isfinite(s) for s in (wall, *known.values())):
-                return StepTime(float(wall), known)
+            seconds = {n: float(s) for n, s in parts.items() if n in PARTS and isinstance(s, float | int)}
+            if all(math.isfinite(s) for s in (wall, *seconds.values())):
+                return StepTime(float(wall), seconds)
     return None
 
 

@@ -72,7 +72,24 @@ PARSERS = frozenset(
 )
 """The functions that parse a program's text, by the modules that define them."""
 
-VAGUE_NAMES = frozenset({"made", "found", "said", "told", "kept", "asked", "wanted", "one"})
+VAGUE_NAMES = frozenset(
+    {
+        "made",
+        "found",
+        "said",
+        "told",
+        "kept",
+        "asked",
+        "wanted",
+        "one",
+        "got",
+        "known",
+        "given",
+        "taken",
+        "drawn",
+        "seen",
+    }
+)
 """Names of variables that do not say what they hold."""
 
 # --- the tree -------------------------------------------------------------------------

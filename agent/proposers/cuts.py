@@ -35,10 +35,10 @@ class CutProposal:
 
 
 def neighbours(
-    text: str, problem: OptimizationProblem, device: Device | None, known: Look | None = None
+    text: str, problem: OptimizationProblem, device: Device | None, look_up: Look | None = None
 ) -> list[CutProposal]:
     """Returns every text that differs in one cut and plans, the best estimate first. Cuts that are put back
-    are those of the problem's own text. `known` remembers how texts are planned. Raises ProgramError for a
+    are those of the problem's own text. `look_up` remembers how texts are planned. Raises ProgramError for a
     text that is no program."""
     name, proposals = problem.program, dict[str, CutProposal]()
     here = candidate_text(text).checked
@@ -48,8 +48,8 @@ def neighbours(
         planned = (
             None
             if scheduled is None
-            else known(scheduled)
-            if known is not None
+            else look_up(scheduled)
+            if look_up is not None
             else look(scheduled, problem, device)
         )
         if planned is not None and planned.text not in proposals:

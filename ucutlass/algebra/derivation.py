@@ -127,10 +127,10 @@ def derive(
     )
     terms = new_graph(program, bounds.terms)
     whole = whole_program(program, terms)
-    known = frozenset(id(v) for v in walk(*(whole.stored[r] for r in whole.roots)))
+    original = frozenset(id(v) for v in walk(*(whole.stored[r] for r in whole.roots)))
     gpu = device or next(d for d in DEVICES.values() if d.capability == ARCHES[arch].capability)
     deriver = _Deriver(
-        checked, program, extents, arch, device, gpu, terms, whole, known, {r.name: r for r in rules}
+        checked, program, extents, arch, device, gpu, terms, whole, original, {r.name: r for r in rules}
     )
     before = deriver.seconds(checked.tree)
     saturation = saturate(terms, rules, bounds)
@@ -188,16 +188,16 @@ class _Deriver:
 
     def candidates(self, before: float | None, deadline: float) -> list[AlgebraCandidate]:
         distinct: dict[str, AlgebraCandidate] = {}
-        seen: set[tuple[int, ...]] = {tuple(map(id, self.roots))}
+        tried: set[tuple[int, ...]] = {tuple(map(id, self.roots))}
         for weights in WEIGHTS:
             if time.monotonic() > deadline:
                 break
             try:
-                taken = extract(self.graph, self.roots, Coarse(self.extents, self.gpu, weights))
-                if taken is None or tuple(map(id, taken)) in seen:
+                cheapest = extract(self.graph, self.roots, Coarse(self.extents, self.gpu, weights))
+                if cheapest is None or tuple(map(id, cheapest)) in tried:
                     continue
-                seen.add(tuple(map(id, taken)))
-                candidate = self._candidate(dict(zip(self.whole.roots, taken, strict=True)), deadline)
+                tried.add(tuple(map(id, cheapest)))
+                candidate = self._candidate(dict(zip(self.whole.roots, cheapest, strict=True)), deadline)
             except (Full, LongProof, RecursionError):
                 continue
             if candidate is None or any(_alike(candidate, other) for other in distinct.values()):
@@ -259,9 +259,9 @@ class _Deriver:
         cheaper: list[FoldedCandidate] = []
         for weights in WEIGHTS:
             try:
-                taken = extract(self.graph, self.roots, Coarse(self.extents, self.gpu, weights, alone))
-                roots = dict(zip(self.whole.roots, taken or (), strict=False))
-                parts = divided(self.graph, self.whole, roots, indices) if taken else None
+                cheapest = extract(self.graph, self.roots, Coarse(self.extents, self.gpu, weights, alone))
+                roots = dict(zip(self.whole.roots, cheapest or (), strict=False))
+                parts = divided(self.graph, self.whole, roots, indices) if cheapest else None
                 candidate = None if parts is None else self._folded(roots, *parts)
             except (Full, LongProof, NotWritable, RecursionError):
                 continue

@@ -78,9 +78,9 @@ class EGraph:
     def add(self, term: V) -> V:
         """Returns the interned term, whose parts were added before. Raises Full."""
         key = (*_head(term), tuple(id(c) for c in children(term)))
-        known = self._terms.get(key)
-        if known is not None:
-            return known  # type: ignore[return-value]  # the key holds the type
+        existing = self._terms.get(key)
+        if existing is not None:
+            return existing  # type: ignore[return-value]  # the key holds the type
         if len(self._terms) >= self.most_terms:
             raise Full(f"{self.most_terms} terms")
         self._terms[key] = term
@@ -198,12 +198,12 @@ class EGraph:
         not of one class, and LongProof beyond `most` steps."""
         if not self.equal(before, after):
             raise NotEqual("the terms are of two classes")
-        known: dict[tuple[int, int], list[tuple[Rewrite | None, Value]]] = {}
+        explained: dict[tuple[int, int], list[tuple[Rewrite | None, Value]]] = {}
 
         def lead(a: Value, b: Value) -> list[tuple[Rewrite | None, Value]]:
             key = (id(a), id(b))
-            if key in known:
-                return known[key]
+            if key in explained:
+                return explained[key]
             terms: list[tuple[Rewrite | None, Value]] = []
             for x, y, rule in self._path(a, b):
                 if rule:
@@ -218,7 +218,7 @@ class EGraph:
                     terms.append((None, y))
                 if len(terms) > most:
                     raise LongProof(f"more than {most} steps")
-            known[key] = terms
+            explained[key] = terms
             return terms
 
         return lead(before, after)

@@ -35,12 +35,12 @@ def _matches(terms: Terms, pattern: Pattern, term: Value, bound: Bound) -> Itera
     """Yields the terms of a term's class that a pattern matches, with what its names stand for."""
     match pattern:
         case str():
-            known = bound.get(pattern)
+            matched = bound.get(pattern)
             if term.elem.kind != "float" and not isinstance(term, ir.Constant):
                 return
-            if known is not None:
-                if terms.graph.equal(known, term):
-                    yield known, bound
+            if matched is not None:
+                if terms.graph.equal(matched, term):
+                    yield matched, bound
             elif not pattern.startswith("c"):
                 yield term, {**bound, pattern: term}
             elif (constant := terms.constants(term)) is not None and terms.number(constant) is not None:
@@ -68,8 +68,8 @@ def _parts(
         for part, arg in zip(pattern[1:], args, strict=True):
             matches = [
                 ((*before, match), after)
-                for before, known in matches
-                for match, after in _matches(terms, part, arg, known)
+                for before, prefix in matches
+                for match, after in _matches(terms, part, arg, prefix)
             ]
         for matched, after in matches:
             yield terms.graph.add(ir.Apply(term.function, matched, term.elem, term.dims)), after

@@ -125,8 +125,10 @@ def extract(graph: EGraph, roots: Sequence[Value], price: Coarse) -> tuple[Value
         for identity, members in classes:
             for term in members:
                 choice = _chosen(graph, identity, term, own[id(term)], best)
-                known = best.get(identity)
-                if choice is not None and (known is None or choice.seconds < known.seconds * (1 - 1e-9)):
+                cheapest = best.get(identity)
+                if choice is not None and (
+                    cheapest is None or choice.seconds < cheapest.seconds * (1 - 1e-9)
+                ):
                     best[identity] = choice
                     changed = True
         if not changed:

@@ -90,13 +90,13 @@ def _part(
         return graph.add(ir.with_children(value, moved))
 
     several = len(results) > 1 or any(results)
-    known: set[str] = set()
+    introduced: set[str] = set()
     header = syntax.Program(
         "pipeline",
         name,
-        tuple(syntax.Param(p.name, _typed(p.type, whole.program, known)) for p in params),
+        tuple(syntax.Param(p.name, _typed(p.type, whole.program, introduced)) for p in params),
         tuple(
-            syntax.Result(_typed(r.type, whole.program, known), r.name or None if several else None)
+            syntax.Result(_typed(r.type, whole.program, introduced), r.name or None if several else None)
             for r in results.values()
         ),
         (),
@@ -125,12 +125,12 @@ def _pairs(
 def _tops(roots: Iterable[Value], alone: frozenset[int]) -> list[Value]:
     """Returns the largest terms that are folded, without parameters themselves."""
     tops: dict[int, Value] = {}
-    seen: set[int] = set()
+    visited: set[int] = set()
 
     def visit(value: Value) -> None:
-        if id(value) in seen:
+        if id(value) in visited:
             return
-        seen.add(id(value))
+        visited.add(id(value))
         if id(value) not in alone:
             for child in children(value):
                 visit(child)
@@ -158,7 +158,7 @@ def _result_types(program: ir.Program) -> dict[str, ir.ParamDecl]:
     return {name: ir.ParamDecl(name, type_) for name, type_ in named}
 
 
-def _typed(type_: ir.ParamType, program: ir.Program, known: set[str]) -> syntax.TypeExpr:
+def _typed(type_: ir.ParamType, program: ir.Program, introduced: set[str]) -> syntax.TypeExpr:
     """Returns a type as a text has it, with the extents of dimensions that no type before it gave."""
     if isinstance(type_, ir.ScalarType):
         return syntax.TypeExpr(type_.elem.name, None)
@@ -166,8 +166,8 @@ def _typed(type_: ir.ParamType, program: ir.Program, known: set[str]) -> syntax.
     for axis in type_.axes:
         named = []
         for dim in axis.dims:
-            extent = None if dim in known else extent_expression(program.dims[dim], dim)
-            known.add(dim)
+            extent = None if dim in introduced else extent_expression(program.dims[dim], dim)
+            introduced.add(dim)
             named.append(syntax.NamedAxis(dim, extent))
         if not named:
             length = extent_expression(axis.extent, "")

@@ -100,8 +100,8 @@ class Terms:
     def count(self, dims: Iterable[str]) -> Value | None:
         """Returns the number of coordinates of fixed dimensions; None where a call brings one."""
         numbers = [self.fixed(d) for d in dims]
-        known = [n for n in numbers if n is not None]
-        return self.constant(math.prod(known)) if len(known) == len(numbers) else None
+        constants = [n for n in numbers if n is not None]
+        return self.constant(math.prod(constants)) if len(constants) == len(numbers) else None
 
     def fixed(self, dim: str) -> int | None:
         extent = self.extents[dim]
@@ -133,10 +133,10 @@ class Terms:
 
     def range(self, term: Value) -> Range:
         """Returns what a term lies in, as its own functions say."""
-        known = self._ranges.get(id(term))
-        if known is None:
-            known = self._ranges[id(term)] = _range(term, self.range)
-        return known
+        cached = self._ranges.get(id(term))
+        if cached is None:
+            cached = self._ranges[id(term)] = _range(term, self.range)
+        return cached
 
 
 _ZERO_AT_ZERO = frozenset(

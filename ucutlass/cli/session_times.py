@@ -47,8 +47,8 @@ def _sessions(journal: Journal, full: str) -> dict[str, str]:
 
 
 def _part_rows(total: StepTime) -> list[tuple[str, ...]]:
-    known = [(name, total.parts[name], PARTS[name]) for name in PARTS if name in total.parts]
-    rows = [*known, (OTHER, total.other, "what no part accounts for"), ("wall", total.wall, "all of it")]
+    part_rows = [(name, total.parts[name], PARTS[name]) for name in PARTS if name in total.parts]
+    rows = [*part_rows, (OTHER, total.other, "what no part accounts for"), ("wall", total.wall, "all of it")]
     share = max(total.wall, 1e-9)
     return [(name, f"{seconds:.3f}", f"{seconds / share:.1%}", what) for name, seconds, what in rows]
 

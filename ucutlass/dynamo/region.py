@@ -119,8 +119,8 @@ def _imported(
     """Returns a part's program with what a Region has besides. Raises RegionRefused with every operator that
     alone stands in the way, or the first that does with others."""
     nodes = list(graph.graph.nodes)
-    given = [n for n in nodes if n.op == "placeholder" and isinstance(n.meta["val"], Tensor)]
-    tensors = [n for n in given if not is_empty(n.meta["val"])]
+    placeholders = [n for n in nodes if n.op == "placeholder" and isinstance(n.meta["val"], Tensor)]
+    tensors = [n for n in placeholders if not is_empty(n.meta["val"])]
     numbers = [n for n in nodes if n.op == "placeholder" and not isinstance(n.meta["val"], Tensor)]
     used_names: list[str] = []
     inputs: list[Input] = []
@@ -138,7 +138,7 @@ def _imported(
     builder = GraphBuilder({i.name: i.tensor for i in inputs})
     builder.parameters |= {i.name for i, node in zip(inputs, tensors, strict=True) if PARAMETER in node.meta}
     refs: dict[str, Any] = {node.name: number(node.meta["val"]) for node in numbers}
-    refs |= {node.name: EMPTY for node in given if is_empty(node.meta["val"])}
+    refs |= {node.name: EMPTY for node in placeholders if is_empty(node.meta["val"])}
     makers: dict[str, str] = {}
     for node, source in zip(tensors, inputs, strict=True):
         builder.origin, builder.name = (

@@ -42,13 +42,13 @@ def _replace(
         return
     if offset and offset[0] not in (None, whole.storage_offset()):
         return
-    seen, stored = dense_order(size, stride), dense_order(whole.shape, whole.stride())
-    if seen is None or stored is None:
+    order, stored = dense_order(size, stride), dense_order(whole.shape, whole.stride())
+    if order is None or stored is None:
         return
     if node.target is _ATEN.as_strided.default:
-        steps = _reshaped(stored, [size[axis] for axis in seen], seen)
+        steps = _reshaped(stored, [size[axis] for axis in order], order)
     else:
-        steps = _reshaped(seen, [whole.shape[axis] for axis in stored], stored)
+        steps = _reshaped(order, [whole.shape[axis] for axis in stored], stored)
     value, fake = source, source.meta["val"]
     for operator, argument in steps:
         fake = operator(fake, argument)

@@ -265,13 +265,13 @@ def _state(program: Any) -> dict[str, torch.Tensor]:
     """Returns the tensors of a program's buffers and constants that no call changes, by their nodes' names."""
     signature = program.graph_signature
     written = set(signature.buffers_to_mutate.values())
-    known = {**program.constants, **program.state_dict}
+    tensors = {**program.constants, **program.state_dict}
     return {
-        spec.arg.name: known[spec.target]
+        spec.arg.name: tensors[spec.target]
         for spec in signature.input_specs
         if spec.kind.name in ("BUFFER", "CONSTANT_TENSOR")
         and spec.target not in written
-        and isinstance(known.get(spec.target), torch.Tensor)
+        and isinstance(tensors.get(spec.target), torch.Tensor)
     }
 
 

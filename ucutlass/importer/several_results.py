@@ -103,18 +103,18 @@ def _holds_dot(stage: ImportedStage) -> bool:
 
 def _reached(stage: ImportedStage, stages: Sequence[ImportedStage]) -> list[ImportedStage]:
     """Returns the stages that read what a stage gives, themselves or by way of others."""
-    given, reached = {*stage.outputs}, []
+    outputs, reached = {*stage.outputs}, []
     for other in stages:
-        if given & {*other.inputs}:
-            given |= {*other.outputs}
+        if outputs & {*other.inputs}:
+            outputs |= {*other.outputs}
             reached.append(other)
     return reached
 
 
 def _between(other: ImportedStage, after: Sequence[ImportedStage]) -> bool:
     """Returns whether a stage reads what one of these others gives."""
-    given = {output for s in after if s is not other for output in s.outputs}
-    return bool(given & {*other.inputs})
+    outputs = {output for s in after if s is not other for output in s.outputs}
+    return bool(outputs & {*other.inputs})
 
 
 def _outputs(
@@ -122,6 +122,6 @@ def _outputs(
 ) -> tuple[str, ...]:
     """Returns what both give to others, results in their order."""
     read = {v for s in stages if s is not stage and s is not other for v in s.inputs}
-    given = dict.fromkeys((*stage.outputs, *other.outputs))
-    ordered = [v for v in dict.fromkeys(results) if v in given]
-    return (*ordered, *(v for v in given if v in read and v not in ordered))
+    outputs = dict.fromkeys((*stage.outputs, *other.outputs))
+    ordered = [v for v in dict.fromkeys(results) if v in outputs]
+    return (*ordered, *(v for v in outputs if v in read and v not in ordered))

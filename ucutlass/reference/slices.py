@@ -151,9 +151,9 @@ def sampled_results(
     if dim is None or sizes[dim] < 2 * (sample.rows + 2 * EDGE_ROWS):
         return None
     extent = sizes[dim]
-    drawn = random.Random(sample.seed).sample(range(extent), sample.rows)
+    sampled_rows = random.Random(sample.seed).sample(range(extent), sample.rows)
     edges = (*range(EDGE_ROWS), *range(extent - EDGE_ROWS, extent))
-    coordinates = torch.tensor(sorted({*drawn, *edges}))
+    coordinates = torch.tensor(sorted({*sampled_rows, *edges}))
     selected = [
         a
         if not isinstance(a, Tensor) or (axis := _axis(p.type, dim)) is None

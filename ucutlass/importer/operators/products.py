@@ -370,14 +370,14 @@ def _may_hide_all(b: GraphBuilder, mask: ValueRef) -> bool:
     if b.element(mask) == "bool":
         return True
     nodes = {node.name: node for node in b.nodes}
-    seen: set[str] = set()
+    visited: set[str] = set()
     huge = 0
     stack = [mask.name]
     while stack:
         value = stack.pop()
-        if value in seen or value in b.parameters or b.values[value].element not in FLOATS:
+        if value in visited or value in b.parameters or b.values[value].element not in FLOATS:
             continue
-        seen.add(value)
+        visited.add(value)
         node = nodes.get(value)
         if node is None or isinstance(node, TorchStage):
             return True
