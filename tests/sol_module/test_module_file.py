@@ -74,6 +74,7 @@ def test_a_process_that_gives_no_graph_says_why(tmp_path: Path, text: str, words
     assert words in str(lost.value)
 
 
+@pytest.mark.slow
 def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:
     with pytest.raises(ModuleLost, match="did not end within 1 s"):
         module_work(_file(tmp_path, "while True: pass\n"), limit_seconds=1.0)
