@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -19,6 +20,9 @@ import anyio
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp_machine import LINEAR, SIZES, SLEEPS, Host, alive, call, eventually, finished, refused, until
+
+from ucutlass.agent.mcp import jobs
+from ucutlass.agent.mcp.command import CommandResult
 
 MEASURE: dict[str, Any] = {"texts": [LINEAR], "sizes": SIZES, "wait_s": 0}
 
@@ -66,6 +70,30 @@ def test_a_call_that_is_cancelled_ends_its_compiler(host: Host) -> None:
         assert (await call(client, "check", text=LINEAR))["ok"]
 
     host.talk(conversation)
+
+
+def test_a_command_that_answers_at_once_ends_with_its_call(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended_early: list[bool] = []
+    started = Event()
+
+    def run(_: Any, __: float, ___: int, cancel: Event, *____: Any) -> CommandResult:
+        started.set()
+        ended_early.append(cancel.wait(10.0))
+        return CommandResult("cancelled", None, "", 0.0)
+
+    monkeypatch.setattr(jobs, "run_command", run)
+
+    async def conversation(client: Client) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "check", {"text": LINEAR})
+            await eventually(started.is_set)
+            group.cancel_scope.cancel()
+        await eventually(lambda: ended_early)
+
+    host.talk(conversation)
+    assert ended_early == [True]
 
 
 def test_a_poll_that_is_cancelled_does_not_end_the_job(host: Host) -> None:
