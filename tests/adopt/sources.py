@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from ucutlass.adopt.source import checked
 from ucutlass.emit.text import Source
@@ -35,6 +39,11 @@ g++ -O1 -fPIC -w -c -x c++ -o tmp/source.o source.cu && g++ -shared -o kernel.so
 echo '%s' > tmp/source.ptx
 """
 """What the fake nvcc of a test does."""
+
+
+def quick(names: Iterable[str], *few: str) -> list[Any]:
+    """Cases by name, of which all but a few are slow: they repeat others of their kind."""
+    return [name if name in few else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def source(text: str = BY_HAND) -> Source:

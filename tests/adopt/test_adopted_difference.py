@@ -52,8 +52,10 @@ def other_emitter(old: str, new: str) -> Source:
 def test_nothing_edited_is_no_difference() -> None:
     same = difference(checked(emitted().text.encode()), emitted())
     assert same.unified == "" and same.regions == ()
-    renamed = other_emitter("// --- numbers", "// --- numbers")
-    assert difference(emitted(), renamed).unified == "", "an entry's name and a header are no edit"
+    renamed = other_emitter("constexpr int kVector", "// A new line.\nconstexpr int kVector")
+    assert renamed.entry != emitted().entry
+    (region,) = difference(emitted(), renamed).regions
+    assert (region.added, region.removed) == (0, 1), "an entry's name and a header are no edit"
 
 
 def test_an_edit_is_shown_with_its_region_and_the_lines_of_the_file() -> None:

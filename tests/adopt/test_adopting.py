@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cli_machine import H200, NVCC, Machine, Result
-from sources import BY_HAND, COMPILES, ENTRY, PROGRAM, PTX, SIZES, source, written
+from sources import BY_HAND, COMPILES, ENTRY, PROGRAM, PTX, SIZES, quick, source, written
 
 from ucutlass import backend, frontend
 from ucutlass.adopt import database as adopted
@@ -97,7 +97,7 @@ WRONG: Mapping[str, tuple[str, str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", quick(WRONG, "object", "precision", "a crash"))
 def test_each_check_has_its_own_message(name: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     text, ptx, code, words = WRONG[name]
     machine.behave(COMPILES % ptx.strip())
@@ -249,7 +249,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", quick(REFUSED, "wrong results", "slower"))
 def test_what_fails_one_judge_is_not_kept(
     name: str, judges: Judges, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
