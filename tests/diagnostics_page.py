@@ -326,9 +326,7 @@ class Base:
 
 _OPERANDS = {"x": "bf16[M, K]", "w": "bf16[N, K]"}
 _CHECKED_BASE = Base(_OPERANDS, "f32[M, N]")
-_RULED_BASE = Base(_OPERANDS, "bf16[M, N]", PRODUCT_SIZES)
 
-_FIELDS = re.compile(r"schedule sm90a \{ (.*) \}")
 _KERNEL = re.compile(r"kernel [fk]\((.*)\) -> (.*?) \{\s(.*)\s\}\n?", re.DOTALL)
 
 
@@ -339,7 +337,7 @@ _ATTENTION_BASE = Base(
     "H=8,L=1024,S=1024,D=64",
     "return dot[S](bf16(softmax[S](dot[D](q, k))), v)",
 )
-_ATTENTION_CODES = {"UC0320", "UC0321", "UC0322", "UC0465", "UC0466", "UC0467", "UC0475", "UC0476", "UC0477"}
+_ATTENTION_CODES = {"UC0320", "UC0321", "UC0322"}
 
 
 def _base(code: str) -> Base | None:
@@ -348,8 +346,6 @@ def _base(code: str) -> Base | None:
         return _SYNTAX_BASE
     if code in _ATTENTION_CODES:
         return _ATTENTION_BASE
-    if code in RULED:
-        return _RULED_BASE
     return _CHECKED_BASE if code in CHECKED or code in REFUSED or code in WARNED else None
 
 
@@ -365,14 +361,9 @@ def _changes(text: str, base: Base) -> str | None:
     changes += [f"-> {result}"] if result != base.result else []
     statements = [line.strip() for line in body.split("\n")]
     statements = statements[1:] if statements[0] == base.body else statements
-    if base is _RULED_BASE:
-        statements = [_FIELDS.sub(r"\1", line) for line in statements]
     line = "  ".join((*changes, *([] if statements == [base.body] else statements)))
     return line if len(line) <= 140 else None
 
-
-_SHOWN = {"UC0703", "UC0708"}
-"""Long texts that the page describes; of others the meaning says all."""
 
 _SHORTENED = {
     "UC0107": "fn f0(x) = x * x + 1  fn f1(x) = f0(f0(f0(x)))  .. up to f7, called with a dot",
@@ -392,10 +383,8 @@ def page() -> str:
         "a hint, which says what to write and names the nearest legal schedule. `--json` prints the same with "
         "character offsets. The exit status is 1, for UC06xx 2, for UC08xx 0.\n",
         "A line without `kernel` and `pipeline` is what a program changes (types of parameters, `->` result, "
-        f"statements) of `{_CHECKED_BASE}` or, from UC0410 to UC0454, of the same with a bf16 result at "
-        f"`-s {PRODUCT_SIZES}`, for attention of `{_ATTENTION_BASE}` at `-s {_ATTENTION_BASE.sizes}`. From UC0460 "
-        "on, a lone schedule or lone extents belong to the program above. Lone fields are those of a "
-        "`schedule sm90a { .. }`.\n",
+        f"statements) of `{_CHECKED_BASE}` or, for attention, of `{_ATTENTION_BASE}`. A lone schedule or lone "
+        "extents belong to the program above.\n",
     ]
     for title, prefix, about in _SECTIONS:
         parts.append(f"## {title}\n\n{about}\n")
@@ -420,8 +409,8 @@ def messages() -> str:
 
 def _entry(code: str, text: str, above: Case) -> str:
     head = f"### {code}\n\n{_capitalised(text)}.\n"
-    if code in _LONG and code not in UNREACHED and code not in _SHOWN:
-        return head
+    if "UC0410" <= code < "UC05" or (code in _LONG and code not in UNREACHED):
+        return head  # the meaning says all
     if code in UNREACHED:
         return head + f"\n{_capitalised(UNREACHED[code].removesuffix('.'))}.\n"
     return "\n".join((head, *(f"    {line}".rstrip() for line in _example(code, above)), ""))
