@@ -92,7 +92,7 @@ def _times(row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the times that a command printed, whichever of `run`, `bench` and `optimize` it was."""
     if (best := row.get("best")) is not None and "session" in row:
         bound = row.get("bound")
-        share = {"of_bound": bound / best["microseconds"]} if bound else {}
+        share = {"of_bound": bound / best["microseconds"]} if bound and best["microseconds"] else {}
         gain = {"ratio_vs": {"eager": best["gain"]}} if best["gain"] else {}
         return {"us": best["microseconds"], "records": best["records"], **share, **gain}
     if row.get("microseconds") is not None:
