@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from tests.dynamo.training_step import TRAINING_STEPS, outside, training_difference
+from tests.dynamo.training_step import TRAINING_STEPS, NotTrained, outside, training_difference
 from tests.importer.drawn_modules import DrawnModule, Plan, State, draw
 from tests.importer.float64_check import difference
 from ucutlass.files import put
@@ -63,7 +63,7 @@ def outcome(number: int, seed: int, most_steps: int, training: bool = False) -> 
         words = _trained(made, plan, state) if training else _imported(made, plan, state)
     except Unsupported as refused:
         made.verdict, made.why = "refused", _reason(refused, plan)
-    except torch._dynamo.exc.TorchRuntimeError as refused:  # what TorchDynamo cannot follow
+    except (NotTrained, torch._dynamo.exc.TorchRuntimeError) as refused:  # PyTorch's own limits
         made.verdict, made.why = "refused", str(refused).strip().splitlines()[0][:200]
     except Exception:  # a defect of the importer or of the reference, to be reported
         made.verdict, made.why = "failed", traceback.format_exc()

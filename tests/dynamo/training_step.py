@@ -35,6 +35,10 @@ class TrainingStep:
     values: Mapping[str, torch.Tensor]
 
 
+class NotTrained(Exception):
+    """PyTorch itself does not differentiate a module."""
+
+
 def loss_of(results: Any) -> torch.Tensor:
     """Returns a sum of all floating results in which each element has a factor of its own."""
     total = torch.zeros((), dtype=torch.float64)
@@ -62,13 +66,16 @@ def trained(model: Callable[..., Any], module: nn.Module, inputs: Sequence[torch
 
 def training_difference(module: nn.Module, *inputs: torch.Tensor) -> tuple[Report, str]:
     """Returns the backend's report, and where a step differs from float64's by more than roundings, "" where it
-    agrees."""
+    agrees. Raises NotTrained."""
     ours, eager, wide = copy.deepcopy(module), copy.deepcopy(module), copy.deepcopy(module).double()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        try:
+            theirs = trained(eager, eager, inputs).values
+        except (RuntimeError, NotImplementedError) as problem:
+            raise NotTrained(str(problem)) from problem
         fast, report = compiled(ours)
         mine = trained(fast, ours, inputs).values
-        theirs = trained(eager, eager, inputs).values
         with default_type(torch.float64), Widened(torch.float64):
             exact = trained(wide, wide, [widened(x) for x in inputs]).values
     # AOTAutograd gives zeros to inputs that only buffers depend on, eager nothing.

@@ -85,9 +85,10 @@ def reason(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) 
         (source, _) = node.args
         assert isinstance(source, fx.Node)
         return reason(source, refused, devices)
-    if not node.all_input_nodes and all(str(user.target) in TORCH_ONLY for user in node.users):
-        return "what it makes is torch's alone"
     sources = [v for n in node.all_input_nodes for v in values_of(n)]
+    reads_none = not any(isinstance(v, Tensor) for v in sources)
+    if reads_none and all(str(user.target) in TORCH_ONLY for user in node.users):
+        return "what it makes is torch's alone"
     if str(node.target) in SKIP_EMPTY:
         sources = [v for v in sources if not is_empty(v)]
     values = [*_read_values(node), *sources]

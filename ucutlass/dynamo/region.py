@@ -26,6 +26,7 @@ from ucutlass.importer.symbolic import (
     symbols_of,
     with_free_extents,
 )
+from ucutlass.importer.text import INLINE_STAGES
 
 Order: TypeAlias = tuple[int, ...]
 """Axes of a tensor from the largest stride to the smallest."""
@@ -93,16 +94,26 @@ def region_of(graph: fx.GraphModule, name: str) -> Region:
     if not symbols:
         program, inputs, outputs = _imported(graph, name, FIXED)
         return Region(program.text, program.name, inputs, outputs)
-    first = next(node.name for node in nodes if node.op == "call_function")
     try:
-        (program, *edges), (other, *others) = (
-            _imported(graph, name, numbers) for numbers in stand_ins(symbols)
-        )
-        if edges != others:
-            raise DependsOnExtents("the memory orders depend on an extent")
-        tree = with_free_extents(program.tree, other.tree)
+        return _with_symbols(graph, name, symbols, several=True)
+    except DependsOnExtents:
+        pass  # a call of a kernel of several results may need extents that bindings do not
+    try:
+        return _with_symbols(graph, name, symbols, several=False)
     except DependsOnExtents as problem:
+        first = next(node.name for node in nodes if node.op == "call_function")
         raise RegionRefused({first: str(problem)}) from problem
+
+
+def _with_symbols(graph: fx.GraphModule, name: str, symbols: Sequence[Any], several: bool) -> Region:
+    """Returns the program that imports at two sets of extents agree on. Raises DependsOnExtents and
+    RegionRefused."""
+    (program, *edges), (other, *others) = (
+        _imported(graph, name, numbers, several) for numbers in stand_ins(symbols)
+    )
+    if edges != others:
+        raise DependsOnExtents("the memory orders depend on an extent")
+    tree = with_free_extents(program.tree, other.tree)
     inputs, outputs = edges
     return Region(format_file(tree), program.name, inputs, outputs)
 
@@ -114,10 +125,10 @@ def values_of(node: fx.Node) -> list[Any]:
 
 
 def _imported(
-    graph: fx.GraphModule, name: str, number: Extents
+    graph: fx.GraphModule, name: str, number: Extents, several: bool = True
 ) -> tuple[ImportedText, tuple[tuple[int, Order], ...], tuple[tuple[int, Order], ...]]:
-    """Returns a part's program with what a Region has besides. Raises RegionRefused with every operator that
-    alone stands in the way, or the first that does with others."""
+    """Returns a part's program with what a Region has besides; its stages may have `several` results. Raises
+    RegionRefused with every operator that alone stands in the way, or the first that does with others."""
     nodes = list(graph.graph.nodes)
     placeholders = [n for n in nodes if n.op == "placeholder" and isinstance(n.meta["val"], Tensor)]
     tensors = [n for n in placeholders if not is_empty(n.meta["val"])]
@@ -188,7 +199,9 @@ def _imported(
     used = tuple(source for source in inputs if source.name in read)
     try:
         whole = TensorGraph(used, computations, tuple(results), dict(builder.values))
-        program = program_of(whole, name, several=True)
+        # The names of a pipeline that calls kernels alone tell extents, those of bindings how they hang together.
+        most_bindings = INLINE_STAGES if number is FIXED else len(computations) + len(results)
+        program = program_of(whole, name, several=several, most_bindings=most_bindings)
     except (NoKernelServes, Unsupported) as problem:
         first = next(node.name for node in nodes if node.op == "call_function")
         if not isinstance(problem, NoKernelServes):

@@ -94,8 +94,11 @@ def _dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tenso
     if p == 1:
         return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
     # Of x's shape and not of x: the mask waits for nothing, and x and the product stay in one program.
-    strides = torch.empty_like(x).stride()
-    places = torch.empty_strided(x.shape, strides, dtype=torch.bool, device=x.device)
+    if x.is_contiguous():
+        places = torch.empty(x.shape, dtype=torch.bool, device=x.device)
+    else:
+        strides = torch.empty_like(x).stride()
+        places = torch.empty_strided(x.shape, strides, dtype=torch.bool, device=x.device)
     mask = torch.ops.aten.bernoulli.p(places, 1.0 - p)
     return x * mask * (1.0 / (1.0 - p)), mask
 

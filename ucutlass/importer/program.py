@@ -17,7 +17,7 @@ from ucutlass.importer.export import Exported, FixedValue, exported, exported_tw
 from ucutlass.importer.graph import ImportedStage, Input, Node, Reshape, TensorGraph, Unsupported
 from ucutlass.importer.stages import NoKernelServes, NotLegal, cut
 from ucutlass.importer.symbolic import DependsOnExtents, with_free_extents
-from ucutlass.importer.text import value_names, written
+from ucutlass.importer.text import INLINE_STAGES, value_names, written
 from ucutlass.limits import LimitPassed
 
 if TYPE_CHECKING:
@@ -211,15 +211,19 @@ def text_of(export: Exported, name: str) -> ImportedText:
 
 
 def program_of(
-    graph: TensorGraph, name: str, written_buffers: tuple[str, ...] = (), several: bool = False
+    graph: TensorGraph,
+    name: str,
+    written_buffers: tuple[str, ...] = (),
+    several: bool = False,
+    most_bindings: int = INLINE_STAGES,
 ) -> ImportedText:
-    """Returns the program of a graph, with `several` of stages that may have several results. Raises
-    NoKernelServes and Unsupported."""
+    """Returns the program of a graph, of at most so many bindings; with `several` of stages that may have several
+    results. Raises NoKernelServes and Unsupported."""
     if not graph.inputs or not any(_reads(graph, i.name) for i in graph.inputs):
         raise Unsupported("nothing that is returned depends on a tensor")
     graph, stages = cut(graph, several)
     try:
-        program = written(graph, stages, name)
+        program = written(graph, stages, name, most_bindings)
     except (NotLegal, Conflict, LimitPassed) as problem:
         raise Unsupported(f"the program of {len(stages)} stages is refused: {problem}") from problem
     item = program.tree.items[-1]

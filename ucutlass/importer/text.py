@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ucutlass.check import check_tree
 from ucutlass.check.calls import BUILTINS
@@ -48,12 +48,15 @@ class Written:
     names: Mapping[str, str]
 
 
-def written(graph: TensorGraph, stages: Sequence[ImportedStage], name: str) -> Written:
-    """Returns the program of these stages. Raises NotLegal where the checker refuses it."""
+def written(
+    graph: TensorGraph, stages: Sequence[ImportedStage], name: str, most_bindings: int = INLINE_STAGES
+) -> Written:
+    """Returns the program of these stages, of which at most so many are bindings of one pipeline. Raises NotLegal
+    where the checker refuses it."""
     ranks = _ranks(graph)
     if len(stages) == 1 and stages[0].torch is None and stages[0].outputs == graph.results:
         return _kernel(graph, stages[0], name, ranks)
-    if len(stages) <= INLINE_STAGES and all(len(stage.outputs) == 1 for stage in stages):
+    if len(stages) <= most_bindings:
         try:
             return _checked(_Bindings(graph, stages, name, ranks).file(), {})
         except (Conflict, NotLegal):
@@ -168,7 +171,8 @@ def _results(graph: TensorGraph) -> list[str | None]:
 
 @dataclass(slots=True)
 class _Bindings:
-    """Every stage is a binding of the pipeline, under names that hold throughout."""
+    """Every stage is a binding of the pipeline, under names that hold throughout; one of several results calls a
+    kernel."""
 
     graph: TensorGraph
     stages: Sequence[ImportedStage]
@@ -191,14 +195,21 @@ class _Bindings:
             )
             for i in inputs
         )
-        written = [v for v in values if v not in graph.results or self._read(v)]
+        several = {v for stage in self.stages if len(stage.outputs) > 1 for v in stage.outputs}
+        written = [v for v in values if v not in graph.results or v in several or self._read(v)]
         used_names = {*(values[v] for v in written), *names.values(), *order}
+        kernels = _CalledKernels(graph, self.ranks, {*used_names, self.name, *_built_in()})
         body: list[syntax.Statement] = []
         items: dict[str, syntax.Expr] = {}
         for stage in self.stages:
             if stage.torch is not None:
                 body.append(self._torch(stage, whole, names, introduced, values))
                 items[stage.outputs[0]] = Name(values[stage.outputs[0]])
+                continue
+            if len(stage.outputs) > 1:
+                call = kernels.call(stage, values)
+                body.append(syntax.Bind(self._targets(stage, whole, names, introduced, values), call))
+                items |= {output: Name(values[output]) for output in stage.outputs}
                 continue
             exprs, types, bindings = self._stage(stage, whole, names, introduced, values, used_names)
             body += bindings
@@ -224,7 +235,28 @@ class _Bindings:
         )
         body.append(syntax.Return(returned))
         name = free_program_name(self.name, graph)
-        return syntax.File((syntax.Program("pipeline", name, params, results, tuple(body)),))
+        return syntax.File(
+            (*kernels.programs(), syntax.Program("pipeline", name, params, results, tuple(body)))
+        )
+
+    def _targets(
+        self,
+        stage: ImportedStage,
+        whole: Inference,
+        names: Mapping[Atom, str],
+        introduced: set[str],
+        values: Mapping[str, str],
+    ) -> tuple[syntax.Target, ...]:
+        """Returns what a stage stores, with types."""
+        return tuple(
+            syntax.Target(
+                values[o],
+                syntax.TypeExpr(
+                    self.graph.values[o].element, axes_of(whole.dimensions[o], names, introduced)
+                ),
+            )
+            for o in stage.outputs
+        )
 
     def _stage(
         self,
@@ -318,8 +350,8 @@ class _Calls:
         graph = self.graph
         values = value_names(graph, self.stages)
         own_name = free_program_name(self.name, graph)
-        kernels: dict[syntax.Program, str] = {}
         used = {own_name, *values.values(), *_built_in()}
+        kernels = _CalledKernels(graph, self.ranks, used)
         weights = {i.name for i in graph.inputs if i.origin in ("parameter", "buffer")}
         types = _TypeNames(self._shapes(), weights, {*values.values()})
         params = tuple(syntax.Param(i.name, types.of(i.name, i.tensor)) for i in graph.inputs)
@@ -328,12 +360,7 @@ class _Calls:
             if stage.torch is not None:
                 call: syntax.Expr = torch_call(stage.torch, values)
             else:
-                program, inputs = self._kernel(stage)
-                if program not in kernels:
-                    kernels[program] = numbered(_kernel_name(stage), used)
-                    used.add(kernels[program])
-                arguments = tuple(Argument(Name(values[v])) for v in inputs)
-                call = Call(kernels[program], None, arguments)
+                call = kernels.call(stage, values)
             kinds = [types.of(output, graph.values[output]) for output in stage.outputs]
             last = stage is self.stages[-1] and stage.torch is None
             if last and len(kinds) == 1 and graph.results == stage.outputs:
@@ -353,26 +380,44 @@ class _Calls:
 
     @staticmethod
     def _file(
-        kernels: Mapping[syntax.Program, str],
+        kernels: _CalledKernels,
         name: str,
         params: tuple[syntax.Param, ...],
         results: tuple[syntax.Result, ...],
         body: Sequence[syntax.Statement],
     ) -> syntax.File:
         pipeline = syntax.Program("pipeline", name, params, results, tuple(body))
-        programs = tuple(replace(program, name=name) for program, name in kernels.items())
-        return syntax.File((*programs, pipeline))
+        return syntax.File((*kernels.programs(), pipeline))
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         stored = [o for stage in self.stages for o in stage.outputs]
         return {v: self.graph.values[v].shape for v in [*(i.name for i in self.graph.inputs), *stored]}
 
-    def _kernel(self, stage: ImportedStage) -> tuple[syntax.Program, list[str]]:
+
+@dataclass(slots=True)
+class _CalledKernels:
+    """The kernels that stages call, by their programs without names; `used` are the names that none may have."""
+
+    graph: TensorGraph
+    ranks: Mapping[str, int]
+    used: set[str]
+    names: dict[syntax.Program, str] = field(default_factory=dict)
+
+    def call(self, stage: ImportedStage, values: Mapping[str, str]) -> Call:
+        """Returns a stage as a call of its kernel."""
         inference = stage_inference(self.graph.values, stage.nodes, stage.outputs, self.ranks)
         inference.sort_inputs()
         inputs = _local_names(self.graph, inference.inputs)
-        names = dimension_names(inference.order(), inputs.values())
-        return free_kernel_of(inference, "kernel_", inputs, names), inference.inputs
+        dimensions = dimension_names(inference.order(), inputs.values())
+        program = free_kernel_of(inference, "kernel_", inputs, dimensions)
+        if program not in self.names:
+            self.names[program] = numbered(_kernel_name(stage), self.used)
+            self.used.add(self.names[program])
+        arguments = tuple(Argument(Name(values[v])) for v in inference.inputs)
+        return Call(self.names[program], None, arguments)
+
+    def programs(self) -> tuple[syntax.Program, ...]:
+        return tuple(replace(program, name=name) for program, name in self.names.items())
 
 
 def _built_in() -> set[str]:
