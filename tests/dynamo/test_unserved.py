@@ -179,3 +179,10 @@ def test_tensors_without_elements_beside_others() -> None:
     x = torch.randn(3, 4)
     torch.testing.assert_close(fast(x), torch.relu(x))
     assert len(report.graphs[0].texts) == 1 and "relu" in next(iter(report.graphs[0].texts.values()))
+
+
+def test_torch_says_which_of_equal_elements_is_among_the_largest() -> None:
+    fast, report = compiled(lambda x: torch.relu(x).topk(2, -1)[1] + 1)
+    x = -torch.rand(3, 6)
+    assert torch.equal(fast(x), torch.relu(x).topk(2, -1)[1] + 1)
+    assert any(o.operator == "aten.topk.default" for o in report.graphs[0].outside)

@@ -11,10 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.importer.float64_check import difference
+from ucutlass.grammar.format import format_file
+from ucutlass.grammar.parse import parse
 from ucutlass.importer import export
 from ucutlass.importer.graph import Unsupported
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
 from ucutlass.importer.program import from_torch
+from ucutlass.importer.symbolic import with_free_extents
 
 Draw = Callable[[], Tensor]
 
@@ -145,6 +148,10 @@ MODULES: dict[str, tuple[Callable[..., object], tuple[Draw, ...]]] = {
         lambda x: F.fold(x, (5, 6), 2, dilation=2, stride=2),
         (normal(12, 4),),
     ),
+    "distances of all pairs": (
+        lambda x, y: (torch.cdist(x, y), torch.cdist(x[None], y, p=1.0), torch.cdist(x, y, p=INF)),
+        (normal(4, 3), normal(5, 3)),
+    ),
     "kthvalue": (lambda x: x.kthvalue(2, 0), (normal(3, 4),)),
 }
 
@@ -223,3 +230,21 @@ def test_rows_are_not_looked_at_where_the_mask_is_known_but_for_the_batch() -> N
     batch = ({0: torch.export.Dim("batch", min=2)},)
     text = from_torch(Of(causal), HEADS(), dynamic_shapes=(batch,)).text
     assert "attends" not in text and "f32[B, " in text
+
+
+CALLED = """
+kernel double(x: f32[M, N]) -> f32[M, N] {
+  return 2 * x
+}
+
+pipeline p(a: f32[A=SIZE, C=8]) -> f32[B, C] {
+  y: f32[B=SIZE, C] = double(a)
+  return exp(y)
+}
+"""
+
+
+def test_a_free_extent_reaches_a_stage_under_another_name() -> None:
+    first, other = (parse(CALLED.replace("SIZE", size)) for size in ("1009", "2003"))
+    text = format_file(with_free_extents(first, other))
+    assert "a: f32[A, C=8]" in text and "1009" not in text

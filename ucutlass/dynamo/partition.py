@@ -79,8 +79,9 @@ def reason(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) 
     """Returns why no program computes a node, "" where one may."""
     if node.name in refused:
         return refused[node.name]
-    if not is_item(node) and str(node.target) not in RULES:
-        return TORCH_ONLY.get(str(node.target), "the importer has no rule for this operator")
+    target = str(node.target)
+    if not is_item(node) and (target in TORCH_ONLY or target not in RULES):
+        return TORCH_ONLY.get(target, "the importer has no rule for this operator")
     if is_item(node):
         (source, _) = node.args
         assert isinstance(source, fx.Node)

@@ -91,17 +91,21 @@ def with_free_extents(first: syntax.File, other: syntax.File) -> syntax.File:
     return tree
 
 
-def _same_extents(free: ir.Program, fixed: ir.Program) -> None:
+def _same_extents(free: ir.Program, fixed: ir.Program, outer: Mapping[str, int] = {}) -> None:
     """What a program's free names come to at an import's extents is what that import said of every other name.
-    Raises DependsOnExtents."""
+    `outer` are the sizes of the names of the program that calls this one. Raises DependsOnExtents."""
     sizes = {name: extent.value for name, extent in fixed.dims.items() if isinstance(extent, Fixed)}
     for name, extent in free.dims.items():
-        if name in sizes and evaluate(extent, sizes) != sizes[name]:
+        try:
+            follows = name not in sizes or evaluate(extent, {**sizes, **outer}) == sizes[name]
+        except (KeyError, ZeroDivisionError) as problem:
+            raise DependsOnExtents(f"the extent of {name} is not known") from problem
+        if not follows:
             raise DependsOnExtents(f"the extent of {name} would not follow the inputs'")
     if isinstance(free, ir.Pipeline) and isinstance(fixed, ir.Pipeline):
         for mine, theirs in zip(free.stages, fixed.stages, strict=True):
             if isinstance(mine.call, ir.Kernel) and isinstance(theirs.call, ir.Kernel):
-                _same_extents(mine.call, theirs.call)
+                _same_extents(mine.call, theirs.call, sizes)
 
 
 def _common(first: Any, other: Any, typed: bool) -> Any:

@@ -136,6 +136,16 @@ def _vector_norm(b: GraphBuilder, a: Arguments) -> ValueRef:
     return b.pointwise(_power(1.0 / float(order)), [total], element)
 
 
+def _cdist(b: GraphBuilder, a: Arguments) -> ValueRef:
+    """The norms of the differences of all pairs of rows."""
+    left, right = a["x1"], a["x2"]
+    rows = b.reshape(left, (*b.shape(left)[:-1], 1, b.shape(left)[-1]))
+    columns = b.reshape(right, (*b.shape(right)[:-2], 1, *b.shape(right)[-2:]))
+    difference = b.pointwise(template("x0 - x1"), [rows, columns], a.result.element, "difference")
+    named = {"self": difference, "ord": a["p"], "dim": [-1], "keepdim": False}
+    return _vector_norm(b, Arguments(named, a.results))
+
+
 def _power(exponent: float) -> Expr:
     return call("pow", operand(0), exponent)
 
@@ -365,6 +375,7 @@ def _rules() -> dict[str, Rule]:
         "aten.group_norm.default": _group_norm,
         "aten.instance_norm.default": _instance_norm,
         "aten.layer_norm.default": _layer_norm,
+        "aten._cdist_forward.default": _cdist,
         "aten.linalg_vector_norm.default": _vector_norm,
         "aten.log_softmax.int": softmax("log_softmax"),
         "aten.logsumexp.default": _logsumexp,
