@@ -287,7 +287,7 @@ class _Body:
         lines = [f"{CPP[self.writer.kind(i)]} h{i}[{self._lanes}];" for i in row_values]
         lines += ["#pragma unroll", f"for (int v = 0; v < {self._lanes}; ++v) {{"]
         lines += [*self.writer.statements(row_values, names), *(f"h{i}[v] = v{i};" for i in row_values), "}"]
-        return lines, replace(names, known=frozenset(row_values))
+        return lines, replace(names, defined=frozenset(row_values))
 
     def _phase(self, reductions: list[tuple[int, RowReduce]], loaded: set[int]) -> list[str]:
         targets = [reduction.arg for _, reduction in reductions]

@@ -45,7 +45,7 @@ class Fields:
 
     types: dict[str, tuple[str, str]] = field(default_factory=dict)
     host: list[str] = field(default_factory=list)
-    _known: dict[tuple[str, object], str] = field(default_factory=dict)
+    _named: dict[tuple[str, object], str] = field(default_factory=dict)
 
     def add(self, name: str, cpp: str, value: str, note: str = "") -> str:
         if name not in self.types:
@@ -55,10 +55,10 @@ class Fields:
 
     def numbered(self, prefix: str, key: object, cpp: str, value: str, note: str = "") -> str:
         """A field whose name is the next number, for a key."""
-        if (prefix, key) not in self._known:
-            count = sum(p == prefix for p, _ in self._known)
-            self._known[prefix, key] = f"{prefix}{count}"
-        return self.add(self._known[prefix, key], cpp, value, note)
+        if (prefix, key) not in self._named:
+            count = sum(p == prefix for p, _ in self._named)
+            self._named[prefix, key] = f"{prefix}{count}"
+        return self.add(self._named[prefix, key], cpp, value, note)
 
     def stride(self, stride: Product) -> str:
         return self.numbered("stride", stride, "int64_t", product(stride), product(stride))
@@ -150,7 +150,7 @@ class Writer:
 
     def statements(self, targets: Iterable[int], names: LocalNames) -> list[str]:
         """The lines that compute the targets for the element at hand."""
-        return [line for i in self.dependencies(targets, names.known) for line in self.line(i, names)]
+        return [line for i in self.dependencies(targets, names.defined) for line in self.line(i, names)]
 
     def of_row(self, targets: Iterable[int]) -> list[int]:
         """What of the targets is the same for a whole row, where another than such a value reads it: it is
@@ -224,7 +224,7 @@ class Writer:
             case RowValue(reduction, part, kind):
                 at = f"r{reduction}[{names.element if self.down else 0}]"
                 return f"{CPP[kind]}({at}.{_PART[part]})"
-            case _ if i in names.known:
+            case _ if i in names.defined:
                 return f"h{i}[{names.element if self.down else 0}]"
             case _:
                 return f"v{i}"
@@ -335,7 +335,7 @@ def accumulator(reduction: RowReduce) -> str:
 class LocalNames:
     """What coordinates and loads are called at a place: `vector` is the mode whose elements differ there, if
     any; `windows` the modes whose loops stand around it; loads of `local` are those of this item alone, those
-    of all items lie in the arrays `<raw><load>`, elements of `spans` lie there; `known` are the values that
+    of all items lie in the arrays `<raw><load>`, elements of `spans` lie there; `defined` are the values that
     were computed once for the row."""
 
     vector: int | None
@@ -344,7 +344,7 @@ class LocalNames:
     windows: frozenset[int] = frozenset()
     local: frozenset[int] = frozenset()
     spans: Mapping[int, str] = field(default_factory=dict)
-    known: frozenset[int] = frozenset()
+    defined: frozenset[int] = frozenset()
     raw: str = "raw"
 
     def at(self, mode: int) -> str:

@@ -69,9 +69,9 @@ def _arguments(call: syntax.Call, kernel: syntax.Program) -> dict[str, syntax.Ex
 
 @dataclass(slots=True)
 class _PipelineNames:
-    """The pipeline's names of a kernel's dimensions, and which names are taken."""
+    """The pipeline's names of a kernel's dimensions, and the names that are used."""
 
-    taken: set[str]
+    used_names: set[str]
     dims: dict[str, str] = field(default_factory=dict)
 
     def axes(self, type_: syntax.TypeExpr, buffer: TensorType, what: str) -> None:
@@ -95,10 +95,10 @@ class _PipelineNames:
 
     def fresh(self, name: str) -> str:
         free, number = name, 1
-        while free in self.taken:
+        while free in self.used_names:
             number += 1
             free = f"{name}{number}"
-        self.taken.add(free)
+        self.used_names.add(free)
         return free
 
     def introduced(self, dim: str, values: dict[str, syntax.Expr]) -> str:

@@ -182,7 +182,7 @@ class _Search:
     sized: SizedPipeline
     seconds: Seconds
     buffers: int
-    known: dict[object, Cost] = field(default_factory=dict)
+    costs: dict[object, Cost] = field(default_factory=dict)
 
     @property
     def all(self) -> frozenset[str]:
@@ -273,9 +273,9 @@ class _Search:
         kernel = step.kernel
         assert kernel is not None
         key = (step.name, *(p.type for p in kernel.params), *(r.type for r in kernel.results))
-        if key not in self.known:
+        if key not in self.costs:
             try:
-                self.known[key] = 0, self.seconds(step)
+                self.costs[key] = 0, self.seconds(step)
             except ProgramError:
-                self.known[key] = 1, 0.0
-        return self.known[key]
+                self.costs[key] = 1, 0.0
+        return self.costs[key]
