@@ -289,7 +289,7 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"compute type": ("e4m3", "s8"), "outcome": REDUCED},
     {"compute type": ("e4m3", "s8"), "schedule": TILED},
     {"outcome": REDUCED, "schedule": ("direct",)},
-    {"compute type": ("f16, sums in f16", "f32"), "schedule": ("cooperative",)},
+    {"compute type": ("f16, sums in f16",), "schedule": ("cooperative",)},
     {"position": ("a constant", "from the end"), "schedule": ("cooperative",)},
     # A sum of products of integers is an i64, which no convolution is.
     {"kind": ("summed product",), "compute type": ("s8",)},

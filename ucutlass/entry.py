@@ -42,6 +42,12 @@ class Signals:
         """From now on there is something to clean up."""
         self._at_once = False
 
+    def ended(self) -> None:
+        """The result is out: the interpreter, which takes the default handlers as it ends, would die of a signal
+        that comes now."""
+        for number in _WORDS:
+            signal.signal(number, signal.SIG_IGN)
+
 
 def _end(number: int) -> NoReturn:
     words = f"ucc: {_WORDS[signal.Signals(number)]}\n"
@@ -71,6 +77,7 @@ def main() -> NoReturn:
     if signals.received is not None:
         _end(signals.received)
     if show.flushed():
+        signals.ended()
         sys.exit(status)
     os._exit(status if isinstance(status, int) and status else 3)
 

@@ -12,12 +12,12 @@ from engine_fakes import GPUS, notes, table
 from tests.optimise.made_up import UNPLANNED, Mortal
 from tests.optimise.test_evaluator import H200, LINEAR, SIZES
 from ucutlass.agent import evaluator as evaluator_module
-from ucutlass.agent import optimize
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.optimize import Machinery, open_session, run_session
 from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.problem import OptimizationProblem, problem_of
 from ucutlass.agent.proposer import Answer, OnSpend
+from ucutlass.agent.run import CandidateJudgement
 from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState
 from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
@@ -47,15 +47,9 @@ class Proposer:
 @pytest.fixture(autouse=True)
 def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(UNPLANNED, ()))
-    # Who would lead is confirmed on the engine too; here its own reading is taken.
-    live = evaluator_module.GpuEvaluator
-
-    def made(*arguments: Any, **more: Any) -> Any:
-        bench = live(*arguments, **more)
-        bench.confirm = lambda subject, how, gpu: TimedOutcome(1e-5, records=("a",))
-        return bench
-
-    monkeypatch.setattr(optimize, "GpuEvaluator", made)
+    # Who would lead is confirmed on the engine too; here another reading is taken for that.
+    confirmed = CandidateJudgement(TimedOutcome(1e-5, records=("a",)))
+    monkeypatch.setattr(evaluator_module.GpuEvaluator, "confirm", lambda bench, due: confirmed)
 
 
 def problem(name: str) -> OptimizationProblem:

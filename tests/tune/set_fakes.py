@@ -90,7 +90,9 @@ class TableShop:
 
     def built(self, kernel: Planned) -> Any:
         artifact = SimpleNamespace(library=self.library, versions={"nvcc": "13.0.88"})
-        return SimpleNamespace(planned=kernel, source=SimpleNamespace(code="code"), artifact=artifact)
+        return SimpleNamespace(
+            planned=kernel, source=SimpleNamespace(code="code"), artifact=artifact, adopted=False
+        )
 
     def close(self) -> None:
         self.closed = True
