@@ -315,23 +315,26 @@ def test_the_launch_that_splits_goes_first(bench: Bench) -> None:
 
 def test_a_turned_operand_is_loaded_from_its_copy(bench: Bench) -> None:
     extents = (192, 384, 68)
-    one = ordered(three(), "k", "mn")
-    answers = bench.host(one, ("mainloop.a", "mainloop.b", "mainloop.b_small")).call(
-        good(one, extents, workspace=WORKSPACE), good(one, extents, asks=True)
+    plan = ordered(three(), "k", "mn")
+    answers = bench.host(plan, ("mainloop.a", "mainloop.b", "mainloop.b_small")).call(
+        good(plan, extents, workspace=WORKSPACE),
+        good(plan, extents, asks=True),
+        good(plan, extents, workspace=WORKSPACE, tensors=[tensor(0), tensor(1) + 4, tensor(2)]),
     )
-    first, asked = answers.calls
-    assert [a.codes for a in answers.calls] == [[0], [0]]
+    first, query, shifted = answers.calls
+    assert [a.codes for a in answers.calls] == [[0], [0], [MISMATCH]], "16 bytes are read together"
+    assert not shifted.of("cuLaunchKernelEx")
     a_small = 2 * BLOCKS
     b_small = rounded(a_small + 4 * 68 * 192)
     b_big = rounded(b_small + 4 * 68 * 384)
-    assert asked.workspace == b_big + 4 * 68 * 384
+    assert query.workspace == b_big + 4 * 68 * 384
     before, kernel = first.of("cuLaunchKernelEx")
     passed = (TurnedOperand * 2).from_buffer_copy(bytes.fromhex(before["params"]))
     assert [o.big for o in passed] == [None, WORKSPACE + b_big]
     assert [(o.source, o.row_stride, o.rows) for o in passed] == [(tensor(0), 68, 192), (tensor(1), 384, 384)]
-    made = {one["number"]: one for one in first.of("cuTensorMapEncodeTiled")}
+    encoded = {call["number"]: call for call in first.of("cuTensorMapEncodeTiled")}
     a, b, small = (
-        made[answers.numbers(kernel, f"mainloop.{name}", "Q")[0]] for name in ("a", "b", "b_small")
+        encoded[answers.numbers(kernel, f"mainloop.{name}", "Q")[0]] for name in ("a", "b", "b_small")
     )
     assert (a["address"], b["address"]) == (tensor(0), WORKSPACE + b_big)
     for copy in (b, small):

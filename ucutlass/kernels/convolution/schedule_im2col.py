@@ -19,7 +19,7 @@ from ucutlass.kernels.convolution.plan import (
     unit_dim,
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, Space, im2col
-from ucutlass.kernels.convolution.smem import stages_held
+from ucutlass.kernels.convolution.smem import parts_of_b, stages_held
 
 WGMMA_TYPES = ("f16", "bf16", "tf32", "f32")
 """Compute types that wgmma multiplies here, f32 in three TF32 passes."""
@@ -264,7 +264,7 @@ def clocks(
     multiply = tile_m / 64 * tile_n / 64 * 4 * MODEL.multiply * (MODEL.narrow if tile_n == 64 else 1.0)
     if split:
         multiply = 3 * multiply + (MODEL.splitting if s.groups * concurrent == 1 else 0.0)
-    brought = (tile_m + (2 if split else 1) * tile_n) * 128 / MODEL.bytes
+    brought = (tile_m + parts_of_b(split) * tile_n) * 128 / MODEL.bytes
     waited = MODEL.latency / (concurrent * max(held - 1.5, 0.5))
     # Where two of them are near each other, both are felt.
     step = math.sqrt(math.sqrt(multiply**4 + brought**4 + waited**4))

@@ -19,7 +19,12 @@ RESERVED = ARCHES["sm90a"].shared_memory_reserved
 def stage_bytes(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule) -> int:
     """Returns the bytes of one stage: a tile of each operand."""
     m, n, k = schedule.tile
-    return k * (m + (2 if problem.b.split else 1) * n) * problem.a.read.bytes
+    return k * (m + parts_of_b(problem.b.split) * n) * problem.a.read.bytes
+
+
+def parts_of_b(split: bool) -> int:
+    """Returns the tiles of B in a stage: f32 in three TF32 passes has one of each part."""
+    return 2 if split else 1
 
 
 def rows_staged(
@@ -90,7 +95,7 @@ def stages_held(
     elif (warps + warps % 2) * 32 * blocks * registers > 65536 or registers > 232:
         return 0
     available = device.shared_memory // blocks - RESERVED - tables_bytes(tile_m, MOST_STAGES) - 64
-    fit = min(available // ((tile_m + (2 if split else 1) * tile_n) * 128), MOST_STAGES)
+    fit = min(available // ((tile_m + parts_of_b(split) * tile_n) * 128), MOST_STAGES)
     # The epilogue passes 32 rows of accumulators through at least.
     if fit < min(2, steps) or available < 64 * (tile_n + 8) * 4:
         return 0
