@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeAlias
 
 from ucutlass.agent.skill import skill_files
 from ucutlass.agent.skill_tasks import TASKS, SkillTask
-from ucutlass.cli import _COMMANDS
+from ucutlass.cli import COMMANDS
 from ucutlass.files import write
 from ucutlass.handoff import checked_of, diagnostics_of
 from ucutlass.runtime import isolation
@@ -121,7 +121,7 @@ def asking(words: str, answers: dict[str, dict[str, str]]) -> Ask:
     """Answers of a program, which are kept in `answers`."""
 
     def ask(task: SkillTask, given: bool) -> str:
-        request = {"prompt": task.prompt, "skill": skill_files(_COMMANDS) if given else None}
+        request = {"prompt": task.prompt, "skill": skill_files(COMMANDS) if given else None}
         shown = subprocess.run(
             shlex.split(words),
             input=json.dumps(request).encode(),

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from ucutlass import frontend, ir
 from ucutlass.agent.skill import skill_files
 from ucutlass.agent.skill_tasks import TASKS, SkillTask
-from ucutlass.cli import _COMMANDS, main
+from ucutlass.cli import COMMANDS, main
 from ucutlass.codes import CODES
 from ucutlass.guide import guide
 from ucutlass.kernels.families import RULES
@@ -20,7 +20,7 @@ from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.shapes import complete
 
 ROOT = Path(__file__).parent.parent
-FILES = skill_files(_COMMANDS)
+FILES = skill_files(COMMANDS)
 
 
 def links(text: str) -> set[str]:
@@ -54,7 +54,7 @@ def test_it_says_what_the_compiler_says() -> None:
     for name in main.list_commands(None):  # type: ignore[arg-type]
         assert f"`ucc {name}`" in FILES["references/commands.md"]
     for name in re.findall(r"`ucc (\w+)", FILES["SKILL.md"]):
-        assert name in _COMMANDS
+        assert name in COMMANDS
 
 
 def test_its_evaluations_are_the_tasks() -> None:
@@ -81,7 +81,7 @@ def test_what_agents_read_first_leads_somewhere(name: str) -> None:
     text = (ROOT / name).read_text()
     assert links(text) and all((ROOT / link).is_file() for link in links(text))
     for command in re.findall(r"`ucc (\w+)", text):
-        assert command in _COMMANDS
+        assert command in COMMANDS
 
 
 def test_llms_txt_is_as_its_format_has_it() -> None:

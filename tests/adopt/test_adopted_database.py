@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from sources import BY_HAND, source
 
+from tests.halting import HALTING
 from ucutlass.adopt import database as adopted
 from ucutlass.adopt.database import AdoptedRow, UnknownSource
 from ucutlass.adopt.source import digest_of
@@ -131,25 +132,15 @@ for n in range(30):
     adopted.keep(database, key, ROW)
 """
 
-HALTS = """
-import os
+HALTS = (
+    HALTING
+    + """
 from ucutlass.adopt import database as adopted
-from ucutlass.runtime.store import file as store_file
 from ucutlass.tune.database import TuningDatabase
 from test_adopted_database import KEY, ROW
-
-class Halting(store_file.sqlite3.Connection):
-    left = int(sys.argv[2])
-    def execute(self, *arguments):
-        Halting.left -= 1
-        if Halting.left < 0:
-            os.kill(os.getpid(), 9)
-        return super().execute(*arguments)
-
-connect = store_file.sqlite3.connect
-store_file.sqlite3.connect = lambda *a, **k: connect(*a, **k, factory=Halting)
 adopted.keep(TuningDatabase(Path(sys.argv[1])), KEY, ROW)
 """
+)
 
 
 def python(code: str, *arguments: str) -> subprocess.Popen[str]:

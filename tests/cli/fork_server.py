@@ -27,7 +27,7 @@ def main() -> None:
     assert torch
     from ucutlass import cli, entry
 
-    for name in cli._COMMANDS:
+    for name in cli.COMMANDS:
         importlib.import_module(f"ucutlass.cli.{cli._MODULES.get(name, name)}")
     gc.freeze()  # what a collection touches would have to be copied for each fork
     gc.disable()

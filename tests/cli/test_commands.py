@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cli_machine import LINEAR, ROOT, SIZES, Machine, Ucc
 
-from ucutlass.cli import _COMMANDS
+from ucutlass.cli import COMMANDS
 from ucutlass.codes import CODES
 from ucutlass.guide import guide
 from ucutlass.kernels.families import RULES
@@ -37,11 +37,11 @@ UNFORMATTED = "fn  twice( x )=x+x # a comment\n"
 def test_the_first_help_names_every_command_and_status(ucc: Ucc) -> None:
     result = ucc("--help")
     assert result.status == 0
-    assert all(f"  {name} " in result.out for name in _COMMANDS)
+    assert all(f"  {name} " in result.out for name in COMMANDS)
     assert "0 fine, 1 the program is at fault, 2 the call, 3 the machine." in result.out
 
 
-@pytest.mark.parametrize("name", _COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_that_teaches(ucc: Ucc, name: str) -> None:
     result = ucc(name, "--help")
     assert result.status == 0

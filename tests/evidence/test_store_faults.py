@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from records import made, python
 
+from tests.halting import HALTING
 from ucutlass.runtime import errors
 from ucutlass.runtime.evidence import to_json
 from ucutlass.runtime.store import EvidenceStore
@@ -101,25 +102,15 @@ def test_a_writer_killed_while_it_makes_the_store(
     store: EvidenceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before each statement that makes the file in turn, and after the last."""
-    halts = """
-import os
+    halts = (
+        HALTING
+        + """
 from pathlib import Path
-from ucutlass.runtime.store import file as store_file
 from records import made
 from ucutlass.runtime.store import EvidenceStore
-
-class Halting(store_file.sqlite3.Connection):
-    left = int(sys.argv[2])
-    def execute(self, *arguments):
-        Halting.left -= 1
-        if Halting.left < 0:
-            os.kill(os.getpid(), 9)
-        return super().execute(*arguments)
-
-connect = store_file.sqlite3.connect
-store_file.sqlite3.connect = lambda *a, **k: connect(*a, **k, factory=Halting)
 EvidenceStore(Path(sys.argv[1])).add(made())
 """
+    )
     for statements in range(100):
         path = store.path.with_name(f"{statements}.sqlite")
         ended = python(halts, str(path), str(statements))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.halting import HALTING
 from ucutlass import frontend
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.runtime import errors
@@ -190,25 +191,15 @@ for n in range(int(sys.argv[2]), int(sys.argv[3])):
     database.keep(replace(KEY, extents=(n % 40,)), replace(ROW, microseconds=1000.0 - n))
 """
 
-HALTS = """
-import os
+HALTS = (
+    HALTING
+    + """
 from pathlib import Path
-from ucutlass.runtime.store import file as store_file
 from ucutlass.tune.database import TuningDatabase
 from test_database import KEY, ROW
-
-class Halting(store_file.sqlite3.Connection):
-    left = int(sys.argv[2])
-    def execute(self, *arguments):
-        Halting.left -= 1
-        if Halting.left < 0:
-            os.kill(os.getpid(), 9)
-        return super().execute(*arguments)
-
-connect = store_file.sqlite3.connect
-store_file.sqlite3.connect = lambda *a, **k: connect(*a, **k, factory=Halting)
 TuningDatabase(Path(sys.argv[1])).keep(KEY, ROW)
 """
+)
 
 
 def python(code: str, *arguments: str) -> subprocess.Popen[str]:

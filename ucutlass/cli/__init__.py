@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-_COMMANDS = {
+COMMANDS = {
     "check": "type-check files and their schedules",
     "fmt": "print files in canonical form",
     "explain": "say what the compiler chose for a shape, and why",
@@ -78,10 +78,10 @@ class _Ucc(click.Group):
         raise AssertionError("a command that has ended exits")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
         with nullcontext() if ctx.obj is None else ctx.obj.importing():
             command = importlib.import_module(f"ucutlass.cli.{_MODULES.get(cmd_name, cmd_name)}").command
@@ -90,7 +90,7 @@ class _Ucc(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, requested: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ucutlass.agent.skill import NAME, skill_files
-from ucutlass.cli import _COMMANDS, show
+from ucutlass.cli import COMMANDS, show
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import json_option
 from ucutlass.cli.outputs import write_all
@@ -24,7 +24,7 @@ def command(folder: Path | None, as_json: bool) -> None:
     """
     target = (folder or Path(".agents/skills")) / NAME
     with reported(as_json):
-        contents = {target / path: text for path, text in skill_files(_COMMANDS).items()}
+        contents = {target / path: text for path, text in skill_files(COMMANDS).items()}
         for path in contents:
             path.parent.mkdir(parents=True, exist_ok=True)
         write_all(contents)
