@@ -291,20 +291,14 @@ def _choose_all(
     device = known_device(gpu.name, arch)
     draw: Draw = as_written
     if tuned and all(request.aligned):
-        draw = partial(_recorded, checked, arch, gpu.name, device)
+        from ucutlass.tune.lookup import draw_recorded
+
+        draw = draw_recorded(checked, arch, gpu.name, device)
     pipeline = build_pipeline(
         checked, program, request.extents, arch, device=device, aligned=request.aligned, draw=draw
     )
     built[request] = pipeline
     return bind_pipeline(pipeline)
-
-
-def _recorded(
-    checked: Checked, arch: str, gpu: str, device: Device | None, kernel: ir.Kernel, sizes: tuple[int, ...]
-) -> ir.Kernel:
-    from ucutlass.tune.lookup import recall
-
-    return recall(checked, kernel, sizes, arch, gpu, device, beyond=True)[0]
 
 
 def _choose(

@@ -122,11 +122,13 @@ def build_pipeline(
 
 @dataclass(frozen=True, slots=True)
 class ProgramAtSizes:
-    """A program with the extents to build it for, in the order of its dims."""
+    """A program with the extents to build it for, in the order of its dims. `draw` may put other schedules into
+    its kernels."""
 
     checked: Checked
     program: ir.Program
     sizes: tuple[int, ...]
+    draw: Draw = as_written
 
 
 ProgramFailure: TypeAlias = BuildFailure | ProgramError | ShapeError | NotServed
@@ -176,7 +178,7 @@ def planned_sources(
     """Returns a program's plan for aligned tensors, and the source and the plan of each kernel in the order of
     the stages. Raises ProgramError, ShapeError and NotServed."""
     if isinstance(job.program, ir.Pipeline):
-        plan = plan_pipeline(job.checked, job.program, job.sizes, arch, device)
+        plan = plan_pipeline(job.checked, job.program, job.sizes, arch, device, draw=job.draw)
         kernels = [(s.step.kernel, s.chosen) for s in plan.stages]
         pairs = [
             (source_of(job.checked, kernel, chosen.planned), chosen.planned.plan)
@@ -184,8 +186,9 @@ def planned_sources(
             if kernel is not None and chosen is not None
         ]
         return plan, pairs
-    chosen = plan_kernel(job.checked, job.program, job.sizes, arch, device)
-    return chosen, [(source_of(job.checked, job.program, chosen.planned), chosen.planned.plan)]
+    kernel = job.draw(job.program, job.sizes)
+    chosen = plan_kernel(job.checked, kernel, job.sizes, arch, device)
+    return chosen, [(source_of(job.checked, kernel, chosen.planned), chosen.planned.plan)]
 
 
 def _assembled(plan: PipelinePlan | ChosenPlan, kernels: Sequence[tuple[Source, Artifact]]) -> AnyBuilt:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from ucutlass.adopt.source import MOST_BYTES, code_of
+from ucutlass.runtime.errors import StoreError
 from ucutlass.tune.database import TuningDamaged, TuningDatabase, TuningKey
 
 State: TypeAlias = Literal["unconfirmed", "confirmed"]
@@ -99,6 +100,21 @@ def rows(database: TuningDatabase) -> tuple[tuple[TuningKey, AdoptedRow], ...]:
 
     selected = database.read(select) or []
     return tuple((_key(values[:4], database), _row(values[4:], database)) for values in selected)
+
+
+def latest(database: TuningDatabase, device: str) -> str:
+    """Returns what changes whenever a schedule or a source is recorded for a GPU or removed: how many there are,
+    and the latest time. "" where the database cannot be read."""
+
+    def select(c: sqlite3.Connection) -> tuple[str, ...]:
+        tables = ("tuned", "adopted") if _has_table(c) else ("tuned",)
+        queries = (f"SELECT COUNT(*), MAX(created) FROM {table} WHERE device = ?" for table in tables)
+        return tuple(str(c.execute(query, (device,)).fetchone()) for query in queries)
+
+    try:
+        return " ".join(database.read(select) or ())
+    except StoreError:
+        return ""
 
 
 def base_of(database: TuningDatabase, entry: str) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ucutlass.adopt.database import latest
 from ucutlass.dynamo.builds import BackgroundBuilds, Launch, job_of, launched, part_call
 from ucutlass.dynamo.calls import Boxed, PartCall, boxed
 from ucutlass.dynamo.choice import (
@@ -35,6 +36,7 @@ from ucutlass.dynamo.region import NAME, PARAMETER, values_of
 from ucutlass.dynamo.replays import CudaReplays, ReplayDevice, Replays
 from ucutlass.dynamo.rules import decompositions
 from ucutlass.dynamo.strided_views import without_strided_views
+from ucutlass.tune.database import TuningDatabase
 
 _LOG = logging.getLogger("ucutlass.dynamo")
 
@@ -137,7 +139,9 @@ class CompiledModule:
             torch.get_float32_matmul_precision(),
             torch.backends.cudnn.allow_tf32,
         )
-        key = key_of(self._graph, "choice", repr(self._options), timed, repr(state))
+        # What was the faster before a schedule was recorded need not be afterwards.
+        recorded = latest(TuningDatabase.open(), timed) if timed and self._options.tuned else ""
+        key = key_of(self._graph, "choice", repr(self._options), timed, repr(state), recorded)
         choice = choice_from(records.read(key)) if timed else None
         if choice is not None:
             self._report.choices.append(choice)

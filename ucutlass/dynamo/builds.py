@@ -33,10 +33,13 @@ from ucutlass.dynamo.region import Executor, Order, Region, values_of
 from ucutlass.emit import NotServed
 from ucutlass.importer.first_call import checked
 from ucutlass.ir import Kernel, Pipeline
+from ucutlass.ir.hardware import Device
+from ucutlass.pipeline.planning import as_written
 from ucutlass.runtime.arguments import ArgumentError, bind
 from ucutlass.runtime.errors import ArchUnknown, BuildCancelled, BuildError, BuildTimedOut, MachineError
 from ucutlass.runtime.launch_spec import TensorSlot, spec_of
 from ucutlass.shapes import ShapeError
+from ucutlass.tune.lookup import draw_recorded
 
 NO_KERNEL = (
     NoKernelsHere,
@@ -116,6 +119,7 @@ def _on_device(jobs: Sequence[Job], device: torch.device, options: CompileOption
         arch = checked_arch(None, gpu.name, (gpu.major, gpu.minor))
     except NoKernelsHere as problem:
         return [problem] * len(jobs)
+    device_facts = known_device(gpu.name, arch)
     programs: list[frontend.Checked | ProgramError] = []
     sized: dict[int, ProgramAtSizes] = {}
     for number, job in enumerate(jobs):
@@ -128,16 +132,11 @@ def _on_device(jobs: Sequence[Job], device: torch.device, options: CompileOption
             continue
         with suppress(ArgumentError):  # which the call itself will raise
             if job.shapes is not None:
-                sized[number] = ProgramAtSizes(text, program, _extents(program, job.shapes))
-    device_facts = known_device(gpu.name, arch)
+                draw = draw_recorded(text, arch, gpu.name, device_facts) if options.tuned else as_written
+                sized[number] = ProgramAtSizes(text, program, _extents(program, job.shapes), draw)
     built: dict[int, AnyBuilt | Exception] = {}
-    for number, program_at in sized.items():
-        if isinstance(program_at.program, Kernel):
-            adopted = adopted_kernel(
-                program_at.checked, program_at.program, program_at.sizes, arch, gpu.name, device_facts
-            )
-            if adopted is not None:
-                built[number] = adopted[0]
+    if options.tuned:
+        built |= _adopted(sized, arch, gpu.name, device_facts)
     others = {number: job for number, job in sized.items() if number not in built}
     try:
         results = build_programs(list(others.values()), arch, device=device_facts)
@@ -150,6 +149,18 @@ def _on_device(jobs: Sequence[Job], device: torch.device, options: CompileOption
         else _executor(program, job.region.name, built.get(number), options)
         for number, (job, program) in enumerate(zip(jobs, programs, strict=True))
     ]
+
+
+def _adopted(
+    programs: Mapping[int, ProgramAtSizes], arch: str, gpu: str, device: Device | None
+) -> dict[int, Built]:
+    """Returns the confirmed sources of those programs that are one kernel, by their numbers."""
+    return {
+        number: adopted[0]
+        for number, job in programs.items()
+        if isinstance(job.program, Kernel)
+        and (adopted := adopted_kernel(job.checked, job.program, job.sizes, arch, gpu, device)) is not None
+    }
 
 
 def checked_text(region: Region) -> frontend.Checked:
@@ -172,10 +183,10 @@ def _executor(
     loaded: LoadedProgram
     if isinstance(program, Pipeline):
         assert built is None or isinstance(built, BuiltPipeline)
-        loaded = LoadedPipeline(text, program, None, ready=built)
+        loaded = LoadedPipeline(text, program, None, options.tuned, ready=built)
     else:
         assert built is None or isinstance(built, Built)
-        loaded = LoadedKernel(text, program, None, ready=built)
+        loaded = LoadedKernel(text, program, None, options.tuned, ready=built)
     return checked(loaded) if options.check else loaded
 
 

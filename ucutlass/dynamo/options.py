@@ -21,7 +21,8 @@ class CompileOptions:
     WrongResult where it is beyond the derived bounds. `choose` times a graph as programs against the whole
     graph as the fallback computes it, at the first call, and takes the faster; or always takes programs.
     Without `wait` the fallback computes calls until the kernels are built. `cuda_graphs` replays calls without
-    gradients as CUDA graphs, one for each set of shapes.
+    gradients as CUDA graphs, one for each set of shapes. `tuned` takes sources that `ucc adopt` confirmed and
+    schedules that `ucc tune` recorded for exactly this GPU, program and shape; without it the compiler plans.
     """
 
     fallback: Fallback = "inductor"
@@ -29,6 +30,7 @@ class CompileOptions:
     choose: Choose = "time"
     wait: bool = True
     cuda_graphs: bool = False
+    tuned: bool = True
 
 
 def options_of(options: Mapping[str, Any] | None) -> CompileOptions:
@@ -42,7 +44,7 @@ def options_of(options: Mapping[str, Any] | None) -> CompileOptions:
     for name, values in {"fallback": get_args(Fallback), "choose": get_args(Choose)}.items():
         if (value := getattr(result, name)) not in values:
             raise ValueError(f"{name} is {value!r}; it is one of {', '.join(values)}")
-    for name in ("check", "wait", "cuda_graphs"):
+    for name in ("check", "wait", "cuda_graphs", "tuned"):
         if not isinstance(value := getattr(result, name), bool):
             raise ValueError(f"{name} is {value!r}; it is True or False")
     if result.fallback == "error" and not result.wait:

@@ -10,6 +10,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.frontend import Checked, alternatives, matching, plan_kernel
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import PartialSchedule, scheduled, show
+from ucutlass.pipeline.planning import Draw
 from ucutlass.runtime.errors import StoreError
 from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
 from ucutlass.tune.origin import Origin, written
@@ -63,6 +64,16 @@ def recall(
         warnings.warn(f"{words}, so it was ignored: {rule}", NotLegalWarning, stacklevel=2)
         return program, Origin(own.kind, note="the recorded one is not legal any more")
     return tuned, Origin("tuned", row)
+
+
+def draw_recorded(checked: Checked, arch: str, gpu: str, device: Device | None) -> Draw:
+    """Returns what puts the recorded schedule, where there is one, into each kernel of a program, as `recall`
+    does beyond what the program says."""
+
+    def draw(kernel: ir.Kernel, sizes: tuple[int, ...]) -> ir.Kernel:
+        return recall(checked, kernel, sizes, arch, gpu, device, beyond=True)[0]
+
+    return draw
 
 
 def rows_by_gpu(
