@@ -307,10 +307,30 @@ def reduced(
     purposes = ("a tile and a little", "pipeline's depth", "the least of every")
     cases: list[VerifyCase] = []
     for why, shape in _shapes(program, extents, granularity):
-        if any(w in why for w in purposes) and shape not in [c.sizes for c in cases]:
-            try:
-                complete(program, shape)
-            except ShapeError:
-                continue
+        new = any(w in why for w in purposes) and shape not in [c.sizes for c in cases]
+        if new and _fits(program, shape):
             cases.append(_seeded(_draft("edge", shape, "normal", why), seed))
     return tuple(cases)
+
+
+def barely_reduced(
+    program: Program, sizes: Mapping[str, int], granularity: Granularity = NO_GRANULARITY, *, seed: int
+) -> tuple[VerifyCase, ...]:
+    """Returns a case for each dimension: the asked extents with little more than a tile of that one, the least
+    memory first. They are for kernels that were made for some of the asked extents and refuse all that
+    `reduced` has. Raises ShapeError where `sizes` does not fit."""
+    complete(program, sizes)
+    extents = {d: sizes[d] for d in free_dims(program)}
+    _, base = next(_shapes(program, extents, granularity))
+    shapes = [shape for d, n in base.items() if n < extents[d] and _fits(program, shape := {**extents, d: n})]
+    why = "the asked extents, one of them reduced"
+    drafts = [_draft("edge", shape, "normal", why) for shape in shapes]
+    return tuple(_seeded(d, seed) for d in sorted(drafts, key=lambda d: memory_of(program, d.sizes)))
+
+
+def _fits(program: Program, sizes: Mapping[str, int]) -> bool:
+    try:
+        complete(program, sizes)
+    except ShapeError:
+        return False
+    return True

@@ -27,7 +27,7 @@ from ucutlass.runtime.verify import (
 from ucutlass.runtime.verify.batch import as_json, judge_case, read_journal
 from ucutlass.runtime.verify.evidence import evidence_of
 from ucutlass.runtime.verify.pool import run
-from ucutlass.runtime.verify.suite import reduced
+from ucutlass.runtime.verify.suite import barely_reduced, reduced
 
 PROGRAM = frontend.kernel(frontend.read_text(candidates.TEXT))
 GRAIN = Granularity(candidates.TILE, candidates.STEP, {"K": 128})
@@ -309,6 +309,15 @@ def test_reduced_cases_are_small_and_pass_every_edge() -> None:
         {"M": 17, "K": 168, "N": 9},
         {"M": 1, "K": 8, "N": 1},
     ]
+
+
+def test_barely_reduced_cases_keep_all_but_one_extent() -> None:
+    sizes = {"M": 4096, "K": 4096, "N": 8192}
+    cases = barely_reduced(PROGRAM, sizes, GRAIN, seed=1)
+    changed = [{d for d in sizes if case.sizes[d] != sizes[d]} for case in cases]
+    assert sorted(changed, key=min) == [{"K"}, {"M"}, {"N"}] and changed[0] == {"N"}
+    assert all(case.sizes[d] < sizes[d] for case, (d,) in zip(cases, changed, strict=True))
+    assert barely_reduced(PROGRAM, {"M": 1, "K": 1, "N": 1}, GRAIN, seed=1) == ()
 
 
 def test_the_candidates_of_this_file_are_its_mistakes() -> None:

@@ -19,7 +19,7 @@ from ucutlass.backend import source_of
 from ucutlass.kernels.families import granularity
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import sanitize
-from ucutlass.runtime.verify.suite import CaseKind, reduced, suite
+from ucutlass.runtime.verify.suite import CaseKind, barely_reduced, reduced, suite
 from ucutlass.tasks import verification
 from ucutlass.tasks.verify_cases import facts
 
@@ -73,7 +73,8 @@ def _plan(
     grain = granularity(planned.plan, tuple(program.dims), planned.launch)
     kernel = facts(checked, program.name, [(str(library), source.entry, launch_parameters)])
     cases = suite(program, SIZES, grain, seed=2, most=most)
-    return verification.VerificationPlan(kernel, grain, cases, reduced(program, SIZES, grain, seed=2), "cpu")
+    few, fewer = reduced(program, SIZES, grain, seed=2), barely_reduced(program, SIZES, grain, seed=2)
+    return verification.VerificationPlan(kernel, grain, cases, few, fewer, "cpu")
 
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
@@ -106,6 +107,12 @@ def _sanitized(plan: verification.VerificationPlan, folder: Path, monkeypatch: p
     memcheck, races = verification.sanitizers(plan, ("memcheck", "initcheck"))
     assert memcheck.ok and races.ok, (memcheck, races)
     assert memcheck.launches == len(plan.reduced) == 3
+    refused = tuple(case for case in plan.suite.cases if case.kind == "refusal")
+    picky = replace(plan, reduced=refused)
+    (memcheck,) = verification.sanitizers(picky, ("memcheck",))
+    assert memcheck.ok and memcheck.launches == len(refused), memcheck
+    (memcheck,) = verification.sanitizers(replace(picky, barely_reduced=refused), ("memcheck",))
+    assert memcheck.status == "failed" and memcheck.launches < len(refused), memcheck
 
 
 @needs_compiler

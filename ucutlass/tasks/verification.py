@@ -28,7 +28,7 @@ from ucutlass.runtime.evidence import Machine
 from ucutlass.runtime.verify import pool
 from ucutlass.runtime.verify.evidence import CaseResult, SuiteEvidence, evidence_of
 from ucutlass.runtime.verify.guards import GUARD, POISONS
-from ucutlass.runtime.verify.suite import LeftOut, Suite, VerifyCase, reduced, suite
+from ucutlass.runtime.verify.suite import LeftOut, Suite, VerifyCase, barely_reduced, reduced, suite
 from ucutlass.tasks.built import artifact_of
 from ucutlass.tasks.verify_cases import START_SECONDS, facts
 
@@ -44,13 +44,15 @@ class DeviceUnusable(MachineError):
 
 @dataclass(frozen=True, slots=True)
 class VerificationPlan:
-    """What is to be run: the kernel as `ucutlass.tasks.verify_cases.facts`, its suite and reduced cases.
-    `device` is "cpu" for an emulated kernel."""
+    """What is to be run: the kernel as `ucutlass.tasks.verify_cases.facts`, its suite, and the cases for
+    sanitizers: `reduced`, and `barely_reduced` for a kernel that refuses all of these. `device` is "cpu" for an
+    emulated kernel."""
 
     kernel: Mapping[str, Any]
     granularity: Granularity
     suite: Suite
     reduced: tuple[VerifyCase, ...]
+    barely_reduced: tuple[VerifyCase, ...] = ()
     device: str = "cuda"
 
 
@@ -78,7 +80,8 @@ def plan(
     kernel = facts(checked, program.name, stages, orders)
     chosen: Any = tuple(distributions)
     cases = suite(program, sizes, granularity, seed=seed, distributions=chosen, most=most)
-    return VerificationPlan(kernel, granularity, cases, reduced(program, sizes, granularity, seed=seed))
+    few, fewer = (reduce(program, sizes, granularity, seed=seed) for reduce in (reduced, barely_reduced))
+    return VerificationPlan(kernel, granularity, cases, few, fewer)
 
 
 def _launch(built: Built) -> tuple[str, str, tuple[int, ...]]:
@@ -171,7 +174,8 @@ def _library(key: str) -> str:
 def sanitizers(
     plan: VerificationPlan, tools: Sequence[sanitize.SanitizerTool] = sanitize.TOOLS
 ) -> tuple[sanitize.SanitizerReport, ...]:
-    """Returns every tool's report on one launch of each reduced case."""
+    """Returns every tool's report on one launch of each reduced case that the kernel does not refuse; where it
+    refuses all of them, of the first that it takes of those that are barely reduced."""
     tool_path = sanitize.find()
     if tool_path is None:
         return tuple(sanitize.absent(tool) for tool in tools)
@@ -182,6 +186,7 @@ def sanitizers(
             "kernel": dict(plan.kernel),
             "tile": dict(plan.granularity.tile),
             "cases": [asdict(c) for c in plan.reduced],
+            "otherwise": [asdict(c) for c in plan.barely_reduced],
             "receipt": str(receipt),
             "device": plan.device,
         }

@@ -14,10 +14,13 @@ from ucutlass.runtime.isolation import STARTS
 from ucutlass.spans import span
 
 if TYPE_CHECKING:
+    import torch
+
     from ucutlass.frontend import Checked
     from ucutlass.ir import Pipeline, Program
     from ucutlass.runtime.launch import BoundKernel
     from ucutlass.runtime.verify import DirectLaunch, StagedLaunch
+    from ucutlass.runtime.verify.suite import VerifyCase
 
 START_SECONDS = 300.0
 """What a process may take before its first case."""
@@ -51,37 +54,56 @@ def judged(
 
 
 def sanitized(request: str) -> None:
-    """Launches every case of a request's file once and writes how many ended into its receipt.
+    """Launches every case of a request's file once that the kernel takes, and writes how many it went through
+    into its receipt. Raises LaunchError where the kernel takes none.
 
     For compute-sanitizer: nothing but the kernel and copies runs on the device, and what the launch
     leaves undefined stays undefined, so that initcheck may see it.
     """
     import torch
 
-    from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, LaunchError
     from ucutlass.runtime.verify.suite import VerifyCase
-    from ucutlass.shapes import complete
 
     settings = json.loads(Path(request).read_text(encoding="utf-8"))
     loaded = _Loaded(settings["kernel"], settings["device"])
     device = torch.device(settings["device"])
+
+    def serves(case: VerifyCase) -> bool:
+        try:
+            _launched(loaded, case, settings["tile"], device)
+        except LaunchError as error:
+            if error.code != BAD_ARGUMENTS:
+                raise
+            return False
+        return True
+
+    served = 0
     for number, fields in enumerate(settings["cases"], 1):
-        case = VerifyCase(**fields)
-        extents = complete(loaded.program, case.sizes)
-        arguments = generate(
-            loaded.program,
-            case.sizes,
-            case.distribution,
-            seed=case.seed,
-            device=device,
-            tile=settings["tile"],
-        )
-        launch = loaded.launch(extents)
-        workspace = torch.empty(launch.workspace, dtype=torch.uint8, device=device)
-        launch.run(arguments, loaded.results(extents), workspace if launch.workspace else None)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        put(Path(settings["receipt"]), json.dumps(number))
+        served += serves(VerifyCase(**fields))
+        if number < len(settings["cases"]):
+            put(Path(settings["receipt"]), json.dumps(number))
+    if not served and not any(serves(VerifyCase(**fields)) for fields in settings["otherwise"]):
+        raise LaunchError(f"{loaded.program.name} at every reduced extent", BAD_ARGUMENTS)
+    put(Path(settings["receipt"]), json.dumps(len(settings["cases"])))
+
+
+def _launched(loaded: _Loaded, case: VerifyCase, tile: Mapping[str, int], device: torch.device) -> None:
+    """Launches a case once. Raises LaunchError."""
+    import torch
+
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.shapes import complete
+
+    extents = complete(loaded.program, case.sizes)
+    launch = loaded.launch(extents)
+    arguments = generate(
+        loaded.program, case.sizes, case.distribution, seed=case.seed, device=device, tile=tile
+    )
+    workspace = torch.empty(launch.workspace, dtype=torch.uint8, device=device)
+    launch.run(arguments, loaded.results(extents), workspace if launch.workspace else None)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def machine(built_with: Mapping[str, str]) -> dict[str, Any]:
