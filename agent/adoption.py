@@ -8,7 +8,7 @@ and nothing is served before the last one has passed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -24,6 +24,7 @@ from ucutlass.agent.integrity import audit
 from ucutlass.agent.integrity.audit_record import record_of
 from ucutlass.agent.integrity.gather import AuditSubject, gather
 from ucutlass.agent.integrity.machine_precision import machine_losses
+from ucutlass.agent.integrity.precision import DeclaredPrecision
 from ucutlass.backend import Built, build_adopted, build_kernel, source_of, toolchain
 from ucutlass.emit import NotServed
 from ucutlass.emit.text import Source
@@ -158,7 +159,7 @@ def adopt(
         job.program.name,
         "unconfirmed",
         job.source.text,
-        _base(job, built),
+        base_of(job, built),
         built.planned.launch,
         versions=versions_of(toolchain()),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -173,7 +174,7 @@ def adopt(
     return confirmed
 
 
-def _base(job: AdoptionJob, built: Built) -> str:
+def base_of(job: AdoptionJob, built: Built) -> str:
     """Returns what is emitted for the job's plan, where the source was edited from it: an emitted entry is named
     after the digest of its code. "" where it was not."""
     try:
@@ -202,25 +203,58 @@ def _confirmed(
     rival = build_kernel(job.checked, own, job.sizes, job.arch, device=job.device)
     on_step("timing")
     report = compared(job, built, rival, settings)
+    on_step("auditing")
+    evidence = audited(job, built, proof, report, settings, store)
+    return replace(
+        row,
+        state="confirmed",
+        microseconds=evidence.microseconds,
+        rival=evidence.rival,
+        records=evidence.records,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionEvidence:
+    """What the audit accepted: the medians of the source and of the text's own kernel in turns, the ids of the
+    records (of the comparison, of the verification, of the audit), and the comparison's report."""
+
+    microseconds: float
+    rival: float
+    records: tuple[str, str, str]
+    report: Mapping[str, Any]
+
+
+def audited(
+    job: AdoptionJob,
+    built: Built,
+    proof: Record,
+    comparison_report: Mapping[str, Any],
+    settings: AdoptionSettings,
+    store: EvidenceStore,
+    precision: DeclaredPrecision | None = None,
+) -> AdoptionEvidence:
+    """Returns the evidence of a source that was verified (`proof`) and compared with the text's own kernel, once
+    it is recorded and audited. Raises SourceRefused, StoreError."""
     described = BenchedProgram(job.checked, job.program, built)
-    answer = describe(described) | dict(report)
+    answer = describe(described) | dict(comparison_report)
     if wrong := [case["words"] for case in answer["verified"] if not case["ok"]]:
         raise SourceRefused("wrong", wrong[0][:600])
     for regime in answer["regimes"]:
         share(regime, described, job.device)
     bench = store.get(recorded(answer, described, {})[0])
     ours, theirs = _times(answer["regimes"][0], settings)
-    on_step("auditing")
     candidate = AuditSubject(job.checked, job.program, job.named_sizes)
     library = built.artifact.library
-    bundle = gather(candidate, (bench, proof), library=library, code=job.source.code, seed=0)
+    bundle = gather(
+        candidate, (bench, proof), precision=precision, library=library, code=job.source.code, seed=0
+    )
     verdict = audit(bundle)
     judged = store.add(record_of(candidate, bundle, verdict, (bench, proof)))
     if not verdict.accepted:
         words = "; ".join(f"{f.rule}: {f.words}" for f in verdict.findings[:3])
         raise SourceRefused("audit", f"{verdict.verdict}: {words}"[:600])
-    records = (bench.id, proof.id, judged)
-    return replace(row, state="confirmed", microseconds=ours, rival=theirs, records=records)
+    return AdoptionEvidence(ours, theirs, (bench.id, proof.id, judged), answer["regimes"][0])
 
 
 def _times(regime: Mapping[str, Any], settings: AdoptionSettings) -> tuple[float, float]:
@@ -259,22 +293,7 @@ def verified(job: AdoptionJob, built: Built, settings: AdoptionSettings) -> Reco
 def compared(job: AdoptionJob, built: Built, rival: Built, settings: AdoptionSettings) -> Mapping[str, Any]:
     """Returns what `ucutlass.tasks.bench:on_gpu` found of the source against the text's own kernel, in turns.
     Raises SourceRefused where its process was lost."""
-    protocol = Protocol(
-        max_seconds=settings.bench, min_seconds=min(1.0, settings.bench), seed=settings.seed % 2**31
-    )
-    program = program_payload(job.checked)
-    text = {"name": "text", "program": program, "kernel": job.program.name, "built": built_payload(rival)}
-    arguments = {
-        "program": program,
-        "built": built_payload(built),
-        "name": job.program.name,
-        "sizes": job.named_sizes,
-        "arch": job.arch,
-        "seed": settings.seed % 2**31,
-        "baselines": [text],
-        "protocols": [asdict(protocol)],
-        "bandwidth": job.device.bandwidth if job.device else None,
-    }
+    arguments = comparison(job, built, rival, settings)
     with hold_gpu(gpu_uuid(), timeout_seconds=settings.wait, on_wait=lambda _: None):
         outcome = isolation.run("ucutlass.tasks.bench:on_gpu", arguments, limit_seconds=settings.limit)
     match outcome:
@@ -282,3 +301,30 @@ def compared(job: AdoptionJob, built: Built, rival: Built, settings: AdoptionSet
             return answer
         case _:
             raise SourceRefused("untimed", isolation.failure_text(outcome, "the comparison")[:300])
+
+
+def comparison(
+    job: AdoptionJob,
+    built: Built,
+    rival: Built,
+    settings: AdoptionSettings,
+    baselines: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Returns the arguments of `ucutlass.tasks.bench:on_gpu`: the source in turns with the text's own kernel, the
+    first of its baselines, and with others."""
+    protocol = Protocol(
+        max_seconds=settings.bench, min_seconds=min(1.0, settings.bench), seed=settings.seed % 2**31
+    )
+    program = program_payload(job.checked)
+    text = {"name": "text", "program": program, "kernel": job.program.name, "built": built_payload(rival)}
+    return {
+        "program": program,
+        "built": built_payload(built),
+        "name": job.program.name,
+        "sizes": job.named_sizes,
+        "arch": job.arch,
+        "seed": settings.seed % 2**31,
+        "baselines": [text, *map(dict, baselines)],
+        "protocols": [asdict(protocol)],
+        "bandwidth": job.device.bandwidth if job.device else None,
+    }

@@ -89,7 +89,7 @@ class GpuEvaluator:
     _builds: dict[str, AnyBuilt] = field(default_factory=dict)
     _ready: int = 0
 
-    def key(self, text: str) -> str | RefusedOutcome:
+    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
         candidate = candidate_of(self.problem, text)
         if isinstance(candidate, RefusedOutcome):
             return candidate
@@ -100,7 +100,7 @@ class GpuEvaluator:
         self._known[text] = candidate
         return f"{candidate.key}|{schedules}"
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         start, gpu_calls = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
         self._prepare()
         outcome = self._judged(self._known[text], gpu_calls)

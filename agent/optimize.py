@@ -131,7 +131,7 @@ def with_prebuilds(
     if where.builders is None:
         return proposer, evaluator
     prebuilder = Prebuilder(evaluator.problem, where.device, where.builders, where.counted)
-    prebuilder.begin([program.text for program in session.state.pending])
+    prebuilder.begin([program.text for program in session.state.pending if not program.source])
     return prebuilder.proposer(proposer), prebuilder.bench(evaluator)
 
 

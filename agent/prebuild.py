@@ -135,7 +135,7 @@ class _PrebuildingProposer:
         answer = self.inner.propose(ask, state, on_spend)
         keep, most = state.settings.keep, state.settings.budget.attempts
         left = keep if most is None else max(0, most - state.spend.attempts)
-        self.begin([program.text for program in answer.programs[: min(keep, left)]])
+        self.begin([p.text for p in answer.programs[: min(keep, left)] if not p.source])
         return answer
 
 
@@ -144,13 +144,14 @@ class _PrebuildingEvaluator:
     inner: CandidateEvaluator
     wait: Callable[[str], None]
 
-    def key(self, text: str) -> str | RefusedOutcome:
-        return self.inner.key(text)
+    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
+        return self.inner.key(text, source)
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         """Waiting for a compiler is no attempt's time, as waiting for the GPU lock is none."""
-        self.wait(text)
-        return self.inner.judge(text)
+        if not source:
+            self.wait(text)
+        return self.inner.judge(text, source)
 
     def confirm(self, due: Confirm) -> CandidateJudgement:
         return self.inner.confirm(due)

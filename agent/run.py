@@ -53,11 +53,11 @@ class CandidateJudgement:
 class CandidateEvaluator(Protocol):
     """Judges programs."""
 
-    def key(self, text: str) -> str | RefusedOutcome:
-        """Returns what tells candidates apart: the algorithm and the schedule, not the spelling. Refused for
-        what is no program of the problem."""
+    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
+        """Returns what tells candidates apart: the algorithm and the schedule, not the spelling; of a `source`
+        that stands for the program its code too. Refused for what is no program of the problem."""
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         """Checks, builds, verifies and times. Never raises for what a candidate does."""
 
     def confirm(self, due: Confirm) -> CandidateJudgement:
@@ -209,7 +209,9 @@ def record_answer(
         call=ask.call,
         note=answer.note,
         exhausted=answer.exhausted,
-        programs=[{"text": p.text, "why": p.why} for p in programs],
+        programs=[
+            {"text": p.text, "why": p.why, **({"source": p.source} if p.source else {})} for p in programs
+        ],
         spend=to_json(_timed(answer.spend, time)),
         said=list(answer.messages),
         **_time_body(time),
@@ -220,7 +222,8 @@ def _judge(session: OptimizationSession, judge: Judge, bench: CandidateEvaluator
     if not judge.text:
         judged, key = CandidateJudgement(RefusedOutcome(judge.why)), f"empty:{judge.call}:{judge.index}"
     else:
-        judged, key = _judge_program(session.state, judge.text, f"{judge.call}:{judge.index}", bench)
+        name = f"{judge.call}:{judge.index}"
+        judged, key = _judge_program(session.state, judge.text, judge.source, name, bench)
     record_judgement(session, judge, judged, key, clock.time())
 
 
@@ -279,16 +282,16 @@ def record_judgement(
 
 
 def _judge_program(
-    state: SessionState, text: str, name: str, bench: CandidateEvaluator
+    state: SessionState, text: str, source: str, name: str, bench: CandidateEvaluator
 ) -> tuple[CandidateJudgement, str]:
     """Returns what becomes of a program, and its key; `name` tells one that has none apart."""
-    key = bench.key(text)
+    key = bench.key(text, source)
     if isinstance(key, RefusedOutcome):
         return CandidateJudgement(key), f"refused:{name}"
     before = state.tree.find(key)
     if before is not None:
         return CandidateJudgement(RepeatedOutcome(before.id)), key
-    return bench.judge(text), key
+    return bench.judge(text, source), key
 
 
 def measurer(session: OptimizationSession, bench: CandidateEvaluator) -> Measure:
@@ -304,7 +307,7 @@ def measurer(session: OptimizationSession, bench: CandidateEvaluator) -> Measure
             return f"not measured: {over}; give your answer"
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         with timed_step() as clock:
-            judged, key = _judge_program(state, text, f"{ask.call}:{digest}", bench)
+            judged, key = _judge_program(state, text, "", f"{ask.call}:{digest}", bench)
         time = clock.time()
         before = state.tree.find(key)
         if before is not None and before.id in state.measured:

@@ -50,13 +50,14 @@ class Ask:
 @dataclass(frozen=True, slots=True)
 class Judge:
     """Says that a program is to be judged: the `index`-th that call `call` proposed (None: the problem's
-    own)."""
+    own). `source` is as of ProposedProgram."""
 
     call: int | None
     index: int
     parent: int | None
     text: str
     why: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Review:
 class Confirm:
     """Says that a candidate is to be confirmed, of which there is a reading (`first`): `best` are the seconds of
     the fastest that was, None where none was, and `incumbent` its text. `complete`: it was confirmed, and is
-    compared with every baseline."""
+    compared with every baseline. `source` is as of ProposedProgram."""
 
     node: int
     text: str
@@ -85,6 +86,7 @@ class Confirm:
     best: float | None
     incumbent: str = ""
     complete: bool = False
+    source: str = ""
 
 
 Due: TypeAlias = Ask | Judge | Confirm | Review | End
@@ -99,13 +101,16 @@ one kernel differ by a per cent or two."""
 Depth: TypeAlias = Literal["none", "static", "profiled"]
 """How far candidates are looked into for advice: not at all, by counting, and leaders by the profiler too."""
 
+Level: TypeAlias = Literal["text", "source"]
+"""What answers may hold: programs of the language, or CUDA source in place of what one is emitted as too."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
     """Describes how a session works. `keep` is how many programs of one answer are taken, `proposer` who is
     asked, `advice` how far candidates are looked into, `objective` which of them is the best, `judge` the
-    model that is asked for an opinion of leaders, "" for none: a session that is resumed goes on with the
-    same."""
+    model that is asked for an opinion of leaders, "" for none, `level` what answers may hold: a session that is
+    resumed goes on with the same."""
 
     search: search.Name = "flat"
     dialogue: dialogue.Name = "single"
@@ -117,14 +122,17 @@ class SessionSettings:
     advice: Depth = "static"
     objective: Objective = "time"
     judge: str = ""
+    level: Level = "text"
 
 
 @dataclass(frozen=True, slots=True)
 class ProposedProgram:
-    """Describes a program as it was proposed, and its proposer's reason."""
+    """Describes a program as it was proposed, and its proposer's reason. `source` is a CUDA file that stands for
+    the program with its plan, "" where the program is emitted."""
 
     text: str
     why: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +260,10 @@ def _answered(state: SessionState, body: Mapping[str, Any]) -> None:
     if body["exhausted"]:
         state.tree.spent.add(ask.pick.parent)
     parent = ask.pick.parent
-    state.pending = [Judge(ask.call, i, parent, p["text"], p["why"]) for i, p in enumerate(body["programs"])]
+    state.pending = [
+        Judge(ask.call, i, parent, p["text"], p["why"], p.get("source", ""))
+        for i, p in enumerate(body["programs"])
+    ]
 
 
 def _judged(state: SessionState, body: Mapping[str, Any]) -> None:
@@ -260,7 +271,7 @@ def _judged(state: SessionState, body: Mapping[str, Any]) -> None:
     if (judged.call, judged.index) != (body["call"], body["index"]):
         raise ValueError("another program was due")
     outcome = outcome_of_json(body["outcome"])
-    node = state.tree.add(judged.parent, body["key"], judged.text, judged.why, outcome)
+    node = state.tree.add(judged.parent, body["key"], judged.text, judged.why, outcome, judged.source)
     _learn(state, node, body)
 
 
@@ -344,10 +355,12 @@ def leading_reading(state: SessionState) -> Confirm | None:
     firm = [n for n in state.tree.nodes if n.seconds is not None and n.id not in state.tree.provisional]
     incumbent = min(firm, key=_seconds, default=None)
     if incumbent is None:
-        return Confirm(first.id, first.text, first.outcome, None)
+        return Confirm(first.id, first.text, first.outcome, None, source=first.source)
     if _seconds(first) > LEADS * _seconds(incumbent):
         return None
-    return Confirm(first.id, first.text, first.outcome, incumbent.seconds, incumbent.text)
+    # A race is between two programs as they are emitted.
+    rival = "" if first.source or incumbent.source else incumbent.text
+    return Confirm(first.id, first.text, first.outcome, incumbent.seconds, rival, source=first.source)
 
 
 def _incomplete_best(state: SessionState) -> Confirm | None:
@@ -358,7 +371,7 @@ def _incomplete_best(state: SessionState) -> Confirm | None:
         return None
     if exhausted(Budget(None, seconds=budget.seconds, gpu_seconds=budget.gpu_seconds), state.spend):
         return None
-    return Confirm(best.id, best.text, best.outcome, best.seconds, complete=True)
+    return Confirm(best.id, best.text, best.outcome, best.seconds, complete=True, source=best.source)
 
 
 def _seconds(node: CandidateNode) -> float:

@@ -24,7 +24,8 @@ TIED = 1.02
 @dataclass(frozen=True, slots=True)
 class CandidateNode:
     """`parent` is None for the root. `text` is the candidate's program, `key` what it is told apart by,
-    `why` its proposer's reason in one line."""
+    `why` its proposer's reason in one line. `source` is a CUDA file that stands for the program with its plan,
+    "" where the candidate is what the program is emitted as."""
 
     id: int
     parent: int | None
@@ -32,6 +33,7 @@ class CandidateNode:
     text: str
     why: str
     outcome: Outcome
+    source: str = ""
 
     @property
     def seconds(self) -> float | None:
@@ -58,11 +60,13 @@ class CandidateTree:
     def __getitem__(self, at: int) -> CandidateNode:
         return self.nodes[at]
 
-    def add(self, parent: int | None, key: str, text: str, why: str, outcome: Outcome) -> CandidateNode:
+    def add(
+        self, parent: int | None, key: str, text: str, why: str, outcome: Outcome, source: str = ""
+    ) -> CandidateNode:
         """Raises ValueError for a parent that is not there."""
         if (parent is None) != (not self.nodes) or (parent or 0) > len(self.nodes):
             raise ValueError(f"node {len(self.nodes)} cannot stand below {parent}")
-        node = CandidateNode(len(self.nodes), parent, key, text, why, outcome)
+        node = CandidateNode(len(self.nodes), parent, key, text, why, outcome, source)
         self.nodes.append(node)
         self._by_key.setdefault(key, node.id)
         if parent is not None:

@@ -47,10 +47,10 @@ class TableEvaluator:
 
     table: RecordedTable
 
-    def key(self, text: str) -> str | RefusedOutcome:
+    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
         return text
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         return CandidateJudgement(TimedOutcome(self.table.best_of(int(text))))
 
     def confirm(self, due: Confirm) -> CandidateJudgement:

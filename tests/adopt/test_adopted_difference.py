@@ -143,9 +143,9 @@ def test_the_command_merges_from_a_file_or_what_was_adopted(
 def test_what_a_source_was_edited_from_is_kept_with_it(machine: Machine) -> None:
     this = job()
     built = adoption.build(this, SETTINGS)
-    assert adoption._base(this, built) == ""
+    assert adoption.base_of(this, built) == ""
     own = source_of(this.checked, this.program, built.planned)
     mine = adoption.AdoptionJob(
         this.checked, this.program, this.sizes, "sm90a", None, checked(f"{own.text}// Mine.\n".encode())
     )
-    assert adoption._base(mine, built) == own.text
+    assert adoption.base_of(mine, built) == own.text

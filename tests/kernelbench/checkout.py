@@ -50,10 +50,10 @@ class Bench:
     judged: Counter[str]
     log: list[tuple[str, str]]
 
-    def key(self, text: str) -> str | RefusedOutcome:
+    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
         return text
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         self.judged[f"{self.name}:{text}"] += 1
         self.log.append(("first" if text == self.problem.text else "improve", self.name))
         outcome = self.outcome(text)

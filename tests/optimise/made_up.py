@@ -37,10 +37,10 @@ class Bench:
 
     judged: Counter[str] = field(default_factory=Counter)
 
-    def key(self, text: str) -> str | RefusedOutcome:
+    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
         return text if text.isdigit() else RefusedOutcome("a program is a number", ("UC0001",))
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         self.judged[text] += 1
         return CandidateJudgement(outcome_of(int(text)), Spend(gpu_seconds=0.5, seconds=1.0))
 
@@ -52,8 +52,8 @@ class ConfirmingBench(Bench):
     confirmed: Counter[str] = field(default_factory=Counter)
     incomplete: bool = False
 
-    def judge(self, text: str) -> CandidateJudgement:
-        judged = super().judge(text)
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
+        judged = super().judge(text, source)
         return replace(judged, provisional=isinstance(judged.outcome, TimedOutcome))
 
     def confirm(self, due: Confirm) -> CandidateJudgement:

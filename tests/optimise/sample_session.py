@@ -58,11 +58,11 @@ class Bench:
     by_text: Mapping[str, int]
     best: float = float("inf")
 
-    def key(self, text: str) -> str | RefusedOutcome:
+    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
         known = self.by_text.get(text)
         return str(known) if known is not None else RefusedOutcome("it has no program product", ("UC0001",))
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         at = self.by_text[text]
         return CandidateJudgement(self._outcome(at), Spend(gpu_seconds=1.5 + at % 3, seconds=4.0 + at % 7))
 

@@ -84,10 +84,10 @@ MADE: Mapping[str, Outcome] = {
 class Bench:
     messages: tuple[str, ...] = ()
 
-    def key(self, text: str) -> str:
+    def key(self, text: str, source: str = "") -> str:
         return text
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         return CandidateJudgement(MADE[text], messages=self.messages if text == "fast" else ())
 
 

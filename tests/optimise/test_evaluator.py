@@ -337,10 +337,10 @@ class _Drawn:
 
     live: GpuEvaluator = field(default_factory=lambda: bench([{}]))
 
-    def key(self, text: str) -> str | RefusedOutcome:
+    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
         return self.live.key(text)
 
-    def judge(self, text: str) -> Any:
+    def judge(self, text: str, source: str = "") -> Any:
         from ucutlass.agent.run import CandidateJudgement
 
         return CandidateJudgement(TimedOutcome(random.Random(text).uniform(1e-5, 2e-5)))

@@ -55,10 +55,10 @@ def verdict(label: str = "ok", words: str = "nothing to object to") -> str:
 
 
 class Bench:
-    def key(self, text: str) -> str:
+    def key(self, text: str, source: str = "") -> str:
         return text
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         return CandidateJudgement(MADE[text])
 
 

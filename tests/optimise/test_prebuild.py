@@ -51,10 +51,10 @@ class Said:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def key(self, text: str) -> str | RefusedOutcome:
+    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
         return text
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         self.asked.append(text)
         return CandidateJudgement(TimedOutcome(1.0))
 

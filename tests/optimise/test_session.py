@@ -152,7 +152,7 @@ def test_a_proposer_with_nothing_left_ends_the_session() -> None:
 
 def test_a_problem_that_the_audit_rejects_is_not_worked_on() -> None:
     class Strict(Bench):
-        def judge(self, text: str) -> Any:
+        def judge(self, text: str, source: str = "") -> Any:
             return CandidateJudgement(RejectedOutcome("flawed-problem", "its result is one number"))
 
     state = run(begun(Mortal()), Proposer(), Strict())

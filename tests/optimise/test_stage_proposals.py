@@ -92,10 +92,10 @@ class MadeUp:
     def __post_init__(self) -> None:
         self.live = GpuEvaluator(self.problem, None, ConfirmationSettings("sm90a", H200, None))  # type: ignore[arg-type]
 
-    def key(self, text: str) -> str | RefusedOutcome:
+    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
         return self.live.key(text)
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         one = planned(text, self.problem)
         drawn_ = [random.Random(repr(p)).uniform(0.9, 1.3) for p in one.point]
         return CandidateJudgement(

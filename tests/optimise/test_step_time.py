@@ -55,11 +55,11 @@ class Bench:
     clock: Clock
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
 
-    def key(self, text: str) -> str:
+    def key(self, text: str, source: str = "") -> str:
         self.clock.spend("front end", 1.0)
         return text
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         with spans.span("build"):
             self.clock.now += 2.0
             self.clock.spend("cache look-up", 0.5)
@@ -184,7 +184,7 @@ def test_the_command_prints_parts_and_steps(clock: Clock, tmp_path: Path) -> Non
 
 def test_a_refusal_takes_time_too(clock: Clock) -> None:
     class Refusing(Bench):
-        def key(self, text: str) -> Any:
+        def key(self, text: str, source: str = "") -> Any:
             self.clock.spend("planning", 1.0)
             return RefusedOutcome("no") if text != "own" else text
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,28 +136,40 @@ def on_gpu(
     suite: dict[str, Any],
     case_seconds: float,
     built_with: dict[str, str],
+    sanitized: Mapping[str, list[dict[str, Any]]] | None = None,
 ) -> dict[str, Any]:
     """Returns a plan's suite on an engine's GPU: `machine`, and `evidence` as `SuiteEvidence.to_json` writes
     it.
 
     `keys` are of the cache entries that hold the kernel's libraries, launch by launch: where this runs they
-    may lie elsewhere. Raises ArtifactGone, DeviceUnusable.
+    may lie elsewhere. `sanitized` has the cases of the plan for sanitizers: then each tool runs, where the
+    suite is right. Raises ArtifactGone, DeviceUnusable.
     """
     rest = iter(keys)
     stages = [None if s is None else {**s, "library": _library(next(rest))} for s in kernel["stages"]]
     left_out = tuple(LeftOut(**fields) for fields in suite["left_out"])
     entire = Suite(tuple(VerifyCase(**c) for c in suite["cases"]), left_out, suite["seed"])
-    plan = VerificationPlan({**kernel, "stages": stages}, Granularity(tile, {}, {}), entire, ())
+    few, fewer = (
+        tuple(VerifyCase(**case) for case in (sanitized or {}).get(name, ()))
+        for name in ("reduced", "barely_reduced")
+    )
+    plan = VerificationPlan({**kernel, "stages": stages}, Granularity(tile, {}, {}), entire, few, fewer)
     # Two processes start at once: to import torch and to make a context takes each some seconds.
     with ThreadPoolExecutor(1, thread_name_prefix="ucutlass-machine") as pool:
         this_machine = pool.submit(_machine, built_with)
         evidence = run(plan, case_seconds=case_seconds)
+        if sanitized is not None and evidence.ok:
+            evidence = replace(evidence, sanitizers=sanitizers(plan))
         return {"machine": asdict(this_machine.result()), "evidence": evidence.to_json()}
 
 
-def gpu_arguments(plan: VerificationPlan, built: AnyBuilt, case_seconds: float) -> dict[str, Any]:
-    """Returns the arguments of `on_gpu`."""
-    return {
+def gpu_arguments(
+    plan: VerificationPlan, built: AnyBuilt, case_seconds: float, *, sanitized: bool = False
+) -> dict[str, Any]:
+    """Returns the arguments of `on_gpu`; `sanitized`: with the sanitizers."""
+    cases = {"reduced": plan.reduced, "barely_reduced": plan.barely_reduced}
+    few = {name: [asdict(case) for case in cases_] for name, cases_ in cases.items()}
+    return ({"sanitized": few} if sanitized else {}) | {
         "kernel": dict(plan.kernel),
         "keys": [kernel.artifact.key for kernel in kernels_of(built)],
         "tile": dict(plan.granularity.tile),

@@ -32,10 +32,10 @@ SIZES = {"M": 4096, "N": 4096, "K": 4096}
 class Bench:
     """Every program is right and as slow as it is long."""
 
-    def key(self, text: str) -> str | RefusedOutcome:
+    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
         return text
 
-    def judge(self, text: str) -> CandidateJudgement:
+    def judge(self, text: str, source: str = "") -> CandidateJudgement:
         return CandidateJudgement(
             TimedOutcome(len(text) * 1e-6, gain=1.0, low=0.99, high=1.01, advice="use a larger tile")
         )
