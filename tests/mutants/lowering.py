@@ -7,7 +7,7 @@ and is written anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -40,9 +40,14 @@ class EditStale(AssertionError):
 
 def mutated(text: str, mutant: Lowering) -> str:
     """The source with the bug. Raises EditStale."""
-    for old, new in mutant.edits:
+    return replaced(text, mutant.name, mutant.edits)
+
+
+def replaced(text: str, name: str, edits: Sequence[Edit]) -> str:
+    """The source with a named change. Raises EditStale."""
+    for old, new in edits:
         if old not in text:
-            raise EditStale(f"{mutant.name}: the emitted source has no {old!r}; write the edit anew")
+            raise EditStale(f"{name}: the emitted source has no {old!r}; write the edit anew")
         text = text.replace(old, new)
     return text
 
