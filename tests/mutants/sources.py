@@ -318,9 +318,9 @@ _REDUCTIONS = (
     _wrong("a result that adds up", "parts", "it is not cleared", change(_RESULT, " = ", " += ")),
     _wrong(
         "sums in any order", "parts", "atomics beside the clearing: race",
-        (_PARTIAL, "if (blockIdx.y == 0) partials[l * kSplits].value = 0.0f;\n      __threadfence();\n"
+        (_PARTIAL, "{\n      if (blockIdx.y == 0) partials[l * kSplits].value = 0.0f;\n      __threadfence();\n"
          "      atomicAdd(&partials[l * kSplits].value, r3[l].value);\n"
-         "      if (blockIdx.y > 0) partials[l * kSplits + blockIdx.y].value = 0.0f;"),
+         "      if (blockIdx.y > 0) partials[l * kSplits + blockIdx.y].value = 0.0f;\n      }"),
     ),
     _wrong("statuses from before", "scan", "the workspace is not cleared", ("= cudaMemsetAsync(workspace, 0, size, stream);", "= cudaSuccess;")),
     _wrong("a wait that looks once", "scan", "race between blocks", change("while (!status.ready()) status", "while", "if")),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -191,24 +192,28 @@ def sanitizers(
     tool_path = sanitize.find()
     if tool_path is None:
         return tuple(sanitize.absent(tool) for tool in tools)
-    with tempfile.TemporaryDirectory(prefix="ucutlass-sanitize-") as name:
-        folder = Path(name)
-        request, receipt = folder / "request.json", folder / "receipt.json"
-        settings = {
-            "kernel": dict(plan.kernel),
-            "tile": dict(plan.granularity.tile),
-            "cases": [asdict(c) for c in plan.reduced],
-            "otherwise": [asdict(c) for c in plan.barely_reduced],
-            "receipt": str(receipt),
-            "device": plan.device,
-        }
-        put(request, json.dumps(settings))
-        path = json.dumps([str(Path(p).absolute()) for p in sys.path])
+    path = json.dumps([str(Path(p).absolute()) for p in sys.path])
+    settings = {
+        "kernel": dict(plan.kernel),
+        "tile": dict(plan.granularity.tile),
+        "cases": [asdict(c) for c in plan.reduced],
+        "otherwise": [asdict(c) for c in plan.barely_reduced],
+        "device": plan.device,
+    }
+
+    def report(tool: sanitize.SanitizerTool, folder: Path) -> sanitize.SanitizerReport:
+        request, receipt = folder / f"{tool}.request.json", folder / f"{tool}.receipt.json"
+        put(request, json.dumps({**settings, "receipt": str(receipt)}))
         command = [sys.executable, "-I", "-c", _SANITIZED, str(request), path]
-        return tuple(
-            sanitize.check(tool, tool_path, command, receipt, len(plan.reduced), folder=folder)
-            for tool in tools
-        )
+        return sanitize.check(tool, tool_path, command, receipt, len(plan.reduced), folder=folder)
+
+    # Side by side: each is mostly a process that starts.
+    most = max(1, min(len(tools), (os.cpu_count() or 1) // 2))
+    with (
+        tempfile.TemporaryDirectory(prefix="ucutlass-sanitize-") as name,
+        ThreadPoolExecutor(most, thread_name_prefix="ucutlass-sanitize") as pool,
+    ):
+        return tuple(pool.map(report, tools, [Path(name)] * len(tools)))
 
 
 def machine(built: AnyBuilt) -> Machine:
