@@ -258,16 +258,17 @@ _BUILDS = (
         "twice the elements an instruction",
         "precision",
         ("m64n64k16.f32.f16.f16", "m64n64k32.f32.e4m3.e4m3"),
+        ("%32, %33, p, 1, 1, 0, 0;", "%32, %33, p, 1, 1;"),
     ),
     _built(
-        "operands as e5m2",
+        "operands as bf16",
         "low",
-        "the instruction reads f16 as 8 bits",
+        "the instruction reads f16 as bf16",
         "precision",
         change(
             '      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "',
             "m16n8k16.row.col.f32.f16.f16.f32",
-            "m16n8k16.row.col.f32.e5m2.e5m2.f32",
+            "m16n8k16.row.col.f32.bf16.bf16.f32",
         ),
     ),
     _built(
