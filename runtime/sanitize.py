@@ -150,8 +150,10 @@ def _launched(receipt: Path) -> int:
 
 
 def _last(text: str) -> str:
+    """Returns the process's own last line, which says why it ended, or else the tool's."""
     lines = [line for line in text.splitlines() if line.strip("= \t")]
-    return lines[-1][:300] if lines else "it printed nothing"
+    own = [line for line in lines if not _LINE.match(line)]
+    return (own or lines)[-1][:300] if lines else "it printed nothing"
 
 
 def judge(

@@ -72,3 +72,27 @@ def test_what_is_not_finite_is_where_f32_has_it(value: float, kernel: Callable[.
         assert torch.equal(test(y), test(expected))
     there = expected.isfinite()
     assert torch.allclose(y[there], finite[there], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("B, M, K", "B, K, N"), ("B, K, M", "B, N, K"), ("B, K, M", "B, K, N")]
+)
+@pytest.mark.parametrize("shape", [(3, 300, 212, 100), (1, 516, 1032, 260)])
+def test_operands_along_their_rows_are_turned(
+    first: str, second: str, shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("wgmma is of compute capability 9.0")
+    monkeypatch.setenv(switches.BUILD_PATH, "auto")
+    k = ucutlass.loads(
+        f"kernel k(x: f32[{first}], w: f32[{second}]) -> f32[B, M, N] {{\n"
+        "  return dot[K](x, w)\n  schedule sm90a { warps cooperative  tile 128x128x32 }\n}\n"
+    )
+    x, w = operands(*shape)
+    x[0, 5, 7], w[0, 3, 9] = torch.inf, torch.nan
+    y = k(x.mT.contiguous() if first.endswith("M") else x, w.mT.contiguous() if second.endswith("N") else w)
+    exact, magnitude = (a @ b.mT for a, b in ((x.double(), w.double()), (x.abs(), w.abs())))
+    for test in (torch.isnan, torch.isinf):
+        assert torch.equal(test(y), test(exact))
+    finite = exact.isfinite()
+    assert bool(((y - exact).abs() <= 2.0**-18 * magnitude)[finite].all())

@@ -88,26 +88,50 @@ HARNESS = """
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <ucontext.h>
 #define CUTLASS_DEVICE inline
 #define CUTLASS_PRAGMA_UNROLL
 #define CUTLASS_PRAGMA_NO_UNROLL
 #undef __device__
 #define __device__
+#undef __shared__
+#define __shared__ static
 struct Index { int x, y; };
 static Index blockIdx, threadIdx;
-static int met;  // of a block: its first thread comes last
-static int __syncthreads_or(int one) { return met |= one; }
+static int met;  // of a block
+struct Fiber { ucontext_t context; char stack[1 << 16]; bool done; };
+static Fiber fibers[256];
+static ucontext_t scheduler;
+// Every thread of a block comes to the same barriers, so that each runs up to the next one in its turn.
+static void __syncthreads() { swapcontext(&fibers[threadIdx.x].context, &scheduler); }
+static int __syncthreads_or(int one) { met |= one; __syncthreads(); return met; }
 static float __int_as_float(int bits) { float x; memcpy(&x, &bits, 4); return x; }
 static float __uint_as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 static uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
 """
 
 RUN = """
+static SplitParams const* params;
+static void thread() {
+  split(*params);
+  fibers[threadIdx.x].done = true;
+  __syncthreads();
+}
 extern "C" void run(SplitParams const* p) {
+  params = p;
   for (blockIdx.y = 0; blockIdx.y < 2; ++blockIdx.y)
     for (blockIdx.x = 0; blockIdx.x < SplitBlocks; ++blockIdx.x) {
       met = 0;
-      for (threadIdx.x = 255; threadIdx.x >= 0; --threadIdx.x) split(*p);
+      for (Fiber& fiber : fibers) {
+        fiber.done = false;
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack;
+        fiber.context.uc_stack.ss_size = sizeof(fiber.stack);
+        makecontext(&fiber.context, thread, 0);
+      }
+      while (!fibers[0].done)
+        for (threadIdx.x = 0; threadIdx.x < 256; ++threadIdx.x)
+          swapcontext(&scheduler, &fibers[threadIdx.x].context);
     }
 }
 """
@@ -150,7 +174,7 @@ def split(tools: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> ctypes.
 
 
 def split_on_host(plan: GemmPlan, tools: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The emitted function on the host: no thread of it waits for another, but for the flag."""
+    """The emitted function on the host, a fiber for each thread."""
     code, folder = lean(plan).device.code, tmp_path_factory.mktemp("host")
     declared = between(code, "constexpr int SplitBlocks", "struct EpilogueParams")
     body = code[code.index("// --- split of f32 into tf32 parts") : code.index("// --- kernel ---")]

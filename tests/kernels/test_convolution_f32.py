@@ -99,7 +99,7 @@ def test_what_is_not_finite_stays_where_it_is() -> None:
     assert ((y.double() - exact).abs()[finite] <= 2.0**-19 * sums[finite]).all()
 
 
-def test_the_planner_leaves_f32_to_the_multistage_kernel() -> None:
+def test_the_planner_takes_wgmma_for_f32() -> None:
     text = _forward("").replace("schedule sm90a { warps cooperative  }", "")
     kernel = plan(text, {"B": 8, "C": 64, "H": 56, "W": 56, "F": 64}, "sm90a").plan
-    assert isinstance(kernel, ConvolutionPlan) and not isinstance(kernel.schedule, Im2colSchedule)
+    assert isinstance(kernel, ConvolutionPlan) and isinstance(kernel.schedule, Im2colSchedule)

@@ -205,9 +205,7 @@ def _tiled(
     or why that cannot be."""
     whole = convolution_problem(pattern, sizes, aligned)
     why = "before Hopper"
-    if arch.wgmma and whole.compute_type == F32 and warps is None:
-        why = "f32 by wgmma is chosen by `warps cooperative` alone"
-    elif arch.wgmma and warps != "multistage":
+    if arch.wgmma and warps != "multistage":
         hopper = _hopper(whole, sizes, device)
         why = hopper if isinstance(hopper, str) else ""
         if isinstance(hopper, str) and pattern.b.windowed and not pattern.a.windowed:

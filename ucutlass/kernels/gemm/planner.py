@@ -16,7 +16,7 @@ from ucutlass.kernels.gemm import cost
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.rules import legal, violations
 from ucutlass.kernels.gemm.schedule import GemmCandidate, PlanningCase, build, case_of, request_of
-from ucutlass.kernels.gemm.search import expand, f32_is_turned, rounds
+from ucutlass.kernels.gemm.search import expand, rounds
 from ucutlass.kernels.gemm.variants import BY_NAME, BY_WORD, VARIANTS, variants_of
 from ucutlass.kernels.planned import BY_MODEL, Estimate, Note, Planned
 from ucutlass.kernels.violation import Violation, foreign_to
@@ -213,8 +213,6 @@ def _why_not_hopper(case: PlanningCase, request: PartialSchedule) -> str:
         return f"the Hopper kernels cannot take this: {broken[0].message}"
     if "sm90" not in variants_of(request) or request.math == "simt":
         return "asked for"
-    if f32_is_turned(case.written.problem):
-        return "wgmma reads f32 along K, so that a launch turns the operands first: `warps` asks for it"
     return "predicted to be faster than wgmma, for which a launch splits the operands first"
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from ucutlass.ir.schedule import PartialSchedule, SplitK, Warps
-from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.gemm.problem import Shape, ceil_div
 from ucutlass.kernels.gemm.rules.operands import WGMMA_TYPES
 from ucutlass.kernels.gemm.rules.tiles import (
@@ -117,18 +116,10 @@ def rounds(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[str, ...
 
 
 def _sm90_likely(case: PlanningCase) -> bool:
-    """A glance that spares pricing; the rules decide. f32 operands that a launch would turn first are left to a
-    schedule that asks for it."""
+    """A glance that spares pricing; the rules decide."""
     problem = case.written.problem
     aligned = all(t.align * t.elem.bytes >= TMA_BYTES for t in (problem.a, problem.b))
-    likely = case.arch.wgmma and aligned and len(problem.k) == 1 and problem.compute_type.name in WGMMA_TYPES
-    return likely and not f32_is_turned(problem)
-
-
-def f32_is_turned(problem: GemmProblem) -> bool:
-    """Returns whether the launch that splits f32 operands would copy one of them K-major for wgmma."""
-    k_major = all(t.k and t.k[-1] == () for t in (problem.a, problem.b))
-    return problem.compute_type.name == "f32" and not k_major
+    return case.arch.wgmma and aligned and len(problem.k) == 1 and problem.compute_type.name in WGMMA_TYPES
 
 
 def expand(case: PlanningCase, request: PartialSchedule, tried: tuple[str, ...]) -> Iterator[PartialSchedule]:
