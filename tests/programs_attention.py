@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -126,3 +127,16 @@ def text(name: str, compute_type: str, head: int | None = None) -> str:
     """A program in a compute type; with a head the text says how long it is, so that a suite varies the rest."""
     program = PROGRAMS[name].replace("{{", "{").replace("}}", "}").replace("{t}", compute_type)
     return program if head is None else program.replace(", D]", f", D={head}]", 1)
+
+
+def in_tf32(name: str, compute_type: str, head: int, tile: str) -> str:
+    """A program over f32 operands that multiplies in `compute_type`, f32 or tf32, with a schedule of this tile."""
+    program = text(name, "f32", head)
+    if compute_type == "tf32":
+        program = re.sub(r"(dot\[D\])\((\w), (\w)\)", r"\1(tf32(\2), tf32(\3))", program)
+        program = program.replace("dot[S](v, f32(", "dot[S](tf32(v), tf32(").replace(
+            ", v)\n}", ", tf32(v))\n}"
+        )
+        program = program.replace("dot[S](f32(", "dot[S](tf32(")
+    end = program.rindex("}")
+    return f"{program[:end]}  schedule sm90a {{ tile {tile}x{head} }}\n{program[end:]}"

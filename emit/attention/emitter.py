@@ -15,13 +15,14 @@ from typing import Any
 
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText, arithmetic, kind_of
+from ucutlass.emit.attention.maps import copies, maps
 from ucutlass.emit.definitions import require_definitions
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.emit.text import product
 from ucutlass.ir.elements import BOOL
 from ucutlass.ir.extents import Combined, Extent, Fixed, Free
-from ucutlass.kernels.access import Access, Stride
+from ucutlass.kernels.access import Access
 from ucutlass.kernels.attention.plan import (
     AttentionPlan,
     AttentionProblem,
@@ -31,27 +32,15 @@ from ucutlass.kernels.attention.plan import (
     Packed,
     Relative,
     ScoreCall,
+    columns_at_once,
+    is_tf32,
     padded,
+    splits_f32,
 )
 from ucutlass.kernels.attention.smem import query_stages
 from ucutlass.kernels.gemm.plan import GemmProblem
 
 _INCLUDES = ("<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<cuda.h>", "<cuda_runtime.h>")
-
-_TMA_TYPES = {"f16": "FLOAT16", "bf16": "BFLOAT16"}
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionMap:
-    """A TMA descriptor: extents and strides in C++, `box` rows of a box, `modes` the batch modes it has."""
-
-    name: str
-    pointer: int
-    type: str
-    extents: tuple[str, ...]
-    strides: tuple[str, ...]
-    box: int
-    modes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +62,17 @@ def render(plan: AttentionPlan) -> str:
     boxed = p.plain and not s.split
     result = None if boxed else arithmetic(p.results)
     batch = tuple(product(extent) for extent in p.scores.batch) or ("1",)
-    maps = _maps(p, s)
-    modes = {m.name: m.modes for m in maps}
-    head, head_v = padded(p.head), padded(p.head_v)
-    stages_q = query_stages(p, s)
+    operands = maps(p, s)
+    modes = {m.name: m.modes for m in operands}
     return text.render(
-        "attention/attention.cu.j2",
+        f"attention/{'tf32' if is_tf32(p) else 'attention'}.cu.j2",
         includes=_includes(score, result),
-        head=head,
-        head_v=head_v,
+        **_shape(p, s),
         groups=s.groups,
         keys=s.keys,
         stages=s.stages,
-        stages_q=max(1, stages_q),
-        shares_q=stages_q == 0,
         boxed=boxed,
         split=s.split,
-        across=s.across and stages_q > 1,
         batch_modes=len(batch),
         compute_type=p.compute_type.name,
         result_type=p.results.outputs[0].access.elem.name,
@@ -106,7 +89,7 @@ def render(plan: AttentionPlan) -> str:
         combine_body=_combine_body(p.results, result) if result and s.split else "",
         **_positions(p),
         **_packed(p.packed),
-        ranks=sorted({2 + len(m.modes) for m in maps if m.name != "o"}),
+        ranks=sorted({2 + len(m.modes) for m in operands if m.name != "o"}),
         o_rank=2 + len(modes.get("o", ())),
         q_modes=modes["q"],
         k_modes=modes["k"],
@@ -117,12 +100,29 @@ def render(plan: AttentionPlan) -> str:
         key_count=product(p.scores.n),
         columns=product(p.results.n),
         batch=batch,
-        maps=maps,
+        maps=operands,
+        copies=copies(p),
         dims=p.dims,
         pointers=p.pointers,
         scalars=p.scalars,
         fixed=[(product(p.scores.k[0]), p.head), (product(p.results.n), p.head_v)],
     )
+
+
+def _shape(p: AttentionProblem, s: AttentionSchedule) -> dict[str, Any]:
+    """The head as the kernel takes it, and what of shared memory depends on it."""
+    if is_tf32(p):
+        piece = columns_at_once(p)
+        head_v = -(-p.head_v // piece) * piece
+        return {"head": -(-p.head // 8) * 8, "head_v": head_v, "piece": piece, "split_f32": splits_f32(p)}
+    stages_q = query_stages(p, s)
+    return {
+        "head": padded(p.head),
+        "head_v": padded(p.head_v),
+        "stages_q": max(1, stages_q),
+        "shares_q": stages_q == 0,
+        "across": s.across and stages_q > 1,
+    }
 
 
 def _registers(groups: int, packed: bool) -> tuple[int, int]:
@@ -178,26 +178,6 @@ def _starts(limit: Relative) -> str:
 
 
 # --- tensors -----------------------------------------------------------------------
-
-
-def _maps(p: AttentionProblem, s: AttentionSchedule) -> list[AttentionMap]:
-    q, k, v, o = p.scores.a, p.scores.b, p.results.b, p.results.outputs[0].access
-    rows, keys = product(p.scores.m), product(p.scores.n)
-    maps = [
-        _map("q", q, p.head, rows, q.m, 64 * s.groups, p.scores),
-        _map("k", k, p.head, keys, k.n, s.keys, p.scores),
-        _map("v", v, p.head_v, keys, v.k[0], s.keys, p.results),
-    ]
-    return [*maps, _map("o", o, p.head_v, rows, o.m, 64, p.results)] if p.plain and not s.split else maps
-
-
-def _map(
-    name: str, a: Access, head: int, count: str, row: Stride, box: int, problem: GemmProblem
-) -> AttentionMap:
-    modes = tuple(i for i, stride in enumerate(a.batch) if stride is not None)
-    extents = (str(head), count if row is not None else "1", *(product(problem.batch[i]) for i in modes))
-    strides = ("1", epilogue.stride(row), *(epilogue.stride(a.batch[i]) for i in modes))
-    return AttentionMap(name, a.pointer, _TMA_TYPES[a.elem.name], extents, strides, box, modes)
 
 
 def _slot(a: Access) -> ThreadTensor:

@@ -183,27 +183,29 @@ template <int kBytes> void copy_async(void* target, void const* source, int vali
 inline void fence() { current->groups.push_back(std::move(current->open)); current->open.clear(); }
 inline void wait(int left) { while (int(current->groups.size()) > left) { for (auto& f : current->groups.front()) f(); current->groups.pop_front(); } }
 // A TMA descriptor: what cuTensorMapEncodeTiled was given, kept in the map itself.
-struct TensorMap { uint8_t* data; int64_t sizes[5], strides[5]; int32_t rank, rows; };
+struct TensorMap { uint8_t* data; int64_t sizes[5], strides[5]; int32_t rank, rows, bytes; bool tf32; };  // bytes of an element
 static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap), "it lies in a map");
 struct Box {
   TensorMap map; int64_t from[5]; int rows;
   // The element in column c and row r, null outside the tensor.
-  uint16_t* at(int c, int r) const {
+  uint8_t* at(int c, int r) const {
     int64_t place = 0;
     for (int i = 0; i < map.rank; ++i) {
       int64_t const x = from[i] + (i == 0 ? c : i == 1 ? r : 0);
       if (x < 0 || x >= map.sizes[i]) return nullptr;
       place += x * map.strides[i];
     }
-    return reinterpret_cast<uint16_t*>(map.data + place);
+    return map.data + place;
   }
 };
-inline CUresult encode(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* data, cuuint64_t const* sizes, cuuint64_t const* bytes,
+inline CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, cuuint64_t const* sizes, cuuint64_t const* bytes,
                        cuuint32_t const* box, cuuint32_t const*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  TensorMap made = {static_cast<uint8_t*>(data), {}, {}, int32_t(rank), int32_t(box[1])};
-  if (uintptr_t(data) % 16 || rank > 5 || box[0] != 64 || box[1] > 256) return CUDA_ERROR_INVALID_VALUE;
+  bool const tf32 = type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+  int const element = tf32 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
+  TensorMap made = {static_cast<uint8_t*>(data), {}, {}, int32_t(rank), int32_t(box[1]), element, tf32};
+  if (uintptr_t(data) % 16 || rank > 5 || int(box[0]) * element != 128 || box[1] > 256) return CUDA_ERROR_INVALID_VALUE;
   for (cuuint32_t i = 0; i < rank; ++i) {
-    made.sizes[i] = int64_t(sizes[i]); made.strides[i] = i ? int64_t(bytes[i - 1]) : 2;
+    made.sizes[i] = int64_t(sizes[i]); made.strides[i] = i ? int64_t(bytes[i - 1]) : element;
     if (sizes[i] == 0 || (i && bytes[i - 1] % 16) || (i > 1 && box[i] != 1)) return CUDA_ERROR_INVALID_VALUE;
   }
   memcpy(map, &made, sizeof(made));

@@ -115,9 +115,11 @@ def _hopper(found: re.Match[str]) -> str:
     """The device functions of `emulator_hopper.h`, told the elements of operands and of results."""
     compute_type, out = re.findall(r"cvt\.rn\.(\w+)x2\.f32", found[0]), "EMU_OUT_BF16"
     lines = [
-        f"#define EMU_BF16 {int(compute_type[0] == 'bf16')}",
-        f"#define {out} {int(compute_type[-1] == 'bf16')}",
+        f"#define EMU_TF32 {int(not compute_type)}",
+        f"#define EMU_BF16 {int(compute_type[:1] == ['bf16'])}",
+        f"#define {out} {int(compute_type[-1:] == ['bf16'])}",
         '#include "emulator_hopper.h"',
+        "#undef EMU_TF32",
         "#undef EMU_BF16",
         f"#undef {out}\n\n",
     ]

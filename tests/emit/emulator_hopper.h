@@ -24,10 +24,30 @@ inline uint16_t& element(uint32_t at) {
   if (at + 2 > emu::memory.size() - 2048) { fprintf(stderr, "shared memory: beyond its end\n"); abort(); }
   return *reinterpret_cast<uint16_t*>(emu::shared() + swizzled(at));
 }
+/// To nearest, ties to even, as TMA does.
+inline void round_tf32(void* at) {
+  uint32_t bits; memcpy(&bits, at, 4);
+  if ((bits & 0x7f800000u) != 0x7f800000u) bits = (bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u;
+  memcpy(at, &bits, 4);
+}
+#if EMU_TF32
+// A comes from registers: element (row, k) is in lane 4 * (row % 8) + k % 4, of four as (row / 8, k / 4). B is read,
+// and sums are written, when they are waited for. The multipliers do not read the low bits.
+inline double tf32_value(uint32_t bits) { float x; bits &= 0xffffe000u; memcpy(&x, &bits, 4); return x; }
+inline void multiply_tf32(float* d, uint32_t const* a, uint64_t desc, int scale_d, int registers);
+namespace qk { inline void wgmma(float* d, uint32_t const* a, uint64_t desc, int scale_d) { multiply_tf32(d, a, desc, scale_d, kScores); } }
+namespace pv { inline void wgmma(float* d, uint32_t const* a, uint64_t desc, int scale_d) { multiply_tf32(d, a, desc, scale_d, kPieceOutputs); } }
+inline uint64_t make_smem_desc(uint32_t smem, uint32_t leading_offset, uint32_t stride_offset, uint32_t swizzle) {
+  if (smem % 1024) { fprintf(stderr, "an operand that is not aligned to its swizzle\n"); abort(); }
+  return uint64_t((smem & 0x3FFFF) >> 4) | uint64_t(leading_offset) << 16 | uint64_t(stride_offset) << 32 | uint64_t(swizzle) << 62;
+}
+#else
 inline double lane_value(uint16_t bits) { return EMU_BF16 ? emu::bf16_bits(bits) : emu::half_bits(bits); }
 inline uint32_t bits_of(float x, bool bf16) {
   return bf16 ? uint32_t(cutlass::bfloat16_t(x).raw()) : uint32_t(cutlass::half_t(x).raw());
 }
+
+#endif
 
 inline uint32_t cast_smem_ptr_to_uint(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - emu::shared()); }
 inline bool elect_one_sync() { return threadIdx.x % 32 == 0; }
@@ -79,12 +99,33 @@ template <int kLeft> void wgmma_wait_group() {
 template <int kCount> void warpgroup_fence_operand(float*) {}
 inline float exp2_approx_ftz(float x) { float y = exp2f(x); return y < 0x1p-126f ? 0.0f : y; }
 inline float rcp_approx_ftz(float x) { return 1.0f / x; }
+#if !EMU_TF32
 inline uint32_t pack_operand(float low, float high) { return bits_of(low, EMU_BF16) | bits_of(high, EMU_BF16) << 16; }
 inline uint32_t pack_result(float low, float high) { return bits_of(low, EMU_OUT_BF16) | bits_of(high, EMU_OUT_BF16) << 16; }
+#endif
 inline void store_if_negative(uint32_t, float sum) { if (sum < 0) { fprintf(stderr, "a sum of exponentials below 0\n"); abort(); } }
 template <int kCount> void setmaxnreg_dec() {}
 template <int kCount> void setmaxnreg_inc() {}
 
+#if EMU_TF32
+inline void multiply_tf32(float* d, uint32_t const* a, uint64_t desc, int scale_d, int registers) {
+  std::array<double, 16> x;
+  for (int k = 0; k < 4; ++k) for (int i = 0; i < 4; ++i) x[i % 2 * 8 + i / 2 * 4 + k] = tf32_value(uint32_t(emu::shuffle(emu::Op::shuffle_from, a[i], k, 4)));
+  int const column = threadIdx.x % 4 * 2;
+  products[emu::current].open.push_back([d, x, desc, scale_d, registers, column] {
+    for (int at = 0; at < registers; ++at) {
+      double sum = scale_d ? d[at] : 0.0f;
+      int const n = at / 4 * 8 + column + at % 2;
+      for (int k = 0; k < 8; ++k) {
+        uint32_t bits;
+        memcpy(&bits, &element((uint32_t(desc & 0x3FFF) << 4) + n / 8 * (uint32_t(desc >> 32 & 0x3FFF) << 4) + n % 8 * 128 + k * 4), 4);
+        sum += x[at / 2 % 2 * 8 + k] * tf32_value(bits);
+      }
+      d[at] = float(sum);
+    }
+  });
+}
+#else
 inline uint64_t desc_of(uint32_t lower) { return uint64_t(64u | 1u << 30) << 32 | lower; }
 inline uint32_t make_smem_desc_low(uint32_t shared, int leading) {
   if (shared % 1024) { fprintf(stderr, "an operand that is not aligned to its swizzle\n"); abort(); }
@@ -130,14 +171,19 @@ inline void wgmma(float (&o)[kOutputs], uint32_t const* p, uint64_t v, int scale
   });
 }
 
+#endif
+
 template <class... C> void tma_load(CUtensorMap const& map, uint32_t barrier, uint32_t to, C... coordinates) {
   int const first[] = {int(coordinates)...};
-  if (first[0] % 8) { fprintf(stderr, "a TMA load that does not begin at 16 bytes of its innermost axis\n"); abort(); }
   emu::Box const box = emu::box_of(map, {coordinates...});
-  copying.push_back({barrier, box.rows * 128, [box, to] {
-    for (int r = 0; r < box.rows; ++r) for (int c = 0; c < 64; ++c) {
-      uint16_t const* from = box.at(c, r);
-      element(to + r * 128 + c * 2) = from ? *from : 0;
+  int const bytes = box.map.bytes;
+  if (first[0] * bytes % 16) { fprintf(stderr, "a TMA load that does not begin at 16 bytes of its innermost axis\n"); abort(); }
+  copying.push_back({barrier, box.rows * 128, [box, to, bytes] {
+    for (int r = 0; r < box.rows; ++r) for (int c = 0; c < 128 / bytes; ++c) {
+      uint8_t const* from = box.at(c, r);
+      uint16_t* const target = &element(to + r * 128 + c * bytes);
+      if (from) memcpy(target, from, bytes); else memset(target, 0, bytes);
+      if (box.map.tf32) round_tf32(target);
     }
   }});
 }
@@ -145,7 +191,7 @@ template <class... C> void tma_store(CUtensorMap const& map, uint32_t from, C...
   emu::Box const box = emu::box_of(map, {coordinates...});
   stores[emu::current].push_back([box, from] {
     for (int r = 0; r < box.rows; ++r) for (int c = 0; c < 64; ++c)
-      if (uint16_t* to = box.at(c, r)) *to = element(from + r * 128 + c * 2);
+      if (uint8_t* to = box.at(c, r)) memcpy(to, &element(from + r * 128 + c * 2), 2);
   });
 }
 inline void cp_async_bulk_commit_group() {}

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 
 from ucutlass.ir.hardware import Arch, Device
-from ucutlass.kernels.attention.plan import GROUP, AttentionPlan, AttentionProblem, AttentionSchedule
+from ucutlass.kernels.attention.plan import (
+    GROUP,
+    AttentionPlan,
+    AttentionProblem,
+    AttentionSchedule,
+    splits_f32,
+)
 from ucutlass.kernels.attention.problem import flops
 from ucutlass.kernels.attention.rules import held
 from ucutlass.kernels.attention.smem import SHARED_BYTES, most_stages, shared_bytes, stage_bytes
@@ -26,7 +32,7 @@ def estimate(
 ) -> Estimate:
     """Returns the time of both products at the share of the peak that long sequences reach. It does not tell
     schedules apart."""
-    multiplied = flops(problem, sizes) / (REACHED * device.peaks[problem.compute_type.name])
+    multiplied = flops(problem, sizes) / (REACHED * device.peaks[_rate(problem)])
     rows, keys, batch = _extents(problem, sizes)
     tile_rows, blocks = GROUP * schedule.groups, -(-keys // schedule.keys)
     tiles = batch * -(-rows // tile_rows)
@@ -80,7 +86,8 @@ def traffic(planned: Planned) -> Traffic:
     queries = batch * rows * problem.head * item * planned.launch[1]
     tiles = batch * -(-rows // (GROUP * schedule.groups))
     met = tiles * keys * (problem.head + problem.head_v) * item * min(1.0, operations / every)
-    return Traffic(round(operations), problem.compute_type.name, queries + met)
+    met *= 2 if splits_f32(problem) else 1
+    return Traffic(round(operations), _rate(problem), queries + met)
 
 
 def tile_cost(planned: Planned) -> TileCost:
@@ -90,6 +97,11 @@ def tile_cost(planned: Planned) -> TileCost:
     turns = -(-estimate_.tiles // estimate_.slots) * launch_resources.part_steps
     cycles = estimate_.sm_seconds * planned.device.clock / turns
     return TileCost(cycles, 0.0, 0.0, traffic(planned).l2_bytes / planned.device.l2_bandwidth)
+
+
+def _rate(problem: AttentionProblem) -> str:
+    """Returns the entry of `Device.peaks` at which the kernel multiplies."""
+    return "tf32x3" if splits_f32(problem) else problem.compute_type.name
 
 
 def _plan(planned: Planned) -> tuple[AttentionProblem, AttentionSchedule]:

@@ -13,16 +13,21 @@ from dataclasses import dataclass
 
 from ucutlass import ir
 from ucutlass.check.indexing import is_rename
-from ucutlass.ir.elements import F32, Element
+from ucutlass.ir.elements import F32, TF32, Element
 from ucutlass.ir.traversal import walk
 from ucutlass.kernels.addresses import Operand, operand
 from ucutlass.kernels.attention.match_packed import PackedPattern, packed_of
+from ucutlass.kernels.attention.plan import TF32_TYPES
 from ucutlass.kernels.epilogue import EpilogueOutput, EpiloguePattern, around, epilogue, require_dims
 from ucutlass.kernels.gemm.match import LOADED, STORED, pointer
 from ucutlass.kernels.refused import Refused
 
 WGMMA_TYPES = ("f16", "bf16")
 """Compute types that the kernel multiplies in; both products have the same."""
+
+CHOSEN: tuple[str, ...] = WGMMA_TYPES
+"""Compute types in which a program is attention by itself. Those of `TF32_TYPES` are so only where a schedule
+fixes the tile, until that kernel was measured; to choose it, name them here."""
 
 MOST_HEAD = 256
 """Elements of a head at most: a wider one's outcomes do not fit into registers."""
@@ -96,6 +101,8 @@ def match_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionPattern:
     named = {*queries, *keys, *first.over, innermost}
     every = dict.fromkeys((*weights.dims, *value.dims))
     masked, packed = packed_of(kernel, weights.value, queries, keys)
+    if packed is not None and first.compute_type.name in TF32_TYPES:
+        raise _unserved(kernel, first, second, weights, first, "of packed sequences ")
     score = _score(kernel, first, masked)
     outcome = epilogue(kernel, second, STORED, LOADED)
     for output in outcome.outputs:
@@ -129,18 +136,11 @@ def _check_compute_types(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weigh
         raise Refused.no_family(kernel, "a dot over log_softmax", weights.span)
     for dot in (first, second):
         if (
-            dot.compute_type.name not in WGMMA_TYPES
+            not _serves(kernel, dot.compute_type)
             or dot.accumulate != "f32"
             or dot.compute_type is not first.compute_type
         ):
-            raise Refused(
-                "UC0320",
-                f"attention multiplies in {' or '.join(WGMMA_TYPES)}, both dots in one compute type, with sums "
-                f"in f32; this dot is {dot.compute_type.name}, its sums {dot.accumulate}",
-                dot.span,
-                f"store q, k and v in one of these, and cast the softmax to it; or cut, in a pipeline: "
-                f"{_cut(kernel, first, second, weights)}",
-            )
+            raise _unserved(kernel, first, second, weights, dot)
     if set(second.over) != set(weights.over):
         raise Refused(
             "UC0321",
@@ -149,6 +149,24 @@ def _check_compute_types(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weigh
             weights.span,
             "let both take the same names, or store the softmax in a stage of its own",
         )
+
+
+def _serves(kernel: ir.Kernel, compute_type: Element) -> bool:
+    scheduled = any(choice.field == "tile" for block in kernel.schedules for choice in block.choices)
+    return compute_type.name in CHOSEN or (compute_type.name in TF32_TYPES and scheduled)
+
+
+def _unserved(
+    kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.Softmax, dot: ir.Dot, which: str = ""
+) -> Refused:
+    return Refused(
+        "UC0320",
+        f"attention {which}multiplies in {' or '.join(WGMMA_TYPES)}, both dots in one compute type, with sums "
+        f"in f32; this dot is {dot.compute_type.name}, its sums {dot.accumulate}",
+        dot.span,
+        f"store q, k and v in one of these, and cast the softmax to it; or cut, in a pipeline: "
+        f"{_cut(kernel, first, second, weights)}",
+    )
 
 
 def _cut(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.Softmax) -> str:
@@ -193,7 +211,7 @@ def _sides(kernel: ir.Kernel, first: ir.Dot, weights: ir.Softmax) -> tuple[ir.Va
 
 def _stored(kernel: ir.Kernel, value: ir.Value) -> Operand:
     rename: dict[str, str] = {}
-    inner = value
+    inner = value.value if isinstance(value, ir.Cast) and value.elem is TF32 else value
     while isinstance(inner, ir.Read) and is_rename(inner, kernel.dims):
         rename |= {p.dim: rename.get(p.at.terms[0][0], p.at.terms[0][0]) for p in inner.positions}
         inner = inner.value

@@ -131,3 +131,23 @@ class AttentionPlan:
 def padded(head: int) -> int:
     """A head's elements as wgmma takes them: whole steps of 16."""
     return -(-head // 16) * 16
+
+
+TF32_TYPES = ("tf32", "f32")
+"""Compute types of the kernel of TF32, whose operands are f32 in memory."""
+
+
+def is_tf32(p: AttentionProblem) -> bool:
+    """Whether the kernel of TF32 serves the problem."""
+    return p.compute_type.name in TF32_TYPES
+
+
+def splits_f32(p: AttentionProblem) -> bool:
+    """Whether products take three passes, over two parts of each operand."""
+    return p.compute_type.name == "f32"
+
+
+def columns_at_once(p: AttentionProblem) -> int:
+    """Columns of the result that the kernel of TF32 multiplies at a time: up to 64, in pieces of equal width."""
+    pieces = -(-p.head_v // 64)
+    return -(-p.head_v // pieces // 8) * 8

@@ -9,10 +9,17 @@ from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.attention.cost import estimate
 from ucutlass.kernels.attention.match import AttentionPattern
-from ucutlass.kernels.attention.plan import AttentionPlan, AttentionProblem, AttentionSchedule
+from ucutlass.kernels.attention.plan import (
+    AttentionPlan,
+    AttentionProblem,
+    AttentionSchedule,
+    is_tf32,
+    splits_f32,
+)
 from ucutlass.kernels.attention.problem import attention_problem
 from ucutlass.kernels.attention.rules import MOST_PARTS, PROBLEM_RULES, SPLIT_RULES, AttentionCase, SplitKeys
 from ucutlass.kernels.attention.schedule import request_of, resolve
+from ucutlass.kernels.attention.smem import most_stages
 from ucutlass.kernels.attention.variants import VARIANTS
 from ucutlass.kernels.planned import Note, Planned
 from ucutlass.kernels.rule import broken
@@ -52,7 +59,11 @@ def schedule_of(problem: AttentionProblem, rows: int) -> AttentionSchedule:
     """Warp groups and keys that fit registers: 160 of a thread where three groups share a tile, 240 for
     fewer; scores take half of `keys`, the narrowed ones a quarter, outcomes half of the head."""
     head = max(problem.head, problem.head_v)
-    groups, keys = next(fit for limit, fit in _FITS if head <= limit)
+    fits = _FITS_F32 if splits_f32(problem) else _FITS_TF32 if is_tf32(problem) else _FITS
+    groups, keys = next(fit for limit, fit in fits if head <= limit)
+    if is_tf32(problem):
+        own = AttentionSchedule(min(groups, -(-rows // 64)), keys, 2)
+        return replace(own, stages=most_stages(problem, own))
     if problem.factor is None or problem.packed is not None:
         groups = min(groups, 2)  # the score's function needs registers too; so do bounds of each row
     elif problem.above and rows <= SHORT:
@@ -79,12 +90,17 @@ _FITS: tuple[tuple[int, tuple[int, int]], ...] = (
 )
 """By the wider head: warp groups, and the keys of a block."""
 
+_FITS_F32: tuple[tuple[int, tuple[int, int]], ...] = ((128, (2, 64)), (256, (2, 32)))
+
+_FITS_TF32: tuple[tuple[int, tuple[int, int]], ...] = ((128, (2, 128)), (256, (2, 64)))
+
 
 def _across(problem: AttentionProblem) -> bool:
     """Whether a tile's first scores go beside the last outcomes of the one before. Of short heads under masks
     that cut most tiles short that is faster (on an H200 by 3 to 6 % for heads of 64 under a causal mask), of
     others slower (by 1 to 8 %)."""
-    return max(problem.head, problem.head_v) <= 64 and bool(problem.above) and problem.packed is None
+    whole = problem.packed is None and not is_tf32(problem)
+    return max(problem.head, problem.head_v) <= 64 and bool(problem.above) and whole
 
 
 def _parts(
@@ -129,7 +145,8 @@ COMBINED = 4.0
 def _section(problem: AttentionProblem, sizes: tuple[int, ...], keys: int, device: Device) -> int:
     """Batches whose tiles are visited together, longest first: as many as keep their keys in L2, so many
     that thread blocks end together, and, of many, whole halves of a round."""
-    bytes_ = 2 * keys * (problem.head + problem.head_v)
+    bytes_ = problem.compute_type.bytes * keys * (problem.head + problem.head_v)
+    bytes_ *= 2 if splits_f32(problem) else 1
     shared = 1
     for mode, stride in zip(problem.scores.batch, problem.scores.b.batch, strict=True):
         shared *= math.prod(sizes[i] for i in mode) if stride is None else 1

@@ -16,6 +16,7 @@ from ucutlass.kernels.attention.match import AttentionPattern
 from ucutlass.kernels.attention.match_score import Score, score_of
 from ucutlass.kernels.attention.plan import (
     MAX_TMA_BATCHES,
+    TF32_TYPES,
     AttentionProblem,
     ExtentNumber,
     Number,
@@ -271,7 +272,8 @@ def _is_plain(pattern: AttentionPattern, results: GemmProblem) -> bool:
     output = pattern.outcome.outputs[0]
     tensor = results.outputs[0].access
     return (
-        len(pattern.outcome.outputs) == 1
+        pattern.compute_type.name not in TF32_TYPES
+        and len(pattern.outcome.outputs) == 1
         and output.value is pattern.second
         and tensor.elem.name in ("f16", "bf16")
         and tensor.contiguous == "n"

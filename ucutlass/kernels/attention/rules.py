@@ -10,7 +10,15 @@ from ucutlass.ir.hardware import Arch
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.access import Access
 from ucutlass.kernels.attention.match import MOST_HEAD
-from ucutlass.kernels.attention.plan import GROUP, AttentionProblem, AttentionSchedule, padded
+from ucutlass.kernels.attention.plan import (
+    GROUP,
+    AttentionProblem,
+    AttentionSchedule,
+    columns_at_once,
+    is_tf32,
+    padded,
+    splits_f32,
+)
 from ucutlass.kernels.attention.smem import SHARED_BYTES, most_stages, shared_bytes
 from ucutlass.kernels.rule import Breach, Rule
 
@@ -23,8 +31,8 @@ HELD = {1: 208, 2: 208, 3: 128}
 """By warp groups: the registers of a thread that scores, their narrowed halves and outcomes may take; the
 kernel gives it 232, 240 or 160, and the rest is addresses, maxima and sums."""
 
-ALIGNED = 8
-"""Elements: TMA moves 16 bytes."""
+ALIGNED = 16
+"""Bytes that TMA moves."""
 
 MOST_PARTS = 128
 """Parts that the second launch reads of a row at most."""
@@ -84,12 +92,13 @@ def _alignment(c: AttentionCase) -> Breach | None:
 
 
 def _unaligned(name: str, a: Access) -> Breach | None:
-    if a.align >= ALIGNED:
+    elements = ALIGNED // a.elem.bytes
+    if a.align >= elements:
         return None
     return Breach(
         f"{name} is aligned to {a.align * a.elem.bytes} bytes: TMA needs its address and every stride but "
-        f"the innermost to be multiples of 16 bytes, {ALIGNED} elements of {a.elem.name}",
-        "make the head's extent a multiple of 8 (pad it with zeros: they change no score) and start the "
+        f"the innermost to be multiples of 16 bytes, {elements} elements of {a.elem.name}",
+        f"make the head's extent a multiple of {elements} (pad it with zeros: they change no score) and start the "
         "tensor at a multiple of 16 bytes",
     )
 
@@ -109,7 +118,10 @@ def _sequences(c: AttentionCase) -> Breach | None:
 
 def held(problem: AttentionProblem, keys: int) -> int:
     """Registers of a thread: f32 scores, two of their 16-bit halves each, and outcomes, for 128 threads of
-    64 rows."""
+    64 rows. In TF32: scores, outcomes, fragments of queries or weights, and what three passes add."""
+    if is_tf32(problem):
+        pieces = -(-problem.head_v // columns_at_once(problem)) * columns_at_once(problem)
+        return pieces // 2 + (keys + 48 if splits_f32(problem) else keys // 2 + 32)
     return keys // 2 + keys // 4 + padded(problem.head_v) // 2
 
 
@@ -126,17 +138,18 @@ def _tile(c: AttentionCandidate) -> Breach | None:
         return Breach(
             message, f"use `tile {GROUP * min(most, max(1, rows // GROUP))}x{keys}x{head}`", ("tile",), None
         )
-    if keys % 16 or not 16 <= keys <= MOST_KEYS:
-        best = min(MOST_KEYS, max(16, round(keys / 16) * 16))
+    step = 32 if is_tf32(problem) else 16
+    if keys % step or not step <= keys <= MOST_KEYS:
+        best = min(MOST_KEYS, max(step, round(keys / step) * step))
         return Breach(
-            f"blocks of {keys} keys: wgmma and TMA take multiples of 16 from 16 to {MOST_KEYS}",
+            f"blocks of {keys} keys: wgmma and TMA take multiples of {step} from {step} to {MOST_KEYS}",
             f"use `tile {rows}x{best}x{head}`",
             ("tile",),
             None,
         )
     if (registers := held(problem, keys)) > HELD[s.groups]:
-        limit = (HELD[s.groups] - padded(problem.head_v) // 2) * 4 // 3 // 16 * 16
-        less = (rows, limit) if limit >= 16 else (rows - GROUP, keys)
+        fits = [n for n in range(step, keys, step) if held(problem, n) <= HELD[s.groups]]
+        less = (rows, fits[-1]) if fits else (rows - GROUP, keys)
         return Breach(
             f"{keys} keys beside a head of {problem.head_v} take {registers} registers of a thread: "
             f"{s.groups} warp groups leave {HELD[s.groups]}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.attention.plan import GROUP, AttentionProblem, AttentionSchedule
+from ucutlass.kernels.attention.plan import GROUP, AttentionProblem, AttentionSchedule, is_tf32
 from ucutlass.kernels.attention.rules import SCHEDULE_RULES, AttentionCandidate
 from ucutlass.kernels.attention.smem import most_stages
 from ucutlass.kernels.rule import broken
@@ -26,5 +26,6 @@ def resolve(
     rows, keys, _ = request.tile or request_of(problem, own).tile or (GROUP, GROUP, 0)
     schedule = replace(own, groups=rows // GROUP, keys=keys, stages=request.stages or own.stages)
     if request.stages is None and request.tile is not None:
-        schedule = replace(schedule, stages=max(2, min(own.stages, most_stages(problem, schedule))))
+        most = most_stages(problem, schedule) if schedule.groups and schedule.keys else own.stages
+        schedule = replace(schedule, stages=max(2, most if is_tf32(problem) else min(own.stages, most)))
     return broken(SCHEDULE_RULES, AttentionCandidate(problem, schedule, request)) or schedule

@@ -6,19 +6,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ucutlass.ir.hardware import ARCHES
-from ucutlass.kernels.attention.plan import GROUP, AttentionProblem, AttentionSchedule
+from ucutlass.kernels.attention.plan import (
+    GROUP,
+    AttentionProblem,
+    AttentionSchedule,
+    columns_at_once,
+    is_tf32,
+)
 
 SHARED_BYTES = ARCHES["sm90a"].shared_memory
 """That a block may ask for."""
 
 
 def stage_bytes(p: AttentionProblem, s: AttentionSchedule) -> int:
-    """Returns the bytes of a block of keys and one of values, in chunks of 64 elements of a head."""
+    """Returns the bytes of a block of keys and one of values, in chunks of 64 elements of a head; in TF32, of
+    two boxes in rows of 128 bytes, of keys or of columns of values."""
+    if is_tf32(p):
+        return 2 * 128 * max(s.keys, columns_at_once(p))
     return (-(-p.head // 64) + -(-p.head_v // 64)) * s.keys * 128
 
 
 def shared_bytes(p: AttentionProblem, s: AttentionSchedule, queries: int = 0) -> int:
     """Returns the bytes with so many stages of queries; 0: one stage, in which the result is staged too."""
+    if is_tf32(p):
+        boxes = -(-p.head // 32) * GROUP * s.groups * 128
+        return 1024 + boxes + s.stages * stage_bytes(p, s) + 16 * (1 + s.stages)
     chunks, chunks_v = -(-p.head // 64), -(-p.head_v // 64)
     rows = GROUP * s.groups * 128
     q, o = chunks * rows, chunks_v * rows if p.plain and not s.split else 0
