@@ -71,14 +71,7 @@ def maps(p: AttentionProblem, s: AttentionSchedule) -> list[AttentionMap]:
 
 
 def _map(
-    name: str,
-    a: Access,
-    head: int,
-    count: str,
-    row: Stride,
-    box: int,
-    problem: GemmProblem,
-    elem: str,
+    name: str, a: Access, head: int, count: str, row: Stride, box: int, problem: GemmProblem, elem: str
 ) -> AttentionMap:
     modes = _modes(a)
     extents = (str(head), count if row is not None else "1", *(product(problem.batch[i]) for i in modes))
@@ -152,9 +145,7 @@ def _copied_maps(p: AttentionProblem, s: AttentionSchedule) -> list[AttentionMap
             for end, part in parts
         ),
         *(
-            _copied(
-                f"v{end}", f"v_{part}", "v_line", str(p.head_v), v, p.results, columns_at_once(p), type_
-            )
+            _copied(f"v{end}", f"v_{part}", "v_line", str(p.head_v), v, p.results, columns_at_once(p), type_)
             for end, part in parts
         ),
     ]

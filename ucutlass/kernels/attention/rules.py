@@ -31,6 +31,9 @@ HELD = {1: 208, 2: 208, 3: 128}
 """By warp groups: the registers of a thread that scores, their narrowed halves and outcomes may take; the
 kernel gives it 232, 240 or 160, and the rest is addresses, maxima and sums."""
 
+HELD_TF32 = {1: 208, 2: 208, 3: 144}
+"""The same of the kernel of TF32, which keeps less beside them."""
+
 ALIGNED = 16
 """Bytes that TMA moves."""
 
@@ -147,12 +150,13 @@ def _tile(c: AttentionCandidate) -> Breach | None:
             ("tile",),
             None,
         )
-    if (registers := held(problem, keys)) > HELD[s.groups]:
-        fits = [n for n in range(step, keys, step) if held(problem, n) <= HELD[s.groups]]
+    limit = (HELD_TF32 if is_tf32(problem) else HELD)[s.groups]
+    if (registers := held(problem, keys)) > limit:
+        fits = [n for n in range(step, keys, step) if held(problem, n) <= limit]
         less = (rows, fits[-1]) if fits else (rows - GROUP, keys)
         return Breach(
             f"{keys} keys beside a head of {problem.head_v} take {registers} registers of a thread: "
-            f"{s.groups} warp groups leave {HELD[s.groups]}",
+            f"{s.groups} warp groups leave {limit}",
             f"use `tile {less[0]}x{less[1]}x{head}`",
             ("tile",),
             None,
