@@ -35,7 +35,7 @@ class AttentionMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class OperandCopy:
     """An operand that a launch before the kernel's copies to the workspace: `lines` of `line` elements, rounded
     up to `step`, for each of `extents`. `row` and `batch`, pairs of stride and extent, address the operand;
     `aligned` are the strides that 16 bytes divide. `count` threads copy. All but numbers are C++."""
@@ -86,7 +86,7 @@ def _modes(a: Access) -> tuple[int, ...]:
 # --- copies ------------------------------------------------------------------------
 
 
-def copies(p: AttentionProblem) -> tuple[Copy, ...]:
+def copies(p: AttentionProblem) -> tuple[OperandCopy, ...]:
     """What is copied: values, which lie along the head, and keys where they are split."""
     if not is_tf32(p):
         return ()
@@ -113,13 +113,13 @@ def _copy(
     row: Stride,
     problem: GemmProblem,
     count: str,
-) -> Copy:
+) -> OperandCopy:
     modes = _modes(a)
     own = tuple(
         (epilogue.stride(stride), product(problem.batch[i]) if i in modes else "1")
         for i, stride in enumerate(a.batch)
     )
-    return Copy(
+    return OperandCopy(
         name,
         a.pointer,
         head,
