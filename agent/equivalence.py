@@ -5,8 +5,8 @@ from __future__ import annotations
 from ucutlass import frontend, ir
 from ucutlass.agent.gpu_calls import GpuCalls, local_device
 from ucutlass.agent.module import TorchModule, match_module, memory_limit, process_reply
+from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.handoff import program_payload
-from ucutlass.runtime import isolation
 from ucutlass.runtime.module.signature import Unusable
 
 UNSAID = "whether it computes what the problem does cannot be said"
@@ -25,6 +25,7 @@ def unlike(
     *,
     seed: int,
     limit: float,
+    call: ModuleCall = in_own_process,
 ) -> str:
     """Returns a sentence that says where the program of a checked file differs from the module on numbers of
     ours, or why that cannot be said; "" where it does not differ. On a GPU, where there is one, both are
@@ -33,7 +34,7 @@ def unlike(
     if isinstance(met, str):
         return met
     with local_device(gpu_calls.wait, gpu_calls.took) as device:
-        outcome = isolation.run(
+        outcome = call(
             "ucutlass.tasks.problem_file:same",
             {
                 **module.arguments(),

@@ -30,6 +30,7 @@ from ucutlass.agent.evidence import (
 )
 from ucutlass.agent.gpu_calls import GpuCalls, value
 from ucutlass.agent.module import TorchModule
+from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.agent.outcome import FailedOutcome, Outcome, RefusedOutcome, TimedOutcome, WrongOutcome
 from ucutlass.agent.problem import OptimizationProblem, ProgramCandidate, candidate_of, checked_candidate
 from ucutlass.agent.run import CandidateJudgement
@@ -65,7 +66,8 @@ class GpuEvaluator:
     `completion` compares it with the baselines that take minutes. Without `confirms` nobody leads. With
     `prepares` the processes of a confirmation are started while a candidate is built and tried; with `races`
     one that would lead is timed in turns with the fastest first, and confirmed unless it is slower; with
-    `samples` a reading holds a candidate against sampled rows of the reference alone. `limit`
+    `samples` a reading holds a candidate against sampled rows of the reference alone. `modules` runs the code of
+    problem files. `limit`
     bounds a process that launches, `wait` the wait for the GPU lock, in seconds. All launches are on one GPU of
     the engine, whose token is `near`: times of two GPUs do not compare. `meter` measures the energy of those
     that are as fast as the best, where that is asked for."""
@@ -81,6 +83,7 @@ class GpuEvaluator:
     prepares: bool = False
     races: bool = False
     samples: bool = False
+    modules: ModuleCall = in_own_process
     advisor: Advisor = field(default_factory=Advisor)
     meter: EnergyMeter | None = None
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -238,7 +241,13 @@ class GpuEvaluator:
         algorithm."""
         if candidate.key not in self._agreed:
             self._agreed[candidate.key] = unlike(
-                candidate.checked, candidate.program, module, gpu_calls, seed=self.how.seed, limit=self.limit
+                candidate.checked,
+                candidate.program,
+                module,
+                gpu_calls,
+                seed=self.how.seed,
+                limit=self.limit,
+                call=self.modules,
             )
         return self._agreed[candidate.key]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ucutlass.agent.module import LIMIT_SECONDS, TorchModule, memory_limit, process_reply
-from ucutlass.runtime import isolation
+from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.tasks.import_module import refusal_words
 
@@ -23,9 +23,11 @@ class ImportedStart:
     why: str = ""
 
 
-def imported_start(module: TorchModule, name: str, limit_seconds: float = LIMIT_SECONDS) -> ImportedStart:
+def imported_start(
+    module: TorchModule, name: str, limit_seconds: float = LIMIT_SECONDS, call: ModuleCall = in_own_process
+) -> ImportedStart:
     """Returns the first program of a module under a name."""
-    outcome = isolation.run(
+    outcome = call(
         "ucutlass.tasks.import_module:program_of_source",
         module.arguments() | {"name": name},
         limit_seconds=limit_seconds,

@@ -14,6 +14,7 @@ from typing import Any
 
 from ucutlass import files, ir
 from ucutlass.agent.gpu_calls import local_device
+from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.elements import ELEMENTS, Element
 from ucutlass.reference.binding import bind, shape_of
@@ -70,8 +71,9 @@ def read_module(
     types: Sequence[str] = (),
     limit_seconds: float = LIMIT_SECONDS,
     memory_bytes: int | None = None,
+    call: ModuleCall = in_own_process,
 ) -> TorchModule:
-    """Returns the module of a problem file, after a process of its own ran it; `cls` and `types` name another
+    """Returns the module of a problem file, after `call` ran it in a process; `cls` and `types` name another
     class of the file and the types of its inputs, as `class_as_problem` takes them. Raises Unusable."""
     file = str(path)
     try:
@@ -83,7 +85,7 @@ def read_module(
     source = class_as_problem(file, source, cls, types)
     arguments = {"source": source, "file": file, "mode": mode, "precision": precision}
     with local_device(min(limit_seconds, WAIT_SECONDS), or_cpu=True) as device:
-        outcome = isolation.run(
+        outcome = call(
             "ucutlass.tasks.problem_file:inspect",
             arguments | {"device": device},
             limit_seconds=limit_seconds,

@@ -11,6 +11,7 @@ from ucutlass.agent.energy import energy_meter_of
 from ucutlass.agent.evaluator import GpuEvaluator
 from ucutlass.agent.evidence import ConfirmationSettings
 from ucutlass.agent.journal import Journal
+from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.agent.prebuild import BuildCounter, Prebuilder
 from ucutlass.agent.problem import OptimizationProblem, problem_of_json, problem_to_json
 from ucutlass.agent.proposer import Measuring, Proposer
@@ -55,7 +56,8 @@ class Machinery:
     without, each program is built when it is judged. `counted` is told of those builds. `confirms`: who would
     lead is confirmed at once; without, whoever ran the session confirms what it found. `prepares`: processes of
     confirmations are started ahead; `races`: who would lead is timed in turns with the
-    fastest before it is confirmed; `samples`: readings hold candidates against sampled rows."""
+    fastest before it is confirmed; `samples`: readings hold candidates against sampled rows. `modules` runs the
+    code of problem files."""
 
     engine: Engine
     device: Device | None
@@ -69,6 +71,7 @@ class Machinery:
     prepares: bool = False
     races: bool = False
     samples: bool = False
+    modules: ModuleCall = in_own_process
 
 
 def bounds_of_problem(problem: OptimizationProblem, device: Device) -> TimeBounds:
@@ -153,7 +156,7 @@ def proposer_and_evaluator(
     )
     bench = GpuEvaluator(problem, where.engine, how, where.limit, where.wait)
     bench.confirms, bench.prepares = where.confirms, where.prepares
-    bench.samples = where.samples
+    bench.samples, bench.modules = where.samples, where.modules
     bench.races = where.races and settings.objective == "time"  # who is slower may take less energy
     bench.advisor = advisor_of(session.state, where.limit)
     bench.meter = energy_meter_of(session.state, problem.arch, where.limit)

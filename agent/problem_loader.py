@@ -12,6 +12,7 @@ from ucutlass import frontend
 from ucutlass.agent.batch import NoStart
 from ucutlass.agent.imported_start import imported_start
 from ucutlass.agent.module import LIMIT_SECONDS, TorchModule, read_module
+from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.agent.problem import (
     OptimizationProblem,
     StartProgramMismatch,
@@ -57,26 +58,36 @@ def names_of(folder: Path) -> list[str]:
 
 
 @span("problem")
-def problem_at(path: Path, how: LoaderSettings, within: Path | None = None) -> OptimizationProblem:
-    """Returns the problem of a file. `within` is the folder whose tree `how.start` follows, where that is a
+def problem_at(
+    path: Path, how: LoaderSettings, within: Path | None = None, call: ModuleCall = in_own_process
+) -> OptimizationProblem:
+    """Returns the problem of a file, whose code `call` runs. `within` is the folder whose tree `how.start` follows, where that is a
     folder. Raises Unusable, NoStart, StartProgramMismatch, ProgramError, ShapeError, UnknownComputeType."""
     if path.suffix != ".py":
         return problem_in(_text(path), str(path), how)
     start = _start(path, how, within)
     text = "" if start is None else _text(start)
     module = read_module(
-        path, how.mode, how.precision, cls=how.cls, types=how.types, limit_seconds=how.limit_seconds
+        path,
+        how.mode,
+        how.precision,
+        cls=how.cls,
+        types=how.types,
+        limit_seconds=how.limit_seconds,
+        call=call,
     )
     if start is None:
-        return _without_start(path, module, how)
+        return _without_start(path, module, how, call)
     return problem_of_module(module, text, str(start), how.program, how.arch, how.compute_type)
 
 
-def _without_start(path: Path, module: TorchModule, how: LoaderSettings) -> OptimizationProblem:
+def _without_start(
+    path: Path, module: TorchModule, how: LoaderSettings, call: ModuleCall
+) -> OptimizationProblem:
     """Returns the problem with the importer's program, or without one where the proposer writes it. Raises
     NoStart."""
     name = how.program or how.cls.lower() or program_name(module.file)
-    start = imported_start(module, name, how.limit_seconds)
+    start = imported_start(module, name, how.limit_seconds, call)
     why = start.why
     if start.text:
         try:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from ucutlass import ir
-from ucutlass.reference import evaluate, expected_results
+from ucutlass.reference import ExpectedResults, evaluate, expected_results
 from ucutlass.reference.interpreter import Argument
 from ucutlass.runtime.bench.bench_device import Outputs
+from ucutlass.runtime.bench.fingerprint import Fingerprint, fingerprint
 from ucutlass.runtime.bench.regimes import rotated_arguments
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.verify.judge import compare_results
@@ -23,6 +27,10 @@ buffers is then another content's."""
 LOOSE = 0.05
 """Relative error, in the Euclidean norm, that PyTorch's own way may have against the reference: a few times
 what bf16 rounding between operators brings. A stale result's is above 1."""
+
+
+Check: TypeAlias = Callable[[int, Outputs], str]
+"""What is wrong with the results of a launch on a refreshed set of that number; "" where nothing is."""
 
 
 class Buffers:
@@ -46,6 +54,7 @@ class Buffers:
         # All but the first, which is a set's own buffers.
         self._contents = rotated_arguments(program, first, CONTENTS + 1, seed + 1)[1:]
         self._held: dict[int, int] = {}
+        self._references: dict[int, ExpectedResults] = {}
         self._chance = chance
 
     def refresh(self) -> int:
@@ -62,13 +71,12 @@ class Buffers:
         """Returns which content a refreshed set holds."""
         return self._held[at]
 
-    def strict(self) -> Callable[[int, Outputs], str]:
+    def strict(self) -> Check:
         """Returns a check within the derived bound of every element, for kernels of ours; where bounds say
         nothing, as after many stages of a pipeline, within LOOSE too."""
-        references = [expected_results(self.program, c) for c in self._contents]
 
         def check(at: int, outputs: Outputs) -> str:
-            reference = references[self.content(at)]
+            reference = self._reference(at)
             compared = compare_results(reference, outputs, [None] * len(outputs))
             words = [str(c) for c in compared if not c.ok]
             if not all(c.decided for c in compared):
@@ -80,31 +88,80 @@ class Buffers:
                 ]
             return "; ".join(filter(None, words))
 
-        return check
+        return self._once(check)
 
-    def loose(self, program: ir.Kernel | ir.Pipeline) -> Callable[[int, Outputs], str]:
+    def loose(self, program: ir.Kernel | ir.Pipeline) -> Check:
         """Returns a check against the reference of a program over the same parameters, within `LOOSE`."""
-        references = [evaluate(program, c) for c in self._contents]
+        own: dict[int, Sequence[Tensor]] = {}
 
         def check(at: int, outputs: Outputs) -> str:
-            return "; ".join(
-                words
-                for o, reference in zip(outputs, references[self.content(at)], strict=True)
-                if (words := far(o, reference))
-            )
+            distances = [_Distance() for _ in outputs]
+            if program is self.program:
+                for part in self._reference(at).slices():
+                    for i, (distance, e) in enumerate(zip(distances, part.expected, strict=True)):
+                        distance.add(part.slice_of(i, outputs[i]), e.reference)
+            else:
+                content = self.content(at)
+                if content not in own:
+                    own[content] = evaluate(program, self._contents[content])
+                for distance, out, reference in zip(distances, outputs, own[content], strict=True):
+                    distance.add(out, reference)
+            return "; ".join(filter(None, map(str, distances)))
 
-        return check
+        return self._once(check)
+
+    def _reference(self, at: int) -> ExpectedResults:
+        """Returns what the program gives for the content of a set; computed where it is first asked for, by
+        whichever candidate."""
+        content = self.content(at)
+        if content not in self._references:
+            self._references[content] = expected_results(self.program, self._contents[content])
+        return self._references[content]
+
+    def _once(self, check: Check) -> Check:
+        """Returns a check that asks `check` once about the same bits for the same content."""
+        key = random.SystemRandom().getrandbits(62)
+        right: dict[int, Fingerprint] = {}
+
+        def checked(at: int, outputs: Outputs) -> str:
+            content, bits = self.content(at), fingerprint(outputs, key)
+            if right.get(content) == bits:
+                return ""
+            words = check(at, outputs)
+            if not words:
+                right[content] = bits
+            return words
+
+        return checked
 
 
 def far(out: Tensor, reference: Tensor) -> str:
     """Returns how far a result is from its reference beyond `LOOSE`; empty where it is not."""
-    a, b = out.to(torch.float64), reference.to(torch.float64).reshape(out.shape)
-    counted = b.isfinite()
-    if not bool(a[counted].isfinite().all()):
-        return "not finite where the reference is"
-    norm = float(b[counted].norm())
-    error = float((a[counted] - b[counted]).norm()) / (norm or 1.0)
-    return "" if error <= LOOSE else f"relative error {error:.2g} in the norm, {LOOSE:g} is allowed"
+    distance = _Distance()
+    distance.add(out, reference)
+    return str(distance)
+
+
+@dataclass(slots=True)
+class _Distance:
+    """Holds the Euclidean norms of a result's reference and error, squared, of the slices that were added."""
+
+    norm: float = 0.0
+    error: float = 0.0
+    finite: bool = True
+
+    def add(self, out: Tensor, reference: Tensor) -> None:
+        a, b = out.to(torch.float64), reference.to(torch.float64).reshape(out.shape).to(out.device)
+        counted = b.isfinite()
+        self.finite &= bool(a[counted].isfinite().all())
+        self.norm += float(b[counted].norm()) ** 2
+        self.error += float((a[counted] - b[counted]).norm()) ** 2
+
+    def __str__(self) -> str:
+        if not self.finite:
+            return "not finite where the reference is"
+        error = math.sqrt(self.error) / (math.sqrt(self.norm) or 1.0)
+        return "" if error <= LOOSE else f"relative error {error:.2g} in the norm, {LOOSE:g} is allowed"
 
 
 def bytes_of(tensors: Sequence[object]) -> int:

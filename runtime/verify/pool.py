@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ucutlass.runtime import isolation
 from ucutlass.runtime.verify.batch import as_json, read_journal
@@ -25,6 +25,19 @@ MOST_LOSSES = 6
 """Lost cases after which the rest is not run: a kernel that loses this many needs no more."""
 
 
+class BatchCall(Protocol):
+    """Calls a function in a process that did nothing before, as `isolation.run` does."""
+
+    def __call__(
+        self,
+        target: str,
+        arguments: Mapping[str, Any],
+        *,
+        limit_seconds: float,
+        memory_bytes: int | None = None,
+    ) -> isolation.CallOutcome: ...
+
+
 def run(
     target: str,
     shared: Mapping[str, Any],
@@ -33,13 +46,15 @@ def run(
     case_seconds: float = 120.0,
     start_seconds: float = START_SECONDS,
     memory_bytes: int | None = None,
-    environ: Mapping[str, str] | None = None,
     most_losses: int = MOST_LOSSES,
     on_result: Callable[[CaseResult], None] = lambda _: None,
+    call: BatchCall | None = None,
 ) -> tuple[CaseResult, ...]:
     """Returns a result for every case, in order. `target` (`package.module:function`) takes `shared` and the
     keywords `cases`, `journal` and `case_seconds`, and calls `batch.judge_all` with them; it should end
-    itself by SIGALRM where it takes longer than `start_seconds` to get there."""
+    itself by SIGALRM where it takes longer than `start_seconds` to get there. `call` starts the processes, by
+    default `isolation.run`."""
+    call = isolation.run if call is None else call
     rest = list(cases)
     results: list[CaseResult] = []
     losses = 0
@@ -51,7 +66,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="ucutlass-verify-") as folder:
         while rest:
             journal = Path(folder) / f"{len(results)}.jsonl"
-            outcome = isolation.run(
+            outcome = call(
                 target,
                 {
                     **shared,
@@ -61,7 +76,6 @@ def run(
                 },
                 limit_seconds=start_seconds + case_seconds * len(rest),
                 memory_bytes=memory_bytes,
-                environ=environ,
             )
             ended, begun = read_journal(journal, rest)
             ended_count = next(number for number in count() if number not in ended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +15,10 @@ from torch_cpu import TorchCpu
 
 from ucutlass import frontend, ir
 from ucutlass.handoff import program_payload
+from ucutlass.runtime.bench import workload
 from ucutlass.runtime.bench.baselines import BASELINES, baseline, product_alone
 from ucutlass.runtime.bench.eager import NotAvailable, eager
+from ucutlass.runtime.bench.fingerprint import fingerprint
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.bench.workload import LOOSE, Buffers, far
 from ucutlass.shapes import complete
@@ -161,6 +164,85 @@ def test_the_strict_check_is_the_derived_bound() -> None:
     wrong = right.clone()
     wrong[3, 5] += 1e-3
     assert "[3, 5]" in check(at, (wrong,))
+
+
+def test_the_reference_is_asked_once_about_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def noted(name: str) -> None:
+        real = getattr(workload, name)
+
+        def call(*arguments: Any) -> Any:
+            asked.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(workload, name, call)
+
+    noted("expected_results")
+    noted("compare_results")
+    held = buffers(LINEAR, SIZES)
+    strict, loose = held.strict(), held.loose(held.program)
+    assert not asked, "what nobody visits needs no reference"
+    stand = Stand(held.program, SIZES)
+    contents = set()
+    for _ in range(20):
+        at = held.refresh()
+        contents.add(held.content(at))
+        assert strict(at, (stand(*held.arguments[at]),)) == ""
+        assert loose(at, (stand(*held.arguments[at]),)) == ""
+    assert len(contents) == 3
+    assert asked.count("expected_results") == asked.count("compare_results") == 3
+
+
+@pytest.mark.parametrize("change", ["one element", "the last content", "another shape"])
+def test_other_bits_are_compared_whatever_was_right_before(change: str) -> None:
+    held = buffers(LINEAR, SIZES)
+    strict, loose = held.strict(), held.loose(held.program)
+    stand = Stand(held.program, SIZES)
+    results: dict[int, torch.Tensor] = {}
+    while len(results) < 3:
+        at = held.refresh()
+        results[held.content(at)] = stand(*held.arguments[at])
+        assert strict(at, (results[held.content(at)],)) == "" == loose(at, (results[held.content(at)],))
+    at = held.refresh()
+    right = results[held.content(at)]
+    match change:
+        case "one element":
+            wrong = right.clone()
+            wrong[7, 3] += 1e-3
+            assert "[7, 3]" in strict(at, (wrong,))
+            assert strict(at, (right,)) == ""
+        case "the last content":
+            wrong = results[(held.content(at) + 1) % 3]
+            assert strict(at, (wrong,)) and "relative error" in loose(at, (wrong,))
+        case "another shape":
+            with pytest.raises(ValueError):
+                strict(at, (right.t().contiguous(),))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int8, torch.bool])
+def test_a_fingerprint_is_of_every_bit(dtype: torch.dtype) -> None:
+    chance = torch.Generator().manual_seed(1)
+    values = torch.randint(0, 2, (37, 11), generator=chance).to(dtype)
+    same = fingerprint([values], 5)
+    assert fingerprint([values.t().contiguous().t()], 5) == same != fingerprint([values], 6)
+    odd = torch.cat([values.new_zeros(1), values.reshape(-1)])[1:].reshape(values.shape)
+    assert fingerprint([odd], 5) == same, "where a tensor begins is no matter"
+    for i, j in ((0, 0), (36, 10), (17, 4)):
+        other = values.clone()
+        other[i, j] = 1 - other[i, j].to(torch.int8)
+        assert fingerprint([other], 5) != same
+    nan = torch.full((3,), math.nan)
+    assert fingerprint([nan], 5) == fingerprint([nan.clone()], 5)
+    assert fingerprint([torch.zeros(3)], 5) != fingerprint([-torch.zeros(3)], 5)
+    assert fingerprint([values, values], 5)[0] != fingerprint([values, values], 5)[1]
+
+
+def test_a_fingerprint_goes_on_from_part_to_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ucutlass.runtime.bench.fingerprint.PART", 8)
+    values = torch.arange(20)
+    swapped = torch.cat([values[8:16], values[:8], values[16:]])
+    assert fingerprint([values], 5) != fingerprint([swapped], 5)
 
 
 def test_the_loose_check_refuses_what_is_no_rounding() -> None:

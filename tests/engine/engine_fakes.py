@@ -15,6 +15,7 @@ from typing import Any
 from ucutlass.engine.work import TaskEntry, TaskTable
 from ucutlass.handoff import checked_of
 from ucutlass.runtime.cache import Cache, CacheEntry
+from ucutlass.runtime.errors import CompilerMissing
 
 GPUS = tuple(f"GPU-00000000-0000-0000-0000-{i:012x}" for i in range(4))
 
@@ -34,6 +35,7 @@ def table() -> TaskTable:
         "process": TaskEntry("engine_fakes:process", "gpu", "warm"),
         "fresh": TaskEntry("engine_fakes:process", "gpu", "fresh"),
         "nests": TaskEntry("engine_fakes:nests", "gpu", "fresh"),
+        "attends": TaskEntry("engine_fakes:attends", "gpu", "attended"),
     }
 
 
@@ -66,6 +68,17 @@ def make(name: str, log: str, cancel: Event) -> dict[str, Any]:
                 (folder / "kernel.so").write_bytes(name.encode() * 1000)
                 cache.publish(key, folder, {"name": name})
     return {"artifacts": [key], "cache": str(cache.root)}
+
+
+def attends(times: int, fresh: Any) -> dict[str, Any]:
+    """Asks as many fresh processes for their number; of 0 it raises what another call would meet too."""
+    if not times:
+        raise CompilerMissing("nothing to attend to", "")
+    numbers = []
+    for _ in range(times):
+        with fresh() as process:
+            numbers += [process.call("engine_fakes:process", {}, limit_seconds=60.0).value for _ in range(2)]
+    return {"here": os.getpid(), "numbers": numbers}
 
 
 def read(key: str) -> dict[str, Any]:

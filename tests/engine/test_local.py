@@ -90,6 +90,19 @@ def test_the_timing_process_stays_and_the_confirming_one_is_fresh(engine: LocalE
     assert os.getpid() not in warm and all_ended([int(str(p)) for p in fresh])
 
 
+def test_an_attended_call_runs_here_and_is_given_fresh_processes(engine: LocalEngine) -> None:
+    engine.submit("prepare", {}, near="x").result()
+    task = engine.submit("attends", {"times": 2}, near="x")
+    found = task.result()
+    answer = value(found)
+    assert isinstance(answer, dict) and answer["here"] == os.getpid()
+    first, again, second, second_again = answer["numbers"]
+    assert first == again != second == second_again and all_ended([first, second])
+    assert found.gpu_seconds > 0 and found.parts
+    raised = engine.submit("attends", {"times": 0}, near="x").result()
+    assert isinstance(raised, Raised) and raised.type == "CompilerMissing"
+
+
 def test_processes_are_woken_on_the_gpu_and_do_not_wait_for_it_themselves(
     cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

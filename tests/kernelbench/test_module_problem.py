@@ -197,7 +197,7 @@ def test_asking_a_module_on_the_gpu_is_spent_and_waiting_for_the_gpu_lock_is_not
     monkeypatch.setattr(gpu_calls.gpu, "at_hand", lambda: object())
     monkeypatch.setattr(gpu_calls, "gpu_uuid", lambda: "GPU-0")
     monkeypatch.setattr(gpu_calls, "hold_gpu", gpu_lock)
-    monkeypatch.setattr(equivalence.isolation, "run", asked)
+    monkeypatch.setattr(isolation, "run", asked)
     monkeypatch.setattr(gpu_calls.time, "monotonic", lambda: clock[0])
     gpu, checked = GpuCalls(Engine(), "x", 1.0), frontend.read_text(LINEAR)
     program = frontend.program(checked)

@@ -7,7 +7,7 @@ import math
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from checkout import Machine, checkout
 from click.testing import CliRunner
 
-from ucutlass.agent import batch, optimize, prebuild, problem_loader
+from ucutlass.agent import batch, module_processes, optimize, prebuild, problem_loader
 from ucutlass.agent.batch import BatchRun, NotABatchRun, Opening, batch_progress, open_batch, resume_batch
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.imported_start import ImportedStart, imported_start
@@ -31,6 +31,7 @@ from ucutlass.agent.kernelbench import (
     starts,
 )
 from ucutlass.agent.module import TorchModule, read_module
+from ucutlass.agent.module_processes import in_own_process
 from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
 from ucutlass.agent.priority import expected_gain, headroom
 from ucutlass.agent.problem import (
@@ -52,6 +53,7 @@ from ucutlass.cli.optimize import command as optimize_command
 from ucutlass.cli.replay import command as replay_command
 from ucutlass.cli.report import command as report_command
 from ucutlass.cli.sessions import command as sessions_command
+from ucutlass.engine.gpu_slot import GpuSlot
 from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.runtime.module.signature import Unusable
@@ -87,10 +89,10 @@ def _each_file_is_run_once() -> Iterator[None]:
 
     imports: dict[str, ImportedStart] = {}
 
-    def imported_once(module: TorchModule, name: str, limit: float) -> ImportedStart:
+    def imported_once(module: TorchModule, name: str, *more: Any) -> ImportedStart:
         key = f"{module.source} {module.precision} {name}"
         if key not in imports:
-            imports[key] = imported_start(module, name, limit)
+            imports[key] = imported_start(module, name, *more)
         return imports[key]
 
     with pytest.MonkeyPatch.context() as patched:
@@ -110,6 +112,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
         optimize, "proposer_and_evaluator", lambda session, where, proposer_of: made.place(session)
     )
     monkeypatch.setattr(prebuild, "build_program", made.build)
+    # Processes that nobody asks anything here: each imports torch.
+    monkeypatch.setattr(module_processes, "module_processes", lambda ready: nullcontext(in_own_process))
+    monkeypatch.setattr(GpuSlot, "_prepare", lambda slot, names: None)
     return made
 
 

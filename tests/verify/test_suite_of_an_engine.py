@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from ucutlass import frontend
 from ucutlass.kernels.granularity import Granularity
 from ucutlass.runtime import isolation
 from ucutlass.runtime.verify import pool
-from ucutlass.runtime.verify.evidence import CaseResult
+from ucutlass.runtime.verify.evidence import CaseResult, plain
 from ucutlass.runtime.verify.suite import suite
+from ucutlass.runtime.verify.verdict import LaunchVerdict
 from ucutlass.tasks import verification
 from ucutlass.tasks.built import ArtifactGone
 from ucutlass.tasks.verify_cases import facts
@@ -26,6 +29,28 @@ SIZES = {"M": 64, "N": 64, "K": 64}
 @dataclass
 class Kept:
     library: Path
+
+
+class Process:
+    """A fresh process: it says what machine it is, and loses the case at its head in `loses`."""
+
+    def __init__(self, number: int, log: list[tuple[int, str]], loses: bool) -> None:
+        self.number, self.log, self.loses = number, log, loses
+
+    def call(self, target: str, arguments: Mapping[str, Any], **limits: Any) -> isolation.CallOutcome:
+        self.log.append((self.number, target.partition(":")[2]))
+        if target.endswith(":machine"):
+            return isolation.Returned({"device": "NVIDIA H200", "uuid": "GPU-0", "versions": {}}, "")
+        cases = arguments["cases"][:1] if self.loses else arguments["cases"]
+        with Path(arguments["journal"]).open("w") as journal:
+            for number, _ in enumerate(cases):
+                ended = {"ended": number, "verdict": RIGHT, "raised": "", "seconds": 0.1}
+                for entry in ({"begun": number}, *(() if self.loses else (ended,))):
+                    journal.write(json.dumps(entry) + "\n")
+        return isolation.Crashed("SIGSEGV", "") if self.loses else isolation.Returned("", "")
+
+
+RIGHT = plain(LaunchVerdict((), ()))
 
 
 def asked() -> dict[str, Any]:
@@ -59,9 +84,9 @@ def test_cases_are_judged_by_the_libraries_that_lie_there(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pool, "run", ran)
     monkeypatch.setattr(verification, "artifact_of", lambda key: Kept(Path(f"/worker/{key}/kernel.so")))
-    told = {"device": "NVIDIA H200", "uuid": "GPU-0", "versions": {"nvcc": "13"}}
-    monkeypatch.setattr(isolation, "run", lambda *_, **__: isolation.Returned(told, ""))
-    values = verification.on_gpu(**asked())
+    log: list[tuple[int, str]] = []
+    values = verification.on_gpu(**asked(), fresh=lambda: nullcontext(Process(0, log, False)))
+    assert log == [(0, "machine")]
     ((shared, cases, limit),) = seen
     stages = shared["kernel"]["stages"]
     assert stages[0]["library"] == "/worker/key-of-it/kernel.so" and stages[1] is None
@@ -74,4 +99,21 @@ def test_cases_are_judged_by_the_libraries_that_lie_there(monkeypatch: pytest.Mo
 def test_a_library_that_is_gone_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ucutlass.runtime.build.cached_artifact", lambda key, cache: None)
     with pytest.raises(ArtifactGone, match="has no entry key-of-it"):
-        verification.on_gpu(**asked())
+        verification.on_gpu(**asked(), fresh=lambda: nullcontext(Process(0, [], False)))
+
+
+def test_one_fresh_process_judges_until_it_is_lost_with_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "artifact_of", lambda key: Kept(Path(f"/worker/{key}/kernel.so")))
+    log: list[tuple[int, str]] = []
+    open_processes: list[int] = []
+
+    @contextmanager
+    def fresh() -> Iterator[Any]:
+        number = len(open_processes)
+        open_processes.append(number)
+        yield Process(number, log, loses=number == 0)
+
+    evidence = verification.on_gpu(**asked(), fresh=fresh)["evidence"]
+    assert log == [(0, "machine"), (0, "judged"), (1, "judged")]
+    outcomes = [case["outcome"] for case in evidence["cases"]]
+    assert outcomes[0] == "lost" and "SIGSEGV" in str(evidence["cases"][0]) and "lost" not in outcomes[1:]

@@ -98,6 +98,7 @@ def run_batch(names: Sequence[str], request: BatchRequest, id: str | None) -> tu
 def _run_batch(
     engine: Engine, names: Sequence[str], request: BatchRequest, id: str | None
 ) -> tuple[BatchRun, str]:
+    from ucutlass.agent.module_processes import module_processes
     from ucutlass.agent.optimize import Machinery, open_session, proposer_and_evaluator, with_prebuilds
     from ucutlass.agent.prebuild import Prebuilder, builder_pool, read_ahead
 
@@ -121,7 +122,12 @@ def _run_batch(
         return open_session(journal, problem, settings.settings, local_gpu.device, session, time)
 
     timing = replace(request.how.timing, baseline=settings.baseline)
-    with builder_pool(engine.cpus) as pool, read_ahead(READ_AHEAD) as ahead:
+    with (
+        module_processes(1 + READ_AHEAD) as modules,
+        builder_pool(engine.cpus) as pool,
+        read_ahead(READ_AHEAD) as ahead,
+    ):
+        engine.submit("prepare_judge", {})
         where = Machinery(
             engine,
             local_gpu.device,
@@ -133,6 +139,7 @@ def _run_batch(
             prepares=True,
             races=request.how.session.race,
             samples=request.how.session.samples,
+            modules=modules,
         )
 
         def place_of(session: OptimizationSession) -> Place:
@@ -140,7 +147,7 @@ def _run_batch(
             return with_prebuilds(session, where, *proposer_and_evaluator(session, where, asks))
 
         def problem_of(name: str) -> OptimizationProblem:
-            problem = problem_at(settings.folder / name, settings.reading, settings.folder)
+            problem = problem_at(settings.folder / name, settings.reading, settings.folder, modules)
             Prebuilder(problem, local_gpu.device, pool).begin([problem.text])
             return problem
 

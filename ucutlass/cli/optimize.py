@@ -14,6 +14,7 @@ from ucutlass.agent.batch import PREFIX, NoStart
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.integrity.precision import UnknownComputeType
 from ucutlass.agent.journal import Journal, NoSuchSession
+from ucutlass.agent.module_processes import ModuleCall
 from ucutlass.agent.outcome import Outcome, TimedOutcome, words
 from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch
 from ucutlass.agent.problem_loader import LoaderSettings, problem_at, problem_in
@@ -85,18 +86,24 @@ def command(
                 fail(Status.CALL, "--input is for one module, not for a run over many", as_json)
             optimize_folder(file, id, how, sizes, name, as_json)
             return
-    with reported(as_json), closing(opened(how.session.spec, as_json)) as engine:
+    from ucutlass.agent.module_processes import module_processes
+
+    with (
+        reported(as_json),
+        closing(opened(how.session.spec, as_json)) as engine,
+        module_processes(int(file is not None and file.suffix == ".py")) as modules,
+    ):
         journal = Journal.open(how.journal)
         local_gpu = at_hand(engine)
         if file is not None:
             arch = local_gpu.arch.name if local_gpu is not None else "sm90a"
             reading = replace(how.reading(arch, sizes, name), cls=cls, types=types)
-            session = _open_session(journal, file, local_gpu, how, reading, as_json)
+            session = _open_session(journal, file, local_gpu, how, reading, modules, as_json)
         else:
             session = _resume_session(journal, id or "", how.limits.session, as_json)
         if local_gpu is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
-        state = _run_session(journal, session, engine, local_gpu, how, as_json)
+        state = _run_session(journal, session, engine, local_gpu, how, modules, as_json)
         best = state.tree.best()
         if output is not None and best is not None:
             write(output, best.text)
@@ -111,12 +118,13 @@ def _open_session(
     local_gpu: CurrentGpu | None,
     how: SearchOptions,
     reading: LoaderSettings,
+    modules: ModuleCall,
     as_json: bool,
 ) -> OptimizationSession:
     from ucutlass.agent.optimize import open_session
 
     with timed_step() as clock:
-        problem = _problem(file, reading, as_json)
+        problem = _problem(file, reading, modules, as_json)
     if problem.no_start:
         show.note(f"ucc: the importer writes no first program: {show.one_line(problem.no_start)}")
     if problem.module is not None and how.timing.baseline == "cublas":
@@ -128,11 +136,11 @@ def _open_session(
     return open_session(journal, problem, how.settings(budget), local_gpu.device, time=clock.time())
 
 
-def _problem(file: Path, reading: LoaderSettings, as_json: bool) -> OptimizationProblem:
+def _problem(file: Path, reading: LoaderSettings, modules: ModuleCall, as_json: bool) -> OptimizationProblem:
     try:
         if file == inputs.STDIN:
             return problem_in(inputs.text(file), inputs.shown(file), reading)
-        return problem_at(file, reading)
+        return problem_at(file, reading, call=modules)
     except UnknownComputeType as unknown:
         fail(Status.CALL, str(unknown), as_json)
     except NoStart as none:
@@ -161,6 +169,7 @@ def _run_session(
     engine: Engine,
     local_gpu: CurrentGpu,
     how: SearchOptions,
+    modules: ModuleCall,
     as_json: bool,
 ) -> SessionState:
     """Works until the session ends, or ends the command where its proposer fails."""
@@ -186,6 +195,7 @@ def _run_session(
             prepares=True,
             races=how.session.race,
             samples=how.session.samples,
+            modules=modules,
         )
         try:
             return run_session(

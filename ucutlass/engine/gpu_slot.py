@@ -7,11 +7,13 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Event, Lock, Thread
+from typing import Any
 
+from ucutlass import spans
 from ucutlass.engine.work import CANCELLED, RemoteCall
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench import gpu_lock
@@ -66,7 +68,14 @@ class GpuSlot:
             case process:
                 with gpu_lock.hold_gpu(self._gpu(), timeout_seconds=work.wait_seconds, on_wait=self._on_wait):
                     start = time.monotonic()
-                    outcome = self._called(self._warm, work) if process == "warm" else self._fresh(work)
+                    match process:
+                        case "warm":
+                            outcome = self._called(self._warm, work)
+                        case "fresh":
+                            with self._fresh_process() as fresh_process:
+                                outcome = self._called(fresh_process, work)
+                        case "attended":
+                            outcome = self._attended(work)
                     return replace(outcome, gpu_seconds=time.monotonic() - start)
 
     def _called(self, process: isolation.WarmProcess, work: RemoteCall) -> isolation.CallOutcome:
@@ -105,8 +114,9 @@ class GpuSlot:
                 for function in functions:
                     process.call(function, {}, limit_seconds=WAKE_SECONDS)
 
-    def _fresh(self, work: RemoteCall) -> isolation.CallOutcome:
-        """Calls in a process that has done nothing but get ready, and ends with this call."""
+    @contextmanager
+    def _fresh_process(self) -> Iterator[isolation.WarmProcess]:
+        """Gives a process that has done nothing but get ready, and ends with the block."""
         with self._lock:
             process, self._spare = self._spare, None
             self._awaited = max(0, self._awaited - 1)
@@ -114,9 +124,22 @@ class GpuSlot:
         if process is None:
             process = isolation.WarmProcess(self._environ)
         try:
-            return self._called(process, work)
+            yield process
         finally:
             process.close()
+
+    def _attended(self, work: RemoteCall) -> isolation.CallOutcome:
+        """Calls here, as `isolation_child` does, a function that judges what fresh processes do."""
+        with spans.recording() as record:
+            try:
+                function = _function(work.row.target)
+                answer = function(**work.arguments, fresh=self._fresh_process)
+            except Exception as error:
+                words = traceback.format_exc()
+                return isolation.Raised(
+                    type(error).__qualname__, str(error), words, "", parts=dict(record.seconds)
+                )
+        return isolation.Returned(answer, "", parts=dict(record.seconds))
 
     def close(self) -> None:
         with self._lock:
@@ -128,11 +151,15 @@ class GpuSlot:
 
 def _here(work: RemoteCall, cancel: Event) -> isolation.CallOutcome:
     """As `isolation_child` calls, but in this process."""
-    module, _, function = work.row.target.partition(":")
     try:
-        called = getattr(importlib.import_module(module), function)
-        return isolation.Returned(called(**work.arguments, cancel=cancel), "")
+        return isolation.Returned(_function(work.row.target)(**work.arguments, cancel=cancel), "")
     except MachineError:
         raise
     except Exception as error:
         return isolation.Raised(type(error).__qualname__, str(error), traceback.format_exc(), "")
+
+
+def _function(target: str) -> Callable[..., Any]:
+    module, _, name = target.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function

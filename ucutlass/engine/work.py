@@ -14,9 +14,10 @@ from ucutlass.runtime import isolation
 Needs: TypeAlias = Literal["cpu", "gpu"]
 """A core for a compiler, or a GPU with its timing lock."""
 
-ProcessKind: TypeAlias = Literal["here", "warm", "fresh", "prepare"]
+ProcessKind: TypeAlias = Literal["here", "warm", "fresh", "attended", "prepare"]
 """Where a function runs: in the worker itself, where it may start compilers and is given `cancel`; in the
-process that the GPU keeps for one call after another; in one of its own that never ran anything else. And
+process that the GPU keeps for one call after another; in one of its own that never ran anything else; in the
+worker with the GPU locked, where it is given `fresh`, which gives it such processes one after another. And
 `prepare` runs nothing: it starts those processes, so that their imports are done when they are needed."""
 
 
@@ -41,7 +42,7 @@ TABLE: TaskTable = MappingProxyType(
         ),
         "prepare_judge": TaskEntry(
             "torch ucutlass.api ucutlass.runtime.verify.batch ucutlass.runtime.bench.measure "
-            "ucutlass.tasks.candidate_run ucutlass.tasks.verification ucutlass.tasks.bench",
+            "ucutlass.tasks.candidate_run ucutlass.tasks.verify_cases ucutlass.tasks.bench ucutlass.tasks.tune:ready",
             "gpu",
             "prepare",
         ),
@@ -49,7 +50,7 @@ TABLE: TaskTable = MappingProxyType(
         "attempt": TaskEntry("ucutlass.tasks.candidate_run:run", "gpu", "warm"),
         "race": TaskEntry("ucutlass.tasks.candidate_run:race", "gpu", "warm"),
         "confirmed": TaskEntry("ucutlass.tasks.tune:confirmed", "gpu", "fresh"),
-        "verified": TaskEntry("ucutlass.tasks.verification:on_gpu", "gpu", "fresh"),
+        "verified": TaskEntry("ucutlass.tasks.verification:on_gpu", "gpu", "attended"),
         "compared": TaskEntry("ucutlass.tasks.bench:on_gpu", "gpu", "fresh"),
         "profiled": TaskEntry("ucutlass.tasks.profile:timed", "gpu", "fresh"),
         "energy": TaskEntry("ucutlass.tasks.energy:measured", "gpu", "fresh"),

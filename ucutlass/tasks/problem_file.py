@@ -32,7 +32,7 @@ def inspect(source: str, file: str, mode: Any, precision: Any, device: str = "cp
         from ucutlass.runtime.module import inspection as looking
         from ucutlass.runtime.module.signature import Unusable, signature_to_json
 
-    with written_source(source) as path:
+    with written_source(source) as path, _memory_returned():
         for place in dict.fromkeys((device, "cpu")):
             try:
                 with span("inputs"), torch.device(place):
@@ -43,6 +43,19 @@ def inspect(source: str, file: str, mode: Any, precision: Any, device: str = "cp
                 if place == "cpu":
                     raise
     return {"unusable": unusable}
+
+
+@contextmanager
+def _memory_returned() -> Iterator[None]:
+    """Returns the GPU's memory that the block took: a process may wait for the next call of its file while others
+    use the GPU."""
+    import torch
+
+    try:
+        yield
+    finally:
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
 
 
 def same(
@@ -64,6 +77,20 @@ def same(
 
         if device == "cuda":
             torch.cuda.init()  # type: ignore[no-untyped-call]
+    with _memory_returned():
+        return _same(source, mode, precision, names, program, name, seed, device)
+
+
+def _same(
+    source: str,
+    mode: Any,
+    precision: Any,
+    names: dict[str, str],
+    program: dict[str, Any],
+    name: str,
+    seed: int,
+    device: str,
+) -> dict[str, Any]:
     from ucutlass import frontend
     from ucutlass.handoff import checked_of
     from ucutlass.reference.unrounded import unrounded

@@ -10,10 +10,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ucutlass import frontend, ir
 from ucutlass.assembly import AnyBuilt, BuiltPipeline, kernels_of, versions_of
@@ -116,8 +116,10 @@ def run(
     case_seconds: float = 120.0,
     sanitize: bool = False,
     on_result: Callable[[CaseResult], None] = lambda _: None,
+    call: pool.BatchCall | None = None,
 ) -> SuiteEvidence:
-    """Judges every case on the first GPU that torch sees; a lost case costs itself alone."""
+    """Judges every case on the first GPU that torch sees; a lost case costs itself alone. `call` as in
+    `pool.run`."""
     shared = {"kernel": dict(plan.kernel), "tile": dict(plan.granularity.tile), "device": plan.device}
     results = pool.run(
         "ucutlass.tasks.verify_cases:judged",
@@ -126,8 +128,13 @@ def run(
         case_seconds=case_seconds,
         start_seconds=START_SECONDS,
         on_result=on_result,
+        call=call,
     )
     return evidence_of(plan.suite, results, sanitizers(plan) if sanitize else ())
+
+
+FreshProcess: TypeAlias = Callable[[], AbstractContextManager[isolation.WarmProcess]]
+"""Gives a process that did nothing before, which ends with the block."""
 
 
 def on_gpu(
@@ -137,10 +144,12 @@ def on_gpu(
     suite: dict[str, Any],
     case_seconds: float,
     built_with: dict[str, str],
+    fresh: FreshProcess,
     sanitized: Mapping[str, list[dict[str, Any]]] | None = None,
 ) -> dict[str, Any]:
     """Returns a plan's suite on an engine's GPU: `machine`, and `evidence` as `SuiteEvidence.to_json` writes
-    it.
+    it. The first of the `fresh` processes says what machine it is and then judges cases, until it is lost with
+    one; then the next does.
 
     `keys` are of the cache entries that hold the kernel's libraries, launch by launch: where this runs they
     may lie elsewhere. `sanitized` has the cases of the plan for sanitizers: then each tool runs, where the
@@ -155,13 +164,20 @@ def on_gpu(
         for name in ("reduced", "barely_reduced")
     )
     plan = VerificationPlan({**kernel, "stages": stages}, Granularity(tile, {}, {}), entire, few, fewer)
-    # Two processes start at once: to import torch and to make a context takes each some seconds.
-    with ThreadPoolExecutor(1, thread_name_prefix="ucutlass-machine") as pool:
-        this_machine = pool.submit(_machine, built_with)
-        evidence = run(plan, case_seconds=case_seconds)
-        if sanitized is not None and evidence.ok:
-            evidence = replace(evidence, sanitizers=sanitizers(plan))
-        return {"machine": asdict(this_machine.result()), "evidence": evidence.to_json()}
+    with fresh() as first:
+        unused = [first]
+
+        def call(target: str, arguments: Mapping[str, Any], **limits: Any) -> isolation.CallOutcome:
+            if unused:
+                return unused.pop().call(target, arguments, **limits)
+            with fresh() as process:
+                return process.call(target, arguments, **limits)
+
+        this_machine = _machine(built_with, first.call)
+        evidence = run(plan, case_seconds=case_seconds, call=call)
+    if sanitized is not None and evidence.ok:
+        evidence = replace(evidence, sanitizers=sanitizers(plan))
+    return {"machine": asdict(this_machine), "evidence": evidence.to_json()}
 
 
 def gpu_arguments(
@@ -221,8 +237,8 @@ def machine(built: AnyBuilt) -> Machine:
     return _machine(versions_of(built))
 
 
-def _machine(built_with: Mapping[str, str]) -> Machine:
-    outcome = isolation.run(
+def _machine(built_with: Mapping[str, str], call: pool.BatchCall | None = None) -> Machine:
+    outcome = (isolation.run if call is None else call)(
         "ucutlass.tasks.verify_cases:machine", {"built_with": dict(built_with)}, limit_seconds=START_SECONDS
     )
     match outcome:

@@ -1,0 +1,120 @@
+"""This module keeps one process for each problem file that is under way, so that torch is imported once for all
+that is asked of a file: what it computes, its first program, whether a candidate computes the same.
+
+A process runs the code of one file alone. Processes without a file wait ready, with their imports done. One that
+raised, crashed or grew too large ends with its call (`ucutlass.runtime.isolation.WarmProcess`), and the next call
+for its file takes another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Protocol
+
+from ucutlass.runtime import isolation
+
+MODULES = (
+    "torch",
+    "ucutlass.frontend",
+    "ucutlass.importer.problem_file",
+    "ucutlass.reference",
+    "ucutlass.runtime.module.inspection",
+    "ucutlass.runtime.module.reference",
+    "ucutlass.tasks.import_module",
+    "ucutlass.tasks.problem_file",
+)
+"""What a process imports before it has a file."""
+
+MOST = 6
+"""Processes that have a file: each holds a CUDA context of half a gigabyte. The one that was asked longest ago
+ends first."""
+
+
+class ModuleCall(Protocol):
+    """Calls a function of `ucutlass.tasks` in a process that runs a problem file; `arguments` have its text as
+    `source`. `isolation.run` is one, with a process for each call."""
+
+    def __call__(
+        self,
+        target: str,
+        arguments: Mapping[str, Any],
+        *,
+        limit_seconds: float,
+        memory_bytes: int | None = None,
+    ) -> isolation.CallOutcome: ...
+
+
+def in_own_process(
+    target: str, arguments: Mapping[str, Any], *, limit_seconds: float, memory_bytes: int | None = None
+) -> isolation.CallOutcome:
+    """Is the ModuleCall that starts a process for each call."""
+    return isolation.run(target, arguments, limit_seconds=limit_seconds, memory_bytes=memory_bytes)
+
+
+class ModuleProcesses:
+    """Is a ModuleCall with a process for each file. `ready` processes without a file wait at any time. Safe to
+    call from many threads; calls of one file follow each other."""
+
+    def __init__(
+        self,
+        ready: int = 1,
+        most: int = MOST,
+        start: Callable[[], isolation.WarmProcess] = isolation.WarmProcess,
+    ) -> None:
+        self._most = most
+        self._start = start
+        self._by_file: OrderedDict[str, isolation.WarmProcess] = OrderedDict()
+        self._lock = Lock()
+        self._ready = [self._prepared() for _ in range(ready)]
+
+    def __call__(
+        self,
+        target: str,
+        arguments: Mapping[str, Any],
+        *,
+        limit_seconds: float,
+        memory_bytes: int | None = None,
+    ) -> isolation.CallOutcome:
+        process, oldest = self._process_of(str(arguments["source"]))
+        if oldest is not None:
+            oldest.close()
+        return process.call(target, arguments, limit_seconds=limit_seconds, memory_bytes=memory_bytes)
+
+    def close(self) -> None:
+        """Ends all processes; a call that is under way ends first."""
+        with self._lock:
+            processes = [*self._by_file.values(), *self._ready]
+            self._by_file.clear()
+            self._ready.clear()
+        for process in processes:
+            process.close()
+
+    def _process_of(self, source: str) -> tuple[isolation.WarmProcess, isolation.WarmProcess | None]:
+        """Returns the process of a file's text, and one that is to end for it."""
+        key = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+        with self._lock:
+            if key not in self._by_file:
+                self._by_file[key] = self._ready.pop(0) if self._ready else self._prepared()
+                self._ready.append(self._prepared())
+            self._by_file.move_to_end(key)
+            full = len(self._by_file) > self._most
+            return self._by_file[key], self._by_file.popitem(last=False)[1] if full else None
+
+    def _prepared(self) -> isolation.WarmProcess:
+        process = self._start()
+        process.prepare(MODULES)
+        return process
+
+
+@contextmanager
+def module_processes(ready: int = 1) -> Iterator[ModuleProcesses]:
+    """Gives processes for problem files, which end with the block."""
+    processes = ModuleProcesses(ready)
+    try:
+        yield processes
+    finally:
+        processes.close()

@@ -1,0 +1,94 @@
+"""Processes of problem files: one for each file, ready before it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from ucutlass.agent.module_processes import MODULES, ModuleProcesses, module_processes
+from ucutlass.runtime import isolation
+
+
+class Process:
+    """Notes what it is asked for."""
+
+    def __init__(self, log: list[Process]) -> None:
+        self.preloads: list[Sequence[str]] = []
+        self.sources: list[str] = []
+        self.open = True
+        log.append(self)
+
+    def prepare(self, modules: Sequence[str]) -> None:
+        self.preloads.append(modules)
+
+    def call(self, target: str, arguments: Mapping[str, Any], **limits: Any) -> isolation.CallOutcome:
+        assert self.open and limits == {"limit_seconds": 3.0, "memory_bytes": 4}
+        self.sources.append(arguments["source"])
+        return isolation.Returned(target, "")
+
+    def close(self) -> None:
+        self.open = False
+
+
+@pytest.fixture
+def log() -> list[Process]:
+    return []
+
+
+def processes_of(log: list[Process], most: int = 2) -> ModuleProcesses:
+    return ModuleProcesses(1, most, start=lambda: Process(log))  # type: ignore[arg-type, return-value]
+
+
+def ask(processes: ModuleProcesses, source: str) -> None:
+    outcome = processes("module:function", {"source": source}, limit_seconds=3.0, memory_bytes=4)
+    assert outcome == isolation.Returned("module:function", "")
+
+
+def test_calls_of_a_file_go_to_one_process_and_those_of_another_to_another(log: list[Process]) -> None:
+    processes = processes_of(log)
+    for source in ("a", "b", "a", "a"):
+        ask(processes, source)
+    assert [p.sources for p in log] == [["a", "a", "a"], ["b"], []]
+
+
+def test_one_waits_ready_at_any_time(log: list[Process]) -> None:
+    processes = processes_of(log)
+    assert len(log) == 1
+    ask(processes, "a")
+    assert len(log) == 2 and all(p.preloads == [MODULES] for p in log)
+    ask(processes, "a")
+    assert len(log) == 2
+
+
+def test_the_file_that_was_asked_longest_ago_loses_its_process(log: list[Process]) -> None:
+    processes = processes_of(log)
+    for source in ("a", "b", "a", "c"):
+        ask(processes, source)
+    assert [p.open for p in log] == [True, False, True, True]
+    ask(processes, "b")
+    assert log[3].sources == ["b"], "a file whose process ended takes one that is ready"
+
+
+def test_all_end_with_the_block(log: list[Process], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ucutlass.agent.module_processes.ModuleProcesses", lambda ready: processes_of(log))
+    with module_processes() as processes:
+        ask(processes, "a")
+    assert len(log) == 2 and not any(p.open for p in log)
+
+
+@pytest.mark.slow
+def test_what_it_imports_is_there_and_answers_for_a_file() -> None:
+    source = (
+        "import torch\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x * 2\n\n"
+        "def get_inputs():\n    return [torch.ones(4, 4)]\n\ndef get_init_inputs():\n    return []\n"
+    )
+    arguments = {"source": source, "file": "f.py", "mode": "constructed", "precision": "own"}
+    with module_processes() as processes:
+        facts = processes("ucutlass.tasks.problem_file:inspect", arguments, limit_seconds=60.0)
+        program = processes(
+            "ucutlass.tasks.import_module:program_of_source", arguments | {"name": "p"}, limit_seconds=60.0
+        )
+    assert isinstance(facts, isolation.Returned) and facts.value["facts"]["results"], facts
+    assert isinstance(program, isolation.Returned) and "x * 2" in program.value["text"], program
