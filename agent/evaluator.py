@@ -29,6 +29,7 @@ from ucutlass.agent.evidence import (
     leaves_out,
 )
 from ucutlass.agent.gpu_calls import GpuCalls, value
+from ucutlass.agent.integrity.gather import AuditSubject, ProbeTask
 from ucutlass.agent.module import TorchModule
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.agent.outcome import FailedOutcome, Outcome, RefusedOutcome, TimedOutcome, WrongOutcome
@@ -64,9 +65,10 @@ Completion = Callable[[BuiltCandidate, ConfirmationSettings, GpuCalls, TimedOutc
 class GpuEvaluator:
     """Judges candidates of one problem. `how` says how a leader is confirmed; `confirmation` does it, and
     `completion` compares it with the baselines that take minutes. Without `confirms` nobody leads. With
-    `prepares` the processes of a confirmation are started while a candidate is built and tried; with `races`
-    one that would lead is timed in turns with the fastest first, and confirmed unless it is slower; with
-    `samples` a reading holds a candidate against sampled rows of the reference alone. `modules` runs the code of
+    `prepares` what a judgement needs is begun while a candidate is built: processes of a confirmation, the
+    reference that it is held against, the audit's probe; `awaits` waits until a program's build has ended that was
+    begun elsewhere. With `races` one that would lead is timed in turns with the fastest first, and confirmed if it
+    is decided to be faster; with `samples` a reading holds a candidate against sampled rows of the reference alone. `modules` runs the code of
     problem files. `limit`
     bounds a process that launches, `wait` the wait for the GPU lock, in seconds. All launches are on one GPU of
     the engine, whose token is `near`: times of two GPUs do not compare. `meter` measures the energy of those
@@ -81,6 +83,7 @@ class GpuEvaluator:
     completion: Completion = complete_comparison
     confirms: bool = True
     prepares: bool = False
+    awaits: Callable[[str], None] = lambda _: None
     races: bool = False
     samples: bool = False
     modules: ModuleCall = in_own_process
@@ -91,6 +94,8 @@ class GpuEvaluator:
     _agreed: dict[str, str] = field(default_factory=dict)
     _builds: dict[str, AnyBuilt] = field(default_factory=dict)
     _ready: int = 0
+    _probes: dict[str, ProbeTask] = field(default_factory=dict)
+    _expected_keys: set[str] = field(default_factory=set)
 
     def key(self, text: str, source: str = "") -> str | RefusedOutcome:
         candidate = candidate_of(self.problem, text)
@@ -130,8 +135,8 @@ class GpuEvaluator:
         return CandidateJudgement(outcome, _spend(start, gpu_calls), tuple(messages), incomplete=incomplete)
 
     def _is_behind(self, due: Confirm, gpu_calls: GpuCalls) -> bool:
-        """Returns whether a race decides that the candidate is slower than the fastest that was confirmed. One
-        that ends otherwise, or does not end, leaves that to the confirmation."""
+        """Returns whether a race finds the candidate no faster than the fastest that was confirmed: slower, or
+        after all its rounds not decided to be faster. One that does not end leaves that to the confirmation."""
         sides: list[dict[str, Any]] = []
         artifacts: list[str] = []
         for text in (due.text, due.incumbent):
@@ -155,7 +160,7 @@ class GpuEvaluator:
             artifacts=sorted(set(artifacts)),
         )
         raced = value(outcome, "the race")
-        return not isinstance(raced, str) and raced["verdict"] == "slower"
+        return not isinstance(raced, str) and raced["verdict"] != "faster"
 
     def _confirmed(self, due: Confirm, gpu_calls: GpuCalls, messages: list[str]) -> Outcome:
         candidate = self._known.get(due.text) or candidate_of(self.problem, due.text)
@@ -166,7 +171,8 @@ class GpuEvaluator:
             return built
         extents = complete(candidate.program, candidate.sizes)
         sizes = dict(zip(candidate.program.dims, extents, strict=True))
-        subject = BuiltCandidate(candidate.checked, candidate.program, built, sizes)
+        probe = self._probe(candidate)
+        subject = BuiltCandidate(candidate.checked, candidate.program, built, sizes, probe.result)
         if due.complete:
             completed = self.completion(subject, self.how, gpu_calls, due.first)
             if isinstance(completed, FailedOutcome):
@@ -194,7 +200,9 @@ class GpuEvaluator:
         other = self._other(candidate, gpu_calls)
         if other:
             return RefusedOutcome(other)
+        expected = self._expected(candidate, gpu_calls)
         built = self._built(candidate)
+        expected()
         if isinstance(built, FailedOutcome):
             return built
         first = self._tried(candidate, built, gpu_calls)
@@ -251,6 +259,32 @@ class GpuEvaluator:
             )
         return self._agreed[candidate.key]
 
+    def _expected(self, candidate: ProgramCandidate, gpu_calls: GpuCalls) -> Callable[[], None]:
+        """Begins what a candidate's process needs besides its build: the reference, and the audit's probe where
+        it would lead. Returns what counts the former, once the build has ended."""
+        if not self.prepares or candidate.key in self._expected_keys:
+            return lambda: None
+        self._expected_keys.add(candidate.key)
+        if self.confirms:
+            self._probe(candidate)
+        reference = self.problem.start if self.problem.module is None else candidate.checked
+        arguments = {
+            "program": program_payload(reference),
+            "name": self.problem.program,
+            "sizes": dict(candidate.sizes),
+            "seed": self.how.seed,
+        }
+        return gpu_calls.begin("expected", arguments, limit=self.limit)
+
+    def _probe(self, candidate: ProgramCandidate) -> ProbeTask:
+        """Returns what the audit asks the float64 reference: once for an algorithm, whatever its schedules."""
+        if candidate.key not in self._probes:
+            extents = complete(candidate.program, candidate.sizes)
+            sizes = dict(zip(candidate.program.dims, extents, strict=True))
+            subject = AuditSubject(candidate.checked, candidate.program, sizes)
+            self._probes[candidate.key] = ProbeTask(subject, self.how.seed, begins=self.prepares)
+        return self._probes[candidate.key]
+
     @span("build")
     def _built(self, candidate: ProgramCandidate) -> AnyBuilt | FailedOutcome:
         """Raises MachineError: a compiler that is missing is no candidate's fault."""
@@ -258,6 +292,7 @@ class GpuEvaluator:
         if text in self._builds:
             return self._builds[text]
         sizes = complete(candidate.program, candidate.sizes)
+        self.awaits(text)
         try:
             built = build_program(
                 candidate.checked, candidate.program, sizes, self.problem.arch, device=self.how.device

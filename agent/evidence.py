@@ -6,7 +6,7 @@ What `ucc verify`, `ucc bench` and `ucc audit` do one after the other, for a can
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from ucutlass import frontend, ir
 from ucutlass.agent.gpu_calls import GpuCalls, value
 from ucutlass.agent.integrity import audit
 from ucutlass.agent.integrity.audit_record import record_of
+from ucutlass.agent.integrity.bundle import MissingEvidence, ReferenceProbe
 from ucutlass.agent.integrity.gather import AuditSubject, gather
 from ucutlass.agent.integrity.precision import DeclaredPrecision
 from ucutlass.agent.module import TorchModule, match_module
@@ -37,12 +38,14 @@ MOST_CASES = 24
 
 @dataclass(frozen=True, slots=True)
 class BuiltCandidate:
-    """Describes what is judged: a built candidate at every extent of its program by name."""
+    """Describes what is judged: a built candidate at every extent of its program by name. `probe` waits for what
+    the audit asks the reference, where that was begun before."""
 
     checked: frontend.Checked
     program: ir.Program
     built: AnyBuilt
     sizes: Mapping[str, int]
+    probe: Callable[[], ReferenceProbe | MissingEvidence] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,10 @@ def _benched(
     subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCalls, proof: Record, *, compiled: bool
 ) -> TimedOutcome | WrongOutcome | FailedOutcome | RejectedOutcome:
     """Returns the outcome of a verified candidate by the timing protocol and the audit."""
+    with span("audit"):
+        probe = (
+            None if subject.probe is None else subject.probe()
+        )  # before anything is timed: it takes the CPU
     row = _bench(subject, how, gpu_calls, compiled)
     if isinstance(row, str):
         return FailedOutcome("time", row[:600])
@@ -106,7 +113,7 @@ def _benched(
     with span("audit"):
         bench = store.get(recorded(row, described, {})[0])
         candidate = AuditSubject(subject.checked, subject.program, subject.sizes)
-        bundle = gather(candidate, (bench, proof), precision=how.precision, seed=how.seed)
+        bundle = gather(candidate, (bench, proof), precision=how.precision, seed=how.seed, probe=probe)
         audit_report = audit(bundle)
         audit_id = store.add(record_of(candidate, bundle, audit_report, (bench, proof)))
     if not audit_report.accepted:

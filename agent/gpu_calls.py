@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ucutlass import spans
 from ucutlass.agent.step_time import WAITING
 from ucutlass.engine.errors import TaskLost
-from ucutlass.engine.work import Engine
+from ucutlass.engine.work import Engine, EngineTask
 from ucutlass.runtime import gpu, isolation
 from ucutlass.runtime.bench.gpu_lock import gpu_uuid, hold_gpu
 from ucutlass.runtime.errors import LockTimeout
@@ -41,9 +41,7 @@ class GpuCalls:
         """Returns what became of a function of the engine's table; words where every worker that took it died
         with it. Raises a MachineError that every other call would meet too."""
         start = time.monotonic()
-        task = self.engine.submit(
-            name, arguments, artifacts=artifacts, limit_seconds=limit, wait_seconds=self.wait, near=self.near
-        )
+        task = self._submitted(name, arguments, limit, artifacts)
         try:
             outcome = task.result()
         except TaskLost as lost:
@@ -54,6 +52,24 @@ class GpuCalls:
         self.took(waited, outcome.gpu_seconds)
         spans.add({**outcome.parts, WAITING: waited})
         return outcome
+
+    def begin(self, name: str, arguments: Mapping[str, Any], *, limit: float) -> Callable[[], None]:
+        """Begins a call of which nothing is expected but that later ones find its work done. What is returned
+        counts what it held, once it has ended; whatever it ended with, the call that needs it says."""
+        task = self._submitted(name, arguments, limit, ())
+
+        def end() -> None:
+            with suppress(TaskLost):
+                self.took(0.0, task.result().gpu_seconds)
+
+        return end
+
+    def _submitted(
+        self, name: str, arguments: Mapping[str, Any], limit: float, artifacts: Sequence[str]
+    ) -> EngineTask:
+        return self.engine.submit(
+            name, arguments, artifacts=artifacts, limit_seconds=limit, wait_seconds=self.wait, near=self.near
+        )
 
 
 @contextmanager

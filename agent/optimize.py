@@ -135,7 +135,8 @@ def with_prebuilds(
         return proposer, evaluator
     prebuilder = Prebuilder(evaluator.problem, where.device, where.builders, where.counted)
     prebuilder.begin([program.text for program in session.state.pending if not program.source])
-    return prebuilder.proposer(proposer), prebuilder.bench(evaluator)
+    evaluator.awaits = prebuilder.wait
+    return prebuilder.proposer(proposer), evaluator
 
 
 def proposer_and_evaluator(

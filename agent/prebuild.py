@@ -17,8 +17,7 @@ from ucutlass.agent.batch import ProblemOf
 from ucutlass.agent.outcome import RefusedOutcome
 from ucutlass.agent.problem import OptimizationProblem, candidate_of
 from ucutlass.agent.proposer import Answer, OnSpend, Proposer
-from ucutlass.agent.run import CandidateEvaluator, CandidateJudgement
-from ucutlass.agent.session import Ask, Confirm, SessionState
+from ucutlass.agent.session import Ask, SessionState
 from ucutlass.assembly import build_program
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device
@@ -122,9 +121,6 @@ class Prebuilder:
     def proposer(self, inner: Proposer) -> Proposer:
         return _PrebuildingProposer(inner, self.begin)
 
-    def bench(self, inner: CandidateEvaluator) -> CandidateEvaluator:
-        return _PrebuildingEvaluator(inner, self.wait)
-
 
 @dataclass(frozen=True, slots=True)
 class _PrebuildingProposer:
@@ -137,21 +133,3 @@ class _PrebuildingProposer:
         left = keep if most is None else max(0, most - state.spend.attempts)
         self.begin([p.text for p in answer.programs[: min(keep, left)] if not p.source])
         return answer
-
-
-@dataclass(frozen=True, slots=True)
-class _PrebuildingEvaluator:
-    inner: CandidateEvaluator
-    wait: Callable[[str], None]
-
-    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
-        return self.inner.key(text, source)
-
-    def judge(self, text: str, source: str = "") -> CandidateJudgement:
-        """Waiting for a compiler is no attempt's time, as waiting for the GPU lock is none."""
-        if not source:
-            self.wait(text)
-        return self.inner.judge(text, source)
-
-    def confirm(self, due: Confirm) -> CandidateJudgement:
-        return self.inner.confirm(due)

@@ -4,8 +4,11 @@ stored of it."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any
 
 from ucutlass import frontend, ir
@@ -78,10 +81,11 @@ def gather(
     library: Path | None = None,
     code: str | None = None,
     seed: int = 0,
+    probe: ReferenceProbe | MissingEvidence | None = None,
 ) -> EvidenceBundle:
     """Returns the bundle of a candidate with these records; what is not among them is missing.
 
-    Asks the float64 reference in a process of its own. `library` is the file that is kept, compared by
+    Asks the float64 reference in a process of its own, unless `probe` is what it said. `library` is the file that is kept, compared by
     its digest; `code` is that of an adopted source, which stands for what is emitted. Raises OSError where that cannot be read, CeilingsError for a calibration that is damaged.
     """
     mine = [r for r in records if matches(candidate, r)]
@@ -95,7 +99,7 @@ def gather(
         proof=proof_of(verify) if verify else MissingEvidence(_no("verify", strange)),
         limits=_limits(candidate, device),
         calibrated=_calibrated(candidate, device, bench),
-        probe=_probe(candidate, seed),
+        probe=probe_reference(candidate, seed) if probe is None else probe,
         stages=()
         if isinstance(device, MissingEvidence)
         else stage_works(candidate.program, candidate.sizes, device),
@@ -169,7 +173,33 @@ def _current_artefact(
 # --- the probe -----------------------------------------------------------------------
 
 
-def _probe(candidate: AuditSubject, seed: int) -> ReferenceProbe | MissingEvidence:
+class ProbeTask:
+    """Is what the float64 reference says of a program, which is asked once: in a thread if it `begins` at once,
+    otherwise where it is first needed. An algorithm's answer is that of all its schedules."""
+
+    def __init__(self, candidate: AuditSubject, seed: int, *, begins: bool) -> None:
+        self._future: Future[ReferenceProbe | MissingEvidence] = Future()
+        self._ask = partial(self._asked, candidate, seed)
+        self._lock = Lock()
+        if begins:
+            Thread(target=self._ask, daemon=True).start()
+
+    def _asked(self, candidate: AuditSubject, seed: int) -> None:
+        with self._lock:
+            if not self._future.done():
+                try:
+                    self._future.set_result(probe_reference(candidate, seed))
+                except Exception as error:
+                    self._future.set_exception(error)
+
+    def result(self) -> ReferenceProbe | MissingEvidence:
+        """Waits for the answer."""
+        self._ask()
+        return self._future.result()
+
+
+def probe_reference(candidate: AuditSubject, seed: int) -> ReferenceProbe | MissingEvidence:
+    """Asks the float64 reference of a program what its results depend on, in a process of its own."""
     free = {d: n for d, n in candidate.sizes.items() if d in free_dims(candidate.program)}
     outcome = isolation.run(
         "ucutlass.tasks.audit:probe",

@@ -15,9 +15,9 @@ from ucutlass import ir
 from ucutlass.reference import ExpectedResults, evaluate, expected_results
 from ucutlass.reference.interpreter import Argument
 from ucutlass.runtime.bench.bench_device import Outputs
-from ucutlass.runtime.bench.fingerprint import Fingerprint, fingerprint
 from ucutlass.runtime.bench.regimes import rotated_arguments
 from ucutlass.runtime.inputs import generate
+from ucutlass.runtime.verify.fingerprint import Fingerprint, fingerprint
 from ucutlass.runtime.verify.judge import compare_results
 
 CONTENTS = 3

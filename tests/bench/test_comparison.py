@@ -18,9 +18,9 @@ from ucutlass.handoff import program_payload
 from ucutlass.runtime.bench import workload
 from ucutlass.runtime.bench.baselines import BASELINES, baseline, product_alone
 from ucutlass.runtime.bench.eager import NotAvailable, eager
-from ucutlass.runtime.bench.fingerprint import fingerprint
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.bench.workload import LOOSE, Buffers, far
+from ucutlass.runtime.verify.fingerprint import fingerprint
 from ucutlass.shapes import complete
 from ucutlass.tasks import bench as trial
 
@@ -239,7 +239,7 @@ def test_a_fingerprint_is_of_every_bit(dtype: torch.dtype) -> None:
 
 
 def test_a_fingerprint_goes_on_from_part_to_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ucutlass.runtime.bench.fingerprint.PART", 8)
+    monkeypatch.setattr("ucutlass.runtime.verify.fingerprint.PART", 8)
     values = torch.arange(20)
     swapped = torch.cat([values[8:16], values[:8], values[16:]])
     assert fingerprint([values], 5) != fingerprint([swapped], 5)

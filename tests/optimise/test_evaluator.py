@@ -158,7 +158,7 @@ def test_who_would_lead_is_confirmed_and_who_would_not_is_not() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["faster", "undecided", "slower"])
-def test_who_is_slower_in_turns_with_the_fastest_is_not_confirmed(verdict: str) -> None:
+def test_who_is_not_faster_in_turns_with_the_fastest_is_not_confirmed(verdict: str) -> None:
     raced = {"verdict": verdict, "ratio": 1.01, "rounds": 9}
     live = bench([took(2e-5), took(1.01e-5), raced])
     live.races = True
@@ -167,7 +167,7 @@ def test_who_is_slower_in_turns_with_the_fastest_is_not_confirmed(verdict: str) 
     assert [set(race[side]) for side in ("candidate", "incumbent")] == [{"program", "built", "sizes"}] * 2
     assert checked_of(race["candidate"]["program"]).source == SLOWER
     assert checked_of(race["incumbent"]["program"]).source == LINEAR
-    behind = verdict == "slower"
+    behind = verdict != "faster"
     assert bool(state.tree[1].outcome.records) is not behind  # type: ignore[union-attr]
     assert state.behind == ({1} if behind else set()) == state.tree.provisional
     assert state.tree.best() is state.tree[0] or not behind
@@ -180,21 +180,34 @@ def test_a_race_that_is_lost_with_its_process_decides_nothing() -> None:
     assert state.tree[1].outcome.records and not state.behind  # type: ignore[union-attr]
 
 
-def test_processes_of_a_confirmation_are_got_ready_while_a_candidate_is_tried() -> None:
-    names: list[str] = []
+def test_what_a_judgement_needs_is_begun_while_a_candidate_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    probes: list[bool] = []
 
     class Noting(Engine):
         def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
-            names.append(name)
-            if name == "prepare_judge":
-                return EngineTask(Future(), lambda: None)
+            log.append(name)
+            if name in ("prepare_judge", "expected"):
+                future: Future[isolation.CallOutcome] = Future()
+                future.set_result(isolation.Returned(None, "", 0.25))
+                return EngineTask(future, lambda: None)
             return super().submit(name, arguments, **more)
 
+    class Probed(evaluator_module.ProbeTask):
+        def __init__(self, subject: Any, seed: int, *, begins: bool) -> None:
+            probes.append(begins)
+            super().__init__(subject, seed, begins=False)
+
+    monkeypatch.setattr(evaluator_module, "ProbeTask", Probed)
     live = bench([took(2e-5)])
     live.engine, live.prepares = Noting([took(2e-5), took(3e-5)]), True
+    live.awaits = lambda text: log.append("built")
     state = session_of(live, [SLOWER])
-    assert names == ["prepare_judge", "prepare_judge", "attempt", "prepare_judge", "prepare_judge", "attempt"]
-    assert len(state.tree) == 2
+    prepared = ["prepare_judge", "prepare_judge"]
+    # Schedules of one algorithm share a reference and a probe.
+    assert log == [*prepared, "expected", "built", "attempt", *prepared, "built", "attempt"]
+    assert len(state.tree) == 2 and state.spend.gpu_seconds == 2 * 0.5 + 0.25
+    assert probes == [True]
 
 
 def test_what_a_confirmation_refutes_leads_no_more() -> None:

@@ -16,12 +16,12 @@ from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import prebuild as prebuild_module
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.optimize import Machinery, run_session
-from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
+from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.prebuild import BuildCounter, Prebuilder
 from ucutlass.agent.problem import problem_to_json
 from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.proposers.schedule_sampling import nominate_uniformly
-from ucutlass.agent.run import CandidateJudgement, open_journal_session
+from ucutlass.agent.run import open_journal_session
 from ucutlass.agent.session import SessionSettings
 from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
@@ -45,20 +45,6 @@ def building(monkeypatch: pytest.MonkeyPatch, what: Callable[..., Any]) -> None:
     monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: nothing)
 
 
-class Said:
-    """A bench that says that it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
-        return text
-
-    def judge(self, text: str, source: str = "") -> CandidateJudgement:
-        self.asked.append(text)
-        return CandidateJudgement(TimedOutcome(1.0))
-
-
 def test_a_judge_waits_for_the_build_and_for_no_other(
     monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
 ) -> None:
@@ -70,16 +56,14 @@ def test_a_judge_waits_for_the_build_and_for_no_other(
             assert free.wait(60)
 
     building(monkeypatch, build)
-    made, judge = Prebuilder(problem(), H200, pool), Said()
+    made = Prebuilder(problem(), H200, pool)
     made.begin([slow, LINEAR, slow, ""])
-    assert made.bench(judge).judge(LINEAR).outcome == TimedOutcome(1.0)  # though `slow` was begun before it
-    waiting = pool.submit(made.bench(judge).judge, slow)
-    assert judge.asked == [LINEAR]
+    made.wait(LINEAR)  # though `slow` was begun before it
+    waiting = pool.submit(made.wait, slow)
+    assert not waiting.done()
     free.set()
     waiting.result()
-    assert judge.asked == [LINEAR, slow]
-    assert made.bench(judge).key("x") == "x"
-    made.bench(judge).judge("what nobody began")
+    made.wait("what nobody began")
 
 
 def test_what_does_not_build_is_left_to_its_judge(
@@ -89,11 +73,10 @@ def test_what_does_not_build_is_left_to_its_judge(
         raise BuildError.__new__(BuildError)
 
     building(monkeypatch, build)
-    made, judge = Prebuilder(problem(), H200, pool), Said()
+    made = Prebuilder(problem(), H200, pool)
     made.begin([LINEAR, "kernel nonsense"])
     for text in (LINEAR, "kernel nonsense"):
-        made.bench(judge).judge(text)
-    assert len(judge.asked) == 2
+        made.wait(text)
 
 
 def test_a_machine_at_fault_is_said(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor) -> None:
@@ -104,7 +87,7 @@ def test_a_machine_at_fault_is_said(monkeypatch: pytest.MonkeyPatch, pool: Threa
     prebuilder = Prebuilder(problem(), H200, pool)
     prebuilder.begin([LINEAR])
     with pytest.raises(NoCompiler):
-        prebuilder.bench(Said()).judge(LINEAR)
+        prebuilder.wait(LINEAR)
 
 
 def test_a_session_builds_every_program_ahead_and_confirms_none(

@@ -47,6 +47,7 @@ TABLE: TaskTable = MappingProxyType(
             "prepare",
         ),
         "timed": TaskEntry("ucutlass.tasks.tune:timed", "gpu", "warm"),
+        "expected": TaskEntry("ucutlass.tasks.candidate_run:expect", "gpu", "warm"),
         "attempt": TaskEntry("ucutlass.tasks.candidate_run:run", "gpu", "warm"),
         "race": TaskEntry("ucutlass.tasks.candidate_run:race", "gpu", "warm"),
         "confirmed": TaskEntry("ucutlass.tasks.tune:confirmed", "gpu", "fresh"),

@@ -85,17 +85,21 @@ class ReferenceSlice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpectedResults:
-    """What a call must return: `slices` computes the slices anew each time, but keeps a whole."""
+    """What a call must return: `slices` computes the slices anew each time, but keeps a `whole`, which is None
+    where there are several."""
 
     results: tuple[ResultShape, ...]
     slices: Callable[[], Iterable[ReferenceSlice]]
+    whole: tuple[Expected, ...] | None = None
 
 
 def whole_results(expected: Sequence[Expected]) -> ExpectedResults:
     """Returns references that are already computed as one slice."""
     slices = (ReferenceSlice(tuple(expected)),)
     return ExpectedResults(
-        tuple(ResultShape(e.name, e.elem, tuple(e.reference.shape)) for e in expected), lambda: slices
+        tuple(ResultShape(e.name, e.elem, tuple(e.reference.shape)) for e in expected),
+        lambda: slices,
+        tuple(expected),
     )
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from ucutlass.runtime import isolation
@@ -16,7 +18,9 @@ from ucutlass.spans import span
 
 if TYPE_CHECKING:
     from ucutlass.ir import Program
+    from ucutlass.reference import Expected
     from ucutlass.runtime.verify import LaunchVerdict
+    from ucutlass.runtime.verify.reference_cache import ReferenceCache, ReferenceCase
 
 ROUNDS = 7
 """Of the candidate alone: enough to tell whether it may lead. Who leads is measured by `ucc bench`'s
@@ -39,18 +43,55 @@ def run(
     """Returns `seconds` of one call, None where it is wrong, and then `words` say how. What it should
     compute is the `problem`'s to say, not its own; without a problem it is held against its own reference.
     `built` is a payload of `ucutlass.tasks.built`; `sampled` as in `verdict_of`."""
+    with _on_gpu():
+        return _run(program, built, problem, name, sizes, arch, seed, sampled)
+
+
+def expect(program: dict[str, Any], name: str, sizes: dict[str, int], seed: int) -> None:
+    """Makes the arguments and references that `run` is to use for candidates that are held against this program,
+    while the first of them is built."""
+    with _on_gpu():
+        from ucutlass import frontend
+        from ucutlass.handoff import checked_of
+
+        typed = frontend.program(checked_of(program), name)
+        for case, more in CASES:
+            case_of(typed, sizes, case, seed + more)
+
+
+@contextmanager
+def _on_gpu() -> Iterator[None]:
     with span(isolation.STARTS):
         import torch
 
         torch.cuda.init()  # type: ignore[no-untyped-call]
     try:
-        return _run(program, built, problem, name, sizes, arch, seed, sampled)
+        yield
     except Exception as failure:
         traceback.clear_frames(failure.__traceback__)  # they hold tensors
         raise
     finally:
         # Judges of other problems share the GPU: what this one's allocator keeps they lack.
         torch.cuda.empty_cache()
+
+
+@cache
+def _references() -> ReferenceCache:
+    """Returns what this process keeps, which serves one candidate after another."""
+    from ucutlass.runtime.verify.reference_cache import ReferenceCache
+
+    return ReferenceCache()
+
+
+def case_of(
+    reference: Program,
+    sizes: dict[str, int],
+    case: Literal["normal", "integer"],
+    seed: int,
+    device: str = "cuda",
+) -> ReferenceCase:
+    """Returns arguments that candidates are held against, with their references where these are kept."""
+    return _references().case(reference, sizes, case, seed, device)
 
 
 def _run(
@@ -66,7 +107,6 @@ def _run(
     with span(isolation.STARTS):
         from ucutlass import frontend
         from ucutlass.handoff import checked_of
-        from ucutlass.runtime.inputs import generate
         from ucutlass.runtime.timing import compare
         from ucutlass.tasks.built import loaded_built
 
@@ -74,8 +114,9 @@ def _run(
         kernel = loaded_built(checked_of(program), name, arch, built)
     reference = kernel.program if problem is None else frontend.program(checked_of(problem), name)
     for case, more in CASES:
-        arguments = generate(reference, sizes, case, seed=seed + more, device="cuda", generator_device="cuda")
-        verdict = verdict_of(reference, kernel, arguments, sampled and case != "integer")
+        kept = case_of(reference, sizes, case, seed + more)
+        arguments = kept.arguments
+        verdict = verdict_of(reference, kernel, arguments, sampled and case != "integer", kept.expected)
         if not verdict.ok:
             return {"seconds": None, "words": f"{case}: {verdict}"}
     with span("timing"):
@@ -88,18 +129,25 @@ ROWS = 64
 """Coordinates that a sample has: see `ucutlass.reference.RowSample` for what they miss."""
 
 
-def verdict_of(reference: Program, kernel: Any, arguments: Sequence[Any], sampled: bool) -> LaunchVerdict:
-    """Returns the verdict on a loaded kernel. If `sampled`, what is right at sampled coordinates is taken as
-    right, until the candidate is confirmed; of everything else the whole reference decides."""
+def verdict_of(
+    reference: Program,
+    kernel: Any,
+    arguments: Sequence[Any],
+    sampled: bool,
+    expected: Sequence[Expected] | None = None,
+) -> LaunchVerdict:
+    """Returns the verdict on a loaded kernel. `expected` is the whole reference, where there is one. If `sampled`
+    and there is none, what is right at sampled coordinates is taken as right, until the candidate is confirmed;
+    of everything else the whole reference decides."""
     from ucutlass.reference import RowSample
     from ucutlass.runtime import verify
 
-    if sampled:
+    if sampled and expected is None:
         sample = RowSample(ROWS, random.SystemRandom().getrandbits(63))
         verdict = verify.check(reference, kernel.judged(*arguments), arguments, sample=sample)
         if verdict.ok:
             return verdict
-    return verify.check(reference, kernel.judged(*arguments), arguments)
+    return verify.check(reference, kernel.judged(*arguments), arguments, expected=expected)
 
 
 def race(

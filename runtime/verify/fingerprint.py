@@ -33,7 +33,7 @@ def _sum(tensor: Tensor, key: int) -> int:
         bits = bits.view(torch.int32)
     random = torch.Generator(tensor.device).manual_seed(key)
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for part in bits.split(PART):
+    for part in bits.split(PART):  # type: ignore[no-untyped-call]
         factors = torch.randint(
             -(2**63), 2**63 - 1, part.shape, generator=random, dtype=torch.int64, device=tensor.device
         )
