@@ -68,9 +68,8 @@ class GpuEvaluator:
     `prepares` what a judgement needs is begun while a candidate is built: processes of a confirmation, the
     reference that it is held against, the audit's probe; `awaits` waits until a program's build has ended that was
     begun elsewhere. With `races` one that would lead is timed in turns with the fastest first, and confirmed if it
-    is decided to be faster; with `samples` a reading holds a candidate against sampled rows of the reference alone. `modules` runs the code of
-    problem files. `limit`
-    bounds a process that launches, `wait` the wait for the GPU lock, in seconds. All launches are on one GPU of
+    is decided to be faster; with `samples` a reading holds a candidate against sampled rows of a reference that is
+    too large to be kept. `modules` runs the code of problem files. `limit` bounds a process that launches, `wait` the wait for the GPU lock, in seconds. All launches are on one GPU of
     the engine, whose token is `near`: times of two GPUs do not compare. `meter` measures the energy of those
     that are as fast as the best, where that is asked for."""
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks import harness, honest
 from benchmarks.honest import Honest, Job
-from tests.mutants import emulated, gpu, injection, judging, timing
+from tests.mutants import emulated, gpu, injection, judging, keeping, timing
 from tests.mutants.emulated import Row
 from tests.mutants.guards import noticed
 from tests.mutants.hopper import HOPPER, HOPPER_BASES
@@ -39,7 +39,7 @@ B_ROWS = (6, 10, 11, 12, 17, 18, 23, 25, 26, 27, 32, 33, 48, 64)
 
 HOST_PROCESSES = 2
 GPU_BASES = {**BASES, **HOPPER_BASES}
-GUARDS = {"judge": judging, "timing": timing, "emitter": injection}
+GUARDS = {"judge": judging, "timing": timing, "emitter": injection, "kept": keeping}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.mutants import injection, judging, timing
+from tests.mutants import injection, judging, keeping, timing
 from tests.mutants.guards import Mutant, Trial, noticed
 from ucutlass.diagnostics import ProgramError
 
 Trials = Mapping[str, Trial]
 
-TRIALS = [pytest.param(t, id=n) for m in (judging, timing, injection) for n, t in m.TRIALS.items()]
-MUTANTS = [pytest.param(x, m.TRIALS, id=x.name) for m in (judging, timing, injection) for x in m.MUTANTS]
+GUARDS = (judging, timing, injection, keeping)
+TRIALS = [pytest.param(t, id=n) for m in GUARDS for n, t in m.TRIALS.items()]
+MUTANTS = [pytest.param(x, m.TRIALS, id=x.name) for m in GUARDS for x in m.MUTANTS]
 
 
 @pytest.mark.parametrize("trial", TRIALS)

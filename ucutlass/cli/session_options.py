@@ -39,16 +39,17 @@ OPTIONS = (
         help="Ask this model for its opinion of leaders, which decides nothing.",
     ),
     click.option(
-        "--race",
-        is_flag=True,
-        help="Time who would lead in turns with the fastest, until it is decided, and confirm it unless it is "
-        "slower.",
+        "--race/--no-race",
+        default=True,
+        help="Time who would lead in turns with the fastest, until it is decided, and confirm it if it is "
+        "faster; the default.",
     ),
     click.option(
-        "--sample-rows",
+        "--sample-rows/--no-sample-rows",
         "samples",
-        is_flag=True,
-        help="Hold candidates against sampled rows of the reference until they are confirmed.",
+        default=True,
+        help="Hold candidates against sampled rows of references that are too large to be kept, until they "
+        "are confirmed; the default.",
     ),
     click.option(
         "--no-measure", is_flag=True, help="Do not let a model have programs measured while it answers."
