@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from ucutlass.agent.advisor import advisor_of
 from ucutlass.agent.energy import energy_meter_of
@@ -14,7 +16,7 @@ from ucutlass.agent.journal import Journal
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.agent.prebuild import BuildCounter, Prebuilder
 from ucutlass.agent.problem import OptimizationProblem, problem_of_json, problem_to_json
-from ucutlass.agent.proposer import Measuring, Proposer
+from ucutlass.agent.proposer import Measuring, Preparing, Proposer
 from ucutlass.agent.proposers.factory import judge
 from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.run import (
@@ -27,9 +29,10 @@ from ucutlass.agent.run import (
 )
 from ucutlass.agent.session import SessionSettings, SessionState
 from ucutlass.agent.step_time import StepTime
+from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import Device
-from ucutlass.shapes import complete
+from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol.bounds import TimeBounds, bounds
 from ucutlass.sol.report import row
 
@@ -164,6 +167,13 @@ def proposer_and_evaluator(
     if settings.judge and session.voice is None:
         session.voice = judge(settings.judge)
     proposer = proposer_of(problem, where.device, settings.seed)
+    if where.prepares and isinstance(proposer, Preparing):
+        bench.meanwhile = partial(_prepare, proposer)
     if where.measures and isinstance(proposer, Measuring):
         proposer = proposer.measuring(measurer(session, bench))
     return proposer, bench
+
+
+def _prepare(proposer: Preparing) -> None:
+    with suppress(ProgramError, ShapeError):  # the first answer raises them again
+        proposer.prepare()

@@ -50,3 +50,12 @@ class Measuring(Protocol):
 
     def measuring(self, measure: Measure) -> Proposer:
         """Returns the same proposer with this way to measure."""
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """Is a proposer that has work of its own before its first answer."""
+
+    def prepare(self) -> None:
+        """Does that work, which the first answer then finds done. Another thread may ask meanwhile. What is
+        wrong with it the answer raises."""

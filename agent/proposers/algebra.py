@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Lock
 
 from ucutlass import ir
 from ucutlass.agent.candidate_text import candidate_text
 from ucutlass.agent.problem import OptimizationProblem, ProgramCandidate, candidate_of
-from ucutlass.agent.proposer import Answer, OnSpend, Proposer
+from ucutlass.agent.proposer import Answer, OnSpend, Preparing, Proposer
 from ucutlass.agent.session import Ask, ProposedProgram, SessionState
 from ucutlass.algebra.derivation import AlgebraCandidate, derive
 from ucutlass.algebra.egraph import Full
@@ -32,6 +33,12 @@ class AlgebraProposer:
     pipelines: Proposer
     count: int
     _derived: list[ProposedProgram] | None = field(default=None, init=False)
+    _lock: Lock = field(default_factory=Lock)
+
+    def prepare(self) -> None:
+        self._programs()
+        if isinstance(self.kernels, Preparing):
+            self.kernels.prepare()
 
     def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         judged = {node.text for node in state.tree.nodes}
@@ -41,13 +48,14 @@ class AlgebraProposer:
         return self._varying(state.tree[ask.pick.parent].text).propose(ask, state, on_spend)
 
     def _programs(self) -> list[ProposedProgram]:
-        if self._derived is None:
-            self._derived = [
-                ProposedProgram(c.text, algebra_words(c))
-                for c in _candidates(self.problem, self.device)
-                if isinstance(candidate_of(self.problem, c.text), ProgramCandidate)
-            ]
-        return self._derived
+        with self._lock:
+            if self._derived is None:
+                self._derived = [
+                    ProposedProgram(c.text, algebra_words(c))
+                    for c in _candidates(self.problem, self.device)
+                    if isinstance(candidate_of(self.problem, c.text), ProgramCandidate)
+                ]
+            return self._derived
 
     def _varying(self, text: str) -> Proposer:
         read = candidate_text(text)

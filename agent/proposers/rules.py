@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from threading import Lock
 
 from ucutlass import frontend, ir
 from ucutlass.agent.candidate_text import candidate_text
@@ -43,7 +44,8 @@ class ScheduleProposer:
     count: int = PROGRAMS
     _checked: frontend.Checked = field(init=False)
     _kernel: ir.Kernel = field(init=False)
-    _space: ScheduleSpace = field(init=False)
+    _explored: ScheduleSpace | None = field(default=None, init=False)
+    _lock: Lock = field(default_factory=Lock)
     _groups: dict[str, int | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -51,7 +53,22 @@ class ScheduleProposer:
         self._checked = self.problem.start
         self._kernel = frontend.kernel(self._checked, self.problem.program)
         sizes = complete(self._kernel, self.problem.sizes)
-        self._space = explore(self._checked, self._kernel, sizes, self.problem.arch, self.device, free=True)
+        frontend.plan_kernel(self._checked, self._kernel, sizes, self.problem.arch, self.device)
+
+    def prepare(self) -> None:
+        """Explores the space, which takes seconds for a GEMM."""
+        with self._lock:
+            if self._explored is None:
+                sizes = complete(self._kernel, self.problem.sizes)
+                self._explored = explore(
+                    self._checked, self._kernel, sizes, self.problem.arch, self.device, free=True
+                )
+
+    @property
+    def _space(self) -> ScheduleSpace:
+        self.prepare()
+        assert self._explored is not None
+        return self._explored
 
     def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         measured: dict[int, float | None] = {}

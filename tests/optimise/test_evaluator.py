@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,8 @@ from ucutlass.agent.outcome import (
     WrongOutcome,
 )
 from ucutlass.agent.problem import OptimizationProblem, problem_of
-from ucutlass.agent.proposer import Answer
+from ucutlass.agent.proposer import Answer, Preparing
+from ucutlass.agent.proposers import rules as rules_module
 from ucutlass.agent.proposers.algebra import AlgebraProposer
 from ucutlass.agent.proposers.rules import ScheduleProposer, rules
 from ucutlass.agent.run import open_journal_session, run
@@ -362,6 +364,34 @@ class _Drawn:
 def test_the_problem_s_own_mistakes_are_errors() -> None:
     with pytest.raises(ProgramError):
         problem_of("kernel k(", "p.ucu", None, {}, "sm90a")
+
+
+def test_a_space_is_explored_once_and_beside_the_first_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
+    explored: list[int] = []
+    ended = threading.Event()
+    real = rules_module.explore
+
+    def explore(*arguments: Any, **more: Any) -> Any:
+        explored.append(threading.get_ident())
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(rules_module, "explore", explore)
+    proposer = rules(problem(), H200)
+    assert isinstance(proposer, Preparing) and not explored, "a session's first verdict does not wait for it"
+
+    def meanwhile() -> None:
+        proposer.prepare()
+        ended.set()
+
+    live = bench([took(2e-5), took(3e-5)])
+    live.meanwhile = meanwhile
+    assert not explored and isinstance(live.key(LINEAR), str)
+    for _ in range(2):
+        live.confirm(Confirm(0, LINEAR, TimedOutcome(2e-5), None))
+    assert ended.wait(60) and explored != [threading.get_ident()]
+    settings = SessionSettings("flat", budget=Budget(2), stop=StopRule(None, None))
+    session = open_journal_session(Mortal(), {"text": LINEAR}, settings, bound=0.0, baseline=None)
+    assert len(run(session, proposer, bench([took(2e-5)])).tree) == 3 and len(explored) == 1
 
 
 def test_repeats_are_seen_through_spelling() -> None:
