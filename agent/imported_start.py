@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.agent.module import LIMIT_SECONDS, TorchModule, memory_limit, process_reply
+from ucutlass.agent.module import LIMIT_SECONDS, ModuleFile, memory_limit, process_reply
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.tasks.import_module import refusal_words
@@ -24,7 +24,7 @@ class ImportedStart:
 
 
 def imported_start(
-    module: TorchModule, name: str, limit_seconds: float = LIMIT_SECONDS, call: ModuleCall = in_own_process
+    module: ModuleFile, name: str, limit_seconds: float = LIMIT_SECONDS, call: ModuleCall = in_own_process
 ) -> ImportedStart:
     """Returns the first program of a module under a name."""
     outcome = call(

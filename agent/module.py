@@ -62,6 +62,39 @@ def module_of_json(value: Mapping[str, Any]) -> TorchModule:
     return TorchModule(value["file"], value["source"], value["mode"], value["precision"], facts)
 
 
+@dataclass(frozen=True, slots=True)
+class ModuleFile:
+    """Is a problem file that was read and not run: the fields of `TorchModule` without its facts."""
+
+    file: str
+    source: str
+    mode: Mode
+    precision: Precision
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns what a process that runs it is given."""
+        return {"source": self.source, "file": self.file, "mode": self.mode, "precision": self.precision}
+
+
+def read_file(
+    path: Path,
+    mode: Mode = "constructed",
+    precision: Precision = "own",
+    cls: str = "",
+    types: Sequence[str] = (),
+) -> ModuleFile:
+    """Returns a problem file; `cls` and `types` name another class of it and the types of its inputs, as
+    `class_as_problem` takes them. Raises Unusable."""
+    file = str(path)
+    try:
+        source = files.read_text(path, 4 * MOST_SOURCE)
+    except OSError as error:
+        raise Unusable(file, "unreadable", error.strerror or str(error)) from error
+    if len(source) > MOST_SOURCE:
+        raise Unusable(file, "unreadable", f"it has {len(source)} characters; at most {MOST_SOURCE} are read")
+    return ModuleFile(file, class_as_problem(file, source, cls, types), mode, precision)
+
+
 def read_module(
     path: Path,
     mode: Mode = "constructed",
@@ -73,29 +106,32 @@ def read_module(
     memory_bytes: int | None = None,
     call: ModuleCall = in_own_process,
 ) -> TorchModule:
-    """Returns the module of a problem file, after `call` ran it in a process; `cls` and `types` name another
-    class of the file and the types of its inputs, as `class_as_problem` takes them. Raises Unusable."""
-    file = str(path)
-    try:
-        source = files.read_text(path, 4 * MOST_SOURCE)
-    except OSError as error:
-        raise Unusable(file, "unreadable", error.strerror or str(error)) from error
-    if len(source) > MOST_SOURCE:
-        raise Unusable(file, "unreadable", f"it has {len(source)} characters; at most {MOST_SOURCE} are read")
-    source = class_as_problem(file, source, cls, types)
-    arguments = {"source": source, "file": file, "mode": mode, "precision": precision}
+    """Returns the module of a problem file as `module_of_file` does, after `read_file`."""
+    read = read_file(path, mode, precision, cls, types)
+    return module_of_file(read, limit_seconds=limit_seconds, memory_bytes=memory_bytes, call=call)
+
+
+def module_of_file(
+    read: ModuleFile,
+    *,
+    limit_seconds: float = LIMIT_SECONDS,
+    memory_bytes: int | None = None,
+    call: ModuleCall = in_own_process,
+) -> TorchModule:
+    """Returns the module of a problem file, after `call` ran it in a process. Raises Unusable."""
     with local_device(min(limit_seconds, WAIT_SECONDS), or_cpu=True) as device:
         outcome = call(
             "ucutlass.tasks.problem_file:inspect",
-            arguments | {"device": device},
+            read.arguments() | {"device": device},
             limit_seconds=limit_seconds,
             memory_bytes=memory_bytes or memory_limit(),
         )
-    reply = process_reply(outcome, file)
+    reply = process_reply(outcome, read.file)
     try:
-        return TorchModule(file, source, mode, precision, signature_of_json(reply["facts"]))
+        facts = signature_of_json(reply["facts"])
+        return TorchModule(read.file, read.source, read.mode, read.precision, facts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Unusable(file, "unreadable", f"its process sent no facts: {error!r}"[:300]) from error
+        raise Unusable(read.file, "unreadable", f"its process sent no facts: {error!r}"[:300]) from error
 
 
 def memory_limit() -> int:

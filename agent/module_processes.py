@@ -1,5 +1,6 @@
-"""This module keeps one process for each problem file that is under way, so that torch is imported once for all
-that is asked of a file: what it computes, its first program, whether a candidate computes the same.
+"""This module keeps processes for each problem file that is under way, so that nothing waits for an import of
+torch: one says what the file computes and whether a candidate computes the same, and beside it another imports its
+first program.
 
 A process runs the code of one file alone. Processes without a file wait ready, with their imports done. One that
 raised, crashed or grew too large ends with its call (`ucutlass.runtime.isolation.WarmProcess`), and the next call
@@ -29,8 +30,11 @@ MODULES = (
 )
 """What a process imports before it has a file."""
 
-MOST = 6
-"""Processes that have a file: each holds a CUDA context of half a gigabyte. The one that was asked longest ago
+IMPORT = "ucutlass.tasks.import_module:program_of_source"
+"""What is asked beside everything else."""
+
+MOST = 8
+"""Processes that have a file: one that used the GPU holds a CUDA context of half a gigabyte. The one that was asked longest ago
 ends first."""
 
 
@@ -56,7 +60,7 @@ def in_own_process(
 
 
 class ModuleProcesses:
-    """Is a ModuleCall with a process for each file. `ready` processes without a file wait at any time. Safe to
+    """Is a ModuleCall with a process for each file, and one for its import. `ready` processes without a file wait at any time. Safe to
     call from many threads; calls of one file follow each other."""
 
     def __init__(
@@ -79,7 +83,7 @@ class ModuleProcesses:
         limit_seconds: float,
         memory_bytes: int | None = None,
     ) -> isolation.CallOutcome:
-        process, oldest = self._process_of(str(arguments["source"]))
+        process, oldest = self._process_of(f"{target if target == IMPORT else ''} {arguments['source']}")
         if oldest is not None:
             oldest.close()
         return process.call(target, arguments, limit_seconds=limit_seconds, memory_bytes=memory_bytes)
@@ -93,9 +97,9 @@ class ModuleProcesses:
         for process in processes:
             process.close()
 
-    def _process_of(self, source: str) -> tuple[isolation.WarmProcess, isolation.WarmProcess | None]:
-        """Returns the process of a file's text, and one that is to end for it."""
-        key = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+    def _process_of(self, purpose: str) -> tuple[isolation.WarmProcess, isolation.WarmProcess | None]:
+        """Returns the process for a file's text, and one that is to end for it."""
+        key = hashlib.sha256(purpose.encode("utf-8", "surrogatepass")).hexdigest()
         with self._lock:
             if key not in self._by_file:
                 self._by_file[key] = self._ready.pop(0) if self._ready else self._prepared()

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ucutlass import frontend
 from ucutlass.agent.batch import NoStart
-from ucutlass.agent.imported_start import imported_start
-from ucutlass.agent.module import LIMIT_SECONDS, TorchModule, read_module
+from ucutlass.agent.imported_start import ImportedStart, imported_start
+from ucutlass.agent.module import LIMIT_SECONDS, TorchModule, module_of_file, read_file
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.agent.problem import (
     OptimizationProblem,
@@ -67,27 +68,23 @@ def problem_at(
         return problem_in(_text(path), str(path), how)
     start = _start(path, how, within)
     text = "" if start is None else _text(start)
-    module = read_module(
-        path,
-        how.mode,
-        how.precision,
-        cls=how.cls,
-        types=how.types,
-        limit_seconds=how.limit_seconds,
-        call=call,
-    )
-    if start is None:
-        return _without_start(path, module, how, call)
-    return problem_of_module(module, text, str(start), how.program, how.arch, how.compute_type)
+    read = read_file(path, how.mode, how.precision, how.cls, how.types)
+    if start is not None:
+        module = module_of_file(read, limit_seconds=how.limit_seconds, call=call)
+        return problem_of_module(module, text, str(start), how.program, how.arch, how.compute_type)
+    name = how.program or how.cls.lower() or program_name(read.file)
+    # What a module computes and how it is written are asked of two processes at once.
+    with ThreadPoolExecutor(1, thread_name_prefix="ucutlass-import") as pool:
+        imported = pool.submit(imported_start, read, name, how.limit_seconds, call)
+        module = module_of_file(read, limit_seconds=how.limit_seconds, call=call)
+    return _without_start(path, module, name, imported.result(), how)
 
 
 def _without_start(
-    path: Path, module: TorchModule, how: LoaderSettings, call: ModuleCall
+    path: Path, module: TorchModule, name: str, start: ImportedStart, how: LoaderSettings
 ) -> OptimizationProblem:
     """Returns the problem with the importer's program, or without one where the proposer writes it. Raises
     NoStart."""
-    name = how.program or how.cls.lower() or program_name(module.file)
-    start = imported_start(module, name, how.limit_seconds, call)
     why = start.why
     if start.text:
         try:

@@ -30,7 +30,7 @@ from ucutlass.agent.kernelbench import (
     selected,
     starts,
 )
-from ucutlass.agent.module import TorchModule, read_module
+from ucutlass.agent.module import ModuleFile, TorchModule, module_of_file
 from ucutlass.agent.module_processes import in_own_process
 from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
 from ucutlass.agent.priority import expected_gain, headroom
@@ -75,11 +75,11 @@ def _each_file_is_run_once() -> Iterator[None]:
     """In its own process as ever, and so is its import; what came of it is told again."""
     known: dict[str, TorchModule | Unusable] = {}
 
-    def once(path: Path, *how: Any, **more: Any) -> TorchModule:
-        key = f"{path} {how} {more}"
+    def once(read: ModuleFile, **more: Any) -> TorchModule:
+        key = f"{read} {more}"
         if key not in known:
             try:
-                known[key] = read_module(path, *how, **more)
+                known[key] = module_of_file(read, **more)
             except Unusable as error:
                 known[key] = error
         found = known[key]
@@ -89,14 +89,14 @@ def _each_file_is_run_once() -> Iterator[None]:
 
     imports: dict[str, ImportedStart] = {}
 
-    def imported_once(module: TorchModule, name: str, *more: Any) -> ImportedStart:
+    def imported_once(module: ModuleFile, name: str, *more: Any) -> ImportedStart:
         key = f"{module.source} {module.precision} {name}"
         if key not in imports:
             imports[key] = imported_start(module, name, *more)
         return imports[key]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(problem_loader, "read_module", once)
+        patched.setattr(problem_loader, "module_of_file", once)
         patched.setattr(problem_loader, "imported_start", imported_once)
         yield
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ucutlass.agent.module_processes import MODULES, ModuleProcesses, module_processes
+from ucutlass.agent.module_processes import IMPORT, MODULES, ModuleProcesses, module_processes
 from ucutlass.runtime import isolation
 
 
@@ -41,9 +41,9 @@ def processes_of(log: list[Process], most: int = 2) -> ModuleProcesses:
     return ModuleProcesses(1, most, start=lambda: Process(log))  # type: ignore[arg-type, return-value]
 
 
-def ask(processes: ModuleProcesses, source: str) -> None:
-    outcome = processes("module:function", {"source": source}, limit_seconds=3.0, memory_bytes=4)
-    assert outcome == isolation.Returned("module:function", "")
+def ask(processes: ModuleProcesses, source: str, target: str = "module:function") -> None:
+    outcome = processes(target, {"source": source}, limit_seconds=3.0, memory_bytes=4)
+    assert outcome == isolation.Returned(target, "")
 
 
 def test_calls_of_a_file_go_to_one_process_and_those_of_another_to_another(log: list[Process]) -> None:
@@ -51,6 +51,13 @@ def test_calls_of_a_file_go_to_one_process_and_those_of_another_to_another(log: 
     for source in ("a", "b", "a", "a"):
         ask(processes, source)
     assert [p.sources for p in log] == [["a", "a", "a"], ["b"], []]
+
+
+def test_an_import_waits_for_nothing_that_is_asked_of_the_file(log: list[Process]) -> None:
+    processes = processes_of(log)
+    for target in ("module:function", IMPORT, "module:another"):
+        ask(processes, "a", target)
+    assert [len(p.sources) for p in log] == [2, 1, 0]
 
 
 def test_one_waits_ready_at_any_time(log: list[Process]) -> None:

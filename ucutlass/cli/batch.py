@@ -123,7 +123,7 @@ def _run_batch(
 
     timing = replace(request.how.timing, baseline=settings.baseline)
     with (
-        module_processes(1 + READ_AHEAD) as modules,
+        module_processes(2 * (1 + READ_AHEAD)) as modules,
         builder_pool(engine.cpus) as pool,
         read_ahead(READ_AHEAD) as ahead,
     ):

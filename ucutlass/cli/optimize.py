@@ -91,7 +91,7 @@ def command(
     with (
         reported(as_json),
         closing(opened(how.session.spec, as_json)) as engine,
-        module_processes(int(file is not None and file.suffix == ".py")) as modules,
+        module_processes(2 * int(file is not None and file.suffix == ".py")) as modules,
     ):
         journal = Journal.open(how.journal)
         local_gpu = at_hand(engine)
