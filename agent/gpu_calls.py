@@ -92,7 +92,6 @@ def local_device(
                 raise
             device = "cpu"
         began = time.monotonic()
-        spans.add({WAITING: began - start})
         try:
             yield device
         finally:

@@ -17,9 +17,10 @@ from typing import Any
 from ucutlass import spans
 from ucutlass.agent.journal import JournalEvent
 from ucutlass.agent.outcome import TimedOutcome, outcome_of_json, words
+from ucutlass.runtime.bench.gpu_lock import WAIT_SPAN
 from ucutlass.runtime.isolation import STARTS
 
-WAITING = "waiting"
+WAITING = WAIT_SPAN
 
 PARTS: Mapping[str, str] = MappingProxyType(
     {

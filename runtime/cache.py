@@ -143,12 +143,14 @@ class Cache:
         timeout_seconds: float,
         cancel: Event | None = None,
         on_wait: Callable[[str], None] = lambda _: None,
+        wait_span: str = "waiting for another build",
     ) -> Iterator[None]:
         """Holds this key's lock, between threads and processes.
 
-        `on_wait` is told once who holds it. Raises LockTimeout, BuildCancelled.
+        `on_wait` is told once who holds it; the wait is a span of the name `wait_span`. Raises LockTimeout,
+        BuildCancelled.
         """
-        with self._guard(), span("waiting for another build"):
+        with self._guard(), span(wait_span):
             path = self._folder("locks") / key
             deadline = time.monotonic() + timeout_seconds
             waited = False

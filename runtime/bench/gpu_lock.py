@@ -23,6 +23,10 @@ class NoGpu(MachineError):
     """There is no CUDA device to time on."""
 
 
+WAIT_SPAN = "waiting"
+"""The span of the wait for a GPU's lock."""
+
+
 @contextmanager
 def hold_gpu(
     gpu: str, *, timeout_seconds: float, on_wait: Callable[[str], None], folder: Path | None = None
@@ -33,7 +37,8 @@ def hold_gpu(
     """
     # Not the cache's own folder: two caches must not make two locks.
     root = folder if folder is not None else Path(tempfile.gettempdir()) / f"ucutlass-{os.getuid()}"
-    with Cache(root, 0).locked(f"lane-{gpu}", timeout_seconds=timeout_seconds, on_wait=on_wait):
+    cache, name = Cache(root, 0), f"lane-{gpu}"
+    with cache.locked(name, timeout_seconds=timeout_seconds, on_wait=on_wait, wait_span=WAIT_SPAN):
         yield
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -13,17 +16,20 @@ import pytest
 
 from tests.optimise.made_up import UNPLANNED, judged_in_turn
 from tests.optimise.test_evaluator import LINEAR, Engine, bench, took
+from ucutlass import spans
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import gpu_calls as gpu_calls_module
 from ucutlass.agent.evidence import BuiltCandidate, ConfirmationSettings
 from ucutlass.agent.gpu_calls import GpuCalls, local_device, value
 from ucutlass.agent.outcome import Outcome, TimedOutcome
+from ucutlass.agent.step_time import WAITING
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine import gpu_slot as place_module
 from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.gpu_slot import GpuSlot
 from ucutlass.engine.work import TABLE, EngineTask, RemoteCall
 from ucutlass.runtime import isolation
+from ucutlass.runtime.bench.gpu_lock import hold_gpu
 from ucutlass.runtime.errors import LockTimeout
 
 
@@ -142,3 +148,16 @@ def test_a_gpu_that_is_in_use_is_done_without_where_a_cpu_serves(
     expected: Any = nullcontext() if or_cpu else pytest.raises(LockTimeout)
     with expected, local_device(1.0, or_cpu=or_cpu) as device:
         assert device == "cpu"
+
+
+def test_a_wait_for_the_gpu_lock_is_counted_once_and_as_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_calls_module.gpu, "at_hand", lambda: object())
+    monkeypatch.setattr(gpu_calls_module, "gpu_uuid", lambda: "GPU-0")
+    monkeypatch.setattr(gpu_calls_module, "hold_gpu", partial(hold_gpu, folder=tmp_path))
+    ticks = itertools.count()
+    monkeypatch.setattr(spans, "clock", lambda: float(next(ticks)))
+    with spans.recording() as record, local_device(1.0):
+        pass
+    assert record.seconds == {WAITING: 1.0}

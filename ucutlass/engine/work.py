@@ -42,7 +42,7 @@ TABLE: TaskTable = MappingProxyType(
         ),
         "prepare_judge": TaskEntry(
             "torch ucutlass.api ucutlass.runtime.verify.batch ucutlass.runtime.bench.measure "
-            "ucutlass.tasks.candidate_run ucutlass.tasks.verify_cases ucutlass.tasks.bench ucutlass.tasks.tune:ready",
+            "ucutlass.tasks.candidate_run ucutlass.tasks.verify_cases ucutlass.tasks.bench",
             "gpu",
             "prepare",
         ),
