@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.optimise.made_up import Bench, ConfirmingBench, Killed, Mortal, Proposer, outcome_of
+from ucutlass.agent import session as session_module
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.dialogue import DIALOGUES
-from ucutlass.agent.outcome import RejectedOutcome, RepeatedOutcome, TimedOutcome
+from ucutlass.agent.outcome import RejectedOutcome, RepeatedOutcome, TimedOutcome, outcome_to_json
 from ucutlass.agent.proposer import Answer, ProposerFailed
 from ucutlass.agent.run import (
     CandidateJudgement,
@@ -24,11 +27,13 @@ from ucutlass.agent.run import (
 from ucutlass.agent.search import SEARCHES
 from ucutlass.agent.session import (
     Ask,
+    Confirm,
     End,
     Judge,
     NotASession,
     SessionSettings,
     SessionState,
+    ask_to_json,
     due,
     replay_events,
 )
@@ -210,3 +215,52 @@ def body_of(ask: Ask) -> dict[str, Any]:
     from ucutlass.agent.session import ask_to_json
 
     return ask_to_json(ask)
+
+
+def confirming_state(readings: Sequence[float], best: float, **settings: Any) -> SessionState:
+    """A session whose own program was confirmed with `best` seconds, and whose candidates have readings."""
+    sink = Mortal()
+    chosen = SessionSettings("flat", budget=Budget(9), stop=StopRule(None, None), **settings)
+    session = open_journal_session(sink, {"text": "0"}, chosen, bound=0.0, baseline=None)
+    for at, seconds in enumerate((best, *readings)):
+        if at:
+            session.write("asked", **ask_to_json(due(session.state)))  # type: ignore[arg-type]
+            program = {"text": str(at), "why": ""}
+            session.write("answered", call=at - 1, note="", exhausted=False, programs=[program], spend={})
+        judge = session.state.pending[0]
+        outcome = outcome_to_json(TimedOutcome(seconds, 1.0, 1.0, 1.0, records=() if at else ("a",)))
+        session.write(
+            "judged",
+            call=judge.call,
+            index=judge.index,
+            key=str(at),
+            outcome=outcome,
+            spend={"attempts": int(at > 0)},
+            provisional=at > 0,
+        )
+    return session.state
+
+
+@pytest.mark.parametrize(
+    ("reading", "chosen", "at_once"),
+    [
+        (0.90, {}, True),
+        (0.96, {}, False),
+        (1.02, {}, False),
+        (0.96, {"objective": "energy-tie"}, True),
+        (0.96, {"advice": "profiled"}, True),
+        (0.96, {"judge": "model"}, True),
+    ],
+)
+def test_a_small_gain_is_confirmed_at_the_search_s_end(
+    reading: float, chosen: dict[str, Any], at_once: bool
+) -> None:
+    state = confirming_state([reading], 1.0, **chosen)
+    assert isinstance(due(state), Confirm if at_once else Ask)
+    state.settings = replace(state.settings, budget=Budget(1))
+    assert isinstance(due(state), Confirm), "whatever ends the search, its leader is confirmed"
+    state.settings = replace(state.settings, budget=Budget(9))
+    with pytest.MonkeyPatch.context() as patched:
+        nowhere = replace(SEARCHES["flat"], search=lambda *_: None)
+        patched.setattr(session_module, "SEARCHES", {"flat": nowhere})
+        assert isinstance(due(state), Confirm)
