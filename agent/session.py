@@ -374,8 +374,8 @@ def _may_wait(state: SessionState, leader: Confirm) -> bool:
     """Returns whether a leader's confirmation may wait for the search's end: it is little faster than what is
     confirmed, and nobody is to be told what only a confirmation says."""
     settings = state.settings
-    told = settings.objective != "time" or settings.advice == "profiled" or bool(settings.judge)
-    return not told and leader.best is not None and leader.first.seconds > PROMPT * leader.best
+    informs = settings.objective != "time" or settings.advice == "profiled" or bool(settings.judge)
+    return not informs and leader.best is not None and leader.first.seconds > PROMPT * leader.best
 
 
 def _incomplete_best(state: SessionState) -> Confirm | None:

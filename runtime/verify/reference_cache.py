@@ -24,7 +24,7 @@ from ucutlass.runtime.verify.fingerprint import Fingerprint, fingerprint
 from ucutlass.shapes import complete
 
 MOST_BYTES = 4 << 30
-"""Of all that is kept. What is larger alone is made anew each time."""
+"""Of all that is entry. What is larger alone is made anew each time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,14 +64,14 @@ class ReferenceCache:
         extents = complete(program, sizes)
         digest = algorithm_digest(program)
         key = f"{digest} {extents} {distribution} {seed} {device}"
-        kept = self._kept.pop(key, None)
-        if kept is None or self._marks(kept.case) != kept.marks:
-            kept = self._made(program, sizes, distribution, seed, device)
-        if kept.bytes <= self._most_bytes:
-            self._kept[key] = kept
+        entry = self._kept.pop(key, None)
+        if entry is None or self._marks(entry.case) != entry.marks:
+            entry = self._made(program, sizes, distribution, seed, device)
+        if entry.bytes <= self._most_bytes:
+            self._kept[key] = entry
             while sum(k.bytes for k in self._kept.values()) > self._most_bytes:
                 self._kept.popitem(last=False)
-        return kept.case
+        return entry.case
 
     def _made(
         self, program: Program, sizes: Mapping[str, int], distribution: Distribution, seed: int, device: str

@@ -16,6 +16,8 @@ from tests.optimise.proposers.messages_api import KEY, Server, calls, says, serv
 from ucutlass.agent import optimize
 from ucutlass.agent.energy import NOT_MEASURED
 from ucutlass.agent.evaluator import GpuEvaluator
+from ucutlass.agent.integrity import gather
+from ucutlass.agent.integrity.bundle import MissingEvidence
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.session import SessionState, replay_events
@@ -28,6 +30,7 @@ ANSWERS: Mapping[str, Any] = {
     "energy": {"no_energy": "NVML has no energy counter for this GPU"},
     "profiled": {"microseconds": 30.0, "spread": 0.01, "wall_microseconds": 33.0, "copy_bandwidth": 4e12},
     "counted": {"missing": "no ncu"},
+    "race": {"verdict": "faster", "ratio": 0.99, "rounds": 6},
 }
 
 FASTER = LINEAR.read_text().replace("tile 128x256x64 or 256x128x64", "tile 128x128x64")
@@ -44,8 +47,10 @@ class Engine:
 
     def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> EngineTask:
         assert name in TABLE
-        if name == "prepare_judge":
-            return EngineTask(Future(), lambda: None)
+        if name in ("prepare_judge", "expected"):
+            begun: Future[isolation.CallOutcome] = Future()
+            begun.set_result(isolation.Returned(None, ""))
+            return EngineTask(begun, lambda: None)
         self.asked.append(name)
         tries = self.asked.count("attempt")
         answer = {"seconds": (100 - tries) * 1e-7, "words": ""} if name == "attempt" else ANSWERS[name]
@@ -78,6 +83,7 @@ def engine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
         return bench
 
     monkeypatch.setattr(optimize, "GpuEvaluator", live)
+    monkeypatch.setattr(gather, "probe_reference", lambda *_: MissingEvidence("nobody is asked here"))
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     yield made
@@ -122,7 +128,7 @@ def test_energy_that_cannot_be_measured_is_said_once(machine: Machine, engine: E
 
 def test_leaders_are_profiled_where_that_is_asked_for(machine: Machine, engine: Engine) -> None:
     machine.ucc("optimize", LINEAR, *SIZES, "--attempts", "1", "--advice", "profiled", "--never-stop")
-    assert engine.asked == ["attempt", "profiled", "counted", "attempt", "profiled"]
+    assert engine.asked == ["attempt", "profiled", "counted", "attempt", "race", "profiled"]
     own, other = (n.outcome for n in state_of(machine).tree.nodes)
     assert isinstance(own, TimedOutcome) and isinstance(other, TimedOutcome)
     assert "counters (no ncu)" in own.advice and "counters" not in other.advice

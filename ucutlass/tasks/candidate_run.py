@@ -114,9 +114,11 @@ def _run(
         kernel = loaded_built(checked_of(program), name, arch, built)
     reference = kernel.program if problem is None else frontend.program(checked_of(problem), name)
     for case, more in CASES:
-        kept = case_of(reference, sizes, case, seed + more)
-        arguments = kept.arguments
-        verdict = verdict_of(reference, kernel, arguments, sampled and case != "integer", kept.expected)
+        reference_case = case_of(reference, sizes, case, seed + more)
+        arguments = reference_case.arguments
+        verdict = verdict_of(
+            reference, kernel, arguments, sampled and case != "integer", reference_case.expected
+        )
         if not verdict.ok:
             return {"seconds": None, "words": f"{case}: {verdict}"}
     with span("timing"):
