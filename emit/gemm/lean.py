@@ -36,7 +36,7 @@ from ucutlass.emit.gemm.lean_mainloop import (
     turn,
 )
 from ucutlass.emit.gemm.lean_reductions import PartialReduction, combines, down
-from ucutlass.emit.gemm.lean_split import BLOCKS, VECTOR, Split, splits
+from ucutlass.emit.gemm.lean_split import BLOCKS, GROUP, VECTOR, Split, split_b, splits
 from ucutlass.emit.gemm.sm90_epilogue import extent
 from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.ir.elements import F32, TF32
@@ -66,6 +66,7 @@ class LeanLayout:
     b: SharedOperand
     loaded: tuple[SharedOperand, ...]
     splits: tuple[Split, ...]
+    a_in_registers: bool
     instruction_k: int
     types: str
     modifiers: str
@@ -92,12 +93,24 @@ class LeanLayout:
 
     threads: int = 384
     shared_bytes: int = SHARED_BYTES
-    vector: int = VECTOR
     split_blocks: int = BLOCKS
+
+    @property
+    def vector(self) -> int:
+        return GROUP if self.a_in_registers else VECTOR
 
     @property
     def turns(self) -> bool:
         return any(split.turned for split in self.splits)
+
+    @property
+    def copies(self) -> bool:
+        return any(split.copied for split in self.splits)
+
+    @property
+    def flags(self) -> bool:
+        """Whether the launch that splits says where it met what is not finite."""
+        return bool(self.splits) and not self.a_in_registers
 
     @property
     def cooperative(self) -> bool:
@@ -215,7 +228,7 @@ def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
         "accumulation in f16": problem.accumulate == "f16",
         f"compute type {problem.compute_type.name}, math {schedule.math}": problem.compute_type.name
         not in TYPES
-        or (problem.compute_type == F32) != (schedule.math == "tf32x3"),
+        or (problem.compute_type == F32) != (schedule.math in ("tf32x3", "tf32x3_rs")),
         "operands without M, N or K": None in (problem.a.m, problem.b.n, problem.a.k[0], problem.b.k[0]),
         "elements of 8 bytes": any(a.elem.bytes > 4 for a in _accesses(problem)),
         "4-byte or 1-byte operands that are not K-major": problem.compute_type.bytes != 2
@@ -239,8 +252,8 @@ def _layout(
     groups = 2 if schedule.warps == "cooperative" else 1
     tile_m, tile_n, _ = schedule.tile
     a, b = operands(problem, schedule, groups)
-    in_parts = schedule.math == "tf32x3"
-    loaded = (a, b, small(a), small(b)) if in_parts else (a, b)
+    in_parts, in_registers = schedule.math == "tf32x3", schedule.math == "tf32x3_rs"
+    loaded = (a, b, small(a), small(b)) if in_parts else (a, b, small(b)) if in_registers else (a, b)
     atoms = tile_m // (64 * groups)
     inputs, outputs = slots(plan, problem, schedule)
     reduced = combines(problem, schedule, operation)
@@ -261,12 +274,13 @@ def _layout(
         a=a,
         b=b,
         loaded=loaded,
-        splits=splits(problem, a, b) if in_parts else (),
+        splits=splits(problem, a, b) if in_parts else split_b(problem, a, b) if in_registers else (),
+        a_in_registers=in_registers,
         instruction_k=32 // problem.compute_type.bytes,
         types=".".join((accumulate, *types)),
         modifiers=modifiers(problem, a, b),
         constraint="r" if accumulate == "s32" else "f",
-        instructions=tuple(instructions(a, b, atoms, columns, terms)),
+        instructions=() if in_registers else tuple(instructions(a, b, atoms, columns, terms)),
         big_instructions=tuple(instructions(a, b, atoms, columns)) if in_parts else (),
         cross_instructions=tuple(instructions(a, b, atoms, columns, CROSS)) if in_parts else (),
         promotion=promoted,
@@ -316,7 +330,8 @@ def _maps(layout: LeanLayout, problem: GemmProblem) -> list[TensorMap]:
         access = operand.access
         across = access.m if mode == "M" else access.n
         along_k = operand.inner == "k"
-        kind = TMA_TF32 if problem.compute_type in (TF32, F32) else TMA_TYPES[problem.compute_type.bytes]
+        rounded = problem.compute_type in (TF32, F32) and not layout.a_in_registers
+        kind = TMA_TF32 if rounded else TMA_TYPES[problem.compute_type.bytes]
         extents = ("K", mode) if along_k else (mode, "K")
         outer = across if along_k else access.k[0]
         maps.append(
@@ -331,6 +346,35 @@ def _maps(layout: LeanLayout, problem: GemmProblem) -> list[TensorMap]:
                 operand.width,
             )
         )
+    maps = _split_maps(layout, maps)
+    for slot in layout.boxes:
+        access, rows = slot.access, slot.rows == "true"
+        width = layout.columns * slot.size if rows else min(WIDEST, 64 * slot.size)
+        box = (layout.columns, 64) if rows else (width // slot.size, layout.columns)
+        outer = access.m if rows else access.n
+        maps.append(
+            tensor_map(
+                f"epilogue.{slot.name}_map",
+                access,
+                TMA_TYPES[slot.size],
+                slot.size,
+                ("N", "M") if rows else ("M", "N"),
+                extent(outer or ()),
+                box,
+                width,
+            )
+        )
+    return maps
+
+
+def _split_maps(layout: LeanLayout, maps: list[TensorMap]) -> list[TensorMap]:
+    """The operands' descriptors, those of copies for the operands that are copied, and those of small parts."""
+    if layout.a_in_registers:
+        # A row of the copy ends with zeros, among which the last group's elements may lie.
+        (split,) = layout.splits
+        batch = f"padded * {split.rows}"
+        big = replace(maps[1], pointer=split.big, inner="padded", outer_stride="padded", batch_stride=batch)
+        return [maps[0], big, replace(big, place=f"mainloop.{layout.loaded[2].name}", pointer=split.small)]
     for i, split in enumerate(layout.splits):
         if split.turned:
             maps[i] = replace(
@@ -351,23 +395,6 @@ def _maps(layout: LeanLayout, problem: GemmProblem) -> list[TensorMap]:
                 ),
                 pointer=split.small,
                 batch_stride=f"padded * {split.rows}",
-            )
-        )
-    for slot in layout.boxes:
-        access, rows = slot.access, slot.rows == "true"
-        width = layout.columns * slot.size if rows else min(WIDEST, 64 * slot.size)
-        box = (layout.columns, 64) if rows else (width // slot.size, layout.columns)
-        outer = access.m if rows else access.n
-        maps.append(
-            tensor_map(
-                f"epilogue.{slot.name}_map",
-                access,
-                TMA_TYPES[slot.size],
-                slot.size,
-                ("N", "M") if rows else ("M", "N"),
-                extent(outer or ()),
-                box,
-                width,
             )
         )
     return maps

@@ -96,7 +96,9 @@ def operands(
     tile_m, tile_n, tile_k = schedule.tile
     cluster_m, cluster_n = schedule.cluster
     k = tile_k
-    turned = schedule.math == "tf32x3"  # by the launch before, where they lie otherwise
+    # By the launch before, where they lie otherwise; A that is split in registers may lie as it will.
+    turned = schedule.math == "tf32x3"
+    copied = schedule.math == "tf32x3_rs"
     a = _operand(
         "a",
         problem.a,
@@ -112,7 +114,7 @@ def operands(
     b = _operand(
         "b",
         problem.b,
-        turned or problem.b.k[0] == (),
+        turned or copied or problem.b.k[0] == (),
         multiplied(problem, problem.b),
         tile_n,
         k,
@@ -217,7 +219,7 @@ def turn(schedule: Sm90Schedule, promotion: int, registers: int, atoms: int) -> 
     as ptxas 13.0 keeps in registers (read off its account of ten kernels of fp8 and forty of f32). The k
     tile of f32 is long: of two warp groups that share a tile one multiplies while the other one adds (by
     128x128 tiles 867 us so, and 907 with a third set of registers); pingpong's multiply in turns."""
-    if promotion != 1:
+    if promotion != 1 or schedule.math == "tf32x3_rs":
         return 0
     if schedule.math == "tf32x3":
         return 2 if schedule.warps == "pingpong" and registers <= _FEW and atoms == 1 else 1
@@ -259,7 +261,7 @@ def modifiers(problem: GemmProblem, a: SharedOperand, b: SharedOperand) -> str:
 def promotion(problem: GemmProblem, schedule: Sm90Schedule) -> int:
     """k tiles whose products the tensor core sums before they go to f32 registers, 0 for all: for fp8 as in
     CUTLASS; for f32 one, since each addition there cuts low bits off, and long sums drift."""
-    if schedule.math == "tf32x3":
+    if schedule.math in ("tf32x3", "tf32x3_rs"):
         return 1
     if problem.compute_type.name not in ("e4m3", "e5m2") or problem.accumulate == "fast":
         return 0

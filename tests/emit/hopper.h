@@ -135,6 +135,13 @@ void wgmma(A* d, uint64_t a, uint64_t b, int keeps, int n, Lane lane, bool acros
 template <class A>
 void wgmma(A* d, uint32_t const* a, uint64_t b, int keeps, int n, Lane lane, bool, bool across_b) {
   double rows[2][32];
+  if (lane == Lane::tf32) {
+    for (int r = 0; r < 4; ++r) {
+      uint32_t all[32]; gather(a[r], all);
+      for (int q = 0; q < 4; ++q) rows[r % 2][r / 2 * 4 + q] = element(reinterpret_cast<uint8_t const*>(&all[current->index % 32 / 4 * 4 + q]), lane);
+    }
+    return multiply(d, rows, decode(b, n, 8, lane, across_b), n, 8, keeps);
+  }
   for (int r = 0; r < 4; ++r) {
     uint32_t all[32]; gather(a[r], all);
     for (int q = 0; q < 4; ++q) for (int e = 0; e < 2; ++e) {

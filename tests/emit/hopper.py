@@ -85,9 +85,14 @@ def translated(text: str) -> str:
     text = text.replace(
         "extern __shared__ __align__(1024) char memory[];", "char* const memory = hopper::memory();"
     )
-    text = _ASM.sub(_emulated, text)
+    text = emulated_asm(text)
     assert "asm " not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"
     return f"{HEADERS}{text}"
+
+
+def emulated_asm(text: str) -> str:
+    """The text with calls of the emulator in place of PTX."""
+    return _ASM.sub(_emulated, text)
 
 
 def _emulated(found: re.Match[str]) -> str:

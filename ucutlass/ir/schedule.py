@@ -16,6 +16,8 @@ from ucutlass.ir import Choice, Kernel, ScheduleBlock
 
 Warps: TypeAlias = Literal["pingpong", "cooperative", "multistage", "gemv", "direct"]
 
+Math: TypeAlias = Literal["tf32x3", "tf32x3_rs", "simt"]
+
 Value: TypeAlias = int | str | tuple[int, ...]
 
 SplitK: TypeAlias = int | Literal["stream"]
@@ -52,7 +54,7 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
             ScheduleField("stages", 0, (), (2, 32), "tiles of K (keys) in flight"),
             ScheduleField("warp_tile", 2, (), None, "elements of a warp"),
             ScheduleField(
-                "math", 0, ("tf32x3", "simt"), None, "f32: three tf32 passes, or FFMA (`multistage`)"
+                "math", 0, get_args(Math), None, "f32: three tf32 passes (`rs`: A in registers) or FFMA"
             ),
             ScheduleField(
                 "swap", 0, ("no", "yes"), None, "yes computes the transpose: N takes the tile's M side"
@@ -85,7 +87,7 @@ class PartialSchedule:
     cluster: tuple[int, int] | None = None
     stages: int | None = None
     warp_tile: tuple[int, int] | None = None
-    math: Literal["tf32x3", "simt"] | None = None
+    math: Math | None = None
     swap: Literal["no", "yes"] | None = None
     split_k: SplitK | None = None
     raster: Literal["heuristic", "along_m", "along_n"] | None = None

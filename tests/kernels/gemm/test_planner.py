@@ -19,6 +19,7 @@ from ucutlass.ir import Choice
 from ucutlass.ir.hardware import ARCHES, DEVICES, arch_for, cluster_slots, default_device, device_named
 from ucutlass.ir.schedule import FIELDS, PartialSchedule, Warps, fits, legal_values, partial_schedules
 from ucutlass.kernels.arithmetic import CoordinateValue
+from ucutlass.kernels.gemm import search
 from ucutlass.kernels.gemm.cost import Estimate
 from ucutlass.kernels.gemm.plan import GemvSchedule, LaunchParameters, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.planner import candidates, plan
@@ -87,7 +88,7 @@ asked = st.builds(
     cluster=either((1, 1), (2, 1), (3, 1), (8, 2), (1, 8)),
     stages=either(2, 3, 7, 32),
     warp_tile=either((64, 64), (16, 8), (128, 128), (48, 32)),
-    math=either("tf32x3", "simt"),
+    math=either("tf32x3", "tf32x3_rs", "simt"),
     swap=either("no", "yes"),
     split_k=either(1, 2, 200, "stream"),
     swizzle=either(1, 3, 8),
@@ -151,7 +152,7 @@ def test_templates_take_what_the_rules_take(made: object, request: PartialSchedu
         case GemvSchedule() as schedule:
             assert gemv.check(what, schedule) == ""
             assert gemv_bytes(what, schedule) <= memory
-        case Sm90Schedule(math="tf32x3"):
+        case Sm90Schedule(math="tf32x3" | "tf32x3_rs"):
             assert lean(chosen.plan)
         case Sm90Schedule():
             assert gemm_sm90.render(chosen.plan)
@@ -240,6 +241,23 @@ def test_math_alone_leaves_the_kernel_open() -> None:
         plan(*gemm(*F32["large"], compute_type="f32"), SM90, None, PartialSchedule(math="tf32x3"))
     )
     assert isinstance(chosen.plan.schedule, Sm90Schedule)
+
+
+@pytest.mark.parametrize("order", ["KK", "KN"])
+def test_few_rows_take_weights_through_registers_once_that_may_be_chosen(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, sizes = gemm(128, 4096, 8192, compute_type="f32", order=order)
+    before = planned(plan(problem, sizes, SM90))
+    asked = planned(plan(problem, sizes, SM90, None, PartialSchedule(math="tf32x3_rs")))
+    assert before.request.math != "tf32x3_rs" and asked.seconds < before.seconds
+    assert isinstance(asked.plan.schedule, Sm90Schedule) and asked.plan.schedule.warps == "cooperative"
+    assert asked.request.swap == "yes", "the weights are not the operand that is split ahead"
+    monkeypatch.setattr(search, "RS_IS_CHOSEN", True)
+    chosen = next(candidates(problem, sizes, SM90))
+    assert chosen.request == asked.request
+    math_alone = PartialSchedule(math="tf32x3")
+    assert next(candidates(problem, sizes, SM90, None, math_alone)).request.math == "tf32x3"
 
 
 @pytest.mark.parametrize("warps", ["cooperative", "pingpong"])

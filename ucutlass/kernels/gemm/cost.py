@@ -18,7 +18,7 @@ from ucutlass.ir.hardware import Device, cluster_slots, peak_key
 from ucutlass.kernels.access import Store
 from ucutlass.kernels.arithmetic import Compute
 from ucutlass.kernels.gemm.plan import GemvSchedule, Math, Sm80Schedule, Sm90Schedule
-from ucutlass.kernels.gemm.problem import Shape, ceil_div
+from ucutlass.kernels.gemm.problem import Shape, ceil_div, tensor_bytes
 from ucutlass.kernels.gemm.rules.tiles import STREAM_K_ITERATIONS, accumulators_per_thread
 from ucutlass.kernels.gemm.schedule import TMA_BYTES, GemmCandidate, candidate_of
 from ucutlass.kernels.gemm.smem import gemv_cover, operand_parts
@@ -117,7 +117,7 @@ _VECTOR_FACTOR = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.4}
 """Of the multistage kernel's speed, what is left when an operand is read in that many bytes."""
 
 
-_PASSES: Mapping[Math, int] = MappingProxyType({"tensor": 1, "tf32x3": 3, "simt": 3})
+_PASSES: Mapping[Math, int] = MappingProxyType({"tensor": 1, "tf32x3": 3, "tf32x3_rs": 3, "simt": 3})
 """Multiplications of a wgmma kernel for one of the problem; the rules refuse `simt`, once it is priced."""
 
 _DIGITS = 10
@@ -162,7 +162,9 @@ def tile_grid(
 
 def dram_bytes(c: GemmCandidate, device: Device, slots: int, tiles: int, k: Constants) -> float:
     """Bytes from and to DRAM: operands that L2 cannot hold are read again by every wave."""
-    operands, others = c.shape.operand_bytes * _parts(c), c.shape.epilogue_bytes
+    parts_a, parts_b = _parts(c)
+    a, b = (tensor_bytes(t, c.problem, c.sizes) for t in (c.problem.a, c.problem.b))
+    operands, others = a * parts_a + b * parts_b, c.shape.epilogue_bytes
     per_batch = operands / c.shape.batch
     match c.schedule:
         case GemvSchedule():
@@ -174,8 +176,8 @@ def dram_bytes(c: GemmCandidate, device: Device, slots: int, tiles: int, k: Cons
     side = max(1.0, math.sqrt(slots * tile[1] / tile[0]))
     rows = min(side, ceil_div(c.shape.m, tile[0]))
     columns = min(slots / rows, ceil_div(c.shape.n, tile[1]))
-    item = c.problem.a.elem.bytes * _parts(c)
-    again = tiles / slots * (rows * tile[0] + columns * tile[1]) * c.shape.k * item
+    item = c.problem.a.elem.bytes
+    again = tiles / slots * (rows * tile[0] * parts_a + columns * tile[1] * parts_b) * c.shape.k * item
     return max(float(operands), again) + others
 
 
@@ -249,17 +251,26 @@ def _sm90(c: GemmCandidate, s: Sm90Schedule, device: Device, k: Constants) -> Es
     )
 
 
-def _parts(c: GemmCandidate) -> int:
-    """Tiles of each operand that a step of K takes."""
-    return operand_parts(c.problem) if isinstance(c.schedule, Sm90Schedule) else 1
+def _parts(c: GemmCandidate) -> tuple[int, int]:
+    """Tiles of A and of B that a step of K takes."""
+    match c.schedule:
+        case Sm90Schedule(math=math_):
+            return operand_parts(c.problem, math_)
+        case _:
+            return 1, 1
 
 
 def _split_seconds(c: GemmCandidate, device: Device, k: Constants) -> float:
     """Returns the seconds of the launch that reads f32 operands and writes their small parts before the
-    kernel's, and those that are not K-major anew."""
-    if _parts(c) == 1:
+    kernel's, and those that are not K-major anew. Where A is split in registers, it reads B and writes both
+    parts of it."""
+    if (parts := _parts(c)) == (1, 1):
         return 0.0
     s = c.shape
+    if parts == (1, 2):
+        return device.launch_floor + 3 * tensor_bytes(c.problem.b, c.problem, c.sizes) / (
+            device.bandwidth * k.dram
+        )
     turned = sum(
         rows * s.k * s.batch * 4 for rows, t in ((s.m, c.problem.a), (s.n, c.problem.b)) if t.k[-1] != ()
     )
@@ -272,12 +283,12 @@ def _sm90_step(c: GemmCandidate, s: Sm90Schedule, active: int, device: Device, k
     them when all SMs multiply; SMs at rest help the others little, since power rises steeply with the
     clock. What lies beyond an edge is filled with zeros, which costs more than loading."""
     m, n, depth = s.tile
-    a, b = (t.elem.bytes * _parts(c) for t in (c.problem.a, c.problem.b))
+    a, b = (t.elem.bytes * parts for t, parts in zip((c.problem.a, c.problem.b), _parts(c), strict=True))
     mma = (m / 64) * (depth * c.problem.a.elem.bytes / 32) * max(n / 2, n / 4 + 16) * _PASSES[s.math]
     mma *= max(1.0, math.pow(active / device.sms, 1 / 4) / k.sustained)
     if accumulators_per_thread(c) > 160:
         mma *= k.wide_accumulators
-    if c.problem.compute_type.name == "tf32" and not _k_major(c):
+    if s.math == "tf32x3_rs" or (c.problem.compute_type.name == "tf32" and not _k_major(c)):
         mma *= k.register_operand
     beyond = (m - c.shape.m / ceil_div(c.shape.m, m)) * a + (n - c.shape.n / ceil_div(c.shape.n, n)) * b
     loads = (m * a + n * b) / k.sm_bytes + beyond * active / (k.beyond_bytes * device.sms)
@@ -291,8 +302,9 @@ def _sm90_l2(
     the same tile at the same time some are served together. Split K adds its partial sums."""
     m, n, _ = s.tile
     batch, gpcs = c.shape.batch, max(1.0, device.sms / device.sms_per_gpc)
-    rows = min(m, c.shape.m) * c.problem.a.elem.bytes * _parts(c) / s.cluster[1]
-    columns = min(n, c.shape.n) * c.problem.b.elem.bytes * _parts(c) / s.cluster[0]
+    parts_a, parts_b = _parts(c)
+    rows = min(m, c.shape.m) * c.problem.a.elem.bytes * parts_a / s.cluster[1]
+    columns = min(n, c.shape.n) * c.problem.b.elem.bytes * parts_b / s.cluster[0]
     rows *= math.pow(max(1.0, active / (m_tiles * batch * s.cluster[1]) / gpcs), -k.shared)
     columns *= math.pow(max(1.0, active / (n_tiles * batch * s.cluster[0]) / gpcs), -k.shared)
     partial = 8 * m * n * max(0, c.launch.splits - 1)
@@ -338,7 +350,7 @@ def rate_key(c: GemmCandidate, device: Device) -> str:
     match c.schedule:
         case Sm80Schedule(math=way):
             return "f16" if compute_type in ("e4m3", "e5m2") else peak_key(compute_type, way)
-        case Sm90Schedule(math="tf32x3"):
+        case Sm90Schedule(math="tf32x3" | "tf32x3_rs"):
             return "tf32x3"
         case _:
             return compute_type if compute_type in device.peaks else "f16"
@@ -432,12 +444,12 @@ def l2_bytes(planned: Planned) -> float:
             return float(c.shape.operand_bytes)
         case Sm90Schedule(tile=tile, cluster=cluster):
             splits = 1
-            parts = operand_parts(c.problem)
         case schedule:
-            tile, cluster, splits, parts = schedule.tile, (1, 1), max(1, c.launch.splits), 1
-    rows = min(tile[0], c.shape.m) * c.problem.a.elem.bytes / cluster[1]
-    columns = min(tile[1], c.shape.n) * c.problem.b.elem.bytes / cluster[0]
-    return planned.estimate.tiles / splits * c.shape.k * (rows + columns) * parts
+            tile, cluster, splits = schedule.tile, (1, 1), max(1, c.launch.splits)
+    parts_a, parts_b = _parts(c)
+    rows = min(tile[0], c.shape.m) * c.problem.a.elem.bytes * parts_a / cluster[1]
+    columns = min(tile[1], c.shape.n) * c.problem.b.elem.bytes * parts_b / cluster[0]
+    return planned.estimate.tiles / splits * c.shape.k * (rows + columns)
 
 
 # --- what reports read ------------------------------------------------------------------

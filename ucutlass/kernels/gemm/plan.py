@@ -70,14 +70,15 @@ class LaunchParameters:
     splits: int = 1
 
 
-Math: TypeAlias = Literal["tensor", "tf32x3", "simt"]
-"""How a compute type is multiplied: as it is by tensor cores, f32 in three tf32 passes, or in FFMA."""
+Math: TypeAlias = Literal["tensor", "tf32x3", "tf32x3_rs", "simt"]
+"""How a compute type is multiplied: as it is by tensor cores, f32 in three tf32 passes, or in FFMA. Of `tf32x3` by
+wgmma a launch before the kernel's splits both operands, of `tf32x3_rs` B alone: A is split in registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sm90Schedule:
     """A CUTLASS 3.x warp-specialised TMA kernel. `tile` is M x N x K in elements. `math` is the compute type's way
-    of multiplying, as in `Sm80Schedule`; `simt` is there for the rules to refuse."""
+    of multiplying; `simt` is there for the rules to refuse."""
 
     tile: tuple[int, int, int]
     cluster: tuple[int, int]

@@ -254,6 +254,8 @@ def _math(c: GemmCandidate) -> str:
     if request_of(c).math == "simt":
         return "f32 in FFMA"
     before = "; a launch before the kernel's splits the operands" if c.family == "sm90" else ""
+    if request_of(c).math == "tf32x3_rs":
+        before = "; A is split in registers, a launch before the kernel's splits B alone"
     return f"three tf32 passes keep f32 accuracy{before}"
 
 

@@ -37,7 +37,7 @@ SM80_STAGES = 4
 COLUMNS = (1, 2, 4, 8)
 """Columns that a matrix-vector kernel computes."""
 
-ACCUMULATORS = {"tensor": 128, "tf32x3": 64, "simt": 64}
+ACCUMULATORS = {"tensor": 128, "tf32x3": 64, "tf32x3_rs": 64, "simt": 64}
 """32-bit accumulators a thread of a multistage kernel may hold: the rest of 255 registers is fragments, of which
 tf32x3 has five times as many and FFMA four steps of K."""
 
@@ -200,8 +200,9 @@ def build(case: PlanningCase, request: PartialSchedule) -> GemmCandidate:
             schedule = _sm80(side.problem, case.arch, request)
         case "pingpong" | "cooperative" as warps:
             assert request.tile is not None
+            math = _math(side.problem, request)
             most = sm90_stages(
-                side.problem, routes, request.tile, warps, case.arch.shared_memory, MOST_STAGES
+                side.problem, routes, request.tile, warps, case.arch.shared_memory, MOST_STAGES, math
             )
             schedule = Sm90Schedule(
                 request.tile,
@@ -209,7 +210,7 @@ def build(case: PlanningCase, request: PartialSchedule) -> GemmCandidate:
                 request.stages or max(2, most),
                 warps,
                 "persistent" if splits == 1 else "stream_k",
-                _math(side.problem, request),
+                math,
             )
     return GemmCandidate(
         case.arch, side.problem, case.sizes, side.shape, schedule, launch, routes, side.swapped

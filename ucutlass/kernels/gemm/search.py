@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-from ucutlass.ir.schedule import PartialSchedule, SplitK, Warps
+from ucutlass.ir.schedule import Math, PartialSchedule, SplitK, Warps
 from ucutlass.kernels.gemm.problem import Shape, ceil_div
 from ucutlass.kernels.gemm.rules.operands import WGMMA_TYPES
 from ucutlass.kernels.gemm.rules.tiles import (
+    MAX_REGISTERS_F32_RS,
     MAX_TILE,
     MIN_TILE_N,
     THREADS,
@@ -92,6 +93,12 @@ _LONG_K = 16
 _LITTLE = 64 * 64
 """Area of tiles whose step of K is short beside its barriers."""
 
+RS_IS_CHOSEN = False
+"""Whether the planner weighs `math tf32x3_rs` by itself: not before GPUs have measured it."""
+
+_FRAGMENTS = 32
+"""Registers of what A is split into, in tiles of 64 rows to a warp group and 32 elements of K."""
+
 _SKINNY = 512
 """Below this extent the transpose may fit the tile's rows better."""
 
@@ -106,6 +113,8 @@ def rounds(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[str, ...
     short = min(shape.m, shape.n) <= COLUMNS[-1]
     gemv: tuple[str, ...] = ("gemv",) if "gemv" in allowed and (short or len(allowed) == 1) else ()
     sm80: tuple[str, ...] = ("sm80",) if "sm80" in allowed else ()
+    if request.math == "tf32x3_rs":
+        return (("sm90",),)
     likely = request.math != "simt" and _sm90_likely(case)
     if "sm90" in allowed and (likely or not sm80):
         if case.written.problem.compute_type.name == "f32":
@@ -138,6 +147,18 @@ def expand(case: PlanningCase, request: PartialSchedule, tried: tuple[str, ...])
 
 
 def _sm90(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
+    for math in _maths(case, request):
+        warps = "cooperative" if math == "tf32x3_rs" and request.warps is None else request.warps
+        yield from _sm90_of(case, replace(request, math=math, warps=warps))
+
+
+def _maths(case: PlanningCase, request: PartialSchedule) -> tuple[Math | None, ...]:
+    """How f32 is multiplied: None is what a launch before splits."""
+    open_ = case.written.problem.compute_type.name == "f32" and request.math is None
+    return (None, "tf32x3_rs") if open_ and RS_IS_CHOSEN else (request.math,)
+
+
+def _sm90_of(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
     swaps, depth = _orders(case, request)
     for swap in swaps:
         side = case.side(swap)
@@ -166,14 +187,16 @@ def _orders(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[Swap, .
     if problem.compute_type.name == "tf32" and problem.b.k[-1] != ():
         return ("yes" if problem.a.k[-1] == () else "no",), depth
     skinny = min(shape.m, shape.n) < _SKINNY and problem.compute_type.name != "tf32"
-    return ("no", "yes") if skinny else ("no",), depth
+    # The smaller operand is the one to split ahead.
+    return ("no", "yes") if skinny or request.math == "tf32x3_rs" else ("no",), depth
 
 
 def _fitted(case: PlanningCase, shape: Shape, request: PartialSchedule) -> tuple[WarpsTile, ...]:
     if request.tile is not None:
         return ()
     problem = case.written.problem
-    held = most_accumulators(problem) // accumulator_sets(problem)
+    most = MAX_REGISTERS_F32_RS - _FRAGMENTS if request.math == "tf32x3_rs" else most_accumulators(problem)
+    held = most // accumulator_sets(problem)
     tiles = fitted(shape, case.device.sms, held, _listed(shape, request))
     return tuple(tile for tile in tiles if request.warps in (None, tile[0]))
 
@@ -202,12 +225,18 @@ def _sm90_tiles(
             first, second = (2, 1) if rows * columns <= _LITTLE else (1, 2)
             yield warps, (rows, columns, first * depth)
             yield warps, (rows, columns, second * depth)
-        elif operand_parts(case.written.problem) * _RING * (rows + columns) * LINE > case.arch.shared_memory:
+        elif _RING * _line_bytes(case, rows, columns, request) > case.arch.shared_memory:
             # So is this one's: a ring of two steps waits for its loads (1158 against 1314 us, 4096 a side).
             yield warps, (rows, columns, depth // 2)
             yield warps, (rows, columns, depth)
         else:
             yield warps, (rows, columns, depth)
+
+
+def _line_bytes(case: PlanningCase, rows: int, columns: int, request: PartialSchedule) -> int:
+    """Bytes of a line of K of the tiles that a step loads."""
+    parts = operand_parts(case.written.problem, request.math or "tensor")
+    return LINE * (parts[0] * rows + parts[1] * columns)
 
 
 def _too_large(extent: int, side: int, least: int) -> bool:
@@ -317,7 +346,7 @@ def _tiles(shape: Shape, rows: int, columns: int) -> int:
 
 def _sm80(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
     side = case.side(request.swap)
-    maths: tuple[Literal["tf32x3", "simt"] | None, ...] = (request.math,)
+    maths: tuple[Math | None, ...] = (request.math,)
     if side.problem.compute_type.name == "f32" and request.math is None:
         maths = ("tf32x3", "simt")
     for math in maths:

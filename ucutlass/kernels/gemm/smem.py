@@ -23,6 +23,7 @@ from ucutlass.kernels.gemm.plan import (
     GemmProblem,
     GemmSchedule,
     GemvSchedule,
+    Math,
     Route,
     Sm80Schedule,
     Sm90Schedule,
@@ -160,9 +161,12 @@ def _struct(members: list[tuple[int, int]]) -> tuple[int, int]:
     return _round(size, alignment) or 1, alignment
 
 
-def operand_parts(problem: GemmProblem) -> int:
-    """Tiles of each operand that a wgmma kernel loads for a step of K."""
-    return 2 if problem.compute_type.name == "f32" else 1
+def operand_parts(problem: GemmProblem, math: Math) -> tuple[int, int]:
+    """Tiles of A and of B that a wgmma kernel loads for a step of K: f32 in two parts, but for A where it is split
+    in registers."""
+    if problem.compute_type.name != "f32":
+        return 1, 1
+    return (1, 2) if math == "tf32x3_rs" else (2, 2)
 
 
 def sm90_memory(
@@ -171,12 +175,16 @@ def sm90_memory(
     tile: tuple[int, int, int],
     warps: Literal["pingpong", "cooperative"],
     stages: int,
+    math: Math = "tensor",
 ) -> SharedMemory:
     """Shared memory of an sm90 kernel with that many stages; padding counts as barriers."""
     if problem.compute_type.name == "f32":
-        # In two parts, each as large as the operands (emit/gemm/lean_split.py), by a lean kernel alone.
-        least, stage = least_lean_epilogue(problem, routes, tile, warps), 2 * stage_bytes(problem, tile)
-        padding = lean_main_loop(problem, tile, stages) - stages * stage
+        # In parts, each as large as the operand (emit/gemm/lean_split.py), by a lean kernel alone.
+        least, stage = (
+            least_lean_epilogue(problem, routes, tile, warps),
+            lean_main_loop(problem, tile, 1, math, 1),
+        )
+        padding = lean_main_loop(problem, tile, stages, math) - stages * stage
         return SharedMemory(stage, stages, least or 0, LEAN_BARRIERS + padding)
     epilogue = sm90_epilogue(problem, routes, tile, warps)
     order = 2 * BARRIER + (4 * BARRIER if warps == "pingpong" else 0)
@@ -196,10 +204,11 @@ def sm90_stages(
     warps: Literal["pingpong", "cooperative"],
     capacity: int,
     most: int,
+    math: Math = "tensor",
 ) -> int:
     """The most stages, up to `most`, that fit in `capacity` bytes; the barriers grow with them."""
-    stages = min(most, most_stages(sm90_memory(problem, routes, tile, warps, 1), capacity))
-    while stages > 0 and sm90_memory(problem, routes, tile, warps, stages).total > capacity:
+    stages = min(most, most_stages(sm90_memory(problem, routes, tile, warps, 1, math), capacity))
+    while stages > 0 and sm90_memory(problem, routes, tile, warps, stages, math).total > capacity:
         stages -= 1
     return stages
 
@@ -245,11 +254,18 @@ class LeanEpilogue:
     bytes: int
 
 
-def lean_main_loop(problem: GemmProblem, tile: tuple[int, int, int], stages: int) -> int:
-    """Bytes of the main loop: A and B, and for f32 their small parts, each in stages of its own."""
+def lean_main_loop(
+    problem: GemmProblem,
+    tile: tuple[int, int, int],
+    stages: int,
+    math: Math,
+    alignment: int = _TILE_ALIGNMENT,
+) -> int:
+    """Bytes of the main loop: A and B, and for f32 their small parts, each in stages of its own that begin at
+    multiples of `alignment`."""
     m, n, k = tile
-    operands = (_round(stages * rows * k * problem.compute_type.bytes, _TILE_ALIGNMENT) for rows in (m, n))
-    return operand_parts(problem) * sum(operands)
+    operands = (_round(stages * rows * k * problem.compute_type.bytes, alignment) for rows in (m, n))
+    return sum(parts * bytes_ for parts, bytes_ in zip(operand_parts(problem, math), operands, strict=True))
 
 
 def lean_epilogue(
@@ -257,7 +273,8 @@ def lean_epilogue(
 ) -> LeanEpilogue | None:
     """The epilogue with the widest steps, then the most buffers, that fit beside the main loop's stages; None
     where none does."""
-    left = SHARED_BYTES - LEAN_BARRIERS - lean_main_loop(problem, schedule.tile, schedule.stages)
+    main_loop = lean_main_loop(problem, schedule.tile, schedule.stages, schedule.math)
+    left = SHARED_BYTES - LEAN_BARRIERS - main_loop
     epilogues = _lean_epilogues(problem, routes, schedule.tile, schedule.warps)
     return next((epilogue for epilogue in epilogues if epilogue.bytes <= left), None)
 
@@ -446,8 +463,8 @@ def gemv_bytes(problem: GemmProblem, schedule: GemvSchedule) -> int:
 def memory_of(problem: GemmProblem, schedule: GemmSchedule, routes: tuple[Route, ...]) -> SharedMemory:
     """Shared memory of a kernel."""
     match schedule:
-        case Sm90Schedule(tile, _, stages, warps, _):
-            return sm90_memory(problem, routes, tile, warps, stages)
+        case Sm90Schedule(tile, _, stages, warps, _, math_):
+            return sm90_memory(problem, routes, tile, warps, stages, math_)
         case Sm80Schedule(tile, warp_tile, stages, _):
             return sm80_memory(problem, tile, warp_tile, stages)
         case GemvSchedule():

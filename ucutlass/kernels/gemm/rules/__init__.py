@@ -34,8 +34,8 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0411",
         "compute type",
-        "wgmma takes f16, bf16, tf32, e4m3, e5m2, s8, and f32 in three tf32 passes: with one batch mode at "
-        "most, and no 8-byte elements in the epilogue",
+        "wgmma takes f16, bf16, tf32, e4m3, e5m2, s8, and f32 in three tf32 passes: one batch mode at "
+        "most, no 8-byte elements in the epilogue",
         _PTX + "; emit/gemm/lean.py, which alone serves f32",
         operands.compute_type_has_kernel,
         _SM90,
@@ -44,7 +44,7 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0412",
         "math",
-        "`math` is for f32 only, `simt` for multistage only",
+        "`math` is for f32; `simt`: multistage, `tf32x3_rs`: cooperative",
         "CUTLASS arch/mma.h: OpMultiplyAddFastF32",
         operands.math_fits_compute_type,
         _TILED,
@@ -207,7 +207,7 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0433",
         "reductions over batches",
-        "TMA kernels reduce over rows, columns or both, not over batch names alone",
+        "TMA kernels reduce over rows, columns or both, not batch names alone",
         "emit/gemm/sm90_epilogue.py: a reduction begins within a tile",
         operands.reduces_a_tile,
         _SM90,
@@ -216,7 +216,7 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0440",
         "multistage tile K",
-        "multistage tile K: a multiple of 64 bytes (simt: of 16) up to 256 elements",
+        "multistage tile K: a multiple of 64 bytes (simt: 16) up to 256 elements",
         "emit/gemm/sm80.py: two steps of mma.sync are in flight",
         multistage.tile_k,
         _SM80,

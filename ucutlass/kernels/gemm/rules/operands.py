@@ -89,6 +89,14 @@ def math_fits_compute_type(c: GemmCandidate) -> Breach | None:
             ("math", "warps"),
             changed(c, math="tf32x3"),
         )
+    if compute_type == "f32" and math == "tf32x3_rs" and not _is_cooperative(c):
+        return Breach(
+            "`math tf32x3_rs` is of two warp groups, of which one splits A in registers while wgmma multiplies the "
+            "other's",
+            "use `math tf32x3`, or `warps cooperative`",
+            ("math", "warps"),
+            changed(c, math="tf32x3"),
+        )
     if (compute_type == "f32") == (math != "tensor"):
         return None
     if compute_type == "f32":
@@ -104,6 +112,10 @@ def math_fits_compute_type(c: GemmCandidate) -> Breach | None:
         ("math",),
         changed(c, math=None),
     )
+
+
+def _is_cooperative(c: GemmCandidate) -> bool:
+    return isinstance(c.schedule, Sm90Schedule) and c.schedule.warps == "cooperative"
 
 
 def one_k_mode(c: GemmCandidate) -> Breach | None:

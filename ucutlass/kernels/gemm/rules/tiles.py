@@ -38,6 +38,10 @@ MAX_ACCUMULATORS_F32 = 192
 """Those of f32 in three passes: beside 208 and an epilogue with reductions ptxas 13.0 spills (its account of
 sixty kernels)."""
 
+MAX_REGISTERS_F32_RS = 176
+"""Those of f32 where A is split in registers, with the parts of a k tile of A among them: ptxas 13.0 keeps 192
+beside a plain epilogue, and spills beside others."""
+
 MAX_CLUSTER = 8
 """Thread blocks of a portable cluster (CUDA C++ Programming Guide)."""
 
@@ -139,6 +143,16 @@ def accumulator_sets(problem: GemmProblem) -> int:
     return 2 if problem.compute_type.name in ("e4m3", "e5m2", "f32") and problem.accumulate == "f32" else 1
 
 
+def fragment_registers(c: GemmCandidate) -> int:
+    """Returns the 32-bit registers of a thread that hold what A is split into, 0 where A is not split there: a
+    wgmma takes 4 of each part for 8 elements of K."""
+    match c.schedule:
+        case Sm90Schedule(tile=(m, _, k), math="tf32x3_rs", warps=warps):
+            return m // (THREADS[warps] // 2) * k // 8 * 8
+        case _:
+            return 0
+
+
 def most_accumulators(problem: GemmProblem) -> int:
     """Returns the most accumulators of a wgmma kernel, all sets together."""
     if problem.compute_type.name == "f32":
@@ -148,11 +162,13 @@ def most_accumulators(problem: GemmProblem) -> int:
 
 def accumulators_fit(c: GemmCandidate) -> Breach | None:
     held, limit = accumulators_per_thread(c), most_accumulators(c.problem)
-    if held <= limit:
-        return None
     s = _sm90(c)
     m, n, k = s.tile
     threads = THREADS[s.warps]
+    if fragments := fragment_registers(c):
+        return _fragments_fit(c, held, fragments)
+    if held <= limit:
+        return None
     of = "a k tile" if c.problem.compute_type.name == "f32" else "fp8"
     sets = f", in two sets: partial sums of {of} and the f32 total" if accumulator_sets(c.problem) > 1 else ""
     sets += ", beside fragments of A, which is not contiguous along K" if register_sourced(c.problem) else ""
@@ -167,6 +183,27 @@ def accumulators_fit(c: GemmCandidate) -> Breach | None:
     tile = (m // 2, n, k) if m >= n and m > least_m(s) else (m, fitted, k)
     fix = changed(c, tile=tile, stages=None)
     return Breach(text, f"use tile {tile_text(tile)}", ("tile", "warps"), fix)
+
+
+def _fragments_fit(c: GemmCandidate, held: int, fragments: int) -> Breach | None:
+    """As `accumulators_fit`, where A is split in registers."""
+    if held + fragments <= MAX_REGISTERS_F32_RS:
+        return None
+    s = _sm90(c)
+    m, n, k = s.tile
+    if k > 32:
+        tile = (m, n, 32)
+    elif m > 2 * least_m(s) or (m > least_m(s) and m >= n):
+        tile = (least_m(s), n, k)
+    else:
+        tile = (m, (MAX_REGISTERS_F32_RS - fragments) * n // held // 16 * 16, k)
+    return Breach(
+        f"a tile of {tile_text(s.tile)} is {held} accumulator registers in each of {THREADS[s.warps]} threads, in two "
+        f"sets, and {fragments} of what A is split into; beyond {MAX_REGISTERS_F32_RS} wgmma is serialised and spills",
+        f"use tile {tile_text(tile)}",
+        ("tile", "warps"),
+        changed(c, tile=tile, stages=None),
+    )
 
 
 def least_m(s: Sm90Schedule) -> int:
@@ -242,6 +279,14 @@ def cluster_size(c: GemmCandidate) -> Breach | None:
 def multicast_slices(c: GemmCandidate) -> Breach | None:
     s = _sm90(c)
     m, n = s.cluster
+    if s.math == "tf32x3_rs" and c.problem.a.k[-1] != () and s.tile[2] % (8 * n):
+        return Breach(
+            f"a cluster of {m}x{n} loads tile K {s.tile[2]} of A, which is not contiguous along K, in {n} slices: "
+            f"each must be whole groups of 8 lines",
+            f"use `cluster {m}x1`",
+            ("cluster", "tile"),
+            changed(c, cluster=(m, 1)),
+        )
     if s.tile[1] % (8 * m) == 0 and s.tile[0] % (8 * n) == 0:
         return None
     fewer = (max(1, m // 2), n) if s.tile[1] % (8 * m) else (m, max(1, n // 2))

@@ -1,0 +1,231 @@
+"""f32 by wgmma with A split in registers: main loop and split as they are emitted, run on the host; and machine code."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.jit.lean_main_loop import Setup, built
+from tests.jit.lean_plans import CLUSTERS
+from tests.jit.machine_code import CALLS, HGMMA, kernels, operations
+from tests.kernels.gemm.problems import gemm
+from ucutlass import frontend
+from ucutlass.emit import emit
+from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME
+from ucutlass.emit.gemm.lean import lean
+from ucutlass.ir.hardware import ARCHES, DEVICES
+from ucutlass.ir.schedule import PartialSchedule
+from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
+from ucutlass.kernels.gemm.rules import violations
+from ucutlass.kernels.gemm.rules.tiles import COOPERATIVE_M, WIDTHS
+from ucutlass.kernels.gemm.schedule import build, case_of
+from ucutlass.kernels.planned import Planned
+from ucutlass.runtime.build import make
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.jit import link, nvjitlink, nvrtc
+from ucutlass.runtime.toolchain import find
+from ucutlass.shapes import complete
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product of x and w as they lie in memory, the schedule's other fields, and parts of K."""
+
+    x: str = "M, K"
+    w: str = "N, K"
+    schedule: str = "tile 128x16x32  swap yes"
+    sizes: tuple[int, int, int, int] = (1, 13, 140, 100)  # batch, M, N, K
+    parts: int = 1
+
+    @property
+    def planned(self) -> Planned:
+        out = "B, M, N" if "B" in self.x + self.w else "M, N"
+        split = "" if "split_k" in self.schedule else "split_k 1"
+        checked = frontend.read_text(
+            f"kernel k(x: f32[{self.x}], w: f32[{self.w}]) -> f32[{out}] {{\n  return dot[K](x, w)\n"
+            f"  schedule sm90a {{ warps cooperative  math tf32x3_rs  {self.schedule}  {split} }}\n}}\n"
+        )
+        kernel = frontend.kernel(checked)
+        named = dict(zip("BMNK", self.sizes, strict=True))
+        extents = complete(kernel, {name: extent for name, extent in named.items() if name in kernel.dims})
+        return frontend.plan_kernel(checked, kernel, extents, "sm90a").planned
+
+
+def product(case: Case, x: Array, w: Array, folder: Path) -> Array:
+    """D as the accumulators of all tiles have it, `[batch, M, N]`."""
+    planned = case.planned
+    plan = planned.plan
+    assert isinstance(plan, GemmPlan) and isinstance(plan.schedule, Sm90Schedule)
+    (tile_m, tile_n, _), (cluster_m, cluster_n) = plan.schedule.tile, plan.schedule.cluster
+    library = built(lean(plan), folder)
+    batch, m, n, _ = case.sizes
+    swapped = planned.request.swap == "yes"
+    rows, columns = (n, m) if swapped else (m, n)
+    height, width = (-(-e // t) * t for e, t in ((rows, tile_m * cluster_m), (columns, tile_n * cluster_n)))
+    sums = np.zeros((batch, height, width), np.float32)
+    setup = Setup(
+        tile_m, tile_n, 2, cluster_m * cluster_n, case.parts, sums.ctypes.data, height, width, batch
+    )
+    library.set_up(ctypes.byref(setup))
+    d = np.zeros((batch, m, n), np.float32)
+    entry = getattr(library, lean(plan).device.entry)
+    size = ctypes.c_uint64()
+    tensors = (ctypes.c_void_p * 3)(x.ctypes.data, w.ctypes.data, d.ctypes.data)
+    extents = (ctypes.c_int64 * len(planned.sizes))(*planned.sizes)
+    launch = (ctypes.c_int64 * 3)(*planned.launch)
+    scalars = (ctypes.c_double * 1)()
+    assert entry(tensors, extents, scalars, launch, None, ctypes.byref(size), None) == 0
+    memory = np.full(size.value + 512, 0xA5, np.uint8)
+    workspace = ctypes.c_void_p(-(-memory.ctypes.data // 256) * 256)
+    assert entry(tensors, extents, scalars, launch, workspace, None, None) == 0
+    tiles = sums[:, :rows, :columns]
+    return tiles.swapaxes(1, 2) if swapped else tiles
+
+
+def operand(order: str, sizes: dict[str, int], seed: int) -> Array:
+    shape = [sizes[name] for name in order.split(", ")]
+    values: Array = np.random.default_rng(seed).standard_normal(shape, np.float32)
+    return values
+
+
+def as_matrices(order: str, values: Array, rows: str) -> Array:
+    """`[batch, rows, K]` in f64, of as many batches as there are."""
+    names = order.split(", ")
+    axes = [names.index(name) for name in ("B", rows, "K") if name in names]
+    turned = values.astype(np.float64).transpose(axes)
+    return turned if "B" in names else turned[None]
+
+
+CASES = {
+    "few rows": Case(),
+    "weights along N": Case(w="K, N"),
+    "rows along M": Case(x="K, M", sizes=(1, 12, 140, 100)),
+    "neither along K": Case(x="K, M", w="K, N", sizes=(1, 12, 140, 100)),
+    "as written": Case(schedule="tile 128x32x32  swap no", sizes=(1, 140, 20, 68)),
+    "K of no whole group": Case(w="K, N", sizes=(1, 13, 140, 36)),
+    "K of less than a group": Case(w="K, N", sizes=(1, 13, 140, 4)),
+    "parts of K": Case(parts=3, sizes=(1, 13, 140, 196)),
+    "batched": Case(x="B, M, K", w="B, K, N", sizes=(2, 13, 36, 40)),
+    "batch of one operand": Case(x="M, K", w="B, K, N", sizes=(3, 13, 36, 40)),
+    "interleaved batch": Case(x="M, B, K", w="N, B, K", sizes=(2, 13, 36, 40)),
+    "two atoms": Case(schedule="tile 256x16x32  swap yes", sizes=(1, 13, 260, 68)),
+    "two atoms along N": Case(w="K, N", schedule="tile 256x16x32  swap yes", sizes=(1, 13, 260, 68)),
+    "deep": Case(schedule="tile 128x16x64  swap yes"),
+    "deep along N": Case(w="K, N", schedule="tile 128x16x64  swap yes"),
+    "shallow": Case(schedule="tile 128x16x16  swap yes"),
+    "least": Case(schedule="tile 128x16x8  swap yes"),
+    "cluster over N": Case(schedule="tile 128x16x32  swap yes  cluster 2x1", sizes=(1, 13, 260, 68)),
+    "cluster over M": Case(schedule="tile 128x16x32  swap yes  cluster 1x2", sizes=(1, 30, 140, 68)),
+    "cluster along N": Case(
+        w="K, N", schedule="tile 128x16x32  swap yes  cluster 1x2", sizes=(1, 30, 140, 68)
+    ),
+    "many rows": Case(schedule="tile 128x64x32  swap no", sizes=(1, 130, 60, 68)),
+}
+
+
+QUICK = ("neither along K", "parts of K", "batched", "two atoms", "cluster along N")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
+def test_products_are_those_of_f32(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    sizes = dict(zip("BMNK", case.sizes, strict=True))
+    x, w = operand(case.x, sizes, 1), operand(case.w, sizes, 2)
+    a, b = as_matrices(case.x, x, "M"), as_matrices(case.w, w, "N")
+    actual = product(case, x, w, tmp_path).astype(np.float64)
+    exact, magnitude = a @ b.swapaxes(1, 2), np.abs(a) @ np.abs(b).swapaxes(1, 2)
+    assert (np.abs(actual - exact) <= 2.0**-20 * magnitude).all()
+
+
+def test_what_is_not_finite_stays_where_it_is(tmp_path: Path) -> None:
+    """Infinities, NaN of any payload and what TF32 would round to infinity, in each operand beside the other's
+    numbers without small parts, zeros, and infinities."""
+    case = Case(sizes=(1, 8, 16, 40))
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((8, 40), np.float32)
+    w = generator.standard_normal((16, 40), np.float32) * np.float32(2.0**-30)
+    payloads = np.array([0x7F800001, 0xFFFFFFFF], np.uint32).view(np.float32)
+    large = np.finfo(np.float32).max
+    x[:, 9] *= np.float32(2.0**-30)
+    for values, at in ((x, 7), (w, 9)):
+        values[0, 7], values[1, 7], values[2, 7], values[3, 7] = np.inf, -np.inf, *payloads
+        values[4, :7], values[5, at], values[6, :], values[7, 33] = 1, large, 0, np.inf
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = x.astype(np.float64) @ w.astype(np.float64).T
+        expected = exact.astype(np.float32)
+    actual = product(case, x, w, tmp_path)[0]
+    assert (np.isnan(actual) == np.isnan(expected)).all() and np.isnan(expected).any()
+    infinite = np.isinf(expected)
+    assert infinite.any() and (actual[infinite] == expected[infinite]).all()
+    finite = np.isfinite(expected)
+    magnitude = (
+        np.abs(np.where(np.isfinite(x), x, 0)).astype(np.float64) @ np.abs(np.where(np.isfinite(w), w, 0)).T
+    )
+    assert (np.abs(actual[finite] - exact[finite]) <= 2.0**-19 * magnitude[finite]).all()
+
+
+BUILT = {
+    "few rows": Case(),
+    "widest": Case(schedule="tile 128x144x32  swap yes", sizes=(1, 144, 512, 512)),
+    "widest along N": Case(w="K, N", schedule="tile 128x144x32  swap yes", sizes=(1, 144, 512, 512)),
+    "stream-K": Case(schedule="tile 128x128x32  swap yes  split_k 4", sizes=(1, 128, 512, 4096)),
+    "two atoms along N": Case(w="K, N", schedule="tile 256x48x32  swap yes", sizes=(1, 48, 512, 512)),
+}
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", BUILT)
+def test_machine_code_is_lean(
+    name: str, tmp_path: Path, compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink
+) -> None:
+    """No spill, no call, no serialised wgmma; three of them for each step of K of a k tile."""
+    plan = BUILT[name].planned.plan
+    assert isinstance(plan, GemmPlan) and isinstance(plan.schedule, Sm90Schedule)
+    cache = Cache(tmp_path, 2**30)
+    artifact = make(link.recipe(emit(plan, ""), lean(plan), find(), cache), cache)
+    assert not artifact.report.findings
+    assert {usage.kernel for usage in artifact.report.usage} == {"ucc_split", KERNEL_NAME}
+    assert not any(usage.spill_stores or usage.spill_loads or usage.stack for usage in artifact.report.usage)
+    counted = operations(kernels((artifact.folder / link.IMAGE).read_bytes())[KERNEL_NAME])
+    tile_m, _, tile_k = plan.schedule.tile
+    assert counted[HGMMA] == tile_m // 128 * tile_k // 8 * 3
+    assert not any(counted[call] for call in CALLS)
+
+
+H200, SM90 = DEVICES["H200"], ARCHES["sm90a"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(COOPERATIVE_M),
+    st.sampled_from(WIDTHS),
+    st.integers(1, 16),
+    st.sampled_from(CLUSTERS),
+    st.sampled_from(("no", "yes")),
+    st.sampled_from(("k", "n")),
+)
+def test_what_the_rules_allow_is_served(
+    rows: int, columns: int, steps: int, cluster: tuple[int, int], swap: Any, order: str
+) -> None:
+    problem, sizes = gemm(512, 512, 512, compute_type="f32")
+    if order == "n":
+        problem = replace(problem, b=replace(problem.b, n=(), k=(problem.n,)))
+    request = PartialSchedule(
+        warps="cooperative", math="tf32x3_rs", tile=(rows, columns, 8 * steps), cluster=cluster, swap=swap
+    )
+    candidate = build(case_of(problem, sizes, SM90, H200), request)
+    plan = GemmPlan("sm90a", candidate.problem, candidate.schedule, candidate.routes)
+    if not violations(candidate):
+        assert lean(plan)
