@@ -87,6 +87,7 @@ class Im2colAxisText:
     taps: str
     extent: str
     offset: str
+    shared: int
 
 
 def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
@@ -210,6 +211,7 @@ def _space(problem: ConvolutionProblem, how: Im2col) -> tuple[Im2colAxisText, ..
             "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
             extent_of(problem.a, s.axis),
             convolution.spelled(s.offset),
+            s.shared,
         )
         for s in how.space
     )

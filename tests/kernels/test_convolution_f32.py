@@ -17,6 +17,7 @@ from tests.emit.harness import HOST_SHIM
 from tests.kernels.convolution_emulated import call, judge, plan
 from ucutlass.emit import emit
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule
+from ucutlass.kernels.gemm.plan import Sm80Schedule
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -38,6 +39,22 @@ LINE = """kernel k(x: f32[B, L, C], w: f32[F, R=3, C]) -> f32[B, P=L-2, F] {
 }"""
 
 
+DILATED = """kernel k(x: f32[B, C, D, H], w: f32[C, F, R=3, S=3]) -> f32[B, F, P=2*D+1, Q=2*H+1] {
+  return dot[C, R, S](x[2*D = P + 1 - 2*R, 2*H = Q + 1 - 2*S], w)
+  schedule sm90a { warps cooperative }
+}"""
+MIRRORED = DILATED.replace("2*D = P + 1 - 2*R", "4*D = P - 5 + 6*R")
+VOLUME = """kernel k(x: f32[B, C, D, H, W], w: f32[F, C, T=3, R=3]) -> f32[B, F, O=D-2, P=H-2, W] {
+  return dot[C, T, R](x[D = O + T, H = P + R], w)
+  schedule sm90a { warps cooperative }
+}"""
+PLAIN = FORWARD.replace("  schedule sm90a { warps cooperative SCHEDULE }\n", "")
+
+
+def _scheduled(word: str) -> str:
+    return FORWARD.replace("cooperative SCHEDULE", word)
+
+
 def _forward(schedule: str) -> str:
     return FORWARD.replace("SCHEDULE", schedule)
 
@@ -56,8 +73,36 @@ def _forward(schedule: str) -> str:
         (STRIDED, {"N": 2, "H": 9, "W": 7, "C": 16, "K": 24}, (64, 64, 32), 16),
         (STRIDED, {"N": 2, "H": 9, "W": 7, "C": 4, "K": 24}, (64, 64, 32), 8),
         (TRANSPOSED, {"B": 2, "C": 24, "H": 6, "W": 7, "F": 20}, (64, 64, 32), 8),
+        pytest.param(
+            DILATED, {"B": 2, "C": 24, "D": 6, "H": 7, "F": 20}, (64, 64, 32), 8, marks=pytest.mark.slow
+        ),
+        (MIRRORED, {"B": 2, "C": 24, "D": 6, "H": 7, "F": 20}, (64, 64, 32), 8),
+        pytest.param(
+            VOLUME,
+            {"B": 2, "C": 16, "D": 5, "H": 6, "W": 7, "F": 20},
+            (64, 64, 32),
+            16,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            _forward(""),
+            {"B": 40, "C": 16, "H": 6, "W": 5, "F": 20},
+            (64, 64, 32),
+            16,
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["producer of its own", "three warp groups", "strided", "few channels", "transposed"],
+    ids=[
+        "producer of its own",
+        "three warp groups",
+        "strided",
+        "few channels",
+        "transposed",
+        "transposed, taps two apart",
+        "transposed, taps six apart of a scale of four",
+        "an axis without taps",
+        "more images than positions",
+    ],
 )
 def test_three_passes_are_right(
     text: str, sizes: Mapping[str, int], tile: tuple[int, int, int], part: int
@@ -99,7 +144,31 @@ def test_what_is_not_finite_stays_where_it_is() -> None:
     assert ((y.double() - exact).abs()[finite] <= 2.0**-19 * sums[finite]).all()
 
 
-def test_the_planner_takes_wgmma_for_f32() -> None:
-    text = _forward("").replace("schedule sm90a { warps cooperative  }", "")
-    kernel = plan(text, {"B": 8, "C": 64, "H": 56, "W": 56, "F": 64}, "sm90a").plan
-    assert isinstance(kernel, ConvolutionPlan) and isinstance(kernel.schedule, Im2colSchedule)
+@pytest.mark.parametrize(
+    ("sizes", "by_wgmma"),
+    [
+        ({"B": 8, "C": 64, "H": 56, "W": 56, "F": 64}, True),
+        ({"B": 1024, "C": 96, "H": 27, "W": 27, "F": 256}, True),
+        ({"B": 10, "C": 3, "H": 112, "W": 112, "F": 32}, False),
+        ({"B": 1, "C": 8, "H": 14, "W": 14, "F": 64}, False),
+    ],
+    ids=["many channels", "more images than positions", "a stem, whose copy takes longest", "few tiles"],
+)
+def test_the_planner_takes_wgmma_where_its_copies_pay(sizes: Mapping[str, int], by_wgmma: bool) -> None:
+    kernel = plan(PLAIN, sizes, "sm90a").plan
+    assert isinstance(kernel, ConvolutionPlan)
+    assert isinstance(kernel.schedule, Im2colSchedule if by_wgmma else Sm80Schedule)
+
+
+def test_prices_are_those_that_were_measured() -> None:
+    """Layers that an H100 ran in f32, in microseconds by the multistage kernel and by wgmma."""
+    measured = (
+        ({"B": 10, "C": 64, "H": 224, "W": 224, "F": 64}, 1921.5, 585.9),
+        ({"B": 10, "C": 256, "H": 56, "W": 56, "F": 256}, 1965.6, 412.0),
+        ({"B": 10, "C": 512, "H": 28, "W": 28, "F": 512}, 1966.3, 542.7),
+        ({"B": 10, "C": 3, "H": 224, "W": 224, "F": 64}, 161.9, 192.8),
+    )
+    for sizes, *times in measured:
+        for word, time in zip(("multistage", "cooperative"), times, strict=True):
+            planned = plan(_scheduled(word), sizes, "sm90a")
+            assert 0.75 * time < 1e6 * planned.seconds < 1.25 * time, (sizes, word)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ucutlass.ir.hardware import ARCHES, Arch, Device
+from ucutlass.kernels.convolution.cost_f32 import im2col_seconds, multistage_seconds
 from ucutlass.kernels.convolution.plan import (
     ConvolutionPlan,
     ConvolutionProblem,
@@ -70,7 +71,8 @@ def estimate(
     launch: tuple[int, ...],
 ) -> Estimate:
     """Returns a rough estimate: what is moved at the memory's bandwidth, or multiplied at a share of the peak,
-    after operands are copied into another order. It does not tell schedules apart."""
+    after operands are copied into another order. It does not tell schedules apart; Hopper's in f32 have the
+    prices by which the planner chooses."""
     extents = measure(problem, sizes)
     moved = sum(_elements_read(w, sizes) * w.elem.bytes for w in (problem.a, problem.b))
     moved += extents.m * extents.n * extents.batch * sum(o.access.elem.bytes for o in problem.gemm.outputs)
@@ -83,7 +85,13 @@ def estimate(
     ]
     packs = device.launch_floor * len(copied) + sum(copied) / device.bandwidth
     memory = moved / device.bandwidth
-    seconds = device.launch_floor + packs + max(memory, multiplied_seconds)
+    match schedule:
+        case Im2colSchedule() if problem.b.split:
+            seconds = im2col_seconds(problem, schedule, sizes, device)
+        case Sm80Schedule(math="tf32x3") if arch.wgmma:
+            seconds = multistage_seconds(problem, schedule, launch[2], sizes, device)
+        case _:
+            seconds = device.launch_floor + packs + max(memory, multiplied_seconds)
     grid = _grid(problem, schedule, sizes, arch, device, launch)
     return counted(grid, seconds, multiplied_seconds, memory, moved)
 
@@ -281,7 +289,7 @@ def _steps(problem: ConvolutionProblem, schedule: ConvolutionSchedule, sizes: tu
     if not isinstance(schedule, Im2colSchedule) or not isinstance(how, Im2col):
         return math.ceil(extents.k / schedule.tile[2])
     channels = sizes[problem.a.axes[how.channel].extent]
-    taps = math.prod(1 if s.tap_dim is None else -(-sizes[s.tap_dim] // s.scale) for s in how.space)
+    taps = math.prod(1 if s.tap_dim is None else -(-sizes[s.tap_dim] // s.every) for s in how.space)
     return math.ceil(taps * math.ceil(channels / schedule.part) / (schedule.tile[2] // schedule.part))
 
 

@@ -4,7 +4,8 @@ spatial axis a window of one result name and at most one tap.
 TMA's im2col mode (CUDA driver API, cuTensorMapEncodeIm2col) traverses pixels of a bounding box in steps, all
 channels of a part at each, and adds an offset for the tap. Windows with a scale (transposed convolutions,
 strided data gradients) split into phases, results whose coordinates leave one remainder, each an ordinary
-convolution with every scale-th tap.
+convolution with every scale-th tap, or, where taps lie apart by what the scale has a divisor in common with,
+with more taps in some phases and none in the others.
 """
 
 from __future__ import annotations
@@ -39,6 +40,17 @@ class Space:
     scale: int
     offset: Extent
 
+    @property
+    def shared(self) -> int:
+        """The greatest common divisor of the scale and the distance of taps: so many phases share the taps of
+        one, and the others of them have none."""
+        return math.gcd(self.scale, self.tap) if self.tap_dim is not None else 1
+
+    @property
+    def every(self) -> int:
+        """The step from a tap of a phase to its next."""
+        return self.scale // self.shared
+
 
 @dataclass(frozen=True, slots=True)
 class Im2col:
@@ -58,6 +70,11 @@ class Im2col:
     @property
     def phases(self) -> int:
         return math.prod(s.scale for s in self.space)
+
+    @property
+    def busy_phases(self) -> int:
+        """The phases that have taps."""
+        return math.prod(s.every for s in self.space)
 
 
 def im2col(problem: ConvolutionProblem) -> Im2col | str:
@@ -128,8 +145,8 @@ def _space(problem: ConvolutionProblem, axis: int) -> Space | str:
     tap_dim, tap = taps[0] if taps else (None, 0)
     if not 1 <= step <= MOST_STEP or (scale > 1 and step != 1):
         return f"TMA goes in steps of 1 to {MOST_STEP}, and of 1 where positions are divided"
-    if scale > 1 and (not taps or math.gcd(scale, tap) != 1):
-        return "the taps of a divided position do not take turns"
+    if scale > 1 and not taps:
+        return "a divided position has no taps"
     return Space(axis, result, step, tap_dim, tap, scale, read.window.offset)
 
 

@@ -13,6 +13,7 @@ from ucutlass.ir.schedule import PartialSchedule, Warps
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.addresses import vector_width
 from ucutlass.kernels.convolution.cost import Extents, estimate, measure
+from ucutlass.kernels.convolution.cost_f32 import im2col_seconds, multistage_seconds
 from ucutlass.kernels.convolution.match import ConvolutionPattern, exchanged
 from ucutlass.kernels.convolution.plan import (
     ConvolutionPlan,
@@ -20,6 +21,7 @@ from ucutlass.kernels.convolution.plan import (
     ConvolutionSchedule,
     DirectSchedule,
     GatheredOperand,
+    Im2colSchedule,
     OperandAccess,
     across_mode,
     axis_stride,
@@ -201,23 +203,37 @@ def _tiled(
     aligned: tuple[bool, ...] | None,
     warps: Warps | None = None,
 ) -> _Chosen | tuple[Violation, ...]:
-    """Hopper's kernel where TMA gathers the problem, else the multistage one; or the one that `warps` means,
-    or why that cannot be."""
+    """Hopper's kernel where TMA gathers the problem, in f32 where that is estimated faster, else the multistage
+    one; or the one that `warps` means, or why that cannot be."""
     whole = convolution_problem(pattern, sizes, aligned)
-    why = "before Hopper"
+    hopper: _Chosen | str = "before Hopper"
     if arch.wgmma and warps != "multistage":
         hopper = _hopper(whole, sizes, device)
-        why = hopper if isinstance(hopper, str) else ""
+        if isinstance(hopper, str):
+            others = convolution_problem(pattern, sizes, aligned, positions=True)
+            windows = hopper if others == whole else _hopper(others, sizes, device)
+            hopper = hopper if isinstance(windows, str) else windows
         if isinstance(hopper, str) and pattern.b.windowed and not pattern.a.windowed:
-            hopper = _hopper(convolution_problem(exchanged(pattern), sizes, aligned), sizes, device)
-        if not isinstance(hopper, str):
-            return hopper
+            swapped = _hopper(convolution_problem(exchanged(pattern), sizes, aligned), sizes, device)
+            hopper = hopper if isinstance(swapped, str) else swapped
+    if not isinstance(hopper, str) and (warps == "cooperative" or whole.compute_type != F32):
+        return hopper
     if warps == "cooperative":
-        return broken(VARIANT_RULES, ChosenWord(warps, why))
+        return broken(VARIANT_RULES, ChosenWord(warps, str(hopper)))
     problem_, notes = gathered(whole, sizes)
     extents = measure(problem_, sizes)
     schedule = _multistage(problem_, extents, sizes, device)
     splits = _splits(schedule, extents, device)
+    if isinstance(hopper, str) or not isinstance(hopper[1], Im2colSchedule):
+        why = str(hopper)
+    else:
+        own = multistage_seconds(problem_, schedule, splits, sizes, device)
+        other = im2col_seconds(hopper[0], hopper[1], sizes, device)
+        if other <= own:
+            return hopper
+        why = (
+            f"TMA and wgmma would take {1e6 * other:.0f} us with what they need copied, this {1e6 * own:.0f}"
+        )
     return (
         problem_,
         schedule,
@@ -229,17 +245,27 @@ def _tiled(
 def _hopper(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> _Chosen | str:
     """A kernel of TMA and wgmma, or why none takes the problem: windows of a sum over channels, or those of
     a sum over the positions where they stand."""
-    im2col = prepared(problem, sizes)
-    chosen = im2col if isinstance(im2col, str) else schedule_of(*im2col, sizes, device)
-    if not isinstance(im2col, str) and not isinstance(chosen, str):
-        notes = (Note("", "im2col", "TMA gathers the windows, wgmma multiplies"), *_packs(im2col[0]))
-        return im2col[0], chosen, 1, notes
+    chosen = _gathered_windows(problem, sizes, device, by_rows=False)
+    if not isinstance(chosen, str):
+        return chosen
     gradient = prepared_wgrad(problem, sizes)
     if isinstance(gradient, str):
-        return str(chosen)
+        by_rows = _gathered_windows(problem, sizes, device, by_rows=True)
+        return chosen if isinstance(by_rows, str) else by_rows
     schedule, splits = wgrad_schedule(*gradient, sizes, device)
     why = f"TMA gathers the positions of windows, wgmma multiplies; {splits} parts of the sum"
     return gradient[0], schedule, splits, (Note("", "im2col", why), *_packs(gradient[0]))
+
+
+def _gathered_windows(
+    problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device, by_rows: bool
+) -> _Chosen | str:
+    im2col = prepared(problem, sizes, by_rows)
+    schedule = im2col if isinstance(im2col, str) else schedule_of(*im2col, sizes, device)
+    if isinstance(im2col, str) or isinstance(schedule, str):
+        return str(schedule)
+    notes = (Note("", "im2col", "TMA gathers the windows, wgmma multiplies"), *_packs(im2col[0]))
+    return im2col[0], schedule, 1, notes
 
 
 def _packs(problem: ConvolutionProblem) -> tuple[Note, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import accumulate
 from operator import mul
@@ -29,14 +29,16 @@ def convolution_problem(
     sizes: Sequence[int],
     aligned: Sequence[bool] | None = None,
     apart: bool = False,
+    positions: bool = False,
 ) -> ConvolutionProblem:
     """The pattern with concrete extents, in the order of `kernel.dims`. `apart`: every result name is a
-    batch mode of its own, as the direct kernel addresses them, m and n are empty.
+    batch mode of its own, as the direct kernel addresses them, m and n are empty. `positions`: of rows that
+    lie apart in memory, those of windows are the product's own, though others may be more.
 
     Raises Refused UC0305 where more batch modes remain than a kernel addresses.
     """
     at = Sizes(pattern.position, tuple(sizes))
-    modes = _apart(pattern) if apart else _modes(pattern, at)
+    modes = _apart(pattern) if apart else _modes(pattern, at, positions)
     tensors = sum(isinstance(p.type, ir.TensorType) for p in pattern.kernel.params)
     pointers = tensors + len(pattern.kernel.results)
     fine = tuple(aligned) if aligned is not None else (True,) * pointers
@@ -128,9 +130,11 @@ def _tensors(pattern: ConvolutionPattern) -> tuple[Operand, ...]:
     return (*(o.tensor for o in pattern.epilogue.outputs), *pattern.epilogue.inputs)
 
 
-def _modes(pattern: ConvolutionPattern, at: Sizes) -> MergedModes:
+def _modes(pattern: ConvolutionPattern, at: Sizes, positions: bool) -> MergedModes:
     tensors = _tensors(pattern)
-    m, m_rest = _longest(runs(pattern.m, tensors), at)
+    windows = [axis.position.at.terms for axis in pattern.a.axes if axis.position is not None]
+    first = {d for terms in windows for d, _ in terms} if positions else set()
+    m, m_rest = _longest(runs(pattern.m, tensors), at, first)
     n, n_rest = _longest(runs(pattern.n, tensors), at)
     parts = [*runs(pattern.batch, tensors), *m_rest, *n_rest]
     merged = runs([name for part in parts for name in part], tensors)
@@ -146,12 +150,14 @@ def _modes(pattern: ConvolutionPattern, at: Sizes) -> MergedModes:
 
 
 def _longest(
-    parts: tuple[tuple[str, ...], ...], at: Sizes
+    parts: tuple[tuple[str, ...], ...], at: Sizes, first: Set[str] = frozenset()
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """The run that becomes the product's own mode, and the rest."""
+    """The run that becomes the product's own mode, one with most names of `first`, and the rest."""
     if not parts:
         return (), ()
-    best = max(range(len(parts)), key=lambda i: (at.number(at.product(parts[i])), i))
+    best = max(
+        range(len(parts)), key=lambda i: (len(first & {*parts[i]}), at.number(at.product(parts[i])), i)
+    )
     return parts[best], tuple(p for i, p in enumerate(parts) if i != best)
 
 

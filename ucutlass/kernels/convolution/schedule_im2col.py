@@ -75,8 +75,11 @@ class Model:
 MODEL = Model()
 
 
-def prepared(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> tuple[ConvolutionProblem, Im2col] | str:
-    """The problem with operands in an order that TMA gathers, or why there is none."""
+def prepared(
+    problem: ConvolutionProblem, sizes: tuple[int, ...], by_rows: bool = False
+) -> tuple[ConvolutionProblem, Im2col] | str:
+    """The problem with operands in an order that TMA gathers, or why there is none. `by_rows`: axes of A that are
+    copied to another order go into that of the result's rows, those without taps among windows too."""
     if problem.compute_type.name not in WGMMA_TYPES or problem.gemm.accumulate != "f32":
         return f"compute type {problem.compute_type.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
     channel = _channel(problem, sizes)
@@ -84,7 +87,7 @@ def prepared(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> tuple[Convo
         return "no name is summed that is an axis of both operands and in no window"
     f32 = problem.compute_type == F32
     few = f32 and 4 * sizes[channel] < SHORTEST_ROW
-    a = ordered(problem.a, _order_a(problem, channel), unit_dim(problem.a) == channel and not few)
+    a = ordered(problem.a, _order_a(problem, channel, by_rows), unit_dim(problem.a) == channel and not few)
     b = problem.b
     if f32:
         b = replace(ordered(b, _order_b(problem, channel), False), split=True)
@@ -111,10 +114,12 @@ def _channel(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> int | None:
     return max(channels, key=lambda d: sizes[d], default=None)
 
 
-def _order_a(problem: ConvolutionProblem, channel: int) -> tuple[int, ...]:
-    """Images, windows, groups, channels; other plain axes stay between."""
+def _order_a(problem: ConvolutionProblem, channel: int, by_rows: bool) -> tuple[int, ...]:
+    """Images, windows, groups, channels; other plain axes stay between, or, `by_rows`, where they have to move,
+    axes of rows go into the order of the result's."""
     axes = problem.a.axes
     batch = {d for run in problem.batch for d in run}
+    row = {d: i for i, d in enumerate(problem.m)}
     shared = {a.extent for a in problem.b.axes if a.window is None}
 
     def rank(i: int) -> int:
@@ -129,7 +134,14 @@ def _order_a(problem: ConvolutionProblem, channel: int) -> tuple[int, ...]:
         for j in range(i + 1, len(axes))
     ):
         return tuple(range(len(axes)))
-    return tuple(sorted(range(len(axes)), key=rank))
+
+    def place(i: int) -> tuple[int, int]:
+        window = axes[i].window
+        names = (axes[i].extent,) if window is None else [d for d, _ in window.terms]
+        # One that is no row is that of the images, in the batch.
+        return max(rank(i), 1), max((row.get(d, -1) for d in names), default=-1)
+
+    return tuple(sorted(range(len(axes)), key=place if by_rows else rank))
 
 
 def _order_b(problem: ConvolutionProblem, channel: int) -> tuple[int, ...]:
@@ -170,14 +182,16 @@ def too_far(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) ->
         offset, axis_extent = evaluate(s.offset, by_name), sizes[problem.a.axes[s.axis].extent]
         for a in range(min(s.scale, sizes[s.result])):
             first = next((t for t in range(s.scale) if (a + s.tap * t + offset) % s.scale == 0), 0)
-            count = -(-(taps - first) // s.scale) if first < taps else 0
+            divisible = (a + s.tap * first + offset) % s.scale == 0
+            count = -(-(taps - first) // s.every) if divisible and first < taps else 0
             if count == 0:
                 continue
             begin = (a + s.tap * first + offset) // s.scale
-            lower = begin - (abs(s.tap) * (count - 1) if s.tap < 0 else 0)
+            length = abs(s.tap) // s.shared * (count - 1)
+            lower = begin - (length if s.tap < 0 else 0)
             own = -(-(sizes[s.result] - a) // s.scale)
             upper = lower + (own - 1) * s.step - (axis_extent - 1)
-            if why := out_of_reach(len(how.space), lower, upper, abs(s.tap) * (count - 1)):
+            if why := out_of_reach(len(how.space), lower, upper, length):
                 return why
     return None
 
@@ -208,10 +222,7 @@ def schedule_of(
     least = min(-(-padded // p) * p for p in parts)
     part = next(p for p in parts if -(-padded // p) * p <= 1.15 * least)
     depth = 128 // size
-    steps = math.prod(_taps(s, sizes) for s in how.space) * -(-padded // part)
-    stages = -(-steps // (depth // part))
-    m, n = math.prod(sizes[d] for d in problem.m) / how.phases, math.prod(sizes[d] for d in problem.n)
-    batch = math.prod(sizes[d] for run in problem.batch for d in run) * how.phases
+    m, n, batch, stages = extents_of(problem, how, part, depth, sizes)
     split = problem.b.split
     tiles = _candidates(split)
     candidates = [
@@ -236,9 +247,22 @@ def schedule_of(
     return Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks)
 
 
+def extents_of(
+    problem: ConvolutionProblem, how: Im2col, part: int, depth: int, sizes: tuple[int, ...]
+) -> tuple[float, int, int, int]:
+    """Rows of a phase, columns, products of phases that have taps, and stages of so deep a tile in parts of so many
+    channels."""
+    channels = sizes[problem.a.axes[how.channel].extent]
+    padded = -(-channels // problem.a.pad) * problem.a.pad
+    steps = math.prod(_taps(s, sizes) for s in how.space) * -(-padded // part)
+    m, n = math.prod(sizes[d] for d in problem.m) / how.phases, math.prod(sizes[d] for d in problem.n)
+    batch = math.prod(sizes[d] for run in problem.batch for d in run) * how.busy_phases
+    return m, n, batch, -(-steps // (depth // part))
+
+
 def _taps(space: Space, sizes: tuple[int, ...]) -> int:
     """Taps of a window that one phase has at most."""
-    return 1 if space.tap_dim is None else -(-sizes[space.tap_dim] // space.scale)
+    return 1 if space.tap_dim is None else -(-sizes[space.tap_dim] // space.every)
 
 
 def _candidates(split: bool) -> tuple[tuple[int, int, int, int], ...]:

@@ -1,0 +1,95 @@
+"""What a convolution in f32 takes by wgmma and by the multistage kernel, its copies into other orders included:
+the planner chooses between the two, and `cost.estimate` reports it.
+
+Fitted to an H100 (f32 layers of KernelBench's problems and of `benchmarks.convolution`), within a fifth of
+most times. Other compute types are gathered by TMA wherever it can.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ucutlass.ir.hardware import Device
+from ucutlass.kernels.access import Store
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, OperandAccess, sides
+from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
+from ucutlass.kernels.convolution.schedule_im2col import clocks, extents_of
+from ucutlass.kernels.gemm.plan import Sm80Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class PriceModel:
+    """Clocks of an SM: `step` of a step of 64 x 64 x 16 in three TF32 passes whose operands are gathered element
+    by element, `vectors` where each is copied 16 bytes at a time, times `divided` where a window's position
+    is divided; an SM holds `resident` such blocks. `tile` is what a transposed tile of 32 x 32 takes of an SM;
+    `reached` the share of the memory's bandwidth that copies and results reach."""
+
+    step: float = 1500.0
+    vectors: float = 890.0
+    divided: float = 1.28
+    resident: int = 2
+    tile: float = 980.0
+    reached: float = 0.75
+
+
+PRICE = PriceModel()
+
+STEP = 64 * 64 * 16
+TILE = 32
+"""Rows and columns that a block of `convolution/pack.j2` transposes."""
+
+
+def im2col_seconds(
+    problem: ConvolutionProblem, schedule: Im2colSchedule, sizes: tuple[int, ...], device: Device
+) -> float:
+    """Returns the seconds of the kernel of TMA and wgmma with its copies."""
+    how = im2col(problem)
+    assert isinstance(how, Im2col)
+    m, n, batch, steps = extents_of(problem, how, schedule.part, schedule.tile[2], sizes)
+    multiplied = clocks(schedule, m, n, batch, steps, device, problem.b.split) / device.clock
+    return max(multiplied, _stored(problem, sizes, device)) + copies_seconds(problem, sizes, device)
+
+
+def multistage_seconds(
+    problem: ConvolutionProblem, schedule: Sm80Schedule, splits: int, sizes: tuple[int, ...], device: Device
+) -> float:
+    """Returns the seconds of the multistage kernel with its copies."""
+    m, n, k = (math.prod(sizes[d] for d in names) for names in (problem.m, problem.n, problem.k))
+    tile_m, tile_n, tile_k = schedule.tile
+    batch = math.prod(sizes[d] for run in problem.batch for d in run)
+    blocks = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch * splits
+    waves = math.ceil(blocks / (device.sms * PRICE.resident))
+    each = PRICE.vectors if all(4 * side.copy_width == 16 for side in sides(problem)) else PRICE.step
+    windows = [axis.window for axis in problem.a.axes if axis.window is not None]
+    each *= PRICE.divided if any(window.scale > 1 for window in windows) else 1.0
+    steps = math.ceil(k / tile_k / splits) * (tile_m * tile_n * tile_k / STEP)
+    multiplied = min(PRICE.resident * waves, math.ceil(blocks / device.sms)) * steps * each / device.clock
+    stored = _stored(problem, sizes, device) * (1 if splits == 1 else 2 * splits)
+    return 2 * device.launch_floor + multiplied + stored + copies_seconds(problem, sizes, device)
+
+
+def copies_seconds(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> float:
+    """Returns the seconds of the launches that copy operands to other orders."""
+    return sum(_copy_seconds(o, sizes, device) for o in (problem.a, problem.b) if o.pack is not None)
+
+
+def _copy_seconds(operand: OperandAccess, sizes: tuple[int, ...], device: Device) -> float:
+    extents = [sizes[axis.extent] for axis in operand.axes]
+    first, last = len(extents) - 1, operand.order[-1]
+    padded = math.ceil(extents[last] / operand.pad) * operand.pad
+    elements = math.prod(extents) / extents[last] * padded
+    written = elements * operand.read.bytes * (2 if operand.split else 1)
+    moved = (math.prod(extents) * operand.elem.bytes + written) / (PRICE.reached * device.bandwidth)
+    if first == last:
+        return device.launch_floor + moved
+    others = math.prod(extents) // extents[first] // extents[last]
+    tiles = others * math.ceil(padded / TILE) * math.ceil(extents[first] / TILE)
+    return device.launch_floor + max(moved, tiles * PRICE.tile / device.sms / device.clock)
+
+
+def _stored(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> float:
+    """Returns the seconds in which the results reach memory, if nothing else does."""
+    results = math.prod(sizes[d] for names in (problem.m, problem.n, *problem.batch) for d in names)
+    stored = [o.access.elem.bytes for o in problem.gemm.outputs if isinstance(o, Store)]
+    return results * sum(stored) / (PRICE.reached * device.bandwidth)
