@@ -37,6 +37,7 @@ from ucutlass.runtime.entry_codes import CUDA_BASE, CUTLASS_BASE
 from ucutlass.runtime.evidence import Record
 from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.store import EvidenceStore, record
+from ucutlass.spans import span
 from ucutlass.tasks import verification
 from ucutlass.tasks.bench_record import BenchedProgram, describe, recorded, share
 from ucutlass.tasks.built import built_payload
@@ -94,6 +95,13 @@ def build(job: AdoptionJob, settings: AdoptionSettings, on_progress: OnProgress 
     """
     chosen = frontend.plan_kernel(job.checked, job.program, job.sizes, job.arch, job.device)
     built = build_adopted(chosen, job.source, limit_seconds=settings.build, on_progress=on_progress)
+    _check_object(job, built)
+    _ask_workspace(job, built)
+    return built
+
+
+@span("checking the object")
+def _check_object(job: AdoptionJob, built: Built) -> None:
     folder = built.artifact.folder
     try:
         host.check((folder / nvcc.OBJECT).read_bytes(), job.source.entry)
@@ -103,10 +111,9 @@ def build(job: AdoptionJob, settings: AdoptionSettings, on_progress: OnProgress 
     if losses := machine_losses(job.program, ptx):
         words = "; ".join(f"{loss.where} works in {loss.name}" for loss in losses[:3])
         raise SourceRefused("precision", words)
-    _ask_workspace(job, built)
-    return built
 
 
+@span("asking for the workspace")
 def _ask_workspace(job: AdoptionJob, built: Built) -> None:
     problem = built.planned.plan.problem
     outcome = isolation.run(
@@ -199,8 +206,9 @@ def _confirmed(
     if not proof.result["ok"]:
         raise SourceRefused("wrong", "; ".join(map(str, proof.result["failures"][:3]))[:600])
     on_step("building the text's own kernel")
-    own, _ = recall(job.checked, job.program, job.sizes, job.arch, gpu, job.device, beyond=True)
-    rival = build_kernel(job.checked, own, job.sizes, job.arch, device=job.device)
+    with span("building the text's own kernel"):
+        own, _ = recall(job.checked, job.program, job.sizes, job.arch, gpu, job.device, beyond=True)
+        rival = build_kernel(job.checked, own, job.sizes, job.arch, device=job.device)
     on_step("timing")
     report = compared(job, built, rival, settings)
     on_step("auditing")
@@ -225,6 +233,7 @@ class AdoptionEvidence:
     report: Mapping[str, Any]
 
 
+@span("audit")
 def audited(
     job: AdoptionJob,
     built: Built,
@@ -281,15 +290,18 @@ def verified(job: AdoptionJob, built: Built, settings: AdoptionSettings) -> Reco
     LockTimeout."""
     plan = verification.plan(job.checked, job.program, built, job.named_sizes, seed=settings.seed)
     with hold_gpu(gpu_uuid(), timeout_seconds=settings.wait, on_wait=lambda _: None):
-        machine = verification.machine(built)
-        evidence = verification.run(plan, case_seconds=settings.case)
+        with span("suite"):
+            machine = verification.machine(built)
+            evidence = verification.run(plan, case_seconds=settings.case)
         if evidence.ok:
-            evidence = replace(evidence, sanitizers=verification.sanitizers(plan))
+            with span("sanitizers"):
+                evidence = replace(evidence, sanitizers=verification.sanitizers(plan))
     subject = subject_of_built(job.checked, job.program, built)
     protocol = verification.protocol(plan, settings.case)
     return record("verify", subject, machine, protocol, evidence.to_json())
 
 
+@span("timing in turns")
 def compared(job: AdoptionJob, built: Built, rival: Built, settings: AdoptionSettings) -> Mapping[str, Any]:
     """Returns what `ucutlass.tasks.bench:on_gpu` found of the source against the text's own kernel, in turns.
     Raises SourceRefused where its process was lost."""

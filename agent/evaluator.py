@@ -114,7 +114,7 @@ class GpuEvaluator:
         start, gpu_calls = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
         self._prepare()
         outcome = self._judged(self._known[text], gpu_calls)
-        spend = _spend(start, gpu_calls)
+        spend = spend_of(start, gpu_calls)
         return CandidateJudgement(
             outcome, spend, provisional=self.confirms and isinstance(outcome, TimedOutcome)
         )
@@ -132,12 +132,12 @@ class GpuEvaluator:
             self._confirming = True
             Thread(target=self.meanwhile, daemon=True).start()
         if self.races and due.incumbent and not due.complete and self._is_behind(due, gpu_calls):
-            return CandidateJudgement(due.first, _spend(start, gpu_calls), behind=True)
+            return CandidateJudgement(due.first, spend_of(start, gpu_calls), behind=True)
         self._prepare()
         self._ready -= 1 if due.complete else CONFIRMING_PROCESSES
         outcome = self._confirmed(due, gpu_calls, messages)
         incomplete = not due.complete and isinstance(outcome, TimedOutcome) and leaves_out(self.how)
-        return CandidateJudgement(outcome, _spend(start, gpu_calls), tuple(messages), incomplete=incomplete)
+        return CandidateJudgement(outcome, spend_of(start, gpu_calls), tuple(messages), incomplete=incomplete)
 
     def _is_behind(self, due: Confirm, gpu_calls: GpuCalls) -> bool:
         """Returns whether a race finds the candidate no faster than the fastest that was confirmed: slower, or
@@ -145,7 +145,7 @@ class GpuEvaluator:
         sides: list[dict[str, Any]] = []
         artifacts: list[str] = []
         for text in (due.text, due.incumbent):
-            candidate = self._known.get(text) or candidate_of(self.problem, text)
+            candidate = self.candidate(text)
             built = None if isinstance(candidate, RefusedOutcome) else self._built(candidate)
             if isinstance(candidate, RefusedOutcome) or built is None or isinstance(built, FailedOutcome):
                 return False
@@ -168,7 +168,7 @@ class GpuEvaluator:
         return not isinstance(raced, str) and raced["verdict"] != "faster"
 
     def _confirmed(self, due: Confirm, gpu_calls: GpuCalls, messages: list[str]) -> Outcome:
-        candidate = self._known.get(due.text) or candidate_of(self.problem, due.text)
+        candidate = self.candidate(due.text)
         if isinstance(candidate, RefusedOutcome):
             return candidate  # another version of this package judged it
         built = self._built(candidate)
@@ -201,8 +201,16 @@ class GpuEvaluator:
                 )
         return replace(confirmation, first=due.first.seconds, advice=advice)
 
+    def candidate(self, text: str) -> ProgramCandidate | RefusedOutcome:
+        """Returns the candidate of a text, which was read if its key is known here."""
+        return self._known.get(text) or candidate_of(self.problem, text)
+
+    def built(self, text: str) -> AnyBuilt | None:
+        """Returns what was built of a text here, None where nothing was."""
+        return self._builds.get(text)
+
     def _judged(self, candidate: ProgramCandidate, gpu_calls: GpuCalls) -> Outcome:
-        other = self._other(candidate, gpu_calls)
+        other = self.other(candidate, gpu_calls)
         if other:
             return RefusedOutcome(other)
         expected = self._expected(candidate, gpu_calls)
@@ -210,7 +218,7 @@ class GpuEvaluator:
         expected()
         if isinstance(built, FailedOutcome):
             return built
-        first = self._tried(candidate, built, gpu_calls)
+        first = self.tried(candidate, built, gpu_calls)
         if not isinstance(first, TimedOutcome):
             return first
         with span("advice"):
@@ -224,7 +232,7 @@ class GpuEvaluator:
             )
         return replace(first, advice=advice)
 
-    def _other(self, candidate: ProgramCandidate, gpu_calls: GpuCalls) -> str:
+    def other(self, candidate: ProgramCandidate, gpu_calls: GpuCalls) -> str:
         """Returns why it does not compute what the problem does; "" where it does. A kernel's algorithm is
         all of its typed program, so equal digests need no experiment."""
         if self.problem.module is not None:
@@ -307,9 +315,10 @@ class GpuEvaluator:
         self._builds[text] = built
         return built
 
-    def _tried(
+    def tried(
         self, candidate: ProgramCandidate, built: AnyBuilt, gpu_calls: GpuCalls
     ) -> TimedOutcome | WrongOutcome | FailedOutcome:
+        """Returns the reading of a built candidate: it is launched, held against the reference and timed."""
         # What computes a module is held against its own reference, which was held against the module's.
         problem = self.problem.start if self.problem.module is None else None
         arguments = {
@@ -331,7 +340,7 @@ class GpuEvaluator:
         return TimedOutcome(float(reading["seconds"]))
 
 
-def _spend(start: float, gpu_calls: GpuCalls) -> Spend:
+def spend_of(start: float, gpu_calls: GpuCalls) -> Spend:
     return Spend(gpu_seconds=gpu_calls.held, seconds=time.monotonic() - start - gpu_calls.waited)
 
 

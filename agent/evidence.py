@@ -35,6 +35,9 @@ from ucutlass.tasks.built import built_payload
 MOST_CASES = 24
 """Of the suite: every distribution at the problem's extents, and a few at others."""
 
+SANITIZER_SECONDS = 4 * 600.0
+"""What all sanitizers may take together, by the limit that each has."""
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltCandidate:
@@ -69,7 +72,7 @@ def confirm_candidate(
     subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCalls
 ) -> TimedOutcome | WrongOutcome | FailedOutcome | RejectedOutcome:
     """Raises StoreError and MachineError: what is no candidate's fault."""
-    proof = _verify(subject, how, gpu_calls)
+    proof = machine_record(subject, how, gpu_calls, most=MOST_CASES)
     if isinstance(proof, str):
         return FailedOutcome("run", proof[:600])
     if not proof.result["ok"]:
@@ -134,16 +137,25 @@ def _timed(report: Mapping[str, Any], records: Sequence[str]) -> TimedOutcome:
     return TimedOutcome(seconds, 1 / ratio["median"], low, high, records=tuple(records), versus=versus)
 
 
-def _verify(subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCalls) -> Record | str:
-    """Returns the suite's record, or why nothing is known."""
+def machine_record(
+    subject: BuiltCandidate,
+    how: ConfirmationSettings,
+    gpu_calls: GpuCalls,
+    *,
+    most: int = 64,
+    sanitized: bool = False,
+) -> Record | str:
+    """Returns the record of the suite, of at most so many cases and with `sanitized` of the sanitizers too, or
+    why nothing is known. Raises DeviceUnusable, StoreError."""
     plan = verification.plan(
-        subject.checked, subject.program, subject.built, dict(subject.sizes), seed=how.seed, most=MOST_CASES
+        subject.checked, subject.program, subject.built, dict(subject.sizes), seed=how.seed, most=most
     )
     # Its own processes have limits of their own; this one bounds all of them together.
     limit = (MOST_LOSSES + 2) * START_SECONDS + how.case * len(plan.suite.cases)
+    limit += SANITIZER_SECONDS if sanitized else 0.0
     outcome = gpu_calls.call(
         "verified",
-        verification.gpu_arguments(plan, subject.built, how.case),
+        verification.gpu_arguments(plan, subject.built, how.case, sanitized=sanitized),
         limit=limit,
         artifacts=artifacts_of(subject.built),
     )
@@ -165,7 +177,7 @@ def _bench(
 ) -> dict[str, Any] | str:
     """Returns what the comparison's process found, or why there is nothing."""
     protocol = Protocol(max_seconds=how.seconds, min_seconds=min(0.5, how.seconds), warmup=1.0, seed=how.seed)
-    baselines = _baselines(subject.program, how, compiled)
+    baselines = baselines_of(subject.program, how, compiled)
     arguments = {
         "program": program_payload(subject.checked),
         "built": built_payload(subject.built),
@@ -207,7 +219,7 @@ def _is_compiled(name: str) -> bool:
     return name.startswith("compile")
 
 
-def _baselines(program: ir.Program, how: ConfirmationSettings, compiled: bool) -> list[dict[str, Any]]:
+def baselines_of(program: ir.Program, how: ConfirmationSettings, compiled: bool) -> list[dict[str, Any]]:
     """Returns what the candidate is timed in turns with, the one that it is to beat first."""
     if not how.baseline:
         return []

@@ -16,8 +16,8 @@ from ucutlass.agent.journal import Journal
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.agent.prebuild import BuildCounter, Prebuilder
 from ucutlass.agent.problem import OptimizationProblem, problem_of_json, problem_to_json
-from ucutlass.agent.proposer import Measuring, Preparing, Proposer
-from ucutlass.agent.proposers.factory import judge
+from ucutlass.agent.proposer import Measuring, Preparing, Proposer, ProposerFailed, SourceWriting
+from ucutlass.agent.proposers.factory import judge as judge_of
 from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.run import (
     CandidateEvaluator,
@@ -28,7 +28,10 @@ from ucutlass.agent.run import (
     run,
 )
 from ucutlass.agent.session import SessionSettings, SessionState
+from ucutlass.agent.source_evaluator import SourceEvaluator
+from ucutlass.agent.source_files import CandidateFiles
 from ucutlass.agent.step_time import StepTime
+from ucutlass.backend import toolchain
 from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import Device
@@ -60,7 +63,7 @@ class Machinery:
     lead is confirmed at once; without, whoever ran the session confirms what it found. `prepares`: processes of
     confirmations are started ahead; `races`: who would lead is timed in turns with the
     fastest before it is confirmed; `samples`: readings hold candidates against sampled rows. `modules` runs the
-    code of problem files."""
+    code of problem files. `gpu` is the driver's name of the GPU, for sessions at source level."""
 
     engine: Engine
     device: Device | None
@@ -75,6 +78,7 @@ class Machinery:
     races: bool = False
     samples: bool = False
     modules: ModuleCall = in_own_process
+    gpu: str = ""
 
 
 def bounds_of_problem(problem: OptimizationProblem, device: Device) -> TimeBounds:
@@ -134,12 +138,15 @@ def with_prebuilds(
 ) -> tuple[Proposer, CandidateEvaluator]:
     """Returns the proposer and the evaluator of a session, with the builds of what is to be judged begun at
     once where `where` has builders."""
+    judge: CandidateEvaluator = evaluator
+    if session.state.settings.level == "source":
+        judge = SourceEvaluator(evaluator, where.gpu)
     if where.builders is None:
-        return proposer, evaluator
+        return proposer, judge
     prebuilder = Prebuilder(evaluator.problem, where.device, where.builders, where.counted)
     prebuilder.begin([program.text for program in session.state.pending if not program.source])
     evaluator.awaits = prebuilder.wait
-    return prebuilder.proposer(proposer), evaluator
+    return prebuilder.proposer(proposer), judge
 
 
 def proposer_and_evaluator(
@@ -165,10 +172,12 @@ def proposer_and_evaluator(
     bench.advisor = advisor_of(session.state, where.limit)
     bench.meter = energy_meter_of(session.state, problem.arch, where.limit)
     if settings.judge and session.voice is None:
-        session.voice = judge(settings.judge)
+        session.voice = judge_of(settings.judge)
     proposer = proposer_of(problem, where.device, settings.seed)
     if where.prepares and isinstance(proposer, Preparing):
         bench.meanwhile = partial(_prepare, proposer)
+    if settings.level == "source":
+        proposer = _writing_source(proposer, problem, where.device)
     if where.measures and isinstance(proposer, Measuring):
         proposer = proposer.measuring(measurer(session, bench))
     return proposer, bench
@@ -177,3 +186,13 @@ def proposer_and_evaluator(
 def _prepare(proposer: Preparing) -> None:
     with suppress(ProgramError, ShapeError):  # the first answer raises them again
         proposer.prepare()
+
+
+def _writing_source(proposer: Proposer, problem: OptimizationProblem, device: Device | None) -> Proposer:
+    """Raises ProposerFailed for a proposer that writes programs alone, and ToolchainError."""
+    if not isinstance(proposer, SourceWriting):
+        raise ProposerFailed(
+            "the rules write no CUDA source", "name a model with --model, or a program with --command"
+        )
+    cutlass = toolchain().cutlass
+    return proposer.writing_source(CandidateFiles(problem, device, cutlass.include, cutlass.version))

@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from ucutlass.agent.budget import NOTHING, Spend
 from ucutlass.agent.session import Ask, ProposedProgram, SessionState
+from ucutlass.agent.source_files import CandidateFiles
 from ucutlass.runtime.errors import FixableError
 
 
@@ -59,3 +60,11 @@ class Preparing(Protocol):
     def prepare(self) -> None:
         """Does that work, which the first answer then finds done. Another thread may ask meanwhile. What is
         wrong with it the answer raises."""
+
+
+@runtime_checkable
+class SourceWriting(Protocol):
+    """Is a proposer that can answer with CUDA source."""
+
+    def writing_source(self, files: CandidateFiles) -> Proposer:
+        """Returns the same proposer for a session at source level."""

@@ -53,6 +53,8 @@ _PART_OF: Mapping[str, str] = {
     "cache look-up": "build",
     "waiting for another build": "build",
     "compiling and storing": "build",
+    "checking the object": "build",
+    "asking for the workspace": "build",
 }
 """Spans of the compiler by the part that they belong to."""
 

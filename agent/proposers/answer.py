@@ -5,6 +5,9 @@ Programs stand in blocks fenced as ```ucu, edits of the candidate that was asked
 `{"edits": [{"at": ADDRESS, "put": TEXT}, ..], "why": ".."}` (`ucutlass.agent.edits`). A block that cannot be
 taken is a candidate without a text whose reason says why: it counts as an attempt and its words go back to
 whoever wrote it. Nothing here raises for a text, and every text is bounded.
+
+In a session at source level a block fenced as ```cuda is a whole CUDA file that stands for the candidate's
+program, and one fenced as ```diff a patch of the candidate's file (`ucutlass.agent.proposers.source_patch`).
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ from typing import Any, Literal, TypeAlias
 
 from ucutlass.agent.edits import BadEdit, ProgramEdit, apply_edits
 from ucutlass.agent.proposers.quoting import bounded, plain
+from ucutlass.agent.proposers.source_patch import MOST_SOURCE, BadPatch, patched
 from ucutlass.agent.session import ProposedProgram
+from ucutlass.agent.source_files import CandidateFile
 
-MOST_READ = 200_000
+MOST_READ = 400_000
 """Characters of an answer that are looked at."""
 
 MOST_PROGRAM = 50_000
@@ -39,13 +44,13 @@ class FencedBlock:
     closed: bool
 
 
-def programs(text: str, parent: str) -> tuple[ProposedProgram, ...]:
+def programs(text: str, parent: str, file: CandidateFile | None = None) -> tuple[ProposedProgram, ...]:
     """Returns the candidates of an answer that is about a candidate with the text `parent`, in their order,
-    each text once; empty where it holds none at all."""
+    each text once; empty where it holds none at all. `file` is the candidate's CUDA, at source level."""
     cut = len(text) > MOST_READ
     read = text[:MOST_READ]
     blocks = list(_blocks(read))[:MOST_BLOCKS]
-    written = [w for b in blocks if (w := _of_block(b, parent)) is not None]
+    written = [w for b in blocks if (w := _of_block(b, parent, file)) is not None]
     if not written:
         written = [w for b in blocks if not b.tag and (w := _untagged(b)) is not None]
     if not written and not blocks and _LOOKS_LIKE.match(read):
@@ -106,9 +111,15 @@ def _blocks(text: str) -> Iterator[FencedBlock]:
         yield FencedBlock(tag, "\n".join(inside) + "\n", lead, False)
 
 
-def _of_block(block: FencedBlock, parent: str) -> ProposedProgram | None:
-    """Returns None for a block that is neither a program nor edits."""
+def _of_block(block: FencedBlock, parent: str, file: CandidateFile | None = None) -> ProposedProgram | None:
+    """Returns None for a block that is neither a program nor edits, nor at source level a file or a patch."""
     match block.tag:
+        case "cuda" | "cu" | "cpp" | "c++" | "diff" | "patch" if file is not None:
+            if not block.closed:
+                return ProposedProgram("", "the answer ended inside a file or a patch")
+            if block.tag in ("diff", "patch"):
+                return source_patch(block.text, parent, file, block.lead)
+            return source(block.text, parent, file, block.lead)
         case "ucu" if not block.closed:
             return ProposedProgram("", "the answer ended inside a program")
         case "ucu":
@@ -133,6 +144,27 @@ def program(text: str, lead: str) -> ProposedProgram:
         return ProposedProgram("", "an empty program")
     # A lone surrogate cannot be written as UTF-8, and JSON can hold one.
     return ProposedProgram(text.encode("utf-8", "replace").decode(), reason(lead))
+
+
+def source(text: str, parent: str, file: CandidateFile, lead: Any) -> ProposedProgram:
+    """Returns a candidate whose CUDA file stands for the program `parent`, or why it cannot be one."""
+    if file.absent:
+        return ProposedProgram("", f"no source can stand for this candidate: {file.absent}")
+    if len(text) > MOST_SOURCE:
+        return ProposedProgram("", f"a source of {len(text)} characters; at most {MOST_SOURCE} are taken")
+    if not text.strip():
+        return ProposedProgram("", "an empty source")
+    return ProposedProgram(parent, reason(lead), text.encode("utf-8", "replace").decode())
+
+
+def source_patch(patch: str, parent: str, file: CandidateFile, lead: Any) -> ProposedProgram:
+    """Returns a candidate whose CUDA file is the parent's with a patch, or why it cannot be one."""
+    if file.absent:
+        return ProposedProgram("", f"no source can stand for this candidate: {file.absent}")
+    try:
+        return source(patched(file.text, patch), parent, file, lead)
+    except BadPatch as problem:
+        return ProposedProgram("", f"the patch was not carried out: {bounded(plain(str(problem)), 400)}")
 
 
 def reason(text: Any) -> str:

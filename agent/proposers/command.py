@@ -7,6 +7,10 @@ standard output.
     answer    {"text": TEXT} or {"programs": [{"text", "why"}, ..]} and/or {"note": TEXT}, and where
               they apply {"usage": {"input", "cached", "written", "output", "dollars"}, "exhausted": true}
 
+In a session at source level the request has `source` {"text", "absent", "headers"}: the parent's CUDA or why there is
+none, and the folder of the headers; an entry of `programs` may be {"source", "why"}, a whole file, or {"patch", "why"}, a
+unified diff of the parent's.
+
 `system` and `turn` are what a model of the Messages API would be told, `text` is read as its answer would be,
 and `grammar` is Lark's, in the subset that llguidance takes for constrained decoding. The program runs as the
 user that started the session, sees of its environment what `ucutlass.runtime.environment_allowlist` lets through and what
@@ -22,7 +26,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from threading import Thread
 from typing import IO, Any
 
@@ -34,6 +38,7 @@ from ucutlass.agent.proposers import answer, prompt, triage
 from ucutlass.agent.proposers.problem_facts import ProblemDescription
 from ucutlass.agent.proposers.quoting import bounded, plain
 from ucutlass.agent.session import Ask, ProposedProgram, SessionState
+from ucutlass.agent.source_files import CandidateFile, CandidateFiles
 from ucutlass.grammar.parse import grammar_text
 from ucutlass.runtime.environment_allowlist import allowed_environment
 from ucutlass.runtime.supervised_process import SupervisedProcess
@@ -57,12 +62,17 @@ class CommandProposer:
     command: Sequence[str]
     limit_seconds: float = 600.0
     pass_env: Sequence[str] = ()
+    files: CandidateFiles | None = None
+
+    def writing_source(self, files: CandidateFiles) -> CommandProposer:
+        """Returns the proposer for a session at source level."""
+        return replace(self, files=files)
 
     def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         """Raises ProposerFailed; usage that was answered is told before anything else is judged."""
         if ask.role == "triage":
             return triage.triage_answer(state)
-        request_json = json.dumps(request(ask, state, self.subject)).encode()
+        request_json = json.dumps(request(ask, state, self.subject, self.files)).encode()
         started = time.monotonic()
         ran = _run(self.command, request_json, self.limit_seconds, allowed_environment(also=self.pass_env))
         seconds = time.monotonic() - started
@@ -78,7 +88,8 @@ class CommandProposer:
                 f"{self._name} {wrong}{stderr_excerpt}", "fix the command, then resume the session"
             )
         assert value is not None
-        proposal = _answer(value, ask, state)
+        file = None if self.files is None else self.files.of(state.tree[ask.pick.parent])
+        proposal = _answer(value, ask, state, file)
         if isinstance(proposal, str):
             raise ProposerFailed(f"{self._name} {proposal}", "fix the command, then resume the session")
         return Answer(proposal.programs, proposal.note, Spend(seconds=seconds), proposal.exhausted)
@@ -88,10 +99,13 @@ class CommandProposer:
         return bounded(plain(shlex.join(self.command)), 120)
 
 
-def request(ask: Ask, state: SessionState, subject: ProblemDescription) -> dict[str, Any]:
+def request(
+    ask: Ask, state: SessionState, subject: ProblemDescription, files: CandidateFiles | None = None
+) -> dict[str, Any]:
     """Returns what the program is told."""
     parent = state.tree[ask.pick.parent]
-    return {
+    source = {} if files is None else {"source": asdict(files.of(parent)) | {"headers": str(files.headers)}}
+    return source | {
         "version": VERSION,
         "call": ask.call,
         "role": ask.role,
@@ -106,8 +120,8 @@ def request(ask: Ask, state: SessionState, subject: ProblemDescription) -> dict[
             "lane": subject.compute_type,
             "module": None if subject.module is None else subject.module.source,
         },
-        "system": [prompt.prefix(), prompt.problem(subject)],
-        "turn": prompt.turn(ask, state, subject),
+        "system": [prompt.prefix(files is not None), prompt.problem(subject)],
+        "turn": prompt.turn(ask, state, subject, files),
         "parent": {"id": parent.id, "text": parent.text},
         "window": [
             {
@@ -116,6 +130,7 @@ def request(ask: Ask, state: SessionState, subject: ProblemDescription) -> dict[
                 "outcome": outcome_to_json(n.outcome),
                 "text": "" if isinstance(n.outcome, RejectedOutcome) else n.text,
             }
+            | ({"source": n.source} if n.source and not isinstance(n.outcome, RejectedOutcome) else {})
             for n in prompt.window(ask, state.tree)
         ],
         "grammar": grammar_text(),
@@ -167,7 +182,9 @@ def _wrong(ran: _Ran, value: Mapping[str, Any] | None, usage: Spend | str | None
     return usage if isinstance(usage, str) else None
 
 
-def _answer(value: Mapping[str, Any], ask: Ask, state: SessionState) -> Answer | str:
+def _answer(
+    value: Mapping[str, Any], ask: Ask, state: SessionState, file: CandidateFile | None = None
+) -> Answer | str:
     """Returns the answer, or what is wrong with it."""
     keys = {"text", "programs", "note", "usage", "exhausted"}
     if not set(value) <= keys or not set(value) & (keys - {"usage"}):
@@ -181,12 +198,19 @@ def _answer(value: Mapping[str, Any], ask: Ask, state: SessionState) -> Answer |
     if ask.role not in WRITERS:
         return Answer(note=answer.note(noted or text))
     programs: list[ProposedProgram] = []
+    parent = state.tree[ask.pick.parent].text
     for entry in listed[: answer.MOST_BLOCKS]:
-        if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
-            return f'answered {bounded(plain(repr(entry)), 60)} as a program, which is {{"text", "why"}}'
-        programs.append(answer.program(entry["text"], answer.reason(entry.get("why", ""))))
+        match entry:
+            case {"text": str(program)}:
+                programs.append(answer.program(program, answer.reason(entry.get("why", ""))))
+            case {"source": str(source)} if file is not None:
+                programs.append(answer.source(source, parent, file, entry.get("why", "")))
+            case {"patch": str(patch)} if file is not None:
+                programs.append(answer.source_patch(patch, parent, file, entry.get("why", "")))
+            case _:
+                return f'answered {bounded(plain(repr(entry)), 60)} as a program, which is {{"text", "why"}}'
     if text:
-        programs += answer.programs(text, state.tree[ask.pick.parent].text)
+        programs += answer.programs(text, parent, file)
     return Answer(tuple(dict.fromkeys(programs)), answer.note(noted), exhausted=exhausted and not programs)
 
 

@@ -20,6 +20,7 @@ from ucutlass.agent.proposers.quoting import bounded, plain, quoted
 from ucutlass.agent.proposers.service import MessageService, ModelReply, Request, TokenUsage
 from ucutlass.agent.proposers.tools import Tool, ToolFailed, toolbox
 from ucutlass.agent.session import Ask, ProposedProgram, SessionState
+from ucutlass.agent.source_files import CandidateFiles
 
 Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
 Thinking: TypeAlias = Literal["default", "adaptive", "off"] | int
@@ -55,24 +56,31 @@ class ModelProposer:
     service: MessageService
     chosen: ModelSettings = field(default_factory=ModelSettings)
     tools: tuple[Tool, ...] = ()
+    files: CandidateFiles | None = None
 
     def measuring(self, measure: Measure) -> ModelProposer:
         """Returns the proposer with a tool that measures programs, beside those of the compiler."""
-        return replace(self, tools=toolbox(self.subject, measure))
+        return replace(self, tools=toolbox(self.subject, measure, self.files))
+
+    def writing_source(self, files: CandidateFiles) -> ModelProposer:
+        """Returns the proposer for a session at source level, with tools that search headers."""
+        return replace(self, files=files, tools=toolbox(self.subject, files=files))
 
     def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         """Raises ProposerFailed; what was spent until then was told."""
         if ask.role == "triage":
             return triage.triage_answer(state)
         meter = UsageMeter(self.chosen, state, on_spend)
-        turn = prompt.turn(ask, state, self.subject)
+        turn = prompt.turn(ask, state, self.subject, self.files)
         reply = self._talk([_user([_text(turn)])], meter)
         spend = Spend(seconds=meter.seconds)
         if ask.role not in WRITERS:
             note = answer.note(reply.text)
             messages = meter.messages if note else [*meter.messages, "the model answered nothing"]
             return Answer(note=note, spend=spend, messages=tuple(messages))
-        programs = answer.programs(reply.text, state.tree[ask.pick.parent].text)
+        parent = state.tree[ask.pick.parent]
+        file = None if self.files is None else self.files.of(parent)
+        programs = answer.programs(reply.text, parent.text, file)
         if reply.stop == "max_tokens" and not programs:
             words = f"the answer was cut off at {self.chosen.most_tokens} tokens and held no program"
             programs = (ProposedProgram("", words),)
@@ -100,7 +108,7 @@ class ModelProposer:
 
     def _request(self, messages: Sequence[Mapping[str, Any]], last: bool) -> Request:
         cache_control: dict[str, Any] = {"type": "ephemeral", **({"ttl": "1h"} if self.chosen.hour else {})}
-        system = [prompt.prefix(), prompt.problem(self.subject)]
+        system = [prompt.prefix(self.files is not None), prompt.problem(self.subject)]
         request: dict[str, Any] = {
             "model": self.chosen.model,
             "max_tokens": self.chosen.most_tokens,

@@ -54,6 +54,40 @@ statements in its place), `NAME.BINDING.type` (the stored type; empty: not store
 unless asked for more. Keep prose short: the programs count.
 """
 
+SOURCE = """\
+# Source level
+
+In this session a candidate may also be CUDA source in place of what its program is emitted as. Give the whole
+changed file in one block,
+
+```cuda
+#include <..>
+..
+```
+
+or a unified diff of `kernel.cu`, the file of the candidate named, whose lines stand there character by character:
+
+```diff
+@@ -120,3 +120,3 @@
+ a line that stays
+-a line that goes
++a line in its place
+```
+
+- The source stands for the candidate's program with its schedule, at the problem's extents, and is held to that
+  program: the whole suite around these extents with poisoned memory, memcheck, racecheck, initcheck and
+  synccheck, the fairest of comparisons with what the text is emitted as, and the audit.
+- It keeps its one function of C linkage, `extern "C" int32_t ucc_..(..)`, name and parameters as they stand; a
+  null `workspace_size` launches on `stream`, another is answered with the bytes that are needed. A reduction in
+  lower precision than the program's, code that runs when the library is loaded, host calls beyond CUDA's
+  launches and headers beyond those of CuTe, CUTLASS and the emitted files are refused by name.
+- nvcc compiles it as C++17 for the target; its errors come back with the lines. `header_symbol`, `header_text` and
+  `header_lines` search the very headers that it includes.
+- What a schedule can say is better said in the text: sources are for what it cannot. Programs and edits stay
+  possible below a source, and begin from the program that it stands for.
+"""
+"""What a model is told besides, in a session at source level."""
+
 ROLES: Mapping[Role, str] = MappingProxyType(
     {
         "implement": "Propose the next candidate: go on from the one named, as a program or as edits.",

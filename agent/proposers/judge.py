@@ -28,6 +28,7 @@ LABELS: tuple[AuditVerdict, ...] = get_args(AuditVerdict)
 
 MOST_WORDS = 800
 MOST_PROGRAM = 12_000
+MOST_SOURCE = 80_000
 MOST_TOKENS = 4_000
 
 RULES = """\
@@ -93,16 +94,16 @@ def turn(node: CandidateNode, state: SessionState) -> str:
     assert isinstance(node.outcome, TimedOutcome)
     sizes = " ".join(f"{d}={n}" for d, n in state.problem.get("sizes", {}).items())
     problem = uncommented(state.text)
-    return "\n\n".join(
-        (
-            f"The problem, at {plain(sizes)[:400]}:",
-            quoted("the problem's program", problem, MOST_PROGRAM),
-            f"Candidate {node.id}, the fastest that was confirmed:",
-            quoted("its program", uncommented(node.text), MOST_PROGRAM),
-            quoted("its evidence", "\n".join(_evidence(node.outcome, state)), 6_000),
-            "Your one JSON object:",
-        )
+    parts = (
+        f"The problem, at {plain(sizes)[:400]}:",
+        quoted("the problem's program", problem, MOST_PROGRAM),
+        f"Candidate {node.id}, the fastest that was confirmed:",
+        quoted("its program", uncommented(node.text), MOST_PROGRAM),
+        quoted("the CUDA source that stands for it", node.source, MOST_SOURCE) if node.source else "",
+        quoted("its evidence", "\n".join(_evidence(node.outcome, state)), 6_000),
+        "Your one JSON object:",
     )
+    return "\n\n".join(part for part in parts if part)
 
 
 def _evidence(outcome: TimedOutcome, state: SessionState) -> list[str]:

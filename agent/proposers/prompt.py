@@ -11,6 +11,7 @@ verdict alone: its program is to inspire nothing.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 
 from ucutlass.agent.advisor import headline
@@ -19,11 +20,13 @@ from ucutlass.agent.edits import BadEdit, addresses
 from ucutlass.agent.module import TorchModule
 from ucutlass.agent.outcome import RejectedOutcome, RepeatedOutcome, TimedOutcome, words
 from ucutlass.agent.proposers import triage
-from ucutlass.agent.proposers.instructions import ROLES, RULES
+from ucutlass.agent.proposers.instructions import ROLES, RULES, SOURCE
 from ucutlass.agent.proposers.problem_facts import ProblemDescription
-from ucutlass.agent.proposers.quoting import quoted, uncommented
+from ucutlass.agent.proposers.quoting import plain, quoted, uncommented
+from ucutlass.agent.proposers.source_patch import FILE
 from ucutlass.agent.proposers.tools import described
 from ucutlass.agent.session import Ask, SessionState
+from ucutlass.agent.source_files import CandidateFiles
 from ucutlass.agent.tree import ROOT, CandidateNode, CandidateTree
 from ucutlass.diagnostics import ProgramError
 from ucutlass.guide import guide
@@ -36,15 +39,20 @@ MOST_NODES = 16
 
 MOST_PROBLEM = 24_000
 MOST_PROGRAM = 4_000
-MOST_OUTCOME = 1_200
+MOST_OUTCOME = 1_800
 MOST_COMPILED = 2_400
 MOST_ADVICE = 2_000
 MOST_NOTE = 3_000
+MOST_FILE = 80_000
+"""Of the CUDA of the candidate named: more than any that an emitter writes."""
+
+MOST_DIFFERENCE = 3_000
 
 
-def prefix() -> str:
-    """Returns what is the same for every problem."""
-    return f"{RULES}\n# The language\n\n{guide()}"
+def prefix(source: bool = False) -> str:
+    """Returns what is the same for every problem; `source`: of a session at source level."""
+    more = f"{SOURCE}\n" if source else ""
+    return f"{RULES}\n{more}# The language\n\n{guide()}"
 
 
 def problem(subject: ProblemDescription) -> str:
@@ -104,18 +112,24 @@ def _precision(subject: ProblemDescription) -> str:
 # --- turns -----------------------------------------------------------------------
 
 
-def turn(ask: Ask, state: SessionState, subject: ProblemDescription) -> str:
-    """Returns what changes: a step of the search. The same for the same call of the same session."""
+def turn(
+    ask: Ask, state: SessionState, subject: ProblemDescription, files: CandidateFiles | None = None
+) -> str:
+    """Returns what changes: a step of the search. The same for the same call of the same session. `files` gives
+    the candidates' CUDA, in a session at source level."""
     node = state.tree[ask.pick.parent]
     shown = window(ask, state.tree)
     parts = [f"# Step {ask.call}, role {ask.role}", _standing(state)]
-    parts += [_candidate(n, n.id == node.id) for n in shown]
+    for n in shown:
+        parts.append(_candidate(n, n.id == node.id))
+        parts += [_source(n, state.tree, files)] if files is not None and n.source else []
     parts += _notes(ask, state)
     parts.append(f"The candidate named is candidate {node.id}.")
     if ask.role in ("plan", "implement", "phases", "analyse", "nominate"):
         parts.append(_compiled(node, subject))
     if ask.role in ("plan", "code", "debug", "implement", "phases"):
         parts.append(_addressed(node))
+        parts += [_file(node, files)] if files is not None else []
     parts.append(ROLES[ask.role])
     return "\n\n".join(p for p in parts if p) + "\n"
 
@@ -188,6 +202,25 @@ def _candidate(node: CandidateNode, named: bool) -> str:
         advice = node.outcome.advice if named else headline(node.outcome.advice)
         parts.append(quoted("advice", advice, MOST_ADVICE))
     return "\n".join(parts)
+
+
+def _source(node: CandidateNode, tree: CandidateTree, files: CandidateFiles) -> str:
+    """Returns what a source changes of the file of the candidate that it was made from."""
+    if isinstance(node.outcome, RejectedOutcome | RepeatedOutcome):
+        return ""
+    before = files.of(tree[node.parent or ROOT]).text
+    lines = difflib.unified_diff(before.splitlines(), node.source.splitlines(), FILE, FILE, lineterm="")
+    what = f"what its source changes of the file of candidate {node.parent}"
+    return quoted(what, "\n".join(lines), MOST_DIFFERENCE)
+
+
+def _file(node: CandidateNode, files: CandidateFiles) -> str:
+    """Returns the CUDA of the candidate that is gone on from."""
+    file = files.of(node)
+    if file.absent:
+        return f"No source can stand for candidate {node.id}: {plain(file.absent)}"
+    whose = "the source of" if node.source else "what the compiler emits for"
+    return quoted(f"{FILE}, {whose} candidate {node.id}", file.text, MOST_FILE)
 
 
 def _compiled(node: CandidateNode, subject: ProblemDescription) -> str:

@@ -17,8 +17,11 @@ from ucutlass import frontend, ir
 from ucutlass.advice import advise, facts_of
 from ucutlass.agent.advisor import lines
 from ucutlass.agent.proposer import Measure
+from ucutlass.agent.proposers.header_search import Headers, NotFound, headers_of, lines_of, symbol
+from ucutlass.agent.proposers.header_search import text as header_text
 from ucutlass.agent.proposers.problem_facts import ProblemDescription, bound_lines
 from ucutlass.agent.proposers.quoting import plain
+from ucutlass.agent.source_files import CandidateFiles
 from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError, render
 from ucutlass.explanation import explain, rows
@@ -56,8 +59,11 @@ class Tool:
     call: Callable[[Mapping[str, Any]], str]
 
 
-def toolbox(subject: ProblemDescription, measure: Measure | None = None) -> tuple[Tool, ...]:
-    """Returns the tools in the order in which they are offered, which must stay: an API caches by it."""
+def toolbox(
+    subject: ProblemDescription, measure: Measure | None = None, files: CandidateFiles | None = None
+) -> tuple[Tool, ...]:
+    """Returns the tools in the order in which they are offered, which must stay: an API caches by it. `files`
+    adds those that search headers, in a session at source level."""
     of = partial(_of_program, Front(subject))
     tools = [
         of(
@@ -84,10 +90,63 @@ def toolbox(subject: ProblemDescription, measure: Measure | None = None) -> tupl
             lambda v: look_up(_text(v, "about")),
         ),
     ]
+    if files is not None:
+        tools += _header_tools(files)
     if measure is not None:
         words = "Builds a program, verifies, times and audits it now. Costs an attempt: call it for what you "
         tools.append(of("measure", words + "would propose.", lambda checked: measure(checked.source)))
     return tuple(tools)
+
+
+def _header_tools(files: CandidateFiles) -> list[Tool]:
+    def search(call: Callable[[Headers, Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
+        def called(value: Mapping[str, Any]) -> str:
+            try:
+                return call(headers_of(files.headers, files.version), value)
+            except NotFound as nothing:
+                return str(nothing)
+
+        return called
+
+    return [
+        Tool(
+            "header_symbol",
+            f"The definitions of a type, function, alias or macro in the headers of CUTLASS {files.version} and CuTe, "
+            "with file and lines. Free.",
+            _object("name", "a name, such as SM90_TMA_LOAD or cute::make_tiled_mma"),
+            search(lambda headers, v: symbol(headers, _text(v, "name"))),
+        ),
+        Tool(
+            "header_text",
+            "The lines of these headers that hold words as they are written, with file and line. Free.",
+            _object("words", "what a line holds", under="part of the paths to look below, such as cute/arch"),
+            search(lambda headers, v: header_text(headers, _text(v, "words"), str(v.get("under", "")))),
+        ),
+        Tool(
+            "header_lines",
+            "Lines of one of these headers. Free.",
+            {
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": "such as cute/arch/copy_sm90_tma.hpp"},
+                    "first": {"type": "integer", "description": "counted from 1"},
+                    "last": {"type": "integer", "description": "at most 119 lines later"},
+                },
+                "required": ["path", "first", "last"],
+                "additionalProperties": False,
+            },
+            search(
+                lambda headers, v: lines_of(headers, _text(v, "path"), _line(v, "first"), _line(v, "last"))
+            ),
+        ),
+    ]
+
+
+def _line(value: Mapping[str, Any], name: str) -> int:
+    number = value.get(name)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ToolFailed(f"{name} must be the number of a line")
+    return number
 
 
 class Front:
@@ -141,8 +200,9 @@ def _of_program(front: Front, name: str, says: str, call: Callable[[frontend.Che
     return Tool(name, says, _object("program", "a complete program"), called)
 
 
-def _object(name: str, says: str) -> Mapping[str, Any]:
-    properties = {name: {"type": "string", "description": says}}
+def _object(name: str, says: str, **optional: str) -> Mapping[str, Any]:
+    described = {name: says, **optional}
+    properties = {key: {"type": "string", "description": words} for key, words in described.items()}
     return {"type": "object", "properties": properties, "required": [name], "additionalProperties": False}
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_machine import H200, NVCC, Machine, Result
+from adoption_doubles import RIGHT, audit_record, comparison, outcome
+from cli_machine import H200, Machine, Result
 from sources import BY_HAND, COMPILES, ENTRY, PROGRAM, PTX, SIZES, quick, source, written
 
-from ucutlass import backend, frontend
+from ucutlass import frontend
 from ucutlass.adopt import database as adopted
 from ucutlass.adopt.refusals import SourceRefused
 from ucutlass.agent import adoption
@@ -23,33 +23,12 @@ from ucutlass.runtime.errors import MachineError
 from ucutlass.runtime.evidence import Machine as RecordMachine
 from ucutlass.runtime.evidence import Record
 from ucutlass.runtime.store import record
-from ucutlass.runtime.subject import subject_of
 from ucutlass.tasks import verification
 from ucutlass.tasks.record_subject import subject_of_built
 from ucutlass.tune.database import TuningDatabase, key_of
 
 S = ("-s", "M=4,N=8")
 SETTINGS = AdoptionSettings(seed=1, build=60.0)
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    """No GPU, and an nvcc that has g++ compile what holds no CUDA."""
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ to compile for the host")
-    toolkit = tmp_path / "toolkit"
-    (toolkit / "bin").mkdir(parents=True)
-    (toolkit / "bin" / "nvcc").write_text(NVCC.format(home=tmp_path))
-    (toolkit / "bin" / "nvcc").chmod(0o755)
-    for name, folder in (("CACHE_DIR", "cache"), ("DATA_DIR", "data"), ("CUDA_HOME", "toolkit")):
-        monkeypatch.setenv(f"UCUTLASS_{name}", str(tmp_path / folder))
-    monkeypatch.setenv("UCUTLASS_BUILD_PATH", "nvcc")
-    monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: None)
-    here = Machine(tmp_path)
-    here.behave(COMPILES % "")
-    backend.toolchain.cache_clear()
-    yield here
-    backend.toolchain.cache_clear()
 
 
 def job(text: str = BY_HAND) -> AdoptionJob:
@@ -134,33 +113,6 @@ def test_calls_that_are_none(machine: Machine, tmp_path: Path) -> None:
 
 # --- with one, as far as anybody asks ----------------------------------------------
 
-RIGHT: Mapping[str, Any] = {"ok": True, "failures": [], "cases": [], "left_out": []}
-
-
-def outcome(name: str, microseconds: float) -> dict[str, Any]:
-    return {"name": name, "trusted": True, "span": {"median": microseconds}, "findings": []}
-
-
-def comparison(verdict: str = "faster", **more: Any) -> dict[str, Any]:
-    """What the process that times returns."""
-    regime = {
-        "protocol": {"regime": "cold"},
-        "outcomes": [outcome("candidate", 10.0), outcome("text", 12.0)],
-        "versus": [
-            {"baseline": "text", "verdict": verdict, "ratio": {"low": 0.8, "median": 0.83, "high": 0.9}}
-        ],
-        "rounds": 9,
-        "seconds": 1.0,
-        "settled": True,
-        "l2_reset": False,
-        "no_profiler": "",
-        "findings": [],
-        "buffers": {},
-    }
-    machine = {"device": "NVIDIA H200", "uuid": "GPU-0", "versions": {}}
-    verified = [{"case": "normal", "ok": True, "words": ""}]
-    return {"machine": machine, "verified": verified, "regimes": [regime | more], "stages": []}
-
 
 class Judges:
     """Stands for what launches on a GPU; each answers as a test wants."""
@@ -195,12 +147,6 @@ def judges(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Judges:
     return judges
 
 
-def audit_record(candidate: Any) -> Record:
-    sizes, text = list(candidate.sizes.values()), candidate.checked.source
-    about = subject_of(candidate.program, text, sizes, arch="", compute_type="", schedule="")
-    return record("audit", about, RecordMachine("", "", {}), {}, {"verdict": "ok"})
-
-
 def test_what_passes_everything_is_confirmed_listed_and_dropped(judges: Judges, machine: Machine) -> None:
     result = ucc_adopt(machine, BY_HAND, "--json")
     assert result.status == 0, result.out + result.err
@@ -209,7 +155,8 @@ def test_what_passes_everything_is_confirmed_listed_and_dropped(judges: Judges, 
     assert judges.states == ["unconfirmed"], "it is kept, and served to nobody, while it is judged"
     assert len(row["records"]) == 3
     (listed,) = machine.ucc("adopt", "--list", "--json").json
-    assert listed == row and listed["extents"] == [4, 8]
+    assert listed == {k: v for k, v in row.items() if k != "seconds"} and listed["extents"] == [4, 8]
+    assert row["seconds"]["audit"] >= 0 and "compiling and storing" in row["seconds"]
     assert row["source"][:16] in machine.ucc("adopt", "--list").out
     assert machine.ucc("adopt", "--drop", row["source"][:8]).out == "dropped\t1\n"
     assert machine.ucc("adopt", "--list", "--json").json == []

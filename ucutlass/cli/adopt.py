@@ -11,12 +11,13 @@ from typing import Any, NoReturn
 
 import click
 
-from ucutlass import frontend
+from ucutlass import frontend, spans
 from ucutlass.adopt import database as adopted
 from ucutlass.adopt.database import AdoptedRow, UnknownSource
 from ucutlass.adopt.refusals import SourceRefused
 from ucutlass.adopt.source import read as read_source
 from ucutlass.agent.adoption import AdoptionJob, AdoptionSettings, adopt, build
+from ucutlass.backend import Built
 from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
@@ -30,6 +31,7 @@ from ucutlass.cli.options import (
     sizes_option,
 )
 from ucutlass.ir.hardware import ARCHES
+from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune.database import TuningDatabase, TuningKey
 from ucutlass.units import duration
@@ -124,8 +126,21 @@ def _adopt(
     device = local_gpu.device if local_gpu else None
     text = read_source(source, "sm_" + ARCHES[target].name.removeprefix("sm"), inputs.content)
     job = AdoptionJob(checked, program, extents, target, device, text)
-    with show.building(program.name) as progress:
-        built = build(job, settings, progress)
+    with spans.recording() as seconds:
+        with show.building(program.name) as progress:
+            built = build(job, settings, progress)
+        return _judged(job, built, local_gpu, settings, source, seconds, as_json)
+
+
+def _judged(
+    job: AdoptionJob,
+    built: Built,
+    local_gpu: CurrentGpu | None,
+    settings: AdoptionSettings,
+    source: Path,
+    seconds: spans.SpanRecording,
+    as_json: bool,
+) -> dict[str, Any]:
     if local_gpu is None:
         words = (
             f"{inputs.name(source)} passed what can be checked without a GPU, and was not adopted: there is no "
@@ -133,7 +148,8 @@ def _adopt(
         )
         fail(Status.MACHINE, words, as_json)
     row = adopt(job, built, local_gpu.gpu.name, settings, on_step=lambda step: show.note(f"ucc: {step}"))
-    return _row(local_gpu.gpu.name, target, extents, row)
+    seconds_by_part = {name: round(took, 2) for name, took in seconds.seconds.items() if took >= 0.005}
+    return _row(local_gpu.gpu.name, job.arch, job.sizes, row) | {"seconds": seconds_by_part}
 
 
 def _refuse(refused: SourceRefused, as_json: bool) -> NoReturn:
@@ -209,5 +225,6 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
         ("time", duration(row["microseconds"] * 1e-6)),
         ("text's own", duration(row["rival"] * 1e-6)),
         *(("record", record[:16]) for record in row["records"]),
+        ("seconds", ", ".join(f"{name} {took:.1f}" for name, took in row["seconds"].items())),
     ]
     show.table(("", ""), lines)

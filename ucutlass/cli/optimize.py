@@ -6,10 +6,11 @@ import sys
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from ucutlass.adopt.database import AdoptedRow
 from ucutlass.agent.batch import PREFIX, NoStart
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.integrity.precision import UnknownComputeType
@@ -20,7 +21,7 @@ from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch
 from ucutlass.agent.problem_loader import LoaderSettings, problem_at, problem_in
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.run import OptimizationSession, resume_session
-from ucutlass.agent.session import NotASession, SessionState
+from ucutlass.agent.session import Level, NotASession, SessionState
 from ucutlass.agent.step_time import timed_step
 from ucutlass.cli import inputs, show
 from ucutlass.cli.engines import at_hand, opened
@@ -50,7 +51,23 @@ _NO_GPU = "nothing was optimised: there is no NVIDIA GPU here that a compile tar
     help="Type of an input of a module, such as 'f32[16, 1024]'; in order.",
 )
 @search_options
-@click.option("-o", "output", type=OutputPath(), metavar="FILE", help="Write the best program.")
+@click.option(
+    "--level",
+    type=click.Choice(get_args(Level)),
+    help="What answers may hold: programs (text, the default), or CUDA source in their place too.",
+)
+@click.option(
+    "--allow-source",
+    is_flag=True,
+    help="Adopt the session's best for this GPU and these extents where it is a source, as ucc adopt does.",
+)
+@click.option(
+    "-o",
+    "output",
+    type=OutputPath(),
+    metavar="FILE",
+    help="Write the best program; a source that stands for it is written beside it as FILE.cu.",
+)
 @json_option
 def command(
     source: Path | None,
@@ -58,6 +75,8 @@ def command(
     name: str | None,
     id: str | None,
     types: tuple[str, ...],
+    level: Level | None,
+    allow_source: bool,
     output: Path | None,
     as_json: bool,
     how: SearchOptions,
@@ -72,6 +91,8 @@ def command(
     against the problem, built, held against its float64 reference and timed; one that would lead is also
     verified on the whole suite, timed in turns with the baseline and audited. All of it is written down
     as it happens: --resume goes on where a session stopped, however it did.
+
+    With --level source what the proposer writes is compiled and run, with your rights.
     """
     file, cls = (None, "") if source is None else inputs.class_of(source)
     with reported(as_json):
@@ -82,6 +103,8 @@ def command(
 
             if output is not None:
                 fail(Status.CALL, "-o is for one problem, not for a run over many", as_json)
+            if level == "source" or allow_source:
+                fail(Status.CALL, "--level source is for one problem, not for a run over many", as_json)
             if types:
                 fail(Status.CALL, "--input is for one module, not for a run over many", as_json)
             optimize_folder(file, id, how, sizes, name, as_json)
@@ -98,16 +121,27 @@ def command(
         if file is not None:
             arch = local_gpu.arch.name if local_gpu is not None else "sm90a"
             reading = replace(how.reading(arch, sizes, name), cls=cls, types=types)
-            session = _open_session(journal, file, local_gpu, how, reading, modules, as_json)
+            if level == "source" and how.proposer.chosen == "rules":
+                words_ = "--level source needs a proposer that writes CUDA: --model or --command"
+                fail(Status.CALL, words_, as_json)
+            session = _open_session(journal, file, local_gpu, how, reading, level or "text", modules, as_json)
         else:
             session = _resume_session(journal, id or "", how.limits.session, as_json)
+        own_level = session.state.settings.level
+        if level not in (None, own_level):
+            fail(Status.CALL, f"session {session.id[:12]} was begun with --level {own_level}", as_json)
+        if allow_source and own_level != "source":
+            fail(Status.CALL, "--allow-source is for sessions with --level source", as_json)
         if local_gpu is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
         state = _run_session(journal, session, engine, local_gpu, how, modules, as_json)
         best = state.tree.best()
         if output is not None and best is not None:
             write(output, best.text)
-    _report(session, state, as_json)
+            if best.source:
+                write(output.with_name(output.name + ".cu"), best.source)
+        adopted = _adopted(state, local_gpu, allow_source)
+    _report(session, state, adopted, as_json)
     if best is None:
         sys.exit(Status.PROGRAM)
 
@@ -118,6 +152,7 @@ def _open_session(
     local_gpu: CurrentGpu | None,
     how: SearchOptions,
     reading: LoaderSettings,
+    level: Level,
     modules: ModuleCall,
     as_json: bool,
 ) -> OptimizationSession:
@@ -133,7 +168,8 @@ def _open_session(
         fail(Status.MACHINE, _NO_GPU, as_json)
     limits = how.limits.session
     budget = limits if limits.attempts is not None else replace(limits, attempts=ATTEMPTS)
-    return open_session(journal, problem, how.settings(budget), local_gpu.device, time=clock.time())
+    settings = replace(how.settings(budget), level=level)
+    return open_session(journal, problem, settings, local_gpu.device, time=clock.time())
 
 
 def _problem(file: Path, reading: LoaderSettings, modules: ModuleCall, as_json: bool) -> OptimizationProblem:
@@ -181,6 +217,8 @@ def _run_session(
         words_ = f"session {session.id[:12]} was begun with --proposer {settings.proposer}"
         fail(Status.CALL, words_, as_json)
     show.note(f"ucc: session {session.id}")
+    if settings.level == "source":
+        show.note("ucc: what the proposer writes is compiled and run with your rights")
     if settings.judge:
         show.note(f"ucc: {settings.judge} is asked about leaders; its tokens cost money")
     with builder_pool(engine.cpus) as pool:
@@ -196,6 +234,7 @@ def _run_session(
             races=how.session.race,
             samples=how.session.samples,
             modules=modules,
+            gpu=local_gpu.gpu.name,
         )
         try:
             return run_session(
@@ -227,7 +266,26 @@ def _progress(as_json: bool) -> Any:
     return on_event if not as_json else lambda _: None
 
 
-def _report(session: OptimizationSession, state: SessionState, as_json: bool) -> None:
+def _adopted(state: SessionState, local_gpu: CurrentGpu, allowed: bool) -> AdoptedRow | None:
+    """Keeps the session's best where it is a source that was confirmed, and that is allowed; says why not."""
+    from ucutlass.agent.source_winner import NotAdoptable, adopt_winner
+
+    best = state.tree.best()
+    if best is None or not best.source:
+        return None
+    if not allowed:
+        show.note("ucc: the best is a source, and was not adopted: that takes --allow-source")
+        return None
+    try:
+        return adopt_winner(state, local_gpu.gpu.name, local_gpu.device)
+    except NotAdoptable as reason:
+        show.note(f"ucc: the best is a source, and was not adopted: {show.one_line(str(reason))}")
+        return None
+
+
+def _report(
+    session: OptimizationSession, state: SessionState, adopted: AdoptedRow | None, as_json: bool
+) -> None:
     best, root = state.tree.best(), state.tree[0]
     confirmed = best.outcome if best is not None and isinstance(best.outcome, TimedOutcome) else None
     row: dict[str, Any] = {
@@ -245,12 +303,14 @@ def _report(session: OptimizationSession, state: SessionState, as_json: bool) ->
             "candidate": best.id,
             "microseconds": (best.seconds or 0.0) * 1e6,
             "text": best.text,
+            "source": best.source,
             "gain": confirmed.gain if confirmed else None,
             "low": confirmed.low if confirmed else None,
             "high": confirmed.high if confirmed else None,
             "records": list(confirmed.records) if confirmed else [],
             "joules": confirmed.joules if confirmed else None,
         },
+        "adopted": None if adopted is None else adopted.source,
         "said": state.messages,
         "opinions": [asdict(opinion) for opinion in state.opinions.values()],
     }
@@ -266,6 +326,10 @@ def _report(session: OptimizationSession, state: SessionState, as_json: bool) ->
     if best is not None:
         lines += [("best", f"candidate {best.id}: {words(best.outcome)}")]
         lines += [("bound", duration(state.scale.bound))] if state.scale.bound else []
+    if adopted is not None:
+        lines += [("adopted", adopted.source[:16])]
     show.table(("", ""), lines)
     if best is not None and best.id:
         show.program(best.text)
+    if best is not None and best.source:
+        show.note("ucc: a source stands for this program: -o FILE writes both")
