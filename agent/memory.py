@@ -103,7 +103,9 @@ def problem_name(state: SessionState) -> str:
 
 
 def _new(root: CandidateNode, best: CandidateNode) -> str:
-    """Returns the lines of the best program that the problem's own has not."""
+    """Returns the lines of the best program that the problem's own has not; of a source that it is one."""
+    if best.source:
+        return "a CUDA source in place of what the compiler emits"
     before = {line.strip() for line in root.text.splitlines()}
     lines = [line.strip() for line in best.text.splitlines() if line.strip() not in before]
     return "; ".join(lines[:MOST_LINES])

@@ -1,6 +1,6 @@
 """Runs a session at source level with a proposer that edits an emitted layer norm by rote, and adopts what it found.
 
-    python -m benchmarks.source_session [--out FOLDER] [-s T=4096,D=1024]
+    python -m benchmarks.source_session [--out FOLDER] [-s T=4096,D=1024] [--edits 3]
 
 The edits are one that does not compile, one that is right and slower, and others that may be faster: gain and shift
 are loaded before the reduction's barriers, results are stored as streaming, rows are loaded past the first cache.
@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--propose", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("-s", "--sizes", default="T=4096,D=1024")
+    parser.add_argument("--edits", type=int, default=len(EDITS), help="How many of the edits are proposed.")
     asked = parser.parse_args()
     if asked.propose:
         propose()
@@ -185,7 +186,7 @@ def main() -> None:
         "optimize",
         *what,
         *session,
-        *("--attempts", str(len(EDITS)), "--command", command, "--journal", str(journal), "-o", str(best)),
+        *("--attempts", str(asked.edits), "--command", command, "--journal", str(journal), "-o", str(best)),
     )
     candidates(journal)
     if row is not None and row.get("best", {}).get("source"):

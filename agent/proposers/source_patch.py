@@ -1,7 +1,7 @@
 """This module carries out a unified diff on one CUDA file, as text: no file is opened, whatever the diff names.
 
 A hunk applies where its old lines stand, every character of them (fuzz 0). Models count lines badly, so the
-numbers of a hunk's header are a hint: where the old lines do not stand at the line that it names, they must
+numbers of a hunk's header are hints: where the old lines do not stand at the line that it names, they must
 stand at exactly one other place behind the hunk before.
 """
 
@@ -23,7 +23,7 @@ MOST_SOURCE = 256_000
 
 MOST_LINES = 20_000
 
-_HUNK = re.compile(r"@@ -(\d{1,7})(?:,\d{1,7})? \+\d{1,7}(?:,\d{1,7})? @@.*")
+_HUNK = re.compile(r"@@ -(\d{1,7})(?:,(\d{1,7}))? \+\d{1,7}(?:,(\d{1,7}))? @@.*")
 _NAMES = frozenset({FILE, f"a/{FILE}", f"b/{FILE}"})
 _SKIPPED = re.compile(r"(?:diff --git |index [0-9a-f]+\.\.[0-9a-f]+)")
 _OF_FILES = re.compile(
@@ -68,6 +68,7 @@ def hunks(patch: str) -> tuple[Hunk, ...]:
     """Returns the hunks of a diff of the one file that there is. Raises BadPatch."""
     result: list[Hunk] = []
     line_of_hunk, old, new = 0, list[str](), list[str]()
+    counts = (0, 0)
     inside = False
     headers = 0
 
@@ -83,7 +84,8 @@ def hunks(patch: str) -> tuple[Hunk, ...]:
     rows = patch.strip("\n").split("\n")
     for number, row in enumerate(rows, 1):
         header = _HUNK.fullmatch(row)
-        if header is None and inside and not _begins_file(rows, number - 1):
+        complete = len(old) >= counts[0] and len(new) >= counts[1]
+        if header is None and inside and not (complete and _begins_file(rows, number - 1)):
             match row[:1]:
                 case "" | " ":
                     old.append(row[1:])
@@ -102,6 +104,7 @@ def hunks(patch: str) -> tuple[Hunk, ...]:
             if len(result) >= MOST_HUNKS:
                 raise BadPatch(f"the patch has more than {MOST_HUNKS} hunks")
             line_of_hunk, old, new, inside = int(header[1]), [], [], True
+            counts = (int(header[2] or 1), int(header[3] or 1))
         elif row.startswith(("--- ", "+++ ")):
             headers += 1
             _check_name(row[4:].split("\t")[0].strip(), headers)
@@ -118,7 +121,8 @@ def hunks(patch: str) -> tuple[Hunk, ...]:
 
 
 def _begins_file(rows: Sequence[str], at: int) -> bool:
-    """Returns whether another file's part begins: "--- " of a removed line is not followed by "+++ "."""
+    """Returns whether another file's part begins, where a hunk has the lines that its header counts: a removed
+    line may read like a header too."""
     return rows[at].startswith("diff --git ") or (
         rows[at].startswith("--- ") and rows[at + 1 : at + 2] != [] and rows[at + 1].startswith("+++ ")
     )

@@ -294,9 +294,10 @@ def _candidate(
     lines: int,
 ) -> ReportedCandidate:
     timed = node.outcome if isinstance(node.outcome, TimedOutcome) else None
-    parent = "" if node.parent is None else state.tree[node.parent].text
+    parent = "" if node.parent is None else _told_apart(state.tree[node.parent], node)
     records = node.outcome.records if isinstance(node.outcome, TimedOutcome | RejectedOutcome) else ()
-    change = excerpt(node.text, lines) if node.parent is None else difference(parent, node.text, lines)
+    own = node.source or node.text
+    change = difference(parent, own, lines) if parent else excerpt(own, lines)
     return ReportedCandidate(
         node.id,
         node.parent,
@@ -319,6 +320,11 @@ def _candidate(
         cost,
         path,
     )
+
+
+def _told_apart(parent: CandidateNode, node: CandidateNode) -> str:
+    """Returns what a candidate is shown beside: a source beside its parent's, "" where that has none."""
+    return parent.source if node.source else parent.text
 
 
 def _opinion(state: SessionState, node: CandidateNode) -> str:
@@ -357,7 +363,9 @@ def _counts(candidates: Sequence[ReportedCandidate]) -> tuple[tuple[Kind, int], 
 
 def _winner_text(state: SessionState) -> Excerpt | None:
     best = winner(state)
-    return None if best is None else excerpt(best.text)
+    if best is None:
+        return None
+    return excerpt(f"{best.text}\n{best.source}" if best.source else best.text)
 
 
 # --- what was gained -------------------------------------------------------------

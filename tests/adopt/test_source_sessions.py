@@ -71,7 +71,7 @@ class Engine:
         if len(self.asked) >= self.dies:
             os.kill(os.getpid(), signal.SIGKILL)
         json.dumps(arguments)
-        if name != "prepare_judge":
+        if name not in ("prepare_judge", "expected"):
             self.asked.append(name)
         future: Future[isolation.CallOutcome] = Future()
         future.set_result(isolation.Returned(self._answer(name, arguments), "", 0.5))
