@@ -116,7 +116,11 @@ def main() -> int:
     options = _options()
     # What takes longest first: edits that sanitizers see, or that compile CUTLASS's headers.
     order = {"gpu": 0, "build": 1, "text": 2}
-    chosen = [e for e in (*HONEST, *WRONG) if options.only in e.name and options.stage in ("", e.stage)]
+    chosen = [
+        e
+        for e in (*HONEST, *WRONG)
+        if any(part in e.name for part in options.only.split(",")) and options.stage in ("", e.stage)
+    ]
     edits = sorted(chosen, key=lambda e: (order[e.stage], e.base not in HOPPER_BASES))
     if options.list:
         for edit in edits:
@@ -148,7 +152,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--list", action="store_true", help="print the edits and run nothing")
-    parser.add_argument("--only", default="", help="edits whose name holds this")
+    parser.add_argument("--only", default="", help="edits whose name holds one of these, between commas")
     parser.add_argument("--stage", choices=get_args(Stage), default="", help="what it takes to see them")
     parser.add_argument("--processes", type=int, default=PROCESSES)
     return parser.parse_args()

@@ -39,6 +39,7 @@ RIGHT = {
     "plain": "",
     "math and memory": "#include <cmath>\n#include <cstring>\nfloat f(float* x) { std::memset(x, 0, 8); return std::exp(x[0]); }",
     "iostream": "#include <iostream>",
+    "iostream of GCC 13": "namespace std { void ios_base_library_init(); }\nvoid f() { std::ios_base_library_init(); }",
     "a lock": "#include <mutex>\nstd::mutex m; void f() { std::lock_guard<std::mutex> hold(m); }",
     "an exception": "#include <vector>\nint f(std::vector<int>& v) { v.push_back(1); return v.at(3); }",
 }
@@ -82,7 +83,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", quick(RIGHT, "plain", "iostream"))
+@pytest.mark.parametrize("name", quick(RIGHT, "plain", "iostream", "iostream of GCC 13"))
 def test_what_a_kernel_needs_is_taken(name: str, tmp_path: Path) -> None:
     host.check(compiled(tmp_path, f"{RIGHT[name]}\n{BY_HAND}"), "ucc_by_hand")
 

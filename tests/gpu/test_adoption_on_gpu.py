@@ -85,7 +85,7 @@ WRONG: dict[str, Callable[[str], str]] = {
     "a store beside its place": instead(STORE, STORE.replace("p.t3 + o", "p.t3 + o + 8")),
     "a store to nowhere": instead(STORE, STORE.replace("p.t3 + o", "static_cast<__half*>(nullptr) + o")),
     "an input is written": instead(STORE, f"{STORE} store<kVector, 8>(const_cast<__half*>(p.t0) + o, out0);"),
-    "a hang": instead(STORE, f"for (volatile int spin = 1; spin;) {{}} {STORE}"),
+    "a hang": instead(STORE, f"while (clock64() != 0) {{}} {STORE}"),
 }
 
 

@@ -60,6 +60,14 @@ SOURCE_BASES: Mapping[str, Base] = MappingProxyType(
             ),
             {"T": 301, "D": 1024},
         ),
+        "two sums": Base(
+            _kernel(
+                "x: f32[T, D]) -> f32[T]",
+                "s = sum[D](abs(x))\n  return sum[D](x * x / s)",
+                "cluster 1x1  rows 1  threads 256  vector 4  items 1  keep registers",
+            ),
+            {"T": 301, "D": 1024},
+        ),
         "pointwise": Base(
             _kernel(
                 "x: f32[A, B], y: f32[A, B]) -> f32[A, B]",
@@ -285,7 +293,7 @@ _REDUCTIONS = (
     _wrong("a row left out", "rows", "off by one", change("p.rows = (e[0]);", "(e[0])", "(e[0]) - 1")),
     _wrong("a row too many", "rows", "it writes beyond the result", change("p.rows = (e[0]);", "(e[0])", "(e[0]) + 2")),
     _wrong("no barrier in a sum", "rows", "race", change(_MERGED, "    __syncthreads();\n", "")),
-    _wrong("one buffer for two sums", "rows", "race", ("buffer ^= 1;", "")),
+    _wrong("one buffer for two sums", "two sums", "race", ("buffer ^= 1;", "")),
     _wrong("half of a warp", "rows", "lanes left out", ("int distance = kWidth / 2;", "int distance = kWidth / 4;")),
     _wrong("its own divisor", "rows", "the mean over 1000", ("/ p.extent0;", "/ 1000.0f;")),
     _wrong("no epsilon", "rows", "rows of equal elements are 0 / 0", change("+ 1e-05f;", "1e-05f", "0.0f")),
@@ -300,7 +308,8 @@ _REDUCTIONS = (
     _wrong("a store beside its place", "rows", "a vector further on", change(_STORE, "p.t3 + o", "p.t3 + o + 8")),
     _wrong("a store to nowhere", "rows", "fault", change(_STORE, "p.t3 + o", "static_cast<__half*>(nullptr) + o")),
     _wrong("an input is written", "rows", "in place", after(_STORE, "store<kVector, 8>(const_cast<__half*>(p.t0) + o, out0);")),
-    _wrong("a hang", "rows", "a thread spins", (_STORE, f"for (volatile int spin = 1; spin;) {{}}\n{_STORE}"), case=3.0),
+    _wrong("a hang", "rows", "a thread spins", (_STORE, f"while (clock64() != 0) {{}}\n{_STORE}"), case=3.0),
+    _wrong("a wait for nobody", "scan", "no part publishes its total", ("if (lane == 0) look_back.publish(look_back.part, 0, own);", ""), case=3.0),
     _wrong("extents of its own", "rows", "301 rows, however many there are", change("p.rows = (e[0]);", "(e[0])", "301")),
     _wrong("other extents served", "rows", "columns beyond 1024 are left out", ("if (!(p.columns == 128)) return 1;", "")),
     _wrong(

@@ -16,6 +16,7 @@ from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
 from ucutlass import frontend
 from ucutlass.backend import source_of
+from ucutlass.handoff import program_payload
 from ucutlass.kernels.families import granularity
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import sanitize
@@ -113,6 +114,10 @@ def _sanitized(plan: verification.VerificationPlan, folder: Path, monkeypatch: p
     assert memcheck.ok and memcheck.launches == len(refused), memcheck
     (memcheck,) = verification.sanitizers(replace(picky, barely_reduced=refused), ("memcheck",))
     assert memcheck.status == "failed" and memcheck.launches < len(refused), memcheck
+    other = program_payload(frontend.read_text(TEXT.replace("relu(dot[K](x, w) + b)", "dot[K](x, w) - b")))
+    wrong = replace(plan, kernel={**plan.kernel, "program": other})
+    (memcheck,) = verification.sanitizers(wrong, ("memcheck",))
+    assert memcheck.status == "failed" and "WrongResult: " in memcheck.message, memcheck
 
 
 @needs_compiler

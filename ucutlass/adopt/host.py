@@ -24,7 +24,7 @@ _ALLOWED = re.compile(
       | __stack_chk_fail | atexit | exit | abort
       | __(?:u?div|u?mod|mul|float|fix|extend|trunc|clz|ctz|popcount)[a-z]*[0-9]?
       | memcpy | memmove | memset | memcmp | strlen | malloc | calloc | realloc | free
-      | _Zn[wa]\w+ | _Zd[la]\w+ | _ZSt\d+__throw_\w+ | _ZSt9terminatev | _ZNSt8ios_base4Init[CD]1Ev
+      | _Zn[wa]\w+ | _Zd[la]\w+ | _ZSt\d+__throw_\w+ | _ZSt9terminatev | _ZNSt8ios_base4Init[CD]1Ev | _ZSt21ios_base_library_initv
       | pthread_mutex_(?:lock|unlock) | pthread_once | __pthread_key_create | __once_proxy
       | _ZSt15__once_callable | _ZSt11__once_call
       | printf | puts | putchar

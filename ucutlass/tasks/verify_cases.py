@@ -55,10 +55,11 @@ def judged(
 
 def sanitized(request: str) -> None:
     """Launches every case of a request's file once that the kernel takes, and writes how many it went through
-    into its receipt. Raises LaunchError where the kernel takes none.
+    into its receipt. Raises LaunchError where the kernel takes none, WrongResult.
 
     For compute-sanitizer: nothing but the kernel and copies runs on the device, and what the launch
-    leaves undefined stays undefined, so that initcheck may see it.
+    leaves undefined stays undefined, so that initcheck may see it. The host compares a kernel's results: warps
+    that a tool slows down lose races that they win otherwise.
     """
     import torch
 
@@ -88,11 +89,18 @@ def sanitized(request: str) -> None:
     put(Path(settings["receipt"]), json.dumps(len(settings["cases"])))
 
 
+class WrongResult(Exception):
+    """A result that is not within its bound."""
+
+
 def _launched(loaded: _Loaded, case: VerifyCase, tile: Mapping[str, int], device: torch.device) -> None:
-    """Launches a case once. Raises LaunchError."""
+    """Launches a case once. Raises LaunchError, WrongResult."""
     import torch
 
+    from ucutlass.ir import Kernel
+    from ucutlass.reference import expected_results
     from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.verify.judge import compare_results
     from ucutlass.shapes import complete
 
     extents = complete(loaded.program, case.sizes)
@@ -100,10 +108,17 @@ def _launched(loaded: _Loaded, case: VerifyCase, tile: Mapping[str, int], device
     arguments = generate(
         loaded.program, case.sizes, case.distribution, seed=case.seed, device=device, tile=tile
     )
+    on_host = [a.cpu().clone() if isinstance(a, torch.Tensor) else a for a in arguments]
+    results = loaded.results(extents)
     workspace = torch.empty(launch.workspace, dtype=torch.uint8, device=device)
-    launch.run(arguments, loaded.results(extents), workspace if launch.workspace else None)
+    launch.run(arguments, results, workspace if launch.workspace else None)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    if isinstance(loaded.program, Kernel):  # a pipeline's results rest on those of its stages
+        expected = expected_results(loaded.program, on_host)
+        compared = compare_results(expected, [r.cpu() for r in results], [None] * len(results))
+        if wrong := [str(comparison) for comparison in compared if not comparison.ok]:
+            raise WrongResult(f"{case.name}: {'; '.join(wrong)}")
 
 
 def machine(built_with: Mapping[str, str]) -> dict[str, Any]:
