@@ -109,6 +109,13 @@ class CandidateTree:
         """Returns the nodes that are new, or have another outcome than `before`."""
         return [n for n in self.nodes if n.id >= len(before) or n.outcome != before[n.id]]
 
+    def stands_for(self, at: int) -> int:
+        """Returns the candidate whose program, as it is emitted, a source stands for; a program is its own."""
+        here = self.nodes[at]
+        while here.source and here.parent is not None:
+            here = self.nodes[here.parent]
+        return here.id
+
     def path(self, at: int) -> list[CandidateNode]:
         """Returns the nodes from the root to the node."""
         nodes: list[CandidateNode] = []

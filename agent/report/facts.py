@@ -304,7 +304,7 @@ def _candidate(
         depth,
         _kind(node.outcome),
         one_line(words(node.outcome), 600),
-        one_line(node.why, 400),
+        one_line(_source_words(state, node) + node.why, 400),
         role,
         node.seconds,
         _share(state.scale.bound, node.seconds),
@@ -320,6 +320,11 @@ def _candidate(
         cost,
         path,
     )
+
+
+def _source_words(state: SessionState, node: CandidateNode) -> str:
+    """Returns that a candidate is a source, and whose program it stands for; "" for a program."""
+    return f"a source for the program of candidate {state.tree.stands_for(node.id)}: " if node.source else ""
 
 
 def _told_apart(parent: CandidateNode, node: CandidateNode) -> str:

@@ -27,6 +27,7 @@ from ucutlass.agent import adoption
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.outcome import FailedOutcome, Outcome, RefusedOutcome, TimedOutcome, WrongOutcome
 from ucutlass.agent.session import SessionState, replay_events
+from ucutlass.agent.tree import CandidateTree
 from ucutlass.engine.work import TABLE, EngineTask
 from ucutlass.ir.hardware import DEVICES, arch_for
 from ucutlass.runtime import isolation
@@ -228,6 +229,12 @@ def test_a_compile_error_is_fed_back_code_is_searched_and_the_winner_is_adopted(
     assert "struct SM90_TMA_LOAD" in found and re.search(r"cute/arch/copy_sm90_tma\.hpp:\d+-\d+", found)
     best = result.json["best"]
     assert best["candidate"] == 2 and best["source"] == repaired.source and len(best["records"]) == 3
+    assert best["stands_for"] == 0 and best["text"] == own.text
+    (id,) = Journal(machine.home / "data" / "sessions.sqlite").sessions()
+    assert machine.ucc("report", id, "-o", machine.home / "page.html").status == 0
+    page = (machine.home / "page.html").read_text()
+    assert "a source for the program of candidate 0: Change it." in page
+    assert "// faster" in page and "static BROKEN x;" in page
     assert (machine.home / "best.ucu").read_text() == own.text
     assert (machine.home / "best.ucu.cu").read_text() == repaired.source
     (row,) = machine.ucc("adopt", "--list", "--json").json
@@ -236,6 +243,13 @@ def test_a_compile_error_is_fed_back_code_is_searched_and_the_winner_is_adopted(
     checked = frontend.read_text(own.text)
     served = adopted_kernel(checked, frontend.kernel(checked), (4, 8), "sm90a", H200.gpus[0].name)
     assert served is not None and served[1].kind == "adopted"
+
+
+def test_both_levels_are_one_tree() -> None:
+    tree = CandidateTree()
+    for parent, text, source in ((None, "a", ""), (0, "a", "1"), (1, "a", "2"), (2, "b", ""), (3, "b", "3")):
+        tree.add(parent, f"{text}{source}", text, "", TimedOutcome(1.0), source)
+    assert [tree.stands_for(node.id) for node in tree.nodes] == [0, 0, 0, 3, 3]
 
 
 def test_nothing_is_adopted_until_it_is_allowed(machine: Machine, engine: Engine, server: Server) -> None:

@@ -253,6 +253,7 @@ def _progress(as_json: bool) -> Any:
         nonlocal shown, reported, heard
         for node in state.tree.changed(shown):
             start = "the problem's own" if node.parent is None else f"from {node.parent}"
+            start += " by a source" if node.source else ""
             start = "confirmed" if node.id < len(shown) else start
             show.note(f"ucc: {node.id:3} {start}: {show.one_line(words(node.outcome))}")
         for words_ in state.messages[reported:]:
@@ -304,6 +305,7 @@ def _report(
             "microseconds": (best.seconds or 0.0) * 1e6,
             "text": best.text,
             "source": best.source,
+            "stands_for": state.tree.stands_for(best.id),
             "gain": confirmed.gain if confirmed else None,
             "low": confirmed.low if confirmed else None,
             "high": confirmed.high if confirmed else None,
@@ -332,4 +334,5 @@ def _report(
     if best is not None and best.id:
         show.program(best.text)
     if best is not None and best.source:
-        show.note("ucc: a source stands for this program: -o FILE writes both")
+        own = state.tree.stands_for(best.id)
+        show.note(f"ucc: a source stands for this program, of candidate {own}: -o FILE writes both")
