@@ -117,7 +117,7 @@ def _sanitized(plan: verification.VerificationPlan, folder: Path, monkeypatch: p
     other = program_payload(frontend.read_text(TEXT.replace("relu(dot[K](x, w) + b)", "dot[K](x, w) - b")))
     wrong = replace(plan, kernel={**plan.kernel, "program": other})
     (memcheck,) = verification.sanitizers(wrong, ("memcheck",))
-    assert memcheck.status == "failed" and "WrongResult: " in memcheck.message, memcheck
+    assert memcheck.status == "failed" and "SanitizedResultWrong: " in memcheck.message, memcheck
 
 
 @needs_compiler

@@ -55,7 +55,7 @@ def judged(
 
 def sanitized(request: str) -> None:
     """Launches every case of a request's file once that the kernel takes, and writes how many it went through
-    into its receipt. Raises LaunchError where the kernel takes none, WrongResult.
+    into its receipt. Raises LaunchError where the kernel takes none, SanitizedResultWrong.
 
     For compute-sanitizer: nothing but the kernel and copies runs on the device, and what the launch
     leaves undefined stays undefined, so that initcheck may see it. The host compares a kernel's results: warps
@@ -89,12 +89,12 @@ def sanitized(request: str) -> None:
     put(Path(settings["receipt"]), json.dumps(len(settings["cases"])))
 
 
-class WrongResult(Exception):
+class SanitizedResultWrong(Exception):
     """A result that is not within its bound."""
 
 
 def _launched(loaded: _Loaded, case: VerifyCase, tile: Mapping[str, int], device: torch.device) -> None:
-    """Launches a case once. Raises LaunchError, WrongResult."""
+    """Launches a case once. Raises LaunchError, SanitizedResultWrong."""
     import torch
 
     from ucutlass.ir import Kernel
@@ -118,7 +118,7 @@ def _launched(loaded: _Loaded, case: VerifyCase, tile: Mapping[str, int], device
         expected = expected_results(loaded.program, on_host)
         compared = compare_results(expected, [r.cpu() for r in results], [None] * len(results))
         if wrong := [str(comparison) for comparison in compared if not comparison.ok]:
-            raise WrongResult(f"{case.name}: {'; '.join(wrong)}")
+            raise SanitizedResultWrong(f"{case.name}: {'; '.join(wrong)}")
 
 
 def machine(built_with: Mapping[str, str]) -> dict[str, Any]:
