@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional
 
 from ucutlass import frontend
+from ucutlass.dynamo import partition
 from ucutlass.dynamo.backend import BackendHooks, Report, backend
 from ucutlass.dynamo.builds import Job, Outcome
 from ucutlass.dynamo.options import CompileOptions, options_of
+from ucutlass.dynamo.region import RegionRefused
 from ucutlass.grammar import parse
 from ucutlass.reference import evaluate
 
@@ -108,6 +110,19 @@ def test_halves_keep_the_results_of_one_operator_together(monkeypatch: pytest.Mo
     x = torch.randn(3, 8)
     torch.testing.assert_close(fast(x), model(x))
     assert len(report.graphs[0].texts) > 1
+
+
+def test_what_is_refused_however_small_goes_to_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an operator has several results, which cannot be halved."""
+
+    def attempt(graph: fx.GraphModule, nodes: Sequence[fx.Node], name: str) -> RegionRefused:
+        return RegionRefused({nodes[0].name: "it is too long"}, whole=True)
+
+    monkeypatch.setattr(partition, "_attempt", attempt)
+    fast, report = compiled(lambda x: torch.relu(functional.layer_norm(x, (4,))))
+    x = torch.randn(3, 4, requires_grad=True)
+    torch.testing.assert_close(fast(x), torch.relu(functional.layer_norm(x, (4,))))
+    assert not any(graph.texts for graph in report.graphs)
 
 
 def test_without_a_fallback_the_operator_and_its_line_are_named() -> None:

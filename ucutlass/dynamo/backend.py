@@ -33,7 +33,7 @@ from ucutlass.dynamo.options import CompileOptions, options_of
 from ucutlass.dynamo.partition import SIZES, VIEW, Division, divide, division_of, rest
 from ucutlass.dynamo.records import Records, division_from, division_record, key_of
 from ucutlass.dynamo.region import NAME, PARAMETER, values_of
-from ucutlass.dynamo.rematerialization import partitioned
+from ucutlass.dynamo.rematerialization import Partition, partition_of
 from ucutlass.dynamo.replays import CudaReplays, ReplayDevice, Replays
 from ucutlass.dynamo.rules import decompositions
 from ucutlass.dynamo.strided_views import without_strided_views
@@ -80,13 +80,13 @@ class Report:
 class BackendHooks:
     """What the backend does to a device: `launch` turns programs into callables, `measure` times two forms of a
     graph (None where time means nothing), `replaying` gives the device that captures calls, `partition` parts
-    AOTAutograd's joint graph in forward and backward. Tensors on other `devices` go to the fallback."""
+    the joint graph of a graph of TorchDynamo in forward and backward. Tensors on other `devices` go to the fallback."""
 
     launch: Launch = launched
     measure: Measure | None = measured
     replaying: Callable[[torch.device], ReplayDevice] = CudaReplays
     devices: tuple[str, ...] = ("cuda",)
-    partition: Callable[..., Any] = partitioned
+    partition: Callable[[fx.GraphModule], Partition] = partition_of
 
 
 def compiled(
@@ -230,7 +230,7 @@ class CompiledModule:
             fw_compiler=forward,
             bw_compiler=partial(self._divided, ()),
             inference_compiler=forward,
-            partition_fn=self._hooks.partition,
+            partition_fn=self._hooks.partition(self._graph),
             decompositions=decompositions(),
         )
         call: Callable[..., Any] = compiler(copied(self._graph), self._inputs)

@@ -144,7 +144,7 @@ def division_of(graph: fx.GraphModule, devices: Collection[str], name: str) -> D
             attempt = attempts.get(
                 key, RegionRefused({key[0]: f"more than {MAX_ATTEMPTS} programs were tried"})
             )
-            if isinstance(attempt, RegionRefused) and attempt.whole and len(key) > 1:
+            if isinstance(attempt, RegionRefused) and attempt.whole and all(_sides(nodes)):
                 halved.add(key)
             elif isinstance(attempt, RegionRefused):
                 reasons = {node: why for node, why in attempt.operators.items() if node in key}
@@ -218,12 +218,16 @@ def _halves(nodes: Sequence[fx.Node], halved: Collection[tuple[str, ...]]) -> li
         return []
     if tuple(node.name for node in nodes) not in halved:
         return [list(nodes)]
+    return [half for side in _sides(nodes) for half in _halves(_without_edge_views(side), halved)]
+
+
+def _sides(nodes: Sequence[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
+    """Returns the halves of a part; one of them is empty where the part is a single operator's."""
     middle = len(nodes) // 2
     first = set(nodes[:middle])
     # One of several results goes where they are computed.
     first |= {node for node in nodes[middle:] if is_item(node) and node.args[0] in first}
-    sides = [node for node in nodes if node in first], [node for node in nodes if node not in first]
-    return [half for side in sides for half in _halves(_without_edge_views(side), halved)]
+    return [node for node in nodes if node in first], [node for node in nodes if node not in first]
 
 
 def _views_for_others(graph: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
