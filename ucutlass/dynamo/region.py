@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from torch import Tensor, fx
@@ -22,6 +23,9 @@ from ucutlass.importer.symbolic import (
     FIXED,
     DependsOnExtents,
     Extents,
+    StandIns,
+    formulas_of,
+    small_stand_ins,
     stand_ins,
     symbols_of,
     with_free_extents,
@@ -95,25 +99,39 @@ def region_of(graph: fx.GraphModule, name: str) -> Region:
         program, inputs, outputs = _imported(graph, name, FIXED)
         return Region(program.text, program.name, inputs, outputs)
     try:
-        return _with_symbols(graph, name, symbols, several=True)
-    except DependsOnExtents:
-        pass  # a call of a kernel of several results may need extents that bindings do not
+        return _with_symbols(graph, name, partial(stand_ins, symbols))
+    except RegionRefused as refusal:
+        values = [value for node in nodes for value in values_of(node)]
+        try:
+            return _with_symbols(graph, name, partial(small_stand_ins, symbols, values))
+        except RegionRefused as other:
+            raise min(refusal, other, key=lambda r: r.whole) from other
+
+
+def _with_symbols(
+    graph: fx.GraphModule, name: str, numbers: Callable[[], tuple[StandIns, StandIns]]
+) -> Region:
+    """Returns the program of a graph with free extents, by these numbers for its symbols. Raises RegionRefused."""
     try:
-        return _with_symbols(graph, name, symbols, several=False)
+        stands = numbers()
+        try:
+            return _agreed(graph, name, stands, several=True)
+        except DependsOnExtents:
+            # A call of a kernel of several results may need extents that bindings do not.
+            return _agreed(graph, name, stands, several=False)
     except DependsOnExtents as problem:
-        first = next(node.name for node in nodes if node.op == "call_function")
-        raise RegionRefused({first: str(problem)}) from problem
+        first = next(node.name for node in graph.graph.nodes if node.op == "call_function")
+        raise RegionRefused({first: str(problem)}, whole=True) from problem
 
 
-def _with_symbols(graph: fx.GraphModule, name: str, symbols: Sequence[Any], several: bool) -> Region:
+def _agreed(graph: fx.GraphModule, name: str, stands: tuple[StandIns, StandIns], several: bool) -> Region:
     """Returns the program that imports at two sets of extents agree on. Raises DependsOnExtents and
     RegionRefused."""
-    (program, *edges), (other, *others) = (
-        _imported(graph, name, numbers, several) for numbers in stand_ins(symbols)
-    )
+    (program, *edges), (other, *others) = (_imported(graph, name, numbers, several) for numbers in stands)
     if edges != others:
         raise DependsOnExtents("the memory orders depend on an extent")
-    tree = with_free_extents(program.tree, other.tree)
+    values = [value for node in graph.graph.nodes for value in values_of(node)]
+    tree = with_free_extents(program.tree, other.tree, formulas_of(values, stands))
     inputs, outputs = edges
     return Region(format_file(tree), program.name, inputs, outputs)
 

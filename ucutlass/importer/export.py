@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
+from ucutlass.importer.derived_extents import Formulas
 from ucutlass.importer.expressions import operand
 from ucutlass.importer.graph import ImportedTensor, Input, OperatorOrigin, TensorGraph, Unsupported
 from ucutlass.importer.masks import noted
@@ -27,7 +28,7 @@ from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRe
 from ucutlass.importer.operators.pointwise import Rule
 from ucutlass.importer.operators.products import ATTENDS
 from ucutlass.importer.operators.views import EMPTY, MEMORY, READ_MEMORY, SKIP_EMPTY, constant
-from ucutlass.importer.symbolic import stand_ins, symbols_of
+from ucutlass.importer.symbolic import formulas_of, small_stand_ins, stand_ins, symbols_of
 
 ELEMENTS = {
     torch.float64: "f64",
@@ -115,15 +116,20 @@ def exported(model: torch.nn.Module, arguments: Sequence[Any], updates: bool = F
 
 
 def exported_twice(
-    model: torch.nn.Module, arguments: Sequence[Any], updates: bool, dynamic_shapes: Any
-) -> tuple[Exported, Exported]:
-    """Returns the module's graph with two numbers for each extent that torch.export takes for dynamic. Raises
-    Unsupported, DependsOnExtents, and what torch.export raises."""
+    model: torch.nn.Module, arguments: Sequence[Any], updates: bool, dynamic_shapes: Any, small: bool
+) -> tuple[Exported, Exported, Formulas]:
+    """Returns the module's graph with two numbers for each extent that torch.export takes for dynamic, of the
+    larger or the `small` ones, and what numbers of both are. Raises Unsupported, DependsOnExtents, and what
+    torch.export raises."""
     program = _program(model, arguments, dynamic_shapes)
     values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
     names = _argument_names(model, arguments)
-    first, second = stand_ins(symbols_of(values))
-    return _translated(program, names, updates, first), _translated(program, names, updates, second)
+    every = [node.meta.get("val") for node in program.graph.nodes]
+    leaves = [leaf for value in every for leaf in (value if isinstance(value, tuple | list) else (value,))]
+    symbols = symbols_of(values)
+    first, second = small_stand_ins(symbols, leaves) if small else stand_ins(symbols)
+    graphs = [_translated(program, names, updates, numbers) for numbers in (first, second)]
+    return graphs[0], graphs[1], formulas_of(leaves, (first, second))
 
 
 def _program(model: torch.nn.Module, arguments: Sequence[Any], dynamic_shapes: Any) -> Any:

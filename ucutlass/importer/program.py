@@ -194,11 +194,27 @@ def imported(
         export = exported(model, arguments, updates)
         return text_of(export, name), export
     try:
-        exports = exported_twice(model, arguments, updates, dynamic_shapes)
-        first, second = (text_of(export, name) for export in exports)
-        tree = with_free_extents(first.tree, second.tree)
+        return _with_dynamic(model, arguments, name, updates, dynamic_shapes, small=False)
+    except (DependsOnExtents, Unsupported):
+        pass  # the larger numbers may be more than a table of positions has, or than a kernel computes
+    try:
+        return _with_dynamic(model, arguments, name, updates, dynamic_shapes, small=True)
     except DependsOnExtents as problem:
         raise Unsupported(f"not one program for all extents: {problem}") from problem
+
+
+def _with_dynamic(
+    model: torch.nn.Module,
+    arguments: Sequence[Any],
+    name: str,
+    updates: bool,
+    dynamic_shapes: Any,
+    small: bool,
+) -> tuple[ImportedText, Exported]:
+    """Returns a module's program with free extents. Raises as `exported_twice` does."""
+    *exports, table = exported_twice(model, arguments, updates, dynamic_shapes, small)
+    first, second = (text_of(export, name) for export in exports)
+    tree = with_free_extents(first.tree, second.tree, table)
     return replace(first, tree=tree, text=format_file(tree)), exports[0]
 
 

@@ -3,7 +3,8 @@
 The importer works on numbers. A graph with symbolic shapes is imported twice, with two different primes for
 each symbol. Where the two programs differ in nothing but the extents of their parameters, those extents are
 free: nothing in the program depends on them. Where a stored value's extent follows from theirs, it is left
-out too. Where anything else differs, the program holds for one shape alone.
+out too. Where anything else differs, it is written as a formula of the parameters' extents
+(`ucutlass.importer.derived_extents`), and where there is none, the program holds for one shape alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import torch
 from ucutlass import ir
 from ucutlass.check import check_tree
 from ucutlass.grammar import syntax
+from ucutlass.importer.derived_extents import Formulas, NoFormula, formulas, with_formulas
 from ucutlass.ir.extents import Fixed, evaluate
+from ucutlass.shapes import free_dims
 
 Extents: TypeAlias = Callable[[Any], int]
 """An extent of a fake tensor, a number or symbolic, to the number that stands for it."""
@@ -68,6 +71,10 @@ def symbols_of(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(symbols)
 
 
+SMALL = tuple(int(n) for n in sympy.primerange(11, 256))
+"""What stands for symbols where the larger primes are more than an extent can be, or than a kernel computes."""
+
+
 def stand_ins(symbols: Sequence[Any]) -> tuple[StandIns, StandIns]:
     """Returns the numbers of both imports. Raises DependsOnExtents for more symbols than there are primes."""
     if len(symbols) > len(PRIMES[0]):
@@ -78,17 +85,82 @@ def stand_ins(symbols: Sequence[Any]) -> tuple[StandIns, StandIns]:
     return first, second
 
 
-def with_free_extents(first: syntax.File, other: syntax.File) -> syntax.File:
-    """Returns the program that two imports agree on. Raises DependsOnExtents."""
-    tree: syntax.File = _common(first, other, typed=False)
+def small_stand_ins(symbols: Sequence[Any], values: Iterable[Any]) -> tuple[StandIns, StandIns]:
+    """Returns smaller numbers for both imports of a graph of these fake tensors and numbers: none is an extent of
+    its own, nor more than the symbol may be. Raises DependsOnExtents where there are too few."""
+    extents = [n for v in values for n in (v.shape if isinstance(v, torch.Tensor) else (v,))]
+    symbolic = [n for n in extents if isinstance(n, torch.SymInt)]
+    taken = {n + more for n in extents if isinstance(n, int) for more in (-1, 0, 1)}
+    first: dict[Any, Any] = {}
+    second: dict[Any, Any] = {}
+    for symbol in symbols:
+        environment = next(n.node.shape_env for n in symbolic if symbol in n.node.expr.free_symbols)
+        bounds = environment.var_to_range[symbol]
+        free = [n for n in SMALL if n not in taken and bounds.lower <= n <= bounds.upper]
+        if len(free) < 2:
+            raise DependsOnExtents(f"no two numbers stand for the extent {symbol}")
+        # Not next to each other: windows over them are of different widths.
+        low, high = free[len(free) // 2 - 1], free[-1]
+        first[symbol], second[symbol] = sympy.Integer(low), sympy.Integer(high)
+        taken |= {low, high}
+    return StandIns(first), StandIns(second)
+
+
+def formulas_of(values: Iterable[Any], numbers: Sequence[StandIns]) -> Formulas:
+    """Returns what numbers in two imports of a graph are, by the fake tensors and numbers in it."""
+    values = list(values)
+    extents = {
+        extent.node.expr: None
+        for value in values
+        for extent in (value.shape if isinstance(value, torch.Tensor) else (value,))
+        if isinstance(extent, torch.SymInt)
+    }
+    return formulas(symbols_of(values), extents, [stand_in.numbers for stand_in in numbers])
+
+
+def with_free_extents(first: syntax.File, other: syntax.File, table: Formulas | None = None) -> syntax.File:
+    """Returns the program that two imports agree on, where they do not by themselves with formulas of a table.
+    Raises DependsOnExtents."""
+    try:
+        return _agreed(_common(first, other, typed=False), first, other)
+    except DependsOnExtents:
+        if table is None:
+            raise
+    try:
+        return _agreed(with_formulas(first, other, table), first, other)
+    except NoFormula as problem:
+        raise DependsOnExtents(str(problem)) from problem
+
+
+def _agreed(tree: syntax.File, first: syntax.File, other: syntax.File) -> syntax.File:
+    """Returns a program with free extents that at those of both imports is what they say. Raises
+    DependsOnExtents."""
     module, diagnostics = check_tree(tree)
     if errors := [d for d in diagnostics if d.severity == "error"]:
         raise DependsOnExtents(f"without extents: {errors[0].message} [{errors[0].code}]")
+    for item, program in zip(tree.items, module.programs, strict=True):
+        assert isinstance(item, syntax.Program)
+        brought = {name for param in item.params for name in _names(param.type.axes)}
+        if unknown := sorted(set(free_dims(program)) - brought):
+            raise DependsOnExtents(f"no parameter has the extent of {unknown[0]}")
     for imported in (first, other):
         fixed, _ = check_tree(imported)
         for free_program, fixed_program in zip(module.programs, fixed.programs, strict=True):
             _same_extents(free_program, fixed_program)
     return tree
+
+
+def _names(axes: Any) -> list[str]:
+    """Returns the names in a type's axes."""
+    match axes:
+        case syntax.NamedAxis(name=name):
+            return [name]
+        case syntax.CompositeAxis(parts=parts):
+            return _names(parts)
+        case tuple():
+            return [name for axis in axes for name in _names(axis)]
+        case _:
+            return []
 
 
 def _same_extents(free: ir.Program, fixed: ir.Program, outer: Mapping[str, int] = {}) -> None:

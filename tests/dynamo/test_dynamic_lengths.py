@@ -1,0 +1,132 @@
+"""Lengths that vary in models of text: masks from positions, tables of positions, and what is one longer."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import sympy
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.dynamo.test_backend import compiled
+from tests.dynamo.training_step import outside
+from ucutlass import frontend
+from ucutlass.grammar.format import format_file
+from ucutlass.grammar.parse import parse
+from ucutlass.importer.derived_extents import Formulas, NoFormula, formulas, with_formulas
+from ucutlass.importer.program import from_torch
+
+
+class Decoder(nn.Module):
+    """One layer whose mask comes of positions, as transformers finds texts that are packed into one."""
+
+    positions: Tensor
+
+    def __init__(self, words: int = 50, width: int = 16, heads: int = 2, most: int = 40) -> None:
+        super().__init__()
+        self.heads = heads
+        self.embedding, self.place = nn.Embedding(words, width), nn.Embedding(most, width)
+        self.register_buffer("positions", torch.arange(most)[None])
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        batch, length = ids.shape
+        places = self.positions[:, :length]
+        x = self.embedding(ids) + self.place(places)
+        heads = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        position = torch.arange(length).expand(batch, -1)
+        before = torch.cat([position[:, :1] - 1, position], -1)
+        text = (before.diff(dim=-1) != 1).cumsum(-1)
+        mask = (position[:, :, None] >= position[:, None]) & (text[:, :, None] == text[:, None])
+        y = F.scaled_dot_product_attention(*heads, attn_mask=mask[:, None])
+        return x + self.out(y.transpose(1, 2).reshape(batch, length, -1))
+
+
+def test_fifty_lengths_and_batches_are_one_program() -> None:
+    torch.manual_seed(0)
+    model = Decoder()
+    fast, report = compiled(model)
+    with torch.no_grad():
+        for batch, length in torch.randint(2, 40, (50, 2)).tolist():
+            ids = torch.randint(0, 50, (batch, length))
+            torch._dynamo.mark_dynamic(ids, 0)
+            torch._dynamo.mark_dynamic(ids, 1)
+            torch.testing.assert_close(fast(ids), model(ids))
+    assert len(report.graphs) == 1 and len(report.graphs[0].texts) == 1 and not outside(report)
+    (text,) = report.graphs[0].texts.values()
+    assert "=L + 1" in text or "=L+1" in text
+
+
+def test_every_shape_is_free_with_dynamic_shapes() -> None:
+    torch.manual_seed(1)
+    model = Decoder()
+    length = torch.export.Dim("length", min=2, max=39)
+    program = from_torch(model, torch.randint(0, 50, (3, 9)), dynamic_shapes=({1: length},))
+    for n in (2, 9, 33):
+        ids = torch.randint(0, 50, (3, n))
+        with torch.no_grad():
+            torch.testing.assert_close(program.reference(ids), model(ids))
+
+
+def test_a_program_with_formulas_is_planned() -> None:
+    """Its kernels have legal schedules on a GPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        length = torch.export.Dim("length", min=2, max=39)
+        program = from_torch(Decoder(), torch.randint(0, 50, (3, 9)), dynamic_shapes=({1: length},))
+    checked = frontend.read_text(program.text)
+    own = frontend.program(checked, program.name)
+    from ucutlass.pipeline.planning import plan_pipeline
+    from ucutlass.shapes import complete
+
+    for n in (5, 32):
+        free = {name: n for name in own.dims if name == "L"}
+        assert plan_pipeline(checked, own, complete(own, free), "sm90a").stages
+
+
+# --- formulas ---------------------------------------------------------------------
+
+A, B = sympy.symbols("s0 s1", integer=True, positive=True)
+NUMBERS = ({A: 101, B: 211}, {A: 103, B: 307})
+
+
+def table(*extents: object) -> Formulas:
+    return formulas((A, B), extents, NUMBERS)
+
+
+def test_a_number_is_an_extent_of_the_graph_or_one_and_a_constant() -> None:
+    known = table(A + B, 2 * A)
+    assert known.of((101, 103)) == A and known.of((312, 410)) == A + B
+    assert known.of((204, 208)) == 2 * A + 2
+    for pair in ((101, 307), (50, 51), (101 + 10**6, 103 + 10**6)):
+        with pytest.raises(NoFormula):
+            known.of(pair)
+
+
+def test_two_formulas_of_one_pair_are_none() -> None:
+    known = table(sympy.floor(A / 2) * 2 + 1)
+    with pytest.raises(NoFormula, match="several"):
+        known.of((101, 103))
+
+
+TEXT = """
+kernel k(x: f32[M={m}, K=8], y: f32[N={n}]) -> f32[P={p}, K] {{
+  return where(index(P) < {m}, x[M = P], y[N = P - {m}])
+}}
+"""
+
+
+def test_numbers_become_formulas_of_the_parameters_axes() -> None:
+    first, other = (parse(TEXT.format(m=m, n=n, p=m + n)) for m, n in ((101, 211), (103, 307)))
+    text = format_file(with_formulas(first, other, table(A + B)))
+    assert "x: f32[M, K=8], y: f32[N]" in text and "f32[P=M+N, K]" in text
+    assert "index(P) < size(M)" in text and "N = P - size(M)" in text
+
+
+def test_a_symbol_without_an_axis_before_has_no_formula() -> None:
+    text = "kernel k(x: f32[P={p}]) -> f32[P] {{ return where(index(P) < {m}, x, 0) }}"
+    first, other = (parse(text.format(m=m, p=m + n)) for m, n in ((101, 211), (103, 307)))
+    with pytest.raises(NoFormula, match="no axis"):
+        with_formulas(first, other, table(A + B))
