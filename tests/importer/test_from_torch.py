@@ -298,14 +298,29 @@ def test_extents_that_export_takes_for_dynamic_are_free(
 
 
 @pytest.mark.parametrize(
-    "function", [lambda x: x.flip(0), lambda x: x[: x.shape[0] // 2], lambda x: torch.cat([x, x])]
+    "function",
+    [
+        lambda x: x.flip(0),
+        lambda x: x[: x.shape[0] // 2],
+        lambda x: torch.cat([x, x]),
+        lambda x: torch.cat([x, x.mean(0, keepdim=True)]),
+        lambda x: x[1::2],
+    ],
 )
-def test_a_program_that_would_hold_for_one_extent_alone_is_refused(
-    function: Callable[[torch.Tensor], object],
-) -> None:
+def test_what_depends_on_an_extent_is_a_formula(function: Callable[[torch.Tensor], object]) -> None:
     varying = ({0: torch.export.Dim.AUTO},)
+    program = from_torch(Function(function), torch.randn(8, 3), dynamic_shapes=varying)
+    for n in (4, 5, 7, 8, 31):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(program.reference(x), function(x))
+
+
+def test_a_program_that_would_hold_for_one_extent_alone_is_refused() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.std() + x  # by a number of elements less one, which is a float
+
     with pytest.raises(Unsupported, match="not one program for all extents"):
-        from_torch(Function(function), torch.randn(8, 3), dynamic_shapes=varying)
+        from_torch(Function(function), torch.randn(8, 3), dynamic_shapes=({0: torch.export.Dim.AUTO},))
 
 
 def test_results_keep_their_structure() -> None:

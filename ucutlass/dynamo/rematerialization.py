@@ -47,21 +47,26 @@ def _parted(
     """Parts a joint graph with the fewest bytes between forward and backward: element-wise work is computed
     again, where a program does it while it reads.
 
-    Random numbers are kept, also within `torch.utils.checkpoint`: a mask has a byte an element, and to draw it
+    Random numbers are saved, also within `torch.utils.checkpoint`: a mask has a byte an element, and to draw it
     again would need the generator's state, which no program reads. What is compared for equality, as a maximum
-    with the elements it is one of, is kept too: another kernel may round it otherwise. So is what is computed of
+    with the elements it is one of, is saved too: another kernel may round it otherwise. So is what is computed of
     an input that is not `fixed`, since backward may find it changed.
     """
     nodes = list(joint.graph.nodes)
     own = [n for n in nodes if n.op == "placeholder" and "tangents" not in str(n.target)]
-    known = fixed if len(fixed) == len(own) else [all(fixed)] * len(own)
-    kept = [reader for node, same in zip(own, known, strict=True) if not same for reader in _readers(node)]
+    same = fixed if len(fixed) == len(own) else [all(fixed)] * len(own)
+    saved = [
+        reader
+        for node, unchanged in zip(own, same, strict=True)
+        if not unchanged
+        for reader in _readers(node)
+    ]
     for node in nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            kept.append(node)
+            saved.append(node)
         elif node.target in _EQUALITIES:
-            kept += node.all_input_nodes
-    for node in kept:
+            saved += node.all_input_nodes
+    for node in saved:
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     return min_cut_rematerialization_partition(joint, inputs, **sizes)
 

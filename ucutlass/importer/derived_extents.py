@@ -68,8 +68,8 @@ def formulas(
         if any(value.free_symbols for value in values):
             continue
         pair = int(values[0]), int(values[1])
-        known = table.setdefault(pair, extent)
-        if known is not None and sympy.expand(known - extent) != 0:
+        earlier = table.setdefault(pair, extent)
+        if earlier is not None and sympy.expand(earlier - extent) != 0:
             table[pair] = None
     return Formulas(own, table)
 
@@ -79,11 +79,11 @@ def with_formulas(first: syntax.File, other: syntax.File, table: Formulas) -> sy
     if len(first.items) != len(other.items):
         raise NoFormula("the imports have different kernels")
     pairs = zip(first.items, other.items, strict=True)
-    return replace(first, items=tuple(_Writer(table).program(a, b) for a, b in pairs))
+    return replace(first, items=tuple(_FormulaWriter(table).program(a, b) for a, b in pairs))
 
 
 @dataclass(slots=True)
-class _Writer:
+class _FormulaWriter:
     """One program. `roots` has the name of an axis that has each symbol's extent."""
 
     table: Formulas

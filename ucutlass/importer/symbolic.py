@@ -90,19 +90,19 @@ def small_stand_ins(symbols: Sequence[Any], values: Iterable[Any]) -> tuple[Stan
     its own, nor more than the symbol may be. Raises DependsOnExtents where there are too few."""
     extents = [n for v in values for n in (v.shape if isinstance(v, torch.Tensor) else (v,))]
     symbolic = [n for n in extents if isinstance(n, torch.SymInt)]
-    taken = {n + more for n in extents if isinstance(n, int) for more in (-1, 0, 1)}
+    excluded = {n + more for n in extents if isinstance(n, int) for more in (-1, 0, 1)}
     first: dict[Any, Any] = {}
     second: dict[Any, Any] = {}
     for symbol in symbols:
         environment = next(n.node.shape_env for n in symbolic if symbol in n.node.expr.free_symbols)
         bounds = environment.var_to_range[symbol]
-        free = [n for n in SMALL if n not in taken and bounds.lower <= n <= bounds.upper]
+        free = [n for n in SMALL if n not in excluded and bounds.lower <= n <= bounds.upper]
         if len(free) < 2:
             raise DependsOnExtents(f"no two numbers stand for the extent {symbol}")
         # Not next to each other: windows over them are of different widths.
         low, high = free[len(free) // 2 - 1], free[-1]
         first[symbol], second[symbol] = sympy.Integer(low), sympy.Integer(high)
-        taken |= {low, high}
+        excluded |= {low, high}
     return StandIns(first), StandIns(second)
 
 
