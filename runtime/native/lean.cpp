@@ -265,9 +265,9 @@ extern "C" uint64_t ucc_lean_stream_k_bytes(ucc_lean::Problem const& problem) {
   return bytes.locks + bytes.partials;
 }
 
-// The locks must be zero when the kernel begins; the partial sums before them need not.
-extern "C" int32_t ucc_lean_stream_k(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid,
-                                     void* workspace, void* stream) {
+// The locks must be zero when the kernel begins; the partial sums before them need not. Returns how many they are.
+extern "C" int32_t ucc_lean_stream_k_locks(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid,
+                                           void* workspace, uint32_t** locks) {
   Tiles const tiles(problem);
   StreamK params;
   params.initialize(tiles.blocks, uint32_t(problem.tiles_k), tiles.cluster, tiles.hardware, splits(problem),
@@ -276,11 +276,18 @@ extern "C" int32_t ucc_lean_stream_k(ucc_lean::Problem const& problem, void* sch
   std::memcpy(scheduler, &params, size);
   tiles.grid(params, grid);
   Bytes const bytes(problem);
-  if (bytes.locks == 0) {
+  *locks = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(workspace) + bytes.partials);
+  return int32_t(bytes.locks / sizeof(uint32_t));
+}
+
+extern "C" int32_t ucc_lean_stream_k(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid,
+                                     void* workspace, void* stream) {
+  uint32_t* locks = nullptr;
+  int32_t const count = ucc_lean_stream_k_locks(problem, scheduler, size, grid, workspace, &locks);
+  if (count == 0) {
     return 0;
   }
-  auto const locks = reinterpret_cast<CUdeviceptr>(static_cast<uint8_t*>(workspace) + bytes.partials);
-  return code(driver().memset(locks, 0, bytes.locks, static_cast<CUstream>(stream)));
+  return code(driver().memset(reinterpret_cast<CUdeviceptr>(locks), 0, count * sizeof(uint32_t), static_cast<CUstream>(stream)));
 }
 
 extern "C" int32_t ucc_lean_launch(ucc_lean::Kernel* kernel, uint32_t const* grid, void* params, void* stream) {

@@ -66,6 +66,9 @@ uint64_t ucc_lean_stream_k_bytes(ucc_lean::Problem const& problem);
 int32_t ucc_lean_stream_k(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid,
                           void* workspace, void* stream);
 int32_t ucc_lean_launch(ucc_lean::Kernel* kernel, uint32_t const* grid, void* params, void* stream);
+// As `ucc_lean_stream_k`, but the launch before the kernel's sets so many locks to 0.
+int32_t ucc_lean_stream_k_locks(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid,
+                                void* workspace, uint32_t** locks);
 int32_t ucc_lean_beside(ucc_lean::Kernel* kernel, char const* name, void** cached_function, int columns, int64_t extent,
                          int64_t batches, void* params, void* stream);
 void ucc_lean_divisor(void* divmod, int divisor);

@@ -3,6 +3,7 @@
 #pragma once
 #include <tuple>
 
+#define __shared__ static
 #define CUTLASS_DEVICE
 #define CUTE_HOST_DEVICE
 #define CUTLASS_PRAGMA_UNROLL
@@ -110,12 +111,22 @@ int32_t ucc_lean_encode(void* map, int type, void* address, int64_t inner, int64
   return hopper::encode(map, type, 3, address, extents, strides, box, steps, 0, swizzle, 0, 0);
 }
 static int64_t tiles_k;
+static uint32_t* locks;
+static int lock_count;
 void ucc_lean_persistent(ucc_lean::Problem const& problem, void*, size_t, uint32_t* grid) {
   tiles_k = problem.tiles_k;
   grid[0] = problem.cluster[0], grid[1] = problem.cluster[1];
 }
+uint64_t ucc_lean_stream_k_bytes(ucc_lean::Problem const&) { return 4 * 300; }
+int32_t ucc_lean_stream_k_locks(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid, void* workspace,
+                                uint32_t** given) {
+  ucc_lean_persistent(problem, scheduler, size, grid);
+  *given = locks = static_cast<uint32_t*>(workspace);
+  return lock_count = 300;
+}
 int32_t ucc_lean_launch(ucc_lean::Kernel*, uint32_t const* grid, void* params, void*) {
   hopper::threads = setup.groups * 128 + 32;
+  for (int i = 0; i < lock_count; ++i) if (locks[i] != 0) hopper::fail("a lock is not 0");
   int64_t const height = setup.height / setup.tile_m, width = setup.width / setup.tile_n;
   for (int l = 0; l < setup.batch; ++l) for (int m = 0; m < height; m += grid[0]) for (int n = 0; n < width; n += grid[1]) {
     for (int part = 0; part < setup.parts; ++part) {
@@ -127,12 +138,9 @@ int32_t ucc_lean_launch(ucc_lean::Kernel*, uint32_t const* grid, void* params, v
   return 0;
 }
 int32_t ucc_lean_beside(ucc_lean::Kernel*, char const*, void**, int columns, int64_t extent, int64_t, void* params, void*) {
-  hopper::Fiber fiber{};
-  hopper::current = &fiber;
-  for (int64_t x = 0; x < extent / columns; ++x) for (unsigned thread = 0; thread < 256; ++thread) {
-    blockIdx = uint3{unsigned(x), 0, 0}, fiber.tid = uint3{thread, 0, 0};
-    run_split(params);
-  }
+  hopper::threads = 256;
+  hopper::body = [&] { run_split(params); };
+  for (int64_t x = 0; x < extent / columns; ++x) hopper::run_cluster(1, unsigned(x), 0);
   return 0;
 }
 }

@@ -115,6 +115,7 @@ CASES = {
     "K of no whole group": Case(w="K, N", sizes=(1, 13, 140, 36)),
     "K of less than a group": Case(w="K, N", sizes=(1, 13, 140, 4)),
     "parts of K": Case(parts=3, sizes=(1, 13, 140, 196)),
+    "locks": Case(schedule="tile 128x16x32  swap yes  split_k 2", sizes=(1, 13, 140, 196), parts=2),
     "batched": Case(x="B, M, K", w="B, K, N", sizes=(2, 13, 36, 40)),
     "batch of one operand": Case(x="M, K", w="B, K, N", sizes=(3, 13, 36, 40)),
     "interleaved batch": Case(x="M, B, K", w="N, B, K", sizes=(2, 13, 36, 40)),
@@ -133,7 +134,7 @@ CASES = {
 }
 
 
-QUICK = ("neither along K", "parts of K", "batched", "two atoms", "cluster along N")
+QUICK = ("neither along K", "locks", "batched", "two atoms", "cluster along N")
 
 
 @pytest.mark.parametrize(
