@@ -279,7 +279,7 @@ def compiler_words(error: BuildError, source: str) -> str:
     also the line of the source that led there."""
     lines = source.split("\n")
     log = _log(error.log) or "\n".join(error.errors)
-    shown: list[str] = []
+    shown: dict[str, None] = {}  # the same error comes for every instantiation
     rows = log.splitlines()
     for at, row in enumerate(rows):
         m = _AT.match(row.strip())
@@ -287,11 +287,12 @@ def compiler_words(error: BuildError, source: str) -> str:
             continue
         own = Path(m["file"]).name == error.source.name
         name = "kernel.cu" if own else _header(m["file"])
-        shown.append(f"{name}:{m['line']}: {m['words'][:300]}")
         numbers = [int(m["line"])] if own else _led_from(rows[at + 1 : at + 40], error.source.name)
-        shown += [f"  {n} | {lines[n - 1].rstrip()[:160]}" for n in numbers if 1 <= n <= len(lines)]
-        if sum(map(len, shown)) > MOST_WORDS:
+        about = [f"\n  {n} | {lines[n - 1].rstrip()[:160]}" for n in numbers if 1 <= n <= len(lines)]
+        entry = "".join([f"{name}:{m['line']}: {m['words'][:300]}", *about])
+        if sum(map(len, shown)) + len(entry) > MOST_WORDS:
             break
+        shown[entry] = None
     return ("\n".join(shown) or "\n".join(error.errors))[:MOST_WORDS]
 
 

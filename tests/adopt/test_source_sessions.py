@@ -27,10 +27,12 @@ from ucutlass.agent import adoption
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.outcome import FailedOutcome, Outcome, RefusedOutcome, TimedOutcome, WrongOutcome
 from ucutlass.agent.session import SessionState, replay_events
+from ucutlass.agent.source_evaluator import MOST_WORDS, compiler_words
 from ucutlass.agent.tree import CandidateTree
 from ucutlass.engine.work import TABLE, EngineTask
 from ucutlass.ir.hardware import DEVICES, arch_for
 from ucutlass.runtime import isolation
+from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.tune.database import TuningDatabase, key_of
 
@@ -381,3 +383,37 @@ def test_calls_that_cannot_be_meant(machine: Machine, engine: Engine) -> None:
     allowed = machine.ucc("optimize", program, *SIZES, "--allow-source", "--attempts", "0")
     assert allowed.status == 2 and "--level source" in allowed.err
     assert machine.ucc("optimize", machine.home, "--level", "source").status == 2
+
+
+LOG = """
+/x/cutlass_library/source/include/cute/arch/mma.hpp(12): error: static assertion failed with "K must be 16."
+      static_assert(K % 16 == 0,
+      ^
+          detected during:
+            instantiation of "auto f<K>" at line 40 of /x/cutlass_library/source/include/cute/a.hpp
+            instantiation of class "G<T>" at line 2 of source.cu
+
+/x/cutlass_library/source/include/cute/arch/mma.hpp(12): error: static assertion failed with "K must be 16."
+          detected during instantiation of class "G<T>" at line 2
+
+source.cu(3): error: identifier "y" is undefined
+source.cu(99): error: a line that the source does not have
+2 errors detected in the compilation of "source.cu".
+"""
+
+
+def test_errors_in_headers_come_with_the_line_that_led_there(tmp_path: Path) -> None:
+    (tmp_path / "build.log").write_text(LOG)
+    error = BuildError("ucc_x", ("first",), tmp_path / "source.cu", tmp_path / "build.log", "nvcc")
+    source = "#include <cute/a.hpp>\nusing G3 = G<Int<3>>;\nint x = y;\n"
+    assert compiler_words(error, source).splitlines() == [
+        'cute/arch/mma.hpp:12: error: static assertion failed with "K must be 16."',
+        "  2 | using G3 = G<Int<3>>;",
+        'kernel.cu:3: error: identifier "y" is undefined',
+        "  3 | int x = y;",
+        "kernel.cu:99: error: a line that the source does not have",
+    ]
+    (tmp_path / "build.log").write_text("".join(f"source.cu(3): error: number {n}\n" for n in range(500)))
+    assert 1_000 < len(compiler_words(error, source)) <= MOST_WORDS
+    (tmp_path / "build.log").unlink()
+    assert compiler_words(error, source) == "first"
