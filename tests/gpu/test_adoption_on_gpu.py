@@ -14,7 +14,7 @@ import ucutlass
 from ucutlass import frontend
 from ucutlass.adopt import database as adopted
 from ucutlass.adopt.refusals import SourceRefused
-from ucutlass.adopt.source import checked
+from ucutlass.adopt.source import checked, read
 from ucutlass.agent import adoption
 from ucutlass.agent.adoption import AdoptionJob, AdoptionSettings
 from ucutlass.backend import source_of
@@ -24,7 +24,8 @@ from ucutlass.tune.database import TuningDatabase
 
 pytestmark = pytest.mark.gpu
 
-TEXT = (Path(__file__).parent.parent.parent / "examples" / "layer_norm.ucu").read_text()
+FOLDER = Path(__file__).parent.parent.parent / "examples"
+TEXT = (FOLDER / "layer_norm.ucu").read_text()
 SIZES = {"T": 4096, "D": 1024}
 SETTINGS = AdoptionSettings(seed=1, case=20.0, bench=3.0, slower=True)
 
@@ -68,6 +69,27 @@ def test_an_honest_edit_is_confirmed_and_served() -> None:
     assert math.isclose(float((y - k.reference(x, g, b)).abs().max()), 0.0, abs_tol=0.05)
     k(x[:64], g, b)
     assert [o.kind for o in k.origins.values()] == ["adopted", "planner"]
+
+
+EXAMPLES = {
+    "depthwise_rows": {"N": 2, "C": 20, "H": 112, "W": 112},
+    "large_group_norm": {"B": 1, "C": 16, "H": 256, "W": 256},
+    "long_softmax": {"T": 70, "D": 131072},
+}
+"""With extents that take less time than those that they were adopted for."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_confirmed(name: str) -> None:
+    here = at_hand()
+    assert here is not None
+    text = frontend.read_text((FOLDER / "sources" / f"{name}.ucu").read_text())
+    program = frontend.kernel(text)
+    source = read(FOLDER / "sources" / f"{name}.cu")
+    extents = complete(program, EXAMPLES[name])
+    this = AdoptionJob(text, program, extents, here.arch.name, here.device, source)
+    row = adoption.adopt(this, adoption.build(this, SETTINGS), here.gpu.name, SETTINGS)
+    assert row.state == "confirmed" and row.microseconds > 0
 
 
 STORE = "store<kVector, 8>(p.t3 + o, out0);"
