@@ -16,11 +16,13 @@ from ucutlass.emit.gemm.sm80 import includes
 from ucutlass.emit.gemm.sm80_epilogue import batch_strides
 from ucutlass.emit.text import product
 from ucutlass.ir.elements import S8, TF32
+from ucutlass.ir.extents import Fixed
 from ucutlass.kernels.access import Access, Store
 from ucutlass.kernels.convolution.plan import (
     ConvolutionProblem,
     DirectSchedule,
     OperandAccess,
+    Slide,
     across_mode,
     axis_stride,
     moves,
@@ -67,8 +69,10 @@ def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
         "kSame" if innermost else axis_stride(problem, w, vector) for w in (problem.a, problem.b)
     )
     moving = slide(problem, across) if schedule.taps else None
-    if schedule.taps and moving is None:
+    lines = slide(problem, modes - 2) if schedule.items > 1 else None
+    if (schedule.taps and moving is None) or (schedule.items > 1 and lines is None):
         raise ValueError("no window slides along the results")
+    wide = schedule.wide and lines is not None
     checked = [f"p.{w}.data" for w, how in (("a", stride_a), ("b", stride_b)) if how == "kUnit"]
     stored = _epilogue(problem, schedule, vector)
     checked += [f"p.input{s.index}.data" for s in stored.inputs if s.unit]
@@ -90,6 +94,14 @@ def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
         slide=moving,
         slide_window=problem.a.windows.index(moving.axis) if moving else 0,
         tap_extent=problem.k[moving.k] if moving else 0,
+        items=schedule.items,
+        item_taps=schedule.item_taps,
+        lines=lines,
+        lines_window=problem.a.windows.index(lines.axis) if lines else 0,
+        line_tap_extent=problem.k[lines.k] if lines else 0,
+        lead=_lead(problem, moving, schedule.width) if wide and moving else 0,
+        wide=wide,
+        axes=len(problem.a.axes),
         across=across if across >= 0 else -1,
         contracted=max(1, len(problem.k)),
         batch_modes=modes,
@@ -108,6 +120,13 @@ def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
         batch=[product(extent) for extent in gemm.batch] or ["1"],
         checks=checked,
     )
+
+
+def _lead(problem: ConvolutionProblem, moving: Slide, width: int) -> int:
+    """Returns the elements of a thread's line before the first one that begins a vector."""
+    window = problem.a.axes[moving.axis].window
+    assert window is not None and isinstance(window.offset, Fixed)
+    return -window.offset.value % width
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +156,7 @@ def _epilogue(problem: ConvolutionProblem, schedule: DirectSchedule, vector: boo
     call = spell.call(
         "p.arithmetic",
         ["0", "0", *batch],
-        "sums[j][i]",
+        "sums[item][j]" if schedule.items > 1 else "sums[j][i]",
         [f"in{slot.index}[i]" for slot in inputs],
         [f"out{slot.index}[{'j' if innermost else 'i'}]" for slot in outputs],
     )

@@ -123,7 +123,9 @@ def _grid(
     results = extents.m * extents.n * extents.batch
     resident = _resident(problem, schedule, arch)
     if isinstance(schedule, DirectSchedule):
-        each = schedule.rows * (1 if schedule.innermost else schedule.width) * schedule.threads
+        each = (
+            schedule.rows * schedule.items * (1 if schedule.innermost else schedule.width) * schedule.threads
+        )
         return Grid(math.ceil(results / each), device.sms * resident)
     tile_m, tile_n, _ = schedule.tile
     rows, batch = _rows(problem, schedule, sizes)
@@ -168,7 +170,7 @@ def _resident(problem: ConvolutionProblem, schedule: ConvolutionSchedule, arch: 
                 arch, _threads(schedule), registers, sum(_memory(problem, schedule).values())
             )
         case DirectSchedule():
-            registers = min(255, schedule.rows * schedule.width + 40)
+            registers = min(255, _sums(schedule) * (2 if schedule.items > 1 else 1) + 40)
             return blocks_per_sm(arch, schedule.threads, registers, 0)
 
 
@@ -185,8 +187,8 @@ def _threads(schedule: ConvolutionSchedule) -> int:
 def _sums(schedule: ConvolutionSchedule) -> int:
     """Returns the registers of a thread that hold sums."""
     match schedule:
-        case DirectSchedule(width=width, rows=rows, innermost=innermost):
-            return rows * (1 if innermost else width)
+        case DirectSchedule(width=width, rows=rows, innermost=innermost, items=items):
+            return rows * items * (1 if innermost else width)
         case Sm80Schedule(warp_tile=(m, n)):
             return m * n // 32
         case Im2colSchedule(tile=(m, n, _), groups=groups) | WgradSchedule(tile=(m, n, _), groups=groups):

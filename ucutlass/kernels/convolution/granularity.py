@@ -24,6 +24,8 @@ def granularity(plan: ConvolutionPlan, dims: Sequence[str], launch: Sequence[int
             step[operand.contiguous.extent] = max(step.get(operand.contiguous.extent, 1), operand.align)
     if isinstance(schedule, DirectSchedule) and problem.batch:
         step[problem.batch[-1][0]] = schedule.width
+        if schedule.wide and schedule.items > 1 and problem.a.contiguous is not None:
+            step[problem.a.contiguous.extent] = schedule.width
     if isinstance(schedule, Im2colSchedule) and problem.a.contiguous is not None:
         channel = problem.a.contiguous.extent  # of a group: whole parts
         step[channel] = max(step.get(channel, 1), schedule.part if problem.batch else 1)

@@ -123,7 +123,9 @@ class DirectSchedule:
 
     Where `taps` is not 0 the window has exactly so many, and what its positions have in common is read once
     (`slide`). `innermost`: that window lies along the neighbours themselves, which are then the repeats;
-    `width` is then `rows`, or 1 where these are stored one by one.
+    `width` is then `rows`, or 1 where these are stored one by one, and a thread may compute `items` lines of them
+    below one another, along a window of `item_taps` taps, 0 where there is none: it reads each line once, in
+    vectors where `wide`.
     """
 
     width: int
@@ -131,6 +133,9 @@ class DirectSchedule:
     taps: int = 0
     innermost: bool = False
     threads: int = 128
+    items: int = 1
+    item_taps: int = 0
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,13 +136,27 @@ def _direct(pattern: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[
     fixed = {i for i, extent in enumerate(pattern.kernel.dims.values()) if isinstance(extent, Fixed)}
     own = _taps(problem_, len(problem_.batch) - 1, sizes, fixed)
     if own > 0:
-        schedule = DirectSchedule(width, width if width > 1 else 8, own, True)
+        lines = _taps(problem_, len(problem_.batch) - 2, sizes, fixed)
+        wide = lines > 0 and width > 1 and _lines_are_aligned(problem_, width, sizes, aligned)
+        schedule = DirectSchedule(width, width if width > 1 else 8, own, True, item_taps=lines, wide=wide)
     else:
         slides = across_mode(problem_) >= 0 and axis_stride(problem_, problem_.a, width > 1) != "kStep"
         taps = _taps(problem_, across_mode(problem_), sizes, fixed) if slides else 0
         schedule = DirectSchedule(width, _rows(problem_, taps, sizes) if slides else 1, taps)
     why = "one multiply-add for each product: no two results of a tile share both operands"
     return problem_, schedule, 1, (Note("", "direct", why),)
+
+
+def _lines_are_aligned(
+    problem: ConvolutionProblem, width: int, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
+) -> bool:
+    """Whether vectors of A's lines begin at multiples of `width` elements, at places that the text fixes."""
+    a, moving = problem.a, slide(problem, len(problem.batch) - 1)
+    if moving is None or moving.axis != len(a.axes) - 1 or moving.step != 1 or width * a.elem.bytes > 16:
+        return False
+    axis = a.axes[moving.axis]
+    fixed = axis.window is not None and isinstance(axis.window.offset, Fixed)
+    return fixed and (aligned is None or aligned[a.pointer]) and sizes[axis.extent] % width == 0
 
 
 def _rows(problem: ConvolutionProblem, taps: int, sizes: tuple[int, ...]) -> int:

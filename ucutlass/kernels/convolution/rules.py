@@ -31,6 +31,9 @@ from ucutlass.kernels.gemm.schedule import GemmCandidate, routes_of
 from ucutlass.kernels.rule import Breach, Rule
 
 MOST = 2**31 - 1
+
+MOST_SUMS = 64
+"""Of a thread of the direct kernel that computes several lines of results."""
 """Rows, columns, contracted elements and positions of windows: the kernels count them in 32 bits."""
 
 GROUPS: Mapping[int, int] = MappingProxyType({rows: groups for rows, _, groups in TILES})
@@ -238,6 +241,20 @@ def _rows(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
     )
 
 
+def _items(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
+    s, wanting = c.schedule, c.own.item_taps == 0
+    most = 1 if wanting else MOST_SUMS // s.rows
+    if s.items <= most:
+        return None
+    why = "no second window slides along them" if wanting else f"a thread keeps at most {MOST_SUMS} sums"
+    return Breach(
+        f"{s.items} lines of {s.rows} results of a thread, of which {most} are possible: {why}",
+        f"use `items {most}`",
+        ("items", "rows"),
+        None,
+    )
+
+
 def _threads(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
     s = c.schedule
     if s.threads % 32 == 0 and 32 <= s.threads <= 512:
@@ -386,6 +403,14 @@ DIRECT_RULES: tuple[Rule[ConvolutionCandidate[DirectSchedule]], ...] = (
         _VECTORS,
         "CUDA C++ Programming Guide: 255 registers a thread",
         _rows,
+        _DIRECT,
+    ),
+    Rule(
+        "UC0483",
+        "direct items",
+        _VECTORS,
+        "CUDA C++ Programming Guide: 255 registers a thread",
+        _items,
         _DIRECT,
     ),
     Rule(

@@ -45,8 +45,9 @@ def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedu
     raster, swizzle, splits = launch
     word = RASTER_WORD[raster]
     match s:
-        case DirectSchedule(width, rows, _, _, threads):
-            return PartialSchedule(warps="direct", vector=width, rows=rows, threads=threads)
+        case DirectSchedule(width, rows, _, _, threads, items):
+            own_items = items if s.item_taps else None
+            return PartialSchedule(warps="direct", vector=width, rows=rows, items=own_items, threads=threads)
         case Sm80Schedule(tile, warp, stages, math_):
             return PartialSchedule(
                 warps="multistage",
@@ -113,7 +114,8 @@ def _direct(bounds: ScheduleBounds, own: DirectSchedule, r: PartialSchedule) -> 
         # The window lies along the neighbours, so that these are the repeats; one by one they stay so.
         rows = r.rows or (r.vector if r.vector and own.width > 1 else own.rows)
         width = r.vector or (rows if own.width > 1 else 1)
-        return replace(own, width=width, rows=rows, threads=threads)
+        wide = own.wide and width == own.width
+        return replace(own, width=width, rows=rows, threads=threads, items=r.items or own.items, wide=wide)
     width = r.vector or own.width
     rows = r.rows or (own.rows if repeats(bounds.problem, width) else 1)
     return replace(own, width=width, rows=rows, taps=bounds.taps(rows) if rows > 1 else 0, threads=threads)

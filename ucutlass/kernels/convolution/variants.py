@@ -11,5 +11,5 @@ VARIANTS = (
         ("multistage",),
         ("warps", "tile", "warp_tile", "stages", "math", "split_k", "raster", "swizzle"),
     ),
-    Variant("direct", ("direct",), ("warps", "vector", "rows", "threads")),
+    Variant("direct", ("direct",), ("warps", "vector", "rows", "items", "threads")),
 )

@@ -1,0 +1,74 @@
+"""Depthwise convolutions with channels first, of which a thread computes several lines of results: on the host
+behind the emulator, and what the rules refuse."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.kernels.convolution_emulated import judge, plan
+from ucutlass.diagnostics import ProgramError
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule
+
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+SAME = """kernel k(x: E[N, C, H, W], w: E[C, R=3, S=3], b: f32[C]) -> E[N, C, P=H, Q=W] {
+  return relu(dot[R, S](x[H = P + R - 1, W = Q + S - 1], w) + b)
+  schedule sm90a { warps direct  SCHEDULE }
+}"""
+STRIDED = SAME.replace("P=H, Q=W", "P=(H+1)//2, Q=(W+1)//2").replace(
+    "= P + R - 1, W = Q +", "= 2*P + R - 1, W = 2*Q +"
+)
+DILATED = SAME.replace("P + R - 1, W = Q + S - 1", "P + 2*R - 2, W = Q + 3*S - 3")
+LARGE = SAME.replace("R=3, S=3", "R=7, S=5").replace("P + R - 1, W = Q + S - 1", "P + R - 3, W = Q + S - 2")
+GROUPED = (
+    SAME.replace("w: E[C, R=3, S=3]", "w: E[C, D, R=3, S=3]")
+    .replace("x: E[N, C,", "x: E[N, C, D,")
+    .replace("dot[R, S]", "dot[D, R, S]")
+)
+"""Of groups of D channels with one result each, whose sum has a name beside the windows'."""
+
+
+def _planned(text: str, element: str, schedule: str, sizes: dict[str, int]) -> tuple[str, DirectSchedule]:
+    written = text.replace("E[", f"{element}[").replace("SCHEDULE", schedule)
+    chosen = plan(written, sizes, "sm90a").plan
+    assert isinstance(chosen, ConvolutionPlan) and isinstance(chosen.schedule, DirectSchedule)
+    return written, chosen.schedule
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("text", "element", "schedule", "sizes", "wide"),
+    [
+        pytest.param(SAME, "f32", "items 8", {"N": 2, "C": 3, "H": 11, "W": 16}, True, id="f32"),
+        pytest.param(SAME, "bf16", "items 4", {"N": 2, "C": 3, "H": 6, "W": 24}, True, id="bf16"),
+        pytest.param(SAME, "f32", "items 3", {"N": 1, "C": 2, "H": 7, "W": 13}, False, id="odd"),
+        pytest.param(STRIDED, "f32", "items 4", {"N": 1, "C": 3, "H": 11, "W": 15}, False, id="strided"),
+        pytest.param(DILATED, "f32", "items 2", {"N": 1, "C": 2, "H": 9, "W": 12}, True, id="dilated"),
+        pytest.param(LARGE, "f16", "items 2", {"N": 1, "C": 2, "H": 9, "W": 16}, True, id="large"),
+        pytest.param(GROUPED, "f32", "items 4", {"N": 1, "C": 2, "D": 3, "H": 6, "W": 8}, True, id="grouped"),
+    ],
+)
+def test_lines_compute_their_program(
+    text: str, element: str, schedule: str, sizes: dict[str, int], wide: bool
+) -> None:
+    written, chosen = _planned(text, element, schedule, sizes)
+    assert chosen.items > 1 and chosen.wide == wide
+    assert judge(written, sizes, arch="sm90a") == []
+
+
+def test_too_many_lines_are_refused() -> None:
+    with pytest.raises(ProgramError, match="at most 64 sums"):
+        _planned(SAME, "f32", "items 17", {"N": 1, "C": 2, "H": 40, "W": 16})
+
+
+def test_without_a_second_window_there_is_one_line() -> None:
+    along = (
+        SAME.replace("H = P + R - 1, ", "")
+        .replace("R=3, ", "")
+        .replace("dot[R, S]", "dot[S]")
+        .replace("P=H", "H")
+    )
+    with pytest.raises(ProgramError, match="no second window"):
+        _planned(along, "f32", "items 2", {"N": 1, "C": 2, "H": 8, "W": 16})
