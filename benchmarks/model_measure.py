@@ -251,10 +251,10 @@ def warnings_of(logger: str) -> Iterator[list[str]]:
 def fallback_of(report: Report) -> Row:
     """Returns how many graphs and programs there are, what serves the graphs, and the operators outside of
     programs with reasons."""
-    from ucutlass.dynamo.partition import SIZES, VIEW
+    from ucutlass.dynamo.partition import NO_WORK
 
     outside = Counter(
-        (o.operator, o.why) for graph in report.graphs for o in graph.outside if o.why not in (VIEW, SIZES)
+        (o.operator, o.why) for graph in report.graphs for o in graph.outside if o.why not in NO_WORK
     )
     return {
         "graphs": len(report.graphs),

@@ -131,6 +131,19 @@ def test_without_a_fallback_the_operator_and_its_line_are_named() -> None:
         fast(torch.randn(4, 5))
 
 
+def test_a_check_of_values_is_no_operator_outside() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x > 0).all(), "all are above zero")
+        return torch.softmax(x * 2, -1)
+
+    fast, report = compiled(model, fallback="error")
+    x = torch.rand(3, 8) + 0.1
+    torch.testing.assert_close(fast(x), model(x))
+    assert [o.operator for o in report.graphs[0].outside] == ["aten._assert_async.msg"]
+    with pytest.raises(RuntimeError):
+        fast(x - 1)
+
+
 def test_strides_that_are_dense_in_another_order_are_read_and_kept() -> None:
     model = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU())
     x = torch.randn(2, 4, 6, 5).to(memory_format=torch.channels_last)

@@ -18,7 +18,7 @@ from tests.dynamo.test_backend import compiled
 from tests.importer.drawn_modules import Draft, Maker, Step
 from tests.importer.float64_check import widened
 from ucutlass.dynamo.backend import Outside, Report
-from ucutlass.dynamo.partition import SIZES, VIEW
+from ucutlass.dynamo.partition import NO_WORK
 from ucutlass.runtime.module.reference import Widened, default_type
 
 NEAR = 2e-5
@@ -95,7 +95,7 @@ def training_difference(module: nn.Module, *inputs: torch.Tensor) -> tuple[Repor
 
 def outside(report: Report) -> list[Outside]:
     """Returns the operators outside of programs that compute something."""
-    return [o for graph in report.graphs for o in graph.outside if o.why not in (VIEW, SIZES)]
+    return [o for graph in report.graphs for o in graph.outside if o.why not in NO_WORK]
 
 
 # --- drawn steps ---------------------------------------------------------------------

@@ -152,6 +152,29 @@ MODULES: dict[str, tuple[Callable[..., object], tuple[Draw, ...]]] = {
         lambda x, y: (torch.cdist(x, y), torch.cdist(x[None], y, p=1.0), torch.cdist(x, y, p=INF)),
         (normal(4, 3), normal(5, 3)),
     ),
+    "arctangents": (
+        lambda x, y: (torch.atan(3 * x), torch.asin(y), torch.acos(y), torch.atan((4 * x).long())),
+        (normal(3, 40), of(-1, -0.999, -0.5, 0, 1e-6, 0.3, 0.7, 0.9999, 1, 1.5)),
+    ),
+    "the angle of a point": (
+        torch.atan2,
+        (
+            of(0, -0.0, 0, -0.0, 1, -1, 2, -3, INF, -INF, 0.5, NAN),
+            of(1, 1, -1, -1, 0, 0, -4, -5, 2, -INF, INF, 1),
+        ),
+    ),
+    "smaller without aliases": (
+        lambda x: (
+            F.interpolate(x, (5, 7), mode="bilinear", antialias=True),
+            F.interpolate(x, (6, 30), mode="bicubic", antialias=True),
+            F.interpolate(x, scale_factor=(0.37, 1.6), mode="bilinear", antialias=True),
+        ),
+        (normal(2, 3, 16, 20),),
+    ),
+    "a slice without elements is written": (
+        lambda x: torch.slice_scatter(x * 2, x[:, :0], 1, 2, 2),
+        (normal(3, 4),),
+    ),
     "kthvalue": (lambda x: x.kthvalue(2, 0), (normal(3, 4),)),
 }
 

@@ -30,7 +30,7 @@ from ucutlass.dynamo.choice import (
 )
 from ucutlass.dynamo.fallback import say
 from ucutlass.dynamo.options import CompileOptions, options_of
-from ucutlass.dynamo.partition import SIZES, VIEW, Division, divide, division_of, rest
+from ucutlass.dynamo.partition import NO_WORK, Division, divide, division_of, rest
 from ucutlass.dynamo.records import Records, division_from, division_record, key_of
 from ucutlass.dynamo.region import NAME, PARAMETER, values_of
 from ucutlass.dynamo.rematerialization import Partition, partition_of
@@ -163,7 +163,7 @@ class CompiledModule:
         return served.call if fallback is not None else served.programs
 
     def _say_unserved(self) -> None:
-        computing = [o for g in self._report.graphs[-1:] for o in g.outside if o.why not in (VIEW, SIZES)]
+        computing = [o for g in self._report.graphs[-1:] for o in g.outside if o.why not in NO_WORK]
         if computing:
             say(f"no program serves a graph: {computing[0]}")
 
@@ -442,5 +442,5 @@ def line_of(node: fx.Node) -> str:
 def _refuse(outside: Sequence[Outside]) -> None:
     """Raises FallbackNeeded for the first operator that computes something outside of the programs."""
     for operator in outside:
-        if operator.why not in (VIEW, SIZES):
+        if operator.why not in NO_WORK:
             raise FallbackNeeded(str(operator))

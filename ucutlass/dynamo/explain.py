@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 from ucutlass import frontend
 from ucutlass.dynamo.backend import line_of, named, remembered
 from ucutlass.dynamo.builds import checked_text
-from ucutlass.dynamo.partition import SIZES, VIEW, Division, is_item, is_view, why_outside
+from ucutlass.dynamo.partition import CHECK, SIZES, VIEW, Division, is_item, is_view, why_outside
 from ucutlass.dynamo.records import Records
 from ucutlass.dynamo.region import values_of
 from ucutlass.dynamo.rules import decompositions
@@ -292,7 +292,7 @@ def _fate(node: fx.Node, part_of: Mapping[str, str], graph: _TracedGraph) -> tup
     match why_outside(node, graph.division.refused, graph.devices):
         case why if why == VIEW:
             return "view", ""
-        case why if why == SIZES:
+        case why if why in (SIZES, CHECK):
             return "host", ""
         case why:
             return "fallback", why

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from ucutlass.dynamo.region import Region, RegionRefused, region_of, values_of
 from ucutlass.dynamo.rules import RULES, TORCH_ONLY
 from ucutlass.dynamo.subgraphs import extracted, groups, read_outside, replace, sort
-from ucutlass.importer.export import ELEMENTS, is_empty
+from ucutlass.importer.export import CHECKS, ELEMENTS, is_empty
 from ucutlass.importer.masks import noted
 from ucutlass.importer.operators.views import SKIP_EMPTY
 from ucutlass.importer.symbolic import PRIMES, stand_ins, symbols_of
@@ -54,6 +54,12 @@ VIEW = "a view, which computes nothing"
 SIZES = "arithmetic of extents, which the host does"
 """Why a node without tensors stands outside of all."""
 
+CHECK = "a check of values, which torch makes"
+"""Why a check stands outside of all programs."""
+
+NO_WORK = frozenset({VIEW, SIZES, CHECK})
+"""Why nodes stand outside that compute nothing, or on the host."""
+
 MAX_ATTEMPTS = 64
 """Programs that are tried for one graph. Beyond them what is left goes to the fallback."""
 
@@ -80,6 +86,8 @@ def reason(node: fx.Node, refused: Mapping[str, str], devices: Collection[str]) 
     if node.name in refused:
         return refused[node.name]
     target = str(node.target)
+    if target in CHECKS:
+        return CHECK
     if not is_item(node) and (target in TORCH_ONLY or target not in RULES):
         return TORCH_ONLY.get(target, "the importer has no rule for this operator")
     if is_item(node):

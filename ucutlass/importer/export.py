@@ -45,15 +45,16 @@ ELEMENTS = {
 }
 """The language's element of each of torch's types."""
 
-_CHECKS = frozenset(
+CHECKS = frozenset(
     {
         "aten._assert_tensor_metadata.default",
+        "aten._assert_async.default",
         "aten._assert_async.msg",
         "aten.sym_constrain_range_for_size.default",
         "aten._assert_scalar.default",
     }
 )
-"""Operators that compute nothing."""
+"""Operators that compute nothing: they check values."""
 
 DECOMPOSED = frozenset(
     f"aten.{name}"
@@ -385,7 +386,7 @@ def translated(
 ) -> Any:
     """Returns what an operator gives by its rule: a ValueRef, or a tuple of them. Raises Unsupported."""
     target = str(node.target)
-    if target in _CHECKS:
+    if target in CHECKS:
         return None
     builder.origin = OperatorOrigin(target, _module(node), source_line(node))
     builder.name = free(_short(node.name), used_names)

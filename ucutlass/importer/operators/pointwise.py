@@ -500,9 +500,54 @@ def _isnan(b: GraphBuilder, a: Arguments) -> ValueRef:
     return of_tensors(b, a, lambda x: binary("!=", x, x), a["self"])
 
 
+def _angle(b: GraphBuilder, x: ValueRef, element: str, hint: str) -> ValueRef:
+    """Adds the arctangent: of what is at most 1 by a polynomial that is right within 0.005, whose error is the
+    arctangent of a small number, by its series."""
+    work = "f64" if element == "f64" else "f32"
+    small = b.pointwise(template("where(abs(x0) > 1, 1 / abs(x0), abs(x0))"), [x], work, "tangent")
+    near = b.pointwise(template("x0 * (0.97239411 - 0.19194795 * x0 * x0)"), [small], work, "near")
+    over_near = template("(x0 * cos(x1) - sin(x1)) / (cos(x1) + x0 * sin(x1))")
+    rest = b.pointwise(over_near, [small, near], work, "rest")
+    series = template("x0 + x1 - x1 * x1 * x1 / 3 + x1 * x1 * x1 * x1 * x1 / 5")
+    angle = b.pointwise(series, [near, rest], work, "angle")
+    whole = template("sign(x1) * where(abs(x1) > 1, 1.5707963267948966 - x0, x0)")
+    return b.pointwise(whole, [angle, x], element, hint)
+
+
+def _arctangent_of(text: str, result: str, hint: str) -> Rule:
+    """Returns a rule for a function that is `result` of the arctangent of `text`."""
+
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
+        element = a.result.element
+        work = "f64" if element == "f64" else "f32"
+        x = b.pointwise(b.numbers(template(text), [_first(a)]), [_first(a)], work)
+        angle = _angle(b, x, work, "angle")
+        return b.pointwise(template(result), [angle], element, hint)
+
+    return rule
+
+
+def _atan2(b: GraphBuilder, a: Arguments) -> ValueRef:
+    """The angle of a point: of the quotient, turned by half a circle on the left."""
+    y, x, element = a["self"], a["other"], a.result.element
+    work = "f64" if element == "f64" else "f32"
+    both = "where(x0 == 0 and x1 == 0, 0, where(abs(x0) == inf and abs(x1) == inf, sign(x0) * sign(x1), x0 / x1))"
+    quotient = b.pointwise(b.numbers(template(both), [y, x]), [y, x], work, "quotient", a.result.shape)
+    angle = _angle(b, quotient, work, "angle")
+    left = "x1 < 0 or 1 / x1 < 0"
+    below = "x0 < 0 or 1 / x0 < 0"
+    pi = "3.141592653589793"
+    whole = template(f"where({left}, x2 + where({below}, -{pi}, {pi}), x2)")
+    return b.pointwise(b.numbers(whole, [y, x, angle]), [y, x, angle], element, "atan2", a.result.shape)
+
+
 def _rules() -> dict[str, Rule]:
     rules: dict[str, Rule] = {f"aten.{name}.default": unary(text) for name, text in UNARY.items()}
     rules["aten.log_sigmoid.default"] = unary(UNARY["log_sigmoid"])
+    rules["aten.atan.default"] = _arctangent_of("1.0 * x0", "x0", "atan")
+    rules["aten.asin.default"] = _arctangent_of("x0 / sqrt((1 - x0) * (1 + x0))", "x0", "asin")
+    rules["aten.acos.default"] = _arctangent_of("sqrt((1 - x0) / (1 + x0))", "2 * x0", "acos")
+    rules["aten.atan2.default"] = _atan2
     for name, op in COMPARISONS.items():
         rules |= {f"aten.{name}.{overload}": _compare(op) for overload in ("Tensor", "Scalar")}
     for name, rule in {"add": _add, "sub": _sub, "mul": _mul, "div": _div, "remainder": _remainder}.items():

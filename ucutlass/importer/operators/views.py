@@ -481,7 +481,7 @@ def _diag_embed(b: GraphBuilder, a: Arguments) -> ValueRef:
 EMPTY = ValueRef("")
 """What stands for a tensor without elements."""
 
-SKIP_EMPTY = frozenset({"aten.cat.default"})
+SKIP_EMPTY = frozenset({"aten.cat.default", "aten.slice_scatter.default"})
 """Operators that leave out what has no elements."""
 
 READ_MEMORY = frozenset({"aten.as_strided.default", "aten.as_strided_copy.default"})
@@ -609,6 +609,8 @@ def _slice_scatter(b: GraphBuilder, a: Arguments) -> ValueRef:
     """Where the coordinate is of the slice, the source is read there."""
     x = _self(a)
     source: ValueRef = a["src"]
+    if source is EMPTY:
+        return x
     dim = axis_number(a.get("dim", 0), len(b.shape(x)))
     low, high, step = _bounds(a, b.shape(x)[dim])
     if high - low == b.shape(x)[dim] and step == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from math import prod
 from types import MappingProxyType
@@ -23,6 +24,7 @@ from ucutlass.importer.expressions import (
     over,
     plus,
     sub,
+    substituted,
     template,
     where,
 )
@@ -420,6 +422,56 @@ def _upsample_linear(b: GraphBuilder, a: Arguments) -> ValueRef:
     return x
 
 
+def _upsample_antialiased(reach: int, weight: str) -> Rule:
+    """Returns a rule for resampling by a filter that is as wide as an element of the result: `weight` at the
+    distance x0, which is 0 beyond `reach`."""
+
+    def rule(b: GraphBuilder, a: Arguments) -> ValueRef:
+        x: ValueRef = a["input"]
+        rank, element = len(b.shape(x)), a.result.element
+        for axis in range(2, rank):
+            size, places = b.shape(x)[axis], a.result.shape[axis]
+            step = _antialiased_step(a, axis - rank, size, places)
+            if size == places and step == 1:
+                continue
+            wide = max(step, 1.0)
+            taps = 2 * math.ceil(reach * wide) + 1
+            center = mul(add(index("P"), 0.5), step)
+            position = add(call("floor", add(sub(center, reach * wide), 0.5)), index("R"))
+            distance = call("abs", div(sub(add(position, 0.5), center), wide))
+            inside = both(binary(">=", position, 0), binary("<", position, size))
+            share = where(inside, substituted(template(weight), {"x0": distance}), 0.0)
+            axes, extents = (("P",), ("R",)), {"P": places, "R": taps}
+            ids = call("i64", call("clamp", position, 0, size - 1))
+            places_of = b.add("constant", [], ids, axes, extents, "i64", "ids")
+            shares = b.add("constant", [], share, axes, extents, "f32", "share")
+            tail = (1,) * (rank - 1 - axis)
+            read = gathered(b, x, axis, places_of)
+            product = b.pointwise(
+                template("x0 * x1"), [read, b.reshape(shares, (places, taps, *tail))], "f32"
+            )
+            total = b.reshape(reduce(b, shares, "sum", (1,), False, "f32", "total"), (places, *tail))
+            summed = reduce(b, product, "sum", (axis + 1,), False, "f32")
+            x = b.pointwise(template("x0 / x1"), [summed, total], element)
+        return x
+
+    return rule
+
+
+def _antialiased_step(a: Arguments, axis: int, size: int, places: int) -> float:
+    """Returns how far the input is read from place to place; `axis` counts from the end."""
+    if a["align_corners"]:
+        return (size - 1) / (places - 1) if places > 1 else 0.0
+    factor = a.get("scales_h" if axis == -2 else "scales_w")
+    return 1.0 / factor if factor else _scale(a, axis, size, places)
+
+
+_CUBIC = (
+    "where(x0 < 1, (1.5 * x0 - 2.5) * x0 * x0 + 1, where(x0 < 2, ((-0.5 * x0 + 2.5) * x0 - 4) * x0 + 2, 0.0))"
+)
+"""Keys' kernel with a = -0.5, as PyTorch and Pillow have it for images."""
+
+
 def _col2im(b: GraphBuilder, a: Arguments) -> ValueRef:
     """Each element is the sum of what windows have at it; windows side by side are another order of axes."""
     x, places, widths = a["self"], tuple(a["output_size"]), tuple(a["kernel_size"])
@@ -462,6 +514,11 @@ def _rules() -> dict[str, Rule]:
         rules[f"aten._adaptive_avg_pool{n}d.default"] = _adaptive_avg_pool
         rules[f"aten.adaptive_max_pool{n}d.default"] = _adaptive_max_pool
         rules |= {f"aten.upsample_nearest{n}d.{o}": _upsample_nearest for o in ("default", "vec")}
+    for name, rule in {
+        "bilinear2d": _upsample_antialiased(1, "max(1 - x0, 0)"),
+        "bicubic2d": _upsample_antialiased(2, _CUBIC),
+    }.items():
+        rules |= {f"aten._upsample_{name}_aa.{o}": rule for o in ("default", "vec")}
     for name in ("linear1d", "bilinear2d", "trilinear3d"):
         rules |= {f"aten.upsample_{name}.{o}": _upsample_linear for o in ("default", "vec")}
     return rules
