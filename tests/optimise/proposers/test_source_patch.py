@@ -107,3 +107,18 @@ def test_blocks_are_sources_only_where_the_session_takes_them() -> None:
 def test_a_candidate_that_no_source_stands_for_takes_none() -> None:
     (refused,) = answer.programs("```cuda\nint x;\n```", "", CandidateFile(absent="it is a pipeline"))
     assert refused.text == refused.source == "" and "it is a pipeline" in refused.why
+
+
+rows = st.sampled_from(
+    ["@@ -1,2 +1,2 @@", "@@ -0,0 +1 @@", " line 1;", "-line 2;", "+x", "\\ No newline", "--- a/kernel.cu", "+++ b/kernel.cu", "", "-- ", "é", "diff --git a b"]
+)  # fmt: skip
+
+
+@given(st.lists(rows, max_size=12).map("\n".join) | st.text(max_size=200))
+def test_no_text_is_more_than_refused(patch: str) -> None:
+    try:
+        assert isinstance(patched(FILE, patch), str)
+    except BadPatch as problem:
+        assert str(problem)
+    for tag in ("diff", "cuda"):
+        answer.programs(f"```{tag}\n{patch}\n```", "kernel k", CandidateFile(FILE))
