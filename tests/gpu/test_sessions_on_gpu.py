@@ -5,10 +5,13 @@ One candidate is judged: each takes a minute, in fresh processes one after anoth
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from benchmarks.source_session import PROGRAM, early_loads
+from ucutlass.adopt import database as adopted
 from ucutlass.agent.advisor import NOT_LOOKED
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.energy import NOT_MEASURED
@@ -16,13 +19,17 @@ from ucutlass.agent.journal import Journal
 from ucutlass.agent.optimize import Machinery, open_session, rules, run_session
 from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.problem import problem_of
+from ucutlass.agent.proposer import Answer, OnSpend
 from ucutlass.agent.report.facts import facts
 from ucutlass.agent.report.page import page
-from ucutlass.agent.session import SessionSettings
+from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState
+from ucutlass.agent.source_files import CandidateFiles
+from ucutlass.agent.source_winner import adopt_winner
 from ucutlass.agent.stop import StopRule
 from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime import gpu, switches
 from ucutlass.runtime.store import EvidenceStore
+from ucutlass.tune.database import TuningDatabase
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -74,3 +81,44 @@ def test_a_session_confirms_profiles_and_weighs(text: str, engine: LocalEngine, 
     assert 0 < state.spend.gpu_seconds < state.spend.seconds
     print(own.advice, own.joules, state.messages, state.spend)
     assert "What was gained" in page(facts(session.id, journal.events(session.id)))
+
+
+@dataclass(frozen=True)
+class Editor:
+    """Answers with the emitted layer norm, its gain and shift loaded early."""
+
+    files: CandidateFiles | None = None
+
+    def writing_source(self, files: CandidateFiles) -> Editor:
+        return Editor(files)
+
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
+        assert self.files is not None
+        parent = state.tree[ask.pick.parent]
+        return Answer([ProposedProgram(parent.text, "early loads", early_loads(self.files.of(parent).text))])
+
+
+def test_a_session_at_source_level_judges_a_source_as_adopting_does(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
+    current_gpu = gpu.at_hand()
+    assert current_gpu is not None
+    text, sizes = PROGRAM.read_text(encoding="utf-8"), {"T": 4096, "D": 1024}
+    problem = problem_of(text, "p.ucu", None, sizes, current_gpu.arch.name)
+    settings = SessionSettings(
+        "flat", budget=Budget(1), stop=StopRule(None, None), proposer="command", level="source"
+    )
+    session = open_session(Journal(tmp_path / "sessions.sqlite"), problem, settings, current_gpu.device)
+    where = Machinery(engine, current_gpu.device, gpu=current_gpu.gpu.name)
+    state = run_session(session, where, lambda *_: Editor())
+    node = state.tree[1]
+    print(node.outcome, state.messages)
+    assert isinstance(node.outcome, TimedOutcome), node.outcome
+    assert "ptxas: " in node.outcome.advice
+    if state.tree.best() is not node:
+        assert node.id in state.tree.provisional, "another was faster"
+        return
+    proof = EvidenceStore.open().get(node.outcome.records[0])
+    assert proof.kind == "verify" and proof.result["sanitizers"]
+    assert adopt_winner(state, current_gpu.gpu.name, current_gpu.device).state == "confirmed"
+    assert len(adopted.rows(TuningDatabase.open())) == 1
