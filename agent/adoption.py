@@ -15,7 +15,7 @@ from typing import Any
 
 from ucutlass import frontend, ir
 from ucutlass.adopt import database as adopted
-from ucutlass.adopt import host
+from ucutlass.adopt import fences, host
 from ucutlass.adopt.database import AdoptedRow
 from ucutlass.adopt.lookup import versions_of
 from ucutlass.adopt.refusals import SourceRefused
@@ -111,6 +111,7 @@ def _check_object(job: AdoptionJob, built: Built) -> None:
     if losses := machine_losses(job.program, ptx):
         words = "; ".join(f"{loss.where} works in {loss.name}" for loss in losses[:3])
         raise SourceRefused("precision", words)
+    fences.check(ptx)
 
 
 @span("asking for the workspace")

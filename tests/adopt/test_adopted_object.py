@@ -10,7 +10,7 @@ import pytest
 from sources import BY_HAND, quick
 
 from ucutlass import frontend
-from ucutlass.adopt import host
+from ucutlass.adopt import fences, host
 from ucutlass.adopt.refusals import SourceRefused
 from ucutlass.agent.integrity.machine_precision import machine_losses, tensor_instructions
 from ucutlass.runtime import elf
@@ -166,3 +166,33 @@ def test_tensor_cores_below_the_program(text: str, instruction: str, lost: list[
 def test_words_that_are_no_instruction() -> None:
     ptx = "// mma.sync\n.visible .entry gemm.mma.f32\nwgmma.fence.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n"
     assert [i.name for i in tensor_instructions(ptx)] == ["mma.f32"]
+
+
+STORE = "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group"
+
+
+@pytest.mark.parametrize(
+    ("instructions", "words"),
+    [
+        ((STORE, "fence.proxy.async.shared::cta"), ""),
+        ((STORE, "fence.proxy.tensormap"), "no fence.proxy.async"),
+        (("cp.reduce.async.bulk.global.shared::cta.bulk_group",), "no fence.proxy.async"),
+        (("cp.async.bulk.shared::cluster.global", "mbarrier.init.shared::cta.b64"), "no fence.mbarrier_init"),
+        (("mbarrier.init.shared::cta.b64", "fence.mbarrier_init.release.cluster"), ""),
+        ((f"{WGMMA}.f32.bf16.bf16", "wgmma.fence.sync.aligned"), "no wgmma.wait_group"),
+        ((f"{WGMMA}.f32.bf16.bf16", "wgmma.wait_group.sync.aligned"), "no wgmma.fence"),
+        ((f"{WGMMA}.f32.bf16.bf16", "wgmma.wait_group.sync.aligned", "wgmma.fence.sync.aligned"), ""),
+        (("cp.async.cg.shared.global",), "waits for no group"),
+        (("cp.async.ca.shared.global", "cp.async.wait_group"), ""),
+        (("// cp.async.ca.shared.global",), ""),
+        (("add.f32",), ""),
+    ],
+)
+def test_fences_that_instructions_need(instructions: tuple[str, ...], words: str) -> None:
+    ptx = "".join(f"\t{name} %r1;\n" for name in instructions)
+    if not words:
+        fences.check(ptx)
+        return
+    with pytest.raises(SourceRefused, match=words) as refused:
+        fences.check(ptx)
+    assert refused.value.code == "fence"

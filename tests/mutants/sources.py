@@ -280,6 +280,15 @@ _BUILDS = (
         ),
     ),
     _built(
+        "no fence before the store",
+        "attention",
+        "TMA may read what threads have not written yet",
+        "fence",
+        ("  fence_proxy_async();\n", ""),
+    ),
+    _built("no fence before a box", "grouped", "the same", "fence", ("      tma_store_fence();\n", "")),
+    _built("no fence of the barriers", "im2col", "TMA may see them as they were", "fence", ("fence_mbarrier_init();", ";")),
+    _built(
         "an answer too large",
         "parts",
         "more workspace than any GPU has",

@@ -19,6 +19,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         "signature": "the entry's parameters are not those of the binary interface",
         "object": "the compiler left no object or no PTX to look at",
         "precision": "tensor cores multiply or add in less than the program says",
+        "fence": "TMA, wgmma or cp.async without a fence or a wait that they need",
         "workspace": "the entry does not answer how much workspace it needs",
         "wrong": "the results are not those of the program",
         "untimed": "the comparison gave no time that may be believed",
