@@ -40,18 +40,26 @@ def builder_pool(count: int) -> Iterator[Executor]:
 @contextmanager
 def read_ahead(count: int) -> Iterator[Callable[[Sequence[str], ProblemOf], ProblemOf]]:
     """Gives what makes of problems by name such that `count` names further in the sequence are read before they
-    are asked for, each in a process of its own as ever. At the end what is under way ends."""
+    are asked for, each in processes of its own, once the one that is asked for was read: reading takes the GPU.
+    At the end what is under way ends."""
     pool = ThreadPoolExecutor(max(1, count), thread_name_prefix="ucutlass-read")
     futures: dict[str, Future[OptimizationProblem]] = {}
 
     def ahead(names: Sequence[str], problem_of: ProblemOf) -> ProblemOf:
         def read(name: str) -> OptimizationProblem:
             at = names.index(name) if name in names else 0
-            for later in (name, *names[at + 1 : at + 1 + count]):
-                if later not in futures:
-                    futures[later] = pool.submit(problem_of, later)
-            with span("problem"):
-                return futures.pop(name).result()
+            try:
+                with span("problem"):
+                    return begin(name).result()
+            finally:
+                del futures[name]
+                for later in names[at + 1 : at + 1 + count]:
+                    begin(later)
+
+        def begin(name: str) -> Future[OptimizationProblem]:
+            if name not in futures:
+                futures[name] = pool.submit(problem_of, name)
+            return futures[name]
 
         return read
 

@@ -26,6 +26,7 @@ from ucutlass.agent.session import SessionSettings
 from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.runtime.errors import BuildError, MachineError
+from ucutlass.runtime.module.signature import Unusable
 from ucutlass.runtime.progress import Progress
 
 
@@ -125,6 +126,32 @@ def test_a_uniform_draw_knows_no_estimate() -> None:
     assert all(len(set(one)) == 8 and 0 not in one for one in first)
     mean = sum(map(sum, first)) / 1600
     assert abs(mean / len(space.groups) - 0.5) < 0.05
+
+
+def test_problems_are_read_ahead_once_and_after_the_one_that_is_asked_for() -> None:
+    names = ["a", "b", "c", "d"]
+    begun: list[str] = []
+    is_read = threading.Event()
+
+    def problem_of(name: str) -> Any:
+        begun.append(name)
+        assert name == "a" or is_read.wait(60)
+        if name == "c":
+            raise Unusable(name, "import", "no such module")
+        return name.upper()
+
+    with prebuild_module.read_ahead(2) as ahead:
+        read = ahead(names, problem_of)
+        for name in names:
+            if name == "a":
+                assert read("a") == "A"  # type: ignore[comparison-overlap]
+                is_read.set()
+            elif name == "c":
+                with pytest.raises(Unusable):
+                    read("c")
+            else:
+                assert read(name) == name.upper()  # type: ignore[comparison-overlap]
+    assert sorted(begun) == names
 
 
 def test_what_has_not_begun_never_does_once_all_is_over() -> None:
