@@ -34,8 +34,12 @@ _BLOCKING_SYNC = 4
 
 def sleep_while_waiting(device: int = 0) -> None:
     """Lets this process sleep while it waits for the device, where it would spin: for processes that do not
-    time what they launch, beside others that need the cores. It acts on contexts made afterwards. Raises
-    OSError without a driver, and DriverRefused."""
+    time what they launch, beside others that need the cores. A context that is there already, which takes no
+    flags, stays as it is. Raises OSError without a driver, and DriverRefused."""
     driver = library()
     call(driver, "cuInit", 0)
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    call(driver, "cuDevicePrimaryCtxGetState", device, ctypes.byref(flags), ctypes.byref(active))
+    if active.value:
+        return
     call(driver, "cuDevicePrimaryCtxSetFlags_v2", device, _BLOCKING_SYNC)
