@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 from ucutlass import ir
@@ -68,7 +68,8 @@ class GpuEvaluator:
     `completion` compares it with the baselines that take minutes. Without `confirms` nobody leads. With
     `prepares` what a judgement needs is begun while a candidate is built: processes of a confirmation, the
     reference that it is held against, the audit's probe; `awaits` waits until a program's build has ended that was
-    begun elsewhere, and `meanwhile` runs in a thread beside the first confirmation. With `races` one that would lead is timed in turns with the fastest first, and confirmed if it
+    begun elsewhere. After the first verdict `meanwhile` is asked at each step for work, which runs in a thread
+    beside it, unless that of an earlier step still does. With `races` one that would lead is timed in turns with the fastest first, and confirmed if it
     is decided to be faster; with `samples` a reading holds a candidate against sampled rows of a reference that is
     too large to be kept. `modules` runs the code of problem files. `limit` bounds a process that launches, `wait` the wait for the GPU lock, in seconds. All launches are on one GPU of
     the engine, whose token is `near`: times of two GPUs do not compare. `meter` measures the energy of those
@@ -84,7 +85,7 @@ class GpuEvaluator:
     confirms: bool = True
     prepares: bool = False
     awaits: Callable[[str], None] = lambda _: None
-    meanwhile: Callable[[], None] = lambda: None
+    meanwhile: Callable[[], Callable[[], None]] | None = None
     races: bool = False
     samples: bool = False
     modules: ModuleCall = in_own_process
@@ -95,7 +96,8 @@ class GpuEvaluator:
     _agreed: dict[str, str] = field(default_factory=dict)
     _builds: dict[str, AnyBuilt] = field(default_factory=dict)
     _ready: int = 0
-    _confirming: bool = False
+    _first_is_judged: bool = False
+    _beside: Lock = field(default_factory=Lock)
     _probes: dict[str, ProbeTask] = field(default_factory=dict)
     _expected_keys: set[str] = field(default_factory=set)
 
@@ -113,11 +115,27 @@ class GpuEvaluator:
     def judge(self, text: str, source: str = "") -> CandidateJudgement:
         start, gpu_calls = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
         self._prepare()
+        if self._first_is_judged:
+            self._work_beside()
+        self._first_is_judged = True
         outcome = self._judged(self._known[text], gpu_calls)
         spend = spend_of(start, gpu_calls)
         return CandidateJudgement(
             outcome, spend, provisional=self.confirms and isinstance(outcome, TimedOutcome)
         )
+
+    def _work_beside(self) -> None:
+        if self.meanwhile is None or not self._beside.acquire(blocking=False):
+            return
+        work = self.meanwhile()
+
+        def run() -> None:
+            try:
+                work()
+            finally:
+                self._beside.release()
+
+        Thread(target=run, daemon=True).start()
 
     def _prepare(self) -> None:
         """Has as many processes got ready as a confirmation takes, those included that wait since before."""
@@ -128,9 +146,7 @@ class GpuEvaluator:
     def confirm(self, due: Confirm) -> CandidateJudgement:
         start, gpu_calls = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
         messages: list[str] = []
-        if not self._confirming:
-            self._confirming = True
-            Thread(target=self.meanwhile, daemon=True).start()
+        self._work_beside()
         if self.races and due.incumbent and not due.complete and self._is_behind(due, gpu_calls):
             return CandidateJudgement(due.first, spend_of(start, gpu_calls), behind=True)
         self._prepare()

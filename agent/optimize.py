@@ -14,7 +14,7 @@ from ucutlass.agent.evaluator import GpuEvaluator
 from ucutlass.agent.evidence import ConfirmationSettings
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
-from ucutlass.agent.prebuild import BuildCounter, Prebuilder
+from ucutlass.agent.prebuild import BuildCounter, Prebuilder, guess_answer
 from ucutlass.agent.problem import OptimizationProblem, problem_of_json, problem_to_json
 from ucutlass.agent.proposer import Measuring, Preparing, Proposer, ProposerFailed, SourceWriting
 from ucutlass.agent.proposers.factory import judge as judge_of
@@ -38,6 +38,10 @@ from ucutlass.ir.hardware import Device
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol.bounds import TimeBounds, bounds
 from ucutlass.sol.report import row
+
+GUESSING_CPUS = 8
+"""Compilers at once from which on the next answer is built before it is due: half of its programs are other ones
+then."""
 
 ProposerOf = Callable[[OptimizationProblem, Device | None, int], Proposer]
 """Makes the proposer of a problem, by the session's seed: `rules`, or one of
@@ -146,7 +150,10 @@ def with_prebuilds(
     prebuilder = Prebuilder(evaluator.problem, where.device, where.builders, where.counted)
     prebuilder.begin([program.text for program in session.state.pending if not program.source])
     evaluator.awaits = prebuilder.wait
-    return prebuilder.proposer(proposer), judge
+    building = prebuilder.proposer(proposer)
+    if where.prepares and where.engine.cpus >= GUESSING_CPUS and isinstance(proposer, Preparing):
+        evaluator.meanwhile = lambda: partial(_ahead, proposer, guess_answer(session.state, building))
+    return building, judge
 
 
 def proposer_and_evaluator(
@@ -174,8 +181,6 @@ def proposer_and_evaluator(
     if settings.judge and session.voice is None:
         session.voice = judge_of(settings.judge)
     proposer = proposer_of(problem, where.device, settings.seed)
-    if where.prepares and isinstance(proposer, Preparing):
-        bench.meanwhile = partial(_prepare, proposer)
     if settings.level == "source":
         proposer = _writing_source(proposer, problem, where.device)
     if where.measures and isinstance(proposer, Measuring):
@@ -183,9 +188,11 @@ def proposer_and_evaluator(
     return proposer, bench
 
 
-def _prepare(proposer: Preparing) -> None:
-    with suppress(ProgramError, ShapeError):  # the first answer raises them again
+def _ahead(proposer: Preparing, ask: Callable[[], None]) -> None:
+    """Prepares the proposer and has the programs of its next answer built, while something else is judged."""
+    with suppress(ProgramError, ShapeError):  # the answer that is due raises them again
         proposer.prepare()
+        ask()
 
 
 def _writing_source(proposer: Proposer, problem: OptimizationProblem, device: Device | None) -> Proposer:

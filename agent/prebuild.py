@@ -7,6 +7,7 @@ finds it in the cache. A build that fails here fails again where it is judged, a
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -14,10 +15,11 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from ucutlass.agent.batch import ProblemOf
-from ucutlass.agent.outcome import RefusedOutcome
+from ucutlass.agent.dialogue import WRITERS
+from ucutlass.agent.outcome import FailedOutcome, RefusedOutcome
 from ucutlass.agent.problem import OptimizationProblem, candidate_of
 from ucutlass.agent.proposer import Answer, OnSpend, Proposer
-from ucutlass.agent.session import Ask, SessionState
+from ucutlass.agent.session import Ask, SessionState, due
 from ucutlass.assembly import build_program
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device
@@ -128,6 +130,23 @@ class Prebuilder:
 
     def proposer(self, inner: Proposer) -> Proposer:
         return _PrebuildingProposer(inner, self.begin)
+
+
+def guess_answer(state: SessionState, proposer: Proposer) -> Callable[[], None]:
+    """Returns what asks a proposer for the answer that is likely to be due next, whatever becomes of the
+    programs that wait to be judged: it may run in another thread, since it has a copy of the state."""
+    guess = copy.deepcopy(state)
+    for judge in guess.pending:
+        unknown = FailedOutcome("run", "it was not judged yet")
+        guess.tree.add(judge.parent, f"pending:{judge.call}:{judge.index}", judge.text, judge.why, unknown)
+    guess.pending, guess.tree.provisional = [], set()
+
+    def ask() -> None:
+        next_step = due(guess)
+        if isinstance(next_step, Ask) and next_step.role in WRITERS:
+            proposer.propose(next_step, guess, lambda _: None)
+
+    return ask
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,8 @@ class Measuring(Protocol):
 
 @runtime_checkable
 class Preparing(Protocol):
-    """Is a proposer that has work of its own before its first answer."""
+    """Is a proposer that has work of its own before its first answer. To ask it costs nothing and changes nothing,
+    so what it would answer may be asked for before it is due."""
 
     def prepare(self) -> None:
         """Does that work, which the first answer then finds done. Another thread may ask meanwhile. What is

@@ -384,8 +384,9 @@ def test_a_space_is_explored_once_and_beside_the_first_confirmation(monkeypatch:
         ended.set()
 
     live = bench([took(2e-5), took(3e-5)])
-    live.meanwhile = meanwhile
-    assert not explored and isinstance(live.key(LINEAR), str)
+    live.meanwhile = lambda: meanwhile
+    assert isinstance(live.key(LINEAR), str) and live.judge(LINEAR).provisional
+    assert not explored
     for _ in range(2):
         live.confirm(Confirm(0, LINEAR, TimedOutcome(2e-5), None))
     assert ended.wait(60) and explored != [threading.get_ident()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -16,13 +18,13 @@ from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import prebuild as prebuild_module
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.optimize import Machinery, run_session
-from ucutlass.agent.outcome import TimedOutcome
-from ucutlass.agent.prebuild import BuildCounter, Prebuilder
+from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
+from ucutlass.agent.prebuild import BuildCounter, Prebuilder, guess_answer
 from ucutlass.agent.problem import problem_to_json
 from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.proposers.schedule_sampling import nominate_uniformly
-from ucutlass.agent.run import open_journal_session
-from ucutlass.agent.session import SessionSettings
+from ucutlass.agent.run import CandidateJudgement, open_journal_session, step
+from ucutlass.agent.session import Confirm, SessionSettings
 from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.runtime.errors import BuildError, MachineError
@@ -44,6 +46,16 @@ def building(monkeypatch: pytest.MonkeyPatch, what: Callable[..., Any]) -> None:
     monkeypatch.setattr(prebuild_module, "build_program", what)
     nothing: Any = BuiltPipeline(UNPLANNED, ())
     monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: nothing)
+
+
+class Judge:
+    """Takes every program for one of its own."""
+
+    def key(self, text: str, source: str = "") -> str | RefusedOutcome:
+        return text
+
+    def confirm(self, due: Confirm) -> CandidateJudgement:
+        raise AssertionError("nothing is provisional")
 
 
 def test_a_judge_waits_for_the_build_and_for_no_other(
@@ -126,6 +138,35 @@ def test_a_uniform_draw_knows_no_estimate() -> None:
     assert all(len(set(one)) == 8 and 0 not in one for one in first)
     mean = sum(map(sum, first)) / 1600
     assert abs(mean / len(space.groups) - 0.5) < 0.05
+
+
+def test_the_next_answer_is_built_while_the_last_program_is_judged(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    building(monkeypatch, lambda *a, **k: None)
+    prebuilder = Prebuilder(problem(), H200, pool)
+    proposer = prebuilder.proposer(rules(problem(), H200, 0))
+    settings = SessionSettings("flat", budget=Budget(40), stop=StopRule(None, None))
+    session = open_journal_session(Mortal(), problem_to_json(problem()), settings, bound=0.0, baseline=None)
+    readings = itertools.count()
+    guessed: list[set[str]] = []
+    asked: list[set[str]] = []
+
+    class Timing(Judge):
+        def judge(self, text: str, source: str = "") -> CandidateJudgement:
+            if len(session.state.tree) > 1 and len(session.state.pending) == 1:
+                before = set(prebuilder._begun)
+                text_before = json.dumps(session.state.problem)
+                guess_answer(session.state, proposer)()
+                guessed.append(set(prebuilder._begun) - before)
+                assert json.dumps(session.state.problem) == text_before and session.state.pending
+            return CandidateJudgement(TimedOutcome(1e-5 + 1e-9 * next(readings)))
+
+    while len(asked) < 6 and step(session, proposer, Timing()):
+        if session.state.last is not None and len(session.state.pending) == settings.keep:
+            asked.append({program.text for program in session.state.pending})
+    hits = [len(guess & answer) for guess, answer in zip(guessed, asked[1:], strict=False)]
+    assert len(hits) == 5 and sum(hits) >= 0.5 * 4 * len(hits), hits
 
 
 def test_problems_are_read_ahead_once_and_after_the_one_that_is_asked_for() -> None:
