@@ -60,8 +60,9 @@ def in_own_process(
 
 
 class ModuleProcesses:
-    """Is a ModuleCall with a process for each file, and one for its import. `ready` processes without a file wait at any time. Safe to
-    call from many threads; calls of one file follow each other."""
+    """Is a ModuleCall with a process for each file, and one for its import. `ready` processes without a file wait
+    at first, and again once a file took them and has its answer: imports of torch at the same time would delay
+    that. Safe to call from many threads; calls of one file follow each other."""
 
     def __init__(
         self,
@@ -71,8 +72,10 @@ class ModuleProcesses:
     ) -> None:
         self._most = most
         self._start = start
+        self._count = ready
         self._by_file: OrderedDict[str, isolation.WarmProcess] = OrderedDict()
         self._lock = Lock()
+        self._closed = False
         self._ready = [self._prepared() for _ in range(ready)]
 
     def __call__(
@@ -86,7 +89,12 @@ class ModuleProcesses:
         process, oldest = self._process_of(f"{target if target == IMPORT else ''} {arguments['source']}")
         if oldest is not None:
             oldest.close()
-        return process.call(target, arguments, limit_seconds=limit_seconds, memory_bytes=memory_bytes)
+        try:
+            return process.call(target, arguments, limit_seconds=limit_seconds, memory_bytes=memory_bytes)
+        finally:
+            with self._lock:
+                while not self._closed and len(self._ready) < self._count:
+                    self._ready.append(self._prepared())
 
     def close(self) -> None:
         """Ends all processes; a call that is under way ends first."""
@@ -94,6 +102,7 @@ class ModuleProcesses:
             processes = [*self._by_file.values(), *self._ready]
             self._by_file.clear()
             self._ready.clear()
+            self._closed = True
         for process in processes:
             process.close()
 
@@ -103,7 +112,6 @@ class ModuleProcesses:
         with self._lock:
             if key not in self._by_file:
                 self._by_file[key] = self._ready.pop(0) if self._ready else self._prepared()
-                self._ready.append(self._prepared())
             self._by_file.move_to_end(key)
             full = len(self._by_file) > self._most
             return self._by_file[key], self._by_file.popitem(last=False)[1] if full else None

@@ -3,6 +3,7 @@ stored of it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -210,6 +211,8 @@ def probe_reference(candidate: AuditSubject, seed: int) -> ReferenceProbe | Miss
             "seed": seed,
         },
         limit_seconds=PROBE_SECONDS,
+        # Its tensors are small, and cores are for compilers.
+        environ={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     match outcome:
         case isolation.Returned(dict(answer)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ class Process:
         self.preloads: list[Sequence[str]] = []
         self.sources: list[str] = []
         self.open = True
+        self.meanwhile: Callable[[], None] = lambda: None
         log.append(self)
 
     def prepare(self, modules: Sequence[str]) -> None:
@@ -26,6 +27,7 @@ class Process:
     def call(self, target: str, arguments: Mapping[str, Any], **limits: Any) -> isolation.CallOutcome:
         assert self.open and limits == {"limit_seconds": 3.0, "memory_bytes": 4}
         self.sources.append(arguments["source"])
+        self.meanwhile()
         return isolation.Returned(target, "")
 
     def close(self) -> None:
@@ -60,11 +62,13 @@ def test_an_import_waits_for_nothing_that_is_asked_of_the_file(log: list[Process
     assert [len(p.sources) for p in log] == [2, 1, 0]
 
 
-def test_one_waits_ready_at_any_time(log: list[Process]) -> None:
+def test_one_waits_ready_once_the_file_that_took_one_has_its_answer(log: list[Process]) -> None:
     processes = processes_of(log)
     assert len(log) == 1
+    log[0].meanwhile = lambda: counts.append(len(log))
+    counts: list[int] = []
     ask(processes, "a")
-    assert len(log) == 2 and all(p.preloads == [MODULES] for p in log)
+    assert counts == [1] and len(log) == 2 and all(p.preloads == [MODULES] for p in log)
     ask(processes, "a")
     assert len(log) == 2
 

@@ -122,11 +122,7 @@ def _run_batch(
         return open_session(journal, problem, settings.settings, local_gpu.device, session, time)
 
     timing = replace(request.how.timing, baseline=settings.baseline)
-    with (
-        module_processes(2 * (1 + READ_AHEAD)) as modules,
-        builder_pool(engine.cpus) as pool,
-        read_ahead(READ_AHEAD) as ahead,
-    ):
+    with module_processes(2) as modules, builder_pool(engine.cpus) as pool, read_ahead(READ_AHEAD) as ahead:
         engine.submit("prepare_judge", {})
         where = Machinery(
             engine,

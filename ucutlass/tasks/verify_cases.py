@@ -122,12 +122,18 @@ def _launched(loaded: _Loaded, case: VerifyCase, tile: Mapping[str, int], device
 
 
 def machine(built_with: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the fields of `runtime.evidence.Machine` for the GPU that the cases run on."""
+    """Returns the fields of `runtime.evidence.Machine` for the GPU that the cases run on. The process may judge
+    cases then, so it waits for the device as those do."""
+    from contextlib import suppress
     from dataclasses import asdict
 
     import torch
 
+    from ucutlass.runtime.cuda_driver import sleep_while_waiting
     from ucutlass.runtime.subject import machine_of
+
+    with suppress(OSError):  # no driver, which torch says in better words
+        sleep_while_waiting()
 
     return asdict(machine_of(torch.cuda.current_device(), built_with))
 
