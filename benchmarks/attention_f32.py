@@ -1,6 +1,6 @@
 """Attention of f32 operands in one launch, by three TF32 passes and by one, against torch's backends and three launches.
 
-    python -m benchmarks.attention_f32 --out FILE [--only NAME,..] [--seed N] [--drawn N] [--quick]
+    python -m benchmarks.attention_f32 --out FILE [--only NAME,..] [--seed N] [--drawn N] [--staged] [--quick]
 
 Claim: f32 attention is at least 1.5 times as fast as the best of torch's backends without TF32, and errs no more.
 Rows are fixed shapes, each with several tiles, and `--drawn` shapes of the seed, with the planner's tile alone.
@@ -30,6 +30,13 @@ from ucutlass.runtime.timing import compare, sets_for
 Launch = Callable[[int], object]
 
 ROW_SECONDS = 60.0
+
+ANY = (
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.MATH,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +134,15 @@ def launchable(text: str, arguments: Sequence[Tensor]) -> Any:
     return kernel
 
 
-def programs(shape: Shape, every: bool) -> dict[str, str]:
-    """Texts by name: the kernels with their tiles and, with `every`, three launches."""
+def programs(shape: Shape, every: bool, staged: bool) -> dict[str, str]:
+    """Texts by name: the kernels with the first or `every` tile and, where `staged`, three launches."""
     texts = {}
     for compute_type in ("f32", "tf32"):
         width = next(n for n in (64, 128, 256) if shape.head <= n)
         tiles = TILES[compute_type, width]
         for tile in tiles if every else tiles[:1]:
             texts[f"{compute_type} {tile}"] = program(shape, compute_type, tile)
-        if every:
+        if staged:
             texts[f"{compute_type} three launches"] = three_launches(shape, compute_type)
     return texts
 
@@ -160,8 +167,8 @@ def rivals(shape: Shape, sets: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str,
         def run(i: int) -> object:
             torch.backends.cuda.matmul.allow_tf32 = tf32
             q, k, v = sets[i]
-            backends = list(SDPBackend.__members__.values()) if backend is None else [backend]
-            with sdpa_kernel([b for b in backends if b != SDPBackend.ERROR]):
+            backends = list(ANY) if backend is None else [backend]
+            with sdpa_kernel(backends):
                 y = F.scaled_dot_product_attention(q, k, v, is_causal=shape.causal, enable_gqa=grouped)
             torch.backends.cuda.matmul.allow_tf32 = False
             return y
@@ -210,7 +217,7 @@ def row(item: Item) -> Row:
         else:
             launches[name] = lambda i: kernel(*sets[i])
 
-    for name, text in programs(shape, every).items():
+    for name, text in programs(shape, every, item["staged"]).items():
         add(name, text)
     theirs = rivals(shape, sets)
     errors = {}
@@ -243,7 +250,7 @@ def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
     tasks: dict[str, Shape] = {}
     for item in items:
         shape = Shape(**item["shape"])
-        tasks |= dict.fromkeys(programs(shape, item["every"]).values(), shape)
+        tasks |= dict.fromkeys(programs(shape, item["every"], item["staged"]).values(), shape)
     with ThreadPoolExecutor(12) as pool:  # compilers run beside each other
         list(pool.map(lambda task: launchable(task[0], operands(task[1], 1, 0)[0]), tasks.items()))
     return harness.serve(row, items, rows, item_seconds)
@@ -254,11 +261,15 @@ def main() -> None:
     parser.add_argument(
         "--drawn", type=int, default=0, metavar="N", help="shapes of the seed beside the fixed"
     )
+    parser.add_argument(
+        "--staged", action="store_true", help="time three launches too: builds of half a minute"
+    )
     options = parser.parse_args()
     shapes = [(s, True) for s in SHAPES] + [(s, False) for s in drawn(options.drawn, options.seed)]
     chosen = harness.selected(shapes, options, lambda pair: pair[0].name)
     items: list[Item] = [
-        {"name": s.name, "shape": asdict(s), "every": every, "seed": options.seed} for s, every in chosen
+        {"name": s.name, "shape": asdict(s), "every": every, "staged": options.staged, "seed": options.seed}
+        for s, every in chosen
     ]
     rows = harness.run(
         "benchmarks.attention_f32:rows_here",

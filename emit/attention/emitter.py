@@ -114,7 +114,13 @@ def _shape(p: AttentionProblem, s: AttentionSchedule) -> dict[str, Any]:
     if is_tf32(p):
         piece = columns_at_once(p)
         head_v = -(-p.head_v // piece) * piece
-        return {"head": -(-p.head // 8) * 8, "head_v": head_v, "piece": piece, "split_f32": splits_f32(p)}
+        return {
+            "head": -(-p.head // 8) * 8,
+            "head_v": head_v,
+            "piece": piece,
+            "split_f32": splits_f32(p),
+            "ahead": s.ahead,
+        }
     stages_q = query_stages(p, s)
     return {
         "head": padded(p.head),

@@ -107,13 +107,15 @@ class AttentionProblem:
 class AttentionSchedule:
     """`groups` warp groups of 64 rows; `keys` of a block; `stages` blocks of keys, and values, in flight.
     `split`: thread blocks share a tile's keys, and a second launch combines what they found. `across`: a
-    tile's first scores are made beside the last outcomes of the one before."""
+    tile's first scores are made beside the last outcomes of the one before. `ahead`: of TF32, a stage's
+    fragments are prepared while the stage before is multiplied."""
 
     groups: int
     keys: int
     stages: int
     split: bool = False
     across: bool = False
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

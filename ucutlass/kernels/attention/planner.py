@@ -17,7 +17,14 @@ from ucutlass.kernels.attention.plan import (
     splits_f32,
 )
 from ucutlass.kernels.attention.problem import attention_problem
-from ucutlass.kernels.attention.rules import MOST_PARTS, PROBLEM_RULES, SPLIT_RULES, AttentionCase, SplitKeys
+from ucutlass.kernels.attention.rules import (
+    MOST_PARTS,
+    PROBLEM_RULES,
+    SPLIT_RULES,
+    AttentionCase,
+    SplitKeys,
+    prepares_ahead,
+)
 from ucutlass.kernels.attention.schedule import request_of, resolve
 from ucutlass.kernels.attention.smem import most_stages
 from ucutlass.kernels.attention.variants import VARIANTS
@@ -47,7 +54,8 @@ def plan_attention(
     parts = _fixed_parts(problem, keys, request) or _parts(problem, schedule, sizes, device)
     if isinstance(parts, Violation):
         return (parts,)
-    schedule = replace(schedule, split=parts > 1, across=_across(problem))
+    ahead = is_tf32(problem) and prepares_ahead(problem, schedule)
+    schedule = replace(schedule, split=parts > 1, across=_across(problem), ahead=ahead)
     plan = AttentionPlan(arch.name, problem, schedule)
     launch = (_section(problem, sizes, keys, device), parts)
     price = estimate(problem, schedule, sizes, arch, device, launch)

@@ -121,11 +121,17 @@ def _sequences(c: AttentionCase) -> Breach | None:
 
 def held(problem: AttentionProblem, keys: int) -> int:
     """Registers of a thread: f32 scores, two of their 16-bit halves each, and outcomes, for 128 threads of
-    64 rows. In TF32: scores, outcomes, fragments of queries or weights, and what three passes add."""
+    64 rows. In TF32: scores, outcomes, fragments of a stage, and the sums of three passes."""
     if is_tf32(problem):
-        pieces = -(-problem.head_v // columns_at_once(problem)) * columns_at_once(problem)
-        return pieces // 2 + (keys + 48 if splits_f32(problem) else keys // 2 + 32)
+        piece = columns_at_once(problem)
+        outcomes = -(-problem.head_v // piece) * piece // 2
+        return outcomes + 32 + (keys // 2 + max(keys, piece) // 2 if splits_f32(problem) else keys // 2)
     return keys // 2 + keys // 4 + padded(problem.head_v) // 2
+
+
+def prepares_ahead(problem: AttentionProblem, schedule: AttentionSchedule) -> bool:
+    """Whether registers are left for the fragments of a second stage, in TF32."""
+    return held(problem, schedule.keys) + 32 <= HELD_TF32[schedule.groups]
 
 
 def _tile(c: AttentionCandidate) -> Breach | None:
