@@ -175,6 +175,9 @@ STORE = "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group"
     ("instructions", "words"),
     [
         ((STORE, "fence.proxy.async.shared::cta"), ""),
+        (("fence.proxy.async.shared::cta", "bar.sync", STORE, STORE), ""),
+        (("fence.proxy.async.shared::cta", "bar.warp.sync", STORE), ""),
+        (("bar.sync", "fence.proxy.async.shared::cta", STORE), "no barrier between them"),
         ((STORE, "fence.proxy.tensormap"), "no fence.proxy.async"),
         (("cp.reduce.async.bulk.global.shared::cta.bulk_group",), "no fence.proxy.async"),
         (("cp.async.bulk.shared::cluster.global", "mbarrier.init.shared::cta.b64"), "no fence.mbarrier_init"),

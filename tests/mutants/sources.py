@@ -356,9 +356,16 @@ _PRODUCTS = (
         "no wait for the products", "attention", "scores are read while wgmma writes them",
         change("issue_qk(s, consumer.q_desc(), consumer.k_desc());\n    wgmma_wait_group<0>();", "\n    wgmma_wait_group<0>();", "\n    wgmma_commit_group();"),
     ),
-    _wrong(
-        "no barrier before the store", "attention", "TMA reads what is not all written",
+    _built(
+        "no barrier before the store", "attention", "TMA reads what is not all written", "fence",
         change("  fence_proxy_async();\n  named_barrier_sync<128>(kWarpGroupBarrier + group);", "\n  named_barrier_sync<128>(kWarpGroupBarrier + group);", ""),
+    ),
+    _built(
+        "no barrier before a box", "grouped", "the same", "fence",
+        change(
+            "      tma_store_fence();\n      cutlass::arch::NamedBarrier::sync(128, threadIdx.x / 128);",
+            "\n      cutlass::arch::NamedBarrier::sync(128, threadIdx.x / 128);", "",
+        ),
     ),
     _wrong("rows of the next group", "grouped", "a whole box for the last rows", change("bool const full_box = m_atom + 64 <= work_tile.row_end;", "m_atom + 64 <= work_tile.row_end", "true")),
     _wrong("the last group left out", "grouped direct", "off by one", ("if (l == p.groups) {", "if (l + 1 == p.groups) {")),

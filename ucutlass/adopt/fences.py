@@ -22,10 +22,15 @@ class FenceRule:
     words: str
 
 
+_TMA_STORE = r"\bcp\.(?:reduce\.)?async\.bulk(?:\.tensor(?:\.\dd)?)?\.global\.shared::cta"
+_PROXY_FENCE = r"\bfence\.proxy\.async"
+_MEETING = r"\b(?:bar\.|barrier\.|mbarrier\.(?:try_wait|test_wait))"
+_ORDERED = re.compile(f"(?P<fence>{_PROXY_FENCE})|(?P<meeting>{_MEETING})|(?P<store>{_TMA_STORE})")
+
 RULES = (
     FenceRule(
-        r"\bcp\.(?:reduce\.)?async\.bulk(?:\.tensor(?:\.\dd)?)?\.global\.shared::cta",
-        r"\bfence\.proxy\.async",
+        _TMA_STORE,
+        _PROXY_FENCE,
         "it stores shared memory by TMA, and has no fence.proxy.async behind what threads wrote there",
     ),
     FenceRule(
@@ -58,3 +63,20 @@ def check(ptx: str) -> None:
     for rule in RULES:
         if re.search(rule.instruction, code) and not re.search(rule.fences, code):
             raise SourceRefused("fence", rule.words)
+    if _stores_at_once(code):
+        words = "it stores shared memory by TMA right behind a fence.proxy.async, and no barrier between them waits"
+        raise SourceRefused(
+            "fence", f"{words} for the other threads; where one warp alone wrote, say __syncwarp()"
+        )
+
+
+def _stores_at_once(code: str) -> bool:
+    """Returns whether, in the order of the text, a store follows a fence without a place where threads meet."""
+    last = ""
+    for m in _ORDERED.finditer(code):
+        if m.lastgroup == "store":
+            if last == "fence":
+                return True
+        else:
+            last = m.lastgroup or ""
+    return False
