@@ -49,7 +49,7 @@ inline int encode(CUtensorMap* map, CUtensorMapDataType type, int rank, void con
     made.lower[i] = lower[i]; made.upper[i] = upper[i]; made.steps[i] = steps[i + 1];
     fine = fine && lower[i] >= -far - 1 && lower[i] <= far && upper[i] >= -far - 1 && upper[i] <= far && steps[i + 1] >= 1 && steps[i + 1] <= 8;
   }
-  return fine ? emu_im2col::keep(map, made) : 1001;
+  return fine ? emu_im2col::keep(map, made) : 1;
 }
 inline int tile(CUtensorMap* map, CUtensorMapDataType type, int rank, void const* data, cuuint64_t const* sizes, cuuint64_t const* strides,
                 cuuint32_t const* box, CUtensorMapSwizzle swizzle) {
@@ -58,6 +58,6 @@ inline int tile(CUtensorMap* map, CUtensorMapDataType type, int rank, void const
   made.rows = 1;
   bool fine = emu_im2col::known(made, type, rank, data, sizes, strides, swizzle);
   for (int i = 0; i < 5; ++i) { made.box[i] = i < rank ? box[i] : 1; fine = fine && made.box[i] >= 1 && made.box[i] <= 256; if (i) made.rows *= int(made.box[i]); }
-  return fine ? emu_im2col::keep(map, made) : 1001;
+  return fine ? emu_im2col::keep(map, made) : 1;
 }
 }  // namespace ucc_im2col

@@ -373,7 +373,7 @@ _PRODUCTS = (
     _wrong("no barrier before the next tile", "grouped direct", "race", ("    __syncthreads();\n    k += depth;", "    k += depth;")),
     _wrong("no padding on the right", "direct", "windows reach into the next row", ("inside = inside && unsigned(at) < unsigned(extent[1]);", "")),
     _wrong("a tap too few", "direct", "the kernel is 2 wide", change("for (int t = 0; t < kTaps; ++t) {\n      at[1] = t;", "at[1] = t;", "at[1] = min(t, 1);")),
-    _wrong("the last image left out", "im2col", "off by one", ("p.m = e[0] * e[7] * e[8];", "p.m = (e[0] > 1 ? e[0] - 1 : 1) * e[7] * e[8];"), ("if (max_rows != p.m) return 1;", "")),
+    _wrong("the last image left out", "im2col", "off by one", ("p.m = e[0] * e[7] * e[8];", "p.m = (e[0] > 1 ? e[0] - 1 : 1) * e[7] * e[8];"), ("phase.m = e[0];", "phase.m = e[0] > 1 ? e[0] - 1 : 1;")),
     _wrong("no bias", "im2col", "it is not read", ("read<AxisStride::kUnit, 4>(input0 + m * p.input0.m + n * p.input0.n, p.input0.n, count, in0);", "for (float& x : in0) x = 0.0f;")),
 )  # fmt: skip
 
@@ -410,7 +410,7 @@ _HONEST = (
         "total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);\n    total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);",
         "total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);\n    total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);",
     )),
-    _honest("another unroll of loads", "bias", "of the main loop", ("#pragma unroll 1", "#pragma unroll 2")),
+    _honest("another unroll of loads", "split", "of the main loop", ("#pragma unroll 1", "#pragma unroll 2")),
 )  # fmt: skip
 
 
