@@ -100,12 +100,10 @@ def region_of(graph: fx.GraphModule, name: str) -> Region:
         return Region(program.text, program.name, inputs, outputs)
     try:
         return _with_symbols(graph, name, partial(stand_ins, symbols))
-    except RegionRefused as refusal:
+    except RegionRefused:
+        # The larger numbers may be more than a table of positions has, or than a kernel computes.
         values = [value for node in nodes for value in values_of(node)]
-        try:
-            return _with_symbols(graph, name, partial(small_stand_ins, symbols, values))
-        except RegionRefused as other:
-            raise min(refusal, other, key=lambda r: r.whole) from other
+        return _with_symbols(graph, name, partial(small_stand_ins, symbols, values))
 
 
 def _with_symbols(
