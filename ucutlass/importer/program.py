@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.importer.atoms import Conflict
+from ucutlass.importer.chain import ChainLink, ProgramChain, halves
 from ucutlass.importer.export import Exported, FixedValue, exported, exported_twice
 from ucutlass.importer.graph import ImportedStage, Input, Node, Reshape, TensorGraph, Unsupported
 from ucutlass.importer.stages import NoKernelServes, NotLegal, cut
@@ -36,6 +37,10 @@ class OperatorFate:
     by: str
 
 
+class TooLong(Unsupported):
+    """A program is refused as a whole: it is too long, or its stages do not go together."""
+
+
 class WrongCall(TypeError):
     """The arguments of a call are not of the kind that the module was imported for."""
 
@@ -45,13 +50,24 @@ class ImportedProgram:
 
     `text` is the program, `report` says what became of each operator, `parameters` has the module's tensors
     by the names that the program gives them. `program(*inputs)` computes what `module(*inputs)` does, without
-    gradients; `kernel` is the program itself, which takes all tensors as arguments.
+    gradients; `kernel` is the program itself, which takes all tensors as arguments. A module that one program
+    cannot hold is several in a row: `texts` has each, `text` all of them, and `kernel` is a ProgramChain.
     """
 
-    def __init__(self, module: torch.nn.Module, program: ImportedText, export: Exported) -> None:
-        self.module, self.text, self.name = module, program.text, program.name
-        self.report, self.inputs = program.report, program.inputs
-        self._export = export
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        programs: Sequence[tuple[ImportedText, tuple[str, ...]]],
+        export: Exported,
+    ) -> None:
+        self.module, self._programs, self._export = module, tuple(programs), export
+        texts = [program for program, _ in programs]
+        self.texts = tuple(program.text for program in texts)
+        self.text, self.name = "\n".join(self.texts), texts[0].name
+        self.report = tuple(fate for program in texts for fate in program.report)
+        own = {i.name for i in export.graph.inputs}
+        inputs = {i.name: i for program in texts for i in program.inputs if i.name in own}
+        self.inputs = tuple(inputs.values())
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
@@ -64,17 +80,31 @@ class ImportedProgram:
         return self._export.written
 
     @cached_property
-    def kernel(self) -> LoadedProgram:
+    def kernel(self) -> LoadedProgram | ProgramChain:
         from ucutlass.api import loads
 
-        return loads(self.text, self.name)
+        if len(self._programs) == 1:
+            return loads(self.text, self.name)
+        links = [
+            ChainLink(
+                partial(loads, program.text, program.name), tuple(i.name for i in program.inputs), gives
+            )
+            for program, gives in self._programs
+        ]
+        return ProgramChain(links, [i.name for i in self.inputs], self._export.graph.results)
 
     @cached_property
     def _execute(self) -> Callable[..., Any]:
         from ucutlass.importer.first_call import checked
         from ucutlass.runtime import switches
 
-        return checked(self.kernel) if switches.read().check else self.kernel
+        kernel = self.kernel
+        if not switches.read().check:
+            return kernel
+        if not isinstance(kernel, ProgramChain):
+            return checked(kernel)
+        calls = [checked(program) for program in kernel.programs]
+        return lambda *arguments: kernel.run(calls, arguments)
 
     def __call__(self, *inputs: Any) -> Any:
         """Runs the program on a GPU. Raises WrongCall, and what a call of `kernel` raises; with
@@ -158,12 +188,33 @@ def from_torch(
     module that no program can compute.
     """
     try:
-        program, export = imported(module, inputs, name, True, dynamic_shapes)
+        if dynamic_shapes is None:
+            export = exported(module, inputs, True)
+            programs = chained(export.graph, name or type(module).__name__.lower(), export.written)
+        else:
+            program, export = imported(module, inputs, name, True, dynamic_shapes)
+            programs = [(program, export.graph.results)]
+    except NoKernelServes as problem:
+        raise no_kernel(problem) from problem
     except Unsupported:
         raise
     except Exception as problem:
         raise Unsupported(f"torch.export failed: {type(problem).__name__}: {problem}") from problem
-    return ImportedProgram(module, program, export)
+    return ImportedProgram(module, programs, export)
+
+
+def chained(
+    graph: TensorGraph, name: str, written_buffers: tuple[str, ...] = ()
+) -> list[tuple[ImportedText, tuple[str, ...]]]:
+    """Returns the program of a graph and its results, or where it is too long those of both halves. Raises
+    NoKernelServes and Unsupported."""
+    try:
+        return [(program_of(graph, name, written_buffers), graph.results)]
+    except TooLong:
+        divided = halves(graph)
+        if divided is None:
+            raise
+        return [link for n, half in enumerate(divided, 1) for link in chained(half, f"{name}_{n}")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +274,11 @@ def text_of(export: Exported, name: str) -> ImportedText:
     try:
         return program_of(export.graph, name, export.written)
     except NoKernelServes as problem:
-        raise Unsupported(f"no kernel serves it: {problem.why}", problem.node.origin) from problem
+        raise no_kernel(problem) from problem
+
+
+def no_kernel(problem: NoKernelServes) -> Unsupported:
+    return Unsupported(f"no kernel serves it: {problem.why}", problem.node.origin)
 
 
 def program_of(
@@ -241,7 +296,7 @@ def program_of(
     try:
         program = written(graph, stages, name, most_bindings)
     except (NotLegal, Conflict, LimitPassed) as problem:
-        raise Unsupported(f"the program of {len(stages)} stages is refused: {problem}") from problem
+        raise TooLong(f"the program of {len(stages)} stages is refused: {problem}") from problem
     item = program.tree.items[-1]
     assert isinstance(item, syntax.Program)
     order = {p.name: i for i, p in enumerate(item.params)}
