@@ -72,3 +72,28 @@ def test_without_a_second_window_there_is_one_line() -> None:
     )
     with pytest.raises(ProgramError, match="no second window"):
         _planned(along, "f32", "items 2", {"N": 1, "C": 2, "H": 8, "W": 16})
+
+
+@pytest.mark.parametrize(
+    ("element", "sizes", "items"),
+    [
+        ("f32", {"N": 16, "C": 256, "H": 112, "W": 112}, 8),
+        ("bf16", {"N": 16, "C": 256, "H": 112, "W": 112}, 4),
+        ("f32", {"N": 64, "C": 384, "H": 14, "W": 14}, 7),
+        ("f32", {"N": 16, "C": 960, "H": 7, "W": 7}, 1),
+        ("f32", {"N": 1, "C": 32, "H": 56, "W": 56}, 1),
+    ],
+)
+def test_the_planner_chooses_lines_where_there_are_many_results(
+    element: str, sizes: dict[str, int], items: int
+) -> None:
+    _, chosen = _planned(
+        SAME.replace("  schedule sm90a { warps direct  SCHEDULE }\n", ""), element, "", sizes
+    )
+    assert chosen.items == items
+
+
+def test_the_planner_computes_one_line_of_a_strided_window() -> None:
+    text = STRIDED.replace("  schedule sm90a { warps direct  SCHEDULE }\n", "")
+    _, chosen = _planned(text, "f32", "", {"N": 16, "C": 256, "H": 112, "W": 112})
+    assert chosen.items == 1

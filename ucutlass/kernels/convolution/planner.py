@@ -57,6 +57,12 @@ MOST_TAPS = 7
 FEW_TAPS = 3
 """Of a window along which a thread of the direct kernel holds more than four results."""
 
+MOST_ITEMS, ITEM_SUMS = 8, 32
+"""Lines of results that a thread of the direct kernel computes at most, and the sums that it keeps of all."""
+
+LEAST_THREADS = 512
+"""Of the direct kernel an SM, below which a thread computes fewer lines."""
+
 COPY_BYTES = 4
 """The least that cp.async moves."""
 
@@ -80,7 +86,7 @@ def plan_convolution(
         why = "no two results of a tile would share both operands"
         return broken(VARIANT_RULES, ChosenWord(word, why))
     if direct or word == "direct":
-        problem_, own, splits, notes = _direct(pattern, sizes, aligned)
+        problem_, own, splits, notes = _direct(pattern, sizes, device, aligned)
     else:
         chosen = _tiled(pattern, sizes, arch, device, aligned, word)
         if isinstance(chosen[0], Violation):
@@ -123,7 +129,9 @@ def _is_direct(pattern: ConvolutionPattern, sizes: tuple[int, ...]) -> bool:
 _Chosen = tuple[ConvolutionProblem, ConvolutionSchedule, int, tuple[Note, ...]]
 
 
-def _direct(pattern: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> _Chosen:
+def _direct(
+    pattern: ConvolutionPattern, sizes: tuple[int, ...], device: Device, aligned: tuple[bool, ...] | None
+) -> _Chosen:
     problem_ = convolution_problem(pattern, sizes, aligned, apart=True)
     if any(isinstance(o, Reduction) for o in problem_.gemm.outputs):
         raise Refused(
@@ -136,15 +144,33 @@ def _direct(pattern: ConvolutionPattern, sizes: tuple[int, ...], aligned: tuple[
     fixed = {i for i, extent in enumerate(pattern.kernel.dims.values()) if isinstance(extent, Fixed)}
     own = _taps(problem_, len(problem_.batch) - 1, sizes, fixed)
     if own > 0:
-        lines = _taps(problem_, len(problem_.batch) - 2, sizes, fixed)
-        wide = lines > 0 and width > 1 and _lines_are_aligned(problem_, width, sizes, aligned)
-        schedule = DirectSchedule(width, width if width > 1 else 8, own, True, item_taps=lines, wide=wide)
+        rows = width if width > 1 else 8
+        item_taps = _taps(problem_, len(problem_.batch) - 2, sizes, fixed)
+        wide = item_taps > 0 and width > 1 and _lines_are_aligned(problem_, width, sizes, aligned)
+        items = _items(problem_, rows, sizes, device) if wide else 1
+        schedule = DirectSchedule(width, rows, own, True, items=items, item_taps=item_taps, wide=wide)
     else:
         slides = across_mode(problem_) >= 0 and axis_stride(problem_, problem_.a, width > 1) != "kStep"
         taps = _taps(problem_, across_mode(problem_), sizes, fixed) if slides else 0
         schedule = DirectSchedule(width, _rows(problem_, taps, sizes) if slides else 1, taps)
     why = "one multiply-add for each product: no two results of a tile share both operands"
     return problem_, schedule, 1, (Note("", "direct", why),)
+
+
+def _items(problem: ConvolutionProblem, rows: int, sizes: tuple[int, ...], device: Device) -> int:
+    """Lines of results of a thread: as many as share most of their input (read off an H100: 32 sums a thread, where
+    the window moves by one), nearly divide the lines, and leave threads enough for every SM."""
+    mode = len(problem.batch) - 2
+    moving = slide(problem, mode)
+    if moving is None or moving.step != 1:
+        return 1
+    (dim,) = problem.batch[mode]
+    results = math.prod(sizes[d] for run in problem.batch for d in run)
+    for items in range(min(MOST_ITEMS, ITEM_SUMS // rows), 1, -1):
+        divides = math.ceil(sizes[dim] / items) * items <= 1.1 * sizes[dim]
+        if divides and results >= rows * items * LEAST_THREADS * device.sms:
+            return items
+    return 1
 
 
 def _lines_are_aligned(
