@@ -64,7 +64,8 @@ def multistage_seconds(
     windows = [axis.window for axis in problem.a.axes if axis.window is not None]
     each *= PRICE.divided if any(window.scale > 1 for window in windows) else 1.0
     steps = math.ceil(k / tile_k / splits) * (tile_m * tile_n * tile_k / STEP)
-    multiplied = min(PRICE.resident * waves, math.ceil(blocks / device.sms)) * steps * each / device.clock
+    # One block alone waits as long as two that share an SM.
+    multiplied = PRICE.resident * waves * steps * each / device.clock
     stored = _stored(problem, sizes, device) * (1 if splits == 1 else 2 * splits)
     return 2 * device.launch_floor + multiplied + stored + copies_seconds(problem, sizes, device)
 
