@@ -12,7 +12,7 @@ from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.emit.text import over_extents
 from ucutlass.ir.extents import Extent
-from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, OperandAxisExtent
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, OperandAxisExtent, merged
 from ucutlass.kernels.gemm.plan import GemmProblem
 
 
@@ -54,7 +54,8 @@ class AccessText:
 @dataclass(frozen=True, slots=True)
 class PackText:
     """An operand's copy in another order, see `convolution/pack.j2`; `before` are the copies before it, `split` says
-    that there are two, of TF32 parts."""
+    that there are two, of TF32 parts. `merged` are the axes that are one with the first in both orders, itself
+    among them; none where that stays innermost."""
 
     name: str
     data: str
@@ -71,6 +72,7 @@ class PackText:
     last: int
     before: tuple[str, ...]
     split: bool
+    merged: tuple[int, ...]
 
 
 def accesses(problem: ConvolutionProblem) -> tuple[AccessText, AccessText]:
@@ -186,6 +188,7 @@ def packs(problem: ConvolutionProblem) -> tuple[PackText, ...]:
                 lies[0].axis,
                 tuple(p.data for p in texts),
                 operand.split,
+                merged(operand),
             )
         )
     return tuple(texts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Store
-from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, OperandAccess, sides
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, OperandAccess, merged, sides
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.schedule_im2col import clocks, extents_of
 from ucutlass.kernels.gemm.plan import Sm80Schedule
@@ -22,22 +22,25 @@ from ucutlass.kernels.gemm.plan import Sm80Schedule
 class PriceModel:
     """Clocks of an SM: `step` of a step of 64 x 64 x 16 in three TF32 passes whose operands are gathered element
     by element, `vectors` where each is copied 16 bytes at a time, times `divided` where a window's position
-    is divided; an SM holds `resident` such blocks. `tile` is what a transposed tile of 32 x 32 takes of an SM;
+    is divided; an SM holds `resident` such blocks. `tile` is what a transposed tile takes of an SM;
     `reached` the share of the memory's bandwidth that copies and results reach."""
 
     step: float = 1500.0
     vectors: float = 890.0
     divided: float = 1.28
     resident: int = 2
-    tile: float = 980.0
+    tile: float = 600.0
     reached: float = 0.75
 
 
 PRICE = PriceModel()
 
 STEP = 64 * 64 * 16
-TILE = 32
-"""Rows and columns that a block of `convolution/pack.j2` transposes."""
+TILE = (32, 64)
+"""What a block of `convolution/pack.j2` transposes, along the copy's last axis and the tensor's."""
+
+SHORT = 64
+"""Bytes of a last axis that one thread copies whole."""
 
 
 def im2col_seconds(
@@ -77,15 +80,17 @@ def copies_seconds(problem: ConvolutionProblem, sizes: tuple[int, ...], device: 
 
 def _copy_seconds(operand: OperandAccess, sizes: tuple[int, ...], device: Device) -> float:
     extents = [sizes[axis.extent] for axis in operand.axes]
-    first, last = len(extents) - 1, operand.order[-1]
+    last = operand.order[-1]
     padded = math.ceil(extents[last] / operand.pad) * operand.pad
     elements = math.prod(extents) / extents[last] * padded
     written = elements * operand.read.bytes * (2 if operand.split else 1)
     moved = (math.prod(extents) * operand.elem.bytes + written) / (PRICE.reached * device.bandwidth)
-    if first == last:
+    first = merged(operand)
+    if not first or padded * operand.read.bytes <= SHORT:
         return device.launch_floor + moved
-    others = math.prod(extents) // extents[first] // extents[last]
-    tiles = others * math.ceil(padded / TILE) * math.ceil(extents[first] / TILE)
+    length = math.prod(extents[i] for i in first)
+    others = math.prod(extents) // length // extents[last]
+    tiles = others * math.ceil(padded / TILE[0]) * math.ceil(length / TILE[1])
     return device.launch_floor + max(moved, tiles * PRICE.tile / device.sms / device.clock)
 
 

@@ -191,6 +191,18 @@ def unit_dim(operand: OperandAccess) -> int | None:
     return None if last.extent in used else last.extent
 
 
+def merged(operand: OperandAccess) -> tuple[int, ...]:
+    """The declared axis that is contiguous, and those before it that are its neighbours in the copy too: one axis
+    for who copies them. None where the copy has the same axis innermost."""
+    order, first = operand.order, len(operand.axes) - 1
+    if order[-1] == first:
+        return ()
+    axes = [first]
+    while axes[-1] > 0 and order.index(axes[-1]) > 0 and order[order.index(axes[-1]) - 1] == axes[-1] - 1:
+        axes.append(axes[-1] - 1)
+    return tuple(axes)
+
+
 @dataclass(frozen=True, slots=True)
 class GatheredOperand:
     """An operand of a tile: `rows` are the dimensions of its rows (those of M for A, of N for B), `summed`
