@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_33408f678a9087e0_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_2ec5e66a231d977a_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -807,41 +807,58 @@ struct Reduced {
   int64_t reduced_batches;
 };
 
+/// Combines every `step`-th part of an element from `begin` on, and gives the place of its result.
+template <class Op, uint32_t kKeptBatch, class T, class Element>
+__device__ inline T combine_parts(Params const& p, Reduced<T, Element> const& r, int64_t element, int64_t begin, int64_t step, int64_t& offset) {
+  int64_t const n = element % r.kept_n, m = element / r.kept_n % r.kept_m;
+  int64_t rest = element / r.kept_n / r.kept_m;
+  int64_t pitch = 1, first_batch = 0;
+  offset = m * r.target.m + n * r.target.n;
+#pragma unroll
+  for (int i = kBatchModes - 1; i >= 0; --i) {
+    if (kKeptBatch >> i & 1) {
+      first_batch += rest % p.batch[i] * pitch;
+      offset += rest % p.batch[i] * r.target.batch[i];
+      rest /= p.batch[i];
+    }
+    pitch *= p.batch[i];
+  }
+  T value = Op::template neutral<T>();
+#pragma unroll 4
+  for (int64_t i = begin; i < r.reduced_batches * r.parts; i += step) {
+    int64_t batch = first_batch, left = i / r.parts;
+    pitch = 1;
+#pragma unroll
+    for (int j = kBatchModes - 1; j >= 0; --j) {
+      if (!(kKeptBatch >> j & 1)) {
+        batch += left % p.batch[j] * pitch;
+        left /= p.batch[j];
+      }
+      pitch *= p.batch[j];
+    }
+    value = Op::combine(value, r.partial[((batch * r.kept_m + m) * r.kept_n + n) * r.parts + i % r.parts]);
+  }
+  return value;
+}
+
+/// One thread combines the parts of one element, which are few.
+template <class Op, uint32_t kKeptBatch, class T, class Element>
+__global__ void finish_few(__grid_constant__ Params const p, __grid_constant__ Reduced<T, Element> const r) {
+  int64_t const element = block_index() * blockDim.x + threadIdx.x;
+  if (element >= r.kept_batches * r.kept_m * r.kept_n) return;
+  int64_t offset;
+  T const value = combine_parts<Op, kKeptBatch>(p, r, element, 0, 1, offset);
+  r.target.data[offset] = narrow<Element>(value);
+}
+
 /// One thread block combines the parts of one element, in an order that is always the same.
 template <class Op, uint32_t kKeptBatch, class T, class Element>
 __global__ void finish_reduction(__grid_constant__ Params const p, __grid_constant__ Reduced<T, Element> const r) {
   __shared__ T warps[32];
   int64_t const elements = r.kept_batches * r.kept_m * r.kept_n;
   for (int64_t element = block_index(); element < elements; element += int64_t(gridDim.x) * gridDim.y) {
-    int64_t const n = element % r.kept_n, m = element / r.kept_n % r.kept_m;
-    int64_t rest = element / r.kept_n / r.kept_m;
-    int64_t pitch = 1, first_batch = 0;
-    int64_t offset = m * r.target.m + n * r.target.n;
-#pragma unroll
-    for (int i = kBatchModes - 1; i >= 0; --i) {
-      if (kKeptBatch >> i & 1) {
-        first_batch += rest % p.batch[i] * pitch;
-        offset += rest % p.batch[i] * r.target.batch[i];
-        rest /= p.batch[i];
-      }
-      pitch *= p.batch[i];
-    }
-    T value = Op::template neutral<T>();
-#pragma unroll 4
-    for (int64_t i = threadIdx.x; i < r.reduced_batches * r.parts; i += blockDim.x) {
-      int64_t batch = first_batch, left = i / r.parts;
-      pitch = 1;
-#pragma unroll
-      for (int j = kBatchModes - 1; j >= 0; --j) {
-        if (!(kKeptBatch >> j & 1)) {
-          batch += left % p.batch[j] * pitch;
-          left /= p.batch[j];
-        }
-        pitch *= p.batch[j];
-      }
-      value = Op::combine(value, r.partial[((batch * r.kept_m + m) * r.kept_n + n) * r.parts + i % r.parts]);
-    }
-    value = combine_lanes<Op>(value);
+    int64_t offset;
+    T value = combine_lanes<Op>(combine_parts<Op, kKeptBatch>(p, r, element, threadIdx.x, blockDim.x, offset));
     if (blockDim.x > 32) {
       if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
       __syncthreads();
@@ -946,14 +963,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_33408f678a9087e0_kernel
+}  // namespace ucc_2ec5e66a231d977a_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_33408f678a9087e0(
+extern "C" int32_t ucc_2ec5e66a231d977a(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* launch_parameters,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_33408f678a9087e0_kernel;
+  using namespace ucc_2ec5e66a231d977a_kernel;
   for (int i = 0; i < 6; ++i) {
     if (e[i] < 1) return 1;
   }
@@ -1100,7 +1117,11 @@ extern "C" int32_t ucc_33408f678a9087e0(
     r.reduced_batches = p.batches / r.kept_batches;
     int const threads = r.parts * r.reduced_batches > 256 ? 1024 : 32;
     int64_t const elements = r.kept_batches * r.kept_m * r.kept_n;
-    if (int const e = launch<finish_reduction<Add, 3, float, float>>(elements, threads, 0, stream, p, r)) return e;
+    if (r.parts * r.reduced_batches <= 8) {
+      if (int const error = launch<finish_few<Add, 3, float, float>>(ceil_div(elements, 128), 128, 0, stream, p, r)) return error;
+    } else {
+      if (int const error = launch<finish_reduction<Add, 3, float, float>>(elements, threads, 0, stream, p, r)) return error;
+    }
   }
   {
     Reduced<float, cutlass::half_t> r;
@@ -1113,7 +1134,11 @@ extern "C" int32_t ucc_33408f678a9087e0(
     r.reduced_batches = p.batches / r.kept_batches;
     int const threads = r.parts * r.reduced_batches > 256 ? 1024 : 32;
     int64_t const elements = r.kept_batches * r.kept_m * r.kept_n;
-    if (int const e = launch<finish_reduction<Maximum, 1, float, cutlass::half_t>>(elements, threads, 0, stream, p, r)) return e;
+    if (r.parts * r.reduced_batches <= 8) {
+      if (int const error = launch<finish_few<Maximum, 1, float, cutlass::half_t>>(ceil_div(elements, 128), 128, 0, stream, p, r)) return error;
+    } else {
+      if (int const error = launch<finish_reduction<Maximum, 1, float, cutlass::half_t>>(elements, threads, 0, stream, p, r)) return error;
+    }
   }
   {
     Reduced<float, float> r;
@@ -1126,7 +1151,11 @@ extern "C" int32_t ucc_33408f678a9087e0(
     r.reduced_batches = p.batches / r.kept_batches;
     int const threads = r.parts * r.reduced_batches > 256 ? 1024 : 32;
     int64_t const elements = r.kept_batches * r.kept_m * r.kept_n;
-    if (int const e = launch<finish_reduction<Add, 0, float, float>>(elements, threads, 0, stream, p, r)) return e;
+    if (r.parts * r.reduced_batches <= 8) {
+      if (int const error = launch<finish_few<Add, 0, float, float>>(ceil_div(elements, 128), 128, 0, stream, p, r)) return error;
+    } else {
+      if (int const error = launch<finish_reduction<Add, 0, float, float>>(elements, threads, 0, stream, p, r)) return error;
+    }
   }
   {
     Reduced<float, float> r;
@@ -1139,7 +1168,11 @@ extern "C" int32_t ucc_33408f678a9087e0(
     r.reduced_batches = p.batches / r.kept_batches;
     int const threads = r.parts * r.reduced_batches > 256 ? 1024 : 32;
     int64_t const elements = r.kept_batches * r.kept_m * r.kept_n;
-    if (int const e = launch<finish_reduction<Minimum, 1, float, float>>(elements, threads, 0, stream, p, r)) return e;
+    if (r.parts * r.reduced_batches <= 8) {
+      if (int const error = launch<finish_few<Minimum, 1, float, float>>(ceil_div(elements, 128), 128, 0, stream, p, r)) return error;
+    } else {
+      if (int const error = launch<finish_reduction<Minimum, 1, float, float>>(elements, threads, 0, stream, p, r)) return error;
+    }
   }
   {
     Reduced<float, float> r;
@@ -1152,7 +1185,11 @@ extern "C" int32_t ucc_33408f678a9087e0(
     r.reduced_batches = p.batches / r.kept_batches;
     int const threads = r.parts * r.reduced_batches > 256 ? 1024 : 32;
     int64_t const elements = r.kept_batches * r.kept_m * r.kept_n;
-    if (int const e = launch<finish_reduction<Maximum, 2, float, float>>(elements, threads, 0, stream, p, r)) return e;
+    if (r.parts * r.reduced_batches <= 8) {
+      if (int const error = launch<finish_few<Maximum, 2, float, float>>(ceil_div(elements, 128), 128, 0, stream, p, r)) return error;
+    } else {
+      if (int const error = launch<finish_reduction<Maximum, 2, float, float>>(elements, threads, 0, stream, p, r)) return error;
+    }
   }
   return 0;
 }
