@@ -48,6 +48,10 @@ VOLUME = """kernel k(x: f32[B, C, D, H, W], w: f32[F, C, T=3, R=3]) -> f32[B, F,
   return dot[C, T, R](x[D = O + T, H = P + R], w)
   schedule sm90a { warps cooperative }
 }"""
+SMALLEST = """kernel k(x: f32[B, C, H, W], w: f32[K, C, R=3, S=3]) -> f32[B, P=H, Q=W] {
+  return min[K](dot[C, R, S](x[H = P + R - 1, W = Q + S - 1], w))
+  schedule sm90a { warps cooperative }
+}"""
 PLAIN = FORWARD.replace("  schedule sm90a { warps cooperative SCHEDULE }\n", "")
 
 
@@ -62,6 +66,9 @@ def _forward(schedule: str) -> str:
 @pytest.mark.parametrize(
     ("text", "sizes", "tile", "part"),
     [
+        pytest.param(
+            _forward(""), {"B": 3, "C": 70, "H": 9, "W": 8, "F": 20}, (64, 64, 32), 16, marks=pytest.mark.slow
+        ),
         (_forward("tile 128x128x32"), {"B": 1, "C": 33, "H": 16, "W": 13, "F": 130}, (128, 128, 32), 8),
         pytest.param(
             _forward("tile 192x64x32"),
@@ -93,6 +100,7 @@ def _forward(schedule: str) -> str:
         ),
     ],
     ids=[
+        "tiles of a copy that end within channels and rows",
         "producer of its own",
         "three warp groups",
         "strided",
@@ -111,6 +119,13 @@ def test_three_passes_are_right(
     assert isinstance(kernel, ConvolutionPlan) and isinstance(kernel.schedule, Im2colSchedule)
     assert (kernel.schedule.tile, kernel.schedule.part) == (tile, part)
     assert judge(text, sizes, arch="sm90a") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [40, 600], ids=["one thread an element", "a warp an element"])
+def test_parts_of_a_reduction_are_combined(columns: int) -> None:
+    """Tiles of 64 columns leave one part, or ten."""
+    assert judge(SMALLEST, {"B": 2, "C": 16, "H": 6, "W": 7, "K": columns}, arch="sm90a") == []
 
 
 def test_what_is_not_finite_stays_where_it_is() -> None:
