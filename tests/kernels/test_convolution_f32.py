@@ -181,9 +181,9 @@ def test_prices_are_those_that_were_measured() -> None:
         ({"B": 10, "C": 64, "H": 224, "W": 224, "F": 64}, 1921.5, 585.9),
         ({"B": 10, "C": 256, "H": 56, "W": 56, "F": 256}, 1965.6, 412.0),
         ({"B": 10, "C": 512, "H": 28, "W": 28, "F": 512}, 1966.3, 542.7),
-        ({"B": 10, "C": 3, "H": 224, "W": 224, "F": 64}, 161.9, None),
+        ({"B": 10, "C": 3, "H": 224, "W": 224, "F": 64}, 161.9, 150.3),
     )
     for sizes, *times in measured:
         for word, time in zip(("multistage", "cooperative"), times, strict=True):
             planned = plan(_scheduled(word), sizes, "sm90a")
-            assert time is None or 0.75 * time < 1e6 * planned.seconds < 1.25 * time, (sizes, word)
+            assert 0.75 * time < 1e6 * planned.seconds < 1.25 * time, (sizes, word)
