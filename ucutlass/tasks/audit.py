@@ -51,11 +51,13 @@ def probe(program: dict[str, Any], name: str, sizes: dict[str, int], seed: int) 
     from ucutlass import frontend
     from ucutlass.handoff import checked_of
     from ucutlass.reference import expect
+    from ucutlass.reference.freeing import with_free_rows
     from ucutlass.runtime.inputs import generate
 
-    typed = frontend.program(checked_of(program), name)
+    # Extents that the text fixes, as that of a module does, are cut too where that is a slice of the same.
+    typed, lengths = with_free_rows(frontend.program(checked_of(program), name))
     report: dict[str, Any] = {}
-    for cut in reduced_sizes(typed, sizes):
+    for cut in reduced_sizes(typed, {**sizes, **lengths}):
         draws = [expect(typed, generate(typed, cut, d, seed=seed + s)) for d, s in DRAWS]
         inputs, moved = _inputs(typed, cut, seed)
         results = [

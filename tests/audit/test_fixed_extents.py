@@ -1,0 +1,84 @@
+"""The probe of a program whose text fixes its extents, as that of a module does: a slice of it is asked."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from ucutlass import frontend, ir
+from ucutlass.handoff import program_payload
+from ucutlass.reference import evaluate
+from ucutlass.reference.freeing import with_free_rows
+from ucutlass.runtime.inputs import generate
+from ucutlass.tasks.audit import VOLUME, probe
+
+PRODUCT = "kernel k(A: f32[M=4096, K=512], B: f32[K, N=4096]) -> f32[M, N] { return dot[K](A, B) }"
+SCALED = "kernel k(x: f32[M=65536, N=16384]) -> f32[M, N] { return x * 3 }"
+ROWS = "kernel k(x: f32[M=300, N=70]) -> f32[M, N] { return softmax[N](x) }"
+MEAN = "kernel k(x: f32[M=300, N=70]) -> f32[N] { return sum[M](x) * 0.5 }"
+SPLIT = "kernel k(x: f32[(A=40 B=6), N=70]) -> f32[A, B, N] { return x + 1 }"
+SIZED = "kernel k(x: f32[M=300, N=70]) -> f32[M, N] { return x * size(M) }"
+PLACED = "kernel k(x: f32[M=300, N=70]) -> f32[M, N] { return x * f32(index(M)) }"
+FREE = "kernel k(x: f32[M, N=70]) -> f32[M, N] { return x + 1 }"
+
+
+def program(text: str) -> ir.Program:
+    return frontend.program(frontend.read_text(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        (PRODUCT, {"M": 4096, "N": 4096}),
+        (SCALED, {"M": 65536, "N": 16384}),
+        (ROWS, {"M": 300}),
+        (MEAN, {"N": 70}),
+        (SPLIT, {"N": 70}),
+        (SIZED, {"M": 300, "N": 70}),
+        (PLACED, {"N": 70}),
+        (FREE, {"N": 70}),
+    ],
+)
+def test_dimensions_without_influence_on_each_other_are_free(text: str, lengths: dict[str, int]) -> None:
+    freed, of_text = with_free_rows(program(text))
+    assert of_text == lengths
+    assert isinstance(freed, ir.Kernel)
+    assert {d for d, e in freed.dims.items() if isinstance(e, ir.extents.Free)} >= lengths.keys()
+
+
+@pytest.mark.parametrize("text", [ROWS, MEAN, SPLIT, SIZED, PLACED])
+def test_fewer_coordinates_give_a_slice_of_the_whole(text: str) -> None:
+    whole = program(text)
+    freed, lengths = with_free_rows(whole)
+    (x,) = generate(whole, {}, "normal", seed=1)
+    kind = whole.params[0].type
+    assert isinstance(kind, ir.TensorType) and isinstance(x, torch.Tensor) and isinstance(whole, ir.Kernel)
+    (result,) = evaluate(whole, [x])
+    for dim in lengths:
+        at = [axis.dims for axis in kind.axes].index((dim,))
+        (part,) = evaluate(freed, [x.narrow(at, 0, 9)])
+        axis = [a.dims for a in whole.results[0].type.axes].index((dim,))
+        assert torch.equal(part, result.narrow(axis, 0, 9))
+
+
+def test_a_pipeline_stays_as_it_is() -> None:
+    text = "pipeline c(x: f32[M=8, K=4]) -> f32[M, K] { h: f32[M, K] = x * 2  return h + 1 }"
+    whole = program(text)
+    assert with_free_rows(whole) == (whole, {})
+
+
+@pytest.mark.parametrize("text", [PRODUCT, SCALED])
+def test_a_probe_of_fixed_extents_is_small_and_finds_what_moves(text: str) -> None:
+    checked = frontend.read_text(text)
+    report = probe(program_payload(checked), "k", {}, 0)
+    assert math.prod(report["sizes"].values()) <= VOLUME and set(report["sizes"]) == {"M", "N"}
+    assert all(i["moves"] for i in report["inputs"])
+    assert not any(r["constant"] or r["fixed"] or r["flat"] for r in report["results"])
+
+
+def test_a_result_without_influence_is_still_found() -> None:
+    checked = frontend.read_text(SCALED.replace("x * 3", "x * 0 + 1"))
+    (result,) = probe(program_payload(checked), "k", {}, 0)["results"]
+    assert result["constant"]
