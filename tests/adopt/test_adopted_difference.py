@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli_machine import Machine
-from test_adopting import SETTINGS, job, machine
+from test_adopting import SETTINGS, job
 
 from ucutlass import frontend
 from ucutlass.adopt import database as adopted
@@ -21,8 +21,6 @@ from ucutlass.backend import source_of
 from ucutlass.emit.text import Source, finish
 from ucutlass.shapes import complete
 from ucutlass.tune.database import TuningDatabase, TuningKey
-
-__all__ = ["machine"]
 
 TEXT = "kernel k(x: f16[T, D]) -> f16[T, D] { return softmax[D](x) }"
 S = ("-s", "T=64,D=1024")

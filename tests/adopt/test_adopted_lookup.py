@@ -12,7 +12,7 @@ import pytest
 import torch
 from cli_machine import Machine
 from sources import BY_HAND, COMPILES, PROGRAM, SIZES
-from test_adopting import SETTINGS, job, machine
+from test_adopting import SETTINGS, job
 
 import ucutlass
 from ucutlass import backend, frontend
@@ -31,8 +31,6 @@ from ucutlass.tune.database import TuningDatabase, key_of
 GPU = "NVIDIA H200"
 THRICE = BY_HAND.replace("2.0f", "3.0f")
 """Not what the program says, so that a result tells which kernel was launched."""
-
-__all__ = ["machine"]
 
 
 class TextKernel(Exception):
