@@ -98,7 +98,7 @@ def copies(p: AttentionProblem) -> tuple[OperandCopy, ...]:
         (keys, 8, str(p.head_v)),
         v.k[0],
         p.results,
-        f"v_elements / v_lines / 8 * {-(-p.head_v // 4)}",
+        f"v_elements / v_lines / v_line * ((v_line + 31) / 32) * {-(-p.head_v // 32) * 32}",
     )
     if not splits_f32(p):
         return (values,)

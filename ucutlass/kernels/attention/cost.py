@@ -10,6 +10,7 @@ from ucutlass.kernels.attention.plan import (
     AttentionPlan,
     AttentionProblem,
     AttentionSchedule,
+    is_tf32,
     splits_f32,
 )
 from ucutlass.kernels.attention.problem import flops
@@ -20,6 +21,9 @@ from ucutlass.kernels.planned import Estimate, Grid, Planned, Resources, TileCos
 
 REACHED = 0.65
 """Of the compute type's peak, about, by long sequences (measured on an H200)."""
+
+REACHED_TF32 = 0.5
+"""The same in TF32, by one pass or three (measured on an H100)."""
 
 
 def estimate(
@@ -32,7 +36,8 @@ def estimate(
 ) -> Estimate:
     """Returns the time of both products at the share of the peak that long sequences reach. It does not tell
     schedules apart."""
-    multiplied = flops(problem, sizes) / (REACHED * device.peaks[_rate(problem)])
+    reached = REACHED_TF32 if is_tf32(problem) else REACHED
+    multiplied = flops(problem, sizes) / (reached * device.peaks[_rate(problem)])
     rows, keys, batch = _extents(problem, sizes)
     tile_rows, blocks = GROUP * schedule.groups, -(-keys // schedule.keys)
     tiles = batch * -(-rows // tile_rows)
@@ -40,7 +45,9 @@ def estimate(
     moved = _tensor_bytes(problem, sizes)
     # The warp groups' registers fill an SM: it holds one block.
     grid = Grid(tiles * launch[1], device.sms, useful)
-    return counted(grid, device.launch_floor + multiplied, multiplied, moved / device.bandwidth, moved)
+    copied = _copied_bytes(problem, sizes) / device.bandwidth
+    seconds = device.launch_floor + multiplied + copied
+    return counted(grid, seconds, multiplied, moved / device.bandwidth, moved)
 
 
 def resources(planned: Planned) -> Resources:
@@ -114,6 +121,16 @@ def _extents(problem: AttentionProblem, sizes: tuple[int, ...]) -> tuple[int, in
     """Rows, keys and batches."""
     rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
     return rows, keys, math.prod(sizes[i] for mode in problem.scores.batch for i in mode)
+
+
+def _copied_bytes(problem: AttentionProblem, sizes: tuple[int, ...]) -> int:
+    """Bytes that the launch before reads and writes: values in TF32, keys and values in two parts in f32."""
+    if not is_tf32(problem):
+        return 0
+    values = tensor_bytes(problem.results.b, problem.results, sizes)
+    if not splits_f32(problem):
+        return 2 * values
+    return 3 * (values + tensor_bytes(problem.scores.b, problem.scores, sizes))
 
 
 def _tensor_bytes(problem: AttentionProblem, sizes: tuple[int, ...]) -> int:

@@ -98,7 +98,7 @@ _FITS: tuple[tuple[int, tuple[int, int]], ...] = (
 )
 """By the wider head: warp groups, and the keys of a block."""
 
-_FITS_F32: tuple[tuple[int, tuple[int, int]], ...] = ((128, (2, 64)), (256, (2, 32)))
+_FITS_F32: tuple[tuple[int, tuple[int, int]], ...] = ((64, (2, 128)), (128, (2, 64)), (256, (2, 32)))
 
 _FITS_TF32: tuple[tuple[int, tuple[int, int]], ...] = ((128, (2, 128)), (256, (2, 64)))
 
