@@ -170,7 +170,7 @@ def measured(
         tell(stage="time")
         with gpu.holding():
             sets = argument_sets(case, sets_for(case, device, row["eager_seconds"]))
-            launches["ucutlass"] = program_launch(program, sets)
+            launches["ucutlass"] = program_launch(program, sets, yardstick(own_lane))
             for name in names:
                 forward = fast if WAYS[name].compiled else case.model
                 launches[name] = module_launch(case, forward, WAYS[name], sets)
@@ -233,14 +233,19 @@ def module_case(file: str, mode: str, inputs: Sequence[Sequence[str]], device: s
 
 def checked(case: ModuleCase, program: Callable[..., Any], lane: str, device: str, exact: bool) -> Row:
     """Returns `status`, what is `wrong`, the `oracle`, and our error and eager's."""
-    yardstick = WAYS["eager-tf32" if lane == "tf32" else "eager-f32"]
     # Of copies: forward may write into buffers.
-    eager, once = forwarded(copy.deepcopy(case.model), case.inputs, yardstick, device)
+    eager, once = forwarded(copy.deepcopy(case.model), case.inputs, yardstick(lane), device)
     oracle, known = exact_results(case.model, case.inputs, once if exact else None, device)
-    results = program(*case.arguments())
+    with products(yardstick(lane)):  # functions of torch in it compute as eager does
+        results = program(*case.arguments())
     ours = list(results) if isinstance(results, tuple) else [results]
     floor = turns.FLOORS[lane] * (ROUGH_ORACLE if oracle == "f32" else 1.0)
     return turns.judged(ours, eager, known, floor) | {"oracle": oracle, "eager_seconds": once}
+
+
+def yardstick(lane: str) -> Way:
+    """Returns how eager computes in a lane: what a program's functions of torch are held to."""
+    return WAYS["eager-tf32" if lane == "tf32" else "eager-f32"]
 
 
 def forwarded(
@@ -312,9 +317,14 @@ def argument_sets(case: ModuleCase, count: int) -> list[list[Tensor]]:
     return [first, *([t.clone() for t in first] for _ in range(count - 1))]
 
 
-def program_launch(program: Callable[..., Any], sets: Sequence[Sequence[Tensor]]) -> Launch:
+def program_launch(program: Callable[..., Any], sets: Sequence[Sequence[Tensor]], way: Way) -> Launch:
     results = [program(*arguments) for arguments in sets]
-    return lambda at: program(*sets[at], out=results[at])
+
+    def launch(at: int) -> object:
+        with products(way):
+            return program(*sets[at], out=results[at])
+
+    return launch
 
 
 def module_launch(

@@ -25,6 +25,9 @@ Lane: TypeAlias = Literal["f32", "tf32"]
 
 T = TypeVar("T")
 
+CUDNN = ("conv", "gru", "lstm", "rnn_")
+"""In the names of operators that compute in TF32 by PyTorch's default."""
+
 
 def prepared(file: str, lane: Lane, arch: str, device: str | None, payload: str, note: str) -> Row:
     """Returns the row of a problem so far: `status` where it ends here, else what the program is. The program,
@@ -50,7 +53,7 @@ def prepared(file: str, lane: Lane, arch: str, device: str | None, payload: str,
     tell(
         stages=answer["stages"],
         torch_stages=answer["torch_stages"],
-        convolves=any("conv" in fate["operator"] for fate in answer["report"]),
+        convolves=any(word in fate["operator"] for fate in answer["report"] for word in CUDNN),
     )
     checked, program, in_lane = program_of(answer["text"], answer["name"], lane)
     tell(stage="plan", lane=in_lane, held_bytes=bytes_of(program))

@@ -385,3 +385,29 @@ def test_a_cut_that_no_copy_helps_ends_at_once(monkeypatch: pytest.MonkeyPatch) 
         imported(nn.Sequential(nn.ReLU(), nn.Tanh()), (torch.randn(2, 8),))
     assert refused.value.origin is not None and refused.value.origin.operator == "aten.relu.default"
     assert len(rounds) == 1
+
+
+class _Outer(nn.Module):
+    """A reduction whose every result many sums use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(1, 4096, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.min(x, dim=1, keepdim=True)[0] + self.bias
+
+
+@pytest.mark.parametrize(
+    ("module", "x", "count"),
+    [
+        (_Outer(), (512, 4096), 2),  # in one launch, every sum would reduce its row anew
+        (nn.LayerNorm(4096), (512, 4096), 1),
+        (nn.Sequential(nn.MaxPool2d(2), nn.ReLU()), (8, 16, 64, 64), 1),
+    ],
+    ids=["repeated", "norm", "pool"],
+)
+def test_a_reduction_is_a_stage_of_its_own_where_that_is_quicker(
+    module: nn.Module, x: tuple[int, ...], count: int
+) -> None:
+    assert imported(module, (torch.randn(x),))[0].stages == count

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.kernels.test_reduction import ROWS, emitted, planned
+from ucutlass import frontend
+from ucutlass.ir.hardware import DEVICES
+from ucutlass.shapes import complete
 
 
 @pytest.mark.parametrize(
@@ -125,3 +128,29 @@ def test_what_is_said_of_vectors_is_why_they_are_so_wide(
 
 def test_tensors_of_one_element_have_a_plan() -> None:
     assert planned("kernel k(x: f32[]) -> f32[] { return x - x }").schedule.vector == 1
+
+
+def _seconds(text: str, **sizes: int) -> float:
+    checked = frontend.read_text(text)
+    kernel = frontend.kernel(checked)
+    return frontend.plan_kernel(checked, kernel, complete(kernel, sizes), "sm90a").planned.seconds
+
+
+def test_a_reduction_that_many_results_repeat_costs_as_often() -> None:
+    once = "kernel k(x: f32[M, N]) -> f32[M] { return min[N](x) }"
+    repeated = "kernel k(x: f32[M, N], b: f32[C]) -> f32[C, M] { return min[N](x) + b }"
+    sizes = {"M": 1024, "N": 8192}
+    assert _seconds(repeated, C=8192, **sizes) > 100 * _seconds(once, **sizes)
+
+
+def test_overlapping_windows_move_a_tensor_once() -> None:
+    text = "kernel k(x: f32[B, L]) -> f32[B, P=L] { return sum[R=15](x[L = P + R - 7]) }"
+    copy = "kernel k(x: f32[B, L]) -> f32[B, L] { return 2 * x }"
+    sizes = {"B": 4096, "L": 16384}
+    assert _seconds(text, **sizes) < 1.1 * _seconds(copy, **sizes)
+
+
+def test_a_reduction_without_whole_results_reads_its_rows_once() -> None:
+    total = "kernel k(x: f32[B, L]) -> f32[B] { return sum[L](x) }"
+    least = 4 * 2**30 / DEVICES["H200"].bandwidth
+    assert least < _seconds(total, B=8, L=2**27) < 1.1 * least

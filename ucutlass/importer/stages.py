@@ -356,8 +356,11 @@ class _Cutter:
 
     def _doubtful(self, producers: Sequence[str], reader: str) -> bool:
         """Returns whether a price decides on stages that one kernel serves: where operands of a dot would be
-        computed or read otherwise on the way in, which may cost it TMA and wgmma, and where much would be done
-        behind a dot. Other stages are always quicker together."""
+        computed or read otherwise on the way in, which may cost it TMA and wgmma, where much would be done
+        behind a dot, and where what was reduced is repeated, which may reduce it anew for each of its readers.
+        Other stages are always quicker together."""
+        if self._repeats(producers, reader):
+            return True
         into = self._holds_dot(reader)
         dots = [p for p in producers if self._holds_dot(p)]
         if into:
@@ -365,6 +368,15 @@ class _Cutter:
         behind = {n for n in self.regions[reader] if self.nodes[n].kind not in ("view", "constant")}
         reduces = any(self.nodes[n].kind == "reduction" for n in behind)
         return bool(dots) and (reduces or len(behind) > LARGE_EPILOGUE)
+
+    def _repeats(self, producers: Sequence[str], reader: str) -> bool:
+        """Returns whether a stage has more elements than a reduction that it would take in."""
+        elements = math.prod(self.graph.values[reader].shape)
+        return any(
+            elements > math.prod(self.graph.values[p].shape)
+            and any(self.nodes[n].kind in ("reduction", "window") for n in self.regions[p])
+            for p in producers
+        )
 
     def _put(self, root: str, members: frozenset[str]) -> None:
         self.regions[root] = members

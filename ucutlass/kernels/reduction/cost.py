@@ -37,17 +37,23 @@ def estimate(
     device: Device,
     launch: tuple[int, ...],
 ) -> Estimate:
-    """Returns the time to move all tensors, loads as often as the kernel reads them. Of schedules it tells
-    apart those that read rows again."""
+    """Returns the time to move all tensors, loads as often as the kernel reads them, or to visit every element
+    of what each row reduces, where rows reduce the same ones. Of schedules it tells apart those that read rows
+    again."""
     extent = measure(problem, sizes)
     moved = extent.bytes * (1 + passes_of(problem, schedule)) / 2
     memory = moved / device.bandwidth
+    visits = extent.rows * extent.columns * math.prod(sizes[i] for mode in problem.windows for i in mode)
+    computing = visits / (_VISITS * device.sms * device.clock)
     block = schedule.threads * schedule.rows
     registers = min(255, _held_registers(problem, schedule) + _WORKING)
     resident = blocks_per_sm(arch, block, registers, sum(_memory(problem, schedule).values()))
     grid = Grid(_blocks(problem, schedule, extent), device.sms * resident)
-    return counted(grid, device.launch_floor + memory, 0.0, memory, moved)
+    return counted(grid, device.launch_floor + max(memory, computing), computing, memory, moved)
 
+
+_VISITS = 64
+"""Elements that an SM reads and reduces in a clock at most: every second lane of its four schedulers."""
 
 _WORKING = 24
 """Registers of a thread beside what it holds of a row: addresses, partial results (a judgement)."""
@@ -95,14 +101,23 @@ def measure(problem: ReductionProblem, sizes: tuple[int, ...]) -> Extent:
 
 
 def _reach(problem: ReductionProblem, axes: tuple[AxisAccess, ...], sizes: tuple[int, ...]) -> int:
-    """Elements that a load reads at most: the product of the modes that move it."""
+    """Elements that a load reads at most: the product of the modes that move it, or of the lengths of its axes
+    between the first and the last coordinate, where windows overlap."""
+    lengths = [math.prod(sizes[i] for i in mode) for mode in problem.modes]
     modes = {m for axis in axes for m, _ in axis.at.terms}
-    return math.prod(sizes[i] for m in modes for i in problem.modes[m])
+    spans = [sum(abs(c) * (lengths[m] - 1) for m, c in axis.at.terms) // axis.scale + 1 for axis in axes]
+    gathers = any(axis.gathered is not None for axis in axes)
+    most = math.prod(lengths[m] for m in modes)
+    return most if gathers else min(most, math.prod(spans))
 
 
 def passes_of(problem: ReductionProblem, s: ReductionSchedule) -> int:
-    """How often the loads are read. A scan's parts in one pass are read once, however many they are."""
-    return 1 if s.keep == "registers" else 1 + phases(problem) + (s.splits > 1 and bool(scans_of(problem)))
+    """How often the loads are read: before each reduction, and for results that every column has. A scan's parts
+    in one pass are read once, however many they are."""
+    if s.keep == "registers":
+        return 1
+    last = bool(scans_of(problem)) or any(o.whole for o in problem.outputs)
+    return phases(problem) + last + (s.splits > 1 and bool(scans_of(problem)))
 
 
 def kept_bytes(problem: ReductionProblem, vector: int) -> int:

@@ -366,7 +366,8 @@ def _notes(
         text = (
             "every element is read once and kept in registers"
             if s.keep == "registers"
-            else f"a row's {columns} columns do not fit registers: each of {passes} passes reads it"
+            else f"a row's {columns} columns do not fit registers: "
+            + ("one pass reads it" if passes == 1 else f"each of {passes} passes reads it")
         )
         reasons.append(Note("", f"{s.threads} threads a {'part' if s.look_back else 'row'}", text))
     if s.cluster > 1:
