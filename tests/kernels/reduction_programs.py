@@ -223,6 +223,24 @@ REDUCTIONS: Mapping[str, ReductionProgram] = MappingProxyType(
             {"N": 3, "L": 64},
             ({"N": 300, "L": 64},),
         ),
+        "sum of a pool over all positions": ReductionProgram(
+            "kernel k(x: f32[B, F, H, W]) -> f32[B] { return "
+            "sum[F, P=H//4, Q=W//4](sigmoid(mean[R=4, S=4](x[H = 4*P + R, W = 4*Q + S]))) }",
+            {"B": 3, "F": 2, "H": 13, "W": 19},
+            ({"B": 128, "F": 16, "H": 126, "W": 127}, {"B": 3, "F": 5, "H": 382, "W": 381}),
+        ),
+        "mean of a pool": ReductionProgram(
+            "kernel k(x: f32[B, F, D, H, W]) -> f32[B, F, 1, 1, 1] { return "
+            "clamp(mean[O=D//2, P=H//2, Q=W//2](max[T=2, R=2, S=2](x[D = 2*O + T, H = 2*P + R, W = 2*Q + S])), 0, 1) }",
+            {"B": 2, "F": 3, "D": 4, "H": 7, "W": 9},
+            ({"B": 16, "F": 16, "D": 31, "H": 63, "W": 63}, {"B": 2, "F": 3, "D": 16, "H": 64, "W": 130}),
+        ),
+        "softmax of a pool": ReductionProgram(
+            "kernel k(x: f32[B, F, H, W], s: f32[F]) -> f32[B, P=H//2, Q=W//2] { "
+            "y = softmax[F](max[R=2, S=2](x[H = 2*P + R, W = 2*Q + S])) - s\n return max[F](sigmoid(y) * y) }",
+            {"B": 2, "F": 16, "H": 9, "W": 11},
+            ({"B": 40, "F": 16, "H": 64, "W": 64}, {"B": 3, "F": 35, "H": 31, "W": 127}),
+        ),
         "sum of a pool": ReductionProgram(
             "kernel k(x: f32[A, L]) -> f32[A] { return sum[P=L](max[R=3](x[L = P + R - 1])) }",
             {"A": 4, "L": 64},

@@ -170,10 +170,14 @@ def _full(problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], s: 
 
 def vector_of(problem: ReductionProblem, sizes: tuple[int, ...]) -> int:
     """Elements a thread takes at a time: 16 bytes of the narrowest tensor that lies along the vector mode,
-    or what divides the mode."""
+    or what divides the mode. 1 where what a row reduces is read element by element: neighbouring threads then
+    read neighbouring elements."""
     if problem.vector is None:
         return 1
     every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
+    reduced = [] if any(o.whole for o in problem.outputs) else kept(problem)
+    if problem.columns and reduced and all(load.align == 1 for load in reduced):
+        return 1
     vectors = [(x.elem.bytes, x.align) for x in every if x.align > 1]
     widest = max((align for _, align in vectors), default=1)
     vector = min(widest, PACK_BYTES // min((b for b, _ in vectors), default=PACK_BYTES), 8)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from ucutlass import ir
 from ucutlass.ir.elements import F32
 from ucutlass.ir.extents import Extent, Fixed, evaluate
+from ucutlass.ir.traversal import upwards
 from ucutlass.kernels.addresses import PACK_BYTES, Operand, Sizes, vector_width
 from ucutlass.kernels.reduction.match import ReductionPattern
 from ucutlass.kernels.reduction.plan import Load, ReductionOutput, ReductionProblem, contiguous_along
@@ -72,15 +73,30 @@ def _whole(pattern: ReductionPattern, tensor: Operand) -> bool:
 
 
 def _vector_dim(pattern: ReductionPattern, tensors: tuple[Operand, ...], at: Sizes) -> str | None:
-    """The name along which most bytes lie side by side; results weigh more among equals."""
-    contiguous_candidates = {*pattern.rows, *pattern.columns}
+    """The name along which most bytes lie side by side; results weigh more among equals. Where windows are
+    reduced further, one that moves a window along the innermost axis counts as well: neighbours read a few
+    elements apart, which caches bring together."""
+    moving = _movers(pattern) if pattern.columns else {}
     weights: dict[str, tuple[int, int]] = {}
     for t in tensors:
-        if t.order and t.order[-1] in contiguous_candidates:
+        name = moving.get(t.order[-1], t.order[-1]) if t.order else None
+        if name is not None and name in {*pattern.rows, *pattern.columns}:
             size = at.number(at.product(t.order)) * t.elem.bytes
-            have = weights.get(t.order[-1], (0, 0))
-            weights[t.order[-1]] = (have[0] + size, t.pointer)
+            have = weights.get(name, (0, 0))
+            weights[name] = (have[0] + size, t.pointer)
     return max(weights, key=lambda d: weights[d], default=None)
+
+
+def _movers(pattern: ReductionPattern) -> dict[str, str]:
+    """By the axes that windows are read along: the one row or column that moves the window."""
+    windows, own = set(pattern.windows), {*pattern.rows, *pattern.columns}
+    movers: dict[str, set[str]] = {}
+    for node in upwards(*(r.value for r in pattern.kernel.results)):
+        for p in node.positions if isinstance(node, ir.Read) else ():
+            names = {d for d, _ in p.at.terms}
+            if names & windows:
+                movers.setdefault(p.dim, set()).update(names & own)
+    return {dim: next(iter(names)) for dim, names in movers.items() if len(names) == 1 and dim not in own}
 
 
 def _runs(
