@@ -62,8 +62,8 @@ def gemm_problem(
 
 
 def _modes(pattern: GemmPattern, sizes: Sizes) -> MergedModes:
-    m, m_rest = _longest(runs(pattern.m, pattern.tensors), sizes)
-    n, n_rest = _longest(runs(pattern.n, pattern.tensors), sizes)
+    m, m_rest = _longest(runs(pattern.m, pattern.tensors), sizes, pattern.a)
+    n, n_rest = _longest(runs(pattern.n, pattern.tensors), sizes, pattern.b)
     batch = [*runs(pattern.batch, pattern.tensors), *m_rest, *n_rest]
     merged = _merge_batches(batch, pattern.tensors)
     if len(merged) > MAX_BATCH_MODES:
@@ -76,14 +76,21 @@ def _modes(pattern: GemmPattern, sizes: Sizes) -> MergedModes:
     return MergedModes(m, n, runs(pattern.k, (pattern.a, pattern.b)), merged)
 
 
+LEAST_CONTIGUOUS = 16
+"""Elements of a run along which an operand is contiguous that make it the GEMM's own mode, though another is longer:
+without it every element is read by itself."""
+
+
 def _longest(
-    parts: tuple[tuple[str, ...], ...], sizes: Sizes
+    parts: tuple[tuple[str, ...], ...], sizes: Sizes, operand: Operand
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """The run that becomes the GEMM's own mode (the longest, innermost among equals); the rest
-    become batch modes over which the other operand is broadcast."""
+    """The run that becomes the GEMM's own mode (the one along which the operand is contiguous, else the longest,
+    innermost among equals); the rest become batch modes over which the other operand is broadcast."""
     if not parts:
         return (), ()
-    best = max(range(len(parts)), key=lambda i: (sizes.number(sizes.product(parts[i])), i))
+    lengths = [sizes.number(sizes.product(part)) for part in parts]
+    inner = [bool(operand.order) and part[-1] == operand.order[-1] for part in parts]
+    best = max(range(len(parts)), key=lambda i: (inner[i] and lengths[i] >= LEAST_CONTIGUOUS, lengths[i], i))
     return parts[best], tuple(p for i, p in enumerate(parts) if i != best)
 
 
