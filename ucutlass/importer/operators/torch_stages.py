@@ -222,9 +222,11 @@ def _recurrence(function: str, states: int) -> Rule:
         keywords = {"layers": a["num_layers"]}
         keywords |= {k: True for k in ("bidirectional", "batch_first") if a[k]}
         refs = [x, *initial, *weights]
+        # torch 2.11 gives last states of several layers an axis too many where tensors have no memory.
+        last = [ImportedTensor(b.shape(state), b.element(state)) for state in initial]
         return tuple(
             b.torch(function, refs, {**keywords, "gives": i} if i else keywords, tensor)
-            for i, tensor in enumerate(a.results)
+            for i, tensor in enumerate((a.results[0], *last))
         )
 
     return rule
