@@ -237,6 +237,8 @@ class GpuEvaluator:
         first = self.tried(candidate, built, gpu_calls)
         if not isinstance(first, TimedOutcome):
             return first
+        if self.prepares and self.confirms:
+            self._probe(candidate)
         with span("advice"):
             advice = self.advisor.static(
                 candidate.checked,
@@ -289,13 +291,11 @@ class GpuEvaluator:
         return self._agreed[candidate.key]
 
     def _expected(self, candidate: ProgramCandidate, gpu_calls: GpuCalls) -> Callable[[], None]:
-        """Begins what a candidate's process needs besides its build: the reference, and the audit's probe where
-        it would lead. Returns what counts the former, once the build has ended."""
+        """Begins the reference that a candidate's process needs besides its build. Returns what counts it, once
+        the build has ended."""
         if not self.prepares or candidate.key in self._expected_keys:
             return lambda: None
         self._expected_keys.add(candidate.key)
-        if self.confirms:
-            self._probe(candidate)
         reference = self.problem.start if self.problem.module is None else candidate.checked
         arguments = {
             "program": program_payload(reference),

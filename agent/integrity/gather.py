@@ -13,6 +13,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from ucutlass import frontend, ir
+from ucutlass.agent.gpu_calls import local_device
 from ucutlass.agent.integrity.bundle import (
     ArtefactDigests,
     EvidenceBundle,
@@ -33,9 +34,15 @@ from ucutlass.runtime import calibrate, isolation
 from ucutlass.runtime.evidence import ADOPTED, EvidenceKind, Record
 from ucutlass.runtime.store import EvidenceStore
 from ucutlass.runtime.subject import algorithm_digest, file_digest, harness_digest, program_digest
+from ucutlass.runtime.verify.suite import memory_of
 from ucutlass.shapes import free_dims
 
 PROBE_SECONDS = 300.0
+
+LARGE_BYTES = 1 << 28
+"""Of a pipeline's values and their bounds, from which on a CPU takes a minute."""
+
+_PROBE = "ucutlass.tasks.audit:probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,20 +207,28 @@ class ProbeTask:
 
 
 def probe_reference(candidate: AuditSubject, seed: int) -> ReferenceProbe | MissingEvidence:
-    """Asks the float64 reference of a program what its results depend on, in a process of its own."""
+    """Asks the float64 reference of a program what its results depend on, in a process of its own: on the CPU
+    at reduced extents, and on the GPU, if there is one, what a pipeline's text fixes."""
     free = {d: n for d, n in candidate.sizes.items() if d in free_dims(candidate.program)}
-    outcome = isolation.run(
-        "ucutlass.tasks.audit:probe",
-        {
-            "program": program_payload(candidate.checked),
-            "name": candidate.program.name,
-            "sizes": free,
-            "seed": seed,
-        },
-        limit_seconds=PROBE_SECONDS,
+    arguments = {
+        "program": program_payload(candidate.checked),
+        "name": candidate.program.name,
+        "sizes": free,
+        "seed": seed,
+    }
+    fixed = isinstance(candidate.program, ir.Pipeline) and not free
+    outcome: isolation.CallOutcome | None = None
+    if fixed and memory_of(candidate.program, free) > LARGE_BYTES:
+        with local_device(PROBE_SECONDS, or_cpu=True) as device:
+            if device != "cpu":
+                on_gpu = arguments | {"device": device}
+                outcome = isolation.run(_PROBE, on_gpu, limit_seconds=PROBE_SECONDS)
+    elif not fixed:
         # Its tensors are small, and cores are for compilers.
-        environ={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        outcome = isolation.run(_PROBE, arguments, limit_seconds=PROBE_SECONDS, environ=environ)
+    if outcome is None or (isinstance(outcome, isolation.Raised) and outcome.type == "OutOfMemoryError"):
+        outcome = isolation.run(_PROBE, arguments, limit_seconds=PROBE_SECONDS)
     match outcome:
         case isolation.Returned(dict(answer)):
             return probe_of(answer)

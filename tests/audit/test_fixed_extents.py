@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 
 from ucutlass import frontend, ir
+from ucutlass.agent.integrity import gather
+from ucutlass.agent.integrity.bundle import ReferenceProbe
 from ucutlass.handoff import program_payload
 from ucutlass.reference import evaluate
 from ucutlass.reference.freeing import with_free_rows
+from ucutlass.runtime import isolation
 from ucutlass.runtime.inputs import generate
+from ucutlass.shapes import complete
 from ucutlass.tasks.audit import VOLUME, probe
 
 PRODUCT = "kernel k(A: f32[M=4096, K=512], B: f32[K, N=4096]) -> f32[M, N] { return dot[K](A, B) }"
@@ -82,3 +88,42 @@ def test_a_result_without_influence_is_still_found() -> None:
     checked = frontend.read_text(SCALED.replace("x * 3", "x * 0 + 1"))
     (result,) = probe(program_payload(checked), "k", {}, 0)["results"]
     assert result["constant"]
+
+
+FIXED_CHAIN = """
+pipeline k(x: f32[M=4096, K=512], w: f32[N=2048, K]) -> f32[M, N] {
+  h: f32[M, N] = dot[K](x, w)
+  return softmax[N](h)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "asked"),
+    [
+        (FIXED_CHAIN, "cuda", ["cuda"]),
+        (FIXED_CHAIN, "cpu", ["cpu"]),
+        (FIXED_CHAIN.replace("4096", "64").replace("2048", "64"), "cuda", ["cpu"]),
+        (PRODUCT, "cuda", ["cpu"]),
+        (FIXED_CHAIN, "cuda too small", ["cuda", "cpu"]),
+    ],
+)
+def test_what_cannot_be_cut_is_asked_on_a_gpu(
+    text: str, device: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices: list[str] = []
+    answer = {"sizes": {}, "results": [], "inputs": []}
+
+    def run(target: str, arguments: Any, **limits: Any) -> isolation.CallOutcome:
+        devices.append(arguments.get("device", "cpu"))
+        if device == "cuda too small" and devices[-1] == "cuda":
+            return isolation.Raised("OutOfMemoryError", "CUDA out of memory", "", "")
+        return isolation.Returned(answer, "")
+
+    monkeypatch.setattr(isolation, "run", run)
+    monkeypatch.setattr(gather, "local_device", lambda *_, **__: nullcontext(device.split()[0]))
+    checked = frontend.read_text(text)
+    whole = frontend.program(checked)
+    sizes = dict(zip(whole.dims, complete(whole, {}), strict=True))
+    probed = gather.probe_reference(gather.AuditSubject(checked, whole, sizes), 0)
+    assert isinstance(probed, ReferenceProbe) and devices == asked

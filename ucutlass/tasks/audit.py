@@ -41,8 +41,10 @@ DRAWS: tuple[tuple[Distribution, int], ...] = (
 )
 
 
-def probe(program: dict[str, Any], name: str, sizes: dict[str, int], seed: int) -> dict[str, Any]:
-    """Draws inputs of several distributions, and one input at a time anew or negated.
+def probe(
+    program: dict[str, Any], name: str, sizes: dict[str, int], seed: int, device: str = "cpu"
+) -> dict[str, Any]:
+    """Draws inputs of several distributions, and one input at a time anew or negated, on a device.
 
     Returns `sizes` (those used), `results` (`name`, `constant`, `fixed`, `flat`) and `inputs`
     (`name`, `moves`, `bytes` at these sizes), as `ucutlass.agent.integrity.bundle` says. Raises
@@ -57,9 +59,9 @@ def probe(program: dict[str, Any], name: str, sizes: dict[str, int], seed: int) 
     # Extents that the text fixes, as that of a module does, are cut too where that is a slice of the same.
     typed, lengths = with_free_rows(frontend.program(checked_of(program), name))
     report: dict[str, Any] = {}
-    for cut in reduced_sizes(typed, {**sizes, **lengths}):
-        draws = [expect(typed, generate(typed, cut, d, seed=seed + s)) for d, s in DRAWS]
-        inputs, moved = _inputs(typed, cut, seed)
+    for cut in reduced_sizes(typed, {**sizes, **lengths}, device):
+        draws = [expect(typed, generate(typed, cut, d, seed=seed + s, device=device)) for d, s in DRAWS]
+        inputs, moved = _inputs(typed, cut, seed, device)
         results = [
             {"name": draw[0].name, **_constancy(draw, i in moved)}
             for i, draw in enumerate(zip(*draws, strict=True))
@@ -75,7 +77,7 @@ class ReducedSizesError(ValueError):
     """No reduced extents satisfy the program's requirements."""
 
 
-def reduced_sizes(program: Program, sizes: Mapping[str, int]) -> list[dict[str, int]]:
+def reduced_sizes(program: Program, sizes: Mapping[str, int], device: str = "cpu") -> list[dict[str, int]]:
     """Returns the free extents, cut to what the interpreter can do in seconds, the smallest first. Raises
     ReducedSizesError where none satisfy the program."""
     import math
@@ -92,7 +94,7 @@ def reduced_sizes(program: Program, sizes: Mapping[str, int]) -> list[dict[str, 
             complete(program, cut)
         except ShapeError:
             continue
-        if cut not in reductions and _runs(program, cut):
+        if cut not in reductions and _runs(program, cut, device):
             reductions.append(cut)
     if not reductions:
         extents = ", ".join(f"{d}={n}" for d, n in sizes.items())
@@ -100,13 +102,13 @@ def reduced_sizes(program: Program, sizes: Mapping[str, int]) -> list[dict[str, 
     return reductions
 
 
-def _runs(program: Program, sizes: Mapping[str, int]) -> bool:
+def _runs(program: Program, sizes: Mapping[str, int], device: str) -> bool:
     from ucutlass.reference import evaluate
     from ucutlass.reference.errors import RequirementError
     from ucutlass.runtime.inputs import generate
 
     try:
-        evaluate(program, generate(program, sizes, "zeros"))
+        evaluate(program, generate(program, sizes, "zeros", device=device))
     except RequirementError:
         return False
     return True
@@ -139,19 +141,21 @@ def _common(references: Tensor, bounds: Tensor, over: int | None) -> bool:
     return bool((low.amax(over) <= high.amin(over)).all())
 
 
-def _inputs(program: Program, sizes: Mapping[str, int], seed: int) -> tuple[list[dict[str, Any]], set[int]]:
+def _inputs(
+    program: Program, sizes: Mapping[str, int], seed: int, device: str
+) -> tuple[list[dict[str, Any]], set[int]]:
     """Returns each tensor with whether a result moved in any of BASES: another input, such as a condition of
     one element, may hide it in some. Also the results that moved, by position."""
     from torch import Tensor
 
     from ucutlass.runtime.inputs import generate
 
-    first = generate(program, sizes, "normal", seed=seed)
+    first = generate(program, sizes, "normal", seed=seed, device=device)
     still = {i for i, argument in enumerate(first) if isinstance(argument, Tensor)}
     moved: set[int] = set()
     for base in range(BASES):
         if still:
-            movers = _movers(program, sizes, seed + base, still)
+            movers = _movers(program, sizes, seed + base, still, device)
             still -= movers.keys()
             moved |= {result for results in movers.values() for result in results}
     rows = [
@@ -163,7 +167,7 @@ def _inputs(program: Program, sizes: Mapping[str, int], seed: int) -> tuple[list
 
 
 def _movers(
-    program: Program, sizes: Mapping[str, int], seed: int, positions: set[int]
+    program: Program, sizes: Mapping[str, int], seed: int, positions: set[int], device: str
 ) -> dict[int, set[int]]:
     """Returns, of the parameters asked for, those that move results when drawn anew or negated alone, with
     the results."""
@@ -173,8 +177,8 @@ def _movers(
     from ucutlass.reference import expect
     from ucutlass.runtime.inputs import generate, roles_of
 
-    base = generate(program, sizes, "normal", seed=seed)
-    other = generate(program, sizes, "normal", seed=seed + 100)
+    base = generate(program, sizes, "normal", seed=seed, device=device)
+    other = generate(program, sizes, "normal", seed=seed + 100, device=device)
     expected = expect(program, base)
     roles = roles_of(program)
     movers: dict[int, set[int]] = {}
