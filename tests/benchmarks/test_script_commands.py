@@ -15,6 +15,7 @@ SCRIPTS = sorted(p.stem for p in FOLDER.glob("*.py") if "__main__" in p.read_tex
 TIMED = (
     "attention",
     "convolution",
+    "f32_products",
     "grouped_gemm",
     "memory_bound",
     "ops",

@@ -13,11 +13,11 @@ from ucutlass.runtime import switches
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
 SCHEDULES = (
-    "warps cooperative  tile 128x192x32  cluster 2x1",
-    "warps cooperative  tile 128x128x32  split_k stream",
-    "warps cooperative  tile 128x128x32  cluster 2x2",
-    "warps pingpong  tile 64x128x32  cluster 1x2",
-    "warps pingpong  tile 64x64x64",
+    "math tf32x3  warps cooperative  tile 128x192x32  cluster 2x1",
+    "math tf32x3  warps cooperative  tile 128x128x32  split_k stream",
+    "math tf32x3  warps cooperative  tile 128x128x32  cluster 2x2",
+    "math tf32x3  warps pingpong  tile 64x128x32  cluster 1x2",
+    "math tf32x3  warps pingpong  tile 64x64x64",
 )
 
 
@@ -86,7 +86,7 @@ def test_operands_along_their_rows_are_turned(
     monkeypatch.setenv(switches.BUILD_PATH, "auto")
     k = ucutlass.loads(
         f"kernel k(x: f32[{first}], w: f32[{second}]) -> f32[B, M, N] {{\n"
-        "  return dot[K](x, w)\n  schedule sm90a { warps cooperative  tile 128x128x32 }\n}\n"
+        "  return dot[K](x, w)\n  schedule sm90a { math tf32x3  warps cooperative  tile 128x128x32 }\n}\n"
     )
     x, w = operands(*shape)
     x[0, 5, 7], w[0, 3, 9] = torch.inf, torch.nan

@@ -19,7 +19,6 @@ from ucutlass.ir import Choice
 from ucutlass.ir.hardware import ARCHES, DEVICES, arch_for, cluster_slots, default_device, device_named
 from ucutlass.ir.schedule import FIELDS, PartialSchedule, Warps, fits, legal_values, partial_schedules
 from ucutlass.kernels.arithmetic import CoordinateValue
-from ucutlass.kernels.gemm import search
 from ucutlass.kernels.gemm.cost import Estimate
 from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule, LaunchParameters, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.planner import candidates, plan
@@ -191,12 +190,13 @@ def test_what_tma_cannot_take_goes_to_multistage_and_says_so(made: object, why: 
 
 
 def test_f32_in_another_order_is_turned_for_wgmma_at_a_price() -> None:
+    split_ahead = PartialSchedule(math="tf32x3")
     problem, sizes = gemm(4096, 4096, 4096, compute_type="f32", order="KN")
-    turned = planned(plan(problem, sizes, SM90))
+    turned = planned(plan(problem, sizes, SM90, None, split_ahead))
     assert isinstance(turned.plan.schedule, Sm90Schedule)
     multistage = planned(plan(problem, sizes, SM90, None, PartialSchedule(warps="multistage")))
     k_major, same = gemm(4096, 4096, 4096, compute_type="f32")
-    straight = planned(plan(k_major, same, SM90))
+    straight = planned(plan(k_major, same, SM90, None, split_ahead))
     assert straight.seconds < turned.seconds < multistage.seconds
 
 
@@ -215,10 +215,10 @@ F32 = {"large": (4096, 4096, 4096), "small": (256, 256, 256)}
 def test_f32_goes_to_wgmma_where_its_launch_before_pays() -> None:
     large, small = (planned(plan(*gemm(*sizes, compute_type="f32"), SM90)) for sizes in F32.values())
     chosen = large.plan.schedule
-    assert isinstance(chosen, Sm90Schedule) and chosen.math == large.request.math == "tf32x3"
-    assert (chosen.tile, chosen.stages) == ((128, 128, 32), 3)
+    assert isinstance(chosen, Sm90Schedule) and chosen.math == large.request.math == "tf32x3_rs"
+    assert (chosen.tile, chosen.stages) == ((128, 128, 32), 4)
     said = {note.field: note.reason for note in large.notes}
-    assert said["math"].endswith("a launch before the kernel's splits the operands")
+    assert said["math"].endswith("A is split in registers, a launch before the kernel's splits B alone")
     assert isinstance(small.plan.schedule, Sm80Schedule)
     (why,) = (note.reason for note in small.notes if note.field == "")
     assert why.startswith("predicted to be faster than wgmma")
@@ -245,20 +245,14 @@ def test_math_alone_leaves_the_kernel_open() -> None:
 
 
 @pytest.mark.parametrize("order", ["KK", "KN"])
-def test_few_rows_take_weights_through_registers_once_that_may_be_chosen(
-    order: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_rows_take_weights_through_registers(order: str) -> None:
     problem, sizes = gemm(128, 4096, 8192, compute_type="f32", order=order)
-    before = planned(plan(problem, sizes, SM90))
-    asked = planned(plan(problem, sizes, SM90, None, PartialSchedule(math="tf32x3_rs")))
-    assert before.request.math != "tf32x3_rs" and asked.seconds < before.seconds
-    assert isinstance(asked.plan.schedule, Sm90Schedule) and asked.plan.schedule.warps == "cooperative"
-    assert asked.request.swap == "yes", "the weights are not the operand that is split ahead"
-    monkeypatch.setattr(search, "RS_IS_CHOSEN", True)
-    chosen = next(candidates(problem, sizes, SM90))
-    assert chosen.request == asked.request
-    math_alone = PartialSchedule(math="tf32x3")
-    assert next(candidates(problem, sizes, SM90, None, math_alone)).request.math == "tf32x3"
+    chosen = planned(plan(problem, sizes, SM90))
+    assert chosen.request.math == "tf32x3_rs"
+    assert isinstance(chosen.plan.schedule, Sm90Schedule) and chosen.plan.schedule.warps == "cooperative"
+    assert chosen.request.swap == "yes", "the weights are not the operand that is split ahead"
+    ahead = planned(plan(problem, sizes, SM90, None, PartialSchedule(math="tf32x3")))
+    assert ahead.request.math == "tf32x3" and chosen.seconds < ahead.seconds
 
 
 @pytest.mark.parametrize("warps", ["cooperative", "pingpong"])
@@ -275,7 +269,8 @@ def test_three_passes_cost_three_times_one_and_a_launch() -> None:
     request = PartialSchedule(warps="cooperative", tile=(128, 128, 32), cluster=(2, 1))
 
     def price(compute_type: str, *sizes: int) -> Estimate:
-        return planned(plan(*gemm(*sizes, compute_type=compute_type), SM90, None, request)).estimate
+        asked = replace(request, math="tf32x3" if compute_type == "f32" else None)
+        return planned(plan(*gemm(*sizes, compute_type=compute_type), SM90, None, asked)).estimate
 
     one, three = (price(compute_type, 8192, 8192, 8192) for compute_type in ("tf32", "f32"))
     assert 2.7 < three.sm_seconds / one.sm_seconds < 3.1

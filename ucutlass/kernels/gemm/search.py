@@ -93,9 +93,6 @@ _LONG_K = 16
 _LITTLE = 64 * 64
 """Area of tiles whose step of K is short beside its barriers."""
 
-RS_IS_CHOSEN = False
-"""Whether the planner weighs `math tf32x3_rs` by itself: not before GPUs have measured it."""
-
 _FRAGMENTS = 32
 """Registers of what A is split into, in tiles of 64 rows to a warp group and 32 elements of K."""
 
@@ -155,7 +152,7 @@ def _sm90(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSched
 def _maths(case: PlanningCase, request: PartialSchedule) -> tuple[Math | None, ...]:
     """How f32 is multiplied: None is what a launch before splits."""
     open_ = case.written.problem.compute_type.name == "f32" and request.math is None
-    return (None, "tf32x3_rs") if open_ and RS_IS_CHOSEN else (request.math,)
+    return (None, "tf32x3_rs") if open_ and request.warps != "pingpong" else (request.math,)
 
 
 def _sm90_of(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
