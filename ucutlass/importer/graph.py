@@ -34,10 +34,16 @@ Kind: TypeAlias = Literal["view", "index", "constant", "pointwise", "reduction",
 
 @dataclass(frozen=True, slots=True)
 class ImportedTensor:
-    """A tensor's shape and the language's element; f64 stands for tensors that are computed in float64."""
+    """A tensor's shape and the language's element; f64 stands for tensors that are computed in float64. Axes go
+    batch, channels, positions; `channels_last`: the importer has put the channels behind these."""
 
     shape: tuple[int, ...]
     element: str
+    channels_last: bool = False
+
+    def letters(self, axes: str) -> str:
+        """Returns the letters of the axes as they lie, given those of a tensor as it came."""
+        return f"{axes[0]}{axes[2:]}{axes[1]}" if self.channels_last and axes else axes
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.chain import ChainLink, ProgramChain, halves
 from ucutlass.importer.export import Exported, FixedValue, exported, exported_twice
 from ucutlass.importer.graph import ImportedStage, Input, Node, Reshape, TensorGraph, Unsupported
+from ucutlass.importer.orders import channels_last
 from ucutlass.importer.stages import NoKernelServes, NotLegal, cut
 from ucutlass.importer.symbolic import DependsOnExtents, with_free_extents
 from ucutlass.importer.text import INLINE_STAGES, value_names, written
@@ -292,7 +293,7 @@ def program_of(
     results. Raises NoKernelServes and Unsupported."""
     if not graph.inputs or not any(_reads(graph, i.name) for i in graph.inputs):
         raise Unsupported("nothing that is returned depends on a tensor")
-    graph, stages = cut(graph, several)
+    graph, stages = channels_last(*cut(graph, several))
     try:
         program = written(graph, stages, name, most_bindings)
     except (NotLegal, Conflict, LimitPassed) as problem:

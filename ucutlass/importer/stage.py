@@ -108,7 +108,7 @@ class Inference:
         return self.dimensions[value]
 
     def _new(self, value: str, tensor: ImportedTensor) -> list[Dimension]:
-        letters = AXES.get(len(tensor.shape), "")
+        letters = tensor.letters(AXES.get(len(tensor.shape), ""))
         rank = self.ranks.get(value, 5)
         return [
             [Atom(extent, {value}, hint=(rank, letters[i] if letters else ""))] if extent != 1 else []

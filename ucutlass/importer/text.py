@@ -353,7 +353,7 @@ class _Calls:
         used = {own_name, *values.values(), *_built_in()}
         kernels = _CalledKernels(graph, self.ranks, used)
         weights = {i.name for i in graph.inputs if i.origin in ("parameter", "buffer")}
-        types = _TypeNames(self._shapes(), weights, {*values.values()})
+        types = _TypeNames(self._tensors(), weights, {*values.values()})
         params = tuple(syntax.Param(i.name, types.of(i.name, i.tensor)) for i in graph.inputs)
         body: list[syntax.Statement] = []
         for stage in self.stages:
@@ -389,9 +389,9 @@ class _Calls:
         pipeline = syntax.Program("pipeline", name, params, results, tuple(body))
         return syntax.File((*kernels.programs(), pipeline))
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
+    def _tensors(self) -> dict[str, ImportedTensor]:
         stored = [o for stage in self.stages for o in stage.outputs]
-        return {v: self.graph.values[v].shape for v in [*(i.name for i in self.graph.inputs), *stored]}
+        return {v: self.graph.values[v] for v in [*(i.name for i in self.graph.inputs), *stored]}
 
 
 @dataclass(slots=True)
@@ -446,13 +446,16 @@ class _TypeNames:
     used_names: set[str]
     introduced: set[str]
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], weights: set[str], used_names: set[str]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, ImportedTensor], weights: set[str], used_names: set[str]
+    ) -> None:
         self.letters = {
-            v: (_WEIGHT_AXES if v in weights else _AXES).get(len(shape), _MANY) for v, shape in shapes.items()
+            v: tensor.letters((_WEIGHT_AXES if v in weights else _AXES).get(len(tensor.shape), _MANY))
+            for v, tensor in tensors.items()
         }
         self.first = {}
-        for value, shape in shapes.items():
-            for letter, extent in zip(self.letters[value], shape, strict=False):
+        for value, tensor in tensors.items():
+            for letter, extent in zip(self.letters[value], tensor.shape, strict=False):
                 if extent != 1:
                     self.first.setdefault(letter, extent)
         self.used_names, self.introduced = used_names, set()

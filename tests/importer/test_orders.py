@@ -1,0 +1,71 @@
+"""Images between convolutions lie channels last, where nothing that reads them would transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.importer.float64_check import difference
+from ucutlass import frontend, ir
+from ucutlass.shapes import complete
+
+CHANNELS = (4, 6, 8)
+
+
+class Bottleneck(nn.Module):
+    """Two blocks with a sum past them, behind a stem and its pooling."""
+
+    def __init__(self, head: str) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
+        self.narrow = nn.ModuleList(nn.Conv2d(8, 4, 1) for _ in range(2))
+        self.wide = nn.ModuleList(nn.Conv2d(4, 8, 3, 1, 1) for _ in range(2))
+        self.head = head
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.stem(x)), 3, 2, 1)
+        for narrow, wide in zip(self.narrow, self.wide, strict=True):
+            x = F.relu(wide(F.relu(narrow(x))) + x)
+        if self.head == "positions":
+            return x.mean((2, 3))
+        return F.softmax(x, dim=1) if self.head == "channels" else x.flatten(1).cumsum(1)
+
+
+def _two(channels: int, groups: int = 1) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(
+        nn.Conv2d(4, channels, 3), nn.ReLU(), nn.Conv2d(channels, 4, 3, groups=groups)
+    )
+
+
+def _by_order(text: str, sizes: dict[str, int]) -> tuple[int, int]:
+    """The stored images of a pipeline with their channels last, and those with channels first."""
+    program = frontend.program(frontend.read_text(text))
+    assert isinstance(program, ir.Pipeline)
+    images = [type_ for _, type_ in program.buffers if len(type_.axes) == 4]
+    at = dict(zip(program.dims, complete(program, sizes), strict=True))
+    last = [at[type_.axes[3].dims[0]] in CHANNELS for type_ in images]
+    return sum(last), len(last) - sum(last)
+
+
+@pytest.mark.parametrize(
+    ("module", "images"),
+    [
+        (_two(8), (1, 0)),
+        (_two(6), (0, 1)),
+        (_two(8, 2), (0, 1)),
+        (lambda: Bottleneck("positions"), (2, 3)),
+        (lambda: Bottleneck("channels"), (2, 4)),
+    ],
+    ids=["two", "channels of no whole row", "groups", "sums past blocks", "a softmax reads the last sum"],
+)
+def test_an_order_that_suits_all(module: Callable[[], nn.Module], images: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    network = module().eval()
+    x = torch.randn(2, 3 if isinstance(network, Bottleneck) else 4, 36, 44)
+    program, wrong = difference(network, x)
+    assert not wrong
+    assert _by_order(program.text, {}) == images, program.text
