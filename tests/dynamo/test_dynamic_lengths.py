@@ -36,7 +36,7 @@ class Decoder(nn.Module):
         places = self.positions[:, :length]
         x = self.embedding(ids) + self.place(places)
         heads = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        position = torch.arange(length).expand(batch, -1)
+        position = torch.arange(length, device=ids.device).expand(batch, -1)
         before = torch.cat([position[:, :1] - 1, position], -1)
         text = (before.diff(dim=-1) != 1).cumsum(-1)
         mask = (position[:, :, None] >= position[:, None]) & (text[:, :, None] == text[:, None])
