@@ -294,17 +294,21 @@ def test_symbolic_extents_are_free_and_nothing_is_compiled_anew() -> None:
     assert "1009" not in text and "=2" in text
 
 
-def test_a_program_that_depends_on_an_extent_goes_to_the_fallback() -> None:
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(x) + x.shape[0]
-
+@pytest.mark.parametrize(
+    ("model", "free"),
+    [(lambda x: torch.relu(x) + x.shape[0], True), (lambda x: torch.relu(x) + x.std(), False)],
+)
+def test_a_number_that_depends_on_an_extent_is_a_formula_or_the_fallbacks(
+    model: Callable[[torch.Tensor], torch.Tensor], free: bool
+) -> None:
     fast, report = compiled(model)
     for rows in (4, 7):
         x = torch.randn(rows, 3)
         torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
         torch.testing.assert_close(fast(x), model(x))
     (graph,) = report.graphs
-    assert any("depends on an extent" in o.why for o in graph.outside)
+    assert any("depends on an extent" in o.why for o in graph.outside) != free
+    assert any("size(" in text for text in graph.texts.values()) == free
 
 
 @pytest.mark.parametrize(

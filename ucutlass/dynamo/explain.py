@@ -34,7 +34,7 @@ REMEDIES: Mapping[str, str] = {
     r"a tensor is on \w+": "the module and its inputs on a GPU",
     r"depends? on an extent": "fixed shapes (dynamic=False)",
     r"element type is": "a cast to a type of the language",
-    r"programs were tried": "smaller graphs: compile the module's blocks one by one",
+    r"in all were tried": "smaller graphs: compile the module's blocks one by one",
     r"result \d+ is read": "calls without gradients (torch.no_grad)",
 }
 """What would bring an operator into a program, by what its reason says."""

@@ -61,7 +61,8 @@ NO_WORK = frozenset({VIEW, SIZES, CHECK})
 """Why nodes stand outside that compute nothing, or on the host."""
 
 MAX_ATTEMPTS = 64
-"""Programs that are tried for one graph. Beyond them what is left goes to the fallback."""
+"""Programs of a graph's whole size that are tried for it, or more smaller ones. Beyond them what is left goes to
+the fallback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ def division_of(graph: fx.GraphModule, devices: Collection[str], name: str) -> D
     refused: dict[str, str] = {}
     halved: set[tuple[str, ...]] = set()
     attempts: dict[tuple[str, ...], Region | RegionRefused] = {}
+    most_nodes = MAX_ATTEMPTS * len(graph.graph.nodes)
     while True:
         parts: list[Part] = []
         before = len(refused), len(halved)
@@ -147,10 +149,10 @@ def division_of(graph: fx.GraphModule, devices: Collection[str], name: str) -> D
         for nodes in (half for proposal in proposals for half in _halves(proposal, halved)):
             key = tuple(node.name for node in nodes)
             part_name = f"{name}_{len(parts)}"
-            if key not in attempts and len(attempts) < MAX_ATTEMPTS:
+            if key not in attempts and sum(map(len, attempts)) < most_nodes:
                 attempts[key] = _attempt(graph, nodes, part_name)
             attempt = attempts.get(
-                key, RegionRefused({key[0]: f"more than {MAX_ATTEMPTS} programs were tried"})
+                key, RegionRefused({key[0]: f"programs of {most_nodes} operators in all were tried"})
             )
             if isinstance(attempt, RegionRefused) and attempt.whole and all(_sides(nodes)):
                 halved.add(key)
