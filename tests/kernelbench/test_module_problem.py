@@ -243,15 +243,15 @@ def test_evidence_has_a_column_for_every_way(problem: OptimizationProblem) -> No
     how = ConfirmationSettings("sm90a", H200, problem.policy, "compile-max-autotune", module=problem.module)
     program = frontend.program(frontend.read_text(LINEAR))
     assert evidence.leaves_out(replace(how, baseline="eager")) and not evidence.leaves_out(how)
-    early = evidence._baselines(program, replace(how, baseline="eager"), compiled=False)
+    early = evidence.baselines_of(program, replace(how, baseline="eager"), compiled=False)
     assert [one["name"] for one in early] == ["eager", "eager-tf32"]
-    whole = evidence._baselines(program, replace(how, baseline="eager"), compiled=True)
+    whole = evidence.baselines_of(program, replace(how, baseline="eager"), compiled=True)
     assert [one["name"] for one in whole] == ["eager", "eager-tf32", "compile-max-autotune"]
-    asked = evidence._baselines(program, how, compiled=False)
+    asked = evidence.baselines_of(program, how, compiled=False)
     assert [one["name"] for one in asked] == ["compile-max-autotune", "eager", "eager-tf32"]
     assert asked[0]["names"]["fc_weight"] == "state fc.weight"
     assert evidence._limit(asked, how) == 2 * how.limit
-    assert evidence._baselines(program, replace(how, baseline=""), compiled=True) == []
+    assert evidence.baselines_of(program, replace(how, baseline=""), compiled=True) == []
     assert not evidence.leaves_out(replace(how, baseline=""))
     report = {
         "outcomes": [{"span": {"median": 20.0}}],

@@ -50,7 +50,7 @@ def test_a_module_is_timed_in_every_way(wide: TorchModule) -> None:
     program = frontend.program(checked)
     met = match_module(program, wide)
     assert isinstance(met, ModuleMatch)
-    values = evidence._baselines(
+    values = evidence.baselines_of(
         program, ConfirmationSettings("sm90a", None, None, module=wide), compiled=True
     )
     protocol = Protocol(max_seconds=3.0, min_seconds=0.5, warmup=0.5)

@@ -70,8 +70,9 @@ def test_without_a_second_window_there_is_one_line() -> None:
         .replace("dot[R, S]", "dot[S]")
         .replace("P=H", "H")
     )
-    with pytest.raises(ProgramError, match="no second window"):
-        _planned(along, "f32", "items 2", {"N": 1, "C": 2, "H": 8, "W": 16})
+    for items in (1, 2):
+        with pytest.raises(ProgramError, match="no second window"):
+            _planned(along, "f32", f"items {items}", {"N": 1, "C": 2, "H": 8, "W": 16})
 
 
 @pytest.mark.parametrize(

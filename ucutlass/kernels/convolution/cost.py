@@ -124,7 +124,10 @@ def _grid(
     resident = _resident(problem, schedule, arch)
     if isinstance(schedule, DirectSchedule):
         each = (
-            schedule.rows * schedule.items * (1 if schedule.innermost else schedule.width) * schedule.threads
+            schedule.rows
+            * max(1, schedule.items)
+            * (1 if schedule.innermost else schedule.width)
+            * schedule.threads
         )
         return Grid(math.ceil(results / each), device.sms * resident)
     tile_m, tile_n, _ = schedule.tile
@@ -188,7 +191,7 @@ def _sums(schedule: ConvolutionSchedule) -> int:
     """Returns the registers of a thread that hold sums."""
     match schedule:
         case DirectSchedule(width=width, rows=rows, innermost=innermost, items=items):
-            return rows * items * (1 if innermost else width)
+            return rows * max(1, items) * (1 if innermost else width)
         case Sm80Schedule(warp_tile=(m, n)):
             return m * n // 32
         case Im2colSchedule(tile=(m, n, _), groups=groups) | WgradSchedule(tile=(m, n, _), groups=groups):

@@ -123,9 +123,9 @@ class DirectSchedule:
 
     Where `taps` is not 0 the window has exactly so many, and what its positions have in common is read once
     (`slide`). `innermost`: that window lies along the neighbours themselves, which are then the repeats;
-    `width` is then `rows`, or 1 where these are stored one by one, and a thread may compute `items` lines of them
-    below one another, along a window of `item_taps` taps, 0 where there is none: it reads each line once, in
-    vectors where `wide`.
+    `width` is then `rows`, or 1 where these are stored one by one. Where a second window slides along lines of
+    results below one another, of `item_taps` taps, a thread computes `items` lines and reads each line of the
+    input once, in vectors where `wide`; without such a window both are 0.
     """
 
     width: int
@@ -133,7 +133,7 @@ class DirectSchedule:
     taps: int = 0
     innermost: bool = False
     threads: int = 128
-    items: int = 1
+    items: int = 0
     item_taps: int = 0
     wide: bool = False
 

@@ -147,7 +147,7 @@ def _direct(
         rows = width if width > 1 else 8
         item_taps = _taps(problem_, len(problem_.batch) - 2, sizes, fixed)
         wide = item_taps > 0 and width > 1 and _lines_are_aligned(problem_, width, sizes, aligned)
-        items = _items(problem_, rows, sizes, device) if wide else 1
+        items = _items(problem_, rows, sizes, device) if wide else min(1, item_taps)
         schedule = DirectSchedule(width, rows, own, True, items=items, item_taps=item_taps, wide=wide)
     else:
         slides = across_mode(problem_) >= 0 and axis_stride(problem_, problem_.a, width > 1) != "kStep"

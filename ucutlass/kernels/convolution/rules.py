@@ -242,14 +242,13 @@ def _rows(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
 
 
 def _items(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
-    s, wanting = c.schedule, c.own.item_taps == 0
-    most = 1 if wanting else MOST_SUMS // s.rows
+    s, most = c.schedule, MOST_SUMS // c.schedule.rows if c.own.item_taps else 0
     if s.items <= most:
         return None
-    why = "no second window slides along them" if wanting else f"a thread keeps at most {MOST_SUMS} sums"
+    why = f"a thread keeps at most {MOST_SUMS} sums" if most else "no second window slides along them"
     return Breach(
         f"{s.items} lines of {s.rows} results of a thread, of which {most} are possible: {why}",
-        f"use `items {most}`",
+        f"use `items {most}`" if most else "leave `items` out",
         ("items", "rows"),
         None,
     )

@@ -14,6 +14,7 @@ from ucutlass.kernels.convolution.rules import (
     GROUPS,
     IM2COL_LAUNCH_RULES,
     IM2COL_RULES,
+    MOST_SUMS,
     WGRAD_RULES,
     ConvolutionCandidate,
     ScheduleBounds,
@@ -46,8 +47,8 @@ def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedu
     word = RASTER_WORD[raster]
     match s:
         case DirectSchedule(width, rows, _, _, threads, items):
-            own_items = items if s.item_taps else None
-            return PartialSchedule(warps="direct", vector=width, rows=rows, items=own_items, threads=threads)
+            lines = items or None
+            return PartialSchedule(warps="direct", vector=width, rows=rows, items=lines, threads=threads)
         case Sm80Schedule(tile, warp, stages, math_):
             return PartialSchedule(
                 warps="multistage",
@@ -115,10 +116,12 @@ def _direct(bounds: ScheduleBounds, own: DirectSchedule, r: PartialSchedule) -> 
         rows = r.rows or (r.vector if r.vector and own.width > 1 else own.rows)
         width = r.vector or (rows if own.width > 1 else 1)
         wide = own.wide and width == own.width
-        return replace(own, width=width, rows=rows, threads=threads, items=r.items or own.items, wide=wide)
+        items = r.items or min(own.items, MOST_SUMS // rows)
+        return replace(own, width=width, rows=rows, threads=threads, items=items, wide=wide)
     width = r.vector or own.width
     rows = r.rows or (own.rows if repeats(bounds.problem, width) else 1)
-    return replace(own, width=width, rows=rows, taps=bounds.taps(rows) if rows > 1 else 0, threads=threads)
+    taps = bounds.taps(rows) if rows > 1 else 0
+    return replace(own, width=width, rows=rows, taps=taps, threads=threads, items=r.items or 0)
 
 
 def _im2col(bounds: ScheduleBounds, own: Im2colSchedule, r: PartialSchedule) -> Im2colSchedule:
