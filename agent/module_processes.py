@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from ucutlass.runtime import isolation
 
@@ -38,18 +38,8 @@ MOST = 8
 ends first."""
 
 
-class ModuleCall(Protocol):
-    """Calls a function of `ucutlass.tasks` in a process that runs a problem file; `arguments` have its text as
-    `source`. `isolation.run` is one, with a process for each call."""
-
-    def __call__(
-        self,
-        target: str,
-        arguments: Mapping[str, Any],
-        *,
-        limit_seconds: float,
-        memory_bytes: int | None = None,
-    ) -> isolation.CallOutcome: ...
+ModuleCall: TypeAlias = isolation.IsolatedCall
+"""Calls a function of `ucutlass.tasks` in a process that runs a problem file; `arguments` have its text as `source`."""
 
 
 def in_own_process(

@@ -16,9 +16,7 @@ DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "t
 
 
 def _kernel(head: str, result: str, dot: str) -> str:
-    return (
-        f"kernel k({head}{{more}}) -> {{t}}[{result}] {{{{ return {{before}}{dot}{{after}}{{schedule}} }}}}"
-    )
+    return f"kernel k({head}{{more}}) -> {{t}}[{result}] {{{{ return {{before}}{dot}{{after}} }}}}"
 
 
 _ROWS = "P=(H+2*{p}-{d}*({r}-1)-1)//{s}+1, Q=(W+2*{p}-{d}*({r}-1)-1)//{s}+1"
@@ -64,7 +62,7 @@ DATA = _kernel(
 class Case:
     """A shape. `kind` is forward, depthwise, grouped, transposed, or the gradient data or weights; `size` the
     spatial extent of the images, in every one of `space` dimensions; channels of a group are `c` and `k`. `t`
-    is the compute type: tf32 and f32 have f32 tensors. `schedule` has the fields that the program fixes."""
+    is the compute type: tf32 and f32 have f32 tensors."""
 
     name: str
     kind: str
@@ -79,7 +77,6 @@ class Case:
     g: int = 1
     space: int = 2
     t: str = "bf16"
-    schedule: str = ""
 
     def text(self, fused: bool) -> str:
         template = {
@@ -104,7 +101,6 @@ class Case:
             more=f", {bias}" if fused else "",
             before="relu(" if fused else "",
             after=" + b)" if fused else "",
-            schedule=f" schedule sm90a {{ {self.schedule} }}" if self.schedule else "",
         )
 
     def sizes(self) -> dict[str, int]:
@@ -168,7 +164,6 @@ _F32 = (
     *_compute_type("f32"),
     *(replace(c, name=f"{c.name} f32", t="f32") for c in (_FORWARD[0], _OTHERS[4])),
 )
-_BY_WGMMA = tuple(replace(c, name=f"{c.name} wgmma", schedule="warps cooperative") for c in _F32)
 
 CASES: tuple[Case, ...] = (
     *_FORWARD,
@@ -185,7 +180,6 @@ CASES: tuple[Case, ...] = (
     *_gradients("data", "3x3 128 at 28", "3x3/2 128 at 56", "3x3 512 at 7"),
     *_compute_type("tf32"),
     *_F32,
-    *_BY_WGMMA,
 )
 
 NOT_FUSED = ("weights", "data")

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, Any, Literal, Protocol, TypeAlias
 
 from ucutlass import spans
 from ucutlass.runtime.environment_allowlist import allowed_environment
@@ -107,6 +107,19 @@ CallOutcome: TypeAlias = Returned | Raised | Crashed | TimedOut | TooMuchMemory 
 call held a GPU's timing lock, where whoever started it held one for it, waiting for it not counted. `parts`
 are the call's seconds by span, as the process measured them (`ucutlass.spans`) and with STARTS beside them;
 empty where the process gave no answer."""
+
+
+class IsolatedCall(Protocol):
+    """Calls a function, named `package.module:function`, in a process that may be lost, as `run` does."""
+
+    def __call__(
+        self,
+        target: str,
+        arguments: Mapping[str, Any],
+        *,
+        limit_seconds: float,
+        memory_bytes: int | None = None,
+    ) -> CallOutcome: ...
 
 
 def failure_text(outcome: CallOutcome, what: str) -> str:

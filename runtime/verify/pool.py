@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ucutlass.runtime import isolation
 from ucutlass.runtime.verify.batch import as_json, read_journal
@@ -25,19 +25,6 @@ MOST_LOSSES = 6
 """Lost cases after which the rest is not run: a kernel that loses this many needs no more."""
 
 
-class BatchCall(Protocol):
-    """Calls a function in a process that did nothing before, as `isolation.run` does."""
-
-    def __call__(
-        self,
-        target: str,
-        arguments: Mapping[str, Any],
-        *,
-        limit_seconds: float,
-        memory_bytes: int | None = None,
-    ) -> isolation.CallOutcome: ...
-
-
 def run(
     target: str,
     shared: Mapping[str, Any],
@@ -48,7 +35,7 @@ def run(
     memory_bytes: int | None = None,
     most_losses: int = MOST_LOSSES,
     on_result: Callable[[CaseResult], None] = lambda _: None,
-    call: BatchCall | None = None,
+    call: isolation.IsolatedCall | None = None,
 ) -> tuple[CaseResult, ...]:
     """Returns a result for every case, in order. `target` (`package.module:function`) takes `shared` and the
     keywords `cases`, `journal` and `case_seconds`, and calls `batch.judge_all` with them; it should end

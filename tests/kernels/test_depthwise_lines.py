@@ -10,6 +10,7 @@ import pytest
 from tests.kernels.convolution_emulated import judge, plan
 from ucutlass.diagnostics import ProgramError
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule
+from ucutlass.kernels.convolution.space import axes
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -56,6 +57,11 @@ def test_lines_compute_their_program(
     written, chosen = _planned(text, element, schedule, sizes)
     assert chosen.items > 1 and chosen.wide == wide
     assert judge(written, sizes, arch="sm90a") == []
+
+
+def test_tuning_searches_lines() -> None:
+    text = SAME.replace("E[", "f32[").replace("  schedule sm90a { warps direct  SCHEDULE }\n", "")
+    assert {2, 4} <= set(axes(plan(text, {"N": 16, "C": 256, "H": 112, "W": 112}, "sm90a"))["items"])
 
 
 def test_too_many_lines_are_refused() -> None:

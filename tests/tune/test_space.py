@@ -102,3 +102,13 @@ def test_cheapest_first_and_no_estimate_below_the_bound_of_the_space() -> None:
 def test_what_is_illegal_is_refused_with_its_rule() -> None:
     with pytest.raises(ProgramError):
         space("schedule sm90a { warps pingpong  tile 100x64x64 }")
+
+
+def test_free_has_every_way_in_which_wgmma_multiplies_f32() -> None:
+    checked = frontend.read_text("kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](x, w) }")
+    kernel = frontend.kernel(checked)
+    sizes = complete(kernel, {"M": 128, "N": 4096, "K": 4096})
+    weighed, free = (explore(checked, kernel, sizes, "sm90a", free=f) for f in (False, True))
+    for word in ("tf32x3", "tf32x3_rs"):
+        few, many = ([g for g in s.groups if g.request.math == word] for s in (weighed, free))
+        assert len(many) > 2 * len(few), word

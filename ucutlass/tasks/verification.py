@@ -117,7 +117,7 @@ def run(
     case_seconds: float = 120.0,
     sanitize: bool = False,
     on_result: Callable[[CaseResult], None] = lambda _: None,
-    call: pool.BatchCall | None = None,
+    call: isolation.IsolatedCall | None = None,
 ) -> SuiteEvidence:
     """Judges every case on the first GPU that torch sees; a lost case costs itself alone. `call` as in
     `pool.run`."""
@@ -238,7 +238,7 @@ def machine(built: AnyBuilt) -> Machine:
     return _machine(versions_of(built))
 
 
-def _machine(built_with: Mapping[str, str], call: pool.BatchCall | None = None) -> Machine:
+def _machine(built_with: Mapping[str, str], call: isolation.IsolatedCall | None = None) -> Machine:
     outcome = (isolation.run if call is None else call)(
         "ucutlass.tasks.verify_cases:machine", {"built_with": dict(built_with)}, limit_seconds=START_SECONDS
     )

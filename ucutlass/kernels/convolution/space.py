@@ -35,6 +35,7 @@ def _direct(own: PartialSchedule) -> Axes:
     return {
         "vector": ladder("vector", own.vector, 3),
         "rows": ladder("rows", own.rows, 3),
+        "items": ladder("items", own.items, 3),
         "threads": (32, 64, 128, 256, 512),
         "warps": ("cooperative", "multistage"),
     }

@@ -124,6 +124,7 @@ _FIELDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
             "warps": ("pingpong", "cooperative"),
             "cluster": ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)),
             "split_k": (1, "stream"),
+            "math": (None, "tf32x3_rs"),
         },
         "sm80": {"warps": ("multistage",), "math": (None, "tf32x3", "simt")},
         "gemv": {"warps": ("gemv",), "rows": ROWS, "threads": THREADS},
@@ -133,7 +134,10 @@ _FIELDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 
 def _everything(case: PlanningCase) -> Iterator[GemmCandidate]:
     """Every legal candidate of the tables, in both orientations."""
-    for family, table in _FIELDS.items():
+    f32 = case.written.problem.compute_type.name == "f32"
+    for family, fields in _FIELDS.items():
+        # Only f32 is split in registers: others would be refused one by one.
+        table = fields if f32 or family != "sm90" else {n: v for n, v in fields.items() if n != "math"}
         names = (*table, "swap", "tile")
         values = itertools.product(*table.values(), ("no", "yes"), _tiles(case, family))
         for chosen in values:
