@@ -9,10 +9,11 @@ problem without a result counts among all; one whose baseline has no time is at 
 from __future__ import annotations
 
 import math
+import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, TypeAlias
 
 from ucutlass.agent.batch import BatchMember, BatchRun
@@ -49,6 +50,17 @@ def selected(root: Path, select: str) -> tuple[Path, list[str]]:
             raise BadCheckout(f"{part} selects nothing: {base / f'level{match[1]}'} has {has}")
         paths |= dict.fromkeys(str(path.relative_to(base)) for path in chosen)
     return base, list(paths)
+
+
+def drawn(names: Sequence[str], count: int, seed: int) -> list[str]:
+    """Returns at most `count` problems of each level, drawn by a seed, in the order of `names`. A level's draw
+    does not depend on which other levels there are."""
+    chosen: set[str] = set()
+    for level in dict.fromkeys(PurePath(name).parts[0] for name in names):
+        of_level = [name for name in names if PurePath(name).parts[0] == level]
+        chance = random.Random(f"{seed}:{level}")
+        chosen.update(chance.sample(of_level, min(count, len(of_level))))
+    return [name for name in names if name in chosen]
 
 
 def _files(folder: Path) -> list[tuple[int, Path]]:

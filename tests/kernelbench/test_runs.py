@@ -25,6 +25,7 @@ from ucutlass.agent.kernelbench import (
     BadCheckout,
     LevelSummary,
     ProblemResult,
+    drawn,
     levels,
     rows,
     selected,
@@ -133,6 +134,16 @@ def test_problems_are_selected_by_level_and_number(root: Path) -> None:
         "level2/3_Imported.py",
     ]
     assert selected(base, "level1/2-10, level1/1")[1][0] == "level1/2_Hangs_up.py"
+
+
+def test_problems_are_drawn_by_level_and_seed() -> None:
+    names = [f"level{level}/{number}_X.py" for level in (1, 2) for number in range(1, 31)]
+    few = drawn(names, 5, 3)
+    assert few == [name for name in names if name in few], "in the order of the selection"
+    assert [sum(name.startswith(f"level{level}/") for name in few) for level in (1, 2)] == [5, 5]
+    assert few == drawn(names, 5, 3) != drawn(names, 5, 4)
+    assert drawn(names[30:], 5, 3) == few[5:], "a level's draw is its own"
+    assert drawn(names, 40, 3) == names
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.reference import evaluate, expect, expected_results, sizes_of, whole_results
 from ucutlass.reference.errors import RequirementError
-from ucutlass.reference.slices import ReferenceSlice, products, separable, values
+from ucutlass.reference.freeing import separable
+from ucutlass.reference.slices import ReferenceSlice, products, values
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.verify import check, judge
 from ucutlass.runtime.verify.judge import compare_results
+from ucutlass.shapes import free_dims
 
 
 def kernel(text: str) -> ir.Kernel:
@@ -92,11 +94,15 @@ def test_slices_of_random_programs_are_their_reference(family: str) -> None:
     assert sliced >= 15
 
 
-@pytest.mark.parametrize("text", [SCAN, SOFTMAX, PRODUCT])
+FIXED = "(x: f32[A=31, L=70]) -> f32[A, L] { return cumsum[L](x) }"
+
+
+@pytest.mark.parametrize("text", [SCAN, SOFTMAX, PRODUCT, FIXED])
 def test_a_comparison_in_slices_is_the_comparison(text: str) -> None:
     program = kernel(text)
-    sizes = {d: n for d, n in {"A": 31, "L": 70, "M": 31, "N": 70, "K": 9}.items() if d in program.dims}
+    sizes = {d: n for d, n in {"A": 31, "L": 70, "M": 31, "N": 70, "K": 9}.items() if d in free_dims(program)}
     arguments = generate(program, sizes, "normal", seed=3)
+    assert len(list(expected_results(program, arguments, limit=1500).slices())) > 1
     outputs = [o.clone() for o in evaluate(program, arguments)]
     outputs[0][17, 66] += 1000.0
     whole = compare_results(

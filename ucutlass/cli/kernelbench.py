@@ -17,6 +17,7 @@ from ucutlass.agent.kernelbench import (
     BadCheckout,
     LevelSummary,
     ProblemResult,
+    drawn,
     levels,
     rows,
     selected,
@@ -25,7 +26,7 @@ from ucutlass.agent.kernelbench import (
 from ucutlass.cli import show
 from ucutlass.cli.batch import batch_of_id, batch_request, result_lines, run_batch
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import json_option
+from ucutlass.cli.options import WholeNumber, json_option
 from ucutlass.cli.search_options import SearchOptions, run_options
 
 
@@ -42,6 +43,13 @@ from ucutlass.cli.search_options import SearchOptions, run_options
     show_default=True,
     help="Which problems: level1/1-20,level2/7,level3/*.",
 )
+@click.option(
+    "--draw",
+    "count",
+    type=WholeNumber(min=1),
+    metavar="N",
+    help="Take N problems of each level of --select, drawn by --seed; all by default.",
+)
 @click.option("--resume", "id", metavar="ID", help="Go on with a run instead of --root.")
 @click.option(
     "--export",
@@ -56,6 +64,7 @@ from ucutlass.cli.search_options import SearchOptions, run_options
 def command(
     root: Path | None,
     select: str,
+    count: int | None,
     id: str | None,
     folder: Path | None,
     only: bool,
@@ -79,30 +88,41 @@ def command(
             report(batch_of_id(Journal.open(how.journal), id, as_json, to_go_on=False), None, as_json)
             return
         if folder is not None:
-            _export(folder, root, select, id, how, as_json)
+            _export(folder, root, select, count, id, how, as_json)
             return
         if how.timing.baseline == "cublas":
             fail(Status.CALL, "cublas is the bare product of a program: a module has none", as_json)
-        try:
-            base, names = (None, []) if root is None else selected(root, select)
-        except BadCheckout as wrong:
-            fail(Status.CALL, str(wrong), as_json)
+        base, names = (None, []) if root is None else _chosen(root, select, count, how, as_json)
         done, why = run_batch(names, batch_request(base, how, as_json), id)
         report(done, why, as_json)
 
 
+def _chosen(
+    root: Path, select: str, count: int | None, how: SearchOptions, as_json: bool
+) -> tuple[Path, list[str]]:
+    """Returns the folder of the levels and the problems below it. Ends the command where there are none."""
+    try:
+        base, names = selected(root, select)
+    except BadCheckout as wrong:
+        fail(Status.CALL, str(wrong), as_json)
+    return base, names if count is None else drawn(names, count, how.strategy.seed)
+
+
 def _export(
-    folder: Path, root: Path | None, select: str, id: str | None, how: SearchOptions, as_json: bool
+    folder: Path,
+    root: Path | None,
+    select: str,
+    count: int | None,
+    id: str | None,
+    how: SearchOptions,
+    as_json: bool,
 ) -> None:
     from ucutlass.cli.kernelbench_export import FORMS, best_programs, export, first_programs
 
     if root is None:
         programs = best_programs(batch_of_id(Journal.open(how.journal), id or "", as_json, to_go_on=False))
     else:
-        try:
-            base, names = selected(root, select)
-        except BadCheckout as wrong:
-            fail(Status.CALL, str(wrong), as_json)
+        base, names = _chosen(root, select, count, how, as_json)
         programs = first_programs(base, names, how.reading("sm90a"))
     rows_of_export = export(folder, programs)
     counts = {form: sum(form in row for row in rows_of_export) for form in FORMS}

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 
 from ucutlass import ir
-from ucutlass.ir import extents
 from ucutlass.ir.elements import Element
-from ucutlass.ir.traversal import walk
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.expect import Expected, expect, expect_in
+from ucutlass.reference.freeing import kernel_with_free_rows, separable
 from ucutlass.reference.interpreter import Argument, open_call, sizes_of
 from ucutlass.reference.liveness import steps
 
@@ -116,13 +115,14 @@ def expected_results(
     if values(program, sizes) <= SMALL_VALUES and products(program, sizes) <= SMALL_PRODUCTS:
         arguments = [a.cpu() if isinstance(a, Tensor) else a for a in arguments]
     count = math.ceil(values(program, sizes) / limit)
-    sliced_dim = _widest(program, sizes, count) if count > 1 else None
+    freed, _ = kernel_with_free_rows(program)
+    sliced_dim = _widest(freed, sizes, count) if count > 1 else None
     if sliced_dim is None:
         return whole_results(expect_in(program, arguments, around))
     open_call(program, arguments, around)  # whatever is wrong with the arguments is said now
     results = tuple(ResultShape(r.name, r.type.elem, shape_of(r.type, sizes)) for r in program.results)
     return ExpectedResults(
-        results, lambda: _slices(program, arguments, around, sliced_dim, sizes[sliced_dim], count)
+        results, lambda: _slices(freed, arguments, around, sliced_dim, sizes[sliced_dim], count)
     )
 
 
@@ -151,7 +151,8 @@ def sampled_results(
     every result depends on the arguments at the same coordinate alone; None where there is none, or sampling
     would leave out less than half of it. Raises as `expected_results`."""
     sizes = sizes_of(kernel, arguments, around)
-    dim = max(separable(kernel), key=lambda d: (sizes[d], d), default=None)
+    freed, _ = kernel_with_free_rows(kernel)
+    dim = max(separable(freed), key=lambda d: (sizes[d], d), default=None)
     if dim is None or sizes[dim] < 2 * (sample.rows + 2 * EDGE_ROWS):
         return None
     extent = sizes[dim]
@@ -166,7 +167,7 @@ def sampled_results(
     ]
     inner = {name: n for name, n in around.items() if name != dim}
     axes = tuple(a for r in kernel.results if (a := _axis(r.type, dim)) is not None)
-    slices = (ReferenceSlice(expect_in(kernel, selected, inner), axes, index=coordinates),)
+    slices = (ReferenceSlice(expect_in(freed, selected, inner), axes, index=coordinates),)
     results = tuple(ResultShape(r.name, r.type.elem, shape_of(r.type, sizes)) for r in kernel.results)
     return ExpectedResults(results, lambda: slices)
 
@@ -221,38 +222,3 @@ def _widest(kernel: ir.Kernel, sizes: Sizes, count: int) -> str | None:
     order = [d for d in kernel.results[0].type.dims if d in sliceable]
     enough = [d for d in order if sizes[d] >= count]
     return enough[0] if enough else max(order, key=sizes.__getitem__, default=None)
-
-
-def separable(kernel: ir.Kernel) -> frozenset[str]:
-    """Returns the dimensions along which every result has an axis and each coordinate depends on the same
-    coordinate of the arguments alone: nothing is summed, indexed or counted along them, and no other extent
-    is derived from theirs."""
-    types = [p.type for p in kernel.params if isinstance(p.type, ir.TensorType)]
-    stored = [r.type for r in kernel.results]
-    nodes = walk(*(r.value for r in kernel.results), *kernel.requires)
-    coupled = {d for node in nodes for d in _coupled_dims(node)}
-    for name, extent in kernel.dims.items():
-        coupled |= set() if extent == extents.Free(name) else {name, *extents.names(extent)}
-    for kind in (*types, *stored):
-        for i, axis in enumerate(kind.axes):
-            packed = kind.elem.packed > 1 and i == len(kind.axes) - 1
-            if len(axis.dims) != 1 or packed:
-                coupled |= {*axis.dims, *extents.names(axis.extent)}
-    common = frozenset.intersection(*(frozenset(k.dims) for k in stored))
-    return common - coupled
-
-
-def _coupled_dims(node: ir.Value) -> Iterable[str]:
-    """Returns the dimensions of which a node's element depends on more than its own coordinate."""
-    match node:
-        case ir.Size(extent=extent):
-            return extents.names(extent)
-        case ir.Coordinate(dim=dim) | ir.Scan(along=dim) | ir.Gather(dim=dim) | ir.Segment(dim=dim):
-            return (dim,)
-        case ir.Dot(over=over) | ir.Reduce(over=over) | ir.Softmax(over=over):
-            return over
-        case ir.Read(positions=positions):
-            terms = {d for p in positions for d, _ in p.at.terms}
-            return terms.union(*({p.dim, *extents.names(p.at.offset)} for p in positions))
-        case ir.ParamValue() | ir.Constant() | ir.Apply() | ir.Cast():
-            return ()
