@@ -14,9 +14,11 @@ own events.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Any, TypeAlias
@@ -150,11 +152,19 @@ class Opening:
     on_member: Callable[[BatchMember], None] = lambda _: None
 
 
+_ReadProblem: TypeAlias = tuple[OptimizationProblem | Exception, StepTime]
+"""A problem, or what is wrong with it, and what reading it took."""
+
+
 def open_member(run: BatchRun, name: str, opening: Opening) -> BatchMember:
     """Makes a problem a member that it is not yet: with a session, or with what is wrong with it."""
+    return _enter(run, name, opening, _read(name, opening))
+
+
+def _read(name: str, opening: Opening) -> _ReadProblem:
     with timed_step() as clock:
         try:
-            problem = opening.problem_of(name)
+            return opening.problem_of(name), clock.time()
         except (
             Unusable,
             NoStart,
@@ -163,14 +173,20 @@ def open_member(run: BatchRun, name: str, opening: Opening) -> BatchMember:
             ShapeError,
             UnknownComputeType,
         ) as wrong:
-            spend = spend_to_json(Spend(seconds=clock.time().working))
-            run.write("unusable", name=name, code=_code(wrong), words=str(wrong)[:1000], spend=spend)
-        else:
-            if name not in run.members:
-                run.write("member", name=name, session=uuid.uuid4().hex)
-            session = run.members[name].session
-            assert session is not None
-            run.members[name].session = opening.open(problem, session.id, clock.time())
+            return wrong, clock.time()
+
+
+def _enter(run: BatchRun, name: str, opening: Opening, reading: _ReadProblem) -> BatchMember:
+    problem, read_time = reading
+    if isinstance(problem, Exception):
+        spend = spend_to_json(Spend(seconds=read_time.working))
+        run.write("unusable", name=name, code=_code(problem), words=str(problem)[:1000], spend=spend)
+    else:
+        if name not in run.members:
+            run.write("member", name=name, session=uuid.uuid4().hex)
+        session = run.members[name].session
+        assert session is not None
+        run.members[name].session = opening.open(problem, session.id, read_time)
     opening.on_member(run.members[name])
     return run.members[name]
 
@@ -202,48 +218,109 @@ def work(
     place_of: Callable[[OptimizationSession], Place],
     budget: Budget,
     on_event: Callable[[str, SessionState], None],
+    *,
+    at_once: int = 1,
+    now: Callable[[], float] = time.monotonic,
 ) -> str:
     """Opens the problems and works on their sessions until all have ended or the run's budget is spent; says
-    which. A step that has begun ends. Raises ProposerFailed, StoreError and MachineError; resume it then."""
-    places: dict[str, Place] = {}
-    while (why := exhausted(budget, run.spend)) is None:
-        unopened = next((name for name in run.names if not _is_open(run.members.get(name))), None)
-        if unopened is not None and not any(map(_awaits_verdict, run.members.values())):
-            # One problem at a time is opened and its first program judged, so that there is something early.
-            open_member(run, unopened, opening)
-            continue
-        member = _next(run)
+    which. At most `at_once` problems are worked on at the same time, one alone until there is a first verdict. A
+    step that has begun ends. The budget's seconds are those of this call, by `now`. Raises ProposerFailed,
+    StoreError and MachineError; resume it then."""
+    under_way = _StepsUnderWay(run, opening, place_of, on_event)
+    start, stopped = now(), None
+    with ThreadPoolExecutor(at_once, thread_name_prefix="ucutlass-problem") as pool:
+        while True:
+            stopped = stopped or exhausted(budget, replace(run.spend, seconds=now() - start))
+            left = None if budget.attempts is None else budget.attempts - run.spend.attempts
+            while stopped is None and len(under_way.busy) < (at_once if left is None else min(at_once, left)):
+                if not under_way.begin(pool, at_once):
+                    break
+            if not under_way.busy:
+                return (
+                    "every problem's session has ended" if stopped is None else f"of the whole run, {stopped}"
+                )
+            under_way.end()
+
+
+@dataclass(slots=True)
+class _StepsUnderWay:
+    """Holds what is under way of a run: `busy` has the problem of each step that has begun."""
+
+    run: BatchRun
+    opening: Opening
+    place_of: Callable[[OptimizationSession], Place]
+    on_event: Callable[[str, SessionState], None]
+    places: dict[str, Place] = field(default_factory=dict)
+    busy: dict[Future[_ReadProblem | Exception | None], str] = field(default_factory=dict)
+
+    def begin(self, pool: Executor, at_once: int) -> bool:
+        """Begins the next step of a problem that is not busy. Returns whether there is one."""
+        run, names = self.run, set(self.busy.values())
+        unopened = next((n for n in run.names if n not in names and not _is_open(run.members.get(n))), None)
+        awaiting = sum(_awaits_verdict(run.members.get(n), n in names) for n in run.names)
+        # The first problem is alone: what others take of the machine would delay the first verdict.
+        if unopened is not None and awaiting < (
+            at_once if any(map(_has_verdict, run.members.values())) else 1
+        ):
+            self.busy[pool.submit(_read, unopened, self.opening)] = unopened
+            return True
+        member = _next([m for m in run.members.values() if m.name not in names])
         if member is None:
-            return "every problem's session has ended"
+            return False
+        self.busy[pool.submit(self._step, member)] = member.name
+        return True
+
+    def _step(self, member: BatchMember) -> Exception | None:
+        """Returns what is wrong with a problem that cannot go on."""
         assert member.session is not None
         try:
-            if member.name not in places:
-                places[member.name] = place_of(member.session)
-            step(member.session, *places[member.name])
+            if member.name not in self.places:
+                self.places[member.name] = self.place_of(member.session)
+            step(member.session, *self.places[member.name])
         except (ProgramError, ShapeError) as wrong:
             # The problem's own mistake, such as a start program that no kernel of a proposer's serves.
-            run.write("stuck", name=member.name, words=str(wrong)[:1000])
-        on_event(member.name, member.session.state)
-    return f"of the whole run, {why}"
+            return wrong
+        return None
+
+    def end(self) -> None:
+        """Waits until a step has ended and takes what came of it. Raises what the step raised."""
+        ended, _ = wait(self.busy, return_when=FIRST_COMPLETED)
+        for future in ended:
+            name = self.busy.pop(future)
+            result = future.result()
+            if isinstance(result, tuple):
+                _enter(self.run, name, self.opening, result)
+                continue
+            if result is not None:
+                self.run.write("stuck", name=name, words=str(result)[:1000])
+            session = self.run.members[name].session
+            assert session is not None
+            self.on_event(name, session.state)
 
 
 def _is_open(member: BatchMember | None) -> bool:
     return member is not None and (member.session is None or member.session.state.number > 0)
 
 
-def _awaits_verdict(member: BatchMember) -> bool:
-    """Returns whether a problem is open whose first program was not judged."""
+def _awaits_verdict(member: BatchMember | None, busy: bool) -> bool:
+    """Returns whether a problem is open or being read, and its first program was not judged."""
+    if member is None or not _is_open(member):
+        return busy
     if member.session is None or member.stuck or member.session.state.ended is not None:
         return False
-    return _is_open(member) and not len(member.session.state.tree)
+    return not len(member.session.state.tree)
 
 
-def _next(run: BatchRun) -> BatchMember | None:
+def _has_verdict(member: BatchMember) -> bool:
+    return member.session is not None and len(member.session.state.tree) > 0
+
+
+def _next(members: Sequence[BatchMember]) -> BatchMember | None:
     """Returns the member whose session is to go on: the most urgent, and of equally urgent ones that with the
     largest expected gain; of equals the first."""
     open_ = [
         (m, m.session.state)
-        for m in run.members.values()
+        for m in members
         if m.session is not None and _is_open(m) and not m.stuck and m.session.state.ended is None
     ]
     best = max(open_, key=lambda pair: (urgency(pair[1]), expected_gain(pair[1])), default=None)

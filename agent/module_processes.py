@@ -51,18 +51,19 @@ def in_own_process(
 
 class ModuleProcesses:
     """Is a ModuleCall with a process for each file, and one for its import. `ready` processes without a file wait
-    at first, and again once a file took them and has its answer: imports of torch at the same time would delay
-    that. Safe to call from many threads; calls of one file follow each other."""
+    at first, and `later` once a file has its answer: imports of torch at the same time would delay that. Safe to
+    call from many threads; calls of one file follow each other."""
 
     def __init__(
         self,
         ready: int = 1,
         most: int = MOST,
+        later: int | None = None,
         start: Callable[[], isolation.WarmProcess] = isolation.WarmProcess,
     ) -> None:
         self._most = most
         self._start = start
-        self._count = ready
+        self._count = ready if later is None else later
         self._by_file: OrderedDict[str, isolation.WarmProcess] = OrderedDict()
         self._lock = Lock()
         self._closed = False
@@ -113,9 +114,9 @@ class ModuleProcesses:
 
 
 @contextmanager
-def module_processes(ready: int = 1) -> Iterator[ModuleProcesses]:
-    """Gives processes for problem files, which end with the block."""
-    processes = ModuleProcesses(ready)
+def module_processes(ready: int = 1, files: int = 1) -> Iterator[ModuleProcesses]:
+    """Gives processes for problem files, of which so many are under way at once; they end with the block."""
+    processes = ModuleProcesses(ready, max(MOST, 3 * files), max(ready, files))
     try:
         yield processes
     finally:

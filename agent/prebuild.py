@@ -46,6 +46,8 @@ def read_ahead(count: int) -> Iterator[Callable[[Sequence[str], ProblemOf], Prob
     At the end what is under way ends."""
     pool = ThreadPoolExecutor(max(1, count), thread_name_prefix="ucutlass-read")
     futures: dict[str, Future[OptimizationProblem]] = {}
+    read_names: set[str] = set()
+    lock = Lock()
 
     def ahead(names: Sequence[str], problem_of: ProblemOf) -> ProblemOf:
         def read(name: str) -> OptimizationProblem:
@@ -54,14 +56,18 @@ def read_ahead(count: int) -> Iterator[Callable[[Sequence[str], ProblemOf], Prob
                 with span("problem"):
                     return begin(name).result()
             finally:
-                del futures[name]
+                with lock:
+                    read_names.add(name)
+                    del futures[name]
                 for later in names[at + 1 : at + 1 + count]:
-                    begin(later)
+                    if later not in read_names:
+                        begin(later)
 
         def begin(name: str) -> Future[OptimizationProblem]:
-            if name not in futures:
-                futures[name] = pool.submit(problem_of, name)
-            return futures[name]
+            with lock:
+                if name not in futures:
+                    futures[name] = pool.submit(problem_of, name)
+                return futures[name]
 
         return read
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ from ucutlass.agent.problem import (
     problem_to_json,
 )
 from ucutlass.agent.problem_loader import LoaderSettings, names_of, problem_at, written_sizes
+from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.run import OptimizationSession, open_journal_session
 from ucutlass.agent.search import TimeScale
 from ucutlass.agent.session import SessionSettings, SessionState
@@ -114,7 +116,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     )
     monkeypatch.setattr(prebuild, "build_program", made.build)
     # Processes that nobody asks anything here: each imports torch.
-    monkeypatch.setattr(module_processes, "module_processes", lambda ready: nullcontext(in_own_process))
+    monkeypatch.setattr(
+        module_processes, "module_processes", lambda ready, files: nullcontext(in_own_process)
+    )
     monkeypatch.setattr(GpuSlot, "_prepare", lambda slot, names: None)
     return made
 
@@ -210,8 +214,16 @@ def begun(folder: Path, root: Path, kept: Journal) -> BatchRun:
     return open_batch(kept, names, {"folder": str(base)})
 
 
-def work(run: BatchRun, place_of: Any, budget: Budget, on_event: Any = lambda name, state: None) -> str:
-    return batch.work(run, opening(run), place_of, budget, on_event)
+def work(
+    run: BatchRun, place_of: Any, budget: Budget, on_event: Any = lambda name, state: None, at_once: int = 1
+) -> str:
+    """Works on a run by a clock that goes as fast as its steps say."""
+    began = run.spend.seconds
+
+    def now() -> float:
+        return run.spend.seconds - began
+
+    return batch.work(run, opening(run), place_of, budget, on_event, at_once=at_once, now=now)
 
 
 def opening(run: BatchRun, chosen: SessionSettings = SETTINGS) -> Opening:
@@ -271,6 +283,61 @@ def test_every_first_program_is_judged_then_confirmed_before_any_is_improved(
     assert said[3].startswith("6 of 6 problems opened, 4 right with a time, 0 confirmed")
     assert said[7].startswith("6 of 6 problems opened, 4 right with a time, 4 confirmed, 1.000 of")
     assert "4 confirmed" in said[-1] and said[-1].split("; ")[1].startswith("24 attempts, ")
+
+
+def test_problems_that_are_worked_on_at_once_come_out_as_one_after_another(
+    root: Path, tmp_path: Path
+) -> None:
+    one, many, log = (begun(tmp_path, root, Journal.open(tmp_path / f"{n}.sqlite")) for n in "abc")
+    work(one, Machine().place, Budget(None))
+    machine = Machine()
+    assert work(many, machine.place, Budget(None), at_once=4) == "every problem's session has ended"
+    assert all(n == 1 for n in machine.judged.values())
+    for name, member in one.members.items():
+        other = many.members[name]
+        assert (member.code, member.words) == (other.code, other.words)
+        if member.session is not None and other.session is not None:
+            assert member.session.state.tree.nodes == other.session.state.tree.nodes
+    assert work(log, Machine().place, Budget(4), at_once=4).startswith("of the whole run, the budget of 4")
+    assert log.spend.attempts == 4
+
+
+def test_the_first_problem_is_alone_until_it_has_a_verdict(root: Path, tmp_path: Path) -> None:
+    run = begun(tmp_path, root, Journal.open(tmp_path / "a.sqlite"))
+    together = Barrier(3)
+    asked: list[str] = []
+
+    def read(name: str) -> OptimizationProblem:
+        asked.append(name)
+        if len(asked) > 1 and run.sessions and len(asked) <= 4:
+            together.wait(20)  # three are read at once, once the first has a verdict
+        return opening(run).problem_of(name)
+
+    machine, said = Machine(), list[int]()
+    batch.work(
+        run,
+        replace(opening(run), problem_of=read),
+        machine.place,
+        Budget(None),
+        lambda name, state: said.append(len(asked)),
+        at_once=4,
+    )
+    assert said[0] == 1
+
+
+def test_a_failure_of_one_step_ends_the_run_once_the_others_have_ended(root: Path, tmp_path: Path) -> None:
+    run = begun(tmp_path, root, Journal.open(tmp_path / "a.sqlite"))
+
+    class Failing(Machine):
+        def place(self, session: Any) -> Any:
+            if len(self.order) == 2:
+                raise ProposerFailed("no key", "give one")
+            return super().place(session)
+
+    with pytest.raises(ProposerFailed):
+        work(run, Failing().place, Budget(None), at_once=3)
+    again = resume_batch(run.journal, run.id)
+    assert work(again, Machine().place, Budget(None), at_once=3) == "every problem's session has ended"
 
 
 def test_seconds_of_a_problem_and_of_a_run_are_two_budgets(root: Path, tmp_path: Path) -> None:

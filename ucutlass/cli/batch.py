@@ -122,7 +122,13 @@ def _run_batch(
         return open_session(journal, problem, settings.settings, local_gpu.device, session, time)
 
     timing = replace(request.how.timing, baseline=settings.baseline)
-    with module_processes(2) as modules, builder_pool(engine.cpus) as pool, read_ahead(READ_AHEAD) as ahead:
+    at_once = request.how.session.problems_at_once(engine.cpus)
+    further = max(READ_AHEAD, at_once)
+    with (
+        module_processes(2, at_once) as modules,
+        builder_pool(engine.cpus) as pool,
+        read_ahead(further) as ahead,
+    ):
         engine.submit("prepare_judge", {})
         where = Machinery(
             engine,
@@ -150,7 +156,8 @@ def _run_batch(
         unopened = [name for name in run.names if name not in run.members]
         opening = Opening(ahead(unopened, problem_of), open_, _on_member(request.as_json))
         try:
-            why = work(run, opening, place_of, settings.run_budget, _on_event(run, request.as_json))
+            on_event = _on_event(run, request.as_json)
+            why = work(run, opening, place_of, settings.run_budget, on_event, at_once=at_once)
         except ProposerFailed as failure:
             fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", request.as_json)
     return run, why

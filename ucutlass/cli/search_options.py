@@ -91,7 +91,7 @@ _LIMITS = (
     click.option(
         "--run-seconds",
         type=PositiveNumber(),
-        help="Most seconds of a run over a folder, waiting for the GPU not counted.",
+        help="Most seconds that this command works on a run over a folder; steps that have begun end.",
     ),
     click.option(
         "--eps",

@@ -12,9 +12,13 @@ import click
 from ucutlass.agent.session import Depth
 from ucutlass.agent.tree import Objective
 from ucutlass.cli.engines import engine_option
+from ucutlass.cli.options import WholeNumber
 
 DEPTH: Mapping[str, Depth] = {"rules": "static", "anthropic": "profiled", "command": "profiled"}
 """How far candidates are looked into, by proposer, where nothing is asked for: `rules` reads no advice."""
+
+CORES, MOST = 2, 8
+"""Cores for each problem of a run that is worked on, and the most problems at once where nothing is asked for."""
 
 OPTIONS = (
     engine_option,
@@ -52,6 +56,11 @@ OPTIONS = (
         "are confirmed; the default.",
     ),
     click.option(
+        "--at-once",
+        type=WholeNumber(min=1),
+        help=f"Problems of a run that are worked on at once; by default one for {CORES} cores, at most {MOST}.",
+    ),
+    click.option(
         "--no-measure", is_flag=True, help="Do not let a model have programs measured while it answers."
     ),
 )
@@ -59,7 +68,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """Holds what the options say. `advice` is None where nothing was."""
+    """Holds what the options say. `advice` and `at_once` are None where nothing was."""
 
     spec: str | None
     advice: Depth | None
@@ -67,11 +76,16 @@ class SessionOptions:
     judge: str
     race: bool
     samples: bool
+    at_once: int | None
     no_measure: bool
 
     @property
     def measures(self) -> bool:
         return not self.no_measure
+
+    def problems_at_once(self, cpus: int) -> int:
+        """Returns how many problems of a run are worked on at once with so many compilers at once."""
+        return self.at_once or max(1, min(MOST, cpus // CORES))
 
     def depth(self, proposer: str) -> Depth:
         return self.advice or DEPTH[proposer]
