@@ -156,11 +156,6 @@ _ReadProblem: TypeAlias = tuple[OptimizationProblem | Exception, StepTime]
 """A problem, or what is wrong with it, and what reading it took."""
 
 
-def open_member(run: BatchRun, name: str, opening: Opening) -> BatchMember:
-    """Makes a problem a member that it is not yet: with a session, or with what is wrong with it."""
-    return _enter(run, name, opening, _read(name, opening))
-
-
 def _read(name: str, opening: Opening) -> _ReadProblem:
     with timed_step() as clock:
         try:

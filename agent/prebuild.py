@@ -14,8 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
+from ucutlass import frontend
 from ucutlass.agent.batch import ProblemOf
+from ucutlass.agent.candidate_text import candidate_text
 from ucutlass.agent.dialogue import WRITERS
+from ucutlass.agent.imported_start import ImportedStart
 from ucutlass.agent.outcome import FailedOutcome, RefusedOutcome
 from ucutlass.agent.problem import OptimizationProblem, candidate_of
 from ucutlass.agent.proposer import Answer, OnSpend, Proposer
@@ -93,6 +96,27 @@ class BuildCounter:
             self.cached += event.kind == "cached"
             if event.kind == "built":
                 self.seconds += event.seconds or 0.0
+
+
+def start_builder(
+    arch: str, device: Device | None, pool: Executor, counted: BuildCounter
+) -> Callable[[ImportedStart], None]:
+    """Returns what begins to build a module's first program once the importer wrote it, while what the module
+    computes is still looked at. Its text fixes its extents; the judge then finds it in the cache."""
+
+    def build(start: ImportedStart) -> None:
+        checked = candidate_text(start.text).program
+        with suppress(ProgramError, ShapeError, BuildError):
+            if checked is not None:
+                program = frontend.program(checked, start.program)
+                sizes = complete(program, {})
+                build_program(checked, program, sizes, arch, device=device, on_progress=counted)
+
+    def begin(start: ImportedStart) -> None:
+        if start.text:
+            pool.submit(build, start)
+
+    return begin
 
 
 @dataclass(frozen=True, slots=True)

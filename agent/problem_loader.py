@@ -4,7 +4,7 @@ either."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,10 +60,15 @@ def names_of(folder: Path) -> list[str]:
 
 @span("problem")
 def problem_at(
-    path: Path, how: LoaderSettings, within: Path | None = None, call: ModuleCall = in_own_process
+    path: Path,
+    how: LoaderSettings,
+    within: Path | None = None,
+    call: ModuleCall = in_own_process,
+    on_start: Callable[[ImportedStart], None] = lambda _: None,
 ) -> OptimizationProblem:
-    """Returns the problem of a file, whose code `call` runs. `within` is the folder whose tree `how.start` follows, where that is a
-    folder. Raises Unusable, NoStart, StartProgramMismatch, ProgramError, ShapeError, UnknownComputeType."""
+    """Returns the problem of a file, whose code `call` runs. `within` is the folder whose tree `how.start` follows,
+    where that is a folder; `on_start` is told the importer's program, in another thread, as soon as it is there.
+    Raises Unusable, NoStart, StartProgramMismatch, ProgramError, ShapeError, UnknownComputeType."""
     if path.suffix != ".py":
         return problem_in(_text(path), str(path), how)
     start = _start(path, how, within)
@@ -73,9 +78,15 @@ def problem_at(
         module = module_of_file(read, limit_seconds=how.limit_seconds, call=call)
         return problem_of_module(module, text, str(start), how.program, how.arch, how.compute_type)
     name = how.program or how.cls.lower() or program_name(read.file)
+
+    def announced_start() -> ImportedStart:
+        imported = imported_start(read, name, how.limit_seconds, call)
+        on_start(imported)
+        return imported
+
     # What a module computes and how it is written are asked of two processes at once.
     with ThreadPoolExecutor(1, thread_name_prefix="ucutlass-import") as pool:
-        imported = pool.submit(imported_start, read, name, how.limit_seconds, call)
+        imported = pool.submit(announced_start)
         module = module_of_file(read, limit_seconds=how.limit_seconds, call=call)
     return _without_start(path, module, name, imported.result(), how)
 

@@ -7,10 +7,11 @@ import math
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
@@ -579,6 +580,29 @@ def test_a_module_without_a_program_is_imported(root: Path) -> None:
     assert isinstance(checked_candidate(problem, problem.start), ProgramCandidate)
     bf16 = problem_at(folder / "3_Imported.py", LoaderSettings("sm90a", precision="bf16"))
     assert "x: bf16[M=8, N=8]" in bf16.text and bf16.compute_type == "bf16"
+
+
+def test_an_imported_program_is_built_while_its_module_is_looked_at(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = Event()
+
+    def build(checked: Any, program: Any, sizes: tuple[int, ...], arch: str, **named: Any) -> None:
+        assert (program.name, sizes, arch) == ("imported", (8, 8), "sm90a")
+        built.set()
+
+    looked_at = problem_loader.module_of_file
+
+    def look(*arguments: Any, **named: Any) -> TorchModule:
+        assert built.wait(60), "the module is not known yet"
+        return looked_at(*arguments, **named)
+
+    monkeypatch.setattr(prebuild, "build_program", build)
+    monkeypatch.setattr(problem_loader, "module_of_file", look)
+    with ThreadPoolExecutor(1) as pool:
+        begin = prebuild.start_builder("sm90a", H200, pool, prebuild.BuildCounter())
+        path = root / "KernelBench" / "level2" / "3_Imported.py"
+        assert problem_at(path, LoaderSettings("sm90a"), on_start=begin).program == "imported"
 
 
 def test_a_given_program_comes_before_the_importer_s(root: Path, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def _run_batch(
 ) -> tuple[BatchRun, str]:
     from ucutlass.agent.module_processes import module_processes
     from ucutlass.agent.optimize import Machinery, open_session, proposer_and_evaluator, with_prebuilds
-    from ucutlass.agent.prebuild import Prebuilder, builder_pool, read_ahead
+    from ucutlass.agent.prebuild import Prebuilder, builder_pool, read_ahead, start_builder
 
     journal = Journal.open(request.how.journal)
     local_gpu = at_hand(engine)
@@ -144,13 +144,16 @@ def _run_batch(
             modules=modules,
         )
 
+        begin_start = start_builder(settings.reading.arch, local_gpu.device, pool, where.counted)
+
         def place_of(session: OptimizationSession) -> Place:
             asks = proposer_factory(request.how.proposer, journal, session, request.as_json)
             return with_prebuilds(session, where, *proposer_and_evaluator(session, where, asks))
 
         def problem_of(name: str) -> OptimizationProblem:
-            problem = problem_at(settings.folder / name, settings.reading, settings.folder, modules)
-            Prebuilder(problem, local_gpu.device, pool).begin([problem.text])
+            path, reading = settings.folder / name, settings.reading
+            problem = problem_at(path, reading, settings.folder, modules, begin_start)
+            Prebuilder(problem, local_gpu.device, pool, where.counted).begin([problem.text])
             return problem
 
         unopened = [name for name in run.names if name not in run.members]
