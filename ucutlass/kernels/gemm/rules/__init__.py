@@ -80,7 +80,8 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0417",
         "tf32 operand order",
-        "tf32: B contiguous along K, or both along M and N with tile K 32, tile N in steps of 32",
+        "tf32: B contiguous along K, or both along M and N with tile K 32; tile N in steps of 32 but where "
+        "both are along K",
         "CUTLASS sm90_mma_tma_gmma_rs_warpspecialized.hpp: SwapAB, TransposeB",
         operands.tf32_order,
         _SM90,

@@ -171,9 +171,10 @@ def k_major(c: GemmCandidate) -> Breach | None:
 
 def tf32_order(c: GemmCandidate) -> Breach | None:
     assert isinstance(c.schedule, Sm90Schedule)
-    if c.problem.compute_type.name != "tf32" or _order(c.problem.b, "N") != "N":
+    if c.problem.compute_type.name != "tf32":
         return None
-    if _order(c.problem.a, "M") == "K":
+    along_n, along_k = _order(c.problem.b, "N") == "N", _order(c.problem.a, "M") == "K"
+    if along_n and along_k:
         return Breach(
             "A is contiguous along K and B along N: CUTLASS would compute the transpose of this tf32 problem",
             f"use `swap {'no' if c.swapped else 'yes'}`",
@@ -181,16 +182,26 @@ def tf32_order(c: GemmCandidate) -> Breach | None:
             changed(c, swap="no" if c.swapped else "yes"),
         )
     m, n, k = c.schedule.tile
-    best = nearest(n, TRANSPOSED_N)
-    if k == TRANSPOSED and n == best:
+    best, depth = nearest(n, TRANSPOSED_N), TRANSPOSED if along_n else k
+    if not _by_collectives(c) or (k == depth and n == best):
         return None
-    return Breach(
-        f"both tf32 operands are contiguous along M and N: B is transposed in shared memory "
-        f"{TRANSPOSED} x {TRANSPOSED} elements at a time, and the tile has {n} x {k} of it",
-        f"use tile {m}x{best}x{TRANSPOSED}",
-        ("tile",),
-        changed(c, tile=(m, best, TRANSPOSED), stages=None),
+    why = (
+        f"both tf32 operands are contiguous along M and N: B is transposed in shared memory {TRANSPOSED} x "
+        f"{TRANSPOSED} elements at a time, and the tile has {n} x {k} of it"
+        if along_n
+        else f"tile N {n}: CUTLASS divides a stage of tf32 B among lines of 1024 elements, which {TRANSPOSED} "
+        f"columns fill"
     )
+    return Breach(
+        why, f"use tile {m}x{best}x{depth}", ("tile",), changed(c, tile=(m, best, depth), stages=None)
+    )
+
+
+def _by_collectives(c: GemmCandidate) -> bool:
+    """Whether CUTLASS's collectives alone multiply this tf32 (emit/gemm/lean.py)."""
+    accesses = (*c.problem.inputs, *(o.access for o in c.problem.outputs if not isinstance(o, Reduction)))
+    k_major = _order(c.problem.a, "M") == _order(c.problem.b, "N") == "K"
+    return not k_major or len(c.problem.batch) > 1 or any(a.elem.bytes > 4 for a in accesses)
 
 
 def tma_operands(c: GemmCandidate) -> Breach | None:
