@@ -217,8 +217,8 @@ def _programs_first(first: Callable[[], object], second: Callable[[], object]) -
     return 1.0, 2.0
 
 
-def _references(jobs: Sequence[Any], options: Any) -> list[Any]:
-    return [_reference(job.region) for job in jobs]
+def _references(jobs: Sequence[Any], options: Any) -> Callable[[], list[Any]]:
+    return lambda: [_reference(job.region) for job in jobs]
 
 
 def _reference(region: Any) -> Callable[..., Any]:

@@ -82,12 +82,17 @@ def comment(text: str) -> str:
     that ends a line would join the next line to the comment, a direction mark would hide code
     from a reader. Trigraphs and the marks of block comments get a space.
     """
-    return "".join(f"// {_harmless(line)}".rstrip() + "\n" for line in text.splitlines())
+    harmless = _harmless("\n".join(text.splitlines()))
+    return "".join(f"// {line}".rstrip() + "\n" for line in harmless.split("\n")) if text else ""
 
 
-def _harmless(line: str) -> str:
-    spaced = re.sub(r"\?(?=\?)|\*(?=/)|/(?=\*)", r"\g<0> ", line.expandtabs(4))
-    return "".join(c if " " <= c <= "~" and c != "\\" else f"<U+{ord(c):04X}>" for c in spaced)
+_TOGETHER = re.compile(r"\?(?=\?)|\*(?=/)|/(?=\*)")
+_NOT_PRINTED = re.compile(r"[^ -\[\]-~\n]")
+
+
+def _harmless(lines: str) -> str:
+    spaced = _TOGETHER.sub(r"\g<0> ", lines.expandtabs(4))
+    return _NOT_PRINTED.sub(lambda character: f"<U+{ord(character[0]):04X}>", spaced)
 
 
 def literal(value: float | bool, kind: ScalarKind) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,8 +25,9 @@ COMPILER_BYTES = 4 * 2**30
 BuildFailure: TypeAlias = BuildError | BuildTimedOut | BuildCancelled | ArchUnknown | MachineError
 
 
-UNIT_BYTES = 2**30
-"""Memory for each further kernel of a unit (measured: 6.6 GB for four)."""
+UNIT_SHARE = 4
+"""Each further kernel of a unit takes this part of the memory of the first (measured: 6.6 GB for four sm90a
+GEMMs)."""
 
 
 def jobs(requested: int | None = None, group: int = 1, first: int = COMPILER_BYTES) -> int:
@@ -35,7 +36,7 @@ def jobs(requested: int | None = None, group: int = 1, first: int = COMPILER_BYT
     1."""
     if limit := requested or switches.read().jobs:
         return limit
-    each = first + (group - 1) * UNIT_BYTES
+    each = first + (group - 1) * first // UNIT_SHARE
     return max(1, min(system.cores(), system.memory_available() // each))
 
 
@@ -50,27 +51,61 @@ def build_many(
     group: int = 1,
     limit_seconds: float = BUILD_SECONDS,
 ) -> tuple[Artifact | BuildFailure, ...]:
-    """Builds the sources and returns one result for each, in their order; a failure takes its place and
-    stops no other build.
+    """Builds the sources by nvcc; `make_many` says how. A source without a recipe has its failure as result."""
+    members = [_member(source, toolchain, limit_seconds) for source in sources]
+    artifacts = make_many(
+        [member for member in members if isinstance(member, UnitMember)],
+        cache,
+        on_progress=on_progress,
+        cancel=cancel,
+        max_jobs=max_jobs,
+        group=group,
+        toolchain=toolchain,
+        limit_seconds=limit_seconds,
+    )
+    results = iter(artifacts)
+    return tuple(next(results) if isinstance(member, UnitMember) else member for member in members)
 
-    Sources of one key are built once. With `group` above 1 up to so many that the cache lacks are
-    compiled as one unit (`ucutlass.runtime.translation_unit`): less work in all, later results. A unit that
-    fails is announced, and its members are built alone.
+
+def make_many(
+    builds: Sequence[Recipe | UnitMember],
+    cache: Cache,
+    *,
+    on_progress: OnProgress = ignore,
+    cancel: Event | None = None,
+    max_jobs: int | None = None,
+    compiler_bytes: int = COMPILER_BYTES,
+    group: int = 1,
+    toolchain: Toolchain | None = None,
+    limit_seconds: float = BUILD_SECONDS,
+) -> tuple[Artifact | BuildFailure, ...]:
+    """Makes artifacts, as many at once as the machine takes, and returns one result for each, in their order; a
+    failure takes its place and stops no other build. A compiler takes `compiler_bytes` of memory.
+
+    Recipes of one key are made once. With `group` above 1 up to so many members that the cache lacks are
+    compiled as one unit by `toolchain` (`ucutlass.runtime.translation_unit`), where there are more builds than
+    can run at once: less work in all, later results. A unit that fails is announced, and its members are built
+    alone.
 
     `on_progress` is called from worker threads, one call at a time. When `cancel` is set, or this
     is interrupted, every compiler is killed with its group; after an interruption the exception
     goes on to the caller.
     """
     stop = cancel or Event()
-    recipes = [_recipe(source, toolchain, limit_seconds) for source in sources]
-    pairs = zip(sources, recipes, strict=True)
-    distinct = {r.key: UnitMember(source, r) for source, r in pairs if isinstance(r, Recipe)}
+    distinct = {_recipe(build).key: build for build in builds}
+    alone = {key: build for key, build in distinct.items() if isinstance(build, Recipe)}
+    members = {key: build for key, build in distinct.items() if isinstance(build, UnitMember)}
     report = _ProgressCounter(on_progress, len(distinct))
-    workers = jobs(max_jobs, group)
+    workers = jobs(max_jobs, group if members else 1, compiler_bytes)
     results: dict[str, Artifact | BuildFailure] = {}
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="ucutlass-build") as pool:
-        work = _Work(toolchain, cache, report, stop, limit_seconds)
-        futures = [pool.submit(work.build, unit) for unit in _units(distinct, cache, group, workers)]
+        futures = [
+            *(pool.submit(_alone, recipe, cache, report, stop) for recipe in alone.values()),
+            *(
+                pool.submit(_unit, unit, toolchain, cache, report, stop, limit_seconds)
+                for unit in _units(members, cache, group, workers, len(alone))
+            ),
+        ]
         try:
             _wait_for(futures)
         except BaseException:
@@ -78,75 +113,54 @@ def build_many(
             raise
     for future in futures:
         results |= future.result()
-    return tuple(results[r.key] if isinstance(r, Recipe) else r for r in recipes)
+    return tuple(results[_recipe(build).key] for build in builds)
 
 
-def make_many(
-    recipes: Sequence[Recipe],
-    cache: Cache,
-    *,
-    on_progress: OnProgress = ignore,
-    cancel: Event | None = None,
-    max_jobs: int | None = None,
-    compiler_bytes: int = COMPILER_BYTES,
-) -> tuple[Artifact | BuildFailure, ...]:
-    """Works as `build_many`, on recipes of any kind, each of which takes so much memory."""
-    stop = cancel or Event()
-    distinct = {recipe.key: recipe for recipe in recipes}
-    report = _ProgressCounter(on_progress, len(distinct))
-    workers = jobs(max_jobs, first=compiler_bytes)
-    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="ucutlass-make") as pool:
-        futures = {
-            key: pool.submit(_build_recipe, recipe, cache, report, stop) for key, recipe in distinct.items()
-        }
-        try:
-            _wait_for(list(futures.values()))
-        except BaseException:
-            stop.set()
-            raise
-    return tuple(futures[recipe.key].result() for recipe in recipes)
+def _recipe(build: Recipe | UnitMember) -> Recipe:
+    return build if isinstance(build, Recipe) else build.recipe
 
 
-def _units(distinct: Mapping[str, UnitMember], cache: Cache, group: int, workers: int) -> tuple[Unit, ...]:
+def _units(
+    distinct: Mapping[str, UnitMember], cache: Cache, group: int, workers: int, others: int
+) -> tuple[Unit, ...]:
+    """Returns the members in units, for workers that build so many `others` besides."""
     if group <= 1:
         return tuple((member,) for member in distinct.values())
     there = {key for key in distinct if isinstance(cache.load(key), CacheEntry)}
     absent = [member for key, member in distinct.items() if key not in there]
-    return (*((distinct[key],) for key in distinct if key in there), *units(absent, group, workers))
+    return (*((distinct[key],) for key in distinct if key in there), *units(absent, group, workers, others))
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What every build of one call shares."""
-
-    toolchain: Toolchain
-    cache: Cache
-    report: OnProgress
-    stop: Event
-    limit_seconds: float
-
-    def build(self, unit: Unit) -> Mapping[str, Artifact | BuildFailure]:
-        if len(unit) > 1 and not self.stop.is_set():
-            try:
-                return build_unit(
-                    unit,
-                    self.toolchain,
-                    self.cache,
-                    on_progress=self.report,
-                    cancel=self.stop,
-                    limit_seconds=self.limit_seconds,
-                )
-            except BuildCancelled:
-                pass  # so is each of them, below
-            except (BuildError, BuildTimedOut, MachineError) as failure:
-                for member in unit:
-                    self.report(Progress("alone", member.recipe.entry, f"the unit failed: {failure}"))
-        return {m.recipe.key: _build_recipe(m.recipe, self.cache, self.report, self.stop) for m in unit}
+def _unit(
+    unit: Unit,
+    toolchain: Toolchain | None,
+    cache: Cache,
+    report: OnProgress,
+    stop: Event,
+    limit_seconds: float,
+) -> Mapping[str, Artifact | BuildFailure]:
+    if len(unit) > 1 and toolchain is not None and not stop.is_set():
+        try:
+            return build_unit(
+                unit, toolchain, cache, on_progress=report, cancel=stop, limit_seconds=limit_seconds
+            )
+        except BuildCancelled:
+            pass  # so is each of them, below
+        except (BuildError, BuildTimedOut, MachineError) as failure:
+            for member in unit:
+                report(Progress("alone", member.recipe.entry, f"the unit failed: {failure}"))
+    return {m.recipe.key: _build_recipe(m.recipe, cache, report, stop) for m in unit}
 
 
-def _recipe(source: Source, toolchain: Toolchain, limit_seconds: float) -> Recipe | BuildFailure:
+def _alone(
+    recipe: Recipe, cache: Cache, report: OnProgress, stop: Event
+) -> Mapping[str, Artifact | BuildFailure]:
+    return {recipe.key: _build_recipe(recipe, cache, report, stop)}
+
+
+def _member(source: Source, toolchain: Toolchain, limit_seconds: float) -> UnitMember | BuildFailure:
     try:
-        return nvcc_recipe(source, toolchain, limit_seconds)
+        return UnitMember(source, nvcc_recipe(source, toolchain, limit_seconds))
     except (ArchUnknown, MachineError) as failure:
         return failure
 

@@ -38,13 +38,13 @@ class UnitMember:
 Unit: TypeAlias = tuple[UnitMember, ...]
 
 
-def units(members: Sequence[UnitMember], most: int, workers: int) -> tuple[Unit, ...]:
+def units(members: Sequence[UnitMember], most: int, workers: int, others: int = 0) -> tuple[Unit, ...]:
     """Returns members in units of at most `most`; only those of one architecture and one preamble meet.
 
-    Where there are fewer members than would keep all workers busy with whole units, units are
-    smaller.
+    Where there are fewer members, and `others` that the same workers build, than would keep all workers busy
+    with whole units, units are smaller.
     """
-    size = max(1, min(most, -(-len(members) // max(1, workers))))
+    size = max(1, min(most, -(-(len(members) + others) // max(1, workers))))
     alike: dict[tuple[str, str], list[UnitMember]] = {}
     for member in members:
         alike.setdefault((member.source.arch, member.source.preamble), []).append(member)

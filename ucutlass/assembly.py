@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,6 +26,7 @@ from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.subject import program_digest
 from ucutlass.runtime.switches import BuildPath
 from ucutlass.shapes import ShapeError
+from ucutlass.spans import span
 
 if TYPE_CHECKING:
     from ucutlass.runtime.launch import BoundKernel
@@ -134,17 +136,21 @@ class ProgramAtSizes:
 ProgramFailure: TypeAlias = BuildFailure | ProgramError | ShapeError | NotServed
 
 
-def build_programs(
+MOST_IN_UNIT = 16
+"""Kernels of programs that nvcc compiles as one translation unit, where there are more than cores."""
+
+
+def start_programs(
     programs: Sequence[ProgramAtSizes],
     arch: str,
     *,
     device: Device | None = None,
     build_path: BuildPath | None = None,
     on_progress: OnProgress = ignore,
-) -> tuple[AnyBuilt | ProgramFailure, ...]:
-    """Plans all programs for aligned tensors, then builds the kernels of all of them that the cache lacks, as
-    many at once as the machine takes. What fails takes its program's place and stops no other. Raises
-    ToolchainError."""
+) -> Callable[[], tuple[AnyBuilt | ProgramFailure, ...]]:
+    """Plans all programs for aligned tensors, and starts to build the kernels of all of them that the cache
+    lacks, as many at once as the machine takes. Returns a function that waits for them. What fails takes its
+    program's place and stops no other. The function raises ToolchainError."""
     plans: list[PipelinePlan | ChosenPlan | ProgramFailure] = []
     pairs: list[list[tuple[Source, Plan]]] = []
     for job in programs:
@@ -155,21 +161,36 @@ def build_programs(
         except (ProgramError, ShapeError, NotServed) as problem:
             plans.append(problem)
             pairs.append([])
-    artifacts = iter(
-        build_sources([p for own in pairs for p in own], build_path=build_path, on_progress=on_progress)
+    every = [pair for own in pairs for pair in own]
+    builder = ThreadPoolExecutor(1, thread_name_prefix="ucutlass-programs")
+    building = builder.submit(
+        build_sources, every, build_path=build_path, on_progress=on_progress, group=MOST_IN_UNIT
     )
-    results: list[AnyBuilt | ProgramFailure] = []
-    for planned, own in zip(plans, pairs, strict=True):
-        artifacts_of = [next(artifacts) for _ in own]
-        failed = next((a for a in artifacts_of if not isinstance(a, Artifact)), None)
-        if isinstance(planned, Exception):
-            results.append(planned)
-        elif failed is not None:
-            results.append(failed)
-        else:
-            ready = [(s, a) for (s, _), a in zip(own, artifacts_of, strict=True) if isinstance(a, Artifact)]
-            results.append(_assembled(planned, ready))
-    return tuple(results)
+    builder.shutdown(wait=False)
+
+    def results() -> tuple[AnyBuilt | ProgramFailure, ...]:
+        with span("building"):
+            artifacts = iter(building.result())
+        return tuple(
+            _outcome(planned, own, [next(artifacts) for _ in own])
+            for planned, own in zip(plans, pairs, strict=True)
+        )
+
+    return results
+
+
+def _outcome(
+    planned: PipelinePlan | ChosenPlan | ProgramFailure,
+    kernels: Sequence[tuple[Source, Plan]],
+    artifacts: Sequence[Artifact | BuildFailure],
+) -> AnyBuilt | ProgramFailure:
+    if isinstance(planned, Exception):
+        return planned
+    failed = next((a for a in artifacts if not isinstance(a, Artifact)), None)
+    if failed is not None:
+        return failed
+    ready = [(s, a) for (s, _), a in zip(kernels, artifacts, strict=True) if isinstance(a, Artifact)]
+    return _assembled(planned, ready)
 
 
 def planned_sources(

@@ -30,6 +30,7 @@ from ucutlass.runtime.parallel import COMPILER_BYTES, BuildFailure, build_many, 
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
 from ucutlass.runtime.switches import BuildPath
 from ucutlass.runtime.toolchain import Toolchain, find
+from ucutlass.runtime.translation_unit import UnitMember
 
 if TYPE_CHECKING:
     from ucutlass.runtime.launch import BoundKernel
@@ -91,28 +92,23 @@ def build_sources(
     artifacts = [artifact_keys.artifact(source, how, toolchain(), cache) for source, _ in pairs]
     absent = [pair for pair, artifact in zip(pairs, artifacts, strict=True) if artifact is None]
     recipes = [recipe_of(source, plan, how, cache, on_progress) for source, plan in absent]
-    in_units = [group > 1 and recipe.builder == BUILDERS["nvcc"] for recipe in recipes]
-    units = build_many(
-        [source for (source, _), in_unit in zip(absent, in_units, strict=True) if in_unit],
-        toolchain(),
-        cache,
-        on_progress=on_progress,
-        cancel=cancel,
-        max_jobs=max_jobs,
-        group=group,
+    lean = all(
+        recipe.builder == BUILDERS["nvrtc"] or _COLLECTIVES not in source.preamble
+        for (source, _), recipe in zip(absent, recipes, strict=True)
     )
-    single = [recipe for recipe, in_unit in zip(recipes, in_units, strict=True) if not in_unit]
-    lean = all(recipe.builder == BUILDERS["nvrtc"] for recipe in single)
-    singles = make_many(
-        single,
+    results = make_many(
+        [
+            UnitMember(source, recipe) if recipe.builder == BUILDERS["nvcc"] else recipe
+            for (source, _), recipe in zip(absent, recipes, strict=True)
+        ],
         cache,
         on_progress=on_progress,
         cancel=cancel,
         max_jobs=max_jobs,
         compiler_bytes=LEAN_BYTES if lean else COMPILER_BYTES,
+        group=group,
+        toolchain=toolchain(),
     )
-    from_units, alone = iter(units), iter(singles)
-    results = [next(from_units if in_unit else alone) for in_unit in in_units]
     for (source, _), result in zip(absent, results, strict=True):
         if isinstance(result, Artifact):
             artifact_keys.keep(source, how, toolchain(), cache, result.key)
@@ -126,7 +122,10 @@ BUILD_PATH_OF: Mapping[str, BuildPath] = MappingProxyType(
 """By the builder's name in an artifact."""
 
 LEAN_BYTES = 2**30
-"""Memory that the compilers of one lean kernel may take (measured: 0.7 GB)."""
+"""Memory that the compilers of one kernel may take that is lean or includes none of CUTLASS's collectives
+(measured: 0.7 and 0.4 GB)."""
+
+_COLLECTIVES = "collective_builder.hpp"
 
 
 class NvrtcMissingWarning(UserWarning):

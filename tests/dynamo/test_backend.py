@@ -21,8 +21,8 @@ from ucutlass.grammar import parse
 from ucutlass.reference import evaluate
 
 
-def by_reference(jobs: Sequence[Job], options: CompileOptions) -> list[Outcome]:
-    return [executor(job) for job in jobs]
+def by_reference(jobs: Sequence[Job], options: CompileOptions) -> Callable[[], list[Outcome]]:
+    return lambda: [executor(job) for job in jobs]
 
 
 def executor(job: Job) -> Callable[..., Any]:

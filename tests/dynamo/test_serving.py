@@ -32,9 +32,9 @@ class Counted:
     def __init__(self) -> None:
         self.calls, self.built = 0, threading.Event()
 
-    def __call__(self, jobs: Sequence[Job], options: CompileOptions) -> list[Outcome]:
+    def __call__(self, jobs: Sequence[Job], options: CompileOptions) -> Callable[[], list[Outcome]]:
         assert self.built.wait(60)
-        return [self._counted(outcome) for outcome in by_reference(jobs, options)]
+        return lambda: [self._counted(outcome) for outcome in by_reference(jobs, options)()]
 
     def _counted(self, outcome: Outcome) -> Outcome:
         assert not isinstance(outcome, Exception)
@@ -104,7 +104,7 @@ def test_the_fallback_computes_until_kernels_are_built() -> None:
 def test_a_build_that_fails_in_the_background_is_said_once_and_the_fallback_stays() -> None:
     ended = threading.Event()
 
-    def launch(jobs: Sequence[Job], options: CompileOptions) -> list[Outcome]:
+    def launch(jobs: Sequence[Job], options: CompileOptions) -> Callable[[], list[Outcome]]:
         try:
             raise MemoryError("no memory for a compiler")
         finally:
@@ -121,8 +121,8 @@ def test_a_build_that_fails_in_the_background_is_said_once_and_the_fallback_stay
 
 
 def test_a_program_without_a_kernel_goes_to_the_fallback() -> None:
-    def launch(jobs: Sequence[Job], options: CompileOptions) -> list[Outcome]:
-        return [ToolchainError("nvcc is missing", "install it") for _ in jobs]
+    def launch(jobs: Sequence[Job], options: CompileOptions) -> Callable[[], list[Outcome]]:
+        return lambda: [ToolchainError("nvcc is missing", "install it") for _ in jobs]
 
     model, x = Block(), torch.randn(4, 32)
     fast, _ = compiled(model, replace(HOOKS, launch=launch))
@@ -138,7 +138,7 @@ def test_a_program_without_a_kernel_goes_to_the_fallback() -> None:
 def test_kernels_of_all_parts_are_built_in_one_go() -> None:
     jobs: list[int] = []
 
-    def launch(given: Sequence[Job], options: CompileOptions) -> list[Outcome]:
+    def launch(given: Sequence[Job], options: CompileOptions) -> Callable[[], list[Outcome]]:
         jobs.append(len(given))
         assert all(job.shapes is not None and job.device.type == "cpu" for job in given)
         return by_reference(given, options)
@@ -150,6 +150,33 @@ def test_kernels_of_all_parts_are_built_in_one_go() -> None:
     fast, _ = compiled(model, replace(HOOKS, launch=launch))
     torch.testing.assert_close(fast(x), model(x))
     assert jobs == [2]
+
+
+def test_kernels_are_built_while_the_fallback_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+
+    def launch(jobs: Sequence[Job], options: CompileOptions) -> Callable[[], list[Outcome]]:
+        steps.append("started")
+        waiting = by_reference(jobs, options)
+
+        def outcomes() -> list[Outcome]:
+            steps.append("awaited")
+            return waiting()
+
+        return outcomes
+
+    fallback = backend.CompiledModule._fallback
+
+    def compiled_fallback(module: backend.CompiledModule) -> Callable[..., Any]:
+        steps.append("fallback")
+        return fallback(module)
+
+    monkeypatch.setattr(backend.CompiledModule, "_fallback", compiled_fallback)
+    model, x = Block(), torch.randn(4, 32)
+    fast, _ = compiled(model, replace(timing(1.0, 2.0), launch=launch))
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+    assert steps == ["started", "fallback", "awaited"]
 
 
 # --- the faster -------------------------------------------------------------------

@@ -54,17 +54,17 @@ def planned(text: str, name: str, monkeypatch: pytest.MonkeyPatch, **options: bo
     """Returns the schedules of what the backend would build for a program, stage by stage."""
     requests: list[PartialSchedule] = []
 
-    def build(programs: Sequence[ProgramAtSizes], arch: str, device: Any) -> tuple[Exception, ...]:
+    def build(programs: Sequence[ProgramAtSizes], arch: str, device: Any) -> Any:
         for job in programs:
             plan, _ = planned_sources(job, arch, device)
             chosen = [s.chosen for s in plan.stages] if hasattr(plan, "stages") else [plan]
             requests.extend(c.planned.request for c in chosen if c is not None)
-        return tuple(RuntimeError("nothing is built") for _ in programs)
+        return lambda: [RuntimeError("nothing is built")] * len(programs)
 
-    monkeypatch.setattr(builds, "build_programs", build)
+    monkeypatch.setattr(builds, "start_programs", build)
     shapes = ((512, 128), (256, 128), (128, 256))[: 2 if name == "linear" else 3]
     job = Job(Region(text, name, (), ()), shapes, torch.device("cuda:0"))
-    launched([job], CompileOptions(**options))
+    launched([job], CompileOptions(**options))()
     return requests
 
 
@@ -87,10 +87,10 @@ def test_later_shapes_ask_the_database_too(monkeypatch: pytest.MonkeyPatch) -> N
         return "loaded"
 
     monkeypatch.setattr(builds, "LoadedKernel", kernel)
-    monkeypatch.setattr(builds, "build_programs", lambda programs, arch, device: ())
+    monkeypatch.setattr(builds, "start_programs", lambda programs, arch, device: tuple)
     job = Job(Region(KERNEL, "linear", (), ()), None, torch.device("cuda:0"))
     for options in ({}, {"tuned": False}):
-        launched([job], options_of(options))
+        launched([job], options_of(options))()
     assert values == [True, False]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ucutlass import assembly, frontend
-from ucutlass.assembly import BuiltPipeline, ProgramAtSizes, build_programs, kernels_of, sizes_of
+from ucutlass.assembly import BuiltPipeline, ProgramAtSizes, kernels_of, sizes_of, start_programs
 from ucutlass.backend import Built
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit.text import Source
@@ -54,7 +54,7 @@ def artifact(source: Source) -> Artifact:
 def test_the_kernels_of_all_programs_are_built_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     compilers = Compilers()
     monkeypatch.setattr(assembly, "build_sources", compilers)
-    kernel, pipeline = build_programs([job(KERNEL, 64, 32), job(PIPELINE, 64, 32)], "sm90a")
+    kernel, pipeline = start_programs([job(KERNEL, 64, 32), job(PIPELINE, 64, 32)], "sm90a")()
     assert isinstance(kernel, Built) and isinstance(pipeline, BuiltPipeline)
     entries = [built.artifact.entry for built in (*kernels_of(kernel), *kernels_of(pipeline))]
     assert compilers.calls == [entries] and len(entries) > 2
@@ -63,14 +63,14 @@ def test_the_kernels_of_all_programs_are_built_in_one_call(monkeypatch: pytest.M
 
 def test_what_fails_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembly, "build_sources", Compilers(1))
-    first, second, third = build_programs(
+    first, second, third = start_programs(
         [job(KERNEL, 64, 32), job(PIPELINE, 64, 32), job(KERNEL, 8, 8)], "sm90a"
-    )
+    )()
     assert isinstance(first, Built) and isinstance(second, MachineError) and isinstance(third, Built)
 
 
 def test_a_program_without_a_plan_is_its_own_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembly, "build_sources", Compilers())
-    first, second = build_programs([job(PIPELINE, 1 << 40, 1 << 40), job(KERNEL, 64, 32)], "sm90a")
+    first, second = start_programs([job(PIPELINE, 1 << 40, 1 << 40), job(KERNEL, 64, 32)], "sm90a")()
     assert isinstance(first, ShapeError | ProgramError)
     assert isinstance(second, Built)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -11,7 +13,7 @@ from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.emit.text import Source, finish
 from ucutlass.runtime import errors, parallel, ptxas
-from ucutlass.runtime.build import Artifact, build, nvcc_recipe
+from ucutlass.runtime.build import Artifact, Produced, Recipe, build, nvcc_recipe
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.library import load_entry
 from ucutlass.runtime.progress import Progress
@@ -131,6 +133,24 @@ def test_no_worker_idles_for_a_larger_unit(
     sources = [source(f"f{i}") for i in range(count)]
     members = [UnitMember(one, nvcc_recipe(one, fake.toolchain)) for one in sources]
     assert [len(unit) for unit in units(members, most, workers)] == sizes
+
+
+def test_recipes_are_made_beside_units_which_are_larger_where_they_keep_workers_busy(
+    fake: FakeNvcc, cache: Cache
+) -> None:
+    fake.behave(EACH)
+
+    def produce(folder: Path, _: Callable[[], Path], cancel: Event | None) -> Produced:
+        (folder / "kernel.so").write_text("")
+        return Produced(1.0, ptxas.PtxasReport())
+
+    members = [UnitMember(one, nvcc_recipe(one, fake.toolchain)) for one in SOURCES[:4]]
+    others = [Recipe("bench", f"ucc_{n}", "sm_90a", "none", {}, {"name": str(n)}, produce) for n in range(4)]
+    builds = [other for pair in zip(members, others, strict=True) for other in pair]
+    results = parallel.make_many(builds, cache, max_jobs=4, group=8, toolchain=fake.toolchain)
+    entries = [result.entry for result in results if isinstance(result, Artifact)]
+    assert entries == [b.entry if isinstance(b, Recipe) else b.source.entry for b in builds]
+    assert len(fake.runs) == 2, "eight builds for four workers: two together"
 
 
 def test_a_report_is_told_apart_by_the_entry() -> None:

@@ -17,7 +17,7 @@ from torch import fx
 
 from ucutlass.adopt.database import latest
 from ucutlass.dynamo.builds import BackgroundBuilds, Launch, job_of, launched, part_call
-from ucutlass.dynamo.calls import Boxed, PartCall, boxed
+from ucutlass.dynamo.calls import LateBoxed, PartCall, boxed
 from ucutlass.dynamo.choice import (
     FirstCallTrial,
     GraphChoice,
@@ -37,6 +37,7 @@ from ucutlass.dynamo.rematerialization import Partition, partition_of
 from ucutlass.dynamo.replays import CudaReplays, ReplayDevice, Replays
 from ucutlass.dynamo.rules import decompositions
 from ucutlass.dynamo.strided_views import without_strided_views
+from ucutlass.spans import span
 from ucutlass.tune.database import TuningDatabase
 
 _LOG = logging.getLogger("ucutlass.dynamo")
@@ -78,7 +79,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class BackendHooks:
-    """What the backend does to a device: `launch` turns programs into callables, `measure` times two forms of a
+    """What the backend does to a device: `launch` starts to turn programs into callables, `measure` times two forms of a
     graph (None where time means nothing), `replaying` gives the device that captures calls, `partition` parts
     the joint graph of a graph of TorchDynamo in forward and backward. Tensors on other `devices` go to the fallback."""
 
@@ -130,6 +131,7 @@ class CompiledModule:
         self._graph, self._inputs = graph, inputs
         self._options, self._hooks, self._report = options, hooks, report
         self._builds: list[BackgroundBuilds] = []
+        self._runs: list[LateBoxed] = []
         self._programs = 0
 
     def call(self) -> Callable[..., Any]:
@@ -157,6 +159,8 @@ class CompiledModule:
         trial = bool(timed) and choice is None and changed is not None
         if trial or self._builds:
             fallback = self._replayed(self._fallback(), changed)
+        for run in self._runs:  # whose kernels have been built beside the fallback
+            run.finish()
         served = Served(self._replayed(programs, changed), fallback, self._builds)
         if trial:
             served.choose = partial(self._choice, key, records, changed or ())
@@ -188,7 +192,7 @@ class CompiledModule:
         assert measure is not None and fallback is not None
         trial = FirstCallTrial(arguments, changed)
         device = device_of(arguments)
-        with torch.cuda.device(device) if device is not None else nullcontext():
+        with span("choosing"), torch.cuda.device(device) if device is not None else nullcontext():
             choice = choice_of(*measure(trial.run(served.programs), trial.run(fallback)))
         _LOG.info("%s", choice)
         self._report.choices.append(choice)
@@ -217,7 +221,8 @@ class CompiledModule:
     def _fallback(self) -> Callable[..., Any]:
         """Returns the whole graph as the fallback computes it."""
         graph = copied(self._graph)
-        return whole(graph, self._inputs) if self._options.fallback == "inductor" else graph.forward
+        with span("fallback"):
+            return whole(graph, self._inputs) if self._options.fallback == "inductor" else graph.forward
 
     def _as_programs(self) -> tuple[Callable[..., Any], tuple[int, ...] | None]:
         """Returns the graph as programs and a fallback for what is left, and the arguments that a call changes."""
@@ -245,6 +250,7 @@ class CompiledModule:
         named(graph, names)
         division, builds, run = divided_graph(graph, self._options, self._hooks, self._report)
         self._programs += len(division.parts)
+        self._runs.append(run)
         if builds is not None:
             self._builds.append(builds)
         return run
@@ -327,9 +333,9 @@ def named(graph: fx.GraphModule, names: Sequence[str]) -> None:
 
 def divided_graph(
     graph: fx.GraphModule, options: CompileOptions, hooks: BackendHooks, reports: Report
-) -> tuple[Division, BackgroundBuilds | None, Boxed]:
-    """Divides a graph of AOTAutograd in place, and returns it as a function; without `wait` also what builds its
-    kernels. Raises FallbackNeeded."""
+) -> tuple[Division, BackgroundBuilds | None, LateBoxed]:
+    """Divides a graph of AOTAutograd in place, starts to build its kernels, and returns it as a function that is
+    finished once they are built; without `wait` also what builds them. Raises FallbackNeeded."""
     without_strided_views(graph)
     graph.graph.eliminate_dead_code()
     division = remembered(graph, hooks.devices, Records.from_switches())
@@ -346,22 +352,28 @@ def divided_graph(
         _refuse(outside)
     modules = {part.name: getattr(graph, part.name) for part in division.parts}
 
-    def build() -> dict[str, PartCall]:
+    def started() -> Callable[[], dict[str, PartCall]]:
         jobs = [job_of(part, modules[part.name]) for part in division.parts]
-        outcomes = hooks.launch(jobs, options) if jobs else []
-        return {
-            part.name: part_call(part, modules[part.name], outcome, options, job.dense)
-            for part, job, outcome in zip(division.parts, jobs, outcomes, strict=True)
-        }
+        waiting = hooks.launch(jobs, options) if jobs else list
 
-    builds = None if options.wait or not division.parts else BackgroundBuilds(build)
-    calls = build() if builds is None else {part.name: builds.call(part.name) for part in division.parts}
+        def calls() -> dict[str, PartCall]:
+            return {
+                part.name: part_call(part, modules[part.name], outcome, options, job.dense)
+                for part, job, outcome in zip(division.parts, jobs, waiting(), strict=True)
+            }
+
+        return calls
+
+    builds = None if options.wait or not division.parts else BackgroundBuilds(lambda: started()())
+    waiting = started() if builds is None else partial(builds.calls, [part.name for part in division.parts])
+    others: dict[str, PartCall] = {}
     if options.fallback == "inductor":
         for name in rest(graph, "rest"):
             submodule = getattr(graph, name)
             fakes = [v for n in submodule.graph.nodes if n.op == "placeholder" for v in values_of(n)]
-            calls[name] = inductor(submodule, fakes)
-    return division, builds, boxed(graph, calls)
+            with span("fallback"):
+                others[name] = inductor(submodule, fakes)
+    return division, builds, LateBoxed(lambda: boxed(graph, {**waiting(), **others}))
 
 
 def remembered(graph: fx.GraphModule, devices: Collection[str], records: Records) -> Division:
@@ -369,7 +381,8 @@ def remembered(graph: fx.GraphModule, devices: Collection[str], records: Records
     key = key_of(graph, "division", *sorted(devices))
     division = division_from(records.read(key), [node.name for node in graph.graph.nodes])
     if division is None:
-        division = division_of(graph, devices, "program")
+        with span("importing"):
+            division = division_of(graph, devices, "program")
         records.write(key, division_record(division))
     return division
 

@@ -22,7 +22,7 @@ from ucutlass.api import (
     checked_arch,
     known_device,
 )
-from ucutlass.assembly import AnyBuilt, BuiltPipeline, ProgramAtSizes, build_programs
+from ucutlass.assembly import AnyBuilt, BuiltPipeline, ProgramAtSizes, start_programs
 from ucutlass.backend import Built
 from ucutlass.diagnostics import ProgramError
 from ucutlass.dynamo.calls import PartCall, call_of
@@ -74,8 +74,8 @@ class Job:
 Outcome: TypeAlias = "Executor | Exception"
 """A program's callable, or why it has none: one of NO_KERNEL."""
 
-Launch: TypeAlias = Callable[[Sequence[Job], CompileOptions], Sequence[Outcome]]
-"""Turns programs into callables."""
+Launch: TypeAlias = Callable[[Sequence[Job], CompileOptions], Callable[[], Sequence[Outcome]]]
+"""Starts what turns programs into callables; the function that it returns waits for them."""
 
 
 def job_of(part: Part, graph: fx.GraphModule) -> Job:
@@ -102,23 +102,36 @@ def _hint(extent: Any) -> int | None:
     return None if hint is None else int(hint)
 
 
-def launched(jobs: Sequence[Job], options: CompileOptions) -> list[Outcome]:
-    """Returns programs as callables whose kernels for the expected shapes are built; others are planned and
-    built by the call that needs them."""
-    outcomes: list[Outcome] = [RuntimeError("no device")] * len(jobs)
+def launched(jobs: Sequence[Job], options: CompileOptions) -> Callable[[], list[Outcome]]:
+    """Plans programs and starts to build their kernels for the expected shapes. Returns a function that waits
+    for them and gives the programs as callables; other shapes are planned and built by the call that needs
+    them."""
+    places: list[list[int]] = []
+    started: list[Callable[[], list[Outcome]]] = []
     for device in dict.fromkeys(job.device for job in jobs):
-        mine = [number for number, job in enumerate(jobs) if job.device == device]
-        for number, outcome in zip(mine, _on_device([jobs[n] for n in mine], device, options), strict=True):
-            outcomes[number] = outcome
+        places.append([number for number, job in enumerate(jobs) if job.device == device])
+        started.append(_on_device([jobs[n] for n in places[-1]], device, options))
+
+    def outcomes() -> list[Outcome]:
+        by_place = {
+            number: outcome
+            for numbers, waiting in zip(places, started, strict=True)
+            for number, outcome in zip(numbers, waiting(), strict=True)
+        }
+        return [by_place[number] for number in range(len(jobs))]
+
     return outcomes
 
 
-def _on_device(jobs: Sequence[Job], device: torch.device, options: CompileOptions) -> list[Outcome]:
+def _on_device(
+    jobs: Sequence[Job], device: torch.device, options: CompileOptions
+) -> Callable[[], list[Outcome]]:
     gpu = torch.cuda.get_device_properties(device)
     try:
         arch = checked_arch(None, gpu.name, (gpu.major, gpu.minor))
     except NoKernelsHere as problem:
-        return [problem] * len(jobs)
+        refusal = problem
+        return lambda: [refusal] * len(jobs)
     device_facts = known_device(gpu.name, arch)
     programs: list[frontend.Checked | ProgramError] = []
     sized: dict[int, ProgramAtSizes] = {}
@@ -134,21 +147,24 @@ def _on_device(jobs: Sequence[Job], device: torch.device, options: CompileOption
             if job.shapes is not None:
                 draw = draw_recorded(text, arch, gpu.name, device_facts) if options.tuned else as_written
                 sized[number] = ProgramAtSizes(text, program, _extents(program, job.shapes), draw)
-    built: dict[int, AnyBuilt | Exception] = {}
-    if options.tuned:
-        built |= _adopted(sized, arch, gpu.name, device_facts)
-    others = {number: job for number, job in sized.items() if number not in built}
-    try:
-        results = build_programs(list(others.values()), arch, device=device_facts)
-    except MachineError as problem:
-        return [problem] * len(jobs)
-    built |= dict(zip(others, results, strict=True))
-    return [
-        program
-        if isinstance(program, Exception)
-        else _executor(program, job.region.name, built.get(number), options)
-        for number, (job, program) in enumerate(zip(jobs, programs, strict=True))
-    ]
+    adopted = _adopted(sized, arch, gpu.name, device_facts) if options.tuned else {}
+    others = {number: job for number, job in sized.items() if number not in adopted}
+    building = start_programs(list(others.values()), arch, device=device_facts)
+
+    def outcomes() -> list[Outcome]:
+        try:
+            results = building()
+        except MachineError as problem:
+            return [problem] * len(jobs)
+        built: dict[int, AnyBuilt | Exception] = {**adopted, **dict(zip(others, results, strict=True))}
+        return [
+            program
+            if isinstance(program, Exception)
+            else _executor(program, job.region.name, built.get(number), options)
+            for number, (job, program) in enumerate(zip(jobs, programs, strict=True))
+        ]
+
+    return outcomes
 
 
 def _adopted(
@@ -258,8 +274,11 @@ class BackgroundBuilds:
         """What ended the builds, once they are done."""
         return self._future.exception()
 
-    def call(self, name: str) -> PartCall:
-        """Returns the call of a part, which waits for the builds."""
+    def calls(self, names: Collection[str]) -> dict[str, PartCall]:
+        """Returns the calls of parts, which wait for the builds."""
+        return {name: self._call(name) for name in names}
+
+    def _call(self, name: str) -> PartCall:
         future = self._future
 
         def late(*arguments: Any) -> tuple[Any, ...]:

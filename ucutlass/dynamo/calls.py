@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -35,6 +36,28 @@ def boxed(graph: fx.GraphModule, calls: Mapping[str, PartCall]) -> Boxed:
     run = functools.partial(type(module).forward, module)
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
+
+
+class LateBoxed:
+    """A boxed function that `make` returns: once `finish` is called, or at the first call."""
+
+    def __init__(self, make: Callable[[], Boxed]) -> None:
+        self._boxed_call = True  # of the object itself, whose attributes TorchDynamo's wrappers copy
+        self._make: Callable[[], Boxed] | None = make
+        self._run: Boxed | None = None
+        self._lock = threading.Lock()
+
+    def finish(self) -> Boxed:
+        """Raises what `make` raises."""
+        with self._lock:
+            if self._run is None:
+                assert self._make is not None
+                self._run = self._make()
+                self._make = None  # and the graphs that it holds
+            return self._run
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        return (self._run or self.finish())(arguments)
 
 
 def _attributes(graph: fx.GraphModule) -> dict[str, Any]:
