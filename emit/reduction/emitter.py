@@ -19,6 +19,7 @@ from ucutlass.emit.reduction.indexing import IndexText
 from ucutlass.emit.reduction.loads import Loader
 from ucutlass.emit.reduction.lookback import LookBackText
 from ucutlass.emit.reduction.reductions import Reducer
+from ucutlass.emit.reduction.ring import RingText
 from ucutlass.emit.reduction.splits import Splits
 from ucutlass.emit.reduction.writer import Fields, LocalNames, Writer, accumulator, stored_cpp, touched
 from ucutlass.emit.tolerance import coarse, tolerant
@@ -52,7 +53,8 @@ def render(plan: ReductionPlan) -> str:
     fast = tolerant(problem.instructions, live, exact, lambda instruction: arguments(instruction, loads))
     writer = Writer(plan, Fields(), {}, fast)
     loader = Loader(plan, writer)
-    rows = _Body(plan, writer, loader, IndexText(plan, writer, loader))
+    index = IndexText(plan, writer, loader)
+    rows = _Body(plan, writer, loader, index)
     look_back = LookBackText(plan)
     statements = rows.lines()
     require_definitions(statements)
@@ -69,7 +71,11 @@ def render(plan: ReductionPlan) -> str:
     block = (schedule.threads, schedule.rows)
     return text.render(
         "reduction/reduction.cu.j2",
-        includes=(*_INCLUDES, *dict.fromkeys(t.header for t in types)),
+        includes=(
+            *(("<atomic>",) if schedule.stages > 1 else ()),
+            *_INCLUDES,
+            *dict.fromkeys(t.header for t in types),
+        ),
         types=types,
         bf16=BF16 in elems,
         tf32=TF32 in elems,
@@ -93,7 +99,11 @@ def render(plan: ReductionPlan) -> str:
         whole=any(o.whole for o in problem.outputs),
         block=", ".join(map(str, block if across else reversed(block))),
         block_threads=schedule.threads * schedule.rows,
-        resident=look_back.blocks(loads[k] for k in writer.fetched(o.value for o in problem.outputs)),
+        resident=look_back.blocks(loads[k] for k in writer.fetched(o.value for o in problem.outputs))
+        if schedule.look_back
+        else schedule.blocks
+        if schedule.blocks > 1
+        else 0,
         rows_per_block=1
         if schedule.transposed
         else schedule.rows * (1 if problem.columns else schedule.items),
@@ -104,7 +114,9 @@ def render(plan: ReductionPlan) -> str:
         workspace=look_back.workspace() if schedule.look_back else Splits(plan).workspace(),
         radix=look_back.radix,
         full=filled(problem, schedule),
-        retained="load_retained<" in body,
+        retained="_retained" in body,
+        ring=RingText(plan, writer, index).declared() if schedule.stages > 1 else [],
+        stages=schedule.stages,
         aligned=aligned(problem, schedule),
         multiples=multiples(problem, schedule),
     )
@@ -139,10 +151,24 @@ class _Body:
     def lines(self) -> list[str]:
         self.index.totals()
         out = self.index.start()
+        if self.plan.schedule.stages > 1:
+            return [*out, *self._ring()]
         if self.plan.schedule.cluster > 1:
             # None writes to a block that is not there yet.
             out.append("cluster_sync();")
         return [*out, *self.index.row(), *self._row()]
+
+    def _ring(self) -> list[str]:
+        """The rows of a block that stays for the whole launch."""
+        return [
+            *RingText(self.plan, self.writer, self.index).start(self._part),
+            "for (int block = blockIdx.x; block < blocks; block += gridDim.x) {",
+            *self.index.row(),
+            *self._row(),
+            "}",
+            # No block ends while another may still write into its memory.
+            *(["cluster_sync();"] if self.plan.schedule.cluster > 1 else []),
+        ]
 
     @property
     def _part(self) -> str:
@@ -158,6 +184,10 @@ class _Body:
         split, keep = schedule.splits > 1, schedule.keep == "registers"
         out = [self.loader.declared(k) for k in range(len(problem.loads))] if keep else []
         loaded: set[int] = set()
+        if schedule.stages > 1:
+            ring = RingText(self.plan, self.writer, self.index)
+            loaded |= set(ring.loads)
+            out += self._chunks(ring.read())
         for phase in range(phases(problem)):
             reductions = self._reductions(phase)
             out += [f"{accumulator(reduction)} r{i}[{self._lanes}];" for i, reduction in reductions]

@@ -85,13 +85,19 @@ class IndexText:
         if not self.problem.columns:
             return []
         row = "threadIdx.y" if self.problem.across else "threadIdx.x"
-        look_back = self.plan.schedule.look_back
+        own_block = self.plan.schedule.look_back or self.plan.schedule.stages > 1
         if self.plan.schedule.rows == 1:
             # A launch has no more blocks than rows.
-            block = "block" if look_back else "blockIdx.x"
+            block = "block" if own_block else "blockIdx.x"
             lines = [f"int64_t const row = {block};", "[[maybe_unused]] constexpr bool has_row = true;"]
         else:
-            block = "block" if look_back else "int64_t(blockIdx.x)"
+            block = (
+                "int64_t(block)"
+                if self.plan.schedule.stages > 1
+                else "block"
+                if own_block
+                else "int64_t(blockIdx.x)"
+            )
             lines = [
                 f"int64_t const own_row = {block} * kRows + {row};",
                 "[[maybe_unused]] bool const has_row = own_row < p.rows;",

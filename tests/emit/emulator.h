@@ -313,7 +313,8 @@ inline bool emulated_local(uintptr_t address) { return emu::current != nullptr &
 #define cudaLaunchKernelEx emu::launch
 #define cudaMemsetAsync(to, value, bytes, stream) (memset(to, value, bytes), cudaSuccess)
 #define cudaFuncSetAttribute(...) cudaSuccess
-#define cudaGetDevice(...) cudaSuccess
+#define cudaGetDevice(device) (*(device) = 0, cudaSuccess)
+#define cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, ...) (*(blocks) = 1, cudaSuccess)
 #define cudaGetLastError() cudaSuccess
 template <class T> T __ldg(T const* p) { return *p; }
 using std::min; using std::max;

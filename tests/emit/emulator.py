@@ -40,6 +40,8 @@ _TMA_RANK = re.compile(r"\b(tma_load|tma_load_im2col|tma_store)_[1-5]d(?=\()")
 _WINDOWS = re.compile(r"// --- PTX instructions -.*?(?=// --- main loop -)", re.DOTALL)
 _WINDOW_MAPS = re.compile(r"#ifndef UCC_IM2COL\n.*?// namespace ucc_im2col\n\n#endif\n", re.DOTALL)
 """What of the convolution's kernel holds PTX, and what asks the driver."""
+_RING = re.compile(r"// --- bulk copies -.*?(?=// --- ring -)", re.DOTALL)
+"""What of a reduction's ring holds PTX."""
 _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
 
 
@@ -92,7 +94,7 @@ def translated(text: str) -> str:
         "  emu::copy_async<kBytes>(target, source, valid);\n}\n",
         text,
     )
-    text = _HOPPER.sub(_hopper, text)
+    text = _HOPPER.sub(_hopper, _RING.sub('#include "emulator_ring.h"\n\n', text))
     text = _LDMATRIX.sub(_emulated_ldmatrix, _MMA.sub(_emulated_mma, text))
     for instruction, call in _CALLS.items():
         text = text.replace(instruction, call)
@@ -103,6 +105,9 @@ def translated(text: str) -> str:
     )
     text = text.replace(
         "extern __shared__ __align__(128) uint8_t shared[];", "uint8_t* const shared = emu::shared();"
+    )
+    text = text.replace(
+        "extern __shared__ __align__(128) uint8_t ring_bytes[];", "uint8_t* const ring_bytes = emu::shared();"
     )
     text = _SHARED.sub(r"\1 { static EMULATED_LOCAL unsigned long block = 0; emu::begin(\2, block); }", text)
     text = _ON_DEVICE.sub(r"\1", text)

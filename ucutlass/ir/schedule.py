@@ -51,7 +51,7 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
             ScheduleField(
                 "cluster", 2, (), None, "blocks that share loads; without dot 1xN share a row", True
             ),
-            ScheduleField("stages", 0, (), (2, 32), "tiles of K (keys) in flight"),
+            ScheduleField("stages", 0, (), (2, 32), "tiles of K (keys), or lines of rows, in flight"),
             ScheduleField("warp_tile", 2, (), None, "elements of a warp"),
             ScheduleField(
                 "math", 0, get_args(Math), None, "f32: three tf32 passes (`rs`: A in registers) or FFMA"

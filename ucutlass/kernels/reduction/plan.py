@@ -240,6 +240,9 @@ class ReductionSchedule:
 
     `full`: every thread has all its items of every row, so that none is asked for. `retain`: what
     is read once stays in the L2 longest, so that results leave it while they come.
+
+    `stages`: more than one line of rows, a vector of each thread, lies in a ring in shared memory, which bulk copies
+    fill; then blocks stay for the whole launch, and an SM is to hold so many `blocks`.
     """
 
     vector: int
@@ -254,6 +257,8 @@ class ReductionSchedule:
     full: bool = False
     retain: bool = False
     look_back: bool = False
+    stages: int = 1
+    blocks: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ucutlass.ir.hardware import Arch
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule, phases, scans_of
-from ucutlass.kernels.reduction.smem import TILE
+from ucutlass.kernels.reduction.smem import TILE, ring_bytes, ring_loads
 from ucutlass.kernels.rule import Breach, Rule
 
 CLUSTERS = (1, 2, 4, 8)
@@ -263,6 +263,53 @@ def _shared(c: ReductionCandidate) -> Breach | None:
     return None
 
 
+def _ring(c: ReductionCandidate) -> Breach | None:
+    """What passes through a ring in shared memory."""
+    case, s, r = c.case, c.schedule, c.request
+    if s.stages == 1:
+        if s.blocks == 1:
+            return None
+        return Breach(
+            f"blocks {s.blocks}: only blocks that stay for the launch, with a ring of lines, are counted by SM",
+            "give `stages` too, or leave `blocks` out",
+            ("blocks",),
+            None,
+        )
+    if not case.arch.wgmma or case.scans or s.keep != "registers":
+        return Breach(
+            f"a ring of {s.stages} lines: bulk copies of Hopper bring rows that lie in registers and are reduced, "
+            "not scanned",
+            "leave `stages` out",
+            ("stages", "keep"),
+            None,
+        )
+    if not ring_loads(case.problem, s.vector):
+        return Breach(
+            f"a ring of {s.stages} lines of vectors of {s.vector}: bulk copies are of whole pieces of 16 bytes that "
+            "lie along one run of columns, and a tensor's rows are not",
+            "leave `stages` out, or use wider vectors",
+            ("stages", "vector"),
+            None,
+        )
+    if s.threads % 32:
+        return Breach(
+            f"{s.threads} threads a row: a line of a ring is read by whole warps of 32",
+            "use `threads 32` or more",
+            ("threads", "stages"),
+            None,
+        )
+    of_sm = case.arch.shared_memory_sm // s.blocks - case.arch.shared_memory_reserved
+    used, limit = ring_bytes(case.problem, s), min(case.arch.shared_memory, of_sm)
+    if used > limit:
+        return Breach(
+            f"a ring of {s.stages} lines takes {used} bytes of shared memory: {s.blocks} blocks an SM have {limit} each",
+            f"use `stages {max(2, s.stages * limit // used)}`, fewer `blocks`, or fewer threads and more `items`",
+            ("stages", "threads", "blocks"),
+            None,
+        )
+    return None
+
+
 def _index(c: ReductionCandidate) -> Breach | None:
     vector, across = c.schedule.vector, c.case.problem.across
     rows = c.case.rows // (1 if across else vector)
@@ -319,6 +366,14 @@ SCHEDULE_RULES: tuple[Rule[ReductionCandidate], ...] = (
         "blocks that cannot share a reduction's row",
         "CUDA C++ Programming Guide, Thread Block Clusters: at most 8 on every GPU",
         _shared,
+        _ALL,
+    ),
+    Rule(
+        "UC0474",
+        "a ring of lines",
+        "lines of rows that no ring in shared memory takes",
+        "PTX ISA, cp.async.bulk: addresses and bytes are multiples of 16",
+        _ring,
         _ALL,
     ),
 )

@@ -46,6 +46,8 @@ def request_of(case: ReductionCase, s: ReductionSchedule) -> PartialSchedule:
         keep=s.keep,
         cluster=(1, s.cluster) if clustered else None,
         split_k=s.splits if s.keep == "reread" else None,
+        stages=s.stages if s.stages > 1 else None,
+        blocks=s.blocks if s.stages > 1 else None,
     )
 
 
@@ -77,7 +79,7 @@ def _filled(
         return _elements(case, own, r, vector)
     splits = r.split_k if isinstance(r.split_k, int) else None
     apart = splits is not None and (splits > 1 or case.scans)
-    keep = r.keep or ("reread" if apart else "registers" if r.cluster else own.keep)
+    keep = r.keep or ("reread" if apart else "registers" if r.cluster or r.stages else own.keep)
     shared = keep == "registers" and case.problem.across and not case.scans
     clustered = r.cluster[1] if r.cluster else cluster if shared else 1
     scanned = keep == "registers" and case.scans
@@ -95,6 +97,8 @@ def _filled(
         splits or min(least, chunks),
         cluster=clustered,
         look_back=scanned and chunks > 1,
+        stages=r.stages or own.stages,
+        blocks=r.blocks or own.blocks,
     )
 
 

@@ -1,4 +1,4 @@
-"""Shared memory of reduction kernels: the tiles in which loads are transposed.
+"""Shared memory of reduction kernels: the tiles in which loads are transposed, the ring that rows pass through.
 
 What the threads of a block hand each other in a reduction or a scan has its place in the device library
 (`emit/reduction/reductions.j2`, `scans.j2`), sized by types that C++ alone knows, a few hundred bytes a warp.
@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule
+from ucutlass.kernels.reduction.plan import (
+    Load,
+    ReductionProblem,
+    ReductionSchedule,
+    RowReduce,
+    contiguous_along,
+    reductions,
+)
 
 TILE = 64
 """Rows and columns of a tile that is transposed."""
@@ -38,6 +45,58 @@ def transpose_tiles(problem: ReductionProblem, schedule: ReductionSchedule) -> t
     return tuple(TransposeTile(k, problem.loads[k].elem.bytes, word) for k, word in schedule.transposed)
 
 
+BULK = 16
+"""Bytes of whose multiples a bulk copy is made, from and to multiples of them."""
+
+BARRIER = 8
+"""Bytes of an mbarrier."""
+
+PART = 16
+"""Bytes of what a warp hands to the others of a reduction, at most."""
+
+
+def ring_loads(problem: ReductionProblem, vector: int) -> tuple[int, ...]:
+    """The loads whose rows bulk copies bring: all that differ from row to row and along the vectors. None where one of
+    them does not lie in whole pieces of 16 bytes, or there are several modes of columns."""
+    if not problem.across or len(problem.columns) != 1:
+        return ()
+    columns = len(problem.rows)
+    rows = set(range(columns))
+    loads = []
+    for k, load in enumerate(problem.loads):
+        modes = {m for axis in load.axes for m, _ in axis.at.terms}
+        if not (columns in modes and rows <= modes):
+            continue
+        if not _whole_pieces(problem, load, vector):
+            return ()
+        loads.append(k)
+    return tuple(loads)
+
+
+def _whole_pieces(problem: ReductionProblem, load: Load, vector: int) -> bool:
+    plain = all(a.scale == 1 and a.extent is None and a.gathered is None for a in load.axes)
+    along = contiguous_along(load.axes, problem.vector) and plain and not load.guards
+    return along and min(load.align, vector) * load.elem.bytes % BULK == 0
+
+
+def ring_bytes(problem: ReductionProblem, schedule: ReductionSchedule) -> int:
+    """The bytes of a block's ring, its barriers, and what its warps hand to each other."""
+    if schedule.stages == 1:
+        return 0
+    vectors = schedule.rows * schedule.stages * schedule.threads
+    elements = sum(problem.loads[k].elem.bytes for k in ring_loads(problem, schedule.vector))
+    ops = {(problem.instructions[i].kind, _op(problem, i)) for i in reductions(problem)}
+    parts = schedule.rows * schedule.cluster * -(-schedule.threads // 32)
+    barriers = 2 * schedule.rows * schedule.stages + 2
+    return vectors * schedule.vector * elements + barriers * BARRIER + 2 * len(ops) * parts * PART
+
+
+def _op(problem: ReductionProblem, i: int) -> str:
+    instruction = problem.instructions[i]
+    assert isinstance(instruction, RowReduce)
+    return instruction.op
+
+
 def shared_bytes(problem: ReductionProblem, schedule: ReductionSchedule) -> int:
-    """The bytes of a block's tiles."""
-    return sum(tile.bytes for tile in transpose_tiles(problem, schedule))
+    """The bytes of a block's tiles and of its ring."""
+    return sum(tile.bytes for tile in transpose_tiles(problem, schedule)) + ring_bytes(problem, schedule)

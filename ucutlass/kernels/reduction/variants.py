@@ -4,4 +4,10 @@ from __future__ import annotations
 
 from ucutlass.kernels.variant import Variant
 
-VARIANTS = (Variant("reduction", (), ("threads", "rows", "vector", "items", "keep", "cluster", "split_k")),)
+VARIANTS = (
+    Variant(
+        "reduction",
+        (),
+        ("threads", "rows", "vector", "items", "keep", "cluster", "split_k", "stages", "blocks"),
+    ),
+)

@@ -1,0 +1,224 @@
+"""Norms, softmax and cross entropy over drawn rows of 256 to 256k elements, against the copy, eager and torch.compile.
+
+    python -m benchmarks.rows --out rows.json [--draw N] [--seed N] [--only NAME,..] [--schedule TEXT]... [--no-compile]
+
+Claim: a row of any length and type is reduced at the speed of the copy, and no slower than eager PyTorch and
+torch.compile. A problem's name says all of it, as in "softmax bf16 512x131072"; `--only` takes names that were not
+drawn too. Each `--schedule`, such as "stages 4  cluster 1x4", is timed in turns with the planner's own choice.
+`python -m benchmarks.memory_bound` explains `of_copy`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import ucutlass
+from benchmarks import harness
+from benchmarks.harness import Item, Row
+from benchmarks.memory_bound import COPIED
+from benchmarks.memory_cases import Problem
+from ucutlass import ir
+from ucutlass.diagnostics import ProgramError
+from ucutlass.runtime.launch_spec import dtype_of
+from ucutlass.runtime.timing import compare
+
+ROW_SECONDS = 120.0
+ELEMENTS = ("bf16", "f32", "f16")
+SHORTEST, LONGEST = 2**8, 2**18
+BYTES = 2**28
+"""What the operand of a drawn problem has."""
+
+_NORM = "d = x - mean[D](x)\n return d * rsqrt(mean[D](d * d) + 1e-5) * g + b"
+_RMS = "return x * rsqrt(mean[D](x * x) + 1e-5) * g"
+_WHOLE = "-> {e}[T, D]"
+
+TEXTS: Mapping[str, str] = MappingProxyType(
+    {
+        "softmax": "(x: {e}[T, D]) " + _WHOLE + " { return softmax[D](x) }",
+        "log_softmax": "(x: {e}[T, D]) " + _WHOLE + " { return log_softmax[D](x) }",
+        "layer_norm": "(x: {e}[T, D], g: {e}[D], b: {e}[D]) " + _WHOLE + " { " + _NORM + " }",
+        "rms_norm": "(x: {e}[T, D], g: {e}[D]) " + _WHOLE + " { " + _RMS + " }",
+        "cross_entropy": "(x: {e}[T, D], t: i64[T]) -> f32[T] { return logsumexp[D](x) - x[D = t] }",
+    }
+)
+
+TWINS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "softmax": lambda x: torch.softmax(x, -1),
+        "log_softmax": lambda x: torch.log_softmax(x, -1),
+        "layer_norm": lambda x, g, b: F.layer_norm(x, (x.shape[-1],), g, b),
+        "rms_norm": lambda x, g: F.rms_norm(x, (x.shape[-1],), g, 1e-5),
+        "cross_entropy": lambda x, t: F.cross_entropy(x, t, reduction="none"),
+    }
+)
+
+
+def drawn(count: int, seed: int) -> list[str]:
+    """Returns names of problems: rows of lengths that are even in the logarithm, some of no convenient length."""
+    draw = random.Random(f"rows {seed}")
+    names = []
+    for _ in range(count):
+        operator, elem = draw.choice(list(TEXTS)), draw.choice(ELEMENTS)
+        length = round(SHORTEST * (LONGEST / SHORTEST) ** draw.random())
+        step = draw.choice((1, 8, 8, 64, 256))
+        columns = max(step, length // step * step)
+        rows = max(1, BYTES // (columns * (4 if elem == "f32" else 2)))
+        names.append(f"{operator} {elem} {rows}x{columns}")
+    return names
+
+
+def problem_of(name: str, schedule: str = "") -> Problem:
+    """Returns the problem of a name, with a schedule in its text. Raises ValueError for no name of a problem."""
+    operator, elem, shape = name.split()
+    rows, columns = map(int, shape.split("x"))
+    text = "kernel k" + TEXTS[operator].replace("{e}", elem)
+    if schedule:
+        text = f"{text.rstrip()[:-1]} schedule sm90a {{ {schedule} }} }}"
+    return Problem("row-wise", text, {"T": rows, "D": columns}, TWINS[operator], True)
+
+
+def arguments(name: str, seed: int) -> list[torch.Tensor]:
+    """Returns normal numbers, and for labels columns."""
+    problem = problem_of(name)
+    generator = torch.Generator("cuda").manual_seed(1 + seed)
+    tensors = []
+    for p in harness.planned(problem.text, problem.sizes)[1].params:
+        assert isinstance(p.type, ir.TensorType)
+        shape = tuple(problem.sizes[d] for axis in p.type.axes for d in axis.dims)
+        x = torch.empty(shape, dtype=dtype_of(p.type.elem), device="cuda")
+        labels = not x.is_floating_point()
+        tensors.append(
+            x.random_(0, problem.sizes["D"], generator=generator)
+            if labels
+            else x.normal_(generator=generator)
+        )
+    return tensors
+
+
+def row(item: Item) -> Row:
+    problem = problem_of(item["name"])
+    args = arguments(item["name"], item["seed"])
+    kernels = {"ours": ucutlass.loads(problem.text)}
+    refused = {}
+    for schedule in item["schedules"]:
+        try:
+            harness.planned(problem_of(item["name"], schedule).text, problem.sizes)
+        except ProgramError as error:
+            refused[schedule] = str(error)[:300]
+        else:
+            kernels[schedule] = ucutlass.loads(problem_of(item["name"], schedule).text)
+    expected = problem.eager(*args).float()
+    worst, outs = {}, {}
+    for label, kernel in kernels.items():
+        outs[label] = kernel(*args)
+        worst[label] = float((outs[label].float() - expected).abs().max())
+    scale = float(expected.abs().max())
+    bytes_ = sum(t.numel() * t.element_size() for t in (*args, outs["ours"]))
+    del expected
+    source = torch.zeros(COPIED // 4, device="cuda")
+    target = torch.empty_like(source)
+    candidates: dict[str, Callable[[int], object]] = {
+        label: lambda _, kernel=kernel, out=outs[label]: kernel(*args, out=out)
+        for label, kernel in kernels.items()
+    }
+    candidates |= {
+        "eager": lambda _: problem.eager(*args),
+        "copy": lambda _: target.copy_(source),
+        "negate": lambda _: torch.neg(source, out=target),
+    }
+    if item["compile"]:
+        fast = harness.compiled(problem.eager, *args)
+        candidates["compile"] = lambda _: fast(*args)
+    times = compare(candidates, 1)
+    rate = 2 * COPIED / min(times["copy"].median, times["negate"].median)
+    best = min(t.median for name, t in times.items() if name in ("eager", "compile"))
+    return {
+        "bytes": bytes_,
+        "worst": worst,
+        "scale": scale,
+        "schedule": item["schedule"],
+        "refused": refused,
+        "copy_bandwidth": rate * 1e-6,
+        "of_copy": {label: bytes_ / times[label].median / rate for label in kernels},
+        "over_best": {label: best / times[label].median for label in kernels},
+        **harness.summary_of(times),
+    }
+
+
+def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
+    """Runs in the child of `harness.run`."""
+    return harness.serve(row, items, rows, item_seconds)
+
+
+def main() -> None:
+    parser = harness.parser_of(__doc__, compiles=True)
+    parser.add_argument("--draw", type=int, default=24, metavar="N", help="problems that are drawn")
+    parser.add_argument(
+        "--schedule", action="append", default=[], metavar="TEXT", help="timed beside the own one"
+    )
+    options = parser.parse_args()
+    names = _names(options)
+    programs = {name: (problem_of(name).text, problem_of(name).sizes) for name in names}
+    _prebuild(names, options.schedule)
+    rows, unbuilt = harness.measured(
+        "benchmarks.rows:rows_here",
+        programs,
+        options,
+        row_seconds=ROW_SECONDS,
+        more={name: {"schedules": options.schedule} for name in names},
+    )
+    print(table(rows, unbuilt))
+    sys.exit(bool(unbuilt) or any(not r["ok"] for r in rows))
+
+
+def _names(options: argparse.Namespace) -> list[str]:
+    names = options.only.split(",") if options.only else drawn(options.draw, options.seed)
+    return names[:: harness.QUICK] if options.quick else names
+
+
+def _prebuild(names: list[str], schedules: list[str]) -> None:
+    """Builds what the schedules ask for beside the own choices; what no kernel serves is left to its row."""
+    plans = {}
+    for name in names:
+        for schedule in schedules:
+            problem = problem_of(name, schedule)
+            try:
+                plans[f"{name} {schedule}"] = harness.planned(problem.text, problem.sizes)
+            except ProgramError:
+                continue
+    if plans:
+        harness.prebuild(plans)
+
+
+def table(rows: list[Row], unbuilt: dict[str, str]) -> str:
+    right = sorted((r for r in rows if r["ok"]), key=lambda r: float(r["of_copy"]["ours"]))
+    lines = []
+    for r in right:
+        lines.append(f"{r['name']}: scale {r['scale']:.2g}, spread {r['spread']:.3f}  {r['schedule']}")
+        for label, us in r["microseconds"].items():
+            ours = label in r["worst"]
+            ratios = (
+                f"of copy {r['of_copy'][label]:.3f}, over best {r['over_best'][label]:.3f}" if ours else ""
+            )
+            worst = f", off by {r['worst'][label]:.2g}" if ours else ""
+            lines.append(f"    {label:40} {us:9.1f} us  {ratios}{worst}")
+        lines += [f"    refused {schedule}: {why}" for schedule, why in r["refused"].items()]
+    lines += harness.means(
+        {
+            "of copy": [r["of_copy"]["ours"] for r in right],
+            "over the best of eager and torch.compile": [r["over_best"]["ours"] for r in right],
+        }
+    )
+    return "\n".join([*lines, *harness.lost_lines(rows, unbuilt)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Rows that pass through a ring in shared memory: blocks, or clusters of them, stay for the whole launch, and bulk
+copies bring lines of the next rows while one is reduced and stored (`reduction/ring.j2`).
+
+A line is what the threads of a row read at a time, a vector each. One thread of a row has lines copied; each thread
+takes its vector of a line to registers, after which the line's place in the ring is free for the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass.emit.reduction.indexing import IndexText
+from ucutlass.emit.reduction.writer import LocalNames, Writer, fill, stored_cpp
+from ucutlass.kernels.reduction.plan import ReductionPlan
+from ucutlass.kernels.reduction.smem import ring_loads
+
+
+@dataclass(frozen=True, slots=True)
+class RingText:
+    """Writes the ring of one plan."""
+
+    plan: ReductionPlan
+    writer: Writer
+    index: IndexText
+
+    @property
+    def loads(self) -> tuple[int, ...]:
+        return ring_loads(self.plan.problem, self.plan.schedule.vector)
+
+    @property
+    def _lag(self) -> int:
+        """Lines that a row's leader reads before it has the first of their places filled again: all of a row where the
+        ring holds them, since it may have to wait for other warps to read theirs."""
+        s = self.plan.schedule
+        return s.items if s.items <= s.stages else max(1, s.stages // 2)
+
+    def declared(self) -> list[dict[str, object]]:
+        """The ring's buffers, for the template."""
+        return [{"number": k, "cpp": stored_cpp(self.plan.problem.loads[k].elem)} for k in self.loads]
+
+    def start(self, part: str) -> list[str]:
+        """Returns the statements ahead of the rows; `part` is the block's part of a row."""
+        s, problem = self.plan.schedule, self.plan.problem
+        last = f"(int(p.columns) - {part} * kLine + kThreads - 1) / kThreads"
+        lines = (
+            "constexpr int lines = kItems;" if s.full else f"int const lines = max(0, min(kItems, {last}));"
+        )
+        (column,) = range(len(problem.rows), len(problem.rows) + len(problem.columns))
+        sizes = " + ".join(f"sizeof({stored_cpp(problem.loads[k].elem)})" for k in self.loads)
+        copies = [line for k in self.loads for line in self._copy(k)]
+        return [
+            "Shared& shared = shared_memory();",
+            "uint64_t *const full = shared.full[threadIdx.y], *const empty = shared.empty[threadIdx.y];",
+            "int const blocks = int((p.rows + kRows - 1) / kRows);",
+            f"{lines}  // of a row, that this block reads",
+            "if (threadIdx.x == 0) {",
+            "for (int i = 0; i < kStages; ++i) {",
+            "mbarrier_init(&full[i], 1);",
+            f"mbarrier_init(&empty[i], {s.threads // 32});",
+            "}",
+            *(
+                ["for (auto& barrier : shared.exchanged) mbarrier_init(&barrier, 1);"]
+                if s.cluster > 1
+                else []
+            ),
+            "fence_mbarrier_init();",
+            "}",
+            # None writes to a block that is not there yet.
+            *(["sync_warp();", "cluster_sync();"] if s.cluster > 1 else ["__syncthreads();"]),
+            "int next_block = blockIdx.x, next_line = 0, next_stage = 0;",
+            "uint32_t next_phase = 0;",
+            "auto const fetch_next = [&] {",
+            "if (next_block >= blocks) return;",
+            "mbarrier_wait(&empty[next_stage], next_phase ^ 1);",
+            "int const block = next_block;",
+            *self.index.row(),
+            f"int const first = ({part} * kItems + next_line) * kThreads;",
+            f"[[maybe_unused]] int64_t const q{column} = int64_t(first) * kVector;",
+            f"uint32_t const count = {'kThreads' if s.full else 'min(kThreads, int(p.columns) - first)'};",
+            f"mbarrier_arrive_expect_tx(&full[next_stage], count * uint32_t(kVector * ({sizes})));",
+            *copies,
+            "if (++next_line == lines) next_line = 0, next_block += gridDim.x;",
+            "if (++next_stage == kStages) next_stage = 0, next_phase ^= 1;",
+            "};",
+            "if (threadIdx.x == 0 && lines > 0) {",
+            "for (int i = 0; i < kStages; ++i) fetch_next();",
+            "}",
+            "int stage = 0;",
+            "uint32_t phase = 0;",
+        ]
+
+    def _copy(self, k: int) -> list[str]:
+        source = self.plan.problem.loads[k]
+        copy = "cp_async_bulk_retained" if self.plan.schedule.retain else "cp_async_bulk"
+        bytes_ = f"count * uint32_t(kVector * sizeof({stored_cpp(source.elem)}))"
+        return [
+            "{",
+            *self.writer.address(source.axes, (), LocalNames(None)),
+            f"{copy}(shared.line{k}[threadIdx.y][next_stage], p.t{source.pointer} + o, {bytes_}, &full[next_stage]);",
+            "}",
+        ]
+
+    def read(self) -> list[str]:
+        """Returns the statements that take a row's lines to registers, and have those of later rows fetched."""
+        s = self.plan.schedule
+        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item()]
+        for k in self.loads:
+            source = self.plan.problem.loads[k]
+            lines.append(f"raw{k}[i] = splat<kVector>({stored_cpp(source.elem)}({fill(source)}));")
+        lines += ["if (i < lines) {", "mbarrier_wait(&full[stage], phase);", "if (ok) {"]
+        for k in self.loads:
+            lines.append(
+                f"raw{k}[i] = read_line(&shared.line{k}[threadIdx.y][stage][threadIdx.x * kVector]);"
+            )
+        lines += [
+            "}",
+            "sync_warp();",
+            "if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty[stage]);",
+            "if (++stage == kStages) stage = 0, phase ^= 1;",
+            "}",
+        ]
+        if self._lag < s.items:
+            lines.append(f"if (threadIdx.x == 0 && i >= {self._lag} && i < lines) fetch_next();")
+        return [
+            *lines,
+            "}",
+            "if (threadIdx.x == 0) {",
+            f"for (int i = 0; i < min({self._lag}, lines); ++i) fetch_next();",
+            "}",
+        ]
