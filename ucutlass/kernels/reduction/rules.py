@@ -369,9 +369,9 @@ SCHEDULE_RULES: tuple[Rule[ReductionCandidate], ...] = (
         _ALL,
     ),
     Rule(
-        "UC0474",
-        "a ring of lines",
-        "lines of rows that no ring in shared memory takes",
+        "UC0472",
+        "where a row lies",
+        "a row, or a tile, that does not lie where the schedule says",
         "PTX ISA, cp.async.bulk: addresses and bytes are multiples of 16",
         _ring,
         _ALL,
