@@ -55,7 +55,7 @@ def render(plan: ReductionPlan) -> str:
     loader = Loader(plan, writer)
     index = IndexText(plan, writer, loader)
     rows = _Body(plan, writer, loader, index)
-    look_back = LookBackText(plan)
+    look_back, ring = LookBackText(plan), RingText(plan, writer, index)
     statements = rows.lines()
     require_definitions(statements)
     body = "\n".join(_indented(statements))
@@ -99,7 +99,7 @@ def render(plan: ReductionPlan) -> str:
         whole=any(o.whole for o in problem.outputs),
         block=", ".join(map(str, block if across else reversed(block))),
         block_threads=schedule.threads * schedule.rows,
-        resident=look_back.blocks(loads[k] for k in writer.fetched(o.value for o in problem.outputs))
+        blocks_per_sm=look_back.blocks(loads[k] for k in writer.fetched(o.value for o in problem.outputs))
         if schedule.look_back
         else schedule.blocks
         if schedule.blocks > 1
@@ -115,7 +115,8 @@ def render(plan: ReductionPlan) -> str:
         radix=look_back.radix,
         full=filled(problem, schedule),
         retained="_retained" in body,
-        ring=RingText(plan, writer, index).declared() if schedule.stages > 1 else [],
+        ring=ring.declared() if schedule.stages > 1 else [],
+        resident=ring.declared_resident(),
         stages=schedule.stages,
         aligned=aligned(problem, schedule),
         multiples=multiples(problem, schedule),

@@ -31,7 +31,7 @@ from ucutlass.kernels.reduction.plan import (
     arguments,
     contiguous_along,
 )
-from ucutlass.kernels.reduction.smem import TransposeTile, transpose_tiles
+from ucutlass.kernels.reduction.smem import TransposeTile, resident_loads, transpose_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,12 @@ class Loader:
         source, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
         if k in dict(plan.schedule.transposed):
             return [f"raw{k}[i] = read_tile_row(tile{k}, tile_row, tile_column);"]
+        if (
+            plan.schedule.resident
+            and k in names.local
+            and k in resident_loads(self.problem, plan.schedule.vector)
+        ):
+            return [f"raw{k}[0] = read_line(&shared.resident{k}[(i * kThreads + threadIdx.x) * kVector]);"]
         cpp, ids = raw_cpp(source), self.writer.ids(k)
         pack = f"raw{k}[0]" if k in names.local else f"{names.raw}{k}[{names.item}]"
         outside = f"{cpp}({fill(source)})"

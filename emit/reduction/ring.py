@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ucutlass.emit.reduction.indexing import IndexText
 from ucutlass.emit.reduction.writer import LocalNames, Writer, fill, stored_cpp
 from ucutlass.kernels.reduction.plan import ReductionPlan
-from ucutlass.kernels.reduction.smem import ring_loads
+from ucutlass.kernels.reduction.smem import resident_loads, ring_loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,15 @@ class RingText:
         ring holds them, since it may have to wait for other warps to read theirs."""
         s = self.plan.schedule
         return s.items if s.items <= s.stages else max(1, s.stages // 2)
+
+    @property
+    def resident(self) -> tuple[int, ...]:
+        s = self.plan.schedule
+        return resident_loads(self.plan.problem, s.vector) if s.resident else ()
+
+    def declared_resident(self) -> list[dict[str, object]]:
+        """The buffers of what is the same for all rows, for the template."""
+        return [{"number": k, "cpp": stored_cpp(self.plan.problem.loads[k].elem)} for k in self.resident]
 
     def declared(self) -> list[dict[str, object]]:
         """The ring's buffers, for the template."""
@@ -63,6 +72,7 @@ class RingText:
                 if s.cluster > 1
                 else []
             ),
+            *(["mbarrier_init(&shared.filled, 1);"] if self.resident else []),
             "fence_mbarrier_init();",
             "}",
             # None writes to a block that is not there yet.
@@ -87,6 +97,37 @@ class RingText:
             "}",
             "int stage = 0;",
             "uint32_t phase = 0;",
+            *self._fill(part, column),
+        ]
+
+    def _fill(self, part: str, column: int) -> list[str]:
+        """Returns the statements that bring a block's part of what is the same for all rows."""
+        if not self.resident:
+            return []
+        s, problem = self.plan.schedule, self.plan.problem
+        cpp = {k: stored_cpp(problem.loads[k].elem) for k in self.resident}
+        sizes = " + ".join(f"sizeof({cpp[k]})" for k in self.resident)
+        count = "kLine" if s.full else f"min(kLine, int(p.columns) - {part} * kLine)"
+        copies = []
+        for k in self.resident:
+            source = problem.loads[k]
+            bytes_ = f"count * uint32_t(kVector * sizeof({cpp[k]}))"
+            copies += [
+                "{",
+                *self.writer.address(source.axes, (), LocalNames(None)),
+                f"cp_async_bulk(shared.resident{k}, p.t{source.pointer} + o, {bytes_}, &shared.filled);",
+                "}",
+            ]
+        return [
+            "if (lines > 0) {",
+            "if (threadIdx.x == 0 && threadIdx.y == 0) {",
+            f"uint32_t const count = {count};",
+            f"[[maybe_unused]] int64_t const q{column} = int64_t({part}) * kLine * kVector;",
+            f"mbarrier_arrive_expect_tx(&shared.filled, count * uint32_t(kVector * ({sizes})));",
+            *copies,
+            "}",
+            "mbarrier_wait(&shared.filled, 0);",
+            "}",
         ]
 
     def _copy(self, k: int) -> list[str]:

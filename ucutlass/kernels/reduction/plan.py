@@ -242,7 +242,8 @@ class ReductionSchedule:
     is read once stays in the L2 longest, so that results leave it while they come.
 
     `stages`: more than one line of rows, a vector of each thread, lies in a ring in shared memory, which bulk copies
-    fill; then blocks stay for the whole launch, and an SM is to hold so many `blocks`.
+    fill; then blocks stay for the whole launch, and an SM is to hold so many `blocks`. `resident`: their parts of what is
+    the same for all rows stay in shared memory too.
     """
 
     vector: int
@@ -259,6 +260,7 @@ class ReductionSchedule:
     look_back: bool = False
     stages: int = 1
     blocks: int = 1
+    resident: bool = False
 
 
 @dataclass(frozen=True, slots=True)

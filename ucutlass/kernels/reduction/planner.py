@@ -36,7 +36,7 @@ from ucutlass.kernels.reduction.rules import (
     power,
 )
 from ucutlass.kernels.reduction.schedule import moved_bytes, request_of, resolve
-from ucutlass.kernels.reduction.smem import TILE
+from ucutlass.kernels.reduction.smem import TILE, resident_loads, ring_bytes, ring_limit
 from ucutlass.kernels.reduction.variants import VARIANTS
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
@@ -116,6 +116,7 @@ def plan_reduction(
         return schedule
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
+    schedule = replace(schedule, resident=_resident(problem, schedule, arch))
     if too_large := broken(LAUNCH_RULES, ReductionCandidate(case, schedule, request)):
         return too_large
     price = estimate(problem, schedule, sizes, arch, device, ())
@@ -155,6 +156,13 @@ def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, dev
     the first to leave; rows of 32000, whose last vectors not every thread has: 718 us, 497 without."""
     norm = bool(problem.columns) and s.keep == "registers" and not scans_of(problem)
     return norm and s.full and extent.bytes > 2 * device.l2
+
+
+def _resident(problem: ReductionProblem, s: ReductionSchedule, arch: Arch) -> bool:
+    """Whether a block that stays for the launch has room for its part of what is the same for all rows."""
+    if s.stages == 1 or not resident_loads(problem, s.vector):
+        return False
+    return ring_bytes(problem, replace(s, resident=True)) <= ring_limit(arch, s)
 
 
 def _full(problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], s: ReductionSchedule) -> bool:

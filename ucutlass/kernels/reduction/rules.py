@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ucutlass.ir.hardware import Arch
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule, phases, scans_of
-from ucutlass.kernels.reduction.smem import TILE, ring_bytes, ring_loads
+from ucutlass.kernels.reduction.smem import TILE, ring_bytes, ring_limit, ring_loads
 from ucutlass.kernels.rule import Breach, Rule
 
 CLUSTERS = (1, 2, 4, 8)
@@ -265,7 +265,7 @@ def _shared(c: ReductionCandidate) -> Breach | None:
 
 def _ring(c: ReductionCandidate) -> Breach | None:
     """What passes through a ring in shared memory."""
-    case, s, r = c.case, c.schedule, c.request
+    case, s = c.case, c.schedule
     if s.stages == 1:
         if s.blocks == 1:
             return None
@@ -298,8 +298,7 @@ def _ring(c: ReductionCandidate) -> Breach | None:
             ("threads", "stages"),
             None,
         )
-    of_sm = case.arch.shared_memory_sm // s.blocks - case.arch.shared_memory_reserved
-    used, limit = ring_bytes(case.problem, s), min(case.arch.shared_memory, of_sm)
+    used, limit = ring_bytes(case.problem, s), ring_limit(case.arch, s)
     if used > limit:
         return Breach(
             f"a ring of {s.stages} lines takes {used} bytes of shared memory: {s.blocks} blocks an SM have {limit} each",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ucutlass.ir.hardware import Arch
 from ucutlass.kernels.reduction.plan import (
     Load,
     ReductionProblem,
@@ -79,6 +80,24 @@ def _whole_pieces(problem: ReductionProblem, load: Load, vector: int) -> bool:
     return along and min(load.align, vector) * load.elem.bytes % BULK == 0
 
 
+def resident_loads(problem: ReductionProblem, vector: int) -> tuple[int, ...]:
+    """The loads that are the same for all rows, beside a ring: a block that stays for the launch may keep its part of
+    them in shared memory."""
+    columns = {len(problem.rows)}
+    return tuple(
+        k
+        for k, load in enumerate(problem.loads)
+        if {m for axis in load.axes for m, _ in axis.at.terms} == columns
+        and _whole_pieces(problem, load, vector)
+    )
+
+
+def resident_bytes(problem: ReductionProblem, schedule: ReductionSchedule) -> int:
+    """The bytes of a block's part of what is the same for all rows."""
+    elements = sum(problem.loads[k].elem.bytes for k in resident_loads(problem, schedule.vector))
+    return schedule.items * schedule.threads * schedule.vector * elements + BARRIER
+
+
 def ring_bytes(problem: ReductionProblem, schedule: ReductionSchedule) -> int:
     """The bytes of a block's ring, its barriers, and what its warps hand to each other."""
     if schedule.stages == 1:
@@ -88,7 +107,14 @@ def ring_bytes(problem: ReductionProblem, schedule: ReductionSchedule) -> int:
     ops = {(problem.instructions[i].kind, _op(problem, i)) for i in reductions(problem)}
     parts = schedule.rows * schedule.cluster * -(-schedule.threads // 32)
     barriers = 2 * schedule.rows * schedule.stages + 2
-    return vectors * schedule.vector * elements + barriers * BARRIER + 2 * len(ops) * parts * PART
+    resident = resident_bytes(problem, schedule) if schedule.resident else 0
+    return vectors * schedule.vector * elements + barriers * BARRIER + 2 * len(ops) * parts * PART + resident
+
+
+def ring_limit(arch: Arch, schedule: ReductionSchedule) -> int:
+    """The bytes of shared memory of a block, where an SM is to hold as many as the schedule says."""
+    of_sm = arch.shared_memory_sm // schedule.blocks - arch.shared_memory_reserved
+    return min(arch.shared_memory, of_sm)
 
 
 def _op(problem: ReductionProblem, i: int) -> str:
