@@ -32,6 +32,7 @@ from ucutlass.kernels.reduction.plan import (
     ReductionProblem,
     RowReduce,
     RowScan,
+    RowValue,
     RowWindow,
     arguments,
     contiguous_along,
@@ -188,11 +189,12 @@ class _Body:
         if schedule.stages > 1:
             ring = RingText(self.plan, self.writer, self.index)
             loaded |= set(ring.loads)
-            out += self._chunks(ring.read())
+            out += [*self._early(False), *self._chunks(ring.read())]
         for phase in range(phases(problem)):
             reductions = self._reductions(phase)
             out += [f"{accumulator(reduction)} r{i}[{self._lanes}];" for i, reduction in reductions]
             phase_lines = self._phase(reductions, loaded)
+            phase_lines += self._early(True) if phase + 1 == phases(problem) else []
             phase_lines += [f"reduce(r{i}, buffer);" for i, _ in reductions]
             if not split:
                 out += phase_lines
@@ -214,6 +216,33 @@ class _Body:
     @property
     def _scans(self) -> tuple[tuple[int, RowScan], ...]:
         return scans_of(self.problem)
+
+    @property
+    def _early_loads(self) -> list[int]:
+        """The loads of results of one value a row that need no row's reduction: where rows pass through a ring they
+        are under way while the row is reduced."""
+        if self.plan.schedule.stages == 1:
+            return []
+        instructions = self.problem.instructions
+        return [
+            k
+            for k in self.writer.fetched(o.value for o in self.problem.outputs if not o.whole)
+            if not any(
+                isinstance(instructions[i], RowValue | RowWindow | RowScan)
+                for i in self.writer.dependencies(self.writer.ids(k))
+            )
+        ]
+
+    def _early(self, gathered: bool) -> list[str]:
+        """Loads those of them that lie at a gathered address, or the others."""
+        early = self._early_loads
+        names = LocalNames(None, item="0", raw="early")
+        return [
+            line
+            for k in early
+            if bool(self.writer.ids(k)) == gathered
+            for line in (self.loader.declared(k, "1", "early"), *self.loader.load(k, "true", names))
+        ]
 
     # --- loads
 
@@ -463,8 +492,11 @@ class _Body:
         part = "part" if self.plan.schedule.look_back else "blockIdx.y"
         lines = [f"if (has_row && {leader} == 0 && {part} == 0) {{"]
         lanes = "1" if across else "kVector"
-        fetched = self.writer.fetched(targets)
+        early = self._early_loads
+        fetched = [k for k in self.writer.fetched(targets) if k not in early]
         names = replace(names, local=frozenset(fetched))
+        if early:
+            names = replace(names, item="0", raw="early")
         lines += self._item_loads(targets, names)
         lines += [f"Pack<{_wide(o)}, {lanes}> wide{j};" for j, o in enumerate(rows)]
         lines += ["#pragma unroll", f"for (int v = 0; v < {lanes}; ++v) {{"]
