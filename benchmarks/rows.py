@@ -33,6 +33,9 @@ from ucutlass.runtime.timing import compare
 ROW_SECONDS = 120.0
 ELEMENTS = ("bf16", "f32", "f16")
 SHORTEST, LONGEST = 2**8, 2**18
+CHANNELS = 8
+"""Of a group, which are normed together."""
+
 BYTES = 2**28
 """What the operand of a drawn problem has."""
 
@@ -46,6 +49,8 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "log_softmax": "(x: {e}[T, D]) " + _WHOLE + " { return log_softmax[D](x) }",
         "layer_norm": "(x: {e}[T, D], g: {e}[D], b: {e}[D]) " + _WHOLE + " { " + _NORM + " }",
         "rms_norm": "(x: {e}[T, D], g: {e}[D]) " + _WHOLE + " { " + _RMS + " }",
+        "group_norm": "(x: {e}[T, C=8, P], g: {e}[C], b: {e}[C]) -> {e}[T, C, P] { "
+        "d = x - mean[C, P](x)\n return d * rsqrt(mean[C, P](d * d) + 1e-5) * g + b }",
         "cross_entropy": "(x: {e}[T, D], t: i64[T]) -> f32[T] { return logsumexp[D](x) - x[D = t] }",
     }
 )
@@ -56,6 +61,9 @@ TWINS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "log_softmax": lambda x: torch.log_softmax(x, -1),
         "layer_norm": lambda x, g, b: F.layer_norm(x, (x.shape[-1],), g, b),
         "rms_norm": lambda x, g: F.rms_norm(x, (x.shape[-1],), g, 1e-5),
+        "group_norm": lambda x, g, b: (
+            F.group_norm(x.flatten(0, 1)[None], len(x), None, None).view_as(x) * g[:, None] + b[:, None]
+        ),
         "cross_entropy": lambda x, t: F.cross_entropy(x, t, reduction="none"),
     }
 )
@@ -66,7 +74,7 @@ def drawn(count: int, seed: int) -> list[str]:
     draw = random.Random(f"rows {seed}")
     names = []
     for _ in range(count):
-        operator, elem = draw.choice(list(TEXTS)), draw.choice(ELEMENTS)
+        operator, elem = draw.choice([name for name in TEXTS if name != "group_norm"]), draw.choice(ELEMENTS)
         length = round(SHORTEST * (LONGEST / SHORTEST) ** draw.random())
         step = draw.choice((1, 8, 8, 64, 256))
         columns = max(step, length // step * step)
@@ -82,7 +90,8 @@ def problem_of(name: str, schedule: str = "") -> Problem:
     text = "kernel k" + TEXTS[operator].replace("{e}", elem)
     if schedule:
         text = f"{text.rstrip()[:-1]} schedule sm90a {{ {schedule} }} }}"
-    return Problem("row-wise", text, {"T": rows, "D": columns}, TWINS[operator], True)
+    sizes = {"T": rows, "P": columns // CHANNELS} if operator == "group_norm" else {"T": rows, "D": columns}
+    return Problem("row-wise", text, sizes, TWINS[operator], True)
 
 
 def arguments(name: str, seed: int) -> list[torch.Tensor]:
@@ -92,7 +101,7 @@ def arguments(name: str, seed: int) -> list[torch.Tensor]:
     tensors = []
     for p in harness.planned(problem.text, problem.sizes)[1].params:
         assert isinstance(p.type, ir.TensorType)
-        shape = tuple(problem.sizes[d] for axis in p.type.axes for d in axis.dims)
+        shape = tuple({"C": CHANNELS, **problem.sizes}[d] for axis in p.type.axes for d in axis.dims)
         x = torch.empty(shape, dtype=dtype_of(p.type.elem), device="cuda")
         labels = not x.is_floating_point()
         tensors.append(

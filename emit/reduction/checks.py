@@ -15,7 +15,7 @@ def filled(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
         return " && ".join(f"({product(problem.modes[m])}) % {TILE} == 0" for m in sides)
     line = schedule.threads * schedule.items
     if schedule.keep == "registers" and not schedule.look_back:
-        return f"p.columns == {line * schedule.cluster}" if schedule.full else ""
+        return f"p.columns == {line * schedule.sharers}" if schedule.full else ""
     return f"p.columns % {line} == 0" if schedule.full else ""
 
 

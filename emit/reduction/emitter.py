@@ -18,6 +18,7 @@ from ucutlass.emit.reduction.checks import aligned, filled, multiples
 from ucutlass.emit.reduction.indexing import IndexText
 from ucutlass.emit.reduction.loads import Loader
 from ucutlass.emit.reduction.lookback import LookBackText
+from ucutlass.emit.reduction.meeting import SLOT, counters, meeting, workspace
 from ucutlass.emit.reduction.reductions import Reducer
 from ucutlass.emit.reduction.ring import RingText
 from ucutlass.emit.reduction.splits import Splits
@@ -112,7 +113,14 @@ def render(plan: ReductionPlan) -> str:
         tile=TILE,
         cluster=schedule.cluster,
         look_back=schedule.look_back,
-        workspace=look_back.workspace() if schedule.look_back else Splits(plan).workspace(),
+        workspace=look_back.workspace()
+        if schedule.look_back
+        else workspace(plan)
+        if schedule.grid > 1
+        else Splits(plan).workspace(),
+        grid=schedule.grid,
+        slot=SLOT,
+        counters=counters(plan),
         radix=look_back.radix,
         full=filled(problem, schedule),
         retained="_retained" in body,
@@ -177,7 +185,7 @@ class _Body:
         """The chunk of a row that lies in registers."""
         if self.plan.schedule.look_back:
             return "part"
-        return "int(blockIdx.y)" if self.plan.schedule.cluster > 1 else "0"
+        return "int(blockIdx.y)" if self.plan.schedule.sharers > 1 else "0"
 
     def _row(self) -> list[str]:
         """All that is done for a thread's row."""
@@ -195,7 +203,7 @@ class _Body:
             out += [f"{accumulator(reduction)} r{i}[{self._lanes}];" for i, reduction in reductions]
             phase_lines = self._phase(reductions, loaded)
             phase_lines += self._early(True) if phase + 1 == phases(problem) else []
-            phase_lines += [f"reduce(r{i}, buffer);" for i, _ in reductions]
+            phase_lines += [f"reduce(r{i}, buffer{meeting(self.plan, i)});" for i, _ in reductions]
             if not split:
                 out += phase_lines
                 continue

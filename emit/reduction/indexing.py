@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ucutlass.emit.reduction.loads import Loader
 from ucutlass.emit.reduction.lookback import LookBackText
+from ucutlass.emit.reduction.meeting import counters
 from ucutlass.emit.reduction.writer import Writer, stored_cpp
 from ucutlass.emit.text import product
 from ucutlass.kernels.reduction.plan import ReductionPlan, ReductionProblem, scans_of
@@ -57,8 +58,10 @@ class IndexText:
             if problem.vector is not None and first <= problem.vector < first + len(modes):
                 units = f"{units} / {self.plan.schedule.vector}"
             fields.add(name, "int64_t", units)
-        if self.plan.schedule.splits > 1 or self.plan.schedule.look_back:
+        if self.plan.schedule.splits > 1 or self.plan.schedule.look_back or self.plan.schedule.grid > 1:
             fields.types["partial"] = ("uint8_t*", "")
+        if self.plan.schedule.grid > 1:
+            fields.add("counters", "int64_t", counters(self.plan))
         if self.plan.schedule.look_back:
             for name, value in self.look_back.fields().items():
                 fields.add(name, "int64_t", value)

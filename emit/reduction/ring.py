@@ -54,7 +54,6 @@ class RingText:
         lines = (
             "constexpr int lines = kItems;" if s.full else f"int const lines = max(0, min(kItems, {last}));"
         )
-        (column,) = range(len(problem.rows), len(problem.rows) + len(problem.columns))
         sizes = " + ".join(f"sizeof({stored_cpp(problem.loads[k].elem)})" for k in self.loads)
         copies = [line for k in self.loads for line in self._copy(k)]
         return [
@@ -85,7 +84,7 @@ class RingText:
             "int const block = next_block;",
             *self.index.row(),
             f"int const first = ({part} * kItems + next_line) * kThreads;",
-            f"[[maybe_unused]] int64_t const q{column} = int64_t(first) * kVector;",
+            *self._columns("first"),
             f"uint32_t const count = {'kThreads' if s.full else 'min(kThreads, int(p.columns) - first)'};",
             f"mbarrier_arrive_expect_tx(&full[next_stage], count * uint32_t(kVector * ({sizes})));",
             *copies,
@@ -97,10 +96,19 @@ class RingText:
             "}",
             "int stage = 0;",
             "uint32_t phase = 0;",
-            *self._fill(part, column),
+            *self._fill(part),
         ]
 
-    def _fill(self, part: str, column: int) -> list[str]:
+    def _columns(self, first: str) -> list[str]:
+        """Returns coordinates of columns for the address of vector `first` of a row, which lies there as if the last
+        mode went on beyond its extent."""
+        modes = range(
+            len(self.plan.problem.rows), len(self.plan.problem.rows) + len(self.plan.problem.columns)
+        )
+        at = dict.fromkeys(modes[:-1], "0") | {modes[-1]: f"int64_t({first}) * kVector"}
+        return [f"[[maybe_unused]] int64_t const q{mode} = {value};" for mode, value in at.items()]
+
+    def _fill(self, part: str) -> list[str]:
         """Returns the statements that bring a block's part of what is the same for all rows."""
         if not self.resident:
             return []
@@ -122,7 +130,7 @@ class RingText:
             "if (lines > 0) {",
             "if (threadIdx.x == 0 && threadIdx.y == 0) {",
             f"uint32_t const count = {count};",
-            f"[[maybe_unused]] int64_t const q{column} = int64_t({part}) * kLine * kVector;",
+            *self._columns(f"{part} * kLine"),
             f"mbarrier_arrive_expect_tx(&shared.filled, count * uint32_t(kVector * ({sizes})));",
             *copies,
             "}",

@@ -67,13 +67,13 @@ def _blocks(problem: ReductionProblem, s: ReductionSchedule, extent: Extent) -> 
         return math.ceil(extent.rows / (s.vector * s.rows * s.items))
     rows = math.ceil(extent.rows / (1 if problem.across else s.vector) / s.rows)
     parts = _chunks(problem, s, extent) if s.look_back else s.splits
-    return rows * parts * s.cluster
+    return rows * parts * s.sharers
 
 
 def _chunks(problem: ReductionProblem, s: ReductionSchedule, extent: Extent) -> int:
     """Returns the parts of a row that a block holds one after another."""
     line = extent.columns / (s.vector if problem.across else 1)
-    return math.ceil(line / (s.threads * s.items * s.cluster))
+    return math.ceil(line / (s.threads * s.items * s.sharers))
 
 
 def _held_registers(problem: ReductionProblem, s: ReductionSchedule) -> int:

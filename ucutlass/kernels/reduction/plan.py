@@ -243,7 +243,8 @@ class ReductionSchedule:
 
     `stages`: more than one line of rows, a vector of each thread, lies in a ring in shared memory, which bulk copies
     fill; then blocks stay for the whole launch, and an SM is to hold so many `blocks`. `resident`: their parts of what is
-    the same for all rows stay in shared memory too.
+    the same for all rows stay in shared memory too. `grid` of them share a row then, wherever they run, and meet through
+    global memory.
     """
 
     vector: int
@@ -261,6 +262,12 @@ class ReductionSchedule:
     stages: int = 1
     blocks: int = 1
     resident: bool = False
+    grid: int = 1
+
+    @property
+    def sharers(self) -> int:
+        """Blocks that share a row which lies in their registers."""
+        return self.cluster * self.grid
 
 
 @dataclass(frozen=True, slots=True)

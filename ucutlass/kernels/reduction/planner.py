@@ -173,7 +173,7 @@ def _full(problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], s: 
         sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
         return all(side % TILE == 0 for side in sides)
     columns, line = extent.columns // (s.vector if problem.across else 1), s.threads * s.items
-    return columns == line * s.cluster if s.keep == "registers" and not s.look_back else columns % line == 0
+    return columns == line * s.sharers if s.keep == "registers" and not s.look_back else columns % line == 0
 
 
 def vector_of(problem: ReductionProblem, sizes: tuple[int, ...]) -> int:

@@ -163,11 +163,11 @@ def _kept(c: ReductionCandidate) -> Breach | None:
     line = case.line(s.vector)
     if s.look_back:
         return _look_back(case, s, r) or _held(case, s)
-    if s.keep == "registers" and s.threads * s.items * s.cluster < line:
+    if s.keep == "registers" and s.threads * s.items * s.sharers < line:
         return Breach(
-            f"{s.cluster} blocks of {s.threads} threads with {s.items} vectors of {s.vector} hold "
-            f"{s.threads * s.items * s.cluster * s.vector} elements: a row has {line * s.vector}",
-            f"use `items {math.ceil(line / (s.threads * s.cluster))}`, or `keep reread`",
+            f"{s.sharers} blocks of {s.threads} threads with {s.items} vectors of {s.vector} hold "
+            f"{s.threads * s.items * s.sharers * s.vector} elements: a row has {line * s.vector}",
+            f"use `items {math.ceil(line / (s.threads * s.sharers))}`, or `keep reread`",
             ("items", "threads", "keep", "cluster", "vector"),
             None,
         )
@@ -296,6 +296,13 @@ def _ring(c: ReductionCandidate) -> Breach | None:
             f"{s.threads} threads a row: a line of a ring is read by whole warps of 32",
             "use `threads 32` or more",
             ("threads", "stages"),
+            None,
+        )
+    if s.grid > 1 and (s.cluster > 1 or s.rows > 1):
+        return Breach(
+            f"{s.grid} blocks share a row through global memory, and a cluster of {s.cluster} with {s.rows} rows a block",
+            "use `cluster 1x1  rows 1`, or leave `split_k` out",
+            ("split_k", "cluster", "rows"),
             None,
         )
     used, limit = ring_bytes(case.problem, s), ring_limit(case.arch, s)

@@ -45,7 +45,7 @@ def request_of(case: ReductionCase, s: ReductionSchedule) -> PartialSchedule:
         items=s.items,
         keep=s.keep,
         cluster=(1, s.cluster) if clustered else None,
-        split_k=s.splits if s.keep == "reread" else None,
+        split_k=s.splits if s.keep == "reread" else s.grid if s.grid > 1 else None,
         stages=s.stages if s.stages > 1 else None,
         blocks=s.blocks if s.stages > 1 else None,
     )
@@ -78,13 +78,14 @@ def _filled(
     if not case.problem.columns:
         return _elements(case, own, r, vector)
     splits = r.split_k if isinstance(r.split_k, int) else None
-    apart = splits is not None and (splits > 1 or case.scans)
+    apart = splits is not None and (splits > 1 or case.scans) and r.stages is None
+    grid = splits if splits is not None and r.stages is not None else 1
     keep = r.keep or ("reread" if apart else "registers" if r.cluster or r.stages else own.keep)
     shared = keep == "registers" and case.problem.across and not case.scans
     clustered = r.cluster[1] if r.cluster else cluster if shared else 1
     scanned = keep == "registers" and case.scans
     fill = _look_back if scanned else _across if case.problem.across else _down
-    threads, rows, items = fill(case, own, r, vector, keep, clustered)
+    threads, rows, items = fill(case, own, r, vector, keep, clustered * grid)
     chunks = math.ceil(case.line(vector) / (threads * items))
     least = own.splits if keep == own.keep else case.spread(chunks) if own.look_back else 1
     # A word that is no whole row is the rules' to refuse: `shared` has no kernel with columns.
@@ -94,11 +95,12 @@ def _filled(
         rows,
         items,
         "registers" if keep == "registers" else "reread",
-        splits or min(least, chunks),
+        1 if grid > 1 else splits or min(least, chunks),
         cluster=clustered,
         look_back=scanned and chunks > 1,
         stages=r.stages or own.stages,
         blocks=r.blocks or own.blocks,
+        grid=grid,
     )
 
 

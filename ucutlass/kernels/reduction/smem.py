@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ucutlass.ir.extents import Fixed
 from ucutlass.ir.hardware import Arch
 from ucutlass.kernels.reduction.plan import (
+    LinearIndex,
     Load,
     ReductionProblem,
     ReductionSchedule,
@@ -57,21 +59,32 @@ PART = 16
 
 
 def ring_loads(problem: ReductionProblem, vector: int) -> tuple[int, ...]:
-    """The loads whose rows bulk copies bring: all that differ from row to row and along the vectors. None where one of
-    them does not lie in whole pieces of 16 bytes, or there are several modes of columns."""
-    if not problem.across or len(problem.columns) != 1:
+    """The loads whose rows bulk copies bring: all that differ from row to row and along all columns. None where one of
+    them does not lie in whole pieces of 16 bytes, or with gaps."""
+    if not problem.across:
         return ()
-    columns = len(problem.rows)
-    rows = set(range(columns))
+    every = set(range(len(problem.rows) + len(problem.columns)))
     loads = []
     for k, load in enumerate(problem.loads):
-        modes = {m for axis in load.axes for m, _ in axis.at.terms}
-        if not (columns in modes and rows <= modes):
+        if {m for axis in load.axes for m, _ in axis.at.terms} != every:
             continue
-        if not _whole_pieces(problem, load, vector):
+        if not (_whole_pieces(problem, load, vector) and _whole_rows(problem, load)):
             return ()
         loads.append(k)
     return tuple(loads)
+
+
+def _whole_rows(problem: ReductionProblem, load: Load) -> bool:
+    """Whether a row's columns lie side by side, the last mode innermost."""
+    first, inner = len(problem.rows), ()
+    for mode in reversed(range(first, first + len(problem.columns))):
+        moved = [axis for axis in load.axes if any(m == mode for m, _ in axis.at.terms)]
+        if [(axis.at, sorted(axis.stride)) for axis in moved] != [
+            (LinearIndex(((mode, 1),), Fixed(0)), sorted(inner))
+        ]:
+            return False
+        inner = (*problem.modes[mode], *inner)
+    return True
 
 
 def _whole_pieces(problem: ReductionProblem, load: Load, vector: int) -> bool:
@@ -83,7 +96,7 @@ def _whole_pieces(problem: ReductionProblem, load: Load, vector: int) -> bool:
 def resident_loads(problem: ReductionProblem, vector: int) -> tuple[int, ...]:
     """The loads that are the same for all rows, beside a ring: a block that stays for the launch may keep its part of
     them in shared memory."""
-    columns = {len(problem.rows)}
+    columns = {len(problem.rows)} if len(problem.columns) == 1 else set()
     return tuple(
         k
         for k, load in enumerate(problem.loads)
