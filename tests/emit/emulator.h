@@ -317,6 +317,7 @@ inline bool emulated_local(uintptr_t address) { return emu::current != nullptr &
 #define cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, ...) (*(blocks) = 1, cudaSuccess)
 #define cudaGetLastError() cudaSuccess
 template <class T> T __ldg(T const* p) { return *p; }
+template <class T> T __ldcg(T const* p) { return *p; }
 using std::min; using std::max;
 inline int __dp4a(int a, int b, int c) { for (int i = 0; i < 4; ++i) c += int(int8_t(a >> (8 * i))) * int(int8_t(b >> (8 * i))); return c; }
 
