@@ -135,8 +135,7 @@ def row(item: Item) -> Row:
     source = torch.zeros(COPIED // 4, device="cuda")
     target = torch.empty_like(source)
     candidates: dict[str, Callable[[int], object]] = {
-        label: lambda _, kernel=kernel, out=outs[label]: kernel(*args, out=out)
-        for label, kernel in kernels.items()
+        label: _launch(kernel, args, outs[label]) for label, kernel in kernels.items()
     }
     candidates |= {
         "eager": lambda _: problem.eager(*args),
@@ -160,6 +159,10 @@ def row(item: Item) -> Row:
         "over_best": {label: best / times[label].median for label in kernels},
         **harness.summary_of(times),
     }
+
+
+def _launch(kernel: Any, args: list[torch.Tensor], out: torch.Tensor) -> Callable[[int], object]:
+    return lambda _: kernel(*args, out=out)
 
 
 def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:

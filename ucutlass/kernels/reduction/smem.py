@@ -76,7 +76,8 @@ def ring_loads(problem: ReductionProblem, vector: int) -> tuple[int, ...]:
 
 def _whole_rows(problem: ReductionProblem, load: Load) -> bool:
     """Whether a row's columns lie side by side, the last mode innermost."""
-    first, inner = len(problem.rows), ()
+    first = len(problem.rows)
+    inner: tuple[int, ...] = ()
     for mode in reversed(range(first, first + len(problem.columns))):
         moved = [axis for axis in load.axes if any(m == mode for m, _ in axis.at.terms)]
         if [(axis.at, sorted(axis.stride)) for axis in moved] != [
