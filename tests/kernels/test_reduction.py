@@ -268,10 +268,10 @@ def _refusal(text: str) -> Diagnostic:
 
 
 def test_a_schedule_is_foreign_to_it() -> None:
-    text = "kernel k(x: f32[L]) -> f32[L] { return relu(x)  schedule sm90a { stages 3 } }"
+    text = "kernel k(x: f32[L]) -> f32[L] { return relu(x)  schedule sm90a { swizzle 2 } }"
     checked = frontend.read_text(text)
     (found,) = frontend.check_schedules(checked, frontend.kernel(checked))
-    assert found.code == "UC0439" and "`stages 3`" in found.message
+    assert found.code == "UC0439" and "`swizzle 2`" in found.message
     assert found.hint is not None and "nearest legal schedule: rows 256  vector 4" in found.hint
 
 

@@ -376,7 +376,7 @@ SCHEDULE_RULES: tuple[Rule[ReductionCandidate], ...] = (
     ),
     Rule(
         "UC0472",
-        "where a row lies",
+        "where a ring of lines lies",
         "a row, or a tile, that does not lie where the schedule says",
         "PTX ISA, cp.async.bulk: addresses and bytes are multiples of 16",
         _ring,
