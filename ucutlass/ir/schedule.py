@@ -47,32 +47,30 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
             ScheduleField(
                 "warps", 0, get_args(Warps), None, "two TMA kernels, multistage, matrix-vector, plain threads"
             ),
-            ScheduleField("tile", 3, (), None, "elements of a thread block; attention: rows x keys x head"),
+            ScheduleField("tile", 3, (), None, "elements of a block; attention: rows x keys x head"),
             ScheduleField(
                 "cluster", 2, (), None, "blocks that share loads; without dot 1xN share a row", True
             ),
-            ScheduleField("stages", 0, (), (2, 32), "tiles of K (keys), or lines of rows, in flight"),
+            ScheduleField("stages", 0, (), (2, 32), "tiles of K, keys, lines in flight"),
             ScheduleField("warp_tile", 2, (), None, "elements of a warp"),
             ScheduleField(
                 "math", 0, get_args(Math), None, "f32: three tf32 passes (`rs`: A in registers) or FFMA"
             ),
-            ScheduleField(
-                "swap", 0, ("no", "yes"), None, "yes computes the transpose: N takes the tile's M side"
-            ),
+            ScheduleField("swap", 0, ("no", "yes"), None, "yes: the transpose, N on the tile's M side"),
             ScheduleField(
                 "split_k", 0, ("stream",), (1, 1024), "parts of K, or of a row, added; `stream`: stream-K"
             ),
             ScheduleField("raster", 0, tuple(RASTERS), None, "order of tiles; no build"),
             ScheduleField("swizzle", 0, (), (1, 8), "tiles side by side; no build"),
-            ScheduleField("rows", 0, (), (1, 1024), "rows, or vectors of rows, of a block"),
+            ScheduleField("rows", 0, (), (1, 1024), "rows, or vectors of rows, a block"),
             ScheduleField("columns", 0, (), (1, 8), "vectors at a time"),
-            ScheduleField("threads", 0, (), (1, 1024), "threads that share K, or a row"),
-            ScheduleField("vector", 0, (), (1, 16), "elements a thread takes at a time"),
+            ScheduleField("threads", 0, (), (1, 1024), "that share K, or a row"),
+            ScheduleField("vector", 0, (), (1, 16), "elements at a time"),
             ScheduleField("items", 0, (), (1, 64), "vectors a thread holds"),
             ScheduleField(
                 "keep", 0, ("registers", "reread", "shared"), None, "where a row lies between passes"
             ),
-            ScheduleField("blocks", 0, (), (1, 8), "thread blocks an SM holds", True),
+            ScheduleField("blocks", 0, (), (1, 8), "blocks an SM holds", True),
         )
     }
 )
