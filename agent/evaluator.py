@@ -18,6 +18,7 @@ from typing import Any
 
 from ucutlass import ir
 from ucutlass.agent.advisor import Advisor
+from ucutlass.agent.background_baselines import BackgroundBaselines
 from ucutlass.agent.budget import Spend
 from ucutlass.agent.energy import EnergyMeter
 from ucutlass.agent.equivalence import UNSAID, differs, unlike
@@ -72,7 +73,8 @@ class GpuEvaluator:
     beside it, unless that of an earlier step still does. With `races` one that would lead is timed in turns with the fastest first, and confirmed if it
     is decided to be faster; with `samples` a reading holds a candidate against sampled rows of a reference that is
     too large to be kept. `modules` runs the code of problem files. `limit` bounds a process that launches, `wait` the wait for the GPU lock, in seconds. All launches are on one GPU of
-    the engine, whose token is `near`: times of two GPUs do not compare. `meter` measures the energy of those
+    the engine, whose token is `near`: times of two GPUs do not compare. `background` has torch compile a module
+    from its first verdict on; without, that is done at the end. `meter` measures the energy of those
     that are as fast as the best, where that is asked for."""
 
     problem: OptimizationProblem
@@ -89,6 +91,7 @@ class GpuEvaluator:
     races: bool = False
     samples: bool = False
     modules: ModuleCall = in_own_process
+    background: BackgroundBaselines | None = None
     advisor: Advisor = field(default_factory=Advisor)
     meter: EnergyMeter | None = None
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -151,9 +154,34 @@ class GpuEvaluator:
             return CandidateJudgement(due.first, spend_of(start, gpu_calls), behind=True)
         self._prepare()
         self._ready -= 1 if due.complete else CONFIRMING_PROCESSES
-        outcome = self._confirmed(due, gpu_calls, messages)
+        if due.complete and self.background is not None and self.problem.module is not None:
+            outcome: Outcome = due.first
+        else:
+            outcome = self._confirmed(due, gpu_calls, messages)
         incomplete = not due.complete and isinstance(outcome, TimedOutcome) and leaves_out(self.how)
+        if isinstance(outcome, TimedOutcome) and self.background is not None and leaves_out(self.how):
+            outcome, incomplete = self._beside_compiled(self.background, due, outcome, messages)
         return CandidateJudgement(outcome, spend_of(start, gpu_calls), tuple(messages), incomplete=incomplete)
+
+    @span("baselines")
+    def _beside_compiled(
+        self, background: BackgroundBaselines, due: Confirm, outcome: TimedOutcome, messages: list[str]
+    ) -> tuple[TimedOutcome, bool]:
+        """Returns what is confirmed with what it gains over the compiled module, and whether that is to be asked
+        later, since torch is still compiling."""
+        module, candidate = self.problem.module, self.candidate(due.text)
+        assert module is not None and isinstance(candidate, ProgramCandidate)
+        background.begin(candidate.checked, candidate.program, module)
+        ratio = background.ratio(module, waits=due.complete)
+        versus = dict(outcome.versus)
+        if ratio is None:
+            return outcome, True
+        if isinstance(ratio, str) or "eager" not in versus:
+            why = ratio if isinstance(ratio, str) else "it was not timed in turns with eager PyTorch"
+            messages.append(f"not compared with {background.way}: {why}")
+            return outcome, False
+        gain = versus["eager"] / ratio.median
+        return replace(outcome, versus=(*outcome.versus, (background.way, gain))), False
 
     def _is_behind(self, due: Confirm, gpu_calls: GpuCalls) -> bool:
         """Returns whether a race finds the candidate no faster than the fastest that was confirmed: slower, or
@@ -239,6 +267,8 @@ class GpuEvaluator:
             return first
         if self.prepares and self.confirms:
             self._probe(candidate)
+        if self.background is not None and self.problem.module is not None and leaves_out(self.how):
+            self.background.begin(candidate.checked, candidate.program, self.problem.module)
         with span("advice"):
             advice = self.advisor.static(
                 candidate.checked,

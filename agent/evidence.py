@@ -54,7 +54,7 @@ class BuiltCandidate:
 @dataclass(frozen=True, slots=True)
 class ConfirmationSettings:
     """`baseline` is a name of `ucc bench --baseline`, or ""; where a `module` says what is computed,
-    the module runs so, and in every other way of `COLUMNS`. Seconds bound the comparison (`seconds`), each
+    the module runs so, in every other way of `COLUMNS`, and in `compiled`, "" for none. Seconds bound the comparison (`seconds`), each
     case of the suite (`case`) and the comparison's process (`limit`)."""
 
     arch: str
@@ -66,6 +66,7 @@ class ConfirmationSettings:
     case: float = 60.0
     limit: float = 300.0
     module: TorchModule | None = None
+    compiled: str = "compile-max-autotune"
 
 
 def confirm_candidate(
@@ -196,13 +197,12 @@ def _bench(
     return comparison if isinstance(comparison, str) else dict(comparison)
 
 
-COLUMNS = ("eager", "eager-tf32", "compile-max-autotune")
+COLUMNS = ("eager", "eager-tf32")
 """The ways in which a module is timed beside a candidate; TF32 only where something is float32."""
 
 
 def leaves_out(how: ConfirmationSettings) -> bool:
-    """Returns whether a confirmation has no time of a way of COLUMNS, since torch would compile the module
-    first."""
+    """Returns whether a confirmation has no time of the compiled module, since torch would compile it first."""
     return (
         bool(how.baseline) and how.module is not None and len(_columns(how, True)) > len(_columns(how, False))
     )
@@ -212,7 +212,9 @@ def _columns(how: ConfirmationSettings, compiled: bool) -> list[str]:
     assert how.module is not None
     single = any(tensor.dtype == "float32" for tensor in (*how.module.facts.state, *how.module.facts.results))
     columns = [c for c in COLUMNS if single or c != "eager-tf32"]
-    return list(dict.fromkeys((how.baseline, *(c for c in columns if compiled or not _is_compiled(c)))))
+    return list(
+        dict.fromkeys((how.baseline, *columns, *((how.compiled,) if compiled and how.compiled else ())))
+    )
 
 
 def _is_compiled(name: str) -> bool:

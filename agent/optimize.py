@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ucutlass.agent.advisor import advisor_of
+from ucutlass.agent.background_baselines import BackgroundBaselines
 from ucutlass.agent.energy import energy_meter_of
 from ucutlass.agent.evaluator import GpuEvaluator
 from ucutlass.agent.evidence import ConfirmationSettings
@@ -67,7 +68,9 @@ class Machinery:
     lead is confirmed at once; without, whoever ran the session confirms what it found. `prepares`: processes of
     confirmations are started ahead; `races`: who would lead is timed in turns with the
     fastest before it is confirmed; `samples`: readings hold candidates against sampled rows. `modules` runs the
-    code of problem files. `gpu` is the driver's name of the GPU, for sessions at source level."""
+    code of problem files. `gpu` is the driver's name of the GPU, for sessions at source level. `compiled` is the
+    way in which torch compiles a module that the best is compared with, "" for none; `background` does so beside
+    the search."""
 
     engine: Engine
     device: Device | None
@@ -83,6 +86,8 @@ class Machinery:
     samples: bool = False
     modules: ModuleCall = in_own_process
     gpu: str = ""
+    compiled: str = "compile-max-autotune"
+    background: BackgroundBaselines | None = None
 
 
 def bounds_of_problem(problem: OptimizationProblem, device: Device) -> TimeBounds:
@@ -171,10 +176,12 @@ def proposer_and_evaluator(
         settings.seed,
         limit=where.limit,
         module=problem.module,
+        compiled=where.compiled,
     )
     bench = GpuEvaluator(problem, where.engine, how, where.limit, where.wait)
     bench.confirms, bench.prepares = where.confirms, where.prepares
     bench.samples, bench.modules = where.samples, where.modules
+    bench.background = where.background
     bench.races = where.races and settings.objective == "time"  # who is slower may take less energy
     bench.advisor = advisor_of(session.state, where.limit)
     bench.meter = energy_meter_of(session.state, problem.arch, where.limit)

@@ -62,6 +62,7 @@ from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.runtime.store import file
+from ucutlass.runtime.system import Gpu
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -110,7 +111,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     """A GPU that a table answers for."""
     made = Machine()
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
-    current_gpu = CurrentGpu(None, ARCHES["sm90a"], H200)  # type: ignore[arg-type]
+    current_gpu = CurrentGpu(Gpu(0, H200.name, (9, 0), 1 << 37, 132), ARCHES["sm90a"], H200)
     monkeypatch.setattr(gpu, "at_hand", lambda: current_gpu)
     monkeypatch.setattr(
         optimize, "proposer_and_evaluator", lambda session, where, proposer_of: made.place(session)

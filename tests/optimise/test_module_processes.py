@@ -83,7 +83,9 @@ def test_the_file_that_was_asked_longest_ago_loses_its_process(log: list[Process
 
 
 def test_all_end_with_the_block(log: list[Process], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ucutlass.agent.module_processes.ModuleProcesses", lambda ready, most, later: processes_of(log))
+    monkeypatch.setattr(
+        "ucutlass.agent.module_processes.ModuleProcesses", lambda ready, most, later: processes_of(log)
+    )
     with module_processes() as processes:
         ask(processes, "a")
     assert len(log) == 2 and not any(p.open for p in log)

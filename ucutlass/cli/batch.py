@@ -98,6 +98,7 @@ def run_batch(names: Sequence[str], request: BatchRequest, id: str | None) -> tu
 def _run_batch(
     engine: Engine, names: Sequence[str], request: BatchRequest, id: str | None
 ) -> tuple[BatchRun, str]:
+    from ucutlass.agent.background_baselines import background_baselines
     from ucutlass.agent.module_processes import module_processes
     from ucutlass.agent.optimize import Machinery, open_session, proposer_and_evaluator, with_prebuilds
     from ucutlass.agent.prebuild import Prebuilder, builder_pool, read_ahead, start_builder
@@ -128,6 +129,9 @@ def _run_batch(
         module_processes(2, at_once) as modules,
         builder_pool(engine.cpus) as pool,
         read_ahead(further) as ahead,
+        background_baselines(
+            timing.beside, local_gpu.gpu.name, engine.cpus, timing.limit, timing.wait
+        ) as background,
     ):
         engine.submit("prepare_judge", {})
         where = Machinery(
@@ -142,6 +146,8 @@ def _run_batch(
             races=request.how.session.race,
             samples=request.how.session.samples,
             modules=modules,
+            compiled=timing.beside,
+            background=background,
         )
 
         begin_start = start_builder(settings.reading.arch, local_gpu.device, pool, where.counted)

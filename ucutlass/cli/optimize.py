@@ -209,6 +209,7 @@ def _run_session(
     as_json: bool,
 ) -> SessionState:
     """Works until the session ends, or ends the command where its proposer fails."""
+    from ucutlass.agent.background_baselines import background_baselines
     from ucutlass.agent.optimize import Machinery, run_session
     from ucutlass.agent.prebuild import builder_pool
 
@@ -221,7 +222,12 @@ def _run_session(
         show.note("ucc: what the proposer writes is compiled and run with your rights")
     if settings.judge:
         show.note(f"ucc: {settings.judge} is asked about leaders; its tokens cost money")
-    with builder_pool(engine.cpus) as pool:
+    with (
+        builder_pool(engine.cpus) as pool,
+        background_baselines(
+            timing.beside, local_gpu.gpu.name, engine.cpus, timing.limit, timing.wait
+        ) as background,
+    ):
         where = Machinery(
             engine,
             local_gpu.device,
@@ -235,6 +241,8 @@ def _run_session(
             samples=how.session.samples,
             modules=modules,
             gpu=local_gpu.gpu.name,
+            compiled=timing.beside,
+            background=background,
         )
         try:
             return run_session(

@@ -203,6 +203,13 @@ _TIMING = (
         show_default=True,
         help="What candidates that would lead are timed in turns with.",
     ),
+    click.option(
+        "--compiled",
+        type=click.Choice(("compile", "compile-max-autotune", "none")),
+        default="compile-max-autotune",
+        show_default=True,
+        help="How torch compiles a module, beside the search, that the best is compared with.",
+    ),
     seconds_option("--limit", LIMIT_SECONDS, "Seconds that each process that launches kernels may take."),
     seconds_option("--wait", WAIT_SECONDS, "Seconds to wait for another process that times."),
 )
@@ -213,8 +220,14 @@ class TimingOptions:
     """Holds `limit` and `wait` in seconds."""
 
     baseline: str
+    compiled: str
     limit: float
     wait: float
+
+    @property
+    def beside(self) -> str:
+        """Returns the compiled way that `ucutlass.agent.optimize.Machinery` takes."""
+        return "" if self.compiled == "none" or not self.held else self.compiled
 
     @property
     def held(self) -> str:

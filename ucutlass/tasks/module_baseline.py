@@ -40,11 +40,17 @@ MODULE_MODES: Mapping[str, ModuleMode] = {
 
 
 def module_candidate(
-    name: str, problem: Mapping[str, Any], names: Mapping[str, str], buffers: Buffers, device: str
+    name: str,
+    problem: Mapping[str, Any],
+    names: Mapping[str, str],
+    buffers: Buffers,
+    device: str,
+    backend: Callable[..., Any] | None = None,
 ) -> BenchCandidate:
     """Returns the module on the buffers of a program that meets it. `problem` is as
     `ucutlass.tasks.problem_file.same` takes it, `names` too. Its own weights are those of the buffers where
-    the program takes them. Raises Unusable, and what torch raises."""
+    the program takes them. `backend` is torch.compile's where it compiles, TorchInductor by default. Raises
+    Unusable, and what torch raises."""
     import torch
 
     from ucutlass.runtime.bench.outcome import BenchCandidate
@@ -58,7 +64,7 @@ def module_candidate(
         loaded = load(str(path), problem["mode"], problem["precision"])
         own = [_there(x, device) for x in loaded.inputs(1, device)]
     model = loaded.model.to(device)
-    forward = _compiled(model, way)
+    forward = _compiled(model, way, backend)
     labels = [names[p.name].partition(" ") for p in buffers.program.params]
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
@@ -76,10 +82,15 @@ def module_candidate(
     return BenchCandidate(name, launch, buffers.loose(buffers.program), moved)
 
 
-def _compiled(model: Any, way: ModuleMode) -> Callable[..., Any]:
+def _compiled(model: Any, way: ModuleMode, backend: Callable[..., Any] | None) -> Callable[..., Any]:
     import torch
 
-    compiled: Callable[..., Any] = torch.compile(model, mode=way.mode, dynamic=False) if way.mode else model
+    if not way.mode:
+        return model  # type: ignore[no-any-return]
+    if backend is not None:
+        own: Callable[..., Any] = torch.compile(model, backend=backend, dynamic=False)
+        return own
+    compiled: Callable[..., Any] = torch.compile(model, mode=way.mode, dynamic=False)
     return compiled
 
 
