@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.source_session import candidates
 from tests.optimise.proposers.messages_api import KEY, Scripted, Server, Tokens, calls, events, serving
 from ucutlass.agent.journal import Journal
+from ucutlass.files import put
 from ucutlass.shapes import parse_sizes
 
 SOURCE = Path(__file__).parent.parent / "examples" / "sources" / "long_softmax.cu"
@@ -65,15 +66,19 @@ def failed_build(journal: Path) -> bool:
 def run(command: list[str], folder: Path, name: str, seconds: float, journal: Path | None = None) -> int:
     """Runs a command and keeps what it prints. With a journal, kills it once that has the failed build."""
     start = time.monotonic()
-    with (folder / f"{name}.json").open("wb") as out, (folder / f"{name}.err").open("wb") as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
-        while process.poll() is None:
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    while True:
+        try:
+            out, err = process.communicate(timeout=0.1)
+            break
+        except subprocess.TimeoutExpired:
             late = time.monotonic() - start > seconds
             if late or (journal is not None and failed_build(journal)):
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                break
-            time.sleep(0.1)
+    put(folder / f"{name}.json", out)
+    put(folder / f"{name}.err", err)
     print(f"{name}: status {process.returncode}, {time.monotonic() - start:.1f} s", flush=True)
     return process.returncode
 
@@ -140,6 +145,7 @@ def main() -> int:
         [sys.executable, "-c", SERVED, str(program), str(extents)],
         capture_output=True,
         text=True,
+        encoding="utf-8",
         timeout=120,
     )
     print(served.stderr[-1000:], end="")

@@ -28,6 +28,7 @@ from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRe
 from ucutlass.importer.operators.pointwise import Rule
 from ucutlass.importer.operators.products import ATTENDS
 from ucutlass.importer.operators.views import EMPTY, MEMORY, READ_MEMORY, SKIP_EMPTY, constant
+from ucutlass.importer.recurrences import rolled
 from ucutlass.importer.symbolic import formulas_of, small_stand_ins, stand_ins, symbols_of
 
 ELEMENTS = {
@@ -141,7 +142,9 @@ def _program(model: torch.nn.Module, arguments: Sequence[Any], dynamic_shapes: A
     table.update(more_decompositions())
     with torch.no_grad():
         program = torch.export.export(model, tuple(arguments), dynamic_shapes=dynamic_shapes, strict=False)
-        return program.run_decompositions(table)
+        program = program.run_decompositions(table)
+        rolled(program.graph)
+        return program
 
 
 def more_decompositions() -> Mapping[Any, Callable[..., Any]]:

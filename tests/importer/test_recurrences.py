@@ -1,0 +1,100 @@
+"""Loops over the steps of a sequence are recurrent layers, and what a stack gathers of the steps is computed once."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.importer.float64_check import difference
+
+Form = Literal["joined", "state first", "apart"]
+
+
+class Steps(nn.Module):
+    """A recurrent network as people write it: each step's product reads both, or there are two."""
+
+    def __init__(
+        self, form: Form, axis: int, activation: Any, bias: bool = True, steps: int | None = None
+    ) -> None:
+        super().__init__()
+        self.form, self.axis, self.activation, self.steps = form, axis, activation, steps
+        self.whole = nn.Linear(5 + 4, 4, bias=bias)
+        self.of_input, self.of_state = nn.Linear(5, 4, bias=bias), nn.Linear(4, 4, bias=False)
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = []
+        for t in range(self.steps or x.shape[self.axis]):
+            part = x[t] if self.axis == 0 else x[:, t]
+            match self.form:
+                case "joined":
+                    sums = self.whole(torch.cat((part, state), 1))
+                case "state first":
+                    sums = self.whole(torch.cat((state, part), dim=-1))
+                case "apart":
+                    sums = self.of_input(part) + self.of_state(state)
+            state = self.activation(sums)
+            outputs.append(torch.sigmoid(self.out(state)))
+        return torch.stack(outputs, dim=1), state
+
+
+def result_of(module: nn.Module, axis: int, length: int = 9) -> Any:
+    torch.manual_seed(0)
+    shape = (length, 2, 5) if axis == 0 else (2, length, 5)
+    return difference(module, torch.randn(shape), torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("activation", [torch.tanh, torch.relu])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("form", ["joined", "state first", "apart"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_unrolled_loop_is_one_layer(axis: int, form: Form, bias: bool, activation: Any) -> None:
+    program, wrong = result_of(Steps(form, axis, activation, bias), axis)
+    assert not wrong
+    assert program.text.count(f"torch.rnn_{activation.__name__}(") == 1
+    assert program.text.count("dot[") == 1, "what is computed of each step is computed of all at once"
+
+
+@pytest.mark.parametrize(
+    ("module", "length"),
+    [
+        (Steps("joined", 0, torch.tanh, steps=8), 9),
+        (Steps("joined", 0, torch.tanh), 3),
+        (Steps("joined", 0, torch.sigmoid), 9),
+    ],
+    ids=["part of the sequence", "few steps", "another activation"],
+)
+def test_other_loops_stay_as_they_are(module: nn.Module, length: int) -> None:
+    program, wrong = result_of(module, 0, length)
+    assert not wrong and "torch." not in program.text
+
+
+class Changing(Steps):
+    """Its fifth step reads the sequence's first part again."""
+
+    def forward(self, x: Tensor, state: Tensor) -> Any:
+        return super().forward(torch.cat((x[:4], x[:1], x[5:])), state), x[3]
+
+
+class Skipping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = nn.Linear(9, 4)
+
+    def forward(self, x: Tensor, state: Tensor) -> Tensor:
+        for t in (0, 1, 2, 3, 4, 4, 6, 7, 8):
+            state = torch.tanh(self.whole(torch.cat((x[t], state), 1)))
+        return state
+
+
+def test_steps_out_of_order_are_none() -> None:
+    program, wrong = result_of(Skipping(), 0)
+    assert not wrong and "torch." not in program.text
+
+
+def test_a_sequence_that_is_computed_is_one() -> None:
+    program, wrong = result_of(Changing("joined", 0, torch.tanh), 0)
+    assert not wrong and "torch.rnn_tanh(" in program.text
