@@ -10,7 +10,7 @@ import copy
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from benchmarks.harness import append
 from benchmarks.model_cases import CASES, settled
 from benchmarks.module_measure import free
 from benchmarks.turns import DeviceLock, Launch, compiled, cuda_clock, host_clock
+from ucutlass import spans
 
 if TYPE_CHECKING:
     from ucutlass.dynamo.backend import Report
@@ -82,9 +83,10 @@ def measured(
             free(device)
         tell(stage="ucutlass")
         report, ours = backend_of(model, device, gpu, "time")
-        with warnings_of("ucutlass.dynamo") as notes:
+        with warnings_of("ucutlass.dynamo") as notes, spans.recording() as record:
             row["seconds"] = {"ucutlass": first_call(ours, inputs, gpu, build_seconds, device)}
-        tell(seconds=row["seconds"], unbuilt=notes[:8], **fallback_of(report))
+        parts = parts_of(record.seconds, row["seconds"]["ucutlass"])
+        tell(seconds=row["seconds"], parts=parts, unbuilt=notes[:8], **fallback_of(report))
         calls: dict[str, Callable[..., Any]] = {"ucutlass": ours, "eager": model}
         if "fallback" in row["choices"]:
             tell(stage="programs")
@@ -130,10 +132,11 @@ def compiled_once(
             call = backend_of(model, device, gpu, "time")[1]
         else:
             call = torch.compile(model, dynamic=False)
-        seconds = first_call(call, inputs, gpu, limit_seconds, device)
+        with spans.recording() as record:
+            seconds = first_call(call, inputs, gpu, limit_seconds, device)
     turns.stop_compilers()
     append(Path(note), {"stage": "end"})
-    return {"stage": "end", "warm": seconds}
+    return {"stage": "end", "warm": seconds, "parts": parts_of(record.seconds, seconds)}
 
 
 # --- the model ----------------------------------------------------------------------------------
@@ -277,6 +280,13 @@ def first_call(
         if device != "cpu":
             torch.cuda.synchronize()
     return round(time.monotonic() - start - gpu.waited + waited, 2)
+
+
+def parts_of(seconds: Mapping[str, float], total: float) -> Row:
+    """Returns the seconds of a first call by what the host did: spans of our backend, and `tracing`, which is the
+    rest: TorchDynamo, AOTAutograd, and the call itself."""
+    parts = {name: round(took, 2) for name, took in seconds.items()}
+    return {"tracing": round(max(0.0, total - sum(seconds.values())), 2), **parts}
 
 
 def inductor_of(

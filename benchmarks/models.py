@@ -8,7 +8,7 @@ element type and a batch: results against the model in float64, within a small m
 times of `torch.compile(model, backend="ucutlass")`, eager, TorchInductor's default mode and, with
 `--max-autotune`, that mode, in turns, both in CUDA graphs (`us`) and as a user calls them (`call_us`); where the
 backend chose the fallback for a graph, its programs are a candidate of their own; the share of the device's time
-in our kernels; what went to the fallback; and the seconds of each first call, with `--warm`
+in our kernels; what went to the fallback; and the seconds of each first call, ours by part, with `--warm`
 once more in a fresh process.
 
 A row is one line of `--out`, written as soon as it is known; a run that was cut off goes on where it was. Each
@@ -149,7 +149,8 @@ def line_of(row: Row) -> str:
     for key in ("wrong", "lost", "first_loss", "uncompiled", "unbuilt", "reasons"):
         if row.get(key):
             words.append(f"{key}: {row[key]}"[:300])
-    return "; ".join([*words, f"first calls {row.get('seconds')}, warm {row.get('warm_seconds')}"])
+    words.append(f"first calls {row.get('seconds')}, ours {row.get('parts')}, warm {row.get('warm_seconds')}")
+    return "; ".join(words)
 
 
 # --- the table -------------------------------------------------------------------------------------
@@ -245,7 +246,10 @@ def _group(name: str, rows: Sequence[Row]) -> list[str]:
                 f"least {min(programs):.3f}"
             )
     chosen = Counter(server for row in rows for server in row.get("choices", ()))
-    return [*lines, f"  served by {dict(chosen)}"]
+    known = [row["parts"] for row in rows if row.get("parts")]
+    names = dict.fromkeys(name for parts in known for name in parts)
+    parts = (f"{name} {sum(parts.get(name, 0.0) for parts in known) / len(known):.1f}" for name in names)
+    return [*lines, f"  served by {dict(chosen)}", f"  mean seconds of a first call: {', '.join(parts)}"]
 
 
 # --- options ---------------------------------------------------------------------------------------

@@ -61,6 +61,9 @@ def test_a_model_is_measured(small: None, tmp_path: Path) -> None:
     assert any("fft" in operator for operator, _, _ in row["reasons"])
     assert set(row["us"]) == set(row["call_us"]) == {"ucutlass", "eager", "inductor"}
     assert set(row["seconds"]) == {"ucutlass", "inductor"} and row["error"] <= 1e-6
+    parts = row["parts"]
+    assert {"tracing", "importing", "fallback", "choosing"} <= set(parts)
+    assert abs(sum(parts.values()) - row["seconds"]["ucutlass"]) < 0.1
     written: dict[str, Any] = {}
     for line in lines(tmp_path / "note"):
         written |= line
@@ -126,6 +129,7 @@ ROWS = [
         "programs": 2,
         "outside": 1,
         "seconds": {"ucutlass": 3.0, "inductor": 9.0},
+        "parts": {"tracing": 1.0, "building": 2.0},
         "error": 2e-3,
         "eager_error": 4e-3,
     }
@@ -152,6 +156,7 @@ def test_the_table_counts_by_type_and_batch(
     assert models.main() == 0
     text = capsys.readouterr().out
     assert "bf16, batch 1: 3 rows of 3 models, {'right': 2, 'lost': 1}, mean share of programs 0.900" in text
+    assert "mean seconds of a first call: tracing 1.0, building 2.0" in text
     assert "us      against inductor       2 rows, geomean 1.000, least 0.500, below 0.95: 1" in text
     assert "all: 4 rows of 3 models" in text and "  0.500 b bf16 1" in text
     assert (

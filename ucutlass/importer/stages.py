@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ucutlass import ir
 from ucutlass.check import check_tree
@@ -184,10 +185,7 @@ class _Cutter:
     def _kernel(self, tree: syntax.Program) -> ir.Kernel | str:
         """Returns the kernel of a text, or why none serves it."""
         if tree not in self.kernels:
-            try:
-                self.kernels[tree] = checked_kernel(tree)
-            except NotLegal as problem:
-                self.kernels[tree] = str(problem)
+            self.kernels[tree] = _kernel_or_reason(tree)
         return self.kernels[tree]
 
     def _seconds(self, members: frozenset[str], root: str) -> float:
@@ -203,12 +201,7 @@ class _Cutter:
     def _price(self, tree: syntax.Program) -> float:
         """Returns the estimate of a text that a kernel serves, infinity where no schedule is legal."""
         if tree not in self.seconds:
-            kernel = self._kernel(tree)
-            assert isinstance(kernel, ir.Kernel)
-            try:
-                self.seconds[tree] = kernel_seconds(kernel, complete(kernel, {}))
-            except (NotOneKernel, ShapeError):
-                self.seconds[tree] = math.inf
+            self.seconds[tree] = _price_of(tree)
         return self.seconds[tree]
 
     def together(self, nodes: Collection[Node], outputs: Sequence[str]) -> tuple[ImportedStage, float] | None:
@@ -493,6 +486,30 @@ class _Unclean(Exception):
 
 class NotLegal(Exception):
     """The checker or the kernel families refuse a kernel; the message is their first reason."""
+
+
+MOST_KERNELS = 4096
+"""Kernels of stages that a process remembers: a graph that is too long for one program is cut again in halves."""
+
+
+@lru_cache(MOST_KERNELS)
+def _kernel_or_reason(tree: syntax.Program) -> ir.Kernel | str:
+    """Returns the kernel of a text, or why none serves it."""
+    try:
+        return checked_kernel(tree)
+    except NotLegal as problem:
+        return str(problem)
+
+
+@lru_cache(MOST_KERNELS)
+def _price_of(tree: syntax.Program) -> float:
+    """Returns the estimate of a text that a kernel serves, infinity where no schedule is legal."""
+    kernel = _kernel_or_reason(tree)
+    assert isinstance(kernel, ir.Kernel)
+    try:
+        return kernel_seconds(kernel, complete(kernel, {}))
+    except (NotOneKernel, ShapeError):
+        return math.inf
 
 
 def checked_kernel(tree: syntax.Program) -> ir.Kernel:

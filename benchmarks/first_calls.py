@@ -1,0 +1,139 @@
+"""Seconds of the first call of a compiled model, by part: ours beside TorchInductor's, cold and warm.
+
+    python -m benchmarks.first_calls [--models resnet50,densenet121] [--dtype bf16] [--batch 16] [--out FILE.jsonl]
+
+Claim: a user waits seconds, not minutes. Each call is made in a process of its own, one after the other, with the
+machine to itself. `cold` has empty cache folders for every compiler, `warm` those that the cold process left.
+Models are timm's, with random weights, without gradients. A line says the seconds of the call, and of which:
+
+    tracing      TorchDynamo, AOTAutograd, the call itself: what no other part has
+    importing    the graph to programs; a warm process remembers them
+    front end, planning, emitting, building    of those programs; building beside the fallback
+    fallback     TorchInductor's compilation of the graph, to be timed against
+    choosing     timing one against the other
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.harness import Row
+from ucutlass.runtime.switches import CACHE_DIR
+
+MODELS = (
+    "resnet18,resnet50,efficientnet_b0,densenet121,inception_v3,vit_base_patch16_224,convnext_tiny,"
+    "mobilenetv3_large_100"
+)
+BACKENDS = ("ucutlass", "inductor")
+DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+SECONDS = 300.0
+"""Limit of a process."""
+
+
+def called(model: str, backend: str, dtype: str, batch: int) -> Row:
+    """Returns the seconds of a first call in this process, by part, and of the second."""
+    import timm
+    import torch
+
+    from benchmarks.model_measure import parts_of
+    from ucutlass import spans
+
+    torch.manual_seed(0)
+    element = getattr(torch, DTYPES[dtype])
+    module = timm.create_model(model).eval().to("cuda", element)
+    side = module.default_cfg["input_size"][-1]
+    images = torch.randn(batch, 3, side, side, device="cuda", dtype=element)
+    fast = torch.compile(module, backend=backend, dynamic=False)
+    seconds = []
+    with torch.no_grad(), spans.recording() as record:
+        for _ in range(2):
+            torch.cuda.synchronize()
+            start = time.monotonic()
+            fast(images)
+            torch.cuda.synchronize()
+            seconds.append(round(time.monotonic() - start, 3))
+    return {"first": seconds[0], "second": seconds[1], "parts": parts_of(record.seconds, seconds[0])}
+
+
+def rows(models: str, backends: str, dtype: str, batch: int) -> Iterator[Row]:
+    """Yields a row for each model, backend and state of the caches, each from a fresh process."""
+    for model in models.split(","):
+        for backend in backends.split(","):
+            with tempfile.TemporaryDirectory(prefix="first-calls-") as folder:
+                for state in ("cold", "warm"):
+                    about = {
+                        "model": model,
+                        "backend": backend,
+                        "state": state,
+                        "dtype": dtype,
+                        "batch": batch,
+                    }
+                    yield about | _apart([model, backend, dtype, str(batch)], Path(folder))
+
+
+def _apart(words: list[str], folder: Path) -> Mapping[str, Any]:
+    """Returns what `called` does in a process whose compilers keep their caches in a folder."""
+    caches = {
+        CACHE_DIR: folder / "ucutlass",
+        "TORCHINDUCTOR_CACHE_DIR": folder / "inductor",
+        "TRITON_CACHE_DIR": folder / "triton",
+    }
+    command = [sys.executable, "-m", "benchmarks.first_calls", "--one", *words]
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, **{name: str(path) for name, path in caches.items()}},
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return {"lost": f"not within {SECONDS:.0f} s"}
+    if done.returncode:
+        return {"lost": done.stderr[-600:]}
+    row: Row = json.loads(done.stdout.splitlines()[-1])
+    return row | {"process": round(time.monotonic() - start, 1)}
+
+
+def line_of(row: Row) -> str:
+    about = f"{row['model']:24} {row['backend']:9} {row['state']:5}"
+    if "lost" in row:
+        return f"{about} lost: {row['lost']}"
+    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in row["parts"].items())
+    return f"{about} {row['first']:6.1f} s: {parts}"
+
+
+def main() -> None:
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
+    parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--backends", default=",".join(BACKENDS))
+    parser.add_argument("--dtype", default="bf16", choices=tuple(DTYPES))
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--out", type=Path, metavar="FILE")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        model, backend, dtype, batch = options.one
+        print(json.dumps(called(model, backend, dtype, int(batch))))
+        return
+    for row in rows(options.models, options.backends, options.dtype, options.batch):
+        if options.out is not None:
+            harness.append(options.out, row)
+        print(line_of(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
