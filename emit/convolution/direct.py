@@ -29,7 +29,7 @@ from ucutlass.kernels.convolution.plan import (
     slide,
 )
 
-_INCLUDES = (
+INCLUDES = (
     "<algorithm>",
     "<atomic>",
     "<cstdint>",
@@ -83,7 +83,7 @@ def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
     )
     return text.render(
         "convolution/direct.cu.j2",
-        includes=includes(_INCLUDES),
+        includes=includes(INCLUDES),
         compute_type="tf32" if problem.compute_type == TF32 else "",
         width=1 if innermost else schedule.width,
         rows=schedule.rows,

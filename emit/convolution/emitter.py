@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from ucutlass.emit.convolution import direct, im2col, sm80, wgrad
-from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule, Im2colSchedule, WgradSchedule
+from ucutlass.emit.convolution import direct, im2col, register_tile, sm80, wgrad
+from ucutlass.kernels.convolution.plan import (
+    ConvolutionPlan,
+    DirectSchedule,
+    Im2colSchedule,
+    RegisterTileSchedule,
+    WgradSchedule,
+)
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 
 
@@ -12,6 +18,8 @@ def render(plan: ConvolutionPlan) -> str:
     match plan.schedule:
         case DirectSchedule() as schedule:
             return direct.render(plan.problem, schedule)
+        case RegisterTileSchedule() as schedule:
+            return register_tile.render(plan.problem, schedule)
         case Im2colSchedule() as schedule:
             return im2col.render(plan.problem, schedule)
         case WgradSchedule() as schedule:

@@ -131,9 +131,9 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         image=_image(problem, how),
         images=_images(problem, how),
         first_channel=_first_channel(problem, how),
-        channels=convolution.layout(problem.a)[0].extent,
+        channels=_channels(problem, how),
         grouped=how.group is not None,
-        a_dims=windowed_dims(problem, how.channel, tuple(s.axis for s in how.space), how.image, how.group),
+        a_dims=_a_dims(problem, how),
         b_dims=b_dims,
         b_rank=len(b_dims),
         groups_at_once=2 if sums <= 4096 or (schedule.blocks == 1 and not whole_group) else 1,
@@ -209,7 +209,7 @@ def _space(problem: ConvolutionProblem, how: Im2col) -> tuple[Im2colAxisText, ..
             s.tap,
             f"e[{s.result}]",
             "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
-            extent_of(problem.a, s.axis),
+            f"e[{s.result}]" if s.folded else extent_of(problem.a, s.axis),
             convolution.spelled(s.offset),
             s.shared,
         )
@@ -270,6 +270,22 @@ def windowed_dims(
     )
 
 
+def _channels(problem: ConvolutionProblem, how: Im2col) -> str:
+    """The channels of a tap, of all taps of a folded window."""
+    padded = convolution.layout(problem.a)[0].extent
+    return padded if how.fold is None else f"e[{how.fold.tap_dim}] * ({padded})"
+
+
+def _a_dims(problem: ConvolutionProblem, how: Im2col) -> tuple[DimText, ...]:
+    """A's axes; a folded window's taps are channels, and its results overlap."""
+    dims = windowed_dims(problem, how.channel, tuple(s.axis for s in how.space), how.image, how.group)
+    if how.fold is None:
+        return dims
+    channels = DimText(_dim(_channels(problem, how)), "", "", "")
+    stride = f"{how.fold.step} * {dims[1].stride}"
+    return (channels, DimText(_dim(f"e[{how.fold.result}]"), stride, "", ""), *dims[2:])
+
+
 def _b_dims(problem: ConvolutionProblem, how: Im2col, schedule: Im2colSchedule) -> tuple[DimText, ...]:
     b = problem.b
     dims: list[DimText] = []
@@ -278,7 +294,12 @@ def _b_dims(problem: ConvolutionProblem, how: Im2col, schedule: Im2colSchedule) 
     for axis in reversed(b.order):
         stride = f"cuuint64_t(p.b.stride[{axis}]) * sizeof(ElementB)"
         if axis == how.channel_b:
-            dims.append(DimText(_dim(extent_of(b, axis)), stride, "channel", "kPart"))
+            extent = extent_of(b, axis)
+            if b.fold is not None:
+                extent = f"{extent_of(b, b.fold.axis)} * ({extent})"
+            dims.append(DimText(_dim(extent), stride, "channel", "kPart"))
+        elif b.fold is not None and axis == b.fold.axis:
+            continue
         elif axis in how.columns:
             if not columns:
                 extent = " * ".join(extent_of(b, i) for i in how.columns)

@@ -52,6 +52,17 @@ class AccessText:
 
 
 @dataclass(frozen=True, slots=True)
+class FoldText:
+    """The axis beside the copy's last one, where the copy begins on it, and its length there, as C++; `count`
+    elements are stored together."""
+
+    axis: int
+    first: str
+    length: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class PackText:
     """An operand's copy in another order, see `convolution/pack.j2`; `before` are the copies before it, `split` says
     that there are two, of TF32 parts. `merged` are the axes that are one with the first in both orders, itself
@@ -73,6 +84,7 @@ class PackText:
     before: tuple[str, ...]
     split: bool
     merged: tuple[int, ...]
+    fold: FoldText | None
 
 
 def accesses(problem: ConvolutionProblem) -> tuple[AccessText, AccessText]:
@@ -117,6 +129,8 @@ def _names(dims: Sequence[int]) -> dict[int, str]:
 def layout(operand: OperandAccess) -> tuple[LayoutText, ...]:
     """The axes as the product reads them."""
     axes = [LayoutText(i, f"e[{operand.axes[i].extent}]") for i in reversed(operand.order)]
+    if operand.fold is not None:
+        axes[1] = LayoutText(operand.fold.axis, spelled(operand.fold.length))
     if operand.pad > 1:
         axes[0] = replace(axes[0], extent=f"ceil_div({axes[0].extent}, {operand.pad}) * {operand.pad}")
     return tuple(axes)
@@ -188,10 +202,19 @@ def packs(problem: ConvolutionProblem) -> tuple[PackText, ...]:
                 lies[0].axis,
                 tuple(p.data for p in texts),
                 operand.split,
-                merged(operand),
+                () if operand.fold is not None else merged(operand),
+                _fold(operand),
             )
         )
     return tuple(texts)
+
+
+def _fold(operand: OperandAccess) -> FoldText | None:
+    fold = operand.fold
+    if fold is None:
+        return None
+    count = min(operand.pad, 16 // operand.read.bytes)
+    return FoldText(fold.axis, spelled(fold.first), spelled(fold.length), count)
 
 
 def contracted(problem: ConvolutionProblem) -> tuple[str, ...]:

@@ -45,9 +45,9 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
         f.name: f
         for f in (
             ScheduleField(
-                "warps", 0, get_args(Warps), None, "two TMA kernels, multistage, matrix-vector, plain threads"
+                "warps", 0, get_args(Warps), None, "two TMA kernels, multistage, gemv, plain threads"
             ),
-            ScheduleField("tile", 3, (), None, "elements of a block; attention: rows x keys x head"),
+            ScheduleField("tile", 3, (), None, "elements a block; attention: rows x keys x head"),
             ScheduleField(
                 "cluster", 2, (), None, "blocks that share loads; without dot 1xN share a row", True
             ),
@@ -58,9 +58,9 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
             ),
             ScheduleField("swap", 0, ("no", "yes"), None, "yes: the transpose, N on the tile's M side"),
             ScheduleField(
-                "split_k", 0, ("stream",), (1, 1024), "parts of K, or of a row, added; `stream`: stream-K"
+                "split_k", 0, ("stream",), (1, 1024), "parts of K or a row, added; `stream`: stream-K"
             ),
-            ScheduleField("raster", 0, tuple(RASTERS), None, "order of tiles; no build"),
+            ScheduleField("raster", 0, tuple(RASTERS), None, "tile order; no build"),
             ScheduleField("swizzle", 0, (), (1, 8), "tiles side by side; no build"),
             ScheduleField("rows", 0, (), (1, 1024), "rows, or vectors of rows, a block"),
             ScheduleField("columns", 0, (), (1, 8), "vectors at a time"),
@@ -68,8 +68,9 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
             ScheduleField("vector", 0, (), (1, 16), "elements at a time"),
             ScheduleField("items", 0, (), (1, 64), "vectors a thread holds"),
             ScheduleField(
-                "keep", 0, ("registers", "reread", "shared"), None, "where a row lies between passes"
+                "keep", 0, ("registers", "reread", "shared"), None, "where rows lie between passes"
             ),
+            ScheduleField("fold", 0, ("no", "yes"), None, "taps count as channels", True),
             ScheduleField("blocks", 0, (), (1, 8), "blocks an SM holds", True),
         )
     }
@@ -96,6 +97,7 @@ class PartialSchedule:
     vector: int | None = None
     items: int | None = None
     keep: Literal["registers", "reread", "shared"] | None = None
+    fold: Literal["no", "yes"] | None = None
     blocks: int | None = None
 
     def fixed(self) -> dict[str, Value]:

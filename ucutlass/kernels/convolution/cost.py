@@ -14,11 +14,13 @@ from ucutlass.kernels.convolution.plan import (
     DirectSchedule,
     Im2colSchedule,
     OperandAccess,
+    RegisterTileSchedule,
     WgradSchedule,
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
 from ucutlass.kernels.convolution.rules import multiplied
+from ucutlass.kernels.convolution.schedule_im2col import channel_run
 from ucutlass.kernels.convolution.smem import MOST_STAGES, stage_bytes, stages_held, tables_bytes
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.gemm.smem import sm80_memory
@@ -33,6 +35,9 @@ from ucutlass.kernels.planned import (
     blocks_per_sm,
     counted,
 )
+
+UNTILED = (DirectSchedule, RegisterTileSchedule)
+"""The kernels of plain threads, which share no tile of the product."""
 
 REACHED = 0.4
 """Of the peak, roughly, by the kernels of this family."""
@@ -104,7 +109,7 @@ def _rate(problem: ConvolutionProblem, schedule: ConvolutionSchedule, device: De
     """Returns the entry of `Device.peaks` at which the kernel multiplies."""
     if isinstance(schedule, Im2colSchedule) and problem.b.split:
         return "tf32x3"
-    compute_type = "f32" if isinstance(schedule, DirectSchedule) else problem.compute_type.name
+    compute_type = "f32" if isinstance(schedule, UNTILED) else problem.compute_type.name
     return compute_type if compute_type in device.peaks else "f32"
 
 
@@ -129,6 +134,9 @@ def _grid(
             * (1 if schedule.innermost else schedule.width)
             * schedule.threads
         )
+        return Grid(math.ceil(results / each), device.sms * resident)
+    if isinstance(schedule, RegisterTileSchedule):
+        each = schedule.rows * schedule.columns * schedule.threads
         return Grid(math.ceil(results / each), device.sms * resident)
     tile_m, tile_n, _ = schedule.tile
     rows, batch = _rows(problem, schedule, sizes)
@@ -175,11 +183,13 @@ def _resident(problem: ConvolutionProblem, schedule: ConvolutionSchedule, arch: 
         case DirectSchedule():
             registers = min(255, _sums(schedule) * (2 if schedule.items > 1 else 1) + 40)
             return blocks_per_sm(arch, schedule.threads, registers, 0)
+        case RegisterTileSchedule(threads=threads):
+            return blocks_per_sm(arch, threads, min(255, _sums(schedule) + 64), 0)
 
 
 def _threads(schedule: ConvolutionSchedule) -> int:
     match schedule:
-        case DirectSchedule(threads=threads):
+        case DirectSchedule(threads=threads) | RegisterTileSchedule(threads=threads):
             return threads
         case Sm80Schedule(tile=tile, warp_tile=warp):
             return 32 * (tile[0] // warp[0]) * (tile[1] // warp[1])
@@ -192,6 +202,8 @@ def _sums(schedule: ConvolutionSchedule) -> int:
     match schedule:
         case DirectSchedule(width=width, rows=rows, innermost=innermost, items=items):
             return rows * max(1, items) * (1 if innermost else width)
+        case RegisterTileSchedule(rows=rows, columns=columns):
+            return rows * columns
         case Sm80Schedule(warp_tile=(m, n)):
             return m * n // 32
         case Im2colSchedule(tile=(m, n, _), groups=groups) | WgradSchedule(tile=(m, n, _), groups=groups):
@@ -202,7 +214,7 @@ def _memory(problem: ConvolutionProblem, schedule: ConvolutionSchedule) -> dict[
     """Returns bytes of shared memory by part. The epilogue goes through the stages' bytes; what it takes
     beyond them counts."""
     match schedule:
-        case DirectSchedule():
+        case DirectSchedule() | RegisterTileSchedule():
             return {}
         case Sm80Schedule(tile, warp_tile, stages, _):
             memory = sm80_memory(multiplied(problem), tile, warp_tile, stages)
@@ -230,7 +242,7 @@ def resources(planned: Planned) -> Resources:
     problem, schedule = _plan(planned)
     extents, arch = measure(problem, planned.sizes), ARCHES[planned.plan.arch]
     operands = sum(_elements_read(w, planned.sizes) * w.elem.bytes for w in (problem.a, problem.b))
-    if isinstance(schedule, DirectSchedule):
+    if isinstance(schedule, UNTILED):
         tile, stages, most, variant = None, None, None, "direct"
     else:
         tile = schedule.tile
@@ -288,12 +300,12 @@ def _most_stages(
 def _steps(problem: ConvolutionProblem, schedule: ConvolutionSchedule, sizes: tuple[int, ...]) -> int:
     """Returns the steps of K: every tap has whole parts of channels."""
     extents = measure(problem, sizes)
-    if isinstance(schedule, DirectSchedule):
+    if isinstance(schedule, UNTILED):
         return 1
     how = im2col(problem)
     if not isinstance(schedule, Im2colSchedule) or not isinstance(how, Im2col):
         return math.ceil(extents.k / schedule.tile[2])
-    channels = sizes[problem.a.axes[how.channel].extent]
+    channels = channel_run(problem, how, sizes)
     taps = math.prod(1 if s.tap_dim is None else -(-sizes[s.tap_dim] // s.every) for s in how.space)
     return math.ceil(taps * math.ceil(channels / schedule.part) / (schedule.tile[2] // schedule.part))
 
@@ -301,7 +313,7 @@ def _steps(problem: ConvolutionProblem, schedule: ConvolutionSchedule, sizes: tu
 def traffic(planned: Planned) -> Traffic | None:
     """Returns what the tiles multiply and the bytes of operands that they read; None without tiles."""
     problem, schedule = _plan(planned)
-    if isinstance(schedule, DirectSchedule):
+    if isinstance(schedule, UNTILED):
         return None
     extents, (tile_m, tile_n, depth) = measure(problem, planned.sizes), schedule.tile
     tiles = planned.estimate.tiles / planned.launch[2]

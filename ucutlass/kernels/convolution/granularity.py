@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule, Im2colSchedule
+from ucutlass.kernels.convolution.plan import (
+    ConvolutionPlan,
+    DirectSchedule,
+    Im2colSchedule,
+    RegisterTileSchedule,
+)
 from ucutlass.kernels.granularity import Granularity
 
 
@@ -14,7 +19,7 @@ def granularity(plan: ConvolutionPlan, dims: Sequence[str], launch: Sequence[int
     problem, schedule = plan.problem, plan.schedule
     tiled = (
         ()
-        if isinstance(schedule, DirectSchedule)
+        if isinstance(schedule, (DirectSchedule, RegisterTileSchedule))
         else zip((problem.m, problem.n, problem.k), schedule.tile, strict=True)
     )
     tile = {dims[names[-1]]: extent for names, extent in tiled if names}
@@ -26,6 +31,10 @@ def granularity(plan: ConvolutionPlan, dims: Sequence[str], launch: Sequence[int
         step[problem.batch[-1][0]] = schedule.width
         if schedule.wide and schedule.items > 1 and problem.a.contiguous is not None:
             step[problem.a.contiguous.extent] = schedule.width
+    if isinstance(schedule, RegisterTileSchedule):
+        step[problem.k[-1]] = max(step.get(problem.k[-1], 1), schedule.channels)
+        for run in problem.batch if schedule.vector > 1 else ():
+            step[run[0]] = max(step.get(run[0], 1), schedule.vector)
     if isinstance(schedule, Im2colSchedule) and problem.a.contiguous is not None:
         channel = problem.a.contiguous.extent  # of a group: whole parts
         step[channel] = max(step.get(channel, 1), schedule.part if problem.batch else 1)

@@ -40,13 +40,24 @@ class OperandAxisExtent:
 
 
 @dataclass(frozen=True, slots=True)
+class Fold:
+    """How a copy has the taps of a window beside its channels: the axis before the last has `length` places there,
+    from coordinate `first` of the tensor on, zeros where the tensor has none. A window of the copy is then one row of
+    adjacent elements, and windows overlap."""
+
+    axis: int
+    first: Extent
+    length: Extent
+
+
+@dataclass(frozen=True, slots=True)
 class OperandAccess:
     """An operand of the product: its axes as declared, outermost first, and dense.
 
     `pack` is the order of axes in the workspace that a kernel before the product copies it to, or
     None where it is read as it lies; there the last axis is padded with zeros to a multiple of
     `pad` elements, and elements are `packed` if that is given; `split` copies each f32 as two, what TF32 holds
-    of it and the rest, the second after the whole of the first. `align` is the largest power of two
+    of it and the rest, the second after the whole of the first; `fold` is of the copy too. `align` is the largest power of two
     of elements, at most 16 bytes, that divides the base address, the contiguous axis and every stride
     around it (in the workspace if packed); 1 where no dimension moves along that axis alone. What a
     kernel reads together depends also on which dimension that is: see `copy_width`.
@@ -60,6 +71,7 @@ class OperandAccess:
     pad: int = 1
     packed: Element | None = None
     split: bool = False
+    fold: Fold | None = None
 
     @property
     def read(self) -> Element:
@@ -139,15 +151,30 @@ class DirectSchedule:
 
 
 @dataclass(frozen=True, slots=True)
+class RegisterTileSchedule:
+    """Multiply-adds for convolutions of few channels: a thread has `rows` positions of results, `threads` apart,
+    by `columns` of the weights' own, whose weights the block keeps in shared memory; `channels` are multiplied
+    at a time. `vector` neighbouring columns are stored together, 1 where they are not adjacent."""
+
+    rows: int
+    columns: int
+    threads: int
+    channels: int
+    vector: int
+
+
+@dataclass(frozen=True, slots=True)
 class Im2colSchedule:
     """Hopper's: TMA gathers the windows, wgmma multiplies. `tile` is M x N x K in elements, K in parts of
-    `part` channels, `groups` the warp groups that share its rows, `blocks` those that an SM shall hold."""
+    `part` channels, `groups` the warp groups that share its rows, `blocks` those that an SM shall hold. `fold`:
+    the innermost window's taps count as channels."""
 
     tile: tuple[int, int, int]
     part: int
     stages: int
     groups: int
     blocks: int
+    fold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +190,9 @@ class WgradSchedule:
     blocks: int
 
 
-ConvolutionSchedule: TypeAlias = Sm80Schedule | DirectSchedule | Im2colSchedule | WgradSchedule
+ConvolutionSchedule: TypeAlias = (
+    Sm80Schedule | DirectSchedule | RegisterTileSchedule | Im2colSchedule | WgradSchedule
+)
 
 
 @dataclass(frozen=True, slots=True)

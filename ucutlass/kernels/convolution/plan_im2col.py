@@ -11,7 +11,7 @@ with more taps in some phases and none in the others.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ucutlass.ir.extents import Extent, Fixed
@@ -30,7 +30,7 @@ MOST_AXES = 5
 @dataclass(frozen=True, slots=True)
 class Space:
     """A spatial axis: the result read with coefficient `step`, the tap with `tap` (dimension None: no
-    tap). `axis` is A's."""
+    tap). `axis` is A's. `folded`: its taps lie beside the channels, so that it has one window for each result."""
 
     axis: int
     result: int
@@ -39,6 +39,11 @@ class Space:
     tap: int
     scale: int
     offset: Extent
+    folded: bool = False
+
+    def extent(self, operand: OperandAccess) -> int:
+        """The dimension whose extent TMA takes for the axis: the results' own where taps are beside channels."""
+        return self.result if self.folded else operand.axes[self.axis].extent
 
     @property
     def shared(self) -> int:
@@ -56,7 +61,8 @@ class Space:
 class Im2col:
     """`space` innermost first. `image` and `group` are axes of A, or None. `columns` are B's axes that
     N is made of, innermost first; `channel_b`, `group_b` axes of B. `across`: B's columns are innermost in
-    memory instead of its channels, as wgmma takes elements of 16 bits too."""
+    memory instead of its channels, as wgmma takes elements of 16 bits too. `fold` is the window whose taps lie beside
+    the channels, as it is read from the tensor."""
 
     channel: int
     space: tuple[Space, ...]
@@ -66,6 +72,7 @@ class Im2col:
     group_b: int | None
     columns: tuple[int, ...]
     across: bool = False
+    fold: Space | None = None
 
     @property
     def phases(self) -> int:
@@ -100,10 +107,14 @@ def im2col(problem: ConvolutionProblem) -> Im2col | str:
     if not 1 <= len(rest) <= 3:
         return f"A has {len(rest)} spatial axes, not 1 to 3"
     space: list[Space] = []
+    fold: Space | None = None
     for axis in reversed(rest):
         window = _space(problem, axis)
         if isinstance(window, str):
             return window
+        if a.fold is not None and a.fold.axis == axis:
+            fold = window
+            window = Space(axis, window.result, 1, None, 0, 1, Fixed(0), True)
         space.append(window)
     rows = [s.result for s in reversed(space)]
     if image is not None and a.axes[image].extent in problem.m:
@@ -114,11 +125,12 @@ def im2col(problem: ConvolutionProblem) -> Im2col | str:
     if batch - own:
         return "a name of the batch is no axis of A"
     taps = {s.tap_dim for s in space if s.tap_dim is not None}
-    if set(problem.k) != taps | {channel.extent} or len(problem.k) != len(taps) + 1:
+    folded = {fold.tap_dim} if fold is not None else set()
+    if set(problem.k) != taps | folded | {channel.extent} or len(problem.k) != len(taps | folded) + 1:
         return "names are summed that are neither taps nor channels"
     if math.prod(s.scale for s in space) > MOST_PHASES:
         return f"more than {MOST_PHASES} remainders of the windows' scales"
-    return _weights(problem, Im2col(a.order[-1], tuple(space), image, group, -1, None, ()), taps)
+    return _weights(problem, Im2col(a.order[-1], tuple(space), image, group, -1, None, (), fold=fold), taps)
 
 
 def _batch(problem: ConvolutionProblem) -> set[int] | None:
@@ -161,6 +173,8 @@ def _weights(problem: ConvolutionProblem, access: Im2col, taps: set[int]) -> Im2
     others = list(b.order) if across else list(b.order[:-1])
     if across:
         others = [i for i in others if b.axes[i].extent != channel]
+    if b.fold is not None:
+        others.remove(b.fold.axis)
     group = (
         None
         if access.group is None
@@ -178,6 +192,4 @@ def _weights(problem: ConvolutionProblem, access: Im2col, taps: set[int]) -> Im2
         return "B has an axis that is neither a tap, a column nor a group"
     if len(others) - len(columns) + 2 > MOST_AXES:
         return f"B has more than {MOST_AXES} axes"
-    return Im2col(
-        access.channel, access.space, access.image, access.group, channel_b, group, tuple(columns), across
-    )
+    return replace(access, channel_b=channel_b, group_b=group, columns=tuple(columns), across=across)

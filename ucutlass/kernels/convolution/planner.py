@@ -23,23 +23,32 @@ from ucutlass.kernels.convolution.plan import (
     GatheredOperand,
     Im2colSchedule,
     OperandAccess,
+    RegisterTileSchedule,
     across_mode,
     axis_stride,
     sides,
     slide,
     unit_dim,
 )
+from ucutlass.kernels.convolution.plan_register_tile import (
+    channels_at_once,
+    out_of_bounds,
+    prepared_register_tile,
+    register_tile,
+)
 from ucutlass.kernels.convolution.problem import convolution_problem
 from ucutlass.kernels.convolution.rules import (
     EXTENT_RULES,
     MOST,
+    NO_REGISTER_TILE_RULES,
     VARIANT_RULES,
     ChosenWord,
     ConvolutionCase,
+    NoRegisterTile,
     ScheduleBounds,
 )
-from ucutlass.kernels.convolution.schedule import chosen_word, request_of, resolve
-from ucutlass.kernels.convolution.schedule_im2col import prepared, schedule_of
+from ucutlass.kernels.convolution.schedule import QUAD, chosen_word, request_of, resolve
+from ucutlass.kernels.convolution.schedule_im2col import folded, prepared, schedule_of
 from ucutlass.kernels.convolution.schedule_wgrad import prepared_wgrad, wgrad_schedule
 from ucutlass.kernels.convolution.variants import VARIANTS
 from ucutlass.kernels.gemm.plan import Math, Sm80Schedule
@@ -59,6 +68,9 @@ FEW_TAPS = 3
 
 MOST_ITEMS, ITEM_SUMS = 8, 32
 """Lines of results that a thread of the direct kernel computes at most, and the sums that it keeps of all."""
+
+TILE_ROWS, TILE_COLUMNS, TILE_THREADS = 4, 16, 128
+"""Positions and columns of a thread's register tile, and threads of a block."""
 
 LEAST_THREADS = 512
 """Of the direct kernel an SM, below which a thread computes fewer lines."""
@@ -85,10 +97,17 @@ def plan_convolution(
     if direct and word not in (None, "direct"):
         why = "no two results of a tile would share both operands"
         return broken(VARIANT_RULES, ChosenWord(word, why))
-    if direct or word == "direct":
+    if request.columns is not None:
+        tile = _register_tile(pattern, sizes, aligned, request)
+        if isinstance(tile, str):
+            return broken(NO_REGISTER_TILE_RULES, NoRegisterTile(tile))
+        problem_, own, splits, notes = tile
+    elif word == "direct" and not direct and any(o.reduce is not None for o in pattern.epilogue.outputs):
+        return broken(VARIANT_RULES, ChosenWord(word, "plain threads reduce nothing of the result"))
+    elif direct or word == "direct":
         problem_, own, splits, notes = _direct(pattern, sizes, device, aligned)
     else:
-        chosen = _tiled(pattern, sizes, arch, device, aligned, word)
+        chosen = _tiled(pattern, sizes, arch, device, aligned, word, request.fold == "yes")
         if isinstance(chosen[0], Violation):
             return chosen
         problem_, own, splits, notes = chosen
@@ -107,7 +126,10 @@ def plan_convolution(
     schedule, launch = scheduled
     price = estimate(problem_, schedule, sizes, arch, device, launch)
     plan = ConvolutionPlan(arch.name, problem_, schedule)
-    return Planned(plan, launch, sizes, request_of(schedule, launch), device, price, notes)
+    own_request = request_of(schedule, launch)
+    if request.fold == "no":
+        own_request = replace(own_request, fold="no")
+    return Planned(plan, launch, sizes, own_request, device, price, notes)
 
 
 # --- without a tile -----------------------------------------------------------------
@@ -155,6 +177,37 @@ def _direct(
         schedule = DirectSchedule(width, _rows(problem_, taps, sizes) if slides else 1, taps)
     why = "one multiply-add for each product: no two results of a tile share both operands"
     return problem_, schedule, 1, (Note("", "direct", why),)
+
+
+def _register_tile(
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    aligned: tuple[bool, ...] | None,
+    request: PartialSchedule,
+) -> _Chosen | str:
+    """The kernel whose threads keep sums of some positions by some columns, or why there is none."""
+    if request.vector is not None or request.items is not None:
+        return "threads that keep several columns have no `vector` or `items`"
+    problem_ = prepared_register_tile(convolution_problem(pattern, sizes, aligned, apart=True))
+    tile = register_tile(problem_)
+    if isinstance(tile, str):
+        return tile
+    if any(isinstance(o, Reduction) for o in problem_.gemm.outputs):
+        return "threads share no sums, and reduce nothing"
+    columns = sizes[problem_.batch[tile.column][0]]
+    stored = [o.access for o in problem_.gemm.outputs if o.access.batch[tile.column] == ()]
+    widths = [vector_width(a.elem.bits, aligned is None or aligned[a.pointer], (columns,)) for a in stored]
+    schedule = RegisterTileSchedule(
+        TILE_ROWS,
+        min(TILE_COLUMNS, math.ceil(columns / QUAD) * QUAD),
+        TILE_THREADS,
+        channels_at_once(problem_, tile, sizes),
+        min(QUAD, *widths) if widths else 1,
+    )
+    if why := out_of_bounds(problem_, tile, schedule, sizes):
+        return why
+    why = "weights lie in shared memory, A is read where it lies; nothing is copied or padded"
+    return problem_, schedule, 1, (Note("", "register tile", why),)
 
 
 def _items(problem: ConvolutionProblem, rows: int, sizes: tuple[int, ...], device: Device) -> int:
@@ -242,19 +295,20 @@ def _tiled(
     device: Device,
     aligned: tuple[bool, ...] | None,
     warps: Warps | None = None,
+    fold: bool = False,
 ) -> _Chosen | tuple[Violation, ...]:
     """Hopper's kernel where TMA gathers the problem, in f32 where that is estimated faster, else the multistage
     one; or the one that `warps` means, or why that cannot be."""
     whole = convolution_problem(pattern, sizes, aligned)
     hopper: _Chosen | str = "before Hopper"
     if arch.wgmma and warps != "multistage":
-        hopper = _hopper(whole, sizes, device)
+        hopper = _hopper(whole, sizes, device, fold)
         if isinstance(hopper, str):
             others = convolution_problem(pattern, sizes, aligned, positions=True)
-            windows = hopper if others == whole else _hopper(others, sizes, device)
+            windows = hopper if others == whole else _hopper(others, sizes, device, fold)
             hopper = hopper if isinstance(windows, str) else windows
         if isinstance(hopper, str) and pattern.b.windowed and not pattern.a.windowed:
-            swapped = _hopper(convolution_problem(exchanged(pattern), sizes, aligned), sizes, device)
+            swapped = _hopper(convolution_problem(exchanged(pattern), sizes, aligned), sizes, device, fold)
             hopper = hopper if isinstance(swapped, str) else swapped
     if not isinstance(hopper, str) and (warps == "cooperative" or whole.compute_type != F32):
         return hopper
@@ -282,15 +336,15 @@ def _tiled(
     )
 
 
-def _hopper(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> _Chosen | str:
+def _hopper(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device, fold: bool) -> _Chosen | str:
     """A kernel of TMA and wgmma, or why none takes the problem: windows of a sum over channels, or those of
     a sum over the positions where they stand."""
-    chosen = _gathered_windows(problem, sizes, device, by_rows=False)
-    if not isinstance(chosen, str):
+    chosen = _gathered_windows(problem, sizes, device, fold, by_rows=False)
+    if fold or not isinstance(chosen, str):
         return chosen
     gradient = prepared_wgrad(problem, sizes)
     if isinstance(gradient, str):
-        by_rows = _gathered_windows(problem, sizes, device, by_rows=True)
+        by_rows = _gathered_windows(problem, sizes, device, fold, by_rows=True)
         return chosen if isinstance(by_rows, str) else by_rows
     schedule, splits = wgrad_schedule(*gradient, sizes, device)
     why = f"TMA gathers the positions of windows, wgmma multiplies; {splits} parts of the sum"
@@ -298,9 +352,9 @@ def _hopper(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device)
 
 
 def _gathered_windows(
-    problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device, by_rows: bool
+    problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device, fold: bool, by_rows: bool
 ) -> _Chosen | str:
-    im2col = prepared(problem, sizes, by_rows)
+    im2col = folded(problem, sizes, by_rows) if fold else prepared(problem, sizes, by_rows)
     schedule = im2col if isinstance(im2col, str) else schedule_of(*im2col, sizes, device)
     if isinstance(im2col, str) or isinstance(schedule, str):
         return str(schedule)

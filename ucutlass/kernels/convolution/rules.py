@@ -16,13 +16,15 @@ from ucutlass.kernels.convolution.plan import (
     ConvolutionProblem,
     DirectSchedule,
     Im2colSchedule,
+    RegisterTileSchedule,
     across_mode,
     axis_stride,
     sides,
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
+from ucutlass.kernels.convolution.plan_register_tile import MOST_BYTES, shared_bytes
 from ucutlass.kernels.convolution.problem import offsets
-from ucutlass.kernels.convolution.schedule_im2col import MOST_BLOCKS, TILES, _taps
+from ucutlass.kernels.convolution.schedule_im2col import MOST_BLOCKS, TILES, _taps, channel_run
 from ucutlass.kernels.convolution.smem import stages_held
 from ucutlass.kernels.gemm.plan import GemmProblem, LaunchParameters, Sm80Schedule
 from ucutlass.kernels.gemm.problem import Shape
@@ -34,6 +36,10 @@ MOST = 2**31 - 1
 
 MOST_SUMS = 64
 """Of a thread of the direct kernel that computes several lines of results."""
+
+MOST_TILE_SUMS = 128
+"""Of a thread's register tile."""
+
 """Rows, columns, contracted elements and positions of windows: the kernels count them in 32 bits."""
 
 GROUPS: Mapping[int, int] = MappingProxyType({rows: groups for rows, _, groups in TILES})
@@ -82,6 +88,13 @@ class ChosenWord:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class NoRegisterTile:
+    """Why threads cannot have the register tile that `columns` asks for."""
+
+    reason: str
+
+
 # --- extents and the choice of the kernel ---------------------------------------------------
 
 
@@ -126,9 +139,8 @@ def most_stages(
     """The most stages of a tile that so many blocks of an SM have room for; 0 where they have none."""
     how = im2col(bounds.problem)
     assert isinstance(how, Im2col)
-    a = bounds.problem.a
-    padded = -(-bounds.sizes[a.axes[how.channel].extent] // a.pad) * a.pad
-    parts = math.prod(_taps(s, bounds.sizes) for s in how.space) * -(-padded // own.part)
+    run = channel_run(bounds.problem, how, bounds.sizes)
+    parts = math.prod(_taps(s, bounds.sizes) for s in how.space) * -(-run // own.part)
     return stages_held(
         tile[0],
         tile[1],
@@ -254,7 +266,31 @@ def _items(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
     )
 
 
-def _threads(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
+def _register_tile(c: ConvolutionCandidate[RegisterTileSchedule]) -> Breach | None:
+    s = c.schedule
+    if s.rows * s.columns > MOST_TILE_SUMS:
+        return Breach(
+            f"{s.rows} positions by {s.columns} columns a thread: it keeps at most {MOST_TILE_SUMS} sums",
+            f"use `rows {max(1, MOST_TILE_SUMS // s.columns)}`",
+            ("rows", "columns"),
+            None,
+        )
+    need = shared_bytes(c.bounds.problem, s, c.bounds.sizes)
+    if need <= MOST_BYTES:
+        return None
+    return Breach(
+        f"the weights of {s.columns} columns take {need} bytes of shared memory: a block has {MOST_BYTES}",
+        "use fewer `columns`",
+        ("columns",),
+        None,
+    )
+
+
+def _no_register_tile(c: NoRegisterTile) -> Breach:
+    return Breach(f"`columns`: {c.reason}", "leave `columns` out", ("columns",))
+
+
+def _threads(c: ConvolutionCandidate[Any]) -> Breach | None:
     s = c.schedule
     if s.threads % 32 == 0 and 32 <= s.threads <= 512:
         return None
@@ -422,6 +458,36 @@ DIRECT_RULES: tuple[Rule[ConvolutionCandidate[DirectSchedule]], ...] = (
     ),
 )
 
+REGISTER_TILE_RULES: tuple[Rule[ConvolutionCandidate[RegisterTileSchedule]], ...] = (
+    Rule(
+        "UC0483",
+        "register tile",
+        _VECTORS,
+        "CUDA C++ Programming Guide: 255 registers a thread, 227 KiB of shared memory a block",
+        _register_tile,
+        _DIRECT,
+    ),
+    Rule(
+        "UC0483",
+        "threads of register tiles",
+        _VECTORS,
+        "65536 registers an SM: 512 threads have 128 each",
+        _threads,
+        _DIRECT,
+    ),
+)
+
+NO_REGISTER_TILE_RULES: tuple[Rule[NoRegisterTile], ...] = (
+    Rule(
+        "UC0483",
+        "register tile of a convolution",
+        _VECTORS,
+        "kernels/convolution/plan_register_tile.py: one name of the weights' own, windows of one tap",
+        _no_register_tile,
+        _DIRECT,
+    ),
+)
+
 RULES: tuple[Rule[Any], ...] = (
     *GEMM_RULES,
     *EXTENT_RULES,
@@ -430,4 +496,6 @@ RULES: tuple[Rule[Any], ...] = (
     *GATHER_RULES,
     *WGRAD_RULES,
     *DIRECT_RULES,
+    *REGISTER_TILE_RULES,
+    *NO_REGISTER_TILE_RULES,
 )

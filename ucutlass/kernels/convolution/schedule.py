@@ -6,7 +6,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ucutlass.ir.schedule import RASTERS, PartialSchedule, Warps
-from ucutlass.kernels.convolution.plan import ConvolutionSchedule, DirectSchedule, Im2colSchedule
+from ucutlass.kernels.convolution.plan import (
+    ConvolutionSchedule,
+    DirectSchedule,
+    Im2colSchedule,
+    RegisterTileSchedule,
+)
 from ucutlass.kernels.convolution.rules import (
     DIRECT_RULES,
     GATHER_RULES,
@@ -15,6 +20,7 @@ from ucutlass.kernels.convolution.rules import (
     IM2COL_LAUNCH_RULES,
     IM2COL_RULES,
     MOST_SUMS,
+    REGISTER_TILE_RULES,
     WGRAD_RULES,
     ConvolutionCandidate,
     ScheduleBounds,
@@ -34,6 +40,9 @@ from ucutlass.kernels.violation import Violation
 SWIZZLE = 4
 """Tiles side by side where the schedule says nothing."""
 
+QUAD = 4
+"""Columns of a register tile that the field `columns` counts as one."""
+
 SM80_STAGES = 4
 """As many as the planner takes at most by itself."""
 
@@ -49,6 +58,9 @@ def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedu
         case DirectSchedule(width, rows, _, _, threads, items):
             lines = items or None
             return PartialSchedule(warps="direct", vector=width, rows=rows, items=lines, threads=threads)
+        case RegisterTileSchedule(rows, columns, threads):
+            quads = columns // QUAD
+            return PartialSchedule(warps="direct", rows=rows, columns=quads, threads=threads)
         case Sm80Schedule(tile, warp, stages, math_):
             return PartialSchedule(
                 warps="multistage",
@@ -65,6 +77,7 @@ def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedu
                 warps="cooperative",
                 tile=tile,
                 stages=stages if stages > 1 else None,
+                fold="yes" if s.fold else None,
                 blocks=blocks,
                 raster=word,
                 swizzle=swizzle,
@@ -84,6 +97,15 @@ def resolve(
         case DirectSchedule():
             direct = _direct(bounds, own, request)
             return broken(DIRECT_RULES, ConvolutionCandidate(bounds, own, direct, launch)) or (direct, launch)
+        case RegisterTileSchedule():
+            tile = replace(
+                own,
+                rows=request.rows or own.rows,
+                columns=QUAD * request.columns if request.columns else own.columns,
+                threads=request.threads or own.threads,
+            )
+            candidate = ConvolutionCandidate(bounds, own, tile, launch)
+            return broken(REGISTER_TILE_RULES, candidate) or (tile, launch)
         case Im2colSchedule():
             im2col_ = ConvolutionCandidate(bounds, own, _im2col(bounds, own, request), launch)
             violations = broken(IM2COL_RULES, im2col_) or broken(IM2COL_LAUNCH_RULES, im2col_)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ucutlass.ir.elements import F32
-from ucutlass.ir.extents import evaluate
+from ucutlass.ir.extents import Combined, Extent, Fixed, Free, evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import (
     ConvolutionProblem,
+    Fold,
     Im2colSchedule,
     OperandAccess,
     WgradSchedule,
@@ -29,6 +30,9 @@ BYTES = 16
 
 SHORTEST_ROW = 32
 """Bytes of channels that TMA gathers at a time at least; shorter rows take it as long."""
+
+FEW_BYTES = 64
+"""Bytes of padded channels up to which taps are folded."""
 
 FARTHEST: Mapping[int, tuple[int, int]] = MappingProxyType({1: (32767, 65535), 2: (127, 255), 3: (15, 31)})
 """By spatial axes: bounds of the corners of TMA's box and of a tap's offset (cuTensorMapEncodeIm2col)."""
@@ -105,6 +109,59 @@ def prepared(
     return too_far(ready, how, sizes) or (ready, how)
 
 
+def folded(
+    problem: ConvolutionProblem, sizes: tuple[int, ...], by_rows: bool = False
+) -> tuple[ConvolutionProblem, Im2col] | str:
+    """As `prepared`, but the taps of the innermost window lie beside the channels in the copies of both operands, so
+    that K has no padded channels for each tap, and a window of a row of taps is one row of TMA's."""
+    unfolded = prepared(problem, sizes, by_rows)
+    if isinstance(unfolded, str):
+        return unfolded
+    ready, how = unfolded
+    window = how.space[0]
+    if how.group is not None or window.tap_dim is None or window.tap != 1 or window.scale != 1:
+        return "the innermost window has no taps side by side"
+    size = problem.a.read.bytes
+    channels = sizes[ready.a.axes[how.channel].extent]
+    # Windows begin at multiples of 16 bytes.
+    unit = BYTES // math.gcd(BYTES, window.step * size)
+    pad = max(unit, min(4, 1 << (channels - 1).bit_length()))
+    padded = -(-channels // pad) * pad
+    if padded * size > FEW_BYTES:
+        return f"{channels} channels are no few"
+    whole = BYTES // math.gcd(BYTES, padded * size)
+    result, tap = Free(str(window.result)), Free(str(window.tap_dim))
+    last = Combined("*", Combined("-", result, Fixed(1)), Fixed(window.step))
+    length = _rounded(Combined("+", last, tap), whole)
+    a_order = _order_a(ready, ready.a.axes[how.channel].extent, by_rows)
+    a = replace(problem.a, pack=a_order, pad=pad, align=pad, fold=Fold(window.axis, window.offset, length))
+    tap_axis = next(i for i, axis in enumerate(problem.b.axes) if axis.extent == window.tap_dim)
+    order = _order_b(ready, ready.a.axes[how.channel].extent)
+    order = (*(i for i in order[:-1] if i != tap_axis), tap_axis, order[-1])
+    fold = Fold(tap_axis, Fixed(0), _rounded(tap, whole))
+    b = replace(problem.b, pack=order, pad=pad, align=pad, split=ready.b.split, fold=fold)
+    ready = replace(ready, a=a, b=b)
+    folded_how = im2col(ready)
+    if isinstance(folded_how, str):
+        return folded_how
+    return too_far(ready, folded_how, sizes) or (ready, folded_how)
+
+
+def _rounded(extent: Extent, whole: int) -> Extent:
+    if whole == 1:
+        return extent
+    return Combined("*", Combined("//", Combined("+", extent, Fixed(whole - 1)), Fixed(whole)), Fixed(whole))
+
+
+def channel_run(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) -> int:
+    """The channels of a tap with their padding, of all taps of a folded window."""
+    channels = sizes[problem.a.axes[how.channel].extent]
+    padded = -(-channels // problem.a.pad) * problem.a.pad
+    if how.fold is None or how.fold.tap_dim is None:
+        return padded
+    return padded * sizes[how.fold.tap_dim]
+
+
 def _channel(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> int | None:
     def plain(operand: OperandAccess, dim: int) -> bool:
         windowed = any(dim == d for a in operand.axes if a.window for d, _ in a.window.terms)
@@ -179,7 +236,7 @@ def too_far(problem: ConvolutionProblem, how: Im2col, sizes: tuple[int, ...]) ->
     by_name = {str(i): n for i, n in enumerate(sizes)}
     for s in how.space:
         taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
-        offset, axis_extent = evaluate(s.offset, by_name), sizes[problem.a.axes[s.axis].extent]
+        offset, axis_extent = evaluate(s.offset, by_name), sizes[s.extent(problem.a)]
         for a in range(min(s.scale, sizes[s.result])):
             first = next((t for t in range(s.scale) if (a + s.tap * t + offset) % s.scale == 0), 0)
             divisible = (a + s.tap * first + offset) % s.scale == 0
@@ -210,15 +267,15 @@ def schedule_of(
 ) -> Im2colSchedule | str:
     """The tile that fills the device best, or why no part of the channels fits."""
     size = problem.a.read.bytes
-    channels = sizes[problem.a.axes[how.channel].extent]
-    padded = -(-channels // problem.a.pad) * problem.a.pad
-    if padded * size < SHORTEST_ROW:
+    padded = channel_run(problem, how, sizes)
+    if padded * size < SHORTEST_ROW and how.fold is None:
+        channels = sizes[problem.a.axes[how.channel].extent]
         return f"{channels} channels fill half of TMA's shortest row, which takes it as long as a whole one"
     parts = [row // size for row in (128, 64, 32)]
     if how.group is not None:
         parts = [p for p in parts if padded % p == 0]
         if not parts:
-            return f"groups of {channels} channels are no whole rows of 32 bytes"
+            return f"groups of {padded} channels are no whole rows of 32 bytes"
     least = min(-(-padded // p) * p for p in parts)
     part = next(p for p in parts if -(-padded // p) * p <= 1.15 * least)
     depth = 128 // size
@@ -244,7 +301,7 @@ def schedule_of(
     (_, chosen) = min(candidates)
     tile_m, tile_n, groups, blocks = tiles[chosen]
     held = stages_held(tile_m, tile_n, groups, blocks, stages, device, split)
-    return Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks)
+    return Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks, how.fold is not None)
 
 
 def extents_of(
@@ -252,9 +309,7 @@ def extents_of(
 ) -> tuple[float, int, int, int]:
     """Rows of a phase, columns, products of phases that have taps, and stages of so deep a tile in parts of so many
     channels."""
-    channels = sizes[problem.a.axes[how.channel].extent]
-    padded = -(-channels // problem.a.pad) * problem.a.pad
-    steps = math.prod(_taps(s, sizes) for s in how.space) * -(-padded // part)
+    steps = math.prod(_taps(s, sizes) for s in how.space) * -(-channel_run(problem, how, sizes) // part)
     m, n = math.prod(sizes[d] for d in problem.m) / how.phases, math.prod(sizes[d] for d in problem.n)
     batch = math.prod(sizes[d] for run in problem.batch for d in run) * how.busy_phases
     return m, n, batch, -(-steps // (depth // part))

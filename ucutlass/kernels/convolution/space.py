@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule, RegisterTileSchedule
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.space import ORDER, Axes, ladder
@@ -17,6 +17,13 @@ def axes(planned: Planned) -> Axes:
     assert isinstance(plan, ConvolutionPlan)
     if isinstance(plan.schedule, DirectSchedule):
         return _direct(planned.request)
+    if isinstance(plan.schedule, RegisterTileSchedule):
+        return {
+            "rows": (1, 2, 4, 8),
+            "columns": (1, 2, 4, 8),
+            "threads": (64, 128, 256),
+            "warps": ("cooperative", "multistage"),
+        }
     return _tiled(planned.request, plan.problem.compute_type.bytes, isinstance(plan.schedule, Sm80Schedule))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from ucutlass.kernels.variant import Variant
 
 VARIANTS = (
-    Variant("im2col", ("cooperative",), ("warps", "tile", "stages", "blocks", "raster", "swizzle")),
+    Variant("im2col", ("cooperative",), ("warps", "tile", "stages", "fold", "blocks", "raster", "swizzle")),
     Variant(
         "gather",
         ("multistage",),
         ("warps", "tile", "warp_tile", "stages", "math", "split_k", "raster", "swizzle"),
     ),
-    Variant("direct", ("direct",), ("warps", "vector", "rows", "items", "threads")),
+    Variant("direct", ("direct",), ("warps", "vector", "rows", "items", "columns", "threads")),
 )

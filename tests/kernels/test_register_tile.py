@@ -1,0 +1,100 @@
+"""Convolutions of few channels whose threads keep sums of several positions by several columns: on the host behind
+the emulator, and what the rules refuse."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.kernels.convolution_emulated import judge, plan
+from ucutlass.diagnostics import ProgramError
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, RegisterTileSchedule
+
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+FIRST = """kernel k(x: E[N, C, H, W], w: E[K, C, R=3, S=3], b: f32[K]) -> E[N, K, P=H, Q=W] {
+  return relu(dot[C, R, S](x[H = P + R - 1, W = Q + S - 1], w) + b)
+  schedule sm90a { SCHEDULE }
+}"""
+STRIDED = FIRST.replace("P=H, Q=W", "P=(H+1)//2, Q=(W+1)//2").replace(
+    "= P + R - 1, W = Q + S - 1", "= 2*P + R - 1, W = 2*Q + 2*S - 2"
+)
+LAST = """kernel k(x: E[N, H, W, C], w: E[K, R=3, S=2, C], b: f32[K], y: E[N, P, Q, K]) -> E[N, P=H-2, Q=W-1, K] {
+  return dot[C, R, S](x[H = P + R, W = Q + S], w) + b + y * f32(index(K))
+  schedule sm90a { SCHEDULE }
+}"""
+CUBES = """kernel k(x: E[N, C, D, H, W], w: E[K, C, T=2, R=3, S=3], b: f32[K]) -> E[N, K, O=D-1, P=H-2, Q=W-2] {
+  return tanh(dot[C, T, R, S](x[D = O + T, H = P + R, W = Q + S], w) + b)
+  schedule sm90a { SCHEDULE }
+}"""
+MIRRORED = FIRST.replace("P + R - 1", "P - R + 1")
+
+
+def _planned(
+    text: str, element: str, schedule: str, sizes: dict[str, int]
+) -> tuple[str, RegisterTileSchedule]:
+    written = text.replace("E[", f"{element}[").replace("SCHEDULE", schedule)
+    chosen = plan(written, sizes, "sm90a").plan
+    assert isinstance(chosen, ConvolutionPlan) and isinstance(chosen.schedule, RegisterTileSchedule)
+    return written, chosen.schedule
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("text", "element", "schedule", "sizes", "channels"),
+    [
+        pytest.param(FIRST, "f32", "columns 2", {"N": 2, "C": 3, "H": 9, "W": 13, "K": 21}, 3, id="f32"),
+        pytest.param(
+            STRIDED, "f32", "columns 1  rows 2", {"N": 1, "C": 5, "H": 9, "W": 12, "K": 6}, 1, id="strided"
+        ),
+        pytest.param(
+            LAST, "bf16", "columns 2  rows 1", {"N": 2, "H": 7, "W": 6, "C": 8, "K": 8}, 4, id="channels last"
+        ),
+        pytest.param(
+            LAST, "f32", "columns 4  threads 32", {"N": 1, "H": 6, "W": 9, "C": 2, "K": 18}, 2, id="ragged"
+        ),
+        pytest.param(
+            CUBES, "f32", "columns 1", {"N": 2, "C": 1, "D": 4, "H": 7, "W": 8, "K": 4}, 1, id="cubes"
+        ),
+        pytest.param(
+            MIRRORED, "f16", "columns 1", {"N": 1, "C": 6, "H": 6, "W": 7, "K": 3}, 3, id="mirrored"
+        ),
+    ],
+)
+def test_tiles_compute_their_program(
+    text: str, element: str, schedule: str, sizes: dict[str, int], channels: int
+) -> None:
+    written, chosen = _planned(text, element, schedule, sizes)
+    assert chosen.channels == channels
+    assert judge(written, sizes, arch="sm90a") == []
+
+
+@emulated
+def test_products_of_tf32_are_rounded() -> None:
+    text = FIRST.replace("E[", "f32[").replace("(x[", "(tf32(x[").replace("], w)", "]), tf32(w))")
+    assert (
+        judge(text.replace("SCHEDULE", "columns 1"), {"N": 1, "C": 3, "H": 5, "W": 6, "K": 4}, arch="sm90a")
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule", "sizes", "reason"),
+    [
+        (FIRST, "columns 8  rows 8", {"N": 1, "C": 3, "H": 8, "W": 8, "K": 64}, "at most 128 sums"),
+        (FIRST, "columns 8", {"N": 1, "C": 512, "H": 8, "W": 8, "K": 64}, "bytes of shared memory"),
+        (FIRST, "columns 2  vector 2", {"N": 1, "C": 3, "H": 8, "W": 8, "K": 64}, "no `vector`"),
+        (FIRST, "columns 2  threads 48", {"N": 1, "C": 3, "H": 8, "W": 8, "K": 64}, "whole warps"),
+        (FIRST.replace("=3", "=17"), "columns 2", {"N": 1, "C": 1, "H": 40, "W": 40, "K": 4}, "34 taps"),
+        (
+            FIRST.replace("w: E[K, C, ", "w: E[C, ").replace("[N, K, P=H", "[N, C, P=H").replace("dot[C, ", "dot[").replace("b: f32[K]", "b: f32[C]"),
+            "columns 2",
+            {"N": 1, "C": 3, "H": 8, "W": 8},
+            "one name of the result",
+        ),
+    ],
+)  # fmt: skip
+def test_what_has_no_tile_is_refused(text: str, schedule: str, sizes: dict[str, int], reason: str) -> None:
+    with pytest.raises(ProgramError, match=reason):
+        _planned(text, "f32", schedule, sizes)
