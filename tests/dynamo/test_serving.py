@@ -179,6 +179,26 @@ def test_kernels_are_built_while_the_fallback_is_compiled(monkeypatch: pytest.Mo
     assert steps == ["started", "fallback", "awaited"]
 
 
+def test_the_fallbacks_compilers_start_before_the_graph_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    remembered = backend.remembered
+
+    def divided(*arguments: Any) -> Any:
+        steps.append("divided")
+        return remembered(*arguments)
+
+    monkeypatch.setattr(backend, "start_compilers", lambda: steps.append("compilers"))
+    monkeypatch.setattr(backend, "remembered", divided)
+    monkeypatch.setattr(backend.CompiledModule, "_fallback", lambda module: module._graph.forward)
+    model, x = Block(), torch.randn(4, 32)
+    for hooks, expected in ((timing(1.0, 2.0), ["compilers", "divided"]), (HOOKS, ["divided"])):
+        fast, _ = compiled(model, hooks, fallback="inductor")
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x), model(x))
+        assert steps == expected
+        steps.clear()
+
+
 # --- the faster -------------------------------------------------------------------
 
 

@@ -152,6 +152,8 @@ class CompiledModule:
             self._report.choices.append(choice)
         if choice is not None and choice.server == "fallback":
             return self._replayed(self._fallback(), None)
+        if timed and choice is None and self._options.fallback == "inductor":
+            start_compilers()
         programs, changed = self._as_programs()
         if not self._programs and self._options.fallback != "error":
             self._say_unserved()
@@ -417,6 +419,15 @@ def whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     with tracing(own):
         call: Callable[..., Any] = compile_fx(graph, list(inputs))  # type: ignore[assignment]
     return call
+
+
+def start_compilers() -> None:
+    """Starts TorchInductor's compiler processes, which import torch for seconds before they compile anything."""
+    from torch._inductor import async_compile
+
+    start = getattr(async_compile, "maybe_warm_pool", None)
+    if start is not None:  # before PyTorch 2.8 the import has started them
+        start()
 
 
 def inductor(graph: fx.GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
