@@ -304,8 +304,14 @@ def _b_dims(problem: ConvolutionProblem, how: Im2col, schedule: Im2colSchedule) 
             if not columns:
                 extent = " * ".join(extent_of(b, i) for i in how.columns)
                 at, box = ("column + 64 * block", "64") if how.across else ("column", "kTileN")
+                if how.flat and how.group_b is not None:
+                    # A tile's columns beyond its group are the next one's; they are not stored.
+                    at += f" + int({_batch_of(problem, b.axes[how.group_b].extent)} * p.n)"
+                    extent += f" * {extent_of(b, how.group_b)}"
                 dims.append(DimText(_dim(extent), stride, at, box))
             columns = True
+        elif axis == how.group_b and how.flat:
+            continue
         elif axis == how.group_b:
             dims.append(
                 DimText(

@@ -111,6 +111,30 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
             ),
             {"N": 3, "H": 13, "W": 12, "C": 40, "K": 24},
         ),
+        "grouped, channels first": (
+            _kernel(
+                "x: f32[B, (G=3 C), H, W], w: f32[(G K), C, R=3, S=3], b: f32[(G K)]",
+                "f32[B, (G K), P=H, Q=W]",
+                "relu(dot[R, S, C](tf32(x[H = P + R - 1, W = Q + S - 1]), tf32(w)) + b)",
+            ),
+            {"B": 2, "C": 16, "H": 5, "W": 6, "K": 24},
+        ),
+        "grouped, transposed, three dimensions": (
+            _kernel(
+                "x: f32[B, (G=2 C), D, H, W], w: f32[(G C), K, T=3, R=5, S=3]",
+                "f32[B, (G K), O=2*D, P=2*H, Q=W]",
+                "dot[C, T, R, S](tf32(x[2*D = O + 1 - T, 2*H = P + 2 - R, W = Q + 1 - S]), tf32(w))",
+            ),
+            {"B": 2, "C": 8, "D": 3, "H": 2, "W": 4, "K": 12},
+        ),
+        "transposed by three": (
+            _kernel(
+                "x: bf16[B, C, H, W], w: bf16[C, K, R=3, S=4]",
+                "bf16[B, K, P=3*H, Q=5*W-2]",
+                "dot[R, S, C](x[3*H = P + 1 - 2*R, 5*W = Q - S], w)",
+            ),
+            {"B": 2, "C": 32, "H": 5, "W": 4, "K": 40},
+        ),
         "grouped": (
             _kernel(
                 "x: f16[N, H, W, (G=4 C)], w: f16[(G K), R=3, S=3, C], b: f32[(G K)]",

@@ -267,6 +267,9 @@ def test_values_on_the_host(name: str) -> None:
                 "f16 channels first",
                 "one dimension",
                 "reduced",
+                "grouped, channels first",
+                "grouped, transposed, three dimensions",
+                "transposed by three",
             )
         ),
     ],

@@ -17,7 +17,7 @@ from itertools import pairwise
 from ucutlass.ir.extents import Extent, Fixed
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess
 
-MOST_PHASES = 8
+MOST_PHASES = 32
 """Each has a descriptor of 128 bytes among the kernel's parameters."""
 
 MOST_STEP = 8
@@ -62,7 +62,8 @@ class Im2col:
     """`space` innermost first. `image` and `group` are axes of A, or None. `columns` are B's axes that
     N is made of, innermost first; `channel_b`, `group_b` axes of B. `across`: B's columns are innermost in
     memory instead of its channels, as wgmma takes elements of 16 bits too. `fold` is the window whose taps lie beside
-    the channels, as it is read from the tensor."""
+    the channels, as it is read from the tensor. `flat`: groups and columns of B are one axis of TMA's tensor, which
+    has no more than MOST_AXES."""
 
     channel: int
     space: tuple[Space, ...]
@@ -73,6 +74,7 @@ class Im2col:
     columns: tuple[int, ...]
     across: bool = False
     fold: Space | None = None
+    flat: bool = False
 
     @property
     def phases(self) -> int:
@@ -190,6 +192,10 @@ def _weights(problem: ConvolutionProblem, access: Im2col, taps: set[int]) -> Im2
     roles = taps | set(problem.n) | ({b.axes[group].extent} if group is not None else set())
     if any(b.axes[i].extent not in roles for i in others):
         return "B has an axis that is neither a tap, a column nor a group"
-    if len(others) - len(columns) + 2 > MOST_AXES:
+    axes = len(others) - len(columns) + 2
+    flat = axes > MOST_AXES and group is not None and b.order.index(group) == columns_at[-1] - 1
+    if axes - flat > MOST_AXES:
         return f"B has more than {MOST_AXES} axes"
-    return replace(access, channel_b=channel_b, group_b=group, columns=tuple(columns), across=across)
+    return replace(
+        access, channel_b=channel_b, group_b=group, columns=tuple(columns), across=across, flat=flat
+    )

@@ -33,7 +33,8 @@ def convolution_problem(
 ) -> ConvolutionProblem:
     """The pattern with concrete extents, in the order of `kernel.dims`. `apart`: every result name is a
     batch mode of its own, as the direct kernel addresses them, m and n are empty. `positions`: of rows that
-    lie apart in memory, those of windows are the product's own, though others may be more.
+    lie apart in memory, those of windows are the product's own, though others may be more, and every name
+    of the batch is a mode of its own, as TMA's coordinates are.
 
     Raises Refused UC0305 where more batch modes remain than a kernel addresses.
     """
@@ -139,6 +140,8 @@ def _modes(pattern: ConvolutionPattern, at: Sizes, positions: bool) -> MergedMod
     parts = [*runs(pattern.batch, tensors), *m_rest, *n_rest]
     merged = runs([name for part in parts for name in part], tensors)
     batch = merged if len(merged) < len(parts) else tuple(parts)
+    if positions:
+        batch = tuple((name,) for run in batch for name in run)
     if len(batch) > MAX_BATCH_MODES:
         raise Refused(
             "UC0305",

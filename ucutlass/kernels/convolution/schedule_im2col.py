@@ -19,7 +19,7 @@ from ucutlass.kernels.convolution.plan import (
     WgradSchedule,
     unit_dim,
 )
-from ucutlass.kernels.convolution.plan_im2col import Im2col, Space, im2col
+from ucutlass.kernels.convolution.plan_im2col import MOST_AXES, Im2col, Space, im2col
 from ucutlass.kernels.convolution.smem import parts_of_b, stages_held
 
 WGMMA_TYPES = ("f16", "bf16", "tf32", "f32")
@@ -206,6 +206,9 @@ def _order_b(problem: ConvolutionProblem, channel: int) -> tuple[int, ...]:
     axes = problem.b.axes
     columns = [i for i, a in enumerate(axes) if a.extent in problem.n]
     others = [i for i, a in enumerate(axes) if i not in columns and a.extent != channel]
+    if len(others) + 2 > MOST_AXES:  # groups beside their columns, so that both are one axis of TMA's
+        batch = {d for run in problem.batch for d in run}
+        others.sort(key=lambda i: axes[i].extent in batch)
     (last,) = [i for i, a in enumerate(axes) if a.extent == channel and a.window is None]
     together = columns == list(range(columns[0], columns[-1] + 1)) if columns else True
     if last == len(axes) - 1 and together and [axes[i].extent for i in columns] == list(problem.n):
