@@ -194,10 +194,11 @@ class _Body:
         split, keep = schedule.splits > 1, schedule.keep == "registers"
         out = [self.loader.declared(k) for k in range(len(problem.loads))] if keep else []
         loaded: set[int] = set()
+        out += self._early(False)
         if schedule.stages > 1:
             ring = RingText(self.plan, self.writer, self.index)
             loaded |= set(ring.loads)
-            out += [*self._early(False), *self._chunks(ring.read())]
+            out += self._chunks(ring.read())
         for phase in range(phases(problem)):
             reductions = self._reductions(phase)
             out += [f"{accumulator(reduction)} r{i}[{self._lanes}];" for i, reduction in reductions]
@@ -227,9 +228,9 @@ class _Body:
 
     @property
     def _early_loads(self) -> list[int]:
-        """The loads of results of one value a row that need no row's reduction: where rows pass through a ring they
-        are under way while the row is reduced."""
-        if self.plan.schedule.stages == 1:
+        """The loads of results of one value a row that need no row's reduction, where they are under way while the row
+        is reduced."""
+        if not self.plan.schedule.early:
             return []
         instructions = self.problem.instructions
         return [

@@ -28,9 +28,9 @@ class RingText:
         return ring_loads(self.plan.problem, self.plan.schedule.vector)
 
     @property
-    def _lag(self) -> int:
-        """Lines that a row's leader reads before it has the first of their places filled again: all of a row where the
-        ring holds them, since it may have to wait for other warps to read theirs."""
+    def _group(self) -> int:
+        """Lines that a thread reads before their places in the ring are free again: all of a row where the ring holds
+        them, since each time takes a fence."""
         s = self.plan.schedule
         return s.items if s.items <= s.stages else max(1, s.stages // 2)
 
@@ -94,7 +94,7 @@ class RingText:
             "if (threadIdx.x == 0 && lines > 0) {",
             "for (int i = 0; i < kStages; ++i) fetch_next();",
             "}",
-            "int stage = 0;",
+            "int stage = 0, free_stage = 0;",
             "uint32_t phase = 0;",
             *self._fill(part),
         ]
@@ -151,8 +151,7 @@ class RingText:
 
     def read(self) -> list[str]:
         """Returns the statements that take a row's lines to registers, and have those of later rows fetched."""
-        s = self.plan.schedule
-        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item()]
+        lines = ["int owed = 0;", "#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item()]
         for k in self.loads:
             source = self.plan.problem.loads[k]
             lines.append(f"raw{k}[i] = splat<kVector>({stored_cpp(source.elem)}({fill(source)}));")
@@ -161,19 +160,28 @@ class RingText:
             lines.append(
                 f"raw{k}[i] = read_line(&shared.line{k}[threadIdx.y][stage][threadIdx.x * kVector]);"
             )
-        lines += [
-            "}",
-            "sync_warp();",
-            "if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty[stage]);",
-            "if (++stage == kStages) stage = 0, phase ^= 1;",
-            "}",
-        ]
-        if self._lag < s.items:
-            lines.append(f"if (threadIdx.x == 0 && i >= {self._lag} && i < lines) fetch_next();")
+        lines += ["}", "if (++stage == kStages) stage = 0, phase ^= 1;", "}"]
+        return [*lines, *self._releases(), "}"]
+
+    def _releases(self) -> list[str]:
+        """Returns the statements that free the places of lines behind line i, where it ends a group or the row. A row's
+        leader has lines of later rows fetched to the places of the group before: not every warp has read this one."""
+        s, group = self.plan.schedule, self._group
+        ends = f"i % {group} == {group - 1} || i == kItems - 1" if group < s.items else "i == kItems - 1"
+        first = f"i - i % {group}" if group < s.items else "0"
         return [
-            *lines,
+            f"if ({ends}) {{",
+            f"int const count = max(0, min(i + 1, lines) - ({first}));",
+            "fence_proxy_async();",
+            "sync_warp();",
+            "for (int j = 0; j < count; ++j) {",
+            "if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty[free_stage]);",
+            "if (++free_stage == kStages) free_stage = 0;",
             "}",
+            *(["if (i == kItems - 1) owed += count;"] if group < s.items else ["owed = count;"]),
             "if (threadIdx.x == 0) {",
-            f"for (int i = 0; i < min({self._lag}, lines); ++i) fetch_next();",
+            "for (int j = 0; j < owed; ++j) fetch_next();",
+            "}",
+            *(["owed = i == kItems - 1 ? 0 : count;"] if group < s.items else []),
             "}",
         ]

@@ -14,6 +14,7 @@ inline void complete_phase(Barrier& b) {
 }
 inline void mbarrier_init(uint64_t* barrier, int arrivals) { barriers[barrier] = {arrivals, arrivals, 0, 0}; }
 inline void fence_mbarrier_init() {}
+inline void fence_proxy_async() {}
 inline void mbarrier_arrive(uint64_t* barrier) { auto& b = barriers.at(barrier); --b.left; complete_phase(b); }
 inline void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
   auto& b = barriers.at(barrier);

@@ -263,6 +263,7 @@ class ReductionSchedule:
     blocks: int = 1
     resident: bool = False
     grid: int = 1
+    early: bool = False
 
     @property
     def sharers(self) -> int:

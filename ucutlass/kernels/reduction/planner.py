@@ -116,7 +116,7 @@ def plan_reduction(
         return schedule
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
-    schedule = replace(schedule, resident=_resident(problem, schedule, arch))
+    schedule = replace(schedule, resident=_resident(problem, schedule, arch), early=_early(problem, schedule))
     if too_large := broken(LAUNCH_RULES, ReductionCandidate(case, schedule, request)):
         return too_large
     price = estimate(problem, schedule, sizes, arch, device, ())
@@ -156,6 +156,11 @@ def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, dev
     the first to leave; rows of 32000, whose last vectors not every thread has: 718 us, 497 without."""
     norm = bool(problem.columns) and s.keep == "registers" and not scans_of(problem)
     return norm and s.full and extent.bytes > 2 * device.l2
+
+
+def _early(problem: ReductionProblem, s: ReductionSchedule) -> bool:
+    """Whether what a row's own result reads is loaded while the row is reduced."""
+    return s.stages > 1
 
 
 def _resident(problem: ReductionProblem, s: ReductionSchedule, arch: Arch) -> bool:
