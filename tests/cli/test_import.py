@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_machine import Ucc
+
+from ucutlass.grammar import parse
+from ucutlass.runtime import isolation
+from ucutlass.tasks import import_module
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -68,6 +73,47 @@ def test_a_class_takes_types_of_its_inputs(ucc: Ucc, tmp_path: Path) -> None:
     assert result.json["text"] == (
         "kernel plain(A: bf16[M=16, K=8], B: bf16[N=4, K]) -> bf16[M, N] {\n  return dot[K](A, B)\n}\n"
     )
+
+
+DEEP = """
+from torch import nn
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)) for _ in range(12)))
+
+    def forward(self, x):
+        return self.layers(x)
+"""
+
+
+def test_a_module_that_is_too_long_is_several_programs(
+    ucc: Ucc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def here(name: str, arguments: dict[str, Any], **limits: Any) -> isolation.Returned:
+        assert name == "ucutlass.tasks.import_module:programs"
+        return isolation.Returned(import_module.programs(**arguments), "", 0.0)
+
+    monkeypatch.setattr(isolation, "run", here)
+    monkeypatch.setattr(parse, "MAX_CHARACTERS", 1500)
+    file = tmp_path / "deep.py"
+    file.write_text(DEEP)
+    source, output = f"{file}:Deep", tmp_path / "deep.ucu"
+    result = ucc("import", source, "--input", "f32[4, 8]", "-o", output, "--json")
+    assert result.status == 0 and "too long" in result.err
+    programs = result.json["programs"]
+    assert [Path(path).name for path in result.json["outputs"]] == [
+        f"deep_{n}.ucu" for n in range(1, len(programs) + 1)
+    ]
+    known: set[str] = set()
+    for path, program in zip(result.json["outputs"], programs, strict=True):
+        assert Path(path).read_text() == program["text"] and len(program["text"]) <= 1500
+        taken = {name for name, origin, _ in program["inputs"] if origin == "input"} - {"x"}
+        assert taken <= known, "a program reads what an earlier one gives"
+        known |= set(program["gives"])
+    assert len(programs) > 1 and not output.exists()
 
 
 @pytest.mark.parametrize(

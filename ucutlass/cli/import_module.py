@@ -12,7 +12,7 @@ from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.inputs import ProblemPath, class_of
 from ucutlass.cli.options import json_option, seconds_option
-from ucutlass.cli.outputs import OutputPath, write
+from ucutlass.cli.outputs import OutputPath, write, write_all
 from ucutlass.runtime import isolation
 from ucutlass.runtime.module.signature import CODES
 from ucutlass.tasks.import_module import refusal_words
@@ -61,16 +61,38 @@ def command(
     with reported(as_json):
         if path.suffix != ".py" or not path.is_file():
             fail(Status.CALL, f"{path} is no Python file", as_json)
-        answer = _program(path, name or _name(path, cls), mode, cls, types, limit, as_json)
-        if output is not None:
-            write(output, answer["text"])
+        programs = _programs(path, name or _name(path, cls), mode, cls, types, limit, as_json)
+        outputs = [] if output is None else _names(output, len(programs))
+        if len(outputs) == 1:
+            write(outputs[0], programs[0]["text"])
+        elif outputs:
+            texts = (program["text"] for program in programs)
+            write_all(dict(zip(outputs, texts, strict=True)))
+    if len(programs) > 1:
+        show.note(
+            f"ucc: one program would be too long: these are {len(programs)}, of which later ones read what earlier give"
+        )
     if as_json:
-        show.data(answer | ({"output": str(output)} if output is not None else {}))
+        show.data(_answer(programs, outputs))
     elif report:
-        rows = [[f["operator"], f["module"], f["by"], f["stage"]] for f in answer["report"]]
+        rows = [[f["operator"], f["module"], f["by"], f["stage"]] for p in programs for f in p["report"]]
         show.table(["operator", "module", "by", "stage"], rows)
     elif output is None:
-        show.program(answer["text"])
+        show.program("\n".join(program["text"] for program in programs))
+
+
+def _answer(programs: list[dict[str, Any]], outputs: list[Path]) -> dict[str, Any]:
+    files = [str(output) for output in outputs]
+    if len(programs) > 1:
+        return {"programs": programs} | ({"outputs": files} if files else {})
+    return programs[0] | ({"output": files[0]} if files else {})
+
+
+def _names(output: Path, count: int) -> list[Path]:
+    """Returns the file, or one for each of several programs: FILE_1.ucu, FILE_2.ucu."""
+    if count == 1:
+        return [output]
+    return [output.with_name(f"{output.stem}_{n}{output.suffix}") for n in range(1, count + 1)]
 
 
 def _name(path: Path, cls: str) -> str:
@@ -78,11 +100,11 @@ def _name(path: Path, cls: str) -> str:
     return re.sub(r"\W+", "_", cls or stem).strip("_").lower() or "module"
 
 
-def _program(
+def _programs(
     path: Path, name: str, mode: str, cls: str, types: tuple[str, ...], limit: float, as_json: bool
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     outcome = isolation.run(
-        "ucutlass.tasks.import_module:program",
+        "ucutlass.tasks.import_module:programs",
         {"file": str(path.absolute()), "name": name, "mode": mode, "cls": cls, "inputs": list(types)},
         limit_seconds=limit,
         memory_bytes=MEMORY,
@@ -95,4 +117,4 @@ def _program(
         fail(Status.PROGRAM, f"{path}: {CODES[code]} ({why}) [{code}]", as_json)
     if "refused" in answer:
         fail(Status.PROGRAM, f"{path}: {refusal_words(answer['refused'])}", as_json)
-    return answer
+    return list(answer["programs"])

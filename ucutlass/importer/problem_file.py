@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ucutlass.importer.export import Exported, exported
 from ucutlass.importer.graph import Unsupported
-from ucutlass.importer.program import ImportedText, imported
+from ucutlass.importer.program import ImportedText, TooLong, chained, no_kernel, text_of
+from ucutlass.importer.stages import NoKernelServes
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.runtime.module.inspection import CAST, called, load, seeded, with_buffers
 from ucutlass.runtime.module.signature import Mode, Precision, Unusable
 from ucutlass.runtime.module.source import tensor_type
+
+T = TypeVar("T")
 
 
 class MemorylessMode(FakeTensorMode):  # type: ignore[no-untyped-call]
@@ -34,28 +38,46 @@ def import_problem(
 ) -> ImportedText:
     """Returns the program of a file's module: of `Model` with `get_inputs()` and `get_init_inputs()`, or of the
     class `cls`, which takes those functions too where the file has them; `inputs` are types of its inputs
-    otherwise, such as `f32[16, 1024]`; `precision` is what floating tensors are cast to. Raises Unusable where the file is at fault, Unsupported where the
-    importer is.
+    otherwise, such as `f32[16, 1024]`; `precision` is what floating tensors are cast to. Raises Unusable where
+    the file is at fault, Unsupported where the importer is.
 
     The module is made without memory first, and with it where its code needs the values of tensors.
     """
+    return _with_memory_if_needed(lambda: text_of(_exported(file, mode, cls, inputs, precision), name))
+
+
+def import_in_parts(
+    file: str, name: str, mode: Mode, cls: str = "", inputs: Sequence[str] = (), precision: Precision = "own"
+) -> list[tuple[ImportedText, tuple[str, ...]]]:
+    """Returns the program of a file's module with its results, or several in a row where one would be too long.
+    Arguments and exceptions are those of `import_problem`."""
+
+    def parts() -> list[tuple[ImportedText, tuple[str, ...]]]:
+        export = _exported(file, mode, cls, inputs, precision)
+        try:
+            return chained(export.graph, name, export.written)
+        except NoKernelServes as problem:
+            raise no_kernel(problem) from problem
+
+    return _with_memory_if_needed(parts)
+
+
+def _with_memory_if_needed(imported: Callable[[], T]) -> T:
     try:
         with MemorylessMode():
-            return _imported(file, name, mode, cls, inputs, precision)
+            return imported()
     except Unsupported as problem:
-        if problem.origin is not None:
+        if problem.origin is not None or isinstance(problem, TooLong):
             raise
-        return _imported(file, name, mode, cls, inputs, precision)
+        return imported()
     except Exception as problem:
         try:
-            return _imported(file, name, mode, cls, inputs, precision)
+            return imported()
         except (Unsupported, Unusable) as real:
             raise real from problem
 
 
-def _imported(
-    file: str, name: str, mode: Mode, cls: str, specs: Sequence[str], precision: Precision
-) -> ImportedText:
+def _exported(file: str, mode: Mode, cls: str, specs: Sequence[str], precision: Precision) -> Exported:
     if (cls and cls != "Model") or specs:
         model, inputs = _class(file, cls or "Model", mode, specs)
         with_buffers(model)
@@ -68,7 +90,7 @@ def _imported(
         model = model.to(CAST[precision])
         inputs = [_cast(x, CAST[precision]) for x in inputs]
     try:
-        return imported(model, inputs, name)[0]
+        return exported(model, inputs)
     except Unsupported:
         raise
     except Exception as problem:
