@@ -126,16 +126,9 @@ CLAIMS: dict[str, Claim] = {
             kernel(MM + ", i: i32[M]", "f32[M, N]", "dot[K](x, w) * i"),
         ),
     ),
-    "attention is 16-bit": Claim(
-        "attention, f16 or bf16 alone", (attention(SCORES), attention(SCORES, elem="bf16"))
-    ),
-    "no attention in f32": Claim("f32: 3 stages", (attention(SCORES, elem="f32"),), "UC0320"),
-    "attention in f32": Claim(
-        "f32: 3 stages",
-        (
-            f"pipeline p({HEADS.format('f32')}) -> f32[B, H, L, D] {{ s: f32[B, H, L, S] = {SCORES}  "
-            "p: f32[B, H, L, S] = softmax[S](s)  return dot[S](p, v) }",
-        ),
+    "attention's types": Claim(
+        "attention, f16, bf16, tf32, f32",
+        (attention(SCORES), attention(SCORES, elem="bf16"), attention(SCORES, elem="f32")),
     ),
     "a bias in attention": Claim("stored bias", (attention(SCORES + " + bias", ", bias: f16[H, L, S]"),)),
     "a gathered bias in attention": Claim(

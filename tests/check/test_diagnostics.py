@@ -127,7 +127,7 @@ REFUSED: dict[str, str] = {
     "UC0313": kernel("return var[R=4](x[L = P + R])", params="x: f32[L]", result="f32[P=L-3]"),
     "UC0314": kernel("return sum[N](x)[M = size(M) - 1 - M]", params="x: f32[M, N]", result="f32[M]"),
     "UC0316": kernel("return cumsum[L](x) + cumsum[L](x, reverse=true)", params="x: f32[L]", result="f32[L]"),
-    "UC0320": attention("f32"),
+    "UC0320": attention("e4m3"),
     "UC0321": attention("bf16", over="S, L"),
     "UC0322": attention("bf16", v="H, D, S"),
     "UC0330": kernel(

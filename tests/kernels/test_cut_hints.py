@@ -33,13 +33,11 @@ def plans(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "compute_type"),
-    [("f32", "f32"), ("f32", "tf32"), ("e4m3", "e4m3")],
-    ids=("f32", "tf32", "e4m3"),
+    ("stored", "compute_type"), [("e4m3", "e4m3"), ("e5m2", "e5m2")], ids=("e4m3", "e5m2")
 )
 def test_attention_in_another_compute_type_is_three_stages(stored: str, compute_type: str) -> None:
     q, k, v = ("q", "k", "v") if compute_type == stored else (f"{compute_type}({name})" for name in "qkv")
-    p = "softmax[S](s)" if compute_type == "f32" else f"{compute_type}(softmax[S](s))"
+    p = f"{compute_type}(softmax[S](s))"
     params = PARAMS.format(stored)
     hint = hint_of(
         f"kernel a({params}) -> {RESULT} {{ s = dot[D]({q}, {k})  return dot[S]({p}, {v}) }}", "UC0320"
@@ -50,11 +48,11 @@ def test_attention_in_another_compute_type_is_three_stages(stored: str, compute_
 
 def test_the_stages_of_attention_have_the_programs_names() -> None:
     text = (
-        "kernel a(x: f32[T, E], keys: f32[U, E], values: f32[U, E]) -> f32[T, E] "
-        "{ return dot[U](softmax[U](where(index(U) <= index(T), dot[E](x, keys), -inf)), values) }"
+        "kernel a(x: e4m3[T, E], keys: e4m3[U, E], values: e4m3[U, E]) -> f32[T, E] "
+        "{ return dot[U](e4m3(softmax[U](where(index(U) <= index(T), dot[E](x, keys), -inf))), values) }"
     )
     hint = hint_of(text, "UC0320")
-    assert "s: f32[T, U] = dot[E](x, keys)  p: f32[T, U] = softmax[U](s)  return dot[U](p, values)" in hint
+    assert "s: f32[T, U] = dot[E](x, keys)  p: e4m3[T, U] = softmax[U](s)  return dot[U](p, values)" in hint
     assert hint.endswith("with scale and mask in s")
 
 

@@ -22,12 +22,11 @@ from ucutlass.kernels.epilogue import EpilogueOutput, EpiloguePattern, around, e
 from ucutlass.kernels.gemm.match import LOADED, STORED, pointer
 from ucutlass.kernels.refused import Refused
 
-WGMMA_TYPES = ("f16", "bf16")
-"""Compute types that the kernel multiplies in; both products have the same."""
+COMPUTE_TYPES = ("f16", "bf16", *TF32_TYPES)
+"""Compute types that the kernels multiply in; both products have the same."""
 
-CHOSEN: tuple[str, ...] = WGMMA_TYPES
-"""Compute types in which a program is attention by itself. Those of `TF32_TYPES` are so only where a schedule
-fixes the tile, until that kernel was measured; to choose it, name them here."""
+PACKED_TYPES = ("f16", "bf16")
+"""Compute types of attention over packed sequences."""
 
 MOST_HEAD = 256
 """Elements of a head at most: a wider one's outcomes do not fit into registers."""
@@ -102,7 +101,7 @@ def match_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionPattern:
     every = dict.fromkeys((*weights.dims, *value.dims))
     masked, packed = packed_of(kernel, weights.value, queries, keys)
     if packed is not None and first.compute_type.name in TF32_TYPES:
-        raise _unserved(kernel, first, second, weights, first, "of packed sequences ")
+        raise _unserved(kernel, first, second, weights, first, "of packed sequences ", PACKED_TYPES)
     score = _score(kernel, first, masked)
     outcome = epilogue(kernel, second, STORED, LOADED)
     for output in outcome.outputs:
@@ -136,7 +135,7 @@ def _check_compute_types(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weigh
         raise Refused.no_family(kernel, "a dot over log_softmax", weights.span)
     for dot in (first, second):
         if (
-            not _serves(kernel, dot.compute_type)
+            dot.compute_type.name not in COMPUTE_TYPES
             or dot.accumulate != "f32"
             or dot.compute_type is not first.compute_type
         ):
@@ -151,17 +150,18 @@ def _check_compute_types(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weigh
         )
 
 
-def _serves(kernel: ir.Kernel, compute_type: Element) -> bool:
-    scheduled = any(choice.field == "tile" for block in kernel.schedules for choice in block.choices)
-    return compute_type.name in CHOSEN or (compute_type.name in TF32_TYPES and scheduled)
-
-
 def _unserved(
-    kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.Softmax, dot: ir.Dot, which: str = ""
+    kernel: ir.Kernel,
+    first: ir.Dot,
+    second: ir.Dot,
+    weights: ir.Softmax,
+    dot: ir.Dot,
+    which: str = "",
+    types: tuple[str, ...] = COMPUTE_TYPES,
 ) -> Refused:
     return Refused(
         "UC0320",
-        f"attention {which}multiplies in {' or '.join(WGMMA_TYPES)}, both dots in one compute type, with sums "
+        f"attention {which}multiplies in {', '.join(types)}, both dots in one compute type, with sums "
         f"in f32; this dot is {dot.compute_type.name}, its sums {dot.accumulate}",
         dot.span,
         f"store q, k and v in one of these, and cast the softmax to it; or cut, in a pipeline: "
