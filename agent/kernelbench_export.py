@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from ucutlass import ir
 from ucutlass.agent.model_new import RUN, model_new
@@ -56,7 +56,7 @@ class ExportedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
+class KernelLaunch:
     """One launch, as the file describes it: names are of tensors, `scalars` of parameters or numbers."""
 
     source: Source
@@ -64,6 +64,15 @@ class _Kernel:
     extents: tuple[int, ...]
     scalars: tuple[str | float, ...]
     launch: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSeries:
+    """The launches of a program, the tensors to allocate as shape and element type, and the names of its results."""
+
+    kernels: Sequence[KernelLaunch]
+    buffers: Mapping[str, tuple[Sequence[int], str]]
+    results: Sequence[str]
 
 
 _HEAD = """\
@@ -121,38 +130,47 @@ def standalone(checked: Checked, program: ir.Program, module: TorchModule) -> Ex
     match = match_module(program, module)
     if isinstance(match, str):
         raise NotExportable(match)
-    kernels: list[_Kernel] = []
+    series = kernel_series(checked, program, match.sizes)
+    text = standalone_functions(series, program, match.sizes) + _STATE + model_new(module.source, match.keys)
+    sources = {kernel.source.entry: kernel.source.code for kernel in series.kernels}
+    backend: Backend = "cuda" if all("__global__" in code for code in sources.values()) else "cute"
+    return ExportedModel(text, backend, series.kernels[0].source.arch, tuple(sources))
+
+
+def kernel_series(checked: Checked, program: ir.Program, sizes: Mapping[str, int]) -> KernelSeries:
+    """Returns the launches of a program for the first of ARCHES for which each of its kernels is one file. Raises
+    NotExportable, ProgramError."""
     for arch in ARCHES:
-        kernels, buffers, results = _series(checked, program, match.sizes, arch)
-        if not any(kernel.source.in_parts for kernel in kernels):
-            break
-    else:
-        raise NotExportable("one of its kernels is built of parts, which a file cannot hold")
+        series = _series(checked, program, sizes, arch)
+        if not any(kernel.source.in_parts for kernel in series.kernels):
+            return series
+    raise NotExportable("one of its kernels is built of parts, which a file cannot hold")
+
+
+def standalone_functions(series: KernelSeries, program: ir.Program, sizes: Mapping[str, int]) -> str:
+    """Returns a Python file whose function `RUN` builds the kernels by `load_inline` and launches them."""
     params = {
-        p.name: [list(shape_of(p.type, match.sizes)), p.type.elem.torch]
+        p.name: [list(shape_of(p.type, sizes)), p.type.elem.torch]
         for p in program.params
         if isinstance(p.type, ir.TensorType)
     }
-    sources = {kernel.source.entry: kernel.source.code for kernel in kernels}
-    steps = [[k.source.entry, k.tensors, k.extents, k.scalars, k.launch] for k in kernels]
-    text = (
+    sources = {kernel.source.entry: kernel.source.code for kernel in series.kernels}
+    steps = [[k.source.entry, k.tensors, k.extents, k.scalars, k.launch] for k in series.kernels]
+    gencode = f"-gencode={TARGETS[series.kernels[0].source.arch].gencode}"
+    return (
         "import ctypes\nimport importlib.util\nimport os\n"
         + _HEAD
         + "from torch.utils.cpp_extension import load_inline\n\n"
         + "SOURCES = {\n"
         + "".join(f"{entry!r}: {_literal(code)},\n" for entry, code in sources.items())
         + "}\n"
-        + f"FLAGS = {json.dumps([*FLAGS, f'-gencode={TARGETS[kernels[0].source.arch].gencode}'])}\n"
+        + f"FLAGS = {json.dumps([*FLAGS, gencode])}\n"
         + f"PARAMETERS = {json.dumps(params)}\n"
-        + f"BUFFERS = {json.dumps(buffers)}\n"
+        + f"BUFFERS = {json.dumps(series.buffers)}\n"
         + f"STEPS = {json.dumps(steps)}\n"
-        + f"RESULTS = {json.dumps(results)}\n\n"
+        + f"RESULTS = {json.dumps(series.results)}\n\n"
         + _ALONE
-        + _STATE
-        + model_new(module.source, match.keys)
     )
-    backend: Backend = "cuda" if all("__global__" in code for code in sources.values()) else "cute"
-    return ExportedModel(text, backend, arch, tuple(sources))
 
 
 _ALONE = f"""
@@ -227,10 +245,7 @@ def _keys(program: ir.Program, module: TorchModule) -> Mapping[str, str]:
     return match.keys
 
 
-def _series(
-    checked: Checked, program: ir.Program, sizes: Mapping[str, int], arch: str
-) -> tuple[list[_Kernel], dict[str, Any], list[str]]:
-    """Returns the launches of a program, the tensors to allocate, and the names of its results."""
+def _series(checked: Checked, program: ir.Program, sizes: Mapping[str, int], arch: str) -> KernelSeries:
     extents = tuple(sizes[name] for name in program.dims)
     if isinstance(program, ir.Kernel):
         planned = plan_kernel(checked, program, extents, arch).planned
@@ -238,9 +253,10 @@ def _series(
         params = [p.name for p in program.params if isinstance(p.type, ir.TensorType)]
         scalars = [p.name for p in program.params if isinstance(p.type, ir.ScalarType)]
         kernel = _kernel(checked, program, planned, (*params, *results), extents, scalars)
-        return [kernel], {n: _buffer(t, shape_of(t, sizes)) for n, t in results.items()}, list(results)
+        buffers = {n: _buffer(t, shape_of(t, sizes)) for n, t in results.items()}
+        return KernelSeries([kernel], buffers, list(results))
     plan = plan_pipeline(checked, program, extents, arch)
-    kernels: list[_Kernel] = []
+    kernels: list[KernelLaunch] = []
     for stage in plan.stages:
         step = stage.step
         if stage.chosen is None or step.kernel is None:
@@ -258,7 +274,7 @@ def _series(
         for name, buffer in plan.sized.buffers.items()
         if name not in plan.sized.params
     }
-    return kernels, buffers, list(plan.sized.results)
+    return KernelSeries(kernels, buffers, list(plan.sized.results))
 
 
 def _kernel(
@@ -268,15 +284,15 @@ def _kernel(
     tensors: Sequence[str],
     extents: Sequence[int],
     scalars: Sequence[str | float],
-) -> _Kernel:
+) -> KernelLaunch:
     source = source_of(checked, program, planned)
-    return _Kernel(source, tuple(tensors), tuple(extents), tuple(scalars), tuple(planned.launch))
+    return KernelLaunch(source, tuple(tensors), tuple(extents), tuple(scalars), tuple(planned.launch))
 
 
-def _buffer(type_: ir.TensorType, shape: Sequence[int]) -> list[Any]:
+def _buffer(type_: ir.TensorType, shape: Sequence[int]) -> tuple[Sequence[int], str]:
     if type_.elem.packed != 1 or type_.elem.torch is None:
         raise NotExportable(f"torch has no {type_.elem.name} of its own")
-    return [list(shape), type_.elem.torch]
+    return list(shape), type_.elem.torch
 
 
 def _literal(text: str) -> str:

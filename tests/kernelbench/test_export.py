@@ -9,7 +9,9 @@ import ast
 import importlib.util
 import json
 import os
+import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +28,7 @@ from tests.emit import emulator
 from ucutlass.agent.kernelbench_export import NotExportable, standalone, through_ucutlass
 from ucutlass.agent.model_new import NotRewritable, model_new
 from ucutlass.agent.module import TorchModule, read_module
+from ucutlass.agent.solution_files import flashinfer_bench, sol_execbench
 from ucutlass.cli import main
 from ucutlass.emit.text import Source
 from ucutlass.frontend import read_text
@@ -171,6 +174,105 @@ def test_what_cannot_be_written_says_why(tmp_path: Path) -> None:
         standalone(other, other.module.programs[0], read(tmp_path, "softmax"))
 
 
+def of_kind(files: Mapping[str, str], kind: str) -> Any:
+    (text,) = (text for path, text in files.items() if path.startswith(kind))
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("write", [flashinfer_bench, sol_execbench])
+def test_a_definition_s_reference_is_the_module(name: str, write: Any, tmp_path: Path) -> None:
+    """By the rules of the benchmarks' own data types: names of axes, of inputs and of sources."""
+    program = CASES[name][1]
+    checked = read_text(program)
+    typed = checked.module.programs[0]
+    files = write(checked, typed, read(tmp_path, name), "kernelbench_level1_7")
+    definition, workload, solution = (of_kind(files, k) for k in ("definitions", "workloads", "solutions"))
+    assert all(a["type"] == "const" and a["value"] > 0 for a in definition["axes"].values())
+    tensors = [*definition["inputs"].values(), *definition["outputs"].values()]
+    assert all(axis in definition["axes"] for t in tensors for axis in t["shape"])
+    assert (
+        list(definition["inputs"]) == [p.name for p in typed.params] == list(workload["workload"]["inputs"])
+    )
+    assert definition["name"] == workload["definition"] == solution["definition"]
+    paths = [source["path"] for source in solution["sources"]]
+    assert solution["spec"]["entry_point"].split("::")[0] in paths and len(set(paths)) == len(paths)
+    context: dict[str, Any] = {}
+    exec(compile(definition["reference"], "reference", "exec"), context)
+    torch.manual_seed(3)
+    values = {
+        n: torch.randn([definition["axes"][axis]["value"] for axis in t["shape"]])
+        for n, t in definition["inputs"].items()
+    }
+    expected = typed_reference(program, values)
+    torch.testing.assert_close(context["run"](*values.values()), expected, atol=1e-4, rtol=1e-4)
+
+
+def typed_reference(program: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    result = ucutlass.loads(program).reference(*values.values())
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+@pytest.mark.parametrize("name", ["softmax", pytest.param("linear", marks=pytest.mark.slow)])
+def test_flashinfer_bench_s_solution_computes_the_definition(
+    name: str, tmp_path: Path, emulated: list[dict[str, Any]]
+) -> None:
+    checked = read_text(CASES[name][1])
+    files = flashinfer_bench(checked, checked.module.programs[0], read(tmp_path, name), "k")
+    definition, solution = of_kind(files, "definitions"), of_kind(files, "solutions")
+    (source,) = solution["sources"]
+    contexts: list[dict[str, Any]] = [{}, {}]
+    for context, text in zip(contexts, (definition["reference"], source["content"]), strict=True):
+        exec(compile(text, "solution", "exec"), context)
+    values = [
+        torch.randn([definition["axes"][axis]["value"] for axis in t["shape"]])
+        for t in definition["inputs"].values()
+    ]
+    ours, theirs = (context["run"](*values) for context in reversed(contexts))
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert not solution["spec"]["destination_passing_style"] and emulated
+
+
+def test_sol_execbench_s_solution_sets_its_own_flags_and_calls_every_launch(tmp_path: Path) -> None:
+    checked = read_text(CASES["centred"][1])
+    files = sol_execbench(checked, checked.module.programs[0], read(tmp_path, "centred"), "k")
+    solution = of_kind(files, "solutions")
+    spec, sources = solution["spec"], {s["path"]: s["content"] for s in solution["sources"]}
+    flags = spec["compile_options"]["cuda_cflags"]
+    assert any("-gencode=" in flag for flag in flags) and "--use_fast_math" not in flags
+    assert spec["target_hardware"] == ["LOCAL"] and spec["destination_passing_style"]
+    binding = sources.pop("binding.cpp")
+    assert all("load_inline" not in text for text in (binding, *sources.values()))
+    assert len(sources) == 2 and all(binding.count(f"  launch({path[:-3]},") == 1 for path in sources)
+    assert "void run(torch::Tensor x_, torch::Tensor output_)" in binding
+    assert "  output_.copy_(" in binding and "{6, 40}" in binding
+
+
+@pytest.mark.slow
+def test_the_binding_compiles(tmp_path: Path) -> None:
+    """With the kernels as declarations, and names of CUDA's stream in the place of its headers."""
+    from torch.utils.cpp_extension import include_paths
+
+    checked = read_text(CASES["linear"][1])
+    files = sol_execbench(checked, checked.module.programs[0], read(tmp_path, "linear"), "k")
+    sources = {s["path"]: s["content"] for s in of_kind(files, "solutions")["sources"]}
+    stand_in = tmp_path / "ATen" / "cuda"
+    stand_in.mkdir(parents=True)
+    (stand_in / "CUDAContext.h").write_text(
+        "namespace at::cuda { struct Stream { void* stream() { return nullptr; } };"
+        " inline Stream getCurrentCUDAStream() { return {}; } }\n"
+    )
+    (tmp_path / "binding.cpp").write_text(sources["binding.cpp"])
+    folders = [str(tmp_path), *include_paths(), sysconfig.get_paths()["include"]]
+    command = ["g++", "-std=c++20", "-fsyntax-only", "-DTORCH_EXTENSION_NAME=binding"]
+    command += [f"-I{folder}" for folder in folders]
+    done = subprocess.run(
+        [*command, str(tmp_path / "binding.cpp")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[:2000]
+
+
 def test_the_command_writes_both_forms(tmp_path: Path) -> None:
     level = tmp_path / "KernelBench" / "level1"
     level.mkdir(parents=True)
@@ -180,12 +282,15 @@ def test_the_command_writes_both_forms(tmp_path: Path) -> None:
     call = ["kernelbench", "--root", str(tmp_path), "--select", "level1/*", "--export", str(target), "--json"]
     shown = CliRunner().invoke(main, call, prog_name="ucc", catch_exceptions=False)
     row = json.loads(shown.stdout)
-    assert shown.exit_code == 0 and row["counts"] == {"through_ucutlass": 1, "standalone": 1}
-    for form in row["counts"]:
+    assert shown.exit_code == 0 and set(row["counts"].values()) == {1}
+    assert list(row["counts"]) == ["through_ucutlass", "standalone", "flashinfer_bench", "sol_execbench"]
+    for form in ("through_ucutlass", "standalone"):
         assert (target / form / "level_1_problem_7_sample_0_kernel.py").is_file()
     first, second = json.loads((target / "export.json").read_text())
     assert first["standalone"]["backend"] == "cuda" and first["standalone"]["entries"]
     assert set(second["refused"]) == set(row["counts"])
+    for form in ("flashinfer_bench", "sol_execbench"):
+        assert len(first[form]["files"]) == 3 and all(Path(p).is_file() for p in first[form]["files"])
 
 
 # --- KernelBench's own functions ------------------------------------------------------

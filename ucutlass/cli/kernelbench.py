@@ -117,7 +117,7 @@ def _export(
     how: SearchOptions,
     as_json: bool,
 ) -> None:
-    from ucutlass.cli.kernelbench_export import FORMS, best_programs, export, first_programs
+    from ucutlass.cli.kernelbench_export import FORMS, SOLUTIONS, best_programs, export, first_programs
 
     if root is None:
         programs = best_programs(batch_of_id(Journal.open(how.journal), id or "", as_json, to_go_on=False))
@@ -125,7 +125,7 @@ def _export(
         base, names = _chosen(root, select, count, how, as_json)
         programs = first_programs(base, names, how.reading("sm90a"))
     rows_of_export = export(folder, programs)
-    counts = {form: sum(form in row for row in rows_of_export) for form in FORMS}
+    counts = {form: sum(form in row for row in rows_of_export) for form in (*FORMS, *SOLUTIONS)}
     if as_json:
         show.data({"folder": str(folder), "counts": counts, "problems": rows_of_export})
     else:

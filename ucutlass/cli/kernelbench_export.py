@@ -16,6 +16,7 @@ from ucutlass.agent.kernelbench_export import ExportedModel, NotExportable, stan
 from ucutlass.agent.model_new import NotRewritable
 from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch, problem_of_json
 from ucutlass.agent.problem_loader import LoaderSettings, problem_at
+from ucutlass.agent.solution_files import flashinfer_bench, sol_execbench
 from ucutlass.cli import show
 from ucutlass.cli.outputs import write_all
 from ucutlass.diagnostics import ProgramError
@@ -25,6 +26,9 @@ from ucutlass.shapes import ShapeError
 
 FORMS = MappingProxyType({"through_ucutlass": through_ucutlass, "standalone": standalone})
 """Folder to form."""
+
+SOLUTIONS = MappingProxyType({"flashinfer_bench": flashinfer_bench, "sol_execbench": sol_execbench})
+"""Folder to what writes a benchmark's definition, workload and solution there."""
 
 REFUSED = (NoStart, Unusable, StartProgramMismatch, NotExportable, NotRewritable, ProgramError, ShapeError)
 
@@ -62,7 +66,7 @@ def export(
     for name, problem, checked in programs:
         row: dict[str, Any] = {"problem": name, "refused": {}}
         if isinstance(problem, str) or checked is None or problem.module is None:
-            row["refused"] = dict.fromkeys(FORMS, str(problem))
+            row["refused"] = dict.fromkeys((*FORMS, *SOLUTIONS), str(problem))
         else:
             row |= {"program": problem.program, "compute_type": problem.compute_type}
             for form, write_form in FORMS.items():
@@ -75,7 +79,16 @@ def export(
                 path = folder / form / _file_name(name)
                 contents[path] = model.text
                 row[form] = _row(path, model)
-        show.note(f"ucc: {name}: {', '.join(f for f in FORMS if f in row) or 'nothing'}")
+            for form, write_solution in SOLUTIONS.items():
+                try:
+                    program = frontend.program(checked, problem.program)
+                    texts = write_solution(checked, program, problem.module, _solution_name(name))
+                except REFUSED as why:
+                    row["refused"][form] = show.one_line(str(why))[:500]
+                    continue
+                contents |= {folder / form / path: text for path, text in texts.items()}
+                row[form] = {"files": [str(folder / form / path) for path in texts]}
+        show.note(f"ucc: {name}: {', '.join(f for f in (*FORMS, *SOLUTIONS) if f in row) or 'nothing'}")
         rows.append(row)
     contents[folder / "export.json"] = json.dumps(rows, indent=1) + "\n"
     for path in contents:
@@ -88,6 +101,12 @@ def _file_name(name: str) -> str:
     """Returns the name of a sample as KernelBench's runs have it."""
     match = re.search(r"level(\d+)/(\d+)_", name)
     return f"level_{match[1]}_problem_{match[2]}_sample_0_kernel.py" if match else f"{Path(name).stem}.py"
+
+
+def _solution_name(name: str) -> str:
+    """Returns the name of a problem's definition."""
+    match = re.search(r"level(\d+)/(\d+)_", name)
+    return f"kernelbench_level{match[1]}_{match[2]}" if match else re.sub(r"\W", "_", Path(name).stem)
 
 
 def _row(path: Path, model: ExportedModel) -> Mapping[str, Any]:
