@@ -23,7 +23,7 @@ from ucutlass.runtime.bench.gpu_lock import gpu_uuid
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.module.signature import TensorSpec
 
-PROTOCOL = Protocol(warmup=0.3, min_seconds=0.3, max_seconds=2.0)
+PROTOCOL = Protocol(warmup=0.3, min_seconds=0.2, max_seconds=3.0, launches=6, wall_launches=4, width=0.01)
 
 CORES = 4
 """For each module that is compiled: candidates are built meanwhile."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from ucutlass import frontend, ir
-from ucutlass.agent.gpu_calls import GpuCalls, local_device
+from ucutlass import frontend, ir, spans
+from ucutlass.agent.gpu_calls import GpuCalls, gpu_at_hand
 from ucutlass.agent.module import TorchModule, match_module, memory_limit, process_reply
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
+from ucutlass.agent.step_time import WAITING
 from ucutlass.handoff import program_payload
+from ucutlass.runtime import isolation
+from ucutlass.runtime.errors import LockTimeout
 from ucutlass.runtime.module.signature import Unusable
 
 UNSAID = "whether it computes what the problem does cannot be said"
@@ -29,11 +32,12 @@ def unlike(
 ) -> str:
     """Returns a sentence that says where the program of a checked file differs from the module on numbers of
     ours, or why that cannot be said; "" where it does not differ. On a GPU, where there is one, both are
-    evaluated there, under the GPU lock, and `gpu_calls` is told what that waited and held."""
+    evaluated there, with the GPU lock held, and `gpu_calls` is told what that waited and held."""
     met = match_module(program, module)
     if isinstance(met, str):
         return met
-    with local_device(gpu_calls.wait, gpu_calls.took) as device:
+    gpu = gpu_at_hand()
+    with spans.recording() as record:
         outcome = call(
             "ucutlass.tasks.problem_file:same",
             {
@@ -42,12 +46,19 @@ def unlike(
                 "program": program_payload(checked),
                 "name": program.name,
                 "seed": seed,
-                "device": device,
+                "gpu": gpu,
+                "wait": gpu_calls.wait,
             },
-            limit_seconds=limit,
+            limit_seconds=limit + (gpu_calls.wait if gpu else 0.0),
             memory_bytes=memory_limit(),
         )
+    spans.add(record.seconds)
+    match outcome:
+        case isolation.Raised("LockTimeout", message):
+            raise LockTimeout(message, "let the process that holds it end, or give --wait more seconds")
     try:
-        return differs(str(process_reply(outcome, module.file)["words"]))
-    except (Unusable, KeyError) as error:
+        reply = process_reply(outcome, module.file)
+        gpu_calls.took(record.seconds.get(WAITING, 0.0), float(reply.get("held", 0.0)) if gpu else 0.0)
+        return differs(str(reply["words"]))
+    except (Unusable, KeyError, TypeError, ValueError) as error:
         return f"{UNSAID}: {error}"

@@ -35,6 +35,9 @@ from ucutlass.tasks.built import built_payload
 MOST_CASES = 24
 """Of the suite: every distribution at the problem's extents, and a few at others."""
 
+RATIO_WIDTH = 0.01
+"""To which the ratio to a baseline is measured, where time allows: who leads is decided by a race."""
+
 SANITIZER_SECONDS = 4 * 600.0
 """What all sanitizers may take together, by the limit that each has."""
 
@@ -177,7 +180,15 @@ def _bench(
     subject: BuiltCandidate, how: ConfirmationSettings, gpu_calls: GpuCalls, compiled: bool
 ) -> dict[str, Any] | str:
     """Returns what the comparison's process found, or why there is nothing."""
-    protocol = Protocol(max_seconds=how.seconds, min_seconds=min(0.5, how.seconds), warmup=1.0, seed=how.seed)
+    protocol = Protocol(
+        max_seconds=how.seconds,
+        min_seconds=min(0.3, how.seconds),
+        warmup=0.5,
+        launches=6,
+        wall_launches=4,
+        width=RATIO_WIDTH,
+        seed=how.seed,
+    )
     baselines = baselines_of(subject.program, how, compiled)
     arguments = {
         "program": program_payload(subject.checked),

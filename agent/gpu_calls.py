@@ -72,6 +72,11 @@ class GpuCalls:
         )
 
 
+def gpu_at_hand() -> str:
+    """Returns the UUID of this machine's GPU; "" where there is none that our kernels run on."""
+    return gpu_uuid() if gpu.at_hand() is not None else ""
+
+
 @contextmanager
 def local_device(
     wait: float, on_held: Callable[[float, float], None] = lambda *_: None, *, or_cpu: bool = False

@@ -56,7 +56,7 @@ class ExportedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelLaunch:
+class ExportedLaunch:
     """One launch, as the file describes it: names are of tensors, `scalars` of parameters or numbers."""
 
     source: Source
@@ -70,7 +70,7 @@ class KernelLaunch:
 class KernelSeries:
     """The launches of a program, the tensors to allocate as shape and element type, and the names of its results."""
 
-    kernels: Sequence[KernelLaunch]
+    kernels: Sequence[ExportedLaunch]
     buffers: Mapping[str, tuple[Sequence[int], str]]
     results: Sequence[str]
 
@@ -256,7 +256,7 @@ def _series(checked: Checked, program: ir.Program, sizes: Mapping[str, int], arc
         buffers = {n: _buffer(t, shape_of(t, sizes)) for n, t in results.items()}
         return KernelSeries([kernel], buffers, list(results))
     plan = plan_pipeline(checked, program, extents, arch)
-    kernels: list[KernelLaunch] = []
+    kernels: list[ExportedLaunch] = []
     for stage in plan.stages:
         step = stage.step
         if stage.chosen is None or step.kernel is None:
@@ -284,9 +284,9 @@ def _kernel(
     tensors: Sequence[str],
     extents: Sequence[int],
     scalars: Sequence[str | float],
-) -> KernelLaunch:
+) -> ExportedLaunch:
     source = source_of(checked, program, planned)
-    return KernelLaunch(source, tuple(tensors), tuple(extents), tuple(scalars), tuple(planned.launch))
+    return ExportedLaunch(source, tuple(tensors), tuple(extents), tuple(scalars), tuple(planned.launch))
 
 
 def _buffer(type_: ir.TensorType, shape: Sequence[int]) -> tuple[Sequence[int], str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import files, ir
-from ucutlass.agent.gpu_calls import local_device
+from ucutlass.agent.gpu_calls import gpu_at_hand
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.elements import ELEMENTS, Element
@@ -119,13 +119,13 @@ def module_of_file(
     call: ModuleCall = in_own_process,
 ) -> TorchModule:
     """Returns the module of a problem file, after `call` ran it in a process. Raises Unusable."""
-    with local_device(min(limit_seconds, WAIT_SECONDS), or_cpu=True) as device:
-        outcome = call(
-            "ucutlass.tasks.problem_file:inspect",
-            read.arguments() | {"device": device},
-            limit_seconds=limit_seconds,
-            memory_bytes=memory_bytes or memory_limit(),
-        )
+    wait = min(limit_seconds, WAIT_SECONDS)
+    outcome = call(
+        "ucutlass.tasks.problem_file:inspect",
+        read.arguments() | {"gpu": gpu_at_hand(), "wait": wait},
+        limit_seconds=limit_seconds + wait,
+        memory_bytes=memory_bytes or memory_limit(),
+    )
     reply = process_reply(outcome, read.file)
     try:
         facts = signature_of_json(reply["facts"])

@@ -192,15 +192,15 @@ def _tensor(
 def _reference(program: ir.Program, module: TorchModule, match: ModuleMatch) -> str:
     parameters = ", ".join(p.name for p in program.params)
     count = len(module.facts.inputs)
-    given: list[str] = ["None"] * count
+    inputs: list[str] = ["None"] * count
     state: list[str] = []
     for name, key in match.keys.items():
         kind, _, place = key.partition(" ")
         if kind == "input":
-            given[int(place)] = name
+            inputs[int(place)] = name
         else:
             state.append(f"{place!r}: {name}")
-    call = f"torch.func.functional_call(model, {{{', '.join(state)}}}, ({', '.join(given)},))"
+    call = f"torch.func.functional_call(model, {{{', '.join(state)}}}, ({', '.join(inputs)},))"
     where = next((p.name for p in program.params if isinstance(p.type, ir.TensorType)), None)
     return (
         f"{module.source.rstrip()}\n\n\nimport functools\n\n\n"

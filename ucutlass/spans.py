@@ -103,3 +103,4 @@ def timed_items(name: str, items: Iterable[T]) -> Iterator[T]:
             except StopIteration:
                 return
         yield item
+        del item  # it may be large, and the next one is made while this one would be kept

@@ -12,7 +12,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from ucutlass.runtime.cache import Cache
@@ -33,12 +33,19 @@ def hold_gpu(
 ) -> Iterator[None]:
     """Holds the lock of the GPU with this UUID. `on_wait` is told once who holds it.
 
-    Raises LockTimeout, and CacheError where the lock's folder cannot be written.
+    Those who wait have turns. Raises LockTimeout, and CacheError where the lock's folder cannot be written.
     """
     # Not the cache's own folder: two caches must not make two locks.
     root = folder if folder is not None else Path(tempfile.gettempdir()) / f"ucutlass-{os.getuid()}"
     cache, name = Cache(root, 0), f"lane-{gpu}"
-    with cache.locked(name, timeout_seconds=timeout_seconds, on_wait=on_wait, wait_span=WAIT_SPAN):
+
+    def locked(key: str, on_wait: Callable[[str], None]) -> AbstractContextManager[None]:
+        return cache.locked(key, timeout_seconds=timeout_seconds, on_wait=on_wait, wait_span=WAIT_SPAN)
+
+    with ExitStack() as held:
+        # Who is next waits alone: whoever holds the lock again and again would else keep all others waiting.
+        with locked(f"next-{gpu}", on_wait):
+            held.enter_context(locked(name, on_wait))
         yield
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ucutlass.runtime.statistics import MIN_BLOCKS, quantile, relative_error_of_median
+from ucutlass.runtime.statistics import MIN_BLOCKS, paired_ratio, quantile, relative_error_of_median
 
 CacheRegime: TypeAlias = Literal["cold", "warm"]
 """`cold`: operands come from memory, sets of buffers rotate through more than twice the L2. `warm`:
@@ -24,6 +24,8 @@ class Protocol:
     `min_seconds` are reached and every candidate's median has a relative error below `error`, or until
     `max_seconds`.
     `block_us`: how long a block should take at least, so that the SM clock can be read from it.
+    `width`: where it is not 0, rounds go on until the interval of every ratio is within this share of the ratio,
+    instead of `error`, since a search asks which is faster and by how much.
     `launches`: fewest in a block and between two events. `audits`: sets that the audit visits, twice
     each. `wall_launches`: plain launches between two looks at the host's clock. `drift` and `spread`:
     see `comparable`. `resolution`: see `statistics.verdict`.
@@ -42,6 +44,8 @@ class Protocol:
     wall_launches: int = 20
     drift: float = 0.01
     spread: float = 0.05
+    capped_spread: float = 0.2
+    width: float = 0.0
     resolution: float = 0.01
     seed: int = 0
 
@@ -86,9 +90,11 @@ def comparable(
     agrees within `drift`, and no block spreads by more than `spread` (the contract that
     agents.md 4.2.14 quotes). An unknown clock cannot disagree; the measurement says so elsewhere.
 
-    `power_capped` (see `nvml.power_capped`): clocks do not count. Kernels of unequal power never agree
-    there, the time at the limit is what each has, and the order A B B A cancels what drifts."""
-    if any(x.spread > protocol.spread for x in (*a, *b)):
+    `power_capped` (see `nvml.power_capped`): clocks do not count, and blocks may spread by `capped_spread`. Kernels
+    of unequal power never agree there, the clock changes within a block, the time at the limit is what each has,
+    and the order A B B A cancels what drifts. The ratio's interval says how much is left."""
+    limit = protocol.capped_spread if power_capped else protocol.spread
+    if any(x.spread > limit for x in (*a, *b)):
         return False
     clocks = [[x.clock for x in side if x.clock is not None] for side in (a, b)]
     if power_capped or not all(clocks):
@@ -111,7 +117,18 @@ def settled(
         return False
     first, *others = (rounds(b) for b in blocks)
     for other in others:
-        pairs = zip(first, other, strict=True)
-        if sum(comparable(a, b, protocol, power_capped) for a, b in pairs) < protocol.min_rounds:
+        pairs = [p for p in zip(first, other, strict=True) if comparable(*p, protocol, power_capped)]
+        if len(pairs) < protocol.min_rounds:
             return False
+        if protocol.width and not _narrow(pairs, protocol):
+            return False
+    if protocol.width and others:
+        return True
     return all(relative_error_of_median([x.median for x in b]) < protocol.error for b in blocks)
+
+
+def _narrow(pairs: Sequence[tuple[Sequence[TimingBlock], Sequence[TimingBlock]]], protocol: Protocol) -> bool:
+    """Returns whether the ratio of two candidates is known to `width`."""
+    ours, theirs = ([b.median for pair in pairs for b in pair[side]] for side in (0, 1))
+    ratio = paired_ratio(ours, theirs, protocol.seed)
+    return max(ratio.high / ratio.median, ratio.median / ratio.low) <= 1 + protocol.width

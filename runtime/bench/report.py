@@ -43,8 +43,9 @@ def versus(
             return without(f"{side.name} cannot be trusted: {wrong.name}")
     if len(comparable_rounds) < MIN_BLOCKS:
         clocks = "" if power_capped else f", SM clocks within {chosen.drift:.0%}"
+        spread = chosen.capped_spread if power_capped else chosen.spread
         return without(
-            f"{len(comparable_rounds)} of {len(pairs)} rounds were comparable (spread within {chosen.spread:.0%}"
+            f"{len(comparable_rounds)} of {len(pairs)} rounds were comparable (spread within {spread:.0%}"
             f"{clocks}), {MIN_BLOCKS} are needed"
         )
     if max(candidate.span.median, baseline.span.median) < FLOOR_US:

@@ -24,6 +24,9 @@ CONTENTS = 3
 """Contents with a known reference that take turns in the sets: a result kept from the last visit to the same
 buffers is then another content's."""
 
+LARGE_BYTES = 4 << 30
+"""Of a set of arguments, from which on two contents take turns: more leave baselines no memory."""
+
 LOOSE = 0.05
 """Relative error, in the Euclidean norm, that PyTorch's own way may have against the reference: a few times
 what bf16 rounding between operators brings. A stale result's is above 1."""
@@ -52,7 +55,8 @@ class Buffers:
         self.sets = sets
         self.arguments: list[list[Argument]] = rotated_arguments(program, first, sets, seed)
         # All but the first, which is a set's own buffers.
-        self._contents = rotated_arguments(program, first, CONTENTS + 1, seed + 1)[1:]
+        contents = CONTENTS if bytes_of(first) < LARGE_BYTES else 2
+        self._contents = rotated_arguments(program, first, contents + 1, seed + 1)[1:]
         self._held: dict[int, int] = {}
         self._references: dict[int, ExpectedResults] = {}
         self._chance = chance
@@ -60,7 +64,7 @@ class Buffers:
     def refresh(self) -> int:
         """Puts other content into one set's buffers, both drawn at random, and returns the set's number."""
         at = self._chance.randrange(self.sets)
-        content = self._chance.choice([c for c in range(CONTENTS) if c != self._held.get(at)])
+        content = self._chance.choice([c for c in range(len(self._contents)) if c != self._held.get(at)])
         for to, new in zip(self.arguments[at], self._contents[content], strict=True):
             if isinstance(to, Tensor) and isinstance(new, Tensor):
                 to.copy_(new)

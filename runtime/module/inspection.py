@@ -62,10 +62,11 @@ class LoadedModule:
         inputs = called(self.file, "inputs", "get_inputs()", lambda: list(self.module.get_inputs()))
         return [_input(self.file, i, value, self.precision) for i, value in enumerate(inputs)]
 
-    def forward(self, inputs: Sequence[Any], seed: int = 0) -> list[torch.Tensor]:
-        """Returns the results on copies of these inputs. Raises Unusable."""
+    def forward(self, inputs: Sequence[Any], seed: int = 0, *, copies: bool = True) -> list[torch.Tensor]:
+        """Returns the results on copies of these inputs, or without `copies` on the inputs themselves, which a
+        forward may change. Raises Unusable."""
         seeded(seed)
-        fresh = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+        fresh = [x.clone() if isinstance(x, torch.Tensor) and copies else x for x in inputs]
         with torch.no_grad():
             out = called(self.file, "forward", "Model.forward", lambda: self.model(*fresh))
         return results(self.file, out)

@@ -67,6 +67,7 @@ def cases(
             n: t if draw == "own" else _weights(n, t, bound, loaded, generator) for n, t in own_state.items()
         }
         yield _case(loaded, draw, inputs, state, device)
+        del inputs, state, file_inputs
 
 
 def _case(
@@ -201,10 +202,16 @@ def _run(
     model = loaded.model.to(device)
     for name, tensor in _state(model):
         tensor.data = _in_dtype(state[name], dtype).clone()
-    arguments = [_in_dtype(x, dtype) for x in inputs]
+    # A conversion is a copy already: of large inputs there is no room for another.
+    arguments = [
+        x.clone()
+        if isinstance(x, torch.Tensor) and x.dtype == _in_dtype(x, dtype).dtype
+        else _in_dtype(x, dtype)
+        for x in inputs
+    ]
     try:
         with default_type(dtype), Widened(dtype):
-            return replace(loaded, model=model).forward(arguments)
+            return replace(loaded, model=model).forward(arguments, copies=False)
     except Unusable as error:
         code = "widened" if error.code == "forward" else error.code
         raise Unusable(loaded.file, code, f"in {dtype}: {error.why}") from error

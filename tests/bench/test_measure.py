@@ -124,9 +124,9 @@ def test_other_reasons_and_none_at_all_leave_the_clocks_to_agree(reasons: int) -
 
 
 def test_at_the_power_cap_no_clock_is_blamed_for_a_missing_verdict() -> None:
-    _, found = of_unequal_power(nvml.POWER_CAP, jitter=0.6)
+    _, found = of_unequal_power(nvml.POWER_CAP, jitter=1.5)
     assert found.verdict is None
-    assert "(spread within 5%), 10 are needed" in found.reason
+    assert "(spread within 20%), 10 are needed" in found.reason
 
 
 def test_one_kernel_alone_has_no_clock_to_differ_from() -> None:

@@ -138,7 +138,9 @@ def test_at_the_power_cap_spread_alone_decides() -> None:
     chosen, steady = Protocol(), (block(10.0), block(10.0))
     hungry = (block(12.0, clock=1.7e9), block(12.0, clock=1.7e9))
     assert not comparable(steady, hungry, chosen) and comparable(steady, hungry, chosen, True)
-    assert not comparable(steady, (block(12.0, spread=0.06), block(12.0)), chosen, True)
+    wide = (block(12.0, spread=0.06), block(12.0))
+    assert comparable(steady, wide, chosen, True) and not comparable(steady, wide, chosen)
+    assert not comparable(steady, (block(12.0, spread=0.21), block(12.0)), chosen, True)
 
 
 def test_a_block_is_its_median_and_quartiles() -> None:
@@ -154,6 +156,16 @@ def test_measuring_stops_when_all_medians_are_known_well_enough() -> None:
     assert not settled([steady, loose], 2.0, chosen)
     assert not settled([steady, steady], 0.5, chosen)
     assert not settled([steady[:18]], 2.0, chosen)
+
+
+def test_a_search_s_measuring_stops_when_ratios_are_known_well_enough() -> None:
+    chosen = Protocol(min_rounds=10, min_seconds=1.0, width=0.01)
+    drifting = [block(10.0 * 1.01**i) for i in range(20)]
+    loose = [block(10.0 + (i % 7)) for i in range(20)]
+    assert settled([drifting, drifting], 2.0, chosen) and not settled([drifting, drifting], 2.0, Protocol())
+    assert not settled([drifting, loose], 2.0, chosen)
+    assert not settled([drifting[:18], drifting[:18]], 2.0, chosen)
+    assert not settled([loose], 2.0, chosen), "alone it has no ratio"
 
 
 def test_measuring_goes_on_for_rounds_that_cannot_be_compared() -> None:

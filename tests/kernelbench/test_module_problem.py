@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,8 +14,8 @@ import torch
 from kernelbench_files import LINEAR, linear
 
 from tests.optimise.made_up import UNPLANNED, Mortal
-from ucutlass import frontend
-from ucutlass.agent import equivalence, evidence, gpu_calls
+from ucutlass import frontend, spans
+from ucutlass.agent import equivalence, evidence
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import prebuild as prebuild_module
 from ucutlass.agent.advisor import Advisor
@@ -35,6 +34,7 @@ from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.proposers.tools import toolbox
 from ucutlass.agent.run import open_journal_session, run
 from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState
+from ucutlass.agent.step_time import WAITING
 from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.work import EngineTask
@@ -42,6 +42,7 @@ from ucutlass.handoff import checked_of
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.workload import Buffers
+from ucutlass.runtime.errors import LockTimeout
 from ucutlass.tasks.module_baseline import module_candidate
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -183,27 +184,27 @@ def test_a_first_program_is_built_ahead_at_the_module_s_extents(
 def test_asking_a_module_on_the_gpu_is_spent_and_waiting_for_the_gpu_lock_is_not(
     problem: OptimizationProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = [0.0]
+    asked: list[Mapping[str, Any]] = []
 
-    @contextmanager
-    def gpu_lock(uuid: str, **how: Any) -> Iterator[None]:
-        clock[0] += 100.0
-        yield
+    def answer(target: str, arguments: Mapping[str, Any], **how: Any) -> isolation.CallOutcome:
+        asked.append(arguments)
+        spans.add({WAITING: 100.0, "reference": 5.0})
+        return isolation.Returned({"words": "", "held": 7.0}, "")
 
-    def asked(*_: Any, **how: Any) -> isolation.CallOutcome:
-        clock[0] += 7.0
-        return isolation.Returned({"words": ""}, "", 7.0)
-
-    monkeypatch.setattr(gpu_calls.gpu, "at_hand", lambda: object())
-    monkeypatch.setattr(gpu_calls, "gpu_uuid", lambda: "GPU-0")
-    monkeypatch.setattr(gpu_calls, "hold_gpu", gpu_lock)
-    monkeypatch.setattr(isolation, "run", asked)
-    monkeypatch.setattr(gpu_calls.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(equivalence, "gpu_at_hand", lambda: "GPU-0")
     gpu, checked = GpuCalls(Engine(), "x", 1.0), frontend.read_text(LINEAR)
     program = frontend.program(checked)
     assert problem.module is not None
-    assert equivalence.unlike(checked, program, problem.module, gpu, seed=0, limit=9.0) == ""
-    assert (gpu.held, gpu.waited) == (7.0, 100.0)
+    with spans.recording() as record:
+        assert equivalence.unlike(checked, program, problem.module, gpu, seed=0, limit=9.0, call=answer) == ""
+    assert (gpu.held, gpu.waited) == (7.0, 100.0) and record.seconds == {WAITING: 100.0, "reference": 5.0}
+    assert (asked[0]["gpu"], asked[0]["wait"]) == ("GPU-0", 1.0)
+
+    def late(*_: Any, **how: Any) -> isolation.CallOutcome:
+        return isolation.Raised("LockTimeout", "waited 1 s", "", "")
+
+    with pytest.raises(LockTimeout, match="waited 1 s"):
+        equivalence.unlike(checked, program, problem.module, gpu, seed=0, limit=9.0, call=late)
 
 
 def test_a_model_is_told_the_module_as_data_with_its_names(problem: OptimizationProblem) -> None:

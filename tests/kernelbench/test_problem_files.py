@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from kernelbench_files import linear, module
 
 from ucutlass.agent.module import read_module
+from ucutlass.runtime.bench import gpu_lock
+from ucutlass.runtime.errors import LockTimeout
 from ucutlass.runtime.module.inspection import inspect_file, load
 from ucutlass.runtime.module.signature import (
     CODES,
@@ -49,13 +53,38 @@ def refused(folder: Path, text: str, **more: object) -> Unusable:
     return raised.value
 
 
-def test_a_file_that_another_device_cannot_run_is_read_on_the_cpu() -> None:
+def test_a_file_that_another_device_cannot_run_is_read_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     source = linear()
-    there = problem_file.inspect(source, "problem.py", "constructed", "own", "meta")
     here = problem_file.inspect(source, "problem.py", "constructed", "own")
+    monkeypatch.setattr(problem_file, "gpu_of", lambda *_, **__: nullcontext("meta"))
+    there = problem_file.inspect(source, "problem.py", "constructed", "own", "GPU-0", 1.0)
     assert there == here and here["facts"]
-    wrong = problem_file.inspect("1 / 0", "problem.py", "constructed", "own", "meta")
+    wrong = problem_file.inspect("1 / 0", "problem.py", "constructed", "own", "GPU-0", 1.0)
     assert wrong["unusable"]["code"] == "import"
+
+
+@pytest.mark.parametrize("or_cpu", [True, False])
+def test_the_gpu_is_locked_once_the_process_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, or_cpu: bool
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(torch.cuda, "init", lambda: events.append("ready"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("memory"))
+    hold = gpu_lock.hold_gpu
+
+    def hold_gpu(gpu: str, **named: Any) -> Any:
+        events.append(f"lock {gpu}")
+        return hold(gpu, folder=tmp_path, **named)
+
+    monkeypatch.setattr(gpu_lock, "hold_gpu", hold_gpu)
+    with problem_file.gpu_of("", 0.0, or_cpu=or_cpu) as device:
+        assert device == "cpu" and not events
+    with problem_file.gpu_of("GPU-0", 0.0, or_cpu=or_cpu) as device:
+        assert device == "cuda" and events == ["ready", "lock GPU-0"]
+        late = nullcontext() if or_cpu else pytest.raises(LockTimeout)
+        with late, problem_file.gpu_of("GPU-0", 0.0, or_cpu=or_cpu) as other:
+            assert other == "cpu"
+    assert events[-1] == "memory"
 
 
 def test_inputs_are_drawn_where_the_file_can_draw_them(tmp_path: Path) -> None:

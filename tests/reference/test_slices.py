@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks.pair_spaces import SPACES
 from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
-from ucutlass.reference import evaluate, expect, expected_results, sizes_of, whole_results
+from ucutlass.reference import evaluate, evaluated_slices, expect, expected_results, sizes_of, whole_results
 from ucutlass.reference.errors import RequirementError
 from ucutlass.reference.freeing import separable
 from ucutlass.reference.slices import ReferenceSlice, products, values
@@ -188,3 +188,22 @@ def test_products_are_those_that_dots_sum() -> None:
         "(x: f32[M, K], w: f32[N, K], v: f32[N]) -> f32[M] { return dot[N](relu(dot[K](x, w)), v) }"
     )
     assert products(program, {"M": 3, "K": 5, "N": 7}) == 3 * 5 * 7 + 3 * 7
+
+
+def test_results_in_slices_are_the_results() -> None:
+    for text in (SCAN, SOFTMAX, FIXED, PRODUCT):
+        program = kernel(text)
+        sizes = {
+            d: n for d, n in {"A": 31, "L": 70, "M": 31, "N": 70, "K": 9}.items() if d in free_dims(program)
+        }
+        arguments = generate(program, sizes, "normal", seed=3)
+        whole = evaluate(program, arguments)
+        parts = list(evaluated_slices(program, arguments, limit=1500))
+        assert len(parts) > 1 and parts[1].words.startswith(" in the slice from ")
+        for number, result in enumerate(whole):
+            axis = parts[0].axes[number]
+            joined_parts = torch.cat([part.results[number] for part in parts], axis)
+            torch.testing.assert_close(joined_parts, result, rtol=1e-12, atol=0)
+            assert all(torch.equal(p.slice_of(number, joined_parts), p.results[number]) for p in parts)
+        (entire,) = evaluated_slices(program, arguments)
+        assert not entire.words and torch.equal(entire.slice_of(0, whole[0]), whole[0])

@@ -24,7 +24,7 @@ from ucutlass.ir.elements import Element
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.expect import Expected, expect, expect_in
 from ucutlass.reference.freeing import kernel_with_free_rows, separable
-from ucutlass.reference.interpreter import Argument, open_call, sizes_of
+from ucutlass.reference.interpreter import Argument, evaluate, open_call, sizes_of
 from ucutlass.reference.liveness import steps
 
 VALUES = 2**28
@@ -170,6 +170,51 @@ def sampled_results(
     slices = (ReferenceSlice(expect_in(freed, selected, inner), axes, index=coordinates),)
     results = tuple(ResultShape(r.name, r.type.elem, shape_of(r.type, sizes)) for r in kernel.results)
     return ExpectedResults(results, lambda: slices)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvaluatedSlice:
+    """Results of a program from coordinate `start` of a dimension on, along each result's axis of `axes`; the whole
+    where `axes` is empty."""
+
+    results: tuple[Tensor, ...]
+    axes: tuple[int, ...] = ()
+    start: int = 0
+
+    def slice_of(self, number: int, result: Tensor) -> Tensor:
+        """Returns this slice of the result of that number."""
+        if not self.axes:
+            return result
+        return result.narrow(self.axes[number], self.start, self.results[number].shape[self.axes[number]])
+
+    @property
+    def words(self) -> str:
+        """Returns where the slice begins, for a message; "" for the whole."""
+        return f" in the slice from {self.start} of axis {self.axes[0]}" if self.axes else ""
+
+
+def evaluated_slices(
+    program: ir.Program, arguments: Sequence[Argument], limit: int = VALUES
+) -> Iterator[EvaluatedSlice]:
+    """Yields the results of a call, in slices where the program's values together exceed `limit` and a dimension can
+    be sliced. Raises as `evaluate` does."""
+    sliced_dim, count = None, 1
+    if isinstance(program, ir.Kernel):
+        sizes = sizes_of(program, arguments)
+        count = math.ceil(values(program, sizes) / limit)
+        freed, _ = kernel_with_free_rows(program)
+        sliced_dim = _widest(freed, sizes, count) if count > 1 else None
+    if sliced_dim is None:
+        yield EvaluatedSlice(tuple(evaluate(program, arguments)))
+        return
+    extent, step = sizes[sliced_dim], math.ceil(sizes[sliced_dim] / min(count, sizes[sliced_dim]))
+    axes = tuple(a for r in freed.results if (a := _axis(r.type, sliced_dim)) is not None)
+    for start in range(0, extent, step):
+        sliced_arguments = [
+            _sliced(a, p.type, sliced_dim, start, min(step, extent - start))
+            for a, p in zip(arguments, freed.params, strict=True)
+        ]
+        yield EvaluatedSlice(tuple(evaluate(freed, sliced_arguments)), axes, start)
 
 
 def _slices(

@@ -67,6 +67,9 @@ def module_candidate(
     forward = _compiled(model, way, backend)
     labels = [names[p.name].partition(" ") for p in buffers.program.params]
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for kind, _, which in labels:
+        if kind == "input" and isinstance(own[int(which)], torch.Tensor):
+            own[int(which)] = None  # each launch has another in its place
 
     def launch(at: int) -> Sequence[Any]:
         operands: list[Any] = list(own)

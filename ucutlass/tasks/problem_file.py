@@ -22,17 +22,19 @@ if TYPE_CHECKING:
     from ucutlass.runtime.module.reference import OracleCase
 
 
-def inspect(source: str, file: str, mode: Any, precision: Any, device: str = "cpu") -> dict[str, Any]:
+def inspect(
+    source: str, file: str, mode: Any, precision: Any, gpu: str = "", wait: float = 0.0
+) -> dict[str, Any]:
     """Returns `{"facts": ..}` as `ucutlass.runtime.module.signature` writes them, or `{"unusable": {code,
-    why}}`. On another device than the CPU a module that takes minutes there takes seconds; what is wrong with a
-    file the CPU decides."""
+    why}}`. On a GPU, that of the UUID `gpu`, a module that takes minutes on the CPU takes seconds; what is wrong
+    with a file the CPU decides, and it takes the place of a GPU that is in use for longer than `wait` seconds."""
     with span(STARTS):
         import torch
 
         from ucutlass.runtime.module import inspection as looking
         from ucutlass.runtime.module.signature import Unusable, signature_to_json
 
-    with written_source(source) as path, _memory_returned():
+    with written_source(source) as path, gpu_of(gpu, wait, or_cpu=True) as device:
         for place in dict.fromkeys((device, "cpu")):
             try:
                 with span("inputs"), torch.device(place):
@@ -46,16 +48,33 @@ def inspect(source: str, file: str, mode: Any, precision: Any, device: str = "cp
 
 
 @contextmanager
-def _memory_returned() -> Iterator[None]:
-    """Returns the GPU's memory that the block took: a process may wait for the next call of its file while others
-    use the GPU."""
+def gpu_of(gpu: str, wait: float, *, or_cpu: bool) -> Iterator[str]:
+    """Gives "cuda" with the lock of the GPU of this UUID held, for which it waits so many seconds at most, once this
+    process is ready to use it; "cpu" for "", and with `or_cpu` where the GPU is in use for longer. At the end the
+    GPU's memory is returned: a process may wait for the next call of its file while others use the GPU. Raises
+    LockTimeout."""
+    from contextlib import ExitStack
+
     import torch
 
-    try:
-        yield
-    finally:
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.empty_cache()
+    from ucutlass.runtime.bench.gpu_lock import hold_gpu
+    from ucutlass.runtime.errors import LockTimeout
+
+    if not gpu:
+        yield "cpu"
+        return
+    with span(STARTS):
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    with ExitStack() as stack:
+        device = "cuda"
+        try:
+            stack.enter_context(hold_gpu(gpu, timeout_seconds=wait, on_wait=lambda _: None))
+        except LockTimeout:
+            if not or_cpu:
+                raise
+            device = "cpu"
+        stack.callback(torch.cuda.empty_cache)
+        yield device
 
 
 def same(
@@ -67,18 +86,20 @@ def same(
     program: dict[str, Any],
     name: str,
     seed: int,
-    device: str,
+    gpu: str = "",
+    wait: float = 0.0,
 ) -> dict[str, Any]:
     """Returns whether a program, of a payload of `ucutlass.handoff`, computes what a file's module does:
     `{"words": ""}`, where they differ `{"words": ..}`, or `{"unusable": ..}`. `names` says of each parameter
-    of the program what it is, `input NUMBER` or `state NAME`."""
-    with span(STARTS):
-        import torch
+    of the program what it is, `input NUMBER` or `state NAME`. Both are evaluated on the GPU of the UUID `gpu`,
+    with its lock held, for which this waits so many seconds; on the CPU for "". `held` are the seconds that the lock
+    was held."""
+    import time
 
-        if device == "cuda":
-            torch.cuda.init()  # type: ignore[no-untyped-call]
-    with _memory_returned():
-        return _same(source, mode, precision, names, program, name, seed, device)
+    with gpu_of(gpu, wait, or_cpu=False) as device:
+        start = time.monotonic()
+        answer = _same(source, mode, precision, names, program, name, seed, device)
+        return answer | {"held": time.monotonic() - start}
 
 
 def _same(
@@ -94,7 +115,6 @@ def _same(
     from ucutlass import frontend
     from ucutlass.handoff import checked_of
     from ucutlass.reference.unrounded import unrounded
-    from ucutlass.runtime.module.inspection import load
     from ucutlass.runtime.module.reference import cases
     from ucutlass.runtime.module.signature import Unusable
 
@@ -103,18 +123,35 @@ def _same(
     with written_source(source) as path:
         try:
             with span("inputs"):
-                loaded = load(path, mode, precision)
+                loaded = _loaded(path, mode, precision, device)
             decisive = False
             for case in timed_items("inputs", cases(loaded, bound, seed, device)):
                 words = _apart(candidate, names, case)
                 if words:
                     return {"words": f"on {_DRAWN[case.draw]}, {words}"}
                 decisive = decisive or any(bool(r.isfinite().any()) for r in case.results)
+                del case  # the next one may fill the memory
             if not decisive:
                 raise Unusable(path, "widened", "it gives no finite number on any of the draws")
         except Unusable as error:
             return {"unusable": {"code": error.code, "why": error.why}}
     return {"words": ""}
+
+
+def _loaded(path: str, mode: Any, precision: Any, device: str) -> Any:
+    """Returns the loaded file, its weights drawn on the device where the file's code can: a CPU takes seconds."""
+    import torch
+
+    from ucutlass.runtime.module.inspection import load
+    from ucutlass.runtime.module.signature import Unusable
+
+    if device != "cpu":
+        try:
+            with torch.device(device):
+                return load(path, mode, precision)
+        except (Unusable, RuntimeError):
+            torch.cuda.empty_cache()
+    return load(path, mode, precision)
 
 
 _DRAWN: Mapping[str, str] = {
@@ -141,19 +178,20 @@ def written_source(source: str) -> Iterator[str]:
 
 def _apart(program: Program, names: Mapping[str, str], case: OracleCase) -> str:
     """Where the program's results differ from the module's; "" where they do not."""
-    from ucutlass.reference import evaluate
+    from ucutlass.reference import evaluated_slices
     from ucutlass.reference.errors import CallError
 
     arguments = [_argument(p, names[p.name], case) for p in program.params]
     try:
-        results = evaluate(program, arguments)
+        for part in evaluated_slices(program, arguments):
+            for at, (ours, whole) in enumerate(zip(part.results, case.results, strict=True)):
+                theirs = part.slice_of(at, whole)
+                with span("comparison"):
+                    words = first_difference(theirs, ours, case.tolerances[at])
+                if words:
+                    return f"result {at} differs{part.words}: {words}"
     except CallError as error:
         return f"it cannot be evaluated: {error}"
-    for at, (ours, theirs) in enumerate(zip(results, case.results, strict=True)):
-        with span("comparison"):
-            words = first_difference(theirs, ours, case.tolerances[at])
-        if words:
-            return f"result {at} differs: {words}"
     return ""
 
 
