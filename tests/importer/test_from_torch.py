@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -344,17 +345,58 @@ def test_a_call_of_another_shape_is_refused() -> None:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda x: F.dropout(x, 0.5), "mask is random"),
-        (lambda x: torch.nonzero(x), "nonzero|export"),
-        (lambda x: x * (1 if x.sum() > 0 else 2), "torch.export failed"),
-        (lambda x: torch.fft.fft(x).abs(), "_fft|complex|no program takes"),
+        (lambda x: F.dropout(x, 0.5), "aten.native_dropout.default at {here}: dropout, whose mask is random"),
+        (lambda x: torch.nonzero(x), "aten.nonzero.default at {here}: the importer has no rule"),
+        (lambda x: x[x > 0], "aten.index.Tensor at {here}: a shape depends on the values of tensors"),
+        (
+            lambda x: x * (1 if x.sum() > 0 else 2),
+            "torch.export at {here}: control flow depends on the values",
+        ),
+        (lambda x: x.new_tensor(x.tolist()), "torch.export at {here}: "),
+        (
+            lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
+            "cond at {here}: a branch or a loop on values",
+        ),
+        (lambda x: torch.fft.fft(x).abs(), "aten._fft_r2c.default at {here}: "),
+        (lambda x: torch.view_as_complex(x.view(4, 2, 2)).abs(), "aten.view_as_complex.default at {here}: "),
+        (
+            lambda x: torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged).sum(),
+            "torch.export at {here}: ",
+        ),
     ],
 )
-def test_what_no_program_computes_is_refused_with_its_reason(
+def test_what_no_program_computes_is_refused_in_a_line_with_its_operator_and_place(
     function: Callable[[torch.Tensor], object], words: str
 ) -> None:
-    with pytest.raises(Unsupported, match=words):
+    with pytest.raises(Unsupported) as refused:
         from_torch(Function(function), torch.randn(4, 4))
+    before, _, after = words.partition("{here}")
+    here = rf"[^\n]*{re.escape(Path(__file__).name)}:\d+, [^\n]*"
+    assert re.match(re.escape(before) + here + re.escape(after), str(refused.value)), str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "kind"),
+    [
+        (lambda x: torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged), "nested"),
+        (lambda x: x.to_sparse(), "sparse_coo"),
+        (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "quantized"),
+    ],
+)
+def test_arguments_that_no_program_takes_are_refused_before_they_are_exported(
+    argument: Callable[[torch.Tensor], torch.Tensor], kind: str
+) -> None:
+    with pytest.raises(Unsupported, match=f"argument 0 is a {kind} tensor, which no program takes"):
+        from_torch(Function(torch.relu), argument(torch.randn(4, 4)))
+
+
+def test_a_quantized_layer_is_refused_by_its_path() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.Linear(4, 4))
+    quantize: Any = torch.ao.quantization.quantize_dynamic
+    quantized = quantize(model, {nn.Linear}, dtype=torch.qint8)
+    with pytest.raises(Unsupported, match=r"1 is a quantized layer \(Linear\)"):
+        from_torch(quantized, torch.randn(2, 4))
 
 
 def test_a_refusal_names_the_operator_and_the_line() -> None:

@@ -11,12 +11,15 @@ import itertools
 import operator
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._pytree import tree_leaves
 
 from ucutlass.importer.derived_extents import Formulas
 from ucutlass.importer.expressions import operand
@@ -110,6 +113,36 @@ class FixedValue:
     value: Any
 
 
+class ForwardNotFollowed(Unsupported):
+    """torch.export cannot follow a module's forward."""
+
+
+_REASONS: Mapping[str, str] = {
+    "GuardOnDataDependentSymNode": "control flow depends on the values of tensors",
+    "DynamicOutputShapeException": "a shape depends on the values of tensors",
+    "DataDependentOutputException": "a number is read from a tensor",
+}
+"""What some of torch.export's exceptions mean, which say it in many lines."""
+
+
+def export_failed(problem: Exception) -> ForwardNotFollowed:
+    """Returns what torch.export raised in one line, with the innermost line of the module's own source."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(problem.__traceback__)
+        if frame.line and not any(Path(frame.filename).is_relative_to(folder) for folder in _LIBRARIES)
+    ]
+    line = f"{own[-1].filename}:{own[-1].lineno}, {own[-1].line}" if own else ""
+    kind = type(problem).__name__
+    first = next((text.strip() for text in str(problem).splitlines() if text.strip()), "")
+    return ForwardNotFollowed(
+        _REASONS.get(kind) or f"{kind}: {first[:300]}", OperatorOrigin("torch.export", "", line)
+    )
+
+
+_LIBRARIES = (Path(torch.__file__).parent, Path(__file__).parent)
+
+
 def exported(model: torch.nn.Module, arguments: Sequence[Any], updates: bool = False) -> Exported:
     """Returns the module's graph on these arguments, whose shapes it keeps. With `updates` the new values of
     the buffers that forward writes are results too. Raises Unsupported, and what torch.export raises."""
@@ -135,6 +168,7 @@ def exported_twice(
 
 
 def _program(model: torch.nn.Module, arguments: Sequence[Any], dynamic_shapes: Any) -> Any:
+    _refuse_kinds(model, arguments)
     table: Any = torch.export.default_decompositions()
     for op in [op for op in table if str(op) in RULES]:
         table.pop(op)
@@ -145,6 +179,21 @@ def _program(model: torch.nn.Module, arguments: Sequence[Any], dynamic_shapes: A
         program = program.run_decompositions(table)
         rolled(program.graph)
         return program
+
+
+def _refuse_kinds(model: torch.nn.Module, arguments: Sequence[Any]) -> None:
+    """Raises Unsupported for layers and arguments of kinds at which torch.export ends in words of its own."""
+    for path, layer in model.named_modules():
+        if type(layer).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
+            name = f"{path or 'it'} is a quantized layer ({type(layer).__name__})"
+            raise Unsupported(f"{name}, which no program computes")
+    for number, leaf in enumerate(tree_leaves(arguments)):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        layout = "" if leaf.layout == torch.strided else str(leaf.layout).removeprefix("torch.")
+        kind = "nested" if leaf.is_nested else "quantized" if leaf.is_quantized else layout
+        if kind:
+            raise Unsupported(f"argument {number} is a {kind} tensor, which no program takes")
 
 
 def more_decompositions() -> Mapping[Any, Callable[..., Any]]:
@@ -244,7 +293,11 @@ def _translated(
             case "call_function":
                 refs[node.name] = translated(node, refs, builder, used_names, RULES, number_of)
             case "get_attr":
-                raise Unsupported(f"the graph reads the attribute {node.target}")
+                reader = next(iter(node.users), node)
+                place = OperatorOrigin(str(reader.target), _module(reader), source_line(reader))
+                raise Unsupported(
+                    "a branch or a loop on values of tensors, of which no program has any", place
+                )
             case _:
                 pass
     results, leaves, written = _outputs(program, refs, updates)
@@ -364,7 +417,7 @@ def needed(builder: GraphBuilder, results: Iterable[str]) -> set[str]:
 def fixed(extent: Any) -> int:
     """Returns an extent that is a number. Raises Unsupported for a symbolic one."""
     if not isinstance(extent, int):
-        raise Unsupported(f"a shape depends on values: {extent}")
+        raise Unsupported("a shape depends on the values of tensors")
     return extent
 
 
@@ -400,7 +453,10 @@ def translated(
         return EMPTY if isinstance(value, torch.Tensor) else tuple(EMPTY for _ in outputs)
     if rule is None:
         raise builder.fail("the importer has no rule for this operator")
-    results = tuple(_result(v, node.name, number) for v in outputs)
+    try:
+        results = tuple(_result(v, node.name, number) for v in outputs)
+    except Unsupported as problem:
+        raise builder.fail(problem.why) from problem
     missing = [n for n in node.all_input_nodes if n.name in refs and refs[n.name] is None]
     if missing:
         source = missing[0].args[0] if missing[0].target is operator.getitem else missing[0]
@@ -465,6 +521,6 @@ def source_line(node: Any) -> str:
     trace = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
     for place, code in reversed(list(itertools.pairwise(trace))):
         matched = re.match(r'File "(.*)", line (\d+)', place)
-        if matched and "/torch/" not in matched[1]:
+        if matched and "/torch/" not in matched[1] and not matched[1].startswith("<"):
             return f"{matched[1]}:{matched[2]}, {code}"
     return ""

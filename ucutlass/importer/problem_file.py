@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ucutlass.importer.export import Exported, exported
+from ucutlass.importer.export import Exported, ForwardNotFollowed, export_failed, exported
 from ucutlass.importer.graph import Unsupported
 from ucutlass.importer.program import ImportedText, TooLong, chained, no_kernel, text_of
 from ucutlass.importer.stages import NoKernelServes
@@ -67,7 +67,9 @@ def _with_memory_if_needed(imported: Callable[[], T]) -> T:
         with MemorylessMode():
             return imported()
     except Unsupported as problem:
-        if problem.origin is not None or isinstance(problem, TooLong):
+        if isinstance(problem, TooLong) or (
+            problem.origin is not None and not isinstance(problem, ForwardNotFollowed)
+        ):
             raise
         return imported()
     except Exception as problem:
@@ -94,8 +96,7 @@ def _exported(file: str, mode: Mode, cls: str, specs: Sequence[str], precision: 
     except Unsupported:
         raise
     except Exception as problem:
-        words = next((line for line in str(problem).splitlines() if line.strip()), "")
-        raise Unsupported(f"torch.export: {type(problem).__name__}: {words[:300]}") from problem
+        raise export_failed(problem) from problem
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

@@ -14,7 +14,7 @@ from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.chain import ChainLink, ProgramChain, halves
-from ucutlass.importer.export import Exported, FixedValue, exported, exported_twice
+from ucutlass.importer.export import Exported, FixedValue, export_failed, exported, exported_twice
 from ucutlass.importer.graph import ImportedStage, Input, Node, Reshape, TensorGraph, Unsupported
 from ucutlass.importer.orders import channels_last
 from ucutlass.importer.stages import NoKernelServes, NotLegal, cut
@@ -200,7 +200,7 @@ def from_torch(
     except Unsupported:
         raise
     except Exception as problem:
-        raise Unsupported(f"torch.export failed: {type(problem).__name__}: {problem}") from problem
+        raise export_failed(problem) from problem
     return ImportedProgram(module, programs, export)
 
 
