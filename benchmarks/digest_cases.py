@@ -80,6 +80,7 @@ VALUES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "math": ("tf32x3", "simt"),
         "swap": ("yes", "no"),
         "split_k": ("1", "2", "4", "stream"),
+        "partials": ("memory", "cluster"),
         "raster": ("along_m", "along_n"),
         "swizzle": ("1", "2", "4", "8"),
         "rows": ("1", "2", "4", "8", "16", "32", "64"),

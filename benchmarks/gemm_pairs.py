@@ -33,6 +33,7 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
         "pingpong": "warps pingpong",
         "split": "warps cooperative  split_k 2",
         "stream": "warps cooperative  split_k stream",
+        "cluster": "warps cooperative  split_k 2  partials cluster",
         "swapped": "warps cooperative  swap yes",
         "multistage": "warps multistage",
         "multistage, split": "warps multistage  split_k 2",

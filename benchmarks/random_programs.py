@@ -359,6 +359,7 @@ class _Draw:
             self.maybe(fields, 0.3, "stages", (2, 3, 4, 5, 7, "2 or auto"))
             if self.warps == "cooperative":
                 self.maybe(fields, 0.3, "split_k", (1, 2, 3, 4, "stream"))
+                self.maybe(fields, 0.1, "partials", ("memory", "cluster"))
         elif self.warps == "multistage":
             m, n = self.r.choice((32, 64, 128, 256)), self.r.choice((32, 64, 128, 256))
             fields.append(f"tile {m}x{n}x{self.r.choice((16, 32, 64))}")

@@ -118,6 +118,14 @@ def _splits() -> Iterator[Case]:
                 multistage("128x64x32").replace("split_k 1", f"split_k {splits}"),
                 odd,
             )
+    for splits in ("2", "3", "8"):
+        yield case(
+            f"split K/cluster {splits}",
+            _PLAIN,
+            _DOT,
+            cooperative("128x128x64").replace("split_k 1", f"split_k {splits}  partials cluster"),
+            deep,
+        )
     yield case(
         "split K/TMA with an epilogue",
         "(x: f16[M, K], w: f16[N, K], b: f16[N], r: f16[M, N]) -> (y: f16[M, N], s: f32[M])",

@@ -124,6 +124,11 @@ RULED = {
         "  return sum[B](dot[K](x, w))\n  schedule sm90a { warps pingpong }\n}\n",
         "B=4,M=512,N=512,K=512",
     ),
+    "UC0434": Case(
+        "kernel k(x: bf16[M, K], w: bf16[N, K]) -> f32[M] {\n"
+        "  return sum[N](dot[K](x, w))\n  schedule sm90a { warps cooperative  split_k 2  partials cluster }\n}\n",
+        "M=512,N=512,K=4096",
+    ),
     "UC0440": gemm("warps multistage  tile 128x128x16"),
     "UC0441": gemm("warps multistage  tile 128x128x32  warp_tile 48x64"),
     "UC0442": gemm("warps multistage  tile 192x64x32  warp_tile 64x64"),

@@ -116,7 +116,7 @@ CLAIMS: dict[str, Claim] = {
     ),
     "case": Claim("Case matters", (kernel("x: f32[N], n: f32, X: f32[N]", "f32[N]", "x * n + X"),)),
     "a value named like a function": Claim(
-        "a value may be named like a function",
+        "Dimensions and values share one namespace",
         (kernel("x: f32[N], max: f32[N], exp: f32[N]", "f32[N]", "max[N](x) * max + exp(exp)"),),
     ),
     "i32 beside f32": Claim(

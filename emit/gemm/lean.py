@@ -8,6 +8,7 @@ without CUTLASS, which fills the same parameters. The arithmetic is linked in (`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -34,6 +35,7 @@ from ucutlass.emit.gemm.lean_mainloop import (
     promotion,
     small,
     turn,
+    turned_operand,
 )
 from ucutlass.emit.gemm.lean_reductions import PartialReduction, combines, down
 from ucutlass.emit.gemm.lean_split import BLOCKS, GROUP, VECTOR, Split, split_b, splits
@@ -41,10 +43,10 @@ from ucutlass.emit.gemm.sm90_epilogue import extent
 from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.ir.elements import F32, TF32
 from ucutlass.kernels.access import Access, Store
-from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Sm90Schedule
-from ucutlass.kernels.gemm.smem import SHARED_BYTES, lean_epilogue
+from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemmPlan, GemmProblem, Sm90Schedule
+from ucutlass.kernels.gemm.smem import SHARED_BYTES, SPLIT_BUFFERS, lean_epilogue
 
-_SCHEDULER_BYTES: Mapping[str, int] = MappingProxyType({"persistent": 120, "stream_k": 280})
+_SCHEDULER_BYTES: Mapping[str, int] = MappingProxyType({"persistent": 120, "stream_k": 280, "cluster_k": 120})
 """Size of CUTLASS's parameters of a tile scheduler (PersistentTileSchedulerSm90Params and its stream-K
 sister); both compilers check it."""
 
@@ -65,8 +67,11 @@ class LeanLayout:
     a: SharedOperand
     b: SharedOperand
     loaded: tuple[SharedOperand, ...]
+    split_here: tuple[SharedOperand, ...]
     splits: tuple[Split, ...]
     a_in_registers: bool
+    a_through_registers: bool
+    portion: int
     instruction_k: int
     types: str
     modifiers: str
@@ -81,6 +86,7 @@ class LeanLayout:
     warp_groups: int
     scheduler_bytes: int
     stream_k: bool
+    cluster_k: bool
     columns: int
     store_buffers: int
     load_stages: int
@@ -94,6 +100,7 @@ class LeanLayout:
     threads: int = 384
     shared_bytes: int = SHARED_BYTES
     split_blocks: int = BLOCKS
+    split_buffers: int = SPLIT_BUFFERS
 
     @property
     def vector(self) -> int:
@@ -228,11 +235,12 @@ def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
         "accumulation in f16": problem.accumulate == "f16",
         f"compute type {problem.compute_type.name}, math {schedule.math}": problem.compute_type.name
         not in TYPES
-        or (problem.compute_type == F32) != (schedule.math in ("tf32x3", "tf32x3_rs")),
+        or (problem.compute_type == F32) != (schedule.math not in ("tensor", "simt")),
         "operands without M, N or K": None in (problem.a.m, problem.b.n, problem.a.k[0], problem.b.k[0]),
         "elements of 8 bytes": any(a.elem.bytes > 4 for a in _accesses(problem)),
-        "4-byte or 1-byte operands that are not K-major": problem.compute_type.bytes != 2
-        and problem.compute_type != F32
+        "1-byte operands that are not K-major": problem.compute_type.bytes == 1
+        and not problem.a.k[0] == problem.b.k[0] == (),
+        "tf32 operands that are not K-major": problem.compute_type == TF32
         and not problem.a.k[0] == problem.b.k[0] == (),
     }
     for what, refused in refusals.items():
@@ -252,8 +260,17 @@ def _layout(
     groups = 2 if schedule.warps == "cooperative" else 1
     tile_m, tile_n, _ = schedule.tile
     a, b = operands(problem, schedule, groups)
-    in_parts, in_registers = schedule.math == "tf32x3", schedule.math == "tf32x3_rs"
-    loaded = (a, b, small(a), small(b)) if in_parts else (a, b, small(b)) if in_registers else (a, b)
+    in_parts, in_registers = schedule.math == "tf32x3", schedule.math in REGISTER_MATHS
+    fused = schedule.math == "tf32x3_fused"
+    raw = turned_operand(problem, schedule, groups) if fused and problem.b.k[0] != () else b
+    through_registers = problem.compute_type == TF32 and a.inner == "mn"
+    loaded = (
+        (a, b, small(a), small(b))
+        if in_parts
+        else (a, b, small(b))
+        if in_registers and not fused
+        else (a, raw)
+    )
     atoms = tile_m // (64 * groups)
     inputs, outputs = slots(plan, problem, schedule)
     reduced = combines(problem, schedule, operation)
@@ -274,13 +291,22 @@ def _layout(
         a=a,
         b=b,
         loaded=loaded,
-        splits=splits(problem, a, b) if in_parts else split_b(problem, a, b) if in_registers else (),
+        split_here=_split_here(problem, b) if fused else (),
+        splits=splits(problem, a, b)
+        if in_parts
+        else split_b(problem, a, b)
+        if in_registers and not fused
+        else (),
         a_in_registers=in_registers,
+        a_through_registers=through_registers,
+        portion=math.gcd(schedule.tile[2] // 8, max(1, 4 // atoms)),
         instruction_k=32 // problem.compute_type.bytes,
         types=".".join((accumulate, *types)),
         modifiers=modifiers(problem, a, b),
         constraint="r" if accumulate == "s32" else "f",
-        instructions=() if in_registers else tuple(instructions(a, b, atoms, columns, terms)),
+        instructions=()
+        if in_registers or through_registers
+        else tuple(instructions(a, b, atoms, columns, terms)),
         big_instructions=tuple(instructions(a, b, atoms, columns)) if in_parts else (),
         cross_instructions=tuple(instructions(a, b, atoms, columns, CROSS)) if in_parts else (),
         promotion=promoted,
@@ -290,6 +316,7 @@ def _layout(
         warp_groups=groups,
         scheduler_bytes=_SCHEDULER_BYTES[schedule.scheduler],
         stream_k=schedule.scheduler == "stream_k",
+        cluster_k=schedule.scheduler == "cluster_k",
         columns=epilogue.columns,
         store_buffers=epilogue.store_buffers,
         load_stages=epilogue.load_stages,
@@ -300,6 +327,12 @@ def _layout(
         reads_coordinates=operation.coordinates,
         call=call(operation, inputs),
     )
+
+
+def _split_here(problem: GemmProblem, b: SharedOperand) -> tuple[SharedOperand, ...]:
+    """Where the kernel writes the parts of B: big ones where B lay, if that was contiguous along K."""
+    big = (replace(b, name="b_big"),) if problem.b.k[0] != () else ()
+    return (*big, small(b))
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +359,7 @@ _SWIZZLES: Mapping[int, int] = MappingProxyType({16: 0, 32: 1, 64: 2, 128: 3})
 
 def _maps(layout: LeanLayout, problem: GemmProblem) -> list[TensorMap]:
     maps = []
-    for operand, mode in ((layout.a, "M"), (layout.b, "N")):
+    for operand, mode in ((layout.a, "M"), (layout.loaded[1], "N")):
         access = operand.access
         across = access.m if mode == "M" else access.n
         along_k = operand.inner == "k"
@@ -369,7 +402,7 @@ def _maps(layout: LeanLayout, problem: GemmProblem) -> list[TensorMap]:
 
 def _split_maps(layout: LeanLayout, maps: list[TensorMap]) -> list[TensorMap]:
     """The operands' descriptors, those of copies for the operands that are copied, and those of small parts."""
-    if layout.a_in_registers:
+    if layout.a_in_registers and layout.splits:
         # A row of the copy ends with zeros, among which the last group's elements may lie.
         (split,) = layout.splits
         batch = f"padded * {split.rows}"

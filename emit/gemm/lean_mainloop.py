@@ -11,9 +11,9 @@ from typing import Literal
 from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.parts import NotServed
 from ucutlass.ir.compute_types import FP8
-from ucutlass.ir.elements import Element
+from ucutlass.ir.elements import F32, Element
 from ucutlass.kernels.access import Access
-from ucutlass.kernels.gemm.plan import GemmProblem, Sm90Schedule
+from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemmProblem, Sm90Schedule
 
 WIDEST = 128
 """Bytes of a row of TMA's and wgmma's widest swizzle."""
@@ -98,7 +98,7 @@ def operands(
     k = tile_k
     # By the launch before, where they lie otherwise; A that is split in registers may lie as it will.
     turned = schedule.math == "tf32x3"
-    copied = schedule.math == "tf32x3_rs"
+    copied = schedule.math in REGISTER_MATHS
     a = _operand(
         "a",
         problem.a,
@@ -124,6 +124,14 @@ def operands(
         groups,
     )
     return a, b
+
+
+def turned_operand(problem: GemmProblem, schedule: Sm90Schedule, groups: int) -> SharedOperand:
+    """B as TMA loads it where the kernel turns it along K as it splits it."""
+    _, tile_n, tile_k = schedule.tile
+    cluster_m, _ = schedule.cluster
+    mask = (1 << cluster_m) - 1
+    return _operand("b", problem.b, False, problem.compute_type, tile_n, tile_k, cluster_m, "x", mask, groups)
 
 
 def multiplied(problem: GemmProblem, operand: Access) -> Element:
@@ -219,7 +227,7 @@ def turn(schedule: Sm90Schedule, promotion: int, registers: int, atoms: int) -> 
     as ptxas 13.0 keeps in registers (read off its account of ten kernels of fp8 and forty of f32). The k
     tile of f32 is long: of two warp groups that share a tile one multiplies while the other one adds (by
     128x128 tiles 867 us so, and 907 with a third set of registers); pingpong's multiply in turns."""
-    if promotion != 1 or schedule.math == "tf32x3_rs":
+    if promotion != 1 or schedule.math in REGISTER_MATHS:
         return 0
     if schedule.math == "tf32x3":
         return 2 if schedule.warps == "pingpong" and registers <= _FEW and atoms == 1 else 1
@@ -261,7 +269,7 @@ def modifiers(problem: GemmProblem, a: SharedOperand, b: SharedOperand) -> str:
 def promotion(problem: GemmProblem, schedule: Sm90Schedule) -> int:
     """k tiles whose products the tensor core sums before they go to f32 registers, 0 for all: for fp8 as in
     CUTLASS; for f32 one, since each addition there cuts low bits off, and long sums drift."""
-    if schedule.math in ("tf32x3", "tf32x3_rs"):
+    if problem.compute_type == F32:
         return 1
     if problem.compute_type.name not in ("e4m3", "e5m2") or problem.accumulate == "fast":
         return 0

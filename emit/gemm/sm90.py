@@ -30,7 +30,7 @@ WARPS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
 """Main loop schedule, epilogue schedule, and the warps that share a tile's epilogue."""
 
 SCHEDULERS: Mapping[str, str] = MappingProxyType(
-    {"persistent": "PersistentScheduler", "stream_k": "StreamKScheduler"}
+    {"persistent": "PersistentScheduler", "stream_k": "StreamKScheduler", "cluster_k": "ClusterSchedulerTag"}
 )
 
 WGMMA_WIDTHS = (256, 192, 128, 96, 64, 32, 16)
@@ -48,8 +48,12 @@ FP8_INSTRUCTION_K = 32
 
 
 def is_lean_alone(plan: GemmPlan) -> bool:
-    """Whether a plan is built in one way only, as `ucutlass.emit.gemm.lean` emits it: f32 by wgmma."""
-    return isinstance(plan.schedule, Sm90Schedule) and plan.problem.compute_type == F32
+    """Whether a plan is built in one way only, as `ucutlass.emit.gemm.lean` emits it: f32 by wgmma, and a K whose
+    parts meet in a cluster."""
+    schedule = plan.schedule
+    return isinstance(schedule, Sm90Schedule) and (
+        plan.problem.compute_type == F32 or schedule.scheduler == "cluster_k"
+    )
 
 
 def render(plan: GemmPlan) -> str:
@@ -64,7 +68,8 @@ def render(plan: GemmPlan) -> str:
         raise ValueError(f"not a schedule of this family: {schedule}")
     if is_lean_alone(plan):
         raise NotServed(
-            "f32 by wgmma is built by NVRTC alone: use UCUTLASS_BUILD_PATH auto or nvrtc, or `warps multistage`"
+            "f32 by wgmma, and `partials cluster`, are built by NVRTC alone: use UCUTLASS_BUILD_PATH auto or nvrtc, or "
+            "`warps multistage`"
         )
     if len(problem.k) != 1:
         raise ValueError(f"a TMA main loop contracts one mode, the plan has {len(problem.k)}")

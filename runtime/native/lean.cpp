@@ -79,7 +79,7 @@ struct Config {
     cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
     cluster.value.clusterDim.x = kernel.cluster_m;
     cluster.value.clusterDim.y = kernel.cluster_n;
-    cluster.value.clusterDim.z = 1;
+    cluster.value.clusterDim.z = grid[2];  // 1, or the parts of K that the blocks of a cluster share
     config.gridDimX = grid[0];
     config.gridDimY = grid[1];
     config.gridDimZ = grid[2];

@@ -38,7 +38,10 @@ namespace cutlass::gemm {
 template <int, class, class> struct MainloopSm90TmaGmmaWarpSpecialized {};
 struct KernelTmaWarpSpecializedCooperative {};
 }  // namespace cutlass::gemm
-namespace cutlass::arch { struct Sm90 {}; }
+namespace cutlass::arch {
+struct Sm90 {};
+inline void fence_view_async_shared() { ++hopper::epoch; }
+}  // namespace cutlass::arch
 namespace cutlass {
 template <int N> struct PipelineState {
   int number = 0;

@@ -43,7 +43,13 @@ def device(kernel: Lean) -> str:
         "  struct Arguments {};",
         "  static constexpr int registers() { return Registers; }\n  struct Arguments {};",
     )
-    split = between(code, "// --- split of B", "// --- kernel")
+    launched = "// --- split of B" in code
+    split = between(code, "// --- split of B", "// --- kernel") if launched else ""
+    call = (
+        f"{entry}_kernel::split(*static_cast<{entry}_kernel::SplitParams const*>(params));"
+        if launched
+        else ""
+    )
     return f"""#define UCC_LEAN_DRIVER
 #include "lean.h"
 #include "lean_main_loop.h"
@@ -62,7 +68,7 @@ void run_block(void const* params, int m, int n, int l, int first, int count) {{
   run_main_loop<Mainloop>(*static_cast<KernelParams const*>(params), m, n, l, first, count, ClusterM);
 }}
 void run_split(void const* params) {{
-  {entry}_kernel::split(*static_cast<{entry}_kernel::SplitParams const*>(params));
+  {call}
 }}
 """
 

@@ -46,6 +46,7 @@ class Case:
     schedule: str = "tile 128x16x32  swap yes"
     sizes: tuple[int, int, int, int] = (1, 13, 140, 100)  # batch, M, N, K
     parts: int = 1
+    math: str = "tf32x3_rs"
 
     @property
     def planned(self) -> Planned:
@@ -53,7 +54,7 @@ class Case:
         split = "" if "split_k" in self.schedule else "split_k 1"
         checked = frontend.read_text(
             f"kernel k(x: f32[{self.x}], w: f32[{self.w}]) -> f32[{out}] {{\n  return dot[K](x, w)\n"
-            f"  schedule sm90a {{ warps cooperative  math tf32x3_rs  {self.schedule}  {split} }}\n}}\n"
+            f"  schedule sm90a {{ warps cooperative  math {self.math}  {self.schedule}  {split} }}\n}}\n"
         )
         kernel = frontend.kernel(checked)
         named = dict(zip("BMNK", self.sizes, strict=True))
@@ -131,10 +132,51 @@ CASES = {
         w="K, N", schedule="tile 128x16x32  swap yes  cluster 1x2", sizes=(1, 30, 140, 68)
     ),
     "many rows": Case(schedule="tile 128x64x32  swap no", sizes=(1, 130, 60, 68)),
+    "fused": Case(math="tf32x3_fused"),
+    "fused, weights along N": Case(math="tf32x3_fused", w="K, N"),
+    "fused, deep along N": Case(math="tf32x3_fused", w="K, N", schedule="tile 128x16x64  swap yes"),
+    "fused, shallow along N": Case(math="tf32x3_fused", w="K, N", schedule="tile 128x16x16  swap yes"),
+    "fused, least along N": Case(math="tf32x3_fused", w="K, N", schedule="tile 128x16x8  swap yes"),
+    "fused, turned": Case(
+        math="tf32x3_fused", x="K, M", w="K, N", schedule="tile 128x32x32  swap yes", sizes=(1, 28, 140, 100)
+    ),
+    "fused, turned beside weights along K": Case(
+        math="tf32x3_fused", x="K, M", schedule="tile 128x16x64  swap yes", sizes=(1, 12, 140, 200)
+    ),
+    "fused, turned, shallow": Case(
+        math="tf32x3_fused", x="K, M", w="K, N", schedule="tile 128x48x16  swap yes", sizes=(1, 44, 140, 36)
+    ),
+    "fused, turned in a cluster": Case(
+        math="tf32x3_fused",
+        x="K, M",
+        w="K, N",
+        schedule="tile 128x32x32  swap yes  cluster 2x2",
+        sizes=(1, 60, 260, 68),
+    ),
+    "fused, turned, batched": Case(math="tf32x3_fused", x="B, K, M", w="B, K, N", sizes=(2, 12, 36, 40)),
+    "fused, two atoms": Case(
+        math="tf32x3_fused", schedule="tile 256x16x32  swap yes", sizes=(1, 13, 260, 68)
+    ),
+    "fused, rows along M": Case(
+        math="tf32x3_fused", x="K, M", schedule="tile 128x48x32  swap no", sizes=(1, 140, 36, 68)
+    ),
+    "fused, batched": Case(math="tf32x3_fused", x="B, M, K", w="B, K, N", sizes=(2, 13, 36, 40)),
+    "fused, cluster": Case(
+        math="tf32x3_fused", schedule="tile 128x16x32  swap yes  cluster 2x2", sizes=(1, 30, 260, 68)
+    ),
+    "fused, parts of K": Case(math="tf32x3_fused", parts=3, sizes=(1, 13, 140, 196)),
 }
 
 
-QUICK = ("neither along K", "locks", "batched", "two atoms", "cluster along N")
+QUICK = (
+    "neither along K",
+    "locks",
+    "batched",
+    "two atoms",
+    "cluster along N",
+    "fused, deep along N",
+    "fused, turned",
+)
 
 
 @pytest.mark.parametrize(
@@ -150,10 +192,11 @@ def test_products_are_those_of_f32(name: str, tmp_path: Path) -> None:
     assert (np.abs(actual - exact) <= 2.0**-20 * magnitude).all()
 
 
-def test_what_is_not_finite_stays_where_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("math", ["tf32x3_rs", "tf32x3_fused"])
+def test_what_is_not_finite_stays_where_it_is(math: str, tmp_path: Path) -> None:
     """Infinities, NaN of any payload and what TF32 would round to infinity, in each operand beside the other's
     numbers without small parts, zeros, and infinities."""
-    case = Case(sizes=(1, 8, 16, 40))
+    case = Case(sizes=(1, 8, 16, 40), math=math)
     generator = np.random.default_rng(0)
     x = generator.standard_normal((8, 40), np.float32)
     w = generator.standard_normal((16, 40), np.float32) * np.float32(2.0**-30)
@@ -183,6 +226,12 @@ BUILT = {
     "widest along N": Case(w="K, N", schedule="tile 128x144x32  swap yes", sizes=(1, 144, 512, 512)),
     "stream-K": Case(schedule="tile 128x128x32  swap yes  split_k 4", sizes=(1, 128, 512, 4096)),
     "two atoms along N": Case(w="K, N", schedule="tile 256x48x32  swap yes", sizes=(1, 48, 512, 512)),
+    "fused": Case(
+        math="tf32x3_fused", schedule="tile 128x128x32  cluster 2x1  swap yes", sizes=(1, 128, 512, 512)
+    ),
+    "fused along N": Case(
+        math="tf32x3_fused", w="K, N", schedule="tile 128x64x64  swap yes", sizes=(1, 64, 512, 512)
+    ),
 }
 
 
@@ -197,7 +246,8 @@ def test_machine_code_is_lean(
     cache = Cache(tmp_path, 2**30)
     artifact = make(link.recipe(emit(plan, ""), lean(plan), find(), cache), cache)
     assert not artifact.report.findings
-    assert {usage.kernel for usage in artifact.report.usage} == {"ucc_split", KERNEL_NAME}
+    launched = set() if BUILT[name].math == "tf32x3_fused" else {"ucc_split"}
+    assert {usage.kernel for usage in artifact.report.usage} == {*launched, KERNEL_NAME}
     assert not any(usage.spill_stores or usage.spill_loads or usage.stack for usage in artifact.report.usage)
     counted = operations(kernels((artifact.folder / link.IMAGE).read_bytes())[KERNEL_NAME])
     tile_m, _, tile_k = plan.schedule.tile
@@ -216,15 +266,16 @@ H200, SM90 = DEVICES["H200"], ARCHES["sm90a"]
     st.sampled_from(CLUSTERS),
     st.sampled_from(("no", "yes")),
     st.sampled_from(("k", "n")),
+    st.sampled_from(("tf32x3_rs", "tf32x3_fused")),
 )
 def test_what_the_rules_allow_is_served(
-    rows: int, columns: int, steps: int, cluster: tuple[int, int], swap: Any, order: str
+    rows: int, columns: int, steps: int, cluster: tuple[int, int], swap: Any, order: str, math: Any
 ) -> None:
     problem, sizes = gemm(512, 512, 512, compute_type="f32")
     if order == "n":
         problem = replace(problem, b=replace(problem.b, n=(), k=(problem.n,)))
     request = PartialSchedule(
-        warps="cooperative", math="tf32x3_rs", tile=(rows, columns, 8 * steps), cluster=cluster, swap=swap
+        warps="cooperative", math=math, tile=(rows, columns, 8 * steps), cluster=cluster, swap=swap
     )
     candidate = build(case_of(problem, sizes, SM90, H200), request)
     plan = GemmPlan("sm90a", candidate.problem, candidate.schedule, candidate.routes)

@@ -7,7 +7,7 @@ import pytest
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
-from ucutlass.kernels.gemm.plan import LaunchParameters
+from ucutlass.kernels.gemm.plan import GemmPlan, LaunchParameters, Sm90Schedule
 from ucutlass.kernels.gemm.rules import legal
 from ucutlass.kernels.gemm.schedule import candidate_of
 from ucutlass.kernels.gemm.space import SPLITS
@@ -57,11 +57,13 @@ def test_splits_share_a_binary() -> None:
     schedule_space = space(
         "schedule sm90a { warps cooperative  tile 128x64x64  swap yes  cluster 1x1 }", M=64
     )
-    streamed = [
-        g for g in schedule_space.groups if any(LaunchParameters(*m.launch).splits != 1 for m in g.members)
-    ]
-    assert len(schedule_space.groups) == 2 and len(streamed) == 1
-    assert {LaunchParameters(*m.launch).splits for m in streamed[0].members} >= {0, *SPLITS}
+    parts = {
+        g.plan.schedule.scheduler: {LaunchParameters(*m.launch).splits for m in g.members}
+        for g in schedule_space.groups
+        if isinstance(g.plan, GemmPlan) and isinstance(g.plan.schedule, Sm90Schedule)
+    }
+    assert len(schedule_space.groups) == 3 and parts["persistent"] == {1}
+    assert parts["stream_k"] >= {0, *SPLITS} and parts["cluster_k"] == set(range(2, 9))
 
 
 def test_a_group_is_one_source_and_groups_differ_in_it() -> None:
@@ -109,6 +111,6 @@ def test_free_has_every_way_in_which_wgmma_multiplies_f32() -> None:
     kernel = frontend.kernel(checked)
     sizes = complete(kernel, {"M": 128, "N": 4096, "K": 4096})
     weighed, free = (explore(checked, kernel, sizes, "sm90a", free=f) for f in (False, True))
-    for word in ("tf32x3", "tf32x3_rs"):
+    for word in ("tf32x3", "tf32x3_rs", "tf32x3_fused"):
         few, many = ([g for g in s.groups if g.request.math == word] for s in (weighed, free))
         assert len(many) > 2 * len(few), word

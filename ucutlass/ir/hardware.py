@@ -303,6 +303,20 @@ def peak_key(compute_type: str, math: str) -> str:
     return "tf32x3" if compute_type == "f32" and math == "tf32x3" else compute_type
 
 
+def clusters_at_a_time(device: Device, cluster_size: int) -> int:
+    """Clusters of one block per SM that run at a time, where their size is not a power of two either.
+
+    An H100 of 132 SMs ran 64 clusters of 2, 39 of 3, 30 of 4, 16 of 6 and 15 of 8 at a time, and not 40, 32, 18 and
+    16: as if 16 SMs of each GPC took clusters. Which SMs are fused off differs from one GPU to the next, and a
+    second wave costs as much as the first: this counts one cluster fewer where that is in doubt.
+    """
+    gpcs, usable = max(1, device.sms // device.sms_per_gpc), device.sms_per_gpc - 2
+    if cluster_size <= 2:
+        return device.sms * 31 // 32 // cluster_size
+    rest = max(0, device.sms * 15 // 16 - gpcs * usable)
+    return gpcs * (usable // cluster_size) + rest // cluster_size
+
+
 def cluster_slots(device: Device, cluster_size: int) -> int:
     """Thread blocks of one per SM that run at a time, in whole clusters within a GPC.
 

@@ -16,11 +16,13 @@ from ucutlass.ir import Choice, Kernel, ScheduleBlock
 
 Warps: TypeAlias = Literal["pingpong", "cooperative", "multistage", "gemv", "direct"]
 
-Math: TypeAlias = Literal["tf32x3", "tf32x3_rs", "simt"]
+Math: TypeAlias = Literal["tf32x3", "tf32x3_rs", "tf32x3_fused", "simt"]
 
 Value: TypeAlias = int | str | tuple[int, ...]
 
 SplitK: TypeAlias = int | Literal["stream"]
+
+Partials: TypeAlias = Literal["memory", "cluster"]
 
 RASTERS: Mapping[str, int] = MappingProxyType({"heuristic": 0, "along_m": 1, "along_n": 2})
 """Words of `raster`, and the launch parameter's number."""
@@ -60,6 +62,7 @@ FIELDS: Mapping[str, ScheduleField] = MappingProxyType(
             ScheduleField(
                 "split_k", 0, ("stream",), (1, 1024), "parts of K or a row, added; `stream`: stream-K"
             ),
+            ScheduleField("partials", 0, get_args(Partials), None, "where parts of K meet", True),
             ScheduleField("raster", 0, tuple(RASTERS), None, "tile order; no build"),
             ScheduleField("swizzle", 0, (), (1, 8), "tiles side by side; no build"),
             ScheduleField("rows", 0, (), (1, 1024), "rows, or vectors of rows, a block"),
@@ -89,6 +92,7 @@ class PartialSchedule:
     math: Math | None = None
     swap: Literal["no", "yes"] | None = None
     split_k: SplitK | None = None
+    partials: Partials | None = None
     raster: Literal["heuristic", "along_m", "along_n"] | None = None
     swizzle: int | None = None
     rows: int | None = None

@@ -88,7 +88,7 @@ asked = st.builds(
     cluster=either((1, 1), (2, 1), (3, 1), (8, 2), (1, 8)),
     stages=either(2, 3, 7, 32),
     warp_tile=either((64, 64), (16, 8), (128, 128), (48, 32)),
-    math=either("tf32x3", "tf32x3_rs", "simt"),
+    math=either("tf32x3", "tf32x3_rs", "tf32x3_fused", "simt"),
     swap=either("no", "yes"),
     split_k=either(1, 2, 200, "stream"),
     swizzle=either(1, 3, 8),
@@ -152,7 +152,7 @@ def test_templates_take_what_the_rules_take(made: object, request: PartialSchedu
         case GemvSchedule() as schedule:
             assert gemv.check(what, schedule) == ""
             assert gemv_bytes(what, schedule) <= memory
-        case Sm90Schedule(math="tf32x3" | "tf32x3_rs"):
+        case Sm90Schedule(math="tf32x3" | "tf32x3_rs" | "tf32x3_fused"):
             assert lean(chosen.plan)
         case Sm90Schedule():
             assert gemm_sm90.render(chosen.plan)

@@ -21,6 +21,7 @@ SM90, SM80, SM89 = ARCHES["sm90a"], ARCHES["sm80"], ARCHES["sm89"]
 
 Made = tuple[GemmProblem, tuple[int, ...]]
 COOPERATIVE = PartialSchedule(warps="cooperative", tile=(128, 128, 64))
+IN_CLUSTER = replace(COOPERATIVE, split_k=4, partials="cluster")
 F32_COOPERATIVE = PartialSchedule(warps="cooperative", tile=(128, 128, 32))
 PINGPONG = PartialSchedule(warps="pingpong", tile=(64, 128, 64))
 MULTISTAGE = PartialSchedule(warps="multistage", tile=(128, 128, 32))
@@ -122,6 +123,14 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
         replace(PINGPONG, math="tf32x3_rs", tile=(64, 64, 32), cluster=None, stages=None),
         square(compute_type="f32"),
         replace(F32_COOPERATIVE, math="tf32x3_rs"),
+    ),
+    (
+        "UC0425",
+        SM90,
+        square(compute_type="f32", order="KN"),
+        replace(F32_COOPERATIVE, math="tf32x3_fused", tile=(128, 64, 32), cluster=(8, 1)),
+        square(compute_type="f32", order="KN"),
+        replace(F32_COOPERATIVE, math="tf32x3_fused", tile=(128, 64, 32), cluster=(4, 1)),
     ),
     (
         "UC0423",
@@ -362,6 +371,16 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
         square(),
         replace(COOPERATIVE, split_k="stream"),
     ),
+    ("UC0424", SM90, square(), replace(IN_CLUSTER, split_k=9), square(), replace(IN_CLUSTER, split_k=8)),
+    (
+        "UC0424",
+        SM90,
+        square(),
+        replace(IN_CLUSTER, cluster=(2, 2)),
+        square(),
+        replace(IN_CLUSTER, cluster=(2, 1)),
+    ),
+    ("UC0424", SM90, square(), replace(IN_CLUSTER, split_k="stream"), square(), IN_CLUSTER),
     ("UC0428", SM90, square(), replace(COOPERATIVE, split_k=17), square(), replace(COOPERATIVE, split_k=16)),
     (
         "UC0430",
@@ -374,6 +393,15 @@ EDGES: tuple[tuple[str, Arch, Made, PartialSchedule, Made, PartialSchedule], ...
     ("UC0430", SM80, counted(gemm(2**31, 8, 8)), MULTISTAGE, gemm(2**31, 8, 8), MULTISTAGE),
     ("UC0432", SM90, square(), replace(COOPERATIVE, swizzle=3), square(), replace(COOPERATIVE, swizzle=4)),
     ("UC0433", SM90, over_batches(), COOPERATIVE, gemm(512, 512, 512, 2, reduce=True), COOPERATIVE),
+    ("UC0434", SM90, gemm(512, 512, 512, 2, reduce=True), IN_CLUSTER, gemm(512, 512, 512, 2), IN_CLUSTER),
+    (
+        "UC0434",
+        SM90,
+        square(),
+        replace(IN_CLUSTER, tile=(128, 256, 32), stages=5),
+        square(),
+        replace(IN_CLUSTER, tile=(128, 256, 64), stages=3),
+    ),
     ("UC0440", SM80, square(), replace(MULTISTAGE, tile=(128, 128, 16)), square(), MULTISTAGE),
     (
         "UC0441",

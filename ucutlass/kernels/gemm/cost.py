@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ucutlass.ir.hardware import Device, cluster_slots, peak_key
+from ucutlass.ir.hardware import Device, cluster_slots, clusters_at_a_time, peak_key
 from ucutlass.kernels.access import Store
 from ucutlass.kernels.arithmetic import Compute
-from ucutlass.kernels.gemm.plan import GemvSchedule, Math, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemvSchedule, Math, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.problem import Shape, ceil_div, tensor_bytes
 from ucutlass.kernels.gemm.rules.tiles import STREAM_K_ITERATIONS, accumulators_per_thread
 from ucutlass.kernels.gemm.schedule import TMA_BYTES, GemmCandidate, candidate_of
@@ -44,7 +44,8 @@ class Constants:
     functions take where one warp group works at them alone, with half the warps to hide what they wait for
     (the case of _INSTRUCTIONS by pingpong: 192 us). split, handover, reduce_bytes: seconds that splitting K
     costs whatever its size; cycles until one part of a tile sees that the part before it is done; bytes per
-    cycle of the partial sums. cached: part of L2 that operands can live in. wide_accumulators,
+    cycle of the partial sums. exchange, exchange_bytes: cycles that adding the parts of K in a cluster takes whatever
+    its size; bytes per cycle that a block reads of the others' sums. cached: part of L2 that operands can live in. wide_accumulators,
     register_operand: how much longer a step takes with more than 160 accumulators, with tf32 operands
     that pass through registers. split_step, fragment: cycles that a warp group adds to a step of K where
     it splits f32 in registers, once and for each 64 x 8 elements of A: an H100's times of 16 to 4096 rows
@@ -72,6 +73,8 @@ class Constants:
     split: float = 4.16e-06
     handover: float = 2220.0
     reduce_bytes: float = 37.5
+    exchange: float = 3000.0
+    exchange_bytes: float = 20.0
     cached: float = 0.825
     wide_accumulators: float = 1.15
     register_operand: float = 1.3
@@ -121,7 +124,9 @@ _VECTOR_FACTOR = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.4}
 """Of the multistage kernel's speed, what is left when an operand is read in that many bytes."""
 
 
-_PASSES: Mapping[Math, int] = MappingProxyType({"tensor": 1, "tf32x3": 3, "tf32x3_rs": 3, "simt": 3})
+_PASSES: Mapping[Math, int] = MappingProxyType(
+    {"tensor": 1, "tf32x3": 3, "tf32x3_rs": 3, "tf32x3_fused": 3, "simt": 3}
+)
 """Multiplications of a wgmma kernel for one of the problem; the rules refuse `simt`, once it is priced."""
 
 _DIGITS = 10
@@ -235,12 +240,21 @@ def _sm90(c: GemmCandidate, s: Sm90Schedule, device: Device, k: Constants) -> Es
     m_tiles, n_tiles = tile_grid(c.shape, s.tile, s.cluster, c.launch.swizzle)
     tiles = m_tiles * n_tiles * c.shape.batch
     # Illegal candidates are priced before the rules see them: some clusters fit nowhere.
-    slots = max(1, cluster_slots(device, s.cluster[0] * s.cluster[1]))
-    active = min(slots, tiles * c.launch.splits if c.launch.splits else slots)
+    blocks = s.cluster[0] * s.cluster[1]
+    if s.scheduler == "cluster_k":
+        # Of tiles, each of which takes as many blocks as K has parts.
+        parts = max(1, c.launch.splits)
+        slots = max(1, clusters_at_a_time(device, blocks * parts) * blocks)
+        active = min(slots, tiles) * parts
+    else:
+        slots = max(1, cluster_slots(device, blocks))
+        active = min(slots, tiles * c.launch.splits if c.launch.splits else slots)
     step = _sm90_step(c, s, active, device, k)
     epilogue = epilogue_cycles(c, m * n, k) + k.tile
     busiest, split_seconds = _sm90_busiest(c, s, tiles, slots, step, epilogue, k)
     average = tiles * (c.k_tiles * step + epilogue) / slots
+    if s.scheduler == "cluster_k":
+        average /= max(1, c.launch.splits)
     return _whole(
         c,
         device,
@@ -258,6 +272,8 @@ def _sm90(c: GemmCandidate, s: Sm90Schedule, device: Device, k: Constants) -> Es
 def _parts(c: GemmCandidate) -> tuple[int, int]:
     """Tiles of A and of B that a step of K takes."""
     match c.schedule:
+        case Sm90Schedule(math="tf32x3_fused"):
+            return 1, 1
         case Sm90Schedule(math=math_):
             return operand_parts(c.problem, math_)
         case _:
@@ -294,7 +310,7 @@ def _sm90_step(c: GemmCandidate, s: Sm90Schedule, active: int, device: Device, k
         mma *= k.wide_accumulators
     if c.problem.compute_type.name == "tf32" and not _k_major(c):
         mma *= k.register_operand
-    if s.math == "tf32x3_rs":
+    if s.math in REGISTER_MATHS:
         # Of two warp groups; each waits for its own products before it goes on to the next step.
         own = k.split_step + instructions / 2 * (k.fragment + _PASSES[s.math] * n / 2)
         mma = max(mma, own)
@@ -315,7 +331,7 @@ def _sm90_l2(
     columns = min(n, c.shape.n) * c.problem.b.elem.bytes * parts_b / s.cluster[0]
     rows *= math.pow(max(1.0, active / (m_tiles * batch * s.cluster[1]) / gpcs), -k.shared)
     columns *= math.pow(max(1.0, active / (n_tiles * batch * s.cluster[0]) / gpcs), -k.shared)
-    partial = 8 * m * n * max(0, c.launch.splits - 1)
+    partial = 0 if s.scheduler == "cluster_k" else 8 * m * n * max(0, c.launch.splits - 1)
     return m_tiles * n_tiles * batch * (c.shape.k * (rows + columns) + partial)
 
 
@@ -336,6 +352,11 @@ def _sm90_busiest(
         return max(each * mainloop + epilogue, turns, mainloop + each * epilogue), 0.0
     if s.scheduler == "persistent" or splits == 1:
         return each * (mainloop + epilogue), 0.0
+    if s.scheduler == "cluster_k":
+        splits = max(1, splits)  # stream-K, which the rules refuse
+        others = s.tile[0] * s.tile[1] * 4 * (splits - 1) / splits  # bytes of sums that a block gets
+        part = ceil_div(steps, splits) * step + k.tile + k.exchange + others / k.exchange_bytes
+        return each * (part + epilogue / splits), 0.0
     fix = s.tile[0] * s.tile[1] * 4 / k.reduce_bytes
     if splits > 1:
         part = ceil_div(steps, splits) * step + fix + k.tile
@@ -358,7 +379,7 @@ def rate_key(c: GemmCandidate, device: Device) -> str:
     match c.schedule:
         case Sm80Schedule(math=way):
             return "f16" if compute_type in ("e4m3", "e5m2") else peak_key(compute_type, way)
-        case Sm90Schedule(math="tf32x3" | "tf32x3_rs"):
+        case Sm90Schedule(math="tf32x3" | "tf32x3_rs" | "tf32x3_fused"):
             return "tf32x3"
         case _:
             return compute_type if compute_type in device.peaks else "f16"

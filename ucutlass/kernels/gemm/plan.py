@@ -70,21 +70,26 @@ class LaunchParameters:
     splits: int = 1
 
 
-Math: TypeAlias = Literal["tensor", "tf32x3", "tf32x3_rs", "simt"]
+Math: TypeAlias = Literal["tensor", "tf32x3", "tf32x3_rs", "tf32x3_fused", "simt"]
 """How a compute type is multiplied: as it is by tensor cores, f32 in three tf32 passes, or in FFMA. Of `tf32x3` by
-wgmma a launch before the kernel's splits both operands, of `tf32x3_rs` B alone: A is split in registers."""
+wgmma a launch before the kernel's splits both operands, of `tf32x3_rs` B alone: A is split in registers. Of
+`tf32x3_fused` there is no such launch: B is split in shared memory."""
+
+REGISTER_MATHS: frozenset[Math] = frozenset({"tf32x3_rs", "tf32x3_fused"})
+"""Of wgmma with A split in registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sm90Schedule:
     """A CUTLASS 3.x warp-specialised TMA kernel. `tile` is M x N x K in elements. `math` is the compute type's way
-    of multiplying; `simt` is there for the rules to refuse."""
+    of multiplying; `simt` is there for the rules to refuse. Of `cluster_k` a cluster has as many blocks for each of
+    its tiles as K has parts, which add their sums through distributed shared memory."""
 
     tile: tuple[int, int, int]
     cluster: tuple[int, int]
     stages: int
     warps: Literal["pingpong", "cooperative"]
-    scheduler: Literal["persistent", "stream_k"]
+    scheduler: Literal["persistent", "stream_k", "cluster_k"]
     math: Math = "tensor"
 
 

@@ -147,6 +147,7 @@ _GIVE_UP = (
     "threads",
     "cluster",
     "split_k",
+    "partials",
     "swizzle",
     "raster",
     "swap",
@@ -224,6 +225,7 @@ def _reason(name: str, c: GemmCandidate, price: Estimate, case: PlanningCase) ->
         "cluster": _cluster(c),
         "stages": "as many as fit in shared memory beside the epilogue, and no more than help",
         "split_k": _split(c, tiles),
+        "partials": "blocks of a cluster add them through shared memory",
         "swap": "N lies on the tile's M side" if c.swapped else "as written",
         "math": _math(c),
         "swizzle": "operands against L2; costs no build to change",
@@ -254,6 +256,8 @@ def _math(c: GemmCandidate) -> str:
     if request_of(c).math == "simt":
         return "f32 in FFMA"
     before = "; a launch before the kernel's splits the operands" if c.family == "sm90" else ""
+    if request_of(c).math == "tf32x3_fused":
+        before = "; A is split in registers, B in shared memory"
     if request_of(c).math == "tf32x3_rs":
         before = "; A is split in registers, a launch before the kernel's splits B alone"
     return f"three tf32 passes keep f32 accuracy{before}"

@@ -37,7 +37,7 @@ SM80_STAGES = 4
 COLUMNS = (1, 2, 4, 8)
 """Columns that a matrix-vector kernel computes."""
 
-ACCUMULATORS = {"tensor": 128, "tf32x3": 64, "tf32x3_rs": 64, "simt": 64}
+ACCUMULATORS = {"tensor": 128, "tf32x3": 64, "tf32x3_rs": 64, "tf32x3_fused": 64, "simt": 64}
 """32-bit accumulators a thread of a multistage kernel may hold: the rest of 255 registers is fragments, of which
 tf32x3 has five times as many and FFMA four steps of K."""
 
@@ -209,12 +209,18 @@ def build(case: PlanningCase, request: PartialSchedule) -> GemmCandidate:
                 request.cluster or (1, 1),
                 request.stages or max(2, most),
                 warps,
-                "persistent" if splits == 1 else "stream_k",
+                _scheduler(splits, request),
                 math,
             )
     return GemmCandidate(
         case.arch, side.problem, case.sizes, side.shape, schedule, launch, routes, side.swapped
     )
+
+
+def _scheduler(splits: int, request: PartialSchedule) -> Literal["persistent", "stream_k", "cluster_k"]:
+    if splits == 1:
+        return "persistent"
+    return "cluster_k" if request.partials == "cluster" else "stream_k"
 
 
 def _math(problem: GemmProblem, request: PartialSchedule) -> Math:
@@ -284,6 +290,7 @@ def request_of(candidate: GemmCandidate) -> PartialSchedule:
                 swap=swap,
                 math=None if math_ == "tensor" else math_,
                 split_k="stream" if stream else launch.splits,
+                partials="cluster" if scheduler == "cluster_k" else None,
                 raster=RASTER_WORD[launch.raster],
                 swizzle=launch.swizzle,
             )

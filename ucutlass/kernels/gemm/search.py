@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
-from ucutlass.ir.schedule import Math, PartialSchedule, SplitK, Warps
+from ucutlass.ir.hardware import clusters_at_a_time
+from ucutlass.ir.schedule import Math, Partials, PartialSchedule, SplitK, Warps
+from ucutlass.kernels.gemm.plan import REGISTER_MATHS
 from ucutlass.kernels.gemm.problem import Shape, ceil_div
 from ucutlass.kernels.gemm.rules.operands import WGMMA_TYPES
 from ucutlass.kernels.gemm.rules.tiles import (
+    MAX_CLUSTER,
     MAX_REGISTERS_F32_RS,
     MAX_TILE,
     MIN_TILE_N,
@@ -23,6 +26,8 @@ from ucutlass.kernels.gemm.smem import operand_parts
 from ucutlass.kernels.gemm.variants import variants_of
 
 Tile: TypeAlias = tuple[int, int, int]
+
+SWAPS: tuple[Swap, ...] = ("no", "yes")
 
 WarpsTile: TypeAlias = tuple[Warps, tuple[int, int]]
 """Warps, and the elements of a tile along M and N."""
@@ -110,7 +115,7 @@ def rounds(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[str, ...
     short = min(shape.m, shape.n) <= COLUMNS[-1]
     gemv: tuple[str, ...] = ("gemv",) if "gemv" in allowed and (short or len(allowed) == 1) else ()
     sm80: tuple[str, ...] = ("sm80",) if "sm80" in allowed else ()
-    if request.math == "tf32x3_rs":
+    if request.math in REGISTER_MATHS:
         return (("sm90",),)
     likely = request.math != "simt" and _sm90_likely(case)
     if "sm90" in allowed and (likely or not sm80):
@@ -145,7 +150,7 @@ def expand(case: PlanningCase, request: PartialSchedule, tried: tuple[str, ...])
 
 def _sm90(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
     for math in _maths(case, request):
-        warps = "cooperative" if math == "tf32x3_rs" and request.warps is None else request.warps
+        warps = "cooperative" if math in REGISTER_MATHS and request.warps is None else request.warps
         yield from _sm90_of(case, replace(request, math=math, warps=warps))
 
 
@@ -156,19 +161,29 @@ def _maths(case: PlanningCase, request: PartialSchedule) -> tuple[Math | None, .
 
 
 def _sm90_of(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
-    swaps, depth = _orders(case, request)
-    for swap in swaps:
+    written, depth = _orders(case, request)
+    # In the other orientation a tile's columns divide M, which pays where there are few.
+    turns = request.swap is None and case.written.problem.compute_type.name != "tf32"
+    for swap in SWAPS if turns else written:
         side = case.side(swap)
         fits = _fitted(case, side.shape, request)
-        for warps, tile in _sm90_tiles(case, side.shape, depth, request, fits):
+        trimmed = _trimmed(case, side.shape, depth, request, fits)
+        divided = replace(request, partials="cluster")
+        tiles: list[tuple[Warps, Tile, PartialSchedule]] = [
+            ("cooperative", tile, divided) for tile in trimmed
+        ]
+        if swap in written:
+            tiles += [(*tile, request) for tile in _sm90_tiles(case, side.shape, depth, request, fits)]
+        for warps, tile, fields in tiles:
             for cluster in _clusters(case, side.shape, tile, request, (warps, tile[:2]) in fits):
-                for split in _splits(case, side.shape, tile, warps, request):
+                for split, partials in _divisions(case, side.shape, tile, warps, cluster, fields):
                     yield replace(
                         request,
                         warps=warps,
                         tile=tile,
                         cluster=cluster,
                         split_k=split,
+                        partials=partials,
                         swap=swap,
                         swizzle=request.swizzle or _swizzle(case, side, tile, cluster),
                     )
@@ -185,17 +200,47 @@ def _orders(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[Swap, .
         return ("yes" if problem.a.k[-1] == () else "no",), depth
     skinny = min(shape.m, shape.n) < _SKINNY and problem.compute_type.name != "tf32"
     # The smaller operand is the one to split ahead.
-    return ("no", "yes") if skinny or request.math == "tf32x3_rs" else ("no",), depth
+    return ("no", "yes") if skinny or request.math in REGISTER_MATHS else ("no",), depth
 
 
 def _fitted(case: PlanningCase, shape: Shape, request: PartialSchedule) -> tuple[WarpsTile, ...]:
     if request.tile is not None:
         return ()
-    problem = case.written.problem
-    most = MAX_REGISTERS_F32_RS - _FRAGMENTS if request.math == "tf32x3_rs" else most_accumulators(problem)
-    held = most // accumulator_sets(problem)
-    tiles = fitted(shape, case.device.sms, held, _listed(shape, request))
+    tiles = fitted(shape, case.device.sms, _most_accumulators(case, request), _listed(shape, request))
     return tuple(tile for tile in tiles if request.warps in (None, tile[0]))
+
+
+def _trimmed(
+    case: PlanningCase, shape: Shape, depth: int, request: PartialSchedule, fits: tuple[WarpsTile, ...]
+) -> tuple[Tile, ...]:
+    """Tiles whose columns divide N with little beside it, for a K that is divided in a cluster: such products have
+    so few tiles that the zeros in them are much of the work."""
+    open_ = request.tile is None and request.split_k is None and request.partials != "memory"
+    if not open_ or request.warps not in (None, "cooperative") or shape.k < _LONG_K * depth:
+        return ()
+    others = {tile for _, tile in (*_listed(shape, request), *fits)}
+    held = _most_accumulators(case, request)
+    tiles = []
+    for rows in (_LEAST["cooperative"], 2 * _LEAST["cooperative"]):
+        widest = min(MAX_TILE, held * THREADS["cooperative"] // rows // MIN_TILE_N * MIN_TILE_N)
+        count = ceil_div(shape.n, widest)
+        for parts in (count, count + 1):
+            width = ceil_div(ceil_div(shape.n, parts), MIN_TILE_N) * MIN_TILE_N
+            few = 2 * ceil_div(shape.m, rows) * parts * shape.batch <= case.device.sms
+            if few and parts <= _FEW_PARTS and (rows, width) not in others and rows < 2 * shape.m:
+                tiles.append((rows, width, depth))
+    return tuple(tiles)
+
+
+_FEW_PARTS = 8
+"""Beyond so many tiles along N the last one weighs little."""
+
+
+def _most_accumulators(case: PlanningCase, request: PartialSchedule) -> int:
+    """Accumulators of one set that a thread may hold."""
+    problem = case.written.problem
+    most = MAX_REGISTERS_F32_RS - _FRAGMENTS if request.math in REGISTER_MATHS else most_accumulators(problem)
+    return most // accumulator_sets(problem)
 
 
 def _listed(shape: Shape, request: PartialSchedule) -> tuple[WarpsTile, ...]:
@@ -256,6 +301,46 @@ def _clusters(
     )
 
 
+def _divisions(
+    case: PlanningCase,
+    shape: Shape,
+    tile: Tile,
+    warps: Warps,
+    cluster: tuple[int, int],
+    request: PartialSchedule,
+) -> Iterator[tuple[SplitK, Partials | None]]:
+    """How K is divided, and where its parts meet."""
+    if request.split_k is not None or request.partials != "cluster":
+        yield from ((split, request.partials) for split in _splits(case, shape, tile, warps, request))
+    if request.split_k is None and request.partials != "memory":
+        yield from (
+            (split, "cluster") for split in _cluster_splits(case, shape, tile, warps, cluster, request)
+        )
+
+
+def _cluster_splits(
+    case: PlanningCase,
+    shape: Shape,
+    tile: Tile,
+    warps: Warps,
+    cluster: tuple[int, int],
+    request: PartialSchedule,
+) -> tuple[int, ...]:
+    """Parts that meet in a cluster: the most whose clusters all run at a time, and one fewer."""
+    blocks, steps = cluster[0] * cluster[1], ceil_div(shape.k, tile[2])
+    if request.partials is None and (warps != "cooperative" or steps < _LONG_K):
+        return ()
+    rows, columns = (
+        ceil_div(ceil_div(e, t), c) for e, t, c in zip((shape.m, shape.n), tile, cluster, strict=False)
+    )
+    parts = range(2, max(2, min(MAX_CLUSTER // blocks, steps // 4)) + 1)
+    tiles = rows * columns * shape.batch
+    fit = [
+        p for p in parts if tiles <= clusters_at_a_time(case.device, blocks * p) and blocks * p <= MAX_CLUSTER
+    ]
+    return tuple(fit[-2:]) or (tuple(parts) if request.partials == "cluster" else ())
+
+
 def _splits(
     case: PlanningCase, shape: Shape, tile: Tile, warps: Warps, request: PartialSchedule
 ) -> tuple[SplitK, ...]:
@@ -269,10 +354,14 @@ def _splits(
     if warps == "pingpong" or steps < _LONG_K:
         return (1,)
     if 2 * tiles <= sms:
-        most = min(sms // tiles, steps // 4, 16)
-        return (1, most) if most > 1 else (1,)
+        most = min(sms // tiles, steps // 4, _MOST_PARTS)
+        return tuple(dict.fromkeys((1, min(most, _MANY_PARTS), most))) if most > 1 else (1,)
     tail = 0 < 2 * (tiles % sms) < sms and tiles < 4 * sms
     return (1, "stream") if warps == "cooperative" and tail else (1,)
+
+
+_MANY_PARTS, _MOST_PARTS = 16, 64
+"""The parts of K that have paid, since each waits for the one before it, and those of a K of hundreds of thousands."""
 
 
 def _swizzle(case: PlanningCase, side: Orientation, tile: Tile, cluster: tuple[int, int]) -> int:

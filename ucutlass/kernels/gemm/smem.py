@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from ucutlass.ir.hardware import ARCHES
@@ -162,11 +162,11 @@ def _struct(members: list[tuple[int, int]]) -> tuple[int, int]:
 
 
 def operand_parts(problem: GemmProblem, math: Math) -> tuple[int, int]:
-    """Tiles of A and of B that a wgmma kernel loads for a step of K: f32 in two parts, but for A where it is split
-    in registers."""
+    """Tiles of A and of B that a wgmma kernel loads for a step of K: f32 in two parts, but for those that it splits
+    itself."""
     if problem.compute_type.name != "f32":
         return 1, 1
-    return (1, 2) if math == "tf32x3_rs" else (2, 2)
+    return {"tf32x3_fused": (1, 1), "tf32x3_rs": (1, 2)}.get(math, (2, 2))
 
 
 def sm90_memory(
@@ -182,7 +182,7 @@ def sm90_memory(
         # In parts, each as large as the operand (emit/gemm/lean_split.py), by a lean kernel alone.
         least, stage = (
             least_lean_epilogue(problem, routes, tile, warps),
-            lean_main_loop(problem, tile, 1, math, 1),
+            lean_main_loop(problem, tile, 2, math, 1) - lean_main_loop(problem, tile, 1, math, 1),
         )
         padding = lean_main_loop(problem, tile, stages, math) - stages * stage
         return SharedMemory(stage, stages, least or 0, LEAN_BARRIERS + padding)
@@ -240,7 +240,8 @@ _COLUMNS = (64, 32, 16)
 """Columns of a step of the epilogue, the widest first."""
 
 _FEW_COLUMNS = (32, 16)
-"""With results by columns: a thread holds one of each column that it meets in a step."""
+"""With results by columns: a thread holds one of each column that it meets in a step. And where the blocks of a
+cluster divide a tile's steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +265,20 @@ def lean_main_loop(
     """Bytes of the main loop: A and B, and for f32 their small parts, each in stages of its own that begin at
     multiples of `alignment`."""
     m, n, k = tile
-    operands = (_round(stages * rows * k * problem.compute_type.bytes, alignment) for rows in (m, n))
-    return sum(parts * bytes_ for parts, bytes_ in zip(operand_parts(problem, math), operands, strict=True))
+    item = problem.compute_type.bytes
+    operands = (_round(stages * rows * k * item, alignment) for rows in (m, n))
+    loaded = sum(parts * bytes_ for parts, bytes_ in zip(operand_parts(problem, math), operands, strict=True))
+    return loaded + split_parts(problem, math) * _round(SPLIT_BUFFERS * n * k * item, alignment)
+
+
+SPLIT_BUFFERS = 2
+"""Steps of K for which a kernel that splits B in shared memory keeps its parts."""
+
+
+def split_parts(problem: GemmProblem, math: Math) -> int:
+    """Returns how many parts of B a kernel writes beside what it loads: the small ones where B lies along K, since
+    the big ones take its place."""
+    return 0 if math != "tf32x3_fused" else 1 if problem.b.k[-1] == () else 2
 
 
 def lean_epilogue(
@@ -276,6 +289,11 @@ def lean_epilogue(
     main_loop = lean_main_loop(problem, schedule.tile, schedule.stages, schedule.math)
     left = SHARED_BYTES - LEAN_BARRIERS - main_loop
     epilogues = _lean_epilogues(problem, routes, schedule.tile, schedule.warps)
+    if schedule.scheduler == "cluster_k":
+        # Blocks divide a tile by steps; where TMA stores nothing, a line that keeps the main loop's place.
+        epilogues = (
+            replace(e, bytes=max(e.bytes, _TILE_ALIGNMENT)) for e in epilogues if e.columns in _FEW_COLUMNS
+        )
     return next((epilogue for epilogue in epilogues if epilogue.bytes <= left), None)
 
 

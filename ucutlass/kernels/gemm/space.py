@@ -17,6 +17,7 @@ from ucutlass.kernels.gemm.cost import effective_swizzle, estimate
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, LaunchParameters, Sm90Schedule
 from ucutlass.kernels.gemm.problem import ceil_div
 from ucutlass.kernels.gemm.rules import legal
+from ucutlass.kernels.gemm.rules.tiles import MAX_CLUSTER
 from ucutlass.kernels.gemm.rules.vector import ROWS, THREADS
 from ucutlass.kernels.gemm.schedule import (
     RASTER_WORD,
@@ -99,6 +100,8 @@ def _splits(c: GemmCandidate) -> tuple[int, ...]:
     match c.schedule:
         case Sm90Schedule(scheduler="stream_k"):
             return (0, *SPLITS)
+        case Sm90Schedule(scheduler="cluster_k", cluster=(m, n)):
+            return tuple(range(2, MAX_CLUSTER // (m * n) + 1))
         case Sm90Schedule() | GemvSchedule():
             return ()
         case _:
@@ -118,13 +121,16 @@ _DEPTHS: Mapping[str, tuple[int, ...]] = MappingProxyType(
 )
 """Bytes of K in a tile."""
 
+_IN_CLUSTER = 2
+"""Parts of K that meet in a cluster; those that meet in memory share a binary with stream-K."""
+
 _FIELDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
     {
         "sm90": {
             "warps": ("pingpong", "cooperative"),
             "cluster": ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)),
-            "split_k": (1, "stream"),
-            "math": (None, "tf32x3_rs"),
+            "split_k": (1, "stream", _IN_CLUSTER),
+            "math": (None, "tf32x3_rs", "tf32x3_fused"),
         },
         "sm80": {"warps": ("multistage",), "math": (None, "tf32x3", "simt")},
         "gemv": {"warps": ("gemv",), "rows": ROWS, "threads": THREADS},
@@ -141,7 +147,10 @@ def _everything(case: PlanningCase) -> Iterator[GemmCandidate]:
         names = (*table, "swap", "tile")
         values = itertools.product(*table.values(), ("no", "yes"), _tiles(case, family))
         for chosen in values:
-            candidate = build(case, PartialSchedule(**dict(zip(names, chosen, strict=True))))
+            request = PartialSchedule(**dict(zip(names, chosen, strict=True)))
+            if request.split_k == _IN_CLUSTER:
+                request = replace(request, partials="cluster")
+            candidate = build(case, request)
             if legal(candidate):
                 yield candidate
 

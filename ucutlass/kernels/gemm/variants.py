@@ -12,7 +12,7 @@ VARIANTS = (
     Variant(
         "sm90",
         ("pingpong", "cooperative"),
-        ("warps", "tile", "cluster", "stages", "math", "swap", "split_k", "raster", "swizzle"),
+        ("warps", "tile", "cluster", "stages", "math", "swap", "split_k", "partials", "raster", "swizzle"),
     ),
     Variant("gemv", ("gemv",), ("warps", "rows", "columns", "threads", "swap")),
     Variant(

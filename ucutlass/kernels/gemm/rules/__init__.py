@@ -215,6 +215,15 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
         in_guide=True,
     ),
     Rule(
+        "UC0434",
+        "parts of K in a cluster",
+        "`partials cluster`: no reductions",
+        "emit/gemm/lean_cluster.j2; CUDA C++ Programming Guide, Distributed Shared Memory",
+        tiles.partials_in_cluster,
+        _SM90,
+        in_guide=True,
+    ),
+    Rule(
         "UC0440",
         "multistage tile K",
         "multistage tile K: a multiple of 64 bytes (simt: 16) up to 256 elements",
@@ -244,7 +253,7 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0443",
         "warp registers",
-        "multistage: warp tiles of at most 4096 elements (64x64), for f32 2048",
+        "multistage: warp tiles of at most 4096 elements, for f32 2048",
         "CUDA C++ Programming Guide: 255 registers a thread, 65536 an SM",
         multistage.accumulators_fit,
         _SM80,
@@ -289,7 +298,7 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0454",
         "gemv shared memory",
-        "gemv: partial sums within a block's shared memory",
+        "gemv: sums within shared memory",
         "CUDA C++ Programming Guide",
         vector.memory,
         _GEMV,

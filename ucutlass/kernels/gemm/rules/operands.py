@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ucutlass.kernels.access import Access, Reduction
 from ucutlass.kernels.arithmetic import CoordinateValue
-from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.problem import ceil_div, stride_bytes
 from ucutlass.kernels.gemm.schedule import (
     TMA_BYTES,
@@ -89,9 +89,9 @@ def math_fits_compute_type(c: GemmCandidate) -> Breach | None:
             ("math", "warps"),
             changed(c, math="tf32x3"),
         )
-    if compute_type == "f32" and math == "tf32x3_rs" and not _is_cooperative(c):
+    if compute_type == "f32" and math in REGISTER_MATHS and not _is_cooperative(c):
         return Breach(
-            "`math tf32x3_rs` is of two warp groups, of which one splits A in registers while wgmma multiplies the "
+            f"`math {math}` is of two warp groups, of which one splits A in registers while wgmma multiplies the "
             "other's",
             "use `math tf32x3`, or `warps cooperative`",
             ("math", "warps"),

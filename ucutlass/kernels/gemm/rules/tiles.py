@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.access import Reduction
+from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemmProblem, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.problem import accumulator_bytes
 from ucutlass.kernels.gemm.schedule import GemmCandidate, changed, nearest
-from ucutlass.kernels.gemm.smem import SharedMemory, most_stages, register_sourced
+from ucutlass.kernels.gemm.smem import (
+    SharedMemory,
+    lean_epilogue,
+    lean_main_loop,
+    most_stages,
+    register_sourced,
+)
 from ucutlass.kernels.rule import Breach
 
 MAX_TILE = 256
@@ -147,7 +154,7 @@ def fragment_registers(c: GemmCandidate) -> int:
     """Returns the 32-bit registers of a thread that hold what A is split into, 0 where A is not split there: a
     wgmma takes 4 of each part for 8 elements of K."""
     match c.schedule:
-        case Sm90Schedule(tile=(m, _, k), math="tf32x3_rs", warps=warps):
+        case Sm90Schedule(tile=(m, _, k), math="tf32x3_rs" | "tf32x3_fused", warps=warps):
             return m // (THREADS[warps] // 2) * k // 8 * 8
         case _:
             return 0
@@ -262,7 +269,7 @@ def cluster_size(c: GemmCandidate) -> Breach | None:
     m, n = s.cluster
     legal = (1, 2, 4, 8)
     if m in legal and n in legal and m * n <= MAX_CLUSTER:
-        return None
+        return _parts_fit(c, s)
     best = [nearest(m, legal), nearest(n, legal)]
     while best[0] * best[1] > MAX_CLUSTER:
         best[best[1] > best[0]] //= 2
@@ -276,16 +283,84 @@ def cluster_size(c: GemmCandidate) -> Breach | None:
     )
 
 
+def _parts_fit(c: GemmCandidate, s: Sm90Schedule) -> Breach | None:
+    m, n = s.cluster
+    most = MAX_CLUSTER // (m * n)
+    if s.scheduler != "cluster_k" or 2 <= c.launch.splits <= most:
+        return None
+    if most < 2:
+        return Breach(
+            f"cluster {m}x{n} leaves no place for further parts of K: a cluster has at most {MAX_CLUSTER} thread blocks",
+            "use `cluster 1x1`",
+            ("cluster", "partials"),
+            changed(c, cluster=(1, 1)),
+        )
+    if c.launch.splits == 0:
+        return Breach(
+            "stream-K adds its parts in device memory",
+            "use `partials memory`, or give `split_k` a number",
+            ("split_k", "partials"),
+            changed(c, partials="memory"),
+        )
+    return Breach(
+        f"`split_k {c.launch.splits}` times cluster {m}x{n} are more thread blocks than the {MAX_CLUSTER} of a cluster",
+        f"use `split_k {most}`, or `partials memory`",
+        ("split_k", "cluster", "partials"),
+        changed(c, split_k=most),
+    )
+
+
+def partials_in_cluster(c: GemmCandidate) -> Breach | None:
+    """A K whose parts meet in a cluster is built by the lean kernel alone, whose steps its blocks divide."""
+    s, problem = _sm90(c), c.problem
+    if s.scheduler != "cluster_k" or s.warps != "cooperative":
+        return None
+    tensors = (*problem.inputs, *(o.access for o in problem.outputs))
+    sums = s.tile[0] * s.tile[1] * accumulator_bytes(problem)
+    k_major = problem.a.k[-1] == problem.b.k[-1] == ()
+    refusals = {
+        "a reduction in the epilogue takes whole tiles": any(
+            isinstance(o, Reduction) for o in problem.outputs
+        ),
+        "there are several batch modes": len(problem.batch) > 1,
+        "f16 accumulators are not exchanged": problem.accumulate == "f16",
+        "there are elements of 8 bytes": any(t.elem.bytes > 4 for t in tensors),
+        "operands of 1 or 4 bytes are to be contiguous along K": problem.compute_type.bytes != 2
+        and problem.compute_type.name != "f32"
+        and not k_major,
+        f"the sums of a tile are {sums} bytes, more than the main loop's buffers": sums
+        > lean_main_loop(problem, s.tile, s.stages, s.math),
+        "its epilogue does not fit beside the main loop": lean_epilogue(problem, c.routes, s) is None,
+    }
+    for why, refused in refusals.items():
+        if refused:
+            return Breach(
+                f"the blocks of a cluster cannot add parts of K: {why}",
+                "use `partials memory`",
+                ("partials",),
+                changed(c, partials="memory"),
+            )
+    return None
+
+
 def multicast_slices(c: GemmCandidate) -> Breach | None:
     s = _sm90(c)
     m, n = s.cluster
-    if s.math == "tf32x3_rs" and c.problem.a.k[-1] != () and s.tile[2] % (8 * n):
+    if s.math in REGISTER_MATHS and c.problem.a.k[-1] != () and s.tile[2] % (8 * n):
         return Breach(
             f"a cluster of {m}x{n} loads tile K {s.tile[2]} of A, which is not contiguous along K, in {n} slices: "
             f"each must be whole groups of 8 lines",
             f"use `cluster {m}x1`",
             ("cluster", "tile"),
             changed(c, cluster=(m, 1)),
+        )
+    if s.math == "tf32x3_fused" and c.problem.b.k[-1] != () and s.tile[2] % (8 * m):
+        return Breach(
+            f"a cluster of {m}x{n} loads tile K {s.tile[2]} of B, which is not contiguous along K, in {m} slices: "
+            f"each must be whole groups of 8 lines",
+            f"use `cluster 1x{n}`",
+            ("cluster", "tile"),
+            changed(c, cluster=(1, n)),
         )
     if s.tile[1] % (8 * m) == 0 and s.tile[0] % (8 * n) == 0:
         return None
