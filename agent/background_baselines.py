@@ -15,13 +15,11 @@ from typing import Any
 
 from ucutlass import frontend, ir
 from ucutlass.agent.baseline_cache import BaselineCache, BaselineRatio, about_baseline, key_of
-from ucutlass.agent.module import TorchModule, match_module
+from ucutlass.agent.module import TorchModule, bytes_of_module, match_module
 from ucutlass.handoff import program_payload
-from ucutlass.ir.elements import ELEMENTS
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.gpu_lock import gpu_uuid
 from ucutlass.runtime.bench.protocol import Protocol
-from ucutlass.runtime.module.signature import TensorSpec
 
 PROTOCOL = Protocol(warmup=0.3, min_seconds=0.2, max_seconds=3.0, launches=6, wall_launches=4, width=0.01)
 
@@ -107,20 +105,6 @@ def _done(ratio: BaselineRatio) -> Future[BaselineRatio | str]:
     future: Future[BaselineRatio | str] = Future()
     future.set_result(ratio)
     return future
-
-
-def bytes_of_module(module: TorchModule) -> int:
-    """Returns bytes of a module's inputs, state and results."""
-    sizes = {element.torch: element.bytes for element in ELEMENTS.values() if element.packed == 1}
-    facts = module.facts
-    tensors = [t for t in (*facts.inputs, *facts.state, *facts.results) if isinstance(t, TensorSpec)]
-    total = 0
-    for tensor in tensors:
-        elements = 1
-        for extent in tensor.shape:
-            elements *= extent
-        total += elements * int(sizes.get(tensor.dtype, 8))
-    return total
 
 
 @contextmanager

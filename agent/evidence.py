@@ -27,6 +27,8 @@ from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.evidence import Machine, Record
 from ucutlass.runtime.store import EvidenceStore, record
 from ucutlass.runtime.verify.pool import MOST_LOSSES, START_SECONDS
+from ucutlass.runtime.verify.suite import memory_of
+from ucutlass.shapes import free_dims
 from ucutlass.spans import span
 from ucutlass.tasks import verification
 from ucutlass.tasks.bench_record import BenchedProgram, describe, recorded, share
@@ -37,6 +39,9 @@ MOST_CASES = 24
 
 RATIO_WIDTH = 0.01
 """To which the ratio to a baseline is measured, where time allows: who leads is decided by a race."""
+
+SHARED_BYTES = 6 << 30
+"""Of a verification's memory, up to which others use the GPU meanwhile."""
 
 SANITIZER_SECONDS = 4 * 600.0
 """What all sanitizers may take together, by the limit that each has."""
@@ -162,6 +167,7 @@ def machine_record(
         verification.gpu_arguments(plan, subject.built, how.case, sanitized=sanitized),
         limit=limit,
         artifacts=artifacts_of(subject.built),
+        shared=not sanitized and memory_of(subject.program, _free(subject)) <= SHARED_BYTES,
     )
     match outcome:
         case isolation.Raised("DeviceUnusable", message):
@@ -174,6 +180,10 @@ def machine_record(
             return verify_record
         case _:
             return str(value(outcome, "the verification"))
+
+
+def _free(subject: BuiltCandidate) -> dict[str, int]:
+    return {d: n for d, n in subject.sizes.items() if d in free_dims(subject.program)}
 
 
 def _bench(

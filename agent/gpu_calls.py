@@ -36,12 +36,19 @@ class GpuCalls:
         self.held += held
 
     def call(
-        self, name: str, arguments: Mapping[str, Any], *, limit: float, artifacts: Sequence[str] = ()
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        limit: float,
+        artifacts: Sequence[str] = (),
+        shared: bool = False,
     ) -> isolation.CallOutcome | str:
         """Returns what became of a function of the engine's table; words where every worker that took it died
-        with it. Raises a MachineError that every other call would meet too."""
+        with it. `shared`: others may use the GPU meanwhile, since it times nothing. Raises a MachineError that
+        every other call would meet too."""
         start = time.monotonic()
-        task = self._submitted(name, arguments, limit, artifacts)
+        task = self._submitted(name, arguments, limit, artifacts, shared)
         try:
             outcome = task.result()
         except TaskLost as lost:
@@ -65,10 +72,21 @@ class GpuCalls:
         return end
 
     def _submitted(
-        self, name: str, arguments: Mapping[str, Any], limit: float, artifacts: Sequence[str]
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        limit: float,
+        artifacts: Sequence[str],
+        shared: bool = False,
     ) -> EngineTask:
         return self.engine.submit(
-            name, arguments, artifacts=artifacts, limit_seconds=limit, wait_seconds=self.wait, near=self.near
+            name,
+            arguments,
+            artifacts=artifacts,
+            limit_seconds=limit,
+            wait_seconds=self.wait,
+            near=self.near,
+            shared=shared,
         )
 
 

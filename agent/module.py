@@ -251,6 +251,20 @@ def _key(facts: ModuleSignature, value: TensorSpec | NumberSpec) -> str:
     return f"state {value.name}"
 
 
+def bytes_of_module(module: TorchModule) -> int:
+    """Returns bytes of a module's inputs, state and results."""
+    sizes = {element.torch: element.bytes for element in ELEMENTS.values() if element.packed == 1}
+    facts = module.facts
+    tensors = [t for t in (*facts.inputs, *facts.state, *facts.results) if isinstance(t, TensorSpec)]
+    total = 0
+    for tensor in tensors:
+        elements = 1
+        for extent in tensor.shape:
+            elements *= extent
+        total += elements * int(sizes.get(tensor.dtype, 8))
+    return total
+
+
 def widest(facts: ModuleSignature) -> Element | None:
     """Returns the widest floating element among inputs and state that a compute type multiplies."""
     dtypes = {tensor.dtype for tensor in (*facts.inputs, *facts.state) if isinstance(tensor, TensorSpec)}

@@ -144,8 +144,9 @@ class Cache:
         cancel: Event | None = None,
         on_wait: Callable[[str], None] = lambda _: None,
         wait_span: str = "waiting for another build",
+        shared: bool = False,
     ) -> Iterator[None]:
-        """Holds this key's lock, between threads and processes.
+        """Holds this key's lock, between threads and processes; `shared` with others that share it.
 
         `on_wait` is told once who holds it; the wait is a span of the name `wait_span`. Raises LockTimeout,
         BuildCancelled.
@@ -154,7 +155,7 @@ class Cache:
             path = self._folder("locks") / key
             deadline = time.monotonic() + timeout_seconds
             waited = False
-            while (fd := _try_lock(path)) is None:
+            while (fd := _try_lock(path, shared)) is None:
                 holder = _holder(path)
                 if not waited:
                     on_wait(holder)
@@ -417,14 +418,14 @@ def _used(folder: Path) -> float:
 # --- locks -----------------------------------------------------------------------
 
 
-def _try_lock(path: Path) -> int | None:
-    """Returns a descriptor that holds the lock, with the holder written into the file; None if held.
+def _try_lock(path: Path, shared: bool = False) -> int | None:
+    """Returns a descriptor that holds the lock, with the last holder written into the file; None if held.
 
     Python's descriptors are not inherited, so no compiler keeps a lock that its parent left.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         if os.fstat(fd).st_nlink == 0:  # `clear` removed this file between open and lock
             os.close(fd)
             return None

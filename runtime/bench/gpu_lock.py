@@ -29,9 +29,15 @@ WAIT_SPAN = "waiting"
 
 @contextmanager
 def hold_gpu(
-    gpu: str, *, timeout_seconds: float, on_wait: Callable[[str], None], folder: Path | None = None
+    gpu: str,
+    *,
+    timeout_seconds: float,
+    on_wait: Callable[[str], None],
+    folder: Path | None = None,
+    shared: bool = False,
 ) -> Iterator[None]:
-    """Holds the lock of the GPU with this UUID. `on_wait` is told once who holds it.
+    """Holds the lock of the GPU with this UUID: alone, for whoever times, or `shared` with others that compute what
+    is not timed. `on_wait` is told once who holds it.
 
     Those who wait have turns. Raises LockTimeout, and CacheError where the lock's folder cannot be written.
     """
@@ -39,13 +45,15 @@ def hold_gpu(
     root = folder if folder is not None else Path(tempfile.gettempdir()) / f"ucutlass-{os.getuid()}"
     cache, name = Cache(root, 0), f"lane-{gpu}"
 
-    def locked(key: str, on_wait: Callable[[str], None]) -> AbstractContextManager[None]:
-        return cache.locked(key, timeout_seconds=timeout_seconds, on_wait=on_wait, wait_span=WAIT_SPAN)
+    def locked(key: str, shared: bool) -> AbstractContextManager[None]:
+        return cache.locked(
+            key, timeout_seconds=timeout_seconds, on_wait=on_wait, wait_span=WAIT_SPAN, shared=shared
+        )
 
     with ExitStack() as held:
         # Who is next waits alone: whoever holds the lock again and again would else keep all others waiting.
-        with locked(f"next-{gpu}", on_wait):
-            held.enter_context(locked(name, on_wait))
+        with locked(f"next-{gpu}", False):
+            held.enter_context(locked(name, shared))
         yield
 
 

@@ -14,9 +14,9 @@ from tests.optimise.test_evaluator import bench, took
 from ucutlass import frontend
 from ucutlass.agent import background_baselines as background_module
 from ucutlass.agent import evaluator as evaluator_module
-from ucutlass.agent.background_baselines import BackgroundBaselines, bytes_of_module
+from ucutlass.agent.background_baselines import BackgroundBaselines
 from ucutlass.agent.baseline_cache import BaselineCache, BaselineRatio, about_baseline, key_of
-from ucutlass.agent.module import TorchModule
+from ucutlass.agent.module import TorchModule, bytes_of_module
 from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.problem import problem_of
 from ucutlass.agent.session import Confirm

@@ -102,8 +102,9 @@ class DaskEngine:
         limit_seconds: float = LIMIT_SECONDS,
         wait_seconds: float = WAIT_SECONDS,
         near: str = "",
+        shared: bool = False,
     ) -> EngineTask:
-        work = work_of(self._table, name, arguments, artifacts, limit_seconds, wait_seconds, near)
+        work = work_of(self._table, name, arguments, artifacts, limit_seconds, wait_seconds, near, shared)
         ticket = Ticket(f"ucutlass-{uuid.uuid4().hex}", work)
         with self._lock:
             if self._dead is None:

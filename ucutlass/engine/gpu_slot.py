@@ -22,6 +22,9 @@ from ucutlass.runtime.errors import MachineError
 WAKE_SECONDS = 30.0
 """What a process may take to get ready, and to wait for its turn with the GPU locked."""
 
+MOST_SPARES = 3
+"""Processes that are ready once one was taken: what shares the GPU takes them faster than one is ready."""
+
 _NOTHING = "os:getpid"
 
 
@@ -48,7 +51,7 @@ class GpuSlot:
         self._environ = environ
         self._on_wait = on_wait
         self._warm = isolation.WarmProcess(environ)
-        self._spare: isolation.WarmProcess | None = None
+        self._spares: list[isolation.WarmProcess] = []
         # Searches that said that they will ask for a fresh process, and what it should import.
         self._awaited = 0
         self._names: Sequence[str] = ()
@@ -66,7 +69,9 @@ class GpuSlot:
                 self._prepare(work.row.target.split())
                 return isolation.Returned(None, "")
             case process:
-                with gpu_lock.hold_gpu(self._gpu(), timeout_seconds=work.wait_seconds, on_wait=self._on_wait):
+                with gpu_lock.hold_gpu(
+                    self._gpu(), timeout_seconds=work.wait_seconds, on_wait=self._on_wait, shared=work.shared
+                ):
                     start = time.monotonic()
                     match process:
                         case "warm":
@@ -85,16 +90,16 @@ class GpuSlot:
         with self._lock:
             self._awaited += 1
             self._names = names
-            self._have_spare()
+            self._have_spares(1)
             first, self._woken = not self._woken, True
         if first:
             self._wake(self._warm)
 
-    def _have_spare(self) -> None:
-        """With the lock: one is enough, since the lock lets them through one after another."""
-        if self._spare is None and self._awaited > 0:
-            self._spare = isolation.WarmProcess(self._environ)
-            self._wake(self._spare)
+    def _have_spares(self, count: int) -> None:
+        """With the lock: has so many ready, as far as they are awaited."""
+        while len(self._spares) < min(count, self._awaited):
+            self._spares.append(isolation.WarmProcess(self._environ))
+            self._wake(self._spares[-1])
 
     def _wake(self, process: isolation.WarmProcess) -> None:
         """Starts the process and lets it import; then, in a thread, lets it do once on the GPU what is slow
@@ -118,11 +123,9 @@ class GpuSlot:
     def _fresh_process(self) -> Iterator[isolation.WarmProcess]:
         """Gives a process that has done nothing but get ready, and ends with the block."""
         with self._lock:
-            process, self._spare = self._spare, None
+            process = self._spares.pop(0) if self._spares else isolation.WarmProcess(self._environ)
             self._awaited = max(0, self._awaited - 1)
-            self._have_spare()
-        if process is None:
-            process = isolation.WarmProcess(self._environ)
+            self._have_spares(MOST_SPARES)
         try:
             yield process
         finally:
@@ -143,10 +146,9 @@ class GpuSlot:
 
     def close(self) -> None:
         with self._lock:
-            spare, self._spare = self._spare, None
-        for process in (self._warm, spare):
-            if process is not None:
-                process.close()
+            spares, self._spares = self._spares, []
+        for process in (self._warm, *spares):
+            process.close()
 
 
 def _here(work: RemoteCall, cancel: Event) -> isolation.CallOutcome:

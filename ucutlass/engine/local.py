@@ -12,6 +12,9 @@ from ucutlass.engine.gpu_slot import GpuSlot
 from ucutlass.engine.work import LIMIT_SECONDS, TABLE, WAIT_SECONDS, EngineTask, TaskTable, work_of
 from ucutlass.runtime import parallel
 
+SHARING = 4
+"""Calls that share a GPU, which time nothing."""
+
 
 class LocalEngine:
     """`gpus` are UUIDs; None takes the first GPU that this process sees, found when it is first needed.
@@ -32,8 +35,11 @@ class LocalEngine:
             [GpuSlot(on_wait=on_wait)] if gpus is None else [_gpu_slot(g, on_wait) for g in gpus]
         )
         self._pool = ThreadPoolExecutor(self._cpus, thread_name_prefix="ucutlass-build")
-        # One thread a GPU: what waits does not hold the lock.
+        # Who times waits in one thread a GPU: what waits does not hold the lock. The others share it.
         self._gpu_pools = [ThreadPoolExecutor(1, thread_name_prefix="ucutlass-gpu") for _ in self._gpu_slots]
+        self._shared_pool = ThreadPoolExecutor(
+            SHARING * len(self._gpu_slots), thread_name_prefix="ucutlass-shared"
+        )
         self._home: dict[str, int] = {}
         self._stops: set[Event] = set()
         self._lock = Lock()
@@ -55,13 +61,14 @@ class LocalEngine:
         limit_seconds: float = LIMIT_SECONDS,
         wait_seconds: float = WAIT_SECONDS,
         near: str = "",
+        shared: bool = False,
     ) -> EngineTask:
-        work = work_of(self._table, name, arguments, artifacts, limit_seconds, wait_seconds, near)
+        work = work_of(self._table, name, arguments, artifacts, limit_seconds, wait_seconds, near, shared)
         with self._lock:
             at = self._at(near)
             stop = Event()
             self._stops.add(stop)
-        pool = self._pool if work.row.needs == "cpu" else self._gpu_pools[at]
+        pool = self._pool if work.row.needs == "cpu" else self._shared_pool if shared else self._gpu_pools[at]
         future = pool.submit(self._gpu_slots[at].run, work, stop)
         future.add_done_callback(lambda _: self._ended(stop))
 
@@ -90,7 +97,7 @@ class LocalEngine:
             stops = list(self._stops)
         for stop in stops:
             stop.set()
-        for pool in (self._pool, *self._gpu_pools):
+        for pool in (self._pool, self._shared_pool, *self._gpu_pools):
             pool.shutdown(cancel_futures=True)
         for place in self._gpu_slots:
             place.close()

@@ -68,7 +68,8 @@ WAIT_SECONDS = 600.0
 class RemoteCall:
     """One call. `artifacts` are keys of cache entries that must lie where it runs. `limit_seconds` bounds
     a process that launches, `wait_seconds` the wait for the GPU's lock. Works that are `near` the same
-    token run on one GPU while it lives, since two GPUs' times do not compare."""
+    token run on one GPU while it lives, since two GPUs' times do not compare. `shared`: it times nothing and needs
+    little memory, so others like it may use the GPU meanwhile."""
 
     row: TaskEntry
     arguments: Mapping[str, Any]
@@ -76,6 +77,7 @@ class RemoteCall:
     limit_seconds: float = LIMIT_SECONDS
     wait_seconds: float = WAIT_SECONDS
     near: str = ""
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Engine(Protocol):
         limit_seconds: float = LIMIT_SECONDS,
         wait_seconds: float = WAIT_SECONDS,
         near: str = "",
+        shared: bool = False,
     ) -> EngineTask:
         """Calls a function of the table. Raises KeyError for another name, TypeError for arguments that
         are no JSON."""
@@ -135,10 +138,11 @@ def work_of(
     limit_seconds: float,
     wait_seconds: float,
     near: str,
+    shared: bool = False,
 ) -> RemoteCall:
     """Returns the checked call, its arguments as another process would see them."""
     plain = json.loads(json.dumps(dict(arguments)))
-    return RemoteCall(table[name], plain, tuple(artifacts), limit_seconds, wait_seconds, near)
+    return RemoteCall(table[name], plain, tuple(artifacts), limit_seconds, wait_seconds, near, shared)
 
 
 # --- as JSON ---------------------------------------------------------------------

@@ -48,7 +48,7 @@ def inspect(
 
 
 @contextmanager
-def gpu_of(gpu: str, wait: float, *, or_cpu: bool) -> Iterator[str]:
+def gpu_of(gpu: str, wait: float, *, or_cpu: bool, shared: bool = False) -> Iterator[str]:
     """Gives "cuda" with the lock of the GPU of this UUID held, for which it waits so many seconds at most, once this
     process is ready to use it; "cpu" for "", and with `or_cpu` where the GPU is in use for longer. At the end the
     GPU's memory is returned: a process may wait for the next call of its file while others use the GPU. Raises
@@ -68,7 +68,7 @@ def gpu_of(gpu: str, wait: float, *, or_cpu: bool) -> Iterator[str]:
     with ExitStack() as stack:
         device = "cuda"
         try:
-            stack.enter_context(hold_gpu(gpu, timeout_seconds=wait, on_wait=lambda _: None))
+            stack.enter_context(hold_gpu(gpu, timeout_seconds=wait, on_wait=lambda _: None, shared=shared))
         except LockTimeout:
             if not or_cpu:
                 raise
@@ -88,15 +88,16 @@ def same(
     seed: int,
     gpu: str = "",
     wait: float = 0.0,
+    shared: bool = False,
 ) -> dict[str, Any]:
     """Returns whether a program, of a payload of `ucutlass.handoff`, computes what a file's module does:
     `{"words": ""}`, where they differ `{"words": ..}`, or `{"unusable": ..}`. `names` says of each parameter
     of the program what it is, `input NUMBER` or `state NAME`. Both are evaluated on the GPU of the UUID `gpu`,
-    with its lock held, for which this waits so many seconds; on the CPU for "". `held` are the seconds that the lock
+    with its lock held, for which this waits so many seconds, `shared` with others; on the CPU for "". `held` are the seconds that the lock
     was held."""
     import time
 
-    with gpu_of(gpu, wait, or_cpu=False) as device:
+    with gpu_of(gpu, wait, or_cpu=False, shared=shared) as device:
         start = time.monotonic()
         answer = _same(source, mode, precision, names, program, name, seed, device)
         return answer | {"held": time.monotonic() - start}
