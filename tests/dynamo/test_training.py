@@ -79,6 +79,28 @@ def test_a_language_model_trains_and_torch_draws_masks_and_sums_rows_alone() -> 
     assert [len(graph.texts) for graph in report.graphs] == [1, 2]
 
 
+class Tables(nn.Module):
+    """Kinds of tokens, of which a table has few, and words, of which it has many."""
+
+    def __init__(self, kinds: int) -> None:
+        super().__init__()
+        self.kind, self.word = nn.Embedding(kinds, 6, padding_idx=1), nn.Embedding(40, 6)
+
+    def forward(self, kinds: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.kind(kinds) * self.word(words))
+
+
+@pytest.mark.parametrize(("kinds", "outside_of_programs"), [(3, 1), (40, 2)])
+def test_the_gradient_of_a_short_table_is_a_reduction(kinds: int, outside_of_programs: int) -> None:
+    torch.manual_seed(0)
+    report, words = training_difference(
+        Tables(kinds), torch.randint(0, kinds, (2, 9)), torch.randint(0, 40, (2, 9))
+    )
+    assert not words
+    names = [o.operator for o in outside(report)]
+    assert names == ["aten.embedding_dense_backward.default"] * outside_of_programs
+
+
 def test_lengths_vary_in_training_without_compiling_anew() -> None:
     torch.manual_seed(3)
     model = Transformer()

@@ -266,6 +266,20 @@ def test_a_program_computes_what_its_module_does(name: str) -> None:
     assert not words
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.new_zeros(3, 4).index_add(0, torch.arange(20) % 3, x),
+        lambda x: x.new_ones(16, 4).index_put((torch.arange(20) % 16 - 16,), x, accumulate=True),
+        lambda x: x.new_ones(20, 5).scatter_add(1, (x.abs() * 9).long() % 5, x),
+    ],
+)
+def test_sums_into_few_rows_are_reductions(function: Callable[[torch.Tensor], object]) -> None:
+    torch.manual_seed(3)
+    program, wrong = difference(Function(function), torch.randn(20, 4))
+    assert not wrong and "torch." not in program.text
+
+
 def test_what_forward_writes_into_buffers_is_a_result() -> None:
     torch.manual_seed(0)
     module = nn.BatchNorm1d(3)

@@ -1,9 +1,10 @@
 """What the operators of backward graphs become, for which PyTorch has no decomposition: the gradients of
-convolutions and pooling, which read windows as their transposes do."""
+convolutions and pooling, which read windows as their transposes do, and of short tables that an index reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -11,9 +12,11 @@ from ucutlass.grammar.syntax import Expr, Index, IndexItem, Name
 from ucutlass.importer.expressions import add, binary, div, folded, index, mul, number, operand, over, where
 from ucutlass.importer.graph import Axes, Axis, Kind
 from ucutlass.importer.operators.builder import Arguments, GraphBuilder, ValueRef
-from ucutlass.importer.operators.pointwise import Rule
+from ucutlass.importer.operators.pointwise import Rule, cast
 from ucutlass.importer.operators.products import exact
 from ucutlass.importer.operators.reductions import reduce
+from ucutlass.importer.operators.torch_stages import at_places, has_few_places
+from ucutlass.importer.operators.views import constant
 from ucutlass.importer.operators.windowed_axes import (
     WindowedAxis,
     extents_of,
@@ -188,9 +191,26 @@ def _tile_coordinate(s: WindowedAxis) -> Expr:
     return folded(total)
 
 
+def _embedding(b: GraphBuilder, a: Arguments) -> ValueRef:
+    """The gradient of a short table: each of its rows adds the gradients of the places that read it."""
+    width, rows = a.result.shape[1], a["num_weights"]
+    count = prod(b.shape(a["indices"]))
+    flat = b.reshape(cast(b, a["indices"], "i64"), (count, 1))
+    ids = b.pointwise(operand(0), [flat], "i64", "ids", shape=(count, width))
+    table = constant(b, 0.0, (rows, width), a.result.element)
+    if a["scale_grad_by_freq"] or not has_few_places(b, table, 0, ids):
+        raise b.fail("a sum into rows that an index names, which torch computes")
+    values = b.reshape(a["grad_output"], (count, width))
+    if a["padding_idx"] >= 0:
+        unpadded = where(binary("==", operand(0), a["padding_idx"]), 0.0, operand(1))
+        values = b.pointwise(unpadded, [ids, values], a.result.element)
+    return at_places(b, table, 0, ids, values)
+
+
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "aten.convolution_backward.default": _convolution,
+        "aten.embedding_dense_backward.default": _embedding,
         **{f"aten.avg_pool{n}d_backward.default": _average for n in (2, 3)},
         **{f"aten._adaptive_avg_pool{n}d_backward.default": _average for n in (2, 3)},
         **{f"aten.max_pool{n}d_with_indices_backward.default": _largest for n in (2, 3)},

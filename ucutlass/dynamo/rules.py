@@ -73,7 +73,6 @@ TORCH_ONLY: Mapping[str, str] = MappingProxyType(
     {
         "aten.topk.default": "which of equal elements it takes is torch's to say",
         "aten.bernoulli.p": "random numbers, which torch draws",
-        "aten.embedding_dense_backward.default": "a sum into rows that an index names, which torch computes",
         **{
             f"aten._scaled_dot_product_{name}.default": "attention's gradient has no kernel"
             for name in (

@@ -97,8 +97,8 @@ def _scattered(
 ) -> ValueRef:
     if b.shape(values) == b.shape(ids) and _has_one_place(b, x, dim, ids):
         return _written(b, x, dim, ids, values, summed)
-    if summed and _has_few_places(b, x, dim, ids) and b.shape(values) == b.shape(ids):
-        return b.pointwise(add(operand(0), operand(1)), [x, _at_places(b, x, dim, ids, values)], b.element(x))
+    if summed and has_few_places(b, x, dim, ids) and b.shape(values) == b.shape(ids):
+        return b.pointwise(add(operand(0), operand(1)), [x, at_places(b, x, dim, ids, values)], b.element(x))
     function = "scatter_add" if summed else "scatter"
     tensor = ImportedTensor(b.shape(x), b.element(x))
     return b.torch(function, [x, cast(b, ids, "i64"), cast(b, values, b.element(x))], {"dim": dim}, tensor)
@@ -124,18 +124,22 @@ def _written(
 
 
 MOST_PLACES = 8
-"""Places along an axis up to which each element is compared with all that are written."""
+"""Written elements along an axis up to which each element of a tensor is compared with all of them, and twice as
+many elements of the tensor's axis that each are compared with any number."""
 
 
-def _has_few_places(b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef) -> bool:
-    """Returns whether a few elements are written along the axis, at every place of the others."""
+def has_few_places(b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef) -> bool:
+    """Returns whether few elements are written along the axis, or the axis is short, at every place of the others."""
     if not b.shape(x) or b.element(x) == "bool" or b.shape(x)[dim] == 1:
         return False
     others = [tuple(n for i, n in enumerate(b.shape(r)) if i != dim) for r in (x, ids)]
-    return others[0] == others[1] and 1 < b.shape(ids)[dim] <= MOST_PLACES
+    count = b.shape(ids)[dim]
+    return (
+        others[0] == others[1] and count > 1 and (count <= MOST_PLACES or b.shape(x)[dim] <= 2 * MOST_PLACES)
+    )
 
 
-def _at_places(b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef, values: ValueRef | None) -> ValueRef:
+def at_places(b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef, values: ValueRef | None) -> ValueRef:
     """Adds for each element of x the sum of the values that are written there, or without them how many are."""
     labels, axes, extents = b.labels(x)
     extents["_j"] = b.shape(ids)[dim]
@@ -151,8 +155,8 @@ def _at_places(b: GraphBuilder, x: ValueRef, dim: int, ids: ValueRef, values: Va
 def _scatter_of_one(b: GraphBuilder, a: Arguments) -> ValueRef:
     x, ids = a["self"], a["index"]
     dim = axis_number(a["dim"], len(b.shape(x)))
-    if _has_few_places(b, x, dim, ids):
-        count = _at_places(b, x, dim, ids, None)
+    if has_few_places(b, x, dim, ids):
+        count = at_places(b, x, dim, ids, None)
         value = constant(b, a["value"], (), a.result.element)
         body = where(binary("!=", operand(0), 0), operand(1), operand(2))
         return b.pointwise(body, [count, value, x], b.element(x))
