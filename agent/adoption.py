@@ -290,7 +290,7 @@ def verified(job: AdoptionJob, built: Built, settings: AdoptionSettings) -> Reco
     """Returns the record of the whole suite, and of every sanitizer where that is right. Raises DeviceUnusable,
     LockTimeout."""
     plan = verification.plan(job.checked, job.program, built, job.named_sizes, seed=settings.seed)
-    with hold_gpu(gpu_uuid(), timeout_seconds=settings.wait, on_wait=lambda _: None):
+    with hold_gpu(gpu_uuid(), timeout_seconds=settings.wait, on_wait=lambda _: None, shared=True):
         with span("suite"):
             machine = verification.machine(built)
             evidence = verification.run(plan, case_seconds=settings.case)
