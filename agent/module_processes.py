@@ -11,24 +11,25 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, TypeAlias
 
 from ucutlass.runtime import isolation
 
-MODULES = (
+FEW_MODULES = (
     "torch",
     "ucutlass.frontend",
-    "ucutlass.importer.problem_file",
     "ucutlass.reference",
     "ucutlass.runtime.module.inspection",
     "ucutlass.runtime.module.reference",
-    "ucutlass.tasks.import_module",
     "ucutlass.tasks.problem_file",
 )
-"""What a process imports before it has a file."""
+"""What a process imports before it has a file, where it is to be ready soon."""
+
+MODULES = (*FEW_MODULES, "ucutlass.importer.problem_file", "ucutlass.tasks.import_module")
+"""What a process imports otherwise: the importer takes half as long as all else together."""
 
 IMPORT = "ucutlass.tasks.import_module:program_of_source"
 """What is asked beside everything else."""
@@ -67,7 +68,9 @@ class ModuleProcesses:
         self._by_file: OrderedDict[str, isolation.WarmProcess] = OrderedDict()
         self._lock = Lock()
         self._closed = False
-        self._ready = [self._prepared() for _ in range(ready)]
+        # Of the first two one is asked what a file computes, while the other imports the importer.
+        self._ready = [self._prepared(MODULES if at % 2 == 0 else FEW_MODULES) for at in range(ready)]
+        self._few = self._ready[1::2]
 
     def __call__(
         self,
@@ -77,7 +80,7 @@ class ModuleProcesses:
         limit_seconds: float,
         memory_bytes: int | None = None,
     ) -> isolation.CallOutcome:
-        process, oldest = self._process_of(f"{target if target == IMPORT else ''} {arguments['source']}")
+        process, oldest = self._process_of(target == IMPORT, arguments["source"])
         if oldest is not None:
             oldest.close()
         try:
@@ -85,7 +88,7 @@ class ModuleProcesses:
         finally:
             with self._lock:
                 while not self._closed and len(self._ready) < self._count:
-                    self._ready.append(self._prepared())
+                    self._ready.append(self._prepared(MODULES))
 
     def close(self) -> None:
         """Ends all processes; a call that is under way ends first."""
@@ -97,19 +100,29 @@ class ModuleProcesses:
         for process in processes:
             process.close()
 
-    def _process_of(self, purpose: str) -> tuple[isolation.WarmProcess, isolation.WarmProcess | None]:
-        """Returns the process for a file's text, and one that is to end for it."""
-        key = hashlib.sha256(purpose.encode("utf-8", "surrogatepass")).hexdigest()
+    def _process_of(
+        self, imports: bool, source: str
+    ) -> tuple[isolation.WarmProcess, isolation.WarmProcess | None]:
+        """Returns the process for a file's text, or for its import, and one that is to end for it."""
+        key = hashlib.sha256(f"{imports} {source}".encode("utf-8", "surrogatepass")).hexdigest()
         with self._lock:
             if key not in self._by_file:
-                self._by_file[key] = self._ready.pop(0) if self._ready else self._prepared()
+                self._by_file[key] = self._taken(imports)
             self._by_file.move_to_end(key)
             full = len(self._by_file) > self._most
             return self._by_file[key], self._by_file.popitem(last=False)[1] if full else None
 
-    def _prepared(self) -> isolation.WarmProcess:
+    def _taken(self, imports: bool) -> isolation.WarmProcess:
+        """Returns a process that is ready, with the importer if it is to import and sooner without it otherwise."""
+        if not self._ready:
+            return self._prepared(MODULES)
+        process = min(self._ready, key=lambda process: (process in self._few) == imports)
+        self._ready.remove(process)
+        return process
+
+    def _prepared(self, modules: Sequence[str]) -> isolation.WarmProcess:
         process = self._start()
-        process.prepare(MODULES)
+        process.prepare(modules)
         return process
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ucutlass.agent.module_processes import IMPORT, MODULES, ModuleProcesses, module_processes
+from ucutlass.agent.module_processes import FEW_MODULES, IMPORT, MODULES, ModuleProcesses, module_processes
 from ucutlass.runtime import isolation
 
 
@@ -60,6 +60,18 @@ def test_an_import_waits_for_nothing_that_is_asked_of_the_file(log: list[Process
     for target in ("module:function", IMPORT, "module:another"):
         ask(processes, "a", target)
     assert [len(p.sources) for p in log] == [2, 1, 0]
+
+
+def test_of_two_that_are_ready_first_only_the_import_s_has_the_importer(log: list[Process]) -> None:
+    for order in (("module:function", IMPORT), (IMPORT, "module:function")):
+        log.clear()
+        processes = ModuleProcesses(2, 4, start=lambda: Process(log))  # type: ignore[arg-type, return-value]
+        assert [p.preloads for p in log] == [[MODULES], [FEW_MODULES]]
+        for target in order:
+            ask(processes, "a", target)
+        assert [p.sources for p in log[:2]] == [["a"], ["a"]]
+        imports = processes._process_of(True, "a")[0]
+        assert imports is log[0] and all(p.preloads == [MODULES] for p in log[2:])
 
 
 def test_one_waits_ready_once_the_file_that_took_one_has_its_answer(log: list[Process]) -> None:
