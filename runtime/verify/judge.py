@@ -23,12 +23,15 @@ from ucutlass.reference import (
     RowSample,
     expected_results,
     sampled_results,
+    sizes_of,
     whole_results,
 )
+from ucutlass.reference.binding import shape_of
 from ucutlass.reference.interpreter import Argument, device_of
 from ucutlass.reference.rounding import outer_dtype
 from ucutlass.reference.slices import NOTHING, ResultShape
 from ucutlass.runtime.inputs import result_types
+from ucutlass.runtime.verify.accepted import AcceptedResults
 from ucutlass.runtime.verify.comparison import Comparison, compare, extremes, merged, unravel
 from ucutlass.runtime.verify.guards import POISONS, Guarded, guarded, words
 from ucutlass.runtime.verify.verdict import LaunchProblem, LaunchVerdict
@@ -69,6 +72,7 @@ def judge_launch(
     offset: int = 0,
     around: Mapping[str, int] = NOTHING,
     sample: RowSample | None = None,
+    accepted: AcceptedResults | None = None,
 ) -> tuple[LaunchVerdict, tuple[Tensor, ...]]:
     """Runs `launch` `repeats` times (at least 2), on outputs and, where it is a DirectLaunch, a workspace
     poisoned with NaN and with a finite pattern, and judges all runs. Also what the first run wrote.
@@ -78,14 +82,24 @@ def judge_launch(
     `offset` bytes is how far results begin past a multiple of 256.
     `expected` saves computing the reference again for the same arguments; without it a large one is made in
     slices (`ucutlass.reference.slices`). `around` as in `binding.bind`; with `sample` a kernel's results are
-    compared at some coordinates alone, where that saves anything. Errors of the launch and of the
+    compared at some coordinates alone, where that saves anything. What `accepted` has seen of a kernel is compared
+    with nothing again, and what is right everywhere is added to it. Errors of the launch and of the
     reference (`ucutlass.reference.errors`) are raised; ValueError for fewer than 2 repeats.
     """
     if repeats < 2:
         raise ValueError(f"{repeats} runs cannot show an unwritten element: at least 2 are needed")
     snapshot = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
     # Of the copies: parts are made after launches, which may have changed what they were given.
-    reference = _reference(program, snapshot, around, sample) if expected is None else whole_results(expected)
+    if expected is not None or not deterministic or not isinstance(program, Kernel):
+        accepted = None
+    reference = None if expected is None else whole_results(expected)
+    if accepted is None and reference is None:
+        reference = _reference(program, snapshot, around, sample)
+    shapes = (
+        reference.results
+        if reference is not None
+        else _result_shapes(program, sizes_of(program, snapshot, around))
+    )
     scale = max((_size(a) for a in arguments), default=0.0)
     tiles = [_tile_of(kind, tile) for kind in result_types(program)]
     runs: list[list[Guarded]] = []
@@ -95,24 +109,36 @@ def judge_launch(
     for number in range(repeats):
         # The span waits for the device, which must not end what goes on around the launch.
         with span("launch"), nullcontext() if jitter is None else jitter(number):
-            outputs, run_problems = _run(launch, arguments, reference.results, _pattern(number), offset)
+            outputs, run_problems = _run(launch, arguments, shapes, _pattern(number), offset)
         problems += run_problems
         if number < 2:
             runs.append(outputs)
         if number == 0 or not deterministic:
-            compared += compare_results(reference, [o.result for o in outputs], tiles, scale)
+            results = [o.result for o in outputs]
+            comparisons = None if accepted is None else accepted.find(program, snapshot, results)
+            if comparisons is None:
+                reference = reference or _reference(program, snapshot, around, sample)
+                comparisons = tuple(compare_results(reference, results, tiles, scale))
+                if accepted is not None and not reference.sampled:
+                    accepted.add(program, snapshot, results, comparisons)
+            compared += comparisons
         with span("comparison"):
             differs.append(any(_differ(a, b) for a, b in zip(runs[0], outputs, strict=True)))
     with span("comparison"):
         problems += _changed(program, arguments, snapshot)
-        for result, first, second in zip(reference.results, *runs, strict=True):
+        for result, first, second in zip(shapes, *runs, strict=True):
             problems += _unwritten(result, first, second)
     if deterministic and not problems and any(differs):
         problems += _unsteady(
-            reference.results, runs, differs, isinstance(launch, DirectLaunch) and launch.workspace > 0
+            shapes, runs, differs, isinstance(launch, DirectLaunch) and launch.workspace > 0
         )
     verdict = LaunchVerdict(tuple(compared), tuple(dict.fromkeys(problems)))
     return verdict, tuple(o.result for o in runs[0])
+
+
+def _result_shapes(program: Program, sizes: Mapping[str, int]) -> tuple[ResultShape, ...]:
+    assert isinstance(program, Kernel)
+    return tuple(ResultShape(r.name, r.type.elem, shape_of(r.type, sizes)) for r in program.results)
 
 
 def _reference(

@@ -24,6 +24,7 @@ from ucutlass.reference import Expected, RowSample, exact_result, expect
 from ucutlass.reference.errors import CallError, UnsupportedError
 from ucutlass.reference.interpreter import Argument, run_stage, stage_arguments
 from ucutlass.reference.slices import VALUES, values
+from ucutlass.runtime.verify.accepted import AcceptedResults
 from ucutlass.runtime.verify.comparison import unravel
 from ucutlass.runtime.verify.guards import words
 from ucutlass.runtime.verify.judge import DirectLaunch, Jitter, JudgedLaunch, judge_launch
@@ -54,12 +55,13 @@ def check(
     jitter: Jitter | None = None,
     offset: int = 0,
     sample: RowSample | None = None,
+    accepted: AcceptedResults | None = None,
 ) -> LaunchVerdict:
     """As `ucutlass.runtime.verify.judge.judge_launch`; a StagedLaunch stage by stage too, and then a
     reference of the whole that has no bound, or does not fit into the device's memory, raises nothing. With
     `sample` there is none of the whole.
 
-    `expected` is of the whole: what the program should compute, where that is another text's to say.
+    `accepted` is for stages and the whole. `expected` is of the whole: what the program should compute, where that is another text's to say.
     """
     if not isinstance(launch, StagedLaunch):
         return judge_launch(
@@ -73,21 +75,27 @@ def check(
             jitter=jitter,
             offset=offset,
             sample=sample,
+            accepted=accepted,
         )[0]
-    stages, stored, cut = _judge_stages(launch, arguments, tile, deterministic, offset, sample)
+    stages, stored, cut = _judge_stages(launch, arguments, tile, deterministic, offset, sample, accepted)
     if cut:
         return LaunchVerdict((), (), tuple(stages), cut)
     kinds = launch.sized.pipeline.results
     missing = ""
+    earlier = None if accepted is None else accepted.find(program, arguments, stored)
+    exact = tuple(exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
+    references = exact
     try:
-        if sample is not None:
+        if sample is not None and earlier is None:
             raise NotComputed("the stages were sampled")
-        references = (
-            tuple(expected) if expected is not None else _program_reference(program, launch.sized, arguments)
-        )
+        if earlier is None:
+            references = (
+                tuple(expected)
+                if expected is not None
+                else _program_reference(program, launch.sized, arguments)
+            )
     except (UnsupportedError, NotComputed, torch.OutOfMemoryError) as problem:
         missing = f"{type(problem).__name__}: {problem}"[:200]
-        references = tuple(exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
     verdict, results = judge_launch(
         program,
         launch.entire,
@@ -103,7 +111,12 @@ def check(
     if deterministic:
         for (name, _), mine, its in zip(kinds, stored, results, strict=True):
             problems += _result_differences(name, mine, its)
-    return LaunchVerdict(() if missing else verdict.comparisons, tuple(problems), tuple(stages), missing)
+    comparisons = verdict.comparisons
+    if earlier is not None and verdict.ok:
+        comparisons = earlier  # the entire launch has the bits of its stages', which were right before
+    elif accepted is not None and expected is None and not missing:
+        accepted.add(program, arguments, results, comparisons)
+    return LaunchVerdict(() if missing else comparisons, tuple(problems), tuple(stages), missing)
 
 
 class NotComputed(Exception):
@@ -136,6 +149,7 @@ def _judge_stages(
     deterministic: bool,
     offset: int,
     sample: RowSample | None,
+    accepted: AcceptedResults | None,
 ) -> tuple[list[StageVerdict], list[Tensor], str]:
     """Returns every stage's verdict, the results as the stages stored them, and why not all stages were
     judged: a stage that is wrong ends it where no reference takes what it stored."""
@@ -146,7 +160,7 @@ def _judge_stages(
         operands = stage_arguments(step.stage, buffers)
         try:
             verdict, outputs = _judge_stage(
-                layout, step, launch, operands, tile, deterministic, offset, sample
+                layout, step, launch, operands, tile, deterministic, offset, sample, accepted
             )
         except CallError as problem:
             if all(m.state != "wrong" for m in verdicts):
@@ -171,6 +185,7 @@ def _judge_stage(
     deterministic: bool,
     offset: int,
     sample: RowSample | None,
+    accepted: AcceptedResults | None,
 ) -> tuple[StageVerdict, Sequence[Tensor]]:
     if launch is None:
         # As the series stores it.
@@ -190,6 +205,7 @@ def _judge_stage(
         offset=offset,
         around=layout.sizes,
         sample=sample,
+        accepted=accepted,
     )
     return StageVerdict(step.name, verdict.comparisons, verdict.problems), results
 

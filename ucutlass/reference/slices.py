@@ -85,11 +85,12 @@ class ReferenceSlice:
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpectedResults:
     """What a call must return: `slices` computes the slices anew each time, but keeps a `whole`, which is None
-    where there are several."""
+    where there are several. `sampled`: they are some coordinates alone."""
 
     results: tuple[ResultShape, ...]
     slices: Callable[[], Iterable[ReferenceSlice]]
     whole: tuple[Expected, ...] | None = None
+    sampled: bool = False
 
 
 def whole_results(expected: Sequence[Expected]) -> ExpectedResults:
@@ -169,7 +170,7 @@ def sampled_results(
     axes = tuple(a for r in kernel.results if (a := _axis(r.type, dim)) is not None)
     slices = (ReferenceSlice(expect_in(freed, selected, inner), axes, index=coordinates),)
     results = tuple(ResultShape(r.name, r.type.elem, shape_of(r.type, sizes)) for r in kernel.results)
-    return ExpectedResults(results, lambda: slices)
+    return ExpectedResults(results, lambda: slices, sampled=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ucutlass.ir import Program
     from ucutlass.reference import Expected
     from ucutlass.runtime.verify import LaunchVerdict
+    from ucutlass.runtime.verify.accepted import AcceptedResults
     from ucutlass.runtime.verify.reference_cache import ReferenceCache, ReferenceCase
 
 ROUNDS = 7
@@ -83,6 +84,14 @@ def _references() -> ReferenceCache:
     return ReferenceCache()
 
 
+@cache
+def _accepted() -> AcceptedResults:
+    """Returns the results that this process found right, which serve one candidate after another."""
+    from ucutlass.runtime.verify.accepted import AcceptedResults
+
+    return AcceptedResults()
+
+
 def case_of(
     reference: Program,
     sizes: dict[str, int],
@@ -116,9 +125,8 @@ def _run(
     for case, more in CASES:
         reference_case = case_of(reference, sizes, case, seed + more)
         arguments = reference_case.arguments
-        verdict = verdict_of(
-            reference, kernel, arguments, sampled and case != "integer", reference_case.expected
-        )
+        samples = sampled and case != "integer"
+        verdict = verdict_of(reference, kernel, arguments, samples, reference_case.expected, _accepted())
         if not verdict.ok:
             return {"seconds": None, "words": f"{case}: {verdict}"}
     with span("timing"):
@@ -137,19 +145,22 @@ def verdict_of(
     arguments: Sequence[Any],
     sampled: bool,
     expected: Sequence[Expected] | None = None,
+    accepted: AcceptedResults | None = None,
 ) -> LaunchVerdict:
     """Returns the verdict on a loaded kernel. `expected` is the whole reference, where there is one. If `sampled`
     and there is none, what is right at sampled coordinates is taken as right, until the candidate is confirmed;
-    of everything else the whole reference decides."""
+    of everything else the whole reference decides. `accepted` has what was right before."""
     from ucutlass.reference import RowSample
     from ucutlass.runtime import verify
 
     if sampled and expected is None:
         sample = RowSample(ROWS, random.SystemRandom().getrandbits(63))
-        verdict = verify.check(reference, kernel.judged(*arguments), arguments, sample=sample)
+        verdict = verify.check(
+            reference, kernel.judged(*arguments), arguments, sample=sample, accepted=accepted
+        )
         if verdict.ok:
             return verdict
-    return verify.check(reference, kernel.judged(*arguments), arguments, expected=expected)
+    return verify.check(reference, kernel.judged(*arguments), arguments, expected=expected, accepted=accepted)
 
 
 def race(
