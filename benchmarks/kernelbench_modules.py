@@ -72,6 +72,7 @@ class RunSettings:
     slots: int
     depth: str
     compile: bool
+    kernels: bool
     folder: Path
     out: Path
     deadline: float | None
@@ -195,6 +196,7 @@ def attempt(job: GpuJob, device: int, settings: RunSettings, ways: Row) -> Row:
             "lock": str(settings.folder / f"gpu{device}.lock"),
             "device": "cpu" if settings.fake else "cuda",
             "convolves": facts["convolves"],
+            "kernels": settings.kernels,
             "hold_seconds": HOLD_SECONDS,
             "compile_seconds": COMPILE_SECONDS,
             **ways,
@@ -312,6 +314,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--offset", type=int, default=0, help="the first of them")
     options.add_argument("--seconds", type=float, help="end the run after so many, with the rows it has")
     options.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    options.add_argument("--kernels", action="store_true", help="add what each launches to its row")
     options.add_argument("--dry", action="store_true", help="import and plan alone")
     options.add_argument("--fake", action="store_true", help=argparse.SUPPRESS)
     options.add_argument("--arch", choices=tuple(ARCHES), help="by default the GPU's, else sm90a")
@@ -360,6 +363,7 @@ def settings_of(options: argparse.Namespace, folder: Path, start: float) -> RunS
         slots=options.slots,
         depth="plan" if options.dry else "build",
         compile=not options.no_compile,
+        kernels=options.kernels,
         folder=folder,
         out=options.out,
         deadline=None if options.seconds is None else start + options.seconds,

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks import turns
 from benchmarks.harness import append
+from benchmarks.kernel_trace import by_name, kernel_times
 from benchmarks.model_cases import CASES, settled
 from benchmarks.module_measure import free
 from benchmarks.turns import DeviceLock, Launch, compiled, cuda_clock, host_clock
@@ -56,6 +57,7 @@ def measured(
     exact: bool,
     compile: bool,
     max_autotune: bool,
+    kernels: bool,
     hold_seconds: float,
     build_seconds: float,
     compile_seconds: float,
@@ -63,7 +65,8 @@ def measured(
     """Returns a row's results: `status` right or wrong; `us` of a launch by candidate in CUDA graphs and
     `call_us` as a user calls it; `seconds` of each first call; the share of the device's time in our kernels,
     and what went to the fallback. Each step's facts are added to the lines of the file `note` as soon as they
-    are known. `exact` False leaves the oracle in f32, `compile` False leaves TorchInductor out."""
+    are known. `exact` False leaves the oracle in f32, `compile` False leaves TorchInductor out, `kernels`
+    adds what each launches."""
     row: Row = {}
 
     def tell(**facts: Any) -> None:
@@ -116,6 +119,11 @@ def measured(
                 tell(share=share_of(partial(ours, *inputs))["share"])
                 about = share_of(partial(calls.get("programs", ours), *inputs))
                 tell(programs_share=about["share"], others=about["others"], slowest=about["slowest"])
+                if kernels:
+                    tell(stage="kernels")
+                    tell(launches=kernel_times(partial(calls.get("programs", ours), *inputs)))
+                    for column in set(calls) & {"inductor"}:
+                        tell(launches_inductor=by_name(kernel_times(partial(calls[column], *inputs))))
     turns.stop_compilers()
     tell(stage="end")
     return row

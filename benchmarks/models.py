@@ -51,6 +51,7 @@ class RunSettings:
     compile: bool
     max_autotune: bool
     warm: bool
+    kernels: bool
     folder: Path
     out: Path
     deadline: float | None
@@ -90,6 +91,7 @@ def attempt(job: GpuJob, device: int, settings: RunSettings, compile: bool) -> R
             "exact": True,
             "compile": compile,
             "max_autotune": settings.max_autotune,
+            "kernels": settings.kernels,
             "hold_seconds": HOLD_SECONDS if not settings.max_autotune else COMPILE_SECONDS,
             "build_seconds": BUILD_SECONDS,
             "compile_seconds": COMPILE_SECONDS,
@@ -273,6 +275,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--no-compile", action="store_true", help="leave TorchInductor out")
     options.add_argument("--max-autotune", action="store_true", help="time that mode too")
     options.add_argument("--warm", action="store_true", help="first calls with warm caches too")
+    options.add_argument("--kernels", action="store_true", help="add what each launches to its row")
     options.add_argument("--fake", action="store_true", help=argparse.SUPPRESS)
     options.add_argument("--table", type=Path, metavar="FILE", help="print the table of these rows alone")
     options.add_argument("--list", action="store_true", help="print the models")
@@ -324,6 +327,7 @@ def main() -> int:
             not options.no_compile,
             options.max_autotune,
             options.warm,
+            options.kernels,
             Path(folder),
             options.out,
             None if options.seconds is None else start + options.seconds,

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from benchmarks import turns
 from benchmarks.harness import append
+from benchmarks.kernel_trace import by_name, kernel_times
 from benchmarks.turns import DeviceLock, Launch, compiled, cuda_clock, host_clock
 
 Row: TypeAlias = dict[str, Any]
@@ -137,13 +139,14 @@ def measured(
     convolves: bool,
     exact: bool,
     compile: bool,
+    kernels: bool,
     hold_seconds: float,
     compile_seconds: float,
 ) -> Row:
     """Returns a row's results: `status` right or wrong, `us` by column, and what is known besides. Each
     step's facts are added to the lines of the file `note` as soon as they are known. `lane` chooses the columns,
     `own_lane` is the one that the program multiplies in. `exact` False leaves float64 out, `compile` False
-    torch.compile."""
+    torch.compile. With `kernels` the row has what each launches."""
     row: Row = {}
 
     def tell(**facts: Any) -> None:
@@ -184,6 +187,9 @@ def measured(
             if device != "cpu":
                 tell(stage="stages")
                 tell(**stages_of(program, sets[0], row["us"]["ucutlass"]))
+                if kernels:
+                    tell(stage="kernels")
+                    tell(**kernels_of(launches))
     turns.stop_compilers()
     tell(stage="end")
     return row
@@ -377,6 +383,13 @@ def compiled_forward(
             gpu.give()
     free(device)
     return tuple(name for name in names if not WAYS[name].compiled), case.model
+
+
+def kernels_of(launches: Mapping[str, Launch]) -> Row:
+    """Returns the kernels of our launch in order, and those of the compiled module by name."""
+    row: Row = {"launches": kernel_times(partial(launches["ucutlass"], 0))}
+    compiled_names = [name for name in launches if name in WAYS and WAYS[name].compiled]
+    return row | {f"launches_{n}": by_name(kernel_times(partial(launches[n], 0))) for n in compiled_names[:1]}
 
 
 def stages_of(program: Any, arguments: Sequence[Tensor], us: float) -> Row:

@@ -75,6 +75,7 @@ def test_a_problem_is_prepared_built_and_measured(problem: Path, tmp_path: Path)
         convolves=True,
         exact=True,
         compile=True,
+        kernels=False,
         hold_seconds=1000.0,
         compile_seconds=1000.0,
     )

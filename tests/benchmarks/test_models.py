@@ -48,6 +48,7 @@ def row_of(tmp_path: Path, dtype: str = "f32") -> dict[str, Any]:
         exact=True,
         compile=True,
         max_autotune=False,
+        kernels=False,
         hold_seconds=1000.0,
         build_seconds=1000.0,
         compile_seconds=1000.0,
@@ -190,7 +191,9 @@ def test_a_run_loses_a_row_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return dict(answers[arguments["name"]])
 
     monkeypatch.setattr(models.gpu_queue, "called", called)
-    settings = models.RunSettings((0,), 2, True, False, True, tmp_path, tmp_path / "rows.jsonl", None, True)
+    settings = models.RunSettings(
+        (0,), 2, True, False, True, False, tmp_path, tmp_path / "rows.jsonl", None, True
+    )
     models.run([{"name": f"{m} f32 1", "model": m, "dtype": "f32", "batch": 1} for m in "ab"], settings)
     rows = {row["name"]: row for row in lines(tmp_path / "rows.jsonl")}
     assert rows["a f32 1"]["warm_seconds"] == {"ucutlass": 2.0, "inductor": 2.0}
