@@ -13,7 +13,7 @@ from tests.importer.float64_check import difference
 from ucutlass import frontend, ir
 from ucutlass.shapes import complete
 
-CHANNELS = (4, 6, 8)
+CHANNELS = (4, 6, 8, 16)
 
 
 class Bottleneck(nn.Module):
@@ -33,6 +33,22 @@ class Bottleneck(nn.Module):
         if self.head == "positions":
             return x.mean((2, 3))
         return F.softmax(x, dim=1) if self.head == "channels" else x.flatten(1).cumsum(1)
+
+
+class Branches(nn.Module):
+    """Two branches side by side, as GoogLeNet and DenseNet have them, behind pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(4, 8, 3, 2, 1)
+        self.wide = nn.Conv2d(8, 8, 3, 1, 1)
+        self.pooled = nn.Conv2d(8, 8, 1)
+        self.head = nn.Conv2d(16, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.stem(x)), 3, 2, 1)
+        x = torch.cat((F.relu(self.wide(x)), self.pooled(F.avg_pool2d(x, 3, 1, 1))), 1)
+        return self.head(F.relu(x))
 
 
 def _two(channels: int, groups: int = 1) -> Callable[[], nn.Module]:
@@ -57,10 +73,18 @@ def _by_order(text: str, sizes: dict[str, int]) -> tuple[int, int]:
         (_two(8), (1, 0)),
         (_two(6), (0, 1)),
         (_two(8, 2), (0, 1)),
-        (lambda: Bottleneck("positions"), (2, 3)),
+        (lambda: Bottleneck("positions"), (5, 0)),
+        (Branches, (6, 0)),
         (lambda: Bottleneck("channels"), (2, 4)),
     ],
-    ids=["two", "channels of no whole row", "groups", "sums past blocks", "a softmax reads the last sum"],
+    ids=[
+        "two",
+        "channels of no whole row",
+        "groups",
+        "sums past blocks",
+        "pooled and put side by side",
+        "a softmax reads the last sum",
+    ],
 )
 def test_an_order_that_suits_all(module: Callable[[], nn.Module], images: tuple[int, int]) -> None:
     torch.manual_seed(0)

@@ -17,7 +17,8 @@ from ucutlass.importer.chain import ChainLink, ProgramChain, halves
 from ucutlass.importer.export import Exported, FixedValue, export_failed, exported, exported_twice
 from ucutlass.importer.graph import ImportedStage, Input, Node, Reshape, TensorGraph, Unsupported
 from ucutlass.importer.orders import channels_last
-from ucutlass.importer.stages import NoKernelServes, NotLegal, cut
+from ucutlass.importer.prices import NotLegal, StagePrices
+from ucutlass.importer.stages import NoKernelServes, cut
 from ucutlass.importer.symbolic import DependsOnExtents, with_free_extents
 from ucutlass.importer.text import INLINE_STAGES, value_names, written
 from ucutlass.limits import LimitPassed
@@ -293,7 +294,8 @@ def program_of(
     results. Raises NoKernelServes and Unsupported."""
     if not graph.inputs or not any(_reads(graph, i.name) for i in graph.inputs):
         raise Unsupported("nothing that is returned depends on a tensor")
-    graph, stages = channels_last(*cut(graph, several))
+    prices = StagePrices()
+    graph, stages = channels_last(*cut(graph, several, prices), prices)
     try:
         program = written(graph, stages, name, most_bindings)
     except (NotLegal, Conflict, LimitPassed) as problem:

@@ -11,10 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
-from ucutlass import ir
-from ucutlass.check import check_tree
 from ucutlass.grammar import syntax
 from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.expressions import names_in
@@ -30,16 +27,10 @@ from ucutlass.importer.graph import (
     with_copy,
     with_stored,
 )
-from ucutlass.importer.naming import dimension_names
+from ucutlass.importer.prices import StagePrices, text_of_stage
 from ucutlass.importer.several_results import joined
-from ucutlass.importer.stage import Inference, kernel_of, stage_inference
-from ucutlass.ir.hardware import ARCHES
-from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.families import family_of, match, plan_pattern
-from ucutlass.kernels.refused import Refused
-from ucutlass.limits import LimitPassed
-from ucutlass.pipeline.pricing import NotOneKernel, kernel_seconds, pays
-from ucutlass.shapes import ShapeError, complete
+from ucutlass.importer.stage import stage_inference
+from ucutlass.pipeline.pricing import pays
 
 MOST_ROUNDS = 20
 """How often a graph is cut anew with more copies in it."""
@@ -78,6 +69,7 @@ class NoKernelServes(Exception):
 @dataclass(slots=True)
 class _Cutter:
     graph: TensorGraph
+    prices: StagePrices
     nodes: dict[str, Node] = field(default_factory=dict)
     order: dict[str, int] = field(default_factory=dict)
     inline: set[str] = field(default_factory=set)
@@ -87,10 +79,6 @@ class _Cutter:
     holders: dict[str, list[str]] = field(default_factory=dict)
     """By node: the roots of the regions that have it."""
     tried: dict[tuple[frozenset[str], str], ImportedStage | str] = field(default_factory=dict)
-    kernels: dict[syntax.Program, ir.Kernel | str] = field(default_factory=dict)
-    """By text: the kernel, or why none serves it. Layers repeat, so that most are known."""
-    seconds: dict[syntax.Program, float] = field(default_factory=dict)
-    """By text: the kernel's estimate."""
     texts: dict[tuple[frozenset[str], str], syntax.Program] = field(default_factory=dict)
     """By nodes and root: the text of the stage, where it is a kernel."""
     sinks: dict[str, list[str]] = field(default_factory=dict)
@@ -167,26 +155,14 @@ class _Cutter:
             return ImportedStage(nodes, tuple(inputs), (root,))
         try:
             inference = stage_inference(self.graph.values, nodes, (root,))
-            tree = self._text(inference)
+            tree = text_of_stage(inference)
         except Conflict as problem:
             return str(problem)
-        kernel = self._kernel(tree)
+        kernel = self.prices.kernel(tree)
         if isinstance(kernel, str):
             return kernel
         self.texts[members, root] = tree
         return ImportedStage(nodes, tuple(inference.inputs), (root,))
-
-    def _text(self, inference: Inference) -> syntax.Program:
-        """Returns a stage as a kernel of its own, which equal stages share. Raises Conflict."""
-        inputs = {value: f"v{i}_" for i, value in enumerate(inference.inputs)}
-        names = dimension_names(inference.order(), inputs.values())
-        return kernel_of(inference, "stage", inputs, names)
-
-    def _kernel(self, tree: syntax.Program) -> ir.Kernel | str:
-        """Returns the kernel of a text, or why none serves it."""
-        if tree not in self.kernels:
-            self.kernels[tree] = _kernel_or_reason(tree)
-        return self.kernels[tree]
 
     def _seconds(self, members: frozenset[str], root: str) -> float:
         """Returns the estimate of a stage at its extents: 0 for a torch function, infinity where no kernel does
@@ -196,25 +172,19 @@ class _Cutter:
             return math.inf
         if stage.torch is not None:
             return 0.0
-        return self._price(self.texts[members, root])
-
-    def _price(self, tree: syntax.Program) -> float:
-        """Returns the estimate of a text that a kernel serves, infinity where no schedule is legal."""
-        if tree not in self.seconds:
-            self.seconds[tree] = _price_of(tree)
-        return self.seconds[tree]
+        return self.prices.seconds(self.texts[members, root])
 
     def together(self, nodes: Collection[Node], outputs: Sequence[str]) -> tuple[ImportedStage, float] | None:
         """Returns the stage that gives these values and its estimate, None where no kernel does."""
         members = tuple(sorted(nodes, key=lambda node: self.order[node.name]))
         try:
             inference = stage_inference(self.graph.values, members, outputs)
-            tree = self._text(inference)
+            tree = text_of_stage(inference)
         except Conflict:
             return None
-        if isinstance(self._kernel(tree), str):
+        if isinstance(self.prices.kernel(tree), str):
             return None
-        return ImportedStage(members, tuple(inference.inputs), tuple(outputs)), self._price(tree)
+        return ImportedStage(members, tuple(inference.inputs), tuple(outputs)), self.prices.seconds(tree)
 
     # --- merging -----------------------------------------------------------------
 
@@ -484,54 +454,6 @@ class _Unclean(Exception):
         self.nodes, self.why = nodes, why
 
 
-class NotLegal(Exception):
-    """The checker or the kernel families refuse a kernel; the message is their first reason."""
-
-
-MOST_KERNELS = 4096
-"""Kernels of stages that a process remembers: a graph that is too long for one program is cut again in halves."""
-
-
-@lru_cache(MOST_KERNELS)
-def _kernel_or_reason(tree: syntax.Program) -> ir.Kernel | str:
-    """Returns the kernel of a text, or why none serves it."""
-    try:
-        return checked_kernel(tree)
-    except NotLegal as problem:
-        return str(problem)
-
-
-@lru_cache(MOST_KERNELS)
-def _price_of(tree: syntax.Program) -> float:
-    """Returns the estimate of a text that a kernel serves, infinity where no schedule is legal."""
-    kernel = _kernel_or_reason(tree)
-    assert isinstance(kernel, ir.Kernel)
-    try:
-        return kernel_seconds(kernel, complete(kernel, {}))
-    except (NotOneKernel, ShapeError):
-        return math.inf
-
-
-def checked_kernel(tree: syntax.Program) -> ir.Kernel:
-    module, diagnostics = check_tree(syntax.File((tree,)))
-    for diagnostic in diagnostics:
-        if diagnostic.severity == "error":
-            raise NotLegal(f"{diagnostic.message} [{diagnostic.code}]")
-    kernel = module.programs[0]
-    assert isinstance(kernel, ir.Kernel)
-    try:
-        pattern = match(kernel)
-        if family_of(pattern).refuses_extents:
-            planned = plan_pattern(pattern, complete(kernel, {}), ARCHES["sm90a"], None, PartialSchedule())
-            if isinstance(planned, tuple):
-                raise NotLegal("no schedule of it is legal")
-    except Refused as refused:
-        raise NotLegal(f"{refused.diagnostic.message} [{refused.diagnostic.code}]") from None
-    except (LimitPassed, ShapeError) as passed:
-        raise NotLegal(str(passed)) from None
-    return kernel
-
-
 def _stored(graph: TensorGraph, node: Node, inline: Collection[str]) -> TensorGraph:
     """Returns the graph with a copy before a reshape, or of every operand of another node that is computed
     inline."""
@@ -543,11 +465,14 @@ def _stored(graph: TensorGraph, node: Node, inline: Collection[str]) -> TensorGr
     return graph
 
 
-def cut(graph: TensorGraph, several: bool = False) -> tuple[TensorGraph, list[ImportedStage]]:
+def cut(
+    graph: TensorGraph, several: bool = False, prices: StagePrices | None = None
+) -> tuple[TensorGraph, list[ImportedStage]]:
     """Returns the stages of a graph, each after what it reads, and the graph with the copies that they need.
-    `several`: stages may have more than one result. Raises NoKernelServes."""
+    `several`: stages may have more than one result. `prices` are added to. Raises NoKernelServes."""
+    prices = StagePrices() if prices is None else prices
     for _ in range(MOST_ROUNDS):
-        cutter = _Cutter(graph)
+        cutter = _Cutter(graph, prices)
         try:
             stages = cutter.run()
             if several:

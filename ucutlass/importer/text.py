@@ -23,6 +23,7 @@ from ucutlass.importer.naming import (
     operator_noun,
     qualified_noun,
 )
+from ucutlass.importer.prices import NotLegal, checked_kernel
 from ucutlass.importer.stage import (
     Inference,
     StageWriter,
@@ -31,7 +32,6 @@ from ucutlass.importer.stage import (
     kernel_of,
     stage_inference,
 )
-from ucutlass.importer.stages import NotLegal, checked_kernel
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import NAMED
 

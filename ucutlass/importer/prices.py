@@ -1,0 +1,102 @@
+"""Kernels of stages and their estimates. Equal stages, as layers that repeat have them, are looked at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from ucutlass import ir
+from ucutlass.check import check_tree
+from ucutlass.grammar import syntax
+from ucutlass.importer.graph import ImportedTensor, Node
+from ucutlass.importer.naming import dimension_names
+from ucutlass.importer.stage import Inference, kernel_of, stage_inference
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import PartialSchedule
+from ucutlass.kernels.families import family_of, match, plan_pattern
+from ucutlass.kernels.refused import Refused
+from ucutlass.limits import LimitPassed
+from ucutlass.pipeline.pricing import NotOneKernel, kernel_seconds
+from ucutlass.shapes import ShapeError, complete
+
+
+class NotLegal(Exception):
+    """The checker or the kernel families refuse a kernel; the message is their first reason."""
+
+
+MOST_KERNELS = 4096
+"""Kernels of stages that a process remembers: a graph that is too long for one program is cut again in halves."""
+
+
+@lru_cache(MOST_KERNELS)
+def kernel_or_reason(tree: syntax.Program) -> ir.Kernel | str:
+    """Returns the kernel of a text, or why none serves it."""
+    try:
+        return checked_kernel(tree)
+    except NotLegal as problem:
+        return str(problem)
+
+
+@lru_cache(MOST_KERNELS)
+def seconds_of(tree: syntax.Program) -> float:
+    """Returns the estimate of a text at its extents, infinity where no kernel serves it or no schedule is legal."""
+    kernel = kernel_or_reason(tree)
+    if isinstance(kernel, str):
+        return math.inf
+    try:
+        return kernel_seconds(kernel, complete(kernel, {}))
+    except (NotOneKernel, ShapeError):
+        return math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class StagePrices:
+    """What is known of stages of one graph."""
+
+    kernels: dict[syntax.Program, ir.Kernel | str] = field(default_factory=dict)
+    estimates: dict[syntax.Program, float] = field(default_factory=dict)
+
+    def kernel(self, tree: syntax.Program) -> ir.Kernel | str:
+        if tree not in self.kernels:
+            self.kernels[tree] = kernel_or_reason(tree)
+        return self.kernels[tree]
+
+    def seconds(self, tree: syntax.Program) -> float:
+        if tree not in self.estimates:
+            self.estimates[tree] = seconds_of(tree)
+        return self.estimates[tree]
+
+    def of_stage(
+        self, values: Mapping[str, ImportedTensor], nodes: Sequence[Node], outputs: Sequence[str]
+    ) -> float:
+        """Returns the estimate of a stage. Raises Conflict."""
+        return self.seconds(text_of_stage(stage_inference(values, nodes, outputs)))
+
+
+def text_of_stage(inference: Inference) -> syntax.Program:
+    """Returns a stage as a kernel of its own, which equal stages share. Raises Conflict."""
+    inputs = {value: f"v{i}_" for i, value in enumerate(inference.inputs)}
+    names = dimension_names(inference.order(), inputs.values())
+    return kernel_of(inference, "stage", inputs, names)
+
+
+def checked_kernel(tree: syntax.Program) -> ir.Kernel:
+    module, diagnostics = check_tree(syntax.File((tree,)))
+    for diagnostic in diagnostics:
+        if diagnostic.severity == "error":
+            raise NotLegal(f"{diagnostic.message} [{diagnostic.code}]")
+    kernel = module.programs[0]
+    assert isinstance(kernel, ir.Kernel)
+    try:
+        pattern = match(kernel)
+        if family_of(pattern).refuses_extents:
+            planned = plan_pattern(pattern, complete(kernel, {}), ARCHES["sm90a"], None, PartialSchedule())
+            if isinstance(planned, tuple):
+                raise NotLegal("no schedule of it is legal")
+    except Refused as refused:
+        raise NotLegal(f"{refused.diagnostic.message} [{refused.diagnostic.code}]") from None
+    except (LimitPassed, ShapeError) as passed:
+        raise NotLegal(str(passed)) from None
+    return kernel
