@@ -6,12 +6,13 @@ depend on it: labels say which axis is which.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TypeVar
 
 from ucutlass.importer.atoms import Conflict
-from ucutlass.importer.graph import Computation, ImportedStage, ImportedTensor, Node, OperandRead, TensorGraph
+from ucutlass.importer.graph import Axes, Computation, ImportedStage, ImportedTensor, Node, TensorGraph
 from ucutlass.importer.prices import StagePrices
 from ucutlass.ir.elements import ELEMENTS
 
@@ -23,7 +24,10 @@ WORTH = 0.97
 kernels write and read several channels at a time where positions are of odd numbers."""
 
 ROUNDS = 3
-"""Most passes over the groups of images: the order of one may favour another one of its neighbour."""
+"""Most passes over the groups of images, and over computations: the order of one may favour another one of its
+neighbour."""
+
+T = TypeVar("T")
 
 
 def channels_last(
@@ -31,21 +35,21 @@ def channels_last(
 ) -> tuple[TensorGraph, list[ImportedStage]]:
     """Returns the graph and its stages with images channels last where the stages that write and read them are
     together estimated to take no longer. Images that one stage reads and writes element by element lie alike."""
-    groups = _groups(graph, stages)
-    if not groups:
-        return graph, list(stages)
-    search = _Search(graph, stages, groups, prices)
+    channels = _channel_axes([node for stage in stages for node in stage.nodes])
+    groups = _groups(graph, stages, channels)
+    search = _Search(graph, stages, groups, channels, prices)
     chosen = search.chosen()
-    return (_turned(graph, chosen), search.turned(chosen)) if chosen else (graph, list(stages))
+    return (search.graph_with(chosen), search.stages_with(chosen)) if chosen else (graph, list(stages))
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """`groups` are images that lie alike."""
+    """`groups` are images that lie alike, `channels` has the axes of their channels."""
 
     graph: TensorGraph
     stages: Sequence[ImportedStage]
     groups: Sequence[frozenset[str]]
+    channels: Mapping[str, int]
     prices: StagePrices
     estimates: dict[tuple[int, frozenset[str]], float] = field(default_factory=dict)
 
@@ -65,11 +69,35 @@ class _Search:
                 break
         return self._images(last)
 
-    def turned(self, chosen: Collection[str]) -> list[ImportedStage]:
+    def stages_with(self, chosen: Collection[str]) -> list[ImportedStage]:
+        """Returns the stages with these images channels last."""
         return [
-            replace(stage, nodes=tuple(_permuted(node, chosen) for node in stage.nodes))
+            replace(stage, nodes=tuple(self._permuted(node, chosen) for node in stage.nodes))
             for stage in self.stages
         ]
+
+    def graph_with(self, chosen: Collection[str]) -> TensorGraph:
+        values = {n: self._last(n, t) if n in chosen else t for n, t in self.graph.values.items()}
+        nodes = tuple(self._permuted(node, chosen) for node in self.graph.nodes)
+        return replace(self.graph, nodes=nodes, values=MappingProxyType(values))
+
+    def _last(self, name: str, tensor: ImportedTensor) -> ImportedTensor:
+        return replace(tensor, shape=_behind(tensor.shape, self.channels[name]), channels_last=True)
+
+    def _permuted(self, node: Node, chosen: Collection[str]) -> Node:
+        """Returns a node with the axes of the chosen values that it reads or gives in their new order."""
+        if not isinstance(node, Computation):
+            return node
+        operands = tuple(
+            replace(operand, axes=_behind(operand.axes, self.channels[operand.value]))
+            if operand.value in chosen
+            else operand
+            for operand in node.operands
+        )
+        if node.name not in chosen:
+            return replace(node, operands=operands)
+        axes = _behind(node.axes, self.channels[node.name])
+        return replace(node, operands=operands, axes=axes, tensor=self._last(node.name, node.tensor))
 
     def _images(self, last: Sequence[bool]) -> frozenset[str]:
         return frozenset(
@@ -94,10 +122,9 @@ class _Search:
         own = chosen & {*stage.inputs, *stage.outputs}
         key = number, own
         if key not in self.estimates:
-            nodes = tuple(_permuted(node, own) for node in stage.nodes)
-            values = {name: self.graph.values[name] for name in (*stage.inputs, *stage.outputs)}
-            values |= {name: _last(self.graph.values[name]) for name in own}
-            values |= {node.name: self.graph.values[node.name] for node in nodes if node.name not in values}
+            nodes = tuple(self._permuted(node, own) for node in stage.nodes)
+            values = {n: self.graph.values[n] for n in (*stage.inputs, *(node.name for node in nodes))}
+            values |= {name: self._last(name, self.graph.values[name]) for name in own}
             try:
                 self.estimates[key] = self.prices.of_stage(values, nodes, stage.outputs)
             except Conflict:
@@ -105,17 +132,63 @@ class _Search:
         return self.estimates[key]
 
 
+# --- where channels are ---------------------------------------------------------------------
+
+
+def _channel_axes(nodes: Sequence[Node]) -> dict[str, int]:
+    """Returns the axis of the channels of each image that convolutions write or read, and of what is computed of these
+    element by element or by windows."""
+    axes: dict[str, int] = {}
+    computations = [node for node in nodes if isinstance(node, Computation)]
+    for node in computations:
+        if _convolves(node):
+            axes[node.name] = axes[node.operands[0].value] = 1
+    for _ in range(ROUNDS):
+        before = len(axes)
+        for forward in (True, False):
+            for node in computations if forward else reversed(computations):
+                if node.kind not in ("dot", "constant"):
+                    _propagate(node, axes, forward)
+        if len(axes) == before:
+            break
+    return axes
+
+
+def _propagate(node: Computation, axes: dict[str, int], forward: bool) -> None:
+    """Adds the axis of a computation's result by those of its operands, or the other way round."""
+    for operand in node.operands:
+        if len(operand.axes) != len(node.axes):
+            continue
+        known, unknown = (operand.value, node.name) if forward else (node.name, operand.value)
+        sides = (operand.axes, node.axes) if forward else (node.axes, operand.axes)
+        if known in axes and unknown not in axes:
+            axis = _counterpart(*sides, axes[known])
+            if axis is not None:
+                axes[unknown] = axis
+
+
+def _counterpart(own: Axes, other: Axes, axis: int) -> int | None:
+    """Returns the axis of the same label, or the one that is left over where the labels of all others agree."""
+    if own[axis] and own[axis] in other:
+        return other.index(own[axis])
+    left = [i for i, labels in enumerate(other) if not labels or labels not in own]
+    rest = [i for i, labels in enumerate(own) if not labels or labels not in other]
+    return left[0] if rest == [axis] and len(left) == 1 else None
+
+
 # --- which images lie alike -----------------------------------------------------------------
 
 
-def _groups(graph: TensorGraph, stages: Sequence[ImportedStage]) -> list[frozenset[str]]:
+def _groups(
+    graph: TensorGraph, stages: Sequence[ImportedStage], channels: Mapping[str, int]
+) -> list[frozenset[str]]:
     """Returns the stored images that may lie channels last, in groups that lie alike: those of a convolution, and what
-    other stages read and write with them."""
-    free = _free(graph, stages)
+    other stages read and write with them. Images whose channels are last as they come are in none."""
+    free = _free(graph, stages, channels)
     alike: dict[str, set[str]] = {image: {image} for image in free}
     fixed: set[str] = set()
     for stage in stages:
-        images = _alike(graph, stage)
+        images = [v for v in _alike(graph, stage) if _comes_first(v, graph, channels)]
         own = [image for image in images if image in alike]
         if len(own) < len(images):
             fixed.update(own)
@@ -128,7 +201,7 @@ def _groups(graph: TensorGraph, stages: Sequence[ImportedStage]) -> list[frozens
     return [group for group in groups.values() if not group & fixed and group & convolved]
 
 
-def _free(graph: TensorGraph, stages: Sequence[ImportedStage]) -> list[str]:
+def _free(graph: TensorGraph, stages: Sequence[ImportedStage], channels: Mapping[str, int]) -> list[str]:
     """Returns the stored images of whole rows of channels whose memory order nothing fixes: no result of the graph,
     and nothing that a reshape or a function of torch reads."""
     nodes = [node for stage in stages for node in stage.nodes]
@@ -144,12 +217,18 @@ def _free(graph: TensorGraph, stages: Sequence[ImportedStage]) -> list[str]:
         and isinstance(giver := givers.get(value), Computation)
         and giver.kind != "view"
         and _is_image(graph.values[value])
-        and _whole_channels(graph.values[value])
+        and _comes_first(value, graph, channels)
+        and _whole_rows(graph.values[value], channels[value])
     ]
 
 
-def _whole_channels(tensor: ImportedTensor) -> bool:
-    return tensor.shape[1] * ELEMENTS[tensor.element].bits % WHOLE_BITS == 0
+def _comes_first(value: str, graph: TensorGraph, channels: Mapping[str, int]) -> bool:
+    """Returns whether an image's channels are known and before others as it comes."""
+    return value in channels and channels[value] != len(graph.values[value].shape) - 1
+
+
+def _whole_rows(tensor: ImportedTensor, axis: int) -> bool:
+    return tensor.shape[axis] * ELEMENTS[tensor.element].bits % WHOLE_BITS == 0
 
 
 def _convolution(stage: ImportedStage) -> Computation | None:
@@ -158,9 +237,12 @@ def _convolution(stage: ImportedStage) -> Computation | None:
     if len(products) != 1:
         return None
     (product,) = products
-    if not isinstance(product, Computation) or "conv" not in product.origin.operator:
-        return None
-    return product if "B" in product.extents else None
+    return product if isinstance(product, Computation) and _convolves(product) else None
+
+
+def _convolves(node: Computation) -> bool:
+    """Returns whether a computation is a convolution of several images."""
+    return node.kind == "dot" and "conv" in node.origin.operator and "B" in node.extents
 
 
 def _convolved(stage: ImportedStage) -> Iterator[str]:
@@ -191,31 +273,6 @@ def _is_image(tensor: ImportedTensor) -> bool:
     return 3 <= len(tensor.shape) <= 5 and math.prod(tensor.shape[2:]) > 1
 
 
-# --- the same in another order --------------------------------------------------------------
-
-
-def _turned(graph: TensorGraph, chosen: Collection[str]) -> TensorGraph:
-    values = {name: _last(tensor) if name in chosen else tensor for name, tensor in graph.values.items()}
-    nodes = tuple(_permuted(node, chosen) for node in graph.nodes)
-    return replace(graph, nodes=nodes, values=MappingProxyType(values))
-
-
-def _last(tensor: ImportedTensor) -> ImportedTensor:
-    batch, channels, *places = tensor.shape
-    return replace(tensor, shape=(batch, *places, channels), channels_last=True)
-
-
-def _permuted(node: Node, chosen: Collection[str]) -> Node:
-    """Returns a node with the axes of the chosen values that it reads or gives in their new order."""
-    if not isinstance(node, Computation):
-        return node
-    operands = tuple(_read(operand) if operand.value in chosen else operand for operand in node.operands)
-    if node.name not in chosen:
-        return replace(node, operands=operands)
-    batch, channels, *places = node.axes
-    return replace(node, operands=operands, axes=(batch, *places, channels), tensor=_last(node.tensor))
-
-
-def _read(operand: OperandRead) -> OperandRead:
-    batch, channels, *places = operand.axes
-    return replace(operand, axes=(batch, *places, channels))
+def _behind(axes: tuple[T, ...], channels: int) -> tuple[T, ...]:
+    """Returns axes with that of the channels behind all others."""
+    return (*axes[:channels], *axes[channels + 1 :], axes[channels])
