@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.importer.float64_check import difference
 from ucutlass import frontend, ir
+from ucutlass.importer import orders
 from ucutlass.shapes import complete
 
 CHANNELS = (4, 6, 8, 16)
@@ -49,6 +50,22 @@ class Branches(nn.Module):
         x = F.max_pool2d(F.relu(self.stem(x)), 3, 2, 1)
         x = torch.cat((F.relu(self.wide(x)), self.pooled(F.avg_pool2d(x, 3, 1, 1))), 1)
         return self.head(F.relu(x))
+
+
+class Grown(nn.Module):
+    """A layer of DenseNet whose input and sum are the module's own, as parts of a divided graph have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = nn.Conv2d(64, 32, 1)
+        self.wide = nn.ModuleList(nn.Conv2d(c, 32, 1) for c in (96, 128, 160))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = self.narrow(F.relu(x))
+        x = torch.cat((x, first), 1)
+        for wide in self.wide:
+            x = torch.cat((x, wide(F.relu(x))), 1)
+        return first, F.avg_pool2d(x, 2)
 
 
 def _two(channels: int, groups: int = 1) -> Callable[[], nn.Module]:
@@ -93,3 +110,16 @@ def test_an_order_that_suits_all(module: Callable[[], nn.Module], images: tuple[
     program, wrong = difference(network, x)
     assert not wrong
     assert _by_order(program.text, {}) == images, program.text
+
+
+def test_images_of_a_given_order_are_copied_at_the_border(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "WORTH", 0.0)  # of a network as small as this one the copies cost more
+    torch.manual_seed(0)
+    program, wrong = difference(Grown().eval(), torch.randn(2, 64, 12, 14))
+    assert not wrong
+    pipeline = frontend.program(frontend.read_text(program.text))
+    assert isinstance(pipeline, ir.Pipeline)
+    at = dict(zip(pipeline.dims, complete(pipeline, {}), strict=True))
+    images = [[at[axis.dims[0]] for axis in type_.axes] for _, type_ in pipeline.buffers]
+    assert [image[3] % 32 == 0 for image in images].count(False) == 2 < len(images), program.text
+    assert all(at[type_.axes[1].dims[0]] % 32 == 0 for _, type_ in pipeline.results), program.text

@@ -200,7 +200,7 @@ def with_stored(graph: TensorGraph, reader: Node, number: int) -> TensorGraph:
     name = f"{value}_stored"
     while name in graph.values:
         name += "_"
-    copy = _copy(name, value, tensor, reader.origin)
+    copy = copy_of(name, value, tensor, reader.origin)
     reads = list(reader.operands)
     reads[number] = replace(reads[number], value=name)
     nodes = [
@@ -225,11 +225,12 @@ def with_constant(graph: TensorGraph, node: Node) -> TensorGraph:
                 other = replace(other, operands=(replace(other.operands[0], value=name),))
         nodes.append(other)
         if other is node:
-            nodes.append(_copy(name, node.name, node.tensor, node.origin))
+            nodes.append(copy_of(name, node.name, node.tensor, node.origin))
     return replace(graph, nodes=tuple(nodes), values={**graph.values, name: node.tensor})
 
 
-def _copy(name: str, value: str, tensor: ImportedTensor, origin: OperatorOrigin) -> Computation:
+def copy_of(name: str, value: str, tensor: ImportedTensor, origin: OperatorOrigin) -> Computation:
+    """Returns a computation that gives a tensor as it is."""
     labels = tuple(f"_{chr(97 + i)}" for i in range(len(tensor.shape)))
     axes: Axes = tuple((label,) if n != 1 else () for label, n in zip(labels, tensor.shape, strict=True))
     extents = dict(zip(labels, tensor.shape, strict=True))
@@ -251,7 +252,7 @@ def with_copy(graph: TensorGraph, reshape: Reshape) -> TensorGraph:
             nodes.append(node)
             continue
         nodes.append(Reshape(view, reshape.value, merged, reshape.origin, "copy"))
-        nodes.append(_copy(copy, view, merged, reshape.origin))
+        nodes.append(copy_of(copy, view, merged, reshape.origin))
         nodes.append(replace(reshape, value=copy))
     return replace(graph, nodes=tuple(nodes), values={**graph.values, view: merged, copy: merged})
 

@@ -12,7 +12,17 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from ucutlass.importer.atoms import Conflict
-from ucutlass.importer.graph import Axes, Computation, ImportedStage, ImportedTensor, Node, TensorGraph
+from ucutlass.importer.graph import (
+    Axes,
+    Computation,
+    ImportedStage,
+    ImportedTensor,
+    Node,
+    OperatorOrigin,
+    Reshape,
+    TensorGraph,
+    copy_of,
+)
 from ucutlass.importer.prices import StagePrices
 from ucutlass.ir.elements import ELEMENTS
 
@@ -27,6 +37,11 @@ ROUNDS = 3
 """Most passes over the groups of images, and over computations: the order of one may favour another one of its
 neighbour."""
 
+BORDER = "channels"
+"""The noun of copies in another order."""
+
+_BORDER_ORIGIN = OperatorOrigin("channels_last")
+
 T = TypeVar("T")
 
 
@@ -35,11 +50,18 @@ def channels_last(
 ) -> tuple[TensorGraph, list[ImportedStage]]:
     """Returns the graph and its stages with images channels last where the stages that write and read them are
     together estimated to take no longer. Images that one stage reads and writes element by element lie alike."""
+    borders = _borders(graph, stages)
+    chosen = _search(*_bordered(graph, stages, borders), prices).chosen()
+    if not chosen:
+        return graph, list(stages)
+    needed = [value for value in borders if chosen & {value, _inside(value)}]
+    search = _search(*_bordered(graph, stages, needed), prices)
+    return search.graph_with(chosen), search.stages_with(chosen)
+
+
+def _search(graph: TensorGraph, stages: Sequence[ImportedStage], prices: StagePrices) -> _Search:
     channels = _channel_axes([node for stage in stages for node in stage.nodes])
-    groups = _groups(graph, stages, channels)
-    search = _Search(graph, stages, groups, channels, prices)
-    chosen = search.chosen()
-    return (search.graph_with(chosen), search.stages_with(chosen)) if chosen else (graph, list(stages))
+    return _Search(graph, stages, _groups(graph, stages, channels), channels, prices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +143,8 @@ class _Search:
         stage = self.stages[number]
         own = chosen & {*stage.inputs, *stage.outputs}
         key = number, own
+        if not own and len(stage.nodes) == 1 and stage.nodes[0].hint == BORDER:
+            return 0.0  # there will be none
         if key not in self.estimates:
             nodes = tuple(self._permuted(node, own) for node in stage.nodes)
             values = {n: self.graph.values[n] for n in (*stage.inputs, *(node.name for node in nodes))}
@@ -130,6 +154,69 @@ class _Search:
             except Conflict:
                 self.estimates[key] = math.inf
         return self.estimates[key]
+
+
+# --- at the borders of a graph --------------------------------------------------------------
+
+
+def _borders(graph: TensorGraph, stages: Sequence[ImportedStage]) -> list[str]:
+    """Returns the images among a graph's results and the inputs that stages read, whose order is given."""
+    channels = _channel_axes([node for stage in stages for node in stage.nodes])
+    inputs = {i.name for i in graph.inputs}
+    read = dict.fromkeys(value for stage in stages for value in stage.inputs if value in inputs)
+    return [
+        value
+        for value in dict.fromkeys((*read, *graph.results))
+        if _is_image(graph.values[value])
+        and _comes_first(value, graph, channels)
+        and _whole_rows(graph.values[value], channels[value])
+    ]
+
+
+def _inside(value: str) -> str:
+    """The name of what stages read in place of an input, or of what is returned in place of a result."""
+    return f"{value}_border"
+
+
+def _bordered(
+    graph: TensorGraph, stages: Sequence[ImportedStage], borders: Collection[str]
+) -> tuple[TensorGraph, list[ImportedStage]]:
+    """Returns the graph and its stages with copies of these inputs, which stages read, and copies of these results,
+    which are returned, so that each may lie in either order on the inside."""
+    inputs = {i.name for i in graph.inputs} & {*borders}
+    copies = {
+        value: replace(copy_of(_inside(value), value, graph.values[value], _BORDER_ORIGIN), hint=BORDER)
+        for value in borders
+    }
+    before = [_copying(copies[value]) for value in borders if value in inputs]
+    behind = [_copying(copies[value]) for value in borders if value not in inputs]
+    results = tuple(_inside(r) if r in copies and r not in inputs else r for r in graph.results)
+    values = {**graph.values, **{copy.name: copy.tensor for copy in copies.values()}}
+    nodes: list[Node] = [copies[v] for v in borders if v in inputs]
+    nodes += [_reading(node, inputs) for node in graph.nodes]
+    nodes += [copies[v] for v in borders if v not in inputs]
+    own = [
+        replace(
+            stage,
+            nodes=tuple(_reading(node, inputs) for node in stage.nodes),
+            inputs=tuple(_inside(v) if v in inputs else v for v in stage.inputs),
+        )
+        for stage in stages
+    ]
+    whole = replace(graph, nodes=tuple(nodes), results=results, values=MappingProxyType(values))
+    return whole, [*before, *own, *behind]
+
+
+def _copying(copy: Computation) -> ImportedStage:
+    return ImportedStage((copy,), (copy.operands[0].value,), (copy.name,))
+
+
+def _reading(node: Node, inputs: Collection[str]) -> Node:
+    """Returns a node that reads the copies of these inputs."""
+    if isinstance(node, Reshape):
+        return replace(node, value=_inside(node.value)) if node.value in inputs else node
+    operands = tuple(replace(o, value=_inside(o.value)) if o.value in inputs else o for o in node.operands)
+    return replace(node, operands=operands)
 
 
 # --- where channels are ---------------------------------------------------------------------
@@ -231,13 +318,8 @@ def _whole_rows(tensor: ImportedTensor, axis: int) -> bool:
     return tensor.shape[axis] * ELEMENTS[tensor.element].bits % WHOLE_BITS == 0
 
 
-def _convolution(stage: ImportedStage) -> Computation | None:
-    """The one convolution of a stage, of several images."""
-    products = [node for node in stage.nodes if node.kind == "dot"]
-    if len(products) != 1:
-        return None
-    (product,) = products
-    return product if isinstance(product, Computation) and _convolves(product) else None
+def _convolutions(stage: ImportedStage) -> list[Computation]:
+    return [node for node in stage.nodes if isinstance(node, Computation) and _convolves(node)]
 
 
 def _convolves(node: Computation) -> bool:
@@ -247,20 +329,21 @@ def _convolves(node: Computation) -> bool:
 
 def _convolved(stage: ImportedStage) -> Iterator[str]:
     """The stored images that a convolution reads or writes."""
-    convolution = _convolution(stage)
-    if convolution is not None:
+    for convolution in _convolutions(stage):
         yield from stage.outputs
         yield from (operand.value for operand in convolution.operands[:1] if operand.value in stage.inputs)
 
 
 def _alike(graph: TensorGraph, stage: ImportedStage) -> list[str]:
     """Returns the images that a stage reads and writes element by element: in one order, or it would transpose. What
-    a convolution itself reads is none of them."""
-    convolution = _convolution(stage)
+    a convolution itself reads is none of them where all channels are one group."""
+    if any(node.hint == BORDER for node in stage.nodes):
+        return []  # which transposes
+    gathering = [node.name for node in _convolutions(stage) if node.extents.get("G", 0) == 1]
     reads = dict.fromkeys(
         operand.value
         for node in stage.nodes
-        if node is not convolution
+        if node.name not in gathering
         for operand in node.operands
         if operand.value in stage.inputs
     )
