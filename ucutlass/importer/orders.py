@@ -40,7 +40,7 @@ neighbour."""
 BORDER = "channels"
 """The noun of copies in another order."""
 
-_BORDER_ORIGIN = OperatorOrigin("channels_last")
+_BORDER_ORIGIN = OperatorOrigin("aten.copy.default")
 
 T = TypeVar("T")
 
@@ -104,21 +104,21 @@ class _Search:
         return replace(self.graph, nodes=nodes, values=MappingProxyType(values))
 
     def _last(self, name: str, tensor: ImportedTensor) -> ImportedTensor:
-        return replace(tensor, shape=_behind(tensor.shape, self.channels[name]), channels_last=True)
+        return replace(tensor, shape=behind(tensor.shape, self.channels[name]), channels_last=True)
 
     def _permuted(self, node: Node, chosen: Collection[str]) -> Node:
         """Returns a node with the axes of the chosen values that it reads or gives in their new order."""
         if not isinstance(node, Computation):
             return node
         operands = tuple(
-            replace(operand, axes=_behind(operand.axes, self.channels[operand.value]))
+            replace(operand, axes=behind(operand.axes, self.channels[operand.value]))
             if operand.value in chosen
             else operand
             for operand in node.operands
         )
         if node.name not in chosen:
             return replace(node, operands=operands)
-        axes = _behind(node.axes, self.channels[node.name])
+        axes = behind(node.axes, self.channels[node.name])
         return replace(node, operands=operands, axes=axes, tensor=self._last(node.name, node.tensor))
 
     def _images(self, last: Sequence[bool]) -> frozenset[str]:
@@ -356,6 +356,6 @@ def _is_image(tensor: ImportedTensor) -> bool:
     return 3 <= len(tensor.shape) <= 5 and math.prod(tensor.shape[2:]) > 1
 
 
-def _behind(axes: tuple[T, ...], channels: int) -> tuple[T, ...]:
+def behind(axes: tuple[T, ...], channels: int) -> tuple[T, ...]:
     """Returns axes with that of the channels behind all others."""
     return (*axes[:channels], *axes[channels + 1 :], axes[channels])

@@ -21,6 +21,7 @@ from ucutlass.importer.prices import NotLegal, StagePrices
 from ucutlass.importer.stages import NoKernelServes, cut
 from ucutlass.importer.symbolic import DependsOnExtents, with_free_extents
 from ucutlass.importer.text import INLINE_STAGES, value_names, written
+from ucutlass.importer.viewed_orders import as_viewed
 from ucutlass.limits import LimitPassed
 
 if TYPE_CHECKING:
@@ -296,6 +297,7 @@ def program_of(
         raise Unsupported("nothing that is returned depends on a tensor")
     prices = StagePrices()
     graph, stages = channels_last(*cut(graph, several, prices), prices)
+    graph, stages = as_viewed(graph, stages, prices)
     try:
         program = written(graph, stages, name, most_bindings)
     except (NotLegal, Conflict, LimitPassed) as problem:
