@@ -78,7 +78,8 @@ def _by_order(text: str, sizes: dict[str, int]) -> tuple[int, int]:
     """The stored images of a pipeline with their channels last, and those with channels first."""
     program = frontend.program(frontend.read_text(text))
     assert isinstance(program, ir.Pipeline)
-    images = [type_ for _, type_ in program.buffers if len(type_.axes) == 4]
+    buffers = [type_ for name, type_ in program.buffers if not name.startswith("weights")]
+    images = [type_ for type_ in buffers if len(type_.axes) == 4]
     at = dict(zip(program.dims, complete(program, sizes), strict=True))
     last = [at[type_.axes[3].dims[0]] in CHANNELS for type_ in images]
     return sum(last), len(last) - sum(last)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.graph import (
     Axes,
     Computation,
@@ -149,10 +148,7 @@ class _Search:
             nodes = tuple(self._permuted(node, own) for node in stage.nodes)
             values = {n: self.graph.values[n] for n in (*stage.inputs, *(node.name for node in nodes))}
             values |= {name: self._last(name, self.graph.values[name]) for name in own}
-            try:
-                self.estimates[key] = self.prices.of_stage(values, nodes, stage.outputs)
-            except Conflict:
-                self.estimates[key] = math.inf
+            self.estimates[key] = self.prices.of_stage(values, nodes, stage.outputs)
         return self.estimates[key]
 
 

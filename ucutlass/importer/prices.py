@@ -10,7 +10,8 @@ from functools import lru_cache
 from ucutlass import ir
 from ucutlass.check import check_tree
 from ucutlass.grammar import syntax
-from ucutlass.importer.graph import ImportedTensor, Node
+from ucutlass.importer.atoms import Conflict
+from ucutlass.importer.graph import Computation, ImportedTensor, Node
 from ucutlass.importer.naming import dimension_names
 from ucutlass.importer.stage import Inference, kernel_of, stage_inference
 from ucutlass.ir.hardware import ARCHES
@@ -53,10 +54,12 @@ def seconds_of(tree: syntax.Program) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StagePrices:
-    """What is known of stages of one graph."""
+    """`kernels` has the kernel of a text, or why none serves it; `estimates` the seconds of those that one does;
+    `stages` the seconds of computations without their names."""
 
     kernels: dict[syntax.Program, ir.Kernel | str] = field(default_factory=dict)
     estimates: dict[syntax.Program, float] = field(default_factory=dict)
+    stages: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def kernel(self, tree: syntax.Program) -> ir.Kernel | str:
         if tree not in self.kernels:
@@ -71,8 +74,34 @@ class StagePrices:
     def of_stage(
         self, values: Mapping[str, ImportedTensor], nodes: Sequence[Node], outputs: Sequence[str]
     ) -> float:
-        """Returns the estimate of a stage. Raises Conflict."""
-        return self.seconds(text_of_stage(stage_inference(values, nodes, outputs)))
+        """Returns the estimate of a stage, infinity where its names do not go together or no kernel serves it."""
+        key = _nameless(values, nodes, outputs)
+        if key not in self.stages:
+            try:
+                self.stages[key] = self.seconds(text_of_stage(stage_inference(values, nodes, outputs)))
+            except Conflict:
+                self.stages[key] = math.inf
+        return self.stages[key]
+
+
+def _nameless(
+    values: Mapping[str, ImportedTensor], nodes: Sequence[Node], outputs: Sequence[str]
+) -> tuple[object, ...]:
+    """Returns computations with numbers in place of the names of values, by which equal layers are equal."""
+    numbers: dict[str, int] = {}
+
+    def number(value: str) -> int:
+        return numbers.setdefault(value, len(numbers))
+
+    parts: list[object] = []
+    for node in nodes:
+        reads = tuple((number(o.value), o.axes) for o in node.operands)
+        own: tuple[object, ...] = (type(node), number(node.name), reads, node.tensor)
+        if isinstance(node, Computation):
+            own += (node.kind, node.body, node.axes, tuple(node.extents.items()))
+        parts.append(own)
+    tensors = tuple(values[value] for value in numbers)
+    return (*parts, tensors, tuple(map(number, outputs)))
 
 
 def text_of_stage(inference: Inference) -> syntax.Program:

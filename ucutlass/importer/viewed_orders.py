@@ -4,13 +4,11 @@ side: stored in the order in which it is read where that is estimated to take le
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
-from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.graph import Axes, Computation, ImportedStage, ImportedTensor, Node, TensorGraph
 from ucutlass.importer.prices import StagePrices
 
@@ -67,10 +65,7 @@ class _Program:
 
     def seconds(self, value: str, prices: StagePrices) -> float:
         """Returns the estimate of the stages that write and read a tensor, infinity where one has no kernel."""
-        try:
-            return sum(prices.of_stage(self.graph.values, s.nodes, s.outputs) for s in self.touching(value))
-        except Conflict:
-            return math.inf
+        return sum(prices.of_stage(self.graph.values, s.nodes, s.outputs) for s in self.touching(value))
 
 
 def _viewed(graph: TensorGraph, stages: Sequence[ImportedStage]) -> Mapping[str, list[Order]]:
