@@ -217,7 +217,7 @@ def _imported(
         whole = TensorGraph(used, computations, tuple(results), dict(builder.values))
         # The names of a pipeline that calls kernels alone tell extents, those of bindings how they hang together.
         most_bindings = INLINE_STAGES if number is FIXED else len(computations) + len(results)
-        program = program_of(whole, name, several=several, most_bindings=most_bindings)
+        program = program_of(whole, name, several=several, most_bindings=most_bindings, fixed=number is FIXED)
     except (NoKernelServes, Unsupported) as problem:
         first = next(node.name for node in nodes if node.op == "call_function")
         if not isinstance(problem, NoKernelServes):

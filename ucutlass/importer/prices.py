@@ -55,8 +55,12 @@ def seconds_of(tree: syntax.Program) -> float:
 @dataclass(frozen=True, slots=True)
 class StagePrices:
     """`kernels` has the kernel of a text, or why none serves it; `estimates` the seconds of those that one does;
-    `stages` the seconds of computations without their names."""
+    `stages` the seconds of computations without their names.
 
+    `exact` False: extents are stand-ins for any, so that the seconds of stages say alone whether a kernel serves them;
+    two imports at different extents agree on that."""
+
+    exact: bool = True
     kernels: dict[syntax.Program, ir.Kernel | str] = field(default_factory=dict)
     estimates: dict[syntax.Program, float] = field(default_factory=dict)
     stages: dict[tuple[object, ...], float] = field(default_factory=dict)
@@ -78,9 +82,10 @@ class StagePrices:
         key = _nameless(values, nodes, outputs)
         if key not in self.stages:
             try:
-                self.stages[key] = self.seconds(text_of_stage(stage_inference(values, nodes, outputs)))
+                seconds = self.seconds(text_of_stage(stage_inference(values, nodes, outputs)))
             except Conflict:
-                self.stages[key] = math.inf
+                seconds = math.inf
+            self.stages[key] = seconds if self.exact or seconds == math.inf else 1.0
         return self.stages[key]
 
 

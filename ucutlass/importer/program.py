@@ -267,15 +267,16 @@ def _with_dynamic(
 ) -> tuple[ImportedText, Exported]:
     """Returns a module's program with free extents. Raises as `exported_twice` does."""
     *exports, table = exported_twice(model, arguments, updates, dynamic_shapes, small)
-    first, second = (text_of(export, name) for export in exports)
+    first, second = (text_of(export, name, fixed=False) for export in exports)
     tree = with_free_extents(first.tree, second.tree, table)
     return replace(first, tree=tree, text=format_file(tree)), exports[0]
 
 
-def text_of(export: Exported, name: str) -> ImportedText:
-    """Returns the program of an exported module. Raises Unsupported."""
+def text_of(export: Exported, name: str, fixed: bool = True) -> ImportedText:
+    """Returns the program of an exported module; with `fixed` False for extents that stand for any. Raises
+    Unsupported."""
     try:
-        return program_of(export.graph, name, export.written)
+        return program_of(export.graph, name, export.written, fixed=fixed)
     except NoKernelServes as problem:
         raise no_kernel(problem) from problem
 
@@ -290,12 +291,13 @@ def program_of(
     written_buffers: tuple[str, ...] = (),
     several: bool = False,
     most_bindings: int = INLINE_STAGES,
+    fixed: bool = True,
 ) -> ImportedText:
     """Returns the program of a graph, of at most so many bindings; with `several` of stages that may have several
-    results. Raises NoKernelServes and Unsupported."""
+    results. `fixed` False: some extents stand for any. Raises NoKernelServes and Unsupported."""
     if not graph.inputs or not any(_reads(graph, i.name) for i in graph.inputs):
         raise Unsupported("nothing that is returned depends on a tensor")
-    prices = StagePrices()
+    prices = StagePrices(exact=fixed)
     graph, stages = channels_last(*cut(graph, several, prices), prices)
     graph, stages = as_viewed(graph, stages, prices)
     try:

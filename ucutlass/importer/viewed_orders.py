@@ -4,6 +4,7 @@ side: stored in the order in which it is read where that is estimated to take le
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -33,7 +34,8 @@ def as_viewed(
             if order[-1] != len(order) - 1 and not program.multiplies(value):
                 continue  # other kernels would write or read single elements, which their estimates do not tell
             turned = program.turned(value, order)
-            if turned.seconds(value, prices) < WORTH * current:
+            worth = WORTH if prices.exact or not program.multiplies(value) else math.inf
+            if turned.seconds(value, prices) < worth * current:
                 program, current = turned, turned.seconds(value, prices)
                 break
     return program.graph, program.stages
