@@ -58,13 +58,13 @@ def channels_last(
     return search.graph_with(chosen), search.stages_with(chosen)
 
 
-def _search(graph: TensorGraph, stages: Sequence[ImportedStage], prices: StagePrices) -> _Search:
+def _search(graph: TensorGraph, stages: Sequence[ImportedStage], prices: StagePrices) -> _GroupOrders:
     channels = _channel_axes([node for stage in stages for node in stage.nodes])
-    return _Search(graph, stages, _groups(graph, stages, channels), channels, prices)
+    return _GroupOrders(graph, stages, _groups(graph, stages, channels), channels, prices)
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _GroupOrders:
     """`groups` are images that lie alike, `channels` has the axes of their channels."""
 
     graph: TensorGraph
@@ -242,12 +242,12 @@ def _propagate(node: Computation, axes: dict[str, int], forward: bool) -> None:
     for operand in node.operands:
         if len(operand.axes) != len(node.axes):
             continue
-        known, unknown = (operand.value, node.name) if forward else (node.name, operand.value)
+        source, target = (operand.value, node.name) if forward else (node.name, operand.value)
         sides = (operand.axes, node.axes) if forward else (node.axes, operand.axes)
-        if known in axes and unknown not in axes:
-            axis = _counterpart(*sides, axes[known])
+        if source in axes and target not in axes:
+            axis = _counterpart(*sides, axes[source])
             if axis is not None:
-                axes[unknown] = axis
+                axes[target] = axis
 
 
 def _counterpart(own: Axes, other: Axes, axis: int) -> int | None:

@@ -89,10 +89,9 @@ def _viewed(graph: TensorGraph, stages: Sequence[ImportedStage]) -> Mapping[str,
             continue
         (operand, *_) = node.operands
         order = _order(operand.axes, node.axes)
-        known = orders.setdefault(operand.value, []) if operand.value in stored else None
-        if known is not None and order is not None and order not in known:
-            known.append(order)
-    return {value: known for value, known in orders.items() if known}
+        if operand.value in stored and order is not None and order not in orders.get(operand.value, ()):
+            orders.setdefault(operand.value, []).append(order)
+    return orders
 
 
 def _order(own: Axes, viewed: Axes) -> Order | None:
