@@ -72,6 +72,66 @@ def test_other_loops_stay_as_they_are(module: nn.Module, length: int) -> None:
     assert not wrong and "torch." not in program.text
 
 
+class Cells(nn.Module):
+    """Calls a cell of torch in a loop; `between` returns what another reads of the states in the middle."""
+
+    def __init__(self, cell: nn.Module, two: bool = False, between: bool = False) -> None:
+        super().__init__()
+        self.cell, self.two, self.between = cell, two, between
+
+    def forward(self, x: Tensor, state: Tensor) -> Any:
+        outputs, second = [], torch.ones_like(state)
+        for t in range(x.shape[1]):
+            if self.two:
+                state, second = self.cell(x[:, t], (state, second))
+            else:
+                state = self.cell(x[:, t], state)
+            outputs.append(second * 2 if self.between else state)
+        return torch.stack(outputs, 1), state, second
+
+
+CELLS = {
+    "gru": Cells(nn.GRUCell(5, 4)),
+    "gru without biases": Cells(nn.GRUCell(5, 4, bias=False)),
+    "lstm": Cells(nn.LSTMCell(5, 4), two=True),
+    "rnn_tanh": Cells(nn.RNNCell(5, 4)),
+    "rnn_relu": Cells(nn.RNNCell(5, 4, nonlinearity="relu")),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_loop_of_cells_is_one_layer(name: str) -> None:
+    program, wrong = result_of(CELLS[name], 1)
+    assert not wrong
+    assert program.text.count(f"torch.{name.split()[0]}(") == (2 if name == "lstm" else 1)
+    assert "dot[" not in program.text
+
+
+def test_a_loop_stays_where_more_is_read_of_it_than_a_layer_gives() -> None:
+    program, wrong = result_of(Cells(nn.LSTMCell(5, 4), two=True, between=True), 1)
+    assert not wrong and "torch." not in program.text
+
+
+class Unbound(nn.Module):
+    """Takes its sequence apart at once, and puts results together by their parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole, self.out = nn.Linear(9, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, state: Tensor) -> Tensor:
+        outputs = []
+        for part in x.unbind(0):
+            state = torch.tanh(self.whole(torch.cat((part, state), 1)))
+            outputs.append(self.out(state).unsqueeze(1))
+        return torch.cat(outputs, 1)
+
+
+def test_a_sequence_that_is_taken_apart_at_once_is_one() -> None:
+    program, wrong = result_of(Unbound(), 0)
+    assert not wrong and program.text.count("torch.") == program.text.count("dot[") == 1
+
+
 class Changing(Steps):
     """Its fifth step reads the sequence's first part again."""
 

@@ -176,6 +176,7 @@ def _program(model: torch.nn.Module, arguments: Sequence[Any], dynamic_shapes: A
     table.update(more_decompositions())
     with torch.no_grad():
         program = torch.export.export(model, tuple(arguments), dynamic_shapes=dynamic_shapes, strict=False)
+        rolled(program.graph)  # cells are whole here alone
         program = program.run_decompositions(table)
         rolled(program.graph)
         return program

@@ -1,12 +1,13 @@
 """Rolls up loops over the steps of a sequence, which torch.export has unrolled.
 
-Steps h = tanh(linear(cat(x[t], h))), or h = tanh(linear(x[t]) + linear(h)), are one recurrent layer, and what a
-stack gathers of every step is computed of all steps at once. A long loop would otherwise be hundreds of stages,
+Steps h = tanh(linear(cat(x[t], h))), h = tanh(linear(x[t]) + linear(h)) or of recurrent cells are one recurrent layer,
+and what a stack gathers of every step is computed of all steps at once. A long loop would otherwise be hundreds of stages,
 each with its own number in it.
 """
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,27 +29,40 @@ _LAYERS: Mapping[Any, Any] = MappingProxyType(
     {aten.tanh.default: aten.rnn_tanh.input, aten.relu.default: aten.rnn_relu.input}
 )
 
+_CELLS: Mapping[Any, Any] = MappingProxyType(
+    {
+        aten.gru_cell.default: aten.gru.input,
+        aten.lstm_cell.default: aten.lstm.input,
+        aten.rnn_relu_cell.default: aten.rnn_relu.input,
+        aten.rnn_tanh_cell.default: aten.rnn_tanh.input,
+    }
+)
+
 _OF_EACH_ELEMENT = (*_LAYERS, aten.sigmoid.default, aten.gelu.default, aten.silu.default)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step: `state` computed from `before` and from place `at` of axis `axis` of `sequence`. `weights` are the
-    products' weights with the columns that are theirs, `biases` what is added to each."""
+    """A step: `states` computed from those `before` and from place `at` of axis `axis` of `sequence`, where `first`
+    is the first operator that is the step's alone. `layer` computes all steps; `weights` are its weights with the
+    columns of a matrix that they are, `biases` what it adds. Of an LSTM there are two states, the second one None
+    where nothing reads it."""
 
-    state: FxNode
-    before: FxNode
+    first: FxNode
+    states: tuple[FxNode, ...]
+    before: tuple[FxNode, ...]
     sequence: FxNode
     axis: int
     at: int
+    layer: Any
     weights: tuple[tuple[FxNode, int, int], tuple[FxNode, int, int]]
     biases: tuple[FxNode | None, FxNode | None]
 
     def follows(self, other: _Step) -> bool:
-        return self.before is other.state and self._kind() == other._kind() and self.at == other.at + 1
+        return self.before == other.states and self._kind() == other._kind() and self.at == other.at + 1
 
     def _kind(self) -> tuple[Any, ...]:
-        return self.state.target, self.sequence, self.axis, self.weights, self.biases
+        return self.layer, self.sequence, self.axis, self.weights, self.biases
 
 
 def rolled(graph: fx.Graph) -> None:
@@ -56,22 +70,33 @@ def rolled(graph: fx.Graph) -> None:
     that are symbols stay as they are."""
     steps = [step for node in graph.nodes if (step := _step(node)) is not None]
     by_before = {step.before: step for step in steps}
-    states = {step.state for step in steps}
+    states = {step.states for step in steps}
     for first in steps:
         if first.before in states or first.at != 0:
             continue
         run = [first]
-        while (after := by_before.get(run[-1].state)) is not None and after.follows(run[-1]):
+        while (after := by_before.get(run[-1].states)) is not None and after.follows(run[-1]):
             run.append(after)
-        if len(run) >= FEWEST_STEPS and len(run) == _shape(first.sequence)[first.axis]:
+        if len(run) >= FEWEST_STEPS and len(run) == _shape(first.sequence)[first.axis] and _is_chain(run):
             _roll(graph, run)
     for node in list(graph.nodes):
-        if node.users and node.target is aten.stack.default and len(node.args[0]) >= FEWEST_STEPS:
+        if node.users and node.target in (aten.stack.default, aten.cat.default):
             _gather(graph, node)
+
+
+def _is_chain(run: Sequence[_Step]) -> bool:
+    """Returns whether second states, of which a layer gives the last alone, are read by the next steps alone."""
+    return all(
+        set(step.states[1].users) == {after.first}
+        for step, after in itertools.pairwise(run)
+        if len(step.states) > 1 and step.states[1] is not None
+    )
 
 
 def _step(node: FxNode) -> _Step | None:
     """Returns the step that a node ends, None where it ends none."""
+    if node.target in _CELLS:
+        return _cell(node)
     if node.target not in _LAYERS:
         return None
     inner = node.args[0]
@@ -88,6 +113,18 @@ def _step(node: FxNode) -> _Step | None:
     return None
 
 
+def _cell(node: FxNode) -> _Step | None:
+    read, hidden, own, of_state, *biases = node.args
+    before = tuple(hidden) if isinstance(hidden, list | tuple) else (hidden,)
+    states: tuple[FxNode, ...] = (node,)
+    if len(before) > 1:
+        results = {user.args[1]: user for user in node.users}
+        states = tuple(results.get(i) for i in range(len(before)))
+    weights = tuple((weight, 0, _shape(weight)[1]) for weight in (own, of_state) if _shape(weight))
+    both = (*biases, None, None)[:2]
+    return _of(node, states, read, before, _CELLS[node.target], weights, both) if states[0] else None
+
+
 def _joined(node: FxNode, linear: FxNode) -> _Step | None:
     """Returns a step whose product reads a concatenation of the sequence's part and of the state."""
     joined = linear.args[0]
@@ -98,9 +135,10 @@ def _joined(node: FxNode, linear: FxNode) -> _Step | None:
         return None
     widths = [_shape(part)[1] for part in parts]
     columns = ((0, widths[0]), (widths[0], sum(widths)))
+    layer, biases = _LAYERS[node.target], (_bias(linear), None)
     for i in (0, 1):
         weights = tuple((linear.args[1], *columns[j]) for j in (i, 1 - i))
-        if (step := _of(node, parts[i], parts[1 - i], weights, (_bias(linear), None))) is not None:
+        if (step := _of(linear, (node,), parts[i], (parts[1 - i],), layer, weights, biases)) is not None:
             return step
     return None
 
@@ -110,24 +148,28 @@ def _apart(node: FxNode, of_sequence: FxNode, of_state: FxNode) -> _Step | None:
     linears = (of_sequence, of_state)
     weights = tuple((linear.args[1], 0, _shape(linear.args[1])[1]) for linear in linears)
     read, state = (linear.args[0] for linear in linears)
-    return _of(node, read, state, weights, (_bias(of_sequence), _bias(of_state)))
+    biases = (_bias(of_sequence), _bias(of_state))
+    return _of(node.args[0], (node,), read, (state,), _LAYERS[node.target], weights, biases)
 
 
-def _of(node: FxNode, read: Any, state: Any, weights: Any, biases: Any) -> _Step | None:
-    if not _calls(read, aten.select.int):
+def _of(
+    first: FxNode, states: Any, read: Any, before: Any, layer: Any, weights: Any, biases: Any
+) -> _Step | None:
+    if (part := _part(read)) is None or len(weights) != 2:
         return None
-    sequence, axis, at = read.args
-    if len(_shape(sequence)) != 3 or axis not in (0, 1) or not len(_shape(state)) == len(_shape(node)) == 2:
+    sequence, axis, at = part
+    shapes = {_shape(state) for state in (*states, *before) if state is not None}
+    if len(_shape(sequence)) != 3 or axis not in (0, 1) or len(shapes) != 1 or len(min(shapes)) != 2:
         return None
-    if _shape(state) != _shape(node) or len({n.meta["val"].dtype for n in (sequence, state, node)}) != 1:
+    if len({n.meta["val"].dtype for n in (sequence, *before, states[0])}) != 1:
         return None
-    return _Step(node, state, sequence, axis, at, weights, biases)
+    return _Step(first, states, before, sequence, axis, at, layer, weights, biases)
 
 
 def _roll(graph: fx.Graph, run: Sequence[_Step]) -> None:
     """Writes a run of steps as one recurrent layer, of which each step's state is a part."""
-    first = run[0]
-    begin = first.state.args[0]
+    first, last = run[0], run[-1]
+    begin, like = first.first, first.before[0].meta["val"]
     with graph.inserting_before(begin):
         parts = [
             node
@@ -136,34 +178,50 @@ def _roll(graph: fx.Graph, run: Sequence[_Step]) -> None:
             for node, low, high in first.weights
         ]
         if any(bias is not None for bias in first.biases):
-            like = first.state.meta["val"]
             options = {"dtype": like.dtype, "device": like.device}
             parts += [
-                _call(graph, begin, aten.full.default, [like.shape[1]], 0.0, **options)
+                _call(graph, begin, aten.full.default, [_shape(first.weights[0][0])[0]], 0.0, **options)
                 if bias is None
                 else bias
                 for bias in first.biases
             ]
-        initial = _call(graph, begin, aten.unsqueeze.default, first.before, 0)
+        initial = [_call(graph, begin, aten.unsqueeze.default, state, 0) for state in first.before]
+        hidden = initial if len(initial) > 1 else initial[0]
         flags = (len(parts) == 4, 1, 0.0, False, False, first.axis == 1)
-        layer = _call(graph, begin, _LAYERS[first.state.target], first.sequence, initial, parts, *flags)
-        sequence = graph.call_function(operator.getitem, (layer, 0))
-        sequence.meta = {**begin.meta, "val": layer.meta["val"][0]}
+        layer = _call(graph, begin, first.layer, first.sequence, hidden, parts, *flags)
+        sequence = _result(graph, begin, layer, 0)
         for step in run:
             state = _call(graph, begin, aten.select.int, sequence, first.axis, step.at)
-            step.state.replace_all_uses_with(state)
+            whole, *_ = step.states
+            whole.replace_all_uses_with(state)
+        if len(last.states) > 1 and last.states[1] is not None:
+            second = _call(graph, begin, aten.select.int, _result(graph, begin, layer, 2), 0, 0)
+            last.states[1].replace_all_uses_with(second)
     graph.eliminate_dead_code()
 
 
-def _gather(graph: fx.Graph, stack: FxNode) -> None:
+def _result(graph: fx.Graph, origin: FxNode, layer: FxNode, number: int) -> FxNode:
+    node = graph.call_function(operator.getitem, (layer, number))
+    node.meta = {**origin.meta, "val": layer.meta["val"][number]}
+    return node
+
+
+def _gather(graph: fx.Graph, gathered: FxNode) -> None:
     """Writes a stack of what is computed alike of every part of a tensor as computed of the whole."""
-    dim = int((stack.args[1:] or (0,))[0])
-    if not _shape(stack):
+    parts, shape = list(gathered.args[0]), _shape(gathered)
+    if len(parts) < FEWEST_STEPS or not shape:
         return
-    with graph.inserting_before(stack):
-        whole = _whole(graph, stack, list(stack.args[0]), dim % len(_shape(stack)))
+    dim = int((gathered.args[1:] or (0,))[0]) % len(shape)
+    if gathered.target is aten.cat.default:  # a stack, where each part has one element along the axis
+        if not all(
+            _calls(part, aten.unsqueeze.default) and part.args[1] % len(shape) == dim for part in parts
+        ):
+            return
+        parts = [part.args[0] for part in parts]
+    with graph.inserting_before(gathered):
+        whole = _whole(graph, gathered, parts, dim)
     if whole is not None:
-        stack.replace_all_uses_with(whole)
+        gathered.replace_all_uses_with(whole)
         graph.eliminate_dead_code()
 
 
@@ -173,11 +231,11 @@ def _whole(graph: fx.Graph, at: FxNode, parts: list[FxNode], dim: int) -> FxNode
     target, first = parts[0].target, parts[0]
     if any(part.target is not target or part.kwargs != first.kwargs for part in parts):
         return None
-    if target is aten.select.int:
-        source, axis = first.args[:2]
+    if (of_first := _part(first)) is not None:
+        source, axis, _ = of_first
         if not _shape(source):
             return None
-        if [part.args for part in parts] != [(source, axis, i) for i in range(_shape(source)[axis])]:
+        if [_part(part) for part in parts] != [(source, axis, i) for i in range(_shape(source)[axis])]:
             return None
         order = [i for i in range(len(_shape(source))) if i != axis]
         order.insert(dim, axis)
@@ -194,10 +252,25 @@ def _call(graph: fx.Graph, origin: FxNode, target: Any, *arguments: Any, **optio
     """Adds an operator, from the line of the module that `origin` is from, with what it gives."""
     node = graph.call_function(target, arguments, options)
     values = torch.utils._pytree.tree_map_only(fx.Node, lambda n: n.meta["val"], (arguments, options))
-    with origin.meta["val"].fake_mode:
+    mode: Any = torch._guards.detect_fake_mode((values, origin.meta["val"]))
+    with mode:
         value = target(*values[0], **values[1])
     node.meta = {**origin.meta, "val": value}
     return node
+
+
+def _part(node: FxNode) -> tuple[FxNode, int, int] | None:
+    """Returns the tensor of which a node is one place of an axis, the axis and the place; None for what is none."""
+    if _calls(node, aten.select.int):
+        source, axis, at = node.args
+    elif _calls(node, operator.getitem) and _calls(node.args[0], aten.unbind.int):
+        (source, *axes), at = node.args[0].args, node.args[1]
+        axis = axes[0] if axes else 0
+    else:
+        return None
+    while _calls(source, aten.slice.Tensor) and _shape(source) == _shape(source.args[0]) != ():
+        source = source.args[0]  # all of it
+    return source, axis % len(source.meta["val"].shape), at
 
 
 def _calls(node: Any, target: Any) -> bool:
