@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ucutlass import frontend, ir, spans
-from ucutlass.agent.gpu_calls import GpuCalls, gpu_at_hand
+from ucutlass.agent.gpu_calls import SHARED_BYTES, GpuCalls, gpu_at_hand
 from ucutlass.agent.module import TorchModule, bytes_of_module, match_module, memory_limit, process_reply
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
 from ucutlass.agent.step_time import WAITING
@@ -14,9 +14,6 @@ from ucutlass.runtime.module.signature import Unusable
 
 WIDENED = 12
 """Times a module's bytes that both of them take in float64, about."""
-
-SHARED_BYTES = 6 << 30
-"""Of that, up to which others use the GPU meanwhile."""
 
 UNSAID = "whether it computes what the problem does cannot be said"
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.agent.gpu_calls import GpuCalls, value
+from ucutlass.agent.gpu_calls import SHARED_BYTES, GpuCalls, value
 from ucutlass.agent.integrity import audit
 from ucutlass.agent.integrity.audit_record import record_of
 from ucutlass.agent.integrity.bundle import MissingEvidence, ReferenceProbe
@@ -39,9 +39,6 @@ MOST_CASES = 24
 
 RATIO_WIDTH = 0.01
 """To which the ratio to a baseline is measured, where time allows: who leads is decided by a race."""
-
-SHARED_BYTES = 6 << 30
-"""Of a verification's memory, up to which others use the GPU meanwhile."""
 
 SANITIZER_SECONDS = 4 * 600.0
 """What all sanitizers may take together, by the limit that each has."""

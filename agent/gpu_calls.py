@@ -4,8 +4,8 @@ is spent."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,10 @@ from ucutlass.agent.step_time import WAITING
 from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.work import Engine, EngineTask
 from ucutlass.runtime import gpu, isolation
-from ucutlass.runtime.bench.gpu_lock import gpu_uuid, hold_gpu
-from ucutlass.runtime.errors import LockTimeout
+from ucutlass.runtime.bench.gpu_lock import gpu_uuid
+
+SHARED_BYTES = 6 << 30
+"""Of a computation's memory, up to which others use the GPU meanwhile."""
 
 
 @dataclass(slots=True)
@@ -93,32 +95,6 @@ class GpuCalls:
 def gpu_at_hand() -> str:
     """Returns the UUID of this machine's GPU; "" where there is none that our kernels run on."""
     return gpu_uuid() if gpu.at_hand() is not None else ""
-
-
-@contextmanager
-def local_device(
-    wait: float, on_held: Callable[[float, float], None] = lambda *_: None, *, or_cpu: bool = False
-) -> Iterator[str]:
-    """Gives where torch may compute what is not timed: "cuda" with the lock of this machine's GPU held, for which
-    it waits so many seconds at most, or "cpu" where there is none and, with `or_cpu`, where it is in use for
-    longer. `on_held` is told the seconds that this waited and held. Raises LockTimeout."""
-    if gpu.at_hand() is None:
-        yield "cpu"
-        return
-    start = time.monotonic()
-    with ExitStack() as stack:
-        device = "cuda"
-        try:
-            stack.enter_context(hold_gpu(gpu_uuid(), timeout_seconds=wait, on_wait=lambda _: None))
-        except LockTimeout:
-            if not or_cpu:
-                raise
-            device = "cpu"
-        began = time.monotonic()
-        try:
-            yield device
-        finally:
-            on_held(began - start, time.monotonic() - began)
 
 
 def value(outcome: isolation.CallOutcome | str, what: str) -> Mapping[str, Any] | str:

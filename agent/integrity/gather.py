@@ -13,7 +13,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.agent.gpu_calls import local_device
+from ucutlass.agent.gpu_calls import SHARED_BYTES, gpu_at_hand
 from ucutlass.agent.integrity.bundle import (
     ArtefactDigests,
     EvidenceBundle,
@@ -218,11 +218,10 @@ def probe_reference(candidate: AuditSubject, seed: int) -> ReferenceProbe | Miss
     }
     fixed = isinstance(candidate.program, ir.Pipeline) and not free
     outcome: isolation.CallOutcome | None = None
-    if fixed and memory_of(candidate.program, free) > LARGE_BYTES:
-        with local_device(PROBE_SECONDS, or_cpu=True) as device:
-            if device != "cpu":
-                on_gpu = arguments | {"device": device}
-                outcome = isolation.run(_PROBE, on_gpu, limit_seconds=PROBE_SECONDS)
+    memory = memory_of(candidate.program, free) if fixed else 0
+    if memory > LARGE_BYTES and (gpu := gpu_at_hand()):
+        on_gpu = arguments | {"gpu": gpu, "wait": PROBE_SECONDS, "shared": memory <= SHARED_BYTES}
+        outcome = isolation.run(_PROBE, on_gpu, limit_seconds=2 * PROBE_SECONDS)
     elif not fixed:
         # Its tensors are small, and cores are for compilers.
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}

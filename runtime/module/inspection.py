@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import ModuleType
@@ -45,7 +45,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class LoadedModule:
-    """A loaded problem file. `model` is on the CPU, in its mode and precision, with weights by the seed."""
+    """A loaded problem file. `model` is on the CPU, but for `load_bound`, in its mode and precision, with weights by
+    the seed."""
 
     file: str
     module: ModuleType
@@ -99,6 +100,21 @@ def load(file: str, mode: Mode, precision: Precision, seed: int = 0) -> LoadedMo
     if precision != "own":
         model = model.to(CAST[precision])
     return LoadedModule(file, module, model, precision)
+
+
+def load_bound(
+    file: str, mode: Mode, precision: Precision, bound: Collection[str], device: str
+) -> LoadedModule:
+    """Loads the file with its weights drawn on the device, where its code can and a program is given all of them by
+    these names: a CPU takes seconds to draw large ones, and what is no program's parameter is a constant, drawn as
+    ever. Raises Unusable."""
+    if device != "cpu":
+        with suppress(Unusable, RuntimeError), torch.device(device):
+            loaded = load(file, mode, precision)
+            state = (*loaded.model.named_parameters(), *loaded.model.named_buffers())
+            if all(name in bound or not tensor.is_floating_point() for name, tensor in state):
+                return loaded
+    return load(file, mode, precision)
 
 
 def with_buffers(model: torch.nn.Module) -> None:

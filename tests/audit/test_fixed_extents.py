@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -115,13 +114,13 @@ def test_what_cannot_be_cut_is_asked_on_a_gpu(
     answer = {"sizes": {}, "results": [], "inputs": []}
 
     def run(target: str, arguments: Any, **limits: Any) -> isolation.CallOutcome:
-        devices.append(arguments.get("device", "cpu"))
+        devices.append("cuda" if arguments.get("gpu") else "cpu")
         if device == "cuda too small" and devices[-1] == "cuda":
             return isolation.Raised("OutOfMemoryError", "CUDA out of memory", "", "")
         return isolation.Returned(answer, "")
 
     monkeypatch.setattr(isolation, "run", run)
-    monkeypatch.setattr(gather, "local_device", lambda *_, **__: nullcontext(device.split()[0]))
+    monkeypatch.setattr(gather, "gpu_at_hand", lambda: "" if device == "cpu" else "GPU-0")
     checked = frontend.read_text(text)
     whole = frontend.program(checked)
     sizes = dict(zip(whole.dims, complete(whole, {}), strict=True))

@@ -13,7 +13,7 @@ from kernelbench_files import linear, module
 from ucutlass.agent.module import read_module
 from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.errors import LockTimeout
-from ucutlass.runtime.module.inspection import inspect_file, load
+from ucutlass.runtime.module.inspection import inspect_file, load, load_bound
 from ucutlass.runtime.module.signature import (
     CODES,
     Mode,
@@ -222,3 +222,19 @@ def test_every_code_has_its_row_in_the_page() -> None:
 def test_a_class_is_a_name_before_it_is_code(cls: str) -> None:
     with pytest.raises(Unusable, match="is no name of a class"):
         class_as_problem("m.py", "class A: pass\n", cls, ())
+
+
+def test_weights_are_drawn_on_the_device_where_a_program_is_given_all_of_them(tmp_path: Path) -> None:
+    file = tmp_path / "problem.py"
+    file.write_text(linear())
+    bound = {name for name, _ in load(str(file), "constructed", "own").model.named_parameters()}
+    assert bound
+
+    def device_of(names: set[str], device: str = "meta") -> str:
+        loaded = load_bound(str(file), "constructed", "own", names, device)
+        return next(loaded.model.parameters()).device.type
+
+    assert device_of(bound) == "meta" and device_of(bound, "cpu") == "cpu"
+    assert device_of(bound - {next(iter(bound))}) == "cpu", "what is no parameter is a constant of the module"
+    file.write_text(linear().replace("super().__init__()", "super().__init__(); torch.ones(1).item()"))
+    assert device_of(bound) == "cpu", "its code needs numbers"

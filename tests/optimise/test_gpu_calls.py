@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,7 +19,7 @@ from ucutlass import spans
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import gpu_calls as gpu_calls_module
 from ucutlass.agent.evidence import BuiltCandidate, ConfirmationSettings
-from ucutlass.agent.gpu_calls import GpuCalls, local_device, value
+from ucutlass.agent.gpu_calls import GpuCalls, value
 from ucutlass.agent.outcome import Outcome, TimedOutcome
 from ucutlass.agent.step_time import WAITING
 from ucutlass.assembly import BuiltPipeline
@@ -30,7 +29,6 @@ from ucutlass.engine.gpu_slot import GpuSlot
 from ucutlass.engine.work import TABLE, EngineTask, RemoteCall
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.gpu_lock import hold_gpu
-from ucutlass.runtime.errors import LockTimeout
 
 
 @dataclass
@@ -133,31 +131,12 @@ def test_a_place_says_how_long_it_had_the_gpu(clock: Clock, monkeypatch: pytest.
     place.close()
 
 
-@pytest.mark.parametrize("or_cpu", [True, False])
-def test_a_gpu_that_is_in_use_is_done_without_where_a_cpu_serves(
-    or_cpu: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def in_use(*_: Any, **__: Any) -> Iterator[None]:
-        raise LockTimeout("another process times", "wait for it")
-        yield
-
-    monkeypatch.setattr(gpu_calls_module.gpu, "at_hand", lambda: object())
-    monkeypatch.setattr(gpu_calls_module, "gpu_uuid", lambda: "GPU-0")
-    monkeypatch.setattr(gpu_calls_module, "hold_gpu", in_use)
-    expected: Any = nullcontext() if or_cpu else pytest.raises(LockTimeout)
-    with expected, local_device(1.0, or_cpu=or_cpu) as device:
-        assert device == "cpu"
-
-
-def test_a_wait_for_the_gpu_lock_is_counted_once_and_as_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_calls_module.gpu, "at_hand", lambda: object())
-    monkeypatch.setattr(gpu_calls_module, "gpu_uuid", lambda: "GPU-0")
-    monkeypatch.setattr(gpu_calls_module, "hold_gpu", partial(hold_gpu, folder=tmp_path))
+def test_a_wait_for_the_gpu_lock_is_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
     monkeypatch.setattr(spans, "clock", lambda: float(next(ticks)))
-    with spans.recording() as record, local_device(1.0):
+    with (
+        spans.recording() as record,
+        hold_gpu("GPU-0", timeout_seconds=1.0, on_wait=lambda _: None, folder=tmp_path),
+    ):
         pass
     assert record.seconds == {WAITING: 2.0}, "for whose turn it is, and for the lock"

@@ -42,9 +42,16 @@ DRAWS: tuple[tuple[Distribution, int], ...] = (
 
 
 def probe(
-    program: dict[str, Any], name: str, sizes: dict[str, int], seed: int, device: str = "cpu"
+    program: dict[str, Any],
+    name: str,
+    sizes: dict[str, int],
+    seed: int,
+    gpu: str = "",
+    wait: float = 0.0,
+    shared: bool = False,
 ) -> dict[str, Any]:
-    """Draws inputs of several distributions, and one input at a time anew or negated, on a device.
+    """Draws inputs of several distributions, and one input at a time anew or negated: on the GPU of the UUID `gpu`,
+    with its lock held, `shared` with others, unless it is in use for `wait` seconds; otherwise on the CPU.
 
     Returns `sizes` (those used), `results` (`name`, `constant`, `fixed`, `flat`) and `inputs`
     (`name`, `moves`, `bytes` at these sizes), as `ucutlass.agent.integrity.bundle` says. Raises
@@ -52,12 +59,20 @@ def probe(
     """
     from ucutlass import frontend
     from ucutlass.handoff import checked_of
+    from ucutlass.tasks.gpu_turn import gpu_of
+
+    typed = frontend.program(checked_of(program), name)
+    with gpu_of(gpu, wait, or_cpu=True, shared=shared) as device:
+        return _probed(typed, sizes, seed, device)
+
+
+def _probed(program: Program, sizes: Mapping[str, int], seed: int, device: str) -> dict[str, Any]:
     from ucutlass.reference import expect
     from ucutlass.reference.freeing import with_free_rows
     from ucutlass.runtime.inputs import generate
 
     # Extents that the text fixes, as that of a module does, are cut too where that is a slice of the same.
-    typed, lengths = with_free_rows(frontend.program(checked_of(program), name))
+    typed, lengths = with_free_rows(program)
     report: dict[str, Any] = {}
     for cut in reduced_sizes(typed, {**sizes, **lengths}, device):
         draws = [expect(typed, generate(typed, cut, d, seed=seed + s, device=device)) for d, s in DRAWS]

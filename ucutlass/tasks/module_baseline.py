@@ -55,13 +55,14 @@ def module_candidate(
 
     from ucutlass.runtime.bench.outcome import BenchCandidate
     from ucutlass.runtime.bench.workload import bytes_of
-    from ucutlass.runtime.module.inspection import load, results
+    from ucutlass.runtime.module.inspection import load_bound, results
 
     way = MODULE_MODES[name]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "problem.py"
         put(path, problem["source"])
-        loaded = load(str(path), problem["mode"], problem["precision"])
+        bound = {key.partition(" ")[2] for key in names.values() if key.startswith("state ")}
+        loaded = load_bound(str(path), problem["mode"], problem["precision"], bound, device)
         own = [_there(x, device) for x in loaded.inputs(1, device)]
     model = loaded.model.to(device)
     forward = _compiled(model, way, backend)

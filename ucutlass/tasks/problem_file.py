@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ucutlass.files import put
 from ucutlass.runtime.isolation import STARTS
 from ucutlass.spans import span, timed_items
+from ucutlass.tasks.gpu_turn import gpu_of
 from ucutlass.tasks.result_difference import first_difference
 
 if TYPE_CHECKING:
@@ -45,36 +46,6 @@ def inspect(
                 if place == "cpu":
                     raise
     return {"unusable": unusable}
-
-
-@contextmanager
-def gpu_of(gpu: str, wait: float, *, or_cpu: bool, shared: bool = False) -> Iterator[str]:
-    """Gives "cuda" with the lock of the GPU of this UUID held, for which it waits so many seconds at most, once this
-    process is ready to use it; "cpu" for "", and with `or_cpu` where the GPU is in use for longer. At the end the
-    GPU's memory is returned: a process may wait for the next call of its file while others use the GPU. Raises
-    LockTimeout."""
-    from contextlib import ExitStack
-
-    import torch
-
-    from ucutlass.runtime.bench.gpu_lock import hold_gpu
-    from ucutlass.runtime.errors import LockTimeout
-
-    if not gpu:
-        yield "cpu"
-        return
-    with span(STARTS):
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-    with ExitStack() as stack:
-        device = "cuda"
-        try:
-            stack.enter_context(hold_gpu(gpu, timeout_seconds=wait, on_wait=lambda _: None, shared=shared))
-        except LockTimeout:
-            if not or_cpu:
-                raise
-            device = "cpu"
-        stack.callback(torch.cuda.empty_cache)
-        yield device
 
 
 def same(
@@ -116,6 +87,7 @@ def _same(
     from ucutlass import frontend
     from ucutlass.handoff import checked_of
     from ucutlass.reference.unrounded import unrounded
+    from ucutlass.runtime.module.inspection import load_bound
     from ucutlass.runtime.module.reference import cases
     from ucutlass.runtime.module.signature import Unusable
 
@@ -124,7 +96,7 @@ def _same(
     with written_source(source) as path:
         try:
             with span("inputs"):
-                loaded = _loaded(path, mode, precision, device)
+                loaded = load_bound(path, mode, precision, bound, device)
             decisive = False
             for case in timed_items("inputs", cases(loaded, bound, seed, device)):
                 words = _apart(candidate, names, case)
@@ -137,22 +109,6 @@ def _same(
         except Unusable as error:
             return {"unusable": {"code": error.code, "why": error.why}}
     return {"words": ""}
-
-
-def _loaded(path: str, mode: Any, precision: Any, device: str) -> Any:
-    """Returns the loaded file, its weights drawn on the device where the file's code can: a CPU takes seconds."""
-    import torch
-
-    from ucutlass.runtime.module.inspection import load
-    from ucutlass.runtime.module.signature import Unusable
-
-    if device != "cpu":
-        try:
-            with torch.device(device):
-                return load(path, mode, precision)
-        except (Unusable, RuntimeError):
-            torch.cuda.empty_cache()
-    return load(path, mode, precision)
 
 
 _DRAWN: Mapping[str, str] = {
