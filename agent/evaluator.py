@@ -30,7 +30,7 @@ from ucutlass.agent.evidence import (
     confirm_candidate,
     leaves_out,
 )
-from ucutlass.agent.gpu_calls import GpuCalls, value
+from ucutlass.agent.gpu_calls import SHARED_BYTES, GpuCalls, value
 from ucutlass.agent.integrity.gather import AuditSubject, ProbeTask
 from ucutlass.agent.module import TorchModule
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
@@ -49,6 +49,7 @@ from ucutlass.ir.schedule import show
 from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime import isolation
 from ucutlass.runtime.errors import BuildError
+from ucutlass.runtime.verify.suite import memory_of
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.spans import span
 from ucutlass.tasks.built import built_payload
@@ -333,7 +334,8 @@ class GpuEvaluator:
             "sizes": dict(candidate.sizes),
             "seed": self.how.seed,
         }
-        return gpu_calls.begin("expected", arguments, limit=self.limit)
+        small = memory_of(candidate.program, candidate.sizes) <= SHARED_BYTES
+        return gpu_calls.begin("expected", arguments, limit=self.limit, shared=small)
 
     def _probe(self, candidate: ProgramCandidate) -> ProbeTask:
         """Returns what the audit asks the float64 reference: once for an algorithm, whatever its schedules."""

@@ -62,10 +62,12 @@ class GpuCalls:
         spans.add({**outcome.parts, WAITING: waited})
         return outcome
 
-    def begin(self, name: str, arguments: Mapping[str, Any], *, limit: float) -> Callable[[], None]:
-        """Begins a call of which nothing is expected but that later ones find its work done. What is returned
-        counts what it held, once it has ended; whatever it ended with, the call that needs it says."""
-        task = self._submitted(name, arguments, limit, ())
+    def begin(
+        self, name: str, arguments: Mapping[str, Any], *, limit: float, shared: bool = False
+    ) -> Callable[[], None]:
+        """Begins a call of which nothing is expected but that later ones find its work done; `shared` as of `call`.
+        What is returned counts what it held, once it has ended; whatever it ended with, the call that needs it says."""
+        task = self._submitted(name, arguments, limit, (), shared)
 
         def end() -> None:
             with suppress(TaskLost):

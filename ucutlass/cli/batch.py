@@ -91,7 +91,8 @@ def batch_request(
 def run_batch(names: Sequence[str], request: BatchRequest, id: str | None) -> tuple[BatchRun, str]:
     """Runs these problems of the folder, or goes on with the run of an id, and returns it with why it ended.
     Ends the command where the machine has no GPU."""
-    with closing(opened(request.how.session.spec, request.as_json)) as engine:
+    # Problems that are worked on at once wait for each other all the time.
+    with closing(opened(request.how.session.spec, request.as_json, announces=False)) as engine:
         return _run_batch(engine, names, request, id)
 
 

@@ -25,11 +25,12 @@ engine_option = click.option(
 )
 
 
-def opened(spec: str | None, as_json: bool) -> engine.Engine:
-    """Opens the engine, which is the caller's to close. Ends the command for a name that is no engine; raises
-    as `engine.open`."""
+def opened(spec: str | None, as_json: bool, *, announces: bool = True) -> engine.Engine:
+    """Opens the engine, which is the caller's to close; with `announces` who waits for a GPU says so. Ends the
+    command for a name that is no engine; raises as `engine.open`."""
+    on_wait = announce if announces else lambda _: None
     try:
-        return LocalEngine(on_wait=announce) if spec is None else engine.open(spec, on_wait=announce)
+        return LocalEngine(on_wait=on_wait) if spec is None else engine.open(spec, on_wait=on_wait)
     except EngineUnknown as problem:
         fail(Status.CALL, str(problem), as_json)
 
