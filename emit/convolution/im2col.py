@@ -18,6 +18,7 @@ from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.ir.elements import BF16, F16, F32, TF32
+from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, OperandAccess, WgradSchedule
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.smem import (
@@ -105,7 +106,9 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     values = convolution.values(problem, layout, "int(row)" if apart else epilogue.ROW)
     values |= hopper_values(problem, schedule, end_of_tiles(problem, schedule, contiguous_mode))
     if apart:
-        values["scattered"] = "row_table(shared)"
+        # Of a cluster, `shared` is the block's own share of the staged rows.
+        own = " - 4 * staged(first_row % kStageRows, 0)" if schedule.split_k > 1 else ""
+        values["scattered"] = f"row_table(shared{own})"
     if how.across:
         values["modifiers"] = ", 1, 1, 0, 1"
     split, row_bytes = problem.b.split, schedule.part * problem.a.read.bytes
@@ -120,6 +123,8 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         deep=whole_group,
         consumer_registers=CONSUMER_REGISTERS.get(schedule.groups),
         split=split,
+        split_k=schedule.split_k,
+        reduces_rows=_reduces_rows(problem),
         b_elements=" * ".join(text.extent for text in convolution.layout(problem.b)),
         halves=2 if halved else 1,
         phases=how.phases,
@@ -185,6 +190,12 @@ def check(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
             f"parts of {schedule.part} channels are no rows of 32 to 128 bytes, or tile K {k} no whole parts"
         )
     return ""
+
+
+def _reduces_rows(problem: ConvolutionProblem) -> bool:
+    """Whether all results are reductions of rows over columns."""
+    outputs = problem.gemm.outputs
+    return all(isinstance(o, Reduction) and o.access.m is not None and o.access.n is None for o in outputs)
 
 
 def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.EpilogueLayout:

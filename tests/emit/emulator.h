@@ -37,7 +37,7 @@ namespace emu {
 enum class Op { ldmatrix, ldmatrix_trans, mma, shuffle_xor, shuffle_up, shuffle_from };
 struct Request { Op op; char const* name; void const* in[16]; void* out[4]; int distance; int width = 32; };
 struct Fiber {
-  ucontext_t context; std::unique_ptr<char[]> stack; uint3 tid; int index; bool done = false, ready = true;
+  ucontext_t context; std::unique_ptr<char[]> stack; uint3 tid; int index; bool done = false, ready = true; int64_t waiting = 0;  // the number of a wait
   Request* request = nullptr;
   std::deque<std::vector<std::function<void()>>> groups; std::vector<std::function<void()>> open;
 };
@@ -231,7 +231,7 @@ inline void start() {
 template <class T> void begin(T& variable, unsigned long& block) {
   if (block != blocks) { block = blocks; memset(static_cast<void*>(&variable), 0xff, sizeof(T)); }
 }
-inline void run_block(int threads) {
+inline void begin_block(int threads) {
   // Where a caller launches by itself, threads stand in one line.
   unsigned const wide = int(blockDim.x * blockDim.y) == threads ? blockDim.x : unsigned(threads);
   fibers.resize(threads); at_barrier = ended = 0; arrived.assign((threads + 31) / 32, 0);
@@ -239,10 +239,15 @@ inline void run_block(int threads) {
   for (int i = 0; i < threads; ++i) {
     Fiber& f = fibers[i];
     if (!f.stack) f.stack.reset(new char[kStack]);
-    f.tid = uint3{unsigned(i) % wide, unsigned(i) / wide, 0}; f.index = i; f.done = false; f.ready = true; f.groups.clear(); f.open.clear();
+    f.tid = uint3{unsigned(i) % wide, unsigned(i) / wide, 0}; f.index = i; f.done = false; f.ready = true; f.waiting = 0; f.groups.clear(); f.open.clear();
     getcontext(&f.context); f.context.uc_stack.ss_sp = f.stack.get(); f.context.uc_stack.ss_size = kStack; f.context.uc_link = nullptr;
     makecontext(&f.context, start, 0);
   }
+}
+/// Runs the block's threads until none of them goes on. False where none did: all of them wait.
+inline bool run_threads() {
+  int const threads = int(fibers.size());
+  bool any = false;
   bool turn = std::getenv("EMULATOR_BACKWARDS") != nullptr;
   for (bool progress = true; progress;) {
     progress = false;
@@ -250,12 +255,73 @@ inline void run_block(int threads) {
     turn = !turn;
     for (int i = 0; i < threads; ++i) {
       Fiber& f = fibers[turn ? i : threads - 1 - i];
-      if (f.ready && !f.done) { progress = true; current = &f; swapcontext(&scheduler, &f.context); }
-      if (failure != cudaSuccess) { current = nullptr; return; }
+      if (!f.ready || f.done) continue;
+      int64_t const waited = f.waiting;
+      current = &f; swapcontext(&scheduler, &f.context);
+      progress = progress || waited == 0 || waited != f.waiting;
+      if (failure != cudaSuccess) { current = nullptr; return false; }
     }
+    any = any || progress;
   }
   current = nullptr;
+  return any;
+}
+inline void end_block() {
   for (auto& f : fibers) if (!f.done) { fprintf(stderr, "deadlock\n"); abort(); }
+}
+inline void run_block(int threads) {
+  begin_block(threads);
+  run_threads();
+  if (failure == cudaSuccess) end_block();
+}
+// The blocks of a cluster take turns: one runs until all of its threads have ended or wait for the others'.
+struct Block {
+  std::vector<Fiber> fibers; std::vector<uint8_t> memory; std::vector<int> arrived; int at_barrier = 0, ended = 0;
+  void exchange() {
+    std::swap(fibers, emu::fibers); std::swap(memory, emu::memory); std::swap(arrived, emu::arrived);
+    std::swap(at_barrier, emu::at_barrier); std::swap(ended, emu::ended);
+  }
+};
+inline std::vector<Block> cluster; inline int rank_in_cluster = 0, at_cluster_barrier = 0;
+inline void wait_for_cluster() { ++at_cluster_barrier; current->ready = false; yield(); }
+/// The place in another block's shared memory of what lies at this place in this block's.
+inline void* of_rank(void const* place, int rank) {
+  uint8_t* const first = shared();
+  if (rank == rank_in_cluster) return const_cast<void*>(place);
+  auto const other = (reinterpret_cast<uintptr_t>(cluster[rank].memory.data()) + 1023) / 1024 * 1024;
+  return reinterpret_cast<uint8_t*>(other) + (static_cast<uint8_t const*>(place) - first);
+}
+inline void run_cluster(unsigned first, int size, int threads, size_t bytes) {
+  cluster = std::vector<Block>(size);
+  auto const each = [&](auto const& work) {
+    for (rank_in_cluster = 0; rank_in_cluster < size; ++rank_in_cluster) {
+      blockIdx = uint3{first + rank_in_cluster, 0, 0};
+      cluster[rank_in_cluster].exchange();
+      work();
+      cluster[rank_in_cluster].exchange();
+    }
+  };
+  each([&] { memory.resize(bytes + 2048); begin_block(threads); });
+  for (bool progress = true; progress && failure == cudaSuccess;) {
+    int left = 0;
+    progress = false;
+    each([&] { progress = run_threads() || progress; left += threads - ended; });
+    if (left > 0 && left == at_cluster_barrier) {
+      at_cluster_barrier = 0;
+      progress = true;
+      each([&] { for (auto& f : fibers) f.ready = !f.done; });
+    }
+  }
+  if (failure == cudaSuccess) each(end_block);
+}
+template <int kSize, class... E, class... A>
+cudaError_t launch_clusters(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&... args) {
+  gridDim = c->gridDim; blockDim = c->blockDim;
+  body = [&] { kernel(args...); };
+  for (unsigned x = 0; x < gridDim.x && failure == cudaSuccess; x += kSize) {
+    run_cluster(x, std::min(kSize, int(gridDim.x - x)), int(blockDim.x), c->dynamicSmemBytes);
+  }
+  return failure.exchange(cudaSuccess);
 }
 template <class... E, class... A>
 cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&... args) {
@@ -294,12 +360,18 @@ inline bool emulated_local(uintptr_t address) { return emu::current != nullptr &
 #undef __shared__
 #undef __grid_constant__
 #undef __launch_bounds__
+#undef __cluster_dims__
 #define __global__
 #define __device__
 #define __host__
 #define __shared__ static EMULATED_LOCAL
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
+#define __cluster_barrier_arrive()
+#define __cluster_barrier_wait emu::wait_for_cluster
+#define __cluster_map_shared_rank emu::of_rank
+#define __syncwarp()
 #define threadIdx (emu::current->tid)
 #define __syncthreads emu::barrier
 #define __shfl_xor_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_xor, v, __VA_ARGS__)

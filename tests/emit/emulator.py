@@ -35,7 +35,9 @@ _CALLS = {
 _ON_DEVICE = re.compile(r"#if defined\(__CUDA_ARCH__\).*?#else\n(.*?)#endif\n", re.DOTALL)
 _HOPPER = re.compile(r"// --- PTX instructions -.*?(?=// --- tiles -)", re.DOTALL)
 """What of attention's kernel holds PTX."""
-_TMA_RANK = re.compile(r"\b(tma_load|tma_load_im2col|tma_store)_[1-5]d(?=\()")
+_CLUSTER = re.compile(r"__cluster_dims__\((\w+), 1, 1\)")
+"""A kernel's blocks of a cluster, where it fixes them."""
+_TMA_RANK = re.compile(r"\b(tma_load|tma_load_multicast|tma_load_im2col|tma_store)_[1-5]d(?=\()")
 """A copy by TMA, whose rank the emulator reads off its arguments."""
 _WINDOWS = re.compile(r"// --- PTX instructions -.*?(?=// --- main loop -)", re.DOTALL)
 _WINDOW_MAPS = re.compile(r"#ifndef UCC_IM2COL\n.*?// namespace ucc_im2col\n\n#endif\n", re.DOTALL)
@@ -112,7 +114,10 @@ def translated(text: str) -> str:
     text = _SHARED.sub(r"\1 { static EMULATED_LOCAL unsigned long block = 0; emu::begin(\2, block); }", text)
     text = _ON_DEVICE.sub(r"\1", text)
     assert "asm" not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"
-    assert "__cluster" not in text, "a cluster of blocks, which the emulator does not know"
+    if size := _CLUSTER.search(text):
+        text = text.replace("cudaLaunchKernelEx(", f"emu::launch_clusters<{size[1]}>(")
+    else:
+        assert "__cluster" not in text, "a cluster of blocks, which the emulator does not know"
     return f"{HEADERS}{text}"
 
 

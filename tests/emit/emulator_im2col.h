@@ -5,19 +5,21 @@
 
 struct Barrier { int count = 0, left = 0; int64_t bytes = 0; int phase = 0; };
 inline std::map<uint64_t*, Barrier> barriers;
-inline int64_t idle = 0;
 inline uint32_t cast_smem_ptr_to_uint(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - emu::shared()); }
 inline void settle(Barrier& b) {
   if (b.left < 0) { fprintf(stderr, "a barrier has too many arrivals\n"); abort(); }
-  if (b.left == 0 && b.bytes == 0) { b.phase ^= 1; b.left = b.count; idle = 0; }
+  if (b.left == 0 && b.bytes == 0) { b.phase ^= 1; b.left = b.count; }
 }
 inline void mbarrier_init(uint64_t* at, int arrivals) { barriers[at] = {arrivals, arrivals, 0, 0}; }
 inline void fence_mbarrier_init() {}
 inline void mbarrier_wait(uint64_t* at, int parity) {
+  static int64_t waits = 0;
+  int64_t const own = ++waits;
   while (barriers.at(at).phase == parity) {
-    if (++idle > 50000000) { fprintf(stderr, "deadlock: nothing waited for comes\n"); abort(); }
+    emu::current->waiting = own;
     emu::yield();
   }
+  emu::current->waiting = 0;
 }
 inline void mbarrier_arrive(uint64_t* at) { auto& b = barriers.at(at); --b.left; settle(b); }
 inline void mbarrier_arrive_expect_tx(uint64_t* at, uint32_t bytes) { auto& b = barriers.at(at); b.bytes += bytes; --b.left; settle(b); }
@@ -25,6 +27,7 @@ inline void complete_tx(uint64_t* at, int64_t bytes) { auto& b = barriers.at(at)
 inline void prefetch_tensormap(CUtensorMap const&) {}
 constexpr uint64_t kEvictNormal = 0;
 inline uint32_t swizzled(uint32_t at, int row) { return at ^ ((at >> 3) & (row == 128 ? 0x70 : row == 64 ? 0x30 : 0x10)); }
+inline void mbarrier_arrive_remote(uint64_t* at, int rank) { mbarrier_arrive(static_cast<uint64_t*>(emu::of_rank(at, rank))); }
 inline uint8_t* place(uint32_t at, int row) {
   if (at + 4 > emu::memory.size() - 2048) { fprintf(stderr, "shared memory: beyond its end\n"); abort(); }
   return emu::shared() + swizzled(at, row);
@@ -34,11 +37,11 @@ inline emu_im2col::Map const& known(CUtensorMap const* map, bool windows) {
   if (found.windows != windows) { fprintf(stderr, "a copy of another mode than its descriptor\n"); abort(); }
   return found;
 }
-inline void put(emu_im2col::Map const& map, uint32_t to, int64_t const* at) {
+inline void put(emu_im2col::Map const& map, uint32_t to, int64_t const* at, int rank = emu::rank_in_cluster) {
   int64_t offset = 0;
   bool inside = true;
   for (int i = 0; i < map.rank; ++i) { inside = inside && at[i] >= 0 && at[i] < map.sizes[i]; offset += at[i] * map.strides[i]; }
-  uint8_t* const target = place(to, map.row);
+  auto* const target = static_cast<uint8_t*>(emu::of_rank(place(to, map.row), rank));
   if (inside) memcpy(target, map.data + offset, map.element); else memset(target, 0, map.element);
   if (map.tf32) { float x; memcpy(&x, target, 4); x = emu_im2col::round_tf32(x); memcpy(target, &x, 4); }
 }
@@ -71,7 +74,7 @@ void tma_load_im2col(CUtensorMap const& given, uint64_t* barrier, void* target, 
   complete_tx(barrier, int64_t(map.rows) * map.row);
 }
 template <class... Places>
-void tma_load(CUtensorMap const& given, uint64_t* barrier, uint64_t, void* target, Places... places) {
+void tma_load_multicast(CUtensorMap const& given, uint64_t* barrier, uint64_t, uint16_t mask, void* target, Places... places) {
   auto const& map = known(&given, false);
   int64_t const from[5] = {int64_t(places)...};
   if (int(sizeof...(Places)) != map.rank) { fprintf(stderr, "a copy of another rank than its descriptor\n"); abort(); }
@@ -81,9 +84,15 @@ void tma_load(CUtensorMap const& given, uint64_t* barrier, uint64_t, void* targe
     int64_t at[5];
     int rest = r;
     for (int i = 0; i < 5; ++i) { at[i] = from[i]; if (i > 0) { at[i] += rest % map.box[i]; rest /= map.box[i]; } }
-    for (int c = 0; c < map.row / map.element; ++c, ++at[0]) put(map, cast_smem_ptr_to_uint(target) + r * map.row + c * map.element, at);
+    for (int c = 0; c < map.row / map.element; ++c, ++at[0]) {
+      for (int rank = 0; rank < 16; ++rank) if (mask >> rank & 1) put(map, cast_smem_ptr_to_uint(target) + r * map.row + c * map.element, at, rank);
+    }
   }
-  complete_tx(barrier, int64_t(map.rows) * map.row);
+  for (int rank = 0; rank < 16; ++rank) if (mask >> rank & 1) complete_tx(static_cast<uint64_t*>(emu::of_rank(barrier, rank)), int64_t(map.rows) * map.row);
+}
+template <class... Places>
+void tma_load(CUtensorMap const& given, uint64_t* barrier, uint64_t policy, void* target, Places... places) {
+  tma_load_multicast(given, barrier, policy, uint16_t(1 << emu::rank_in_cluster), target, places...);
 }
 template <int kRegisterCount> void setmaxnreg_dec() {}
 template <int kRegisterCount> void setmaxnreg_inc() {}

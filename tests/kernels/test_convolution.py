@@ -107,7 +107,7 @@ def test_what_one_kernel_cannot_read_is_refused_where_it_stands() -> None:
 
 
 def test_fields_of_other_kernels_are_refused() -> None:
-    scheduled = _kernel(FORWARD, RESULT, f"dot[R, S, C]({WINDOW}, w)", "schedule sm90a { cluster 2x1 }")
+    scheduled = _kernel(FORWARD, RESULT, f"dot[R, S, C]({WINDOW}, w)", "schedule sm90a { swap yes }")
     assert _codes(scheduled, {"N": 1, "H": 8, "W": 8, "C": 64, "K": 64}) == ["UC0439"]
 
 

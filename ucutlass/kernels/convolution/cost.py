@@ -141,7 +141,14 @@ def _grid(
     tile_m, tile_n, _ = schedule.tile
     rows, batch = _rows(problem, schedule, sizes)
     tiles = math.ceil(rows / tile_m) * math.ceil(extents.n / tile_n) * batch
-    return Grid(tiles * launch[2], device.sms * resident, min(1.0, results / (tiles * tile_m * tile_n)))
+    return Grid(
+        tiles * _parts(schedule, launch), device.sms * resident, min(1.0, results / (tiles * tile_m * tile_n))
+    )
+
+
+def _parts(schedule: ConvolutionSchedule, launch: tuple[int, ...]) -> int:
+    """Returns the thread blocks that share the sum of a tile."""
+    return schedule.split_k if isinstance(schedule, Im2colSchedule) else launch[2]
 
 
 def _rows(
@@ -249,7 +256,7 @@ def resources(planned: Planned) -> Resources:
         variant = "gather" if isinstance(schedule, Sm80Schedule) else "im2col"
         stages, most = schedule.stages, _most_stages(problem, schedule, arch, planned.device)
     steps = 1 if tile is None else _steps(problem, schedule, planned.sizes)
-    parts = planned.launch[2]
+    parts = 1 if tile is None else _parts(schedule, planned.launch)
     if stages is not None and math.ceil(steps / parts) <= stages:
         stages, most = None, None
     return Resources(
@@ -316,7 +323,7 @@ def traffic(planned: Planned) -> Traffic | None:
     if isinstance(schedule, UNTILED):
         return None
     extents, (tile_m, tile_n, depth) = measure(problem, planned.sizes), schedule.tile
-    tiles = planned.estimate.tiles / planned.launch[2]
+    tiles = planned.estimate.tiles / _parts(schedule, planned.launch)
     read = min(tile_m, extents.m) * problem.a.read.bytes + min(tile_n, extents.n) * problem.b.read.bytes
     steps = _steps(problem, schedule, planned.sizes)
     return Traffic(extents.flops, _rate(problem, schedule, planned.device), tiles * steps * depth * read)

@@ -167,7 +167,8 @@ class RegisterTileSchedule:
 class Im2colSchedule:
     """Hopper's: TMA gathers the windows, wgmma multiplies. `tile` is M x N x K in elements, K in parts of
     `part` channels, `groups` the warp groups that share its rows, `blocks` those that an SM shall hold. `fold`:
-    the innermost window's taps count as channels."""
+    the innermost window's taps count as channels. `split_k` blocks of a cluster share a tile's sum and add their
+    parts through each other's shared memory."""
 
     tile: tuple[int, int, int]
     part: int
@@ -175,6 +176,7 @@ class Im2colSchedule:
     groups: int
     blocks: int
     fold: bool = False
+    split_k: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from ucutlass.ir.elements import TF32
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule, without
+from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.match import ConvolutionPattern
 from ucutlass.kernels.convolution.plan import (
     ConvolutionProblem,
@@ -24,7 +25,7 @@ from ucutlass.kernels.convolution.plan import (
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.plan_register_tile import MOST_BYTES, shared_bytes
 from ucutlass.kernels.convolution.problem import offsets
-from ucutlass.kernels.convolution.schedule_im2col import MOST_BLOCKS, TILES, _taps, channel_run
+from ucutlass.kernels.convolution.schedule_im2col import MOST_BLOCKS, SPLITS, TILES, _taps, channel_run
 from ucutlass.kernels.convolution.smem import stages_held
 from ucutlass.kernels.gemm.plan import GemmProblem, LaunchParameters, Sm80Schedule
 from ucutlass.kernels.gemm.problem import Shape
@@ -134,7 +135,12 @@ def repeats(problem: ConvolutionProblem, width: int) -> bool:
 
 
 def most_stages(
-    bounds: ScheduleBounds, own: Im2colSchedule, tile: tuple[int, int, int], groups: int, blocks: int
+    bounds: ScheduleBounds,
+    own: Im2colSchedule,
+    tile: tuple[int, int, int],
+    groups: int,
+    blocks: int,
+    split_k: int,
 ) -> int:
     """The most stages of a tile that so many blocks of an SM have room for; 0 where they have none."""
     how = im2col(bounds.problem)
@@ -146,7 +152,7 @@ def most_stages(
         tile[1],
         groups,
         blocks,
-        -(-parts // (own.tile[2] // own.part)),
+        -(-parts // (own.tile[2] // own.part) // split_k),
         bounds.device,
         bounds.problem.b.split,
     )
@@ -203,10 +209,10 @@ def _stages_and_blocks(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None
     bounds, own, s = c.bounds, c.own, c.schedule
     if _tile(c) is not None:
         return None
-    most = most_stages(bounds, own, s.tile, s.groups, s.blocks) if s.blocks <= MOST_BLOCKS else 0
+    most = most_stages(bounds, own, s.tile, s.groups, s.blocks, s.split_k) if s.blocks <= MOST_BLOCKS else 0
     if most == 0:
         fewer = range(1, min(s.blocks, MOST_BLOCKS + 1))
-        less = [b for b in fewer if most_stages(bounds, own, s.tile, s.groups, b)]
+        less = [b for b in fewer if most_stages(bounds, own, s.tile, s.groups, b, s.split_k)]
         message = f"{s.blocks} blocks of {s.tile[0]}x{s.tile[1]} an SM: registers and shared memory hold "
         return Breach(
             f"{message}{max(less, default=0)}",
@@ -221,6 +227,21 @@ def _stages_and_blocks(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None
         f"use `stages {most}`" if most > 1 else "leave `stages` out",
         ("stages", "blocks", "tile"),
         None,
+    )
+
+
+def _split_k(c: ConvolutionCandidate[Im2colSchedule]) -> Breach | None:
+    split_k = c.schedule.split_k
+    reduces = any(isinstance(o, Reduction) for o in c.bounds.problem.gemm.outputs)
+    legal = (1,) if reduces else SPLITS
+    if split_k in legal:
+        return None
+    best = min(legal, key=lambda n: abs(n - split_k))
+    why = "a result that is reduced is not split" if reduces else "blocks of a cluster share it"
+    return Breach(
+        f"split_k {split_k} is not {' or '.join(map(str, legal))}: {why}",
+        f"use `split_k {best}`",
+        ("split_k",),
     )
 
 
@@ -376,6 +397,14 @@ IM2COL_RULES: tuple[Rule[ConvolutionCandidate[Im2colSchedule]], ...] = (
         _TILE,
         "PTX ISA, wgmma.mma_async: N to 256, swizzled rows of 128 bytes",
         _tile,
+        _IM2COL,
+    ),
+    Rule(
+        "UC0481",
+        "blocks of a sum",
+        _TILE,
+        "CUDA C++ Programming Guide: a portable cluster has up to 8 thread blocks",
+        _split_k,
         _IM2COL,
     ),
     Rule(

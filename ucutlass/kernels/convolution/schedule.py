@@ -72,13 +72,14 @@ def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedu
                 math=None if math_ == "tensor" else math_,
                 swizzle=swizzle,
             )
-        case Im2colSchedule(tile, _, stages, _, blocks):
+        case Im2colSchedule(tile, _, stages, _, blocks, _, split_k):
             return PartialSchedule(
                 warps="cooperative",
                 tile=tile,
                 stages=stages if stages > 1 else None,
                 fold="yes" if s.fold else None,
                 blocks=blocks,
+                split_k=split_k if split_k > 1 else None,
                 raster=word,
                 swizzle=swizzle,
             )
@@ -149,12 +150,12 @@ def _direct(bounds: ScheduleBounds, own: DirectSchedule, r: PartialSchedule) -> 
 def _im2col(bounds: ScheduleBounds, own: Im2colSchedule, r: PartialSchedule) -> Im2colSchedule:
     tile = r.tile or own.tile
     groups = own.groups if tile[0] == own.tile[0] else GROUPS.get(tile[0], 1)
-    held = {b: most_stages(bounds, own, tile, groups, b) for b in range(1, MOST_BLOCKS + 1)}
+    split_k = r.split_k if isinstance(r.split_k, int) else own.split_k
+    held = {b: most_stages(bounds, own, tile, groups, b, split_k) for b in range(1, MOST_BLOCKS + 1)}
     fits = [b for b in range(own.blocks, 0, -1) if held[b] > 0]
     blocks = r.blocks or next(iter(fits), own.blocks)
-    return replace(
-        own, tile=tile, groups=groups, blocks=blocks, stages=r.stages or held.get(blocks, 0) or own.stages
-    )
+    stages = r.stages or held.get(blocks, 0) or own.stages
+    return replace(own, tile=tile, groups=groups, blocks=blocks, stages=stages, split_k=split_k)
 
 
 def _gather(bounds: ScheduleBounds, own: Sm80Schedule, r: PartialSchedule) -> Sm80Schedule:

@@ -56,6 +56,9 @@ SPLIT_TILES = ((192, 64, 3), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64,
 
 MOST_BLOCKS = 6
 
+SPLITS = (1, 2, 4, 8)
+"""Blocks of a cluster that share the sum of a tile, where a schedule asks for them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -339,7 +342,8 @@ def clocks(
 ) -> float:
     """Clocks of the SM with the most blocks, by `MODEL`; `split`: three passes over two parts of B."""
     (tile_m, tile_n, _), held = s.tile, s.stages
-    blocks = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch
+    parts = s.split_k if isinstance(s, Im2colSchedule) else 1
+    blocks = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch * parts
     most = math.ceil(blocks / device.sms)
     concurrent = min(s.blocks, most)
     waves = math.ceil(most / concurrent)
@@ -352,4 +356,4 @@ def clocks(
     step = math.sqrt(math.sqrt(multiply**4 + brought**4 + waited**4))
     own = MODEL.wave + MODEL.result * tile_m * tile_n * concurrent
     own *= MODEL.alone if concurrent == 1 and waves > 1 else 1.0
-    return MODEL.launch + most * steps * step + waves * own
+    return MODEL.launch + most * math.ceil(steps / parts) * step + waves * own

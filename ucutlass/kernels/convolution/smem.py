@@ -12,6 +12,9 @@ from ucutlass.kernels.gemm.smem import ContiguousMode, staged_bytes
 
 MOST_STAGES = 12
 
+LEAST_ROWS, PACK = 32, 4
+"""Rows of accumulators that the epilogue passes at a time at least, and those that a thread reads together."""
+
 RESERVED = ARCHES["sm90a"].shared_memory_reserved
 """Bytes of an SM's shared memory that the system takes for each thread block."""
 
@@ -38,7 +41,9 @@ def rows_staged(
         if whole and rows % 64:
             break
         rows //= 2
-    return rows
+    # Blocks of a cluster take whole packs of them.
+    parts = schedule.split_k if isinstance(schedule, Im2colSchedule) else 1
+    return rows if rows % (PACK * parts) == 0 else LEAST_ROWS
 
 
 def end_of_tiles(

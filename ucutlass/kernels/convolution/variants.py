@@ -5,7 +5,11 @@ from __future__ import annotations
 from ucutlass.kernels.variant import Variant
 
 VARIANTS = (
-    Variant("im2col", ("cooperative",), ("warps", "tile", "stages", "fold", "blocks", "raster", "swizzle")),
+    Variant(
+        "im2col",
+        ("cooperative",),
+        ("warps", "tile", "stages", "fold", "blocks", "split_k", "raster", "swizzle"),
+    ),
     Variant(
         "gather",
         ("multistage",),
