@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def run(command: list[str], folder: Path, name: str, seconds: float, journal: Pa
         except subprocess.TimeoutExpired:
             late = time.monotonic() - start > seconds
             if late or (journal is not None and failed_build(journal)):
-                os.killpg(process.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
     put(folder / f"{name}.json", out)
     put(folder / f"{name}.err", err)
     print(f"{name}: status {process.returncode}, {time.monotonic() - start:.1f} s", flush=True)
@@ -93,20 +95,9 @@ print(*[origin.kind for origin in k.origins.values()])
 """
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--source", type=Path, default=SOURCE)
-    parser.add_argument("--seconds", type=float, default=300.0, help="For each of the two commands.")
-    options = parser.parse_args()
-    folder = options.out or Path(tempfile.mkdtemp(prefix="ucutlass-source-server-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("UCUTLASS_DATA_DIR", str(folder / "data"))
-    program, journal = options.source.with_suffix(".ucu"), folder / "sessions.sqlite"
-    sizes = re.search(r"-s (\S+)", program.read_text(encoding="utf-8"))
-    assert sizes is not None, f"{program} does not say what it is adopted for"
+def session(folder: Path, source: Path, sizes: str, seconds: float) -> dict[str, bool]:
+    """Runs the session, killed and resumed, in a folder that is empty, and returns which parts of it are there."""
+    program, journal = source.with_suffix(".ucu"), folder / "sessions.sqlite"
     ucc = [
         sys.executable,
         "-m",
@@ -118,29 +109,16 @@ def main() -> int:
         "--json",
     ]
     with serving() as server:
-        model(options.source.read_text(encoding="utf-8"), server)
+        model(source.read_text(encoding="utf-8"), server)
         os.environ |= {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": KEY, "NO_PROXY": "*"}
-        begin = [
-            *ucc,
-            str(program),
-            "-s",
-            sizes[1],
-            "--level",
-            "source",
-            "--attempts",
-            "2",
-            "--search",
-            "flat",
-        ]
+        begin = [*ucc, str(program), "-s", sizes, "--level", "source", "--attempts", "2", "--search", "flat"]
         words = [*begin, "--never-stop", "--advice", "static", "--model", "claude-opus-5-5"]
-        killed = run(words, folder, "killed", options.seconds, journal) == -signal.SIGKILL
+        killed = run(words, folder, "killed", seconds, journal) == -signal.SIGKILL
         (id,) = Journal(journal).sessions()
-        ended = run([*ucc, "--resume", id[:12]], folder, "resumed", options.seconds) == 0
-        found = any(
-            "struct ClusterTransactionBarrier" in str(request["messages"]) for request in server.requests
-        )
+        ended = run([*ucc, "--resume", id[:12]], folder, "resumed", seconds) == 0
+        said = [str(request["messages"]) for request in server.requests]
     candidates(journal)
-    extents = dict(parse_sizes((sizes[1],)))
+    extents = dict(parse_sizes((sizes,)))
     served = subprocess.run(
         [sys.executable, "-c", SERVED, str(program), str(extents)],
         capture_output=True,
@@ -149,15 +127,29 @@ def main() -> int:
         timeout=120,
     )
     print(served.stderr[-1000:], end="")
-    checks = {
+    return {
         "killed with the failed build in the journal": killed,
         "resumed to its end": ended,
-        "the compiler's error was fed back": any(
-            f'"{BROKEN}" is undefined' in str(r["messages"]) for r in server.requests
-        ),
-        "a symbol was looked up and found": found,
+        "the compiler's error was fed back": any(f'"{BROKEN}" is undefined' in messages for messages in said),
+        "a symbol was looked up and found": any("struct ClusterTransactionBarrier" in m for m in said),
         "the source is served": served.stdout.strip() == "adopted",
     }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--source", type=Path, default=SOURCE)
+    parser.add_argument("--seconds", type=float, default=300.0, help="For each of the two commands.")
+    options = parser.parse_args()
+    folder = options.out or Path(tempfile.mkdtemp(prefix="ucutlass-source-server-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("UCUTLASS_DATA_DIR", str(folder / "data"))
+    sizes = re.search(r"-s (\S+)", options.source.with_suffix(".ucu").read_text(encoding="utf-8"))
+    assert sizes is not None, f"{options.source} does not say what it is adopted for"
+    checks = session(folder, options.source, sizes[1], options.seconds)
     for what, held in checks.items():
         print(f"{'yes' if held else 'NO':4} {what}")
     return int(not all(checks.values()))

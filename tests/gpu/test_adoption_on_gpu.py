@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import ucutlass
+from tests.mutants.sources import HONEST, SOURCE_BASES, SourceEdit, edited
 from ucutlass import frontend
 from ucutlass.adopt import database as adopted
 from ucutlass.adopt.refusals import SourceRefused
@@ -121,3 +122,17 @@ def test_a_wrong_edit_is_not_adopted_and_the_caller_lives(name: str) -> None:
     assert refused.value.code == "wrong", str(refused.value)
     assert adopted.rows(TuningDatabase.open()) == ()
     assert torch.ones(8, device="cuda").sum().item() == 8
+
+
+@pytest.mark.parametrize("edit", HONEST, ids=lambda edit: edit.name)
+def test_an_honest_edit_of_any_family_is_right(edit: SourceEdit) -> None:
+    here = at_hand()
+    assert here is not None
+    base = SOURCE_BASES[edit.base]
+    text = frontend.read_text(base.text)
+    program = frontend.kernel(text)
+    sizes = complete(program, base.sizes)
+    source = checked(edited(edit).encode())
+    this = AdoptionJob(text, program, sizes, here.arch.name, here.device, source)
+    proof = adoption.verified(this, adoption.build(this, SETTINGS), SETTINGS)
+    assert proof.result["ok"], proof.result["failures"]
