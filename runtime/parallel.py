@@ -100,11 +100,11 @@ def make_many(
     results: dict[str, Artifact | BuildFailure] = {}
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="ucutlass-build") as pool:
         futures = [
-            *(pool.submit(_alone, recipe, cache, report, stop) for recipe in alone.values()),
-            *(
+            *(  # first, since they take the longest
                 pool.submit(_unit, unit, toolchain, cache, report, stop, limit_seconds)
                 for unit in _units(members, cache, group, workers, len(alone))
             ),
+            *(pool.submit(_alone, recipe, cache, report, stop) for recipe in alone.values()),
         ]
         try:
             _wait_for(futures)

@@ -41,10 +41,11 @@ Unit: TypeAlias = tuple[UnitMember, ...]
 def units(members: Sequence[UnitMember], most: int, workers: int, others: int = 0) -> tuple[Unit, ...]:
     """Returns members in units of at most `most`; only those of one architecture and one preamble meet.
 
-    Where there are fewer members, and `others` that the same workers build, than would keep all workers busy
-    with whole units, units are smaller.
+    Units are no larger than keeps the workers busy that do not build one of `others`, and at least a quarter of
+    all workers: a further kernel takes a sixth of what the headers of a unit take.
     """
-    size = max(1, min(most, -(-(len(members) + others) // max(1, workers))))
+    builders = max(workers - others, workers // 4, 1)
+    size = max(1, min(most, -(-len(members) // builders)))
     alike: dict[tuple[str, str], list[UnitMember]] = {}
     for member in members:
         alike.setdefault((member.source.arch, member.source.preamble), []).append(member)

@@ -124,15 +124,24 @@ def test_cancelling_ends_a_unit_and_builds_nothing_alone(fake: FakeNvcc, cache: 
 
 
 @pytest.mark.parametrize(
-    ("count", "most", "workers", "sizes"),
-    [(9, 4, 1, [4, 4, 1]), (9, 4, 2, [4, 4, 1]), (4, 4, 2, [2, 2]), (3, 4, 16, [1, 1, 1]), (0, 4, 2, [])],
+    ("count", "most", "workers", "others", "sizes"),
+    [
+        (9, 4, 1, 0, [4, 4, 1]),
+        (9, 4, 2, 0, [4, 4, 1]),
+        (4, 4, 2, 0, [2, 2]),
+        (3, 4, 16, 0, [1, 1, 1]),
+        (0, 4, 2, 0, []),
+        (8, 8, 16, 12, [2, 2, 2, 2]),
+        (8, 8, 16, 20, [2, 2, 2, 2]),
+        (8, 8, 2, 1, [8]),
+    ],
 )
 def test_no_worker_idles_for_a_larger_unit(
-    fake: FakeNvcc, count: int, most: int, workers: int, sizes: list[int]
+    fake: FakeNvcc, count: int, most: int, workers: int, others: int, sizes: list[int]
 ) -> None:
     sources = [source(f"f{i}") for i in range(count)]
     members = [UnitMember(one, nvcc_recipe(one, fake.toolchain)) for one in sources]
-    assert [len(unit) for unit in units(members, most, workers)] == sizes
+    assert [len(unit) for unit in units(members, most, workers, others)] == sizes
 
 
 def test_recipes_are_made_beside_units_which_are_larger_where_they_keep_workers_busy(
@@ -150,7 +159,7 @@ def test_recipes_are_made_beside_units_which_are_larger_where_they_keep_workers_
     results = parallel.make_many(builds, cache, max_jobs=4, group=8, toolchain=fake.toolchain)
     entries = [result.entry for result in results if isinstance(result, Artifact)]
     assert entries == [b.entry if isinstance(b, Recipe) else b.source.entry for b in builds]
-    assert len(fake.runs) == 2, "eight builds for four workers: two together"
+    assert len(fake.runs) == 1, "a quarter of four workers builds units"
 
 
 def test_a_report_is_told_apart_by_the_entry() -> None:
