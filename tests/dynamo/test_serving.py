@@ -199,6 +199,40 @@ def test_the_fallbacks_compilers_start_before_the_graph_is_divided(monkeypatch: 
         steps.clear()
 
 
+@pytest.mark.parametrize(("programs", "fallback"), [(1.0, 2.0), (2.0, 1.0)])
+def test_a_later_choice_compiles_the_fallback_at_the_second_call(
+    programs: float, fallback: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, compilations = built(), list[int]()
+    whole = backend.whole
+
+    def counted(graph: Any, inputs: Any) -> Callable[..., Any]:
+        compilations.append(launch.calls)
+        return whole(graph, inputs)
+
+    monkeypatch.setattr(backend, "whole", counted)
+    model, x = Block(), torch.randn(4, 32)
+    hooks = replace(timing(programs, fallback), launch=launch)
+    fast, report = compiled(model, hooks, choose="later", fallback="inductor")
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+        assert launch.calls == 1 and not compilations and not report.choices
+        torch.testing.assert_close(fast(x), model(x))
+        calls = launch.calls
+        assert compilations == [2] and len(report.choices) == 1
+        torch.testing.assert_close(fast(x), model(x))
+    assert (launch.calls > calls) == (programs < fallback) and len(compilations) == 1
+
+
+def test_a_choice_between_free_extents_is_not_later() -> None:
+    model, x = Block(), torch.randn(4, 32)
+    torch._dynamo.mark_dynamic(x, 0)
+    fast, report = compiled(model, timing(1.0, 2.0), choose="later")
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x))
+    assert len(report.choices) == 1
+
+
 # --- the faster -------------------------------------------------------------------
 
 

@@ -137,6 +137,8 @@ class CompiledModule:
 
     def call(self) -> Callable[..., Any]:
         """Compiles the graph as far as the options and earlier measurements want it."""
+        from torch._guards import TracingContext
+
         records = Records.from_switches()
         timed = self._timed()
         state = (
@@ -152,7 +154,8 @@ class CompiledModule:
             self._report.choices.append(choice)
         if choice is not None and choice.server == "fallback":
             return self._replayed(self._fallback(), None)
-        if timed and choice is None and self._options.fallback == "inductor":
+        later = self._options.choose == "later" and self._options.wait and self._is_fixed()
+        if timed and choice is None and self._options.fallback == "inductor" and not later:
             start_compilers()
         programs, changed = self._as_programs()
         if not self._programs and self._options.fallback != "error":
@@ -160,14 +163,21 @@ class CompiledModule:
             return self._replayed(self._fallback(), changed)
         fallback: Callable[..., Any] | None = None
         trial = bool(timed) and choice is None and changed is not None
-        if trial or self._builds:
+        if (trial and not later) or self._builds:
             fallback = self._replayed(self._fallback(), changed)
         for run in self._runs:  # whose kernels have been built beside the fallback
             run.finish()
         served = Served(self._replayed(programs, changed), fallback, self._builds)
         if trial:
-            served.choose = partial(self._choice, key, records, changed or ())
-        return served.call if fallback is not None else served.programs
+            context = TracingContext.try_get() if later else None
+            served.choose = partial(self._choice, key, records, changed or (), context)
+            served.later = later
+        return served.call if trial or fallback is not None else served.programs
+
+    def _is_fixed(self) -> bool:
+        """Returns whether all extents of the inputs are numbers."""
+        extents = [n for x in self._inputs if isinstance(x, torch.Tensor) for n in x.shape]
+        return not any(isinstance(n, torch.SymInt | torch.SymFloat) for n in (*extents, *self._inputs))
 
     def _say_unserved(self) -> None:
         computing = [o for g in self._report.graphs[-1:] for o in g.outside if o.why not in NO_WORK]
@@ -189,10 +199,23 @@ class CompiledModule:
         return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
     def _choice(
-        self, key: str, records: Records, changed: Sequence[int], served: Served, arguments: Sequence[Any]
+        self,
+        key: str,
+        records: Records,
+        changed: Sequence[int],
+        context: Any,
+        served: Served,
+        arguments: Sequence[Any],
     ) -> None:
+        """Times programs against the fallback, which is compiled first where it is not there; `context` is then
+        TorchDynamo's of the graph."""
+        from torch._guards import tracing
+
         measure, fallback = self._hooks.measure, served.fallback
-        assert measure is not None and fallback is not None
+        assert measure is not None
+        if fallback is None:
+            with tracing(context):
+                fallback = self._replayed(self._fallback(), changed)
         trial = FirstCallTrial(arguments, changed)
         device = device_of(arguments)
         with span("choosing"), torch.cuda.device(device) if device is not None else nullcontext():
@@ -292,7 +315,7 @@ def _is_static(node: fx.Node) -> bool:
 
 class Served:
     """Calls of a graph: by the fallback until kernels are built, then once by both to choose, then by what was
-    chosen."""
+    chosen. `later` leaves one call to programs before."""
 
     def __init__(
         self,
@@ -302,6 +325,7 @@ class Served:
     ) -> None:
         self.programs, self.fallback = programs, fallback
         self.choose: Callable[[Served, Sequence[Any]], None] | None = None
+        self.later = False
         self._builds = tuple(builds)
         self._settled: Callable[..., Any] | None = None
         self._lock = threading.Lock()
@@ -314,20 +338,23 @@ class Served:
         return settled(*arguments) if settled is not None else self._first(arguments)
 
     def _first(self, arguments: Sequence[Any]) -> Any:
-        assert self.fallback is not None
         if not all(builds.done for builds in self._builds):
+            assert self.fallback is not None
             return self.fallback(*arguments)
         with self._lock:
             if self._settled is not None:
                 return self._settled(*arguments)
             for builds in self._builds:
                 if builds.problem is not None:
+                    assert self.fallback is not None
                     say(f"the fallback serves a graph: {builds.problem}")
                     self.settle(self.fallback)
                     return self.fallback(*arguments)
             # The first call as the user's own: what it changes is changed once.
             results = self.programs(*arguments)
-            if self.choose is None:
+            if self.later:
+                self.later = False
+            elif self.choose is None:
                 self.settle(self.programs)
             else:
                 self.choose(self, arguments)
