@@ -240,8 +240,7 @@ def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
         "elements of 8 bytes": any(a.elem.bytes > 4 for a in _accesses(problem)),
         "1-byte operands that are not K-major": problem.compute_type.bytes == 1
         and not problem.a.k[0] == problem.b.k[0] == (),
-        "tf32 operands that are not K-major": problem.compute_type == TF32
-        and not problem.a.k[0] == problem.b.k[0] == (),
+        "tf32 operands that are not K-major": problem.compute_type == TF32 and problem.b.k[0] != (),
     }
     for what, refused in refusals.items():
         if refused:

@@ -69,7 +69,7 @@ def render(plan: GemmPlan) -> str:
     if is_lean_alone(plan):
         raise NotServed(
             "f32 by wgmma, and `partials cluster`, are built by NVRTC alone: use UCUTLASS_BUILD_PATH auto or nvrtc, or "
-            "`warps multistage`"
+            "`warps multistage`, or for the latter `partials memory`"
         )
     if len(problem.k) != 1:
         raise ValueError(f"a TMA main loop contracts one mode, the plan has {len(problem.k)}")

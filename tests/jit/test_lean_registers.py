@@ -52,9 +52,12 @@ class Case:
     def planned(self) -> Planned:
         out = "B, M, N" if "B" in self.x + self.w else "M, N"
         split = "" if "split_k" in self.schedule else "split_k 1"
+        tf32 = self.math == "tensor"
+        value = "dot[K](tf32(x), tf32(w))" if tf32 else "dot[K](x, w)"
+        math = "" if tf32 else f"math {self.math}"
         checked = frontend.read_text(
-            f"kernel k(x: f32[{self.x}], w: f32[{self.w}]) -> f32[{out}] {{\n  return dot[K](x, w)\n"
-            f"  schedule sm90a {{ warps cooperative  math {self.math}  {self.schedule}  {split} }}\n}}\n"
+            f"kernel k(x: f32[{self.x}], w: f32[{self.w}]) -> f32[{out}] {{\n  return {value}\n"
+            f"  schedule sm90a {{ warps cooperative  {math}  {self.schedule}  {split} }}\n}}\n"
         )
         kernel = frontend.kernel(checked)
         named = dict(zip("BMNK", self.sizes, strict=True))
@@ -218,6 +221,34 @@ def test_what_is_not_finite_stays_where_it_is(math: str, tmp_path: Path) -> None
         np.abs(np.where(np.isfinite(x), x, 0)).astype(np.float64) @ np.abs(np.where(np.isfinite(w), w, 0)).T
     )
     assert (np.abs(actual[finite] - exact[finite]) <= 2.0**-19 * magnitude[finite]).all()
+
+
+TF32 = {
+    "weights along N": Case(math="tensor", w="K, N", schedule="tile 128x32x32  swap yes"),
+    "rows along M": Case(
+        math="tensor", x="K, M", schedule="tile 128x32x32  swap no", sizes=(1, 140, 20, 100)
+    ),
+    "two atoms": Case(math="tensor", w="K, N", schedule="tile 256x32x32  swap yes", sizes=(1, 13, 260, 132)),
+    "deep": Case(math="tensor", w="K, N", schedule="tile 128x32x64  swap yes"),
+    "shallow": Case(math="tensor", w="K, N", schedule="tile 128x32x8  swap yes", sizes=(1, 13, 140, 60)),
+    "cluster": Case(
+        math="tensor", w="K, N", schedule="tile 128x32x32  swap yes  cluster 2x2", sizes=(1, 30, 260, 68)
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "two atoms" else pytest.param(name, marks=pytest.mark.slow) for name in TF32]
+)
+def test_tf32_passes_through_registers(name: str, tmp_path: Path) -> None:
+    case = TF32[name]
+    sizes = dict(zip("BMNK", case.sizes, strict=True))
+    x, w = operand(case.x, sizes, 1), operand(case.w, sizes, 2)
+    a, b = as_matrices(case.x, x, "M"), as_matrices(case.w, w, "N")
+    actual = product(case, x, w, tmp_path).astype(np.float64)
+    exact, magnitude = a @ b.swapaxes(1, 2), np.abs(a) @ np.abs(b).swapaxes(1, 2)
+    assert (np.abs(actual - exact) <= 2.0**-10 * magnitude).all()
+    assert (np.abs(actual - exact) > 0).any()
 
 
 BUILT = {
