@@ -10,11 +10,11 @@ from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule
 
 NHWC = (
     "kernel k(x: bf16[N=2, H=6, W=7, C=64], w: bf16[K=40, R=3, S=3, C]) -> bf16[N, P=6, Q=7, K] "
-    "{ return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w) schedule sm90a { SCHEDULE } }"
+    "{ return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w) schedule sm90a { warps cooperative SCHEDULE } }"
 )
 NCHW = (
     "kernel k(x: f32[N=2, C=40, H=6, W=7], w: f32[K=72, C, R=3, S=3], b: f32[K]) -> f32[N, K, P=6, Q=7] "
-    "{ return relu(dot[R, S, C](tf32(x[H = P + R - 1, W = Q + S - 1]), tf32(w)) + b) schedule sm90a { SCHEDULE } }"
+    "{ return relu(dot[R, S, C](tf32(x[H = P + R - 1, W = Q + S - 1]), tf32(w)) + b) schedule sm90a { warps cooperative SCHEDULE } }"
 )
 TRANSPOSED = (
     "kernel k(x: f32[N=2, C=32, H=4, W=3], w: f32[C, K=40, R=3, S=3]) -> f32[N, K, P=2*H, Q=2*W] "

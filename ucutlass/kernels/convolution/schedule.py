@@ -122,7 +122,10 @@ def resolve(
 
 def chosen_word(request: PartialSchedule, direct: bool) -> Warps | None:
     """The kernel that a request means, by its word: what it says, or the one kernel that has its fields; None
-    where the planner chooses, among the tiled ones or, where there is no tile to share, the `direct` one."""
+    where the planner chooses, among the tiled ones or, where there is no tile to share, the `direct` one. Parts of a
+    sum alone are the multistage kernel's: the one of TMA and wgmma shares sums where its word stands beside them."""
+    if request.split_k is not None and request.warps is None:
+        return "multistage"
     among = served(request, VARIANTS)
     names = {variant.name for variant in among}
     undecided = "direct" in names if direct else {"im2col", "gather"} <= names
