@@ -3,7 +3,7 @@ registers; see `kernels/convolution/plan_register_tile.py`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic, kind_of, taken
@@ -14,14 +14,15 @@ from ucutlass.emit.gemm.sm80 import includes
 from ucutlass.emit.gemm.sm80_epilogue import batch_strides
 from ucutlass.emit.text import product
 from ucutlass.ir.elements import TF32
-from ucutlass.kernels.access import Access, Store
+from ucutlass.kernels.access import Access, Output, Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, RegisterTileSchedule
-from ucutlass.kernels.convolution.plan_register_tile import MOST_BYTES, register_tile
+from ucutlass.kernels.convolution.plan_register_tile import MOST_BYTES, register_tile, unreduced
 
 
 @dataclass(frozen=True, slots=True)
 class TensorText:
-    """An epilogue operand or result: `fixed` is the same at all positions, `unit` adjacent from column to column."""
+    """An epilogue operand or result: `fixed` is the same at all positions, `unit` adjacent from column to
+    column; `op` combines the columns of a reduced result."""
 
     index: int
     cpp: str
@@ -31,6 +32,7 @@ class TensorText:
     fixed: bool
     unit: bool
     narrow: str
+    op: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,13 @@ def render(problem: ConvolutionProblem, schedule: RegisterTileSchedule) -> str:
     if isinstance(tile, str):
         raise ValueError(tile)
     gemm, vector = problem.gemm, schedule.vector
-    stores = [o for o in gemm.outputs if isinstance(o, Store)]
-    if len(stores) < len(gemm.outputs):
-        raise ValueError("threads that share no sums reduce nothing")
+    if reason := unreduced(problem, tile):
+        raise ValueError(reason)
     inputs = tuple(_tensor(i, a, CPP[kind_of(a.elem)], tile.column) for i, a in enumerate(gemm.inputs))
-    outputs = tuple(_tensor(i, o.access, CPP[taken(o)], tile.column) for i, o in enumerate(stores))
+    outputs = tuple(
+        replace(_tensor(i, o.access, CPP[taken(o)], tile.column), op=_operation(o))
+        for i, o in enumerate(gemm.outputs)
+    )
     spell = arithmetic(gemm)
     return text.render(
         "convolution/register_tile.cu.j2",
@@ -77,6 +81,7 @@ def render(problem: ConvolutionProblem, schedule: RegisterTileSchedule) -> str:
         contracted_extents=convolution.contracted(problem),
         inputs=inputs,
         outputs=outputs,
+        reduced=any(s.op for s in outputs),
         call=_call(spell, problem, tile.column, inputs, outputs),
         dims=gemm.dims,
         batch=[product(extent) for extent in gemm.batch],
@@ -90,6 +95,12 @@ def blocks_held(schedule: RegisterTileSchedule) -> int:
     sums = schedule.rows * schedule.columns
     threads = 512 if sums <= 64 else 256
     return max(1, threads // schedule.threads)
+
+
+def _operation(output: Output) -> str:
+    return (
+        {"sum": "Add", "max": "Maximum", "min": "Minimum"}[output.op] if isinstance(output, Reduction) else ""
+    )
 
 
 def _tensor(index: int, access: Access, value: str, column: int) -> TensorText:

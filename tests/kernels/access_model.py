@@ -23,12 +23,14 @@ from ucutlass.kernels.convolution.plan import (
     GatheredOperand,
     Im2colSchedule,
     OperandAccess,
+    RegisterTileSchedule,
     across_mode,
     axis_stride,
     sides,
     slide,
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
+from ucutlass.kernels.convolution.plan_register_tile import RegisterTile, register_tile
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 
@@ -65,6 +67,8 @@ def wrong_accesses(launch: Launch, draw: Random) -> Iterator[str]:
             yield from _tile(launch, epilogue.layout(convolution.epilogue_gemm(problem)), draw)
         case DirectSchedule() as schedule:
             yield from _direct(launch, schedule, draw)
+        case RegisterTileSchedule() as schedule:
+            yield from _register_tile(launch, schedule)
         case Im2colSchedule():
             yield from _boxes(launch)
             yield from _tile(launch, _windows_layout(problem), draw)
@@ -228,6 +232,23 @@ def _wgrad_layout(problem: ConvolutionProblem) -> epilogue.EpilogueLayout:
 
 
 # --- TMA ------------------------------------------------------------------------------
+
+
+def _register_tile(launch: Launch, schedule: RegisterTileSchedule) -> Iterator[str]:
+    """Neighbouring columns are stored together where they are adjacent, whole vectors of aligned ones."""
+    problem = launch.plan.problem
+    tile = register_tile(problem)
+    assert isinstance(tile, RegisterTile), tile
+    columns = launch.sizes[problem.batch[tile.column][0]]
+    for output in problem.gemm.outputs:
+        access = output.access
+        if schedule.vector == 1 or access.batch[tile.column] != ():
+            continue
+        strides = [launch.count(s) for i, s in enumerate(access.batch) if s is not None and i != tile.column]
+        if launch.base(access.pointer) or any(n % schedule.vector for n in (columns, *strides)):
+            yield f"result {access.pointer}: {schedule.vector} of {columns} columns, {strides} apart"
+        if schedule.columns % schedule.vector or schedule.vector * access.elem.bytes > 16:
+            yield f"result {access.pointer}: {schedule.columns} columns a thread in {schedule.vector}"
 
 
 def _boxes(launch: Launch) -> Iterator[str]:

@@ -16,7 +16,7 @@ from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
 from tests.kernels.convolution_emulated import call, judge, plan
 from ucutlass.emit import emit
-from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, Im2colSchedule, RegisterTileSchedule
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -78,7 +78,12 @@ def _forward(schedule: str) -> str:
             marks=pytest.mark.slow,
         ),
         (STRIDED, {"N": 2, "H": 9, "W": 7, "C": 16, "K": 24}, (64, 64, 32), 16),
-        (STRIDED, {"N": 2, "H": 9, "W": 7, "C": 4, "K": 24}, (64, 64, 32), 8),
+        (
+            STRIDED.replace("cooperative", "cooperative  fold no"),
+            {"N": 2, "H": 9, "W": 7, "C": 4, "K": 24},
+            (64, 64, 32),
+            8,
+        ),
         (TRANSPOSED, {"B": 2, "C": 24, "H": 6, "W": 7, "F": 20}, (64, 64, 32), 8),
         pytest.param(
             DILATED, {"B": 2, "C": 24, "D": 6, "H": 7, "F": 20}, (64, 64, 32), 8, marks=pytest.mark.slow
@@ -160,19 +165,18 @@ def test_what_is_not_finite_stays_where_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "by_wgmma"),
+    ("sizes", "schedule"),
     [
-        ({"B": 8, "C": 64, "H": 56, "W": 56, "F": 64}, True),
-        ({"B": 1024, "C": 96, "H": 27, "W": 27, "F": 256}, True),
-        ({"B": 10, "C": 3, "H": 112, "W": 112, "F": 32}, False),
-        ({"B": 1, "C": 3, "H": 32, "W": 32, "F": 16}, False),
+        ({"B": 8, "C": 64, "H": 56, "W": 56, "F": 64}, Im2colSchedule),
+        ({"B": 1024, "C": 96, "H": 27, "W": 27, "F": 256}, Im2colSchedule),
+        ({"B": 10, "C": 3, "H": 112, "W": 112, "F": 32}, RegisterTileSchedule),
+        ({"B": 1, "C": 3, "H": 32, "W": 32, "F": 16}, Sm80Schedule),
     ],
     ids=["many channels", "more images than positions", "a stem, whose copy takes longest", "few tiles"],
 )
-def test_the_planner_takes_wgmma_where_its_copies_pay(sizes: Mapping[str, int], by_wgmma: bool) -> None:
+def test_the_planner_takes_wgmma_where_its_copies_pay(sizes: Mapping[str, int], schedule: type) -> None:
     kernel = plan(PLAIN, sizes, "sm90a").plan
-    assert isinstance(kernel, ConvolutionPlan)
-    assert isinstance(kernel.schedule, Im2colSchedule if by_wgmma else Sm80Schedule)
+    assert isinstance(kernel, ConvolutionPlan) and isinstance(kernel.schedule, schedule)
 
 
 def test_prices_are_those_that_were_measured() -> None:
@@ -184,6 +188,6 @@ def test_prices_are_those_that_were_measured() -> None:
         ({"B": 10, "C": 3, "H": 224, "W": 224, "F": 64}, 161.9, 150.3),
     )
     for sizes, *times in measured:
-        for word, time in zip(("multistage", "cooperative"), times, strict=True):
+        for word, time in zip(("multistage", "cooperative  fold no"), times, strict=True):
             planned = plan(_scheduled(word), sizes, "sm90a")
             assert 0.75 * time < 1e6 * planned.seconds < 1.25 * time, (sizes, word)

@@ -28,6 +28,14 @@ CUBES = """kernel k(x: E[N, C, D, H, W], w: E[K, C, T=2, R=3, S=3], b: f32[K]) -
   return tanh(dot[C, T, R, S](x[D = O + T, H = P + R, W = Q + S], w) + b)
   schedule sm90a { SCHEDULE }
 }"""
+SMALLEST = """kernel k(x: E[N, C, H, W], w: E[K, C, R=3, S=3], b: f32[K]) -> f32[N, 1, P=H, Q=W] {
+  return min[K](dot[C, R, S](x[H = P + R - 1, W = Q + S - 1], w) * 0.5 + b)
+  schedule sm90a { SCHEDULE }
+}"""
+LARGEST = (
+    SMALLEST.replace("min[K]", "max[K]").replace("-> f32[N, 1,", "-> bf16[N,").replace("* 0.5", "* index(K)")
+)
+SUM = LARGEST.replace("max[K]", "sum[K]")
 MIRRORED = FIRST.replace("P + R - 1", "P - R + 1")
 
 
@@ -60,6 +68,11 @@ def _planned(
         pytest.param(
             MIRRORED, "f16", "columns 1", {"N": 1, "C": 6, "H": 6, "W": 7, "K": 3}, 3, id="mirrored"
         ),
+        pytest.param(
+            SMALLEST, "f32", "columns 1", {"N": 2, "C": 3, "H": 6, "W": 7, "K": 10}, 3, id="smallest"
+        ),
+        pytest.param(LARGEST, "f32", "columns 2", {"N": 2, "C": 2, "H": 6, "W": 7, "K": 24}, 2, id="largest"),
+        pytest.param(SUM, "bf16", "columns 4", {"N": 1, "C": 4, "H": 6, "W": 7, "K": 9}, 4, id="sum"),
     ],
 )
 def test_tiles_compute_their_program(
@@ -84,6 +97,8 @@ def test_products_of_tf32_are_rounded() -> None:
     [
         (FIRST, "columns 8  rows 8", {"N": 1, "C": 3, "H": 8, "W": 8, "K": 64}, "at most 128 sums"),
         (FIRST, "columns 8", {"N": 1, "C": 512, "H": 8, "W": 8, "K": 64}, "bytes of shared memory"),
+        (SUM.replace("sum[K]", "sum[K, Q=8]").replace("P=H, Q=W]", "P=H]"),
+            "columns 2", {"N": 1, "C": 3, "H": 8, "W": 8, "K": 64}, "over all of its columns alone"),
         (FIRST, "columns 2  vector 2", {"N": 1, "C": 3, "H": 8, "W": 8, "K": 64}, "no `vector`"),
         (FIRST, "columns 2  threads 48", {"N": 1, "C": 3, "H": 8, "W": 8, "K": 64}, "whole warps"),
         (FIRST.replace("=3", "=17"), "columns 2", {"N": 1, "C": 1, "H": 40, "W": 40, "K": 4}, "34 taps"),

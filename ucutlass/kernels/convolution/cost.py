@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ucutlass.ir.hardware import ARCHES, Arch, Device
 from ucutlass.kernels.convolution.cost_f32 import im2col_seconds, multistage_seconds
+from ucutlass.kernels.convolution.cost_register_tile import register_tile_seconds
 from ucutlass.kernels.convolution.plan import (
     ConvolutionPlan,
     ConvolutionProblem,
@@ -18,6 +19,7 @@ from ucutlass.kernels.convolution.plan import (
     WgradSchedule,
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
+from ucutlass.kernels.convolution.plan_register_tile import RegisterTile, register_tile
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
 from ucutlass.kernels.convolution.rules import multiplied
 from ucutlass.kernels.convolution.schedule_im2col import channel_run
@@ -93,6 +95,10 @@ def estimate(
     match schedule:
         case Im2colSchedule() if problem.b.split:
             seconds = im2col_seconds(problem, schedule, sizes, device)
+        case RegisterTileSchedule():
+            tile = register_tile(problem)
+            assert isinstance(tile, RegisterTile), tile
+            seconds = register_tile_seconds(problem, tile, schedule, sizes, device)
         case Sm80Schedule(math="tf32x3") if arch.wgmma:
             seconds = multistage_seconds(problem, schedule, launch[2], sizes, device)
         case _:

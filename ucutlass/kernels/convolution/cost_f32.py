@@ -23,7 +23,8 @@ class PriceModel:
     """Clocks of an SM: `step` of a step of 64 x 64 x 16 in three TF32 passes whose operands are gathered element
     by element, `vectors` where each is copied 16 bytes at a time, times `divided` where a window's position
     is divided; an SM holds `resident` such blocks. `tile` is what a transposed tile takes of an SM;
-    `reached` the share of the memory's bandwidth that copies and results reach."""
+    `reached` the share of the memory's bandwidth that copies and results reach; `row` is a row that TMA
+    gathers, a part of the channels at one tap, with the rows of weights that come with it."""
 
     step: float = 1500.0
     vectors: float = 890.0
@@ -31,6 +32,7 @@ class PriceModel:
     resident: int = 2
     tile: float = 600.0
     reached: float = 0.75
+    row: float = 3.8
 
 
 PRICE = PriceModel()
@@ -51,7 +53,10 @@ def im2col_seconds(
     assert isinstance(how, Im2col)
     m, n, batch, steps = extents_of(problem, how, schedule.part, schedule.tile[2], sizes)
     multiplied = clocks(schedule, m, n, batch, steps, device, problem.b.split) / device.clock
-    return max(multiplied, _stored(problem, sizes, device)) + copies_seconds(problem, sizes, device)
+    tile_m, tile_n, depth = schedule.tile
+    rows = math.ceil(m / tile_m) * tile_m * math.ceil(n / tile_n) * batch * steps * (depth // schedule.part)
+    gathered = rows * PRICE.row / device.sms / device.clock
+    return max(multiplied, gathered, _stored(problem, sizes, device)) + copies_seconds(problem, sizes, device)
 
 
 def multistage_seconds(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import (
     ConvolutionProblem,
     OperandAccess,
@@ -95,6 +96,21 @@ def _ranges(axis: OperandAxisExtent, dim: int) -> bool:
     return axis.extent == dim if axis.window is None else dim in dict(axis.window.terms)
 
 
+def unreduced(problem: ConvolutionProblem, tile: RegisterTile) -> str:
+    """Why the results are not reduced as they have to be, or "": a thread sees all columns of its positions."""
+    for output in problem.gemm.outputs:
+        if not isinstance(output, Reduction):
+            continue
+        others = [s for i, s in enumerate(output.access.batch) if i != tile.column]
+        if (
+            output.access.elem.kind != "float"
+            or output.access.batch[tile.column] is not None
+            or None in others
+        ):
+            return "a thread reduces floats over all of its columns alone"
+    return ""
+
+
 def channels_at_once(problem: ConvolutionProblem, tile: RegisterTile, sizes: Sequence[int]) -> int:
     """The channels that are multiplied at a time: the most that divide them all."""
     if tile.channel < 0:
@@ -109,9 +125,14 @@ def bits(problem: ConvolutionProblem, tile: RegisterTile, sizes: Sequence[int]) 
 
 
 def shared_bytes(problem: ConvolutionProblem, schedule: RegisterTileSchedule, sizes: Sequence[int]) -> int:
-    """Bytes of the weights of a block's columns, and of 8 for each step of K and one more."""
+    """Bytes of the weights of a block's columns, all of them where results are reduced over them, and of 8 for each step of K and one more."""
     k = math.prod(sizes[d] for d in problem.k)
-    return 4 * k * schedule.columns + 8 * (k // schedule.channels + 1)
+    columns = schedule.columns
+    if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
+        tile = register_tile(problem)
+        assert isinstance(tile, RegisterTile), tile
+        columns *= math.ceil(sizes[problem.batch[tile.column][0]] / columns)
+    return 4 * k * columns + 8 * (k // schedule.channels + 1)
 
 
 def out_of_bounds(

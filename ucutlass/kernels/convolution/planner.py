@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from ucutlass.ir.elements import F16, F32, TF32, Element
 from ucutlass.ir.extents import Fixed
@@ -13,7 +15,8 @@ from ucutlass.ir.schedule import PartialSchedule, Warps
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.addresses import vector_width
 from ucutlass.kernels.convolution.cost import Extents, estimate, measure
-from ucutlass.kernels.convolution.cost_f32 import im2col_seconds, multistage_seconds
+from ucutlass.kernels.convolution.cost_f32 import copies_seconds, im2col_seconds, multistage_seconds
+from ucutlass.kernels.convolution.cost_register_tile import cheapest_register_tile, register_tile_seconds
 from ucutlass.kernels.convolution.match import ConvolutionPattern, exchanged
 from ucutlass.kernels.convolution.plan import (
     ConvolutionPlan,
@@ -31,10 +34,11 @@ from ucutlass.kernels.convolution.plan import (
     unit_dim,
 )
 from ucutlass.kernels.convolution.plan_register_tile import (
+    RegisterTile,
     channels_at_once,
-    out_of_bounds,
     prepared_register_tile,
     register_tile,
+    unreduced,
 )
 from ucutlass.kernels.convolution.problem import convolution_problem
 from ucutlass.kernels.convolution.rules import (
@@ -69,8 +73,17 @@ FEW_TAPS = 3
 MOST_ITEMS, ITEM_SUMS = 8, 32
 """Lines of results that a thread of the direct kernel computes at most, and the sums that it keeps of all."""
 
-TILE_ROWS, TILE_COLUMNS, TILE_THREADS = 4, 16, 128
-"""Positions and columns of a thread's register tile, and threads of a block."""
+TILE_THREADS = 128
+"""Of a block of register tiles."""
+
+GATHERED_SHARE: Mapping[str, float] = MappingProxyType({"f32": 1.25, "tf32": 2.1})
+MULTISTAGE_SHARE: Mapping[str, float] = MappingProxyType({"f32": 1.0, "tf32": 0.85})
+"""Of the prices of f32 and of sums over many channels, what a H100 took of few by TMA and by the multistage kernel;
+the compute types of 16 bits have a share of their own."""
+
+FEW_CHANNELS, MOST_SUMMED = 16, 512
+"""Channels, and products of a result, up to which a window's taps may count as channels, and threads may have
+register tiles."""
 
 LEAST_THREADS = 512
 """Of the direct kernel an SM, below which a thread computes fewer lines."""
@@ -98,7 +111,7 @@ def plan_convolution(
         why = "no two results of a tile would share both operands"
         return broken(VARIANT_RULES, ChosenWord(word, why))
     if request.columns is not None:
-        tile = _register_tile(pattern, sizes, aligned, request)
+        tile = _register_tile(pattern, sizes, device, aligned, request)
         if isinstance(tile, str):
             return broken(NO_REGISTER_TILE_RULES, NoRegisterTile(tile))
         problem_, own, splits, notes = tile
@@ -110,7 +123,7 @@ def plan_convolution(
         chosen = _tiled(pattern, sizes, arch, device, aligned, word, request.fold == "yes")
         if isinstance(chosen[0], Violation):
             return chosen
-        problem_, own, splits, notes = chosen
+        problem_, own, splits, notes = _cheapest(chosen, pattern, sizes, arch, device, aligned, word, request)
     extents = measure(problem_, sizes)
     bounds = ScheduleBounds(
         problem_,
@@ -182,6 +195,7 @@ def _direct(
 def _register_tile(
     pattern: ConvolutionPattern,
     sizes: tuple[int, ...],
+    device: Device,
     aligned: tuple[bool, ...] | None,
     request: PartialSchedule,
 ) -> _Chosen | str:
@@ -192,20 +206,16 @@ def _register_tile(
     tile = register_tile(problem_)
     if isinstance(tile, str):
         return tile
-    if any(isinstance(o, Reduction) for o in problem_.gemm.outputs):
-        return "threads share no sums, and reduce nothing"
+    if why := unreduced(problem_, tile):
+        return why
     columns = sizes[problem_.batch[tile.column][0]]
     stored = [o.access for o in problem_.gemm.outputs if o.access.batch[tile.column] == ()]
     widths = [vector_width(a.elem.bits, aligned is None or aligned[a.pointer], (columns,)) for a in stored]
-    schedule = RegisterTileSchedule(
-        TILE_ROWS,
-        min(TILE_COLUMNS, math.ceil(columns / QUAD) * QUAD),
-        TILE_THREADS,
-        channels_at_once(problem_, tile, sizes),
-        min(QUAD, *widths) if widths else 1,
-    )
-    if why := out_of_bounds(problem_, tile, schedule, sizes):
-        return why
+    vector = min(QUAD, *widths) if widths else 1
+    own = RegisterTileSchedule(1, QUAD, TILE_THREADS, channels_at_once(problem_, tile, sizes), vector)
+    schedule = cheapest_register_tile(problem_, tile, own, sizes, device)
+    if isinstance(schedule, str):
+        return schedule
     why = "weights lie in shared memory, A is read where it lies; nothing is copied or padded"
     return problem_, schedule, 1, (Note("", "register tile", why),)
 
@@ -334,6 +344,69 @@ def _tiled(
         splits,
         (Note("", "multistage", f"tiles are gathered by cp.async: {why}"), *notes),
     )
+
+
+def _cheapest(
+    chosen: _Chosen,
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    aligned: tuple[bool, ...] | None,
+    word: Warps | None,
+    request: PartialSchedule,
+) -> _Chosen:
+    """The kernel that was chosen for any number of channels, or, of few, a cheaper one: windows whose taps count as
+    channels, or a register tile where nothing of the schedule is fixed."""
+    problem_ = chosen[0]
+    if not arch.wgmma or problem_.b.windows or not _has_few_channels(problem_, sizes):
+        return chosen
+    candidates: list[tuple[float, _Chosen]] = []
+    if problem_.compute_type != F32 and not isinstance(chosen[1], Sm80Schedule):
+        return chosen  # TMA gathers the channels as they are
+    if word in (None, "cooperative") and request.fold is None:
+        gathered_ = _gathered_windows(
+            convolution_problem(pattern, sizes, aligned), sizes, device, True, False
+        )
+        if not isinstance(gathered_, str) and isinstance(gathered_[1], Im2colSchedule):
+            candidates.append((_seconds(gathered_, sizes, device), gathered_))
+    if not request.fixed():
+        tile = _register_tile(pattern, sizes, device, aligned, request)
+        if not isinstance(tile, str) and isinstance(tile[1], RegisterTileSchedule):
+            how = register_tile(tile[0])
+            assert isinstance(how, RegisterTile)
+            candidates.append((register_tile_seconds(tile[0], how, tile[1], sizes, device), tile))
+    if not candidates:
+        return chosen
+    seconds, cheapest = min(candidates, key=lambda c: c[0])
+    return cheapest if seconds < _seconds(chosen, sizes, device) else chosen
+
+
+def _has_few_channels(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> bool:
+    """Whether few channels are summed, and windows have fewer taps than results: a gradient of weights has more."""
+    channel = summed_channel(problem, sizes)
+    few = channel is None or sizes[channel] <= FEW_CHANNELS
+    terms = {d for axis in problem.a.axes if axis.window is not None for d, _ in axis.window.terms}
+    taps, results = (
+        math.prod(sizes[d] for d in terms if (d in problem.k) == summed) for summed in (True, False)
+    )
+    return few and taps <= results and math.prod(sizes[d] for d in problem.k) <= MOST_SUMMED
+
+
+def _seconds(chosen: _Chosen, sizes: tuple[int, ...], device: Device) -> float:
+    """What a kernel of tiles takes of few channels, with its copies; 0 of a gradient of weights, which stays."""
+    problem, schedule, splits, _ = chosen
+    compute_type = problem.compute_type.name
+    match schedule:
+        case Im2colSchedule():
+            copies = copies_seconds(problem, sizes, device)
+            gathered_ = im2col_seconds(problem, schedule, sizes, device) - copies
+            return GATHERED_SHARE.get(compute_type, 1.7) * gathered_ + copies
+        case Sm80Schedule():
+            price = multistage_seconds(problem, schedule, splits, sizes, device)
+            return MULTISTAGE_SHARE.get(compute_type, 0.55) * price
+        case _:
+            return 0.0
 
 
 def _hopper(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device, fold: bool) -> _Chosen | str:

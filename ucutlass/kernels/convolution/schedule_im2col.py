@@ -31,7 +31,7 @@ BYTES = 16
 SHORTEST_ROW = 32
 """Bytes of channels that TMA gathers at a time at least; shorter rows take it as long."""
 
-FEW_BYTES = 64
+FEW_BYTES = 32
 """Bytes of padded channels up to which taps are folded."""
 
 FARTHEST: Mapping[int, tuple[int, int]] = MappingProxyType({1: (32767, 65535), 2: (127, 255), 3: (15, 31)})

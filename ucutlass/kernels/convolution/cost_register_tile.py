@@ -1,0 +1,99 @@
+"""What a convolution takes whose threads keep sums of positions by columns: the instructions of each step of K, and
+the bytes of what is read and stored."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+
+from ucutlass.ir.hardware import Device
+from ucutlass.kernels.access import Store
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, RegisterTileSchedule
+from ucutlass.kernels.convolution.plan_register_tile import RegisterTile, out_of_bounds
+
+WARP, SCHEDULERS = 32, 4
+"""Threads of a warp, and warps of which an SM issues an instruction in a clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionModel:
+    """`launch`: seconds of a launch, in which weights come to shared memory and nothing else runs. `issued`: the share of clocks in which a scheduler issues; `load` is the instructions of an element of A,
+    `position` of a position in each step and `step` of the step itself (read off the machine code); `thread` of a thread,
+    `weight` of a weight that it brings to shared memory, `result` of a result, `vector` and `narrow_vector` of one of adjacent columns, of 4 and 2 bytes
+    (fitted to an H100, within an eighth of most of 30 times); `reached` the share of the memory's
+    bandwidth that results reach."""
+
+    launch: float = 7e-6
+    issued: float = 0.8
+    load: float = 3.0
+    position: float = 7.0
+    step: float = 6.0
+    thread: float = 800.0
+    weight: float = 20.0
+    result: float = 40.0
+    vector: float = 110.0
+    narrow_vector: float = 50.0
+    reached: float = 0.75
+
+
+PRICE = InstructionModel()
+
+TILES = tuple((rows, columns) for rows, columns in itertools.product((1, 2, 4, 8), (4, 8, 16, 32)))
+"""Positions and columns of a thread that are tried."""
+
+MOST_SUMS = 128
+
+
+def register_tile_seconds(
+    problem: ConvolutionProblem,
+    tile: RegisterTile,
+    schedule: RegisterTileSchedule,
+    sizes: tuple[int, ...],
+    device: Device,
+) -> float:
+    """Returns the seconds of the kernel, which needs no copies."""
+    columns = sizes[problem.batch[tile.column][0]]
+    positions = math.prod(sizes[run[0]] for i, run in enumerate(problem.batch) if i != tile.column)
+    k = math.prod(sizes[d] for d in problem.k)
+    rows, width, channels = schedule.rows, schedule.columns, schedule.channels
+    blocks = math.ceil(positions / (rows * schedule.threads)) * math.ceil(columns / width)
+    step = channels * rows * width + channels * width / 4 + PRICE.step
+    step += PRICE.load * channels * rows + PRICE.position * rows
+    wide = max(o.access.elem.bytes for o in problem.gemm.outputs) > 2
+    result = PRICE.result if schedule.vector == 1 else PRICE.vector if wide else PRICE.narrow_vector
+    thread = (
+        PRICE.thread
+        + k / channels * step
+        + PRICE.weight * k * width / schedule.threads
+        + result * rows * width
+    )
+    busiest = math.ceil(blocks / device.sms)
+    warps = busiest * schedule.threads / WARP
+    # Few warps do not hide each other's latencies.
+    issued = PRICE.issued * min(1.0, warps / (2 * SCHEDULERS))
+    seconds = warps * thread / SCHEDULERS / issued / device.clock
+    stored = sum(o.access.elem.bytes for o in problem.gemm.outputs if isinstance(o, Store))
+    moved = positions * columns * stored
+    moved += math.prod(sizes[axis.extent] for axis in problem.a.axes) * problem.a.elem.bytes
+    return PRICE.launch + max(seconds, moved / (PRICE.reached * device.bandwidth))
+
+
+def cheapest_register_tile(
+    problem: ConvolutionProblem,
+    tile: RegisterTile,
+    own: RegisterTileSchedule,
+    sizes: tuple[int, ...],
+    device: Device,
+) -> RegisterTileSchedule | str:
+    """The positions and columns of a thread that take least, or why none fit."""
+    columns = math.ceil(sizes[problem.batch[tile.column][0]] / 4) * 4
+    schedules = [
+        replace(own, rows=rows, columns=width, vector=min(own.vector, width))
+        for rows, width in TILES
+        if rows * width <= MOST_SUMS and width < columns + 4
+    ]
+    fitting = [s for s in schedules if out_of_bounds(problem, tile, s, sizes) is None]
+    if not fitting:
+        return str(out_of_bounds(problem, tile, schedules[0], sizes))
+    return min(fitting, key=lambda s: register_tile_seconds(problem, tile, s, sizes, device))
