@@ -41,6 +41,16 @@ class Reducer:
         part, lanes = f"part{i}[{lane}]", f"for (int l = 0; l < {count}; ++l)"
         merged = (f"{lanes} r{i}[l].merge(part{i}[l]);",)
         match reduction.op:
+            case "logsumexp" if i in self.loader.writer.kept_reductions():
+                return Passes(
+                    (f"{part}.largest = extreme<true>({part}.largest, {x});",),
+                    (f"LogSumExp part{i}[{count}];",),
+                    second=(
+                        f"kept{i}[i][v] = exponential({x}, pivot({part}.largest));",
+                        f"{part}.about += kept{i}[i][v];",
+                    ),
+                    ends=(f"top{i} = {part}.largest;", *merged),
+                )
             case "logsumexp":
                 return Passes(
                     (f"{part}.largest = extreme<true>({part}.largest, {x});",),

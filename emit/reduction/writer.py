@@ -181,6 +181,9 @@ class Writer:
                 return self._inside(i, axes, names)
             case Compute():
                 kinds = [self.kind(a) for a in instruction.args]
+                if (reduction := self.kept(instruction)) is not None:
+                    kept = f"kept{reduction}[{names.item}][{names.element}]"
+                    return [f"float const v{i} = {kept} * scale{reduction};"]
                 if (about := self._exponential(instruction)) is not None:
                     x, largest = (self.operand(a, names) for a in about)
                     return [f"float const v{i} = exponential({x}, {largest});"]
@@ -285,6 +288,24 @@ class Writer:
             return f"number({pack}, {element})"
         return widened(f"{pack}.value[{element}]", source)
 
+    def kept(self, exponential: Compute) -> int | None:
+        """The reduction for whose sum a thread took this exponential, about its own largest value, and kept it."""
+        s, instructions = self.plan.schedule, self.plan.problem.instructions
+        about = self._exponential(exponential)
+        if about is None or not s.keeps or s.items * s.vector > MOST_KEPT:
+            return None
+        x, largest = about
+        row = instructions[largest]
+        assert isinstance(row, RowValue)
+        reduction = instructions[row.reduction]
+        assert isinstance(reduction, RowReduce)
+        return row.reduction if reduction.op == "logsumexp" and reduction.arg == x else None
+
+    def kept_reductions(self) -> frozenset[int]:
+        """The reductions whose exponentials a thread keeps."""
+        every = (self.kept(i) for i in self.plan.problem.instructions if isinstance(i, Compute))
+        return frozenset(i for i in every if i is not None)
+
     def _exponential(self, exponential: Compute) -> tuple[int, int] | None:
         """x and the row's largest, where this is exp(x - largest)."""
         instructions = self.plan.problem.instructions
@@ -295,6 +316,9 @@ class Writer:
         row = instructions[largest]
         return (x, largest) if isinstance(row, RowValue) and row.part == "largest" else None
 
+
+MOST_KEPT = 64
+"""Exponentials that a thread keeps at most, a register each."""
 
 _PART = MappingProxyType(
     {

@@ -120,6 +120,22 @@ def test_rings_compute_their_programs(program: str, sizes: dict[str, int], field
 
 
 @compiled
+@pytest.mark.slow
+def test_kept_exponentials_of_huge_numbers() -> None:
+    """Also where a number's last place times log2(e) is more than exponentials span."""
+    given = {
+        "program": text_of(SOFTMAX, "stages 3  threads 64  rows 2"),
+        "sizes": {"T": 18, "D": 1000},
+        "scores": "rows",
+        "seed": 3,
+    }
+    outcome = isolated.run("tests.kernels.huge_numbers:emulate_here", given, limit_seconds=200)
+    assert isinstance(outcome, isolation.Returned), outcome
+    assert outcome.value["missing"] == 0
+    assert outcome.value["error"] < 2.0**-7
+
+
+@compiled
 def test_blocks_of_the_grid_share_a_row() -> None:
     """Three blocks, side by side, are all that run: one that waited for a fourth would wait for ever."""
     outcome = isolated.run(f"{__name__}:of_a_grid", {}, limit_seconds=200)

@@ -264,6 +264,7 @@ class ReductionSchedule:
     resident: bool = False
     grid: int = 1
     early: bool = False
+    keeps: bool = False
 
     @property
     def sharers(self) -> int:

@@ -117,6 +117,7 @@ def plan_reduction(
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
     schedule = replace(schedule, resident=_resident(problem, schedule, arch), early=_early(problem, schedule))
+    schedule = replace(schedule, keeps=_keeps(schedule))
     if too_large := broken(LAUNCH_RULES, ReductionCandidate(case, schedule, request)):
         return too_large
     price = estimate(problem, schedule, sizes, arch, device, ())
@@ -160,6 +161,11 @@ def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, dev
 
 def _early(problem: ReductionProblem, s: ReductionSchedule) -> bool:
     """Whether what a row's own result reads is loaded while the row is reduced."""
+    return s.stages > 1
+
+
+def _keeps(s: ReductionSchedule) -> bool:
+    """Whether exponentials are kept in registers, of which a block that stays for the launch has enough."""
     return s.stages > 1
 
 
