@@ -15,6 +15,9 @@ from ucutlass.kernels.rule import Breach, Rule
 CLUSTERS = (1, 2, 4, 8)
 """Blocks of a cluster: 8 is the largest that every GPU with clusters runs."""
 
+LARGE_CLUSTERS = (16,)
+"""Blocks of a cluster that not every GPU runs: those of a ring, of which several fit an SM."""
+
 MOST_THREADS = 1024
 MOST_SCAN_THREADS = 256
 """Of a block whose lines scan columns: each line leaves a sum in shared memory for every row of a vector."""
@@ -230,7 +233,7 @@ def _shared(c: ReductionCandidate) -> Breach | None:
     """How many blocks share a row."""
     case, s, r = c.case, c.schedule, c.request
     sides = r.cluster or (1, s.cluster)
-    clusters = sides[0] == 1 and s.cluster in CLUSTERS
+    clusters = sides[0] == 1 and s.cluster in (*CLUSTERS, *(LARGE_CLUSTERS if s.stages > 1 else ()))
     can = case.problem.across and case.arch.wgmma and s.keep == "registers" and not case.scans
     if (s.cluster > 1 and not can) or not clusters:
         return Breach(
