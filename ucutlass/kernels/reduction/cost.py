@@ -17,7 +17,7 @@ from ucutlass.kernels.reduction.plan import (
     scans_of,
 )
 from ucutlass.kernels.reduction.schedule import moved_bytes
-from ucutlass.kernels.reduction.smem import TILE, shared_bytes
+from ucutlass.kernels.reduction.smem import TILE, ring_bytes, transpose_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ def estimate(
     block = schedule.threads * schedule.rows
     registers = min(255, _held_registers(problem, schedule) + _WORKING)
     resident = blocks_per_sm(arch, block, registers, sum(_memory(problem, schedule).values()))
-    grid = Grid(_blocks(problem, schedule, extent), device.sms * resident)
+    slots, blocks = device.sms * resident, _blocks(problem, schedule, extent)
+    # Blocks that stay for the launch are no more than run at a time.
+    grid = Grid(min(blocks, slots) if schedule.stages > 1 else blocks, slots)
     return counted(grid, device.launch_floor + max(memory, computing), computing, memory, moved)
 
 
@@ -83,9 +85,9 @@ def _held_registers(problem: ReductionProblem, s: ReductionSchedule) -> int:
 
 
 def _memory(problem: ReductionProblem, s: ReductionSchedule) -> dict[str, int]:
-    """Returns bytes of shared memory by part: the tiles in which loads are transposed."""
-    tiles = shared_bytes(problem, s)
-    return {"tiles": tiles} if tiles else {}
+    """Returns bytes of shared memory by part: the tiles in which loads are transposed, the ring of a row's lines."""
+    parts = {"tiles": sum(tile.bytes for tile in transpose_tiles(problem, s)), "ring": ring_bytes(problem, s)}
+    return {name: count for name, count in parts.items() if count}
 
 
 def measure(problem: ReductionProblem, sizes: tuple[int, ...]) -> Extent:
@@ -147,6 +149,8 @@ def _variant(s: ReductionSchedule) -> str:
         return "transpose"
     if s.look_back:
         return "look-back"
+    if s.stages > 1:
+        return "ring"
     return "registers" if s.keep == "registers" else "multi-pass"
 
 
@@ -169,5 +173,5 @@ def resources(planned: Planned) -> Resources:
         cluster=(1, s.cluster),
         loop="columns",
         steps=chunks,
-        parts=chunks if s.look_back else s.splits,
+        parts=chunks if s.look_back else s.splits * s.grid,
     )

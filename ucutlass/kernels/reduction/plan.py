@@ -265,6 +265,7 @@ class ReductionSchedule:
     grid: int = 1
     early: bool = False
     keeps: bool = False
+    interior: bool = False
 
     @property
     def sharers(self) -> int:

@@ -117,7 +117,7 @@ def plan_reduction(
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
     schedule = replace(schedule, resident=_resident(problem, schedule, arch), early=_early(problem, schedule))
-    schedule = replace(schedule, keeps=_keeps(schedule))
+    schedule = replace(schedule, keeps=_keeps(schedule), interior=_interior(problem))
     if too_large := broken(LAUNCH_RULES, ReductionCandidate(case, schedule, request)):
         return too_large
     price = estimate(problem, schedule, sizes, arch, device, ())
@@ -162,6 +162,11 @@ def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, dev
 def _early(problem: ReductionProblem, s: ReductionSchedule) -> bool:
     """Whether what a row's own result reads is loaded while the row is reduced."""
     return s.stages > 1
+
+
+def _interior(problem: ReductionProblem) -> bool:
+    """Whether windows that lie inside their axis are read apart from those that do not."""
+    return False
 
 
 def _keeps(s: ReductionSchedule) -> bool:
@@ -393,6 +398,13 @@ def _notes(
             + ("one pass reads it" if passes == 1 else f"each of {passes} passes reads it")
         )
         reasons.append(Note("", f"{s.threads} threads a {'part' if s.look_back else 'row'}", text))
+    if s.stages > 1:
+        why = "bulk copies bring lines of the next rows while one is reduced and stored"
+        reasons.append(Note("", f"a ring of {s.stages} lines", why))
+    if s.grid > 1:
+        reasons.append(
+            Note("", f"{s.grid} blocks a row", "they meet through global memory, and read it once")
+        )
     if s.cluster > 1:
         reasons.append(
             Note("", f"a cluster of {s.cluster} blocks a row", "one block's registers do not hold it")

@@ -135,8 +135,3 @@ def _op(problem: ReductionProblem, i: int) -> str:
     instruction = problem.instructions[i]
     assert isinstance(instruction, RowReduce)
     return instruction.op
-
-
-def shared_bytes(problem: ReductionProblem, schedule: ReductionSchedule) -> int:
-    """The bytes of a block's tiles and of its ring."""
-    return sum(tile.bytes for tile in transpose_tiles(problem, schedule)) + ring_bytes(problem, schedule)
