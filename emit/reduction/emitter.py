@@ -194,11 +194,12 @@ class _Body:
         split, keep = schedule.splits > 1, schedule.keep == "registers"
         out = [self.loader.declared(k) for k in range(len(problem.loads))] if keep else []
         loaded: set[int] = set()
-        out += self._early(False)
         if schedule.stages > 1:
             ring = RingText(self.plan, self.writer, self.index)
             loaded |= set(ring.loads)
             out += self._chunks(ring.read())
+        # Behind a ring's fence, which would wait for them.
+        out += self._early(False)
         for phase in range(phases(problem)):
             reductions = self._reductions(phase)
             out += [f"{accumulator(reduction)} r{i}[{self._lanes}];" for i, reduction in reductions]

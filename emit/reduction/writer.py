@@ -292,7 +292,8 @@ class Writer:
         """The reduction for whose sum a thread took this exponential, about its own largest value, and kept it."""
         s, instructions = self.plan.schedule, self.plan.problem.instructions
         about = self._exponential(exponential)
-        if about is None or not s.keeps or s.items * s.vector > MOST_KEPT:
+        most = MOST_KEPT // (2 if s.threads * s.rows * s.blocks > KEEPING_THREADS else 1)
+        if about is None or not s.keeps or s.items * s.vector > most:
             return None
         x, largest = about
         row = instructions[largest]
@@ -317,8 +318,8 @@ class Writer:
         return (x, largest) if isinstance(row, RowValue) and row.part == "largest" else None
 
 
-MOST_KEPT = 64
-"""Exponentials that a thread keeps at most, a register each."""
+MOST_KEPT, KEEPING_THREADS = 64, 512
+"""Exponentials that a thread keeps at most, a register each, where an SM has so many threads; half where it has more."""
 
 _PART = MappingProxyType(
     {

@@ -5,6 +5,8 @@
 // its way in and the one before on its way out, by bulk copies; a kernel that keeps a row in registers waits for all
 // of it before it computes, and for all of that before it reads on.
 //
+// The emitter has such rings since, and its kernel of these rows takes as long.
+//
 // Blocks exchange the largest value and the sum of each warp once a row, by st.async into each other's shared memory.
 #include <cstdint>
 #include <cuda_bf16.h>

@@ -13,11 +13,13 @@ from ucutlass.shapes import complete
 @pytest.mark.parametrize(
     ("elem", "extent", "keep", "cluster", "items"),
     [
-        ("f32", 262144, "registers", 8, 8),
+        ("f32", 262144, "registers", 8, 16),
         ("f32", 393216, "registers", 8, 12),
-        ("f32", 393220, "reread", 1, 4),
+        ("f32", 393220, "registers", 1, 8),
+        ("f32", 393218, "reread", 1, 4),
         ("bf16", 524288, "registers", 8, 8),
-        ("bf16", 786432, "reread", 1, 4),
+        ("bf16", 786432, "registers", 1, 8),
+        ("bf16", 786436, "reread", 1, 4),
     ],
 )
 def test_a_cluster_keeps_rows_of_words_of_one_and_a_half_megabytes(

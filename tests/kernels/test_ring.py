@@ -62,6 +62,50 @@ def schedule(program: str, fields: str = "", **sizes: int) -> ReductionSchedule:
     return plan.schedule
 
 
+# --- what is chosen -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes", "expected"),
+    [
+        (SOFTMAX, {"T": 1024, "D": 65536}, (256, 4, 1, 8)),
+        (SOFTMAX, {"T": 512, "D": 131072}, (256, 8, 1, 8)),
+        (SOFTMAX, {"T": 512, "D": 100_008}, (512, 8, 1, 12)),
+        (LAYER_NORM, {"T": 256, "D": 262144}, (512, 8, 1, 12)),
+        (SOFTMAX.replace("bf16", "f32"), {"T": 256, "D": 262144}, (512, 8, 1, 12)),
+        (GROUP_NORM, {"T": 64, "C": 4, "P": 262144}, (1024, 1, 32, 8)),
+    ],
+)
+def test_rows_that_pass_through_a_ring(
+    program: str, sizes: dict[str, int], expected: tuple[int, ...]
+) -> None:
+    own = schedule(program, **sizes)
+    assert (own.threads, own.cluster, own.grid, own.stages) == expected
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes"),
+    [
+        (SOFTMAX, {"T": 512, "D": 50264}),  # a block holds it well
+        (SOFTMAX, {"T": 512, "D": 131076}),  # no whole pieces of 16 bytes
+        (SOFTMAX, {"T": 8, "D": 131072}),  # most SMs would have none
+        (ADD_NORM, {"T": 512, "D": 131072}),  # two tensors, which nobody has timed
+        (LAYER_NORM.replace("bf16", "f32"), {"T": 512, "D": 131072}),  # as many words that all rows share
+        (ARGMAX, {"A": 8, "B": 64, "D": 262144}),
+        (GROUP_NORM, {"T": 3, "C": 4, "P": 262144}),
+        (GROUP_NORM, {"T": 64, "C": 4, "P": 400_000}),  # blocks of 49 leave 34 SMs idle
+    ],
+)
+def test_rows_that_pass_through_none(program: str, sizes: dict[str, int]) -> None:
+    assert schedule(program, **sizes).stages == 1
+
+
+def test_other_fields_leave_a_ring_out_where_it_does_not_fit() -> None:
+    reread = schedule(SOFTMAX, "keep reread", T=512, D=131072)
+    assert (reread.keep, reread.stages) == ("reread", 1)
+    assert schedule(SOFTMAX, "vector 4", T=512, D=131072).stages == 1
+
+
 # --- what is filled, and what is refused --------------------------------------------------
 
 

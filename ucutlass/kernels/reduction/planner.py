@@ -36,7 +36,7 @@ from ucutlass.kernels.reduction.rules import (
     power,
 )
 from ucutlass.kernels.reduction.schedule import moved_bytes, request_of, resolve
-from ucutlass.kernels.reduction.smem import TILE, resident_loads, ring_bytes, ring_limit
+from ucutlass.kernels.reduction.smem import TILE, resident_loads, ring_bytes, ring_limit, ring_loads
 from ucutlass.kernels.reduction.variants import VARIANTS
 from ucutlass.kernels.rule import broken
 from ucutlass.kernels.violation import Violation, foreign_to
@@ -64,6 +64,30 @@ largest cluster that every GPU with clusters runs (CUDA C++ Programming Guide, "
 The last budget spares 16 of a thread's registers: a softmax of rows of 1.5 MB takes 3,409 us so, and 4,786 by
 reading them thrice (`benchmarks.optimise`, l1_23). It is for words alone: 16-bit elements, which are widened,
 spill."""
+
+RINGS: tuple[tuple[int, int, int, int, bool], ...] = (
+    (256, 4, 8, 2, True),
+    (256, 8, 8, 1, True),
+    (512, 8, 12, 1, False),
+)
+"""Threads of a block, blocks of a cluster, lines of the ring, blocks that an SM is to hold, and whether lines must be
+full, of rows of 16-bit elements that pass through a ring, best first: two blocks of 256 threads work while one of them
+waits for its cluster, and rows that end within a line leave it too few instructions at a time (measured on an H100 by
+`benchmarks.rows`, which prices them: at 0.87 to 0.9 of a copy where clusters that hold a row in registers alone are
+at 0.46 to 0.67)."""
+
+RING_HELD = 256
+"""Bytes of 32-bit elements that a thread of the last of RINGS holds."""
+
+SHORTEST_RING = 7 * 2**14
+"""Bytes of a row of 16-bit elements above which a block's registers hold it ill: 8 vectors of 1024 threads."""
+
+MEETING = (MOST_THREADS, 8)
+"""Threads of a block and lines of the ring of rows that blocks of the whole grid share: a group norm of 64 groups of 4 MB
+takes 226 us on an H100 so, and 281 by reading them twice (`benchmarks.rows`)."""
+
+LEAST_GROUPS, BUSY = 3, 0.9
+"""Such rows in flight at least, since all blocks of one wait at a time, and the part of the SMs that they must employ."""
 
 PICKING = ((128, MOST_THREADS, 1), *REGISTER_BUDGETS[3:6])
 """The register budgets of argmax and argmin, whose meeting costs each warp more than its elements do."""
@@ -160,8 +184,10 @@ def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, dev
 
 
 def _early(problem: ReductionProblem, s: ReductionSchedule) -> bool:
-    """Whether what a row's own result reads is loaded while the row is reduced."""
-    return s.stages > 1
+    """Whether what a row's own result reads is loaded while the row is reduced: a cross entropy of rows of 16384 bf16
+    takes 174 us for 196 so on an H100, one of 1024 71 for 69."""
+    in_registers = problem.across and s.keep == "registers" and s.splits == 1 and not s.look_back
+    return s.stages > 1 or (bool(problem.columns) and in_registers and s.threads >= THREADS)
 
 
 def _interior(problem: ReductionProblem) -> bool:
@@ -253,6 +279,8 @@ def _across(
     vectors = extent.columns // vector
     held = kept_bytes(problem, vector)
     scans = any(isinstance(i, RowScan) for i in problem.instructions)
+    if (ring := _ring(problem, extent, vector, arch, device)) is not None:
+        return ring
     row, words = vectors * held, all(load.elem.bytes >= WORD for load in kept(problem))
     for budget, most, cluster in PICKING if _picks(problem) else REGISTER_BUDGETS:
         fits = row <= budget * cluster * most and (budget <= HELD or words)
@@ -265,6 +293,8 @@ def _across(
         threads = min(most, max(threads, power(share) if share < 8 else min(32, power(share) // 2)))
         items = math.ceil(share / threads)
         return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
+    if (meeting := _meeting(problem, extent, vector, arch, device)) is not None:
+        return meeting
     # Element by element one pass takes 1.1 times as long as two on an H200 (`benchmarks.memory_bound`).
     if scans and phases(problem) == 0 and vector > 1:
         items = _look_back_items(problem, vector, held)
@@ -281,6 +311,55 @@ def _across(
     # (`benchmarks.optimise`, l1_40).
     splits = _scan_splits(extent.rows, device, chunks) if scans else _splits(extent.rows, chunks, 16, device)
     return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "reread", splits)
+
+
+def _ring(
+    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device
+) -> ReductionSchedule | None:
+    """Clusters that stay for the launch, for rows that one block holds ill or not. None for shorter rows, for those that
+    bulk copies do not bring, for so few that SMs would have none, and where words are read that all rows share, which
+    are as many again."""
+    loads = kept(problem)
+    if not arch.wgmma or _picks(problem) or scans_of(problem) or len(loads) != 1:
+        return None
+    if len(problem.columns) != 1 or len(ring_loads(problem, vector)) != 1:
+        return None
+    vectors, held = extent.columns // vector, kept_bytes(problem, vector)
+    row, words = vectors * held, loads[0].elem.bytes >= WORD
+    if words and (row <= 8 * MOST_THREADS * WORD * 8 or resident_loads(problem, vector)):
+        return None
+    for threads, cluster, stages, blocks, full in RINGS[-1:] if words else RINGS:
+        items = math.ceil(vectors / (threads * cluster))
+        most = RING_HELD if words else HELD
+        if items * held > most or (full and vectors % (threads * cluster)):
+            continue
+        if row <= (SHORTEST_RING if full else MOST_THREADS * HELD) or extent.rows * cluster < device.sms:
+            continue
+        ring = ReductionSchedule(
+            vector, threads, 1, items, "registers", cluster=cluster, stages=stages, blocks=blocks
+        )
+        if ring_bytes(problem, ring) <= ring_limit(arch, ring):
+            return ring
+    return None
+
+
+def _meeting(
+    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device
+) -> ReductionSchedule | None:
+    """Blocks of the whole grid that share rows of megabytes, where nearly all SMs have a part of one."""
+    if not arch.wgmma or _picks(problem) or scans_of(problem) or not any(o.whole for o in problem.outputs):
+        return None
+    if len(kept(problem)) != 1 or len(ring_loads(problem, vector)) != 1 or resident_loads(problem, vector):
+        return None
+    threads, stages = MEETING
+    held = kept_bytes(problem, vector)
+    grid = math.ceil(extent.columns // vector * held / (threads * HELD))
+    groups = device.sms // grid
+    if groups < LEAST_GROUPS or groups * grid < BUSY * device.sms or extent.rows < 2 * groups:
+        return None
+    items = math.ceil(extent.columns // vector / (threads * grid))
+    ring = ReductionSchedule(vector, threads, 1, items, "registers", stages=stages, grid=grid)
+    return ring if ring_bytes(problem, ring) <= ring_limit(arch, ring) else None
 
 
 def _down(problem: ReductionProblem, extent: Extent, vector: int, device: Device) -> ReductionSchedule:

@@ -6,6 +6,7 @@ here so that a row still fits, and a request that no kernel keeps gets the rule'
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from ucutlass.ir.schedule import PartialSchedule
@@ -58,13 +59,16 @@ def resolve(
     if request.fixed().items() <= request_of(case, own).fixed().items():
         return own
     clusters = CLUSTERS if request.cluster is None and case.arch.wgmma else (own.cluster,)
+    # A ring that other fields leave no room for is shorter, and none at last.
+    rings = (request.stages,) if request.stages else (own.stages, own.stages // 2, 1)
     first: tuple[Violation, ...] = ()
-    for cluster in dict.fromkeys((own.cluster, *clusters)):
-        schedule = _filled(case, own, request, cluster)
+    for stages, cluster in itertools.product(dict.fromkeys(rings), dict.fromkeys((own.cluster, *clusters))):
+        schedule = _filled(case, own, request, cluster, max(1, stages))
         violations = broken(SCHEDULE_RULES, ReductionCandidate(case, schedule, request))
         if not violations:
             return schedule
-        first = first or violations
+        if request.stages or stages <= 1:
+            first = first or violations
     return first
 
 
@@ -72,7 +76,7 @@ def resolve(
 
 
 def _filled(
-    case: ReductionCase, own: ReductionSchedule, r: PartialSchedule, cluster: int
+    case: ReductionCase, own: ReductionSchedule, r: PartialSchedule, cluster: int, stages: int
 ) -> ReductionSchedule:
     vector = r.vector or own.vector
     if not case.problem.columns:
@@ -98,8 +102,8 @@ def _filled(
         1 if grid > 1 else splits or min(least, chunks),
         cluster=clustered,
         look_back=scanned and chunks > 1,
-        stages=r.stages or own.stages,
-        blocks=r.blocks or own.blocks,
+        stages=stages,
+        blocks=r.blocks or (own.blocks if stages > 1 and threads == own.threads else 1),
         grid=grid,
     )
 

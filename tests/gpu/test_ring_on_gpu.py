@@ -1,0 +1,79 @@
+"""Rows that pass through a ring on a GPU, against the float64 reference: lines that end within a row, clusters, blocks
+of the grid, several blocks an SM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import ucutlass
+from tests.gpu.turns import build_in_turn
+from tests.kernels.test_ring import (
+    ARGMAX,
+    ENTROPY,
+    GROUP_NORM,
+    LAYER_NORM,
+    SOFTMAX,
+    planned_source,
+    schedule,
+    text_of,
+)
+from ucutlass.emit.text import Source
+from ucutlass.kernels.families import Plan
+from ucutlass.runtime import verify
+from ucutlass.runtime.inputs import generate
+
+pytestmark = pytest.mark.gpu
+
+SOFTMAX_F32 = SOFTMAX.replace("bf16", "f32")
+
+CASES = (
+    (SOFTMAX, {"T": 141, "D": 65536}, ""),
+    (SOFTMAX, {"T": 67, "D": 131072}, ""),
+    (SOFTMAX, {"T": 35, "D": 96008}, ""),
+    (SOFTMAX, {"T": 35, "D": 262144}, ""),
+    (SOFTMAX_F32, {"T": 35, "D": 262144}, ""),
+    (SOFTMAX_F32, {"T": 35, "D": 131076}, ""),
+    (LAYER_NORM, {"T": 67, "D": 131072}, "stages 8  cluster 1x8  threads 256"),
+    (LAYER_NORM.replace("b: f32", "b: bf16"), {"T": 67, "D": 131072}, ""),
+    (LAYER_NORM.replace("b: f32", "b: bf16"), {"T": 35, "D": 200_008}, ""),
+    (ENTROPY, {"T": 67, "D": 131072}, ""),
+    (ENTROPY, {"T": 67, "D": 100_008}, ""),
+    (GROUP_NORM, {"T": 9, "C": 4, "P": 262144}, ""),
+    (GROUP_NORM, {"T": 9, "C": 4, "P": 75_004}, "stages 8  split_k 16  threads 512"),
+    (ARGMAX, {"A": 3, "B": 70, "D": 20_004}, "stages 4  cluster 1x2  threads 256"),
+    (SOFTMAX, {"T": 9001, "D": 4096}, "stages 4  threads 256  blocks 4"),
+    (LAYER_NORM, {"T": 3001, "D": 16384}, "stages 4  threads 256  blocks 2"),
+    (SOFTMAX, {"T": 5003, "D": 2056}, "stages 4  threads 32  rows 4  blocks 2"),
+)
+"""Programs, extents, and the schedule; nothing where the planner chooses a ring itself."""
+
+
+def sources() -> list[tuple[Source, Plan]]:
+    """The kernel of every case, in their order."""
+    pairs = []
+    for program, sizes, fields in CASES:
+        planned, source = planned_source(program, fields, **sizes)
+        pairs.append((source, planned.plan))
+    return pairs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """Every kernel, built once and in parallel; the calls then find them in the cache."""
+    build_in_turn("ring", sources, CASES)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_rings_agree_with_the_reference(number: int) -> None:
+    program, sizes, fields = CASES[number]
+    assert schedule(program, fields, **sizes).stages > 1
+    kernel = ucutlass.loads(text_of(program, fields))
+    arguments = generate(kernel.program, sizes, "normal", seed=7, device="cuda")
+
+    def launch(given: Any, outputs: Any) -> None:
+        kernel(*given, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
+
+    verdict = verify.check(kernel.program, launch, arguments)
+    assert verdict.ok, str(verdict)
