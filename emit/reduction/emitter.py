@@ -203,15 +203,15 @@ class _Body:
         for phase in range(phases(problem)):
             reductions = self._reductions(phase)
             out += [f"{accumulator(reduction)} r{i}[{self._lanes}];" for i, reduction in reductions]
-            kept = [i for i, _ in reductions if i in self.writer.kept_reductions()]
-            out += [f"float kept{i}[kItems][kVector], top{i};" for i in kept]
+            keepers = [i for i, _ in reductions if i in self.writer.kept_reductions()]
+            out += [f"float kept{i}[kItems][kVector], top{i};" for i in keepers]
             phase_lines = self._phase(reductions, loaded)
             phase_lines += self._early(True) if phase + 1 == phases(problem) else []
             phase_lines += [f"reduce(r{i}, buffer{meeting(self.plan, i)});" for i, _ in reductions]
             phase_lines += [
                 f"float const scale{i} = top{i} == -INFINITY ? 0.0f"
                 f" : rescale_factor(pivot(top{i}), pivot(r{i}[0].largest));"
-                for i in kept
+                for i in keepers
             ]
             if not split:
                 out += phase_lines

@@ -182,8 +182,8 @@ class Writer:
             case Compute():
                 kinds = [self.kind(a) for a in instruction.args]
                 if (reduction := self.kept(instruction)) is not None:
-                    kept = f"kept{reduction}[{names.item}][{names.element}]"
-                    return [f"float const v{i} = {kept} * scale{reduction};"]
+                    exponential = f"kept{reduction}[{names.item}][{names.element}]"
+                    return [f"float const v{i} = {exponential} * scale{reduction};"]
                 if (about := self._exponential(instruction)) is not None:
                     x, largest = (self.operand(a, names) for a in about)
                     return [f"float const v{i} = exponential({x}, {largest});"]
