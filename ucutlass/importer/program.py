@@ -22,6 +22,7 @@ from ucutlass.importer.stages import NoKernelServes, cut
 from ucutlass.importer.symbolic import DependsOnExtents, with_free_extents
 from ucutlass.importer.text import INLINE_STAGES, value_names, written
 from ucutlass.importer.viewed_orders import as_viewed
+from ucutlass.importer.weights import weights_ahead
 from ucutlass.limits import LimitPassed
 
 if TYPE_CHECKING:
@@ -300,6 +301,7 @@ def program_of(
     prices = StagePrices(exact=fixed)
     graph, stages = channels_last(*cut(graph, several, prices), prices)
     graph, stages = as_viewed(graph, stages, prices)
+    graph, stages = weights_ahead(graph, stages, prices)
     try:
         program = written(graph, stages, name, most_bindings)
     except (NotLegal, Conflict, LimitPassed) as problem:
