@@ -30,6 +30,7 @@ class Convolutions(nn.Module):
 def test_weights_are_turned_ahead(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
     monkeypatch.setattr(weights, "LEAST_CONVOLUTIONS", least)
     monkeypatch.setattr(weights, "LEAST_GAIN", -1.0)
+    monkeypatch.setattr(weights, "LEAST_SHARE", -1.0)
     torch.manual_seed(0)
     program, wrong = difference(Convolutions().eval(), torch.randn(2, 4, 20, 24))
     assert not wrong

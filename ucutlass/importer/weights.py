@@ -27,6 +27,9 @@ LEAST_CONVOLUTIONS = 4
 LEAST_GAIN = 1e-6
 """Seconds that a convolution must save: less than that, an event costs too."""
 
+LEAST_SHARE = 0.5
+"""Of a copy's estimate that its convolution must save: it takes a part of the GPU from what runs beside it."""
+
 
 def weights_ahead(
     graph: TensorGraph, stages: Sequence[ImportedStage], prices: StagePrices
@@ -88,8 +91,9 @@ class _Turner:
 
     def _pays(self, stage: ImportedStage, turned: ImportedStage, copy: Computation) -> bool:
         values = {**self.graph.values, copy.name: copy.tensor}
-        apart = self.prices.of_stage(values, stage.nodes, stage.outputs)
-        return self.prices.of_stage(values, turned.nodes, stage.outputs) < apart - LEAST_GAIN
+        saved = self.prices.of_stage(values, stage.nodes, stage.outputs)
+        saved -= self.prices.of_stage(values, turned.nodes, stage.outputs)
+        return saved > max(LEAST_GAIN, LEAST_SHARE * self.prices.of_stage(values, (copy,), (copy.name,)))
 
 
 def _convolution(stage: ImportedStage) -> Computation | None:
