@@ -6,6 +6,7 @@ depend on it: labels say which axis is which.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -90,7 +91,10 @@ class _GroupOrders:
                     turned: self._total(stages, (*last[:number], turned, *last[number + 1 :]))
                     for turned in (True, False)
                 }
-                last[number] = not totals[False] < WORTH * totals[True]
+                # A copy at a border must save something; without one, equal estimates are no equal times.
+                copied = any(_is_border(self.stages[n]) for n in stages)
+                first, behind_others = totals[False], totals[True]
+                last[number] = behind_others < WORTH * first if copied else not first < WORTH * behind_others
             if last == before:
                 break
         return self._images(last)
@@ -147,7 +151,7 @@ class _GroupOrders:
         stage = self.stages[number]
         own = chosen & {*stage.inputs, *stage.outputs}
         key = number, own
-        if not own and len(stage.nodes) == 1 and stage.nodes[0].hint == BORDER:
+        if not own and _is_border(stage):
             return 0.0  # there will be none
         if key not in self.estimates:
             nodes = tuple(self._permuted(node, own) for node in stage.nodes)
@@ -174,10 +178,12 @@ class _GroupOrders:
 
 
 def _borders(graph: TensorGraph, stages: Sequence[ImportedStage]) -> list[str]:
-    """Returns the images among a graph's results and the inputs that stages read, whose order is given."""
+    """Returns the images among a graph's results and the inputs that several stages read, whose order is given."""
     channels = _channel_axes([node for stage in stages for node in stage.nodes])
     inputs = {i.name for i in graph.inputs}
-    read = dict.fromkeys(value for stage in stages for value in stage.inputs if value in inputs)
+    counts = Counter(value for stage in stages for value in dict.fromkeys(stage.inputs) if value in inputs)
+    # A convolution that alone reads an image copies it as quickly itself.
+    read = [value for value in counts if counts[value] > 1]
     return [
         value
         for value in dict.fromkeys((*read, *graph.results))
@@ -185,6 +191,10 @@ def _borders(graph: TensorGraph, stages: Sequence[ImportedStage]) -> list[str]:
         and _comes_first(value, graph, channels)
         and _whole_rows(graph.values[value], channels[value])
     ]
+
+
+def _is_border(stage: ImportedStage) -> bool:
+    return len(stage.nodes) == 1 and stage.nodes[0].hint == BORDER
 
 
 def _inside(value: str) -> str:
@@ -351,7 +361,7 @@ def _convolved(stage: ImportedStage) -> Iterator[str]:
 def _alike(graph: TensorGraph, stage: ImportedStage) -> list[str]:
     """Returns the images that a stage reads and writes element by element: in one order, or it would transpose. What
     a convolution itself reads is none of them where all channels are one group."""
-    if any(node.hint == BORDER for node in stage.nodes):
+    if _is_border(stage):
         return []  # which transposes
     gathering = [node.name for node in _convolutions(stage) if node.extents.get("G", 0) == 1]
     reads = dict.fromkeys(
