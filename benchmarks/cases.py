@@ -85,7 +85,7 @@ def compute_types() -> Iterator[Case]:
     for name, schedule in (
         ("f32", pingpong("64x128x32")),
         ("f32 wide", cooperative("128x192x32", "2x1")),
-        ("f32 stream-K", cooperative("128x128x32").replace("split_k 1", "split_k stream")),
+        ("f32 stream-K", cooperative("128x128x32").replace("split_k 1", "split_k stream  math tf32x3")),
     ):
         yield case(f"lanes, TMA/{name}", plain, "  return dot[K](x, w)", schedule, TMA, ALL)
     for name, math in (("tf32x3", "tf32x3"), ("f32 simt", "simt")):
