@@ -161,15 +161,75 @@ class SupervisedProcess:
         return line.decode().split()
 
 
+class NoChildLists(Exception):
+    """Raised where the kernel does not list the children of a thread."""
+
+
 def _descendants(ancestor: int) -> list[ProcessInfo]:
+    """Returns what came of a process and lives, by the kernel's lists of children where it has them: reading the
+    state of every process there is takes seconds beside threads that compute, since each read waits for Python's
+    lock."""
+    try:
+        return [info for pid in _listed(ancestor) if (info := _living(pid)) is not None]
+    except NoChildLists:
+        return _scanned(ancestor)
+
+
+def _listed(ancestor: int) -> list[int]:
+    """Returns the numbers of what came of a process. Raises NoChildLists."""
+    numbers: list[int] = []
+    unseen = [ancestor]
+    while unseen:
+        pid = unseen.pop()
+        children = [int(n) for n in _children_of(pid).split()]
+        numbers += children
+        unseen += children
+    return numbers
+
+
+def _children_of(pid: int) -> str:
+    """Returns the children of a process's threads, by number; "" where it has ended. Raises NoChildLists where
+    the kernel has none (proc(5), task/TID/children, of CONFIG_PROC_CHILDREN)."""
+    lists: list[str] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            try:
+                lists.append((thread / "children").read_text(encoding="ascii"))
+            except ProcessLookupError:
+                continue
+            except FileNotFoundError:
+                if thread.exists():
+                    raise NoChildLists from None
+    return " ".join(lists)
+
+
+def _living(pid: int) -> ProcessInfo | None:
+    """Returns a process that runs; None for one that has ended."""
+    with suppress(OSError):
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return _info(pid, _fields(stat))
+    return None
+
+
+def _fields(stat: str) -> list[str]:
+    # proc(5): the name, in parentheses, may hold blanks; state is field 3, ppid 4, rss 24.
+    return stat.rpartition(")")[2].split()
+
+
+def _info(pid: int, fields: Sequence[str]) -> ProcessInfo | None:
+    if fields[0] in "ZX":
+        return None
+    return ProcessInfo(pid, int(fields[21]) * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _scanned(ancestor: int) -> list[ProcessInfo]:
+    """Returns what `_descendants` does, by the parents of all processes."""
     children: dict[int, list[ProcessInfo]] = {}
-    page = os.sysconf("SC_PAGE_SIZE")
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # proc(5): the name, in parentheses, may hold blanks; state is field 3, ppid 4, rss 24.
-            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            if fields[0] not in "ZX":
-                info = ProcessInfo(int(stat.parent.name), int(fields[21]) * page)
+            fields = _fields(stat.read_text(encoding="utf-8", errors="replace"))
+            info = _info(int(stat.parent.name), fields)
+            if info is not None:
                 children.setdefault(int(fields[1]), []).append(info)
     living = list(children.get(ancestor, ()))
     for process in living:

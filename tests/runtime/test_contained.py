@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime_fakes import alive, all_ended
 
-from ucutlass.runtime import isolation
+from ucutlass.runtime import isolation, supervised_process
 from ucutlass.runtime.environment_allowlist import ALLOWED, allowed_environment
 from ucutlass.runtime.supervised_process import SupervisedProcess
 
@@ -197,3 +197,35 @@ def test_an_exceptions_words_are_bounded(call: Call) -> None:
 def test_an_exception_that_fails_at_its_own_words(call: Call) -> None:
     outcome = call("raises_what_has_no_words")
     assert isinstance(outcome, isolation.Raised) and "its __str__ raised ValueError" in outcome.message
+
+
+def test_what_came_of_a_process_is_listed_as_a_scan_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "import subprocess, sys, threading, time\n"
+        "kids = [subprocess.Popen(['sleep', '60'])]\n"
+        "thread = threading.Thread(target=lambda: (kids.append(subprocess.Popen(['sleep', '60'])), time.sleep(60)))\n"
+        "thread.start()\n"
+        "subprocess.Popen(['true'])\n"
+        "time.sleep(0.3); print('ready', flush=True); time.sleep(60)\n"
+    )
+    process = SupervisedProcess(
+        [sys.executable, "-c", script],
+        env=dict(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        listed = {info.pid for info in process.processes()}
+        assert len(listed) == 3, "itself and what two of its threads started; not what has ended"
+        assert all(info.resident > 0 for info in process.processes())
+
+        def none(pid: int) -> str:
+            raise supervised_process.NoChildLists
+
+        monkeypatch.setattr(supervised_process, "_children_of", none)
+        assert {info.pid for info in process.processes()} == listed
+    finally:
+        process.end()
+    assert not process.processes()

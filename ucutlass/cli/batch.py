@@ -38,7 +38,7 @@ from ucutlass.agent.session import (
 )
 from ucutlass.agent.step_time import StepTime
 from ucutlass.cli import show
-from ucutlass.cli.engines import at_hand, opened
+from ucutlass.cli.engines import at_hand, opened, threads_take_turns_quickly
 from ucutlass.cli.errors import Status, fail
 from ucutlass.cli.proposer_options import proposer_factory
 from ucutlass.cli.search_options import ATTEMPTS, SearchOptions
@@ -104,6 +104,7 @@ def _run_batch(
     from ucutlass.agent.optimize import Machinery, open_session, proposer_and_evaluator, with_prebuilds
     from ucutlass.agent.prebuild import Prebuilder, builder_pool, read_ahead, start_builder
 
+    threads_take_turns_quickly()
     journal = Journal.open(request.how.journal)
     local_gpu = at_hand(engine)
     if local_gpu is None:

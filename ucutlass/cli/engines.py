@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,6 +15,10 @@ from ucutlass.engine import worker_gpu
 from ucutlass.engine.errors import EngineUnknown
 from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime.gpu import CurrentGpu
+
+SWITCH_SECONDS = 0.0005
+"""For which a thread that computes keeps Python's lock where another one wants it, instead of 5 ms: while candidates
+are ranked and planned, who waits for a process wants it hundreds of times a call."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +38,11 @@ def opened(spec: str | None, as_json: bool, *, announces: bool = True) -> engine
         return LocalEngine(on_wait=on_wait) if spec is None else engine.open(spec, on_wait=on_wait)
     except EngineUnknown as problem:
         fail(Status.CALL, str(problem), as_json)
+
+
+def threads_take_turns_quickly() -> None:
+    """Has threads of this command that wait for processes held up little by those that compute."""
+    sys.setswitchinterval(SWITCH_SECONDS)
 
 
 def at_hand(hall: engine.Engine) -> CurrentGpu | None:

@@ -24,7 +24,7 @@ from ucutlass.agent.run import OptimizationSession, resume_session
 from ucutlass.agent.session import Level, NotASession, SessionState
 from ucutlass.agent.step_time import timed_step
 from ucutlass.cli import inputs, show
-from ucutlass.cli.engines import at_hand, opened
+from ucutlass.cli.engines import at_hand, opened, threads_take_turns_quickly
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import OutputPath, write
@@ -213,6 +213,7 @@ def _run_session(
     from ucutlass.agent.optimize import Machinery, run_session
     from ucutlass.agent.prebuild import builder_pool
 
+    threads_take_turns_quickly()
     settings, timing = session.state.settings, how.timing
     if how.proposer.proposer not in (None, settings.proposer):
         words_ = f"session {session.id[:12]} was begun with --proposer {settings.proposer}"

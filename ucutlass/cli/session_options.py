@@ -17,7 +17,7 @@ from ucutlass.cli.options import WholeNumber
 DEPTH: Mapping[str, Depth] = {"rules": "static", "anthropic": "profiled", "command": "profiled"}
 """How far candidates are looked into, by proposer, where nothing is asked for: `rules` reads no advice."""
 
-CORES, MOST = 2, 8
+CORES, MOST = 8, 2
 """Cores for each problem of a run that is worked on, and the most problems at once where nothing is asked for."""
 
 OPTIONS = (
