@@ -134,6 +134,22 @@ def test_honest_sums_are_within(case: str, distribution: Distribution) -> None:
     assert verdict.ok, verdict
 
 
+@pytest.mark.parametrize("channels", [1, 9])
+def test_f16_sums_of_a_window_whose_channels_are_padded_are_within(channels: int) -> None:
+    """Each tap's channels begin a step of their own, as kernels copy them."""
+    program = named(
+        "kernel k(x: f16[L, C], w: f16[R, C, K]) -> f16[P=L-3, K] "
+        "{ return dot[R, C](x[L = P + R], w, acc=f16) }",
+        "k",
+    )
+    arguments = generate(program, {"L": 600, "C": channels, "R": 4, "K": 40}, "normal", seed=3)
+    x, w = (a.double() for a in arguments)
+    taps = [_instructions((x[r : r + 597, None] * w[r].T).double()) for r in range(4)]
+    out = _sequential(torch.stack(taps, dim=-1), lambda a, b: round_float(a + b, F16))
+    verdict = _judge(program, arguments, out)
+    assert verdict.ok and (channels > 1 or verdict.worst > 0.1), verdict
+
+
 @pytest.mark.parametrize("case", HONEST)
 def test_integers_must_be_bit_exact(case: str) -> None:
     elem, expression, _ = HONEST[case]

@@ -105,8 +105,8 @@ def _sanitized(plan: verification.VerificationPlan, folder: Path, monkeypatch: p
     )
     tool.chmod(0o755)
     monkeypatch.setattr(sanitize, "find", lambda: tool)
-    memcheck, races = verification.sanitizers(plan, ("memcheck", "initcheck"))
-    assert memcheck.ok and races.ok, (memcheck, races)
+    memcheck, initcheck = verification.sanitizers(plan, ("memcheck", "initcheck"))
+    assert memcheck.ok and initcheck.ok, (memcheck, initcheck)
     assert memcheck.launches == len(plan.reduced) == 3
     refused = tuple(case for case in plan.suite.cases if case.kind == "refusal")
     picky = replace(plan, reduced=refused)
@@ -116,8 +116,9 @@ def _sanitized(plan: verification.VerificationPlan, folder: Path, monkeypatch: p
     assert memcheck.status == "failed" and memcheck.launches < len(refused), memcheck
     other = program_payload(frontend.read_text(TEXT.replace("relu(dot[K](x, w) + b)", "dot[K](x, w) - b")))
     wrong = replace(plan, kernel={**plan.kernel, "program": other})
-    (memcheck,) = verification.sanitizers(wrong, ("memcheck",))
+    memcheck, initcheck = verification.sanitizers(wrong, ("memcheck", "initcheck"))
     assert memcheck.status == "failed" and "SanitizedResultWrong: " in memcheck.message, memcheck
+    assert initcheck.ok, "a copy of results stored by TMA is one of what initcheck takes for undefined"
 
 
 @needs_compiler

@@ -81,7 +81,8 @@ ACCUMULATORS: Mapping[tuple[str, str], AccumulationModel] = MappingProxyType(
 )
 """How each compute type accumulates, by compute type and accumulation.
 
-- f16 sums: mma.sync rounds to nearest once an instruction of at least 8 products.
+- f16 sums: mma.sync rounds to nearest once an instruction of at least 8 products, some of which are padding in
+  a convolution.
 - fp8 on Hopper aligns addends to the largest and keeps 13 bits below its leading one
   (DeepSeek-V3, arXiv 2412.19437, section 3.3.2); CUTLASS moves the sum to f32 registers at
   least every four instructions of 32 products (the rules keep k tiles to that), the fast form never.
@@ -102,6 +103,9 @@ Radii: TypeAlias = tuple[Operand | None, Operand | None]
 def dot_radius(node: Dot, total: Tensor, left: Operand, right: Operand, radii: Radii) -> Tensor:
     """Returns the radius of a float dot, shaped as its value; `total` is the value before it overflows."""
     model = ACCUMULATORS[node.compute_type.name, node.accumulate]
+    model = replace(
+        model, products=min(model.products, _products_together(node, left, right, model.products))
+    )
     steps = max(1, math.prod(extent((left, right), d) for d in node.over))
     blocked = _blocked_sum(node, left, right, steps, model, total)
     propagated = from_operands(node, left, right, radii)
@@ -114,6 +118,17 @@ def dot_radius(node: Dot, total: Tensor, left: Operand, right: Operand, radii: R
     return with_nonfinite(
         total, rounding, _undetermined(node, total, blocked.magnitude_sum, rounding, left, right, radii)
     )
+
+
+def _products_together(node: Dot, left: Operand, right: Operand, most: int) -> int:
+    """Returns how many products at least, up to `most`, enter each step on average: the channels of each tap of a
+    window are padded to whole steps, as kernels copy them."""
+    positions = [p for x in (left, right) if isinstance(x, LazyRead) for p in x.node.positions]
+    taps = {d for p in positions if len(p.at.terms) > 1 for d, _ in p.at.terms}
+    if not taps & set(node.over):
+        return most
+    channels = math.prod(extent((left, right), d) for d in node.over if d not in taps)
+    return channels // -(-channels // most)
 
 
 def _undetermined(
