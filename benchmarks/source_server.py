@@ -12,6 +12,7 @@ part is missing. FOLDER keeps the journal and what the commands printed.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -86,11 +87,12 @@ def run(command: list[str], folder: Path, name: str, seconds: float, journal: Pa
 
 
 SERVED = """
+import json
 import sys
 import ucutlass
 from ucutlass.runtime.inputs import generate
 k = ucutlass.load(sys.argv[1], tuned=True)
-y = k(*generate(k.program, eval(sys.argv[2], {}), "normal", seed=1, device="cuda"))
+y = k(*generate(k.program, json.loads(sys.argv[2]), "normal", seed=1, device="cuda"))
 print(*[origin.kind for origin in k.origins.values()])
 """
 
@@ -116,11 +118,11 @@ def session(folder: Path, source: Path, sizes: str, seconds: float) -> dict[str,
         killed = run(words, folder, "killed", seconds, journal) == -signal.SIGKILL
         (id,) = Journal(journal).sessions()
         ended = run([*ucc, "--resume", id[:12]], folder, "resumed", seconds) == 0
-        said = [str(request["messages"]) for request in server.requests]
+        turns = [str(request["messages"]) for request in server.requests]
     candidates(journal)
     extents = dict(parse_sizes((sizes,)))
     served = subprocess.run(
-        [sys.executable, "-c", SERVED, str(program), str(extents)],
+        [sys.executable, "-c", SERVED, str(program), json.dumps(extents)],
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -130,8 +132,8 @@ def session(folder: Path, source: Path, sizes: str, seconds: float) -> dict[str,
     return {
         "killed with the failed build in the journal": killed,
         "resumed to its end": ended,
-        "the compiler's error was fed back": any(f'"{BROKEN}" is undefined' in messages for messages in said),
-        "a symbol was looked up and found": any("struct ClusterTransactionBarrier" in m for m in said),
+        "the compiler's error was fed back": any(f'"{BROKEN}" is undefined' in turn for turn in turns),
+        "a symbol was looked up and found": any("struct ClusterTransactionBarrier" in turn for turn in turns),
         "the source is served": served.stdout.strip() == "adopted",
     }
 

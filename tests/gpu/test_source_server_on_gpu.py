@@ -11,6 +11,8 @@ from ucutlass.agent.journal import Journal
 from ucutlass.agent.outcome import FailedOutcome, TimedOutcome
 from ucutlass.agent.session import replay_events
 
+pytest.importorskip("anthropic")
+
 pytestmark = pytest.mark.gpu
 
 
