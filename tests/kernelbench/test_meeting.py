@@ -50,7 +50,6 @@ def apart(program: str, of: TorchModule, seed: int = 0) -> str:
         program=program_payload(checked),
         name=found.name,
         seed=seed,
-        device="cpu",
     )
     assert "unusable" not in answer, answer
     return str(answer["words"])
@@ -267,7 +266,7 @@ def test_a_forward_that_cannot_be_followed_in_float64_says_so(tmp_path: Path, bo
     of = made(tmp_path, module(body, x="4, 4"))
     text = "kernel k(x: f32[M, N]) -> f32[M, N] { return x * 2 }"
     program = program_payload(frontend.read_text(text))
-    answer = same(**of.arguments(), names={"x": "input 0"}, program=program, name="k", seed=0, device="cpu")
+    answer = same(**of.arguments(), names={"x": "input 0"}, program=program, name="k", seed=0)
     assert answer["unusable"]["code"] == "widened" and said in answer["unusable"]["why"]
 
 
@@ -275,7 +274,7 @@ def test_a_module_that_gives_no_number_says_nothing(tmp_path: Path) -> None:
     of = made(tmp_path, module("(x - x) / (x - x)", x="4, 4"))
     text = "kernel k(x: f32[M, N]) -> f32[M, N] { return (x - x) / (x - x) }"
     program = program_payload(frontend.read_text(text))
-    answer = same(**of.arguments(), names={"x": "input 0"}, program=program, name="k", seed=0, device="cpu")
+    answer = same(**of.arguments(), names={"x": "input 0"}, program=program, name="k", seed=0)
     assert "no finite number" in answer["unusable"]["why"]
 
 
