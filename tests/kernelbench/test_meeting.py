@@ -45,11 +45,7 @@ def apart(program: str, of: TorchModule, seed: int = 0) -> str:
     fits = match_module(found, of)
     assert isinstance(fits, ModuleMatch), fits
     answer: dict[str, Any] = same(
-        **of.arguments(),
-        names=dict(fits.keys),
-        program=program_payload(checked),
-        name=found.name,
-        seed=seed,
+        **of.arguments(), names=dict(fits.keys), program=program_payload(checked), name=found.name, seed=seed
     )
     assert "unusable" not in answer, answer
     return str(answer["words"])
