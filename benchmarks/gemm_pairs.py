@@ -41,6 +41,9 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+REDUCED = ("sum of columns", "max of rows", "min of all", "mean of columns", "sum of batches")
+"""Outcomes that are a reduction of the result."""
+
 FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
         "none": "{v}",
@@ -87,16 +90,7 @@ AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "function": tuple(FUNCTIONS),
         "element": ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "i32", "bool"),
         "result": ("columns last", "rows last", "batch last", "composite"),
-        "outcome": (
-            "one",
-            "two",
-            "comparison",
-            "sum of columns",
-            "max of rows",
-            "min of all",
-            "mean of columns",
-            "sum of batches",
-        ),
+        "outcome": ("one", "two", "comparison", *REDUCED),
         "extents": ("tiles", "aligned", "odd result", "odd", "one"),
         "schedule": tuple(SCHEDULES),
     }
@@ -304,13 +298,16 @@ def _extents(choice: Choice, names: _Names, draw: Random) -> dict[str, int]:
     return extents
 
 
-TMA = ("cooperative", "pingpong", "split", "stream", "swapped")
+TMA = ("cooperative", "pingpong", "split", "stream", "cluster", "swapped")
 
 REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"operand": ("shifted", "gathered")},
     # TMA reads rows of 16 bytes.
     {"batch": ("last",), "schedule": TMA},
     {"extents": ("odd",), "schedule": TMA},
+    # Parts that a cluster adds are f32, and their outcome is not reduced (UC0434).
+    {"compute type": ("f16, sums in f16",), "schedule": ("cluster",)},
+    {"outcome": REDUCED, "schedule": ("cluster",)},
 )
 
 GEMM = Space("gemm", AXES, program, lambda planned: isinstance(planned.plan, GemmPlan), refused=REFUSED)
