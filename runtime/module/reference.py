@@ -202,13 +202,7 @@ def _run(
     model = loaded.model.to(device)
     for name, tensor in _state(model):
         tensor.data = _in_dtype(state[name], dtype).clone()
-    # A conversion is a copy already: of large inputs there is no room for another.
-    arguments = [
-        x.clone()
-        if isinstance(x, torch.Tensor) and x.dtype == _in_dtype(x, dtype).dtype
-        else _in_dtype(x, dtype)
-        for x in inputs
-    ]
+    arguments = [_copy_in_dtype(x, dtype) for x in inputs]
     try:
         with default_type(dtype), Widened(dtype):
             return replace(loaded, model=model).forward(arguments, copies=False)
@@ -223,6 +217,12 @@ def _on_device(x: Any, device: str) -> Any:
 
 def _in_dtype(x: Any, dtype: torch.dtype) -> Any:
     return x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype.is_floating_point else x
+
+
+def _copy_in_dtype(x: Any, dtype: torch.dtype) -> Any:
+    """Returns a copy of a tensor. A conversion is one already: of large inputs there is no room for another."""
+    converted = _in_dtype(x, dtype)
+    return converted.clone() if converted is x and isinstance(x, torch.Tensor) else converted
 
 
 @contextmanager
