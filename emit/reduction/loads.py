@@ -297,40 +297,16 @@ class Loader:
             *self._ids(self.writer.ids(k), here),
             *self.writer.address(others, source.guards, here),
             f"int64_t const start = {start};",
-            *self._interior(span, bound),
             "#pragma unroll",
             f"for (int j = 0; j < {span.packs}; ++j) {{",
             f"int64_t const x = start + j * {span.align};",
             f"auto const pack = in && x >= 0 && x < {bound}"
             f" ? widen<{cpp}>(load<{span.align}, {span.align}>(p.t{source.pointer} + o + x))"
             f" : splat<{span.align}>({cpp}({fill(source)}));",
-            *self._copied(span),
-            "}",
-            *(["}"] if self.plan.schedule.interior else []),
-            "}",
-        ]
-
-    def _interior(self, span: LoadSpan, bound: str) -> list[str]:
-        """Returns the statements that read a span which lies inside its axis, without a question for each vector, up to
-        those for the others."""
-        if not self.plan.schedule.interior:
-            return []
-        source, k = self.problem.loads[span.load], span.load
-        return [
-            f"if (in && start >= 0 && start + {span.packs * span.align} <= {bound}) {{",
-            f"auto const* const first{k} = p.t{source.pointer} + o + start;",
             "#pragma unroll",
-            f"for (int j = 0; j < {span.packs}; ++j) {{",
-            f"auto const pack = widen<{raw_cpp(source)}>(load<{span.align}, {span.align}>(first{k} + j * {span.align}));",
-            *self._copied(span),
+            f"for (int b = 0; b < {span.align}; ++b) span{k}.value[j * {span.align} + b] = pack.value[b];",
             "}",
-            "} else {",
-        ]
-
-    def _copied(self, span: LoadSpan) -> list[str]:
-        return [
-            "#pragma unroll",
-            f"for (int b = 0; b < {span.align}; ++b) span{span.load}.value[j * {span.align} + b] = pack.value[b];",
+            "}",
         ]
 
 

@@ -76,10 +76,10 @@ MOST_ITEMS, ITEM_SUMS = 8, 32
 TILE_THREADS = 128
 """Of a block of register tiles."""
 
-GATHERED_SHARE: Mapping[str, float] = MappingProxyType({"f32": 1.25, "tf32": 2.1})
-MULTISTAGE_SHARE: Mapping[str, float] = MappingProxyType({"f32": 1.0, "tf32": 0.85})
-"""Of the prices of f32 and of sums over many channels, what a H100 took of few by TMA and by the multistage kernel;
-the compute types of 16 bits have a share of their own."""
+SHARES: Mapping[str, tuple[float, float]] = MappingProxyType({"f32": (1.25, 1.0), "tf32": (2.1, 0.85)})
+SHARE_OF_16_BITS = (1.7, 0.55)
+"""What an H100 took of few channels by TMA and by the multistage kernel, as shares of the prices, which are fitted to
+many channels; by compute type, and of all others."""
 
 FEW_CHANNELS, MOST_SUMMED = 16, 512
 """Channels, and products of a result, up to which a window's taps may count as channels, and threads may have
@@ -361,9 +361,9 @@ def _cheapest(
     problem_ = chosen[0]
     if not arch.wgmma or problem_.b.windows or not _has_few_channels(problem_, sizes):
         return chosen
-    candidates: list[tuple[float, _Chosen]] = []
     if problem_.compute_type != F32 and not isinstance(chosen[1], Sm80Schedule):
         return chosen  # TMA gathers the channels as they are
+    candidates: list[tuple[float, _Chosen]] = []
     if word in (None, "cooperative") and request.fold is None:
         gathered_ = _gathered_windows(
             convolution_problem(pattern, sizes, aligned), sizes, device, True, False
@@ -396,15 +396,15 @@ def _has_few_channels(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> bo
 def _seconds(chosen: _Chosen, sizes: tuple[int, ...], device: Device) -> float:
     """What a kernel of tiles takes of few channels, with its copies; 0 of a gradient of weights, which stays."""
     problem, schedule, splits, _ = chosen
-    compute_type = problem.compute_type.name
+    gathered_share, multistage_share = SHARES.get(problem.compute_type.name, SHARE_OF_16_BITS)
     match schedule:
         case Im2colSchedule():
             copies = copies_seconds(problem, sizes, device)
             gathered_ = im2col_seconds(problem, schedule, sizes, device) - copies
-            return GATHERED_SHARE.get(compute_type, 1.7) * gathered_ + copies
+            return gathered_share * gathered_ + copies
         case Sm80Schedule():
             price = multistage_seconds(problem, schedule, splits, sizes, device)
-            return MULTISTAGE_SHARE.get(compute_type, 0.55) * price
+            return multistage_share * price
         case _:
             return 0.0
 

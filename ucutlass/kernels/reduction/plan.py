@@ -265,7 +265,6 @@ class ReductionSchedule:
     grid: int = 1
     early: bool = False
     keeps: bool = False
-    interior: bool = False
 
     @property
     def sharers(self) -> int:

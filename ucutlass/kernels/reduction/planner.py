@@ -73,7 +73,7 @@ RINGS: tuple[tuple[int, int, int, int, bool], ...] = (
 """Threads of a block, blocks of a cluster, lines of the ring, blocks that an SM is to hold, and whether lines must be
 full, of rows of 16-bit elements that pass through a ring, best first: two blocks of 256 threads work while one of them
 waits for its cluster, and rows that end within a line leave it too few instructions at a time (measured on an H100 by
-`benchmarks.rows`, which prices them: at 0.87 to 0.9 of a copy where clusters that hold a row in registers alone are
+`benchmarks.rows`, which prices them: at 0.73 to 0.91 of a copy where clusters that hold a row in registers alone are
 at 0.46 to 0.67)."""
 
 RING_HELD = 256
@@ -141,7 +141,7 @@ def plan_reduction(
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
     schedule = replace(schedule, resident=_resident(problem, schedule, arch), early=_early(problem, schedule))
-    schedule = replace(schedule, keeps=_keeps(schedule), interior=_interior(problem))
+    schedule = replace(schedule, keeps=_keeps(schedule))
     if too_large := broken(LAUNCH_RULES, ReductionCandidate(case, schedule, request)):
         return too_large
     price = estimate(problem, schedule, sizes, arch, device, ())
@@ -188,11 +188,6 @@ def _early(problem: ReductionProblem, s: ReductionSchedule) -> bool:
     takes 174 us for 196 so on an H100, one of 1024 71 for 69."""
     in_registers = problem.across and s.keep == "registers" and s.splits == 1 and not s.look_back
     return s.stages > 1 or (bool(problem.columns) and in_registers and s.threads >= THREADS)
-
-
-def _interior(problem: ReductionProblem) -> bool:
-    """Whether windows that lie inside their axis are read apart from those that do not."""
-    return False
 
 
 def _keeps(s: ReductionSchedule) -> bool:
