@@ -1,0 +1,112 @@
+"""f32 as two f16 and a power of two, as kernels split it: the emitted functions, compiled for the host."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.emit import host_compiler
+from tests.emit.hopper import HEADERS
+from ucutlass.emit.environment import templates
+
+Floats = npt.NDArray[np.float32]
+
+_ENTRIES = """
+extern "C" int tensor_exponent(float const* x, int64_t count) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) largest = max(largest, finite_magnitude(x[i]));
+  return f16x3_exponent(largest);
+}
+extern "C" void split(float const* x, int64_t count, int e, uint32_t* hi, uint32_t* lo) {
+  for (int64_t i = 0; i < count; i += 2) split_f16x3(x[i], x[i + 1], power_of_two(-e), hi[i / 2], lo[i / 2]);
+}
+extern "C" float combine(float main, float cross, int e) { return combine_f16x3(main, cross, e); }
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    program, folder = host_compiler.compiler(), tmp_path_factory.mktemp("f16x3")
+    macros = "".join(f"{{{{ f16x3.{name}() }}}}" for name in ("exponent", "power", "split", "combine"))
+    functions = templates().from_string('{% import "hopper/f16x3.j2" as f16x3 %}' + macros).render()
+    source = folder / "f16x3.cpp"
+    source.write_text(functions + _ENTRIES)
+    flags = (*host_compiler.LANGUAGE, "-O1", *host_compiler.ALIGNED, *host_compiler.garbage(program))
+    first = ("-include", str(host_compiler.precompiled("hopper", HEADERS, flags)))
+    command = [program, *flags, "-shared", *first, *host_compiler.includes(), str(source)]
+    done = subprocess.run([*command, "-o", "f16x3.so"], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr[-4000:]
+    built = ctypes.CDLL(str(folder / "f16x3.so"))
+    built.combine.restype = ctypes.c_float
+    built.combine.argtypes = (ctypes.c_float, ctypes.c_float, ctypes.c_int)
+    return built
+
+
+def split(library: ctypes.CDLL, x: Floats) -> tuple[int, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The exponent, and hi and lo in f64."""
+    count = ctypes.c_int64(x.size)
+    e = library.tensor_exponent(ctypes.c_void_p(x.ctypes.data), count)
+    hi, lo = np.zeros(x.size, np.float16), np.zeros(x.size, np.float16)
+    places = (ctypes.c_void_p(part.ctypes.data) for part in (hi, lo))
+    library.split(ctypes.c_void_p(x.ctypes.data), count, e, *places)
+    return e, hi.astype(np.float64), lo.astype(np.float64)
+
+
+@cache
+def tensors() -> dict[str, Floats]:
+    random = np.random.default_rng(5)
+    normal = random.standard_normal(4096).astype(np.float32)
+    one_large = normal * np.float32(1e-3)
+    one_large[77] = 1e30
+    return {
+        "normal": normal,
+        "one large": one_large,
+        "orders": normal * np.exp2(random.integers(-25, 1, 4096)).astype(np.float32),
+        "every order": normal * np.exp2(random.uniform(-149, 125, 4096)).astype(np.float32),
+        "zeros": np.zeros(4096, np.float32),
+        "subnormal": normal * np.float32(1e-40),
+        "small": normal * np.float32(1e-33),
+        "largest": np.full(4096, np.finfo(np.float32).max),
+    }
+
+
+@pytest.mark.parametrize("name", tensors())
+def test_the_parts_are_the_element(name: str, library: ctypes.CDLL) -> None:
+    x = tensors()[name]
+    e, hi, lo = split(library, x)
+    largest = np.abs(x).max()
+    scaled = float(largest) * 2.0**-e
+    assert 2.0**14 <= scaled < 2.0**15 or (e == -126 and scaled < 2.0**14)
+    exact = x.astype(np.float64)
+    error = np.abs((hi + lo * 2.0**-11) * 2.0**e - exact)
+    assert (error <= np.maximum(2.0**-22 * np.abs(exact), 2.0 ** (e - 36))).all()
+    assert (np.abs(lo) <= np.maximum(np.abs(hi), 2.0**-12)).all()
+    assert ((hi == 0) == (x == 0)).all()
+
+
+def test_what_is_not_finite_stays_apart(library: ctypes.CDLL) -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 3.0, 0.0, -1e-30], np.float32)
+    e, hi, lo = split(library, x)
+    assert e == 1 - 14
+    np.testing.assert_array_equal(hi[[0, 1, 3, 4, 5]], [1, -1, 3 * 2.0**13, 0, -(2.0**-24)])
+    np.testing.assert_array_equal(lo, [np.inf, -np.inf, np.nan, 0, 0, 2.0**-13])
+    assert abs(hi[2]) == 1
+
+
+@given(main=st.floats(-(2.0**60), 2.0**60, width=32, allow_subnormal=False), e=st.integers(-252, 226))
+@settings(max_examples=200, deadline=None)
+def test_sums_are_scaled_in_f32s_range(library: ctypes.CDLL, main: float, e: int) -> None:
+    exact = main * 2.0**e
+    scaled = library.combine(main, 0.0, e)
+    with np.errstate(over="ignore"):
+        if abs(exact) >= 2.0**-126 or exact == 0:
+            assert scaled == np.float32(exact)
+        else:
+            assert abs(scaled - exact) <= 2.0**-149
