@@ -1,6 +1,6 @@
 """Runs `ucc optimize --level source --allow-source` against a local model server, kills it, and resumes it.
 
-    python -m benchmarks.source_server [--out FOLDER] [--source examples/sources/long_softmax.cu] [--seconds 300]
+    python -m benchmarks.source_server [--out FOLDER] [--source examples/sources/small_products.cu] [--seconds 300]
 
 The model writes SOURCE for the program beside it: first with a name that nothing declares; where it is told the
 compiler's error, it looks a symbol up in the headers of CUTLASS, and repairs the file. The command is killed
@@ -31,10 +31,10 @@ from ucutlass.agent.journal import Journal
 from ucutlass.files import put
 from ucutlass.shapes import parse_sizes
 
-SOURCE = Path(__file__).parent.parent / "examples" / "sources" / "long_softmax.cu"
+SOURCE = Path(__file__).parent.parent / "examples" / "sources" / "small_products.cu"
 
 BROKEN = "undeclared_name"
-SYMBOL = "cutlass::arch::ClusterTransactionBarrier"
+NAME = "SM80_16x8x16_F32BF16BF16F32_TN"
 
 
 def model(source: str, server: Server) -> None:
@@ -46,7 +46,9 @@ def model(source: str, server: Server) -> None:
         if f'"{BROKEN}" is undefined' not in turn:
             code = source.replace("namespace {", f"namespace {{\nconstexpr int kOfNothing = {BROKEN};", 1)
         elif len(messages) == 1:
-            return Scripted(chunks=list(events([calls("header_symbol", {"name": SYMBOL})], request, tokens)))
+            return Scripted(
+                chunks=list(events([calls("header_symbol", {"name": f"cute::{NAME}"})], request, tokens))
+            )
         return Scripted(chunks=list(events([f"The whole file.\n```cuda\n{code}```\n"], request, tokens)))
 
     server.scripts += [answer] * 100
@@ -133,7 +135,7 @@ def session(folder: Path, source: Path, sizes: str, seconds: float) -> dict[str,
         "killed with the failed build in the journal": killed,
         "resumed to its end": ended,
         "the compiler's error was fed back": any(f'"{BROKEN}" is undefined' in turn for turn in turns),
-        "a symbol was looked up and found": any("struct ClusterTransactionBarrier" in turn for turn in turns),
+        "a symbol was looked up and found": any(f"struct {NAME}" in turn for turn in turns),
         "the source is served": served.stdout.strip() == "adopted",
     }
 

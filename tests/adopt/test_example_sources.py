@@ -28,9 +28,9 @@ ARCH = "sm90a"
 
 SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {
-        "depthwise_rows": {"N": 16, "C": 256, "H": 112, "W": 112},
+        "column_means": {"A": 32, "B": 4096, "C": 4095},
         "large_group_norm": {"B": 4, "C": 16, "H": 256, "W": 256},
-        "long_softmax": {"T": 512, "D": 131072},
+        "small_products": {"B": 131072, "M": 16, "N": 16, "K": 16},
     }
 )
 """What they were adopted for."""
@@ -59,9 +59,9 @@ def test_the_text_of_an_example_is_taken_for_its_program(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
-@pytest.mark.parametrize("sizes", [{"N": 2, "C": 3, "H": 21, "W": 24}, {"N": 1, "C": 2, "H": 1, "W": 4}])
-def test_an_edited_convolution_computes_its_program(sizes: Mapping[str, int], tmp_path: Path) -> None:
-    this = job("depthwise_rows")
+@pytest.mark.parametrize("sizes", [{"A": 2, "B": 256, "C": 131}, {"A": 1, "B": 128, "C": 3}])
+def test_an_edited_main_loop_computes_its_program(sizes: Mapping[str, int], tmp_path: Path) -> None:
+    this = job("column_means")
     planned = frontend.plan_kernel(this.checked, this.program, complete(this.program, sizes), ARCH).planned
     source = replace(this.source, text=f"#include <cmath>\n{HOST_SHIM}{this.source.text}")
     launch = exposed(emulator.build(source, tmp_path), planned)

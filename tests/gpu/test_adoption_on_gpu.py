@@ -73,9 +73,9 @@ def test_an_honest_edit_is_confirmed_and_served() -> None:
 
 
 EXAMPLES = {
-    "depthwise_rows": {"N": 2, "C": 20, "H": 112, "W": 112},
+    "column_means": {"A": 3, "B": 4096, "C": 4095},
     "large_group_norm": {"B": 1, "C": 16, "H": 256, "W": 256},
-    "long_softmax": {"T": 70, "D": 131072},
+    "small_products": {"B": 1000, "M": 16, "N": 16, "K": 16},
 }
 """With extents that take less time than those that they were adopted for."""
 

@@ -22,7 +22,7 @@ def test_a_compile_error_is_fed_back_and_code_searched_before_and_after_a_kill(
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
     for name in ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "NO_PROXY"):
         monkeypatch.setenv(name, "")  # restored afterwards
-    checks = session(tmp_path, SOURCE, "T=70,D=131072", 240.0)
+    checks = session(tmp_path, SOURCE, "B=1000,M=16,N=16,K=16", 240.0)
     journal = Journal(tmp_path / "sessions.sqlite")
     (id,) = journal.sessions()
     _, broken, repaired = replay_events(journal.events(id)).tree.nodes
