@@ -25,9 +25,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.source_session import candidates
 from tests.optimise.proposers.messages_api import KEY, Scripted, Server, Tokens, calls, events, serving
 from ucutlass.agent.journal import Journal
+from ucutlass.agent.outcome import words
+from ucutlass.agent.session import replay_events
 from ucutlass.files import put
 from ucutlass.shapes import parse_sizes
 
@@ -138,6 +139,25 @@ def session(folder: Path, source: Path, sizes: str, seconds: float) -> dict[str,
         "a symbol was looked up and found": any(f"struct {NAME}" in turn for turn in turns),
         "the source is served": served.stdout.strip() == "adopted",
     }
+
+
+def candidates(journal: Path) -> None:
+    """Prints what became of each candidate of a journal's session, and where its seconds went."""
+    opened = Journal(journal)
+    state = replay_events(opened.events(opened.sessions()[0]))
+    for node in state.tree.nodes:
+        kind = "source" if node.source else "text"
+        print(f"{node.id} from {node.parent} ({kind}) {node.why}: {words(node.outcome)}")
+        advice = getattr(node.outcome, "advice", "")
+        print("".join(f"    {line}\n" for line in advice.splitlines() if line.startswith("ptxas")), end="")
+    for event in opened.events(opened.sessions()[0]):
+        step_time: Mapping[str, Any] = event.body.get("time", {})
+        if step_time:
+            parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in step_time["parts"].items())
+            print(
+                f"{event.kind} {event.body.get('node', event.body.get('call', ''))}: {step_time['wall']:.1f} s: {parts}"
+            )
+    print("\n".join(state.messages))
 
 
 def main() -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.source_session import PROGRAM, early_loads
 from ucutlass.adopt import database as adopted
 from ucutlass.agent.advisor import NOT_LOOKED
 from ucutlass.agent.budget import Budget
@@ -32,6 +31,8 @@ from ucutlass.runtime.store import EvidenceStore
 from ucutlass.tune.database import TuningDatabase
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
+
+PROGRAM = Path(__file__).parent.parent.parent / "examples" / "layer_norm.ucu"
 
 KERNEL = "kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return relu(dot[K](x, w)) }\n"
 CHAIN = """
@@ -83,9 +84,13 @@ def test_a_session_confirms_profiles_and_weighs(text: str, engine: LocalEngine, 
     assert "What was gained" in page(facts(session.id, journal.events(session.id)))
 
 
+def streaming_stores(file: str) -> str:
+    return file.replace('"st.global.v4.b32', '"st.global.cs.v4.b32')
+
+
 @dataclass(frozen=True)
 class Editor:
-    """Answers with the emitted layer norm, its gain and shift loaded early."""
+    """Answers with the emitted layer norm, whose stores are streaming."""
 
     files: CandidateFiles | None = None
 
@@ -95,7 +100,9 @@ class Editor:
     def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         assert self.files is not None
         parent = state.tree[ask.pick.parent]
-        return Answer([ProposedProgram(parent.text, "early loads", early_loads(self.files.of(parent).text))])
+        return Answer(
+            [ProposedProgram(parent.text, "streaming stores", streaming_stores(self.files.of(parent).text))]
+        )
 
 
 def test_a_session_at_source_level_judges_a_source_as_adopting_does(
