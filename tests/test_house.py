@@ -80,8 +80,13 @@ def modules() -> dict[str, Path]:
 
 
 @cache
+def parsed() -> dict[str, ast.Module]:
+    """The tree of every module by its path, read once for all tests."""
+    return trees(ROOT)
+
+
 def tree_of(module: str) -> ast.Module:
-    return ast.parse(modules()[module].read_text())
+    return parsed()[modules()[module].relative_to(ROOT).as_posix()]
 
 
 def layer(module: str) -> str:
@@ -307,7 +312,7 @@ one process as `frontend.Checked`, by another process as a payload of `ucutlass.
 
 
 def test_text_is_parsed_where_it_enters() -> None:
-    calls = Counter(call.partition(":")[0] for call in parsing_calls(trees(ROOT)))
+    calls = Counter(call.partition(":")[0] for call in parsing_calls(parsed()))
     assert calls.keys() == PARSES.keys()
     assert calls.total() <= 16
 

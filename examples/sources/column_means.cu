@@ -26,13 +26,10 @@ namespace ucc_36107bc63b78daad_kernel {  // of its own, so that kernels compiled
 namespace {
 
 // --- configuration -------------------------------------------------------------------
-// Lines of an odd number of f32 begin anywhere, so that no thread may load more than one element of them: but four
-// lines begin and end at multiples of 16 bytes. A warp reads the lines of one remainder by four from the multiple of
-// 16 bytes before its window, four elements a thread; shared memory brings the four remainders together.
+// Vectors lie along rows: 64 threads side by side, 16 lines of them share the columns.
 
-constexpr int kVector = 4;  // elements that a thread takes at a time
-constexpr int kThreads = 4, kRows = 32;
-constexpr int kWindow = kRows * kVector - kVector + 1;  // columns of a block, wherever they begin
+constexpr int kVector = 1;  // elements that a thread takes at a time
+constexpr int kThreads = 16, kRows = 64;
 constexpr int kItems = 8;  // vectors that a thread has in flight
 
 // --- numbers -------------------------------------------------------------------------
@@ -397,45 +394,72 @@ struct Params {
 // --- kernel --------------------------------------------------------------------------
 
 template <int kLaunch>
-__global__ void __launch_bounds__(kThreads * kRows) reduction(__grid_constant__ Params const p) {
-  __shared__ float sums[kThreads][kRows * kVector];
-  int const line = threadIdx.y, thread = threadIdx.x;
-  int64_t const first_column = int64_t(blockIdx.x) * kWindow;
-  // Vectors are counted from the first of four lines, of which there are as many as a line has elements.
-  int64_t const first = line * p.stride1 + first_column, vector = first / kVector + thread;
-  auto const* const own = reinterpret_cast<float4 const*>(p.t0 + blockIdx.y * p.stride0) + vector;
+__global__ void __launch_bounds__(1024) reduction(__grid_constant__ Params const p) {
+  [[maybe_unused]] constexpr int kLine = kThreads * kItems;
+  [[maybe_unused]] constexpr int kSplits = 1;
+  int const chunks = int((p.columns + kLine - 1) / kLine);
+  [[maybe_unused]] int const first_chunk = int(int64_t(chunks) * blockIdx.y / gridDim.y);
+  [[maybe_unused]] int const last_chunk = int(int64_t(chunks) * (blockIdx.y + 1) / gridDim.y);
+  [[maybe_unused]] int buffer = 0;  // which of two buffers in shared memory the next reduction uses
+  int64_t const own_row = int64_t(blockIdx.x) * kRows + threadIdx.x;
+  [[maybe_unused]] bool const has_row = own_row < p.rows;
+  int64_t const row = has_row ? own_row : p.rows - 1;
+  int64_t at0 = row;
+  int quotient1, remainder1;
+  p.div1(quotient1, remainder1, int(at0));
+  [[maybe_unused]] int64_t const q1 = int64_t(remainder1);
+  at0 = quotient1;
+  [[maybe_unused]] int64_t const q0 = at0;
   Sum<float> r2[kVector];
-  if (vector < p.stride1) {
-    float4 raw0[kItems];  // each makes room for the one of the next chunk once it is added
+  // The next chunk is on its way while this one is added.
+  float const* const own = p.t0 + q0 * p.stride0 + q1;
+  auto const fetch = [&](int chunk, Pack<float, kVector> (&to)[kItems]) {
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) raw0[i] = __ldg(own + i * p.stride1);
-    auto const add = [&](float4 const& x) {
-      r2[0].add(x.x);
-      r2[1].add(x.y);
-      r2[2].add(x.z);
-      r2[3].add(x.w);
-    };
-    int const chunks = int(p.columns / (kThreads * kItems));
-    for (int chunk = 1; chunk < chunks; ++chunk) {
+    for (int i = 0; i < kItems; ++i) {
+      int64_t const place = (int64_t(chunk) * kItems + i) * kThreads + threadIdx.y;
+      to[i] = load<kVector, 1>(own + place * p.stride1);
+    }
+  };
+  Pack<float, kVector> next[kItems];
+  fetch(first_chunk, next);
+  for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
+    Pack<float, kVector> raw0[kItems];
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        add(raw0[i]);
-        raw0[i] = __ldg(own + (int64_t(chunk) * kItems + i) * p.stride1);
+    for (int i = 0; i < kItems; ++i) raw0[i] = next[i];
+    if (chunk + 1 < last_chunk) fetch(chunk + 1, next);
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      int64_t const place = (int64_t(chunk) * kItems + i) * kThreads + threadIdx.y;
+      [[maybe_unused]] constexpr bool ok = true;
+      int64_t at2 = place;
+      [[maybe_unused]] int64_t const q2 = at2;
+      if (ok) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) {
+          [[maybe_unused]] int64_t const c1 = q1 + v;
+          float const v0 = number(raw0[i], v);
+          r2[v].add(v0);
+        }
       }
     }
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) add(raw0[i]);
   }
+  reduce(r2, buffer);
+  if (has_row && threadIdx.y == 0 && blockIdx.y == 0) {
+    Pack<float, kVector> wide0;
 #pragma unroll
-  for (int v = 0; v < kVector; ++v) sums[line][thread * kVector + v] = r2[v].value;
-  __syncthreads();
-  int const place = line * kRows + thread;
-  int64_t const column = first_column + place;
-  if (place < kWindow && column < p.stride1) {
-    float total = 0.0f;
-#pragma unroll
-    for (int l = 0; l < kThreads; ++l) total += sums[l][place + (l * p.stride1 + first_column) % kVector];
-    p.t1[blockIdx.y * p.stride1 + column] = total / p.extent0;
+    for (int v = 0; v < kVector; ++v) {
+      [[maybe_unused]] int64_t const c1 = q1 + v;
+      float const v4 = float(r2[v].value) / p.extent0;
+      wide0.value[v] = v4;
+    }
+    auto const out0 = narrow<float>(wide0);
+    {
+      int64_t o = 0;
+      [[maybe_unused]] bool in = true;
+      o += (q0) * p.stride1;
+      o += (q1);
+      store<kVector, 1>(p.t1 + o, out0);
+    }
   }
 }
 
@@ -468,16 +492,16 @@ extern "C" int32_t ucc_36107bc63b78daad(
     return 0;
   }
   if (size > 0 && (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 16 != 0)) return 1;
-  if (p.columns % 128 != 0 || e[0] > 65535 || reinterpret_cast<uintptr_t>(p.t0) % 16 != 0) return 1;
+  if (!(p.columns % 128 == 0)) return 1;
   if (p.rows > INT32_MAX || p.columns > INT32_MAX) return 1;
   auto const stream = static_cast<cudaStream_t>(cuda_stream);
-  int64_t const blocks = ceil_div(e[2], kWindow);
+  int64_t const blocks = ceil_div(p.rows, 64);
   cudaLaunchConfig_t config = {};
-  config.blockDim = dim3(kRows, kThreads);
+  config.blockDim = dim3(64, 16);
   config.stream = stream;
   cudaError_t error = cudaSuccess;
   if (error == cudaSuccess) {
-    config.gridDim = dim3(unsigned(blocks), unsigned(e[0]));
+    config.gridDim = dim3(unsigned(blocks), 1);
     error = cudaLaunchKernelEx(&config, reduction<0>, p);
   }
   if (error == cudaSuccess) return 0;
