@@ -97,6 +97,7 @@ def render(plan: ReductionPlan) -> str:
         body=body,
         dims=problem.dims,
         launches=rows.launches,
+        merges=rows.merges(),
         splits=schedule.splits,
         whole=any(o.whole for o in problem.outputs),
         block=", ".join(map(str, block if across else reversed(block))),
@@ -157,6 +158,13 @@ class _Body:
     @property
     def launches(self) -> int:
         return phases(self.problem) + bool(self._scans) + 1 if self.plan.schedule.splits > 1 else 1
+
+    def merges(self) -> list[list[str]]:
+        """By launch: what merges the parts that it leaves, where a launch of its own does."""
+        splits = Splits(self.plan)
+        if not splits.merges:
+            return []
+        return [splits.merge(self._reductions(phase)) for phase in range(phases(self.problem))]
 
     def lines(self) -> list[str]:
         self.index.totals()

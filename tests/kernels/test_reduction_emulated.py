@@ -58,3 +58,13 @@ def test_softmax_of_huge_numbers(name: str) -> None:
     assert isinstance(outcome, isolation.Returned), outcome
     assert outcome.value["missing"] == 0
     assert outcome.value["error"] < (2.0**-7 if "bf16" in program else 2.0**-16)
+
+
+@pytest.mark.parametrize(
+    "value", ["(x - mean[B, P](x)) * rsqrt(var[B, P](x) + 1e-5) * w", "softmax[B, P](x - max[B, P](x)) * w"]
+)
+def test_parts_that_a_launch_of_its_own_merges(value: str) -> None:
+    schedule = "schedule sm90a { split_k 20  rows 8  threads 2  items 1  vector 4  keep reread }"
+    text = f"kernel k(x: f32[B, P, K], w: f32[K]) -> f32[B, P, K] {{ return {value}\n {schedule} }}"
+    row = emulate(Job("parts", text, "k", {"B": 4, "P": 45, "K": 52}, None, 0))
+    assert row.status == "right", row.detail

@@ -18,6 +18,7 @@ from ucutlass.importer.export import Exported, FixedValue, export_failed, export
 from ucutlass.importer.graph import ImportedStage, Input, Node, Reshape, TensorGraph, Unsupported
 from ucutlass.importer.orders import channels_last
 from ucutlass.importer.prices import NotLegal, StagePrices
+from ucutlass.importer.shifted_scans import with_shifted_scans
 from ucutlass.importer.stages import NoKernelServes, cut
 from ucutlass.importer.symbolic import DependsOnExtents, with_free_extents
 from ucutlass.importer.text import INLINE_STAGES, value_names, written
@@ -299,6 +300,7 @@ def program_of(
     if not graph.inputs or not any(_reads(graph, i.name) for i in graph.inputs):
         raise Unsupported("nothing that is returned depends on a tensor")
     prices = StagePrices(exact=fixed)
+    graph = with_shifted_scans(graph)
     graph, stages = channels_last(*cut(graph, several, prices), prices)
     graph, stages = as_viewed(graph, stages, prices)
     graph, stages = weights_ahead(graph, stages, prices)

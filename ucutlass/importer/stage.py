@@ -468,12 +468,13 @@ class StageWriter:
         self, node: Computation, callee: str, labels: Sequence[str], arguments: Sequence[Argument]
     ) -> _WrittenValue:
         atoms = [leaf for label in labels for leaf in self._atoms(node, label)]
-        values = [self._expr(node, a.value) for a in arguments]
+        values = [self._expr(node, a.value) for a in arguments if a.name is None]
         if not atoms:
             return self._of_one(callee, values)
         values = [self._along(value, frozenset(atoms)) for value in values]
         brackets = tuple(self._bracket(atom) for atom in atoms)
-        written = Call(callee, brackets, tuple(Argument(v.expr) for v in values))
+        named = [a for a in arguments if a.name is not None]
+        written = Call(callee, brackets, (*(Argument(v.expr) for v in values), *named))
         every = frozenset[Atom]().union(*(v.names for v in values))
         keeps = callee in ("softmax", "log_softmax", "cumsum", "cumprod")
         if callee in ("argmax", "argmin") and len(atoms) > 1:
