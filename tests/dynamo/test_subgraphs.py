@@ -58,3 +58,12 @@ def test_several_results_stay_where_they_are_computed() -> None:
 
     first, second = names(fx.symbolic_trace(model))
     assert first == ["chunk", "getitem", "getitem_1", "relu"] and second[-1] == "add"
+
+
+def test_several_results_that_only_a_later_group_reads_are_computed_there() -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        a, b = torch.chunk(torch.exp(y), 2)
+        return torch.mul(torch.sort(torch.relu(x))[0], torch.add(a, b))
+
+    first, second = names(fx.symbolic_trace(model))
+    assert first == ["relu"] and {"exp", "chunk", "getitem", "getitem_1"} <= {*second}

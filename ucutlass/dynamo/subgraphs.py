@@ -15,8 +15,8 @@ def groups(graph: fx.GraphModule, inside: Callable[[fx.Node], bool]) -> list[lis
     leads from a group to an earlier one; no division of this kind has fewer groups along any path.
 
     Each node has a level, which no edge falls: even for nodes inside, odd for those outside. A node inside
-    whose users all stand on later levels moves to theirs, so that it is computed where it is read; one of
-    several results stays where they are computed.
+    whose users all stand on later levels moves to theirs, so that it is computed where it is read, and its items
+    with it: a program reads the halves of a tensor where they lie, where a call would copy them.
     """
     level: dict[fx.Node, int] = {}
     members: set[fx.Node] = set()
@@ -30,9 +30,9 @@ def groups(graph: fx.GraphModule, inside: Callable[[fx.Node], bool]) -> list[lis
         else:
             level[node] = least + 1 - least % 2
     for node in reversed(graph.graph.nodes):
-        users = [level[user] for user in node.users if user in level]
-        if node.target is operator.getitem:  # an item stays with what has it
+        if node.target is operator.getitem and node.args[0] in members:  # an item stays with what has it
             continue
+        users = [level[user] for user in _users(node) if user in level]
         if node in members and users and min(users) > level[node]:
             level[node] = min(users) - min(users) % 2
     for node in graph.graph.nodes:
@@ -43,6 +43,15 @@ def groups(graph: fx.GraphModule, inside: Callable[[fx.Node], bool]) -> list[lis
         if node in members:
             gathered.setdefault(level[node], []).append(node)
     return [gathered[number] for number in sorted(gathered)]
+
+
+def _users(node: fx.Node) -> list[fx.Node]:
+    """Returns what reads a node, or an item of it. An item that nothing reads, such as a result, keeps it."""
+    users: list[fx.Node] = []
+    for user in node.users:
+        own = list(user.users) if user.target is operator.getitem else []
+        users += own or [user]
+    return users
 
 
 def read_outside(nodes: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
