@@ -34,6 +34,7 @@ from ucutlass.importer.expressions import (
     sub,
     where,
 )
+from ucutlass.importer.free_concatenations import with_free_parts
 from ucutlass.importer.graph import Computation, ImportedTensor, Node, OperandRead, Reshape, TorchStage
 from ucutlass.importer.naming import AXES, numbered, operator_noun
 from ucutlass.importer.operators.products import EXACT
@@ -649,7 +650,8 @@ def free_kernel_of(
 ) -> syntax.Program:
     """Returns the stage as `kernel_of` does, with extents left to the call."""
     params, types, introduced = _free_types(inference, inputs, names)
-    return _program(inference, name, inputs, names, params, types, introduced)
+    program = _program(inference, name, inputs, names, params, types, introduced)
+    return with_free_parts(program, {written: atom.extent for atom, written in names.items()})
 
 
 def kernel_of(
