@@ -338,3 +338,14 @@ def settled(model: nn.Module, inputs: tuple[Tensor, ...]) -> nn.Module:
                 norm.eval()
                 norm.momentum = momentum
     return model
+
+
+def cast(model: nn.Module, element: torch.dtype) -> nn.Module:
+    """Returns the model in an element type, in place, without the tables that its modules keep by device from one
+    forward to the next, which `to` leaves in the type in which they were computed."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if not name.startswith("_") and isinstance(value, dict) and value:
+                if all(isinstance(table, Tensor) for table in value.values()):
+                    setattr(module, name, {})
+    return model.to(element)

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks import turns
 from benchmarks.harness import append
 from benchmarks.kernel_trace import by_name, kernel_times
-from benchmarks.model_cases import CASES, settled
+from benchmarks.model_cases import CASES, cast, settled
 from benchmarks.module_measure import free
 from benchmarks.turns import DeviceLock, Launch, compiled, cuda_clock, host_clock
 from ucutlass import spans
@@ -159,7 +159,7 @@ def model_of(
     model, inputs = case.model(), case.inputs(batch)
     with gpu.holding():
         model = settled(model.to(device), tuple(x.to(device) for x in case.inputs(2)))
-        model = model.to(element)
+        model = cast(model, element)
         free(device)
         return model, tuple(x.to(device, element if x.is_floating_point() else x.dtype) for x in inputs)
 
@@ -176,7 +176,7 @@ def exact_results(model: nn.Module, inputs: Sequence[Tensor], exact: bool) -> tu
     for name, element in (("float64", torch.float64), ("f32", torch.float32)):
         if name == "float64" and not exact:
             continue
-        wide = copy.deepcopy(model).to(element)
+        wide = cast(copy.deepcopy(model), element)
         try:
             return name, forwarded(wide, [x.to(element) if x.is_floating_point() else x for x in inputs])
         except RuntimeError as problem:

@@ -12,7 +12,7 @@ from torch import nn
 
 from benchmarks import model_measure, models
 from benchmarks.harness import append, lines
-from benchmarks.model_cases import CASES, ModelCase, settled
+from benchmarks.model_cases import CASES, ModelCase, cast, settled
 from benchmarks.model_measure import measured
 
 
@@ -215,3 +215,21 @@ def test_a_logger_s_warnings_are_kept() -> None:
     with model_measure.warnings_of("ucutlass.dynamo") as notes:
         logging.getLogger("ucutlass.dynamo").warning("%s goes to the fallback", "program_0")
     assert notes == ["program_0 goes to the fallback"]
+
+
+class Remembering(nn.Module):
+    """Computes a table of its parameters once for each device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(4))
+        self.tables: dict[str, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.tables.setdefault(str(x.device), self.bias * 2)
+
+
+def test_tables_that_modules_remember_are_cast_too() -> None:
+    model = nn.Sequential(Remembering())
+    model(torch.ones(4))
+    assert cast(model, torch.bfloat16)(torch.ones(4, dtype=torch.bfloat16)).dtype == torch.bfloat16
