@@ -345,7 +345,7 @@ def cast(model: nn.Module, element: torch.dtype) -> nn.Module:
     forward to the next, which `to` leaves in the type in which they were computed."""
     for module in model.modules():
         for name, value in list(vars(module).items()):
-            if not name.startswith("_") and isinstance(value, dict) and value:
-                if all(isinstance(table, Tensor) for table in value.values()):
-                    setattr(module, name, {})
+            tables = value.values() if isinstance(value, dict) and not name.startswith("_") else ()
+            if tables and all(isinstance(table, Tensor) for table in tables):
+                setattr(module, name, {})
     return model.to(element)

@@ -49,6 +49,9 @@ MOST_REPEATED, MOST_READERS = 4, 4
 """Computations of a stage that is done anew, and stages that do it: a text with more is not what a person would
 write."""
 
+FEW = 16
+"""Elements that are worked on for each that is reduced from them, from which the work may move to where it is read."""
+
 DEEP = 3
 """How many stages before one are tried together with it: attention is a dot, a softmax, and the dot before."""
 
@@ -70,6 +73,8 @@ class NoKernelServes(Exception):
 class _Cutter:
     graph: TensorGraph
     prices: StagePrices
+    several: bool
+    """Whether stages may have several results in the end."""
     nodes: dict[str, Node] = field(default_factory=dict)
     order: dict[str, int] = field(default_factory=dict)
     inline: set[str] = field(default_factory=set)
@@ -202,6 +207,9 @@ class _Cutter:
         for root in sorted(self.regions, key=self._place):
             if root in self.regions:
                 self._before(root)
+        for root in sorted(self.regions, key=self._place, reverse=True):
+            if root in self.regions:
+                self._apply_where_read(root)
         self._repeated()
         stages: list[ImportedStage] = []
         unclean: dict[str, tuple[Node, bool]] = {}
@@ -406,6 +414,55 @@ class _Cutter:
     def _feeding(self, group: Sequence[str]) -> set[str]:
         return {v for root in group for m in self.regions[root] for v in self._values(m)}
 
+    def _apply_where_read(self, root: str) -> None:
+        """Parts a stage that reduces and works on all elements again, such as a batch norm, where its reader does that
+        work in its own pass: what was reduced is stored alone, and the elements are read twice and not stored."""
+        members, reading = self.regions[root], self._reading(root)
+        if len(reading) != 1 or reading[0] not in self.regions or root not in members:
+            return
+        reader = reading[0]
+        kinds = {self.nodes[n].kind for n in members}
+        if "reduction" not in kinds or not kinds <= _REPEATABLE or self._holds_dot(reader):
+            return
+        size = math.prod(self.graph.values[root].shape)
+        work = frozenset(n for n in members if math.prod(self.graph.values[n].shape) == size)
+        small = members - work
+        reduced = [v for v in dict.fromkeys(v for n in work for v in self._values(n)) if v in small]
+        if not reduced or any(self.graph.values[v].element != "f32" for v in reduced):
+            return
+        parts = {v: self._ancestors(v, members) for v in reduced}
+        if frozenset().union(*parts.values()) & work or sum(self._elements(v) for v in reduced) * FEW > size:
+            return
+        merged = self.regions[reader] | work
+        apart = [self._seconds(members, root), self._seconds(self.regions[reader], reader)]
+        together = [self._seconds(part, v) for v, part in parts.items()]
+        if self.several and len(parts) > 1:
+            nodes = [self.nodes[n] for n in frozenset().union(*parts.values())]
+            views = [self.nodes[v] for n in nodes for v in self._values(n.name) if v in self.inline]
+            joined = self.together({n.name: n for n in (*nodes, *views)}.values(), reduced)
+            together = together if joined is None else [joined[1]]
+        if not pays(apart, [*together, self._seconds(merged, reader)], SLACK):
+            return
+        self._take(root)
+        for value, part in parts.items():
+            self._put(value, part)
+        self._take(reader)
+        self._put(reader, merged)
+
+    def _elements(self, value: str) -> int:
+        return math.prod(self.graph.values[value].shape)
+
+    def _ancestors(self, value: str, members: frozenset[str]) -> frozenset[str]:
+        """Returns the nodes of a region that a value is computed of, with its own."""
+        needed: set[str] = set()
+        stack = [value]
+        while stack:
+            name = stack.pop()
+            if name in members and name not in needed:
+                needed.add(name)
+                stack += self._values(name)
+        return frozenset(needed)
+
     def _repeated(self) -> None:
         """Lets readers compute anew what moves elements, and what else is quicker so, where each of them can."""
         for root in sorted(self.regions, key=self._place, reverse=True):
@@ -472,7 +529,7 @@ def cut(
     `several`: stages may have more than one result. `prices` are added to. Raises NoKernelServes."""
     prices = StagePrices() if prices is None else prices
     for _ in range(MOST_ROUNDS):
-        cutter = _Cutter(graph, prices)
+        cutter = _Cutter(graph, prices, several)
         try:
             stages = cutter.run()
             if several:
