@@ -10,9 +10,9 @@ from ucutlass.emit.functions import CPP
 from ucutlass.emit.reduction.writer import accumulator
 from ucutlass.kernels.reduction.plan import ReductionPlan, RowReduce, RowScan, phases, scans_of
 
-LONGEST_GATHER = 32
-"""Parts that a thread merges one after another at most. Beyond, a launch between merges them once, where every block
-would merge all of them: 528 parts of 128 channels cost the blocks of a batch norm 500 us."""
+LONGEST_GATHER, LONGEST_LAST_GATHER = 32, 96
+"""Parts that a thread merges one after another at most, where all blocks do and where the few of a last launch do.
+Beyond, a launch between merges them: 528 parts of 128 channels cost the blocks of a batch norm 500 us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,13 @@ class Splits:
 
     @property
     def merges(self) -> bool:
-        """Whether a launch of its own merges the parts of a reduction, which several blocks of the next would."""
+        """Whether a launch of its own merges the parts of a reduction before the next reads them."""
         problem, schedule = self.plan.problem, self.plan.schedule
         if problem.across or schedule.splits == 1 or scans_of(problem):
             return False
         several = phases(problem) > 1 or any(o.whole for o in problem.outputs)
-        return several and schedule.vector * schedule.splits > LONGEST_GATHER * schedule.threads
+        most = LONGEST_GATHER if several else LONGEST_LAST_GATHER
+        return schedule.vector * schedule.splits > most * schedule.threads
 
     def merge(self, reductions: Sequence[tuple[int, RowReduce]]) -> list[str]:
         """Merges the parts of a row of each reduction into the first of them."""
