@@ -214,7 +214,7 @@ def chained(
     """Returns the program of a graph and its results, or where it is too long those of both halves. Raises
     NoKernelServes and Unsupported."""
     try:
-        return [(program_of(graph, name, written_buffers, several=True), graph.results)]
+        return [(program_of(graph, name, written_buffers), graph.results)]
     except TooLong:
         divided = halves(graph)
         if divided is None:
@@ -278,7 +278,7 @@ def text_of(export: Exported, name: str, fixed: bool = True) -> ImportedText:
     """Returns the program of an exported module; with `fixed` False for extents that stand for any. Raises
     Unsupported."""
     try:
-        return program_of(export.graph, name, export.written, several=fixed, fixed=fixed)
+        return program_of(export.graph, name, export.written, fixed=fixed)
     except NoKernelServes as problem:
         raise no_kernel(problem) from problem
 

@@ -35,9 +35,11 @@ def joined(
     results: Sequence[str],
     values: Mapping[str, ImportedTensor],
     together: Together,
+    among: Collection[str] | None = None,
 ) -> list[ImportedStage]:
-    """Returns the stages, each after what it reads, with those joined that one kernel computes sooner. Reductions
-    join each other before what a dot gives: there, each costs the dot's epilogue."""
+    """Returns the stages, each after what it reads, with those joined that one kernel computes sooner; `among`: only
+    stages of these results. Reductions join each other before what a dot gives: there, each costs the dot's
+    epilogue."""
     left = list(stages)
     prices: dict[tuple[str, ...], float] = {}
 
@@ -52,6 +54,8 @@ def joined(
         while number < len(left):
             stage = left[number]
             tried = _candidates(stage, left, values) if with_dots or not _holds_dot(stage) else []
+            if among is not None:
+                tried = [o for o in tried if {*stage.outputs, *o.outputs} <= {*among}]
             for other in tried:
                 outputs = _outputs(stage, other, left, results)
                 nodes = {node.name: node for node in (*stage.nodes, *other.nodes)}

@@ -30,6 +30,7 @@ from ucutlass.importer.graph import (
 from ucutlass.importer.prices import StagePrices, text_of_stage
 from ucutlass.importer.several_results import joined
 from ucutlass.importer.stage import stage_inference
+from ucutlass.importer.text import INLINE_STAGES
 from ucutlass.pipeline.pricing import pays
 
 MOST_ROUNDS = 20
@@ -73,8 +74,6 @@ class NoKernelServes(Exception):
 class _Cutter:
     graph: TensorGraph
     prices: StagePrices
-    several: bool
-    """Whether stages may have several results in the end."""
     nodes: dict[str, Node] = field(default_factory=dict)
     order: dict[str, int] = field(default_factory=dict)
     inline: set[str] = field(default_factory=set)
@@ -86,6 +85,8 @@ class _Cutter:
     tried: dict[tuple[frozenset[str], str], ImportedStage | str] = field(default_factory=dict)
     texts: dict[tuple[frozenset[str], str], syntax.Program] = field(default_factory=dict)
     """By nodes and root: the text of the stage, where it is a kernel."""
+    statistics: set[str] = field(default_factory=set)
+    """The roots of what was reduced for work that its reader does."""
     sinks: dict[str, list[str]] = field(default_factory=dict)
     """By value: the nodes that are not inline and read it, and `=NAME` for a result."""
 
@@ -418,7 +419,12 @@ class _Cutter:
         """Parts a stage that reduces and works on all elements again, such as a batch norm, where its reader does that
         work in its own pass: what was reduced is stored alone, and the elements are read twice and not stored."""
         members, reading = self.regions[root], self._reading(root)
-        if len(reading) != 1 or reading[0] not in self.regions or root not in members:
+        if (
+            not self.prices.exact
+            or len(reading) != 1
+            or reading[0] not in self.regions
+            or root not in members
+        ):
             return
         reader = reading[0]
         kinds = {self.nodes[n].kind for n in members}
@@ -436,13 +442,14 @@ class _Cutter:
         merged = self.regions[reader] | work
         apart = [self._seconds(members, root), self._seconds(self.regions[reader], reader)]
         together = [self._seconds(part, v) for v, part in parts.items()]
-        if self.several and len(parts) > 1:
+        if len(parts) > 1:
             nodes = [self.nodes[n] for n in frozenset().union(*parts.values())]
             views = [self.nodes[v] for n in nodes for v in self._values(n.name) if v in self.inline]
             joined = self.together({n.name: n for n in (*nodes, *views)}.values(), reduced)
             together = together if joined is None else [joined[1]]
         if not pays(apart, [*together, self._seconds(merged, reader)], SLACK):
             return
+        self.statistics |= parts.keys()
         self._take(root)
         for value, part in parts.items():
             self._put(value, part)
@@ -526,14 +533,17 @@ def cut(
     graph: TensorGraph, several: bool = False, prices: StagePrices | None = None
 ) -> tuple[TensorGraph, list[ImportedStage]]:
     """Returns the stages of a graph, each after what it reads, and the graph with the copies that they need.
-    `several`: stages may have more than one result. `prices` are added to. Raises NoKernelServes."""
+    `several`: stages may have more than one result. Else those of statistics alone have, in a program so short that each
+    value has a binding. `prices` are added to. Raises NoKernelServes."""
     prices = StagePrices() if prices is None else prices
     for _ in range(MOST_ROUNDS):
-        cutter = _Cutter(graph, prices, several)
+        cutter = _Cutter(graph, prices)
         try:
             stages = cutter.run()
-            if several:
+            if several or (prices.exact and len(stages) > INLINE_STAGES):
                 stages = joined(stages, graph.results, graph.values, cutter.together)
+            elif cutter.statistics:
+                stages = joined(stages, graph.results, graph.values, cutter.together, cutter.statistics)
             return graph, stages
         except _Unclean as problem:
             before = graph
