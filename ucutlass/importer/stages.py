@@ -439,22 +439,38 @@ class _Cutter:
         parts = {v: self._ancestors(v, members) for v in reduced}
         if frozenset().union(*parts.values()) & work or sum(self._elements(v) for v in reduced) * FEW > size:
             return
-        merged = self.regions[reader] | work
-        apart = [self._seconds(members, root), self._seconds(self.regions[reader], reader)]
+        window = self._window_before_reductions(reader)
+        if window == "=":
+            return
+        own = self.regions[reader]
+        ahead = self._ancestors(window, own) if window else own
+        applied = {window or reader: ahead | work, **({reader: own - ahead} if window else {})}
+        apart = [self._seconds(members, root), self._seconds(own, reader)]
         together = [self._seconds(part, v) for v, part in parts.items()]
         if len(parts) > 1:
             nodes = [self.nodes[n] for n in frozenset().union(*parts.values())]
             views = [self.nodes[v] for n in nodes for v in self._values(n.name) if v in self.inline]
             joined = self.together({n.name: n for n in (*nodes, *views)}.values(), reduced)
             together = together if joined is None else [joined[1]]
-        if not pays(apart, [*together, self._seconds(merged, reader)], SLACK):
+        together += [self._seconds(part, value) for value, part in applied.items()]
+        if not pays(apart, together, SLACK):
             return
         self.statistics |= parts.keys()
         self._take(root)
         for value, part in parts.items():
             self._put(value, part)
         self._take(reader)
-        self._put(reader, merged)
+        for value, part in applied.items():
+            self._put(value, part)
+
+    def _window_before_reductions(self, root: str) -> str:
+        """Returns the window whose values a stage reduces once more, "" where it has none, "=" where it has several: each
+        pass of a reduction reads windows anew, and would do what is ahead of them anew."""
+        kinds = {n: self.nodes[n].kind for n in self.regions[root]}
+        windows = [n for n, kind in kinds.items() if kind == "window"]
+        if not windows or "reduction" not in kinds.values():
+            return ""
+        return windows[0] if len(windows) == 1 and windows[0] != root else "="
 
     def _elements(self, value: str) -> int:
         return math.prod(self.graph.values[value].shape)
