@@ -13,14 +13,14 @@ from ucutlass.importer.expressions import add, binary, index, sub
 def with_free_parts(program: syntax.Program, extents: Mapping[str, int]) -> syntax.Program:
     """Returns a kernel whose concatenations begin their parts at sums of `size(..)`, and whose concatenated axes have
     sums of names as their extents, so that it serves parts of other extents too. `extents` has those of its names."""
-    writer = _Writer(extents, frozenset(_names(param.type for param in program.params)))
+    writer = _PartsWriter(extents, frozenset(_names(param.type for param in program.params)))
     body = tuple(writer.statement(statement) for statement in program.body)
     results = tuple(replace(result, type=writer.typed(result.type)) for result in program.results)
     return replace(program, body=body, results=results)
 
 
 @dataclass(slots=True)
-class _Writer:
+class _PartsWriter:
     """`declared` are the names of parameters' axes, `parts` those that each concatenated name is made of."""
 
     extents: Mapping[str, int]
