@@ -38,12 +38,20 @@ from ucutlass.emit.gemm.lean_mainloop import (
     turned_operand,
 )
 from ucutlass.emit.gemm.lean_reductions import PartialReduction, combines, down
+from ucutlass.emit.gemm.lean_f16 import VECTOR as F16_VECTOR
+from ucutlass.emit.gemm.lean_f16 import Parts, parts_of
 from ucutlass.emit.gemm.lean_split import BLOCKS, GROUP, VECTOR, Split, split_b, splits
 from ucutlass.emit.gemm.sm90_epilogue import extent
 from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.ir.elements import F32, TF32
 from ucutlass.kernels.access import Access, Store
-from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemmPlan, GemmProblem, Sm90Schedule
+from ucutlass.kernels.gemm.plan import (
+    REGISTER_MATHS,
+    GemmPlan,
+    GemmProblem,
+    Sm90Schedule,
+    multipliers,
+)
 from ucutlass.kernels.gemm.smem import SHARED_BYTES, SPLIT_BUFFERS, lean_epilogue
 
 _SCHEDULER_BYTES: Mapping[str, int] = MappingProxyType({"persistent": 120, "stream_k": 280, "cluster_k": 120})
@@ -69,6 +77,7 @@ class LeanLayout:
     loaded: tuple[SharedOperand, ...]
     split_here: tuple[SharedOperand, ...]
     splits: tuple[Split, ...]
+    f16_parts: tuple[Parts, ...]
     a_in_registers: bool
     a_through_registers: bool
     portion: int
@@ -105,6 +114,10 @@ class LeanLayout:
     @property
     def vector(self) -> int:
         return GROUP if self.a_in_registers else VECTOR
+
+    @property
+    def f16_vector(self) -> int:
+        return F16_VECTOR
 
     @property
     def turns(self) -> bool:
@@ -258,14 +271,16 @@ def _layout(
 ) -> LeanLayout:
     groups = 2 if schedule.warps == "cooperative" else 1
     tile_m, tile_n, _ = schedule.tile
-    a, b = operands(problem, schedule, groups)
+    multiplied_problem = multipliers(problem, schedule.math)
+    in_f16 = schedule.math == "f16x3"
+    a, b = operands(multiplied_problem, schedule, groups)
     in_parts, in_registers = schedule.math == "tf32x3", schedule.math in REGISTER_MATHS
     fused = schedule.math == "tf32x3_fused"
     raw = turned_operand(problem, schedule, groups) if fused and problem.b.k[0] != () else b
     through_registers = problem.compute_type == TF32 and a.inner == "mn"
     loaded = (
         (a, b, small(a), small(b))
-        if in_parts
+        if in_parts or in_f16
         else (a, b, small(b))
         if in_registers and not fused
         else (a, raw)
@@ -282,8 +297,9 @@ def _layout(
         if slot.shape != "reduced"
     ]
     accumulate = "s32" if problem.compute_type.kind == "int" else "f32"
-    types = (TYPES[multiplied(problem, operand).name] for operand in (problem.a, problem.b))
-    terms, promoted, registers = passes(schedule), promotion(problem, schedule), atoms * tile_n // 2
+    types = (TYPES[multiplied(multiplied_problem, operand).name] for operand in (problem.a, problem.b))
+    terms, registers = passes(schedule), atoms * tile_n // 2
+    promoted = promotion(multiplied_problem, schedule)
     count = parts(schedule, promoted, registers)
     columns = tile_n // count
     return LeanLayout(
@@ -296,18 +312,19 @@ def _layout(
         else split_b(problem, a, b)
         if in_registers and not fused
         else (),
+        f16_parts=parts_of(problem, a, b) if in_f16 else (),
         a_in_registers=in_registers,
         a_through_registers=through_registers,
         portion=math.gcd(schedule.tile[2] // 8, max(1, 4 // atoms)),
-        instruction_k=32 // problem.compute_type.bytes,
+        instruction_k=32 // multiplied_problem.compute_type.bytes,
         types=".".join((accumulate, *types)),
-        modifiers=modifiers(problem, a, b),
+        modifiers=modifiers(multiplied_problem, a, b),
         constraint="r" if accumulate == "s32" else "f",
         instructions=()
         if in_registers or through_registers
         else tuple(instructions(a, b, atoms, columns, terms)),
         big_instructions=tuple(instructions(a, b, atoms, columns)) if in_parts else (),
-        cross_instructions=tuple(instructions(a, b, atoms, columns, CROSS)) if in_parts else (),
+        cross_instructions=tuple(instructions(a, b, atoms, columns, CROSS)) if in_parts or in_f16 else (),
         promotion=promoted,
         parts=count,
         part_step=part_step(b, columns),
@@ -401,6 +418,26 @@ def _maps(layout: LeanLayout, problem: GemmProblem) -> list[TensorMap]:
 
 def _split_maps(layout: LeanLayout, maps: list[TensorMap]) -> list[TensorMap]:
     """The operands' descriptors, those of copies for the operands that are copied, and those of small parts."""
+    if layout.f16_parts:
+        return [
+            TensorMap(
+                place=f"mainloop.{operand.name}",
+                pointer=pointer,
+                type=TMA_TYPES[2],
+                size=2,
+                inner=parts.inner,
+                outer=parts.outer,
+                batch=parts.batches,
+                outer_stride=parts.padded,
+                batch_stride=f"{parts.padded} * {parts.outer}",
+                box=operand.box,
+                swizzle=_SWIZZLES[operand.width],
+            )
+            for parts in layout.f16_parts
+            for operand, pointer in zip(
+                (o for o in layout.loaded if o.name.startswith(parts.name)), (parts.hi, parts.lo), strict=True
+            )
+        ]
     if layout.a_in_registers and layout.splits:
         # A row of the copy ends with zeros, among which the last group's elements may lie.
         (split,) = layout.splits

@@ -10,6 +10,7 @@
 #define CUTLASS_PRAGMA_NO_UNROLL
 
 using std::get;
+inline uint32_t __reduce_max_sync(unsigned, uint32_t v) { uint32_t all[32]; hopper::gather(v, all); return *std::max_element(all, all + 32); }
 struct Setup {
   int tile_m, tile_n, groups, cluster, parts;  // of K, one after another
   float* sums;  // [batch][height][width], whole clusters of tiles
@@ -18,7 +19,7 @@ struct Setup {
 };
 inline Setup setup;
 void run_block(void const* params, int m, int n, int l, int first, int count);
-void run_split(void const* params);
+void run_split(char const* name, void const* params);
 
 namespace cute {
 template <int N> struct Int { static constexpr int value = N; };
@@ -41,6 +42,7 @@ struct KernelTmaWarpSpecializedCooperative {};
 namespace cutlass::arch {
 struct Sm90 {};
 inline void fence_view_async_shared() { ++hopper::epoch; }
+inline void wait_on_dependent_grids() {}
 }  // namespace cutlass::arch
 namespace cutlass {
 template <int N> struct PipelineState {
@@ -140,10 +142,12 @@ int32_t ucc_lean_launch(ucc_lean::Kernel*, uint32_t const* grid, void* params, v
   }
   return 0;
 }
-int32_t ucc_lean_beside(ucc_lean::Kernel*, char const*, void**, int columns, int64_t extent, int64_t, void* params, void*) {
+int32_t ucc_lean_beside(ucc_lean::Kernel*, char const* name, void**, int columns, int64_t extent, int64_t batches, void* params, void*) {
   hopper::threads = 256;
-  hopper::body = [&] { run_split(params); };
-  for (int64_t x = 0; x < extent / columns; ++x) hopper::run_cluster(1, unsigned(x), 0);
+  for (unsigned y = 0; y < batches; ++y) {
+    hopper::body = [&] { blockIdx.y = hopper::current->block.y = y; run_split(name, params); };
+    for (int64_t x = 0; x < extent / columns; ++x) hopper::run_cluster(1, unsigned(x), 0);
+  }
   return 0;
 }
 }

@@ -43,12 +43,13 @@ def device(kernel: Lean) -> str:
         "  struct Arguments {};",
         "  static constexpr int registers() { return Registers; }\n  struct Arguments {};",
     )
-    launched = "// --- split of B" in code
-    split = between(code, "// --- split of B", "// --- kernel") if launched else ""
-    call = (
-        f"{entry}_kernel::split(*static_cast<{entry}_kernel::SplitParams const*>(params));"
-        if launched
-        else ""
+    heading = next((h for h in ("// --- split of B", "// --- split of A and B") if h in code), None)
+    split = between(code, heading, "// --- kernel") if heading else ""
+    kernels = ("split", *(["find_largest"] if "find_largest" in split else ())) if heading else ()
+    call = "\n".join(
+        f'  if (!strcmp(name, "ucc_{kernel}")) {entry}_kernel::{kernel}('
+        f"*static_cast<{entry}_kernel::SplitParams const*>(params));"
+        for kernel in kernels
     )
     return f"""#define UCC_LEAN_DRIVER
 #include "lean.h"
@@ -67,8 +68,8 @@ void run_block(void const* params, int m, int n, int l, int first, int count) {{
   using namespace {entry}_kernel;
   run_main_loop<Mainloop>(*static_cast<KernelParams const*>(params), m, n, l, first, count, ClusterM);
 }}
-void run_split(void const* params) {{
-  {call}
+void run_split(char const* name, void const* params) {{
+{call}
 }}
 """
 

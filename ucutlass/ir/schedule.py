@@ -16,7 +16,7 @@ from ucutlass.ir import Choice, Kernel, ScheduleBlock
 
 Warps: TypeAlias = Literal["pingpong", "cooperative", "multistage", "gemv", "direct"]
 
-Math: TypeAlias = Literal["tf32x3", "tf32x3_rs", "tf32x3_fused", "simt"]
+Math: TypeAlias = Literal["tf32x3", "tf32x3_rs", "tf32x3_fused", "f16x3", "simt"]
 
 Value: TypeAlias = int | str | tuple[int, ...]
 

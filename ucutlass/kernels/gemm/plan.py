@@ -23,10 +23,10 @@ for CUDA error e, or `2000 + s` for cutlass::Status s.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
-from ucutlass.ir.elements import Element
+from ucutlass.ir.elements import F16, Element
 from ucutlass.kernels.access import Access, Output, Product
 from ucutlass.kernels.arithmetic import Arithmetic
 
@@ -70,13 +70,22 @@ class LaunchParameters:
     splits: int = 1
 
 
-Math: TypeAlias = Literal["tensor", "tf32x3", "tf32x3_rs", "tf32x3_fused", "simt"]
-"""How a compute type is multiplied: as it is by tensor cores, f32 in three tf32 passes, or in FFMA. Of `tf32x3` by
-wgmma a launch before the kernel's splits both operands, of `tf32x3_rs` B alone: A is split in registers. Of
-`tf32x3_fused` there is no such launch: B is split in shared memory."""
+Math: TypeAlias = Literal["tensor", "tf32x3", "tf32x3_rs", "tf32x3_fused", "f16x3", "simt"]
+"""How a compute type is multiplied: as it is by tensor cores, f32 in three passes of tf32 or f16, or in FFMA. Of
+`tf32x3` by wgmma a launch before the kernel's splits both operands, of `tf32x3_rs` B alone: A is split in registers. Of
+`tf32x3_fused` there is no such launch: B is split in shared memory. Of `f16x3` one launch finds the operands'
+exponents and one splits both."""
 
 REGISTER_MATHS: frozenset[Math] = frozenset({"tf32x3_rs", "tf32x3_fused"})
 """Of wgmma with A split in registers."""
+
+COOPERATIVE_MATHS: frozenset[Math] = REGISTER_MATHS | {"f16x3"}
+"""Of two warp groups that share a tile."""
+
+
+def multipliers(problem: GemmProblem, math: Math) -> GemmProblem:
+    """The problem with the compute type of wgmma: of `f16x3` both parts of an operand are f16."""
+    return replace(problem, compute_type=F16) if math == "f16x3" else problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ucutlass.ir.hardware import clusters_at_a_time
 from ucutlass.ir.schedule import Math, Partials, PartialSchedule, SplitK, Warps
-from ucutlass.kernels.gemm.plan import REGISTER_MATHS
+from ucutlass.kernels.gemm.plan import COOPERATIVE_MATHS, REGISTER_MATHS, multipliers
 from ucutlass.kernels.gemm.problem import Shape, ceil_div
 from ucutlass.kernels.gemm.rules.operands import WGMMA_TYPES
 from ucutlass.kernels.gemm.rules.tiles import (
@@ -115,7 +115,7 @@ def rounds(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[str, ...
     short = min(shape.m, shape.n) <= COLUMNS[-1]
     gemv: tuple[str, ...] = ("gemv",) if "gemv" in allowed and (short or len(allowed) == 1) else ()
     sm80: tuple[str, ...] = ("sm80",) if "sm80" in allowed else ()
-    if request.math in REGISTER_MATHS:
+    if request.math in COOPERATIVE_MATHS:
         return (("sm90",),)
     likely = request.math != "simt" and _sm90_likely(case)
     if "sm90" in allowed and (likely or not sm80):
@@ -150,7 +150,7 @@ def expand(case: PlanningCase, request: PartialSchedule, tried: tuple[str, ...])
 
 def _sm90(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
     for math in _maths(case, request):
-        warps = "cooperative" if math in REGISTER_MATHS and request.warps is None else request.warps
+        warps = "cooperative" if math in COOPERATIVE_MATHS and request.warps is None else request.warps
         yield from _sm90_of(case, replace(request, math=math, warps=warps))
 
 
@@ -193,7 +193,8 @@ def _orders(case: PlanningCase, request: PartialSchedule) -> tuple[tuple[Swap, .
     """Orientations to try, and the tile's K. tf32 with A along K and B along N runs only
     transposed, and with both along M and N takes 32 elements of K."""
     problem, shape = case.written.problem, case.written.shape
-    depth = request.tile[2] if request.tile else LINE // problem.compute_type.bytes
+    item = multipliers(problem, request.math or "tensor").compute_type.bytes
+    depth = request.tile[2] if request.tile else LINE // item
     if request.swap is not None:
         return (request.swap,), depth
     if problem.compute_type.name == "tf32" and problem.b.k[-1] != ():
@@ -240,7 +241,7 @@ def _most_accumulators(case: PlanningCase, request: PartialSchedule) -> int:
     """Accumulators of one set that a thread may hold."""
     problem = case.written.problem
     most = MAX_REGISTERS_F32_RS - _FRAGMENTS if request.math in REGISTER_MATHS else most_accumulators(problem)
-    return most // accumulator_sets(problem)
+    return most // accumulator_sets(problem, request.math or "tensor")
 
 
 def _listed(shape: Shape, request: PartialSchedule) -> tuple[WarpsTile, ...]:

@@ -28,6 +28,7 @@ from ucutlass.kernels.gemm.plan import (
     Sm80Schedule,
     Sm90Schedule,
     epilogue_tensors,
+    multipliers,
 )
 
 BARRIER = 8
@@ -265,7 +266,7 @@ def lean_main_loop(
     """Bytes of the main loop: A and B, and for f32 their small parts, each in stages of its own that begin at
     multiples of `alignment`."""
     m, n, k = tile
-    item = problem.compute_type.bytes
+    item = multipliers(problem, math).compute_type.bytes
     operands = (_round(stages * rows * k * item, alignment) for rows in (m, n))
     loaded = sum(parts * bytes_ for parts, bytes_ in zip(operand_parts(problem, math), operands, strict=True))
     return loaded + split_parts(problem, math) * _round(SPLIT_BUFFERS * n * k * item, alignment)

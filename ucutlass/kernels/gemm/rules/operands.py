@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ucutlass.kernels.access import Access, Reduction
 from ucutlass.kernels.arithmetic import CoordinateValue
-from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.plan import COOPERATIVE_MATHS, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.problem import ceil_div, stride_bytes
 from ucutlass.kernels.gemm.schedule import (
     TMA_BYTES,
@@ -83,16 +83,16 @@ def math_fits_compute_type(c: GemmCandidate) -> Breach | None:
     compute_type, math = c.problem.compute_type.name, c.schedule.math
     if compute_type == "f32" and math == "simt" and c.family == "sm90":
         return Breach(
-            "pingpong and cooperative multiply by wgmma, f32 in three tf32 passes; FFMA is the multistage "
+            "pingpong and cooperative multiply by wgmma, f32 in three passes; FFMA is the multistage "
             "kernel's",
             "use `math tf32x3`, or `warps multistage`",
             ("math", "warps"),
             changed(c, math="tf32x3"),
         )
-    if compute_type == "f32" and math in REGISTER_MATHS and not _is_cooperative(c):
+    if compute_type == "f32" and math in COOPERATIVE_MATHS and not _is_cooperative(c):
         return Breach(
-            f"`math {math}` is of two warp groups, of which one splits A in registers while wgmma multiplies the "
-            "other's",
+            f"`math {math}` is of two warp groups, of which one adds sums or splits A in registers while wgmma "
+            "multiplies the other's",
             "use `math tf32x3`, or `warps cooperative`",
             ("math", "warps"),
             changed(c, math="tf32x3"),

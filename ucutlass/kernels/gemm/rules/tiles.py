@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ucutlass.kernels.access import Reduction
-from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemmProblem, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.plan import (
+    COOPERATIVE_MATHS,
+    GemmProblem,
+    Math,
+    Sm80Schedule,
+    Sm90Schedule,
+    multipliers,
+)
 from ucutlass.kernels.gemm.problem import accumulator_bytes
 from ucutlass.kernels.gemm.schedule import GemmCandidate, changed, nearest
 from ucutlass.kernels.gemm.smem import (
@@ -114,14 +121,15 @@ accuracy."""
 
 def tile_k(c: GemmCandidate) -> Breach | None:
     s = _sm90(c)
-    k, size = s.tile[2], c.problem.compute_type.bytes
+    k, compute_type = s.tile[2], multipliers(c.problem, s.math).compute_type
+    size = compute_type.bytes
     step = BYTES_K // size
-    promotes = accumulator_sets(c.problem) > 1
+    promotes = accumulator_sets(c.problem, s.math) > 1
     most = PROMOTED_K if promotes else MAX_TILE
     if k % step == 0 and step <= k <= most:
         return None
     best = nearest(k, tuple(range(step, most + 1, step)))
-    why = f"a wgmma takes {BYTES_K} bytes, {step} elements of {c.problem.compute_type.name}"
+    why = f"a wgmma takes {BYTES_K} bytes, {step} elements of {compute_type.name}"
     if promotes and k > most:
         sums = "sums of f32" if c.problem.compute_type.name == "f32" else "fp8 sums"
         why = f"{sums} move to f32 registers at least every {most} products, and a tile's move together"
@@ -136,17 +144,20 @@ def tile_k(c: GemmCandidate) -> Breach | None:
 def accumulators_per_thread(c: GemmCandidate) -> int:
     """32-bit registers of accumulators a thread holds; 0 for a matrix-vector kernel."""
     match c.schedule:
-        case Sm90Schedule(tile=(m, n, _), warps=warps):
-            return m * n * accumulator_bytes(c.problem) * accumulator_sets(c.problem) // (4 * THREADS[warps])
+        case Sm90Schedule(tile=(m, n, _), warps=warps, math=math):
+            sets = accumulator_sets(c.problem, math)
+            return m * n * accumulator_bytes(c.problem) * sets // (4 * THREADS[warps])
         case Sm80Schedule(warp_tile=(m, n)):
             return m * n * accumulator_bytes(c.problem) // (4 * 32)
         case _:
             return 0
 
 
-def accumulator_sets(problem: GemmProblem) -> int:
+def accumulator_sets(problem: GemmProblem, math: Math) -> int:
     """Returns how many sets of accumulators a wgmma kernel has: fp8 with f32 accumulation has two (CUTLASS's
-    GmmaFP8Accumulation), and so does f32 (emit/gemm/lean_promotion.j2)."""
+    GmmaFP8Accumulation), and so does f32 (emit/gemm/lean_promotion.j2); the cross products of f16 parts have a third."""
+    if math == "f16x3":
+        return 3
     return 2 if problem.compute_type.name in ("e4m3", "e5m2", "f32") and problem.accumulate == "f32" else 1
 
 
@@ -177,7 +188,8 @@ def accumulators_fit(c: GemmCandidate) -> Breach | None:
     if held <= limit:
         return None
     of = "a k tile" if c.problem.compute_type.name == "f32" else "fp8"
-    sets = f", in two sets: partial sums of {of} and the f32 total" if accumulator_sets(c.problem) > 1 else ""
+    sets = f", in two sets: partial sums of {of} and the f32 total"
+    sets = {1: "", 2: sets, 3: f"{sets}, and one of cross products"}[accumulator_sets(c.problem, s.math)]
     sets += ", beside fragments of A, which is not contiguous along K" if register_sourced(c.problem) else ""
     text = (
         f"a tile of {m}x{n} is {held} accumulator registers in each of {threads} threads{sets}; "
@@ -346,7 +358,7 @@ def partials_in_cluster(c: GemmCandidate) -> Breach | None:
 def multicast_slices(c: GemmCandidate) -> Breach | None:
     s = _sm90(c)
     m, n = s.cluster
-    if s.math in REGISTER_MATHS and c.problem.a.k[-1] != () and s.tile[2] % (8 * n):
+    if s.math in COOPERATIVE_MATHS and c.problem.a.k[-1] != () and s.tile[2] % (8 * n):
         return Breach(
             f"a cluster of {m}x{n} loads tile K {s.tile[2]} of A, which is not contiguous along K, in {n} slices: "
             f"each must be whole groups of 8 lines",
@@ -354,7 +366,7 @@ def multicast_slices(c: GemmCandidate) -> Breach | None:
             ("cluster", "tile"),
             changed(c, cluster=(m, 1)),
         )
-    if s.math == "tf32x3_fused" and c.problem.b.k[-1] != () and s.tile[2] % (8 * m):
+    if s.math in ("tf32x3_fused", "f16x3") and c.problem.b.k[-1] != () and s.tile[2] % (8 * m):
         return Breach(
             f"a cluster of {m}x{n} loads tile K {s.tile[2]} of B, which is not contiguous along K, in {m} slices: "
             f"each must be whole groups of 8 lines",
