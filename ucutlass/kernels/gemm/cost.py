@@ -272,9 +272,9 @@ def _sm90(c: GemmCandidate, s: Sm90Schedule, device: Device, k: Constants) -> Es
 
 
 def _parts(c: GemmCandidate) -> tuple[int, int]:
-    """Tiles of A and of B that a step of K takes."""
+    """Tiles of A and of B, of the operands' own size, that a step of K takes."""
     match c.schedule:
-        case Sm90Schedule(math="tf32x3_fused"):
+        case Sm90Schedule(math="tf32x3_fused" | "f16x3"):
             return 1, 1
         case Sm90Schedule(math=math_):
             return operand_parts(c.problem, math_)
@@ -285,10 +285,14 @@ def _parts(c: GemmCandidate) -> tuple[int, int]:
 def _split_seconds(c: GemmCandidate, device: Device, k: Constants) -> float:
     """Returns the seconds of the launch that reads f32 operands and writes their small parts before the
     kernel's, and those that are not K-major anew. Where A is split in registers, it reads B and writes both
-    parts of it, more slowly where B is not K-major."""
+    parts of it, more slowly where B is not K-major. For parts of f16 two launches read both operands, and the second
+    one writes them."""
+    s = c.shape
+    if isinstance(c.schedule, Sm90Schedule) and c.schedule.math == "f16x3":
+        reads = 1 if s.operand_bytes <= k.cached * device.l2 else 2
+        return 2 * device.launch_floor + (reads + 1) * s.operand_bytes / (device.bandwidth * k.dram)
     if (parts := _parts(c)) == (1, 1):
         return 0.0
-    s = c.shape
     if parts == (1, 2):
         moved = (3 if c.problem.b.k[-1] == () else 4) * tensor_bytes(c.problem.b, c.problem, c.sizes)
         return device.launch_floor + moved / (device.bandwidth * k.dram)
@@ -305,10 +309,11 @@ def _sm90_step(c: GemmCandidate, s: Sm90Schedule, active: int, device: Device, k
     clock. What lies beyond an edge is filled with zeros, which costs more than loading."""
     m, n, depth = s.tile
     a, b = (t.elem.bytes * parts for t, parts in zip((c.problem.a, c.problem.b), _parts(c), strict=True))
-    instructions = (m / 64) * (depth * c.problem.a.elem.bytes / 32)
+    item = 2 if s.math == "f16x3" else c.problem.a.elem.bytes
+    instructions = (m / 64) * (depth * item / 32)
     mma = instructions * max(n / 2, n / 4 + 16) * _PASSES[s.math]
     mma *= max(1.0, math.pow(active / device.sms, 1 / 4) / k.sustained)
-    if accumulators_per_thread(c) > 160:
+    if accumulators_per_thread(c) > 160 and s.math != "f16x3":
         mma *= k.wide_accumulators
     if c.problem.compute_type.name == "tf32" and not _k_major(c):
         mma *= k.register_operand
