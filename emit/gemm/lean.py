@@ -19,6 +19,8 @@ from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME, ROUNDED, arithmetic_text, declaration
 from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult, call, slots
+from ucutlass.emit.gemm.lean_f16 import VECTOR as F16_VECTOR
+from ucutlass.emit.gemm.lean_f16 import Parts, parts_of
 from ucutlass.emit.gemm.lean_mainloop import (
     CROSS,
     TYPES,
@@ -38,20 +40,12 @@ from ucutlass.emit.gemm.lean_mainloop import (
     turned_operand,
 )
 from ucutlass.emit.gemm.lean_reductions import PartialReduction, combines, down
-from ucutlass.emit.gemm.lean_f16 import VECTOR as F16_VECTOR
-from ucutlass.emit.gemm.lean_f16 import Parts, parts_of
 from ucutlass.emit.gemm.lean_split import BLOCKS, GROUP, VECTOR, Split, split_b, splits
 from ucutlass.emit.gemm.sm90_epilogue import extent
 from ucutlass.emit.parts import Lean, NotServed
 from ucutlass.ir.elements import F32, TF32
 from ucutlass.kernels.access import Access, Store
-from ucutlass.kernels.gemm.plan import (
-    REGISTER_MATHS,
-    GemmPlan,
-    GemmProblem,
-    Sm90Schedule,
-    multipliers,
-)
+from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemmPlan, GemmProblem, Sm90Schedule, multipliers
 from ucutlass.kernels.gemm.smem import SHARED_BYTES, SPLIT_BUFFERS, lean_epilogue
 
 _SCHEDULER_BYTES: Mapping[str, int] = MappingProxyType({"persistent": 120, "stream_k": 280, "cluster_k": 120})

@@ -297,9 +297,10 @@ extern "C" int32_t ucc_lean_launch(ucc_lean::Kernel* kernel, uint32_t const* gri
   return code(driver().launch(&config.config, static_cast<CUfunction>(kernel->function), arguments, nullptr));
 }
 
-// The launch that finishes a reduction: a kernel of a prepared one's image, looked up at its first launch.
-extern "C" int32_t ucc_lean_beside(ucc_lean::Kernel* kernel, char const* name, void** cached_function, int columns,
-                                    int64_t extent, int64_t batches, void* params, void* stream) {
+// A kernel of a prepared one's image, looked up at its first launch. One that overlaps waits for the stream's kernel
+// before it itself.
+static int32_t launch_beside(ucc_lean::Kernel* kernel, char const* name, void** cached_function, int64_t blocks,
+                             int64_t batches, void* params, void* stream, bool overlaps) {
   void* function = __atomic_load_n(cached_function, __ATOMIC_ACQUIRE);
   if (function == nullptr) {
     CUkernel looked_up = nullptr;
@@ -310,13 +311,28 @@ extern "C" int32_t ucc_lean_beside(ucc_lean::Kernel* kernel, char const* name, v
     __atomic_store_n(cached_function, function, __ATOMIC_RELEASE);
   }
   CUlaunchConfig config{};
-  config.gridDimX = unsigned((extent + columns - 1) / columns);
+  config.gridDimX = unsigned(blocks);
   config.gridDimY = unsigned(batches < 65535 ? batches : 65535);
   config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
   config.blockDimX = 256;
   config.hStream = static_cast<CUstream>(stream);
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  attribute.value.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = overlaps;
   void* arguments[] = {params};
   return code(driver().launch(&config, static_cast<CUfunction>(function), arguments, nullptr));
+}
+
+extern "C" int32_t ucc_lean_beside(ucc_lean::Kernel* kernel, char const* name, void** cached_function, int columns,
+                                    int64_t extent, int64_t batches, void* params, void* stream) {
+  return launch_beside(kernel, name, cached_function, (extent + columns - 1) / columns, batches, params, stream, false);
+}
+
+extern "C" int32_t ucc_lean_overlapping(ucc_lean::Kernel* kernel, char const* name, void** cached_function, int64_t blocks,
+                                        int64_t batches, void* params, void* stream) {
+  return launch_beside(kernel, name, cached_function, blocks, batches, params, stream, true);
 }
 
 extern "C" void ucc_lean_divisor(void* divmod, int divisor) {

@@ -71,6 +71,9 @@ int32_t ucc_lean_stream_k_locks(ucc_lean::Problem const& problem, void* schedule
                                 void* workspace, uint32_t** locks);
 int32_t ucc_lean_beside(ucc_lean::Kernel* kernel, char const* name, void** cached_function, int columns, int64_t extent,
                          int64_t batches, void* params, void* stream);
+// A kernel that begins while the stream's kernel before it ends, and waits for that where it first reads.
+int32_t ucc_lean_overlapping(ucc_lean::Kernel* kernel, char const* name, void** cached_function, int64_t blocks,
+                              int64_t batches, void* params, void* stream);
 void ucc_lean_divisor(void* divmod, int divisor);
 }
 

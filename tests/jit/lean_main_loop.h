@@ -142,12 +142,15 @@ int32_t ucc_lean_launch(ucc_lean::Kernel*, uint32_t const* grid, void* params, v
   }
   return 0;
 }
-int32_t ucc_lean_beside(ucc_lean::Kernel*, char const* name, void**, int columns, int64_t extent, int64_t batches, void* params, void*) {
+int32_t ucc_lean_overlapping(ucc_lean::Kernel*, char const* name, void**, int64_t blocks, int64_t batches, void* params, void*) {
   hopper::threads = 256;
   for (unsigned y = 0; y < batches; ++y) {
     hopper::body = [&] { blockIdx.y = hopper::current->block.y = y; run_split(name, params); };
-    for (int64_t x = 0; x < extent / columns; ++x) hopper::run_cluster(1, unsigned(x), 0);
+    for (int64_t x = 0; x < blocks; ++x) hopper::run_cluster(1, unsigned(x), 0);
   }
   return 0;
+}
+int32_t ucc_lean_beside(ucc_lean::Kernel*, char const* name, void**, int columns, int64_t extent, int64_t batches, void* params, void* stream) {
+  return ucc_lean_overlapping(nullptr, name, nullptr, extent / columns, batches, params, stream);
 }
 }
