@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -82,6 +83,24 @@ def _tf32x3(x: Tensor, w: Tensor) -> Tensor:
     return _sequential(torch.cat(pieces, dim=-1), lambda a, b: _cut(a + b, 24))
 
 
+def _f16_parts(x: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Both parts and the scale, as emit/hopper/f16x3.j2 has them."""
+    scale = 2.0 ** (math.frexp(float(x.abs().max()))[1] - 15)
+    high = round_float(x / scale, F16)
+    return high, round_float((x / scale - high) * 2048, F16), scale
+
+
+def _f16x3(x: Tensor, w: Tensor) -> Tensor:
+    (high_x, low_x, scale_x), (high_w, low_w, scale_w) = _f16_parts(x), _f16_parts(w)
+
+    def cut(a: Tensor, b: Tensor) -> Tensor:
+        return _cut(a + b, 24)
+
+    cross = torch.cat([low_x[:, None] * high_w, high_x[:, None] * low_w], dim=-1)
+    sums = _sequential(high_x[:, None] * high_w, cut) + _sequential(cross, cut) / 2048
+    return sums.float().double() * (scale_x * scale_w)
+
+
 def _products(x: Tensor, w: Tensor) -> Tensor:
     return x.double()[:, None] * w.double()
 
@@ -98,6 +117,7 @@ HONEST: dict[str, tuple[str, str, Callable[[Tensor, Tensor], Tensor]]] = {
     "f16 sums": ("f16", "dot[K](x, w, acc=f16)", lambda x, w: _instructions(_products(x, w))),
     "f32, FFMA": ("f32", "dot[K](x, w)", lambda x, w: _sequential(_products(x, w), _rounded)),
     "f32, three passes": ("f32", "dot[K](x, w)", lambda x, w: _tf32x3(x.double(), w.double())),
+    "f32, three passes of f16": ("f32", "dot[K](x, w)", lambda x, w: _f16x3(x.double(), w.double())),
     "tf32, rounded": (
         "f32",
         "dot[K](tf32(x), tf32(w))",
@@ -172,6 +192,17 @@ def test_the_bound_of_a_million_products_is_not_idle(elem: str) -> None:
     program = named(f"kernel k(a: {elem}[M, K], b: {elem}[K, 1]) -> f32[M, 1] {{ return dot[K](a, b) }}", "k")
     (found,) = expect(program, generate(program, {"M": 8, "K": 1 << 20}, "normal", seed=1))
     assert not useless(found.reference, found.bound).any()
+
+
+@pytest.mark.parametrize("distribution", ["normal", "integer"])
+def test_f16_parts_of_wide_tensors_are_within_the_bound(distribution: Distribution) -> None:
+    """Rows far below the largest lose bits, and not more than the bound says; those near it keep all."""
+    program = _gemm("f32", "dot[K](x, w)")
+    x, w = generate(program, {"M": M, "N": N, "K": K}, distribution, seed=7)
+    x *= torch.exp2(-8.0 * torch.arange(M))[:, None]
+    assert _judge(program, [x, w], _f16x3(x.double(), w.double())).ok
+    reference = expect(program, [x, w])[0].reference
+    assert not torch.equal(_f16x3(x.double(), w.double())[-1], reference[-1])
 
 
 def test_f16_sums_fail_as_f32_sums() -> None:

@@ -37,7 +37,7 @@ from ucutlass.ir.elements import F16, F32, TF32
 from ucutlass.reference.contract import Operand, blocks, contract, extent, magnitude, realise
 from ucutlass.reference.indexing import LazyGather, LazyRead
 from ucutlass.reference.named_tensor import Named
-from ucutlass.reference.radius import UNIT, deviation, exact_sums, extremes, finite, with_nonfinite
+from ucutlass.reference.radius import UNIT, deviation, exact_sums, extremes, finite, granule, with_nonfinite
 from ucutlass.reference.rounding import FORMATS, overflow_of, round_float
 
 
@@ -48,7 +48,8 @@ class AccumulationModel:
     `unit` is the relative error of one step and `products` the number of products that enter a step. With
     `truncates`, low bits are truncated rather than rounded. Integers up to `exact` add exactly. After
     `promoted` products the sum moves to an f32 register and restarts; 0 means never. `passes` is the number
-    of products that a term takes, and `split` the relative error of a product itself.
+    of products that a term takes, `split` the relative error of a product itself, and `scaled` that of a part of it
+    relative to the largest elements of both operands.
     """
 
     unit: float
@@ -58,13 +59,14 @@ class AccumulationModel:
     promoted: int = 0
     passes: int = 1
     split: float = 0.0
+    scaled: float = 0.0
 
 
 _TENSOR = AccumulationModel(2 * UNIT, 1, True, 2.0**24)
 _HALF = AccumulationModel(2.0**-11, 8, False, 2.0**11)
 _FAST = AccumulationModel(2.0**-13, 1, True, 2.0**13)
 _PROMOTED = AccumulationModel(2.0**-13, 1, True, 2.0**13, promoted=128)
-_SPLIT = AccumulationModel(2 * UNIT, 1, True, 2.0**24, passes=3, split=3 * 2.0**-22)
+_SPLIT = AccumulationModel(2 * UNIT, 1, True, 2.0**24, passes=3, split=3 * 2.0**-22, scaled=2.0**-49)
 
 ACCUMULATORS: Mapping[tuple[str, str], AccumulationModel] = MappingProxyType(
     {
@@ -86,8 +88,9 @@ ACCUMULATORS: Mapping[tuple[str, str], AccumulationModel] = MappingProxyType(
 - fp8 on Hopper aligns addends to the largest and keeps 13 bits below its leading one
   (DeepSeek-V3, arXiv 2412.19437, section 3.3.2); CUTLASS moves the sum to f32 registers at
   least every four instructions of 32 products (the rules keep k tiles to that), the fast form never.
-- f32 is FFMA or three tf32 passes, as the schedule says; the larger error, the passes', counts:
-  an operand is two tf32 parts within 2**-22, and the product of the low parts, 2**-22, is dropped.
+- f32 is FFMA or three passes of tf32 or f16, as the schedule says; the larger error, the passes', counts:
+  an operand is two parts within 2**-22, and the product of the low parts, 2**-22, is dropped. Parts of f16
+  end 2**-50 below the tensor's largest element (emit/hopper/f16x3.j2).
 """
 
 _BLOCK = 128
@@ -110,9 +113,12 @@ def dot_radius(node: Dot, total: Tensor, left: Operand, right: Operand, radii: R
     blocked = _blocked_sum(node, left, right, steps, model, total)
     propagated = from_operands(node, left, right, radii)
     rounding = blocked.rounding
+    if model.scaled:
+        largest = math.prod(_largest_finite(operand) for operand in (left, right))
+        rounding = rounding.add_(steps * model.scaled * largest)
     if propagated is not None:
         rounding = rounding.add_(propagated.mul_(1 + model.passes * steps * model.unit))
-    elif not model.split or (_is_tf32(left) and _is_tf32(right)):
+    elif not model.split or all(_is_one_part(operand) for operand in (left, right)):
         exact = exact_sums(blocked.largest, model.exact, _data(left), _data(right))
         rounding = rounding if exact is None else rounding.masked_fill_(exact, 0.0)
     return with_nonfinite(
@@ -230,6 +236,16 @@ def _data(operand: Operand) -> Tensor:
     return operand.source.data if isinstance(operand, (LazyRead, LazyGather)) else realise(operand).data
 
 
-def _is_tf32(operand: Operand) -> bool:
+def _largest_finite(operand: Operand) -> float:
+    magnitudes = _data(operand).abs()
+    return float(magnitudes.where(magnitudes.isfinite(), 0.0).max()) if magnitudes.numel() else 0.0
+
+
+def _is_one_part(operand: Operand) -> bool:
+    """Whether the first of two parts is the element: of tf32 by its bits, and of f16 by the tensor's range, too."""
     x = _data(operand)
-    return bool((round_float(x, TF32) == x).all())
+    return bool((round_float(x, TF32) == x).all()) and _largest_finite(operand) <= _F16_RANGE * granule(x)
+
+
+_F16_RANGE = 2.0**38
+"""From f16's smallest number, 2**-24, to where `f16x3` puts the largest element."""
