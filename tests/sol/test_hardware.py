@@ -19,8 +19,9 @@ def test_compute_types_that_follow_from_others(device: Device) -> None:
     peaks = device.peaks
     assert peaks["bf16"] == peaks["f16"]
     assert peaks["tf32x3"] == pytest.approx(peaks["tf32"] / 3)
+    assert peaks["f16x3"] == pytest.approx(peaks["f16"] / 3)
     assert peaks.get("e4m3") == peaks.get("e5m2")
-    assert set(peaks) == {*OPS_PER_CLOCK[device.capability], "bf16", "tf32x3"} | (
+    assert set(peaks) == {*OPS_PER_CLOCK[device.capability], "bf16", "tf32x3", "f16x3"} | (
         {"e5m2"} if "e4m3" in peaks else set()
     )
 

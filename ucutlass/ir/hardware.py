@@ -113,9 +113,10 @@ H100, RTX Blackwell); for 10.0 the data sheet's peaks over SMs and clock. A mult
 
 
 def _peaks(tera: Mapping[str, float]) -> Mapping[str, float]:
-    """Peaks in FLOP/s; tf32x3 is three tf32 multiplications for one."""
+    """Peaks in FLOP/s; tf32x3 and f16x3 are three multiplications for one."""
     rates = {compute_type: value * 1e12 for compute_type, value in tera.items()}
-    return MappingProxyType(rates | {"tf32x3": rates["tf32"] / 3, "bf16": rates["f16"]})
+    three = {"tf32x3": rates["tf32"] / 3, "f16x3": rates["f16"] / 3}
+    return MappingProxyType(rates | three | {"bf16": rates["f16"]})
 
 
 def _fp8(value: float) -> dict[str, float]:

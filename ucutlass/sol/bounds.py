@@ -126,8 +126,9 @@ def calibrated(device: Device, ceilings: Ceilings) -> Rates:
     sheet's."""
     sheet = data_sheet(device)
     flops = dict(sheet.flops) | dict(ceilings.flops)
-    if "tf32" in ceilings.flops and "tf32x3" not in ceilings.flops:
-        flops["tf32x3"] = ceilings.flops["tf32"] / 3
+    for compute_type in ("tf32", "f16"):
+        if compute_type in ceilings.flops and f"{compute_type}x3" not in ceilings.flops:
+            flops[f"{compute_type}x3"] = ceilings.flops[compute_type] / 3
     l2 = sheet.notes["l2"] if ceilings.l2 is None else "measured"
     return replace(
         sheet,
@@ -143,13 +144,13 @@ def calibrated(device: Device, ceilings: Ceilings) -> Rates:
 def compute_rate(compute_type: str, flops: Mapping[str, float]) -> tuple[str, float]:
     """Returns the entry of `flops` at which operations of a compute type run, and its rate.
 
-    f32 products run as three tf32 passes or as f32, whichever is faster. f16 accumulation runs at f16's rate
+    f32 products run as three passes of tf32 or f16 or as f32, whichever is fastest. f16 accumulation runs at f16's rate
     unless the device has a rate of its own for it. A compute type that the tensor cores lack widens to
     f16.
     """
     match compute_type:
         case "tf32x3":
-            options: tuple[str, ...] = ("tf32x3", "f32")
+            options: tuple[str, ...] = ("tf32x3", "f16x3", "f32")
         case "f16_f16":
             options = ("f16_f16", "f16")
         case _:

@@ -390,6 +390,8 @@ def rate_key(c: GemmCandidate, device: Device) -> str:
             return "f16" if compute_type in ("e4m3", "e5m2") else peak_key(compute_type, way)
         case Sm90Schedule(math="tf32x3" | "tf32x3_rs" | "tf32x3_fused"):
             return "tf32x3"
+        case Sm90Schedule(math="f16x3"):
+            return "f16x3"
         case _:
             return compute_type if compute_type in device.peaks else "f16"
 
