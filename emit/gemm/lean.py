@@ -19,6 +19,7 @@ from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME, ROUNDED, arithmetic_text, declaration
 from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult, call, slots
+from ucutlass.emit.gemm.lean_f16 import LINE as F16_LINE
 from ucutlass.emit.gemm.lean_f16 import VECTOR as F16_VECTOR
 from ucutlass.emit.gemm.lean_f16 import Parts, parts_of
 from ucutlass.emit.gemm.lean_mainloop import (
@@ -112,6 +113,10 @@ class LeanLayout:
     @property
     def f16_vector(self) -> int:
         return F16_VECTOR
+
+    @property
+    def f16_line(self) -> int:
+        return F16_LINE
 
     @property
     def turns(self) -> bool:

@@ -289,8 +289,8 @@ def _split_seconds(c: GemmCandidate, device: Device, k: Constants) -> float:
     one writes them."""
     s = c.shape
     if isinstance(c.schedule, Sm90Schedule) and c.schedule.math == "f16x3":
-        reads = 1 if s.operand_bytes <= k.cached * device.l2 else 2
-        return 2 * device.launch_floor + (reads + 1) * s.operand_bytes / (device.bandwidth * k.dram)
+        again = min(1.0, s.operand_bytes / (k.cached * device.l2))  # of what L2 no longer holds
+        return 2 * device.launch_floor + (2 + again) * s.operand_bytes / (device.bandwidth * k.dram)
     if (parts := _parts(c)) == (1, 1):
         return 0.0
     if parts == (1, 2):
