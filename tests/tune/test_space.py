@@ -111,6 +111,6 @@ def test_free_has_every_way_in_which_wgmma_multiplies_f32() -> None:
     kernel = frontend.kernel(checked)
     sizes = complete(kernel, {"M": 128, "N": 4096, "K": 4096})
     weighed, free = (explore(checked, kernel, sizes, "sm90a", free=f) for f in (False, True))
-    for word in ("tf32x3", "tf32x3_rs", "tf32x3_fused"):
+    for word in ("tf32x3", "tf32x3_rs", "tf32x3_fused", "f16x3"):
         few, many = ([g for g in s.groups if g.request.math == word] for s in (weighed, free))
         assert len(many) > 2 * len(few), word

@@ -395,7 +395,7 @@ def test_speed_of_light_counts_every_tensor_once() -> None:
     assert bound.limit == "multiplications"
     assert bound.seconds == pytest.approx(2 * 4096**3 / 989.4e12)
     assert light(1, 4096, 4096).limit == "memory"
-    assert light(512, 512, 512, "f32").compute_type == "tf32x3"
+    assert light(512, 512, 512, "f32").compute_type == "f16x3"
 
 
 def test_rows_lie_along_what_an_operand_is_contiguous_along() -> None:

@@ -260,6 +260,8 @@ def _math(c: GemmCandidate) -> str:
         before = "; A is split in registers, B in shared memory"
     if request_of(c).math == "tf32x3_rs":
         before = "; A is split in registers, a launch before the kernel's splits B alone"
+    if request_of(c).math == "f16x3":
+        return "three f16 passes keep f32 accuracy; two launches before the kernel's scale and split the operands"
     return f"three tf32 passes keep f32 accuracy{before}"
 
 

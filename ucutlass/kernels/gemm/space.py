@@ -130,7 +130,7 @@ _FIELDS: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
             "warps": ("pingpong", "cooperative"),
             "cluster": ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)),
             "split_k": (1, "stream", _IN_CLUSTER),
-            "math": (None, "tf32x3_rs", "tf32x3_fused"),
+            "math": (None, "tf32x3_rs", "tf32x3_fused", "f16x3"),
         },
         "sm80": {"warps": ("multistage",), "math": (None, "tf32x3", "simt")},
         "gemv": {"warps": ("gemv",), "rows": ROWS, "threads": THREADS},

@@ -34,7 +34,7 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0411",
         "compute type",
-        "wgmma takes f16, bf16, tf32, e4m3, e5m2, s8, and f32 in three tf32 passes: one batch mode at "
+        "wgmma takes f16, bf16, tf32, e4m3, e5m2, s8, and f32 in three passes: one batch mode at "
         "most, no 8-byte elements in the epilogue",
         _PTX + "; emit/gemm/lean.py, which alone serves f32",
         operands.compute_type_has_kernel,
@@ -44,7 +44,7 @@ RULES: tuple[Rule[GemmCandidate], ...] = (
     Rule(
         "UC0412",
         "math",
-        "`math` is for f32; `simt`: multistage, `tf32x3_rs`: cooperative",
+        "`math` is for f32; `simt`: multistage, `_rs`, `f16x3`: cooperative",
         "CUTLASS arch/mma.h: OpMultiplyAddFastF32",
         operands.math_fits_compute_type,
         _TILED,
