@@ -81,7 +81,7 @@ class Constants:
     register_operand: float = 1.15
     split_step: float = 300.0
     fragment: float = 150.0
-    split_shared: float = 60.0
+    split_shared: float = 50.0
     mma_sync_hopper: float = 0.27
     mma_sync: float = 0.7
     simt: float = 0.6
