@@ -1,6 +1,6 @@
 """Convolution as an implicit GEMM of Hopper: TMA's im2col mode fills swizzled shared memory, wgmma
 multiplies, the multistage GEMM's epilogue stores. f32 is multiplied in three TF32 passes, with A in registers
-(`im2col_split.j2`).
+(`im2col_split.j2`), or in three f16 passes (`im2col_f16x3.j2`).
 
 A stage holds `parts` parts of K, each one tap of the windows and up to 128 bytes of channels. Layouts in
 shared memory and their descriptors are those of the PTX manual, "Asynchronous Warpgroup Level Matrix
@@ -41,6 +41,7 @@ INCLUDES = (
     "<cuda_runtime.h>",
     "<cuda/std/limits>",
 )
+F16X3_INCLUDES = ("<cuda_fp16.h>", "cutlass/half.h")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,9 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         values["scattered"] = f"row_table(shared{own})"
     if how.across:
         values["modifiers"] = ", 1, 1, 0, 1"
-    split, row_bytes = problem.b.split, schedule.part * problem.a.read.bytes
-    whole_group = deep(*schedule.tile[:2], schedule.groups, split)
-    halved = whole_group and not split
+    passes, row_bytes = problem.passes, schedule.part * problem.a.read.bytes
+    whole_group = deep(*schedule.tile[:2], schedule.groups, passes)
+    halved = whole_group and passes == "tensor"
     sums = schedule.tile[0] * schedule.tile[1] // schedule.groups
     b_dims = _b_dims(problem, how, schedule)
     return text.render(
@@ -122,9 +123,12 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         stage_rows=rows_staged(problem, schedule, contiguous_mode),
         deep=whole_group,
         consumer_registers=CONSUMER_REGISTERS.get(schedule.groups),
-        split=split,
+        split=passes == "tf32x3",
+        parted=passes != "tensor",
+        f16x3=passes == "f16x3",
         split_k=schedule.split_k,
         reduces_rows=_reduces_rows(problem),
+        a_elements=" * ".join(text.extent for text in convolution.layout(problem.a)),
         b_elements=" * ".join(text.extent for text in convolution.layout(problem.b)),
         halves=2 if halved else 1,
         phases=how.phases,
@@ -151,9 +155,9 @@ def hopper_values(
 ) -> Mapping[str, object]:
     """The variables that both kernels of TMA and wgmma take; `end`: bytes of shared memory that stages or the
     epilogue use, behind which the table of rows and the barriers lie."""
-    compute_type, (tile_m, _, _) = WGMMA_TYPES[problem.compute_type.name], schedule.tile
+    compute_type, (tile_m, _, _) = _wgmma_type(problem), schedule.tile
     return {
-        "includes": gemm_sm80.includes(INCLUDES),
+        "includes": gemm_sm80.includes((*INCLUDES, *(F16X3_INCLUDES if problem.passes == "f16x3" else ()))),
         "tile": schedule.tile,
         "part": schedule.part,
         "groups": schedule.groups,
@@ -171,12 +175,17 @@ def hopper_values(
     }
 
 
+def _wgmma_type(problem: ConvolutionProblem) -> WgmmaType:
+    """How wgmma takes what it reads: the compute type, or parts of it."""
+    return WGMMA_TYPES[F16.name if problem.passes == "f16x3" else problem.compute_type.name]
+
+
 def check(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     """Why the template cannot take this schedule, or ""."""
     m, n, k = schedule.tile
     if problem.compute_type.name not in WGMMA_TYPES or problem.gemm.accumulate != "f32":
         return f"compute type {problem.compute_type.name} accumulated in {problem.gemm.accumulate} has no wgmma here"
-    compute_type = WGMMA_TYPES[problem.compute_type.name]
+    compute_type = _wgmma_type(problem)
     if m % (64 * schedule.groups) or not 8 <= n <= 256 or n % 8:
         return f"tile {m}x{n} is not whole instructions of {schedule.groups} warp groups"
     if isinstance(how := im2col(problem), Im2col) and how.across and n % 64:

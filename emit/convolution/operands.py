@@ -65,7 +65,7 @@ class FoldText:
 @dataclass(frozen=True, slots=True)
 class PackText:
     """An operand's copy in another order, see `convolution/pack.j2`; `before` are the copies before it, `split` says
-    that there are two, of TF32 parts. `merged` are the axes that are one with the first in both orders, itself
+    that there are two, of TF32 parts or, where the element is one, of f16 parts. `merged` are the axes that are one with the first in both orders, itself
     among them; none where that stays innermost."""
 
     name: str
@@ -79,6 +79,7 @@ class PackText:
     unused: tuple[int, ...]
     layout: tuple[LayoutText, ...]
     elements: str
+    count: str
     first: int
     last: int
     before: tuple[str, ...]
@@ -198,6 +199,7 @@ def packs(problem: ConvolutionProblem) -> tuple[PackText, ...]:
                 tuple(range(len(operand.axes), most)),
                 lies,
                 " * ".join(a.extent for a in lies),
+                " * ".join(f"e[{a.extent}]" for a in operand.axes),
                 len(operand.axes) - 1,
                 lies[0].axis,
                 tuple(p.data for p in texts),

@@ -118,14 +118,14 @@ inline double across_k(uint64_t d, int column, int k) {
   int const bytes = 256 >> (d >> 62), wide = bytes / 2;
   return value_at(place((uint32_t(d & 0x3FFF) << 4) + column / wide * (uint32_t(d >> 16 & 0x3FFF) << 4) + k / 8 * (uint32_t(d >> 32 & 0x3FFF) << 4) + k % 8 * bytes + column % wide * 2, bytes));
 }
-inline void wgmma(float* d, uint64_t a, uint64_t b, int) {
+inline void wgmma(float* d, uint64_t a, uint64_t b, int scale_d) {
   int const thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
   constexpr int kDepth = 32 / EMU_ELEMENT;
   double x[2][kDepth];
   for (int r = 0; r < 2; ++r) for (int k = 0; k < kDepth; ++k) x[r][k] = EMU_ACROSS_A ? across_k(a, row + 8 * r, k) : along_k(a, row + 8 * r, k);
   for (int i = 0; i < kRegisters; ++i) {
     int const n = i / 4 * 8 + column + i % 2;
-    double sum = d[i];
+    double sum = scale_d ? d[i] : 0.0f;
     for (int k = 0; k < kDepth; ++k) sum += x[i / 2 % 2][k] * (EMU_ACROSS ? across_k(b, n, k) : along_k(b, n, k));
     d[i] = float(sum);
   }

@@ -93,7 +93,7 @@ def estimate(
     packs = device.launch_floor * len(copied) + sum(copied) / device.bandwidth
     memory = moved / device.bandwidth
     match schedule:
-        case Im2colSchedule() if problem.b.split:
+        case Im2colSchedule() if problem.passes != "tensor":
             seconds = im2col_seconds(problem, schedule, sizes, device)
         case RegisterTileSchedule():
             tile = register_tile(problem)
@@ -113,7 +113,7 @@ def _elements_read(operand: OperandAccess, sizes: tuple[int, ...]) -> int:
 
 def _rate(problem: ConvolutionProblem, schedule: ConvolutionSchedule, device: Device) -> str:
     """Returns the entry of `Device.peaks` at which the kernel multiplies."""
-    if isinstance(schedule, Im2colSchedule) and problem.b.split:
+    if isinstance(schedule, Im2colSchedule) and problem.passes != "tensor":
         return "tf32x3"
     compute_type = "f32" if isinstance(schedule, UNTILED) else problem.compute_type.name
     return compute_type if compute_type in device.peaks else "f32"
@@ -307,7 +307,7 @@ def _most_stages(
             return (arch.shared_memory - memory.epilogue) // memory.stage
         case Im2colSchedule() | WgradSchedule():
             m, n, _ = schedule.tile
-            return stages_held(m, n, schedule.groups, schedule.blocks, MOST_STAGES, device, problem.b.split)
+            return stages_held(m, n, schedule.groups, schedule.blocks, MOST_STAGES, device, problem.passes)
 
 
 def _steps(problem: ConvolutionProblem, schedule: ConvolutionSchedule, sizes: tuple[int, ...]) -> int:

@@ -52,7 +52,7 @@ def im2col_seconds(
     how = im2col(problem)
     assert isinstance(how, Im2col)
     m, n, batch, steps = extents_of(problem, how, schedule.part, schedule.tile[2], sizes)
-    multiplied = clocks(schedule, m, n, batch, steps, device, problem.b.split) / device.clock
+    multiplied = clocks(schedule, m, n, batch, steps, device, problem.passes) / device.clock
     tile_m, tile_n, depth = schedule.tile
     rows = math.ceil(m / tile_m) * tile_m * math.ceil(n / tile_n) * batch * steps * (depth // schedule.part)
     gathered = rows * PRICE.row / device.sms / device.clock

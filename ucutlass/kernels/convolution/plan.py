@@ -20,6 +20,10 @@ from ucutlass.kernels.access import Product
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule
 
 
+Passes: TypeAlias = Literal["tensor", "tf32x3", "f16x3"]
+"""One pass of wgmma, or f32 in three of TF32 or of f16."""
+
+
 @dataclass(frozen=True, slots=True)
 class AxisWindow:
     """How an axis is read: `terms` are (dimension, coefficient), the dimension by position in the
@@ -56,7 +60,7 @@ class OperandAccess:
 
     `pack` is the order of axes in the workspace that a kernel before the product copies it to, or
     None where it is read as it lies; there the last axis is padded with zeros to a multiple of
-    `pad` elements, and elements are `packed` if that is given; `split` copies each f32 as two, what TF32 holds
+    `pad` elements, and elements are `packed` if that is given; `split` copies each f32 as two, what TF32 or f16 holds
     of it and the rest, the second after the whole of the first; `fold` is of the copy too. `align` is the largest power of two
     of elements, at most 16 bytes, that divides the base address, the contiguous axis and every stride
     around it (in the workspace if packed); 1 where no dimension moves along that axis alone. What a
@@ -116,6 +120,11 @@ class ConvolutionProblem:
         return self.gemm.compute_type
 
     @property
+    def passes(self) -> Passes:
+        """How wgmma multiplies: f16 parts are of both operands, TF32 parts are copied of B alone."""
+        return "f16x3" if self.a.split else "tf32x3" if self.b.split else "tensor"
+
+    @property
     def pointers(self) -> int:
         return self.gemm.pointers
 
@@ -167,7 +176,7 @@ class RegisterTileSchedule:
 class Im2colSchedule:
     """Hopper's: TMA gathers the windows, wgmma multiplies. `tile` is M x N x K in elements, K in parts of
     `part` channels, `groups` the warp groups that share its rows, `blocks` those that an SM shall hold. `fold`:
-    the innermost window's taps count as channels. `split_k` blocks of a cluster share a tile's sum and add their
+    the innermost window's taps count as channels. `math` is how f32 is multiplied. `split_k` blocks of a cluster share a tile's sum and add their
     parts through each other's shared memory."""
 
     tile: tuple[int, int, int]
@@ -177,6 +186,7 @@ class Im2colSchedule:
     blocks: int
     fold: bool = False
     split_k: int = 1
+    math: Passes = "tensor"
 
 
 @dataclass(frozen=True, slots=True)

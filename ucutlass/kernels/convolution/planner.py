@@ -11,6 +11,7 @@ from types import MappingProxyType
 from ucutlass.ir.elements import F16, F32, TF32, Element
 from ucutlass.ir.extents import Fixed
 from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Math as FieldMath
 from ucutlass.ir.schedule import PartialSchedule, Warps
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.addresses import vector_width
@@ -52,7 +53,7 @@ from ucutlass.kernels.convolution.rules import (
     ScheduleBounds,
 )
 from ucutlass.kernels.convolution.schedule import QUAD, chosen_word, request_of, resolve
-from ucutlass.kernels.convolution.schedule_im2col import folded, prepared, schedule_of
+from ucutlass.kernels.convolution.schedule_im2col import folded, in_f16_parts, prepared, schedule_of
 from ucutlass.kernels.convolution.schedule_wgrad import prepared_wgrad, wgrad_schedule
 from ucutlass.kernels.convolution.variants import VARIANTS
 from ucutlass.kernels.gemm.plan import Math, Sm80Schedule
@@ -120,7 +121,7 @@ def plan_convolution(
     elif direct or word == "direct":
         problem_, own, splits, notes = _direct(pattern, sizes, device, aligned)
     else:
-        chosen = _tiled(pattern, sizes, arch, device, aligned, word, request.fold == "yes")
+        chosen = _tiled(pattern, sizes, arch, device, aligned, word, request.fold == "yes", request.math)
         if isinstance(chosen[0], Violation):
             return chosen
         problem_, own, splits, notes = _cheapest(chosen, pattern, sizes, arch, device, aligned, word, request)
@@ -306,19 +307,21 @@ def _tiled(
     aligned: tuple[bool, ...] | None,
     warps: Warps | None = None,
     fold: bool = False,
+    math_: FieldMath | None = None,
 ) -> _Chosen | tuple[Violation, ...]:
     """Hopper's kernel where TMA gathers the problem, in f32 where that is estimated faster, else the multistage
     one; or the one that `warps` means, or why that cannot be."""
     whole = convolution_problem(pattern, sizes, aligned)
     hopper: _Chosen | str = "before Hopper"
     if arch.wgmma and warps != "multistage":
-        hopper = _hopper(whole, sizes, device, fold)
+        hopper = _hopper(whole, sizes, device, fold, math_)
         if isinstance(hopper, str):
             others = convolution_problem(pattern, sizes, aligned, positions=True)
-            windows = hopper if others == whole else _hopper(others, sizes, device, fold)
+            windows = hopper if others == whole else _hopper(others, sizes, device, fold, math_)
             hopper = hopper if isinstance(windows, str) else windows
         if isinstance(hopper, str) and pattern.b.windowed and not pattern.a.windowed:
-            swapped = _hopper(convolution_problem(exchanged(pattern), sizes, aligned), sizes, device, fold)
+            other = convolution_problem(exchanged(pattern), sizes, aligned)
+            swapped = _hopper(other, sizes, device, fold, math_)
             hopper = hopper if isinstance(swapped, str) else swapped
     if not isinstance(hopper, str) and (warps == "cooperative" or whole.compute_type != F32):
         return hopper
@@ -332,11 +335,12 @@ def _tiled(
         why = str(hopper)
     else:
         own = multistage_seconds(problem_, schedule, splits, sizes, device)
-        other = im2col_seconds(hopper[0], hopper[1], sizes, device)
-        if other <= own:
+        gathered_seconds = im2col_seconds(hopper[0], hopper[1], sizes, device)
+        if gathered_seconds <= own:
             return hopper
         why = (
-            f"TMA and wgmma would take {1e6 * other:.0f} us with what they need copied, this {1e6 * own:.0f}"
+            f"TMA and wgmma would take {1e6 * gathered_seconds:.0f} us with what they need copied, "
+            f"this {1e6 * own:.0f}"
         )
     return (
         problem_,
@@ -365,9 +369,8 @@ def _cheapest(
         return chosen  # TMA gathers the channels as they are
     candidates: list[tuple[float, _Chosen]] = []
     if word in (None, "cooperative") and request.fold is None:
-        gathered_ = _gathered_windows(
-            convolution_problem(pattern, sizes, aligned), sizes, device, True, False
-        )
+        whole = _in_parts(convolution_problem(pattern, sizes, aligned), request.math)
+        gathered_ = whole if isinstance(whole, str) else _gathered_windows(whole, sizes, device, True, False)
         if not isinstance(gathered_, str) and isinstance(gathered_[1], Im2colSchedule):
             candidates.append((_seconds(gathered_, sizes, device), gathered_))
     if not request.fixed():
@@ -409,9 +412,27 @@ def _seconds(chosen: _Chosen, sizes: tuple[int, ...], device: Device) -> float:
             return 0.0
 
 
-def _hopper(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device, fold: bool) -> _Chosen | str:
+def _in_parts(problem: ConvolutionProblem, math_: FieldMath | None) -> ConvolutionProblem | str:
+    """The problem as `math` has wgmma multiply it, or why it does not."""
+    if math_ is None:
+        return problem
+    if problem.compute_type != F32 or math_ not in ("tf32x3", "f16x3"):
+        return "`math` of TMA and wgmma is tf32x3 or f16x3, and of f32"
+    return in_f16_parts(problem) if math_ == "f16x3" else problem
+
+
+def _hopper(
+    whole: ConvolutionProblem,
+    sizes: tuple[int, ...],
+    device: Device,
+    fold: bool,
+    math_: FieldMath | None = None,
+) -> _Chosen | str:
     """A kernel of TMA and wgmma, or why none takes the problem: windows of a sum over channels, or those of
     a sum over the positions where they stand."""
+    problem = _in_parts(whole, math_)
+    if isinstance(problem, str):
+        return problem
     chosen = _gathered_windows(problem, sizes, device, fold, by_rows=False)
     if fold or not isinstance(chosen, str):
         return chosen

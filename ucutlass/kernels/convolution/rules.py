@@ -154,7 +154,7 @@ def most_stages(
         blocks,
         -(-parts // (own.tile[2] // own.part) // split_k),
         bounds.device,
-        bounds.problem.b.split,
+        bounds.problem.passes,
     )
 
 

@@ -72,13 +72,14 @@ def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedu
                 math=None if math_ == "tensor" else math_,
                 swizzle=swizzle,
             )
-        case Im2colSchedule(tile, _, stages, _, blocks, _, split_k):
+        case Im2colSchedule(tile, _, stages, _, blocks, _, split_k, math_):
             return PartialSchedule(
                 warps="cooperative",
                 tile=tile,
                 stages=stages if stages > 1 else None,
                 fold="yes" if s.fold else None,
                 blocks=blocks,
+                math=None if math_ == "tensor" else math_,
                 split_k=split_k if split_k > 1 else None,
                 raster=word,
                 swizzle=swizzle,
@@ -124,6 +125,8 @@ def chosen_word(request: PartialSchedule, direct: bool) -> Warps | None:
     """The kernel that a request means, by its word: what it says, or the one kernel that has its fields; None
     where the planner chooses, among the tiled ones or, where there is no tile to share, the `direct` one. Parts of a
     sum alone are the multistage kernel's: the one of TMA and wgmma shares sums where its word stands beside them."""
+    if request.warps is None and request.math is not None:
+        return "cooperative" if request.math == "f16x3" else "multistage"
     if request.split_k is not None and request.warps is None:
         return "multistage"
     among = served(request, VARIANTS)
@@ -155,7 +158,7 @@ def _im2col(bounds: ScheduleBounds, own: Im2colSchedule, r: PartialSchedule) -> 
     groups = own.groups if tile[0] == own.tile[0] else GROUPS.get(tile[0], 1)
     split_k = r.split_k if isinstance(r.split_k, int) else own.split_k
     held = {b: most_stages(bounds, own, tile, groups, b, split_k) for b in range(1, MOST_BLOCKS + 1)}
-    fits = [b for b in range(own.blocks, 0, -1) if held[b] > 0]
+    fits = [b for b in (*range(own.blocks, 0, -1), *range(own.blocks + 1, MOST_BLOCKS + 1)) if held[b] > 0]
     blocks = r.blocks or next(iter(fits), own.blocks)
     stages = r.stages or held.get(blocks, 0) or own.stages
     return replace(own, tile=tile, groups=groups, blocks=blocks, stages=stages, split_k=split_k)

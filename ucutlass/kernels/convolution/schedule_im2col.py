@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ucutlass.ir.elements import F32
+from ucutlass.ir.elements import F16, F32
 from ucutlass.ir.extents import Combined, Extent, Fixed, Free, evaluate
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
@@ -16,11 +16,12 @@ from ucutlass.kernels.convolution.plan import (
     Fold,
     Im2colSchedule,
     OperandAccess,
+    Passes,
     WgradSchedule,
     unit_dim,
 )
 from ucutlass.kernels.convolution.plan_im2col import MOST_AXES, Im2col, Space, im2col
-from ucutlass.kernels.convolution.smem import parts_of_b, stages_held
+from ucutlass.kernels.convolution.smem import rows_of_tiles, stages_held
 
 WGMMA_TYPES = ("f16", "bf16", "tf32", "f32")
 """Compute types that wgmma multiplies here, f32 in three TF32 passes."""
@@ -53,6 +54,9 @@ TILES = (
 
 SPLIT_TILES = ((192, 64, 3), (128, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1))
 """Those of three TF32 passes: A comes from registers, 64 rows of a warp group."""
+
+F16X3_TILES = ((128, 128, 2), (192, 64, 3), (128, 64, 2), (64, 128, 1), (64, 64, 1))
+"""Those of three f16 passes: a thread has three sums of 64 rows of a warp group."""
 
 MOST_BLOCKS = 6
 
@@ -93,7 +97,8 @@ def prepared(
     if channel is None:
         return "no name is summed that is an axis of both operands and in no window"
     f32 = problem.compute_type == F32
-    few = f32 and 4 * sizes[channel] < SHORTEST_ROW
+    size = problem.a.read.bytes
+    few = f32 and size * sizes[channel] < SHORTEST_ROW
     a = ordered(problem.a, _order_a(problem, channel, by_rows), unit_dim(problem.a) == channel and not few)
     b = problem.b
     if f32:
@@ -101,7 +106,7 @@ def prepared(
     elif not _reads_across(problem):
         b = ordered(b, _order_b(problem, channel), unit_dim(b) == channel)
     if few:  # zeros beside them cost less than the multistage kernel
-        a, b = (replace(operand, pad=SHORTEST_ROW // 4) for operand in (a, b))
+        a, b = (replace(operand, pad=SHORTEST_ROW // size) for operand in (a, b))
     k = (*(d for d in problem.k if d != channel), channel)
     ready = replace(problem, a=a, b=b, k=k)
     how = im2col(ready)
@@ -110,6 +115,12 @@ def prepared(
     if how.phases > 1 and any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         return "rows that lie apart are not reduced"
     return too_far(ready, how, sizes) or (ready, how)
+
+
+def in_f16_parts(problem: ConvolutionProblem) -> ConvolutionProblem:
+    """The f32 problem with operands that are copied as two f16 each, for three passes of f16."""
+    a, b = (replace(operand, packed=F16, split=True) for operand in (problem.a, problem.b))
+    return replace(problem, a=a, b=b)
 
 
 def folded(
@@ -231,8 +242,8 @@ def _reads_across(problem: ConvolutionProblem) -> bool:
 def ordered(operand: OperandAccess, order: tuple[int, ...], adjacent: bool) -> OperandAccess:
     """The operand in this order, as it lies where TMA reads it so; `adjacent`: neighbours of the innermost
     axis there are neighbours in memory."""
-    width = BYTES // operand.elem.bytes
-    if adjacent and order == tuple(range(len(operand.axes))) and operand.align == width:
+    width = BYTES // operand.read.bytes
+    if adjacent and operand.packed is None and order == tuple(range(len(operand.axes))) and operand.align == width:
         return operand
     return replace(operand, pack=order, pad=width, align=width)
 
@@ -288,8 +299,8 @@ def schedule_of(
         part = min(parts, key=lambda p: _row_clocks(padded, p))
     depth = 128 // size
     m, n, batch, stages = extents_of(problem, how, part, depth, sizes)
-    split = problem.b.split
-    tiles = _candidates(split)
+    passes = problem.passes
+    tiles = _candidates(passes)
     candidates = [
         (
             clocks(
@@ -299,17 +310,18 @@ def schedule_of(
                 batch,
                 stages,
                 device,
-                split,
+                passes,
             ),
             i,
         )
         for i, (tile_m, tile_n, groups, blocks) in enumerate(tiles)
-        if (held := stages_held(tile_m, tile_n, groups, blocks, stages, device, split)) > 0
+        if (held := stages_held(tile_m, tile_n, groups, blocks, stages, device, passes)) > 0
     ]
     (_, chosen) = min(candidates)
     tile_m, tile_n, groups, blocks = tiles[chosen]
-    held = stages_held(tile_m, tile_n, groups, blocks, stages, device, split)
-    return Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks, how.fold is not None)
+    held = stages_held(tile_m, tile_n, groups, blocks, stages, device, passes)
+    fold = how.fold is not None
+    return Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks, fold, math=passes)
 
 
 def _row_clocks(channels: int, part: int) -> float:
@@ -335,8 +347,8 @@ def _taps(space: Space, sizes: tuple[int, ...]) -> int:
     return 1 if space.tap_dim is None else -(-sizes[space.tap_dim] // space.every)
 
 
-def _candidates(split: bool) -> tuple[tuple[int, int, int, int], ...]:
-    tiles = SPLIT_TILES if split else TILES
+def _candidates(passes: Passes) -> tuple[tuple[int, int, int, int], ...]:
+    tiles = {"tensor": TILES, "tf32x3": SPLIT_TILES, "f16x3": F16X3_TILES}[passes]
     return tuple((m, n, g, b) for m, n, g in tiles for b in range(1, MOST_BLOCKS + 1))
 
 
@@ -347,9 +359,9 @@ def clocks(
     batch: int,
     steps: int,
     device: Device,
-    split: bool = False,
+    passes: Passes = "tensor",
 ) -> float:
-    """Clocks of the SM with the most blocks, by `MODEL`; `split`: three passes over two parts of B."""
+    """Clocks of the SM with the most blocks, by `MODEL`; f32 is multiplied in three passes."""
     (tile_m, tile_n, _), held = s.tile, s.stages
     parts = s.split_k if isinstance(s, Im2colSchedule) else 1
     blocks = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch * parts
@@ -357,9 +369,9 @@ def clocks(
     concurrent = min(s.blocks, most)
     waves = math.ceil(most / concurrent)
     multiply = tile_m / 64 * tile_n / 64 * 4 * MODEL.multiply * (MODEL.narrow if tile_n == 64 else 1.0)
-    if split:
+    if passes != "tensor":
         multiply = 3 * multiply + (MODEL.splitting if s.groups * concurrent == 1 else 0.0)
-    brought = (tile_m + parts_of_b(split) * tile_n) * 128 / MODEL.bytes
+    brought = rows_of_tiles(tile_m, tile_n, passes) * 128 / MODEL.bytes
     waited = MODEL.latency / (concurrent * max(held - 1.5, 0.5))
     # Where two of them are near each other, both are felt.
     step = math.sqrt(math.sqrt(multiply**4 + brought**4 + waited**4))

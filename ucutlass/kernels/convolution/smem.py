@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ucutlass.ir.hardware import ARCHES, Device
-from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, WgradSchedule
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, Passes, WgradSchedule
 from ucutlass.kernels.gemm.smem import ContiguousMode, staged_bytes
 
 MOST_STAGES = 12
@@ -22,12 +22,13 @@ RESERVED = ARCHES["sm90a"].shared_memory_reserved
 def stage_bytes(problem: ConvolutionProblem, schedule: Im2colSchedule | WgradSchedule) -> int:
     """Returns the bytes of one stage: a tile of each operand."""
     m, n, k = schedule.tile
-    return k * (m + parts_of_b(problem.b.split) * n) * problem.a.read.bytes
+    return rows_of_tiles(m, n, problem.passes) * k * problem.a.read.bytes
 
 
-def parts_of_b(split: bool) -> int:
-    """Returns the tiles of B in a stage: f32 in three TF32 passes has one of each part."""
-    return 2 if split else 1
+def rows_of_tiles(tile_m: int, tile_n: int, passes: Passes) -> int:
+    """Returns the rows of a stage: f32 has a tile of each part of B, and in f16 passes of A."""
+    parts_of_a, parts_of_b = {"tensor": (1, 1), "tf32x3": (1, 2), "f16x3": (2, 2)}[passes]
+    return parts_of_a * tile_m + parts_of_b * tile_n
 
 
 def rows_staged(
@@ -69,38 +70,47 @@ def shared_bytes(
     return end_of_tiles(problem, schedule, contiguous_mode) + tables_bytes(schedule.tile[0], schedule.stages)
 
 
-CONSUMER_REGISTERS: Mapping[int, int] = MappingProxyType({2: 240, 3: 160})
-"""By warp groups that multiply: registers of a thread where the producer's warp group keeps 24."""
+CONSUMER_REGISTERS: Mapping[int, int] = MappingProxyType({1: 232, 2: 240, 3: 160})
+"""By warp groups that multiply: registers of a thread where the producer's warp group keeps 24. Where one alone
+multiplies, an SM has two such blocks."""
 
 
-def deep(tile_m: int, tile_n: int, groups: int, split: bool = False) -> bool:
+def deep(tile_m: int, tile_n: int, groups: int, passes: Passes = "tensor") -> bool:
     """Whether warp groups hold sums in registers that a producer's group leaves them."""
-    if split:
+    if passes == "f16x3":
+        return groups > 1 or tile_n > 64
+    if passes == "tf32x3":
         return groups > 2 or (groups == 2 and tile_n > 64)
     return groups > 2 and tile_m * tile_n // (128 * groups) > 96
 
 
-def _registers(tile_m: int, tile_n: int, groups: int, split: bool) -> int:
-    """Returns the registers of a thread that multiplies. Three TF32 passes sum each stage apart, and hold the parts
-    of 64 x 32 elements of A."""
+def _registers(tile_m: int, tile_n: int, groups: int, passes: Passes) -> int:
+    """Returns the registers of a thread that multiplies. Three passes sum each stage apart; those of TF32 hold the
+    parts of 64 x 32 elements of A, those of f16 another sum, of the parts' cross products."""
     sums = tile_m * tile_n // (128 * groups)
-    return 2 * sums + 48 + 36 if split else sums + 28
+    return {"tensor": sums + 28, "tf32x3": 2 * sums + 48 + 36, "f16x3": 3 * sums + 40}[passes]
 
 
 def stages_held(
-    tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device, split: bool = False
+    tile_m: int,
+    tile_n: int,
+    groups: int,
+    blocks: int,
+    steps: int,
+    device: Device,
+    passes: Passes = "tensor",
 ) -> int:
     """Stages of 128 bytes of K that so many blocks of an SM have room for, no more than there are steps;
-    0 where registers or shared memory do not suffice for two. `split`: B lies there in two parts."""
+    0 where registers or shared memory do not suffice for two."""
     warps = 4 * groups + 1
-    registers = _registers(tile_m, tile_n, groups, split)
-    if deep(tile_m, tile_n, groups, split):
-        if blocks > 1 or registers > CONSUMER_REGISTERS[groups]:
+    registers = _registers(tile_m, tile_n, groups, passes)
+    if deep(tile_m, tile_n, groups, passes):
+        if blocks != (2 if groups == 1 else 1) or registers > CONSUMER_REGISTERS[groups]:
             return 0
     elif (warps + warps % 2) * 32 * blocks * registers > 65536 or registers > 232:
         return 0
     available = device.shared_memory // blocks - RESERVED - tables_bytes(tile_m, MOST_STAGES) - 64
-    fit = min(available // ((tile_m + parts_of_b(split) * tile_n) * 128), MOST_STAGES)
+    fit = min(available // (rows_of_tiles(tile_m, tile_n, passes) * 128), MOST_STAGES)
     # The epilogue passes 32 rows of accumulators through at least.
     if fit < min(2, steps) or available < 64 * (tile_n + 8) * 4:
         return 0

@@ -8,7 +8,7 @@ VARIANTS = (
     Variant(
         "im2col",
         ("cooperative",),
-        ("warps", "tile", "stages", "fold", "blocks", "split_k", "raster", "swizzle"),
+        ("warps", "tile", "stages", "fold", "blocks", "math", "split_k", "raster", "swizzle"),
     ),
     Variant(
         "gather",
