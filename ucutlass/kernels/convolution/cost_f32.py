@@ -1,5 +1,5 @@
-"""What a convolution in f32 takes by wgmma and by the multistage kernel, its copies into other orders included:
-the planner chooses between the two, and `cost.estimate` reports it.
+"""What a convolution in f32 takes by wgmma, in passes of TF32 or f16, and by the multistage kernel, its copies into
+other orders included: the planner chooses among these, and `cost.estimate` reports it.
 
 Fitted to an H100 (f32 layers of KernelBench's problems and of `benchmarks.convolution`), within a fifth of
 most times. Other compute types are gathered by TMA wherever it can.
@@ -79,8 +79,16 @@ def multistage_seconds(
 
 
 def copies_seconds(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> float:
-    """Returns the seconds of the launches that copy operands to other orders."""
-    return sum(_copy_seconds(o, sizes, device) for o in (problem.a, problem.b) if o.pack is not None)
+    """Returns the seconds of the launches that copy operands to other orders, and of those that find the exponents
+    of f16 parts."""
+    copies = sum(_copy_seconds(o, sizes, device) for o in (problem.a, problem.b) if o.pack is not None)
+    return copies + (_exponent_seconds(problem, sizes, device) if problem.passes == "f16x3" else 0.0)
+
+
+def _exponent_seconds(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> float:
+    operands = (problem.a, problem.b)
+    read = sum(math.prod(sizes[axis.extent] for axis in o.axes) * o.elem.bytes for o in operands)
+    return 2 * device.launch_floor + read / (PRICE.reached * device.bandwidth)
 
 
 def _copy_seconds(operand: OperandAccess, sizes: tuple[int, ...], device: Device) -> float:

@@ -19,7 +19,6 @@ from ucutlass.ir.extents import Extent
 from ucutlass.kernels.access import Product
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule
 
-
 Passes: TypeAlias = Literal["tensor", "tf32x3", "f16x3"]
 """One pass of wgmma, or f32 in three of TF32 or of f16."""
 

@@ -327,6 +327,8 @@ def _tiled(
         return hopper
     if warps == "cooperative":
         return broken(VARIANT_RULES, ChosenWord(warps, str(hopper)))
+    if math_ == "f16x3":
+        return broken(VARIANT_RULES, ChosenWord("multistage", "three f16 passes are of TMA and wgmma"))
     problem_, notes = gathered(whole, sizes)
     extents = measure(problem_, sizes)
     schedule = _multistage(problem_, extents, sizes, device)

@@ -243,7 +243,12 @@ def ordered(operand: OperandAccess, order: tuple[int, ...], adjacent: bool) -> O
     """The operand in this order, as it lies where TMA reads it so; `adjacent`: neighbours of the innermost
     axis there are neighbours in memory."""
     width = BYTES // operand.read.bytes
-    if adjacent and operand.packed is None and order == tuple(range(len(operand.axes))) and operand.align == width:
+    if (
+        adjacent
+        and operand.packed is None
+        and order == tuple(range(len(operand.axes)))
+        and operand.align == width
+    ):
         return operand
     return replace(operand, pack=order, pad=width, align=width)
 
@@ -296,7 +301,7 @@ def schedule_of(
     least = min(-(-padded // p) * p for p in parts)
     part = next(p for p in parts if -(-padded // p) * p <= 1.15 * least)
     if size == 2 and how.fold is None:
-        part = min(parts, key=lambda p: _row_clocks(padded, p))
+        part = min(parts, key=lambda p: _row_clocks(padded, p, problem.passes))
     depth = 128 // size
     m, n, batch, stages = extents_of(problem, how, part, depth, sizes)
     passes = problem.passes
@@ -324,11 +329,15 @@ def schedule_of(
     return Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks, fold, math=passes)
 
 
-def _row_clocks(channels: int, part: int) -> float:
+def _row_clocks(channels: int, part: int, passes: Passes) -> float:
     """Clocks in which TMA brings a row of a tile with all its channels, read off an H100 in bf16: rows that end beyond
-    the channels take longer."""
+    the channels take longer. In three passes, those in which both parts are brought or multiplied with 128 columns."""
     whole, rest = divmod(channels, part)
-    return 2.0 * whole + (5.0 if rest else 0.0)
+    brought = 2.0 * whole + (5.0 if rest else 0.0)
+    if passes == "tensor":
+        return brought
+    multiplied = 3 * 2 * 4 * MODEL.multiply / 64**2 * (whole + (rest > 0)) * part
+    return max(2 * brought, multiplied)
 
 
 def extents_of(

@@ -92,13 +92,7 @@ def _registers(tile_m: int, tile_n: int, groups: int, passes: Passes) -> int:
 
 
 def stages_held(
-    tile_m: int,
-    tile_n: int,
-    groups: int,
-    blocks: int,
-    steps: int,
-    device: Device,
-    passes: Passes = "tensor",
+    tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device, passes: Passes = "tensor"
 ) -> int:
     """Stages of 128 bytes of K that so many blocks of an SM have room for, no more than there are steps;
     0 where registers or shared memory do not suffice for two."""

@@ -24,7 +24,10 @@ def axes(planned: Planned) -> Axes:
             "threads": (64, 128, 256),
             "warps": ("cooperative", "multistage"),
         }
-    return _tiled(planned.request, plan.problem.compute_type.bytes, isinstance(plan.schedule, Sm80Schedule))
+    gathered = isinstance(plan.schedule, Sm80Schedule)
+    return _tiled(
+        planned.request, (plan.problem.compute_type if gathered else plan.problem.a.read).bytes, gathered
+    )
 
 
 def _tiled(own: PartialSchedule, item: int, gathered: bool) -> Axes:
