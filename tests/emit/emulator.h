@@ -375,6 +375,7 @@ inline bool emulated_local(uintptr_t address) { return emu::current != nullptr &
 #define threadIdx (emu::current->tid)
 #define __syncthreads emu::barrier
 inline uint32_t atomicMax(uint32_t* to, uint32_t x) { uint32_t const before = *to; *to = std::max(before, x); return before; }
+inline uint32_t atomicMin(uint32_t* to, uint32_t x) { uint32_t const before = *to; *to = std::min(before, x); return before; }
 #define __shfl_xor_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_xor, v, __VA_ARGS__)
 #define __shfl_up_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_up, v, __VA_ARGS__)
 #define __shfl_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_from, v, __VA_ARGS__)

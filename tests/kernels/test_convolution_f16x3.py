@@ -180,15 +180,27 @@ def test_any_magnitude_keeps_its_bits(line: tuple[Any, Planned], x_scale: float,
     assert (error <= 2.0**-20 * sums + 2.0**-148).all()
 
 
-def test_small_elements_err_by_a_part_of_the_largest(line: tuple[Any, Planned]) -> None:
-    """Elements over 25 binary orders keep the bits of f32; beside one element of 1e30 small ones vanish."""
-    x, w = _drawn(1.0, 1.0)
-    x *= 2.0 ** torch.linspace(-25, 0, x.numel()).view(x.shape)
-    sums = _exact(x.abs(), w.abs())
-    assert ((_convolved(line, x, w).double() - _exact(x, w)).abs() <= 2.0**-20 * sums).all()
-    x[0, 0, 0] = 1e30
-    error = (_convolved(line, x, w).double() - _exact(x, w)).abs()
-    assert (error <= 2.0**-20 * _exact(x.abs(), w.abs()) + 48 * 2.0**-49 * 1e30 * w.abs().max()).all()
+@pytest.mark.parametrize("wide", ["neither", "x, by one element", "x, by an image", "w", "both"])
+def test_elements_of_any_range_keep_their_bits(line: tuple[Any, Planned], wide: str) -> None:
+    """Operands whose chunks span more than f16 parts do are multiplied by FFMA."""
+    x, w = _drawn(1e-3, 1e-3)
+    if wide == "neither":
+        x *= 2.0 ** torch.linspace(-21, 0, x.numel()).view(x.shape)
+    elif wide == "x, by one element":
+        x[0, 0, 0] = 1e30
+    elif wide == "x, by an image":
+        x[3] *= 1e-30
+    if wide in ("w", "both"):
+        w[5] *= 1e25
+    if wide == "both":
+        x[3] *= 1e-12
+    x[2, 5], x[6, 3, 2], w[2, 1, 3] = 0.0, torch.inf, torch.nan
+    exact, y = _exact(x, w), _convolved(line, x, w)
+    finite = exact.isfinite()
+    torch.testing.assert_close(y.isnan(), exact.isnan())
+    assert torch.equal(y[exact.isinf()].double(), exact[exact.isinf()])
+    error, sums = (y.double() - exact).abs(), _exact(x.abs(), w.abs())
+    assert (error <= 2.0**-20 * sums)[finite].all()
 
 
 def test_what_is_not_finite_stays_where_it_is(line: tuple[Any, Planned]) -> None:
