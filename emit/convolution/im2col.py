@@ -18,7 +18,7 @@ from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.ir.elements import BF16, F16, F32, TF32
-from ucutlass.kernels.access import Reduction
+from ucutlass.kernels.access import Reduction, Store
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, OperandAccess, WgradSchedule
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.smem import (
@@ -103,6 +103,9 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     if reason := check(problem, schedule):
         raise ValueError(reason)
     layout = layout_of(convolution.epilogue_gemm(problem), how)
+    stores_sums = _stores_sums(problem, schedule, layout)
+    if stores_sums:
+        layout = epilogue.EpilogueLayout(layout.contiguous_mode, 1)
     apart, contiguous_mode = how.phases > 1, epilogue.layout(problem.gemm).contiguous_mode
     values = convolution.values(problem, layout, "int(row)" if apart else epilogue.ROW)
     values |= hopper_values(problem, schedule, end_of_tiles(problem, schedule, contiguous_mode))
@@ -128,6 +131,7 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         f16x3=passes == "f16x3",
         split_k=schedule.split_k,
         reduces_rows=_reduces_rows(problem),
+        stores_sums=stores_sums,
         a_elements=" * ".join(text.extent for text in convolution.layout(problem.a)),
         b_elements=" * ".join(text.extent for text in convolution.layout(problem.b)),
         halves=2 if halved else 1,
@@ -205,6 +209,19 @@ def _reduces_rows(problem: ConvolutionProblem) -> bool:
     """Whether all results are reductions of rows over columns."""
     outputs = problem.gemm.outputs
     return all(isinstance(o, Reduction) and o.access.m is not None and o.access.n is None for o in outputs)
+
+
+def _stores_sums(
+    problem: ConvolutionProblem, schedule: Im2colSchedule, layout: epilogue.EpilogueLayout
+) -> bool:
+    """Whether results are stored from registers: those of f16 passes whose rows are neighbours in memory."""
+    stored = all(isinstance(o, Store) for o in problem.gemm.outputs)
+    return (
+        stored
+        and problem.passes == "f16x3"
+        and layout.contiguous_mode == "m"
+        and schedule.split_k == 1
+    )
 
 
 def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.EpilogueLayout:
