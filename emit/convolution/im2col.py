@@ -216,12 +216,7 @@ def _stores_sums(
 ) -> bool:
     """Whether results are stored from registers: those of f16 passes whose rows are neighbours in memory."""
     stored = all(isinstance(o, Store) for o in problem.gemm.outputs)
-    return (
-        stored
-        and problem.passes == "f16x3"
-        and layout.contiguous_mode == "m"
-        and schedule.split_k == 1
-    )
+    return stored and problem.passes == "f16x3" and layout.contiguous_mode == "m" and schedule.split_k == 1
 
 
 def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.EpilogueLayout:

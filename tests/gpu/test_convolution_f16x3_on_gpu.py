@@ -1,0 +1,74 @@
+"""f32 convolutions in three f16 passes on a GPU: against the float64 interpreter, and of any range of elements no worse
+than eager f32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import conv1d
+
+import ucutlass
+from tests.kernels.test_convolution_f16x3 import FORWARD, GROUPED, LINE, STRIDED, TRANSPOSED
+from ucutlass.ir.hardware import arch_for
+from ucutlass.runtime import verify
+from ucutlass.runtime.inputs import generate
+
+pytestmark = pytest.mark.gpu
+
+CASES: Mapping[str, tuple[str, Mapping[str, int]]] = {
+    "forward": (FORWARD.replace("SCHEDULE", ""), {"B": 6, "C": 136, "H": 29, "W": 31, "F": 200}),
+    "wide tile": (
+        FORWARD.replace("SCHEDULE", "tile 64x128x64"),
+        {"B": 6, "C": 72, "H": 33, "W": 32, "F": 128},
+    ),
+    "strided": (STRIDED.replace("SCHEDULE", ""), {"N": 5, "H": 57, "W": 41, "C": 64, "K": 200}),
+    "few channels": (STRIDED.replace("SCHEDULE", "fold yes"), {"N": 5, "H": 57, "W": 41, "C": 3, "K": 64}),
+    "transposed": (TRANSPOSED, {"B": 5, "C": 64, "H": 33, "W": 31, "F": 136}),
+    "grouped": (GROUPED, {"B": 3, "G": 4, "C": 32, "H": 30, "W": 17, "F": 72}),
+}
+
+
+@pytest.fixture(autouse=True)
+def hopper() -> None:
+    here = arch_for(torch.cuda.get_device_capability(0)) if torch.cuda.is_available() else None
+    if here is None or here.name != "sm90a":
+        pytest.skip("no Hopper GPU")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values(name: str) -> None:
+    text, extents = CASES[name]
+    kernel = ucutlass.loads(text)
+
+    def launch(arguments: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+        kernel(*arguments, out=outputs[0])
+
+    for distribution in ("integer", "normal", "wide", "special", "denormal"):
+        arguments = generate(kernel.program, dict(extents), distribution, seed=3, device="cuda")
+        verdict = verify.check(kernel.program, launch, arguments)
+        assert verdict.ok, f"{distribution}: {verdict}"
+
+
+@pytest.mark.parametrize("wide", ["by one element", "by an image", "by a filter"])
+def test_any_range_of_elements_is_no_worse_than_eager(wide: str) -> None:
+    kernel = ucutlass.loads(LINE)
+    generator = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(8, 300, 64, device="cuda", generator=generator) * 1e-3
+    w = torch.randn(96, 3, 64, device="cuda", generator=generator)
+    if wide == "by one element":
+        x[0, 5, 7] = 1e30
+    elif wide == "by an image":
+        x[3] *= 1e-30
+    else:
+        w[5] *= 1e-25
+    rows, taps = x.permute(0, 2, 1), w.permute(0, 2, 1)
+    exact = conv1d(rows.double(), taps.double()).permute(0, 2, 1)
+    sums = conv1d(rows.double().abs(), taps.double().abs()).permute(0, 2, 1)
+    torch.backends.cudnn.allow_tf32 = False
+    eager = (conv1d(rows, taps).permute(0, 2, 1).double() - exact).abs() / sums
+    own = (kernel(x, w).double() - exact).abs() / sums
+    assert own.max() <= 2 * eager.max()
