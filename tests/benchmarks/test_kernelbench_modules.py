@@ -240,7 +240,7 @@ def lose(how: str, note: str) -> dict[str, Any]:
     ("how", "words"), [("crash", "SIGSEGV"), ("hang", "within"), ("raise", "no such thing")]
 )
 def test_what_was_known_of_a_lost_row_stays(how: str, words: str, tmp_path: Path) -> None:
-    limit = 6.0 if how == "hang" else 90.0
+    limit = 3.0 if how == "hang" else 90.0
     row = gpu_queue.called(f"{__name__}:lose", {"how": how}, tmp_path / "n" / "note", limit_seconds=limit)
     assert words in row["lost"]
     assert row["stage"] == "time" or how == "hang"  # a slow machine may not get as far

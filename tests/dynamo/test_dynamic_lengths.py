@@ -44,12 +44,13 @@ class Decoder(nn.Module):
         return x + self.out(y.transpose(1, 2).reshape(batch, length, -1))
 
 
-def test_fifty_lengths_and_batches_are_one_program() -> None:
+@pytest.mark.parametrize("count", [8, pytest.param(50, marks=pytest.mark.slow)])
+def test_many_lengths_and_batches_are_one_program(count: int) -> None:
     torch.manual_seed(0)
     model = Decoder()
     fast, report = compiled(model)
     with torch.no_grad():
-        for batch, length in torch.randint(2, 40, (50, 2)).tolist():
+        for batch, length in torch.randint(2, 40, (count, 2)).tolist():
             ids = torch.randint(0, 50, (batch, length))
             torch._dynamo.mark_dynamic(ids, 0)
             torch._dynamo.mark_dynamic(ids, 1)

@@ -76,7 +76,7 @@ def test_element_wise_work_is_computed_again_rather_than_kept() -> None:
     assert ours <= products + 4 * 8 * 32 * 4 + 4 * 8 * 4 + 4 * 8 * 32
 
 
-@pytest.mark.parametrize("module", [Gated, Checkpointed, Extremum])
+@pytest.mark.parametrize("module", [Gated, pytest.param(Checkpointed, marks=pytest.mark.slow), Extremum])
 def test_gradients_are_right(module: type[nn.Module]) -> None:
     torch.manual_seed(2)
     report, words = training_difference(module(), torch.randn(4, 8, 32))

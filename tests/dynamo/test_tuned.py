@@ -68,7 +68,9 @@ def planned(text: str, name: str, monkeypatch: pytest.MonkeyPatch, **options: bo
     return requests
 
 
-@pytest.mark.parametrize(("text", "name"), [(KERNEL, "linear"), (PIPELINE, "both")])
+@pytest.mark.parametrize(
+    ("text", "name"), [pytest.param(KERNEL, "linear", marks=pytest.mark.slow), (PIPELINE, "both")]
+)
 def test_a_recorded_schedule_is_taken_unless_the_option_says_otherwise(
     text: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_killed_writer_loses_at_most_the_record_in_flight(store: EvidenceStore
     store.add(made(999_999))
 
 
+@pytest.mark.slow
 def test_a_writer_killed_while_it_makes_the_store(
     store: EvidenceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,12 +122,12 @@ def test_rules_search_the_schedules_of_a_start_program(
     session = open_journal_session(
         Mortal(),
         problem_to_json(problem),
-        SessionSettings("flat", budget=Budget(8), stop=StopRule(None, None)),
+        SessionSettings("flat", budget=Budget(4), stop=StopRule(None, None)),
         bound=0.0,
         baseline=None,
     )
     state = run(session, rules(problem, H200), bench)
-    assert len(state.tree) == 9 and all(isinstance(n.outcome, TimedOutcome) for n in state.tree.nodes)
+    assert len(state.tree) == 5 and all(isinstance(n.outcome, TimedOutcome) for n in state.tree.nodes)
     # One algorithm is held against the module once, however it is scheduled.
     assert len(bench._agreed) == 1
 

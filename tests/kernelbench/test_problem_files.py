@@ -184,6 +184,7 @@ def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:
     assert refused(tmp_path, "while True: pass\n", limit_seconds=4.0).code == "hangs"
 
 
+@pytest.mark.slow
 def test_a_file_that_allocates_everything_is_ended(tmp_path: Path) -> None:
     text = "held = []\nwhile True: held.append(bytearray(2**24))\n"
     assert refused(tmp_path, text, memory_bytes=1500 * MIB).code == "memory"

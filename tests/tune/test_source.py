@@ -51,7 +51,9 @@ def test_a_second_winner_replaces_the_first() -> None:
     assert planned(twice, SIZES).request == winner.request
 
 
-@pytest.mark.parametrize("schedule", ["", "schedule sm90a { warps pingpong }"])
+@pytest.mark.parametrize(
+    "schedule", [pytest.param("", marks=pytest.mark.slow), "schedule sm90a { warps pingpong }"]
+)
 def test_a_program_of_one_shape_gets_the_only_block(schedule: str) -> None:
     text, winner = written(FIXED % schedule, {}, 5)
     assert text.count("schedule sm90a {") == 1 and " when " not in text

@@ -76,7 +76,13 @@ def test_a_group_is_one_source_and_groups_differ_in_it() -> None:
     assert len(set.union(*codes)) == len(codes)
 
 
-@pytest.mark.parametrize("sizes", [{}, {"M": 1}, {"M": 64}, {"M": 33, "N": 24, "K": 72}])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"M": 33, "N": 24, "K": 72},
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ({}, {"M": 1}, {"M": 64})),
+    ],
+)
 def test_free_holds_all_that_the_planner_weighs_only_legal_and_the_compilers_choice(
     sizes: dict[str, int],
 ) -> None:
