@@ -1,8 +1,9 @@
 """f32 by wgmma in three passes of f16 (`ucutlass.emit.gemm.lean`): x = 2^e * (hi + lo * 2^-11), where e is of the whole
 tensor, and the sums over k of hi * hi and of hi * lo + lo * hi (`hopper/f16x3.j2`).
 
-A launch finds the largest magnitude of each operand, and one writes both parts of each to the workspace, in the
-operand's own order, from where TMA loads them: wgmma takes f16 in every order.
+A launch writes both parts of each operand to the workspace with a usual e, in the operand's own order, from where TMA
+loads them: wgmma takes f16 in every order. It finds the largest magnitudes, too, and another one splits anew what
+these do not suit.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ extern "C" int tensor_exponent(float const* x, int64_t count) {
 extern "C" void split(float const* x, int64_t count, int e, uint32_t* hi, uint32_t* lo) {
   for (int64_t i = 0; i < count; i += 2) split_f16x3(x[i], x[i + 1], power_of_two(-e), hi[i / 2], lo[i / 2]);
 }
+extern "C" int usual(float x) { return usual_f16x3(finite_magnitude(x)) ? kUsualExponent : 0; }
 extern "C" float combine(float main, float cross, int e) { return combine_f16x3(main, cross, e); }
 """
 
@@ -34,7 +35,9 @@ extern "C" float combine(float main, float cross, int e) { return combine_f16x3(
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     program, folder = host_compiler.compiler(), tmp_path_factory.mktemp("f16x3")
-    macros = "".join(f"{{{{ f16x3.{name}() }}}}" for name in ("exponent", "power", "split", "combine"))
+    macros = "".join(
+        f"{{{{ f16x3.{name}() }}}}" for name in ("exponent", "usual_exponent", "power", "split", "combine")
+    )
     functions = templates().from_string('{% import "hopper/f16x3.j2" as f16x3 %}' + macros).render()
     source = folder / "f16x3.cpp"
     source.write_text(functions + _ENTRIES)
@@ -45,6 +48,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     assert done.returncode == 0, done.stderr[-4000:]
     built = ctypes.CDLL(str(folder / "f16x3.so"))
     built.combine.restype = ctypes.c_float
+    built.usual.argtypes = (ctypes.c_float,)
     built.combine.argtypes = (ctypes.c_float, ctypes.c_float, ctypes.c_int)
     return built
 
@@ -89,6 +93,18 @@ def test_the_parts_are_the_element(name: str, library: ctypes.CDLL) -> None:
     assert (error <= np.maximum(2.0**-22 * np.abs(exact), 2.0 ** (e - 36))).all()
     assert (np.abs(lo) <= np.maximum(np.abs(hi), 2.0**-12)).all()
     assert ((hi == 0) == (x == 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("largest", "usual"),
+    [(0, True), (2.0**-8, True), (31.9, True), (2.0**-8 * 0.999, False), (32.0, False), (1e-45, False)],
+)
+def test_the_usual_exponent_serves_tensors_of_thirteen_orders(
+    largest: float, usual: bool, library: ctypes.CDLL
+) -> None:
+    e = library.usual(largest)
+    assert bool(e) == usual
+    assert not usual or largest == 0 or 2.0**2 <= largest * 2.0**-e < 2.0**15
 
 
 def test_what_is_not_finite_stays_apart(library: ctypes.CDLL) -> None:

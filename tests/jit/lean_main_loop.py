@@ -45,7 +45,7 @@ def device(kernel: Lean) -> str:
     )
     heading = next((h for h in ("// --- split of B", "// --- split of A and B") if h in code), None)
     split = between(code, heading, "// --- kernel") if heading else ""
-    kernels = ("split", *(["find_largest"] if "find_largest" in split else ())) if heading else ()
+    kernels = ("split", *(["split_again"] if "split_again" in split else ())) if heading else ()
     call = "\n".join(
         f'  if (!strcmp(name, "ucc_{kernel}")) {entry}_kernel::{kernel}('
         f"*static_cast<{entry}_kernel::SplitParams const*>(params));"

@@ -285,12 +285,11 @@ def _parts(c: GemmCandidate) -> tuple[int, int]:
 def _split_seconds(c: GemmCandidate, device: Device, k: Constants) -> float:
     """Returns the seconds of the launch that reads f32 operands and writes their small parts before the
     kernel's, and those that are not K-major anew. Where A is split in registers, it reads B and writes both
-    parts of it, more slowly where B is not K-major. For parts of f16 two launches read both operands, and the second
-    one writes them."""
+    parts of it, more slowly where B is not K-major. For parts of f16 one launch reads both operands and writes
+    them, and another one mostly does nothing."""
     s = c.shape
     if isinstance(c.schedule, Sm90Schedule) and c.schedule.math == "f16x3":
-        again = min(1.0, s.operand_bytes / (k.cached * device.l2))  # of what L2 no longer holds
-        return 2 * device.launch_floor + (2 + again) * s.operand_bytes / (device.bandwidth * k.dram)
+        return 2 * device.launch_floor + 2 * s.operand_bytes / (device.bandwidth * k.dram)
     if (parts := _parts(c)) == (1, 1):
         return 0.0
     if parts == (1, 2):
