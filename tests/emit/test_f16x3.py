@@ -27,7 +27,10 @@ extern "C" int tensor_exponent(float const* x, int64_t count) {
 extern "C" void split(float const* x, int64_t count, int e, uint32_t* hi, uint32_t* lo) {
   for (int64_t i = 0; i < count; i += 2) split_f16x3(x[i], x[i + 1], power_of_two(-e), hi[i / 2], lo[i / 2]);
 }
-extern "C" int usual(float x) { return usual_f16x3(finite_magnitude(x)) ? kUsualExponent : 0; }
+extern "C" int usual(float largest, float least) {
+  return usual_f16x3(finite_magnitude(largest), least < 0 ? ~0u : finite_magnitude(least)) ? kUsualExponent : 0;
+}
+extern "C" bool wide(float largest, float least) { return f16x3_is_wide(finite_magnitude(largest), finite_magnitude(least)); }
 extern "C" float combine(float main, float cross, int e) { return combine_f16x3(main, cross, e); }
 """
 
@@ -36,7 +39,8 @@ extern "C" float combine(float main, float cross, int e) { return combine_f16x3(
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     program, folder = host_compiler.compiler(), tmp_path_factory.mktemp("f16x3")
     macros = "".join(
-        f"{{{{ f16x3.{name}() }}}}" for name in ("exponent", "usual_exponent", "power", "split", "combine")
+        f"{{{{ f16x3.{name}() }}}}"
+        for name in ("exponent", "usual_exponent", "range", "power", "split", "combine")
     )
     functions = templates().from_string('{% import "hopper/f16x3.j2" as f16x3 %}' + macros).render()
     source = folder / "f16x3.cpp"
@@ -48,7 +52,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     assert done.returncode == 0, done.stderr[-4000:]
     built = ctypes.CDLL(str(folder / "f16x3.so"))
     built.combine.restype = ctypes.c_float
-    built.usual.argtypes = (ctypes.c_float,)
+    built.usual.argtypes = built.wide.argtypes = (ctypes.c_float, ctypes.c_float)
+    built.wide.restype = ctypes.c_bool
     built.combine.argtypes = (ctypes.c_float, ctypes.c_float, ctypes.c_int)
     return built
 
@@ -96,15 +101,25 @@ def test_the_parts_are_the_element(name: str, library: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize(
-    ("largest", "usual"),
-    [(0, True), (2.0**-8, True), (31.9, True), (2.0**-8 * 0.999, False), (32.0, False), (1e-45, False)],
+    ("largest", "least", "usual", "wide"),
+    [
+        (0, -1, True, False),
+        (31.9, 2.0**-18, True, False),
+        (4, 2.0**-18, True, False),
+        (4, 2.0**-19, False, False),
+        (32, 1, False, False),
+        (1e30, 1e-3, False, True),
+        (1e-45, 1e-45, False, False),
+    ],
 )
-def test_the_usual_exponent_serves_tensors_of_thirteen_orders(
-    largest: float, usual: bool, library: ctypes.CDLL
+def test_exponents_are_of_the_range(
+    largest: float, least: float, usual: bool, wide: bool, library: ctypes.CDLL
 ) -> None:
-    e = library.usual(largest)
+    e = library.usual(largest, least)
     assert bool(e) == usual
-    assert not usual or largest == 0 or 2.0**2 <= largest * 2.0**-e < 2.0**15
+    if usual and largest > 0:
+        assert largest * 2.0**-e < 2.0**15 and 2.0 ** (e - 36) <= 2.0**-28 * least
+    assert least < 0 or library.wide(largest, least) == wide
 
 
 def test_what_is_not_finite_stays_apart(library: ctypes.CDLL) -> None:

@@ -108,6 +108,23 @@ def test_all_of_f32s_range_is_served(x_scale: float, w_scale: float) -> None:
     assert bool(((kernel(x, w) - exact).abs() <= 2.0**-20 * magnitude + 2.0**-148).all())
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES[1:])
+@pytest.mark.parametrize("orders", [("M, K", "N, K"), ("K, M", "K, N")])
+def test_an_outlier_takes_no_bits_from_what_it_does_not_meet(orders: tuple[str, str], schedule: str) -> None:
+    kernel = loaded(
+        f"kernel k(x: f32[{orders[0]}], w: f32[{orders[1]}]) -> f32[M, N] {{\n  return dot[K](x, w)\n",
+        schedule,
+    )
+    torch.manual_seed(0)
+    x, w = torch.randn(300, 1320, device="cuda") * 1e-3, torch.randn(212, 1320, device="cuda")
+    x[7, 5], w[:, 9] = 1e30, w[:, 9] * 1e-30
+    x, w = (t if order[-1] == "K" else t.mT.contiguous() for t, order in zip((x, w), orders, strict=True))
+    y = kernel(x, w)
+    a, b = x if orders[0] == "M, K" else x.mT, w.mT if orders[1] == "N, K" else w
+    exact, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    assert bool(((y - exact).abs() <= 2.0**-19 * magnitude).all())
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES[1:4])
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
 def test_what_is_not_finite_is_where_f32_has_it(value: float, schedule: str) -> None:

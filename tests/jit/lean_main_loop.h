@@ -10,7 +10,11 @@
 #define CUTLASS_PRAGMA_NO_UNROLL
 
 using std::get;
-inline uint32_t __reduce_max_sync(unsigned, uint32_t v) { uint32_t all[32]; hopper::gather(v, all); return *std::max_element(all, all + 32); }
+inline uint32_t __reduce_max_sync(unsigned mask, uint32_t v) {
+  uint32_t all[32], most = 0; hopper::gather(v, all);
+  for (int i = 0; i < 32; ++i) if (mask >> i & 1) most = std::max(most, all[i]);
+  return most;
+}
 struct Setup {
   int tile_m, tile_n, groups, cluster, parts;  // of K, one after another
   float* sums;  // [batch][height][width], whole clusters of tiles

@@ -82,6 +82,22 @@ def test_products_are_those_of_f32(name: str, tmp_path: Path) -> None:
     assert (np.abs(actual - exact) <= 2.0**-20 * magnitude).all()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "neither along K" else pytest.param(name, marks=pytest.mark.slow) for name in CASES],
+)
+def test_operands_of_too_wide_a_range_are_multiplied_as_they_stand(name: str, tmp_path: Path) -> None:
+    """One large element takes no bits from what it does not meet."""
+    case = CASES[name]
+    sizes = dict(zip("BMNK", case.sizes, strict=True))
+    x, w = operand(case.x, sizes, 1), operand(case.w, sizes, 2)
+    x.reshape(-1)[5] = 2.0**80
+    a, b = as_matrices(case.x, x, "M"), as_matrices(case.w, w, "N")
+    actual = product(case, x, w, tmp_path).astype(np.float64)
+    exact, magnitude = a @ b.swapaxes(1, 2), np.abs(a) @ np.abs(b).swapaxes(1, 2)
+    assert (np.abs(actual - exact) <= 2.0**-20 * magnitude).all()
+
+
 def test_what_is_not_finite_stays_where_it_is(tmp_path: Path) -> None:
     """Infinities and NaN in each operand beside zeros, infinities, the other's largest and its smallest numbers."""
     case = Case(math="f16x3", schedule="tile 128x16x32  swap no", sizes=(1, 8, 16, 40))

@@ -86,7 +86,7 @@ def _tf32x3(x: Tensor, w: Tensor) -> Tensor:
 def _f16_parts(x: Tensor) -> tuple[Tensor, Tensor, float]:
     """Both parts and the scale, as emit/hopper/f16x3.j2 has them."""
     exponent = math.frexp(float(x.abs().max()))[1] - 15
-    scale = 2.0 ** (-10 if -22 <= exponent < -9 else exponent)
+    scale = 2.0 ** (-10 if -32 <= exponent < -9 else exponent)
     high = round_float(x / scale, F16)
     return high, round_float((x / scale - high) * 2048, F16), scale
 

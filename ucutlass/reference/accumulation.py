@@ -48,8 +48,8 @@ class AccumulationModel:
     `unit` is the relative error of one step and `products` the number of products that enter a step. With
     `truncates`, low bits are truncated rather than rounded. Integers up to `exact` add exactly. After
     `promoted` products the sum moves to an f32 register and restarts; 0 means never. `passes` is the number
-    of products that a term takes, `split` the relative error of a product itself, and `scaled` that of a part of it
-    relative to the largest elements of both operands.
+    of products that a term takes, `split` the relative error of a product itself. Where it is `scaled`, its operands' parts
+    end below their largest elements, too.
     """
 
     unit: float
@@ -59,14 +59,14 @@ class AccumulationModel:
     promoted: int = 0
     passes: int = 1
     split: float = 0.0
-    scaled: float = 0.0
+    scaled: bool = False
 
 
 _TENSOR = AccumulationModel(2 * UNIT, 1, True, 2.0**24)
 _HALF = AccumulationModel(2.0**-11, 8, False, 2.0**11)
 _FAST = AccumulationModel(2.0**-13, 1, True, 2.0**13)
 _PROMOTED = AccumulationModel(2.0**-13, 1, True, 2.0**13, promoted=128)
-_SPLIT = AccumulationModel(2 * UNIT, 1, True, 2.0**24, passes=3, split=3 * 2.0**-22, scaled=2.0**-37)
+_SPLIT = AccumulationModel(2 * UNIT, 1, True, 2.0**24, passes=3, split=3 * 2.0**-22, scaled=True)
 
 ACCUMULATORS: Mapping[tuple[str, str], AccumulationModel] = MappingProxyType(
     {
@@ -90,7 +90,7 @@ ACCUMULATORS: Mapping[tuple[str, str], AccumulationModel] = MappingProxyType(
   least every four instructions of 32 products (the rules keep k tiles to that), the fast form never.
 - f32 is FFMA or three passes of tf32 or f16, as the schedule says; the larger error, the passes', counts:
   an operand is two parts within 2**-22, and the product of the low parts, 2**-22, is dropped. Parts of f16
-  end 2**-38 below the tensor's largest element (emit/hopper/f16x3.j2).
+  end 2**-50 below the tensor's largest element, or at 2**-46 (emit/hopper/f16x3.j2).
 """
 
 _BLOCK = 128
@@ -114,8 +114,7 @@ def dot_radius(node: Dot, total: Tensor, left: Operand, right: Operand, radii: R
     propagated = from_operands(node, left, right, radii)
     rounding = blocked.rounding
     if model.scaled:
-        largest = math.prod(_largest_finite(operand) for operand in (left, right))
-        rounding = rounding.add_(steps * model.scaled * largest)
+        rounding = rounding.add_(steps * _below_f16(left, right))
     if propagated is not None:
         rounding = rounding.add_(propagated.mul_(1 + model.passes * steps * model.unit))
     elif not model.split or all(_is_one_part(operand) for operand in (left, right)):
@@ -241,11 +240,19 @@ def _largest_finite(operand: Operand) -> float:
     return float(magnitudes.where(magnitudes.isfinite(), 0.0).max()) if magnitudes.numel() else 0.0
 
 
+def _below_f16(left: Operand, right: Operand) -> float:
+    """The most by which a product errs since parts of f16 end."""
+    a, b = _largest_finite(left), _largest_finite(right)
+    return _last_of_f16(a) * b + a * _last_of_f16(b)
+
+
+def _last_of_f16(largest: float) -> float:
+    """What f16 parts of a tensor err by at least: half of the last bit, with an exponent of its own or the usual one."""
+    return max(2.0**-50 * largest, 2.0**-46 if 2.0**-18 <= largest < 2.0**5 else 0.0)
+
+
 def _is_one_part(operand: Operand) -> bool:
     """Whether the first of two parts is the element: of tf32 by its bits, and of f16 by the tensor's range, too."""
     x = _data(operand)
-    return bool((round_float(x, TF32) == x).all()) and _largest_finite(operand) <= _F16_RANGE * granule(x)
-
-
-_F16_RANGE = 2.0**26
-"""From f16's smallest number, 2**-24, to where `f16x3` puts the largest element at least, 2**2."""
+    last = 2.0**12 * _last_of_f16(_largest_finite(operand))
+    return bool((round_float(x, TF32) == x).all()) and last <= granule(x)
