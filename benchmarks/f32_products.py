@@ -22,7 +22,6 @@ from torch import Tensor
 import ucutlass
 from benchmarks import harness
 from benchmarks.harness import Item, Row
-from ucutlass.ir.schedule import show
 from ucutlass.runtime.timing import compare, sets_for
 
 ORDERS = ("KK", "KN", "MK", "MN")
@@ -128,33 +127,19 @@ def main() -> None:
     parser.add_argument("--drawn", type=int, default=36, metavar="N", help="products that the seed draws")
     options = parser.parse_args()
     tasks = harness.selected(drawn(options.drawn, options.seed), options, lambda task: task.name)
-    plans = {task.name: harness.planned(task.text, {"M": task.m, "N": task.n, "K": task.k}) for task in tasks}
-    unbuilt = harness.prebuild(plans)
-    items = [
-        {
-            "name": task.name,
-            **asdict(task),
-            "seed": options.seed,
-            "schedule": show(plans[task.name][2].request),
-        }
-        for task in tasks
-        if task.name not in unbuilt
-    ]
-    rows = harness.fresh(options.out.with_suffix(".jsonl"))
-    timed = harness.run("benchmarks.f32_products:rows_here", items, rows, item_seconds=ROW_SECONDS)
-    report = {
-        "machine": harness.machine(),
-        "rows": [row for row in timed if row["ok"]],
-        "lost": [row for row in timed if not row["ok"]],
-        "unbuilt": unbuilt,
-    }
-    harness.write(options.out, report)
-    print(table(report))
-    sys.exit(bool(report["lost"] or unbuilt))
+    rows, unbuilt = harness.measured(
+        "benchmarks.f32_products:rows_here",
+        {task.name: (task.text, {"M": task.m, "N": task.n, "K": task.k}) for task in tasks},
+        options,
+        row_seconds=ROW_SECONDS,
+        more={task.name: asdict(task) for task in tasks},
+    )
+    print(table([row for row in rows if row["ok"]]))
+    print("\n".join(harness.lost_lines(rows, unbuilt)))
+    sys.exit(bool(unbuilt) or any(not row["ok"] for row in rows))
 
 
-def table(report: dict[str, Any]) -> str:
-    rows: Sequence[Row] = report["rows"]
+def table(rows: Sequence[Row]) -> str:
     lines = [
         f"{r['name']:20} {r['microseconds']['ours']:9.1f} us  eager {r['over eager']:.2f}  tf32 {r['over tf32']:.2f}  "
         f"error {r['error']:.2f}  spread {r['spread']:.3f}  {r['schedule']}"
@@ -169,7 +154,7 @@ def table(report: dict[str, Any]) -> str:
         f"over eager, {order}": [r["over eager"] for r in rows if r["name"].startswith(order)]
         for order in ORDERS
     }
-    return "\n".join([*lines, *harness.means(ratios), *harness.lost_lines(report["lost"], report["unbuilt"])])
+    return "\n".join([*lines, *harness.means(ratios)])
 
 
 if __name__ == "__main__":

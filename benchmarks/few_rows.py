@@ -3,8 +3,7 @@
     python -m benchmarks.few_rows --out FILE [--seed N] [--drawn N] [--only NAME,..] [--quick]
 
 Claim: over shapes drawn by the seed (200 to 800 rows, N of 1.5k to 2.5k, K of 7k to 10k) in bf16 and f16 in turn, at
-least 1.03 times as fast in the geomean, and none below 0.92. `memory` is the same without parts of K that meet in a
-cluster. A row counts where no element errs by more than its type rounds.
+least 1.03 times as fast in the geomean, and none below 0.92. A row counts where no element errs by more than its type rounds.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import torch
 import ucutlass
 from benchmarks import harness
 from benchmarks.harness import Item, Row
-from ucutlass.ir.schedule import show
 from ucutlass.runtime.timing import compare, sets_for
 
 ROW_SECONDS = 30.0
@@ -45,10 +43,10 @@ class Task:
     def name(self) -> str:
         return f"{self.element} {self.m}x{self.n}x{self.k}"
 
-    def text(self, schedule: str = "") -> str:
-        block = f"\n  schedule sm90a {{ {schedule} }}\n" if schedule else ""
+    @property
+    def text(self) -> str:
         e = self.element
-        return f"kernel k(x: {e}[M, K], w: {e}[N, K]) -> {e}[M, N] {{ return dot[K](x, w){block} }}"
+        return f"kernel k(x: {e}[M, K], w: {e}[N, K]) -> {e}[M, N] {{ return dot[K](x, w) }}"
 
 
 def drawn(count: int, seed: int) -> list[Task]:
@@ -72,30 +70,20 @@ def rows_here(items: list[Item], rows: str, item_seconds: float) -> int:
 def _row(item: Item) -> Row:
     torch.manual_seed(item["seed"])
     task = Task(item["element"], item["m"], item["n"], item["k"])
-    kernels: dict[str, Any] = {
-        "ours": ucutlass.loads(task.text()),
-        "memory": ucutlass.loads(task.text("partials memory")),
-    }
+    kernel: Any = ucutlass.loads(task.text)
     sets = sets_for(2 * (task.m * task.k + task.n * task.k + task.m * task.n))
     like: dict[str, Any] = {"device": "cuda", "dtype": _TYPES[task.element]}
     x = [torch.randn(task.m, task.k, **like) for _ in range(sets)]
     w = [torch.randn(task.n, task.k, **like) for _ in range(sets)]
     exact, magnitude = x[0].double() @ w[0].double().mT, x[0].double().abs() @ w[0].double().abs().mT
     bound = ROUNDING[task.element] * exact.abs() + _SUM * magnitude
-    for name, kernel in kernels.items():
-        y = torch.full((task.m, task.n), torch.nan, **like)
-        kernel(x[0], w[0], out=y)
-        if not bool(((y - exact).abs() <= bound).all()):
-            raise ArithmeticError(f"{name} errs by more than {task.element} rounds")
-    launches = {name: (lambda i, k=kernel: k(x[i], w[i])) for name, kernel in kernels.items()}
-    times = compare({**launches, "cublas": lambda i: x[i] @ w[i].mT}, sets)
-    ours = times["ours"].median
-    return {
-        **harness.summary_of(times),
-        "schedule": item["schedule"],
-        "over cublas": times["cublas"].median / ours,
-        "over memory": times["memory"].median / ours,
-    }
+    y = torch.full((task.m, task.n), torch.nan, **like)
+    kernel(x[0], w[0], out=y)
+    if not bool(((y - exact).abs() <= bound).all()):
+        raise ArithmeticError(f"it errs by more than {task.element} rounds")
+    times = compare({"ours": lambda i: kernel(x[i], w[i]), "cublas": lambda i: x[i] @ w[i].mT}, sets)
+    over = times["cublas"].median / times["ours"].median
+    return {**harness.summary_of(times), "schedule": item["schedule"], "over cublas": over}
 
 
 def main() -> None:
@@ -103,39 +91,23 @@ def main() -> None:
     parser.add_argument("--drawn", type=int, default=24, metavar="N", help="products that the seed draws")
     options = parser.parse_args()
     tasks = harness.selected(drawn(options.drawn, options.seed), options, lambda task: task.name)
-    plans = {
-        (task.name, schedule): harness.planned(task.text(schedule), {"M": task.m, "N": task.n, "K": task.k})
-        for task in tasks
-        for schedule in ("", "partials memory")
-    }
-    unbuilt = harness.prebuild({" ".join(key): plan for key, plan in plans.items()})
-    items = [
-        {
-            "name": task.name,
-            **asdict(task),
-            "seed": options.seed,
-            "schedule": show(plans[task.name, ""][2].request),
-        }
-        for task in tasks
-    ]
-    rows = harness.fresh(options.out.with_suffix(".jsonl"))
-    timed = harness.run("benchmarks.few_rows:rows_here", items, rows, item_seconds=ROW_SECONDS)
-    report: dict[str, Any] = {
-        "machine": harness.machine(),
-        "rows": [row for row in timed if row["ok"]],
-        "lost": [row for row in timed if not row["ok"]],
-        "unbuilt": unbuilt,
-    }
-    harness.write(options.out, report)
-    for r in report["rows"]:
+    rows, unbuilt = harness.measured(
+        "benchmarks.few_rows:rows_here",
+        {task.name: (task.text, {"M": task.m, "N": task.n, "K": task.k}) for task in tasks},
+        options,
+        row_seconds=ROW_SECONDS,
+        more={task.name: asdict(task) for task in tasks},
+    )
+    right = [row for row in rows if row["ok"]]
+    for r in right:
         us = r["microseconds"]
         print(
             f"{r['name']:22} {us['ours']:7.1f} us  cublas {us['cublas']:7.1f}  ratio {r['over cublas']:.3f}  "
-            f"memory {us['memory']:7.1f}  spread {r['spread']:.3f}  {r['schedule']}"
+            f"spread {r['spread']:.3f}  {r['schedule']}"
         )
-    ratios = {key: [r[key] for r in report["rows"]] for key in ("over cublas", "over memory")}
-    print("\n".join([*harness.means(ratios), *harness.lost_lines(report["lost"], unbuilt)]))
-    sys.exit(bool(report["lost"] or unbuilt))
+    ratios = {"over cublas": [r["over cublas"] for r in right]}
+    print("\n".join([*harness.means(ratios), *harness.lost_lines(rows, unbuilt)]))
+    sys.exit(bool(unbuilt) or any(not row["ok"] for row in rows))
 
 
 if __name__ == "__main__":

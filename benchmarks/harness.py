@@ -60,6 +60,8 @@ def parser_of(doc: str | None, *, compiles: bool = False, out_needed: bool = Tru
     parser.add_argument("--quick", action="store_true", help=f"one row of {QUICK}, without torch.compile")
     if compiles:
         parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    else:
+        parser.set_defaults(no_compile=True)
     return parser
 
 
