@@ -5,11 +5,14 @@ from __future__ import annotations
 from ucutlass.emit.reduction.writer import host_extent
 from ucutlass.emit.text import product
 from ucutlass.kernels.reduction.plan import Load, ReductionOutput, ReductionProblem, ReductionSchedule
+from ucutlass.kernels.reduction.plan_straddle import MOST_STRADDLED, starts
 from ucutlass.kernels.reduction.smem import TILE
 
 
 def filled(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
     """What a full schedule relies on, of the columns or of a tile's sides."""
+    if schedule.straddle and problem.vector is not None:
+        return f"{product(problem.modes[problem.vector])} <= {MOST_STRADDLED}"
     if schedule.transposed and schedule.full:
         sides = (problem.vector or 0, schedule.across)
         return " && ".join(f"({product(problem.modes[m])}) % {TILE} == 0" for m in sides)
@@ -23,6 +26,8 @@ def aligned(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict
     """Returns, by pointer, the bytes at whose multiples a tensor must start where they are more than an
     element's."""
     every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
+    if schedule.straddle:
+        return [{"pointer": pointer, "bytes": n} for pointer, n in sorted(starts(problem).items())]
     words = [(problem.loads[k], word) for k, word in schedule.transposed]
     needs: dict[int, int] = {}
     for x, elements in (*((x, _reach(x)) for x in every), *words):
@@ -33,6 +38,8 @@ def aligned(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict
 
 def multiples(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict[str, object]]:
     """What the plan relies on: vectors divide their mode, words that of a tile, strides keep alignments."""
+    if schedule.straddle:
+        return []
     needs: dict[tuple[str, int], None] = {}
     vector = schedule.vector
     for k, word in schedule.transposed:

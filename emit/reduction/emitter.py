@@ -128,6 +128,7 @@ def render(plan: ReductionPlan) -> str:
         ring=ring.declared() if schedule.stages > 1 else [],
         resident=ring.declared_resident(),
         stages=schedule.stages,
+        straddle=schedule.straddle,
         aligned=aligned(problem, schedule),
         multiples=multiples(problem, schedule),
     )
@@ -357,6 +358,7 @@ class _Body:
             "#pragma unroll",
             f"for ({vector}) {{",
             self.loader.element(),
+            *([f"if (!{self.index.inside()}) continue;"] if self.plan.schedule.straddle else []),
             *self.writer.statements(targets, names),
             *work,
             "}",
@@ -493,7 +495,12 @@ class _Body:
         lines = [f"auto const out{j} = narrow<{stored_cpp(o.elem)}>(wide{j});"]
         if vector is None or contiguous_along(o.axes, vector):
             inner = self.writer.address(o.axes, (), LocalNames(None))
-            return [*lines, "{", *inner, f"store<kVector, {o.align}>(p.t{o.pointer} + o, out{j});", "}"]
+            store = f"store<kVector, {o.align}>(p.t{o.pointer} + o, out{j});"
+            if self.plan.schedule.straddle and self.problem.columns:
+                store = (
+                    f"store_straddling(p.t{o.pointer} + o, out{j}, first_column, int({self.index.length()}));"
+                )
+            return [*lines, "{", *inner, store, "}"]
         inner = self.writer.address(o.axes, (), LocalNames(vector))
         return [
             *lines,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from ucutlass.emit.reduction.loads import Loader
 from ucutlass.emit.reduction.lookback import LookBackText
 from ucutlass.emit.reduction.meeting import counters
-from ucutlass.emit.reduction.writer import Writer, stored_cpp
+from ucutlass.emit.reduction.writer import LocalNames, Writer, stored_cpp
 from ucutlass.emit.text import product
 from ucutlass.kernels.reduction.plan import ReductionPlan, ReductionProblem, scans_of
+from ucutlass.kernels.reduction.plan_straddle import phased
 from ucutlass.kernels.reduction.smem import TILE
 
 
@@ -56,7 +57,10 @@ class IndexText:
         ):
             units = "*".join(f"({product(m)})" for m in modes) or "1"
             if problem.vector is not None and first <= problem.vector < first + len(modes):
-                units = f"{units} / {self.plan.schedule.vector}"
+                vector = self.plan.schedule.vector
+                units = f"{units} / {vector}"
+                if self.plan.schedule.straddle:
+                    units = f"({product(modes[0])} + {2 * vector - 2}) / {vector}"
             fields.add(name, "int64_t", units)
         if self.plan.schedule.splits > 1 or self.plan.schedule.look_back or self.plan.schedule.grid > 1:
             fields.types["partial"] = ("uint8_t*", "")
@@ -106,7 +110,20 @@ class IndexText:
                 "[[maybe_unused]] bool const has_row = own_row < p.rows;",
                 "int64_t const row = has_row ? own_row : p.rows - 1;",
             ]
-        return lines + self._coordinates("row", 0, len(self.problem.rows), "true")
+        lines += self._coordinates("row", 0, len(self.problem.rows), "true")
+        return lines + self._phase() if self.plan.schedule.straddle else lines
+
+    def _phase(self) -> list[str]:
+        """How many elements before a row's first one the vector begins in which that lies."""
+        vector = self.problem.vector
+        return [
+            "int phase;",
+            "{",
+            f"int64_t const q{vector} = 0;",
+            *self.writer.address(phased(self.problem)[0].axes, (), LocalNames(None)),
+            "phase = int(o % kVector);",
+            "}",
+        ]
 
     def _tile(self) -> list[str]:
         """Returns the statements that find a block's tile. Blocks are numbered along a few tiles of the other side, so that
@@ -188,9 +205,23 @@ class IndexText:
         ok = "constexpr bool ok = true" if full else "bool const ok = place < uint32_t(p.columns)"
         lines = [f"{wide} const place = {column};", f"[[maybe_unused]] {ok};"]
         valid = "true" if full else "ok"
+        if self.plan.schedule.straddle:
+            # What a vector has outside of its row lies before its first or behind its last column.
+            lines.append("int const first_column = (ok ? int(place) : 0) * kVector - phase;")
+            return [*lines, f"[[maybe_unused]] int64_t const q{problem.vector} = first_column;"]
         index = f"({wide}(p.columns) - 1 - place)" if self.reversed() else "place"
         first = len(problem.rows)
         return lines + self._coordinates(index, first, len(problem.columns), valid)
+
+    def length(self) -> str:
+        """The elements of a row, along the vector mode."""
+        vector = self.problem.vector
+        assert vector is not None
+        return self.writer.fields.mode(vector, self.problem.modes[vector])
+
+    def inside(self) -> str:
+        """Whether element v of a vector that may straddle a row's ends is the row's."""
+        return f"(uint32_t(first_column + v) < uint32_t({self.length()}))"
 
     def reversed(self) -> bool:
         return any(s.reverse for _, s in scans_of(self.problem))

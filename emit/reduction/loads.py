@@ -31,6 +31,7 @@ from ucutlass.kernels.reduction.plan import (
     arguments,
     contiguous_along,
 )
+from ucutlass.kernels.reduction.plan_straddle import phased
 from ucutlass.kernels.reduction.smem import TransposeTile, resident_loads, transpose_tiles
 
 
@@ -85,7 +86,13 @@ class Loader:
             here = replace(names, vector=None)
             count, align = ("kVector", source.align) if moved else ("1", 1)
             how = "load_retained" if self._retained(k) else "load"
+            if plan.schedule.straddle and moved:
+                how = "load_straddling" if source in phased(self.problem) else "load_shifted"
             read = f"{how}<{count}, {align}>(p.t{source.pointer} + o)"
+            if plan.schedule.straddle and moved:
+                modes = [m for m in range(len(self.problem.modes)) if m in touched(plan, source.axes)]
+                total = self.writer.fields.size(tuple(self.problem.modes[m] for m in modes))
+                read = f"{how}<kVector>(p.t{source.pointer}, o, {total})"
             if cpp != stored_cpp(source.elem):
                 read = f"widen<{cpp}>({read})"
             return [

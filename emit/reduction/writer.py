@@ -69,6 +69,11 @@ class Fields:
             return str(extent.value)
         return self.numbered("number", extent, "int64_t", host_extent(extent))
 
+    def size(self, modes: tuple[Product, ...]) -> str:
+        """The elements of a tensor that these modes move."""
+        value = " * ".join(f"({product(mode)})" for mode in modes)
+        return self.numbered("size", modes, "int64_t", value)
+
     def mode(self, mode: int, extent: Product) -> str:
         return self.add(f"m{mode}", "int64_t", product(extent))
 

@@ -15,6 +15,8 @@ def granularity(plan: ReductionPlan, dims: Sequence[str], launch: Sequence[int])
         return Granularity({}, {}, {})
     row_threads = schedule.threads if problem.across else schedule.rows
     inner = problem.modes[problem.vector][-1]
+    if schedule.straddle:
+        return Granularity({dims[inner]: row_threads * schedule.vector}, {}, {})
     step: dict[int, int] = {inner: schedule.vector}
     every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
     for access in every:

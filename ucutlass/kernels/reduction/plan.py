@@ -238,6 +238,8 @@ class ReductionSchedule:
     `transposed`: a block takes a tile of `smem.TILE` elements a side along the vector mode and mode `across`, along which
     these loads lie side by side: they go through shared memory, so many elements in a word of it.
 
+    `straddle`: vectors lie at multiples of their bytes in memory, and straddle the ends of rows (`plan_straddle.py`).
+
     `full`: every thread has all its items of every row, so that none is asked for. `retain`: what
     is read once stays in the L2 longest, so that results leave it while they come.
 
@@ -265,6 +267,7 @@ class ReductionSchedule:
     grid: int = 1
     early: bool = False
     keeps: bool = False
+    straddle: bool = False
 
     @property
     def sharers(self) -> int:

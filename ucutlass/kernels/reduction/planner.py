@@ -25,6 +25,7 @@ from ucutlass.kernels.reduction.plan import (
     phases,
     scans_of,
 )
+from ucutlass.kernels.reduction.plan_straddle import MOST_STRADDLED, straddling_vector
 from ucutlass.kernels.reduction.problem import alignment, reduction_problem
 from ucutlass.kernels.reduction.rules import (
     LAUNCH_RULES,
@@ -123,6 +124,7 @@ def plan_reduction(
     transpose = _transpose(problem, sizes, aligned)
     own = schedule_of(problem, extent, sizes, arch, device, transpose)
     held = partial(kept_bytes if problem.columns else moved_bytes, problem)
+    widest = vector_of(problem, sizes)
     blocks = math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows)
     case = ReductionCase(
         problem,
@@ -130,7 +132,8 @@ def plan_reduction(
         extent.rows,
         extent.columns,
         held,
-        max(own.vector, vector_of(problem, sizes)),
+        widest,
+        straddling_vector(problem, aligned) if extent.columns <= MOST_STRADDLED else 1,
         transpose,
         own.threads * own.rows,
         partial(_scan_splits, blocks, device),
@@ -138,6 +141,7 @@ def plan_reduction(
     schedule = resolve(case, own, request)
     if isinstance(schedule, tuple):
         return schedule
+    schedule = replace(schedule, straddle=problem.across and schedule.vector > widest)
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
     schedule = replace(schedule, resident=_resident(problem, schedule, arch), early=_early(problem, schedule))
@@ -148,8 +152,7 @@ def plan_reduction(
     plan = ReductionPlan(arch.name, problem, schedule)
     fixed: dict[str, Any] = request.fixed()  # what a kernel lacks may be asked for where it changes nothing
     fields = replace(request_of(case, schedule), **fixed)
-    passes, widest = passes_of(problem, schedule), vector_of(problem, sizes)
-    reasons = _notes(problem, schedule, extent.rows, extent.columns, passes, widest)
+    reasons = _notes(problem, schedule, extent.rows, extent.columns, passes_of(problem, schedule), widest)
     return Planned(plan, (), sizes, fields, device, price, reasons)
 
 
@@ -209,6 +212,8 @@ def _full(problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], s: 
             return False  # tensors of one element have no modes at all
         sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
         return all(side % TILE == 0 for side in sides)
+    if s.straddle:
+        return False
     columns, line = extent.columns // (s.vector if problem.across else 1), s.threads * s.items
     return columns == line * s.sharers if s.keep == "registers" and not s.look_back else columns % line == 0
 

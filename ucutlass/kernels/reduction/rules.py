@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ucutlass.ir.hardware import Arch
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule, phases, scans_of
+from ucutlass.kernels.reduction.plan_straddle import straddled_columns
 from ucutlass.kernels.reduction.smem import TILE, ring_bytes, ring_limit, ring_loads
 from ucutlass.kernels.rule import Breach, Rule
 
@@ -38,7 +39,8 @@ MOST_INDEX = 2**31 - 1
 @dataclass(frozen=True, slots=True)
 class ReductionCase:
     """What bounds a schedule. `rows`, `columns` count elements, `held` gives the bytes a thread keeps of so
-    many elements at a time, `widest` is the longest vector, `transpose` what a tile in shared memory would transpose:
+    many elements at a time, `widest` is the longest vector that divides rows, `straddling` the longest that may straddle
+    their ends, `transpose` what a tile in shared memory would transpose:
     the mode, and the loads with their words; `largest` are the threads of the planner's own block;
     `spread` gives the blocks that share a row of so many chunks where nothing asks for another number."""
 
@@ -48,6 +50,7 @@ class ReductionCase:
     columns: int
     held: Callable[[int], int]
     widest: int
+    straddling: int
     transpose: tuple[int, tuple[tuple[int, int], ...]] | None
     largest: int
     spread: Callable[[int], int]
@@ -69,7 +72,13 @@ class ReductionCase:
 
     def line(self, vector: int) -> int:
         """What threads share: vectors of columns where vectors lie along them, else columns."""
-        return max(1, self.columns // vector) if self.problem.across else self.columns
+        if not self.problem.across:
+            return self.columns
+        return (
+            straddled_columns(self.columns, vector)
+            if vector > self.widest
+            else max(1, self.columns // vector)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +101,12 @@ def _is_power(value: int) -> bool:
 
 def _vector(c: ReductionCandidate) -> Breach | None:
     case, s = c.case, c.schedule
-    if _is_power(s.vector) and s.vector <= case.widest:
+    widest = max(case.widest, case.straddling)
+    if _is_power(s.vector) and s.vector <= widest:
         return None
     return Breach(
-        f"vectors of {s.vector} elements: extents, alignments and types allow powers of two up to "
-        f"{case.widest}",
-        f"use `vector {min(case.widest, power(s.vector + 1) // 2)}` or less",
+        f"vectors of {s.vector} elements: extents, alignments and types allow powers of two up to {widest}",
+        f"use `vector {min(widest, power(s.vector + 1) // 2)}` or less",
         ("vector",),
         None,
     )

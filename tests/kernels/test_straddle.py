@@ -1,0 +1,89 @@
+"""Rows of any length read and written by vectors that straddle their ends: what is refused, and what blocks compute."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from benchmarks.emulated import Job, emulate
+from tests.kernels.test_ring import (
+    ADD_NORM,
+    ENTROPY,
+    GROUP_NORM,
+    LAYER_NORM,
+    SCAN,
+    SOFTMAX,
+    schedule,
+    text_of,
+)
+from ucutlass.diagnostics import ProgramError
+
+compiled = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
+
+MAXIMA = (
+    "kernel k(x: f32[A, L]) -> (p: i64[A], q: f32[A]) { return p = argmax[L](x), q = max[L](x) SCHEDULE }"
+)
+BIAS = (
+    "kernel k(x: f16[B, H, D], y: f16[H, D], g: f32[D]) -> f32[B, H, D] {\n"
+    " return softmax[D](x + y) * g SCHEDULE }"
+)
+PRODUCT = "kernel k(x: bf16[T, D]) -> f32[T] { return prod[D](x) SCHEDULE }"
+
+
+@pytest.mark.parametrize(
+    ("program", "fields", "sizes", "straddle"),
+    [
+        (SOFTMAX, "vector 8", {"T": 64, "D": 305}, True),
+        (SOFTMAX, "vector 8", {"T": 64, "D": 304}, False),
+        (SOFTMAX, "vector 2", {"T": 64, "D": 306}, False),
+        (SOFTMAX.replace("bf16", "f32"), "vector 4", {"T": 64, "D": 305}, True),
+    ],
+)
+def test_vectors_wider_than_rows_allow_straddle_their_ends(
+    program: str, fields: str, sizes: dict[str, int], straddle: bool
+) -> None:
+    assert schedule(program, fields, **sizes).straddle == straddle
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes"),
+    [
+        (SCAN, {"T": 64, "D": 305}),
+        (GROUP_NORM, {"T": 4, "C": 3, "P": 305}),
+        (
+            "kernel k(x: bf16[T, D], i: i32[T, D]) -> bf16[T, D] { return softmax[D](x[D = i]) SCHEDULE }",
+            {"T": 9, "D": 305},
+        ),
+    ],
+)
+def test_programs_whose_vectors_may_not_straddle(program: str, sizes: dict[str, int]) -> None:
+    with pytest.raises(ProgramError, match="UC0470"):
+        schedule(program, "vector 4", **sizes)
+
+
+CASES = {
+    "softmax": (SOFTMAX, "vector 8", {"T": 11, "D": 305}),
+    "short rows": (SOFTMAX, "vector 8  threads 4", {"T": 13, "D": 5}),
+    "even rows": (SOFTMAX, "vector 8", {"T": 13, "D": 26}),
+    "layer norm": (LAYER_NORM, "vector 8", {"T": 7, "D": 1001}),
+    "layer norm read again": (
+        LAYER_NORM,
+        "vector 8  keep reread  split_k 3  threads 32",
+        {"T": 3, "D": 2051},
+    ),
+    "two operands and results": (ADD_NORM, "vector 8", {"T": 5, "D": 333}),
+    "gather beside": (ENTROPY, "vector 8", {"T": 9, "D": 333}),
+    "places of maxima": (MAXIMA, "vector 4", {"A": 7, "L": 133}),
+    "operand of fewer names": (BIAS, "vector 8", {"B": 3, "H": 5, "D": 67}),
+    "product": (PRODUCT, "vector 8", {"T": 9, "D": 21}),
+}
+
+
+@compiled
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_compute_their_programs(name: str) -> None:
+    program, fields, sizes = CASES[name]
+    assert schedule(program, fields, **sizes).straddle
+    row = emulate(Job(name, text_of(program, fields), "k", sizes, None, 0))
+    assert row.status == "right", row.detail

@@ -1,0 +1,88 @@
+"""Rows whose vectors straddle their ends: vectors lie at multiples of their bytes in memory, wherever a row begins, so
+that rows of an odd length are read and written 16 bytes at a time. What of a row's first and last vectors belongs to
+its neighbours is read with them, and neither reduced nor written.
+"""
+
+from __future__ import annotations
+
+from ucutlass.kernels.addresses import PACK_BYTES
+from ucutlass.kernels.reduction.plan import (
+    Fetch,
+    Inside,
+    Load,
+    Point,
+    ReductionOutput,
+    ReductionProblem,
+    RowValue,
+    arguments,
+    contiguous_along,
+    scans_of,
+)
+
+MOST_STRADDLED = 2**30
+"""Elements of a row, whose places are 32-bit numbers."""
+
+
+def phased(problem: ReductionProblem) -> tuple[Load | ReductionOutput, ...]:
+    """Returns what has an element for every row and column: all of it begins a row at the same phase of a vector."""
+    every = set(range(len(problem.rows) + len(problem.columns)))
+    return tuple(x for x in _tensors(problem) if _modes(x) == every)
+
+
+def starts(problem: ReductionProblem) -> dict[int, int]:
+    """Returns the bytes at whose multiples tensors must start, by pointer, whose vectors straddle the ends of rows."""
+    return {x.pointer: PACK_BYTES for x in _tensors(problem) if problem.vector in _modes(x)}
+
+
+def straddling_vector(problem: ReductionProblem, aligned: tuple[bool, ...] | None) -> int:
+    """Returns the elements of a vector that may straddle the ends of rows: 16 bytes of the narrowest tensor along the
+    columns. 1 where none may: columns are one run along which every tensor that varies with them is contiguous, and
+    those that vary with rows too are laid out alike. `aligned` is as `reduction_problem` takes it."""
+    if not problem.across or len(problem.columns) != 1 or problem.windows or scans_of(problem):
+        return 1
+    vector = problem.vector
+    along = [x for x in _tensors(problem) if vector in _modes(x)]
+    alike = phased(problem)
+    if not alike or any(isinstance(x, ReductionOutput) and x not in alike for x in along):
+        return 1
+    plain = all(
+        contiguous_along(x.axes, vector)
+        and all(a.scale == 1 and a.extent is None and a.gathered is None for a in x.axes)
+        and not (isinstance(x, Load) and x.guards)
+        for x in along
+    )
+    layouts = {frozenset((a.stride, a.at) for a in x.axes) for x in alike}
+    apart = aligned is not None and not all(aligned[x.pointer] for x in along)
+    if not plain or len(layouts) > 1 or apart or any(_gathers_along(problem, x) for x in problem.loads):
+        return 1
+    return min(8, PACK_BYTES // min(x.elem.bytes for x in along))
+
+
+def straddled_columns(columns: int, vector: int) -> int:
+    """Returns the vectors that a row of so many elements touches at most."""
+    return -(-(columns + vector - 1) // vector)
+
+
+def _tensors(problem: ReductionProblem) -> tuple[Load | ReductionOutput, ...]:
+    return (*problem.loads, *problem.outputs)
+
+
+def _modes(x: Load | ReductionOutput) -> set[int]:
+    return {m for axis in x.axes for m, _ in axis.at.terms}
+
+
+def _gathers_along(problem: ReductionProblem, load: Load) -> bool:
+    """Whether an element's column gives a coordinate of a load's."""
+    stack = [a.gathered for a in (*load.axes, *load.guards) if a.gathered is not None]
+    while stack:
+        instruction = problem.instructions[stack.pop()]
+        match instruction:
+            case Fetch(load=k) if problem.vector in _modes(problem.loads[k]):
+                return True
+            case Point(at=at) if problem.vector in dict(at.terms):
+                return True
+            case Inside(axes=axes) if any(problem.vector in dict(a.at.terms) for a in axes):
+                return True
+        if not isinstance(instruction, RowValue):
+            stack += arguments(instruction, problem.loads)
+    return False
