@@ -11,7 +11,7 @@ from ucutlass.kernels.reduction.smem import TILE
 
 def filled(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
     """What a full schedule relies on, of the columns or of a tile's sides."""
-    if schedule.straddle and problem.vector is not None:
+    if schedule.straddle and problem.columns and problem.vector is not None:
         return f"{product(problem.modes[problem.vector])} <= {MOST_STRADDLED}"
     if schedule.transposed and schedule.full:
         sides = (problem.vector or 0, schedule.across)
@@ -38,8 +38,6 @@ def aligned(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict
 
 def multiples(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict[str, object]]:
     """What the plan relies on: vectors divide their mode, words that of a tile, strides keep alignments."""
-    if schedule.straddle:
-        return []
     needs: dict[tuple[str, int], None] = {}
     vector = schedule.vector
     for k, word in schedule.transposed:
@@ -47,12 +45,12 @@ def multiples(problem: ReductionProblem, schedule: ReductionSchedule) -> list[di
             inner = problem.modes[schedule.across]
             strides = [a.stride for a in problem.loads[k].axes if a.stride]
             needs |= dict.fromkeys((product(x), word) for x in (inner, *strides))
-    if problem.vector is not None and vector > 1:
+    if problem.vector is not None and vector > 1 and not schedule.straddle:
         needs[product(problem.modes[problem.vector]), vector] = None
     every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
     for access in every:
         for axis in access.axes:
-            if min(access.align, vector) > 1 and axis.stride:
+            if min(access.align, vector) > 1 and axis.stride and not schedule.straddle:
                 needs[product(axis.stride), min(access.align, vector)] = None
             if isinstance(access, Load) and access.span > 1 and axis.extent is not None:
                 needs[product(axis.stride) if axis.stride else host_extent(axis.extent), access.span] = None

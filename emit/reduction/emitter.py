@@ -418,11 +418,19 @@ class _Body:
             early = [*self._totals([*early, *self._chunks(lines)]), *early]
         stores = [line for j, o in enumerate(whole) for line in self._store(j, o)]
         lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item(), "if (ok) {"]
-        lines += [f"Pack<{_wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
+        declared = [f"Pack<{_wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
+        if self._shifts:
+            # Threads without a vector take part in the shuffles of results.
+            declared = [line for j, o in enumerate(whole) for line in _zeros(j, o)]
+            lines[-1:-1] = declared
+        else:
+            lines += declared
         lines += self._item_loads(targets, names)
         lines += ["#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.loader.element()]
         lines += self.writer.statements(targets, names)
         lines += [f"wide{j}.value[v] = {self._narrow(o, names)};" for j, o in enumerate(whole)]
+        if self._shifts:
+            return [*lines, "}", "}", *stores, "}"]
         if not self.problem.columns:
             return [*lines, "}", *stores, "}", "}"]
         lines += ["}", "if (has_row) {", *stores, "}", "}", "}"]
@@ -490,13 +498,22 @@ class _Body:
             case "int":
                 return f"{o.elem.cpp}({rounded(self.writer.operand(o.value, names), kind, o.elem)})"
 
+    @property
+    def _shifts(self) -> bool:
+        """Whether neighbouring threads shift their results to multiples of 16 bytes."""
+        return self.plan.schedule.straddle and not self.problem.columns
+
     def _store(self, j: int, o: ReductionOutput) -> list[str]:
         vector = self.problem.vector
         lines = [f"auto const out{j} = narrow<{stored_cpp(o.elem)}>(wide{j});"]
         if vector is None or contiguous_along(o.axes, vector):
             inner = self.writer.address(o.axes, (), LocalNames(None))
             store = f"store<kVector, {o.align}>(p.t{o.pointer} + o, out{j});"
-            if self.plan.schedule.straddle and self.problem.columns:
+            if self._shifts:
+                rest = f"{self.index.length()} - q{vector}"
+                ends = f"q{vector} > 0, {rest} > kVector, ok ? int(min(int64_t(kVector), {rest})) : 0"
+                store = f"store_shifted(p.t{o.pointer}, o, out{j}, {ends});"
+            elif self.plan.schedule.straddle:
                 store = (
                     f"store_straddling(p.t{o.pointer} + o, out{j}, first_column, int({self.index.length()}));"
                 )
@@ -549,3 +566,8 @@ class _Body:
 def _wide(o: ReductionOutput) -> str:
     """What a result is before it is narrowed: floats are rounded a vector at a time."""
     return "float" if o.elem.kind == "float" else stored_cpp(o.elem)
+
+
+def _zeros(j: int, o: ReductionOutput) -> list[str]:
+    """Result j of a thread that may have none."""
+    return [f"Pack<{_wide(o)}, kVector> wide{j};", f"wide{j} = splat<kVector>({_wide(o)}(0));"]

@@ -9,6 +9,7 @@ from ucutlass.emit.reduction.lookback import LookBackText
 from ucutlass.emit.reduction.meeting import counters
 from ucutlass.emit.reduction.writer import LocalNames, Writer, stored_cpp
 from ucutlass.emit.text import product
+from ucutlass.kernels.access import Product
 from ucutlass.kernels.reduction.plan import ReductionPlan, ReductionProblem, scans_of
 from ucutlass.kernels.reduction.plan_straddle import phased
 from ucutlass.kernels.reduction.smem import TILE
@@ -60,7 +61,7 @@ class IndexText:
                 vector = self.plan.schedule.vector
                 units = f"{units} / {vector}"
                 if self.plan.schedule.straddle:
-                    units = f"({product(modes[0])} + {2 * vector - 2}) / {vector}"
+                    units = self._straddled(modes)
             fields.add(name, "int64_t", units)
         if self.plan.schedule.splits > 1 or self.plan.schedule.look_back or self.plan.schedule.grid > 1:
             fields.types["partial"] = ("uint8_t*", "")
@@ -113,6 +114,20 @@ class IndexText:
         lines += self._coordinates("row", 0, len(self.problem.rows), "true")
         return lines + self._phase() if self.plan.schedule.straddle else lines
 
+    def _straddled(self, modes: tuple[Product, ...]) -> str:
+        """The vectors of a row that straddle its ends; of all lines, where nothing is reduced."""
+        vector, at = self.plan.schedule.vector, self.problem.vector
+        if self.problem.columns:
+            return f"({product(modes[0])} + {2 * vector - 2}) / {vector}"
+        return " * ".join(self._units(m) if m == at else f"({product(x)})" for m, x in enumerate(modes))
+
+    def _units(self, mode: int) -> str:
+        """The vectors along the vector mode."""
+        vector = self.plan.schedule.vector
+        if self.plan.schedule.straddle:
+            return f"(({product(self.problem.modes[mode])} + {vector - 1}) / {vector})"
+        return f"({product(self.problem.modes[mode])}) / {vector}"
+
     def _phase(self) -> list[str]:
         """How many elements before a row's first one the vector begins in which that lies."""
         vector = self.problem.vector
@@ -162,9 +177,7 @@ class IndexText:
             if mode == first:
                 lines.append(f"[[maybe_unused]] int64_t const q{mode} = {rest}{scale};")
                 continue
-            units = (
-                f"({product(problem.modes[mode])}) / {vector}" if vector > 1 else product(problem.modes[mode])
-            )
+            units = self._units(mode) if vector > 1 else product(problem.modes[mode])
             field = fields.add(f"div{mode}", "Divisor", f"Divisor(int({units}))")
             lines += [
                 f"int quotient{mode}, remainder{mode};",
@@ -221,6 +234,8 @@ class IndexText:
 
     def inside(self) -> str:
         """Whether element v of a vector that may straddle a row's ends is the row's."""
+        if not self.problem.columns:
+            return f"(q{self.problem.vector} + v < {self.length()})"
         return f"(uint32_t(first_column + v) < uint32_t({self.length()}))"
 
     def reversed(self) -> bool:

@@ -87,7 +87,8 @@ class Loader:
             count, align = ("kVector", source.align) if moved else ("1", 1)
             how = "load_retained" if self._retained(k) else "load"
             if plan.schedule.straddle and moved:
-                how = "load_straddling" if source in phased(self.problem) else "load_shifted"
+                alike = bool(self.problem.columns) and source in phased(self.problem)
+                how = "load_straddling" if alike else "load_shifted"
             read = f"{how}<{count}, {align}>(p.t{source.pointer} + o)"
             if plan.schedule.straddle and moved:
                 modes = [m for m in range(len(self.problem.modes)) if m in touched(plan, source.axes)]
@@ -103,6 +104,10 @@ class Loader:
                 "}",
             ]
         here = replace(names, vector=vector)
+        if plan.schedule.straddle:
+            assert vector is not None
+            length = self.writer.fields.mode(vector, self.problem.modes[vector])
+            valid = f"{valid} && q{vector} + v < {length}"
         read = f"{cpp}(load<1, 1>(p.t{source.pointer} + o).value[0])"
         return [
             "#pragma unroll",

@@ -28,6 +28,9 @@ BIAS = (
     "kernel k(x: f16[B, H, D], y: f16[H, D], g: f32[D]) -> f32[B, H, D] {\n"
     " return softmax[D](x + y) * g SCHEDULE }"
 )
+POOL = "kernel k(x: f32[B, H, W]) -> f32[B, P=H-1, Q=W-1] { return max[R=4, S=4](x[H = P + R - 1, W = Q + S - 1]) SCHEDULE }"
+VALID_POOL = "kernel k(x: f32[B, W]) -> f32[B, Q=W-6] { return mean[S=3](x[W = Q + 3*S]) SCHEDULE }"
+SCALED = "kernel k(x: bf16[B, C, P], g: f32[C]) -> bf16[B, C, P] { return relu(x) * g SCHEDULE }"
 PRODUCT = "kernel k(x: bf16[T, D]) -> f32[T] { return prod[D](x) SCHEDULE }"
 
 
@@ -76,6 +79,11 @@ CASES = {
     "gather beside": (ENTROPY, "vector 8", {"T": 9, "D": 333}),
     "places of maxima": (MAXIMA, "vector 4", {"A": 7, "L": 133}),
     "operand of fewer names": (BIAS, "vector 8", {"B": 3, "H": 5, "D": 67}),
+    "window": (POOL, "vector 4", {"B": 3, "H": 9, "W": 264}),
+    "window over odd lines": (POOL, "vector 4", {"B": 3, "H": 9, "W": 36}),
+    "window without borders": (VALID_POOL, "vector 4", {"B": 7, "W": 47}),
+    "scaled lines": (SCALED, "vector 8", {"B": 3, "C": 5, "P": 77}),
+    "short lines": (SCALED, "vector 8", {"B": 3, "C": 7, "P": 3}),
     "product": (PRODUCT, "vector 8", {"T": 9, "D": 21}),
 }
 

@@ -1,6 +1,9 @@
-"""Rows whose vectors straddle their ends: vectors lie at multiples of their bytes in memory, wherever a row begins, so
-that rows of an odd length are read and written 16 bytes at a time. What of a row's first and last vectors belongs to
-its neighbours is read with them, and neither reduced nor written.
+"""Vectors that do not divide a row, or a line of an element-wise kernel: they straddle its ends.
+
+Where rows are reduced, vectors lie at multiples of their bytes in memory, wherever a row begins, so that rows of an odd
+length are read and written 16 bytes at a time. What of a row's first and last vectors belongs to its neighbours is read
+with them, and neither reduced nor written. Where nothing is reduced, vectors begin at a line's first element, where
+windows read whole vectors, and neighbouring threads shift their results to multiples of 16 bytes.
 """
 
 from __future__ import annotations
@@ -31,31 +34,32 @@ def phased(problem: ReductionProblem) -> tuple[Load | ReductionOutput, ...]:
 
 def starts(problem: ReductionProblem) -> dict[int, int]:
     """Returns the bytes at whose multiples tensors must start, by pointer, whose vectors straddle the ends of rows."""
-    return {x.pointer: PACK_BYTES for x in _tensors(problem) if problem.vector in _modes(x)}
+    return {x.pointer: PACK_BYTES for x in _along(problem)} | {
+        x.pointer: x.span * x.elem.bytes for x in problem.loads if not problem.columns and x.span > 1
+    }
 
 
 def straddling_vector(problem: ReductionProblem, aligned: tuple[bool, ...] | None) -> int:
     """Returns the elements of a vector that may straddle the ends of rows: 16 bytes of the narrowest tensor along the
     columns. 1 where none may: columns are one run along which every tensor that varies with them is contiguous, and
-    those that vary with rows too are laid out alike. `aligned` is as `reduction_problem` takes it."""
+    those that vary with rows too are laid out alike; results of an element-wise kernel are contiguous. `aligned` is as `reduction_problem` takes it."""
+    along = _along(problem)
+    apart = aligned is not None and not all(aligned[x.pointer] for x in along)
+    if apart or problem.vector is None:
+        return 1
+    widest = min(8, PACK_BYTES // min((x.elem.bytes for x in along), default=PACK_BYTES))
+    if not problem.columns:
+        return widest if all(o in along for o in problem.outputs) else 1
     if not problem.across or len(problem.columns) != 1 or problem.windows or scans_of(problem):
         return 1
-    vector = problem.vector
-    along = [x for x in _tensors(problem) if vector in _modes(x)]
     alike = phased(problem)
-    if not alike or any(isinstance(x, ReductionOutput) and x not in alike for x in along):
+    moved = [x for x in _tensors(problem) if problem.vector in _modes(x)]
+    if not alike or any(isinstance(x, ReductionOutput) and x not in alike for x in moved):
         return 1
-    plain = all(
-        contiguous_along(x.axes, vector)
-        and all(a.scale == 1 and a.extent is None and a.gathered is None for a in x.axes)
-        and not (isinstance(x, Load) and x.guards)
-        for x in along
-    )
     layouts = {frozenset((a.stride, a.at) for a in x.axes) for x in alike}
-    apart = aligned is not None and not all(aligned[x.pointer] for x in along)
-    if not plain or len(layouts) > 1 or apart or any(_gathers_along(problem, x) for x in problem.loads):
+    if len(along) < len(moved) or len(layouts) > 1 or any(_gathers_along(problem, x) for x in problem.loads):
         return 1
-    return min(8, PACK_BYTES // min(x.elem.bytes for x in along))
+    return widest
 
 
 def straddled_columns(columns: int, vector: int) -> int:
@@ -65,6 +69,17 @@ def straddled_columns(columns: int, vector: int) -> int:
 
 def _tensors(problem: ReductionProblem) -> tuple[Load | ReductionOutput, ...]:
     return (*problem.loads, *problem.outputs)
+
+
+def _along(problem: ReductionProblem) -> list[Load | ReductionOutput]:
+    """Returns what is contiguous along the vector mode at every coordinate."""
+    return [
+        x
+        for x in _tensors(problem)
+        if contiguous_along(x.axes, problem.vector)
+        and all(a.scale == 1 and a.extent is None and a.gathered is None for a in x.axes)
+        and not (isinstance(x, Load) and x.guards)
+    ]
 
 
 def _modes(x: Load | ReductionOutput) -> set[int]:

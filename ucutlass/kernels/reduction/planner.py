@@ -141,7 +141,7 @@ def plan_reduction(
     schedule = resolve(case, own, request)
     if isinstance(schedule, tuple):
         return schedule
-    schedule = replace(schedule, straddle=problem.across and schedule.vector > widest)
+    schedule = replace(schedule, straddle=schedule.vector > widest and not schedule.transposed)
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
     schedule = replace(schedule, resident=_resident(problem, schedule, arch), early=_early(problem, schedule))
@@ -208,7 +208,7 @@ def _resident(problem: ReductionProblem, s: ReductionSchedule, arch: Arch) -> bo
 def _full(problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], s: ReductionSchedule) -> bool:
     """Whether every thread has all its items of every row, or a tile all its lines."""
     if not problem.columns:
-        if not s.transposed:
+        if not s.transposed or s.straddle:
             return False  # tensors of one element have no modes at all
         sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
         return all(side % TILE == 0 for side in sides)
