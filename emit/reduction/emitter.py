@@ -379,7 +379,8 @@ class _Body:
     def _phase(self, reductions: list[tuple[int, RowReduce]], loaded: set[int]) -> list[str]:
         targets = [reduction.arg for _, reduction in reductions]
         once, names = self._once(targets, self._late(targets, loaded))
-        lines = [*once, *self._loads(targets, loaded, names)]
+        early, lines = self._brought(targets, loaded, names)
+        lines = [*once, *lines]
         reducer = Reducer(self.plan, self.loader, self.index)
         passes = [
             reducer.passes(i, reduction, self.writer.operand(reduction.arg, names))
@@ -395,7 +396,16 @@ class _Body:
             if again:
                 work = [line for m, _ in again for line in m.second]
                 lines += self._each([reduction.arg for _, reduction in again], work, names, (), backwards)
-        return self._chunks([*lines, *(line for m in passes for line in m.ends)])
+        chunks = self._chunks([*lines, *(line for m in passes for line in m.ends)])
+        return ["{", *early, *chunks, "}"] if early else chunks
+
+    def _brought(
+        self, targets: Sequence[int], loaded: set[int], names: LocalNames
+    ) -> tuple[list[str], list[str]]:
+        """Loads of a pass: what stands before the chunks, and what stands in them."""
+        if self.plan.schedule.ahead:
+            return self._following(targets, loaded, names)
+        return [], self._loads(targets, loaded, names)
 
     def _results(self, loaded: set[int]) -> list[str]:
         whole = [o for o in self.problem.outputs if o.whole or not self.problem.columns]
@@ -411,7 +421,7 @@ class _Body:
         if scans and self.plan.schedule.keep == "reread":
             early, lines = self._following([*targets, *scanned], loaded, names)
         else:
-            early, lines = [], self._loads([*targets, *scanned], loaded, names)
+            early, lines = self._brought([*targets, *scanned], loaded, names)
         for i, s in scans:
             lines += self._scan(i, s, names)
         if scans and self.plan.schedule.splits > 1:

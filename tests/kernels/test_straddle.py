@@ -75,6 +75,11 @@ CASES = {
         "vector 8  keep reread  split_k 3  threads 32",
         {"T": 3, "D": 2051},
     ),
+    "layer norm whose chunks come ahead": (
+        LAYER_NORM,
+        "vector 8  keep reread  stages 2  threads 32  items 2",
+        {"T": 3, "D": 2051},
+    ),
     "two operands and results": (ADD_NORM, "vector 8", {"T": 5, "D": 333}),
     "gather beside": (ENTROPY, "vector 8", {"T": 9, "D": 333}),
     "places of maxima": (MAXIMA, "vector 4", {"A": 7, "L": 133}),

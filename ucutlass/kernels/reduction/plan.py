@@ -240,6 +240,8 @@ class ReductionSchedule:
 
     `straddle`: vectors lie at multiples of their bytes in memory, and straddle the ends of rows (`plan_straddle.py`).
 
+    `ahead`: of rows that are read again, each chunk is loaded while the one before it is reduced.
+
     `full`: every thread has all its items of every row, so that none is asked for. `retain`: what
     is read once stays in the L2 longest, so that results leave it while they come.
 
@@ -268,6 +270,7 @@ class ReductionSchedule:
     early: bool = False
     keeps: bool = False
     straddle: bool = False
+    ahead: bool = False
 
     @property
     def sharers(self) -> int:

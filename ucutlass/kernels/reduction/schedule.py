@@ -47,7 +47,7 @@ def request_of(case: ReductionCase, s: ReductionSchedule) -> PartialSchedule:
         keep=s.keep,
         cluster=(1, s.cluster) if clustered else None,
         split_k=s.splits if s.keep == "reread" else s.grid if s.grid > 1 else None,
-        stages=s.stages if s.stages > 1 else None,
+        stages=s.stages if s.stages > 1 else 2 if s.ahead else None,
         blocks=s.blocks if s.stages > 1 else None,
     )
 
@@ -82,9 +82,11 @@ def _filled(
     if not case.problem.columns:
         return _elements(case, own, r, vector)
     splits = r.split_k if isinstance(r.split_k, int) else None
-    apart = splits is not None and (splits > 1 or case.scans) and r.stages is None
-    grid = splits if splits is not None and r.stages is not None else 1
-    keep = r.keep or ("reread" if apart else "registers" if r.cluster or r.stages else own.keep)
+    ahead = r.keep == "reread" and stages == 2 and not case.scans
+    ring = r.stages is not None and not ahead
+    apart = splits is not None and (splits > 1 or case.scans) and not ring
+    grid = splits if splits is not None and ring else 1
+    keep = r.keep or ("reread" if apart else "registers" if r.cluster or ring else own.keep)
     shared = keep == "registers" and case.problem.across and not case.scans
     clustered = r.cluster[1] if r.cluster else cluster if shared else 1
     scanned = keep == "registers" and case.scans
@@ -102,9 +104,10 @@ def _filled(
         1 if grid > 1 else splits or min(least, chunks),
         cluster=clustered,
         look_back=scanned and chunks > 1,
-        stages=stages,
+        stages=1 if ahead else stages,
         blocks=r.blocks or (own.blocks if stages > 1 and threads == own.threads else 1),
         grid=grid,
+        ahead=ahead,
     )
 
 
