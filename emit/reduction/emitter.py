@@ -37,6 +37,7 @@ from ucutlass.kernels.reduction.plan import (
     RowWindow,
     arguments,
     contiguous_along,
+    early,
     phase_of,
     phases,
     reductions,
@@ -247,7 +248,7 @@ class _Body:
     def _early_loads(self) -> list[int]:
         """The loads of results of one value a row that need no row's reduction, where they are under way while the row
         is reduced."""
-        if not self.plan.schedule.early:
+        if not early(self.plan):
             return []
         instructions = self.problem.instructions
         return [
@@ -261,11 +262,10 @@ class _Body:
 
     def _early(self, gathered: bool) -> list[str]:
         """Loads those of them that lie at a gathered address, or the others."""
-        early = self._early_loads
         names = LocalNames(None, item="0", raw="early")
         return [
             line
-            for k in early
+            for k in self._early_loads
             if bool(self.writer.ids(k)) == gathered
             for line in (self.loader.declared(k, "1", "early"), *self.loader.load(k, "true", names))
         ]
@@ -379,7 +379,7 @@ class _Body:
     def _phase(self, reductions: list[tuple[int, RowReduce]], loaded: set[int]) -> list[str]:
         targets = [reduction.arg for _, reduction in reductions]
         once, names = self._once(targets, self._late(targets, loaded))
-        early, lines = self._brought(targets, loaded, names)
+        ahead, lines = self._brought(targets, loaded, names)
         lines = [*once, *lines]
         reducer = Reducer(self.plan, self.loader, self.index)
         passes = [
@@ -397,7 +397,7 @@ class _Body:
                 work = [line for m, _ in again for line in m.second]
                 lines += self._each([reduction.arg for _, reduction in again], work, names, (), backwards)
         chunks = self._chunks([*lines, *(line for m in passes for line in m.ends)])
-        return ["{", *early, *chunks, "}"] if early else chunks
+        return ["{", *ahead, *chunks, "}"] if ahead else chunks
 
     def _brought(
         self, targets: Sequence[int], loaded: set[int], names: LocalNames
@@ -419,13 +419,13 @@ class _Body:
             for i, s in scans
         ]
         if scans and self.plan.schedule.keep == "reread":
-            early, lines = self._following([*targets, *scanned], loaded, names)
+            ahead, lines = self._following([*targets, *scanned], loaded, names)
         else:
-            early, lines = self._brought([*targets, *scanned], loaded, names)
+            ahead, lines = self._brought([*targets, *scanned], loaded, names)
         for i, s in scans:
             lines += self._scan(i, s, names)
         if scans and self.plan.schedule.splits > 1:
-            early = [*self._totals([*early, *self._chunks(lines)]), *early]
+            ahead = [*self._totals([*ahead, *self._chunks(lines)]), *ahead]
         stores = [line for j, o in enumerate(whole) for line in self._store(j, o)]
         lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item(), "if (ok) {"]
         declared = [f"Pack<{_wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
@@ -444,7 +444,7 @@ class _Body:
         if not self.problem.columns:
             return [*lines, "}", *stores, "}", "}"]
         lines += ["}", "if (has_row) {", *stores, "}", "}", "}"]
-        return [*once, *carries, *early, *self._chunks(lines)]
+        return [*once, *carries, *ahead, *self._chunks(lines)]
 
     def _totals(self, scanned: Sequence[str]) -> list[str]:
         """The launch that leaves each part's total of every scan, and what the next begins with."""
@@ -469,14 +469,14 @@ class _Body:
         for k in missing:
             load += self.loader.load(k, "ok", replace(names, raw="next"))
         load.append("}")
-        early = [self.loader.declared(k, into="next") for k in missing]
-        early += ["{", "int const chunk = first_chunk;", *load, "}"]
+        ahead = [self.loader.declared(k, into="next") for k in missing]
+        ahead += ["{", "int const chunk = first_chunk;", *load, "}"]
         inside = [self.loader.declared(k) for k in missing]
         inside += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {"]
         inside += [*(f"raw{k}[i] = next{k}[i];" for k in missing), "}"]
         inside += ["if (int const next_chunk = chunk + 1; next_chunk < last_chunk) {"]
         inside += ["int const chunk = next_chunk;", *load, "}"]
-        return early, inside
+        return ahead, inside
 
     def _scan(self, i: int, s: RowScan, names: LocalNames) -> list[str]:
         """A chunk's values of a scan."""
@@ -551,10 +551,10 @@ class _Body:
         part = "part" if self.plan.schedule.look_back else "blockIdx.y"
         lines = [f"if (has_row && {leader} == 0 && {part} == 0) {{"]
         lanes = "1" if across else "kVector"
-        early = self._early_loads
-        fetched = [k for k in self.writer.fetched(targets) if k not in early]
+        at_hand = self._early_loads
+        fetched = [k for k in self.writer.fetched(targets) if k not in at_hand]
         names = replace(names, local=frozenset(fetched))
-        if early:
+        if at_hand:
             names = replace(names, item="0", raw="early")
         lines += self._item_loads(targets, names)
         lines += [f"Pack<{_wide(o)}, {lanes}> wide{j};" for j, o in enumerate(rows)]

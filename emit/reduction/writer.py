@@ -298,7 +298,7 @@ class Writer:
         s, instructions = self.plan.schedule, self.plan.problem.instructions
         about = self._exponential(exponential)
         most = MOST_KEPT // (2 if s.threads * s.rows * s.blocks > KEEPING_THREADS else 1)
-        if about is None or not s.keeps or s.items * s.vector > most:
+        if about is None or s.stages == 1 or s.items * s.vector > most:
             return None
         x, largest = about
         row = instructions[largest]

@@ -144,8 +144,7 @@ def plan_reduction(
     schedule = replace(schedule, straddle=schedule.vector > widest and not schedule.transposed)
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
-    schedule = replace(schedule, resident=_resident(problem, schedule, arch), early=_early(problem, schedule))
-    schedule = replace(schedule, keeps=_keeps(schedule))
+    schedule = replace(schedule, resident=_resident(problem, schedule, arch))
     if too_large := broken(LAUNCH_RULES, ReductionCandidate(case, schedule, request)):
         return too_large
     price = estimate(problem, schedule, sizes, arch, device, ())
@@ -184,18 +183,6 @@ def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, dev
     the first to leave; rows of 32000, whose last vectors not every thread has: 718 us, 497 without."""
     norm = bool(problem.columns) and s.keep == "registers" and not scans_of(problem)
     return norm and s.full and extent.bytes > 2 * device.l2
-
-
-def _early(problem: ReductionProblem, s: ReductionSchedule) -> bool:
-    """Whether what a row's own result reads is loaded while the row is reduced: a cross entropy of rows of 16384 bf16
-    takes 174 us for 196 so on an H100, one of 1024 71 for 69."""
-    in_registers = problem.across and s.keep == "registers" and s.splits == 1 and not s.look_back
-    return s.stages > 1 or (bool(problem.columns) and in_registers and s.threads >= THREADS)
-
-
-def _keeps(s: ReductionSchedule) -> bool:
-    """Whether exponentials are kept in registers, of which a block that stays for the launch has enough."""
-    return s.stages > 1
 
 
 def _resident(problem: ReductionProblem, s: ReductionSchedule, arch: Arch) -> bool:
