@@ -303,17 +303,26 @@ class Loader:
         assert span.axis.extent is not None and vector is not None
         bound = self.writer.fields.number(span.axis.extent)
         k = span.load
+        at = f"p.t{source.pointer} + o + x"
+        inside = f"x >= 0 && x < {bound}"
+        first = []
+        if self.plan.schedule.straddle:
+            # One address and one comparison: such kernels are bound by instructions.
+            at = f"window + j * {span.align}"
+            inside = f"uint64_t(x) < uint64_t({bound})"
+            first = [f"auto const* const window = p.t{source.pointer} + o + start;"]
         return [
             f"Pack<{cpp}, {span.packs * span.align}> span{k};",
             "{",
             *self._ids(self.writer.ids(k), here),
             *self.writer.address(others, source.guards, here),
             f"int64_t const start = {start};",
+            *first,
             "#pragma unroll",
             f"for (int j = 0; j < {span.packs}; ++j) {{",
             f"int64_t const x = start + j * {span.align};",
-            f"auto const pack = in && x >= 0 && x < {bound}"
-            f" ? widen<{cpp}>(load<{span.align}, {span.align}>(p.t{source.pointer} + o + x))"
+            f"auto const pack = in && {inside}"
+            f" ? widen<{cpp}>(load<{span.align}, {span.align}>({at}))"
             f" : splat<{span.align}>({cpp}({fill(source)}));",
             "#pragma unroll",
             f"for (int b = 0; b < {span.align}; ++b) span{k}.value[j * {span.align} + b] = pack.value[b];",
