@@ -73,6 +73,7 @@ def render(problem: ConvolutionProblem, schedule: RegisterTileSchedule) -> str:
         contracted=max(1, len(problem.k)),
         batch_modes=len(problem.batch),
         column_mode=tile.column,
+        b_column_stride=_column_stride(problem, tile.column),
         channel=tile.channel,
         taps=tuple(TapText(w.k, w.step, "1" if w.k < 0 else f"e[{problem.k[w.k]}]") for w in tile.windows),
         arithmetic=spell.text,
@@ -82,6 +83,7 @@ def render(problem: ConvolutionProblem, schedule: RegisterTileSchedule) -> str:
         inputs=inputs,
         outputs=outputs,
         reduced=any(s.op for s in outputs),
+        looped=schedule.whole or any(s.op for s in outputs),
         call=_call(spell, problem, tile.column, inputs, outputs),
         dims=gemm.dims,
         batch=[product(extent) for extent in gemm.batch],
@@ -95,6 +97,13 @@ def blocks_held(schedule: RegisterTileSchedule) -> int:
     sums = schedule.rows * schedule.columns
     threads = 512 if sums <= 64 else 256
     return max(1, threads // schedule.threads)
+
+
+def _column_stride(problem: ConvolutionProblem, column: int) -> str:
+    """Elements of B from a column to the next, as C++."""
+    (dim,) = problem.batch[column]
+    axis = next(i for i, axis in enumerate(problem.b.axes) if axis.extent == dim)
+    return f"p.b.stride[{axis}]"
 
 
 def _operation(output: Output) -> str:

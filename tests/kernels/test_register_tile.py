@@ -4,12 +4,14 @@ the emulator, and what the rules refuse."""
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from tests.kernels.convolution_emulated import judge, plan
 from ucutlass.diagnostics import ProgramError
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, RegisterTileSchedule
+from ucutlass.kernels.planned import Planned
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -81,6 +83,34 @@ def test_tiles_compute_their_program(
     written, chosen = _planned(text, element, schedule, sizes)
     assert chosen.channels == channels
     assert judge(written, sizes, arch="sm90a") == []
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("text", "element", "sizes"),
+    [
+        pytest.param(FIRST, "f32", {"N": 2, "C": 3, "H": 9, "W": 13, "K": 21}, id="ragged"),
+        pytest.param(LAST, "bf16", {"N": 2, "H": 7, "W": 6, "C": 8, "K": 16}, id="adjacent"),
+    ],
+)
+def test_a_thread_computes_all_columns(text: str, element: str, sizes: dict[str, int]) -> None:
+    written, _ = _planned(text, element, "columns 2  rows 2", sizes)
+
+    def whole(planned: Planned) -> Planned:
+        assert isinstance(planned.plan, ConvolutionPlan)
+        assert isinstance(planned.plan.schedule, RegisterTileSchedule)
+        return replace(
+            planned, plan=replace(planned.plan, schedule=replace(planned.plan.schedule, whole=True))
+        )
+
+    assert judge(written, sizes, arch="sm90a", change=whole) == []
+
+
+def test_many_positions_have_all_columns_in_a_thread() -> None:
+    _, chosen = _planned(FIRST, "f32", "columns 4", {"N": 64, "C": 3, "H": 224, "W": 224, "K": 64})
+    assert chosen.whole
+    _, few = _planned(FIRST, "f32", "columns 4", {"N": 1, "C": 3, "H": 224, "W": 224, "K": 64})
+    assert not few.whole
 
 
 @emulated

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Store
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, RegisterTileSchedule
-from ucutlass.kernels.convolution.plan_register_tile import RegisterTile, out_of_bounds
+from ucutlass.kernels.convolution.plan_register_tile import RegisterTile, out_of_bounds, shared_bytes
 
 WARP, SCHEDULERS = 32, 4
 """Threads of a warp, and warps of which an SM issues an instruction in a clock."""
@@ -43,6 +43,9 @@ TILES = tuple((rows, columns) for rows, columns in itertools.product((1, 2, 4, 8
 """Positions and columns of a thread that are tried."""
 
 MOST_SUMS = 128
+
+MOST_WHOLE_BYTES, WAVES = 40 * 1024, 6
+"""Of the weights of all columns, and blocks of positions an SM, from which a thread has all columns."""
 
 
 def register_tile_seconds(
@@ -96,4 +99,9 @@ def cheapest_register_tile(
     fitting = [s for s in schedules if out_of_bounds(problem, tile, s, sizes) is None]
     if not fitting:
         return str(out_of_bounds(problem, tile, schedules[0], sizes))
-    return min(fitting, key=lambda s: register_tile_seconds(problem, tile, s, sizes, device))
+    best = min(fitting, key=lambda s: register_tile_seconds(problem, tile, s, sizes, device))
+    whole = replace(best, whole=True)
+    blocks = math.prod(sizes[run[0]] for i, run in enumerate(problem.batch) if i != tile.column)
+    blocks //= best.rows * best.threads
+    fits = columns > best.columns and shared_bytes(problem, whole, sizes) <= MOST_WHOLE_BYTES
+    return whole if fits and blocks >= WAVES * device.sms else best

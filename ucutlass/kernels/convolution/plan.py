@@ -162,13 +162,15 @@ class DirectSchedule:
 class RegisterTileSchedule:
     """Multiply-adds for convolutions of few channels: a thread has `rows` positions of results, `threads` apart,
     by `columns` of the weights' own, whose weights the block keeps in shared memory; `channels` are multiplied
-    at a time. `vector` neighbouring columns are stored together, 1 where they are not adjacent."""
+    at a time. `vector` neighbouring columns are stored together, 1 where they are not adjacent. `whole`: a thread has
+    all columns of its positions, one part after another, as it has where results are reduced over them."""
 
     rows: int
     columns: int
     threads: int
     channels: int
     vector: int
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def shared_bytes(problem: ConvolutionProblem, schedule: RegisterTileSchedule, si
     """Bytes of the weights of a block's columns, all of them where results are reduced over them, and of 8 for each step of K and one more."""
     k = math.prod(sizes[d] for d in problem.k)
     columns = schedule.columns
-    if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
+    if schedule.whole or any(isinstance(o, Reduction) for o in problem.gemm.outputs):
         tile = register_tile(problem)
         assert isinstance(tile, RegisterTile), tile
         columns *= math.ceil(sizes[problem.batch[tile.column][0]] / columns)
