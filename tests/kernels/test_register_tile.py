@@ -113,6 +113,11 @@ def test_many_positions_have_all_columns_in_a_thread() -> None:
     assert not few.whole
 
 
+def test_threads_with_all_columns_keep_few_sums_where_few_products_are_summed() -> None:
+    _, chosen = _planned(FIRST, "f32", "", {"N": 64, "C": 3, "H": 224, "W": 224, "K": 64})
+    assert chosen.whole and chosen.rows * chosen.columns == 64
+
+
 @emulated
 def test_products_of_tf32_are_rounded() -> None:
     text = FIRST.replace("E[", "f32[").replace("(x[", "(tf32(x[").replace("], w)", "]), tf32(w))")
