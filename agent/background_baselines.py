@@ -1,7 +1,7 @@
 """This module has torch compile modules, and times them, beside a search: nothing waits for it before the end.
 
 A process of its own compiles a module without the GPU lock, which it takes to time the module in turns with eager
-PyTorch. What a candidate gains over the compiled module is then what it gains over eager, in turns, times what eager
+PyTorch, where nobody else waits for the GPU. What a candidate gains over the compiled module is then what it gains over eager, in turns, times what eager
 loses to the compiled module, in turns. Times are kept on disk (`ucutlass.agent.baseline_cache`).
 """
 
@@ -27,7 +27,8 @@ CORES = 4
 """For each module that is compiled: candidates are built meanwhile."""
 
 SMALL_BYTES = 2 << 30
-"""Of a module's tensors, up to which they stay on the GPU while it is compiled, without the lock."""
+"""Of a module's tensors, up to which they stay on the GPU while it is compiled, without the lock. A larger one is
+compiled once its search has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,17 @@ class BackgroundBaselines:
     wait: float
     _futures: dict[str, Future[BaselineRatio | str]] = field(default_factory=dict)
 
-    def begin(self, checked: frontend.Checked, program: ir.Program, module: TorchModule) -> None:
-        """Begins with a module that a program meets, unless it was begun with or is known."""
+    def begin(
+        self, checked: frontend.Checked, program: ir.Program, module: TorchModule, *, searching: bool
+    ) -> None:
+        """Begins with a module that a program meets, unless it was begun with or is known, or it is large and its
+        search goes on."""
         about = about_baseline(module, self.way, self.gpu, PROTOCOL)
         key = key_of(about)
         if key not in self._futures:
             kept_ratio = self.cache.find(key)
+            if kept_ratio is None and searching and bytes_of_module(module) > SMALL_BYTES:
+                return
             self._futures[key] = (
                 self.pool.submit(self._timed, key, about, checked, program, module)
                 if kept_ratio is None

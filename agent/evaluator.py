@@ -75,7 +75,7 @@ class GpuEvaluator:
     is decided to be faster; with `samples` a reading holds a candidate against sampled rows of a reference that is
     too large to be kept. `modules` runs the code of problem files. `limit` bounds a process that launches, `wait` the wait for the GPU lock, in seconds. All launches are on one GPU of
     the engine, whose token is `near`: times of two GPUs do not compare. `background` has torch compile a module
-    from its first verdict on; without, that is done at the end. `meter` measures the energy of those
+    once a candidate was confirmed; without, that is done at the end. `meter` measures the energy of those
     that are as fast as the best, where that is asked for."""
 
     problem: OptimizationProblem
@@ -172,7 +172,7 @@ class GpuEvaluator:
         later, since torch is still compiling."""
         module, candidate = self.problem.module, self.candidate(due.text)
         assert module is not None and isinstance(candidate, ProgramCandidate)
-        background.begin(candidate.checked, candidate.program, module)
+        background.begin(candidate.checked, candidate.program, module, searching=not due.complete)
         ratio = background.ratio(module, waits=due.complete)
         versus = dict(outcome.versus)
         if ratio is None:
@@ -268,8 +268,6 @@ class GpuEvaluator:
             return first
         if self.prepares and self.confirms:
             self._probe(candidate)
-        if self.background is not None and self.problem.module is not None and leaves_out(self.how):
-            self.background.begin(candidate.checked, candidate.program, self.problem.module)
         with span("advice"):
             advice = self.advisor.static(
                 candidate.checked,

@@ -66,12 +66,17 @@ class GpuCalls:
         self, name: str, arguments: Mapping[str, Any], *, limit: float, shared: bool = False
     ) -> Callable[[], None]:
         """Begins a call of which nothing is expected but that later ones find its work done; `shared` as of `call`.
-        What is returned counts what it held, once it has ended; whatever it ended with, the call that needs it says."""
+        What is returned drops it where it has not begun to compute, since the call that needs it does so too, and
+        else waits for it and counts it; whatever it ended with, the call that needs it says."""
         task = self._submitted(name, arguments, limit, (), shared)
 
         def end() -> None:
+            start = time.monotonic()
+            task.cancel()
             with suppress(TaskLost):
-                self.took(0.0, task.result().gpu_seconds)
+                outcome = task.result()
+                self.took(0.0, outcome.gpu_seconds)
+                spans.add(_last_seconds(outcome, time.monotonic() - start))
 
         return end
 
@@ -92,6 +97,15 @@ class GpuCalls:
             near=self.near,
             shared=shared,
         )
+
+
+def _last_seconds(outcome: isolation.CallOutcome, waited: float) -> Mapping[str, float]:
+    """Returns the parts of the last `waited` seconds of a call: those before it went by beside other work. What
+    the call did not measure is a wait."""
+    total = sum(outcome.parts.values())
+    share = min(1.0, waited / total) if total else 0.0
+    parts = {name: share * seconds for name, seconds in outcome.parts.items()}
+    return {**parts, WAITING: parts.get(WAITING, 0.0) + waited - share * total}
 
 
 def gpu_at_hand() -> str:

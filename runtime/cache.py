@@ -43,7 +43,7 @@ from ucutlass.spans import span
 MANIFEST = "build.json"
 FORMAT = 1
 
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.01
 _GRACE_SECONDS = 60.0
 """An entry used this recently is not evicted: its user may not have opened the files yet. Files
 already loaded stay valid when removed."""

@@ -10,13 +10,15 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from threading import Event
 
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.errors import MachineError
+from ucutlass.runtime.errors import LockTimeout, MachineError
 
 
 class NoGpu(MachineError):
@@ -25,6 +27,9 @@ class NoGpu(MachineError):
 
 WAIT_SPAN = "waiting"
 """The span of the wait for a GPU's lock."""
+
+_LOOK_SECONDS = 0.05
+"""Between two looks at whether a GPU is idle."""
 
 
 @contextmanager
@@ -35,11 +40,13 @@ def hold_gpu(
     on_wait: Callable[[str], None],
     folder: Path | None = None,
     shared: bool = False,
+    cancel: Event | None = None,
 ) -> Iterator[None]:
     """Holds the lock of the GPU with this UUID: alone, for whoever times, or `shared` with others that compute what
     is not timed. `on_wait` is told once who holds it.
 
-    Those who wait have turns. Raises LockTimeout, and CacheError where the lock's folder cannot be written.
+    Those who wait have turns. Raises LockTimeout, BuildCancelled where `cancel` is set before it is held, and
+    CacheError where the lock's folder cannot be written.
     """
     # Not the cache's own folder: two caches must not make two locks.
     root = folder if folder is not None else Path(tempfile.gettempdir()) / f"ucutlass-{os.getuid()}"
@@ -47,7 +54,12 @@ def hold_gpu(
 
     def locked(key: str, shared: bool) -> AbstractContextManager[None]:
         return cache.locked(
-            key, timeout_seconds=timeout_seconds, on_wait=on_wait, wait_span=WAIT_SPAN, shared=shared
+            key,
+            timeout_seconds=timeout_seconds,
+            cancel=cancel,
+            on_wait=on_wait,
+            wait_span=WAIT_SPAN,
+            shared=shared,
         )
 
     with ExitStack() as held:
@@ -55,6 +67,31 @@ def hold_gpu(
         with locked(f"next-{gpu}", False):
             held.enter_context(locked(name, shared))
         yield
+
+
+@contextmanager
+def hold_idle_gpu(
+    gpu: str, *, timeout_seconds: float, quiet_seconds: float = 0.0, folder: Path | None = None
+) -> Iterator[None]:
+    """Holds the lock alone, as `hold_gpu`, but for what nobody waits for: it is taken where nobody else holds it or
+    waits for it, and nobody did for so many seconds. Raises LockTimeout after so many seconds without that, and
+    CacheError."""
+    deadline = quiet_since = time.monotonic()
+    deadline += timeout_seconds
+    while True:
+        with ExitStack() as held:
+            try:
+                # Nobody who waits finds it taken for longer than it takes to look.
+                held.enter_context(hold_gpu(gpu, timeout_seconds=0.0, on_wait=lambda _: None, folder=folder))
+            except LockTimeout:
+                if time.monotonic() >= deadline:
+                    raise
+                quiet_since = time.monotonic() + _LOOK_SECONDS
+            else:
+                if time.monotonic() - quiet_since >= quiet_seconds:
+                    yield
+                    return
+        time.sleep(_LOOK_SECONDS)
 
 
 def gpu_uuid() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from torch._inductor.runtime import benchmarking
 from torch_cpu import TorchCpu
 
 from ucutlass import frontend
@@ -48,15 +49,22 @@ def test_a_way_is_timed_in_turns_with_eager() -> None:
     assert ratio["low"] <= ratio["median"] <= ratio["high"] and ratio["median"] == pytest.approx(1.0)
 
 
-def test_the_lock_is_given_away_while_torch_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["compile", "compile-max-autotune"])
+def test_the_lock_is_given_away_while_torch_compiles(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[bool] = []
     turn = GpuTurn("GPU-x", 1.0)
-    monkeypatch.setattr(GpuTurn, "take", lambda self: setattr(self, "held", True))
+    monkeypatch.setattr(GpuTurn, "take", lambda self, quiet=0.0: setattr(self, "held", True))
     monkeypatch.setattr(GpuTurn, "give", lambda self: setattr(self, "held", False))
     turn.take()
 
-    def compile_fx(graph: Any, inputs: Any) -> Any:
+    benchmarked: list[bool] = []
+    monkeypatch.setattr(benchmarking.benchmarker, "benchmark_gpu", lambda: benchmarked.append(turn.held))
+
+    def compile_fx(graph: Any, inputs: Any, config_patches: dict[str, Any]) -> Any:
         held.append(turn.held)
+        benchmarking.benchmarker.benchmark_gpu()
+        held.append(turn.held)
+        assert config_patches.get("max_autotune", False) is (way == "compile-max-autotune")
 
         def call(*arguments: Any) -> Any:
             held.append(turn.held)
@@ -65,8 +73,9 @@ def test_the_lock_is_given_away_while_torch_compiles(monkeypatch: pytest.MonkeyP
         return call
 
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
-    assert compared("compile", turn)["median"] == pytest.approx(1.0)
-    assert held[0] is False and all(held[1:]) and len(held) > 3, "compiled without it, launched with it"
+    assert compared(way, turn)["median"] == pytest.approx(1.0)
+    assert not any(held[:3]) and all(held[3:]) and len(held) > 5, "tuned without it, launched with it"
+    assert benchmarked == [True], "what torch times to choose a kernel is timed alone"
 
 
 def test_another_result_than_eager_s_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ucutlass.runtime.bench.gpu_lock import hold_gpu
-from ucutlass.runtime.errors import LockTimeout
+from ucutlass.runtime.bench.gpu_lock import hold_gpu, hold_idle_gpu
+from ucutlass.runtime.errors import BuildCancelled, LockTimeout
 
 
 def holding(folder: Path, shared: bool = False, timeout: float = 0.0, **how: Any) -> Any:
@@ -53,3 +53,22 @@ def test_who_waits_to_time_is_before_those_who_come_to_share(tmp_path: Path) -> 
     thread.join()
     with holding(tmp_path, shared=True):
         pass
+
+
+def test_what_nobody_waits_for_waits_for_all_others(tmp_path: Path) -> None:
+    def idle(quiet: float = 0.0) -> Any:
+        return hold_idle_gpu("GPU-0", timeout_seconds=0.0, quiet_seconds=quiet, folder=tmp_path)
+
+    for shared in (True, False):
+        with holding(tmp_path, shared), pytest.raises(LockTimeout), idle():
+            pass
+    with idle(0.1), pytest.raises(LockTimeout), holding(tmp_path):
+        pass
+
+
+def test_a_wait_that_is_cancelled_takes_no_turn(tmp_path: Path) -> None:
+    cancel = Event()
+    cancel.set()
+    with holding(tmp_path), pytest.raises(BuildCancelled):
+        with hold_gpu("GPU-0", timeout_seconds=60, on_wait=lambda _: None, folder=tmp_path, cancel=cancel):
+            pass

@@ -45,9 +45,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return calls
 
 
-def begun(background: BackgroundBaselines, module: TorchModule = MODULE) -> None:
+def begun(background: BackgroundBaselines, module: TorchModule = MODULE, searching: bool = True) -> None:
     checked = frontend.read_text(TEXT)
-    background.begin(checked, frontend.program(checked), module)
+    background.begin(checked, frontend.program(checked), module, searching=searching)
 
 
 def background_of(folder: Path, pool: ThreadPoolExecutor, gpu: str = "H100") -> BackgroundBaselines:
@@ -104,13 +104,17 @@ def test_the_oldest_entries_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(list(tmp_path.glob("*.json"))) == 2 and cache.find("3") == RATIO
 
 
-def test_a_large_module_keeps_the_lock_while_it_is_compiled(
+def test_a_large_module_is_compiled_after_its_search_with_the_lock(
     tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert bytes_of_module(MODULE) == 2 * 4 * 8 * 4
     monkeypatch.setattr(background_module, "SMALL_BYTES", 255)
     with ThreadPoolExecutor(1) as pool:
-        begun(background_of(tmp_path, pool))
+        background = background_of(tmp_path, pool)
+        begun(background)
+        assert background.ratio(MODULE, waits=False) is None and not asked
+        begun(background, searching=False)
+        assert background.ratio(MODULE, waits=True) == RATIO
     assert asked[0]["releases"] is False
 
 

@@ -17,7 +17,7 @@ from ucutlass import spans
 from ucutlass.engine.work import CANCELLED, RemoteCall
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench import gpu_lock
-from ucutlass.runtime.errors import MachineError
+from ucutlass.runtime.errors import BuildCancelled, MachineError
 
 WAKE_SECONDS = 30.0
 """What a process may take to get ready, and to wait for its turn with the GPU locked."""
@@ -69,19 +69,30 @@ class GpuSlot:
                 self._prepare(work.row.target.split())
                 return isolation.Returned(None, "")
             case process:
-                with gpu_lock.hold_gpu(
-                    self._gpu(), timeout_seconds=work.wait_seconds, on_wait=self._on_wait, shared=work.shared
-                ):
-                    start = time.monotonic()
-                    match process:
-                        case "warm":
-                            outcome = self._called(self._warm, work)
-                        case "fresh":
-                            with self._fresh_process() as fresh_process:
-                                outcome = self._called(fresh_process, work)
-                        case "attended":
-                            outcome = self._attended(work)
-                    return replace(outcome, gpu_seconds=time.monotonic() - start)
+                try:
+                    with gpu_lock.hold_gpu(
+                        self._gpu(),
+                        timeout_seconds=work.wait_seconds,
+                        on_wait=self._on_wait,
+                        shared=work.shared,
+                        cancel=cancel,
+                    ):
+                        return self._computed(process, work)
+                except BuildCancelled:
+                    return CANCELLED
+
+    def _computed(self, process: str, work: RemoteCall) -> isolation.CallOutcome:
+        """Calls with the GPU locked."""
+        start = time.monotonic()
+        match process:
+            case "warm":
+                outcome = self._called(self._warm, work)
+            case "fresh":
+                with self._fresh_process() as fresh_process:
+                    outcome = self._called(fresh_process, work)
+            case _:
+                outcome = self._attended(work)
+        return replace(outcome, gpu_seconds=time.monotonic() - start)
 
     def _called(self, process: isolation.WarmProcess, work: RemoteCall) -> isolation.CallOutcome:
         return process.call(work.row.target, work.arguments, limit_seconds=work.limit_seconds)

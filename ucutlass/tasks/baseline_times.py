@@ -5,17 +5,25 @@ Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ucutlass.runtime.bench.gpu_lock import hold_gpu
+from ucutlass.runtime.bench.gpu_lock import hold_idle_gpu
 
 if TYPE_CHECKING:
     from ucutlass.runtime.bench.bench_device import BenchDevice
     from ucutlass.runtime.bench.outcome import BenchCandidate
+
+NICENESS = 10
+"""Of the compiler's process: candidates are built meanwhile."""
+
+QUIET_SECONDS = 1.0
+"""In which nobody used the GPU before a compiled module is timed for some seconds: between two steps of a search it
+is idle for less."""
 
 
 def versus_eager(
@@ -32,13 +40,15 @@ def versus_eager(
 ) -> dict[str, Any]:
     """Returns the ratio of eager's time to that of `way`, `median`, `low` and `high`, or `words`, why there is none.
     `program` is a payload of `ucutlass.handoff` that the module meets by `names`: its parameters are the buffers.
-    The lock of the GPU with the UUID `gpu` is held for all but imports and, with `releases`, compilation: what is
-    on the GPU stays there then."""
+    The lock of the GPU with the UUID `gpu` is taken only where nobody waits for it. It is held for all but imports
+    and, with `releases`, compilation, in which it is held while a kernel is timed alone: what is on the GPU stays
+    there then."""
     from ucutlass import frontend
     from ucutlass.handoff import checked_of
     from ucutlass.runtime.bench.cuda import Cuda
     from ucutlass.runtime.bench.protocol import Protocol
 
+    os.nice(NICENESS)
     _load_compiler()
     typed = frontend.program(checked_of(program), name)
     with GpuTurn(gpu, wait) as turn:
@@ -61,7 +71,7 @@ def _load_compiler() -> None:
 
 @dataclass(slots=True)
 class GpuTurn:
-    """Holds a GPU's lock from `take` to `give`, and to the end of its block at most."""
+    """Holds a GPU's lock from `take` to `give`, and to the end of its block at most, as whom nobody waits for."""
 
     gpu: str
     wait: float
@@ -74,10 +84,12 @@ class GpuTurn:
     def __exit__(self, *_: object) -> None:
         self.give()
 
-    def take(self) -> None:
-        """Raises LockTimeout."""
+    def take(self, quiet_seconds: float = 0.0) -> None:
+        """Waits until nobody has used the GPU for so many seconds. Raises LockTimeout."""
         if not self.held:
-            self._stack.enter_context(hold_gpu(self.gpu, timeout_seconds=self.wait, on_wait=lambda _: None))
+            self._stack.enter_context(
+                hold_idle_gpu(self.gpu, timeout_seconds=self.wait, quiet_seconds=quiet_seconds)
+            )
             self.held = True
 
     def give(self) -> None:
@@ -140,21 +152,69 @@ def _like(eager: BenchCandidate) -> Callable[[int, Sequence[Any]], str]:
 
 
 def _backend(way: str, turn: GpuTurn | None) -> Callable[[Any, Sequence[Any]], Any] | None:
-    """Returns a backend of torch.compile that gives the lock away while TorchInductor compiles; none where it is
-    kept, and for max-autotune, which times its kernels meanwhile."""
-    if turn is None or way != "compile":
+    """Returns a backend of torch.compile that gives the lock away while TorchInductor compiles, but for the kernels
+    that it times; none where it is kept."""
+    if turn is None:
         return None
 
     def compile_graph(graph: Any, inputs: Sequence[Any]) -> Any:
+        from torch._inductor import list_mode_options
         from torch._inductor.compile_fx import compile_fx
 
-        _idle()
-        turn.give()
-        call = compile_fx(graph, inputs)
-        turn.take()
+        from ucutlass.tasks.module_baseline import MODULE_MODES
+
+        options = list_mode_options(MODULE_MODES[way].mode)
+        with _giving(turn):
+            compiled = compile_fx(graph, inputs, config_patches=options)
+        first = True
+
+        def call(*arguments: Any) -> Any:
+            nonlocal first
+            if not first:
+                return compiled(*arguments)
+            first = False
+            # Coordinate descent compiles and times the variants of each kernel where it is launched first.
+            with _giving(turn):
+                return compiled(*arguments)
+
         return call
 
     return compile_graph
+
+
+@contextmanager
+def _giving(turn: GpuTurn) -> Iterator[None]:
+    """Gives the lock away while torch compiles, and holds it at the end."""
+    _idle()
+    turn.give()
+    try:
+        with _timing_alone(turn):
+            yield
+        _idle()
+    finally:
+        turn.take(QUIET_SECONDS)
+
+
+@contextmanager
+def _timing_alone(turn: GpuTurn) -> Iterator[None]:
+    """Has TorchInductor take the lock for each kernel that it times to choose one."""
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    plain = benchmarker.benchmark_gpu
+
+    def benchmark_gpu(*arguments: Any, **named: Any) -> Any:
+        turn.take()
+        try:
+            return plain(*arguments, **named)
+        finally:
+            _idle()
+            turn.give()
+
+    benchmarker.benchmark_gpu = benchmark_gpu  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        benchmarker.benchmark_gpu = plain  # type: ignore[method-assign]
 
 
 def _idle() -> None:
