@@ -165,7 +165,7 @@ def called(file: str, code: str, where: str, function: Callable[[], T]) -> T:
         raise
     except Exception as error:
         words = f"{where}: {_error_text(error)}"
-        raise Unusable(file, "memory" if _out_of_memory(error) else code, words) from error
+        raise Unusable(file, "memory" if out_of_memory(error) else code, words) from error
 
 
 def results(file: str, out: object) -> list[torch.Tensor]:
@@ -188,7 +188,8 @@ def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}"[:400] if first else type(error).__name__
 
 
-def _out_of_memory(error: BaseException) -> bool:
+def out_of_memory(error: BaseException) -> bool:
+    """Returns whether an exception says that there was no room for a tensor."""
     message = str(error)
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in message
 

@@ -63,6 +63,25 @@ def test_a_file_that_another_device_cannot_run_is_read_on_the_cpu(monkeypatch: p
     assert wrong["unusable"]["code"] == "import"
 
 
+def test_a_module_that_is_large_is_looked_at_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[tuple[str, bool]] = []
+
+    def gpu_of(*_: object, shared: bool, **__: object) -> Any:
+        places.append(("meta", shared))
+        return nullcontext("meta")
+
+    def facts(path: str, mode: Mode, precision: Precision, device: str) -> dict[str, Any]:
+        if device == "meta":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        places.append((device, False))
+        return {"facts": {}}
+
+    monkeypatch.setattr(problem_file, "gpu_of", gpu_of)
+    monkeypatch.setattr(problem_file, "_facts", facts)
+    assert problem_file.inspect("", "problem.py", "constructed", "own", "GPU-0", 1.0) == {"facts": {}}
+    assert places == [("meta", True), ("meta", False), ("cpu", False)]
+
+
 @pytest.mark.parametrize("or_cpu", [True, False])
 def test_the_gpu_is_locked_once_the_process_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, or_cpu: bool

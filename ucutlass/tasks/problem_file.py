@@ -23,29 +23,64 @@ if TYPE_CHECKING:
     from ucutlass.runtime.module.reference import OracleCase
 
 
+SHARED_INSPECTION = 12 << 30
+"""Bytes of a GPU's memory in which a module is looked at while others compute."""
+
+
 def inspect(
     source: str, file: str, mode: Any, precision: Any, gpu: str = "", wait: float = 0.0
 ) -> dict[str, Any]:
     """Returns `{"facts": ..}` as `ucutlass.runtime.module.signature` writes them, or `{"unusable": {code,
-    why}}`. On a GPU, that of the UUID `gpu`, a module that takes minutes on the CPU takes seconds; what is wrong
-    with a file the CPU decides, and it takes the place of a GPU that is in use for longer than `wait` seconds."""
+    why}}`. On a GPU, that of the UUID `gpu`, a module that takes minutes on the CPU takes seconds: beside others in
+    SHARED_INSPECTION, and alone where it needs more. What is wrong with a file the CPU decides, and it takes the
+    place of a GPU that is in use for longer than `wait` seconds."""
     with span(STARTS):
         import torch
 
-        from ucutlass.runtime.module import inspection as looking
-        from ucutlass.runtime.module.signature import Unusable, signature_to_json
+        from ucutlass.runtime.module.inspection import out_of_memory
+        from ucutlass.runtime.module.signature import Unusable
 
-    with written_source(source) as path, gpu_of(gpu, wait, or_cpu=True) as device:
-        for place in dict.fromkeys((device, "cpu")):
-            try:
-                with span("inputs"), torch.device(place):
-                    return {"facts": signature_to_json(looking.inspect_file(path, mode, precision))}
-            except Unusable as error:
-                unusable = {"code": error.code, "why": error.why}
-            except RuntimeError:
-                if place == "cpu":
-                    raise
-    return {"unusable": unusable}
+    with written_source(source) as path:
+        for shared in (True, False) if gpu else ():
+            with gpu_of(gpu, wait, or_cpu=True, shared=shared) as device:
+                if device == "cpu":
+                    break
+                try:
+                    with _memory(torch, SHARED_INSPECTION if shared and device == "cuda" else None):
+                        return _facts(path, mode, precision, device)
+                except (Unusable, RuntimeError) as error:
+                    large = getattr(error, "code", "") == "memory" or out_of_memory(error)
+                if not large:
+                    break
+        try:
+            return _facts(path, mode, precision, "cpu")
+        except Unusable as error:
+            return {"unusable": {"code": error.code, "why": error.why}}
+
+
+@span("inputs")
+def _facts(path: str, mode: Any, precision: Any, device: str) -> dict[str, Any]:
+    import torch
+
+    from ucutlass.runtime.module.inspection import inspect_file
+    from ucutlass.runtime.module.signature import signature_to_json
+
+    with torch.device(device):
+        return {"facts": signature_to_json(inspect_file(path, mode, precision))}
+
+
+@contextmanager
+def _memory(torch: Any, most: int | None) -> Iterator[None]:
+    """Bounds the bytes of the GPU's memory that this process may take."""
+    if most is None:
+        yield
+        return
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, most / total))
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def same(
