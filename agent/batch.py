@@ -218,7 +218,7 @@ def work(
     now: Callable[[], float] = time.monotonic,
 ) -> str:
     """Opens the problems and works on their sessions until all have ended or the run's budget is spent; says
-    which. At most `at_once` problems are worked on at the same time, one alone until there is a first verdict. A
+    which. At most `at_once` problems are worked on at the same time. A
     step that has begun ends. The budget's seconds are those of this call, by `now`. Raises ProposerFailed,
     StoreError and MachineError; resume it then."""
     under_way = _StepsUnderWay(run, opening, place_of, on_event)
@@ -253,10 +253,7 @@ class _StepsUnderWay:
         run, names = self.run, set(self.busy.values())
         unopened = next((n for n in run.names if n not in names and not _is_open(run.members.get(n))), None)
         awaiting = sum(_awaits_verdict(run.members.get(n), n in names) for n in run.names)
-        # The first problem is alone: what others take of the machine would delay the first verdict.
-        if unopened is not None and awaiting < (
-            at_once if any(map(_has_verdict, run.members.values())) else 1
-        ):
+        if unopened is not None and awaiting < at_once:
             self.busy[pool.submit(_read, unopened, self.opening)] = unopened
             return True
         member = _next([m for m in run.members.values() if m.name not in names])
@@ -304,10 +301,6 @@ def _awaits_verdict(member: BatchMember | None, busy: bool) -> bool:
     if member.session is None or member.stuck or member.session.state.ended is not None:
         return False
     return not len(member.session.state.tree)
-
-
-def _has_verdict(member: BatchMember) -> bool:
-    return member.session is not None and len(member.session.state.tree) > 0
 
 
 def _next(members: Sequence[BatchMember]) -> BatchMember | None:

@@ -13,10 +13,13 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 from typing import Any, TypeAlias
 
+from ucutlass.engine.work import TABLE
 from ucutlass.runtime import isolation
+from ucutlass.runtime.process_template import ProcessTemplate
 
 FEW_MODULES = (
     "torch",
@@ -127,9 +130,23 @@ class ModuleProcesses:
 
 
 @contextmanager
-def module_processes(ready: int = 1, files: int = 1) -> Iterator[ModuleProcesses]:
-    """Gives processes for problem files, of which so many are under way at once; they end with the block."""
-    processes = ModuleProcesses(ready, max(MOST, 3 * files), max(ready, files))
+def process_template() -> Iterator[ProcessTemplate]:
+    """Gives the template of the processes that a session needs, those of problem files and those that launch."""
+    template = ProcessTemplate(FEW_MODULES, (*TABLE["prepare_judge"].target.split(), *MODULES))
+    try:
+        yield template
+    finally:
+        template.close()
+
+
+@contextmanager
+def module_processes(
+    ready: int = 1, files: int = 1, template: ProcessTemplate | None = None
+) -> Iterator[ModuleProcesses]:
+    """Gives processes for problem files, of which so many are under way at once; they end with the block. They are
+    forks of `template` where there is one."""
+    start = partial(isolation.WarmProcess, template=template)
+    processes = ModuleProcesses(ready, max(MOST, 3 * files), max(ready, files), start)
     try:
         yield processes
     finally:

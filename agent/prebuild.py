@@ -45,8 +45,7 @@ def builder_pool(count: int) -> Iterator[Executor]:
 @contextmanager
 def read_ahead(count: int) -> Iterator[Callable[[Sequence[str], ProblemOf], ProblemOf]]:
     """Gives what makes of problems by name such that `count` names further in the sequence are read before they
-    are asked for, each in processes of its own, once the one that is asked for was read, but for the first: reading
-    takes the GPU.
+    are asked for, each in processes of its own, once the one that is asked for was read.
     At the end what is under way ends."""
     pool = ThreadPoolExecutor(max(1, count), thread_name_prefix="ucutlass-read")
     futures: dict[str, Future[OptimizationProblem]] = {}
@@ -63,8 +62,7 @@ def read_ahead(count: int) -> Iterator[Callable[[Sequence[str], ProblemOf], Prob
                 with lock:
                     read_names.add(name)
                     del futures[name]
-                # Beside the first, whatever takes of the machine would delay the first verdict.
-                for later in names[at + 1 : at + 1 + count] if at else ():
+                for later in names[at + 1 : at + 1 + count]:
                     if later not in read_names:
                         begin(later)
 

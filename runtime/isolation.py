@@ -25,6 +25,7 @@ from typing import IO, Any, Literal, Protocol, TypeAlias
 
 from ucutlass import spans
 from ucutlass.runtime.environment_allowlist import allowed_environment
+from ucutlass.runtime.process_template import ProcessTemplate, TemplateLost
 from ucutlass.runtime.supervised_process import SupervisedProcess
 
 _CHILD = Path(__file__).with_name("isolation_child.py")
@@ -207,6 +208,36 @@ def _start(pipes: Sequence[int], stdin: int, environ: Mapping[str, str] | None) 
     )
 
 
+def _started(pipes: Sequence[int], environ: Mapping[str, str] | None) -> tuple[SupervisedProcess, IO[bytes]]:
+    """Returns a process that serves calls, and what it prints."""
+    process = _start(pipes, subprocess.DEVNULL, environ)
+    assert process.stdout is not None
+    return process, process.stdout
+
+
+def _forked(
+    pipes: Sequence[int], environ: Mapping[str, str] | None, template: ProcessTemplate
+) -> tuple[SupervisedProcess, IO[bytes]]:
+    """Does as `_started` by a fork of a template; without one where that is lost."""
+    env = allowed_environment(environ)
+    read_end, write_end = os.pipe()
+    try:
+        process = SupervisedProcess(
+            [_CHILD.name],
+            stdin=subprocess.DEVNULL,
+            stdout=write_end,
+            stderr=write_end,
+            env=env,
+            fork=lambda control: template.fork(pipes, write_end, control, env),
+        )
+    except TemplateLost:
+        os.close(read_end)
+        return _started(pipes, environ)
+    finally:
+        os.close(write_end)
+    return process, os.fdopen(read_end, "rb")
+
+
 def _outcome(status: int, result: bytes, printed: str, wall: float = 0.0) -> CallOutcome:
     if status < 0:
         return Crashed(_signal_name(-status), printed)
@@ -306,12 +337,17 @@ class WarmProcess:
     with all that came of it and the next call gets another: a CUDA fault stays with its process. So does
     one that left processes running, which are killed with it: none survives its call.
 
+    With a `template` its processes are forks of that, whose imports are done.
+
     What a call leaves behind in the process (loaded libraries, threads) is there for the next: nothing
     that must be believed runs here.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, environ: Mapping[str, str] | None = None, template: ProcessTemplate | None = None
+    ) -> None:
         self._environ = environ
+        self._template = template
         self._served: _Served | None = None
         self._closed = False
         # The kernel ends a process with the thread that started it, so that thread must stay.
@@ -353,7 +389,7 @@ class WarmProcess:
         if self._served is not None and self._served.ended():
             self._end()  # it ended while nobody asked: no fault of the next call
         if self._served is None:
-            self._served = _Served(self._environ, modules)
+            self._served = _Served(self._environ, modules, self._template)
         return self._served
 
     def _call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> CallOutcome:
@@ -373,17 +409,22 @@ class WarmProcess:
 class _Served:
     """The process of a `WarmProcess`."""
 
-    def __init__(self, environ: Mapping[str, str] | None, preload: Sequence[str]) -> None:
+    def __init__(
+        self, environ: Mapping[str, str] | None, preload: Sequence[str], template: ProcessTemplate | None
+    ) -> None:
         self._calls = 0
         self._results, write_end = os.pipe()
         read_end, self._requests = os.pipe()
         try:
-            self.process = _start([write_end, read_end], subprocess.DEVNULL, environ)
+            self.process, output = (
+                _started([write_end, read_end], environ)
+                if template is None
+                else _forked([write_end, read_end], environ, template)
+            )
         finally:
             os.close(write_end)
             os.close(read_end)
-        assert self.process.stdout is not None
-        self._output = _Tail(self.process.stdout, _OUTPUT_BYTES)
+        self._output = _Tail(output, _OUTPUT_BYTES)
         # A process that does not read must not hold its caller beyond the limit.
         os.set_blocking(self._requests, False)
         self._unsent = b""

@@ -31,12 +31,12 @@ def main() -> None:
             pipe.write(message)
         _flush()
     else:
-        _serve(int(sys.argv[2]), result)
+        serve(int(sys.argv[2]), result)
     # Destructors of CUDA libraries may hang or fault, and the result is already out.
     os._exit(0)
 
 
-def _serve(requests: int, result: int) -> None:
+def serve(requests: int, result: int) -> None:
     """One line a call in, one out, until no more come; the first line is for `_settle` alone."""
     os.set_inheritable(requests, False)
     with (
@@ -55,6 +55,8 @@ def _serve(requests: int, result: int) -> None:
             _flush()
             pipe.write(f"[{int(request['call'])}, {message}]\n")
             pipe.flush()
+    # As in `main`.
+    os._exit(0)
 
 
 def _settle(request: dict[str, Any]) -> None:

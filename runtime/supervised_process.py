@@ -14,11 +14,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _PYTHON = sys.executable
@@ -36,6 +36,29 @@ class ProcessInfo:
 
     pid: int
     resident: int
+
+
+class Supervisor(Protocol):
+    """What is asked of a supervisor's process, as of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def args(self) -> Any: ...
+
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+
+    @property
+    def stderr(self) -> IO[bytes] | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
 
 
 class SupervisedProcess:
@@ -57,6 +80,7 @@ class SupervisedProcess:
         stderr: int,
         pass_fds: Sequence[int] = (),
         folder: Path | None = None,
+        fork: Callable[[int], Supervisor] | None = None,
     ) -> None:
         if not command:
             raise ValueError("an empty command")
@@ -65,15 +89,19 @@ class SupervisedProcess:
         self._status: int | None = None
         try:
             # -I: the folder of the script, this package's, must not become a place to import from.
-            self._supervisor = subprocess.Popen(
-                [_PYTHON, "-I", "-S", str(_SUPERVISOR), str(theirs.fileno()), *command],
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                pass_fds=(*pass_fds, theirs.fileno()),
-                start_new_session=True,
-                env=dict(env),
-                cwd=folder,
+            self._supervisor: Supervisor = (
+                fork(theirs.fileno())
+                if fork is not None
+                else subprocess.Popen(
+                    [_PYTHON, "-I", "-S", str(_SUPERVISOR), str(theirs.fileno()), *command],
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    pass_fds=(*pass_fds, theirs.fileno()),
+                    start_new_session=True,
+                    env=dict(env),
+                    cwd=folder,
+                )
             )
         except BaseException:
             self._socket.close()

@@ -19,6 +19,10 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -33,6 +37,11 @@ _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def main() -> None:
     caller, command = int(sys.argv[1]), sys.argv[2:]
     os.set_inheritable(caller, False)
+    supervise(caller, lambda: _start(command))
+
+
+def supervise(caller: int, start: Callable[[], int]) -> None:
+    """Does what this module says, for what `start` starts, of which it returns the number."""
     signals, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
@@ -42,7 +51,7 @@ def main() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
-        child = _start(command)
+        child = start()
     except OSError as error:
         _send(caller, f"refused {error.errno}")
         return
@@ -88,13 +97,34 @@ def _start(command: list[str]) -> int:
     return child
 
 
+def forked(serve: Callable[[], None]) -> int:
+    """Returns a fork of this process in a session of its own, which calls `serve` and ends."""
+    supervisor = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            signal.set_wakeup_fd(-1)
+            if os.getppid() == supervisor:
+                serve()
+        finally:
+            os._exit(127)
+    return child
+
+
 def _close_others(own: set[int]) -> None:
     """Closes all file descriptors but `own`: the other ends of the command's pipes notice when it closes them."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)
+    close_but({0, 1, 2, *own})
+
+
+def close_but(own: set[int]) -> None:
+    """Closes all file descriptors but `own`, which has the standard ones."""
     last = 2
-    for number in sorted(own):
+    for number in sorted(own - {0, 1, 2}):
         os.closerange(last + 1, number)
         last = number
     os.closerange(last + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])

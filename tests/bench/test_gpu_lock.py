@@ -69,6 +69,6 @@ def test_what_nobody_waits_for_waits_for_all_others(tmp_path: Path) -> None:
 def test_a_wait_that_is_cancelled_takes_no_turn(tmp_path: Path) -> None:
     cancel = Event()
     cancel.set()
-    with holding(tmp_path), pytest.raises(BuildCancelled):
-        with hold_gpu("GPU-0", timeout_seconds=60, on_wait=lambda _: None, folder=tmp_path, cancel=cancel):
-            pass
+    late = hold_gpu("GPU-0", timeout_seconds=60, on_wait=lambda _: None, folder=tmp_path, cancel=cancel)
+    with holding(tmp_path), pytest.raises(BuildCancelled), late:
+        pass

@@ -96,7 +96,7 @@ def test_the_file_that_was_asked_longest_ago_loses_its_process(log: list[Process
 
 def test_all_end_with_the_block(log: list[Process], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ucutlass.agent.module_processes.ModuleProcesses", lambda ready, most, later: processes_of(log)
+        "ucutlass.agent.module_processes.ModuleProcesses", lambda ready, most, later, start: processes_of(log)
     )
     with module_processes() as processes:
         ask(processes, "a")

@@ -43,6 +43,7 @@ from ucutlass.cli.errors import Status, fail
 from ucutlass.cli.proposer_options import proposer_factory
 from ucutlass.cli.search_options import ATTEMPTS, SearchOptions
 from ucutlass.engine.work import Engine
+from ucutlass.runtime.process_template import ProcessTemplate
 
 READ_AHEAD = 2
 """Problems that are read while another is judged."""
@@ -91,13 +92,20 @@ def batch_request(
 def run_batch(names: Sequence[str], request: BatchRequest, id: str | None) -> tuple[BatchRun, str]:
     """Runs these problems of the folder, or goes on with the run of an id, and returns it with why it ended.
     Ends the command where the machine has no GPU."""
+    from ucutlass.agent.module_processes import process_template
+
     # Problems that are worked on at once wait for each other all the time.
-    with closing(opened(request.how.session.spec, request.as_json, announces=False)) as engine:
-        return _run_batch(engine, names, request, id)
+    with (
+        process_template() as template,
+        closing(
+            opened(request.how.session.spec, request.as_json, announces=False, template=template)
+        ) as engine,
+    ):
+        return _run_batch(engine, names, request, id, template)
 
 
 def _run_batch(
-    engine: Engine, names: Sequence[str], request: BatchRequest, id: str | None
+    engine: Engine, names: Sequence[str], request: BatchRequest, id: str | None, template: ProcessTemplate
 ) -> tuple[BatchRun, str]:
     from ucutlass.agent.background_baselines import background_baselines
     from ucutlass.agent.module_processes import module_processes
@@ -128,7 +136,7 @@ def _run_batch(
     at_once = request.how.session.problems_at_once(engine.cpus)
     further = max(READ_AHEAD, at_once)
     with (
-        module_processes(2, at_once) as modules,
+        module_processes(2, at_once, template) as modules,
         builder_pool(engine.cpus) as pool,
         read_ahead(further) as ahead,
         background_baselines(

@@ -15,6 +15,7 @@ from ucutlass.engine import worker_gpu
 from ucutlass.engine.errors import EngineUnknown
 from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime.gpu import CurrentGpu
+from ucutlass.runtime.process_template import ProcessTemplate
 
 SWITCH_SECONDS = 0.0005
 """For which a thread that computes keeps Python's lock where another one wants it, instead of 5 ms: while candidates
@@ -30,12 +31,17 @@ engine_option = click.option(
 )
 
 
-def opened(spec: str | None, as_json: bool, *, announces: bool = True) -> engine.Engine:
-    """Opens the engine, which is the caller's to close; with `announces` who waits for a GPU says so. Ends the
+def opened(
+    spec: str | None, as_json: bool, *, announces: bool = True, template: ProcessTemplate | None = None
+) -> engine.Engine:
+    """Opens the engine, which is the caller's to close; with `announces` who waits for a GPU says so. Processes of
+    this machine are forks of `template`. Ends the
     command for a name that is no engine; raises as `engine.open`."""
     on_wait = announce if announces else lambda _: None
     try:
-        return LocalEngine(on_wait=on_wait) if spec is None else engine.open(spec, on_wait=on_wait)
+        if spec is None:
+            return LocalEngine(on_wait=on_wait, template=template)
+        return engine.open(spec, on_wait=on_wait)
     except EngineUnknown as problem:
         fail(Status.CALL, str(problem), as_json)
 

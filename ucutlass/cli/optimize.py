@@ -109,12 +109,13 @@ def command(
                 fail(Status.CALL, "--input is for one module, not for a run over many", as_json)
             optimize_folder(file, id, how, sizes, name, as_json)
             return
-    from ucutlass.agent.module_processes import module_processes
+    from ucutlass.agent.module_processes import module_processes, process_template
 
     with (
         reported(as_json),
-        closing(opened(how.session.spec, as_json)) as engine,
-        module_processes(2 * int(file is not None and file.suffix == ".py")) as modules,
+        process_template() as template,
+        closing(opened(how.session.spec, as_json, template=template)) as engine,
+        module_processes(2 * int(file is not None and file.suffix == ".py"), 1, template) as modules,
     ):
         journal = Journal.open(how.journal)
         local_gpu = at_hand(engine)

@@ -18,6 +18,7 @@ from ucutlass.engine.work import CANCELLED, RemoteCall
 from ucutlass.runtime import isolation
 from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.errors import BuildCancelled, MachineError
+from ucutlass.runtime.process_template import ProcessTemplate
 
 WAKE_SECONDS = 30.0
 """What a process may take to get ready, and to wait for its turn with the GPU locked."""
@@ -39,18 +40,20 @@ def visible_gpu() -> str:
 
 class GpuSlot:
     """`gpu` says the UUID when it is first needed; `environ` is that of the processes that launch, None for
-    this one's. Calls that need the GPU wait for its lock, so any number of threads may call."""
+    this one's, which are forks of `template` where there is one. Calls that need the GPU wait for its lock, so any number of threads may call."""
 
     def __init__(
         self,
         gpu: Callable[[], str] = visible_gpu,
         environ: Mapping[str, str] | None = None,
         on_wait: Callable[[str], None] = lambda _: None,
+        template: ProcessTemplate | None = None,
     ) -> None:
         self._gpu = gpu
         self._environ = environ
         self._on_wait = on_wait
-        self._warm = isolation.WarmProcess(environ)
+        self._template = template
+        self._warm = isolation.WarmProcess(environ, template)
         self._spares: list[isolation.WarmProcess] = []
         # Searches that said that they will ask for a fresh process, and what it should import.
         self._awaited = 0
@@ -109,7 +112,7 @@ class GpuSlot:
     def _have_spares(self, count: int) -> None:
         """With the lock: has so many ready, as far as they are awaited."""
         while len(self._spares) < min(count, self._awaited):
-            self._spares.append(isolation.WarmProcess(self._environ))
+            self._spares.append(isolation.WarmProcess(self._environ, self._template))
             self._wake(self._spares[-1])
 
     def _wake(self, process: isolation.WarmProcess) -> None:
@@ -134,7 +137,9 @@ class GpuSlot:
     def _fresh_process(self) -> Iterator[isolation.WarmProcess]:
         """Gives a process that has done nothing but get ready, and ends with the block."""
         with self._lock:
-            process = self._spares.pop(0) if self._spares else isolation.WarmProcess(self._environ)
+            process = (
+                self._spares.pop(0) if self._spares else isolation.WarmProcess(self._environ, self._template)
+            )
             self._awaited = max(0, self._awaited - 1)
             self._have_spares(MOST_SPARES)
         try:

@@ -11,6 +11,7 @@ from typing import Any
 from ucutlass.engine.gpu_slot import GpuSlot
 from ucutlass.engine.work import LIMIT_SECONDS, TABLE, WAIT_SECONDS, EngineTask, TaskTable, work_of
 from ucutlass.runtime import parallel
+from ucutlass.runtime.process_template import ProcessTemplate
 
 SHARING = 4
 """Calls that share a GPU, which time nothing."""
@@ -19,7 +20,8 @@ SHARING = 4
 class LocalEngine:
     """`gpus` are UUIDs; None takes the first GPU that this process sees, found when it is first needed.
     `cpus` are compilers at once, by default what cores and memory allow. `on_wait` is told who holds a
-    GPU's lock. All artefacts lie in this process's cache, so none is moved."""
+    GPU's lock; `template` is forked for
+    processes that launch. All artefacts lie in this process's cache, so none is moved."""
 
     def __init__(
         self,
@@ -28,11 +30,14 @@ class LocalEngine:
         *,
         table: TaskTable = TABLE,
         on_wait: Callable[[str], None] = lambda _: None,
+        template: ProcessTemplate | None = None,
     ) -> None:
         self._table = table
         self._cpus = cpus or parallel.jobs()
         self._gpu_slots = (
-            [GpuSlot(on_wait=on_wait)] if gpus is None else [_gpu_slot(g, on_wait) for g in gpus]
+            [GpuSlot(on_wait=on_wait, template=template)]
+            if gpus is None
+            else [_gpu_slot(g, on_wait, template) for g in gpus]
         )
         self._pool = ThreadPoolExecutor(self._cpus, thread_name_prefix="ucutlass-build")
         # Who times waits in one thread a GPU: what waits does not hold the lock. The others share it.
@@ -103,5 +108,5 @@ class LocalEngine:
             place.close()
 
 
-def _gpu_slot(gpu: str, on_wait: Callable[[str], None]) -> GpuSlot:
-    return GpuSlot(lambda: gpu, os.environ | {"CUDA_VISIBLE_DEVICES": gpu}, on_wait)
+def _gpu_slot(gpu: str, on_wait: Callable[[str], None], template: ProcessTemplate | None) -> GpuSlot:
+    return GpuSlot(lambda: gpu, os.environ | {"CUDA_VISIBLE_DEVICES": gpu}, on_wait, template)
