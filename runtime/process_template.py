@@ -69,7 +69,7 @@ class ProcessTemplate:
         self._socket.sendall(block)
 
     def close(self) -> None:
-        """Ends the template; what it forked goes on."""
+        """Ends the template, and what it forked."""
         with self._lock:
             self._process.end()
             self._socket.close()

@@ -22,11 +22,19 @@ from ucutlass.runtime.isolation import (
     TooMuchMemory,
     WarmProcess,
 )
+from ucutlass.runtime.process_template import ProcessTemplate
 
 
-@pytest.fixture
-def warm() -> Iterator[WarmProcess]:
-    warm_process = WarmProcess()
+@pytest.fixture(scope="module")
+def template() -> Iterator[ProcessTemplate]:
+    process_template = ProcessTemplate(["json"], ["fractions"])
+    yield process_template
+    process_template.close()
+
+
+@pytest.fixture(params=["started", "forked"])
+def warm(request: pytest.FixtureRequest, template: ProcessTemplate) -> Iterator[WarmProcess]:
+    warm_process = WarmProcess(template=template if request.param == "forked" else None)
     yield warm_process
     warm_process.close()
 
@@ -137,8 +145,9 @@ def test_an_answer_to_another_call_is_none(warm: WarmProcess) -> None:
     assert call(warm, "add", a=1, b=2) == Returned(3, "")
 
 
-def test_modules_are_imported_before_the_first_call() -> None:
-    warm = WarmProcess(os.environ | {"CUDA_PROBE": "7"})
+@pytest.mark.parametrize("forks", [False, True])
+def test_modules_are_imported_before_the_first_call(forks: bool, template: ProcessTemplate) -> None:
+    warm = WarmProcess(os.environ | {"CUDA_PROBE": "7"}, template if forks else None)
     try:
         warm.prepare(["no_such_module", "fractions"])
         assert warm.call("engine_fakes:has", {"module": "fractions"}, limit_seconds=60) == Returned("7", "")
@@ -146,11 +155,27 @@ def test_modules_are_imported_before_the_first_call() -> None:
         warm.close()
 
 
-def test_closing_ends_the_process() -> None:
-    warm = WarmProcess()
+@pytest.mark.parametrize("forks", [False, True])
+def test_closing_ends_the_process(forks: bool, template: ProcessTemplate) -> None:
+    warm = WarmProcess(template=template if forks else None)
     first = pid(warm)
     warm.close()
     assert all_ended([first])
+
+
+def test_a_fork_has_what_its_template_imported_and_ends_with_it(template: ProcessTemplate) -> None:
+    ends = ProcessTemplate(["fractions"])
+    first, second = WarmProcess(template=ends), WarmProcess(template=ends)
+    own = {"module": "fractions"}
+    assert WarmProcess(os.environ | {"CUDA_PROBE": "7"}, ends).call(
+        "engine_fakes:has", own, limit_seconds=60
+    ) == Returned("7", "")
+    number = pid(first)
+    ends.close()
+    assert all_ended([number]) and pid(first) != number, "without one it is started"
+    assert call(second, "add", a=1, b=2) == Returned(3, "")
+    for process in (first, second):
+        process.close()
 
 
 def test_what_waits_when_it_is_closed_starts_no_other_process(tmp_path: Path) -> None:
@@ -176,11 +201,12 @@ def test_what_waits_when_it_is_closed_starts_no_other_process(tmp_path: Path) ->
     assert not (tmp_path / "log").exists()
 
 
-def test_the_process_dies_with_its_caller(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forks", [False, True])
+def test_the_process_dies_with_its_caller(tmp_path: Path, forks: bool) -> None:
     place = tmp_path / "note"
     caller = os.fork()
     if caller == 0:
-        warm = WarmProcess()
+        warm = WarmProcess(template=ProcessTemplate(["json"]) if forks else None)
         (tmp_path / "part").write_text(str(pid(warm)))
         (tmp_path / "part").rename(place)
         time.sleep(600)

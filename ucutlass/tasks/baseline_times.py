@@ -165,7 +165,7 @@ def _backend(way: str, turn: GpuTurn | None) -> Callable[[Any, Sequence[Any]], A
 
         options = list_mode_options(MODULE_MODES[way].mode)
         with _giving(turn):
-            compiled = compile_fx(graph, inputs, config_patches=options)
+            compiled: Any = compile_fx(graph, inputs, config_patches=options)
         first = True
 
         def call(*arguments: Any) -> Any:
@@ -198,8 +198,9 @@ def _giving(turn: GpuTurn) -> Iterator[None]:
 @contextmanager
 def _timing_alone(turn: GpuTurn) -> Iterator[None]:
     """Has TorchInductor take the lock for each kernel that it times to choose one."""
-    from torch._inductor.runtime.benchmarking import benchmarker
+    from torch._inductor.runtime import benchmarking
 
+    benchmarker: Any = benchmarking.benchmarker
     plain = benchmarker.benchmark_gpu
 
     def benchmark_gpu(*arguments: Any, **named: Any) -> Any:
@@ -210,11 +211,11 @@ def _timing_alone(turn: GpuTurn) -> Iterator[None]:
             _idle()
             turn.give()
 
-    benchmarker.benchmark_gpu = benchmark_gpu  # type: ignore[method-assign]
+    benchmarker.benchmark_gpu = benchmark_gpu
     try:
         yield
     finally:
-        benchmarker.benchmark_gpu = plain  # type: ignore[method-assign]
+        benchmarker.benchmark_gpu = plain
 
 
 def _idle() -> None:
