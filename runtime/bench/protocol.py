@@ -13,6 +13,10 @@ CacheRegime: TypeAlias = Literal["cold", "warm"]
 """`cold`: operands come from memory, sets of buffers rotate through more than twice the L2. `warm`:
 every launch takes the same buffers, so that what fits is in the L2."""
 
+GAIN_SHARE = 0.05
+WIDEST = 0.03
+"""A ratio of 2 need not be known to 1 %: a share of its logarithm, and at most so much, decides as much."""
+
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
@@ -128,7 +132,9 @@ def settled(
 
 
 def _narrow(pairs: Sequence[tuple[Sequence[TimingBlock], Sequence[TimingBlock]]], protocol: Protocol) -> bool:
-    """Returns whether the ratio of two candidates is known to `width`."""
+    """Returns whether the ratio of two candidates is known to `width`, or to GAIN_SHARE of how far it is from 1 if
+    that is less narrow."""
     ours, theirs = ([b.median for pair in pairs for b in pair[side]] for side in (0, 1))
     ratio = paired_ratio(ours, theirs, protocol.seed)
-    return max(ratio.high / ratio.median, ratio.median / ratio.low) <= 1 + protocol.width
+    from_one = min(WIDEST, GAIN_SHARE * abs(math.log(ratio.median)))
+    return max(ratio.high / ratio.median, ratio.median / ratio.low) <= 1 + max(protocol.width, from_one)

@@ -168,6 +168,13 @@ def test_a_search_s_measuring_stops_when_ratios_are_known_well_enough() -> None:
     assert not settled([loose], 2.0, chosen), "alone it has no ratio"
 
 
+def test_a_large_gain_need_not_be_known_as_closely() -> None:
+    chosen = Protocol(min_rounds=10, min_seconds=1.0, width=0.01)
+    noisy = [block(10.0 * (1.0 + 0.03 * (i // 2 % 2))) for i in range(20)]
+    for other, enough in ((10.0, False), (20.0, True), (5.0, True)):
+        assert settled([[block(other)] * 20, noisy], 2.0, chosen) is enough
+
+
 def test_measuring_goes_on_for_rounds_that_cannot_be_compared() -> None:
     chosen = Protocol(min_rounds=10, min_seconds=1.0)
     steady, hungry = [block(10.0)] * 22, [block(10.0, clock=1.8e9)] * 22
