@@ -72,7 +72,7 @@ def engine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
     made = Engine()
     device = next(d for d in DEVICES.values() if "H200" in d.name)
     current_gpu = CurrentGpu(H200.gpus[0], arch_for((9, 0)), device)  # type: ignore[arg-type]
-    monkeypatch.setattr("ucutlass.cli.optimize.opened", lambda spec, as_json: made)
+    monkeypatch.setattr("ucutlass.cli.optimize.opened", lambda spec, as_json, template: made)
     monkeypatch.setattr("ucutlass.cli.optimize.at_hand", lambda hall: current_gpu)
 
     def live(*arguments: Any, **more: Any) -> GpuEvaluator:
