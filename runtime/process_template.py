@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock
 
 from ucutlass.runtime.environment_allowlist import allowed_environment
-from ucutlass.runtime.supervised_process import Supervisor, SupervisedProcess
+from ucutlass.runtime.supervised_process import SupervisedProcess, Supervisor
 
 _CHILD = Path(__file__).with_name("process_template_child.py")
 _ANSWER_SECONDS = 60.0
