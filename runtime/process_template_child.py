@@ -37,7 +37,7 @@ def main() -> None:
         wait = None if not later else 0.0
         if select.select([caller], [], [], wait)[0]:
             message, descriptors = _message(caller)
-            if not descriptors:
+            if not descriptors or _uses_gpu():
                 return
             caller.sendall(str(_forked(message, descriptors)).encode())
             for descriptor in descriptors:
@@ -52,6 +52,16 @@ def _import(module: str) -> None:
     # What cannot be imported is said by the call that needs it.
     with suppress(Exception):
         importlib.import_module(module)
+
+
+def _uses_gpu() -> bool:
+    """Returns whether this process initialised CUDA: then no fork of it could."""
+    # pathlib would raise for a descriptor that is closed meanwhile.
+    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith("/dev/nvidia"):  # noqa: PTH115
+                return True
+    return False
 
 
 def _message(caller: socket.socket) -> tuple[dict[str, Any], list[int]]:
