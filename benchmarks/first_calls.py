@@ -12,7 +12,8 @@ Models are timm's, with random weights, without gradients. A line says the secon
     fallback     TorchInductor's compilation of the graph, to be timed against
     choosing     timing one against the other
 
-and by what part of its norm the result differs from eager PyTorch's.
+and of the calls after it, made until it is chosen what serves: when that is, the longest call, and the median before
+and after; and by what part of its norm the result differs from eager PyTorch's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,11 +38,17 @@ MODELS = (
     "resnet18,resnet50,efficientnet_b0,densenet121,inception_v3,vit_base_patch16_224,convnext_tiny,"
     "mobilenetv3_large_100"
 )
-BACKENDS = ("ucutlass", "later", "inductor")
-"""`later` is ours with the option `choose="later"`."""
+BACKENDS = ("ucutlass", "time", "inductor")
+"""`time` is ours with the option `choose="time"`."""
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 SECONDS = 300.0
 """Limit of a process."""
+
+CHOICE_SECONDS = 60.0
+"""The longest that is waited for a later choice."""
+
+PAUSE_SECONDS = 0.02
+"""Between calls, so that the host is no busier than a server's."""
 
 
 def called(model: str, backend: str, dtype: str, batch: int) -> Row:
@@ -50,30 +58,52 @@ def called(model: str, backend: str, dtype: str, batch: int) -> Row:
 
     from benchmarks.model_measure import parts_of
     from ucutlass import spans
-    from ucutlass.dynamo.backend import compiled
+    from ucutlass.dynamo.backend import Report
+    from ucutlass.dynamo.backend import backend as backend_of
+    from ucutlass.dynamo.options import options_of
 
     torch.manual_seed(0)
     element = getattr(torch, DTYPES[dtype])
     module = timm.create_model(model).eval().to("cuda", element)
     side = module.default_cfg["input_size"][-1]
     images = torch.randn(batch, 3, side, side, device="cuda", dtype=element)
+    report = Report()
     if backend == "inductor":
         fast = torch.compile(module, dynamic=False)
-    else:  # not by its name, which a checkout has not registered
-        choose = "later" if backend == "later" else "time"
-        fast = torch.compile(module, backend=compiled, options={"choose": choose}, dynamic=False)
-    seconds = []
-    with torch.no_grad(), spans.recording() as record:
-        for _ in range(2):
-            torch.cuda.synchronize()
-            start = time.monotonic()
-            fast(images)
-            torch.cuda.synchronize()
-            seconds.append(round(time.monotonic() - start, 3))
+    else:
+        options = options_of({} if backend == "ucutlass" else {"choose": backend})
+        fast = torch.compile(module, backend=backend_of(options, report=report), dynamic=False)
+
+    def timed() -> float:
+        torch.cuda.synchronize()
+        start = time.monotonic()
+        fast(images)
+        torch.cuda.synchronize()
+        return time.monotonic() - start
+
+    with torch.no_grad():
+        with spans.recording() as record:
+            first = timed()
         eager = module(images).double()
+        before = float((fast(images).double() - eager).norm() / eager.norm())
+        start, calls = time.monotonic(), [timed() for _ in range(3)]
+        with spans.recording() as later_record:
+            while backend == "ucutlass" and not report.choices and time.monotonic() < start + CHOICE_SECONDS:
+                time.sleep(PAUSE_SECONDS)
+                calls.append(timed())
+        waited = time.monotonic() - start
+        after = [timed() for _ in range(20)]
         error = float((fast(images).double() - eager).norm() / eager.norm())
-    parts = parts_of(record.seconds, seconds[0])
-    return {"first": seconds[0], "second": seconds[1], "parts": parts, "difference_from_eager": error}
+    return {
+        "first": round(first, 3),
+        "parts": parts_of(record.seconds, first),
+        "later_parts": {name: round(seconds, 2) for name, seconds in later_record.seconds.items()},
+        "choice_after": round(waited, 1),
+        "longest_later_call": round(max(calls), 3),
+        "calls_us": [round(statistics.median(times) * 1e6) for times in (calls, after)],
+        "choices": [str(choice) for choice in report.choices],
+        "difference_from_eager": max(before, error),
+    }
 
 
 def rows(models: str, backends: str, dtype: str, batch: int) -> Iterator[Row]:
@@ -123,7 +153,11 @@ def line_of(row: Row) -> str:
     if "lost" in row:
         return f"{about} lost: {row['lost']}"
     parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in row["parts"].items())
-    return f"{about} {row['first']:6.1f} s, differs by {row['difference_from_eager']:.4f}: {parts}"
+    later = (
+        f"; chosen after {row['choice_after']:.1f} s, longest call {row['longest_later_call']:.2f} s, "
+        f"calls {row['calls_us'][0]} us, then {row['calls_us'][1]} us; {' '.join(row['choices'])}"
+    )
+    return f"{about} {row['first']:6.1f} s, differs by {row['difference_from_eager']:.4f}: {parts}{later}"
 
 
 def main() -> None:

@@ -6,9 +6,10 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from ucutlass.dynamo import backend
 from ucutlass.dynamo.backend import BackendHooks
 from ucutlass.dynamo.builds import Job, Outcome, part_call
 from ucutlass.dynamo.fallback import FallbackWarning
+from ucutlass.dynamo.fallback_process import started
 from ucutlass.dynamo.options import CompileOptions
 from ucutlass.dynamo.partition import Part
 from ucutlass.dynamo.region import Region
@@ -192,7 +194,7 @@ def test_the_fallbacks_compilers_start_before_the_graph_is_divided(monkeypatch: 
     monkeypatch.setattr(backend.CompiledModule, "_fallback", lambda module: module._graph.forward)
     model, x = Block(), torch.randn(4, 32)
     for hooks, expected in ((timing(1.0, 2.0), ["compilers", "divided"]), (HOOKS, ["divided"])):
-        fast, _ = compiled(model, hooks, fallback="inductor")
+        fast, _ = compiled(model, hooks, fallback="inductor", choose="time")
         with torch.no_grad():
             torch.testing.assert_close(fast(x), model(x))
         assert steps == expected
@@ -200,10 +202,10 @@ def test_the_fallbacks_compilers_start_before_the_graph_is_divided(monkeypatch: 
 
 
 @pytest.mark.parametrize(("programs", "fallback"), [(1.0, 2.0), (2.0, 1.0)])
-def test_a_later_choice_compiles_the_fallback_at_the_second_call(
+def test_programs_serve_until_the_fallback_is_compiled_elsewhere(
     programs: float, fallback: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch, compilations = built(), list[int]()
+    launch, compilations, there = built(), list[int](), Future[bool]()
     whole = backend.whole
 
     def counted(graph: Any, inputs: Any) -> Callable[..., Any]:
@@ -212,22 +214,119 @@ def test_a_later_choice_compiles_the_fallback_at_the_second_call(
 
     monkeypatch.setattr(backend, "whole", counted)
     model, x = Block(), torch.randn(4, 32)
-    hooks = replace(timing(programs, fallback), launch=launch)
-    fast, report = compiled(model, hooks, choose="later", fallback="inductor")
+    hooks = replace(timing(programs, fallback), launch=launch, start_fallback=lambda _: there)
+    fast, report = compiled(model, hooks, fallback="inductor")
     with torch.no_grad():
-        torch.testing.assert_close(fast(x), model(x))
-        assert launch.calls == 1 and not compilations and not report.choices
+        for calls in (1, 2):
+            torch.testing.assert_close(fast(x), model(x))
+            assert launch.calls == calls and not compilations and not report.choices
+        there.set_result(True)
         torch.testing.assert_close(fast(x), model(x))
         calls = launch.calls
-        assert compilations == [2] and len(report.choices) == 1
+        assert compilations == [3] and len(report.choices) == 1
         torch.testing.assert_close(fast(x), model(x))
     assert (launch.calls > calls) == (programs < fallback) and len(compilations) == 1
+
+
+def test_programs_serve_where_the_fallback_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(backend, "whole")
+    launch, failed = built(), Future[bool]()
+    failed.set_result(False)
+    model, x = Block(), torch.randn(4, 32)
+    hooks = replace(timing(2.0, 1.0), launch=launch, start_fallback=lambda _: failed)
+    fast, report = compiled(model, hooks, fallback="inductor")
+    with torch.no_grad():
+        for calls in (1, 2, 3):
+            torch.testing.assert_close(fast(x), model(x))
+            assert launch.calls == calls and not report.choices
+
+
+def test_calls_of_other_threads_go_on_while_one_chooses() -> None:
+    there, timing_runs, done = Future[bool](), threading.Event(), threading.Event()
+
+    def measure(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float]:
+        timing_runs.set()
+        assert done.wait(60)
+        return 1.0, 2.0
+
+    model, x = Block(), torch.randn(4, 32)
+    hooks = replace(timing(1.0, 2.0), launch=built(), measure=measure, start_fallback=lambda _: there)
+    fast, report = compiled(model, hooks, fallback="inductor")
+    with torch.no_grad():
+        fast(x)
+    there.set_result(True)
+
+    def call() -> torch.Tensor:
+        with torch.no_grad():
+            result: torch.Tensor = fast(x)
+        return result
+
+    with ThreadPoolExecutor(1) as pool:
+        choosing = pool.submit(call)
+        assert timing_runs.wait(60)
+        torch.testing.assert_close(call(), model(x))
+        assert not report.choices
+        done.set()
+        torch.testing.assert_close(choosing.result(), model(x))
+    assert len(report.choices) == 1
+
+
+def test_a_choice_without_memory_leaves_programs() -> None:
+    there = Future[bool]()
+    there.set_result(True)
+
+    def measure(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float]:
+        raise torch.OutOfMemoryError("tried to allocate")
+
+    launch = built()
+    model, x = Block(), torch.randn(4, 32)
+    hooks = replace(timing(1.0, 2.0), launch=launch, measure=measure, start_fallback=lambda _: there)
+    fast, _ = compiled(model, hooks, fallback="inductor")
+    with torch.no_grad(), said() as lines:
+        for calls in (1, 2, 3):
+            torch.testing.assert_close(fast(x), model(x))
+            assert launch.calls == calls
+    assert any("no memory to be timed" in line for line in lines())
+
+
+@pytest.mark.slow
+def test_another_process_leaves_the_fallback_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    futures = list[Future[bool]]()
+
+    def start(graph: bytes) -> Future[bool]:
+        futures.append(started(graph))
+        return futures[-1]
+
+    model, x = Block().eval(), torch.randn(4, 32)
+    hooks = replace(timing(1.0, 2.0), launch=built(), start_fallback=start)
+    fast, report = compiled(model, hooks, fallback="inductor")
+    with torch.no_grad():
+        fast(x)
+        assert futures[0].result(120)
+        counters.clear()
+        torch.testing.assert_close(fast(x), model(x))
+    assert len(report.choices) == 1
+    assert counters["inductor"]["fxgraph_cache_hit"] == 1
+    assert not counters["inductor"]["fxgraph_cache_miss"]
+
+
+def test_a_graph_that_needs_gradients_is_timed_at_the_first_call() -> None:
+    model, x = Block(), torch.randn(4, 32)
+    hooks = replace(timing(1.0, 2.0), launch=built(), start_fallback=lambda _: pytest.fail("it started"))
+    fast, report = compiled(model, hooks, fallback="inductor")
+    torch.testing.assert_close(fast(x), model(x))
+    assert len(report.choices) == 1
 
 
 def test_a_choice_between_free_extents_is_not_later() -> None:
     model, x = Block(), torch.randn(4, 32)
     torch._dynamo.mark_dynamic(x, 0)
-    fast, report = compiled(model, timing(1.0, 2.0), choose="later")
+    fast, report = compiled(model, timing(1.0, 2.0), fallback="inductor")
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x))
     assert len(report.choices) == 1
@@ -324,7 +423,7 @@ def test_inductor_alone_tells_a_tensor_given_twice() -> None:
         return torch.relu(x) * y
 
     for remembered in (False, True):
-        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor")
+        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor", choose="time")
         for _ in range(2):
             mine, twin = torch.arange(4.0), torch.arange(4.0)
             torch.testing.assert_close(fast(mine, mine), model(twin, twin))
@@ -345,7 +444,7 @@ def test_a_graph_without_a_program_is_the_fallbacks_whole() -> None:
 def test_the_fallback_of_a_whole_graph_is_inductors() -> None:
     model, x = Block(), torch.randn(4, 32)
     for training in (False, True):
-        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor")
+        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor", choose="time")
         with torch.set_grad_enabled(training):
             for _ in range(2):
                 torch.testing.assert_close(fast(x), model(x))

@@ -8,6 +8,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +31,7 @@ from ucutlass.dynamo.choice import (
     measured,
 )
 from ucutlass.dynamo.fallback import say
+from ucutlass.dynamo.fallback_process import StartFallback, portable, started
 from ucutlass.dynamo.options import CompileOptions, options_of
 from ucutlass.dynamo.partition import NO_WORK, Division, divide, division_of, rest
 from ucutlass.dynamo.records import Records, division_from, division_record, key_of
@@ -82,13 +84,15 @@ class Report:
 class BackendHooks:
     """What the backend does to a device: `launch` starts to turn programs into callables, `measure` times two forms of a
     graph (None where time means nothing), `replaying` gives the device that captures calls, `partition` parts
-    the joint graph of a graph of TorchDynamo in forward and backward. Tensors on other `devices` go to the fallback."""
+    the joint graph of a graph of TorchDynamo in forward and backward, `start_fallback` compiles a graph for
+    TorchInductor's cache beside this process. Tensors on other `devices` go to the fallback."""
 
     launch: Launch = launched
     measure: Measure | None = measured
     replaying: Callable[[torch.device], ReplayDevice] = CudaReplays
     devices: tuple[str, ...] = ("cuda",)
     partition: Callable[[fx.GraphModule], Partition] = partition_of
+    start_fallback: StartFallback = started
 
 
 def compiled(
@@ -154,8 +158,8 @@ class CompiledModule:
             self._report.choices.append(choice)
         if choice is not None and choice.server == "fallback":
             return self._replayed(self._fallback(), None)
-        later = self._options.choose == "later" and self._options.wait and self._is_fixed()
-        if timed and choice is None and self._options.fallback == "inductor" and not later:
+        later = self._later() if timed and choice is None else None
+        if timed and choice is None and self._options.fallback == "inductor" and later is None:
             start_compilers()
         programs, changed = self._as_programs()
         if not self._programs and self._options.fallback != "error":
@@ -163,21 +167,23 @@ class CompiledModule:
             return self._replayed(self._fallback(), changed)
         fallback: Callable[..., Any] | None = None
         trial = bool(timed) and choice is None and changed is not None
-        if (trial and not later) or self._builds:
+        if (trial and later is None) or self._builds:
             fallback = self._replayed(self._fallback(), changed)
         for run in self._runs:  # whose kernels have been built beside the fallback
             run.finish()
         served = Served(self._replayed(programs, changed), fallback, self._builds)
         if trial:
-            context = TracingContext.try_get() if later else None
+            context = TracingContext.try_get() if later is not None else None
             served.choose = partial(self._choice, key, records, changed or (), context)
             served.later = later
         return served.call if trial or fallback is not None else served.programs
 
-    def _is_fixed(self) -> bool:
-        """Returns whether all extents of the inputs are numbers."""
-        extents = [n for x in self._inputs if isinstance(x, torch.Tensor) for n in x.shape]
-        return not any(isinstance(n, torch.SymInt | torch.SymFloat) for n in (*extents, *self._inputs))
+    def _later(self) -> Later | None:
+        """Returns what compiles the fallback beside the calls, None where the first call is to compile it."""
+        if self._options.choose != "later" or self._options.fallback != "inductor" or not self._options.wait:
+            return None
+        graph = portable(self._graph, self._inputs)
+        return None if graph is None else Later(partial(self._hooks.start_fallback, graph))
 
     def _say_unserved(self) -> None:
         computing = [o for g in self._report.graphs[-1:] for o in g.outside if o.why not in NO_WORK]
@@ -207,14 +213,15 @@ class CompiledModule:
         served: Served,
         arguments: Sequence[Any],
     ) -> None:
-        """Times programs against the fallback, which is compiled first where it is not there; `context` is then
-        TorchDynamo's of the graph."""
+        """Times programs against the fallback, which is loaded from TorchInductor's cache where it is not there;
+        `context` is then TorchDynamo's of the graph."""
+        from torch._dynamo.convert_frame import compile_lock
         from torch._guards import tracing
 
         measure, fallback = self._hooks.measure, served.fallback
         assert measure is not None
         if fallback is None:
-            with tracing(context):
+            with compile_lock, tracing(context):
                 fallback = self._replayed(self._fallback(), changed)
         trial = FirstCallTrial(arguments, changed)
         device = device_of(arguments)
@@ -313,9 +320,32 @@ def _is_static(node: fx.Node) -> bool:
     return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
 
 
+class Later:
+    """A compilation of the fallback in a process of its own, which starts once the first call has its results."""
+
+    def __init__(self, start: Callable[[], Future[bool]]) -> None:
+        self._start = start
+        self._compiled: Future[bool] | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self._compiled is not None and not self._compiled.done()
+
+    @property
+    def begun(self) -> bool:
+        return self._compiled is not None
+
+    @property
+    def succeeded(self) -> bool:
+        return self._compiled is not None and self._compiled.result()
+
+    def begin(self) -> None:
+        self._compiled = self._start()
+
+
 class Served:
     """Calls of a graph: by the fallback until kernels are built, then once by both to choose, then by what was
-    chosen. `later` leaves one call to programs before."""
+    chosen. With `later`, programs serve until the fallback is in TorchInductor's cache."""
 
     def __init__(
         self,
@@ -325,7 +355,7 @@ class Served:
     ) -> None:
         self.programs, self.fallback = programs, fallback
         self.choose: Callable[[Served, Sequence[Any]], None] | None = None
-        self.later = False
+        self.later: Later | None = None
         self._builds = tuple(builds)
         self._settled: Callable[..., Any] | None = None
         self._lock = threading.Lock()
@@ -341,6 +371,8 @@ class Served:
         if not all(builds.done for builds in self._builds):
             assert self.fallback is not None
             return self.fallback(*arguments)
+        if self.later is not None and self.later.begun:
+            return self._meanwhile(self.later, arguments)
         with self._lock:
             if self._settled is not None:
                 return self._settled(*arguments)
@@ -352,13 +384,47 @@ class Served:
                     return self.fallback(*arguments)
             # The first call as the user's own: what it changes is changed once.
             results = self.programs(*arguments)
-            if self.later:
-                self.later = False
+            if self.later is not None:
+                if not self.later.begun:
+                    self.later.begin()
             elif self.choose is None:
                 self.settle(self.programs)
             else:
                 self.choose(self, arguments)
             return results
+
+    def _meanwhile(self, later: Later, arguments: Sequence[Any]) -> Any:
+        """Calls programs, and chooses once the fallback is there, unless another thread does that, or a CUDA
+        graph is being captured, in which nothing can be timed."""
+        results = self.programs(*arguments)
+        if later.runs or _is_capturing(arguments) or not self._lock.acquire(blocking=False):
+            return results
+        try:
+            if self._settled is None:
+                self._compare(later, arguments)
+        finally:
+            self._lock.release()
+        return results
+
+    def _compare(self, later: Later, arguments: Sequence[Any]) -> None:
+        assert self.choose is not None
+        if not later.succeeded:
+            self.settle(self.programs)
+            return
+        try:
+            self.choose(self, arguments)
+        except torch.OutOfMemoryError as problem:
+            # By then the caller counts on the memory that a call takes.
+            say(f"programs serve a graph, which had no memory to be timed: {problem}")
+            self.settle(self.programs)
+
+
+def _is_capturing(arguments: Sequence[Any]) -> bool:
+    device = device_of(arguments)
+    if device is None:
+        return False
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def named(graph: fx.GraphModule, names: Sequence[str]) -> None:
