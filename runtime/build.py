@@ -178,7 +178,7 @@ def make(
                 on_progress(Progress("quarantined", recipe.entry, f"{reason}; put aside as {place}"))
         on_progress(Progress("compiling", recipe.entry))
         entry = _produce(recipe, cache, cancel)
-    cache.tidy()
+    cache.tidy_if_due()
     artifact = _artifact(entry)
     on_progress(Progress("built", recipe.entry, seconds=artifact.seconds, done=1))
     return artifact

@@ -48,6 +48,10 @@ _GRACE_SECONDS = 60.0
 """An entry used this recently is not evicted: its user may not have opened the files yet. Files
 already loaded stay valid when removed."""
 
+_TIDY_SECONDS = 10.0
+_TIDY_LOCK = "tidy"
+"""Held by who tidies after a build; its time is that of the last who did."""
+
 
 KNOWN = "known"
 """Folder of what staged builds came to (`ucutlass.runtime.jit.artifact_keys`)."""
@@ -252,6 +256,22 @@ class Cache:
                     break
                 self._remove(folder)
                 excess -= size
+
+    def tidy_if_due(self) -> None:
+        """Works as `tidy`, at most once in a few seconds and in one process at a time: kernels that are built
+        side by side would each look at every file."""
+        with self._guard():
+            lock = self._folder("locks") / _TIDY_LOCK
+            with suppress(FileNotFoundError):
+                if 0 <= time.time() - lock.stat().st_mtime < _TIDY_SECONDS:
+                    return
+            fd = _try_lock(lock)
+            if fd is None:
+                return
+            try:
+                self.tidy()
+            finally:
+                os.close(fd)
 
     def clear(self) -> int:
         """Removes everything that no running build works on; returns the bytes set free."""

@@ -194,7 +194,7 @@ def test_the_fallbacks_compilers_start_before_the_graph_is_divided(monkeypatch: 
     monkeypatch.setattr(backend.CompiledModule, "_fallback", lambda module: module._graph.forward)
     model, x = Block(), torch.randn(4, 32)
     for hooks, expected in ((timing(1.0, 2.0), ["compilers", "divided"]), (HOOKS, ["divided"])):
-        fast, _ = compiled(model, hooks, fallback="inductor", choose="time")
+        fast, _ = compiled(model, hooks, fallback="inductor")
         with torch.no_grad():
             torch.testing.assert_close(fast(x), model(x))
         assert steps == expected
@@ -215,7 +215,7 @@ def test_programs_serve_until_the_fallback_is_compiled_elsewhere(
     monkeypatch.setattr(backend, "whole", counted)
     model, x = Block(), torch.randn(4, 32)
     hooks = replace(timing(programs, fallback), launch=launch, start_fallback=lambda _: there)
-    fast, report = compiled(model, hooks, fallback="inductor")
+    fast, report = compiled(model, hooks, fallback="inductor", choose="later")
     with torch.no_grad():
         for calls in (1, 2):
             torch.testing.assert_close(fast(x), model(x))
@@ -234,7 +234,7 @@ def test_programs_serve_where_the_fallback_does_not_compile(monkeypatch: pytest.
     failed.set_result(False)
     model, x = Block(), torch.randn(4, 32)
     hooks = replace(timing(2.0, 1.0), launch=launch, start_fallback=lambda _: failed)
-    fast, report = compiled(model, hooks, fallback="inductor")
+    fast, report = compiled(model, hooks, fallback="inductor", choose="later")
     with torch.no_grad():
         for calls in (1, 2, 3):
             torch.testing.assert_close(fast(x), model(x))
@@ -251,7 +251,7 @@ def test_calls_of_other_threads_go_on_while_one_chooses() -> None:
 
     model, x = Block(), torch.randn(4, 32)
     hooks = replace(timing(1.0, 2.0), launch=built(), measure=measure, start_fallback=lambda _: there)
-    fast, report = compiled(model, hooks, fallback="inductor")
+    fast, report = compiled(model, hooks, fallback="inductor", choose="later")
     with torch.no_grad():
         fast(x)
     there.set_result(True)
@@ -281,7 +281,7 @@ def test_a_choice_without_memory_leaves_programs() -> None:
     launch = built()
     model, x = Block(), torch.randn(4, 32)
     hooks = replace(timing(1.0, 2.0), launch=launch, measure=measure, start_fallback=lambda _: there)
-    fast, _ = compiled(model, hooks, fallback="inductor")
+    fast, _ = compiled(model, hooks, fallback="inductor", choose="later")
     with torch.no_grad(), said() as lines:
         for calls in (1, 2, 3):
             torch.testing.assert_close(fast(x), model(x))
@@ -304,7 +304,7 @@ def test_another_process_leaves_the_fallback_in_the_cache(
 
     model, x = Block().eval(), torch.randn(4, 32)
     hooks = replace(timing(1.0, 2.0), launch=built(), start_fallback=start)
-    fast, report = compiled(model, hooks, fallback="inductor")
+    fast, report = compiled(model, hooks, fallback="inductor", choose="later")
     with torch.no_grad():
         fast(x)
         assert futures[0].result(120)
@@ -318,7 +318,7 @@ def test_another_process_leaves_the_fallback_in_the_cache(
 def test_a_graph_that_needs_gradients_is_timed_at_the_first_call() -> None:
     model, x = Block(), torch.randn(4, 32)
     hooks = replace(timing(1.0, 2.0), launch=built(), start_fallback=lambda _: pytest.fail("it started"))
-    fast, report = compiled(model, hooks, fallback="inductor")
+    fast, report = compiled(model, hooks, fallback="inductor", choose="later")
     torch.testing.assert_close(fast(x), model(x))
     assert len(report.choices) == 1
 
@@ -326,7 +326,7 @@ def test_a_graph_that_needs_gradients_is_timed_at_the_first_call() -> None:
 def test_a_choice_between_free_extents_is_not_later() -> None:
     model, x = Block(), torch.randn(4, 32)
     torch._dynamo.mark_dynamic(x, 0)
-    fast, report = compiled(model, timing(1.0, 2.0), fallback="inductor")
+    fast, report = compiled(model, timing(1.0, 2.0), fallback="inductor", choose="later")
     with torch.no_grad():
         torch.testing.assert_close(fast(x), model(x))
     assert len(report.choices) == 1
@@ -423,7 +423,7 @@ def test_inductor_alone_tells_a_tensor_given_twice() -> None:
         return torch.relu(x) * y
 
     for remembered in (False, True):
-        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor", choose="time")
+        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor")
         for _ in range(2):
             mine, twin = torch.arange(4.0), torch.arange(4.0)
             torch.testing.assert_close(fast(mine, mine), model(twin, twin))
@@ -444,7 +444,7 @@ def test_a_graph_without_a_program_is_the_fallbacks_whole() -> None:
 def test_the_fallback_of_a_whole_graph_is_inductors() -> None:
     model, x = Block(), torch.randn(4, 32)
     for training in (False, True):
-        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor", choose="time")
+        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor")
         with torch.set_grad_enabled(training):
             for _ in range(2):
                 torch.testing.assert_close(fast(x), model(x))

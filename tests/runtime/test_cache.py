@@ -178,6 +178,19 @@ def test_refused_builds_and_quarantined_entries_count_and_are_evicted(cache: Cac
     assert (cache.stats().failed, cache.stats().quarantined) == (0, 0)
 
 
+def test_builds_side_by_side_tidy_once(cache: Cache) -> None:
+    small = replace(cache, limit_bytes=0)
+    put(cache, "a" * 64, used=LONG_AGO)
+    small.tidy_if_due()
+    assert not cache.entries()
+    put(cache, "b" * 64, used=LONG_AGO)
+    small.tidy_if_due()
+    assert [e.key[0] for e in cache.entries()] == ["b"]
+    os.utime(cache.root / "locks" / "tidy", (LONG_AGO, LONG_AGO))
+    small.tidy_if_due()
+    assert not cache.entries()
+
+
 def test_what_a_running_build_stages_is_not_swept(cache: Cache) -> None:
     with cache.locked(KEY, timeout_seconds=0), cache.staging(KEY) as folder:
         cache.tidy()

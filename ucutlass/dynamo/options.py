@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ucutlass.runtime import switches
 
 Fallback: TypeAlias = Literal["inductor", "eager", "error"]
-Choose: TypeAlias = Literal["later", "time", "always"]
+Choose: TypeAlias = Literal["time", "later", "always"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class CompileOptions:
     `fallback` computes what no program serves: TorchInductor, PyTorch's eager kernels, or nothing, which is
     an error. `check` compares the first call of each program with the float64 reference and raises
     WrongResult where it is beyond the derived bounds. `choose` times a graph as programs against the whole
-    graph as the fallback computes it, and takes the faster: later, at the first call after another process has
-    compiled the fallback (of a graph without gradients whose extents are numbers, else at the first call); in
-    time, at the first call, which compiles it; or always takes programs.
+    graph as the fallback computes it, and takes the faster: at the first call, which compiles the fallback; or
+    later, at the first call after another process has compiled it (of a graph without gradients whose extents are
+    numbers, else at the first call); or always takes programs.
     Without `wait` the fallback computes calls until the kernels are built. `cuda_graphs` replays calls without
     gradients as CUDA graphs, one for each set of shapes. `tuned` takes sources that `ucc adopt` confirmed and
     schedules that `ucc tune` recorded for exactly this GPU, program and shape; without it the compiler plans.
@@ -29,7 +29,7 @@ class CompileOptions:
 
     fallback: Fallback = "inductor"
     check: bool = False
-    choose: Choose = "later"
+    choose: Choose = "time"
     wait: bool = True
     cuda_graphs: bool = False
     tuned: bool = True
