@@ -50,7 +50,8 @@ class Constants:
     that pass through registers (of 2048 x 4096 x 8192 an H100 took 374 us, and 324 without). split_step, fragment: cycles that a warp group adds to a step of K where
     it splits f32 in registers, once and for each 64 x 8 elements of A: an H100's times of 16 to 4096 rows
     are met within 7 % on average. split_shared: that it adds for each element of B that a thread splits in shared
-    memory, as ten products took on an H100. mma_sync_hopper, mma_sync, simt: of the peak, what
+    memory, as ten products took on an H100. split_f16, step_f16, step_f16_unhidden: of `dram`, what splitting into f16
+    reaches; how much longer a step of f16 parts takes, and with two stages, as 22 products took there. mma_sync_hopper, mma_sync, simt: of the peak, what
     the multistage kernel reaches at best. shortest_step: cycles that its step of K takes at least. widen:
     FFMA slots that loading and widening one element takes in the matrix-vector kernel.
     """
@@ -82,6 +83,9 @@ class Constants:
     split_step: float = 300.0
     fragment: float = 150.0
     split_shared: float = 50.0
+    split_f16: float = 0.84
+    step_f16: float = 1.2
+    step_f16_unhidden: float = 2.0
     mma_sync_hopper: float = 0.27
     mma_sync: float = 0.7
     simt: float = 0.6
@@ -289,7 +293,7 @@ def _split_seconds(c: GemmCandidate, device: Device, k: Constants) -> float:
     them, and another one mostly does nothing."""
     s = c.shape
     if isinstance(c.schedule, Sm90Schedule) and c.schedule.math == "f16x3":
-        return 2 * device.launch_floor + 2 * s.operand_bytes / (device.bandwidth * k.dram)
+        return 2 * device.launch_floor + 2 * s.operand_bytes / (device.bandwidth * k.dram * k.split_f16)
     if (parts := _parts(c)) == (1, 1):
         return 0.0
     if parts == (1, 2):
@@ -316,6 +320,8 @@ def _sm90_step(c: GemmCandidate, s: Sm90Schedule, active: int, device: Device, k
         mma *= k.wide_accumulators
     if c.problem.compute_type.name == "tf32" and not _k_major(c):
         mma *= k.register_operand
+    if s.math == "f16x3":
+        mma *= k.step_f16 if s.stages > 2 else k.step_f16_unhidden
     if s.math in REGISTER_MATHS:
         # Of two warp groups; each waits for its own products before it goes on to the next step.
         own = k.split_step + instructions / 2 * (k.fragment + _PASSES[s.math] * n / 2)

@@ -157,7 +157,8 @@ def _sm90(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSched
 def _maths(case: PlanningCase, request: PartialSchedule) -> tuple[Math | None, ...]:
     """How f32 is multiplied: None is what a launch before splits."""
     open_ = case.written.problem.compute_type.name == "f32" and request.math is None
-    return (None, "tf32x3_rs", "tf32x3_fused") if open_ and request.warps != "pingpong" else (request.math,)
+    cooperative: tuple[Math | None, ...] = (None, "tf32x3_rs", "tf32x3_fused", "f16x3")
+    return cooperative if open_ and request.warps != "pingpong" else (request.math,)
 
 
 def _sm90_of(case: PlanningCase, request: PartialSchedule) -> Iterator[PartialSchedule]:
