@@ -9,12 +9,11 @@ and nothing is served before the last one has passed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from ucutlass import assembly, frontend, ir
+from ucutlass import frontend, ir
 from ucutlass.adopt import database as adopted
 from ucutlass.adopt import fences, host
 from ucutlass.adopt.database import AdoptedRow
@@ -293,9 +292,8 @@ def verified(job: AdoptionJob, built: Built, settings: AdoptionSettings) -> Reco
     plan = verification.plan(job.checked, job.program, built, job.named_sizes, seed=settings.seed)
     with hold_gpu(gpu_uuid(), timeout_seconds=settings.wait, on_wait=lambda _: None, shared=True):
         with span("suite"):
-            machine, evidence = verification.machine_and_suite(
-                plan, settings.case, assembly.versions_of(built), lambda: closing(isolation.WarmProcess())
-            )
+            machine = verification.machine(built)
+            evidence = verification.run(plan, case_seconds=settings.case)
         if evidence.ok:
             with span("sanitizers"):
                 evidence = replace(evidence, sanitizers=verification.sanitizers(plan))

@@ -138,24 +138,6 @@ FreshProcess: TypeAlias = Callable[[], AbstractContextManager[isolation.WarmProc
 """Gives a process that did nothing before, which ends with the block."""
 
 
-def machine_and_suite(
-    plan: VerificationPlan, case_seconds: float, built_with: Mapping[str, str], fresh: FreshProcess
-) -> tuple[Machine, SuiteEvidence]:
-    """Returns what the first of the `fresh` processes says of its machine, and what it judges; where it is lost
-    with a case, the next goes on. Raises DeviceUnusable."""
-    with fresh() as first:
-        unused = [first]
-
-        def call(target: str, arguments: Mapping[str, Any], **limits: Any) -> isolation.CallOutcome:
-            if unused:
-                return unused.pop().call(target, arguments, **limits)
-            with fresh() as process:
-                return process.call(target, arguments, **limits)
-
-        this_machine = _machine(built_with, first.call)
-        return this_machine, run(plan, case_seconds=case_seconds, call=call)
-
-
 def on_gpu(
     kernel: dict[str, Any],
     keys: list[str],
@@ -183,7 +165,17 @@ def on_gpu(
         for name in ("reduced", "barely_reduced")
     )
     plan = VerificationPlan({**kernel, "stages": stages}, Granularity(tile, {}, {}), entire, few, fewer)
-    this_machine, evidence = machine_and_suite(plan, case_seconds, built_with, fresh)
+    with fresh() as first:
+        unused = [first]
+
+        def call(target: str, arguments: Mapping[str, Any], **limits: Any) -> isolation.CallOutcome:
+            if unused:
+                return unused.pop().call(target, arguments, **limits)
+            with fresh() as process:
+                return process.call(target, arguments, **limits)
+
+        this_machine = _machine(built_with, first.call)
+        evidence = run(plan, case_seconds=case_seconds, call=call)
     if sanitized is not None and evidence.ok:
         evidence = replace(evidence, sanitizers=sanitizers(plan))
     return {"machine": asdict(this_machine), "evidence": evidence.to_json()}
