@@ -122,7 +122,7 @@ def engine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     machine.behave(EMITTED % stub)
     device = next(d for d in DEVICES.values() if "H200" in d.name)
     local = CurrentGpu(H200.gpus[0], arch_for((9, 0)), device)  # type: ignore[arg-type]
-    monkeypatch.setattr("ucutlass.cli.optimize.opened", lambda spec, as_json: engine)
+    monkeypatch.setattr("ucutlass.cli.optimize.opened", lambda spec, as_json, template: engine)
     monkeypatch.setattr("ucutlass.cli.optimize.at_hand", lambda hall: local)
     accepted = SimpleNamespace(accepted=True, verdict="ok", findings=())
     monkeypatch.setattr(adoption, "gather", lambda *_, **__: None)
