@@ -293,6 +293,7 @@ def test_a_choice_without_memory_leaves_programs() -> None:
 def test_another_process_leaves_the_fallback_in_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import torch._inductor.config as inductor_config
     from torch._dynamo.utils import counters
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
@@ -302,10 +303,10 @@ def test_another_process_leaves_the_fallback_in_the_cache(
         futures.append(started(graph))
         return futures[-1]
 
-    model, x = Block().eval(), torch.randn(4, 32)
+    model, x = nn.Linear(32, 8).eval(), torch.randn(4, 32)
     hooks = replace(timing(1.0, 2.0), launch=built(), start_fallback=start)
     fast, report = compiled(model, hooks, fallback="inductor", choose="later")
-    with torch.no_grad():
+    with torch.no_grad(), inductor_config.patch(compile_threads=1):
         fast(x)
         assert futures[0].result(120)
         counters.clear()
