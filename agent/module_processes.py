@@ -34,6 +34,14 @@ FEW_MODULES = (
 MODULES = (*FEW_MODULES, "ucutlass.importer.problem_file", "ucutlass.tasks.import_module")
 """What a process imports otherwise: the importer takes half as long as all else together."""
 
+EXPORT = (
+    "torch.export._trace",
+    "torch._dynamo",
+    "torch._inductor.config",
+    "torch.fx.experimental.symbolic_shapes",
+)
+"""What torch imports once the importer exports a first module."""
+
 IMPORT = "ucutlass.tasks.import_module:program_of_source"
 """What is asked beside everything else."""
 
@@ -132,7 +140,8 @@ class ModuleProcesses:
 @contextmanager
 def process_template() -> Iterator[ProcessTemplate]:
     """Gives the template of the processes that a session needs, those of problem files and those that launch."""
-    template = ProcessTemplate(FEW_MODULES, (*TABLE["prepare_judge"].target.split(), *MODULES))
+    judging = TABLE["prepare_judge"].target.split()
+    template = ProcessTemplate(FEW_MODULES, (*judging, *MODULES, *EXPORT))
     try:
         yield template
     finally:

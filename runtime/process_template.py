@@ -58,8 +58,10 @@ class ProcessTemplate:
                 self._send({"env": dict(env)}, [*pipes, output, control])
                 if not select.select([self._socket], [], [], _ANSWER_SECONDS)[0]:
                     raise TemplateLost(f"it did not fork within {_ANSWER_SECONDS:g} s")
-                answer = self._socket.recv(64)
-                return ForkedSupervisor(int(answer))
+                number = int(self._socket.recv(64))
+                if not number:
+                    raise TemplateLost("it uses the GPU, and no fork of it could")
+                return ForkedSupervisor(number)
             except (OSError, ValueError) as problem:
                 raise TemplateLost(str(problem)) from problem
 

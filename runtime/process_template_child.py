@@ -1,7 +1,8 @@
 """Imports, and forks whenever it is asked, for `ucutlass.runtime.process_template`, which starts it by path.
 
 A message is four bytes of length, with the descriptors, then JSON. The first one says what to import. Each further
-one is answered with the process number of a supervisor, whose child is a fork of this process that serves calls.
+one is answered with the process number of a supervisor, whose child is a fork of this process that serves calls, or
+with 0 where there is none.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ def main() -> None:
         wait = None if not later else 0.0
         if select.select([caller], [], [], wait)[0]:
             message, descriptors = _message(caller)
-            if not descriptors or _uses_gpu():
+            if not descriptors:
                 return
-            caller.sendall(str(_forked(message, descriptors)).encode())
+            # What was forked before goes on, so that this does not end.
+            number = 0 if _uses_gpu() else _forked(message, descriptors)
+            caller.sendall(str(number).encode())
             for descriptor in descriptors:
                 os.close(descriptor)
         elif later:

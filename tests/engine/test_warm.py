@@ -22,7 +22,7 @@ from ucutlass.runtime.isolation import (
     TooMuchMemory,
     WarmProcess,
 )
-from ucutlass.runtime.process_template import ProcessTemplate
+from ucutlass.runtime.process_template import ProcessTemplate, TemplateLost
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +176,16 @@ def test_a_fork_has_what_its_template_imported_and_ends_with_it(template: Proces
     assert call(second, "add", a=1, b=2) == Returned(3, "")
     for process in (first, second):
         process.close()
+
+
+def test_a_template_that_uses_a_gpu_forks_nothing() -> None:
+    on_gpu = ProcessTemplate(["template_on_gpu"])
+    with pytest.raises(TemplateLost, match="GPU"):
+        on_gpu.fork([0, 1], 2, 2, {})
+    warm = WarmProcess(template=on_gpu)
+    assert call(warm, "add", a=1, b=2) == Returned(3, "")
+    warm.close()
+    on_gpu.close()
 
 
 def test_what_waits_when_it_is_closed_starts_no_other_process(tmp_path: Path) -> None:
