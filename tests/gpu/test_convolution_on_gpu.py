@@ -116,6 +116,21 @@ def test_tensors_that_are_not_aligned(name: str, arch: str) -> None:
     assert verdict.ok, str(verdict)
 
 
+@pytest.mark.parametrize("parts", [2, 8])
+def test_blocks_of_a_cluster_share_a_sum(parts: int, arch: str) -> None:
+    if arch != "sm90a":
+        pytest.skip("clusters are Hopper's")
+    text = (
+        "kernel k(x: f32[N=2, C=40, H=12, W=12], w: f32[K=72, C, R=3, S=3]) -> f32[N, K, P=12, Q=12] "
+        "{ return dot[C, R, S](tf32(x[H = P + R - 1, W = Q + S - 1]), tf32(w)) "
+        f"schedule sm90a {{ warps cooperative  split_k {parts} }} }}"
+    )
+    kernel = ucutlass.loads(text, arch=arch)
+    arguments = generate(kernel.program, {}, "normal", seed=7, device="cuda")
+    verdict = verify.check(kernel.program, _launch(kernel), arguments)
+    assert verdict.ok, str(verdict)
+
+
 def _launch(kernel: Any) -> verify.JudgedLaunch:
     def launch(arguments: Sequence[Any], outputs: Sequence[Tensor]) -> None:
         kernel(*arguments, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
