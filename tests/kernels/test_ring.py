@@ -70,6 +70,8 @@ def schedule(program: str, fields: str = "", **sizes: int) -> ReductionSchedule:
     [
         (SOFTMAX, {"T": 1024, "D": 65536}, (256, 4, 1, 8)),
         (SOFTMAX, {"T": 512, "D": 131072}, (256, 8, 1, 8)),
+        (SOFTMAX, {"T": 512, "D": 72000}, (256, 4, 1, 8)),
+        (SOFTMAX, {"T": 512, "D": 150_016}, (256, 8, 1, 8)),
         (SOFTMAX, {"T": 512, "D": 100_008}, (512, 8, 1, 12)),
         (LAYER_NORM, {"T": 256, "D": 262144}, (512, 8, 1, 12)),
         (SOFTMAX.replace("bf16", "f32"), {"T": 256, "D": 262144}, (512, 8, 1, 12)),

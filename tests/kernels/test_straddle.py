@@ -50,6 +50,39 @@ def test_vectors_wider_than_rows_allow_straddle_their_ends(
 
 
 @pytest.mark.parametrize(
+    ("program", "sizes", "expected"),
+    [
+        (SOFTMAX, {"T": 4096, "D": 305}, (8, 16, 3, 1)),
+        (SOFTMAX, {"T": 4096, "D": 96001}, (8, 512, 12, 2)),
+        (SOFTMAX.replace("bf16", "f32"), {"T": 4096, "D": 333}, (4, 32, 3, 1)),
+        (LAYER_NORM, {"T": 4096, "D": 33949}, (8, 512, 5, 2)),
+        (POOL, {"B": 640, "H": 512, "W": 512}, (4, 1, 4, 1)),
+        (SCALED, {"B": 64, "C": 64, "P": 16129}, (8, 1, 2, 1)),
+    ],
+)
+def test_vectors_straddle_where_single_elements_are_slower(
+    program: str, sizes: dict[str, int], expected: tuple[int, ...]
+) -> None:
+    s = schedule(program, "", **sizes)
+    assert (s.vector, s.threads, s.items, s.cluster) == expected and s.straddle
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes"),
+    [
+        (SOFTMAX, {"T": 4096, "D": 306}),
+        (SOFTMAX, {"T": 4096, "D": 33}),
+        (SOFTMAX, {"T": 4, "D": 305}),
+        (LAYER_NORM, {"T": 4096, "D": 1339}),
+        (MAXIMA, {"A": 4096, "L": 1001}),
+        (SCALED.replace("bf16", "f32"), {"B": 64, "C": 64, "P": 1001}),
+    ],
+)
+def test_other_vectors_divide_rows(program: str, sizes: dict[str, int]) -> None:
+    assert not schedule(program, "", **sizes).straddle
+
+
+@pytest.mark.parametrize(
     ("program", "sizes"),
     [
         (SCAN, {"T": 64, "D": 305}),

@@ -62,6 +62,13 @@ def straddling_vector(problem: ReductionProblem, aligned: tuple[bool, ...] | Non
     return widest
 
 
+def reads_vectors(problem: ReductionProblem) -> bool:
+    """Whether what an element-wise kernel reads along the vector mode comes in vectors, of windows too."""
+    along = _along(problem)
+    moved = [x for x in problem.loads if problem.vector in _modes(x) or _gathers_along(problem, x)]
+    return all(x in along or (bool(problem.windows) and x.span > 1) for x in moved)
+
+
 def straddled_columns(columns: int, vector: int) -> int:
     """Returns the vectors that a row of so many elements touches at most."""
     return -(-(columns + vector - 1) // vector)

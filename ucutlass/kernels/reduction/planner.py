@@ -25,7 +25,14 @@ from ucutlass.kernels.reduction.plan import (
     phases,
     scans_of,
 )
-from ucutlass.kernels.reduction.plan_straddle import MOST_STRADDLED, straddling_vector
+from ucutlass.kernels.reduction.plan_straddle import (
+    MOST_STRADDLED,
+    phased,
+    reads_vectors,
+    starts,
+    straddled_columns,
+    straddling_vector,
+)
 from ucutlass.kernels.reduction.problem import alignment, reduction_problem
 from ucutlass.kernels.reduction.rules import (
     LAUNCH_RULES,
@@ -66,19 +73,18 @@ The last budget spares 16 of a thread's registers: a softmax of rows of 1.5 MB t
 reading them thrice (`benchmarks.optimise`, l1_23). It is for words alone: 16-bit elements, which are widened,
 spill."""
 
-RINGS: tuple[tuple[int, int, int, int, bool], ...] = (
-    (256, 4, 8, 2, True),
-    (256, 8, 8, 1, True),
-    (512, 8, 12, 1, False),
+RINGS: tuple[tuple[int, int, int, int, int, int], ...] = (
+    (256, 4, 8, 2, 8, 0),
+    (256, 8, 8, 1, 8, 0),
+    (256, 4, 8, 2, 9, 9),
+    (256, 8, 8, 1, 10, 9),
+    (512, 8, 12, 1, 8, 1),
 )
-"""Threads of a block, blocks of a cluster, lines of the ring, blocks that an SM is to hold, and whether lines must be
-full, of rows of 16-bit elements that pass through a ring, best first: two blocks of 256 threads work while one of them
-waits for its cluster, and rows that end within a line leave it too few instructions at a time (measured on an H100 by
-`benchmarks.rows`, which prices them: at 0.73 to 0.91 of a copy where clusters that hold a row in registers alone are
-at 0.46 to 0.67)."""
-
-RING_HELD = 256
-"""Bytes of 32-bit elements that a thread of the last of RINGS holds."""
+"""Threads of a block, blocks of a cluster, lines of the ring, blocks that an SM is to hold, the most lines of a block's
+part of a row, and the least where the last may end within a row (0: none may), of rows of 16-bit elements that pass
+through a ring, best first, of words twice as many: two blocks of 256 threads work while one of them waits for its cluster, and rows that end
+within a line leave few lines too few instructions at a time (measured on an H100 by `benchmarks.rows`: at 0.71 to 0.92
+of a copy where clusters that hold a row in registers alone are at 0.46 to 0.67; 0.53 between 160k and 256k)."""
 
 SHORTEST_RING = 7 * 2**14
 """Bytes of a row of 16-bit elements above which a block's registers hold it ill: 8 vectors of 1024 threads."""
@@ -103,6 +109,12 @@ NARROW, WORD = 16, 4
 LEAST_SIDE = 16
 """Elements of either side from which tiles are transposed in shared memory."""
 
+STRADDLED_COLUMNS = 64
+"""Elements of a row, or of a line of an element-wise kernel, from which vectors may straddle its ends."""
+
+LEAST_STRADDLING, LONG_STRADDLING, LONG_HELD = 16, 512, 192
+"""Threads of such a row at least; of a row that a block of the most threads holds ill, and bytes of each there."""
+
 _FLIGHT = 4
 """Vectors that a thread of an element-wise kernel has in flight: 64 KiB an SM, about twice what DRAM's
 latency asks for."""
@@ -122,7 +134,8 @@ def plan_reduction(
     problem = reduction_problem(pattern, sizes, aligned)
     extent = measure(problem, sizes)
     transpose = _transpose(problem, sizes, aligned)
-    own = schedule_of(problem, extent, sizes, arch, device, transpose)
+    straddling = straddling_vector(problem, aligned) if extent.columns <= MOST_STRADDLED else 1
+    own = schedule_of(problem, extent, sizes, arch, device, transpose, straddling)
     held = partial(kept_bytes if problem.columns else moved_bytes, problem)
     widest = vector_of(problem, sizes)
     blocks = math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows)
@@ -133,7 +146,7 @@ def plan_reduction(
         extent.columns,
         held,
         widest,
-        straddling_vector(problem, aligned) if extent.columns <= MOST_STRADDLED else 1,
+        straddling,
         transpose,
         own.threads * own.rows,
         partial(_scan_splits, blocks, device),
@@ -162,9 +175,15 @@ def schedule_of(
     arch: Arch,
     device: Device,
     transpose: Transpose | None,
+    straddling: int = 1,
 ) -> ReductionSchedule:
-    """Threads, vectors and what is kept, by the rules that the notes name."""
+    """Threads, vectors and what is kept, by the rules that the notes name; vectors of `straddling` may straddle the ends
+    of rows."""
     vector = vector_of(problem, sizes)
+    if vector == 1 and straddling > 1 and transpose is None:
+        straddled = _straddled(problem, extent, sizes, straddling, arch, device)
+        if straddled is not None:
+            return straddled
     if not problem.columns:
         if transpose is not None:
             across, loads = transpose
@@ -175,6 +194,40 @@ def schedule_of(
     if problem.across:
         return _across(problem, extent, vector, arch, device)
     return _down(problem, extent, vector, device)
+
+
+def _straddled(
+    problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], vector: int, arch: Arch, device: Device
+) -> ReductionSchedule | None:
+    """Vectors that straddle the ends of rows of an odd length, where they were measured to beat single elements on an
+    H100: a softmax of 333 f32 takes 181 us so, and 385; one of 96001 bf16 317, and 534; a window of 4 x 4 over lines of
+    511 results 509, and 1370 (`benchmarks.rows`). None elsewhere: what two tensors that all rows share are shifted by
+    costs more than their rows gain, unless these are long."""
+    every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
+    along = [x for x in every if x.pointer in starts(problem)]
+    narrow = min(x.elem.bytes for x in along)
+    if not problem.columns:
+        assert problem.vector is not None
+        line = math.prod(sizes[i] for i in problem.modes[problem.vector])
+        pays = narrow == WORD if problem.windows else narrow == WORD // 2
+        if not pays or line < STRADDLED_COLUMNS or not reads_vectors(problem):
+            return None
+        return ReductionSchedule(vector, 1, THREADS, _items(problem, extent, vector, device), "registers")
+    if narrow < WORD // 2 or _picks(problem) or extent.columns < STRADDLED_COLUMNS or not arch.wgmma:
+        return None
+    vectors, held = straddled_columns(extent.columns, vector), kept_bytes(problem, vector)
+    shared = len(along) - len(phased(problem))
+    threads, cluster = max(LEAST_STRADDLING, power(math.ceil(vectors * held / (HELD // 2)))), 1
+    if threads > MOST_THREADS:
+        threads, cluster = LONG_STRADDLING, 2
+        while vectors * held > threads * cluster * LONG_HELD:
+            cluster *= 2
+    if cluster > (1 if narrow == WORD else 8) or (shared > 1 and cluster == 1):
+        return None
+    if extent.rows * cluster < device.sms:
+        return None
+    items = math.ceil(vectors / (threads * cluster))
+    return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
 
 
 def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, device: Device) -> bool:
@@ -315,10 +368,10 @@ def _ring(
     row, words = vectors * held, loads[0].elem.bytes >= WORD
     if words and (row <= 8 * MOST_THREADS * WORD * 8 or resident_loads(problem, vector)):
         return None
-    for threads, cluster, stages, blocks, full in RINGS[-1:] if words else RINGS:
+    for threads, cluster, stages, blocks, most, least in RINGS[-1:] if words else RINGS:
         items = math.ceil(vectors / (threads * cluster))
-        most = RING_HELD if words else HELD
-        if items * held > most or (full and vectors % (threads * cluster)):
+        full = vectors % (threads * cluster) == 0
+        if items > (2 * most if words else most) or not (full or 0 < least <= items):
             continue
         if row <= (SHORTEST_RING if full else MOST_THREADS * HELD) or extent.rows * cluster < device.sms:
             continue
@@ -455,6 +508,8 @@ def _notes(
     extents and types allow."""
     where = "none" if problem.vector is None else "columns" if problem.across else "rows"
     why = f"{'the widest' if s.vector == widest else f'of {widest}'} that extents and types allow"
+    if s.straddle:
+        why = f"which straddle the ends of rows: those of {widest} that divide them are too short"
     reasons = [Note("", f"vectors of {s.vector}", f"along the {where}, {why}")]
     if any(isinstance(i, RowReduce | RowScan) for i in problem.instructions):
         text = (
