@@ -275,6 +275,11 @@ FEW_PARTS = 8
 """Up to so many parts of a concatenation are tried one after another; more are halved, which nests less."""
 
 
+STORED_PARTS = 4
+"""A concatenation that grows, as those of DenseNet, begins with one of so many parts, or of a multiple: the others have
+one reader each, which reads the parts where they lie."""
+
+
 def _chosen(parts: Sequence[Expr], starts: Sequence[int]) -> Expr:
     """Returns the part in which the coordinate of `_p` lies, of parts that begin at `starts`."""
     if len(parts) == 1:
@@ -288,7 +293,7 @@ def _cat(b: GraphBuilder, a: Arguments) -> ValueRef:
     refs = [r for r in a["tensors"] if r is not EMPTY and prod(b.shape(r)) > 0]
     dim = axis_number(a.get("dim", 0), len(a.result.shape))
     names = tuple(r.name for r in refs)
-    for count in range(len(refs) - 1, 1, -1):
+    for count in range((len(refs) - 1) // STORED_PARTS * STORED_PARTS, 1, -STORED_PARTS):
         if (begun := b.joined.get((dim, names[:count]))) is not None:
             refs = [begun, *refs[count:]]
             break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import ARCHES, Arch, Device
 from ucutlass.kernels.planned import Estimate, Grid, Planned, Resources, blocks_per_sm, counted
 from ucutlass.kernels.reduction.plan import (
@@ -104,10 +105,15 @@ def measure(problem: ReductionProblem, sizes: tuple[int, ...]) -> Extent:
 
 def _reach(problem: ReductionProblem, axes: tuple[AxisAccess, ...], sizes: tuple[int, ...]) -> int:
     """Elements that a load reads at most: the product of the modes that move it, or of the lengths of its axes
-    between the first and the last coordinate, where windows overlap."""
+    between the first and the last coordinate that it has, where windows overlap and parts are concatenated."""
     lengths = [math.prod(sizes[i] for i in mode) for mode in problem.modes]
     modes = {m for axis in axes for m, _ in axis.at.terms}
+    names = {str(i): n for i, n in enumerate(sizes)}
     spans = [sum(abs(c) * (lengths[m] - 1) for m, c in axis.at.terms) // axis.scale + 1 for axis in axes]
+    spans = [
+        span if axis.extent is None else min(span, evaluate(axis.extent, names))
+        for span, axis in zip(spans, axes, strict=True)
+    ]
     gathers = any(axis.gathered is not None for axis in axes)
     most = math.prod(lengths[m] for m in modes)
     return most if gathers else min(most, math.prod(spans))
