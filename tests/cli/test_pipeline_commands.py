@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from cli_machine import H200, Machine, Ucc
 
+from ucutlass.cli import pipelines
 from ucutlass.runtime import isolation, sanitize
 from ucutlass.runtime.store import EvidenceStore
+from ucutlass.shapes import ShapeError
 
 MLP = Path(__file__).parent.parent.parent / "examples" / "mlp.ucu"
 SIZES = ("-s", "T=64,D=32,F=128")
@@ -179,3 +181,15 @@ def test_verify_keeps_a_record_of_the_whole(machine: Machine, monkeypatch: pytes
     (record,) = EvidenceStore.open(machine.home / "data" / "evidence.sqlite").find(kind="verify")
     assert record.subject.kernel == "mlp" and record.subject.binary and record.subject.lane == "bf16"
     assert record.subject.schedule.startswith("h: warps") and " | return: " in record.subject.schedule
+
+
+def test_explain_says_that_a_bound_is_not_known(
+    ucc: Ucc, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bounds(*_: Any) -> None:
+        raise ShapeError("UC0709", "too many conditions")
+
+    monkeypatch.setattr(pipelines, "bounds", bounds)
+    path = write(BRANCHES)
+    assert "not known: too many conditions" in ucc("explain", path, "-s", "T=48,D=64,F=64").out
+    assert ucc("explain", path, "-s", "T=48,D=64,F=64", "--json").json["bound"] is None

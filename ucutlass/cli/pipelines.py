@@ -18,6 +18,7 @@ from ucutlass.pipeline.orders import BetterOrder, better_orders, type_text
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, estimator, plan_pipeline
 from ucutlass.pipeline.workspace import pointers, workspace_layout
 from ucutlass.runtime.switches import BuildPath
+from ucutlass.shapes import ShapeError
 from ucutlass.sol import report
 from ucutlass.sol.bounds import TimeBounds, bounds, metric_prefixed
 from ucutlass.units import duration
@@ -40,7 +41,7 @@ def explain(
     rows = fusion_chains(plan, plan_cuts, arch, device)
     quicker = better_orders(plan.sized.pipeline, plan.sizes, estimator(checked, arch, device))
     on = next((s.chosen.planned.device for s in plan.stages if s.chosen is not None), None)
-    fused_bounds = None if on is None else bounds(program, plan.sized.sizes, on)
+    fused_bounds, unknown = _bounds(program, plan, on)
     row: dict[str, Any] = {
         "pipeline": program.name,
         "arch": arch,
@@ -57,7 +58,7 @@ def explain(
     if as_json:
         show.data(row, default=str)
         return
-    show.table(("", ""), _head(row, fused_bounds, plan))
+    show.table(("", ""), _head(row, fused_bounds, unknown, plan))
     show.table(
         ("stage", "one launch of", "schedule", "reads", "writes", "stream", "estimate"),
         [_stage_line(s) for s in row["stages"]],
@@ -130,8 +131,21 @@ def _seconds(plan: PipelinePlan) -> float:
     return sum(s.chosen.planned.seconds for s in plan.stages if s.chosen is not None)
 
 
+def _bounds(program: ir.Pipeline, plan: PipelinePlan, on: Device | None) -> tuple[TimeBounds | None, str]:
+    """Returns the bound of all stages as one kernel, or why it is not known: of what deep modules mask, too many
+    conditions. Raises ShapeError for other reasons."""
+    if on is None:
+        return None, ""
+    try:
+        return bounds(program, plan.sized.sizes, on), ""
+    except ShapeError as problem:
+        if problem.code != "UC0709":
+            raise
+        return None, str(problem)
+
+
 def _head(
-    row: Mapping[str, Any], fused_bounds: TimeBounds | None, plan: PipelinePlan
+    row: Mapping[str, Any], fused_bounds: TimeBounds | None, unknown: str, plan: PipelinePlan
 ) -> list[tuple[str, str]]:
     extents = " ".join(f"{n}={v}" for n, v in row["sizes"].items())
     torch = plan.torch_stages
@@ -145,6 +159,8 @@ def _head(
         lines.append(
             ("bound", f"{duration(fused_bounds.fused.seconds)} by {fused_bounds.limit}, were it one kernel")
         )
+    elif unknown:
+        lines.append(("bound", f"not known: {unknown}"))
     return [*lines, ("estimate", f"{duration(row['seconds'])} for its kernels one after the other")]
 
 
