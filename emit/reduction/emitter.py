@@ -7,7 +7,7 @@ pass over the columns: loads of all items first, so that they are in flight toge
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import convert, kind_of, rounded
@@ -22,7 +22,15 @@ from ucutlass.emit.reduction.meeting import SLOT, counters, meeting, workspace
 from ucutlass.emit.reduction.reductions import Reducer
 from ucutlass.emit.reduction.ring import RingText
 from ucutlass.emit.reduction.splits import Splits
-from ucutlass.emit.reduction.writer import Fields, LocalNames, Writer, accumulator, stored_cpp, touched
+from ucutlass.emit.reduction.writer import (
+    Fields,
+    LocalNames,
+    Writer,
+    accumulator,
+    stored_cpp,
+    touched,
+    window_accumulator,
+)
 from ucutlass.emit.tolerance import coarse, tolerant
 from ucutlass.ir.elements import BF16, TF32
 from ucutlass.kernels.arithmetic import Round
@@ -152,6 +160,8 @@ class _Body:
     writer: Writer
     loader: Loader
     index: IndexText
+    kept: set[int] = field(default_factory=set)
+    """The windows whose values registers hold by now."""
 
     @property
     def problem(self) -> ReductionProblem:
@@ -203,6 +213,7 @@ class _Body:
         splits, schedule = Splits(self.plan), self.plan.schedule
         split, keep = schedule.splits > 1, schedule.keep == "registers"
         out = [self.loader.declared(k) for k in range(len(problem.loads))] if keep else []
+        out += [f"{self._window_type(i)} kept_a{i}[kItems][kVector];" for i in self._kept_windows]
         loaded: set[int] = set()
         if schedule.stages > 1:
             ring = RingText(self.plan, self.writer, self.index)
@@ -318,9 +329,42 @@ class _Body:
         for k in sorted(loads, key=self.writer.computed_address):
             needed = [i for i in self.writer.windows(self.writer.ids(k)) if i in windows]
             windows = [i for i in windows if i not in needed]
-            lines += self.loader.windows(needed, names)
+            lines += self._windows(needed, names)
             lines += [self.loader.declared(k, "1"), *self.loader.load(k, "true", names)]
-        return [*lines, *self.loader.windows(windows, names)]
+        return [*lines, *self._windows(windows, names)]
+
+    def _windows(self, windows: Sequence[int], names: LocalNames) -> list[str]:
+        """These windows of this item: read, or as an earlier pass left them in registers."""
+        lines: list[str] = []
+        for i in windows:
+            each = "for (int v = 0; v < kVector; ++v)"
+            if i in self.kept:
+                lines += [f"{self._window_type(i)} a{i}[kVector];", "#pragma unroll"]
+                lines += [f"{each} a{i}[v] = kept_a{i}[i][v];"]
+                continue
+            lines += self.loader.windows([i], names)
+            if i in self._kept_windows:
+                lines += ["#pragma unroll", f"{each} kept_a{i}[i][v] = a{i}[v];"]
+                self.kept.add(i)
+        return lines
+
+    def _window_type(self, i: int) -> str:
+        window = self.problem.instructions[i]
+        assert isinstance(window, RowWindow)
+        return window_accumulator(window, self.writer.kind(window.arg))
+
+    @property
+    def _kept_windows(self) -> tuple[int, ...]:
+        """The windows that several passes over a row in registers need: of each, one reads the elements."""
+        if not self.problem.columns or self.plan.schedule.keep != "registers" or self._scans:
+            return ()
+        passes = [[o.value for o in self.problem.outputs if o.whole]]
+        for phase in range(phases(self.problem)):
+            own = self._reductions(phase)
+            again = [r.arg for _, r in own if r.op in ("moments", "logsumexp", "argmax", "argmin")]
+            passes += [[r.arg for _, r in own], again]
+        needed = [i for targets in passes for i in self.writer.windows(targets)]
+        return tuple(sorted({i for i in needed if needed.count(i) > 1}))
 
     # --- passes
 

@@ -68,3 +68,23 @@ def test_parts_that_a_launch_of_its_own_merges(value: str) -> None:
     text = f"kernel k(x: f32[B, P, K], w: f32[K]) -> f32[B, P, K] {{ return {value}\n {schedule} }}"
     row = emulate(Job("parts", text, "k", {"B": 4, "P": 45, "K": 52}, None, 0))
     assert row.status == "right", row.detail
+
+
+_POOLED = "max[R=2, S=2](tanh(x)[H = 2*P + R, W = 2*Q + S])"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "(y - mean[C, P, Q](y)) * rsqrt(var[C, P, Q](y) + 1e-5)",
+        pytest.param("softmax[C, P, Q](y)", marks=pytest.mark.slow),
+    ],
+)
+def test_windows_that_several_passes_need(value: str) -> None:
+    """One pass reads them, and registers hold them for the others."""
+    text = (
+        "kernel k(x: f32[B, C=5, H=13, W=18]) -> f32[B, C, P=6, Q=9] {"
+        f" y: [B, C, P, Q] = {_POOLED}\n return {value} }}"
+    )
+    row = emulate(Job("windows", text, "k", {"B": 3}, None, 0))
+    assert row.status == "right", row.detail
