@@ -103,7 +103,7 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
     if reason := check(problem, schedule):
         raise ValueError(reason)
     layout = layout_of(convolution.epilogue_gemm(problem), how)
-    stores_sums = _stores_sums(problem, schedule, layout)
+    stores_sums = how.phases == 1 and _stores_sums(problem, schedule, layout)
     if stores_sums:
         layout = epilogue.EpilogueLayout(layout.contiguous_mode, 1)
     apart, contiguous_mode = how.phases > 1, epilogue.layout(problem.gemm).contiguous_mode
@@ -214,7 +214,8 @@ def _reduces_rows(problem: ConvolutionProblem) -> bool:
 def _stores_sums(
     problem: ConvolutionProblem, schedule: Im2colSchedule, layout: epilogue.EpilogueLayout
 ) -> bool:
-    """Whether results are stored from registers: those of f16 passes whose rows are neighbours in memory."""
+    """Whether results are stored from registers: those of f16 passes whose rows are neighbours in memory. Of rows that
+    lie apart, sectors would be written in parts."""
     stored = all(isinstance(o, Store) for o in problem.gemm.outputs)
     return stored and problem.passes == "f16x3" and layout.contiguous_mode == "m" and schedule.split_k == 1
 

@@ -228,3 +228,21 @@ def test_math_of_another_kernel_is_refused(schedule: str) -> None:
 def test_f16_passes_are_of_f32() -> None:
     with pytest.raises(ProgramError, match="of f32"):
         plan(LINE.replace("f32", "bf16"), {"B": 8, "L": 12, "C": 16, "F": 16}, "sm90a")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sizes", "math"),
+    [
+        ("", {"B": 8, "C": 64, "H": 112, "W": 112, "F": 64}, "f16x3"),
+        ("tile 128x64x32", {"B": 8, "C": 64, "H": 112, "W": 112, "F": 64}, "tf32x3"),
+        ("math tf32x3", {"B": 8, "C": 64, "H": 112, "W": 112, "F": 64}, "tf32x3"),
+        ("", {"B": 8, "C": 8, "H": 112, "W": 112, "F": 64}, "tf32x3"),
+        ("", {"B": 1, "C": 32, "H": 14, "W": 14, "F": 32}, "tf32x3"),
+    ],
+    ids=["many channels", "a tile of the other passes", "by its word", "few channels", "launches cost more"],
+)
+def test_the_planner_takes_the_passes_of_the_lower_price(
+    schedule: str, sizes: Mapping[str, int], math: str
+) -> None:
+    text = _forward(schedule).replace("math f16x3", "")
+    assert plan(text, sizes, "sm90a").request.math == math

@@ -24,7 +24,8 @@ class PriceModel:
     by element, `vectors` where each is copied 16 bytes at a time, times `divided` where a window's position
     is divided; an SM holds `resident` such blocks. `tile` is what a transposed tile takes of an SM;
     `reached` the share of the memory's bandwidth that copies and results reach; `row` is a row that TMA
-    gathers, a part of the channels at one tap, with the rows of weights that come with it."""
+    gathers, a part of the channels at one tap, with the rows of weights that come with it; `staged` the share that
+    f16 passes take longer where their results pass shared memory."""
 
     step: float = 1500.0
     vectors: float = 890.0
@@ -33,6 +34,7 @@ class PriceModel:
     tile: float = 600.0
     reached: float = 0.75
     row: float = 3.8
+    staged: float = 1.35
 
 
 PRICE = PriceModel()
@@ -56,6 +58,8 @@ def im2col_seconds(
     tile_m, tile_n, depth = schedule.tile
     rows = math.ceil(m / tile_m) * tile_m * math.ceil(n / tile_n) * batch * steps * (depth // schedule.part)
     gathered = rows * PRICE.row / device.sms / device.clock
+    if problem.passes == "f16x3" and (how.phases > 1 or problem.gemm.outputs[0].access.contiguous != "m"):
+        multiplied *= PRICE.staged
     return max(multiplied, gathered, _stored(problem, sizes, device)) + copies_seconds(problem, sizes, device)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -86,6 +86,9 @@ FEW_CHANNELS, MOST_SUMMED = 16, 512
 """Channels, and products of a result, up to which a window's taps may count as channels, and threads may have
 register tiles."""
 
+WHOLE_ROW = 32
+"""Channels of which f16 parts are whole rows of TMA."""
+
 LEAST_THREADS = 512
 """Of the direct kernel an SM, below which a thread computes fewer lines."""
 
@@ -121,7 +124,7 @@ def plan_convolution(
     elif direct or word == "direct":
         problem_, own, splits, notes = _direct(pattern, sizes, device, aligned)
     else:
-        chosen = _tiled(pattern, sizes, arch, device, aligned, word, request.fold == "yes", request.math)
+        chosen = _tiled(pattern, sizes, arch, device, aligned, request, word)
         if isinstance(chosen[0], Violation):
             return chosen
         problem_, own, splits, notes = _cheapest(chosen, pattern, sizes, arch, device, aligned, word, request)
@@ -305,29 +308,24 @@ def _tiled(
     arch: Arch,
     device: Device,
     aligned: tuple[bool, ...] | None,
-    warps: Warps | None = None,
-    fold: bool = False,
-    math_: FieldMath | None = None,
+    request: PartialSchedule,
+    warps: Warps | None,
 ) -> _Chosen | tuple[Violation, ...]:
     """Hopper's kernel where TMA gathers the problem, in f32 where that is estimated faster, else the multistage
     one; or the one that `warps` means, or why that cannot be."""
     whole = convolution_problem(pattern, sizes, aligned)
     hopper: _Chosen | str = "before Hopper"
     if arch.wgmma and warps != "multistage":
-        hopper = _hopper(whole, sizes, device, fold, math_)
-        if isinstance(hopper, str):
-            others = convolution_problem(pattern, sizes, aligned, positions=True)
-            windows = hopper if others == whole else _hopper(others, sizes, device, fold, math_)
-            hopper = hopper if isinstance(windows, str) else windows
-        if isinstance(hopper, str) and pattern.b.windowed and not pattern.a.windowed:
-            other = convolution_problem(exchanged(pattern), sizes, aligned)
-            swapped = _hopper(other, sizes, device, fold, math_)
-            hopper = hopper if isinstance(swapped, str) else swapped
+        maths = _maths(request, whole, sizes)
+        fold = request.fold == "yes"
+        hopper = _cheapest_passes(
+            [_gathered_by_tma(pattern, sizes, device, aligned, fold, math_) for math_ in maths], sizes, device
+        )
     if not isinstance(hopper, str) and (warps == "cooperative" or whole.compute_type != F32):
         return hopper
     if warps == "cooperative":
         return broken(VARIANT_RULES, ChosenWord(warps, str(hopper)))
-    if math_ == "f16x3":
+    if request.math == "f16x3":
         return broken(VARIANT_RULES, ChosenWord("multistage", "three f16 passes are of TMA and wgmma"))
     problem_, notes = gathered(whole, sizes)
     extents = measure(problem_, sizes)
@@ -350,6 +348,56 @@ def _tiled(
         splits,
         (Note("", "multistage", f"tiles are gathered by cp.async: {why}"), *notes),
     )
+
+
+def _maths(
+    request: PartialSchedule, problem: ConvolutionProblem, sizes: tuple[int, ...]
+) -> tuple[FieldMath | None, ...]:
+    """The passes of wgmma that a schedule leaves to choose from. Tiles of the two are others; where channels are few or
+    end within TMA's rows, an H100 took longer in f16."""
+    if request.math is not None:
+        return (request.math,)
+    fixed = any(field is not None for field in (request.tile, request.stages, request.blocks))
+    channel = summed_channel(problem, sizes)
+    partial_ = channel is None or sizes[channel] % WHOLE_ROW != 0
+    return (None,) if fixed or partial_ or problem.compute_type != F32 else (None, "f16x3")
+
+
+def _cheapest_passes(
+    candidates: Sequence[_Chosen | str], sizes: tuple[int, ...], device: Device
+) -> _Chosen | str:
+    """The candidate of the lowest price, or why there is none."""
+
+    def price(chosen: _Chosen) -> float:
+        problem, schedule, _, _ = chosen
+        if not isinstance(schedule, Im2colSchedule):
+            return math.inf
+        return im2col_seconds(problem, schedule, sizes, device)
+
+    served_ = [c for c in candidates if not isinstance(c, str)]
+    return min(served_, key=price) if served_ else candidates[0]
+
+
+def _gathered_by_tma(
+    pattern: ConvolutionPattern,
+    sizes: tuple[int, ...],
+    device: Device,
+    aligned: tuple[bool, ...] | None,
+    fold: bool,
+    math_: FieldMath | None,
+) -> _Chosen | str:
+    """A kernel of TMA and wgmma, its operands as the program has them, read along other positions, or exchanged."""
+    whole = convolution_problem(pattern, sizes, aligned)
+    hopper = _hopper(whole, sizes, device, fold, math_)
+    if isinstance(hopper, str):
+        others = convolution_problem(pattern, sizes, aligned, positions=True)
+        windows = hopper if others == whole else _hopper(others, sizes, device, fold, math_)
+        hopper = hopper if isinstance(windows, str) else windows
+    if isinstance(hopper, str) and pattern.b.windowed and not pattern.a.windowed:
+        other = convolution_problem(exchanged(pattern), sizes, aligned)
+        swapped = _hopper(other, sizes, device, fold, math_)
+        hopper = hopper if isinstance(swapped, str) else swapped
+    return hopper
 
 
 def _cheapest(
@@ -454,7 +502,9 @@ def _gathered_windows(
     schedule = im2col if isinstance(im2col, str) else schedule_of(*im2col, sizes, device)
     if isinstance(im2col, str) or isinstance(schedule, str):
         return str(schedule)
-    notes = (Note("", "im2col", "TMA gathers the windows, wgmma multiplies"), *_packs(im2col[0]))
+    passes = {"tensor": "", "tf32x3": " in three TF32 passes", "f16x3": " in three f16 passes"}
+    why = f"TMA gathers the windows, wgmma multiplies{passes[im2col[0].passes]}"
+    notes = (Note("", "im2col", why), *_packs(im2col[0]))
     return im2col[0], schedule, 1, notes
 
 
