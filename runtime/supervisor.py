@@ -72,6 +72,13 @@ def _send(caller: int, message: str) -> None:
         os.write(caller, message.encode() + b"\n")
 
 
+def _enter_session(supervisor: int) -> bool:
+    """Gives a fork a session of its own that ends with its supervisor; returns whether that still lives."""
+    os.setsid()
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == supervisor
+
+
 def _start(command: list[str]) -> int:
     """Returns the command in a session of its own. Raises OSError where it cannot be executed."""
     refusal, refuse = os.pipe()
@@ -79,9 +86,7 @@ def _start(command: list[str]) -> int:
     child = os.fork()
     if child == 0:
         try:
-            os.setsid()
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() == supervisor:
+            if _enter_session(supervisor):
                 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores
                 os.execvp(command[0], command)
         except OSError as error:
@@ -103,10 +108,8 @@ def forked(serve: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
         try:
-            os.setsid()
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             signal.set_wakeup_fd(-1)
-            if os.getppid() == supervisor:
+            if _enter_session(supervisor):
                 serve()
         finally:
             os._exit(127)

@@ -5,9 +5,9 @@
     baselines   eager, compiled, cuBLAS; workload: the buffers that all share
     regimes     how many buffer sets rotate, and fresh content for each
     protocol    every number of the protocol, and what makes a block comparable
-    gpu         the seam: what the conductor asks of a device; cuda is the real one
+    gpu         what `measure` asks of a device; cuda is the one of CUDA
     prepare     a candidate called, audited, captured and validated before anything is timed
-    measure     the conductor: warm up, interleave, validate, stop
+    measure     a comparison: warm up, interleave, validate, stop
     outcome     what is timed and what came of it
     trace, spans    device events of CUPTI, and which iteration each belongs to
     clocks      three clocks against one another
