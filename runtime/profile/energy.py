@@ -21,7 +21,7 @@ WINDOW_SECONDS = 2.0
 
 
 class EnergyCounter(Protocol):
-    """The seam: a board with an energy counter."""
+    """A board with an energy counter, as measurements ask for it."""
 
     def millijoules(self) -> int | None:
         """Returns the counter; None where the board has none."""

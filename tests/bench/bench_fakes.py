@@ -79,7 +79,7 @@ class FakeGpu:
         """Work that another thread launches once the candidate has returned."""
         self.pending.append((name, us, effect))
 
-    # --- the seam
+    # --- the interface to a device
 
     def no_profiler(self) -> str:
         return "" if self.watched else "no CUPTI here"

@@ -1,4 +1,4 @@
-"""The real device behind the seam: what it reports is there and of the right kind; no speed is tested."""
+"""The interface to a device on a GPU: what it reports is there and of the right kind; no speed is tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conductor on a device of the tests' own: honest kernels get their times, tricks their names."""
+"""Comparisons on a device of the tests' own: honest kernels get their times, tricks their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seam on the CPU: real torch calls, every operator an event on a time line of its own."""
+"""The interface to a device on the CPU: real torch calls, every operator an event on a time line of its own."""
 
 from __future__ import annotations
 
