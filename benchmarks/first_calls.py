@@ -4,7 +4,7 @@
 
 Claim: a user waits seconds, not minutes. Each call is made in a process of its own, one after the other, with the
 machine to itself. `cold` has empty cache folders for every compiler, `warm` those that the cold process left.
-Models are timm's, with random weights, without gradients. A line says the seconds of the call, and of which:
+Models are those of `benchmarks.models`, with random weights, without gradients. A line says the seconds of the call, and of which:
 
     tracing      TorchDynamo, AOTAutograd, the call itself: what no other part has
     importing    the graph to programs; a warm process remembers them
@@ -35,12 +35,11 @@ from benchmarks.harness import Row
 from ucutlass.runtime.switches import CACHE_DIR
 
 MODELS = (
-    "resnet18,resnet50,efficientnet_b0,densenet121,inception_v3,vit_base_patch16_224,convnext_tiny,"
-    "mobilenetv3_large_100"
+    "resnet18,resnet50,efficientnet_b0,densenet121,inception_v3,vit_b_16,convnext_tiny,mobilenet_v3_large,"
+    "hf_bert,hf_llama"
 )
 BACKENDS = ("ucutlass", "later", "inductor")
 """`later` is ours with the option `choose="later"`."""
-DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 SECONDS = 300.0
 """Limit of a process."""
 
@@ -53,20 +52,19 @@ PAUSE_SECONDS = 0.02
 
 def called(model: str, backend: str, dtype: str, batch: int) -> Row:
     """Returns the seconds of a first call in this process, by part, and of the second."""
-    import timm
     import torch
 
-    from benchmarks.model_measure import parts_of
+    from benchmarks.model_cases import CASES, cast
+    from benchmarks.model_measure import DTYPES, parts_of
     from ucutlass import spans
     from ucutlass.dynamo.backend import Report
     from ucutlass.dynamo.backend import backend as backend_of
     from ucutlass.dynamo.options import options_of
 
     torch.manual_seed(0)
-    element = getattr(torch, DTYPES[dtype])
-    module = timm.create_model(model).eval().to("cuda", element)
-    side = module.default_cfg["input_size"][-1]
-    images = torch.randn(batch, 3, side, side, device="cuda", dtype=element)
+    element = DTYPES[dtype]
+    module = cast(CASES[model].model().eval().to("cuda"), element)
+    inputs = [x.to("cuda", element if x.is_floating_point() else x.dtype) for x in CASES[model].inputs(batch)]
     report = Report()
     if backend == "inductor":
         fast = torch.compile(module, dynamic=False)
@@ -77,15 +75,15 @@ def called(model: str, backend: str, dtype: str, batch: int) -> Row:
     def timed() -> float:
         torch.cuda.synchronize()
         start = time.monotonic()
-        fast(images)
+        fast(*inputs)
         torch.cuda.synchronize()
         return time.monotonic() - start
 
     with torch.no_grad():
         with spans.recording() as record:
             first = timed()
-        eager = module(images).double()
-        before = float((fast(images).double() - eager).norm() / eager.norm())
+        eager = module(*inputs).double()
+        before = float((fast(*inputs).double() - eager).norm() / eager.norm())
         start, calls = time.monotonic(), [timed() for _ in range(3)]
         with spans.recording() as later_record:
             while backend == "later" and not report.choices and time.monotonic() < start + CHOICE_SECONDS:
@@ -93,7 +91,7 @@ def called(model: str, backend: str, dtype: str, batch: int) -> Row:
                 calls.append(timed())
         waited = time.monotonic() - start
         after = [timed() for _ in range(20)]
-        error = float((fast(images).double() - eager).norm() / eager.norm())
+        error = float((fast(*inputs).double() - eager).norm() / eager.norm())
     return {
         "first": round(first, 3),
         "parts": parts_of(record.seconds, first),
@@ -165,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--backends", default=",".join(BACKENDS))
-    parser.add_argument("--dtype", default="bf16", choices=tuple(DTYPES))
+    parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16", "f32"))
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--out", type=Path, metavar="FILE")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
