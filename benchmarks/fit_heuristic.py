@@ -1,4 +1,4 @@
-"""Fits the cost model's constants to what `benchmarks.record` and `benchmarks.speed` measured.
+"""Fits the cost model's constants to what `benchmarks.record`, `speed` and `first_choice` measured.
 
     python -m benchmarks.fit_heuristic recorded.json speed.json [--cross]
 
@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from benchmarks.first_choice import Problem
 from benchmarks.speed import BATCHED, PLAIN, Shape, extents_of
 from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
@@ -68,6 +69,9 @@ FEW = 20
 FAR = 0.05
 """Rows further off than this pull less than in proportion."""
 
+PRICED = ("bf16", "f16", "batched")
+"""Kinds of drawn products that tell these constants."""
+
 Group: TypeAlias = "list[Row]"
 
 
@@ -98,8 +102,28 @@ def read(path: Path) -> tuple[list[Row], Device]:
     """The measured rows that are our kernels, and the device they ran on."""
     recorded = json.loads(path.read_text(encoding="utf-8"))
     device = device_named(recorded["machine"]["gpu"]) or default_device(ARCHES["sm90a"])
-    rows = _timed(recorded, device) if "gemm" in recorded else _recorded(recorded, device)
+    if "drawn" in recorded:
+        rows = _drawn(recorded, device)
+    else:
+        rows = _timed(recorded, device) if "gemm" in recorded else _recorded(recorded, device)
     return list(rows), device
+
+
+def _drawn(report: Mapping[str, Any], device: Device) -> Iterator[Row]:
+    """Of `benchmarks.first_choice`: the cheapest candidates of drawn products."""
+    for row in (row for row in report["drawn"] if row["ok"]):
+        problem = Problem(*row["problem"])
+        if problem.kind not in PRICED:
+            continue
+        checked = frontend.read_text(problem.text)
+        program = frontend.kernel(checked)
+        sizes = tuple(complete(program, problem.sizes))
+        case = case_of(
+            gemm_problem(frontend.pattern(checked, program), sizes), sizes, ARCHES["sm90a"], device
+        )
+        for timed in row["candidates"]:
+            candidate = build(case, request(timed["request"]))
+            yield Row(row["name"], timed["schedule"], timed["us"] * 1e-6, candidate)
 
 
 def _recorded(recorded: Mapping[str, Any], device: Device) -> Iterator[Row]:

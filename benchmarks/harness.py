@@ -18,13 +18,14 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ucutlass import files, frontend
 from ucutlass.backend import build_sources, source_of
+from ucutlass.ir.hardware import Device, device_named
 from ucutlass.runtime import isolation
 from ucutlass.runtime.build import Artifact
 from ucutlass.shapes import complete
@@ -158,12 +159,20 @@ def lost_lines(rows: Iterable[Row], unbuilt: Mapping[str, str]) -> list[str]:
 # --- kernels -----------------------------------------------------------------------------
 
 
+@cache
+def device() -> Device | None:
+    """Returns what is known of this machine's GPU. None, for which plans are those of the target's default device,
+    where there is none or it is unknown."""
+    names = _said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
+    return device_named(names[0]) if names else None
+
+
 def planned(text: str, sizes: Mapping[str, int]) -> Plan:
-    """Returns a text's kernel, checked and planned by default at these extents."""
+    """Returns a text's kernel, checked and planned by default at these extents for this machine's GPU."""
     checked = frontend.read_text(text)
     program = frontend.kernel(checked)
     extents = complete(program, dict(sizes))
-    return checked, program, frontend.plan_kernel(checked, program, extents, ARCH).planned
+    return checked, program, frontend.plan_kernel(checked, program, extents, ARCH, device()).planned
 
 
 def prebuild(plans: Mapping[str, Plan]) -> dict[str, str]:

@@ -16,6 +16,7 @@ TIMED = (
     "attention",
     "convolution",
     "f32_products",
+    "first_choice",
     "grouped_gemm",
     "memory_bound",
     "ops",
