@@ -7,14 +7,17 @@ cache afterwards. It ends with the process that started it.
 from __future__ import annotations
 
 import base64
+import importlib
 import io
 import logging
 import pickle
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
+from types import FunctionType
 from typing import Any, TypeAlias
 
 import torch
@@ -194,11 +197,29 @@ def portable(graph: fx.GraphModule, inputs: Sequence[Any]) -> bytes | None:
     )
     written = io.BytesIO()
     try:
-        pickle.Pickler(written).dump(portable_graph)
+        _Pickler(written).dump(portable_graph)
     except (pickle.PicklingError, AttributeError, TypeError) as problem:
         _LOG.info("a graph stays in this process: %s", problem)
         return None
     return written.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Writes a function that another one made, such as `max_pool2d`, by the name under which its module has it."""
+
+    def reducer_override(self, value: Any) -> Any:
+        name = getattr(value, "__name__", "")
+        if (
+            isinstance(value, FunctionType)
+            and value.__qualname__ != name
+            and getattr(sys.modules.get(value.__module__), name, None) is value
+        ):
+            return _function, (value.__module__, name)
+        return NotImplemented
+
+
+def _function(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
 
 
 def _portable_input(value: Any) -> Any:
