@@ -30,14 +30,21 @@ UNIT_SHARE = 4
 GEMMs)."""
 
 
-def jobs(requested: int | None = None, group: int = 1, first: int = COMPILER_BYTES) -> int:
+CROWD = 1.5
+"""Builds that are under way for each core: one waits for files and for parts that others compile, and builds of
+unlike length would leave cores idle at the end."""
+
+
+def jobs(
+    requested: int | None = None, group: int = 1, first: int = COMPILER_BYTES, a_core: float = 1.0
+) -> int:
     """Returns compilers to run at once, each on `group` kernels, the first of which takes `first` bytes:
-    `requested`, else UCUTLASS_BUILD_JOBS, else one a core, and no more than free memory holds; at least
+    `requested`, else UCUTLASS_BUILD_JOBS, else so many `a_core`, and no more than free memory holds; at least
     1."""
     if limit := requested or switches.read().jobs:
         return limit
     each = first + (group - 1) * first // UNIT_SHARE
-    return max(1, min(system.cores(), system.memory_available() // each))
+    return max(1, min(int(system.cores() * a_core), system.memory_available() // each))
 
 
 def build_many(
@@ -96,9 +103,11 @@ def make_many(
     alone = {key: build for key, build in distinct.items() if isinstance(build, Recipe)}
     members = {key: build for key, build in distinct.items() if isinstance(build, UnitMember)}
     report = _ProgressCounter(on_progress, len(distinct))
-    workers = jobs(max_jobs, group if members else 1, compiler_bytes)
+    most = group if members else 1
+    workers = jobs(max_jobs, most, compiler_bytes)
+    crowd = jobs(max_jobs, most, compiler_bytes, CROWD)
     results: dict[str, Artifact | BuildFailure] = {}
-    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="ucutlass-build") as pool:
+    with ThreadPoolExecutor(max_workers=crowd, thread_name_prefix="ucutlass-build") as pool:
         futures = [
             *(  # first, since they take the longest
                 pool.submit(_unit, unit, toolchain, cache, report, stop, limit_seconds)

@@ -89,8 +89,13 @@ def build_sources(
         )
     from ucutlass.runtime.jit import artifact_keys
 
-    artifacts = [artifact_keys.artifact(source, how, toolchain(), cache) for source, _ in pairs]
-    absent = [pair for pair, artifact in zip(pairs, artifacts, strict=True) if artifact is None]
+    # Layers of one kind share a kernel, whose files are then read once.
+    distinct = {(source.code, source.arch): (source, plan) for source, plan in pairs}
+    artifacts: dict[tuple[str, str], Artifact | BuildFailure | None] = {
+        code: artifact_keys.artifact(source, how, toolchain(), cache)
+        for code, (source, _) in distinct.items()
+    }
+    absent = [distinct[code] for code, artifact in artifacts.items() if artifact is None]
     recipes = [recipe_of(source, plan, how, cache, on_progress) for source, plan in absent]
     lean = all(
         recipe.builder == BUILDERS["nvrtc"] or _COLLECTIVES not in source.preamble
@@ -110,10 +115,11 @@ def build_sources(
         toolchain=toolchain(),
     )
     for (source, _), result in zip(absent, results, strict=True):
+        artifacts[source.code, source.arch] = result
         if isinstance(result, Artifact):
             artifact_keys.keep(source, how, toolchain(), cache, result.key)
-    rest = iter(results)
-    return tuple(next(rest) if artifact is None else artifact for artifact in artifacts)
+    every = (artifacts[source.code, source.arch] for source, _ in pairs)
+    return tuple(artifact for artifact in every if artifact is not None)
 
 
 BUILD_PATH_OF: Mapping[str, BuildPath] = MappingProxyType(

@@ -30,6 +30,7 @@ def test_jobs_are_bounded_by_cores_and_memory(
     assert parallel.jobs(5) == 5
     assert parallel.jobs(group=4) == max(1, min(cores, free // (7 * GIB)))
     assert parallel.jobs(first=GIB) == max(1, min(cores, free // GIB))
+    assert parallel.jobs(first=GIB, a_core=1.5) == max(1, min(cores * 3 // 2, free // GIB))
     monkeypatch.setenv("UCUTLASS_BUILD_JOBS", "3")
     assert parallel.jobs() == 3
 
