@@ -197,7 +197,7 @@ def test_the_fallbacks_compilers_start_before_the_graph_is_divided(monkeypatch: 
     monkeypatch.setattr(backend.CompiledModule, "_fallback", lambda module: module._graph.forward)
     model, x = Block(), torch.randn(4, 32)
     for hooks, expected in ((timing(1.0, 2.0), ["compilers", "divided"]), (HOOKS, ["divided"])):
-        fast, _ = compiled(model, hooks, fallback="inductor")
+        fast, _ = compiled(model, hooks, fallback="inductor", choose="time")
         with torch.no_grad():
             torch.testing.assert_close(fast(x), model(x))
         assert steps == expected
@@ -440,7 +440,7 @@ def test_inductor_alone_tells_a_tensor_given_twice() -> None:
         return torch.relu(x) * y
 
     for remembered in (False, True):
-        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor")
+        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor", choose="time")
         for _ in range(2):
             mine, twin = torch.arange(4.0), torch.arange(4.0)
             torch.testing.assert_close(fast(mine, mine), model(twin, twin))
@@ -461,7 +461,7 @@ def test_a_graph_without_a_program_is_the_fallbacks_whole() -> None:
 def test_the_fallback_of_a_whole_graph_is_inductors() -> None:
     model, x = Block(), torch.randn(4, 32)
     for training in (False, True):
-        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor")
+        fast, report = compiled(model, timing(2.0, 1.0), fallback="inductor", choose="time")
         with torch.set_grad_enabled(training):
             for _ in range(2):
                 torch.testing.assert_close(fast(x), model(x))

@@ -181,6 +181,19 @@ def test_tensors_without_elements_beside_others() -> None:
     assert len(report.graphs[0].texts) == 1 and "relu" in next(iter(report.graphs[0].texts.values()))
 
 
+def test_a_part_without_elements_does_not_divide_what_it_is_joined_to() -> None:
+    """As rotary embeddings of a whole head join what they leave as it is."""
+
+    def rotated(x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(x)
+        return torch.relu(torch.cat([y * 2, y[:, 4:]], 1))
+
+    fast, report = compiled(rotated)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(fast(x), rotated(x))
+    assert len(report.graphs[0].texts) == 1 and not report.graphs[0].outside
+
+
 def test_torch_says_which_of_equal_elements_is_among_the_largest() -> None:
     fast, report = compiled(lambda x: torch.relu(x).topk(2, -1)[1] + 1)
     x = -torch.rand(3, 6)

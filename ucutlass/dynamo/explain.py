@@ -14,13 +14,12 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import flop_registry
 
 from ucutlass import frontend
-from ucutlass.dynamo.backend import line_of, named, remembered
+from ucutlass.dynamo.backend import line_of, named, remembered, simplify
 from ucutlass.dynamo.builds import checked_text
 from ucutlass.dynamo.partition import CHECK, SIZES, VIEW, Division, is_item, is_view, why_outside
 from ucutlass.dynamo.records import Records
 from ucutlass.dynamo.region import values_of
 from ucutlass.dynamo.rules import decompositions
-from ucutlass.dynamo.strided_views import without_strided_views
 from ucutlass.importer.export import ELEMENTS
 from ucutlass.ir import Pipeline
 from ucutlass.ir.hardware import DEVICES, Device, device_named
@@ -169,8 +168,7 @@ def _trace(
         from torch._functorch._aot_autograd.utils import make_boxed_func
 
         named(graph, names)
-        without_strided_views(graph)
-        graph.graph.eliminate_dead_code()
+        simplify(graph)
         graph.recompile()
         own = _TracedGraph(graph, remembered(graph, devices, Records.from_switches()), devices)
         traced.append(own)

@@ -134,6 +134,16 @@ def unfit(value: Any, devices: Collection[str]) -> str:
     return "a tensor has no elements" if is_empty(value) else ""
 
 
+def without_empty_operands(graph: fx.GraphModule) -> None:
+    """Takes tensors without elements out of concatenations, in place: what no program gives would stand between
+    the programs of what it is joined to."""
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
+        operands, *axis = node.args
+        full = [x for x in operands if not is_empty(x.meta.get("val"))]
+        if 0 < len(full) < len(operands):
+            node.args = (full, *axis)
+
+
 def division_of(graph: fx.GraphModule, devices: Collection[str], name: str) -> Division:
     """Returns how a graph without dead code is divided; its parts are called `NAME_0`, `NAME_1`, .. A part that
     is refused as a whole is halved."""
