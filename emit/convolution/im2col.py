@@ -28,7 +28,7 @@ from ucutlass.kernels.convolution.smem import (
     rows_staged,
     tables_bytes,
 )
-from ucutlass.kernels.gemm.plan import GemmProblem
+from ucutlass.kernels.gemm.plan import F16_CHAIN, GemmProblem
 
 INCLUDES = (
     "<algorithm>",
@@ -42,6 +42,9 @@ INCLUDES = (
     "<cuda/std/limits>",
 )
 F16X3_INCLUDES = ("<cuda_fp16.h>", "cutlass/half.h")
+
+RANGE_BLOCKS = 1024
+"""Blocks that share a copy in f16 parts, of which each leaves the range that it has met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,8 @@ def render(problem: ConvolutionProblem, schedule: Im2colSchedule) -> str:
         split=passes == "tf32x3",
         parted=passes != "tensor",
         f16x3=passes == "f16x3",
+        range_blocks=RANGE_BLOCKS,
+        chain=F16_CHAIN,
         split_k=schedule.split_k,
         reduces_rows=_reduces_rows(problem),
         stores_sums=stores_sums,

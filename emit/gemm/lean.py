@@ -20,14 +20,17 @@ from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.gemm.arithmetic_unit import KERNEL_NAME, ROUNDED, arithmetic_text, declaration
 from ucutlass.emit.gemm.lean_epilogue import EpilogueTensor, StoredResult, call, slots
 from ucutlass.emit.gemm.lean_f16 import LINE as F16_LINE
+from ucutlass.emit.gemm.lean_f16 import ROWS as F16_ROWS
 from ucutlass.emit.gemm.lean_f16 import VECTOR as F16_VECTOR
 from ucutlass.emit.gemm.lean_f16 import Parts, parts_of
 from ucutlass.emit.gemm.lean_mainloop import (
     CROSS,
     TYPES,
     WIDEST,
+    Chain,
     Instruction,
     SharedOperand,
+    chains,
     instructions,
     modifiers,
     multiplied,
@@ -36,6 +39,7 @@ from ucutlass.emit.gemm.lean_mainloop import (
     parts,
     passes,
     promotion,
+    rest,
     small,
     turn,
     turned_operand,
@@ -70,6 +74,7 @@ class LeanLayout:
     a: SharedOperand
     b: SharedOperand
     loaded: tuple[SharedOperand, ...]
+    rest: tuple[SharedOperand, ...]
     split_here: tuple[SharedOperand, ...]
     splits: tuple[Split, ...]
     f16_parts: tuple[Parts, ...]
@@ -83,6 +88,7 @@ class LeanLayout:
     instructions: tuple[Instruction, ...]
     big_instructions: tuple[Instruction, ...]
     cross_instructions: tuple[Instruction, ...]
+    chains: tuple[Chain, ...]
     promotion: int
     parts: int
     part_step: int
@@ -113,6 +119,10 @@ class LeanLayout:
     @property
     def f16_vector(self) -> int:
         return F16_VECTOR
+
+    @property
+    def f16_rows(self) -> int:
+        return F16_ROWS
 
     @property
     def f16_line(self) -> int:
@@ -305,6 +315,7 @@ def _layout(
         a=a,
         b=b,
         loaded=loaded,
+        rest=(rest(a), rest(b)) if in_f16 else (),
         split_here=_split_here(problem, b) if fused else (),
         splits=splits(problem, a, b)
         if in_parts
@@ -324,6 +335,7 @@ def _layout(
         else tuple(instructions(a, b, atoms, columns, terms)),
         big_instructions=tuple(instructions(a, b, atoms, columns)) if in_parts else (),
         cross_instructions=tuple(instructions(a, b, atoms, columns, CROSS)) if in_parts or in_f16 else (),
+        chains=tuple(chains(a, b, atoms, columns)) if in_f16 else (),
         promotion=promoted,
         parts=count,
         part_step=part_step(b, columns),
@@ -434,7 +446,9 @@ def _split_maps(layout: LeanLayout, maps: list[TensorMap]) -> list[TensorMap]:
             )
             for parts in layout.f16_parts
             for operand, pointer in zip(
-                (o for o in layout.loaded if o.name.startswith(parts.name)), (parts.hi, parts.lo), strict=True
+                (o for o in (*layout.loaded, *layout.rest) if o.name.startswith(parts.name)),
+                (parts.hi, parts.lo, parts.rest),
+                strict=True,
             )
         ]
     if layout.a_in_registers and layout.splits:

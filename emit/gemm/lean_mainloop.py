@@ -13,7 +13,7 @@ from ucutlass.emit.parts import NotServed
 from ucutlass.ir.compute_types import FP8
 from ucutlass.ir.elements import F32, Element
 from ucutlass.kernels.access import Access
-from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemmProblem, Sm90Schedule
+from ucutlass.kernels.gemm.plan import F16_CHAIN, REGISTER_MATHS, GemmProblem, Sm90Schedule
 
 WIDEST = 128
 """Bytes of a row of TMA's and wgmma's widest swizzle."""
@@ -193,9 +193,15 @@ def _operand(
     )
 
 
+REST = "_rest"
+"""Ends the name of what two bf16 leave of an operand: it is loaded where small parts lie."""
+
 PRODUCT: tuple[tuple[str, str], ...] = (("a", "b"),)
 CROSS: tuple[tuple[str, str], ...] = (("a" + SMALL, "b"), ("a", "b" + SMALL))
 """The matrices that an instruction multiplies: the operands, and for tf32x3 the products with small parts."""
+
+SMALLEST: tuple[tuple[str, str], ...] = (("a" + SMALL, "b" + SMALL),)
+"""The small parts, which are multiplied where they are bf16."""
 
 
 def passes(schedule: Sm90Schedule) -> tuple[tuple[str, str], ...]:
@@ -206,6 +212,11 @@ def passes(schedule: Sm90Schedule) -> tuple[tuple[str, str], ...]:
 def small(operand: SharedOperand) -> SharedOperand:
     """An operand's small parts, which lie and are loaded as the operand itself."""
     return replace(operand, name=operand.name + SMALL)
+
+
+def rest(operand: SharedOperand) -> SharedOperand:
+    """What two bf16 leave of an operand."""
+    return replace(operand, name=operand.name + REST)
 
 
 _FEW = 64
@@ -237,16 +248,40 @@ def turn(schedule: Sm90Schedule, promotion: int, registers: int, atoms: int) -> 
 
 
 def instructions(
-    a: SharedOperand, b: SharedOperand, atoms: int, columns: int, terms: tuple[tuple[str, str], ...] = PRODUCT
+    a: SharedOperand,
+    b: SharedOperand,
+    atoms: int,
+    columns: int,
+    terms: tuple[tuple[str, str], ...] = PRODUCT,
+    steps: slice = slice(None),
 ) -> Iterator[Instruction]:
-    """Those of `columns` columns of the tile, term after term; a part's columns follow the last part's by
-    `part_step`."""
-    pairs = list(zip(a.instruction_steps, b.instruction_steps, strict=True))
+    """Those of `columns` columns of the tile and some steps of K, term after term; a part's columns follow the last
+    part's by `part_step`."""
+    pairs = list(zip(a.instruction_steps, b.instruction_steps, strict=True))[steps]
     for term, (left, right) in enumerate(terms):
         for k, (a_step, b_step) in enumerate(pairs):
             for atom in range(atoms):
                 at = atom * a.atom_step + a_step
                 yield Instruction(atom * columns // 2, left, right, at, b_step, k == term == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The instructions of the steps of K whose sums of big products go to f32 registers together: those products, the
+    ones that are summed beside them of f16 parts, and of bf16."""
+
+    big: tuple[Instruction, ...]
+    cross: tuple[Instruction, ...]
+    bf16_cross: tuple[Instruction, ...]
+
+
+def chains(a: SharedOperand, b: SharedOperand, atoms: int, columns: int) -> Iterator[Chain]:
+    for first in range(0, len(a.instruction_steps), F16_CHAIN):
+        big, cross, bf16_cross = (
+            tuple(instructions(a, b, atoms, columns, terms, slice(first, first + F16_CHAIN)))
+            for terms in (PRODUCT, CROSS, CROSS + SMALLEST)
+        )
+        yield Chain(big, cross, bf16_cross)
 
 
 def part_step(b: SharedOperand, columns: int) -> int:

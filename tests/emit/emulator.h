@@ -379,6 +379,11 @@ inline uint32_t atomicMin(uint32_t* to, uint32_t x) { uint32_t const before = *t
 #define __shfl_xor_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_xor, v, __VA_ARGS__)
 #define __shfl_up_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_up, v, __VA_ARGS__)
 #define __shfl_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_from, v, __VA_ARGS__)
+// Of an aligned group of lanes.
+inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t v) {
+  for (int distance = 1; distance < __builtin_popcount(mask); distance *= 2) v = std::max(v, uint32_t(__shfl_xor_sync(mask, v, distance)));
+  return v;
+}
 #define __any_sync(mask, v) any_of(v)
 #define __cvta_generic_to_shared(p) (p)
 #define cudaDeviceGetAttribute(value, ...) (*(value) = 3, cudaSuccess)

@@ -105,31 +105,32 @@ inline uint64_t make_smem_desc(uint32_t smem, uint32_t leading_offset, uint32_t 
 }
 // The multipliers do not read the low bits.
 inline double tf32_value(uint32_t bits) { float x; bits &= 0xffffe000u; memcpy(&x, &bits, 4); return x; }
-inline double value_at(uint8_t const* from) {
+inline double value_at(uint8_t const* from, bool bf16) {
   if (EMU_ELEMENT == 4) { uint32_t bits; memcpy(&bits, from, 4); return tf32_value(bits); }
   uint16_t bits; memcpy(&bits, from, 2);
-  return EMU_BF16 ? emu::bf16_bits(bits) : emu::half_bits(bits);
+  return bf16 ? emu::bf16_bits(bits) : emu::half_bits(bits);
 }
-inline double along_k(uint64_t d, int row, int k) {
+inline double along_k(uint64_t d, int row, int k, bool bf16 = EMU_BF16) {
   int const bytes = 256 >> (d >> 62);
-  return value_at(place((uint32_t(d & 0x3FFF) << 4) + row / 8 * (uint32_t(d >> 32 & 0x3FFF) << 4) + row % 8 * bytes + k * EMU_ELEMENT, bytes));
+  return value_at(place((uint32_t(d & 0x3FFF) << 4) + row / 8 * (uint32_t(d >> 32 & 0x3FFF) << 4) + row % 8 * bytes + k * EMU_ELEMENT, bytes), bf16);
 }
-inline double across_k(uint64_t d, int column, int k) {
+inline double across_k(uint64_t d, int column, int k, bool bf16 = EMU_BF16) {
   int const bytes = 256 >> (d >> 62), wide = bytes / 2;
-  return value_at(place((uint32_t(d & 0x3FFF) << 4) + column / wide * (uint32_t(d >> 16 & 0x3FFF) << 4) + k / 8 * (uint32_t(d >> 32 & 0x3FFF) << 4) + k % 8 * bytes + column % wide * 2, bytes));
+  return value_at(place((uint32_t(d & 0x3FFF) << 4) + column / wide * (uint32_t(d >> 16 & 0x3FFF) << 4) + k / 8 * (uint32_t(d >> 32 & 0x3FFF) << 4) + k % 8 * bytes + column % wide * 2, bytes), bf16);
 }
-inline void wgmma(float* d, uint64_t a, uint64_t b, int scale_d) {
+inline void wgmma(float* d, uint64_t a, uint64_t b, int scale_d, bool bf16 = EMU_BF16) {
   int const thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
   constexpr int kDepth = 32 / EMU_ELEMENT;
   double x[2][kDepth];
-  for (int r = 0; r < 2; ++r) for (int k = 0; k < kDepth; ++k) x[r][k] = EMU_ACROSS_A ? across_k(a, row + 8 * r, k) : along_k(a, row + 8 * r, k);
+  for (int r = 0; r < 2; ++r) for (int k = 0; k < kDepth; ++k) x[r][k] = EMU_ACROSS_A ? across_k(a, row + 8 * r, k, bf16) : along_k(a, row + 8 * r, k, bf16);
   for (int i = 0; i < kRegisters; ++i) {
     int const n = i / 4 * 8 + column + i % 2;
     double sum = scale_d ? d[i] : 0.0f;
-    for (int k = 0; k < kDepth; ++k) sum += x[i / 2 % 2][k] * (EMU_ACROSS ? across_k(b, n, k) : along_k(b, n, k));
+    for (int k = 0; k < kDepth; ++k) sum += x[i / 2 % 2][k] * (EMU_ACROSS ? across_k(b, n, k, bf16) : along_k(b, n, k, bf16));
     d[i] = float(sum);
   }
 }
+inline void wgmma_bf16(float* d, uint64_t a, uint64_t b, int scale_d) { wgmma(d, a, b, scale_d, true); }
 // A comes from registers: element (row, k) is in lane 4 * (row % 8) + k % 4, of four as (row / 8, k / 4).
 inline void wgmma(float* d, uint32_t const* a, uint64_t b, int scale_d) {
   int const column = threadIdx.x % 4 * 2;

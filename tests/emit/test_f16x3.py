@@ -31,7 +31,11 @@ extern "C" int usual(float largest, float least) {
   return usual_f16x3(finite_magnitude(largest), least < 0 ? ~0u : finite_magnitude(least)) ? kUsualExponent : 0;
 }
 extern "C" bool wide(float largest, float least) { return f16x3_is_wide(finite_magnitude(largest), finite_magnitude(least)); }
-extern "C" float combine(float main, float cross, int e) { return combine_f16x3(main, cross, e); }
+extern "C" float combine(float main, float cross, int e) { return combine_parts(main, cross, 0x1p-11f, e); }
+extern "C" int wide_exponent(float largest, float other) { return bf16x3_exponent(finite_magnitude(largest), finite_magnitude(other)); }
+extern "C" void split_wide(float const* x, int64_t count, int e, uint32_t* hi, uint32_t* lo, uint32_t* rest) {
+  for (int64_t i = 0; i < count; i += 2) split_bf16x3(x[i], x[i + 1], power_of_two(-e), hi[i / 2], lo[i / 2], rest[i / 2]);
+}
 """
 
 
@@ -40,7 +44,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     program, folder = host_compiler.compiler(), tmp_path_factory.mktemp("f16x3")
     macros = "".join(
         f"{{{{ f16x3.{name}() }}}}"
-        for name in ("exponent", "usual_exponent", "range", "power", "split", "combine")
+        for name in ("exponent", "usual_exponent", "range", "power", "split", "split_wide", "combine")
     )
     functions = templates().from_string('{% import "hopper/f16x3.j2" as f16x3 %}' + macros).render()
     source = folder / "f16x3.cpp"
@@ -52,7 +56,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     assert done.returncode == 0, done.stderr[-4000:]
     built = ctypes.CDLL(str(folder / "f16x3.so"))
     built.combine.restype = ctypes.c_float
-    built.usual.argtypes = built.wide.argtypes = (ctypes.c_float, ctypes.c_float)
+    built.wide_exponent.argtypes = built.usual.argtypes = built.wide.argtypes = (
+        ctypes.c_float,
+        ctypes.c_float,
+    )
     built.wide.restype = ctypes.c_bool
     built.combine.argtypes = (ctypes.c_float, ctypes.c_float, ctypes.c_int)
     return built
@@ -104,9 +111,9 @@ def test_the_parts_are_the_element(name: str, library: ctypes.CDLL) -> None:
     ("largest", "least", "usual", "wide"),
     [
         (0, -1, True, False),
-        (31.9, 2.0**-18, True, False),
-        (4, 2.0**-18, True, False),
-        (4, 2.0**-19, False, False),
+        (31.9, 2.0**-20, True, False),
+        (4, 2.0**-20, True, False),
+        (4, 2.0**-21, False, False),
         (32, 1, False, False),
         (1e30, 1e-3, False, True),
         (1e-45, 1e-45, False, False),
@@ -118,8 +125,41 @@ def test_exponents_are_of_the_range(
     e = library.usual(largest, least)
     assert bool(e) == usual
     if usual and largest > 0:
-        assert largest * 2.0**-e < 2.0**15 and 2.0 ** (e - 36) <= 2.0**-28 * least
+        assert largest * 2.0**-e < 2.0**15 and 2.0 ** (e - 36) <= 2.0**-26 * least
     assert least < 0 or library.wide(largest, least) == wide
+
+
+def split_wide(library: ctypes.CDLL, x: Floats, e: int) -> list[npt.NDArray[np.float64]]:
+    """The three parts in f64."""
+    parts = [np.zeros(x.size, np.uint16) for _ in range(3)]
+    places = (ctypes.c_void_p(part.ctypes.data) for part in parts)
+    library.split_wide(ctypes.c_void_p(x.ctypes.data), ctypes.c_int64(x.size), e, *places)
+    return [(part.astype(np.uint32) << 16).view(np.float32).astype(np.float64) for part in parts]
+
+
+@pytest.mark.parametrize("name", tensors())
+def test_three_bf16_are_the_element(name: str, library: ctypes.CDLL) -> None:
+    x = tensors()[name]
+    e = library.wide_exponent(float(np.abs(x).max()), 1.0)
+    assert -126 <= e <= 0
+    hi, lo, rest = split_wide(library, x, e)
+    exact = x.astype(np.float64) * 2.0**-e
+    large = np.abs(exact) >= 2.0**-110
+    assert np.isfinite(hi).all() and (hi + lo + rest == exact)[large].all()
+    assert (np.abs(hi + lo + rest - exact) <= 2.0**-133).all()
+    assert (np.abs(lo) <= 2.0**-7 * np.abs(hi))[large].all() and (np.abs(rest) <= 2.0**-15 * np.abs(hi))[
+        large
+    ].all()
+    assert ((hi == 0) == (x == 0)).all()
+
+
+@given(st.floats(2.0**-149, 2.0**127, width=32), st.floats(2.0**-149, 2.0**127, width=32))
+def test_products_of_bf16_stay_in_f32s_range(library: ctypes.CDLL, a: float, b: float) -> None:
+    exponents = library.wide_exponent(a, b), library.wide_exponent(b, a)
+    assert a * b * 2.0 ** -sum(exponents) < max(2.0**63, 2 * a * b)
+
+
+PAYLOADS = np.array([0x7F800001, 0xFFFFFFFF], np.uint32).view(np.float32)
 
 
 def test_what_is_not_finite_stays_apart(library: ctypes.CDLL) -> None:
@@ -129,6 +169,10 @@ def test_what_is_not_finite_stays_apart(library: ctypes.CDLL) -> None:
     np.testing.assert_array_equal(hi[[0, 1, 3, 4, 5]], [1, -1, 3 * 2.0**13, 0, -(2.0**-24)])
     np.testing.assert_array_equal(lo, [np.inf, -np.inf, np.nan, 0, 0, 2.0**-13])
     assert abs(hi[2]) == 1
+    hi, lo, rest = split_wide(library, np.array([np.inf, -np.inf, *PAYLOADS, 0.0, -1e-45], np.float32), 0)
+    np.testing.assert_array_equal(hi, [1, -1, 1, -1, 0, -(2.0**-133)])
+    np.testing.assert_array_equal(lo[:5], 0)
+    np.testing.assert_array_equal(rest, [np.inf, -np.inf, np.nan, np.nan, 0, 0])
 
 
 @given(main=st.floats(-(2.0**60), 2.0**60, width=32, allow_subnormal=False), e=st.integers(-252, 226))

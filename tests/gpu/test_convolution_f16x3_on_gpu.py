@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import conv1d
 
 import ucutlass
-from tests.kernels.test_convolution_f16x3 import FORWARD, GROUPED, LINE, STRIDED, TRANSPOSED
+from tests.kernels.test_convolution_passes import FORWARD, GROUPED, LINE, STRIDED, TRANSPOSED, passed
 from ucutlass.ir.hardware import arch_for
 from ucutlass.runtime import verify
 from ucutlass.runtime.inputs import generate
@@ -20,15 +20,12 @@ from ucutlass.runtime.inputs import generate
 pytestmark = pytest.mark.gpu
 
 CASES: Mapping[str, tuple[str, Mapping[str, int]]] = {
-    "forward": (FORWARD.replace("SCHEDULE", ""), {"B": 6, "C": 136, "H": 29, "W": 31, "F": 200}),
-    "wide tile": (
-        FORWARD.replace("SCHEDULE", "tile 64x128x64"),
-        {"B": 6, "C": 72, "H": 33, "W": 32, "F": 128},
-    ),
-    "strided": (STRIDED.replace("SCHEDULE", ""), {"N": 5, "H": 57, "W": 41, "C": 64, "K": 200}),
-    "few channels": (STRIDED.replace("SCHEDULE", "fold yes"), {"N": 5, "H": 57, "W": 41, "C": 3, "K": 64}),
-    "transposed": (TRANSPOSED, {"B": 5, "C": 64, "H": 33, "W": 31, "F": 136}),
-    "grouped": (GROUPED, {"B": 3, "G": 4, "C": 32, "H": 30, "W": 17, "F": 72}),
+    "forward": (passed(FORWARD, "f16x3"), {"B": 6, "C": 136, "H": 29, "W": 31, "F": 200}),
+    "wide tile": (passed(FORWARD, "f16x3", "tile 64x128x64"), {"B": 6, "C": 72, "H": 33, "W": 32, "F": 128}),
+    "strided": (passed(STRIDED, "f16x3"), {"N": 5, "H": 57, "W": 41, "C": 64, "K": 200}),
+    "few channels": (passed(STRIDED, "f16x3", "fold yes"), {"N": 5, "H": 57, "W": 41, "C": 3, "K": 64}),
+    "transposed": (passed(TRANSPOSED, "f16x3"), {"B": 5, "C": 64, "H": 33, "W": 31, "F": 136}),
+    "grouped": (passed(GROUPED, "f16x3"), {"B": 3, "G": 4, "C": 32, "H": 30, "W": 17, "F": 72}),
 }
 
 
@@ -57,7 +54,7 @@ def test_values(name: str) -> None:
 
 @pytest.mark.parametrize("wide", ["by one element", "by an image", "by a filter"])
 def test_any_range_of_elements_is_no_worse_than_eager(wide: str) -> None:
-    kernel = ucutlass.loads(LINE)
+    kernel = ucutlass.loads(passed(LINE, "f16x3"))
     generator = torch.Generator("cuda").manual_seed(0)
     x = torch.randn(8, 300, 64, device="cuda", generator=generator) * 1e-3
     w = torch.randn(96, 3, 64, device="cuda", generator=generator)

@@ -53,6 +53,7 @@ template <int N> struct PipelineState {
   int number = 0;
   int index() const { return number % N; }
   uint32_t phase() const { return number / N % 2; }
+  int count() const { return number; }
   void operator++() { ++number; }
   void advance(int count) { number += count; }
 };

@@ -95,7 +95,8 @@ def stages_held(
     tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device, passes: Passes = "tensor"
 ) -> int:
     """Stages of 128 bytes of K that so many blocks of an SM have room for, no more than there are steps;
-    0 where registers or shared memory do not suffice for two."""
+    0 where registers or shared memory do not suffice for two. Of f16 passes one step may take two of them."""
+    steps = max(steps, 2) if passes == "f16x3" else steps
     warps = 4 * groups + 1
     registers = _registers(tile_m, tile_n, groups, passes)
     if deep(tile_m, tile_n, groups, passes):

@@ -1,4 +1,5 @@
-"""f32 by wgmma with A split in registers: main loop and split as they are emitted, run on the host; and machine code."""
+"""f32 by wgmma in three passes, with A split in registers or with f16 parts in the workspace: main loop and split as they
+are emitted, run on the host; and machine code."""
 
 from __future__ import annotations
 
@@ -168,6 +169,40 @@ CASES = {
         math="tf32x3_fused", schedule="tile 128x16x32  swap yes  cluster 2x2", sizes=(1, 30, 260, 68)
     ),
     "fused, parts of K": Case(math="tf32x3_fused", parts=3, sizes=(1, 13, 140, 196)),
+    "f16, K-major": Case(math="f16x3", schedule="tile 128x16x64  swap no", sizes=(1, 140, 20, 200)),
+    "f16, weights along N": Case(
+        math="f16x3", w="K, N", schedule="tile 128x32x32  swap no", sizes=(1, 140, 20, 68)
+    ),
+    "f16, rows along M": Case(
+        math="f16x3", x="K, M", schedule="tile 128x16x64  swap no", sizes=(1, 140, 12, 68)
+    ),
+    "f16, neither along K": Case(
+        math="f16x3", x="K, M", w="K, N", schedule="tile 128x64x32  swap no", sizes=(1, 140, 76, 68)
+    ),
+    "f16, turned": Case(math="f16x3", w="K, N", schedule="tile 128x16x64  swap yes", sizes=(1, 13, 140, 100)),
+    "f16, batched": Case(
+        math="f16x3", x="B, M, K", w="B, K, N", schedule="tile 128x16x32  swap no", sizes=(2, 36, 12, 40)
+    ),
+    "f16, batch of one operand": Case(
+        math="f16x3", x="M, K", w="B, K, N", schedule="tile 128x16x32  swap no", sizes=(3, 13, 36, 40)
+    ),
+    "f16, interleaved batch": Case(
+        math="f16x3", x="M, B, K", w="N, B, K", schedule="tile 128x16x32  swap no", sizes=(2, 13, 36, 40)
+    ),
+    "f16, K of less than a group": Case(
+        math="f16x3", schedule="tile 128x16x16  swap no", sizes=(1, 140, 20, 4)
+    ),
+    "f16, two atoms": Case(math="f16x3", schedule="tile 256x16x32  swap no", sizes=(1, 260, 13, 68)),
+    "f16, parts of K": Case(
+        math="f16x3", schedule="tile 128x16x16  swap no", sizes=(1, 13, 20, 196), parts=3
+    ),
+    "f16, cluster": Case(
+        math="f16x3",
+        x="K, M",
+        w="K, N",
+        schedule="tile 128x32x32  swap no  cluster 2x2",
+        sizes=(1, 260, 60, 68),
+    ),
 }
 
 
@@ -179,7 +214,13 @@ QUICK = (
     "cluster along N",
     "fused, deep along N",
     "fused, turned",
+    "f16, K-major",
+    "f16, neither along K",
+    "f16, batched",
 )
+
+SCALES = {"f16, K-major": (1, 1), "f16, batched": (2.0**40, 1), "f16, weights along N": (1, 2.0**-90)}
+"""Of operands of f16 parts that the usual exponent serves; the others have one of their own."""
 
 
 @pytest.mark.parametrize(
@@ -187,12 +228,46 @@ QUICK = (
 )
 def test_products_are_those_of_f32(name: str, tmp_path: Path) -> None:
     case = CASES[name]
+    own_scales = (2.0**40, 2.0**-90) if case.math == "f16x3" else (1, 1)
+    x_scale, w_scale = SCALES.get(name, own_scales)
+    x, w = operands(case)
+    x *= np.float32(x_scale)
+    w *= np.float32(w_scale)
+    judged(case, x, w, tmp_path)
+
+
+def operands(case: Case) -> tuple[Array, Array]:
     sizes = dict(zip("BMNK", case.sizes, strict=True))
-    x, w = operand(case.x, sizes, 1), operand(case.w, sizes, 2)
+    return operand(case.x, sizes, 1), operand(case.w, sizes, 2)
+
+
+def judged(case: Case, x: Array, w: Array, folder: Path) -> None:
     a, b = as_matrices(case.x, x, "M"), as_matrices(case.w, w, "N")
-    actual = product(case, x, w, tmp_path).astype(np.float64)
+    actual = product(case, x, w, folder).astype(np.float64)
     exact, magnitude = a @ b.swapaxes(1, 2), np.abs(a) @ np.abs(b).swapaxes(1, 2)
     assert (np.abs(actual - exact) <= 2.0**-20 * magnitude).all()
+
+
+F16 = tuple(name for name in CASES if name.startswith("f16"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "f16, neither along K" else pytest.param(name, marks=pytest.mark.slow) for name in F16],
+)
+def test_operands_of_a_wide_range_keep_their_bits(name: str, tmp_path: Path) -> None:
+    """One large element takes no bits from what it does not meet."""
+    x, w = operands(CASES[name])
+    x.reshape(-1)[5] = 2.0**80
+    judged(CASES[name], x, w, tmp_path)
+
+
+@pytest.mark.parametrize("order", ["M, K", pytest.param("K, M", marks=pytest.mark.slow)])
+def test_a_small_row_keeps_its_bits(order: str, tmp_path: Path) -> None:
+    case = Case(math="f16x3", x=order, schedule="tile 128x16x64  swap no", sizes=(1, 140, 20, 68))
+    x, w = operands(case)
+    x[(7,) if order == "M, K" else (slice(None), 7)] *= np.float32(2.0**-60)
+    judged(case, x, w, tmp_path)
 
 
 @pytest.mark.parametrize("math", ["tf32x3_rs", "tf32x3_fused"])
@@ -223,6 +298,33 @@ def test_what_is_not_finite_stays_where_it_is(math: str, tmp_path: Path) -> None
     assert (np.abs(actual[finite] - exact[finite]) <= 2.0**-19 * magnitude[finite]).all()
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_what_is_not_finite_stays_where_it_is_in_f16_parts(wide: bool, tmp_path: Path) -> None:
+    """Infinities and NaN in each operand beside zeros, infinities, the other's largest and its smallest numbers."""
+    case = Case(math="f16x3", schedule="tile 128x16x32  swap no", sizes=(1, 8, 16, 40))
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((8, 40), np.float32)
+    w = generator.standard_normal((16, 40), np.float32) * np.float32(2.0**-30)
+    payloads = np.array([0x7F800001, 0xFFFFFFFF], np.uint32).view(np.float32)
+    x[5, 9], x[6, 9], w[5, 7], w[6, 7] = 1e-30, -1e-45, 1e-38, -1e-45
+    if wide:
+        x[5, 3] = 1e30
+    for values, at in ((x, 7), (w, 9)):
+        values[0, at], values[1, at], values[2, at], values[3, at] = np.inf, -np.inf, *payloads
+        values[4, :], values[7, 33] = 0, np.inf
+    with np.errstate(invalid="ignore", over="ignore"):
+        expected = (x.astype(np.float64) @ w.astype(np.float64).T).astype(np.float32)
+    actual = product(case, x, w, tmp_path)[0]
+    assert (np.isnan(actual) == np.isnan(expected)).all() and np.isnan(expected).any()
+    infinite = np.isinf(expected)
+    assert infinite.any() and (actual[infinite] == expected[infinite]).all()
+    finite = np.isfinite(expected)
+    magnitude = (
+        np.abs(np.where(np.isfinite(x), x, 0)).astype(np.float64) @ np.abs(np.where(np.isfinite(w), w, 0)).T
+    )
+    assert (np.abs(actual[finite] - expected[finite]) <= 2.0**-19 * magnitude[finite]).all()
+
+
 TF32 = {
     "weights along N": Case(math="tensor", w="K, N", schedule="tile 128x32x32  swap yes"),
     "rows along M": Case(
@@ -242,8 +344,7 @@ TF32 = {
 )
 def test_tf32_passes_through_registers(name: str, tmp_path: Path) -> None:
     case = TF32[name]
-    sizes = dict(zip("BMNK", case.sizes, strict=True))
-    x, w = operand(case.x, sizes, 1), operand(case.w, sizes, 2)
+    x, w = operands(case)
     a, b = as_matrices(case.x, x, "M"), as_matrices(case.w, w, "N")
     actual = product(case, x, w, tmp_path).astype(np.float64)
     exact, magnitude = a @ b.swapaxes(1, 2), np.abs(a) @ np.abs(b).swapaxes(1, 2)
@@ -263,6 +364,13 @@ BUILT = {
     "fused along N": Case(
         math="tf32x3_fused", w="K, N", schedule="tile 128x64x64  swap yes", sizes=(1, 64, 512, 512)
     ),
+    "f16, K-major": Case(
+        math="f16x3", schedule="tile 128x128x64  cluster 2x1  swap no", sizes=(1, 512, 512, 512)
+    ),
+    "f16, neither along K": Case(
+        math="f16x3", x="K, M", w="K, N", schedule="tile 128x128x64  swap no", sizes=(1, 512, 512, 512)
+    ),
+    "f16, two atoms": Case(math="f16x3", schedule="tile 256x64x64  swap no", sizes=(1, 512, 512, 512)),
 }
 
 
@@ -271,25 +379,26 @@ BUILT = {
 def test_machine_code_is_lean(
     name: str, tmp_path: Path, compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink
 ) -> None:
-    """No spill, no call, no serialised wgmma; three of them for each step of K of a k tile."""
+    """No spill, no call, no serialised wgmma; for each step of K of a k tile three of them, of f16 parts six of bf16 more."""
     plan = BUILT[name].planned.plan
     assert isinstance(plan, GemmPlan) and isinstance(plan.schedule, Sm90Schedule)
     cache = Cache(tmp_path, 2**30)
     artifact = make(link.recipe(emit(plan, ""), lean(plan), find(), cache), cache)
     assert not artifact.report.findings
-    launched = set() if BUILT[name].math == "tf32x3_fused" else {"ucc_split"}
+    math = BUILT[name].math
+    launched = {"tf32x3_fused": set(), "f16x3": {"ucc_split", "ucc_split_again"}}.get(math, {"ucc_split"})
     assert {usage.kernel for usage in artifact.report.usage} == {*launched, KERNEL_NAME}
     assert not any(usage.spill_stores or usage.spill_loads or usage.stack for usage in artifact.report.usage)
     counted = operations(kernels((artifact.folder / link.IMAGE).read_bytes())[KERNEL_NAME])
     tile_m, _, tile_k = plan.schedule.tile
-    assert counted[HGMMA] == tile_m // 128 * tile_k // 8 * 3
+    assert counted[HGMMA] == tile_m // 128 * (tile_k // 16 * (3 + 6) if math == "f16x3" else tile_k // 8 * 3)
     assert not any(counted[call] for call in CALLS)
 
 
 H200, SM90 = DEVICES["H200"], ARCHES["sm90a"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     st.sampled_from(COOPERATIVE_M),
     st.sampled_from(WIDTHS),
@@ -297,14 +406,17 @@ H200, SM90 = DEVICES["H200"], ARCHES["sm90a"]
     st.sampled_from(CLUSTERS),
     st.sampled_from(("no", "yes")),
     st.sampled_from(("k", "n")),
-    st.sampled_from(("tf32x3_rs", "tf32x3_fused")),
+    st.sampled_from(("k", "m")),
+    st.sampled_from(("tf32x3_rs", "tf32x3_fused", "f16x3")),
 )
 def test_what_the_rules_allow_is_served(
-    rows: int, columns: int, steps: int, cluster: tuple[int, int], swap: Any, order: str, math: Any
+    rows: int, columns: int, steps: int, cluster: tuple[int, int], swap: Any, b: str, a: str, math: Any
 ) -> None:
     problem, sizes = gemm(512, 512, 512, compute_type="f32")
-    if order == "n":
+    if b == "n":
         problem = replace(problem, b=replace(problem.b, n=(), k=(problem.n,)))
+    if a == "m" and math == "f16x3":
+        problem = replace(problem, a=replace(problem.a, m=(), k=(problem.m,)))
     request = PartialSchedule(
         warps="cooperative", math=math, tile=(rows, columns, 8 * steps), cluster=cluster, swap=swap
     )
