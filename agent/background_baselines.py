@@ -7,7 +7,8 @@ loses to the compiled module, in turns. Times are kept on disk (`ucutlass.agent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -34,7 +35,7 @@ compiled once its search has ended."""
 @dataclass(frozen=True, slots=True)
 class BackgroundBaselines:
     """Compiles modules in `way` on `pool`, once each. `gpu` is the driver's name of the GPU; `limit` bounds a
-    process, `wait` its wait for the GPU lock, in seconds."""
+    process, `wait` its wait for the GPU lock, in seconds. Modules are spread over `gpus` where these are given."""
 
     way: str
     gpu: str
@@ -42,6 +43,7 @@ class BackgroundBaselines:
     cache: BaselineCache
     limit: float
     wait: float
+    gpus: Sequence[str] = ()
     _futures: dict[str, Future[BaselineRatio | str]] = field(default_factory=dict)
 
     def begin(
@@ -80,6 +82,7 @@ class BackgroundBaselines:
         met = match_module(program, module)
         if isinstance(met, str):
             return met
+        gpu = self.gpus[int(key, 16) % len(self.gpus)] if self.gpus else gpu_uuid()
         arguments = {
             "program": program_payload(checked),
             "name": program.name,
@@ -88,12 +91,15 @@ class BackgroundBaselines:
             "names": dict(met.keys),
             "way": self.way,
             "protocol": asdict(PROTOCOL),
-            "gpu": gpu_uuid(),
+            "gpu": gpu,
             "wait": self.wait,
             "releases": bytes_of_module(module) <= SMALL_BYTES,
         }
         outcome = isolation.run(
-            "ucutlass.tasks.baseline_times:versus_eager", arguments, limit_seconds=self.limit + self.wait
+            "ucutlass.tasks.baseline_times:versus_eager",
+            arguments,
+            limit_seconds=self.limit + self.wait,
+            environ=os.environ | {"CUDA_VISIBLE_DEVICES": gpu} if self.gpus else None,
         )
         match outcome:
             case isolation.Returned({"median": float(median), "low": float(low), "high": float(high)}):
@@ -115,15 +121,15 @@ def _done(ratio: BaselineRatio) -> Future[BaselineRatio | str]:
 
 @contextmanager
 def background_baselines(
-    way: str, gpu: str, cpus: int, limit: float, wait: float
+    way: str, gpu: str, cpus: int, limit: float, wait: float, gpus: Sequence[str] = ()
 ) -> Iterator[BackgroundBaselines | None]:
-    """Gives what compiles modules in `way`, "" for none, on a machine of so many cores. At the end what is under
-    way ends, and nothing else begins."""
+    """Gives what compiles modules in `way`, "" for none, on a machine of so many cores, and times them on `gpus`, or
+    the first. At the end what is under way ends, and nothing else begins."""
     if not way:
         yield None
         return
     pool = ThreadPoolExecutor(max(1, cpus // CORES), thread_name_prefix="ucutlass-baseline")
     try:
-        yield BackgroundBaselines(way, gpu, pool, BaselineCache.open(), limit, wait)
+        yield BackgroundBaselines(way, gpu, pool, BaselineCache.open(), limit, wait, gpus)
     finally:
         pool.shutdown(cancel_futures=True)

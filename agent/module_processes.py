@@ -10,10 +10,12 @@ for its file takes another.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import cycle
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -59,6 +61,27 @@ def in_own_process(
 ) -> isolation.CallOutcome:
     """Is the ModuleCall that starts a process for each call."""
     return isolation.run(target, arguments, limit_seconds=limit_seconds, memory_bytes=memory_bytes)
+
+
+class GpuProcess(isolation.WarmProcess):
+    """Is a process that sees one GPU of several, by its UUID: a call that names a GPU is given this one."""
+
+    def __init__(self, gpu: str, template: ProcessTemplate | None = None) -> None:
+        super().__init__(os.environ | {"CUDA_VISIBLE_DEVICES": gpu}, template)
+        self._gpu = gpu
+
+    def call(
+        self,
+        target: str,
+        arguments: Mapping[str, Any],
+        *,
+        limit_seconds: float,
+        memory_bytes: int | None = None,
+    ) -> isolation.CallOutcome:
+        own = {"gpu": self._gpu} if arguments.get("gpu") else {}
+        return super().call(
+            target, {**arguments, **own}, limit_seconds=limit_seconds, memory_bytes=memory_bytes
+        )
 
 
 class ModuleProcesses:
@@ -140,7 +163,7 @@ class ModuleProcesses:
 @contextmanager
 def process_template() -> Iterator[ProcessTemplate]:
     """Gives the template of the processes that a session needs, those of problem files and those that launch."""
-    judging = TABLE["prepare_judge"].target.split()
+    judging = [name for name in TABLE["prepare_judge"].target.split() if ":" not in name]
     template = ProcessTemplate(FEW_MODULES, (*judging, *MODULES, *EXPORT))
     try:
         yield template
@@ -150,11 +173,16 @@ def process_template() -> Iterator[ProcessTemplate]:
 
 @contextmanager
 def module_processes(
-    ready: int = 1, files: int = 1, template: ProcessTemplate | None = None
+    ready: int = 1, files: int = 1, template: ProcessTemplate | None = None, gpus: Sequence[str] = ()
 ) -> Iterator[ModuleProcesses]:
     """Gives processes for problem files, of which so many are under way at once; they end with the block. They are
-    forks of `template` where there is one."""
-    start = partial(isolation.WarmProcess, template=template)
+    forks of `template` where there is one, and take turns with `gpus` where these are given."""
+    turns = cycle(gpus)
+    start = (
+        (lambda: GpuProcess(next(turns), template))
+        if gpus
+        else partial(isolation.WarmProcess, template=template)
+    )
     processes = ModuleProcesses(ready, max(MOST, 3 * files), max(ready, files), start)
     try:
         yield processes

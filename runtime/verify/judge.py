@@ -28,6 +28,7 @@ from ucutlass.reference import (
 )
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.interpreter import Argument, device_of
+from ucutlass.reference.projections import projection_errors
 from ucutlass.reference.rounding import outer_dtype
 from ucutlass.reference.slices import NOTHING, ResultShape
 from ucutlass.runtime.inputs import result_types
@@ -121,6 +122,8 @@ def judge_launch(
                 comparisons = tuple(compare_results(reference, results, tiles, scale))
                 if accepted is not None and not reference.sampled:
                     accepted.add(program, snapshot, results, comparisons)
+                if sample is not None and reference.sampled and all(c.ok for c in comparisons):
+                    problems += _projected(program, snapshot, results, reference, sample.seed, around)
             compared += comparisons
         with span("comparison"):
             differs.append(any(_differ(a, b) for a, b in zip(runs[0], outputs, strict=True)))
@@ -148,6 +151,31 @@ def _reference(
     if sample is not None and isinstance(program, Kernel):
         sampled = sampled_results(program, arguments, sample, around)
     return expected_results(program, arguments, around) if sampled is None else sampled
+
+
+@span("comparison")
+def _projected(
+    program: Program,
+    arguments: Sequence[Argument],
+    results: Sequence[Tensor],
+    reference: ExpectedResults,
+    seed: int,
+    around: Mapping[str, int],
+) -> list[LaunchProblem]:
+    """Returns the problems of products whose projections are not those of their operands: a sample of rows does not
+    see the others."""
+    assert isinstance(program, Kernel)
+    (part,) = reference.slices()
+    errors = projection_errors(program, arguments, results, part, seed, around)
+    return [
+        LaunchProblem(
+            "not its operands'",
+            f"{program.results[number].name or 'the result'}, summed with random signs, is {error:.3g} times as far "
+            "from the product of its operands as a right one may be",
+        )
+        for number, error in errors.items()
+        if error > 1
+    ]
 
 
 @span("comparison")

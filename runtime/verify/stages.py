@@ -56,10 +56,11 @@ def check(
     offset: int = 0,
     sample: RowSample | None = None,
     accepted: AcceptedResults | None = None,
+    end_to_end: bool = True,
 ) -> LaunchVerdict:
     """As `ucutlass.runtime.verify.judge.judge_launch`; a StagedLaunch stage by stage too, and then a
     reference of the whole that has no bound, or does not fit into the device's memory, raises nothing. With
-    `sample` there is none of the whole.
+    `sample`, or without `end_to_end`, there is none of the whole.
 
     `accepted` is for stages and the whole. `expected` is of the whole: what the program should compute, where that is another text's to say.
     """
@@ -86,8 +87,10 @@ def check(
     exact = tuple(exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
     references = exact
     try:
-        if sample is not None and earlier is None:
-            raise NotComputed("the stages were sampled")
+        if earlier is None and (sample is not None or not end_to_end):
+            raise NotComputed(
+                "only the stages were asked for" if sample is None else "the stages were sampled"
+            )
         if earlier is None:
             references = (
                 tuple(expected)

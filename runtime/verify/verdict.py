@@ -23,7 +23,13 @@ class LaunchProblem:
     """Something wrong with a run besides its numbers."""
 
     kind: Literal[
-        "unwritten", "overrun", "input changed", "not repeatable", "reads poison", "not its stages'"
+        "unwritten",
+        "overrun",
+        "input changed",
+        "not repeatable",
+        "reads poison",
+        "not its stages'",
+        "not its operands'",
     ]
     message: str
 

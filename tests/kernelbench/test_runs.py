@@ -119,7 +119,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     monkeypatch.setattr(prebuild, "build_program", made.build)
     # Processes that nobody asks anything here: each imports torch.
     monkeypatch.setattr(
-        module_processes, "module_processes", lambda ready, files, template: nullcontext(in_own_process)
+        module_processes, "module_processes", lambda ready, files, template, gpus: nullcontext(in_own_process)
     )
     monkeypatch.setattr(module_processes, "process_template", lambda: nullcontext(None))
     monkeypatch.setattr(GpuSlot, "_prepare", lambda slot, names: None)

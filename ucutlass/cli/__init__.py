@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import click
 
+from ucutlass.cli.templates import TEMPLATED, begin_template
+
 COMMANDS = {
     "check": "type-check files and their schedules",
     "fmt": "print files in canonical form",
@@ -83,6 +85,8 @@ class _Ucc(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in TEMPLATED and not ctx.resilient_parsing:
+            begin_template(ctx)
         with nullcontext() if ctx.obj is None else ctx.obj.importing():
             command = importlib.import_module(f"ucutlass.cli.{_MODULES.get(cmd_name, cmd_name)}").command
         assert isinstance(command, click.Command)

@@ -38,10 +38,11 @@ from ucutlass.agent.session import (
 )
 from ucutlass.agent.step_time import StepTime
 from ucutlass.cli import show
-from ucutlass.cli.engines import at_hand, opened, threads_take_turns_quickly
+from ucutlass.cli.engines import at_hand, equal_gpus, opened, threads_take_turns_quickly
 from ucutlass.cli.errors import Status, fail
 from ucutlass.cli.proposer_options import proposer_factory
 from ucutlass.cli.search_options import ATTEMPTS, SearchOptions
+from ucutlass.cli.templates import session_template
 from ucutlass.engine.work import Engine
 from ucutlass.runtime.process_template import ProcessTemplate
 
@@ -92,20 +93,23 @@ def batch_request(
 def run_batch(names: Sequence[str], request: BatchRequest, id: str | None) -> tuple[BatchRun, str]:
     """Runs these problems of the folder, or goes on with the run of an id, and returns it with why it ended.
     Ends the command where the machine has no GPU."""
-    from ucutlass.agent.module_processes import process_template
-
+    spec = request.how.session.spec
+    gpus = equal_gpus() if spec is None else ()
     # Problems that are worked on at once wait for each other all the time.
     with (
-        process_template() as template,
-        closing(
-            opened(request.how.session.spec, request.as_json, announces=False, template=template)
-        ) as engine,
+        session_template() as template,
+        closing(opened(spec, request.as_json, announces=False, template=template, gpus=gpus)) as engine,
     ):
-        return _run_batch(engine, names, request, id, template)
+        return _run_batch(engine, names, request, id, template, gpus)
 
 
 def _run_batch(
-    engine: Engine, names: Sequence[str], request: BatchRequest, id: str | None, template: ProcessTemplate
+    engine: Engine,
+    names: Sequence[str],
+    request: BatchRequest,
+    id: str | None,
+    template: ProcessTemplate,
+    gpus: Sequence[str],
 ) -> tuple[BatchRun, str]:
     from ucutlass.agent.background_baselines import background_baselines
     from ucutlass.agent.module_processes import module_processes
@@ -133,17 +137,18 @@ def _run_batch(
         return open_session(journal, problem, settings.settings, local_gpu.device, session, time)
 
     timing = replace(request.how.timing, baseline=settings.baseline)
-    at_once = request.how.session.problems_at_once(engine.cpus)
+    at_once = request.how.session.problems_at_once(engine.cpus, engine.gpus)
     further = max(READ_AHEAD, at_once)
     with (
-        module_processes(2, at_once, template) as modules,
+        module_processes(2, at_once, template, gpus) as modules,
         builder_pool(engine.cpus) as pool,
         read_ahead(further) as ahead,
         background_baselines(
-            timing.beside, local_gpu.gpu.name, engine.cpus, timing.limit, timing.wait
+            timing.beside, local_gpu.gpu.name, engine.cpus, timing.limit, timing.wait, gpus
         ) as background,
     ):
-        engine.submit("prepare_judge", {})
+        for number in range(max(1, len(gpus))):
+            engine.submit("prepare_judge", {}, near=f"gpu {number}" if gpus else "")
         where = Machinery(
             engine,
             local_gpu.device,

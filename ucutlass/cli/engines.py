@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -14,6 +14,8 @@ from ucutlass.cli.errors import Status, fail
 from ucutlass.engine import worker_gpu
 from ucutlass.engine.errors import EngineUnknown
 from ucutlass.engine.local import LocalEngine
+from ucutlass.runtime import system
+from ucutlass.runtime.bench.gpu_lock import gpu_uuids
 from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.runtime.process_template import ProcessTemplate
 
@@ -31,16 +33,31 @@ engine_option = click.option(
 )
 
 
+def equal_gpus() -> tuple[str, ...]:
+    """Returns the UUIDs of this machine's GPUs that are of the first one's kind, where there are several."""
+    driver = system.driver()
+    if driver is None or len(driver.gpus) < 2:
+        return ()
+    kind = driver.gpus[0].name
+    uuids = [u for g, u in zip(driver.gpus, gpu_uuids(), strict=True) if g.name == kind]
+    return tuple(uuids) if len(uuids) > 1 else ()
+
+
 def opened(
-    spec: str | None, as_json: bool, *, announces: bool = True, template: ProcessTemplate | None = None
+    spec: str | None,
+    as_json: bool,
+    *,
+    announces: bool = True,
+    template: ProcessTemplate | None = None,
+    gpus: Sequence[str] = (),
 ) -> engine.Engine:
     """Opens the engine, which is the caller's to close; with `announces` who waits for a GPU says so. Processes of
-    this machine are forks of `template`. Ends the
+    this machine are forks of `template`, and launch on `gpus`, or the first GPU. Ends the
     command for a name that is no engine; raises as `engine.open`."""
     on_wait = announce if announces else lambda _: None
     try:
         if spec is None:
-            return LocalEngine(on_wait=on_wait, template=template)
+            return LocalEngine(gpus or None, on_wait=on_wait, template=template)
         return engine.open(spec, on_wait=on_wait)
     except EngineUnknown as problem:
         fail(Status.CALL, str(problem), as_json)

@@ -30,6 +30,7 @@ from ucutlass.cli.options import json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import OutputPath, write
 from ucutlass.cli.proposer_options import proposer_factory
 from ucutlass.cli.search_options import ATTEMPTS, SearchOptions, search_options
+from ucutlass.cli.templates import session_template
 from ucutlass.engine.work import Engine
 from ucutlass.runtime.gpu import CurrentGpu
 from ucutlass.runtime.module.signature import Unusable
@@ -109,11 +110,11 @@ def command(
                 fail(Status.CALL, "--input is for one module, not for a run over many", as_json)
             optimize_folder(file, id, how, sizes, name, as_json)
             return
-    from ucutlass.agent.module_processes import module_processes, process_template
+    from ucutlass.agent.module_processes import module_processes
 
     with (
         reported(as_json),
-        process_template() as template,
+        session_template() as template,
         closing(opened(how.session.spec, as_json, template=template)) as engine,
         module_processes(2 * int(file is not None and file.suffix == ".py"), 1, template) as modules,
     ):

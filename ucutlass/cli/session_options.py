@@ -18,7 +18,8 @@ DEPTH: Mapping[str, Depth] = {"rules": "static", "anthropic": "profiled", "comma
 """How far candidates are looked into, by proposer, where nothing is asked for: `rules` reads no advice."""
 
 CORES, MOST = 8, 2
-"""Cores for each problem of a run that is worked on, and the most problems at once where nothing is asked for."""
+"""Cores for each problem of a run that is worked on, and the most problems at once for each GPU, where nothing is
+asked for."""
 
 OPTIONS = (
     engine_option,
@@ -58,7 +59,8 @@ OPTIONS = (
     click.option(
         "--at-once",
         type=WholeNumber(min=1),
-        help=f"Problems of a run that are worked on at once; by default one for {CORES} cores, at most {MOST}.",
+        help=f"Problems of a run that are worked on at once; by default one for {CORES} cores, at most {MOST} "
+        "for each GPU.",
     ),
     click.option(
         "--no-measure", is_flag=True, help="Do not let a model have programs measured while it answers."
@@ -83,9 +85,9 @@ class SessionOptions:
     def measures(self) -> bool:
         return not self.no_measure
 
-    def problems_at_once(self, cpus: int) -> int:
-        """Returns how many problems of a run are worked on at once with so many compilers at once."""
-        return self.at_once or max(1, min(MOST, cpus // CORES))
+    def problems_at_once(self, cpus: int, gpus: int = 1) -> int:
+        """Returns how many problems of a run are worked on at once with so many compilers and GPUs."""
+        return self.at_once or max(1, min(MOST * gpus, cpus // CORES))
 
     def depth(self, proposer: str) -> Depth:
         return self.advice or DEPTH[proposer]

@@ -117,8 +117,8 @@ class GpuSlot:
 
     def _wake(self, process: isolation.WarmProcess) -> None:
         """Starts the process and lets it import; then, in a thread, lets it do once on the GPU what is slow
-        the first time. That takes the lock and not the process on its own: one that waited for the lock
-        would keep whoever holds it, and calls it, waiting."""
+        the first time, beside others that time nothing. That takes the lock and not the process on its own: one
+        that waited for the lock would keep whoever holds it, and calls it, waiting."""
         process.prepare([name for name in self._names if ":" not in name])
         functions = [name for name in self._names if ":" in name]
         if functions:
@@ -129,7 +129,9 @@ class GpuSlot:
         # takes no call, which executors say with a RuntimeError.
         with suppress(MachineError, RuntimeError):
             process.call(_NOTHING, {}, limit_seconds=WAKE_SECONDS)  # its imports are done
-            with gpu_lock.hold_gpu(self._gpu(), timeout_seconds=WAKE_SECONDS, on_wait=lambda _: None):
+            with gpu_lock.hold_gpu(
+                self._gpu(), timeout_seconds=WAKE_SECONDS, on_wait=lambda _: None, shared=True
+            ):
                 for function in functions:
                     process.call(function, {}, limit_seconds=WAKE_SECONDS)
 

@@ -18,13 +18,14 @@ ProcessKind: TypeAlias = Literal["here", "warm", "fresh", "attended", "prepare"]
 """Where a function runs: in the worker itself, where it may start compilers and is given `cancel`; in the
 process that the GPU keeps for one call after another; in one of its own that never ran anything else; in the
 worker with the GPU locked, where it is given `fresh`, which gives it such processes one after another. And
-`prepare` runs nothing: it starts those processes, so that their imports are done when they are needed."""
+`prepare` runs nothing: it starts those processes, so that what is slow the first time is done when they are
+needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskEntry:
     """`target` is written `package.module:function`; for `prepare` it is modules to import, and
-    functions to call with the GPU locked."""
+    functions to call with the GPU's lock shared."""
 
     target: str
     needs: Needs
@@ -42,7 +43,8 @@ TABLE: TaskTable = MappingProxyType(
         ),
         "prepare_judge": TaskEntry(
             "torch ucutlass.api ucutlass.runtime.verify.batch ucutlass.runtime.bench.measure "
-            "ucutlass.tasks.candidate_run ucutlass.tasks.verify_cases ucutlass.tasks.bench",
+            "ucutlass.tasks.candidate_run ucutlass.tasks.verify_cases ucutlass.tasks.bench "
+            "ucutlass.tasks.candidate_run:ready",
             "gpu",
             "prepare",
         ),

@@ -31,11 +31,11 @@ VALUES = 2**28
 """Most values of a program's nodes together of which a reference is computed at once: less than 10 GiB with
 temporaries. It is a constant rather than the free memory, so that a verdict is the same anywhere."""
 
-SMALL_VALUES = 2**22
-SMALL_PRODUCTS = 2**29
-"""Most values of a program's nodes, and most products that its dots sum, of a reference that is computed on
-the CPU wherever the arguments are: a tenth of a second on a core. A GPU runs its hundreds of small operations
-no faster, and the process waits for most of them."""
+SMALL_VALUES = 2**19
+SMALL_PRODUCTS = 2**26
+"""Most values of a program's nodes, elements of windows included, and most products that its dots sum, of a
+reference that is computed on the CPU wherever the arguments are: some twenty milliseconds on a core. A GPU runs its
+hundreds of small operations no faster, and the process waits for most of them."""
 
 Sizes: TypeAlias = Mapping[str, int]
 NOTHING: Sizes = MappingProxyType({})
@@ -113,7 +113,7 @@ def expected_results(
     if not isinstance(program, ir.Kernel):
         return whole_results(expect(program, arguments))
     sizes = sizes_of(program, arguments, around)
-    if values(program, sizes) <= SMALL_VALUES and products(program, sizes) <= SMALL_PRODUCTS:
+    if _is_small(program, sizes):
         arguments = [a.cpu() if isinstance(a, Tensor) else a for a in arguments]
     count = math.ceil(values(program, sizes) / limit)
     freed, _ = kernel_with_free_rows(program)
@@ -252,6 +252,20 @@ def values(kernel: ir.Kernel, sizes: Sizes) -> int:
     """Returns the number of elements of all values that a reference materialises."""
     computed = steps([r.value for r in kernel.results])
     return sum(math.prod(sizes[d] for d in node.dims) for node, _ in computed)
+
+
+def _is_small(kernel: ir.Kernel, sizes: Sizes) -> bool:
+    """Returns whether a reference takes a core no longer than a GPU. A window that a dot reads is gathered element by
+    element, which takes a core as long as ten values."""
+    windows = [
+        operand
+        for node, _ in steps([r.value for r in kernel.results])
+        if isinstance(node, ir.Dot)
+        for operand in (node.left, node.right)
+        if isinstance(operand, ir.Read)
+    ]
+    gathered = sum(math.prod(sizes[d] for d in operand.dims) for operand in windows)
+    return values(kernel, sizes) + gathered <= SMALL_VALUES and products(kernel, sizes) <= SMALL_PRODUCTS
 
 
 def products(kernel: ir.Kernel, sizes: Sizes) -> int:
