@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ucutlass import frontend
 from ucutlass.agent.batch import NoStart
+from ucutlass.agent.compute_type_casts import in_compute_type
 from ucutlass.agent.imported_start import ImportedStart, imported_start
 from ucutlass.agent.module import LIMIT_SECONDS, TorchModule, module_of_file, read_file
 from ucutlass.agent.module_processes import ModuleCall, in_own_process
@@ -81,6 +82,8 @@ def problem_at(
 
     def announced_start() -> ImportedStart:
         imported = imported_start(read, name, how.limit_seconds, call)
+        text = in_compute_type(imported.text, imported.program, how.compute_type)
+        imported = replace(imported, text=text)
         on_start(imported)
         return imported
 

@@ -9,11 +9,9 @@ import json
 import math
 import re
 import time
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
-
-from ucutlass.grammar import syntax
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from ucutlass import ir
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = dict[str, Any]
 Lane: TypeAlias = Literal["f32", "tf32"]
-
-T = TypeVar("T")
 
 CUDNN = ("conv", "gru", "lstm", "rnn_")
 """In the names of operators that compute in TF32 by PyTorch's default."""
@@ -148,40 +144,8 @@ def program_of(text: str, name: str, lane: Lane) -> tuple[Checked, ir.Program, L
     """Returns the checked program, and the lane that it is in: a program that multiplies in another type than
     f32, or may not in TF32, stays as it is."""
     from ucutlass import frontend
-    from ucutlass.diagnostics import ProgramError
-    from ucutlass.grammar.format import format_file
-    from ucutlass.runtime.bench.eager import compute_types
+    from ucutlass.agent.compute_type_casts import in_compute_type
 
-    checked = frontend.read_text(text, f"{name}.ucu")
-    if lane == "tf32" and compute_types(frontend.program(checked, name)) == {"f32"}:
-        try:
-            rounded = frontend.read_text(format_file(in_tf32(checked.tree)), f"{name}.ucu")
-            return rounded, frontend.program(rounded, name), "tf32"
-        except ProgramError:
-            pass
-    return checked, frontend.program(checked, name), "f32"
-
-
-def in_tf32(tree: T) -> T:
-    """Returns a syntax tree in which both operands of each `dot` are rounded to TF32."""
-    return _rounded(tree)
-
-
-def _rounded(node: Any) -> Any:
-    match node:
-        case tuple():
-            return tuple(map(_rounded, node))
-        case syntax.Call(callee="dot", arguments=(left, right, *rest)):
-            return replace(node, arguments=(_operand(left), _operand(right), *rest))
-        case _ if is_dataclass(node) and not isinstance(node, type):
-            return replace(node, **{f.name: _rounded(getattr(node, f.name)) for f in fields(node) if f.init})
-        case _:
-            return node
-
-
-def _operand(argument: syntax.Argument) -> syntax.Argument:
-    match argument.value:
-        case syntax.Call(callee="tf32"):
-            return argument
-        case value:
-            return replace(argument, value=syntax.Call("tf32", None, (syntax.Argument(_rounded(value)),)))
+    rounded = in_compute_type(text, name, lane)
+    checked = frontend.read_text(rounded, f"{name}.ucu")
+    return checked, frontend.program(checked, name), "f32" if rounded == text else lane

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
 
@@ -13,6 +14,7 @@ from engine_fakes import GPUS, notes, table
 from runtime_fakes import all_ended
 
 import ucutlass.engine
+from ucutlass.cli import engines
 from ucutlass.engine import worker_gpu
 from ucutlass.engine.errors import EngineUnknown, WorkerUnfit
 from ucutlass.engine.gpu_slot import GpuSlot
@@ -211,3 +213,39 @@ def test_the_gpu_of_an_engine(engine: LocalEngine, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(engine, "_table", table() | {"gpu": table()["fault"]})
     with pytest.raises(WorkerUnfit, match="no such thing"):
         worker_gpu.worker_gpu(engine)
+
+
+def test_runs_take_the_gpus_of_the_first_one_s_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, uuids = ("H100", "H100", "A10", "H100"), ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
+    gpus = tuple(system.Gpu(at, name, (9, 0), 1 << 36, 132) for at, name in enumerate(names))
+    monkeypatch.setattr(engines, "gpu_uuids", lambda: uuids)
+    monkeypatch.setattr(system, "driver", lambda: system.Driver((13, 0), gpus, ""))
+    assert engines.equal_gpus() == ("GPU-a", "GPU-b", "GPU-d")
+    with closing(engines.opened(None, True, gpus=engines.equal_gpus())) as several:
+        assert several.gpus == 3
+    for few in (None, system.Driver((13, 0), (), "no device"), system.Driver((13, 0), gpus[1:3], "")):
+        monkeypatch.setattr(system, "driver", lambda few=few: few)
+        monkeypatch.setattr(engines, "gpu_uuids", lambda: uuids[1:3])
+        assert engines.equal_gpus() == ()
+
+
+def test_what_gets_ready_shares_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that wake time nothing, and hold nobody up who does not either."""
+    holds: list[bool] = []
+
+    @contextmanager
+    def hold(gpu: str, **how: object) -> Iterator[None]:
+        holds.append(bool(how.get("shared")))
+        yield
+
+    monkeypatch.setattr(gpu_lock, "hold_gpu", hold)
+    place = GpuSlot(lambda: "GPU-a")
+    try:
+        prepare = TaskEntry("json os:getpid", "gpu", "prepare")
+        place.run(RemoteCall(prepare, {}), Event())
+        deadline = time.monotonic() + 60
+        while len(holds) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        place.close()
+    assert holds == [True, True]

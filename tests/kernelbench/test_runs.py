@@ -12,6 +12,7 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -582,6 +583,21 @@ def test_a_module_without_a_program_is_imported(root: Path) -> None:
     assert isinstance(checked_candidate(problem, problem.start), ProgramCandidate)
     bf16 = problem_at(folder / "3_Imported.py", LoaderSettings("sm90a", precision="bf16"))
     assert "x: bf16[M=8, N=8]" in bf16.text and bf16.compute_type == "bf16"
+
+
+def test_an_imported_program_multiplies_in_the_compute_type_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "kernel linear(x: f32[M=4, K=8], w: f32[N=2, K]) -> f32[M, N] { return dot[K](x, w) }\n"
+    monkeypatch.setattr(problem_loader, "imported_start", lambda *_: ImportedStart(text, "linear"))
+    monkeypatch.setattr(problem_loader, "module_of_file", lambda *_, **__: SimpleNamespace(file="f"))
+    monkeypatch.setattr(problem_loader, "problem_of_module", lambda module, text, *_: text)
+    (file := tmp_path / "1_Linear.py").write_text("")
+    heard: list[str] = []
+    for compute_type in ("tf32", None):
+        how = LoaderSettings("sm90a", compute_type=compute_type)
+        start = problem_at(file, how, on_start=lambda imported: heard.append(imported.text))
+        assert start == heard[-1] and ("tf32(x)" in heard[-1]) == (compute_type == "tf32")
 
 
 def test_an_imported_program_is_built_while_its_module_is_looked_at(

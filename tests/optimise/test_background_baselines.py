@@ -37,6 +37,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
 
     def run(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.CallOutcome:
+        visible = (limits.get("environ") or {}).get("CUDA_VISIBLE_DEVICES")
+        assert visible is None or visible == arguments["gpu"]
         calls.append(arguments)
         return isolation.Returned({"median": 1.25, "low": 1.2, "high": 1.3}, "")
 
@@ -52,6 +54,14 @@ def begun(background: BackgroundBaselines, module: TorchModule = MODULE, searchi
 
 def background_of(folder: Path, pool: ThreadPoolExecutor, gpu: str = "H100") -> BackgroundBaselines:
     return BackgroundBaselines("compile", gpu, pool, BaselineCache(folder), 10.0, 10.0)
+
+
+def test_modules_are_spread_over_the_gpus(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        several = replace(background_of(tmp_path, pool), gpus=("GPU-a", "GPU-b"))
+        for number in range(8):
+            begun(several, replace(MODULE, source=str(number)))
+    assert {arguments["gpu"] for arguments in asked} == {"GPU-a", "GPU-b"}
 
 
 def test_a_module_is_compiled_once_on_a_machine(tmp_path: Path, asked: list[dict[str, Any]]) -> None:

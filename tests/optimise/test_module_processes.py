@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from ucutlass.agent.module_processes import FEW_MODULES, IMPORT, MODULES, ModuleProcesses, module_processes
+from ucutlass.agent import module_processes as processes_module
+from ucutlass.agent.module_processes import (
+    FEW_MODULES,
+    IMPORT,
+    MODULES,
+    GpuProcess,
+    ModuleProcesses,
+    module_processes,
+)
 from ucutlass.runtime import isolation
 
 
@@ -117,3 +125,26 @@ def test_what_it_imports_is_there_and_answers_for_a_file() -> None:
         )
     assert isinstance(facts, isolation.Returned) and facts.value["facts"]["results"], facts
     assert isinstance(program, isolation.Returned) and "x * 2" in program.value["text"], program
+
+
+def test_with_several_gpus_each_file_s_calls_are_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = GpuProcess("GPU-b")
+    try:
+        arguments = {"gpu": "GPU-a", "source": "a"}
+        for sent, received in ((arguments, {"gpu": "GPU-b", "source": "a"}), ({"gpu": ""}, {"gpu": ""})):
+            outcome = process.call("builtins:dict", sent, limit_seconds=60.0)
+            assert isinstance(outcome, isolation.Returned) and outcome.value == received
+        outcome = process.call("os:getenv", {"key": "CUDA_VISIBLE_DEVICES"}, limit_seconds=60.0)
+        assert isinstance(outcome, isolation.Returned) and outcome.value == "GPU-b"
+    finally:
+        process.close()
+    gpus: list[str] = []
+
+    class Noted(Process):
+        def __init__(self, gpu: str, template: None) -> None:
+            gpus.append(gpu)
+            super().__init__([])
+
+    monkeypatch.setattr(processes_module, "GpuProcess", Noted)
+    with module_processes(4, 4, None, ("GPU-a", "GPU-b")):
+        assert gpus == ["GPU-a", "GPU-b", "GPU-a", "GPU-b"]

@@ -30,6 +30,9 @@ from ucutlass.reference.slices import NOTHING, ReferenceSlice
 FAILURE = 1e-9
 """The probability that the errors of a right product add up to more, once their squares are known."""
 
+MOST_ELEMENTS = 2**29
+"""Of an operand that is projected: it is held twice in float64 meanwhile."""
+
 MARGIN = 2.0
 """By which errors at other rows may be larger than at those that were sampled."""
 
@@ -54,7 +57,11 @@ def projections(kernel: Kernel, sizes: Mapping[str, int], rows: Sequence[str]) -
         if not isinstance(dot, Dot) or dot.elem.kind != "float" or result.type.elem.kind != "float":
             continue
         left, right = (_movable(operand) for operand in (dot.left, dot.right))
-        if left is None or right is None:
+        if (
+            left is None
+            or right is None
+            or max(map(partial(_elements, sizes), (dot.left, dot.right))) > MOST_ELEMENTS
+        ):
             continue
         candidates = [
             Projection(number, dot, d, in_left)
@@ -80,6 +87,12 @@ def _movable(operand: Value) -> Dims | None:
             return None if own is None else tuple(d for d in own if d not in _positioned(positions))
         case _:
             return None
+
+
+def _elements(sizes: Mapping[str, int], operand: Value) -> int:
+    """Returns the number of elements of the parameter that an operand is read from."""
+    source = operand.value if isinstance(operand, Read) else operand
+    return math.prod(sizes.get(d, 1) for d in source.dims)
 
 
 def _positioned(positions: Sequence[Position]) -> frozenset[str]:

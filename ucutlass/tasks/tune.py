@@ -38,21 +38,23 @@ class LoadedSchedule:
     launcher: Launcher
 
 
-def waking_kernel() -> ir.Kernel:
-    """Returns the typed program of a plain product, which is written as
+def waking_kernel(name: str = "bf16") -> ir.Kernel:
+    """Returns the typed program of a plain product of the elements of a name, which is written as
 
         kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }
 
     There is no text to parse in a process that only times."""
     from ucutlass import ir
-    from ucutlass.ir.elements import BF16, F32
+    from ucutlass.ir.elements import ELEMENTS, F32
     from ucutlass.ir.extents import Free
 
-    def tensor(*dims: str) -> ir.TensorType:
-        return ir.TensorType(BF16, tuple(ir.MemoryAxis((dim,), Free(dim)) for dim in dims))
+    elem = ELEMENTS[name]
 
-    x, w = ir.ParamValue(0, BF16, ("M", "K")), ir.ParamValue(1, BF16, ("N", "K"))
-    product = ir.Dot(("K",), x, w, BF16, "f32", F32, ("M", "N"))
+    def tensor(*dims: str) -> ir.TensorType:
+        return ir.TensorType(elem, tuple(ir.MemoryAxis((dim,), Free(dim)) for dim in dims))
+
+    x, w = ir.ParamValue(0, elem, ("M", "K")), ir.ParamValue(1, elem, ("N", "K"))
+    product = ir.Dot(("K",), x, w, elem, "f32", F32, ("M", "N"))
     params = (ir.ParamDecl("x", tensor("M", "K")), ir.ParamDecl("w", tensor("N", "K")))
     result = ir.ResultDecl("", tensor("M", "N"), product)
     return ir.Kernel("k", {dim: Free(dim) for dim in "MKN"}, params, (result,), (), ())
