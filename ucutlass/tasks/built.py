@@ -73,8 +73,21 @@ def loaded_built(
     program = frontend.program(checked, name)
     if isinstance(program, ir.Pipeline):
         return LoadedPipeline(checked, program, arch, ready=_pipeline(checked, program, payload))
-    (kernel,) = payload["kernels"]
-    return LoadedKernel(checked, program, arch, ready=built_kernel(checked, program, kernel))
+    return LoadedKernel(checked, program, arch, ready=_kernel(checked, program, payload))
+
+
+def built_of(checked: Checked, program: ir.Program, payload: Mapping[str, Any]) -> AnyBuilt:
+    """Returns what a payload has of a program, from this process's cache. Raises as `loaded_built`."""
+    from ucutlass import ir
+
+    if isinstance(program, ir.Pipeline):
+        return _pipeline(checked, program, payload)
+    return _kernel(checked, program, payload)
+
+
+def _kernel(checked: Checked, kernel: ir.Kernel, payload: Mapping[str, Any]) -> Built:
+    (only,) = payload["kernels"]
+    return built_kernel(checked, kernel, only)
 
 
 def built_kernel(checked: Checked, program: ir.Kernel, payload: Mapping[str, Any]) -> Built:
