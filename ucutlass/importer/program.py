@@ -13,13 +13,14 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.importer.atoms import Conflict
+from ucutlass.importer.averaged_products import with_averaged_operands
 from ucutlass.importer.chain import ChainLink, ProgramChain, halves
 from ucutlass.importer.export import Exported, FixedValue, export_failed, exported, exported_twice
 from ucutlass.importer.graph import ImportedStage, Input, Node, Reshape, TensorGraph, Unsupported
 from ucutlass.importer.orders import channels_last
-from ucutlass.importer.pooled_products import with_pooled_operands
 from ucutlass.importer.prices import NotLegal, StagePrices
 from ucutlass.importer.shifted_scans import with_shifted_scans
+from ucutlass.importer.short_products import with_short_products
 from ucutlass.importer.stages import NoKernelServes, cut
 from ucutlass.importer.symbolic import DependsOnExtents, with_free_extents
 from ucutlass.importer.text import INLINE_STAGES, value_names, written
@@ -301,7 +302,8 @@ def program_of(
     if not graph.inputs or not any(_reads(graph, i.name) for i in graph.inputs):
         raise Unsupported("nothing that is returned depends on a tensor")
     prices = StagePrices(exact=fixed)
-    graph = with_pooled_operands(with_shifted_scans(graph))
+    graph = with_averaged_operands(with_shifted_scans(graph), prices)
+    graph = with_short_products(graph, prices)
     graph, stages = channels_last(*cut(graph, several, prices), prices)
     graph, stages = as_viewed(graph, stages, prices)
     graph, stages = weights_ahead(graph, stages, prices)
