@@ -18,6 +18,7 @@ from ucutlass.importer.chain import ChainLink, ProgramChain, halves
 from ucutlass.importer.export import Exported, FixedValue, export_failed, exported, exported_twice
 from ucutlass.importer.graph import ImportedStage, Input, Node, Reshape, TensorGraph, Unsupported
 from ucutlass.importer.orders import channels_last
+from ucutlass.importer.parts_statistics import with_statistics_of_parts
 from ucutlass.importer.prices import NotLegal, StagePrices
 from ucutlass.importer.shifted_scans import with_shifted_scans
 from ucutlass.importer.short_products import with_short_products
@@ -303,7 +304,7 @@ def program_of(
         raise Unsupported("nothing that is returned depends on a tensor")
     prices = StagePrices(exact=fixed)
     graph = with_averaged_operands(with_shifted_scans(graph), prices)
-    graph = with_short_products(graph, prices)
+    graph = with_short_products(with_statistics_of_parts(graph), prices)
     graph, stages = channels_last(*cut(graph, several, prices), prices)
     graph, stages = as_viewed(graph, stages, prices)
     graph, stages = weights_ahead(graph, stages, prices)
