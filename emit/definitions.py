@@ -17,7 +17,7 @@ class UndefinedRead(Exception):
     """An emitted statement reads a value that no statement before it defines: a defect of the emitter."""
 
 
-_VALUE = r"(?:raw|next|span|wide|from|out|to|v|h|a|s)\d+"
+_VALUE = r"(?:raw|next|end|span|wide|from|out|to|v|h|a|s)\d+"
 _READ = re.compile(rf"(?<![.\w])({_VALUE})\b")
 _INITIALISED = re.compile(rf"\bconst ({_VALUE}) =|\b(a\d+)\[kVector\];$")
 _UNINITIALISED = re.compile(rf"^(?:Pack<.*> |\w+ )({_VALUE})(?:\[\w+\])*;")

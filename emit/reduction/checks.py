@@ -12,14 +12,20 @@ from ucutlass.kernels.reduction.smem import TILE
 def filled(problem: ReductionProblem, schedule: ReductionSchedule) -> str:
     """What a full schedule relies on, of the columns or of a tile's sides."""
     if schedule.straddle and problem.columns and problem.vector is not None:
-        return f"{product(problem.modes[problem.vector])} <= {MOST_STRADDLED}"
+        short = f"{product(problem.modes[problem.vector])} <= {MOST_STRADDLED}"
+        return f"{short} && p.columns > 0 && {_lines(schedule)}" if schedule.full else short
     if schedule.transposed and schedule.full:
         sides = (problem.vector or 0, schedule.across)
         return " && ".join(f"({product(problem.modes[m])}) % {TILE} == 0" for m in sides)
+    return _lines(schedule) if schedule.full else ""
+
+
+def _lines(schedule: ReductionSchedule) -> str:
+    """The number of vectors that fills every thread's items."""
     line = schedule.threads * schedule.items
     if schedule.keep == "registers" and not schedule.look_back:
-        return f"p.columns == {line * schedule.sharers}" if schedule.full else ""
-    return f"p.columns % {line} == 0" if schedule.full else ""
+        return f"p.columns == {line * schedule.sharers}"
+    return f"p.columns % {line} == 0"
 
 
 def aligned(problem: ReductionProblem, schedule: ReductionSchedule) -> list[dict[str, object]]:

@@ -19,7 +19,7 @@ from ucutlass.emit.reduction.indexing import IndexText
 from ucutlass.emit.reduction.loads import Loader
 from ucutlass.emit.reduction.lookback import LookBackText
 from ucutlass.emit.reduction.meeting import SLOT, counters, meeting, workspace
-from ucutlass.emit.reduction.reductions import Reducer
+from ucutlass.emit.reduction.reductions import Passes, Reducer
 from ucutlass.emit.reduction.ring import RingText
 from ucutlass.emit.reduction.splits import Splits
 from ucutlass.emit.reduction.writer import (
@@ -51,6 +51,7 @@ from ucutlass.kernels.reduction.plan import (
     reductions,
     scans_of,
 )
+from ucutlass.kernels.reduction.plan_straddle import access_elements, most_ends
 from ucutlass.kernels.reduction.smem import TILE
 
 _INCLUDES = ("<cmath>", "<cstdint>", "<cstring>", "<limits>", "<type_traits>", "<cuda_runtime.h>")
@@ -138,6 +139,7 @@ def render(plan: ReductionPlan) -> str:
         resident=ring.declared_resident(),
         stages=schedule.stages,
         straddle=schedule.straddle,
+        between="load_between" in body,
         aligned=aligned(problem, schedule),
         multiples=multiples(problem, schedule),
     )
@@ -162,6 +164,8 @@ class _Body:
     index: IndexText
     kept: set[int] = field(default_factory=set)
     """The windows whose values registers hold by now."""
+    at_ends: set[int] = field(default_factory=set)
+    """The loads of which registers hold the elements at a row's ends by now."""
 
     @property
     def problem(self) -> ReductionProblem:
@@ -192,6 +196,7 @@ class _Body:
         """The rows of a block that stays for the whole launch."""
         return [
             *RingText(self.plan, self.writer, self.index).start(self._part),
+            *self._first_ends(),
             "for (int block = blockIdx.x; block < blocks; block += gridDim.x) {",
             *self.index.row(),
             *self._row(),
@@ -214,11 +219,16 @@ class _Body:
         split, keep = schedule.splits > 1, schedule.keep == "registers"
         out = [self.loader.declared(k) for k in range(len(problem.loads))] if keep else []
         out += [f"{self._window_type(i)} kept_a{i}[kItems][kVector];" for i in self._kept_windows]
+        if self.plan.peels:
+            out += [] if schedule.stages > 1 else [self._end_count]
+            if keep:
+                out += [self._ends.loader.declared(k, "kEnds", "end") for k in range(len(problem.loads))]
         loaded: set[int] = set()
         if schedule.stages > 1:
             ring = RingText(self.plan, self.writer, self.index)
             loaded |= set(ring.loads)
             out += self._chunks(ring.read())
+            out += self._coming_ends(ring.loads)
         # Behind a ring's fence, which would wait for them.
         out += self._early(False)
         for phase in range(phases(problem)):
@@ -280,6 +290,69 @@ class _Body:
             if bool(self.writer.ids(k)) == gathered
             for line in (self.loader.declared(k, "1", "early"), *self.loader.load(k, "true", names))
         ]
+
+    # --- the ends of rows
+
+    @property
+    def _ends(self) -> _Body:
+        """The same statements of the elements at a row's ends, one a thread."""
+        writer = replace(self.writer, ends=True)
+        loader = replace(self.loader, writer=writer, ends=True)
+        index = replace(self.index, writer=writer, loader=loader, ends=True)
+        return replace(self, writer=writer, loader=loader, index=index)
+
+    @property
+    def _end_count(self) -> str:
+        s = self.plan.schedule
+        count = -(-most_ends(self.problem, s.vector) // s.threads)
+        return f"constexpr int kEnds = {count};  // a thread's elements at a row's ends"
+
+    def _first_ends(self) -> list[str]:
+        """Loads the ends of a block's first row, where those of each row come while the one before is reduced."""
+        if not self.plan.peels:
+            return []
+        loads = RingText(self.plan, self.writer, self.index).loads
+        declared = [self._ends.loader.declared(k, "kEnds", "next") for k in loads]
+        return [self._end_count, *declared, *self._fetched_ends(loads, "int(blockIdx.x)")]
+
+    def _coming_ends(self, loads: Sequence[int]) -> list[str]:
+        """Takes the ends of a row, and loads those of the block's next."""
+        if not self.plan.peels:
+            return []
+        self.at_ends.update(loads)
+        moves = [f"for (int i = 0; i < kEnds; ++i) end{k}[i] = next{k}[i];" for k in loads]
+        return [*moves, *self._fetched_ends(loads, "block + int(gridDim.x)")]
+
+    def _fetched_ends(self, loads: Sequence[int], block: str) -> list[str]:
+        ends, names = self._ends, LocalNames(None, raw="next")
+        lines = [line for k in loads for line in ends.loader.load(k, "ok", names)]
+        return [
+            f"if (int const coming = {block}; coming < blocks) {{",
+            f"int const block = coming, chunk = {self._part};",
+            *self.index.row(),
+            *_peeled(ends.index.item(), lines),
+            "}",
+        ]
+
+    def _end_names(self, targets: Sequence[int], names: LocalNames) -> LocalNames:
+        late = self._late(targets, self.at_ends)
+        return replace(late, raw="end", defined=names.defined)
+
+    def _end_loads(self, targets: Sequence[int], names: LocalNames) -> list[str]:
+        """Loads what the targets need at a row's ends and is not there yet."""
+        if not self.plan.peels:
+            return []
+        keep, ends = self.plan.schedule.keep == "registers", self._ends
+        missing = [
+            k
+            for k in self.writer.fetched(targets)
+            if k not in names.local and not (keep and k in self.at_ends)
+        ]
+        if keep:
+            self.at_ends.update(missing)
+        lines = [] if keep else [ends.loader.declared(k, "kEnds", "end") for k in missing]
+        loads = [line for k in missing for line in ends.loader.load(k, "ok", names)]
+        return [*lines, *_peeled(ends.index.item(), loads)] if missing else []
 
     # --- loads
 
@@ -402,7 +475,6 @@ class _Body:
             "#pragma unroll",
             f"for ({vector}) {{",
             self.loader.element(),
-            *([f"if (!{self.index.inside()}) continue;"] if self.plan.schedule.straddle else []),
             *self.writer.statements(targets, names),
             *work,
             "}",
@@ -423,25 +495,49 @@ class _Body:
     def _phase(self, reductions: list[tuple[int, RowReduce]], loaded: set[int]) -> list[str]:
         targets = [reduction.arg for _, reduction in reductions]
         once, names = self._once(targets, self._late(targets, loaded))
+        end_names = self._end_names(targets, names)
         ahead, lines = self._brought(targets, loaded, names)
-        lines = [*once, *lines]
+        lines = [*once, *lines, *self._end_loads(targets, end_names)]
+        passes = self._passes(reductions, names)
+        lines += [line for m in passes for line in m.declared]
+        lines += self._first(targets, passes, names)
+        end_passes = self._ends._passes(reductions, end_names)
+        if self.plan.peels:
+            lines += _scope(self._ends._first(targets, end_passes, end_names))
+        lines += [line for m in passes for line in m.between]
+        for backwards in (False, True):
+            lines += self._second(reductions, passes, names, backwards)
+            if self.plan.peels:
+                lines += _scope(self._ends._second(reductions, end_passes, end_names, backwards))
+        chunks = self._chunks([*lines, *(line for m in passes for line in m.ends)])
+        return ["{", *ahead, *chunks, "}"] if ahead else chunks
+
+    def _passes(self, reductions: list[tuple[int, RowReduce]], names: LocalNames) -> list[Passes]:
         reducer = Reducer(self.plan, self.loader, self.index)
-        passes = [
+        return [
             reducer.passes(i, reduction, self.writer.operand(reduction.arg, names))
             for i, reduction in reductions
         ]
+
+    def _first(self, targets: Sequence[int], passes: list[Passes], names: LocalNames) -> list[str]:
+        """The first pass over a chunk's elements."""
         before = [line for m in passes for line in m.counted]
-        lines += [line for m in passes for line in m.declared]
-        lines += self._each(targets, [line for m in passes for line in m.first], names, before)
-        lines += [line for m in passes for line in m.between]
-        for backwards in (False, True):
-            pairs = zip(passes, reductions, strict=True)
-            again = [(m, reduction) for m, (_, reduction) in pairs if m.second and m.backwards == backwards]
-            if again:
-                work = [line for m, _ in again for line in m.second]
-                lines += self._each([reduction.arg for _, reduction in again], work, names, (), backwards)
-        chunks = self._chunks([*lines, *(line for m in passes for line in m.ends)])
-        return ["{", *ahead, *chunks, "}"] if ahead else chunks
+        return self._each(targets, [line for m in passes for line in m.first], names, before)
+
+    def _second(
+        self,
+        reductions: list[tuple[int, RowReduce]],
+        passes: list[Passes],
+        names: LocalNames,
+        backwards: bool,
+    ) -> list[str]:
+        """The second pass over a chunk's elements, of the reductions that have one."""
+        pairs = zip(passes, reductions, strict=True)
+        again = [(m, reduction) for m, (_, reduction) in pairs if m.second and m.backwards == backwards]
+        if not again:
+            return []
+        work = [line for m, _ in again for line in m.second]
+        return self._each([reduction.arg for _, reduction in again], work, names, (), backwards)
 
     def _brought(
         self, targets: Sequence[int], loaded: set[int], names: LocalNames
@@ -470,8 +566,19 @@ class _Body:
             lines += self._scan(i, s, names)
         if scans and self.plan.schedule.splits > 1:
             ahead = [*self._totals([*ahead, *self._chunks(lines)]), *ahead]
+        end_names = self._end_names(targets, names)
+        lines += self._end_loads(targets, end_names)
+        lines += self._stored(whole, targets, names)
+        if self.plan.peels:
+            lines += _scope(self._ends._stored(whole, targets, end_names))
+        return [*once, *carries, *ahead, *self._chunks(lines)] if self.problem.columns else lines
+
+    def _stored(
+        self, whole: Sequence[ReductionOutput], targets: Sequence[int], names: LocalNames
+    ) -> list[str]:
+        """Computes and stores the results of all items."""
         stores = [line for j, o in enumerate(whole) for line in self._store(j, o)]
-        lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item(), "if (ok) {"]
+        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.index.item(), "if (ok) {"]
         declared = [f"Pack<{_wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
         if self._shifts:
             # Threads without a vector take part in the shuffles of results.
@@ -487,8 +594,7 @@ class _Body:
             return [*lines, "}", "}", *stores, "}"]
         if not self.problem.columns:
             return [*lines, "}", *stores, "}", "}"]
-        lines += ["}", "if (has_row) {", *stores, "}", "}", "}"]
-        return [*once, *carries, *ahead, *self._chunks(lines)]
+        return [*lines, "}", "if (has_row) {", *stores, "}", "}", "}"]
 
     def _totals(self, scanned: Sequence[str]) -> list[str]:
         """The launch that leaves each part's total of every scan, and what the next begins with."""
@@ -562,15 +668,14 @@ class _Body:
         lines = [f"auto const out{j} = narrow<{stored_cpp(o.elem)}>(wide{j});"]
         if vector is None or contiguous_along(o.axes, vector):
             inner = self.writer.address(o.axes, (), LocalNames(None))
-            store = f"store<kVector, {o.align}>(p.t{o.pointer} + o, out{j});"
+            align = o.align
+            if self.plan.peels:
+                align = 1 if self.index.ends else access_elements(o, self.plan.schedule.vector)
+            store = f"store<kVector, {align}>(p.t{o.pointer} + o, out{j});"
             if self._shifts:
                 rest = f"{self.index.length()} - q{vector}"
                 ends = f"q{vector} > 0, {rest} > kVector, ok ? int(min(int64_t(kVector), {rest})) : 0"
                 store = f"store_shifted(p.t{o.pointer}, o, out{j}, {ends});"
-            elif self.plan.schedule.straddle:
-                store = (
-                    f"store_straddling(p.t{o.pointer} + o, out{j}, first_column, int({self.index.length()}));"
-                )
             return [*lines, "{", *inner, store, "}"]
         inner = self.writer.address(o.axes, (), LocalNames(vector))
         return [
@@ -615,6 +720,15 @@ class _Body:
             else:
                 lines += self._store(j, o)
         return [*lines, "}"]
+
+
+def _scope(lines: list[str]) -> list[str]:
+    """A block in which items are the elements at a row's ends."""
+    return ["{", "constexpr int kVector = 1, kItems = kEnds;", *lines, "}"] if lines else []
+
+
+def _peeled(item: list[str], loads: list[str]) -> list[str]:
+    return _scope(["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *item, *loads, "}"])
 
 
 def _wide(o: ReductionOutput) -> str:

@@ -10,8 +10,8 @@ from ucutlass.emit.reduction.meeting import counters
 from ucutlass.emit.reduction.writer import LocalNames, Writer, stored_cpp
 from ucutlass.emit.text import product
 from ucutlass.kernels.access import Product
-from ucutlass.kernels.reduction.plan import ReductionPlan, ReductionProblem, scans_of
-from ucutlass.kernels.reduction.plan_straddle import phased
+from ucutlass.kernels.reduction.plan import ReductionPlan, ReductionProblem, phases, scans_of
+from ucutlass.kernels.reduction.plan_straddle import most_ends, phased
 from ucutlass.kernels.reduction.smem import TILE
 
 
@@ -22,6 +22,8 @@ class IndexText:
     plan: ReductionPlan
     writer: Writer
     loader: Loader
+    ends: bool = False
+    """Whether items are the elements at a row's ends, not vectors."""
 
     @property
     def look_back(self) -> LookBackText:
@@ -63,8 +65,20 @@ class IndexText:
                 if self.plan.schedule.straddle:
                     units = self._straddled(modes)
             fields.add(name, "int64_t", units)
+        if self.plan.peels:
+            vector = self.plan.schedule.vector
+            length = product(problem.columns[0])
+            fields.add("ends", "int64_t", f"{length} - p.columns * {vector}", "elements at a row's ends")
         if self.plan.schedule.splits > 1 or self.plan.schedule.look_back or self.plan.schedule.grid > 1:
             fields.types["partial"] = ("uint8_t*", "")
+        if self.plan.shares:
+            sharers = self.plan.schedule.sharers
+            fields.add(
+                "share",
+                "int64_t",
+                f"(p.columns + {sharers - 1}) / {sharers}",
+                "vectors of a row that a block has",
+            )
         if self.plan.schedule.grid > 1:
             fields.add("counters", "int64_t", counters(self.plan))
         if self.plan.schedule.look_back:
@@ -81,10 +95,35 @@ class IndexText:
         return [
             "[[maybe_unused]] constexpr int kLine = kThreads * kItems;",
             f"[[maybe_unused]] constexpr int kSplits = {self.plan.schedule.splits};",
-            "int const chunks = int((p.columns + kLine - 1) / kLine);",
+            "int const chunks = "
+            + (
+                "max(1, int((p.columns + kLine - 1) / kLine));"
+                if self.plan.peels
+                else "int((p.columns + kLine - 1) / kLine);"
+            ),
+            *self._own_chunks(),
+            *(
+                ["int const own_vectors = max(0, min(int(p.share), int(p.columns - blockIdx.y * p.share)));"]
+                if self.plan.shares
+                else []
+            ),
+            "[[maybe_unused]] int buffer = 0;  // which of two buffers in shared memory the next reduction uses",
+        ]
+
+    def _own_chunks(self) -> list[str]:
+        """The chunks of a row that a block takes."""
+        if phases(self.problem) == 0 and not scans_of(self.problem):
+            # Few elements of a block would not repay a division.
+            line, splits = self.plan.schedule.threads * self.plan.schedule.items, self.plan.schedule.splits
+            part = f"p.columns > 0 ? (p.columns + {line * splits - 1}) / {line * splits} : 1"
+            self.writer.fields.add("part", "int64_t", part, "chunks of a block")
+            return [
+                "[[maybe_unused]] int const first_chunk = int(blockIdx.y * p.part);",
+                "[[maybe_unused]] int const last_chunk = min(chunks, first_chunk + int(p.part));",
+            ]
+        return [
             "[[maybe_unused]] int const first_chunk = int(int64_t(chunks) * blockIdx.y / gridDim.y);",
             "[[maybe_unused]] int const last_chunk = int(int64_t(chunks) * (blockIdx.y + 1) / gridDim.y);",
-            "[[maybe_unused]] int buffer = 0;  // which of two buffers in shared memory the next reduction uses",
         ]
 
     def row(self) -> list[str]:
@@ -112,13 +151,14 @@ class IndexText:
                 "int64_t const row = has_row ? own_row : p.rows - 1;",
             ]
         lines += self._coordinates("row", 0, len(self.problem.rows), "true")
-        return lines + self._phase() if self.plan.schedule.straddle else lines
+        return lines + self._head() if self.plan.peels else lines
 
     def _straddled(self, modes: tuple[Product, ...]) -> str:
-        """The vectors of a row that straddle its ends; of all lines, where nothing is reduced."""
+        """The vectors between a row's ends; of all lines, where nothing is reduced."""
         vector, at = self.plan.schedule.vector, self.problem.vector
         if self.problem.columns:
-            return f"({product(modes[0])} + {2 * vector - 2}) / {vector}"
+            least = most_ends(self.problem, vector) - vector + 1
+            return f"{product(modes[0])} < {least} ? 0 : ({product(modes[0])} - {least}) / {vector}"
         return " * ".join(self._units(m) if m == at else f"({product(x)})" for m, x in enumerate(modes))
 
     def _units(self, mode: int) -> str:
@@ -128,15 +168,15 @@ class IndexText:
             return f"(({product(self.problem.modes[mode])} + {vector - 1}) / {vector})"
         return f"({product(self.problem.modes[mode])}) / {vector}"
 
-    def _phase(self) -> list[str]:
-        """How many elements before a row's first one the vector begins in which that lies."""
+    def _head(self) -> list[str]:
+        """How many elements of a row lie before its first whole vector."""
         vector = self.problem.vector
         return [
-            "int phase;",
+            "int head;",
             "{",
             f"int64_t const q{vector} = 0;",
             *self.writer.address(phased(self.problem)[0].axes, (), LocalNames(None)),
-            "phase = int(o % kVector);",
+            "head = int(uint64_t(-o) % kVector);",
             "}",
         ]
 
@@ -209,34 +249,46 @@ class IndexText:
             ]
             return lines + self._coordinates("row", 0, len(problem.rows), "ok")
         thread = "threadIdx.x" if problem.across else "threadIdx.y"
+        if self.ends:
+            return self._end(thread)
         # Full lines need no comparison, and 64 bits let the compiler walk addresses by their strides.
         full = self.plan.schedule.full
         wide = "int64_t" if full else "uint32_t"
         column = f"({wide}(chunk) * kItems + i) * kThreads + {thread}"
+        if self.plan.shares:
+            column = f"uint32_t(chunk) * uint32_t(p.share) + i * kThreads + {thread}"
         if scans_of(self.problem) and not problem.across:
             column = f"({wide}(chunk) * kThreads + {thread}) * kItems + i"
-        ok = "constexpr bool ok = true" if full else "bool const ok = place < uint32_t(p.columns)"
+        within = (
+            f"int(i * kThreads + {thread}) < own_vectors"
+            if self.plan.shares
+            else "place < uint32_t(p.columns)"
+        )
+        ok = "constexpr bool ok = true" if full else f"bool const ok = {within}"
         lines = [f"{wide} const place = {column};", f"[[maybe_unused]] {ok};"]
         valid = "true" if full else "ok"
-        if self.plan.schedule.straddle:
-            # What a vector has outside of its row lies before its first or behind its last column.
-            lines.append("int const first_column = (ok ? int(place) : 0) * kVector - phase;")
-            return [*lines, f"[[maybe_unused]] int64_t const q{problem.vector} = first_column;"]
+        if self.plan.peels:
+            at = f"{'place' if full else '(ok ? int64_t(place) : 0)'} * kVector + head"
+            return [*lines, f"[[maybe_unused]] int64_t const q{problem.vector} = {at};"]
         index = f"({wide}(p.columns) - 1 - place)" if self.reversed() else "place"
         first = len(problem.rows)
         return lines + self._coordinates(index, first, len(problem.columns), valid)
+
+    def _end(self, thread: str) -> list[str]:
+        """The coordinate of an element at a row's ends, which the first part of a row has beside its vectors."""
+        vector = self.plan.schedule.vector
+        column = f"place < head ? place : place + int64_t(p.columns) * {vector}"
+        return [
+            f"int const place = i * kThreads + {thread};",
+            "bool const ok = chunk == 0 && place < int(p.ends);",
+            f"[[maybe_unused]] int64_t const q{self.problem.vector} = !ok ? 0 : {column};",
+        ]
 
     def length(self) -> str:
         """The elements of a row, along the vector mode."""
         vector = self.problem.vector
         assert vector is not None
         return self.writer.fields.mode(vector, self.problem.modes[vector])
-
-    def inside(self) -> str:
-        """Whether element v of a vector that may straddle a row's ends is the row's."""
-        if not self.problem.columns:
-            return f"(q{self.problem.vector} + v < {self.length()})"
-        return f"(uint32_t(first_column + v) < uint32_t({self.length()}))"
 
     def reversed(self) -> bool:
         return any(s.reverse for _, s in scans_of(self.problem))

@@ -31,7 +31,7 @@ from ucutlass.kernels.reduction.plan import (
     arguments,
     contiguous_along,
 )
-from ucutlass.kernels.reduction.plan_straddle import phased
+from ucutlass.kernels.reduction.plan_straddle import access_elements, phased
 from ucutlass.kernels.reduction.smem import TransposeTile, resident_loads, transpose_tiles
 
 
@@ -56,6 +56,8 @@ class Loader:
 
     plan: ReductionPlan
     writer: Writer
+    ends: bool = False
+    """Whether items are the elements at a row's ends, not vectors."""
 
     @property
     def problem(self) -> ReductionProblem:
@@ -63,7 +65,7 @@ class Loader:
 
     def declared(self, load: int, count: str = "kItems", into: str = "raw") -> str:
         source = self.problem.loads[load]
-        width = "kVector" if moves(self.plan, source) else "1"
+        width = "kVector" if moves(self.plan, source) and not self.ends else "1"
         return f"Pack<{raw_cpp(source)}, {width}> {into}{load}[{count}];"
 
     def load(self, k: int, valid: str, names: LocalNames) -> list[str]:
@@ -84,16 +86,15 @@ class Loader:
         if not moved or (len(moved) == 1 and contiguous_along(source.axes, vector)):
             # Neighbours: one address for all.
             here = replace(names, vector=None)
-            count, align = ("kVector", source.align) if moved else ("1", 1)
-            how = "load_retained" if self._retained(k) else "load"
-            if plan.schedule.straddle and moved:
-                alike = bool(self.problem.columns) and source in phased(self.problem)
-                how = "load_straddling" if alike else "load_shifted"
+            count, align = ("kVector", self._aligned(source)) if moved else ("1", 1)
+            how = "load_retained" if self._retained(k) and not self.ends else "load"
             read = f"{how}<{count}, {align}>(p.t{source.pointer} + o)"
-            if plan.schedule.straddle and moved:
+            if plan.peels and moved and not self.ends and source not in phased(self.problem):
+                read = f"load_between<{count}>(p.t{source.pointer}, o)"
+            if plan.schedule.straddle and moved and not plan.peels:
                 modes = [m for m in range(len(self.problem.modes)) if m in touched(plan, source.axes)]
                 total = self.writer.fields.size(tuple(self.problem.modes[m] for m in modes))
-                read = f"{how}<kVector>(p.t{source.pointer}, o, {total})"
+                read = f"load_shifted<kVector>(p.t{source.pointer}, o, {total})"
             if cpp != stored_cpp(source.elem):
                 read = f"widen<{cpp}>({read})"
             return [
@@ -104,7 +105,7 @@ class Loader:
                 "}",
             ]
         here = replace(names, vector=vector)
-        if plan.schedule.straddle:
+        if plan.schedule.straddle and not plan.peels:
             assert vector is not None
             length = self.writer.fields.mode(vector, self.problem.modes[vector])
             valid = f"{valid} && q{vector} + v < {length}"
@@ -118,6 +119,12 @@ class Loader:
             f"{pack}.value[v] = in && {valid} ? {read} : {outside};",
             "}",
         ]
+
+    def _aligned(self, source: Load) -> int:
+        """The elements of a load that one access moves."""
+        if not self.plan.peels:
+            return source.align
+        return 1 if self.ends else access_elements(source, self.plan.schedule.vector)
 
     def _retained(self, k: int) -> bool:
         """Whether no two rows share an element of a load, and its lines are to leave the L2 last."""

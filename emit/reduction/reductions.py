@@ -61,11 +61,10 @@ class Reducer:
             case "moments":
                 delta = f"float const delta{i} = {x} - {part}.mean;"
                 each = f"{lanes} part{i}[l].count += {'float(kVector)' if across else '1.0f'};"
-                straddle = self.plan.schedule.straddle
                 return Passes(
-                    (f"{part}.mean += {x};", *((f"{part}.count += 1.0f;",) if straddle else ())),
+                    (f"{part}.mean += {x};",),
                     (f"Moments part{i}[{count}];",),
-                    () if straddle else (each,),
+                    (each,),
                     (f"{lanes} part{i}[l].mean /= fmaxf(part{i}[l].count, 1.0f);",),
                     (delta, f"{part}.squares = fmaf(delta{i}, delta{i}, {part}.squares);"),
                     merged,

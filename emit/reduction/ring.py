@@ -25,7 +25,8 @@ class RingText:
 
     @property
     def loads(self) -> tuple[int, ...]:
-        return ring_loads(self.plan.problem, self.plan.schedule.vector)
+        s = self.plan.schedule
+        return ring_loads(self.plan.problem, s.vector, s.straddle)
 
     @property
     def _group(self) -> int:
@@ -50,9 +51,11 @@ class RingText:
     def start(self, part: str) -> list[str]:
         """Returns the statements ahead of the rows; `part` is the block's part of a row."""
         s, problem = self.plan.schedule, self.plan.problem
-        last = f"(int(p.columns) - {part} * kLine + kThreads - 1) / kThreads"
+        first, mine = self._share(part)
         lines = (
-            "constexpr int lines = kItems;" if s.full else f"int const lines = max(0, min(kItems, {last}));"
+            "constexpr int lines = kItems;"
+            if s.full
+            else f"int const lines = ({mine} + kThreads - 1) / kThreads;"
         )
         sizes = " + ".join(f"sizeof({stored_cpp(problem.loads[k].elem)})" for k in self.loads)
         copies = [line for k in self.loads for line in self._copy(k)]
@@ -62,6 +65,7 @@ class RingText:
             "int const blocks = int((p.rows + kRows - 1) / kRows);",
             f"{lines}  // of a row, that this block reads",
             "if (threadIdx.x == 0) {",
+            "#pragma unroll 1",
             "for (int i = 0; i < kStages; ++i) {",
             "mbarrier_init(&full[i], 1);",
             f"mbarrier_init(&empty[i], {s.threads // 32});",
@@ -83,15 +87,16 @@ class RingText:
             "mbarrier_wait(&empty[next_stage], next_phase ^ 1);",
             "int const block = next_block;",
             *self.index.row(),
-            f"int const first = ({part} * kItems + next_line) * kThreads;",
+            f"int const first = {first} + next_line * kThreads;",
             *self._columns("first"),
-            f"uint32_t const count = {'kThreads' if s.full else 'min(kThreads, int(p.columns) - first)'};",
+            f"uint32_t const count = {'kThreads' if s.full else f'min(kThreads, {mine} - next_line * kThreads)'};",
             f"mbarrier_arrive_expect_tx(&full[next_stage], count * uint32_t(kVector * ({sizes})));",
             *copies,
             "if (++next_line == lines) next_line = 0, next_block += gridDim.x;",
             "if (++next_stage == kStages) next_stage = 0, next_phase ^= 1;",
             "};",
             "if (threadIdx.x == 0 && lines > 0) {",
+            "#pragma unroll 1",
             "for (int i = 0; i < kStages; ++i) fetch_next();",
             "}",
             "int stage = 0, free_stage = 0;",
@@ -99,13 +104,21 @@ class RingText:
             *self._fill(part),
         ]
 
+    def _share(self, part: str) -> tuple[str, str]:
+        """Returns the first of a block's vectors of a row, and how many it has."""
+        if self.plan.shares:
+            return f"{part} * int(p.share)", "own_vectors"
+        return f"{part} * kLine", "int(p.columns)"
+
     def _columns(self, first: str) -> list[str]:
         """Returns coordinates of columns for the address of vector `first` of a row, which lies there as if the last
         mode went on beyond its extent."""
         modes = range(
             len(self.plan.problem.rows), len(self.plan.problem.rows) + len(self.plan.problem.columns)
         )
-        at = dict.fromkeys(modes[:-1], "0") | {modes[-1]: f"int64_t({first}) * kVector"}
+        at = dict.fromkeys(modes[:-1], "0") | {
+            modes[-1]: f"int64_t({first}) * kVector{' + head' if self.plan.peels else ''}"
+        }
         return [f"[[maybe_unused]] int64_t const q{mode} = {value};" for mode, value in at.items()]
 
     def _fill(self, part: str) -> list[str]:
@@ -115,7 +128,8 @@ class RingText:
         s, problem = self.plan.schedule, self.plan.problem
         cpp = {k: stored_cpp(problem.loads[k].elem) for k in self.resident}
         sizes = " + ".join(f"sizeof({cpp[k]})" for k in self.resident)
-        count = "kLine" if s.full else f"min(kLine, int(p.columns) - {part} * kLine)"
+        first, mine = self._share(part)
+        count = "kLine" if s.full else mine
         copies = []
         for k in self.resident:
             source = problem.loads[k]
@@ -130,7 +144,7 @@ class RingText:
             "if (lines > 0) {",
             "if (threadIdx.x == 0 && threadIdx.y == 0) {",
             f"uint32_t const count = {count};",
-            *self._columns(f"{part} * kLine"),
+            *self._columns(first),
             f"mbarrier_arrive_expect_tx(&shared.filled, count * uint32_t(kVector * ({sizes})));",
             *copies,
             "}",
@@ -174,12 +188,14 @@ class RingText:
             f"int const count = max(0, min(i + 1, lines) - ({first}));",
             "fence_proxy_async();",
             "sync_warp();",
+            "#pragma unroll 1",
             "for (int j = 0; j < count; ++j) {",
             "if (threadIdx.x % 32 == 0) mbarrier_arrive(&empty[free_stage]);",
             "if (++free_stage == kStages) free_stage = 0;",
             "}",
             *(["if (i == kItems - 1) owed += count;"] if group < s.items else ["owed = count;"]),
             "if (threadIdx.x == 0) {",
+            "#pragma unroll 1",
             "for (int j = 0; j < owed; ++j) fetch_next();",
             "}",
             *(["owed = i == kItems - 1 ? 0 : count;"] if group < s.items else []),

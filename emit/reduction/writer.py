@@ -94,6 +94,8 @@ class Writer:
     fields: Fields
     uses: dict[Use, None]
     fast: frozenset[int]
+    ends: bool = False
+    """Whether items are the elements at a row's ends, not vectors."""
 
     @property
     def down(self) -> bool:
@@ -298,7 +300,7 @@ class Writer:
         s, instructions = self.plan.schedule, self.plan.problem.instructions
         about = self._exponential(exponential)
         most = MOST_KEPT // (2 if s.threads * s.rows * s.blocks > KEEPING_THREADS else 1)
-        if about is None or s.stages == 1 or s.items * s.vector > most:
+        if about is None or self.ends or s.stages == 1 or s.items * s.vector > most:
             return None
         x, largest = about
         row = instructions[largest]

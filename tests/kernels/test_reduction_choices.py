@@ -16,10 +16,11 @@ from ucutlass.shapes import complete
         ("f32", 262144, "registers", 8, 16),
         ("f32", 393216, "registers", 8, 12),
         ("f32", 393220, "registers", 1, 8),
-        ("f32", 393218, "reread", 1, 4),
+        ("f32", 393218, "registers", 8, 12),
         ("bf16", 524288, "registers", 8, 8),
         ("bf16", 786432, "registers", 1, 8),
-        ("bf16", 786436, "reread", 1, 4),
+        ("bf16", 786436, "registers", 1, 8),
+        ("bf16", 4_000_000, "reread", 1, 4),
     ],
 )
 def test_a_cluster_keeps_rows_of_words_of_one_and_a_half_megabytes(

@@ -70,9 +70,11 @@ def schedule(program: str, fields: str = "", **sizes: int) -> ReductionSchedule:
     [
         (SOFTMAX, {"T": 1024, "D": 65536}, (256, 4, 1, 8)),
         (SOFTMAX, {"T": 512, "D": 131072}, (256, 8, 1, 8)),
-        (SOFTMAX, {"T": 512, "D": 72000}, (256, 4, 1, 8)),
-        (SOFTMAX, {"T": 512, "D": 150_016}, (256, 8, 1, 8)),
-        (SOFTMAX, {"T": 512, "D": 100_008}, (512, 8, 1, 12)),
+        (SOFTMAX, {"T": 512, "D": 72000}, (512, 4, 1, 8)),
+        (SOFTMAX, {"T": 512, "D": 150_016}, (512, 4, 1, 8)),
+        (SOFTMAX, {"T": 512, "D": 100_007}, (512, 4, 1, 8)),
+        (LAYER_NORM, {"T": 512, "D": 200_192}, (512, 8, 1, 6)),
+        (SOFTMAX.replace("bf16", "f32"), {"T": 256, "D": 160_000}, (512, 8, 1, 6)),
         (LAYER_NORM, {"T": 256, "D": 262144}, (512, 8, 1, 12)),
         (SOFTMAX.replace("bf16", "f32"), {"T": 256, "D": 262144}, (512, 8, 1, 12)),
         (GROUP_NORM, {"T": 64, "C": 4, "P": 262144}, (1024, 1, 32, 8)),
@@ -89,7 +91,7 @@ def test_rows_that_pass_through_a_ring(
     ("program", "sizes"),
     [
         (SOFTMAX, {"T": 512, "D": 50264}),  # a block holds it well
-        (SOFTMAX, {"T": 512, "D": 131076}),  # no whole pieces of 16 bytes
+        (ARGMAX.replace("f32", "bf16"), {"A": 8, "B": 64, "D": 131076}),  # no whole pieces of 16 bytes
         (SOFTMAX, {"T": 8, "D": 131072}),  # most SMs would have none
         (ADD_NORM, {"T": 512, "D": 131072}),  # two tensors, which nobody has timed
         (LAYER_NORM.replace("bf16", "f32"), {"T": 512, "D": 131072}),  # as many words that all rows share
@@ -126,7 +128,7 @@ def test_what_rows_share_stays_where_it_fits() -> None:
 @pytest.mark.parametrize(
     ("program", "sizes", "fields", "message"),
     [
-        (SOFTMAX, {"T": 64, "D": 4100}, "stages 4", "whole pieces of 16 bytes"),
+        (ARGMAX.replace("f32", "bf16"), {"A": 8, "B": 8, "D": 4100}, "stages 4", "whole pieces of 16 bytes"),
         (SCAN, {"T": 64, "D": 4096}, "stages 4", "not scanned"),
         (SOFTMAX, {"T": 64, "D": 4096}, "stages 32  threads 1024", "bytes of shared memory"),
         (SOFTMAX, {"T": 64, "D": 4096}, "stages 4  threads 16  rows 8", "whole warps of 32"),

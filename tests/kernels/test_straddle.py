@@ -1,4 +1,4 @@
-"""Rows of any length read and written by vectors that straddle their ends: what is refused, and what blocks compute."""
+"""Rows of any length read and written by vectors that do not divide them: what is refused, and what blocks compute."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ BIAS = (
 POOL = "kernel k(x: f32[B, H, W]) -> f32[B, P=H-1, Q=W-1] { return max[R=4, S=4](x[H = P + R - 1, W = Q + S - 1]) SCHEDULE }"
 VALID_POOL = "kernel k(x: f32[B, W]) -> f32[B, Q=W-6] { return mean[S=3](x[W = Q + 3*S]) SCHEDULE }"
 SCALED = "kernel k(x: bf16[B, C, P], g: f32[C]) -> bf16[B, C, P] { return relu(x) * g SCHEDULE }"
+SUM = "kernel k(x: f32[A, B], y: bf16[A, B]) -> f32[A, B] { return x + y SCHEDULE }"
 PRODUCT = "kernel k(x: bf16[T, D]) -> f32[T] { return prod[D](x) SCHEDULE }"
 
 
@@ -53,11 +54,15 @@ def test_vectors_wider_than_rows_allow_straddle_their_ends(
     ("program", "sizes", "expected"),
     [
         (SOFTMAX, {"T": 4096, "D": 305}, (8, 16, 3, 1)),
-        (SOFTMAX, {"T": 4096, "D": 96001}, (8, 512, 12, 2)),
+        (SOFTMAX, {"T": 4096, "D": 306}, (8, 16, 3, 1)),
+        (SOFTMAX, {"T": 4096, "D": 2050}, (8, 64, 4, 1)),
+        (SOFTMAX, {"T": 4096, "D": 96001}, (8, 512, 6, 4)),
         (SOFTMAX.replace("bf16", "f32"), {"T": 4096, "D": 333}, (4, 32, 3, 1)),
-        (LAYER_NORM, {"T": 4096, "D": 33949}, (8, 512, 5, 2)),
+        (LAYER_NORM, {"T": 4096, "D": 33949}, (8, 1024, 5, 1)),
+        (LAYER_NORM, {"T": 4096, "D": 1339}, (8, 32, 6, 1)),
         (POOL, {"B": 640, "H": 512, "W": 512}, (4, 1, 4, 1)),
-        (SCALED, {"B": 64, "C": 64, "P": 16129}, (8, 1, 2, 1)),
+        (SCALED, {"B": 64, "C": 64, "P": 16129}, (8, 256, 2, 1)),
+        (SCALED.replace("bf16", "f32"), {"B": 64, "C": 64, "P": 1001}, (4, 256, 1, 1)),
     ],
 )
 def test_vectors_straddle_where_single_elements_are_slower(
@@ -70,12 +75,10 @@ def test_vectors_straddle_where_single_elements_are_slower(
 @pytest.mark.parametrize(
     ("program", "sizes"),
     [
-        (SOFTMAX, {"T": 4096, "D": 306}),
+        (SOFTMAX, {"T": 4096, "D": 304}),
         (SOFTMAX, {"T": 4096, "D": 33}),
-        (SOFTMAX, {"T": 4, "D": 305}),
-        (LAYER_NORM, {"T": 4096, "D": 1339}),
         (MAXIMA, {"A": 4096, "L": 1001}),
-        (SCALED.replace("bf16", "f32"), {"B": 64, "C": 64, "P": 1001}),
+        (SCALED, {"B": 64, "C": 64, "P": 33}),
     ],
 )
 def test_other_vectors_divide_rows(program: str, sizes: dict[str, int]) -> None:
@@ -86,6 +89,7 @@ def test_other_vectors_divide_rows(program: str, sizes: dict[str, int]) -> None:
     ("program", "sizes"),
     [
         (SCAN, {"T": 64, "D": 305}),
+        (MAXIMA, {"A": 7, "L": 133}),
         (GROUP_NORM, {"T": 4, "C": 3, "P": 305}),
         (
             "kernel k(x: bf16[T, D], i: i32[T, D]) -> bf16[T, D] { return softmax[D](x[D = i]) SCHEDULE }",
@@ -101,6 +105,7 @@ def test_programs_whose_vectors_may_not_straddle(program: str, sizes: dict[str, 
 CASES = {
     "softmax": (SOFTMAX, "vector 8", {"T": 11, "D": 305}),
     "short rows": (SOFTMAX, "vector 8  threads 4", {"T": 13, "D": 5}),
+    "rows shorter than vectors": (SOFTMAX, "vector 8  keep reread", {"T": 13, "D": 7}),
     "even rows": (SOFTMAX, "vector 8", {"T": 13, "D": 26}),
     "layer norm": (LAYER_NORM, "vector 8", {"T": 7, "D": 1001}),
     "layer norm read again": (
@@ -115,11 +120,20 @@ CASES = {
     ),
     "two operands and results": (ADD_NORM, "vector 8", {"T": 5, "D": 333}),
     "gather beside": (ENTROPY, "vector 8", {"T": 9, "D": 333}),
-    "places of maxima": (MAXIMA, "vector 4", {"A": 7, "L": 133}),
+    "rings": (SOFTMAX, "vector 8  stages 4  threads 32", {"T": 11, "D": 1305}),
+    "a ring shorter than a row": (LAYER_NORM, "vector 8  stages 3  threads 32  items 5", {"T": 7, "D": 1051}),
+    "whole lines": (SOFTMAX, "vector 8  threads 32", {"T": 5, "D": 527}),
+    "words": (SOFTMAX.replace("bf16", "f32"), "vector 4", {"T": 5, "D": 335}),
     "operand of fewer names": (BIAS, "vector 8", {"B": 3, "H": 5, "D": 67}),
     "window": (POOL, "vector 4", {"B": 3, "H": 9, "W": 264}),
     "window over odd lines": (POOL, "vector 4", {"B": 3, "H": 9, "W": 36}),
     "window without borders": (VALID_POOL, "vector 4", {"B": 7, "W": 47}),
+    "parts of lines": (
+        SCALED,
+        "vector 8  threads 32  items 1  split_k 3  keep reread",
+        {"B": 2, "C": 3, "P": 1077},
+    ),
+    "one line": (SUM, "", {"A": 77, "B": 33}),
     "scaled lines": (SCALED, "vector 8", {"B": 3, "C": 5, "P": 77}),
     "short lines": (SCALED, "vector 8", {"B": 3, "C": 7, "P": 3}),
     "product": (PRODUCT, "vector 8", {"T": 9, "D": 21}),

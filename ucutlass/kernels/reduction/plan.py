@@ -238,7 +238,7 @@ class ReductionSchedule:
     `transposed`: a block takes a tile of `smem.TILE` elements a side along the vector mode and mode `across`, along which
     these loads lie side by side: they go through shared memory, so many elements in a word of it.
 
-    `straddle`: vectors lie at multiples of their bytes in memory, and straddle the ends of rows (`plan_straddle.py`).
+    `straddle`: vectors do not divide a row, and lie at multiples of their bytes in memory (`plan_straddle.py`).
 
     `ahead`: of rows that are read again, each chunk is loaded while the one before it is reduced.
 
@@ -286,6 +286,16 @@ class ReductionPlan:
     arch: str
     problem: ReductionProblem
     schedule: ReductionSchedule
+
+    @property
+    def peels(self) -> bool:
+        """Whether threads take the elements at the ends of rows, where no vector lies, one by one."""
+        return self.schedule.straddle and bool(self.problem.columns)
+
+    @property
+    def shares(self) -> bool:
+        """Whether blocks share a row that does not fill the registers of all: each has as many vectors of it."""
+        return self.schedule.sharers > 1 and not self.schedule.full
 
 
 EARLY_THREADS = 256

@@ -1,12 +1,14 @@
-"""Vectors that do not divide a row, or a line of an element-wise kernel: they straddle its ends.
+"""Vectors that do not divide a row, or a line of an element-wise kernel.
 
-Where rows are reduced, vectors lie at multiples of their bytes in memory, wherever a row begins, so that rows of an odd
-length are read and written 16 bytes at a time. What of a row's first and last vectors belongs to its neighbours is read
-with them, and neither reduced nor written. Where nothing is reduced, vectors begin at a line's first element, where
-windows read whole vectors, and neighbouring threads shift their results to multiples of 16 bytes.
+They lie at multiples of their bytes in memory, wherever a row begins, so that rows of an odd length are read and written
+16 bytes at a time. Every row has the same number of whole vectors, and threads take the elements before the first and
+behind the last of them one by one, its *ends*. Of windows, vectors begin at a line's first element and straddle its end,
+and neighbouring threads shift their results to multiples of 16 bytes.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ucutlass.kernels.addresses import PACK_BYTES
 from ucutlass.kernels.reduction.plan import (
@@ -16,6 +18,7 @@ from ucutlass.kernels.reduction.plan import (
     Point,
     ReductionOutput,
     ReductionProblem,
+    RowReduce,
     RowValue,
     arguments,
     contiguous_along,
@@ -50,7 +53,8 @@ def straddling_vector(problem: ReductionProblem, aligned: tuple[bool, ...] | Non
     widest = min(8, PACK_BYTES // min((x.elem.bytes for x in along), default=PACK_BYTES))
     if not problem.columns:
         return widest if all(o in along for o in problem.outputs) else 1
-    if not problem.across or len(problem.columns) != 1 or problem.windows or scans_of(problem):
+    picks = any(isinstance(i, RowReduce) and i.op in ("argmax", "argmin") for i in problem.instructions)
+    if not problem.across or len(problem.columns) != 1 or problem.windows or scans_of(problem) or picks:
         return 1
     alike = phased(problem)
     moved = [x for x in _tensors(problem) if problem.vector in _modes(x)]
@@ -62,6 +66,16 @@ def straddling_vector(problem: ReductionProblem, aligned: tuple[bool, ...] | Non
     return widest
 
 
+def by_lines(problem: ReductionProblem) -> ReductionProblem | None:
+    """Returns an element-wise problem as one of rows of which nothing is reduced: the runs of its last mode, along which
+    vectors lie. None where they lie elsewhere, or windows are reduced."""
+    last = len(problem.rows) - 1
+    if problem.columns or problem.windows or last < 0 or problem.vector != last:
+        return None
+    outputs = tuple(replace(o, whole=True) for o in problem.outputs)
+    return replace(problem, rows=problem.rows[:-1], columns=problem.rows[-1:], outputs=outputs)
+
+
 def reads_vectors(problem: ReductionProblem) -> bool:
     """Whether what an element-wise kernel reads along the vector mode comes in vectors, of windows too."""
     along = _along(problem)
@@ -69,9 +83,25 @@ def reads_vectors(problem: ReductionProblem) -> bool:
     return all(x in along or (bool(problem.windows) and x.span > 1) for x in moved)
 
 
-def straddled_columns(columns: int, vector: int) -> int:
-    """Returns the vectors that a row of so many elements touches at most."""
-    return -(-(columns + vector - 1) // vector)
+def access_elements(x: Load | ReductionOutput, vector: int) -> int:
+    """Returns the elements of a vector between a row's ends that one access moves."""
+    return min(vector, PACK_BYTES // x.elem.bytes)
+
+
+def most_ends(problem: ReductionProblem, vector: int) -> int:
+    """Returns the elements at a row's ends at most. A vector of what all rows share begins anywhere, and is taken from
+    the two aligned ones that hold it, of which the second lies within the row too."""
+    return (3 if shifts(problem) else 2) * vector - 2
+
+
+def whole_vectors(problem: ReductionProblem, columns: int, vector: int) -> int:
+    """Returns the vectors between the ends of a row of so many elements, wherever it begins."""
+    return max(0, (columns - (most_ends(problem, vector) - vector + 1)) // vector)
+
+
+def shifts(problem: ReductionProblem) -> bool:
+    """Whether something that varies with columns does not with every row."""
+    return any(x not in phased(problem) for x in problem.loads if problem.vector in _modes(x))
 
 
 def _tensors(problem: ReductionProblem) -> tuple[Load | ReductionOutput, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import PartialSchedule
@@ -27,11 +27,11 @@ from ucutlass.kernels.reduction.plan import (
 )
 from ucutlass.kernels.reduction.plan_straddle import (
     MOST_STRADDLED,
-    phased,
+    by_lines,
     reads_vectors,
     starts,
-    straddled_columns,
     straddling_vector,
+    whole_vectors,
 )
 from ucutlass.kernels.reduction.problem import alignment, reduction_problem
 from ucutlass.kernels.reduction.rules import (
@@ -73,18 +73,32 @@ The last budget spares 16 of a thread's registers: a softmax of rows of 1.5 MB t
 reading them thrice (`benchmarks.optimise`, l1_23). It is for words alone: 16-bit elements, which are widened,
 spill."""
 
-RINGS: tuple[tuple[int, int, int, int, int, int], ...] = (
-    (256, 4, 8, 2, 8, 0),
-    (256, 8, 8, 1, 8, 0),
-    (256, 4, 8, 2, 9, 9),
-    (256, 8, 8, 1, 10, 9),
-    (512, 8, 12, 1, 8, 1),
+
+class Ring(NamedTuple):
+    """Rows that pass through a ring: threads of a block, blocks of a cluster, lines of the ring, blocks that an SM is to
+    hold, the most vectors of 16 bytes of a thread, of 16-bit elements and of words, and whether rows fill them."""
+
+    threads: int
+    cluster: int
+    stages: int
+    blocks: int
+    most: int
+    most_words: int
+    full: bool
+
+
+RINGS: tuple[Ring, ...] = (
+    Ring(256, 4, 8, 2, 8, 0, True),
+    Ring(256, 8, 8, 1, 8, 0, True),
+    Ring(512, 8, 12, 1, 8, 16, True),
+    Ring(512, 4, 8, 2, 10, 0, False),
+    Ring(512, 8, 6, 2, 8, 10, False),
+    Ring(512, 8, 12, 1, 8, 16, False),
 )
-"""Threads of a block, blocks of a cluster, lines of the ring, blocks that an SM is to hold, the most lines of a block's
-part of a row, and the least where the last may end within a row (0: none may), of rows of 16-bit elements that pass
-through a ring, best first, of words twice as many: two blocks of 256 threads work while one of them waits for its cluster, and rows that end
-within a line leave few lines too few instructions at a time (measured on an H100 by `benchmarks.rows`: at 0.71 to 0.92
-of a copy where clusters that hold a row in registers alone are at 0.46 to 0.67; 0.53 between 160k and 256k)."""
+"""Best first, as `benchmarks.rows` measured them: full ones on an H100, the others on an H200, where two blocks of an SM
+work while one of them waits for its cluster: a softmax of rows of 100,008 bf16 takes 227 us so, and 494 with one; a layer
+norm of 200,192 258 and 350; a softmax of 160,000 f32 187 and 239. They are at 0.5 to 0.8 of a copy, where clusters that
+hold a row in registers alone are at 0.46 to 0.67."""
 
 SHORTEST_RING = 7 * 2**14
 """Bytes of a row of 16-bit elements above which a block's registers hold it ill: 8 vectors of 1024 threads."""
@@ -109,11 +123,16 @@ NARROW, WORD = 16, 4
 LEAST_SIDE = 16
 """Elements of either side from which tiles are transposed in shared memory."""
 
-STRADDLED_COLUMNS = 64
-"""Elements of a row, or of a line of an element-wise kernel, from which vectors may straddle its ends."""
+STRADDLED_COLUMNS = 48
+"""Elements of a row, or of a line of an element-wise kernel, from which vectors need not divide it."""
 
-LEAST_STRADDLING, LONG_STRADDLING, LONG_HELD = 16, 512, 192
-"""Threads of such a row at least; of a row that a block of the most threads holds ill, and bytes of each there."""
+LEAST_ROW, ROW_HELD, ROW_OVERHEAD = 64, 96, 1.2
+"""Vectors of a row from which whole warps share it; bytes of it that a thread keeps at most where more threads could; what
+a thread does once a row, in vectors: a softmax of 2050 bf16 takes 121 us by 64 threads on an H200, 133 by 128 and 178 by
+256 (`benchmarks.rows`)."""
+
+MOST_PARTS = 2**15
+"""Blocks of a line at most, along a side of the grid that has fewer."""
 
 _FLIGHT = 4
 """Vectors that a thread of an element-wise kernel has in flight: 64 KiB an SM, about twice what DRAM's
@@ -131,7 +150,7 @@ def plan_reduction(
     """Returns the kernel of a reduction for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, VARIANTS, "a kernel without dot"):
         return (foreign,)
-    problem = reduction_problem(pattern, sizes, aligned)
+    problem = _of_lines(reduction_problem(pattern, sizes, aligned), sizes, aligned)
     extent = measure(problem, sizes)
     transpose = _transpose(problem, sizes, aligned)
     straddling = straddling_vector(problem, aligned) if extent.columns <= MOST_STRADDLED else 1
@@ -154,7 +173,6 @@ def plan_reduction(
     schedule = resolve(case, own, request)
     if isinstance(schedule, tuple):
         return schedule
-    schedule = replace(schedule, straddle=schedule.vector > widest and not schedule.transposed)
     schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
     schedule = replace(schedule, resident=_resident(problem, schedule, arch))
@@ -166,6 +184,26 @@ def plan_reduction(
     fields = replace(request_of(case, schedule), **fixed)
     reasons = _notes(problem, schedule, extent.rows, extent.columns, passes_of(problem, schedule), widest)
     return Planned(plan, (), sizes, fields, device, price, reasons)
+
+
+def _of_lines(
+    problem: ReductionProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
+) -> ReductionProblem:
+    """An element-wise problem by its lines, where vectors of 16 bytes do not divide them."""
+    lines = by_lines(problem)
+    if lines is None or _transpose(problem, sizes, aligned) is not None:
+        return problem
+    length = math.prod(sizes[i] for i in lines.columns[0])
+    wider = vector_of(problem, sizes) < straddling_vector(lines, aligned)
+    pays = wider and _narrowest(lines) >= WORD // 2 and STRADDLED_COLUMNS <= length <= MOST_STRADDLED
+    return lines if pays else problem
+
+
+def _narrowest(problem: ReductionProblem) -> int:
+    """The least bytes of an element of what is contiguous along vectors."""
+    every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
+    along = starts(problem)
+    return min((x.elem.bytes for x in every if x.pointer in along), default=0)
 
 
 def schedule_of(
@@ -180,10 +218,10 @@ def schedule_of(
     """Threads, vectors and what is kept, by the rules that the notes name; vectors of `straddling` may straddle the ends
     of rows."""
     vector = vector_of(problem, sizes)
-    if vector == 1 and straddling > 1 and transpose is None:
-        straddled = _straddled(problem, extent, sizes, straddling, arch, device)
+    if vector < straddling and transpose is None:
+        straddled = _straddled(problem, extent, sizes, vector, straddling, arch, device)
         if straddled is not None:
-            return straddled
+            return replace(straddled, straddle=True)
     if not problem.columns:
         if transpose is not None:
             across, loads = transpose
@@ -197,37 +235,50 @@ def schedule_of(
 
 
 def _straddled(
-    problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], vector: int, arch: Arch, device: Device
+    problem: ReductionProblem,
+    extent: Extent,
+    sizes: tuple[int, ...],
+    widest: int,
+    vector: int,
+    arch: Arch,
+    device: Device,
 ) -> ReductionSchedule | None:
-    """Vectors that straddle the ends of rows of an odd length, where they were measured to beat single elements on an
-    H100: a softmax of 333 f32 takes 181 us so, and 385; one of 96001 bf16 317, and 534; a window of 4 x 4 over lines of
-    511 results 509, and 1370 (`benchmarks.rows`). None elsewhere: what two tensors that all rows share are shifted by
-    costs more than their rows gain, unless these are long."""
-    every: list[Load | ReductionOutput] = [*problem.loads, *problem.outputs]
-    along = [x for x in every if x.pointer in starts(problem)]
-    narrow = min(x.elem.bytes for x in along)
+    """Vectors of 16 bytes where rows, or lines of windows, are no multiples of them, whose own are of `widest` elements:
+    on an H100 a softmax of 333 f32 takes 181 us so, and 385; a window of 4 x 4 over lines of 511 results 509, and 1370
+    (`benchmarks.rows`). None where they were not measured to beat those."""
+    narrow = _narrowest(problem)
     if not problem.columns:
         assert problem.vector is not None
         line = math.prod(sizes[i] for i in problem.modes[problem.vector])
-        pays = narrow == WORD if problem.windows else narrow == WORD // 2
-        if not pays or line < STRADDLED_COLUMNS or not reads_vectors(problem):
+        if (
+            widest > 1
+            or narrow < WORD
+            or not problem.windows
+            or line < STRADDLED_COLUMNS
+            or not reads_vectors(problem)
+        ):
             return None
         return ReductionSchedule(vector, 1, THREADS, _items(problem, extent, vector, device), "registers")
-    if narrow < WORD // 2 or _picks(problem) or extent.columns < STRADDLED_COLUMNS or not arch.wgmma:
+    if narrow < WORD // 2 or extent.columns < STRADDLED_COLUMNS:
         return None
-    vectors, held = straddled_columns(extent.columns, vector), kept_bytes(problem, vector)
-    shared = len(along) - len(phased(problem))
-    threads, cluster = max(LEAST_STRADDLING, power(math.ceil(vectors * held / (HELD // 2)))), 1
-    if threads > MOST_THREADS:
-        threads, cluster = LONG_STRADDLING, 2
-        while vectors * held > threads * cluster * LONG_HELD:
-            cluster *= 2
-    if cluster > (1 if narrow == WORD else 8) or (shared > 1 and cluster == 1):
+    whole = replace(extent, columns=whole_vectors(problem, extent.columns, vector) * vector)
+    if phases(problem) == 0:
+        return _lines(problem, whole.columns // vector, vector)
+    if not arch.wgmma:
         return None
-    if extent.rows * cluster < device.sms:
-        return None
-    items = math.ceil(vectors / (threads * cluster))
-    return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
+    return _across(problem, whole, vector, arch, device, True)
+
+
+def _lines(problem: ReductionProblem, vectors: int, vector: int) -> ReductionSchedule:
+    """Lines of an element-wise problem: a block takes so many vectors of one as its threads have in flight, or several."""
+    threads = min(THREADS, power(max(1, vectors)))
+    most = max(1, min(_FLIGHT, HELD // moved_bytes(problem, vector)))
+    each = max(1, math.ceil(vectors / threads))
+    parts = math.ceil(each / most)
+    items = math.ceil(each / parts)
+    if parts == 1:
+        return ReductionSchedule(vector, threads, THREADS // threads, items, "registers")
+    return ReductionSchedule(vector, threads, THREADS // threads, items, "reread", min(parts, MOST_PARTS))
 
 
 def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, device: Device) -> bool:
@@ -240,7 +291,7 @@ def _retain(problem: ReductionProblem, extent: Extent, s: ReductionSchedule, dev
 
 def _resident(problem: ReductionProblem, s: ReductionSchedule, arch: Arch) -> bool:
     """Whether a block that stays for the launch has room for its part of what is the same for all rows."""
-    if s.stages == 1 or not resident_loads(problem, s.vector):
+    if s.stages == 1 or s.straddle or not resident_loads(problem, s.vector):
         return False
     return ring_bytes(problem, replace(s, resident=True)) <= ring_limit(arch, s)
 
@@ -252,9 +303,11 @@ def _full(problem: ReductionProblem, extent: Extent, sizes: tuple[int, ...], s: 
             return False  # tensors of one element have no modes at all
         sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
         return all(side % TILE == 0 for side in sides)
-    if s.straddle:
-        return False
     columns, line = extent.columns // (s.vector if problem.across else 1), s.threads * s.items
+    if s.straddle:
+        columns = whole_vectors(problem, extent.columns, s.vector)
+        if columns == 0:
+            return False
     return columns == line * s.sharers if s.keep == "registers" and not s.look_back else columns % line == 0
 
 
@@ -314,12 +367,12 @@ def _items(problem: ReductionProblem, extent: Extent, vector: int, device: Devic
 
 
 def _across(
-    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device
+    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device, straddle: bool = False
 ) -> ReductionSchedule:
     vectors = extent.columns // vector
     held = kept_bytes(problem, vector)
     scans = any(isinstance(i, RowScan) for i in problem.instructions)
-    if (ring := _ring(problem, extent, vector, arch, device)) is not None:
+    if (ring := _ring(problem, extent, vector, arch, device, straddle)) is not None:
         return ring
     row, words = vectors * held, all(load.elem.bytes >= WORD for load in kept(problem))
     for budget, most, cluster in PICKING if _picks(problem) else REGISTER_BUDGETS:
@@ -331,9 +384,11 @@ def _across(
         threads = power(max(1, math.ceil(share * held / budget), math.ceil(share / (budget // 16))))
         # Few vectors have a thread each; what fills a warp, two each, has one, whose sums meet in shuffles.
         threads = min(most, max(threads, power(share) if share < 8 else min(32, power(share) // 2)))
+        if straddle and cluster == 1:
+            threads = _row_threads(vectors, held)
         items = math.ceil(share / threads)
         return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
-    if (meeting := _meeting(problem, extent, vector, arch, device)) is not None:
+    if (meeting := _meeting(problem, extent, vector, arch, device, straddle)) is not None:
         return meeting
     # Element by element one pass takes 1.1 times as long as two on an H200 (`benchmarks.memory_bound`).
     if scans and phases(problem) == 0 and vector > 1:
@@ -353,8 +408,16 @@ def _across(
     return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "reread", splits)
 
 
+def _row_threads(vectors: int, held: int) -> int:
+    """Threads of a row of so many vectors, of each of which they keep `held` bytes: those that have least to do in all."""
+    least = 16 if 16 <= vectors < LEAST_ROW else min(32, power(vectors))
+    counts = [least << n for n in range(11) if least << n <= MOST_THREADS]
+    fits = [n for n in counts if math.ceil(vectors / n) * held <= ROW_HELD]
+    return min(fits or counts[-1:], key=lambda n: n * (math.ceil(vectors / n) + ROW_OVERHEAD))
+
+
 def _ring(
-    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device
+    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device, straddle: bool
 ) -> ReductionSchedule | None:
     """Clusters that stay for the launch, for rows that one block holds ill or not. None for shorter rows, for those that
     bulk copies do not bring, for so few that SMs would have none, and where words are read that all rows share, which
@@ -362,21 +425,29 @@ def _ring(
     loads = kept(problem)
     if not arch.wgmma or _picks(problem) or scans_of(problem) or len(loads) != 1:
         return None
-    if len(problem.columns) != 1 or len(ring_loads(problem, vector)) != 1:
+    if len(problem.columns) != 1 or len(ring_loads(problem, vector, straddle)) != 1:
         return None
     vectors, held = extent.columns // vector, kept_bytes(problem, vector)
     row, words = vectors * held, loads[0].elem.bytes >= WORD
     if words and (row <= 8 * MOST_THREADS * WORD * 8 or resident_loads(problem, vector)):
         return None
-    for threads, cluster, stages, blocks, most, least in RINGS[-1:] if words else RINGS:
+    for threads, cluster, stages, blocks, most, most_words, filled in RINGS:
         items = math.ceil(vectors / (threads * cluster))
         full = vectors % (threads * cluster) == 0
-        if items > (2 * most if words else most) or not (full or 0 < least <= items):
+        if items > (most_words if words else most) or (filled and not full):
             continue
         if row <= (SHORTEST_RING if full else MOST_THREADS * HELD) or extent.rows * cluster < device.sms:
             continue
         ring = ReductionSchedule(
-            vector, threads, 1, items, "registers", cluster=cluster, stages=stages, blocks=blocks
+            vector,
+            threads,
+            1,
+            items,
+            "registers",
+            cluster=cluster,
+            stages=stages,
+            blocks=blocks,
+            straddle=straddle,
         )
         if ring_bytes(problem, ring) <= ring_limit(arch, ring):
             return ring
@@ -384,12 +455,14 @@ def _ring(
 
 
 def _meeting(
-    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device
+    problem: ReductionProblem, extent: Extent, vector: int, arch: Arch, device: Device, straddle: bool
 ) -> ReductionSchedule | None:
     """Blocks of the whole grid that share rows of megabytes, where nearly all SMs have a part of one."""
     if not arch.wgmma or _picks(problem) or scans_of(problem) or not any(o.whole for o in problem.outputs):
         return None
-    if len(kept(problem)) != 1 or len(ring_loads(problem, vector)) != 1 or resident_loads(problem, vector):
+    if len(kept(problem)) != 1 or len(ring_loads(problem, vector, straddle)) != 1:
+        return None
+    if resident_loads(problem, vector):
         return None
     threads, stages = MEETING
     held = kept_bytes(problem, vector)
@@ -398,7 +471,9 @@ def _meeting(
     if groups < LEAST_GROUPS or groups * grid < BUSY * device.sms or extent.rows < 2 * groups:
         return None
     items = math.ceil(extent.columns // vector / (threads * grid))
-    ring = ReductionSchedule(vector, threads, 1, items, "registers", stages=stages, grid=grid)
+    ring = ReductionSchedule(
+        vector, threads, 1, items, "registers", stages=stages, grid=grid, straddle=straddle
+    )
     return ring if ring_bytes(problem, ring) <= ring_limit(arch, ring) else None
 
 
@@ -509,7 +584,7 @@ def _notes(
     where = "none" if problem.vector is None else "columns" if problem.across else "rows"
     why = f"{'the widest' if s.vector == widest else f'of {widest}'} that extents and types allow"
     if s.straddle:
-        why = f"which straddle the ends of rows: those of {widest} that divide them are too short"
+        why = f"which do not divide {'rows' if problem.columns else 'lines'}: those of {widest} that do are too short"
     reasons = [Note("", f"vectors of {s.vector}", f"along the {where}, {why}")]
     if any(isinstance(i, RowReduce | RowScan) for i in problem.instructions):
         text = (

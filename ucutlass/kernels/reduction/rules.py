@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ucutlass.ir.hardware import Arch
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.reduction.plan import ReductionProblem, ReductionSchedule, phases, scans_of
-from ucutlass.kernels.reduction.plan_straddle import straddled_columns
+from ucutlass.kernels.reduction.plan_straddle import whole_vectors
 from ucutlass.kernels.reduction.smem import TILE, ring_bytes, ring_limit, ring_loads
 from ucutlass.kernels.rule import Breach, Rule
 
@@ -74,11 +74,9 @@ class ReductionCase:
         """What threads share: vectors of columns where vectors lie along them, else columns."""
         if not self.problem.across:
             return self.columns
-        return (
-            straddled_columns(self.columns, vector)
-            if vector > self.widest
-            else max(1, self.columns // vector)
-        )
+        if vector > self.widest:
+            return max(1, whole_vectors(self.problem, self.columns, vector))
+        return max(1, self.columns // vector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +293,7 @@ def _ring(c: ReductionCandidate) -> Breach | None:
             ("stages", "keep"),
             None,
         )
-    if not ring_loads(case.problem, s.vector):
+    if not ring_loads(case.problem, s.vector, s.straddle):
         return Breach(
             f"a ring of {s.stages} lines of vectors of {s.vector}: bulk copies are of whole pieces of 16 bytes that "
             "lie along one run of columns, and a tensor's rows are not",

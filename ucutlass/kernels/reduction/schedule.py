@@ -107,6 +107,7 @@ def _filled(
         stages=1 if ahead else stages,
         blocks=r.blocks or (own.blocks if stages > 1 and threads == own.threads else 1),
         grid=grid,
+        straddle=vector > case.widest,
         ahead=ahead,
     )
 
@@ -121,7 +122,7 @@ def _elements(
         items = r.items or max(1, TILE * TILE // vector // rows)
         return ReductionSchedule(vector, r.threads or 1, rows, items, "registers", 1, across, loads)
     items = r.items or (1 if own.transposed else own.items)
-    return ReductionSchedule(vector, r.threads or 1, rows, items, "registers")
+    return ReductionSchedule(vector, r.threads or 1, rows, items, "registers", straddle=vector > case.widest)
 
 
 def _look_back(

@@ -58,9 +58,9 @@ PART = 16
 """Bytes of what a warp hands to the others of a reduction, at most."""
 
 
-def ring_loads(problem: ReductionProblem, vector: int) -> tuple[int, ...]:
+def ring_loads(problem: ReductionProblem, vector: int, straddle: bool) -> tuple[int, ...]:
     """The loads whose rows bulk copies bring: all that differ from row to row and along all columns. None where one of
-    them does not lie in whole pieces of 16 bytes, or with gaps."""
+    them does not lie in whole pieces of 16 bytes, or with gaps; vectors that do not divide rows, of `straddle`, do."""
     if not problem.across:
         return ()
     every = set(range(len(problem.rows) + len(problem.columns)))
@@ -68,7 +68,7 @@ def ring_loads(problem: ReductionProblem, vector: int) -> tuple[int, ...]:
     for k, load in enumerate(problem.loads):
         if {m for axis in load.axes for m, _ in axis.at.terms} != every:
             continue
-        if not (_whole_pieces(problem, load, vector) and _whole_rows(problem, load)):
+        if not (_whole_pieces(problem, load, vector, straddle) and _whole_rows(problem, load)):
             return ()
         loads.append(k)
     return tuple(loads)
@@ -88,10 +88,10 @@ def _whole_rows(problem: ReductionProblem, load: Load) -> bool:
     return True
 
 
-def _whole_pieces(problem: ReductionProblem, load: Load, vector: int) -> bool:
+def _whole_pieces(problem: ReductionProblem, load: Load, vector: int, straddle: bool = False) -> bool:
     plain = all(a.scale == 1 and a.extent is None and a.gathered is None for a in load.axes)
     along = contiguous_along(load.axes, problem.vector) and plain and not load.guards
-    return along and min(load.align, vector) * load.elem.bytes % BULK == 0
+    return along and (vector if straddle else min(load.align, vector)) * load.elem.bytes % BULK == 0
 
 
 def resident_loads(problem: ReductionProblem, vector: int) -> tuple[int, ...]:
@@ -117,7 +117,9 @@ def ring_bytes(problem: ReductionProblem, schedule: ReductionSchedule) -> int:
     if schedule.stages == 1:
         return 0
     vectors = schedule.rows * schedule.stages * schedule.threads
-    elements = sum(problem.loads[k].elem.bytes for k in ring_loads(problem, schedule.vector))
+    elements = sum(
+        problem.loads[k].elem.bytes for k in ring_loads(problem, schedule.vector, schedule.straddle)
+    )
     ops = {(problem.instructions[i].kind, _op(problem, i)) for i in reductions(problem)}
     parts = schedule.rows * schedule.cluster * -(-schedule.threads // 32)
     barriers = 2 * schedule.rows * schedule.stages + 2
