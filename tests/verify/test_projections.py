@@ -31,6 +31,7 @@ PRODUCTS = {
     "batched": BATCHED,
     "tf32": TF32,
     "convolution": CONV,
+    "convolution in tf32": CONV.replace("(x[", "(tf32(x[").replace("], w)", "]), tf32(w))"),
 }
 
 

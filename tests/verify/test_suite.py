@@ -208,6 +208,10 @@ def test_a_case_that_strains_may_stay_open_and_one_at_the_core_may_not(whole: Su
     right = CaseResult(cases["integer"], "right", IDLE)
     assert IDLE.state == "undecided" and strained.open and not core.open
 
+    whole_numbers = replace(core, case=cases["integer"])
+    assert not whole_numbers.open and replace(whole_numbers, case=replace(cases["integer"], staged=True)).open
+    assert not replace(core, case=replace(cases["normal"], staged=True)).open
+
     both = Suite((right.case, strained.case), (), 0)
     evidence = evidence_of(both, [right, strained])
     assert evidence.ok and not evidence.failures()

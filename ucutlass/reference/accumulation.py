@@ -146,7 +146,7 @@ def _undetermined(
     radii: Radii,
 ) -> Tensor | None:
     """Returns where a partial sum may overflow and the total may not, and where an operand may hold any
-    value."""
+    value, or what is outside of a window meets an infinity or a NaN."""
     float_format = FORMATS[F16.name if node.accumulate == F16.name else F32.name]
     mask = None
     if not extremes(magnitude_sum)[1] + extremes(radius)[1] < float_format.largest:
@@ -159,6 +159,10 @@ def _undetermined(
             total.abs() - radius >= overflow_of(F16 if float_format.largest < 2.0**16 else F32)
         ) & ~overflows_both_ways
         mask = may_overflow & ~certain & magnitude_sum.isfinite()
+    for window, other in ((left, right), (right, left)):
+        skipped = _skipped(node, window, other)
+        if skipped is not None:
+            mask = skipped if mask is None else mask | skipped
     for operand, other in zip(radii, (right, left), strict=True):
         if operand is not None and not finite(_data(operand)):
             infinities = _mapped(operand, lambda x: x.isinf().to(torch.float64))
@@ -166,6 +170,21 @@ def _undetermined(
             touched = contract(infinities, ones, node.over, node.dims) > 0
             mask = touched if mask is None else mask | touched
     return mask if mask is not None and bool(mask.any()) else None
+
+
+def _skipped(node: Dot, window: Operand, other: Operand) -> Tensor | None:
+    """Returns where a window reads the 0 outside of its tensor and the other operand is not finite: a kernel that
+    leaves such products out, as those of a strided transposed convolution, does not see the NaN. None where there
+    are none."""
+    if not isinstance(window, LazyRead) or window.node.fill != 0 or finite(_data(other)):
+        return None
+    outside = replace(
+        window,
+        source=window.source.like(torch.zeros_like(window.source.data)),
+        node=replace(window.node, fill=1.0),
+    )
+    nonfinite = _mapped(other, lambda x: (~x.isfinite()).to(torch.float64))
+    return contract(outside, nonfinite, node.over, node.dims) > 0
 
 
 def _mapped(operand: Operand, change: Callable[[Tensor], Tensor]) -> Operand:

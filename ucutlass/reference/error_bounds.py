@@ -41,7 +41,7 @@ from ucutlass.reference.contract import Operand
 from ucutlass.reference.fast_math import FAST_UNITS
 from ucutlass.reference.indexing import gather
 from ucutlass.reference.interpreter import dot_operand
-from ucutlass.reference.liveness import steps, unrealised
+from ucutlass.reference.liveness import steps, unrealised, window_source
 from ucutlass.reference.lower_bounds import lower_bound
 from ucutlass.reference.named_tensor import Named
 from ucutlass.reference.nodes import KernelCall, dot_in_range, dot_total, step, unwrapped
@@ -160,7 +160,7 @@ def cast_radius(part: Bounded, centre: Tensor, elem: Element) -> Tensor | None:
         ends = [low, high]
         if elem is BOOL and x.dtype != torch.bool:
             ends.append(torch.zeros_like(x).maximum(low).minimum(high))
-        distance = farthest([cast(end, elem) for end in ends], centre)
+        distance = farthest([cast(end, elem) for end in ends], centre, radius)
         return distance.masked_fill_(radius.isinf(), torch.inf) if elem in (E4M3, E5M2) else distance
 
     return in_chunks(farther_end, centre.shape, part.value.data, part.radius, centre)
@@ -184,13 +184,15 @@ def difference(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(same, torch.zeros_like(gap), gap)
 
 
-def farthest(ends: Sequence[Tensor], centre: Tensor) -> Tensor:
-    """Returns the largest `difference` from the centre."""
+def farthest(ends: Sequence[Tensor], centre: Tensor, radius: Tensor | None = None) -> Tensor:
+    """Returns the largest `difference` from the centre; infinity where that is NaN, whose interval has no ends, and
+    its `radius` infinite."""
     middle = centre.to(torch.float64)
     worst = reduce(torch.maximum, ((end.to(torch.float64) - middle).abs_() for end in ends))
     if finite(worst):  # then so was everything
         return worst
-    return reduce(torch.maximum, (difference(end, centre) for end in ends))
+    worst = reduce(torch.maximum, (difference(end, centre) for end in ends))
+    return worst if radius is None else worst.masked_fill_(radius.isinf() & middle.isnan(), torch.inf)
 
 
 # --- element-wise work -----------------------------------------------------------
@@ -449,11 +451,16 @@ def _operand(node: Value, call: KernelCall, bound_of: Callable[[Value], Bounded]
 
     def radius(inner: Value) -> Named:
         bounded_value = bound_of(inner)
+        if isinstance(node, Cast) and isinstance(node.value, Read) and unrealised(node):
+            rounded = cast(bounded_value.value.data, node.elem)
+            bounded_value = bounded(
+                bounded_value.value.like(rounded), cast_radius(bounded_value, rounded, node.elem)
+            )
         if isinstance(node, Gather) and inner is node.ids:
             return bounded_value.value
         exact = torch.zeros_like(bounded_value.value.data, dtype=torch.float64)
         return bounded_value.value.like(exact if bounded_value.radius is None else bounded_value.radius)
 
-    source = node.value if isinstance(node, (Read, Gather)) and unrealised(node) else node
+    source = window_source(node) if unrealised(node) else node
     inexact = bound_of(source).radius is not None
     return _DotOperand(dot_operand(node, call, value), dot_operand(node, call, radius) if inexact else None)

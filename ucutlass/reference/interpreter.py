@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ucutlass.ir import (
+    Cast,
     Dot,
     Gather,
     Kernel,
@@ -133,6 +134,9 @@ def dot_operand(node: Value, call: KernelCall, value_of: Callable[[Value], Named
     match node:
         case Read(value=inner) if unrealised(node):
             return LazyRead(value_of(inner), node, call.sizes)
+        case Cast(value=Read(value=inner) as window, elem=elem) if unrealised(node):
+            source = value_of(inner)
+            return LazyRead(source.like(cast(source.data, elem)), window, call.sizes)
         case Gather(value=inner, dim=dim, ids=ids) if unrealised(node):
             return LazyGather(value_of(inner), dim, value_of(ids), node.dims)
         case _:

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ucutlass.ir import Dot, Gather, Read, Value, children
+from ucutlass.ir import Cast, Dot, Gather, Read, Value, children
+from ucutlass.ir.elements import TF32
 from ucutlass.ir.traversal import upwards
 
 
 def unrealised(operand: Value) -> bool:
-    """Returns whether a dot takes this operand without materialising it: a read, or a gather by
-    one-dimensional ids."""
+    """Returns whether a dot takes this operand without materialising it: a read, one that is rounded to TF32 and
+    fills with 0, or a gather by one-dimensional ids."""
     match operand:
         case Read():
             return True
+        case Cast(value=Read(fill=fill), elem=elem):
+            return elem is TF32 and fill == 0
         case Gather(value=inner, ids=ids):
             return len(ids.dims) == 1 and ids.dims[0] not in inner.dims
         case _:
             return False
+
+
+def window_source(operand: Value) -> Value:
+    """Returns what an unrealised operand is read from."""
+    match operand:
+        case Cast(value=Read(value=inner)) | Read(value=inner) | Gather(value=inner):
+            return inner
+        case _:
+            raise AssertionError("only reads and gathers are unrealised")
 
 
 def sources(node: Value) -> tuple[Value, ...]:
@@ -25,7 +37,11 @@ def sources(node: Value) -> tuple[Value, ...]:
     operand's children."""
     if not isinstance(node, Dot):
         return children(node)
-    return tuple(s for c in children(node) for s in (children(c) if unrealised(c) else (c,)))
+    return tuple(s for c in children(node) for s in (_read_from(c) if unrealised(c) else (c,)))
+
+
+def _read_from(operand: Value) -> tuple[Value, ...]:
+    return children(operand.value if isinstance(operand, Cast) else operand)
 
 
 def steps(roots: Sequence[Value]) -> Iterator[tuple[Value, tuple[Value, ...]]]:

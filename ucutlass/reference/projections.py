@@ -24,6 +24,7 @@ from ucutlass.reference.chunks import CHUNK
 from ucutlass.reference.contract import Operand, contract
 from ucutlass.reference.indexing import LazyRead
 from ucutlass.reference.interpreter import Argument, dot_operand, evaluate_values, open_call
+from ucutlass.reference.liveness import unrealised, window_source
 from ucutlass.reference.named_tensor import Named, from_memory
 from ucutlass.reference.slices import NOTHING, ReferenceSlice
 
@@ -82,6 +83,8 @@ def _movable(operand: Value) -> Dims | None:
             return dims
         case Cast(value=ParamValue(dims=dims)):
             return dims
+        case Cast(value=Read() as window) if unrealised(operand):
+            return _movable(window)
         case Read(value=inner, positions=positions, fill=fill) if fill == 0:
             own = _movable(inner)
             return None if own is None else tuple(d for d in own if d not in _positioned(positions))
@@ -91,7 +94,7 @@ def _movable(operand: Value) -> Dims | None:
 
 def _elements(sizes: Mapping[str, int], operand: Value) -> int:
     """Returns the number of elements of the parameter that an operand is read from."""
-    source = operand.value if isinstance(operand, Read) else operand
+    source = window_source(operand) if unrealised(operand) else operand
     return math.prod(sizes.get(d, 1) for d in source.dims)
 
 

@@ -25,7 +25,7 @@ from ucutlass.reference.binding import shape_of
 from ucutlass.reference.expect import Expected, expect, expect_in
 from ucutlass.reference.freeing import kernel_with_free_rows, separable
 from ucutlass.reference.interpreter import Argument, evaluate, open_call, sizes_of
-from ucutlass.reference.liveness import steps
+from ucutlass.reference.liveness import steps, unrealised
 
 VALUES = 2**28
 """Most values of a program's nodes together of which a reference is computed at once: less than 10 GiB with
@@ -262,7 +262,7 @@ def _is_small(kernel: ir.Kernel, sizes: Sizes) -> bool:
         for node, _ in steps([r.value for r in kernel.results])
         if isinstance(node, ir.Dot)
         for operand in (node.left, node.right)
-        if isinstance(operand, ir.Read)
+        if unrealised(operand) and not isinstance(operand, ir.Gather)
     ]
     gathered = sum(math.prod(sizes[d] for d in operand.dims) for operand in windows)
     return values(kernel, sizes) + gathered <= SMALL_VALUES and products(kernel, sizes) <= SMALL_PRODUCTS
