@@ -34,7 +34,15 @@ from torch import Tensor
 
 from ucutlass.ir import Dot
 from ucutlass.ir.elements import F16, F32, TF32
-from ucutlass.reference.contract import Operand, blocks, contract, extent, magnitude, realise
+from ucutlass.reference.contract import (
+    Operand,
+    blocks,
+    contract,
+    contract_with_magnitudes,
+    extent,
+    magnitude,
+    realise,
+)
 from ucutlass.reference.indexing import LazyGather, LazyRead
 from ucutlass.reference.named_tensor import Named
 from ucutlass.reference.radius import UNIT, deviation, exact_sums, extremes, finite, granule, with_nonfinite
@@ -215,8 +223,7 @@ def _blocked_sum(
         torch.zeros_like(total, dtype=torch.float64) for _ in range(6)
     )
     for a, b in blocks(left, right, node.over, count):
-        part = contract(a, b, node.over, node.dims)
-        magnitudes = contract(magnitude(a), magnitude(b), node.over, node.dims)
+        part, magnitudes = contract_with_magnitudes(a, b, node.over, node.dims)
         scale = magnitudes.clone() if model.promoted else prefix.abs().add_(peak).add_(magnitudes)
         squares += scale.square().mul_(additions)
         linear += scale.mul_(additions)

@@ -37,6 +37,32 @@ def contract(left: Operand, right: Operand, over: Dims, dims: Dims) -> Tensor:
     return _dense(realise(left), realise(right), over, dims)
 
 
+def contract_with_magnitudes(left: Operand, right: Operand, over: Dims, dims: Dims) -> tuple[Tensor, Tensor]:
+    """Returns what `contract` does of the operands and of their absolute values, with each window read once."""
+    for window, other in ((left, right), (right, left)):
+        if isinstance(window, LazyGather) or isinstance(other, LazyGather):
+            break
+        if isinstance(window, LazyRead) and (tap := _tap(window, over)) is not None:
+            return _taps_with_magnitudes(window, other, tap, over, dims)
+    else:
+        a, b = realise(left), realise(right)
+        return _dense(a, b, over, dims), _dense(a.like(a.data.abs()), b.like(b.data.abs()), over, dims)
+    return contract(left, right, over, dims), contract(magnitude(left), magnitude(right), over, dims)
+
+
+def _taps_with_magnitudes(
+    window: LazyRead, other: Operand, dim: str, over: Dims, dims: Dims
+) -> tuple[Tensor, Tensor]:
+    totals: tuple[Tensor, Tensor] | None = None
+    for start in range(len(window.coordinates_of(dim))):
+        parts = contract_with_magnitudes(
+            narrow(window, dim, start, 1), narrow(other, dim, start, 1), over, dims
+        )
+        totals = parts if totals is None else (totals[0].add_(parts[0]), totals[1].add_(parts[1]))
+    assert totals is not None
+    return totals
+
+
 def realise(operand: Operand) -> Named:
     """Returns the operand as a materialised value."""
     match operand:
