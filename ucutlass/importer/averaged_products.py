@@ -484,7 +484,14 @@ class _Product:
                 position = sub(position, shift) if step > 0 else add(position, shift)
             if abs(factor) == 1:
                 place = folded(mul(number(factor), position)) if factor < 0 else folded(position)
-                inside = both(binary(">=", place, 0), binary("<", place, average.width))
+                ends = [
+                    factor * (equation.scale * h - step * r - equation.offset)
+                    for h in (0, size - 1)
+                    for r in (0, width - 1)
+                ]
+                low = [binary(">=", place, 0)] if min(ends) < 0 else []
+                high = [binary("<", place, average.width)] if max(ends) >= average.width else []
+                inside = both(*low, *high)
                 body = over("sum", (along,), where(inside, "x0", 0))
             else:
                 body = over("sum", (label,), Index(Name("x0"), (_item(equation),)))
