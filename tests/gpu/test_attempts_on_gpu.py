@@ -85,3 +85,9 @@ def test_wrong_candidates_are_wrong_and_right_ones_right_in_any_order(
         wrong = attempt(text.replace(old, new))
         assert wrong["seconds"] is None and wrong["words"], (old, new)
     assert attempt(text)["seconds"] is not None
+
+
+def test_a_process_gets_ready_once_and_again() -> None:
+    """What fails there would be noticed by nobody: the call that needs it is slower, no more."""
+    candidate_run.ready()
+    candidate_run.ready()
