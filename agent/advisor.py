@@ -43,12 +43,13 @@ NOT_LOOKED = "not looked at: "
 
 @dataclass(slots=True)
 class Advisor:
-    """`told`: what is missing here was said of an earlier candidate. `limit` bounds each process, in
-    seconds."""
+    """`missing_reported`: what is missing here was said of an earlier candidate. `limit` bounds each process, in
+    seconds. `leaders_only`: nobody reads advice before a candidate leads, so no verdict waits for it."""
 
     depth: Depth = "static"
     limit: float = 300.0
     missing_reported: bool = False
+    leaders_only: bool = False
     _missing: dict[str, str] = field(default_factory=dict)
 
     def static(
@@ -156,7 +157,8 @@ class Advisor:
 def advisor_of(state: SessionState, limit: float) -> Advisor:
     """Returns the advisor of a session, which may have begun in another process."""
     advice_texts = [n.outcome.advice for n in state.tree.nodes if isinstance(n.outcome, TimedOutcome)]
-    return Advisor(state.settings.advice, limit, any(NOT_LOOKED in text for text in advice_texts))
+    reported = any(NOT_LOOKED in text for text in advice_texts)
+    return Advisor(state.settings.advice, limit, reported, state.settings.proposer == "rules")
 
 
 # --- words -----------------------------------------------------------------------

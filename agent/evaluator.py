@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Lock, Thread
 from typing import Any
@@ -230,14 +231,18 @@ class GpuEvaluator:
                 messages.append(f"not compared with compiled baselines: {completed.words}")
                 return due.first
             return completed
-        confirmation = self.confirmation(subject, self.how, gpu_calls)
+        with ThreadPoolExecutor(1, thread_name_prefix="ucutlass-advice") as beside:
+            late_advice = beside.submit(
+                lambda: due.first.advice or self._static_advice(candidate, due.first.seconds)
+            )
+            confirmation = self.confirmation(subject, self.how, gpu_calls)
         if not isinstance(confirmation, TimedOutcome):
             return confirmation
         if self.meter is not None and (due.best is None or confirmation.seconds <= TIED * due.best):
             joules, missing = self.meter.joules(subject, gpu_calls)
             confirmation = replace(confirmation, joules=joules)
             messages += [missing] if missing else []
-        advice = due.first.advice
+        advice = late_advice.result()
         leads = due.best is None or confirmation.seconds < due.best
         if leads and self.advisor.depth == "profiled":
             with span("advice"):
@@ -268,16 +273,15 @@ class GpuEvaluator:
             return first
         if self.prepares and self.confirms:
             self._probe(candidate)
+        if self.advisor.leaders_only:
+            return first
         with span("advice"):
-            advice = self.advisor.static(
-                candidate.checked,
-                candidate.program,
-                candidate.sizes,
-                self.problem.arch,
-                self.how.device,
-                first.seconds,
-            )
-        return replace(first, advice=advice)
+            return replace(first, advice=self._static_advice(candidate, first.seconds))
+
+    def _static_advice(self, candidate: ProgramCandidate, seconds: float) -> str:
+        return self.advisor.static(
+            candidate.checked, candidate.program, candidate.sizes, self.problem.arch, self.how.device, seconds
+        )
 
     def other(self, candidate: ProgramCandidate, gpu_calls: GpuCalls) -> str:
         """Returns why it does not compute what the problem does; "" where it does. A kernel's algorithm is

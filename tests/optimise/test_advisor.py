@@ -150,6 +150,8 @@ def test_what_is_missing_is_told_once_and_not_asked_for_again(absent: Any) -> No
 
 def test_a_session_that_goes_on_does_not_say_it_again() -> None:
     state = SessionState(settings=SessionSettings(advice="profiled"), tree=CandidateTree())
+    assert advisor_of(state, 5.0) == Advisor("profiled", 5.0, leaders_only=True), "rules read none"
+    state.settings = replace(state.settings, proposer="command")
     assert advisor_of(state, 5.0) == Advisor("profiled", 5.0)
     said = f"bottleneck: memory\n{NOT_LOOKED}counters (no ncu)"
     state.tree.add(None, "k", "t", "", TimedOutcome(1.0, advice=said))
@@ -179,6 +181,20 @@ def test_only_a_new_leader_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     said = [outcome.advice for outcome in outcomes if isinstance(outcome, TimedOutcome)]
     assert numbers == [1e-5, 0.9e-5] and said[0] == said[2] == "seen"
     assert said[1].startswith("bottleneck: ") and said[3].startswith("bottleneck: ")
+
+
+def test_no_verdict_waits_for_advice_that_nobody_reads_before_a_candidate_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(UNPLANNED, ()))
+    confirmed = TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("a",))
+    live = bench([took(1e-5), took(9.0)], lambda *_: confirmed)
+    live.advisor = Advisor(leaders_only=True)
+    tiles = ("64x64x64", "128x64x64")
+    texts = [LINEAR.replace("{ return", f"{{ schedule sm90a {{ tile {tile} }} return") for tile in tiles]
+    leader, other = (judged.outcome for judged in judged_in_turn(live, *texts))
+    assert isinstance(leader, TimedOutcome) and leader.advice.startswith("bottleneck: ")
+    assert isinstance(other, TimedOutcome) and not other.advice
 
 
 def test_counters_of_a_machine_without_the_tool_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
