@@ -135,3 +135,10 @@ def test_drawn_windows(data: st.DataObject) -> None:
     mean = Applied(convolution, lambda y: y.mean(-1)) if whole(0, 2) == 0 else None
     program, wrong = difference(mean or nn.Sequential(convolution, nn.AvgPool1d(pool, whole(1, pool))), x)
     assert not wrong, program.text
+
+
+def test_both_axes_of_an_image_are_pooled_at_once() -> None:
+    torch.manual_seed(0)
+    program, wrong = difference(AVERAGED["transition"].eval(), torch.randn(SHAPE))
+    assert not wrong, program.text
+    assert program.text.count("mean[") == 1, program.text

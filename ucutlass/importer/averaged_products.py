@@ -423,30 +423,36 @@ class _Product:
     axes: Axes
     extents: dict[str, int]
 
-    def averaged(self, label: str, average: AxisAverage) -> bool:
-        """Averages along a label of the result. Returns False where the operands do not allow it."""
-        equation = next((e for e in self.equations.values() if label in e.factors), None)
-        places = [o for o in (self.image, self.filters) if any(label in axis for axis in o.axes)]
-        if equation is None and len(places) == 1 and (label,) in places[0].axes:
-            self._directly(label, average)
-        else:
+    def averaged(self, averages: Mapping[str, AxisAverage]) -> bool:
+        """Averages along labels of the result. Returns False where the operands do not allow it."""
+        windows = {label: e for e in self.equations.values() for label in averages if label in e.factors}
+        directly = {label: average for label, average in averages.items() if label not in windows}
+        operands = [[o for o in (self.image, self.filters) if (label,) in o.axes] for label in directly]
+        named = [label for o in (self.image, self.filters) for axis in o.axes for label in axis]
+        if any(len(reading) != 1 for reading in operands) or any(
+            named.count(label) != (label in directly) for label in averages
+        ):
+            return False
+        self.image = self._averaged_operand(self.image, directly)
+        self.filters = self._averaged_operand(self.filters, directly)
+        for label, equation in windows.items():
+            average = averages[label]
             by = self._over_positions if average.whole else self._by_larger_steps
-            if equation is None or places or not average.inside or not by(label, equation, average):
+            if not average.inside or not by(label, equation, average):
                 return False
-        self.extents[label] = average.places
-        if average.places == 1:
-            self.axes = _without(self.axes, label)
+        for label, average in averages.items():
+            self.extents[label] = average.places
+            if average.places == 1:
+                self.axes = _without(self.axes, label)
         return True
 
-    def _directly(self, label: str, average: AxisAverage) -> None:
-        if (label,) in self.image.axes:
-            self.image = self._operand(self.image, label, average)
-        else:
-            self.filters = self._operand(self.filters, label, average)
-
-    def _operand(self, operand: OperandRead, label: str, average: AxisAverage) -> OperandRead:
-        value = self.writer.averaged(operand.value, {operand.axes.index((label,)): average})
-        return OperandRead(value, _without(operand.axes, label) if average.places == 1 else operand.axes)
+    def _averaged_operand(self, operand: OperandRead, averages: Mapping[str, AxisAverage]) -> OperandRead:
+        own = {operand.axes.index((label,)): a for label, a in averages.items() if (label,) in operand.axes}
+        axes = operand.axes
+        for label, average in averages.items():
+            if average.places == 1:
+                axes = _without(axes, label)
+        return OperandRead(self.writer.averaged(operand.value, own), axes)
 
     def _over_positions(self, label: str, equation: _Equation, average: AxisAverage) -> bool:
         """The mean over the positions of a convolution along an axis: of the image's elements that each element of the
@@ -579,9 +585,8 @@ def _averaged_product(writer: _AverageWriter, dot: Computation, averages: Averag
     image, filters = dot.operands
     by_input = {equation.input: equation for equation in equations}
     product = _Product(writer, image, filters, by_input, dot.axes, dict(dot.extents))
-    for i, average in averages.items():
-        if not product.averaged(dot.axes[i][0], average):
-            return None
+    if not product.averaged({dot.axes[i][0]: average for i, average in averages.items()}):
+        return None
     used = {label for axis in (*product.image.axes, *product.filters.axes) for label in axis}
     consumed = [bracket.name for bracket in _brackets(dot) if bracket.name in used]
     if not consumed:
