@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from advice_cases import GELU, PLAIN, facts, planned, problem_of
+from advice_cases import PLAIN, facts, planned, problem_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -178,7 +178,7 @@ def test_good_kernels_get_no_edit() -> None:
 
 
 def test_json_is_plain() -> None:
-    advice = advise(facts(GELU, 8192, 8192, 256, "warps cooperative tile 128x128x64 cluster 1x1"))
+    advice = advise(facts(PLAIN, 1024, 1024, 32768, "warps cooperative tile 128x256x64 split_k 1"))
     row = json.loads(json.dumps(select.to_json(advice)))
     assert row["class"]["bottleneck"] == advice.classified.bottleneck
     first = row["findings"][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ucutlass.advice.edits import best, neighbours, single_change
+from ucutlass.advice.edits import PAYS, best, neighbours, single_change
 from ucutlass.advice.facts import KernelFacts
 from ucutlass.advice.finding import Diagnosis, Metric, ScheduleEdit
 from ucutlass.ir.hardware import cluster_slots
@@ -74,7 +74,11 @@ def idle_clusters(f: KernelFacts) -> Diagnosis | None:
         other = resources(p)
         return other.unit == f.resources.unit and cluster_slots(device, math.prod(other.cluster)) > usable
 
-    edits = best(neighbours(f, "cluster", keep=keep), single_change(f, cluster=(2, 1)) if size > 2 else ())
+    pairs = single_change(f, cluster=(2, 1)) if size > 2 else ()
+    # Without counters the model is all that says whether pairs pay: larger clusters read an operand less often.
+    edits = best(
+        neighbours(f, "cluster", keep=keep), tuple(e for e in pairs if active is not None or e.ratio <= PAYS)
+    )
     if not edits:
         return None
     return Diagnosis(

@@ -314,7 +314,7 @@ def clusters_at_a_time(device: Device, cluster_size: int) -> int:
     gpcs, usable = max(1, device.sms // device.sms_per_gpc), device.sms_per_gpc - 2
     if cluster_size <= 2:
         return device.sms * 31 // 32 // cluster_size
-    rest = max(0, device.sms * 15 // 16 - gpcs * usable)
+    rest = max(0, device.sms * 11 // 12 - gpcs * usable)
     return gpcs * (usable // cluster_size) + rest // cluster_size
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ucutlass.ir.hardware import Device, cluster_slots, clusters_at_a_time, peak_key
-from ucutlass.kernels.access import Store
+from ucutlass.kernels.access import Access, Store
 from ucutlass.kernels.arithmetic import Compute
 from ucutlass.kernels.gemm.plan import REGISTER_MATHS, GemvSchedule, Math, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.problem import Shape, ceil_div, tensor_bytes
@@ -27,7 +27,7 @@ from ucutlass.kernels.planned import Estimate, Planned, Resources, TileCost, Tra
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What counting cannot give. Fitted by benchmarks/fit_heuristic.py to what an H200 took for bf16
+    """What counting cannot give. Fitted by benchmarks/fit_heuristic.py to what an H200 and an H100 took for bf16
     products; `function`, `load`, `cached`, `wide_accumulators`, `mma_sync` and `simt`
     are estimates that no measurement backs yet, `clock` is what short kernels were seen to run at, and
     `fill` and `widen` what puts matrix-vector kernels in their place beside the others.
@@ -37,10 +37,12 @@ class Constants:
     HBM's bandwidth; bytes per cycle and SM that L2 serves with all SMs at it, and that one SM takes.
     beyond_bytes: bytes beyond a tensor's edge that TMA fills with zeros, per cycle and SM of the chip,
     beside what they cost as loads: all SMs share that rate. shared: where r SMs of a GPC read a tile at
-    the same time, L2 serves it as if r ** -shared of them did. start, fill: seconds that any kernel takes
+    the same time, L2 serves it as if r ** -shared of them did. straddle: bytes that L2 serves for one of an operand
+    whose lines do not begin at its sectors. start, fill: seconds that any kernel takes
     beside its work; cycles more until a TMA kernel has its first operands. tile: cycles of a tile's start
     and end. element, function, load, direct: cycles of an SM per element of a tile for the epilogue's
-    store, a plain function, one more whole operand, a tensor moved by threads. alone: how much longer slow
+    store, a plain function, one more whole operand, a tensor moved by threads. narrow_steps: how much longer the store takes of
+    a tile whose columns no 32 divide. alone: how much longer slow
     functions take where one warp group works at them alone, with half the warps to hide what they wait for
     (the case of _INSTRUCTIONS by pingpong: 192 us). split, handover, reduce_bytes: seconds that splitting K
     costs whatever its size; cycles until one part of a tile sees that the part before it is done; bytes per
@@ -57,26 +59,28 @@ class Constants:
     """
 
     clock: float = 1.04
-    sustained: float = 0.86
-    norm: float = 2.74
-    dram: float = 0.888
-    l2_bytes: float = 42.0
+    sustained: float = 0.911
+    norm: float = 3.25
+    dram: float = 0.837
+    l2_bytes: float = 40.0
     sm_bytes: float = 66.0
-    beyond_bytes: float = 19.8
-    shared: float = 0.339
-    start: float = 1.27e-06
+    beyond_bytes: float = 20.4
+    shared: float = 0.201
+    straddle: float = 1.64
+    start: float = 1.49e-06
     fill: float = 1500.0
-    tile: float = 629.0
-    element: float = 0.0717
+    tile: float = 560.0
+    element: float = 0.0836
     function: float = 1 / 128
     load: float = 0.09
-    direct: float = 0.438
+    narrow_steps: float = 2.0
+    direct: float = 0.427
     alone: float = 2.6
-    split: float = 4.16e-06
-    handover: float = 2220.0
-    reduce_bytes: float = 37.5
-    exchange: float = 4000.0
-    exchange_bytes: float = 20.0
+    split: float = 4.5e-06
+    handover: float = 2000.0
+    reduce_bytes: float = 35.6
+    exchange: float = 7460.0
+    exchange_bytes: float = 9.23
     cached: float = 0.825
     wide_accumulators: float = 1.15
     register_operand: float = 1.15
@@ -199,6 +203,8 @@ def dram_bytes(c: GemmCandidate, device: Device, slots: int, tiles: int, k: Cons
 def epilogue_cycles(c: GemmCandidate, elements: int, k: Constants) -> float:
     """SM cycles of the epilogue of that many elements."""
     alone = isinstance(c.schedule, Sm90Schedule) and c.schedule.warps == "pingpong"
+    narrow = isinstance(c.schedule, Sm90Schedule) and c.schedule.tile[1] % _STEP
+    element = k.element * (k.narrow_steps if narrow else 1.0)
     work = 0.0
     for instruction in c.problem.arithmetic.instructions:
         if isinstance(instruction, Compute):
@@ -211,10 +217,14 @@ def epilogue_cycles(c: GemmCandidate, elements: int, k: Constants) -> float:
         elif i < count:
             work += k.load if route == "tma" else k.load + k.direct
         else:
-            work += (k.element if route == "tma" else k.element + k.direct) * max(1.0, tensor.elem.bytes / 2)
+            work += (element if route == "tma" else k.element + k.direct) * max(1.0, tensor.elem.bytes / 2)
     if not any(isinstance(o, Store) for o in c.problem.outputs):
         work += k.element
     return elements * work
+
+
+_STEP = 32
+"""Columns of a tile that an epilogue stores at once where they divide it, else half as many."""
 
 
 def _whole(
@@ -341,12 +351,24 @@ def _sm90_l2(
     m, n, _ = s.tile
     batch, gpcs = c.shape.batch, max(1.0, device.sms / device.sms_per_gpc)
     parts_a, parts_b = _parts(c)
-    rows = min(m, c.shape.m) * c.problem.a.elem.bytes * parts_a / s.cluster[1]
-    columns = min(n, c.shape.n) * c.problem.b.elem.bytes * parts_b / s.cluster[0]
-    rows *= math.pow(max(1.0, active / (m_tiles * batch * s.cluster[1]) / gpcs), -k.shared)
-    columns *= math.pow(max(1.0, active / (n_tiles * batch * s.cluster[0]) / gpcs), -k.shared)
+    a, b = c.problem.a, c.problem.b
+    rows = min(m, c.shape.m) * a.elem.bytes * parts_a / s.cluster[1] * _straddle(a, c.shape.m, c, k)
+    columns = min(n, c.shape.n) * b.elem.bytes * parts_b / s.cluster[0] * _straddle(b, c.shape.n, c, k)
+    together = active / max(1, c.launch.splits)  # parts of K read different operands
+    rows *= math.pow(max(1.0, together / (m_tiles * batch * s.cluster[1]) / gpcs), -k.shared)
+    columns *= math.pow(max(1.0, together / (n_tiles * batch * s.cluster[0]) / gpcs), -k.shared)
     partial = 0 if s.scheduler == "cluster_k" else 8 * m * n * max(0, c.launch.splits - 1)
     return m_tiles * n_tiles * batch * (c.shape.k * (rows + columns) + partial)
+
+
+def _straddle(operand: Access, extent: int, c: GemmCandidate, k: Constants) -> float:
+    """What L2 serves for a byte of an operand: lines that begin within a sector take parts of further ones."""
+    length = c.shape.k if operand.k[-1] == () else extent
+    return k.straddle if length * operand.elem.bytes % _SECTOR else 1.0
+
+
+_SECTOR = 32
+"""Bytes that L2 reads at once."""
 
 
 def _k_major(c: GemmCandidate) -> bool:

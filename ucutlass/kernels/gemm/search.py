@@ -66,7 +66,8 @@ _SMALL_AREA = 2048 * 2048
 
 _CLUSTERS = ((1, 1), (2, 1), (1, 2))
 _WIDE_CLUSTERS = ((2, 2), (4, 1), (1, 4))
-"""For tiles that were fitted to one wave, which loads bind: so many SMs read the same rows at once."""
+"""For tiles that were fitted to one wave or leave half of the SMs to parts of K, which loads bind: so many SMs read the
+same rows at once."""
 
 _MULTISTAGE = (
     (128, 128),
@@ -225,17 +226,23 @@ def _trimmed(
     tiles = []
     for rows in (_LEAST["cooperative"], 2 * _LEAST["cooperative"]):
         widest = min(MAX_TILE, held * THREADS["cooperative"] // rows // MIN_TILE_N * MIN_TILE_N)
-        count = ceil_div(shape.n, widest)
-        for parts in (count, count + 1):
-            width = ceil_div(ceil_div(shape.n, parts), MIN_TILE_N) * MIN_TILE_N
-            few = 2 * ceil_div(shape.m, rows) * parts * shape.batch <= case.device.sms
-            if few and parts <= _FEW_PARTS and (rows, width) not in others and rows < 2 * shape.m:
+        least = ceil_div(shape.n, widest)
+        most = case.device.sms // (_LEAST_PARTS_OF_K * ceil_div(shape.m, rows) * shape.batch)
+        for count in range(least, min(most, least + _MORE_COLUMNS) + 1):
+            width = ceil_div(ceil_div(shape.n, count), MIN_TILE_N) * MIN_TILE_N
+            if width >= _NARROWEST and (rows, width) not in others and rows < 2 * shape.m:
                 tiles.append((rows, width, depth))
-    return tuple(tiles)
+    return tuple(dict.fromkeys(tiles))
 
 
-_FEW_PARTS = 8
-"""Beyond so many tiles along N the last one weighs little."""
+_LEAST_PARTS_OF_K = 2
+"""Into which K is divided."""
+
+_MORE_COLUMNS = 3
+"""Tiles along N beyond the fewest: narrower ones fill as much and are read more often."""
+
+_NARROWEST = 64
+"""Columns below which such a tile's loads take longer than its products."""
 
 
 def _most_accumulators(case: PlanningCase, request: PartialSchedule) -> int:
@@ -295,7 +302,8 @@ def _clusters(
     if request.cluster is not None:
         return (request.cluster,)
     rows, columns = ceil_div(shape.m, tile[0]), ceil_div(shape.n, tile[1])
-    alone = fits and rows * columns * shape.batch <= case.device.sms
+    tiles = rows * columns * shape.batch
+    alone = tiles <= case.device.sms
     return tuple(
         (m, n)
         for m, n in _CLUSTERS + (_WIDE_CLUSTERS if alone else ())
