@@ -120,3 +120,18 @@ def test_free_has_every_way_in_which_wgmma_multiplies_f32() -> None:
     for word in ("tf32x3", "tf32x3_rs", "tf32x3_fused", "f16x3"):
         few, many = ([g for g in s.groups if g.request.math == word] for s in (weighed, free))
         assert len(many) > 2 * len(few), word
+
+
+def test_convolutions_of_f32_are_tried_in_both_passes_of_wgmma() -> None:
+    checked = frontend.read_text(
+        "kernel k(x: f32[B, C, H, W], w: f32[F, C, R=3, S=3]) -> f32[B, F, P=H, Q=W] {\n"
+        "  return dot[C, R, S](x[H = P + R - 1, W = Q + S - 1], w)\n}"
+    )
+    kernel = frontend.kernel(checked)
+    sizes = complete(kernel, {"B": 8, "C": 64, "H": 56, "W": 56, "F": 128})
+    tiles = {word: set[object]() for word in ("tf32x3", "f16x3")}
+    for group in explore(checked, kernel, sizes, "sm90a").groups:
+        if group.request.warps == "cooperative":
+            assert group.request.math is not None
+            tiles[group.request.math].add(group.request.tile)
+    assert all(len(found) > 1 for found in tiles.values())

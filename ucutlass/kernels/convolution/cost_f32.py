@@ -14,7 +14,7 @@ from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Store
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, Im2colSchedule, OperandAccess, merged, sides
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
-from ucutlass.kernels.convolution.schedule_im2col import clocks, extents_of
+from ucutlass.kernels.convolution.schedule_im2col import channel_run, clocks, extents_of
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 
 
@@ -24,8 +24,9 @@ class PriceModel:
     by element, `vectors` where each is copied 16 bytes at a time, times `divided` where a window's position
     is divided; an SM holds `resident` such blocks. `tile` is what a transposed tile takes of an SM;
     `reached` the share of the memory's bandwidth that copies and results reach; `row` is a row that TMA
-    gathers, a part of the channels at one tap, with the rows of weights that come with it; `staged` the share that
-    f16 passes take longer where their results pass shared memory."""
+    gathers, a part of the channels at one tap, with the rows of weights that come with it, `row_f16` both of f16
+    parts, `beyond` what each of the channels takes that they lack; `staged` the share that f16 passes take longer where
+    the results of a tile lie apart."""
 
     step: float = 1500.0
     vectors: float = 890.0
@@ -34,6 +35,8 @@ class PriceModel:
     tile: float = 600.0
     reached: float = 0.75
     row: float = 3.8
+    row_f16: float = 6.2
+    beyond: float = 1.55
     staged: float = 1.35
 
 
@@ -57,9 +60,12 @@ def im2col_seconds(
     multiplied = clocks(schedule, m, n, batch, steps, device, problem.passes) / device.clock
     tile_m, tile_n, depth = schedule.tile
     rows = math.ceil(m / tile_m) * tile_m * math.ceil(n / tile_n) * batch * steps * (depth // schedule.part)
-    gathered = rows * PRICE.row / device.sms / device.clock
-    if problem.passes == "f16x3" and (how.phases > 1 or problem.gemm.outputs[0].access.contiguous != "m"):
-        multiplied *= PRICE.staged
+    row = PRICE.row
+    if problem.passes == "f16x3":
+        run = channel_run(problem, how, sizes)
+        row = PRICE.row_f16 + PRICE.beyond * (schedule.part - run / math.ceil(run / schedule.part))
+        multiplied *= PRICE.staged if how.phases > 1 else 1.0
+    gathered = rows * row / device.sms / device.clock
     return max(multiplied, gathered, _stored(problem, sizes, device)) + copies_seconds(problem, sizes, device)
 
 
@@ -83,16 +89,11 @@ def multistage_seconds(
 
 
 def copies_seconds(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> float:
-    """Returns the seconds of the launches that copy operands to other orders, and of those that find the exponents
-    of f16 parts."""
-    copies = sum(_copy_seconds(o, sizes, device) for o in (problem.a, problem.b) if o.pack is not None)
-    return copies + (_exponent_seconds(problem, sizes, device) if problem.passes == "f16x3" else 0.0)
-
-
-def _exponent_seconds(problem: ConvolutionProblem, sizes: tuple[int, ...], device: Device) -> float:
-    operands = (problem.a, problem.b)
-    read = sum(math.prod(sizes[axis.extent] for axis in o.axes) * o.elem.bytes for o in operands)
-    return 2 * device.launch_floor + read / (PRICE.reached * device.bandwidth)
+    """Returns the seconds of the launches that copy operands to other orders; those of f16 parts are followed by others
+    that mostly do nothing."""
+    copied = [o for o in (problem.a, problem.b) if o.pack is not None]
+    again = len(copied) * device.launch_floor if problem.passes == "f16x3" else 0.0
+    return again + sum(_copy_seconds(o, sizes, device) for o in copied)
 
 
 def _copy_seconds(operand: OperandAccess, sizes: tuple[int, ...], device: Device) -> float:

@@ -89,6 +89,9 @@ register tiles."""
 WHOLE_ROW = 32
 """Channels of which f16 parts are whole rows of TMA."""
 
+DEPTH_OF_F16 = 64
+"""Products of K of a tile of f16 parts: a row of 128 bytes, as all tiles of TMA and wgmma are deep."""
+
 LEAST_THREADS = 512
 """Of the direct kernel an SM, below which a thread computes fewer lines."""
 
@@ -316,11 +319,11 @@ def _tiled(
     whole = convolution_problem(pattern, sizes, aligned)
     hopper: _Chosen | str = "before Hopper"
     if arch.wgmma and warps != "multistage":
-        maths = _maths(request, whole, sizes)
         fold = request.fold == "yes"
-        hopper = _cheapest_passes(
-            [_gathered_by_tma(pattern, sizes, device, aligned, fold, math_) for math_ in maths], sizes, device
-        )
+        maths = _maths(request, whole, sizes)
+        every = [_gathered_by_tma(pattern, sizes, device, aligned, fold, math_) for math_ in maths]
+        fitting = [every[0], *(chosen for chosen in every[1:] if _holds(chosen, request))]
+        hopper = _cheapest_passes(fitting, sizes, device)
     if not isinstance(hopper, str) and (warps == "cooperative" or whole.compute_type != F32):
         return hopper
     if warps == "cooperative":
@@ -353,14 +356,23 @@ def _tiled(
 def _maths(
     request: PartialSchedule, problem: ConvolutionProblem, sizes: tuple[int, ...]
 ) -> tuple[FieldMath | None, ...]:
-    """The passes of wgmma that a schedule leaves to choose from. Tiles of the two are others; where channels are few or
-    end within TMA's rows, an H100 took longer in f16."""
-    if request.math is not None:
+    """The passes of wgmma that a schedule leaves to choose from. A tile is as deep as a row of TMA's: twice as deep in
+    f16 parts. Where channels are few or end within TMA's rows, an H100 took longer in f16."""
+    if request.math is not None or problem.compute_type != F32:
         return (request.math,)
-    fixed = any(field is not None for field in (request.tile, request.stages, request.blocks))
+    if request.tile is not None:
+        return ("f16x3",) if request.tile[2] == DEPTH_OF_F16 else (None,)
     channel = summed_channel(problem, sizes)
-    partial_ = channel is None or sizes[channel] % WHOLE_ROW != 0
-    return (None,) if fixed or partial_ or problem.compute_type != F32 else (None, "f16x3")
+    whole = channel is not None and sizes[channel] % WHOLE_ROW == 0
+    return (None, "f16x3") if whole else (None,)
+
+
+def _holds(chosen: _Chosen | str, request: PartialSchedule) -> bool:
+    """Whether the kernel of TMA and wgmma has room for the stages and blocks that a schedule fixes."""
+    if isinstance(chosen, str) or not isinstance(chosen[1], Im2colSchedule):
+        return True
+    schedule = chosen[1]
+    return (request.stages or 0) <= schedule.stages and request.blocks in (None, schedule.blocks)
 
 
 def _cheapest_passes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from ucutlass.ir.elements import F32, Element
 from ucutlass.ir.schedule import PartialSchedule
 from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule, RegisterTileSchedule
 from ucutlass.kernels.gemm.plan import Sm80Schedule
@@ -25,16 +26,18 @@ def axes(planned: Planned) -> Axes:
             "warps": ("cooperative", "multistage"),
         }
     gathered = isinstance(plan.schedule, Sm80Schedule)
-    return _tiled(
-        planned.request, (plan.problem.compute_type if gathered else plan.problem.a.read).bytes, gathered
-    )
+    return _tiled(planned.request, plan.problem.compute_type, gathered)
 
 
-def _tiled(own: PartialSchedule, item: int, gathered: bool) -> Axes:
+def _tiled(own: PartialSchedule, compute_type: Element, gathered: bool) -> Axes:
     kernel: Axes = {"warps": ("cooperative", "multistage"), "stages": (2, 3, 4, 5, 6, 8, 10, 12), **ORDER}
+    item = compute_type.bytes
     if not gathered:
-        sides = itertools.product((64, 128, 192), (32, 64, 96, 128, 160, 192, 256), (128 // item,))
-        return {**kernel, "tile": tuple(sides), "blocks": (1, 2, 3, 4, 5, 6)}
+        in_parts = compute_type == F32
+        depths: tuple[int, ...] = (32, 64) if in_parts else (128 // item,)
+        tiles = itertools.product((64, 128, 192), (32, 64, 96, 128, 160, 192, 256), depths)
+        math: Axes = {"math": ("tf32x3", "f16x3")} if in_parts else {}
+        return {**kernel, **math, "tile": tuple(tiles), "blocks": (1, 2, 3, 4, 5, 6)}
     depths = (64 // item, 32 // item, 128 // item)
     tiles = itertools.product((32, 64, 128, 256), (32, 64, 128, 256), depths)
     parts = ladder("split_k", own.split_k, 3)
