@@ -19,6 +19,7 @@ TIMED = (
     "first_choice",
     "grouped_gemm",
     "memory_bound",
+    "network_layers",
     "ops",
     "optimise",
     "pipelines",
