@@ -16,7 +16,10 @@ from ucutlass.emit.text import product
 from ucutlass.ir.elements import TF32
 from ucutlass.kernels.access import Access, Output, Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, RegisterTileSchedule
-from ucutlass.kernels.convolution.plan_register_tile import MOST_BYTES, register_tile, unreduced
+from ucutlass.kernels.convolution.plan_register_tile import MOST_BYTES, register_tile, staged_bytes, unreduced
+
+FEW_REGISTERS = 112
+"""Of a thread's sums and elements, beside which an SM holds 512 threads without spilling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ def render(problem: ConvolutionProblem, schedule: RegisterTileSchedule) -> str:
         contracted_extents=convolution.contracted(problem),
         inputs=inputs,
         outputs=outputs,
+        staged=staged_bytes(problem, schedule),
         reduced=any(s.op for s in outputs),
         looped=schedule.whole or any(s.op for s in outputs),
         call=_call(spell, problem, tile.column, inputs, outputs),
@@ -93,9 +97,11 @@ def render(problem: ConvolutionProblem, schedule: RegisterTileSchedule) -> str:
 
 
 def blocks_held(schedule: RegisterTileSchedule) -> int:
-    """Thread blocks that an SM shall hold, by the registers of a thread's sums."""
-    sums = schedule.rows * schedule.columns
-    threads = 512 if sums <= 64 else 256
+    """Thread blocks that an SM shall hold, by the registers of a thread's sums and of the elements of A that it
+    multiplies and loads."""
+    rows = schedule.rows
+    registers = rows * schedule.columns + 2 * rows * (schedule.channels + 1)
+    threads = 512 if registers <= FEW_REGISTERS else 256
     return max(1, threads // schedule.threads)
 
 

@@ -371,7 +371,7 @@ inline bool emulated_local(uintptr_t address) { return emu::current != nullptr &
 #define __cluster_barrier_arrive()
 #define __cluster_barrier_wait emu::wait_for_cluster
 #define __cluster_map_shared_rank emu::of_rank
-#define __syncwarp()
+#define __syncwarp() ((void)emu::shuffle(emu::Op::shuffle_from, 0, 0))
 #define threadIdx (emu::current->tid)
 #define __syncthreads emu::barrier
 inline uint32_t atomicMax(uint32_t* to, uint32_t x) { uint32_t const before = *to; *to = std::max(before, x); return before; }

@@ -38,6 +38,8 @@ LARGEST = (
     SMALLEST.replace("min[K]", "max[K]").replace("-> f32[N, 1,", "-> bf16[N,").replace("* 0.5", "* index(K)")
 )
 SUM = LARGEST.replace("max[K]", "sum[K]")
+ADJACENT = LAST.replace(", y: E[N, P, Q, K]", "").replace("+ y *", "+")
+"""Columns are adjacent, and no operand differs from position to position."""
 MIRRORED = FIRST.replace("P + R - 1", "P - R + 1")
 
 
@@ -54,6 +56,17 @@ def _planned(
 @pytest.mark.parametrize(
     ("text", "element", "schedule", "sizes", "channels"),
     [
+        pytest.param(
+            ADJACENT, "f32", "columns 4", {"N": 2, "H": 9, "W": 13, "C": 3, "K": 24}, 3, id="rows of f32"
+        ),
+        pytest.param(
+            ADJACENT,
+            "bf16",
+            "columns 2 rows 2",
+            {"N": 1, "H": 14, "W": 12, "C": 4, "K": 12},
+            4,
+            id="rows of bf16",
+        ),
         pytest.param(FIRST, "f32", "columns 2", {"N": 2, "C": 3, "H": 9, "W": 13, "K": 21}, 3, id="f32"),
         pytest.param(
             STRIDED, "f32", "columns 1  rows 2", {"N": 1, "C": 5, "H": 9, "W": 12, "K": 6}, 1, id="strided"

@@ -132,7 +132,32 @@ def shared_bytes(problem: ConvolutionProblem, schedule: RegisterTileSchedule, si
         tile = register_tile(problem)
         assert isinstance(tile, RegisterTile), tile
         columns *= math.ceil(sizes[problem.batch[tile.column][0]] / columns)
-    return 4 * k * columns + 8 * (k // schedule.channels + 1)
+    return 4 * k * columns + 8 * (k // schedule.channels + 1) + staged_bytes(problem, schedule)
+
+
+def staged_bytes(problem: ConvolutionProblem, schedule: RegisterTileSchedule) -> int:
+    """Bytes through which warps store rows of columns together, 16 of them to begin at a multiple of 16; 0 where
+    threads store their own."""
+    if not is_staged(problem, schedule.vector):
+        return 0
+    return 16 + schedule.threads * (schedule.columns * problem.gemm.outputs[0].access.elem.bytes + 16)
+
+
+def is_staged(problem: ConvolutionProblem, vector: int) -> bool:
+    """Whether the warps' results pass shared memory: one result whose columns are adjacent, and operands that are the
+    same at all positions."""
+    gemm, tile = problem.gemm, register_tile(problem)
+    if (
+        vector == 1
+        or len(gemm.outputs) != 1
+        or isinstance(tile, str)
+        or isinstance(gemm.outputs[0], Reduction)
+    ):
+        return False
+    if gemm.outputs[0].access.batch[tile.column] != ():
+        return False
+    inputs = [[s for i, s in enumerate(a.batch) if i != tile.column] for a in gemm.inputs]
+    return all(s is None for strides in inputs for s in strides)
 
 
 def out_of_bounds(
