@@ -99,7 +99,9 @@ def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
         lines=lines,
         lines_window=problem.a.windows.index(lines.axis) if lines else 0,
         line_tap_extent=problem.k[lines.k] if lines else 0,
-        lead=_lead(problem, moving, schedule.width) if wide and moving else 0,
+        lead=-_first(problem, moving, schedule.taps) % schedule.width if wide and moving else 0,
+        phase=_phase(problem, moving, schedule.taps),
+        line_phase=_phase(problem, lines, schedule.item_taps),
         wide=wide,
         axes=len(problem.a.axes),
         across=across if across >= 0 else -1,
@@ -122,11 +124,16 @@ def render(problem: ConvolutionProblem, schedule: DirectSchedule) -> str:
     )
 
 
-def _lead(problem: ConvolutionProblem, moving: Slide, width: int) -> int:
-    """Returns the elements of a thread's line before the first one that begins a vector."""
+def _first(problem: ConvolutionProblem, moving: Slide, taps: int) -> int:
+    """Returns the lowest position of the first result's window."""
     window = problem.a.axes[moving.axis].window
     assert window is not None and isinstance(window.offset, Fixed)
-    return -window.offset.value % width
+    return window.offset.value - (moving.tap * (taps - 1) if moving.flipped else 0)
+
+
+def _phase(problem: ConvolutionProblem, moving: Slide | None, taps: int) -> int:
+    """Returns the remainder of that position by the window's scale."""
+    return 0 if moving is None or moving.scale == 1 else _first(problem, moving, taps) % moving.scale
 
 
 @dataclass(frozen=True, slots=True)

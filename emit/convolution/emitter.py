@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ucutlass.emit.convolution import direct, im2col, register_tile, sm80, wgrad
+from ucutlass.emit.convolution import depthwise_wgrad, direct, im2col, register_tile, sm80, wgrad
 from ucutlass.kernels.convolution.plan import (
     ConvolutionPlan,
+    DepthwiseWgradSchedule,
     DirectSchedule,
     Im2colSchedule,
     RegisterTileSchedule,
@@ -18,6 +19,8 @@ def render(plan: ConvolutionPlan) -> str:
     match plan.schedule:
         case DirectSchedule() as schedule:
             return direct.render(plan.problem, schedule)
+        case DepthwiseWgradSchedule() as schedule:
+            return depthwise_wgrad.render(plan.problem, schedule)
         case RegisterTileSchedule() as schedule:
             return register_tile.render(plan.problem, schedule)
         case Im2colSchedule() as schedule:

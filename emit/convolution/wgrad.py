@@ -42,6 +42,16 @@ class SpatialAxisText:
     batch: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class FoldedRowsText:
+    """A window whose taps lie beside the channels: the channels that each has there, those of the tensor, and the rows
+    of the result from tap to tap, as C++."""
+
+    padded: str
+    channels: str
+    row: str
+
+
 def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
     """The code of a plan with a WgradSchedule, for `ucutlass.emit.text.finish`.
 
@@ -54,6 +64,7 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
         raise ValueError(reason)
     layout = layout_of(problem, convolution.epilogue_gemm(problem), how)
     spatial_axes = _spatial_axes(problem, how)
+    run = f"e[{problem.a.axes[how.channel].extent}]" if how.fold is None else _run(problem, how)
     channel, contiguous_mode = (
         problem.a.axes[how.channel].extent,
         epilogue.layout(problem.gemm).contiguous_mode,
@@ -63,7 +74,7 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
     values["modifiers"] = ", 1, 1, 1, 1"
     values["stage_elements"] = "0"
     values["m"] = " * ".join(
-        [*(r.taps for r in spatial_axes if r.batch is None), f"ceil_div(e[{channel}], kPart) * kPart"]
+        [*(r.taps for r in spatial_axes if r.batch is None), f"ceil_div({run}, kPart) * kPart"]
     )
     return text.render(
         "convolution/wgrad.cu.j2",
@@ -72,8 +83,13 @@ def render(problem: ConvolutionProblem, schedule: WgradSchedule) -> str:
         registers=schedule.tile[1] // 2,
         first_channel=_first(problem, how.group, conv_sm90.extent_of(problem.a, how.channel)),
         first_column=f"{_first(problem, how.group, _columns(problem, how))} + int(tile.n)",
-        channels=conv_sm90.extent_of(problem.a, how.channel),
-        channels_real=f"e[{channel}]",
+        channels=conv_sm90.extent_of(problem.a, how.channel) if how.fold is None else run,
+        channels_real=run,
+        fold=None
+        if how.fold is None
+        else FoldedRowsText(
+            conv_sm90.extent_of(problem.a, how.channel), f"e[{channel}]", _stride(problem, how.fold.tap_dim)
+        ),
         channel_row=_stride(problem, channel),
         columns=_columns(problem, how)
         + ("" if how.group_b is None else f" * {conv_sm90.extent_of(problem.b, how.group_b)}"),
@@ -129,7 +145,7 @@ def _spatial_axes(problem: ConvolutionProblem, how: WgradAccess) -> tuple[Spatia
             s.tap,
             f"e[{s.position}]",
             "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
-            conv_sm90.extent_of(problem.a, s.axis),
+            f"e[{s.position}]" if s.folded else conv_sm90.extent_of(problem.a, s.axis),
             convolution.spelled(s.offset),
             _stride(problem, s.tap_dim),
             None if s.tap_dim is None or s.tap_dim in problem.m else _batched(problem, s.tap_dim),
@@ -161,4 +177,17 @@ def _columns(problem: ConvolutionProblem, how: WgradAccess) -> str:
 
 def _a_dims(problem: ConvolutionProblem, how: WgradAccess) -> tuple[conv_sm90.DimText, ...]:
     axes = (how.channel, tuple(s.axis for s in how.space), how.image, how.group)
-    return conv_sm90.windowed_dims(problem, *axes)
+    dims = conv_sm90.windowed_dims(problem, *axes)
+    if how.fold is None:
+        return dims
+    run = conv_sm90.DimText(f"cuuint64_t({_run(problem, how)})", "", "", "")
+    places = conv_sm90.DimText(
+        f"cuuint64_t(e[{how.fold.position}])", f"{how.fold.step} * {dims[1].stride}", "", ""
+    )
+    return (run, places, *dims[2:])
+
+
+def _run(problem: ConvolutionProblem, how: WgradAccess) -> str:
+    """The channels of all taps of a folded window, as they lie."""
+    assert how.fold is not None
+    return f"e[{how.fold.tap_dim}] * ({convolution.layout(problem.a)[0].extent})"

@@ -19,6 +19,7 @@ from ucutlass.kernels.access import Access, Product, Stride
 from ucutlass.kernels.convolution.plan import (
     ConvolutionPlan,
     ConvolutionProblem,
+    DepthwiseWgradSchedule,
     DirectSchedule,
     GatheredOperand,
     Im2colSchedule,
@@ -28,6 +29,7 @@ from ucutlass.kernels.convolution.plan import (
     axis_stride,
     sides,
     slide,
+    unit_dim,
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.plan_register_tile import RegisterTile, register_tile
@@ -67,6 +69,8 @@ def wrong_accesses(launch: Launch, draw: Random) -> Iterator[str]:
             yield from _tile(launch, epilogue.layout(convolution.epilogue_gemm(problem)), draw)
         case DirectSchedule() as schedule:
             yield from _direct(launch, schedule, draw)
+        case DepthwiseWgradSchedule() as schedule:
+            yield from _depthwise_wgrad(launch, schedule, draw)
         case RegisterTileSchedule() as schedule:
             yield from _register_tile(launch, schedule)
         case Im2colSchedule():
@@ -180,6 +184,23 @@ def _direct(launch: Launch, schedule: DirectSchedule, draw: Random) -> Iterator[
             if unit and (stored or not schedule.innermost):
                 starts = [_address(launch, access, 0, 0, [at[d] for d in modes])]
                 yield from _together(name, width, access.elem.bytes, [starts[0] + i for i in range(width)])
+
+
+def _depthwise_wgrad(launch: Launch, schedule: DepthwiseWgradSchedule, draw: Random) -> Iterator[str]:
+    """A thread reads neighbouring channels of both operands together."""
+    problem, width = launch.plan.problem, schedule.width
+    last = unit_dim(problem.b)
+    if width == 1 or last is None:
+        return
+    batch, summed = (
+        [(d, launch.sizes[d]) for d in dims] for dims in ([run[0] for run in problem.batch], problem.k)
+    )
+    for b, k in _sample([math.prod(n for _, n in part) for part in (batch, summed)], (1, 1), draw):
+        at = {**unravel(b, batch), **unravel(k, summed)}
+        at[last] -= at[last] % width
+        for name, operand in (("A", problem.a), ("B", problem.b)):
+            numbers = [place(launch, operand, {**at, last: at[last] + i}) for i in range(width)]
+            yield from _together(f"operand {name}", width, operand.read.bytes, numbers)
 
 
 # --- tiles' epilogues -----------------------------------------------------------------

@@ -175,6 +175,30 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
             ),
             {"B": 2, "C": 5, "L": 37},
         ),
+        "depthwise weight gradient": (
+            _kernel(
+                "x: bf16[N, H, W, C], y: bf16[N, P=(H+1)//2, Q=(W+1)//2, C]",
+                "bf16[C, R=3, S=3]",
+                "dot[N, P, Q](x[H = 2*P + R - 1, W = 2*Q + S - 1], y)",
+            ),
+            {"N": 9, "H": 11, "W": 13, "C": 24},
+        ),
+        "depthwise weight gradient, channels first": (
+            _kernel(
+                "x: f32[N, C, H, W], y: f32[N, C, P=H, Q=W]",
+                "f32[C, R=5, S=5]",
+                "dot[N, P, Q](x[H = P + R - 2, W = Q + S - 2], y)",
+            ),
+            {"N": 3, "C": 5, "H": 11, "W": 13},
+        ),
+        "depthwise data gradient": (
+            _kernel(
+                "y: f32[N, C, P, Q], w: f32[C, R=3, S=3]",
+                "f32[N, C, H=2*P, W=2*Q]",
+                "dot[R, S](y[2*P = H + 1 - R, 2*Q = W + 1 - S], w)",
+            ),
+            {"N": 2, "C": 3, "P": 5, "Q": 6},
+        ),
         "from the far end": (
             _kernel(
                 "x: f32[N, L, C], w: f32[K, R=3, C]",

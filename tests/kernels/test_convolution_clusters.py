@@ -43,8 +43,14 @@ def test_blocks_of_a_cluster_add_their_parts(text: str, schedule: str) -> None:
     assert judge(scheduled, {}, arch="sm90a") == []
 
 
-def test_no_cluster_is_chosen_where_none_is_asked_for() -> None:
-    assert "split_k" not in plan(NHWC.replace("SCHEDULE", ""), {}, "sm90a").request.fixed()
+def test_blocks_share_a_tile_where_tiles_leave_processors_idle() -> None:
+    layer = "kernel k(x: f32[N, C=512, H=7, W=7], w: f32[K=512, C, R=3, S=3]) -> f32[N, K, P=7, Q=7] { return dot[C, R, S](tf32(x[H = P + R - 1, W = Q + S - 1]), tf32(w)) }"
+    parts = [plan(layer, {"N": n}, "sm90a").request.fixed().get("split_k") for n in (2, 256)]
+    assert parts == [8, None]
+
+
+def test_rows_that_are_reduced_have_one_block() -> None:
+    assert "split_k" not in plan(REDUCED.replace("SCHEDULE", ""), {}, "sm90a").request.fixed()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,18 @@ STRIDED = SAME.replace("P=H, Q=W", "P=(H+1)//2, Q=(W+1)//2").replace(
 )
 DILATED = SAME.replace("P + R - 1, W = Q + S - 1", "P + 2*R - 2, W = Q + 3*S - 3")
 LARGE = SAME.replace("R=3, S=3", "R=7, S=5").replace("P + R - 1, W = Q + S - 1", "P + R - 3, W = Q + S - 2")
+FLIPPED = SAME.replace("P + R - 1, W = Q + S - 1", "P + 1 - R, W = Q + 1 - S")
+"""A gradient of the input: the last tap reads the lowest position."""
+FLIPPED_LARGE = LARGE.replace("P + R - 3, W = Q + S - 2", "P + 3 - R, W = Q + 4 - 2*S")
+DIVIDED = (
+    SAME.replace("H, W], w", "P, Q], w")
+    .replace("C, P=H, Q=W]", "C, H=2*P, W=2*Q]")
+    .replace("H = P + R - 1, W = Q + S - 1", "2*P = H + 1 - R, 2*Q = W + 1 - S")
+)
+"""A gradient of the input of a strided convolution."""
+DIVIDED_LARGE = DIVIDED.replace("R=3, S=3", "R=5, S=7").replace(
+    "H + 1 - R, 2*Q = W + 1", "H + 2 - R, 2*Q = W + 3"
+)
 GROUPED = (
     SAME.replace("w: E[C, R=3, S=3]", "w: E[C, D, R=3, S=3]")
     .replace("x: E[N, C,", "x: E[N, C, D,")
@@ -48,6 +60,16 @@ def _planned(text: str, element: str, schedule: str, sizes: dict[str, int]) -> t
         pytest.param(STRIDED, "f32", "items 4", {"N": 1, "C": 3, "H": 11, "W": 15}, False, id="strided"),
         pytest.param(DILATED, "f32", "items 2", {"N": 1, "C": 2, "H": 9, "W": 12}, True, id="dilated"),
         pytest.param(LARGE, "f16", "items 2", {"N": 1, "C": 2, "H": 9, "W": 16}, True, id="large"),
+        pytest.param(FLIPPED, "f32", "items 4", {"N": 1, "C": 3, "H": 7, "W": 16}, True, id="flipped"),
+        pytest.param(FLIPPED, "bf16", "items 2", {"N": 1, "C": 3, "H": 7, "W": 13}, False, id="flipped odd"),
+        pytest.param(
+            FLIPPED_LARGE, "f16", "items 2", {"N": 1, "C": 2, "H": 9, "W": 16}, True, id="flipped large"
+        ),
+        pytest.param(DIVIDED, "f32", "items 2", {"N": 1, "C": 3, "P": 5, "Q": 8}, False, id="divided"),
+        pytest.param(DIVIDED, "bf16", "items 4", {"N": 2, "C": 2, "P": 3, "Q": 7}, False, id="divided odd"),
+        pytest.param(
+            DIVIDED_LARGE, "f16", "items 2", {"N": 1, "C": 2, "P": 6, "Q": 9}, False, id="divided large"
+        ),
         pytest.param(GROUPED, "f32", "items 4", {"N": 1, "C": 2, "D": 3, "H": 6, "W": 8}, True, id="grouped"),
     ],
 )
@@ -57,6 +79,36 @@ def test_lines_compute_their_program(
     written, chosen = _planned(text, element, schedule, sizes)
     assert chosen.items > 1 and chosen.wide == wide
     assert judge(written, sizes, arch="sm90a") == []
+
+
+@emulated
+@pytest.mark.parametrize("schedule", ["", "rows 4", "vector 4 rows 3"])
+def test_flipped_windows_of_neighbouring_channels_compute_their_program(schedule: str) -> None:
+    text = """kernel k(x: bf16[N, H, W, C], w: bf16[C, R=3, S=3]) -> bf16[N, P=H, Q=W, C] {
+  return dot[R, S](x[H = P + 1 - R, W = Q + 1 - S], w)
+  schedule sm90a { warps direct  SCHEDULE }
+}"""
+    written, chosen = _planned(text, "bf16", schedule, sizes := {"N": 1, "C": 16, "H": 6, "W": 9})
+    assert chosen.taps == 3
+    assert judge(written, sizes, arch="sm90a") == []
+
+
+@emulated
+@pytest.mark.parametrize("schedule", ["", "rows 6", "rows 3", "vector 4 rows 2"])
+def test_divided_windows_of_neighbouring_channels_compute_their_program(schedule: str) -> None:
+    text = """kernel k(y: bf16[N, P, Q, C], w: bf16[C, R=3, S=5]) -> bf16[N, H=2*P, W=2*Q, C] {
+  return dot[R, S](y[2*P = H + 1 - R, 2*Q = W + 2 - S], w)
+  schedule sm90a { warps direct  SCHEDULE }
+}"""
+    written, chosen = _planned(text, "bf16", schedule, sizes := {"N": 1, "C": 16, "P": 3, "Q": 5})
+    assert chosen.taps == (0 if schedule in ("", "rows 3") else 5)
+    assert judge(written, sizes, arch="sm90a") == []
+
+
+@pytest.mark.parametrize("schedule", ["rows 3", "items 3"])
+def test_divided_windows_have_whole_phases(schedule: str) -> None:
+    with pytest.raises(ProgramError, match="multiples of 2"):
+        _planned(DIVIDED, "f32", schedule, {"N": 1, "C": 2, "P": 5, "Q": 7})
 
 
 def test_tuning_searches_lines() -> None:

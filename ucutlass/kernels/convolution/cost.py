@@ -12,17 +12,20 @@ from ucutlass.kernels.convolution.plan import (
     ConvolutionPlan,
     ConvolutionProblem,
     ConvolutionSchedule,
+    DepthwiseWgradSchedule,
     DirectSchedule,
     Im2colSchedule,
     OperandAccess,
     RegisterTileSchedule,
     WgradSchedule,
 )
+from ucutlass.kernels.convolution.plan_depthwise_wgrad import BLOCKS
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.plan_register_tile import RegisterTile, register_tile
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
 from ucutlass.kernels.convolution.rules import multiplied
 from ucutlass.kernels.convolution.schedule_im2col import channel_run
+from ucutlass.kernels.convolution.schedule_wgrad import tap_run
 from ucutlass.kernels.convolution.smem import MOST_STAGES, stage_bytes, stages_held, tables_bytes
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.gemm.smem import sm80_memory
@@ -38,7 +41,7 @@ from ucutlass.kernels.planned import (
     counted,
 )
 
-UNTILED = (DirectSchedule, RegisterTileSchedule)
+UNTILED = (DirectSchedule, DepthwiseWgradSchedule, RegisterTileSchedule)
 """The kernels of plain threads, which share no tile of the product."""
 
 REACHED = 0.4
@@ -141,6 +144,9 @@ def _grid(
             * schedule.threads
         )
         return Grid(math.ceil(results / each), device.sms * resident)
+    if isinstance(schedule, DepthwiseWgradSchedule):
+        each = schedule.width * schedule.lanes * math.prod(schedule.taps)
+        return Grid(max(math.ceil(results / each), BLOCKS), device.sms * resident)
     if isinstance(schedule, RegisterTileSchedule):
         each = schedule.rows * schedule.columns * schedule.threads
         return Grid(math.ceil(results / each), device.sms * resident)
@@ -171,8 +177,11 @@ def _rows(
             access = wgrad_access(problem)
             if not isinstance(access, WgradAccess):
                 return extents.m, extents.batch
-            channels = sizes[problem.a.axes[access.channel].extent]
-            return extents.m // channels * math.ceil(channels / part) * part, extents.batch
+            channels = tap_run(problem, access, sizes)
+            taps = math.prod(
+                sizes[s.tap_dim] for s in access.space if s.tap_dim is not None and s.tap_dim in problem.m
+            )
+            return taps * math.ceil(channels / part) * part, extents.batch
         case _:
             return extents.m, extents.batch
 
@@ -196,13 +205,19 @@ def _resident(problem: ConvolutionProblem, schedule: ConvolutionSchedule, arch: 
         case DirectSchedule():
             registers = min(255, _sums(schedule) * (2 if schedule.items > 1 else 1) + 40)
             return blocks_per_sm(arch, schedule.threads, registers, 0)
+        case DepthwiseWgradSchedule(threads=threads):
+            return blocks_per_sm(arch, threads, min(255, _sums(schedule) + 64), 0)
         case RegisterTileSchedule(threads=threads):
             return blocks_per_sm(arch, threads, min(255, _sums(schedule) + 64), 0)
 
 
 def _threads(schedule: ConvolutionSchedule) -> int:
     match schedule:
-        case DirectSchedule(threads=threads) | RegisterTileSchedule(threads=threads):
+        case (
+            DirectSchedule(threads=threads)
+            | DepthwiseWgradSchedule(threads=threads)
+            | RegisterTileSchedule(threads=threads)
+        ):
             return threads
         case Sm80Schedule(tile=tile, warp_tile=warp):
             return 32 * (tile[0] // warp[0]) * (tile[1] // warp[1])
@@ -215,6 +230,8 @@ def _sums(schedule: ConvolutionSchedule) -> int:
     match schedule:
         case DirectSchedule(width=width, rows=rows, innermost=innermost, items=items):
             return rows * max(1, items) * (1 if innermost else width)
+        case DepthwiseWgradSchedule(width=width, taps=taps):
+            return width * math.prod(taps)
         case RegisterTileSchedule(rows=rows, columns=columns):
             return rows * columns
         case Sm80Schedule(warp_tile=(m, n)):
@@ -227,7 +244,7 @@ def _memory(problem: ConvolutionProblem, schedule: ConvolutionSchedule) -> dict[
     """Returns bytes of shared memory by part. The epilogue goes through the stages' bytes; what it takes
     beyond them counts."""
     match schedule:
-        case DirectSchedule() | RegisterTileSchedule():
+        case DirectSchedule() | DepthwiseWgradSchedule() | RegisterTileSchedule():
             return {}
         case Sm80Schedule(tile, warp_tile, stages, _):
             memory = sm80_memory(multiplied(problem), tile, warp_tile, stages)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ucutlass.kernels.convolution.plan import (
     ConvolutionPlan,
+    DepthwiseWgradSchedule,
     DirectSchedule,
     Im2colSchedule,
     RegisterTileSchedule,
@@ -19,7 +20,7 @@ def granularity(plan: ConvolutionPlan, dims: Sequence[str], launch: Sequence[int
     problem, schedule = plan.problem, plan.schedule
     tiled = (
         ()
-        if isinstance(schedule, (DirectSchedule, RegisterTileSchedule))
+        if isinstance(schedule, (DirectSchedule, DepthwiseWgradSchedule, RegisterTileSchedule))
         else zip((problem.m, problem.n, problem.k), schedule.tile, strict=True)
     )
     tile = {dims[names[-1]]: extent for names, extent in tiled if names}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from ucutlass.ir.elements import Element
-from ucutlass.ir.extents import Extent
+from ucutlass.ir.extents import Extent, Fixed
 from ucutlass.kernels.access import Product
 from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule
 
@@ -159,6 +159,19 @@ class DirectSchedule:
 
 
 @dataclass(frozen=True, slots=True)
+class DepthwiseWgradSchedule:
+    """Multiply-adds for a gradient of a depthwise convolution's weights: a thread sums the taps of `width`
+    neighbouring channels, `taps` along both windows, over its part of the positions, `rows` of them below one another
+    at a time. `lanes` neighbouring threads have neighbouring channels. A second kernel adds the parts."""
+
+    width: int
+    rows: int
+    lanes: int
+    threads: int
+    taps: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class RegisterTileSchedule:
     """Multiply-adds for convolutions of few channels: a thread has `rows` positions of results, `threads` apart,
     by `columns` of the weights' own, whose weights the block keeps in shared memory; `channels` are multiplied
@@ -204,7 +217,12 @@ class WgradSchedule:
 
 
 ConvolutionSchedule: TypeAlias = (
-    Sm80Schedule | DirectSchedule | RegisterTileSchedule | Im2colSchedule | WgradSchedule
+    Sm80Schedule
+    | DirectSchedule
+    | DepthwiseWgradSchedule
+    | RegisterTileSchedule
+    | Im2colSchedule
+    | WgradSchedule
 )
 
 
@@ -308,13 +326,18 @@ def axis_stride(problem: ConvolutionProblem, operand: OperandAccess, vector: boo
     return "kUnit" if plain and vector else "kStep"
 
 
+def _counted(window: AxisWindow) -> bool:
+    """Whether the program tells which positions are multiples of the scale."""
+    return window.scale == 1 or isinstance(window.offset, Fixed)
+
+
 def across_mode(problem: ConvolutionProblem) -> int:
     """The result mode along which a thread repeats itself, so that B's factors serve several results: the
     last one but the neighbours' in which A is windowed and B is not read; -1 if there is none."""
     for mode in reversed(range(len(problem.batch) - 1)):
         (dim,) = problem.batch[mode]
         windowed = any(
-            a.window is not None and a.window.scale == 1 and dim in _uses(a) for a in problem.a.axes
+            a.window is not None and _counted(a.window) and dim in _uses(a) for a in problem.a.axes
         )
         if windowed and not moves(problem, problem.b, mode):
             return mode
@@ -324,12 +347,20 @@ def across_mode(problem: ConvolutionProblem) -> int:
 @dataclass(frozen=True, slots=True)
 class Slide:
     """A window that moves over its axis from result to result: axis `axis` of A, read at
-    `step` * result + `tap` * tap. `k` is the tap's place among the contracted dimensions."""
+    `step` * result + `tap` * tap, or, `flipped`, `tap` * (taps - 1 - tap) after its first position, as gradients
+    of operands are. `k` is the tap's place among the contracted dimensions. Positions are those of `AxisWindow`, of
+    which only multiples of `scale` are read: with strides a gradient's."""
 
     axis: int
     step: int
     tap: int
     k: int
+    flipped: bool = False
+    scale: int = 1
+
+    def repeats(self, results: int) -> bool:
+        """Whether windows of results so many apart read the same multiples of the scale."""
+        return results * self.step % self.scale == 0
 
 
 def slide(problem: ConvolutionProblem, mode: int) -> Slide | None:
@@ -340,11 +371,12 @@ def slide(problem: ConvolutionProblem, mode: int) -> Slide | None:
     for i, axis in enumerate(problem.a.axes):
         terms = dict(axis.window.terms) if axis.window is not None else {}
         taps = [d for d in terms if d in problem.k]
-        if axis.window is None or axis.window.scale != 1 or result not in terms or len(taps) != 1:
+        if axis.window is None or not _counted(axis.window) or result not in terms or len(taps) != 1:
             continue
         others = [a for j, a in enumerate(problem.a.axes) if j != i]
         moved = any({result, taps[0]} & set(_uses(a)) for a in others)
         plain = all(a.window is None for a in problem.b.axes if taps[0] in _uses(a))
-        if not moved and plain and terms[result] > 0 and terms[taps[0]] > 0:
-            return Slide(i, terms[result], terms[taps[0]], problem.k.index(taps[0]))
+        if not moved and plain and terms[result] > 0 and terms[taps[0]] != 0:
+            tap = terms[taps[0]]
+            return Slide(i, terms[result], abs(tap), problem.k.index(taps[0]), tap < 0, axis.window.scale)
     return None

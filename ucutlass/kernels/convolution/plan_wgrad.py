@@ -7,7 +7,7 @@ mode traverses A's positions for one tap as `im2col` says; of B the same positio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ucutlass.ir.extents import Extent, Fixed
@@ -18,7 +18,8 @@ from ucutlass.kernels.convolution.plan_im2col import MOST_STEP
 @dataclass(frozen=True, slots=True)
 class SpatialAxis:
     """A spatial axis of A, `axis`: the position, dimension `position`, is read with coefficient `step`, the tap
-    with `tap` (dimension None: no tap)."""
+    with `tap` (dimension None: no tap). `folded`: its taps lie beside the channels, so that it has one window for each
+    position."""
 
     axis: int
     position: int
@@ -26,12 +27,18 @@ class SpatialAxis:
     tap_dim: int | None
     tap: int
     offset: Extent
+    folded: bool = False
+
+    def extent(self, operand: OperandAccess) -> int:
+        """The dimension whose extent TMA takes for the axis: the positions' own where taps are beside channels."""
+        return self.position if self.folded else operand.axes[self.axis].extent
 
 
 @dataclass(frozen=True, slots=True)
 class WgradAccess:
     """`space` innermost first. `channel`, `image` and `group` are axes of A (or None), `group_b` and
-    `columns` of B, these innermost first."""
+    `columns` of B, these innermost first. `fold` is the window whose taps lie beside the channels, as it is read from
+    the tensor."""
 
     channel: int
     space: tuple[SpatialAxis, ...]
@@ -39,6 +46,7 @@ class WgradAccess:
     group: int | None
     group_b: int | None
     columns: tuple[int, ...]
+    fold: SpatialAxis | None = None
 
 
 def wgrad_access(problem: ConvolutionProblem) -> WgradAccess | str:
@@ -57,23 +65,28 @@ def wgrad_access(problem: ConvolutionProblem) -> WgradAccess | str:
     if not 1 <= len(rest) <= 3:
         return f"A has {len(rest)} spatial axes, not 1 to 3"
     space: list[SpatialAxis] = []
+    fold: SpatialAxis | None = None
     for axis in reversed(rest):
         window = _spatial_axis(problem, axis, batch)
         if isinstance(window, str):
             return window
+        if a.fold is not None and a.fold.axis == axis:
+            fold = window
+            window = SpatialAxis(axis, window.position, 1, None, 0, Fixed(0), True)
         space.append(window)
     summed = [s.position for s in reversed(space)]
     if image is not None:
         summed.insert(0, a.axes[image].extent)
     if set(problem.k) != set(summed) or len(summed) != len(problem.k):
         return "names are summed that are neither images nor positions of windows"
-    taps = {s.tap_dim for s in space if s.tap_dim is not None}
+    taps = {s.tap_dim for s in (*space, *([fold] if fold else [])) if s.tap_dim is not None}
     if set(problem.m) != {channel.extent} | (taps - batch):
         return "rows of the result are neither taps nor channels"
     own = {a.axes[group].extent} if group is not None else set()
     if batch - own - taps:
         return "a name of the batch is neither a group nor a tap"
-    return _columns(problem, WgradAccess(a.order[-1], tuple(space), image, group, None, ()), summed, own)
+    access = WgradAccess(a.order[-1], tuple(space), image, group, None, (), fold)
+    return _columns(problem, access, summed, own)
 
 
 def _spatial_axis(problem: ConvolutionProblem, axis: int, batch: set[int]) -> SpatialAxis | str:
@@ -113,9 +126,7 @@ def _columns(
         return "the names of the columns lie apart in B"
     if padded(b) and len(rest) > 1:
         return "padded columns of several names are not side by side"
-    return WgradAccess(
-        access.channel, access.space, access.image, access.group, group_b, tuple(reversed(rest))
-    )
+    return replace(access, group_b=group_b, columns=tuple(reversed(rest)))
 
 
 def padded(operand: OperandAccess) -> bool:

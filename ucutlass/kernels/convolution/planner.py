@@ -34,6 +34,11 @@ from ucutlass.kernels.convolution.plan import (
     slide,
     unit_dim,
 )
+from ucutlass.kernels.convolution.plan_depthwise_wgrad import (
+    LEAST_SUMMED,
+    depthwise_wgrad,
+    depthwise_wgrad_schedule,
+)
 from ucutlass.kernels.convolution.plan_register_tile import (
     RegisterTile,
     channels_at_once,
@@ -45,6 +50,7 @@ from ucutlass.kernels.convolution.problem import convolution_problem
 from ucutlass.kernels.convolution.rules import (
     EXTENT_RULES,
     MOST,
+    MOST_SUMS,
     NO_REGISTER_TILE_RULES,
     VARIANT_RULES,
     ChosenWord,
@@ -54,7 +60,7 @@ from ucutlass.kernels.convolution.rules import (
 )
 from ucutlass.kernels.convolution.schedule import QUAD, chosen_word, request_of, resolve
 from ucutlass.kernels.convolution.schedule_im2col import folded, in_f16_parts, prepared, schedule_of
-from ucutlass.kernels.convolution.schedule_wgrad import prepared_wgrad, wgrad_schedule
+from ucutlass.kernels.convolution.schedule_wgrad import folded_wgrad, prepared_wgrad, wgrad_schedule
 from ucutlass.kernels.convolution.variants import VARIANTS
 from ucutlass.kernels.gemm.plan import Math, Sm80Schedule
 from ucutlass.kernels.planned import Note, Planned
@@ -94,6 +100,9 @@ DEPTH_OF_F16 = 64
 
 LEAST_THREADS = 512
 """Of the direct kernel an SM, below which a thread computes fewer lines."""
+
+LONG_SUM, MOST_SPLITS = 64, 128
+"""Steps of a sum in parts from which a step has 32 products of f32 or TF32 (four gradients of weights on an H100: 4 to 25 % less), and its parts."""
 
 COPY_BYTES = 4
 """The least that cp.async moves."""
@@ -184,17 +193,27 @@ def _direct(
         )
     width = _width(problem_, sizes, aligned)
     fixed = {i for i, extent in enumerate(pattern.kernel.dims.values()) if isinstance(extent, Fixed)}
+    gradient = depthwise_wgrad(problem_, sizes, fixed)
+    if not isinstance(gradient, str) and math.prod(sizes[d] for d in problem_.k) >= LEAST_SUMMED:
+        why = "threads share the sum over the positions of windows, and read them once for all taps"
+        return problem_, depthwise_wgrad_schedule(problem_, gradient, sizes), 1, (Note("", "direct", why),)
     own = _taps(problem_, len(problem_.batch) - 1, sizes, fixed)
-    if own > 0:
-        rows = width if width > 1 else 8
+    rows = width if width > 1 else 8
+    moving = slide(problem_, len(problem_.batch) - 1)
+    if own > 0 and moving is not None and moving.repeats(rows):
         item_taps = _taps(problem_, len(problem_.batch) - 2, sizes, fixed)
         wide = item_taps > 0 and width > 1 and _lines_are_aligned(problem_, width, sizes, aligned)
-        items = _items(problem_, rows, sizes, device) if wide else min(1, item_taps)
+        scaled = moving.scale > 1 and item_taps > 0
+        items = _items(problem_, rows, sizes, device) if wide or scaled else min(1, item_taps)
         schedule = DirectSchedule(width, rows, own, True, items=items, item_taps=item_taps, wide=wide)
     else:
         slides = across_mode(problem_) >= 0 and axis_stride(problem_, problem_.a, width > 1) != "kStep"
+        across = slide(problem_, across_mode(problem_))
         taps = _taps(problem_, across_mode(problem_), sizes, fixed) if slides else 0
-        schedule = DirectSchedule(width, _rows(problem_, taps, sizes) if slides else 1, taps)
+        rows = _rows(problem_, taps, sizes) if slides else 1
+        if across is not None and across.scale > 1:  # not timed: where the schedule says `rows`
+            rows, taps = 1, 0
+        schedule = DirectSchedule(width, rows, taps)
     why = "one multiply-add for each product: no two results of a tile share both operands"
     return problem_, schedule, 1, (Note("", "direct", why),)
 
@@ -236,11 +255,14 @@ def _items(problem: ConvolutionProblem, rows: int, sizes: tuple[int, ...], devic
         return 1
     (dim,) = problem.batch[mode]
     results = math.prod(sizes[d] for run in problem.batch for d in run)
-    for items in range(min(MOST_ITEMS, ITEM_SUMS // rows), 1, -1):
+    sums = ITEM_SUMS if moving.scale == 1 else MOST_SUMS  # of which not all taps add to each
+    for items in range(min(MOST_ITEMS, sums // rows), 1, -1):
+        if not moving.repeats(items):
+            continue
         divides = math.ceil(sizes[dim] / items) * items <= 1.1 * sizes[dim]
         if divides and results >= rows * items * LEAST_THREADS * device.sms:
             return items
-    return 1
+    return min(moving.scale, sums // rows)
 
 
 def _lines_are_aligned(
@@ -249,6 +271,8 @@ def _lines_are_aligned(
     """Whether vectors of A's lines begin at multiples of `width` elements, at places that the text fixes."""
     a, moving = problem.a, slide(problem, len(problem.batch) - 1)
     if moving is None or moving.axis != len(a.axes) - 1 or moving.step != 1 or width * a.elem.bytes > 16:
+        return False
+    if moving.scale > 1:
         return False
     axis = a.axes[moving.axis]
     fixed = axis.window is not None and isinstance(axis.window.offset, Fixed)
@@ -259,10 +283,11 @@ def _rows(problem: ConvolutionProblem, taps: int, sizes: tuple[int, ...]) -> int
     """Results of a thread along a window: of few taps as many as its registers hold (read off an H200: 8, of
     windows two apart 7), where they divide the results nearly."""
     moving = slide(problem, across_mode(problem))
-    if moving is None or not 0 < taps <= FEW_TAPS or moving.step > 2:
+    most = FEW_TAPS if moving is not None and moving.step > 1 else MOST_TAPS
+    if moving is None or not 0 < taps <= most or moving.step > 2 or moving.scale > 1:
         return 4
     rows, (dim,) = (8, 7)[moving.step - 1], problem.batch[across_mode(problem)]
-    return rows if math.ceil(sizes[dim] / rows) * rows <= 1.1 * sizes[dim] else 4
+    return rows if math.ceil(sizes[dim] / rows) * rows <= 1.15 * sizes[dim] else 4
 
 
 def _taps(problem: ConvolutionProblem, mode: int, sizes: tuple[int, ...], fixed: set[int]) -> int:
@@ -280,6 +305,9 @@ def _taps_of(
 ) -> int:
     """The taps that the direct kernel keeps where a thread repeats itself along the window's results."""
     fixed = {i for i, extent in enumerate(pattern.kernel.dims.values()) if isinstance(extent, Fixed)}
+    moving = slide(problem, across_mode(problem))
+    if moving is None or not moving.repeats(rows):
+        return 0
     return _taps(problem, across_mode(problem), sizes, fixed) if rows > 1 else 0
 
 
@@ -451,11 +479,18 @@ def _has_few_channels(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> bo
     """Whether few channels are summed, and windows have fewer taps than results: a gradient of weights has more."""
     channel = summed_channel(problem, sizes)
     few = channel is None or sizes[channel] <= FEW_CHANNELS
+    taps, results = _taps_and_results(problem, sizes)
+    return few and taps <= results and math.prod(sizes[d] for d in problem.k) <= MOST_SUMMED
+
+
+def _taps_and_results(problem: ConvolutionProblem, sizes: tuple[int, ...]) -> tuple[int, int]:
+    """The products of A's windows that a result sums, and the results that windows stand at: a gradient of weights has
+    more of the former."""
     terms = {d for axis in problem.a.axes if axis.window is not None for d, _ in axis.window.terms}
     taps, results = (
         math.prod(sizes[d] for d in terms if (d in problem.k) == summed) for summed in (True, False)
     )
-    return few and taps <= results and math.prod(sizes[d] for d in problem.k) <= MOST_SUMMED
+    return taps, results
 
 
 def _seconds(chosen: _Chosen, sizes: tuple[int, ...], device: Device) -> float:
@@ -502,9 +537,11 @@ def _hopper(
     if isinstance(gradient, str):
         by_rows = _gathered_windows(problem, sizes, device, fold, by_rows=True)
         return chosen if isinstance(by_rows, str) else by_rows
-    schedule, splits = wgrad_schedule(*gradient, sizes, device)
+    prepared_ = [w for w in (folded_wgrad(problem, sizes), gradient) if not isinstance(w, str)]
+    priced = [(wgrad_schedule(*w, sizes, device), w[0]) for w in prepared_]
+    (_, splits, schedule), ready = min(priced, key=lambda p: p[0][:2])
     why = f"TMA gathers the positions of windows, wgmma multiplies; {splits} parts of the sum"
-    return gradient[0], schedule, splits, (Note("", "im2col", why), *_packs(gradient[0]))
+    return ready, schedule, splits, (Note("", "im2col", why), *_packs(ready))
 
 
 def _gathered_windows(
@@ -591,7 +628,10 @@ def _multistage(
         blocks = math.ceil(extents.m / tile[0]) * math.ceil(extents.n / tile[1]) * extents.batch
         if blocks >= device.sms:
             return Sm80Schedule(tile, warp, stages, math_)
-    return Sm80Schedule(*tiles[-1], math_)
+    (tile_m, tile_n, depth), warp, stages = tiles[-1]
+    taps, results = _taps_and_results(problem, sizes)
+    long = taps > results and extents.k >= LONG_SUM * depth
+    return Sm80Schedule((tile_m, tile_n, 32 if long else depth), warp, stages, math_)
 
 
 def _splits(schedule: Sm80Schedule, extents: Extents, device: Device) -> int:
@@ -600,4 +640,4 @@ def _splits(schedule: Sm80Schedule, extents: Extents, device: Device) -> int:
     blocks = math.ceil(extents.m / m) * math.ceil(extents.n / n) * extents.batch
     if blocks >= device.sms:
         return 1
-    return max(1, min(2 * device.sms // blocks, math.ceil(extents.k / k) // 16, 64))
+    return max(1, min(2 * device.sms // blocks, math.ceil(extents.k / k) // 16, MOST_SPLITS))

@@ -15,13 +15,16 @@ from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.match import ConvolutionPattern
 from ucutlass.kernels.convolution.plan import (
     ConvolutionProblem,
+    DepthwiseWgradSchedule,
     DirectSchedule,
     Im2colSchedule,
     RegisterTileSchedule,
     across_mode,
     axis_stride,
     sides,
+    slide,
 )
+from ucutlass.kernels.convolution.plan_depthwise_wgrad import MOST_SUMS as MOST_TAP_SUMS
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.convolution.plan_register_tile import MOST_BYTES, shared_bytes
 from ucutlass.kernels.convolution.problem import offsets
@@ -40,6 +43,9 @@ MOST_SUMS = 64
 
 MOST_TILE_SUMS = 128
 """Of a thread's register tile."""
+
+MOST_ROWS = 16
+"""Results or positions below one another of a thread."""
 
 """Rows, columns, contracted elements and positions of windows: the kernels count them in 32 bits."""
 
@@ -262,7 +268,15 @@ def _width(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
 
 def _rows(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
     bounds, own, s = c.bounds, c.own, c.schedule
-    most = 16 if own.innermost or repeats(bounds.problem, s.width) else 1
+    moving = slide(bounds.problem, len(bounds.problem.batch) - 1) if own.innermost else None
+    if moving is not None and not moving.repeats(s.rows):
+        return Breach(
+            f"{s.rows} results of a thread along a window that reads multiples of {moving.scale}",
+            f"use `rows {own.rows}`",
+            ("rows", "vector"),
+            None,
+        )
+    most = MOST_ROWS if own.innermost or repeats(bounds.problem, s.width) else 1
     if s.rows <= most:
         return None
     why = "is at most 16" if most > 1 else "is 1: no window slides along results that are read together"
@@ -276,6 +290,14 @@ def _rows(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
 
 def _items(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
     s, most = c.schedule, MOST_SUMS // c.schedule.rows if c.own.item_taps else 0
+    lines = slide(c.bounds.problem, len(c.bounds.problem.batch) - 2) if s.items > 1 and most else None
+    if lines is not None and not lines.repeats(s.items):
+        return Breach(
+            f"{s.items} lines of results of a thread, whose window reads multiples of {lines.scale}",
+            f"use `items {lines.scale}`",
+            ("items", "rows"),
+            None,
+        )
     if s.items <= most:
         return None
     why = f"a thread keeps at most {MOST_SUMS} sums" if most else "no second window slides along them"
@@ -283,6 +305,22 @@ def _items(c: ConvolutionCandidate[DirectSchedule]) -> Breach | None:
         f"{s.items} lines of {s.rows} results of a thread, of which {most} are possible: {why}",
         f"use `items {most}`" if most else "leave `items` out",
         ("items", "rows"),
+        None,
+    )
+
+
+def _tap_sums(c: ConvolutionCandidate[DepthwiseWgradSchedule]) -> Breach | None:
+    s, problem = c.schedule, c.bounds.problem
+    taps = math.prod(s.taps)
+    aligned = min(problem.a.align, problem.b.align) if c.own.lanes > 1 else 1
+    most = max(w for w in (1, 2, 4, 8) if w == 1 or (w <= aligned and w * taps <= MOST_TAP_SUMS))
+    if s.width & (s.width - 1) == 0 and s.width <= most and s.rows <= MOST_ROWS:
+        return None
+    return Breach(
+        f"{s.width} channels of {taps} taps and {s.rows} rows a thread: extents, alignments and registers allow "
+        f"powers of two up to {most} channels and {MOST_ROWS} rows",
+        f"use `vector {min(s.width, most)}` and `rows {min(s.rows, MOST_ROWS)}`",
+        ("vector", "rows"),
         None,
     )
 
@@ -487,6 +525,25 @@ DIRECT_RULES: tuple[Rule[ConvolutionCandidate[DirectSchedule]], ...] = (
     ),
 )
 
+DEPTHWISE_WGRAD_RULES: tuple[Rule[ConvolutionCandidate[DepthwiseWgradSchedule]], ...] = (
+    Rule(
+        "UC0483",
+        "sums of taps",
+        _VECTORS,
+        "CUDA C++ Programming Guide: 255 registers a thread",
+        _tap_sums,
+        _DIRECT,
+    ),
+    Rule(
+        "UC0483",
+        "threads of sums of taps",
+        _VECTORS,
+        "65536 registers an SM: 512 threads have 128 each",
+        _threads,
+        _DIRECT,
+    ),
+)
+
 REGISTER_TILE_RULES: tuple[Rule[ConvolutionCandidate[RegisterTileSchedule]], ...] = (
     Rule(
         "UC0483",
@@ -525,6 +582,7 @@ RULES: tuple[Rule[Any], ...] = (
     *GATHER_RULES,
     *WGRAD_RULES,
     *DIRECT_RULES,
+    *DEPTHWISE_WGRAD_RULES,
     *REGISTER_TILE_RULES,
     *NO_REGISTER_TILE_RULES,
 )

@@ -8,11 +8,13 @@ from typing import TypeAlias
 from ucutlass.ir.schedule import RASTERS, PartialSchedule, Warps
 from ucutlass.kernels.convolution.plan import (
     ConvolutionSchedule,
+    DepthwiseWgradSchedule,
     DirectSchedule,
     Im2colSchedule,
     RegisterTileSchedule,
 )
 from ucutlass.kernels.convolution.rules import (
+    DEPTHWISE_WGRAD_RULES,
     DIRECT_RULES,
     GATHER_RULES,
     GEMM_RULES,
@@ -58,6 +60,8 @@ def request_of(s: ConvolutionSchedule, launch: tuple[int, ...]) -> PartialSchedu
         case DirectSchedule(width, rows, _, _, threads, items):
             lines = items or None
             return PartialSchedule(warps="direct", vector=width, rows=rows, items=lines, threads=threads)
+        case DepthwiseWgradSchedule(width, rows, _, threads):
+            return PartialSchedule(warps="direct", vector=width, rows=rows, threads=threads)
         case RegisterTileSchedule(rows, columns, threads):
             quads = columns // QUAD
             return PartialSchedule(warps="direct", rows=rows, columns=quads, threads=threads)
@@ -99,6 +103,15 @@ def resolve(
         case DirectSchedule():
             direct = _direct(bounds, own, request)
             return broken(DIRECT_RULES, ConvolutionCandidate(bounds, own, direct, launch)) or (direct, launch)
+        case DepthwiseWgradSchedule():
+            gradient = replace(
+                own,
+                width=request.vector or own.width,
+                rows=request.rows or own.rows,
+                threads=request.threads or own.threads,
+            )
+            sums = ConvolutionCandidate(bounds, own, gradient, launch)
+            return broken(DEPTHWISE_WGRAD_RULES, sums) or (gradient, launch)
         case RegisterTileSchedule():
             tile = replace(
                 own,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -32,6 +33,9 @@ BYTES = 16
 SHORTEST_ROW = 32
 """Bytes of channels that TMA gathers at a time at least; shorter rows take it as long."""
 
+ROW_BYTES = (128, 64, 32)
+"""Of channels that TMA gathers at a time."""
+
 FEW_BYTES = 32
 """Bytes of padded channels up to which taps are folded."""
 
@@ -61,7 +65,7 @@ F16X3_TILES = ((128, 128, 2), (192, 64, 3), (128, 64, 2), (64, 128, 1), (64, 64,
 MOST_BLOCKS = 6
 
 SPLITS = (1, 2, 4, 8)
-"""Blocks of a cluster that share the sum of a tile, where a schedule asks for them."""
+"""Blocks of a cluster that share the sum of a tile, where tiles alone leave SMs idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,9 @@ class Model:
     instruction has 64 columns and shared memory bounds it; from asking TMA for a stage to having it; bytes
     that TMA brings; what a wave of blocks takes besides, for itself and for every result, more where an SM
     holds one block alone, which nothing overlaps; and the launch. Not fitted: what a stage of three TF32
-    passes takes besides its products where one warp group alone splits A and adds up."""
+    passes takes besides its products where one warp group alone splits A and adds up, and to add an element of a tile
+    that blocks of a cluster share. Fitted to an H100: what these take to meet, and a row of fewer than 128 bytes that
+    TMA gathers."""
 
     multiply: float = 40.0
     narrow: float = 1.3
@@ -80,7 +86,10 @@ class Model:
     result: float = 0.18
     alone: float = 1.25
     launch: float = 4400.0
+    cluster: float = 3500.0
+    shared: float = 0.2
     splitting: float = 350.0
+    row: float = 3.8
 
 
 MODEL = Model()
@@ -135,20 +144,16 @@ def folded(
     window = how.space[0]
     if how.group is not None or window.tap_dim is None or window.tap != 1 or window.scale != 1:
         return "the innermost window has no taps side by side"
+    places = FoldedPlaces(window.axis, window.result, window.tap_dim, window.step, window.offset)
     size = problem.a.read.bytes
     channels = sizes[ready.a.axes[how.channel].extent]
-    # Windows begin at multiples of 16 bytes.
-    unit = BYTES // math.gcd(BYTES, window.step * size)
-    pad = max(unit, min(4, 1 << (channels - 1).bit_length()))
-    padded = -(-channels // pad) * pad
-    if padded * size > FEW_BYTES:
-        return f"{channels} channels are no few"
-    whole = BYTES // math.gcd(BYTES, padded * size)
-    result, tap = Free(str(window.result)), Free(str(window.tap_dim))
-    last = Combined("*", Combined("-", result, Fixed(1)), Fixed(window.step))
-    length = _rounded(Combined("+", last, tap), whole)
+    folds = fold_of(places, channels, size)
+    if isinstance(folds, str):
+        return folds
+    a_fold, pad, whole = folds
+    tap = Free(str(window.tap_dim))
     a_order = _order_a(ready, ready.a.axes[how.channel].extent, by_rows)
-    a = replace(problem.a, pack=a_order, pad=pad, align=pad, fold=Fold(window.axis, window.offset, length))
+    a = replace(problem.a, pack=a_order, pad=pad, align=pad, fold=a_fold)
     tap_axis = next(i for i, axis in enumerate(problem.b.axes) if axis.extent == window.tap_dim)
     order = _order_b(ready, ready.a.axes[how.channel].extent)
     order = (*(i for i in order[:-1] if i != tap_axis), tap_axis, order[-1])
@@ -159,6 +164,33 @@ def folded(
     if isinstance(folded_how, str):
         return folded_how
     return too_far(ready, folded_how, sizes) or (ready, folded_how)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedPlaces:
+    """A window whose taps are to lie beside the channels: the axis, the dimensions of where it stands and of its taps,
+    the step from window to window, and the offset of the first."""
+
+    axis: int
+    stands: int
+    tap_dim: int
+    step: int
+    offset: Extent
+
+
+def fold_of(window: FoldedPlaces, channels: int, size: int) -> tuple[Fold, int, int] | str:
+    """Returns the copy's fold, the channels that each tap has there, and of how many of these a row is a multiple; or
+    why channels of `size` bytes are not folded."""
+    # Windows begin at multiples of 16 bytes.
+    unit = BYTES // math.gcd(BYTES, window.step * size)
+    pad = max(unit, min(4, 1 << (channels - 1).bit_length()))
+    padded = -(-channels // pad) * pad
+    if padded * size > FEW_BYTES:
+        return f"{channels} channels are no few"
+    whole = BYTES // math.gcd(BYTES, padded * size)
+    last = Combined("*", Combined("-", Free(str(window.stands)), Fixed(1)), Fixed(window.step))
+    length = _rounded(Combined("+", last, Free(str(window.tap_dim))), whole)
+    return Fold(window.axis, window.offset, length), pad, whole
 
 
 def _rounded(extent: Extent, whole: int) -> Extent:
@@ -293,7 +325,7 @@ def schedule_of(
     if padded * size < SHORTEST_ROW and how.fold is None:
         channels = sizes[problem.a.axes[how.channel].extent]
         return f"{channels} channels fill half of TMA's shortest row, which takes it as long as a whole one"
-    parts = [row // size for row in (128, 64, 32)]
+    parts = [row // size for row in ROW_BYTES]
     if how.group is not None:
         parts = [p for p in parts if padded % p == 0]
         if not parts:
@@ -306,27 +338,28 @@ def schedule_of(
     m, n, batch, stages = extents_of(problem, how, part, depth, sizes)
     passes = problem.passes
     tiles = _candidates(passes)
-    candidates = [
-        (
-            clocks(
-                Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks),
-                m,
-                n,
-                batch,
-                stages,
-                device,
-                passes,
-            ),
-            i,
-        )
-        for i, (tile_m, tile_n, groups, blocks) in enumerate(tiles)
-        if (held := stages_held(tile_m, tile_n, groups, blocks, stages, device, passes)) > 0
-    ]
-    (_, chosen) = min(candidates)
-    tile_m, tile_n, groups, blocks = tiles[chosen]
-    held = stages_held(tile_m, tile_n, groups, blocks, stages, device, passes)
     fold = how.fold is not None
-    return Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks, fold, math=passes)
+    reduced = any(isinstance(o, Reduction) for o in problem.gemm.outputs)
+    splits = SPLITS if passes == "tensor" and not reduced else (1,)
+    priced: list[tuple[float, int, Im2colSchedule]] = []
+    for split_k, (tile_m, tile_n, groups, blocks) in itertools.product(splits, tiles):
+        count = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch * split_k
+        held = stages_held(tile_m, tile_n, groups, blocks, -(-stages // split_k), device, passes)
+        if held > 0 and (split_k == 1 or count <= device.sms):
+            s = Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks, fold, split_k, passes)
+            priced.append((_schedule_clocks(s, m, n, batch, stages, device), len(priced), s))
+    return min(priced)[-1]
+
+
+def _schedule_clocks(s: Im2colSchedule, m: float, n: int, batch: int, steps: int, device: Device) -> float:
+    """As `clocks`, but at least what the busiest SM waits for rows of fewer than 128 bytes."""
+    priced = clocks(s, m, n, batch, steps, device, s.math)
+    (tile_m, tile_n, depth), passes = s.tile, s.math
+    if s.part == depth or passes != "tensor":
+        return priced
+    blocks = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch * s.split_k
+    rows = math.ceil(blocks / device.sms) * math.ceil(steps / s.split_k) * tile_m * (depth // s.part)
+    return max(priced, MODEL.launch + rows * MODEL.row)
 
 
 def _row_clocks(channels: int, part: int, passes: Passes) -> float:
@@ -386,4 +419,5 @@ def clocks(
     step = math.sqrt(math.sqrt(multiply**4 + brought**4 + waited**4))
     own = MODEL.wave + MODEL.result * tile_m * tile_n * concurrent
     own *= MODEL.alone if concurrent == 1 and waves > 1 else 1.0
+    own += MODEL.cluster + MODEL.shared * tile_m * tile_n if parts > 1 else 0.0
     return MODEL.launch + most * math.ceil(steps / parts) * step + waves * own

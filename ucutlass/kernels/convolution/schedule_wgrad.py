@@ -10,7 +10,7 @@ from ucutlass.ir.hardware import Device
 from ucutlass.kernels.access import Reduction
 from ucutlass.kernels.convolution.plan import ConvolutionProblem, OperandAccess, WgradSchedule, unit_dim
 from ucutlass.kernels.convolution.plan_wgrad import WgradAccess, wgrad_access
-from ucutlass.kernels.convolution.schedule_im2col import clocks, ordered, out_of_reach
+from ucutlass.kernels.convolution.schedule_im2col import FoldedPlaces, clocks, fold_of, ordered, out_of_reach
 from ucutlass.kernels.convolution.smem import stages_held
 
 WGMMA_TYPES = ("f16", "bf16")
@@ -82,6 +82,40 @@ def prepared_wgrad(
     return _too_far(ready, how, sizes) or (ready, how)
 
 
+def folded_wgrad(
+    problem: ConvolutionProblem, sizes: tuple[int, ...]
+) -> tuple[ConvolutionProblem, WgradAccess] | str:
+    """As `prepared_wgrad`, but the taps of the innermost window lie beside the channels in A's copy, so that rows of
+    the result have no padded channels for each tap."""
+    unfolded = prepared_wgrad(problem, sizes)
+    if isinstance(unfolded, str):
+        return unfolded
+    ready, how = unfolded
+    window = how.space[0]
+    tap = window.tap_dim
+    if how.group is not None or tap is None or window.tap != 1 or tap not in problem.m:
+        return "the innermost window has no taps side by side"
+    places = FoldedPlaces(window.axis, window.position, tap, window.step, window.offset)
+    folds = fold_of(places, sizes[ready.a.axes[how.channel].extent], problem.a.read.bytes)
+    if isinstance(folds, str):
+        return folds
+    fold, pad, _ = folds
+    a = replace(problem.a, pack=ready.a.order, pad=pad, align=pad, fold=fold)
+    folded = replace(ready, a=a)
+    folded_how = wgrad_access(folded)
+    if isinstance(folded_how, str):
+        return folded_how
+    return _too_far(folded, folded_how, sizes) or (folded, folded_how)
+
+
+def tap_run(problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...]) -> int:
+    """The rows of one of A's windows: its channels, or those of all taps of a folded window with their padding."""
+    channels = sizes[problem.a.axes[how.channel].extent]
+    if how.fold is None or how.fold.tap_dim is None:
+        return channels
+    return math.ceil(channels / problem.a.pad) * problem.a.pad * sizes[how.fold.tap_dim]
+
+
 def _summed(problem: ConvolutionProblem, axis: int) -> list[int]:
     """The summed names in the position of one of A's axes."""
     read = problem.a.axes[axis]
@@ -130,7 +164,7 @@ def _too_far(problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ..
     for s in how.space:
         taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
         lower = evaluate(s.offset, by_name) - (abs(s.tap) * (taps - 1) if s.tap < 0 else 0)
-        upper = lower + (sizes[s.position] - 1) * s.step - (sizes[problem.a.axes[s.axis].extent] - 1)
+        upper = lower + (sizes[s.position] - 1) * s.step - (sizes[s.extent(problem.a)] - 1)
         if why := out_of_reach(len(how.space), lower, upper, abs(s.tap) * (taps - 1)):
             return why
     return None
@@ -138,12 +172,13 @@ def _too_far(problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ..
 
 def wgrad_schedule(
     problem: ConvolutionProblem, how: WgradAccess, sizes: tuple[int, ...], device: Device
-) -> tuple[WgradSchedule, int]:
-    """The tile and how many parts of the sum fill the device best."""
-    channels = sizes[problem.a.axes[how.channel].extent]
+) -> tuple[float, int, WgradSchedule]:
+    """The clocks of the tile and the parts of the sum that fill the device best, with these."""
+    channels = tap_run(problem, how, sizes)
     least = min(math.ceil(channels / p) * p for p in (64, 32, 16))
     part = next(p for p in (64, 32, 16) if math.ceil(channels / p) * p <= 1.15 * least)
-    rows = math.prod(sizes[d] for d in problem.m) // channels * math.ceil(channels / part) * part
+    taps = math.prod(sizes[s.tap_dim] for s in how.space if s.tap_dim in problem.m and s.tap_dim is not None)
+    rows = taps * math.ceil(channels / part) * part
     n = math.prod(sizes[d] for d in problem.n)
     batch = math.prod(sizes[d] for run in problem.batch for d in run)
     steps = math.ceil(math.prod(sizes[d] for d in problem.k) / DEPTH)
@@ -163,8 +198,7 @@ def wgrad_schedule(
                     moved = 8.0 * splits * tiles * tile_m * tile_n
                     time += FINISH.launch + moved / FINISH.bytes
                 candidates.append((time, splits, schedule))
-    _, splits, schedule = min(candidates, key=lambda f: f[:2])
-    return schedule, splits
+    return min(candidates, key=lambda f: f[:2])
 
 
 def _splits(tiles: int, blocks: int, steps: int, device: Device) -> list[int]:

@@ -6,7 +6,12 @@ import itertools
 
 from ucutlass.ir.elements import F32, Element
 from ucutlass.ir.schedule import PartialSchedule
-from ucutlass.kernels.convolution.plan import ConvolutionPlan, DirectSchedule, RegisterTileSchedule
+from ucutlass.kernels.convolution.plan import (
+    ConvolutionPlan,
+    DepthwiseWgradSchedule,
+    DirectSchedule,
+    RegisterTileSchedule,
+)
 from ucutlass.kernels.gemm.plan import Sm80Schedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.space import ORDER, Axes, ladder
@@ -18,6 +23,8 @@ def axes(planned: Planned) -> Axes:
     assert isinstance(plan, ConvolutionPlan)
     if isinstance(plan.schedule, DirectSchedule):
         return _direct(planned.request)
+    if isinstance(plan.schedule, DepthwiseWgradSchedule):
+        return {"vector": (1, 2, 4, 8), "rows": (1, 2, 4, 8), "threads": (64, 128, 256)}
     if isinstance(plan.schedule, RegisterTileSchedule):
         return {
             "rows": (1, 2, 4, 8),

@@ -1,0 +1,103 @@
+"""A gradient of a depthwise convolution's weights by multiply-adds: threads sum all taps of their channels over parts of
+the positions, a second kernel adds the parts. The template is `convolution/depthwise_wgrad.cu.j2`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass.emit import text
+from ucutlass.emit.arithmetic import arithmetic, kind_of, taken
+from ucutlass.emit.convolution import operands as convolution
+from ucutlass.emit.convolution.direct import INCLUDES
+from ucutlass.emit.functions import CPP
+from ucutlass.emit.gemm.sm80 import includes
+from ucutlass.emit.gemm.sm80_epilogue import batch_strides
+from ucutlass.emit.text import product
+from ucutlass.ir.elements import TF32
+from ucutlass.kernels.access import Access
+from ucutlass.kernels.convolution.plan import ConvolutionProblem, DepthwiseWgradSchedule
+from ucutlass.kernels.convolution.plan_depthwise_wgrad import BLOCKS, DepthwiseWgrad, depthwise_wgrad
+
+STAGED = 8192
+"""Sums that a block's warps add through shared memory at a time at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotText:
+    """An epilogue operand or result of one element a thread."""
+
+    index: int
+    cpp: str
+    value: str
+    pointer: int
+    batch: tuple[str, ...]
+    narrow: str
+
+
+def render(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule) -> str:
+    """The code of a plan with a DepthwiseWgradSchedule, for `ucutlass.emit.text.finish`. Raises ValueError for a
+    problem that is no such gradient."""
+    how = _access(problem, schedule)
+    gemm = problem.gemm
+    inputs = tuple(_slot(i, a, CPP[kind_of(a.elem)]) for i, a in enumerate(gemm.inputs))
+    outputs = tuple(_slot(i, o.access, CPP[taken(o)]) for i, o in enumerate(gemm.outputs))
+    spell = arithmetic(gemm)
+    call = spell.call(
+        "p.arithmetic",
+        ["0", "0", *(f"int(batch[{i}])" for i in range(len(problem.batch)))],
+        "sum",
+        [f"in{slot.index}" for slot in inputs],
+        [f"out{slot.index}" for slot in outputs],
+    )
+    outer = tuple(i for i in range(len(problem.k)) if i not in (how.rows.k, how.columns.k))
+    warps, taps = schedule.threads // 32, how.rows.taps * how.columns.taps
+    return text.render(
+        "convolution/depthwise_wgrad.cu.j2",
+        includes=includes(INCLUDES),
+        compute_type="tf32" if problem.compute_type == TF32 else "",
+        width=schedule.width,
+        rows=schedule.rows,
+        lanes=schedule.lanes,
+        threads=schedule.threads,
+        taps_at_once=max(1, min(taps, STAGED // (warps * schedule.width * schedule.lanes))),
+        most_blocks=BLOCKS,
+        down=how.rows,
+        along=how.columns,
+        down_window=problem.a.windows.index(how.rows.axis),
+        along_window=problem.a.windows.index(how.columns.axis),
+        down_b=how.rows_b,
+        outer=outer,
+        channels=how.channels,
+        contracted=len(problem.k),
+        batch_modes=len(problem.batch),
+        arithmetic=spell.text,
+        coordinates=spell.coordinates,
+        accesses=convolution.accesses(problem),
+        contracted_extents=convolution.contracted(problem),
+        inputs=inputs,
+        outputs=outputs,
+        call=call,
+        dims=gemm.dims,
+        batch=[product(extent) for extent in gemm.batch],
+        axes_a=len(problem.a.axes),
+        axes_b=len(problem.b.axes),
+    )
+
+
+def _access(problem: ConvolutionProblem, schedule: DepthwiseWgradSchedule) -> DepthwiseWgrad:
+    dims = {d for run in problem.batch for d in run}
+    windows = [problem.a.axes[axis].window for axis in problem.a.windows]
+    taps = [next((d for d, _ in w.terms if d in dims), -1) for w in windows if w is not None]
+    sizes = [1] * problem.gemm.dims
+    for dim, count in zip(taps, schedule.taps, strict=False):
+        sizes[dim] = count
+    how = depthwise_wgrad(problem, tuple(sizes), set(taps))
+    if isinstance(how, str):
+        raise ValueError(how)
+    return how
+
+
+def _slot(index: int, access: Access, value: str) -> SlotText:
+    cpp = access.elem.cpp
+    narrow = f"cutlass::NumericConverter<{cpp}, float>::convert" if value == "float" != cpp else cpp
+    return SlotText(index, cpp, value, access.pointer, batch_strides(access), narrow)

@@ -1,0 +1,74 @@
+"""Gradients of depthwise convolutions' weights, whose threads share the sum over positions: on the host behind the
+emulator, and which kernel the planner takes."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.kernels.convolution_emulated import judge, plan
+from ucutlass.diagnostics import ProgramError
+from ucutlass.kernels.convolution.plan import ConvolutionPlan, DepthwiseWgradSchedule, DirectSchedule
+
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+FIRST = """kernel k(x: E[N, C, H, W], y: E[N, C, P, Q]) -> E[C, R=3, S=3] {
+  return dot[N, P, Q](x[H = P + R - 1, W = Q + S - 1], y) SCHEDULE
+}"""
+LAST = FIRST.replace("N, C, H, W", "N, H, W, C").replace("N, C, P, Q", "N, P, Q, C")
+STRIDED = LAST.replace("P + R - 1, W = Q + S", "2*P + R - 1, W = 2*Q + S")
+DILATED = FIRST.replace("R=3, S=3", "R=5, S=3").replace(
+    "P + R - 1, W = Q + S - 1", "P + 2*R - 4, W = Q + S - 1"
+)
+ALONE = FIRST.replace("[N, C, H", "[C, H").replace("[N, C, P", "[C, P").replace("dot[N, P", "dot[P")
+FUSED = LAST.replace("y: E[N", "d: f32[C, R=3, S=3], y: E[N").replace("y) S", "y) * 0.5 + d S")
+
+
+def _planned(text: str, element: str, schedule: str, sizes: dict[str, int]) -> tuple[str, object]:
+    fields = f"schedule sm90a {{ {schedule} }}" if schedule else ""
+    written = text.replace("E[", f"{element}[").replace("SCHEDULE", fields)
+    chosen = plan(written, sizes, "sm90a").plan
+    assert isinstance(chosen, ConvolutionPlan)
+    return written, chosen.schedule
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("text", "element", "schedule", "sizes", "width"),
+    [
+        pytest.param(FIRST, "f32", "", {"N": 2, "C": 3, "H": 13, "W": 16}, 1, id="channels first"),
+        pytest.param(FIRST, "bf16", "rows 2 threads 64", {"N": 3, "C": 2, "H": 11, "W": 9}, 1, id="odd"),
+        pytest.param(LAST, "bf16", "", {"N": 2, "C": 12, "H": 13, "W": 12}, 4, id="channels last"),
+        pytest.param(LAST, "f32", "vector 2 rows 3", {"N": 2, "C": 8, "H": 14, "W": 11}, 2, id="pairs"),
+        pytest.param(LAST, "f16", "vector 8 threads 32", {"N": 2, "C": 16, "H": 13, "W": 11}, 8, id="eight"),
+        pytest.param(STRIDED, "bf16", "", {"N": 5, "C": 8, "H": 16, "W": 15}, 4, id="strided"),
+        pytest.param(DILATED, "f32", "", {"N": 2, "C": 2, "H": 14, "W": 13}, 1, id="dilated"),
+        pytest.param(ALONE, "f32", "", {"C": 5, "H": 17, "W": 19}, 1, id="one image"),
+        pytest.param(FUSED, "bf16", "", {"N": 2, "C": 8, "H": 13, "W": 12}, 4, id="fused"),
+    ],
+)
+def test_gradients_compute_their_program(
+    text: str, element: str, schedule: str, sizes: dict[str, int], width: int
+) -> None:
+    step = 2 if text is STRIDED else 1
+    sizes = {**sizes, "P": sizes["H"] // step, "Q": sizes["W"] // step}
+    written, chosen = _planned(text, element, schedule, sizes)
+    assert isinstance(chosen, DepthwiseWgradSchedule) and chosen.width == width
+    assert judge(written, sizes, arch="sm90a") == []
+
+
+def test_few_products_of_a_result_have_one_thread() -> None:
+    _, chosen = _planned(FIRST, "f32", "", {"N": 1, "C": 64, "H": 7, "W": 7, "P": 7, "Q": 7})
+    assert isinstance(chosen, DirectSchedule)
+
+
+def test_more_channels_than_registers_hold_are_refused() -> None:
+    wide = LAST.replace("R=3, S=3", "R=7, S=7").replace(
+        "P + R - 1, W = Q + S - 1", "P + R - 3, W = Q + S - 3"
+    )
+    sizes = {"N": 2, "C": 64, "H": 14, "W": 14, "P": 14, "Q": 14}
+    _, chosen = _planned(wide, "bf16", "", sizes)
+    assert isinstance(chosen, DepthwiseWgradSchedule) and chosen.width == 2
+    with pytest.raises(ProgramError, match="4 channels of 49 taps"):
+        _planned(wide, "bf16", "vector 4", sizes)
