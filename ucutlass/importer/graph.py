@@ -239,6 +239,23 @@ def copy_of(name: str, value: str, tensor: ImportedTensor, origin: OperatorOrigi
     )
 
 
+def with_copied_inputs(graph: TensorGraph) -> TensorGraph:
+    """Returns the graph with a copy in place of each input among its results: as stored values the two have names and
+    memory orders of their own."""
+    inputs = {i.name for i in graph.inputs}
+    copies = {
+        name: copy_of(f"{name}_copied", name, graph.values[name], OperatorOrigin("aten.clone.default"))
+        for name in graph.results
+        if name in inputs
+    }
+    return replace(
+        graph,
+        nodes=(*graph.nodes, *copies.values()),
+        results=tuple(copies[name].name if name in copies else name for name in graph.results),
+        values=MappingProxyType({**graph.values, **{copy.name: copy.tensor for copy in copies.values()}}),
+    )
+
+
 def with_copy(graph: TensorGraph, reshape: Reshape) -> TensorGraph:
     """Returns the graph with a copy before a reshape, of the shape in which both of its sides are whole: what
     one kernel stores there, another may read under other names."""

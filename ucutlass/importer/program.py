@@ -16,7 +16,15 @@ from ucutlass.importer.atoms import Conflict
 from ucutlass.importer.averaged_products import with_averaged_operands
 from ucutlass.importer.chain import ChainLink, ProgramChain, halves
 from ucutlass.importer.export import Exported, FixedValue, export_failed, exported, exported_twice
-from ucutlass.importer.graph import ImportedStage, Input, Node, Reshape, TensorGraph, Unsupported
+from ucutlass.importer.graph import (
+    ImportedStage,
+    Input,
+    Node,
+    Reshape,
+    TensorGraph,
+    Unsupported,
+    with_copied_inputs,
+)
 from ucutlass.importer.orders import channels_last
 from ucutlass.importer.parts_statistics import with_statistics_of_parts
 from ucutlass.importer.prices import NotLegal, StagePrices
@@ -303,7 +311,7 @@ def program_of(
     if not graph.inputs or not any(_reads(graph, i.name) for i in graph.inputs):
         raise Unsupported("nothing that is returned depends on a tensor")
     prices = StagePrices(exact=fixed)
-    graph = with_averaged_operands(with_shifted_scans(graph), prices)
+    graph = with_averaged_operands(with_shifted_scans(with_copied_inputs(graph)), prices)
     graph = with_short_products(with_statistics_of_parts(graph), prices)
     graph, stages = channels_last(*cut(graph, several, prices), prices)
     graph, stages = as_viewed(graph, stages, prices)
