@@ -29,7 +29,7 @@ class CompileOptions:
 
     fallback: Fallback = "inductor"
     check: bool = False
-    choose: Choose = "time"
+    choose: Choose = "later"
     wait: bool = True
     cuda_graphs: bool = False
     tuned: bool = True
