@@ -5,10 +5,13 @@
 #include <cstdio>
 #include <cuda_runtime.h>
 
+#include "once.h"
+
 /// Of the emulator that includes this: whether an address is the running thread's own variable; ends the launch.
 bool emulated_local(uintptr_t address);
 void emulated_fault(cudaError_t error);
 
+#if defined(EMULATED_ONCE) || defined(EMULATOR_THREADS)
 extern "C" {
 struct ucc_misaligned_access {  // as libubsan's TypeMismatchData
   char const* file;
@@ -25,3 +28,4 @@ __attribute__((used)) void __ubsan_handle_type_mismatch_v1(ucc_misaligned_access
   emulated_fault(cudaErrorMisalignedAddress);
 }
 }
+#endif

@@ -23,6 +23,7 @@
 #include <ucontext.h>
 #include <cuda.h>
 #include <cuda_runtime.h>
+#include "once.h"
 
 #ifdef EMULATOR_THREADS  // blocks run side by side, on so many threads of the host
 #include <random>
@@ -40,17 +41,35 @@ struct Fiber {
   ucontext_t context; std::unique_ptr<char[]> stack; uint3 tid; int index; bool done = false, ready = true; int64_t waiting = 0;  // the number of a wait
   Request* request = nullptr;
   std::deque<std::vector<std::function<void()>>> groups; std::vector<std::function<void()>> open;
+  Fiber(); Fiber(Fiber&&) noexcept; Fiber& operator=(Fiber&&) noexcept; ~Fiber();
 };
+}  // namespace emu
+#if !defined(EMULATED_ONCE) && !defined(EMULATOR_THREADS)
+extern template class std::vector<std::function<void()>>;
+extern template class std::deque<std::vector<std::function<void()>>>;
+extern template class std::vector<uint8_t>;
+extern template class std::vector<int>;
+#elif defined(EMULATED_ONCE)
+template class std::vector<std::function<void()>>;
+template class std::deque<std::vector<std::function<void()>>>;
+template class std::vector<uint8_t>;
+template class std::vector<int>;
+#endif
+namespace emu {
+EMULATED Fiber::Fiber() = default;
+EMULATED Fiber::Fiber(Fiber&&) noexcept = default;
+EMULATED Fiber& Fiber::operator=(Fiber&&) noexcept = default;
+EMULATED Fiber::~Fiber() = default;
 constexpr size_t kStack = 1 << 18;  // bytes of a thread
 inline EMULATED_LOCAL ucontext_t scheduler; inline EMULATED_LOCAL std::vector<Fiber> fibers; inline EMULATED_LOCAL Fiber* current;
 inline EMULATED_LOCAL std::vector<uint8_t> memory; inline EMULATED_LOCAL int at_barrier, ended;
 inline EMULATED_LOCAL unsigned long blocks = 0;
 inline std::function<void()> body;
 inline EMULATED_LOCAL std::vector<int> arrived;
-inline uint8_t* shared() { return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024); }
+EMULATED uint8_t* shared() { return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024); }
 inline std::atomic<cudaError_t> failure{cudaSuccess};
 /// Ends the launch with an error: its fibers are not resumed.
-[[noreturn]] inline void fault(cudaError_t error) {
+[[noreturn]] EMULATED void fault(cudaError_t error) {
 #ifndef EMULATOR_THREADS  // else blocks that wait for this one would wait forever
   if (current != nullptr) {
     failure = error;
@@ -59,16 +78,16 @@ inline std::atomic<cudaError_t> failure{cudaSuccess};
 #endif
   abort();
 }
-inline void yield() { swapcontext(&current->context, &scheduler); }
-inline void barrier() {
+EMULATED void yield() { swapcontext(&current->context, &scheduler); }
+EMULATED void barrier() {
   if (++at_barrier == int(fibers.size()) - ended) { at_barrier = 0; for (auto& f : fibers) f.ready = true; return; }
   current->ready = false; yield();
 }
-inline float half_bits(uint16_t h) { return float(cutlass::half_t::bitcast(h)); }
-inline float bf16_bits(uint16_t h) { uint32_t b = uint32_t(h) << 16; float f; memcpy(&f, &b, 4); return f; }
-inline uint16_t to_half(float f) { return cutlass::half_t(f).raw(); }
-void execute_mma(Fiber* lanes);
-inline void execute(Fiber* lanes) {
+EMULATED float half_bits(uint16_t h) { return float(cutlass::half_t::bitcast(h)); }
+EMULATED float bf16_bits(uint16_t h) { uint32_t b = uint32_t(h) << 16; float f; memcpy(&f, &b, 4); return f; }
+EMULATED uint16_t to_half(float f) { return cutlass::half_t(f).raw(); }
+EMULATED void execute_mma(Fiber* lanes);
+EMULATED void execute(Fiber* lanes) {
   Request& r = *lanes[0].request;
   for (int i = 1; i < 32; ++i) if (lanes[i].request->op != r.op || lanes[i].request->name != r.name) { fprintf(stderr, "diverged warp\n"); abort(); }
   switch (r.op) {
@@ -100,7 +119,7 @@ inline void execute(Fiber* lanes) {
     case Op::mma: execute_mma(lanes);
   }
 }
-inline void execute_mma(Fiber* lanes) {
+EMULATED void execute_mma(Fiber* lanes) {
   Request& r0 = *lanes[0].request;
   std::string const name = r0.name;
   auto word = [&](int lane, int i) { return *static_cast<uint32_t const*>(lanes[lane].request->in[i]); };
@@ -141,7 +160,7 @@ inline void execute_mma(Fiber* lanes) {
     }
   }
 }
-inline void collective(Request& request) {
+EMULATED void collective(Request& request) {
   current->request = &request;
   int const warp = current->index / 32;
   if (++arrived[warp] == 32) {
@@ -158,7 +177,7 @@ void mma(char const* name, std::tuple<O&...> out, std::tuple<I const&...> in) {
   i = 0; std::apply([&](auto const&... o) { ((r.in[i++] = &o), ...); }, in);
   collective(r);
 }
-inline void ldmatrix(bool trans, void const* row, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
+EMULATED void ldmatrix(bool trans, void const* row, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
   Request r{trans ? Op::ldmatrix_trans : Op::ldmatrix, ""};
   r.in[0] = row; r.out[0] = &a; r.out[1] = &b; r.out[2] = &c; r.out[3] = &d;
   collective(r);
@@ -180,8 +199,8 @@ template <int kBytes> void copy_async(void* target, void const* source, int vali
   if (t < shared() || t + kBytes > shared() + memory.size() - 1024) { fprintf(stderr, "cp.async target\n"); abort(); }
   current->open.push_back([=] { memset(target, 0, kBytes); if (valid) memcpy(target, source, valid); });
 }
-inline void fence() { current->groups.push_back(std::move(current->open)); current->open.clear(); }
-inline void wait(int left) { while (int(current->groups.size()) > left) { for (auto& f : current->groups.front()) f(); current->groups.pop_front(); } }
+EMULATED void fence() { current->groups.push_back(std::move(current->open)); current->open.clear(); }
+EMULATED void wait(int left) { while (int(current->groups.size()) > left) { for (auto& f : current->groups.front()) f(); current->groups.pop_front(); } }
 // A TMA descriptor: what cuTensorMapEncodeTiled was given, kept in the map itself.
 struct TensorMap { uint8_t* data; int64_t sizes[5], strides[5]; int32_t rank, rows, bytes; bool tf32; };  // bytes of an element
 static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap), "it lies in a map");
@@ -198,7 +217,7 @@ struct Box {
     return map.data + place;
   }
 };
-inline CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, cuuint64_t const* sizes, cuuint64_t const* bytes,
+EMULATED CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, cuuint64_t const* sizes, cuuint64_t const* bytes,
                        cuuint32_t const* box, cuuint32_t const*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   bool const tf32 = type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
   int const element = tf32 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
@@ -211,13 +230,13 @@ inline CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ra
   memcpy(map, &made, sizeof(made));
   return CUDA_SUCCESS;
 }
-inline Box box_of(CUtensorMap const& map, std::initializer_list<int> from) {
+EMULATED Box box_of(CUtensorMap const& map, std::initializer_list<int> from) {
   Box box = {}; memcpy(&box.map, &map, sizeof(TensorMap)); box.rows = box.map.rows;
   if (int(from.size()) != box.map.rank) { fprintf(stderr, "a copy of another rank than its descriptor\n"); abort(); }
   std::copy(from.begin(), from.end(), box.from);
   return box;
 }
-inline void start() {
+EMULATED void start() {
   body();
   current->done = true; current->ready = false;
   // A barrier waits for no thread that has ended.
@@ -231,7 +250,7 @@ inline void start() {
 template <class T> void begin(T& variable, unsigned long& block) {
   if (block != blocks) { block = blocks; memset(static_cast<void*>(&variable), 0xff, sizeof(T)); }
 }
-inline void begin_block(int threads) {
+EMULATED void begin_block(int threads) {
   // Where a caller launches by itself, threads stand in one line.
   unsigned const wide = int(blockDim.x * blockDim.y) == threads ? blockDim.x : unsigned(threads);
   fibers.resize(threads); at_barrier = ended = 0; arrived.assign((threads + 31) / 32, 0);
@@ -245,7 +264,7 @@ inline void begin_block(int threads) {
   }
 }
 /// Runs the block's threads until none of them goes on. False where none did: all of them wait.
-inline bool run_threads() {
+EMULATED bool run_threads() {
   int const threads = int(fibers.size());
   bool any = false;
   bool turn = std::getenv("EMULATOR_BACKWARDS") != nullptr;
@@ -266,10 +285,10 @@ inline bool run_threads() {
   current = nullptr;
   return any;
 }
-inline void end_block() {
+EMULATED void end_block() {
   for (auto& f : fibers) if (!f.done) { fprintf(stderr, "deadlock\n"); abort(); }
 }
-inline void run_block(int threads) {
+EMULATED void run_block(int threads) {
   begin_block(threads);
   run_threads();
   if (failure == cudaSuccess) end_block();
@@ -277,21 +296,26 @@ inline void run_block(int threads) {
 // The blocks of a cluster take turns: one runs until all of its threads have ended or wait for the others'.
 struct Block {
   std::vector<Fiber> fibers; std::vector<uint8_t> memory; std::vector<int> arrived; int at_barrier = 0, ended = 0;
+  Block(); Block(Block&&) noexcept; Block& operator=(Block&&) noexcept; ~Block();
   void exchange() {
     std::swap(fibers, emu::fibers); std::swap(memory, emu::memory); std::swap(arrived, emu::arrived);
     std::swap(at_barrier, emu::at_barrier); std::swap(ended, emu::ended);
   }
 };
+EMULATED Block::Block() = default;
+EMULATED Block::Block(Block&&) noexcept = default;
+EMULATED Block& Block::operator=(Block&&) noexcept = default;
+EMULATED Block::~Block() = default;
 inline std::vector<Block> cluster; inline int rank_in_cluster = 0, at_cluster_barrier = 0;
-inline void wait_for_cluster() { ++at_cluster_barrier; current->ready = false; yield(); }
+EMULATED void wait_for_cluster() { ++at_cluster_barrier; current->ready = false; yield(); }
 /// The place in another block's shared memory of what lies at this place in this block's.
-inline void* of_rank(void const* place, int rank) {
+EMULATED void* of_rank(void const* place, int rank) {
   uint8_t* const first = shared();
   if (rank == rank_in_cluster) return const_cast<void*>(place);
   auto const other = (reinterpret_cast<uintptr_t>(cluster[rank].memory.data()) + 1023) / 1024 * 1024;
   return reinterpret_cast<uint8_t*>(other) + (static_cast<uint8_t const*>(place) - first);
 }
-inline void run_cluster(unsigned first, int size, int threads, size_t bytes) {
+EMULATED void run_cluster(unsigned first, int size, int threads, size_t bytes) {
   cluster = std::vector<Block>(size);
   auto const each = [&](auto const& work) {
     for (rank_in_cluster = 0; rank_in_cluster < size; ++rank_in_cluster) {
@@ -352,8 +376,8 @@ cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&..
 }
 }  // namespace emu
 #include "alignment.h"
-inline void emulated_fault(cudaError_t error) { emu::fault(error); }
-inline bool emulated_local(uintptr_t address) { return emu::current != nullptr && address - uintptr_t(emu::current->stack.get()) < emu::kStack; }
+EMULATED void emulated_fault(cudaError_t error) { emu::fault(error); }
+EMULATED bool emulated_local(uintptr_t address) { return emu::current != nullptr && address - uintptr_t(emu::current->stack.get()) < emu::kStack; }
 #undef __global__
 #undef __device__
 #undef __host__
@@ -374,8 +398,8 @@ inline bool emulated_local(uintptr_t address) { return emu::current != nullptr &
 #define __syncwarp() ((void)emu::shuffle(emu::Op::shuffle_from, 0, 0))
 #define threadIdx (emu::current->tid)
 #define __syncthreads emu::barrier
-inline uint32_t atomicMax(uint32_t* to, uint32_t x) { uint32_t const before = *to; *to = std::max(before, x); return before; }
-inline uint32_t atomicMin(uint32_t* to, uint32_t x) { uint32_t const before = *to; *to = std::min(before, x); return before; }
+EMULATED uint32_t atomicMax(uint32_t* to, uint32_t x) { uint32_t const before = *to; *to = std::max(before, x); return before; }
+EMULATED uint32_t atomicMin(uint32_t* to, uint32_t x) { uint32_t const before = *to; *to = std::min(before, x); return before; }
 #define __shfl_xor_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_xor, v, __VA_ARGS__)
 #define __shfl_up_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_up, v, __VA_ARGS__)
 #define __shfl_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_from, v, __VA_ARGS__)
@@ -398,7 +422,7 @@ inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t v) {
 template <class T> T __ldg(T const* p) { return *p; }
 template <class T> T __ldcg(T const* p) { return *p; }
 using std::min; using std::max;
-inline int __dp4a(int a, int b, int c) { for (int i = 0; i < 4; ++i) c += int(int8_t(a >> (8 * i))) * int(int8_t(b >> (8 * i))); return c; }
+EMULATED int __dp4a(int a, int b, int c) { for (int i = 0; i < 4; ++i) c += int(int8_t(a >> (8 * i))) * int(int8_t(b >> (8 * i))); return c; }
 
-inline float __uint_as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
-inline uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
+EMULATED float __uint_as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
+EMULATED uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }

@@ -62,19 +62,27 @@ def build_unit(preamble: str, sources: Sequence[Source], folder: Path, threads: 
     """The library of translated sources, compiled as one unit after `preamble`."""
     program = host_compiler.compiler()
     text, library = folder / f"{sources[0].entry}.cpp", folder / f"{sources[0].entry}.so"
-    flags = (*host_compiler.LANGUAGE, "-O1", *host_compiler.ALIGNED, *host_compiler.garbage(program))
+    flags = (
+        *host_compiler.LANGUAGE,
+        host_compiler.KERNEL,
+        *host_compiler.ALIGNED,
+        *host_compiler.garbage(program),
+    )
+    first: tuple[str, ...]
+    once: tuple[str, ...]
     if threads:
         # Else the loader would give the emulator's variables of another library, which are no thread's own.
         flags += (f"-DEMULATOR_THREADS={threads}", "-pthread", "-fno-gnu-unique", "-Wl,-Bsymbolic")
-        first: tuple[str, ...] = ()
+        first, once = (), ()
         parts = [preamble, *(source.text for source in sources)]
     else:
-        first = ("-include", str(host_compiler.precompiled("emulator", HEADERS, flags)))
+        header = host_compiler.precompiled("emulator", HEADERS, flags)
+        first, once = ("-include", str(header)), (str(host_compiler.once(header)),)
         parts = [preamble, *(source.text.removeprefix(HEADERS) for source in sources)]
     text.write_text("\n".join(parts), encoding="utf-8")
     includes = (f"-I{folder}", *host_compiler.includes())
     done = subprocess.run(
-        [program, *flags, "-shared", *first, *includes, str(text), "-o", str(library)],
+        [program, *flags, "-shared", *first, *includes, str(text), *once, "-o", str(library)],
         capture_output=True,
         text=True,
     )

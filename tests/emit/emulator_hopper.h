@@ -4,6 +4,8 @@
 // when its warp does, a store when its thread does. So what is read too early, or overwritten, shows.
 // Layouts are those of the PTX manual (wgmma, matrix descriptor, 128-byte swizzle).
 
+#pragma GCC push_options
+#pragma GCC optimize("O1")  // most of a kernel's emulated time is spent here
 struct Barrier { int count = 0, left = 0, bytes = 0; uint32_t phase = 0; };
 struct Copying { uint32_t barrier; int bytes; std::function<void()> run; };
 struct Named { int arrived = 0; int generation = 0; };
@@ -220,3 +222,4 @@ inline bool any_of(bool value) {
   for (int d = 16; d; d /= 2) found |= emu::shuffle(emu::Op::shuffle_xor, found, d);
   return found;
 }
+#pragma GCC pop_options

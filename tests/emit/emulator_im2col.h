@@ -3,6 +3,8 @@
 // it. Copies and products happen where they are asked for: layouts and places are what is tried here.
 // Layouts are those of the PTX manual (wgmma, matrix descriptor, swizzles; im2col mode of tensor copies).
 
+#pragma GCC push_options
+#pragma GCC optimize("O1")  // most of a kernel's emulated time is spent here
 struct Barrier { int count = 0, left = 0; int64_t bytes = 0; int phase = 0; };
 inline std::map<uint64_t*, Barrier> barriers;
 inline uint32_t cast_smem_ptr_to_uint(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - emu::shared()); }
@@ -143,3 +145,4 @@ inline void wgmma(float* d, uint32_t const* a, uint64_t b, int scale_d) {
     d[i] = float(sum);
   }
 }
+#pragma GCC pop_options

@@ -64,10 +64,18 @@ def build(source: Source, folder: Path) -> Any:
     program = host_compiler.compiler()
     text, library = folder / f"{source.entry}.cpp", folder / f"{source.entry}.so"
     text.write_text(translated(source.text).removeprefix(HEADERS))
-    flags = (*host_compiler.LANGUAGE, "-O1", *host_compiler.ALIGNED, *host_compiler.garbage(program))
-    first = ("-include", str(host_compiler.precompiled("hopper", HEADERS, flags)))
+    flags = (
+        *host_compiler.LANGUAGE,
+        host_compiler.KERNEL,
+        *host_compiler.ALIGNED,
+        *host_compiler.garbage(program),
+    )
+    header = host_compiler.precompiled("hopper", HEADERS, flags)
     done = subprocess.run(
-        [program, *flags, "-shared", *first, *host_compiler.includes(), str(text), "-o", str(library)],
+        [
+            *(program, *flags, "-shared", "-include", str(header), *host_compiler.includes()),
+            *(str(text), str(host_compiler.once(header)), "-o", str(library)),
+        ],
         capture_output=True,
         text=True,
     )

@@ -49,10 +49,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     functions = templates().from_string('{% import "hopper/f16x3.j2" as f16x3 %}' + macros).render()
     source = folder / "f16x3.cpp"
     source.write_text(functions + _ENTRIES)
-    flags = (*host_compiler.LANGUAGE, "-O1", *host_compiler.ALIGNED, *host_compiler.garbage(program))
-    first = ("-include", str(host_compiler.precompiled("hopper", HEADERS, flags)))
-    command = [program, *flags, "-shared", *first, *host_compiler.includes(), str(source)]
-    done = subprocess.run([*command, "-o", "f16x3.so"], capture_output=True, text=True, cwd=folder)
+    flags = (
+        *host_compiler.LANGUAGE,
+        host_compiler.KERNEL,
+        *host_compiler.ALIGNED,
+        *host_compiler.garbage(program),
+    )
+    header = host_compiler.precompiled("hopper", HEADERS, flags)
+    command = [program, *flags, "-shared", "-include", str(header), *host_compiler.includes(), str(source)]
+    once = str(host_compiler.once(header))
+    done = subprocess.run([*command, once, "-o", "f16x3.so"], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr[-4000:]
     built = ctypes.CDLL(str(folder / "f16x3.so"))
     built.combine.restype = ctypes.c_float

@@ -111,14 +111,14 @@ def built(kernel: Lean, folder: Path) -> ctypes.CDLL:
     (folder / "host.cpp").write_text(
         kernel.host.replace(declared, "extern unsigned char const ucc_image[1] = {}")
     )
-    flags = (*host_compiler.LANGUAGE, "-O1", "-ffp-contract=off", *host_compiler.ALIGNED)
+    flags = (*host_compiler.LANGUAGE, host_compiler.KERNEL, "-ffp-contract=off", *host_compiler.ALIGNED)
     flags += host_compiler.garbage(program)
     places = (*(f"-I{place}" for place in (HERE, NATIVE)), *host_compiler.includes())
-    first = ("-include", str(host_compiler.precompiled("lean", HEADERS, flags)))
-    for name, header in (("device", first), ("host", ())):
-        command = [program, *flags, *header, *places, "-c", f"{name}.cpp"]
+    header = host_compiler.precompiled("lean", HEADERS, flags)
+    for name, first in (("device", ("-include", str(header))), ("host", ())):
+        command = [program, *flags, *first, *places, "-c", f"{name}.cpp"]
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
         assert done.returncode == 0, done.stderr[-4000:]
-    link = [program, *flags, "-shared", "device.o", "host.o", "-o", "kernel.so"]
+    link = [program, *flags, "-shared", "device.o", "host.o", host_compiler.once(header), "-o", "kernel.so"]
     subprocess.run(link, check=True, cwd=folder)
     return ctypes.CDLL(str(folder / "kernel.so"))
