@@ -416,7 +416,14 @@ _HONEST = (
 
 def _taken() -> tuple[SourceEdit, ...]:
     known: dict[str, Lowering] = {m.name: m for m in (*LOWERINGS, *HOPPER)}
-    return tuple(_wrong(name, known[name].base, known[name].bug, *known[name].edits) for name in _TAKEN)
+    # Passes in TF32 are less than f32 to the check, whatever they add up to.
+    checks = {"infinity becomes NaN": "precision"}
+    return tuple(
+        _built(name, known[name].base, known[name].bug, checks[name], *known[name].edits)
+        if name in checks
+        else _wrong(name, known[name].base, known[name].bug, *known[name].edits)
+        for name in _TAKEN
+    )
 
 
 WRONG: tuple[SourceEdit, ...] = (*_TEXTS, *_BUILDS, *_REDUCTIONS, *_PRODUCTS, *_taken())
