@@ -164,6 +164,8 @@ def drawn(count: int, seed: int) -> list[Task]:
     layers: dict[str, list[tuple[Layer, int]]] = {}
     for row in json.loads(DATA.read_text(encoding="utf-8"))["layers"]:
         layer = Layer(*row[:-1])
+        if layer.kind == "depthwise" and layer.r * layer.s == 1:
+            continue  # a scale: nothing is summed
         layers.setdefault(layer.kind, []).append((layer, row[-1]))
     tasks = []
     for i in range(count):
