@@ -5,7 +5,7 @@
     baselines   eager, compiled, cuBLAS; workload: the buffers that all share
     regimes     how many buffer sets rotate, and fresh content for each
     protocol    every number of the protocol, and what makes a block comparable
-    gpu         what `measure` asks of a device; cuda is the one of CUDA
+    gpu         what `measure` asks of a device; `cuda` answers on an NVIDIA GPU
     prepare     a candidate called, audited, captured and validated before anything is timed
     measure     a comparison: warm up, interleave, validate, stop
     outcome     what is timed and what came of it

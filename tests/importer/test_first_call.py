@@ -57,3 +57,7 @@ def test_a_wrong_program_gives_no_result() -> None:
 def test_the_switch_asks_for_it_where_no_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UCUTLASS_CHECK", "1")
     assert options_of(None).check and not options_of({"check": False}).check
+
+
+def test_the_rival_is_compiled_beside_the_first_calls_where_no_option_says_otherwise() -> None:
+    assert options_of(None).choose == "later"

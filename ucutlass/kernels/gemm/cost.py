@@ -41,8 +41,8 @@ class Constants:
     whose lines do not begin at its sectors. start, fill: seconds that any kernel takes
     beside its work; cycles more until a TMA kernel has its first operands. tile: cycles of a tile's start
     and end. element, function, load, direct: cycles of an SM per element of a tile for the epilogue's
-    store, a plain function, one more whole operand, a tensor moved by threads. narrow_steps: how much longer the store takes of
-    a tile whose columns no 32 divide. alone: how much longer slow
+    store, a plain function, one more whole operand, a tensor moved by threads. narrow_steps: how much longer the
+    store of a tile takes whose columns are no multiple of 32. alone: how much longer slow
     functions take where one warp group works at them alone, with half the warps to hide what they wait for
     (the case of _INSTRUCTIONS by pingpong: 192 us). split, handover, reduce_bytes: seconds that splitting K
     costs whatever its size; cycles until one part of a tile sees that the part before it is done; bytes per
