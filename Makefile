@@ -21,10 +21,10 @@ lint:       ## ruff and mypy alone
 	./setup.sh lint
 
 fuzz:       ## 50,000 mutated, drawn and enlarged programs through the front end
-	./setup.sh python -m benchmarks.fuzz --count 50000 --seed 0
+	./setup.sh python -m tests.fuzz.fuzz --count 50000 --seed 0
 
 pairs:      ## a program for every pair of features, emulated on the host
-	./setup.sh python -m benchmarks.pairs
+	./setup.sh python -m tests.pairs.pairs
 
 golden:     ## write the golden files anew; read the difference before you commit it
 	./setup.sh python -m pytest -q -m "not gpu and not nvcc" tests/grammar tests/emit --update-golden

@@ -1,6 +1,6 @@
 """The corpus of `benchmarks.digests`: programs of every family, and the schedules that each is emitted with.
 
-Programs are drawn by seed from the feature tables (`benchmarks.pair_spaces`), the random GEMMs and the
+Programs are drawn by seed from the feature tables (`tests.pairs.spaces`), the random GEMMs and the
 lists of cases. Each is planned for Hopper and for one older architecture. What the planner chooses is written
 into the case as an explicit schedule, as are further legal schedules of the same program, so that a case does
 not depend on later choices of the planner; a case without a schedule, every few programs, depends on them by
@@ -19,11 +19,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks.cases import cases
 from benchmarks.convolution_cases import CASES as CONVOLUTIONS
 from benchmarks.memory_cases import PROBLEMS
-from benchmarks.pair_spaces import SPACES
-from benchmarks.random_programs import random_program
+from tests.cases.cases import cases
+from tests.pairs.spaces import SPACES
+from tests.random_programs import random_program
 from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit

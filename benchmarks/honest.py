@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from benchmarks import emulated, harness
-from benchmarks.random_programs import WARPS, random_program
+from benchmarks import harness
+from tests import emulated
 from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
 from tests.mutants.emulated import Prepared, exposed
 from tests.mutants.gpu import is_built, loaded
+from tests.random_programs import WARPS, random_program
 from tests.soundness.lowering import distinct_scalars
 from ucutlass import frontend
 from ucutlass.agent.integrity import audit

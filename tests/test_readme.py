@@ -44,10 +44,12 @@ def test_links_lead_somewhere() -> None:
             assert (ROOT / target).exists(), target
 
 
-def test_benchmarks_that_are_named_exist() -> None:
-    named = set(re.findall(r"python -m (benchmarks\.\w+)", README))
-    assert named
-    assert all(ROOT.joinpath(*name.split(".")).with_suffix(".py").exists() for name in named)
+def test_scripts_that_the_pages_name_exist() -> None:
+    pages = [README, CONTRIBUTING, *(page.read_text() for page in (ROOT / "docs").glob("*.md"))]
+    named = {name for page in pages for name in re.findall(r"python -m\s((?:benchmarks|tests)[\w.]+)", page)}
+    scripts = {name: ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in named}
+    assert len(scripts) > 20
+    assert [name for name, path in scripts.items() if not path.exists() and "NAME" not in name] == []
 
 
 def test_its_programs_check() -> None:

@@ -1,7 +1,7 @@
 """Limits of what one text may ask of the compiler; beyond them it is refused with a diagnostic.
 
 Each limit is far beyond any real launch or call, and low enough that a text of the greatest length is
-checked, formatted, explained, emitted and bounded within two seconds and 500 MB. `benchmarks/fuzz.py` tests
+checked, formatted, explained, emitted and bounded within two seconds and 500 MB. `tests/fuzz/fuzz.py` tests
 the compiler for that.
 """
 

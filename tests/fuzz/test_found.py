@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import fuzz
+from tests.fuzz import fuzz
 
 GEMM = (
     "kernel f(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {{ return dot[K](x, w) schedule sm90a {{ {} }} }}"

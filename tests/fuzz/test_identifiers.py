@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.random_programs import random_program
+from tests.random_programs import random_program
 from ucutlass import frontend, ir
 from ucutlass.backend import source_of
 from ucutlass.check.calls import BUILTINS

@@ -1,5 +1,5 @@
 """Texts of at most 64 KB that once took minutes, gigabytes or a traceback: each command ends soon, in a
-result or in a diagnostic that names the limit. The bounds are generous; `benchmarks/fuzz.py` has the real
+result or in a diagnostic that names the limit. The bounds are generous; `tests/fuzz/fuzz.py` has the real
 ones."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import fuzz
 from tests.check.limit_programs import CONDITIONS, READINGS
+from tests.fuzz import fuzz
 from ucutlass import frontend, limits
 from ucutlass.cli import main
 from ucutlass.cli.cpu_limit import cpu_limited
@@ -206,7 +206,7 @@ def test_masks_that_are_not_followed_are_named(tmp_path: Path) -> None:
 
 
 def test_the_pages_list_every_limit() -> None:
-    page = Path(fuzz.__file__).parent.parent / "docs" / "language.md"
+    page = Path(__file__).parent.parent.parent / "docs" / "language.md"
     sentence = re.search(
         r"\[Limits\]\(diagnostics\.md#limits-of-the-compiler\) \((.*?)\)", page.read_text(encoding="utf-8")
     )

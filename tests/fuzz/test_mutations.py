@@ -1,4 +1,4 @@
-"""A seeded few hundred of the programs that `python -m benchmarks.fuzz` makes by the ten thousand: each ends
+"""A seeded few hundred of the programs that `python -m tests.fuzz.fuzz` makes by the ten thousand: each ends
 in a result or in diagnostics, within its processor time and memory."""
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from benchmarks import fuzz
-from benchmarks.fuzz_grammar import FEATURES, drawn
-from benchmarks.fuzz_mutations import amplified
+from tests.fuzz import fuzz
+from tests.fuzz.grammar import FEATURES, drawn
+from tests.fuzz.mutations import amplified
 
 STEP = 40
 

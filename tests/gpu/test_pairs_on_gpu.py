@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 import torch
 
-from benchmarks.pair_spaces import SPACES
-from benchmarks.pairs import Cover, Judged, cover, undrawn
-from benchmarks.pairs_gpu import UNIT, launched
+from tests.pairs.on_gpu import UNIT, launched
+from tests.pairs.pairs import Cover, Judged, cover, undrawn
+from tests.pairs.spaces import SPACES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.long]
 

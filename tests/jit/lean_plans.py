@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias, get_args
 
 from hypothesis import strategies as st
 
-from benchmarks.random_programs import random_program
 from tests.emit.test_gemm_sm90 import ACC, COOPERATIVE, PINGPONG, access, bias_gelu, matrix, plan
+from tests.random_programs import random_program
 from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit.gemm.lean import lean

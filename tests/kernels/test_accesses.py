@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.pair_spaces import SPACES
-from benchmarks.pairs import Program
 from tests.kernels import reduction_access_model
 from tests.kernels.access_model import Launch, unravel, wrong_accesses
+from tests.pairs.pairs import Program
+from tests.pairs.spaces import SPACES
 from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.elements import F16, F32, S8

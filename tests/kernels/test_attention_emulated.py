@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from benchmarks.emulated import LIMIT_SECONDS, Job, emulate
 from tests import isolated
+from tests.emulated import LIMIT_SECONDS, Job, emulate
 from tests.kernels.huge_numbers import Scores
 from tests.programs_attention import PROGRAMS, text
 from ucutlass import frontend

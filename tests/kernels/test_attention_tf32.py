@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import ucutlass
-from benchmarks.emulated import Job, emulate
 from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
+from tests.emulated import Job, emulate
 from tests.kernels.convolution_emulated import call
 from tests.programs_attention import PROGRAMS, in_tf32
 from ucutlass import frontend

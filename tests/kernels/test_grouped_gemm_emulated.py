@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from benchmarks.emulated import Job, emulate
+from tests.emulated import Job, emulate
 from tests.kernels.grouped_gemm_programs import GROUPED_GEMMS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")

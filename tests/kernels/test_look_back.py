@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.emulated import Job, emulate
 from tests import isolated
 from tests.emit import emulator, plan_reference
 from tests.emit.harness import HOST_SHIM
+from tests.emulated import Job, emulate
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError

@@ -15,10 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.pair_spaces import SPACES
 from tests.emit import emulator, plan_reference
 from tests.emit.harness import HOST_SHIM
 from tests.fuzz.test_identifiers import MARK, renamed
+from tests.pairs.spaces import SPACES
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import Diagnostic, ProgramError

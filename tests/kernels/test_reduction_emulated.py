@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from benchmarks.emulated import LIMIT_SECONDS, Job, emulate
 from tests import isolated
+from tests.emulated import LIMIT_SECONDS, Job, emulate
 from tests.kernels.reduction_programs import REDUCTIONS
 from ucutlass.runtime import isolation
 

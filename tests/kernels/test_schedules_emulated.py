@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from benchmarks.emulated import Job, emulate
+from tests.emulated import Job, emulate
 from tests.kernels.test_schedules import CASES, _with, space
 from ucutlass.ir.schedule import show
 from ucutlass.shapes import free_dims

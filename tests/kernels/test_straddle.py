@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from benchmarks.emulated import Job, emulate
+from tests.emulated import Job, emulate
 from tests.kernels.test_ring import (
     ADD_NORM,
     ENTROPY,

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.emulated import ARCH
 from tests import isolated
 from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
+from tests.emulated import ARCH
 from tests.mutants.hopper import HOPPER, HOPPER_BASES
 from tests.mutants.lowering import BASES, LOWERINGS, mutated
 from ucutlass import frontend, ir

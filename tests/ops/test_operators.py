@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import ucutlass
-from benchmarks.emulated import Job, emulate
+from tests.emulated import Job, emulate
 from tests.ops.cases import CALLS, OperatorCall, as_tuple, converted, normal
 from tests.ops.plans import plan_call
 from ucutlass import frontend, ir, ops

@@ -1,4 +1,4 @@
-"""A few hundred programs of `benchmarks.differential`: the reference is PyTorch on all of them."""
+"""A few hundred programs of `tests.reference.differential`: the reference is PyTorch on all of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.differential import judge, program, report, undrawn
-from benchmarks.differential_terms import ELEMENTS, LEAVES, TABLE
+from tests.reference.differential import judge, program, report, undrawn
+from tests.reference.differential_terms import ELEMENTS, LEAVES, TABLE
 from ucutlass.reference import errors, indexing
 
 COUNT = 400

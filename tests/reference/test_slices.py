@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.pair_spaces import SPACES
+from tests.pairs.spaces import SPACES
 from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.reference import evaluate, evaluated_slices, expect, expected_results, sizes_of, whole_results

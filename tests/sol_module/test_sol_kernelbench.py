@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from module_files import worked
 
-from benchmarks import sol_kernelbench as bench
-from benchmarks.sol_problems import PROBLEMS, Problem
+from tests.sol_module import derivations as bench
+from tests.sol_module.problems import PROBLEMS, Problem
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime.module.work import ModuleWork
 

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmarks.random_programs import random_program
+from tests.random_programs import random_program
 from tests.soundness.plan_interpreter import addresses, interpret
 from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from benchmarks.emulated import Job, emulate, random_jobs
 from tests import isolated
+from tests.emulated import Job, emulate, random_jobs
 from ucutlass.ir.schedule import Warps
 from ucutlass.runtime import isolation
 

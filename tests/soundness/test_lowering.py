@@ -15,7 +15,7 @@ from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.kernels.gemm.problem import gemm_problem
 
 SEEDS, PART = 320, 20
-"""Programs that every run checks. `python -m benchmarks.emulated --lowering 5000` checks more."""
+"""Programs that every run checks. `python -m tests.emulated --lowering 5000` checks more."""
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.pair_spaces import SPACES
-from benchmarks.random_programs import random_program
 from tests.check.test_diagnostics import CHECKED
+from tests.pairs.spaces import SPACES
+from tests.random_programs import random_program
 from tests.renaming import corpus, decided, own_names, renamed, reversed_names
 from tests.typed import check
 from ucutlass import frontend

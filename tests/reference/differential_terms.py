@@ -1,4 +1,4 @@
-"""What `benchmarks.differential` draws: a table of features, each a term with its value in torch."""
+"""What `tests.reference.differential` draws: a table of features, each a term with its value in torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from benchmarks import differential_torch as ft
-from benchmarks.differential_torch import Undefined, Value
+from tests.reference import differential_torch as ft
+from tests.reference.differential_torch import Undefined, Value
 
 FLOATS = ("f32", "f16", "bf16", "e4m3", "e5m2", "f64")
 INTEGERS = ("s8", "u8", "i32", "i64")

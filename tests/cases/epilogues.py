@@ -1,11 +1,11 @@
-"""The epilogue's cases of `benchmarks.correctness`: functions, logic, casts, operands, reductions."""
+"""The epilogue's cases of `tests.cases.correctness`: functions, logic, casts, operands, reductions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.campaign import Case
-from benchmarks.case_text import FEW, case, cooperative, multistage, pingpong, sizes
+from tests.cases.campaign import Case
+from tests.cases.text import FEW, case, cooperative, multistage, pingpong, sizes
 
 
 def epilogues() -> Iterator[Case]:

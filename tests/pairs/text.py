@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from benchmarks.pairs import Program
+from tests.pairs.pairs import Program
 
 Axis: TypeAlias = str | tuple[str, ...]
 """A dimension's name, those of a composite axis, or what stands in a type as it is, such as `1` or `E+1`."""

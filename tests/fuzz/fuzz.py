@@ -1,7 +1,7 @@
 """Programs through the front end: each of check, fmt, explain, emit and sol ends in a result or in
 diagnostics, within its processor time and memory.
 
-    python -m benchmarks.fuzz --count 50000 --seed 0
+    python -m tests.fuzz.fuzz --count 50000 --seed 0
 
 A case is made from its seed alone: a failure is repeated by `--seed SEED --count 1`. Of every 20 seeds ten
 are programs with mutations, nine are drawn by the grammar, and one is made large. Of small programs every
@@ -32,8 +32,8 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from benchmarks.fuzz_grammar import FEATURES, drawn
-from benchmarks.fuzz_mutations import LARGEST, amplified, mutated
+from tests.fuzz.grammar import FEATURES, drawn
+from tests.fuzz.mutations import LARGEST, amplified, mutated
 from ucutlass import files, frontend, ir
 from ucutlass.cli import main as command_line
 from ucutlass.codes import CODES

@@ -108,7 +108,7 @@ def judge(accepted: Sequence[Accepted], folder: Path, *, processes: int = PROCES
         if (failure := next((r for s in a.sources() if not isinstance(r := built[s.code], Artifact)), None))
     }
     rows = harness.run(
-        "benchmarks.campaign:judge_here",
+        "tests.cases.campaign:judge_here",
         [asdict(a.case) for a in accepted if a.case.name not in unbuilt],
         harness.fresh(folder / "rows.jsonl"),
         item_seconds=CASE_SECONDS,

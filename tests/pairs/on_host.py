@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.emulated import DISTRIBUTIONS, Job, emulate, plan
-from benchmarks.pairs import Drawn, Judged, State
 from tests import isolated
 from tests.emit import emulator, plan_reference
 from tests.emit.harness import HOST_SHIM
+from tests.emulated import DISTRIBUTIONS, Job, emulate, plan
+from tests.pairs.pairs import Drawn, Judged, State
 from tests.soundness.lowering import distinct_scalars
 from ucutlass import ir
 from ucutlass.backend import source_of
@@ -69,9 +69,7 @@ def _unit(unit: Sequence[Drawn]) -> list[Judged]:
 
 def _isolated(unit: Sequence[Drawn]) -> isolation.CallOutcome:
     programs = [{"text": d.program.text, "sizes": dict(d.program.sizes), "seed": d.number} for d in unit]
-    return isolated.run(
-        "benchmarks.pairs_emulated:unit_here", {"programs": programs}, limit_seconds=LIMIT_SECONDS
-    )
+    return isolated.run("tests.pairs.on_host:unit_here", {"programs": programs}, limit_seconds=LIMIT_SECONDS)
 
 
 def unit_here(programs: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 
-from benchmarks.pair_text import Axis, Stored, kernel
-from benchmarks.pairs import Choice, Program, Space
+from tests.pairs.pairs import Choice, Program, Space
+from tests.pairs.text import Axis, Stored, kernel
 from ucutlass.kernels.gemm.plan import GemmPlan
 
 COMPUTE_TYPES: Mapping[str, tuple[str, str, str]] = MappingProxyType(

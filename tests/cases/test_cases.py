@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import campaign
-from benchmarks.campaign import Accepted, Case
-from benchmarks.cases import cases
-from benchmarks.correctness import group_of, planned, random_accepted, summarise, table
+from tests.cases import campaign
+from tests.cases.campaign import Accepted, Case
+from tests.cases.cases import cases
+from tests.cases.correctness import group_of, planned, random_accepted, summarise, table
 from ucutlass import ir
 from ucutlass.ir.compute_types import COMPUTE_TYPES
 from ucutlass.ir.functions import FUNCTIONS

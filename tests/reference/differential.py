@@ -1,6 +1,6 @@
 """The reference interpreter against PyTorch: drawn programs of every operation over every element type.
 
-    python -m benchmarks.differential --count 20000 --seed 0
+    python -m tests.reference.differential --count 20000 --seed 0
 
 A program is drawn from a table of features (`differential_terms`) together with its meaning in torch
 (`differential_torch`), over extents of 0 and up and numbers with ties, ends of ranges, NaN and infinities.
@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from benchmarks import differential_torch as ft
-from benchmarks.differential_terms import EXTENTS, LEAVES, TABLE, Drawing
-from benchmarks.differential_torch import Value
+from tests.reference import differential_torch as ft
+from tests.reference.differential_terms import EXTENTS, LEAVES, TABLE, Drawing
+from tests.reference.differential_torch import Value
 from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
 from ucutlass.reference import errors, evaluate

@@ -1,6 +1,6 @@
 """Pairs of features that programs combine: what was drawn, and what of it was right.
 
-    python -m benchmarks.pairs [--family reduction ...] [--seed 0] [--gpu] [--every 1] [--out FILE.json]
+    python -m tests.pairs.pairs [--family reduction ...] [--seed 0] [--gpu] [--every 1] [--out FILE.json]
         [--all]
 
 A family's `Space` lists the features of its programs by axis: the indexing form of an operand, the outer
@@ -318,7 +318,7 @@ def as_json(space: Space, covered: Cover, judged: Sequence[Judged]) -> dict[str,
 
 
 def main() -> None:
-    from benchmarks.pair_spaces import SPACES
+    from tests.pairs.spaces import SPACES
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -337,11 +337,11 @@ def main() -> None:
         covered = cover(space, options.seed)
         drawn = covered.drawn[:: options.every]
         if options.gpu:
-            from benchmarks.pairs_gpu import launched
+            from tests.pairs.on_gpu import launched
 
             judged = launched(drawn, options.processes)
         else:
-            from benchmarks.pairs_emulated import emulated
+            from tests.pairs.on_host import emulated
 
             judged = emulated(drawn, options.processes)
         print(table(space, covered, judged, options.all))

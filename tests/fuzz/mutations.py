@@ -12,11 +12,11 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from benchmarks.fuzz_grammar import drawn
-from benchmarks.random_programs import random_program
+from tests.fuzz.grammar import drawn
+from tests.random_programs import random_program
 from ucutlass.ir.schedule import FIELDS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 LARGEST = 64 * 1024
 """Bytes of a program at most."""
 

@@ -1,8 +1,8 @@
 """Every operator, compute type, operand order and epilogue function against the float64 reference.
 
-    python -m benchmarks.correctness --out FOLDER [--only GROUP,..] [--processes 4]
-    python -m benchmarks.correctness --out FOLDER --random 300    # so many random programs in place of the cases
-    python -m benchmarks.correctness --plan                       # no GPU: check, plan and emit alone
+    python -m tests.cases.correctness --out FOLDER [--only GROUP,..] [--processes 4]
+    python -m tests.cases.correctness --out FOLDER --random 300    # so many random programs in place of the cases
+    python -m tests.cases.correctness --plan                       # no GPU: check, plan and emit alone
 
 Claim: all runs are right. A run is a shape with one distribution of inputs. It is right where every element of
 every result lies within the bound that `ucutlass.reference` derives for it (which grows with K and the
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.campaign import PROCESSES, Accepted, Case, Rejected, judge, plan
-from benchmarks.cases import cases
-from benchmarks.random_programs import random_program
+from tests.cases.campaign import PROCESSES, Accepted, Case, Rejected, judge, plan
+from tests.cases.cases import cases
+from tests.random_programs import random_program
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.campaign import Case
+from tests.cases.campaign import Case
 
 ALL = ("normal", "integer", "positive", "one_hot", "wide", "zeros")
 USUAL = ("normal", "integer")

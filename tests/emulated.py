@@ -1,5 +1,5 @@
 """What an emitted kernel computes on the host: its CUDA file compiled by g++ behind the emulator of tests/emit,
-and judged as `ucc run` would on a GPU. For `benchmarks.pairs` and the tests of kernels."""
+and judged as `ucc run` would on a GPU. For `tests.pairs.pairs` and the tests of kernels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from benchmarks.random_programs import random_program
 from tests import isolated
 from tests.emit import emulator, hopper, plan_reference
 from tests.emit.harness import HOST_SHIM
+from tests.random_programs import random_program
 from tests.soundness.lowering import distinct_scalars
 from ucutlass import frontend, ir
 from ucutlass.backend import source_of
@@ -158,9 +158,7 @@ def _shifted(tensor: Tensor) -> Tensor:
 
 
 def emulate(job: Job) -> Row:
-    outcome = isolated.run(
-        "benchmarks.emulated:emulate_here", {"job": asdict(job)}, limit_seconds=LIMIT_SECONDS
-    )
+    outcome = isolated.run("tests.emulated:emulate_here", {"job": asdict(job)}, limit_seconds=LIMIT_SECONDS)
     match outcome:
         case isolation.Returned(value=dict(fields)):
             return Row(job, **fields)

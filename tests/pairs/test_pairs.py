@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from benchmarks.pair_spaces import SPACES
-from benchmarks.pair_text import Stored, kernel
-from benchmarks.pairs import OTHER, Judged, Program, Space, cover, refusal, table, undrawn
-from benchmarks.pairs_emulated import emulated
+from tests.pairs.on_host import emulated
+from tests.pairs.pairs import OTHER, Judged, Program, Space, cover, refusal, table, undrawn
+from tests.pairs.spaces import SPACES
+from tests.pairs.text import Stored, kernel
 from ucutlass.kernels.reduction.plan import ReductionPlan
 
 DIAGNOSTICS = (Path(__file__).parents[2] / "docs" / "diagnostics.md").read_text(encoding="utf-8")

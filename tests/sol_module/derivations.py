@@ -1,9 +1,9 @@
 """Two derivations of the work of KernelBench problems against each other: our graph counter, and the
-independent closed forms of benchmarks/data/kernelbench_sol.json.
+independent closed forms of kernelbench_sol.json.
 
-    python -m benchmarks.sol_kernelbench [--device H200] [--only L1-1,L2-88] [--json FILE]
+    python -m tests.sol_module.derivations [--device H200] [--only L1-1,L2-88] [--json FILE]
 
-Each problem is a small module of our own (benchmarks/sol_problems.py), exported in a process of its
+Each problem is a small module of our own (tests/sol_module/problems.py), exported in a process of its
 own without the memory of its tensors. Contraction operations and bytes must agree to the last unit, or
 differ by exactly what the problem's line explains; then the bounds are compared on the
 device. Needs no GPU. Exit status 1 where any problem disagrees without an explanation.
@@ -20,14 +20,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sol_problems import PROBLEMS, Problem
+from tests.sol_module.problems import PROBLEMS, Problem
 from ucutlass.cli.sol_module import module_work
 from ucutlass.files import put, write
 from ucutlass.ir.hardware import DEVICES, Device
 from ucutlass.runtime.module.work import ModuleWork
 from ucutlass.sol.bounds import data_sheet, fused_bound
 
-DATA = Path(__file__).parent / "data" / "kernelbench_sol.json"
+DATA = Path(__file__).parent / "kernelbench_sol.json"
 
 
 @dataclass(frozen=True, slots=True)

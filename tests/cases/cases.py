@@ -1,4 +1,4 @@
-"""The cases of `benchmarks.correctness`: every operator, compute type, operand order and epilogue function.
+"""The cases of `tests.cases.correctness`: every operator, compute type, operand order and epilogue function.
 
 Schedules are fixed in what shapes a kernel's source, so that one build serves all shapes of a
 case: what costs time is a distinct source. Shapes stand at the edges of the tiles, at primes and
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.campaign import Case
-from benchmarks.case_text import (
+from tests.cases.campaign import Case
+from tests.cases.epilogues import epilogues
+from tests.cases.schedules import schedules, vectors
+from tests.cases.text import (
     ALL,
     EVEN,
     FEW,
@@ -26,8 +28,6 @@ from benchmarks.case_text import (
     pingpong,
     sizes,
 )
-from benchmarks.epilogue_cases import epilogues
-from benchmarks.schedule_cases import schedules, vectors
 
 
 def cases() -> Iterator[Case]:

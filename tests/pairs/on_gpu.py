@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import ucutlass
-from benchmarks.emulated import DISTRIBUTIONS, Job, plan
-from benchmarks.pairs import Drawn, Judged, State
+from tests.emulated import DISTRIBUTIONS, Job, plan
+from tests.pairs.pairs import Drawn, Judged, State
 from tests.soundness.lowering import distinct_scalars
 from ucutlass.backend import build_sources, source_of
 from ucutlass.emit.text import Source
@@ -49,7 +49,7 @@ def sources(drawn: Sequence[Drawn]) -> list[tuple[Source, Plan]]:
 def _unit(unit: Sequence[Drawn]) -> list[Judged]:
     programs = [{"text": d.program.text, "sizes": dict(d.program.sizes), "seed": d.number} for d in unit]
     outcome = isolation.run(
-        "benchmarks.pairs_gpu:unit_here", {"programs": programs}, limit_seconds=LIMIT_SECONDS
+        "tests.pairs.on_gpu:unit_here", {"programs": programs}, limit_seconds=LIMIT_SECONDS
     )
     if isinstance(outcome, isolation.Returned):
         return [Judged(program, **verdict) for program, verdict in zip(unit, outcome.value, strict=True)]

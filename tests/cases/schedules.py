@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.campaign import Case
-from benchmarks.case_text import ALL, FEW_ODD, PLAIN, case, cooperative, gemv, multistage, pingpong, sizes
+from tests.cases.campaign import Case
+from tests.cases.text import ALL, FEW_ODD, PLAIN, case, cooperative, gemv, multistage, pingpong, sizes
 
 # --- matrix times vector -----------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from benchmarks.pairs import Choice, Program, Space
+from tests.pairs.pairs import Choice, Program, Space
 from ucutlass.kernels.reduction.plan import ReductionPlan
 
 NAMES = ("B", "L", "D")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 
-from benchmarks.gemm_pairs import COMPUTE_TYPES
-from benchmarks.pair_text import Axis, Stored, kernel
-from benchmarks.pairs import Choice, Program, Space
+from tests.pairs.gemm import COMPUTE_TYPES
+from tests.pairs.pairs import Choice, Program, Space
+from tests.pairs.text import Axis, Stored, kernel
 from ucutlass.kernels.convolution.plan import ConvolutionPlan
 
 WINDOWS: Mapping[str, str] = MappingProxyType(
