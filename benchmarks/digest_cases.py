@@ -163,7 +163,7 @@ def _programs() -> Iterator[Program]:
     for shape in CONVOLUTIONS:
         for fused in (False, True):
             yield _named(f"convolution {shape.name}", shape.text(fused), "k", shape.sizes())
-    folders = (ROOT / "examples", ROOT / "examples" / "tasks", ROOT / "benchmarks" / "programs")
+    folders = (ROOT / "examples", ROOT / "examples" / "tasks", ROOT / "tests" / "pipeline" / "programs")
     for path in sorted(path for folder in folders for path in folder.glob("*.ucu")):
         yield from _of_file(path)
 

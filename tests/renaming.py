@@ -110,7 +110,7 @@ def corpus() -> Mapping[str, str]:
 
 
 def _corpus() -> Iterator[tuple[str, str]]:
-    for folder in ("examples", "examples/tasks", "benchmarks/programs"):
+    for folder in ("examples", "examples/tasks", "tests/pipeline/programs"):
         for path in sorted((ROOT / folder).glob("*.ucu")):
             yield f"{folder}/{path.name}", path.read_text()
     for page in sorted((ROOT / "docs").glob("*.md")):

@@ -37,7 +37,7 @@ from ucutlass.runtime.subject import algorithm_digest
 from ucutlass.typical_sizes import TypicalSizes
 
 ROOT = Path(__file__).parent.parent
-FILES = sorted([*(ROOT / "examples").rglob("*.ucu"), *(ROOT / "benchmarks/programs").glob("*.ucu")])
+FILES = sorted([*(ROOT / "examples").rglob("*.ucu"), *(ROOT / "tests/pipeline/programs").glob("*.ucu")])
 
 
 @cache

@@ -10,7 +10,7 @@ from ucutlass import frontend, ir
 from ucutlass.limits import Effort
 from ucutlass.typical_sizes import MOST_STEPS, typical_sizes
 
-PROGRAMS = Path(__file__).parent.parent / "benchmarks" / "programs"
+PROGRAMS = Path(__file__).parent / "pipeline" / "programs"
 
 TEXTS = {
     "a product": (

@@ -21,8 +21,6 @@ TIMED = (
     "memory_bound",
     "network_layers",
     "ops",
-    "optimise",
-    "pipelines",
     "record",
     "speed",
     "tuned",

@@ -215,7 +215,7 @@ def test_threads_on_streams_of_their_own(name: str) -> None:
     assert not wrong
 
 
-DEEP = ROOT / "benchmarks" / "programs" / "l3_03_deep_narrow_mlp.ucu"
+DEEP = ROOT / "tests" / "pipeline" / "programs" / "l3_03_deep_narrow_mlp.ucu"
 
 
 def test_a_deep_pipeline_is_right_by_its_stages() -> None:

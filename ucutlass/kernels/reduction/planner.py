@@ -70,7 +70,7 @@ that share the row, best first (measured on an H200 by `benchmarks.memory_bound`
 through shared memory, in blocks that walk rows, was tried: 3 to 10 % slower than a block a row. 8 is the
 largest cluster that every GPU with clusters runs (CUDA C++ Programming Guide, "Thread Block Clusters").
 The last budget spares 16 of a thread's registers: a softmax of rows of 1.5 MB takes 3,409 us so, and 4,786 by
-reading them thrice (`benchmarks.optimise`, l1_23). It is for words alone: 16-bit elements, which are widened,
+reading them thrice (KernelBench's l1_23). It is for words alone: 16-bit elements, which are widened,
 spill."""
 
 
@@ -403,7 +403,7 @@ def _across(
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
     chunks = math.ceil(vectors / (threads * items))
     # Two waves of eight blocks an SM: a layer norm of 16 rows of 4 M bf16 takes 0.97 of one wave's time
-    # (`benchmarks.optimise`, l1_40).
+    # (KernelBench's l1_40).
     splits = _scan_splits(extent.rows, device, chunks) if scans else _splits(extent.rows, chunks, 16, device)
     return ReductionSchedule(vector, threads, max(1, 128 // threads), items, "reread", splits)
 
@@ -494,7 +494,7 @@ def _down(problem: ReductionProblem, extent: Extent, vector: int, device: Device
     if blocks < device.sms and (narrow := _narrow(problem, extent, vector, device)) is not None:
         return narrow
     # Of 1024 threads where loads are of single elements and rows fill the GPU: an argmax and a sum over the
-    # middle of 128 x 4096 x 4095 take 0.90 and 0.84 of the time (`benchmarks.optimise`, l1_51 and l1_47).
+    # middle of 128 x 4096 x 4095 take 0.90 and 0.84 of the time (KernelBench's l1_51 and l1_47).
     block = MOST_THREADS if vector == 1 and blocks >= 2 * device.sms else THREADS
     share = min(share, max(1, block // side))
     items = max(1, min(8, HELD // max(1, held), math.ceil(extent.columns / share)))
@@ -507,7 +507,7 @@ def _narrow(
 ) -> ReductionSchedule | None:
     """Vectors of 4 bytes, whose columns registers hold: blocks of rows that fill the GPU, where wider ones
     would share their columns. With one of its two means so, a pipeline with a batch norm of 1024 x 8192 takes
-    193 us for 201 in bf16, 367 for 374 in f32 (`benchmarks.optimise`, l2_33 and l2_84). None where they do
+    193 us for 201 in bf16, 367 for 374 in f32 (KernelBench's l2_33 and l2_84). None where they do
     not fit, or fill nothing."""
     if _picks(problem):
         return None

@@ -1,5 +1,5 @@
 """Twenty chains of KernelBench's level 2 and five blocks of its level 3: each a pipeline in
-`benchmarks/programs/`, and the same in eager torch.
+`tests/pipeline/programs/`, and the same in eager torch.
 
 The programs are written in bf16; `in_compute_type` gives the same text in another compute type. Shapes are KernelBench's;
 images lie channels last, for both sides.
